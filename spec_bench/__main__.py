@@ -38,7 +38,7 @@ def main() -> None:
 
             sys.exit(fit_tree(sys.argv[2:]))
         elif sys.argv[1:2] == ["convert"]:
-            from spec_bench.engine.gguf import main as convert
+            from spec_bench.engine.checkpoint import main as convert
 
             sys.exit(convert(sys.argv[2:]))
         elif sys.argv[1:2] == ["answers"]:

@@ -4,22 +4,19 @@
 installed distributions are not found, and connecting to anything is refused.
 """
 
-from __future__ import annotations
-
 import importlib.metadata as metadata
 import re
 import runpy
 import socket
 import sys
-from typing import Any
 
 KEPT = ("torch", "transformers")
 WITHOUT = {"pydantic", "rich"}  # that a version of theirs requires, and that is not counted on
 
 
-def required(names: tuple[str, ...]) -> set[str]:
+def required(names):
     """The distributions that these require, by extras of none of them."""
-    found: set[str] = set()
+    found = set()
     left = list(names)
     while left:
         name = re.sub(r"[-_.]+", "-", left.pop()).lower()
@@ -36,7 +33,7 @@ def required(names: tuple[str, ...]) -> set[str]:
     return found
 
 
-def absent_modules() -> set[str]:
+def absent_modules():
     """Top-level modules of every other distribution."""
     kept = required(KEPT)
     return {
@@ -49,25 +46,25 @@ def absent_modules() -> set[str]:
 class Hidden:
     """A finder that finds all but some modules."""
 
-    def __init__(self, finder: Any, absent: set[str]) -> None:
+    def __init__(self, finder, absent):
         self._finder, self._absent = finder, absent
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         return getattr(self._finder, name)
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+    def find_spec(self, name, path=None, target=None):
         """As the finder's, or None."""
         if name.partition(".")[0] in self._absent:
             return None
         return self._finder.find_spec(name, path, target)
 
 
-def refuse(*_: Any) -> None:
+def refuse(*_):
     """In place of ``connect``."""
     raise OSError("no network")
 
 
-def main() -> None:
+def main():
     """Runs the script that the command line names."""
     absent = absent_modules()
     sys.meta_path[:] = [Hidden(finder, absent) for finder in sys.meta_path]

@@ -1,7 +1,5 @@
 """Which files the repository has: by git, or in an unpacked archive all that there are."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 
@@ -9,7 +7,7 @@ ROOT = Path(__file__).resolve().parents[1]
 MADE = {".venv", "__pycache__", ".pytest_cache", ".ruff_cache", ".mypy_cache", ".hypothesis"}
 
 
-def committed_files(folder: str = ".") -> list[str]:
+def committed_files(folder="."):
     """Paths below a folder, from the root on, in order."""
     if (ROOT / ".git").exists():
         listed = subprocess.run(

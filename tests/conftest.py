@@ -1,7 +1,5 @@
 """What all tests share."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path
@@ -16,13 +14,13 @@ SLOW = Path(__file__).with_name("slow.yaml")
 SKIPS = Path(__file__).with_name("skips.yaml")
 
 
-def pytest_configure() -> None:
+def pytest_configure():
     # Hydra closes every log handler that there is, and absl's closes the stream that was standard
     # error when it was imported, unless that is the interpreter's own: pytest's would be gone.
     absl_logging.get_absl_handler().python_handler.stream = sys.__stderr__
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
+def pytest_sessionfinish(session):
     """Ends what was kept warm; in CI, fails for a skip that ``skips.yaml`` does not list."""
     warm.stop()
     report = session.config.pluginmanager.get_plugin("terminalreporter")
@@ -35,7 +33,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config, items):
     """Marks what ``slow.yaml`` lists; of a whole collection, refuses lines that name no test."""
     listed = {
         f"{file}::{name}"

@@ -1,10 +1,7 @@
 """Tiny random models of several architectures, and the decoders that have draft models."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
-from typing import Any
 
 import torch
 from transformers import (
@@ -14,12 +11,11 @@ from transformers import (
     LlamaForCausalLM,
     OPTConfig,
     OPTForCausalLM,
-    PreTrainedModel,
     Qwen2Config,
     Qwen2ForCausalLM,
 )
 
-from spec_bench.decode.config import DecoderConfig, read_decoder, resolve_spec
+from spec_bench.decode.config import read_decoder, resolve_spec
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.jobs.config.cells import load_decoder
 from spec_bench.records.types import Request
@@ -27,7 +23,7 @@ from spec_bench.tree.base import GrownTree
 
 CONF = Path(__file__).parent.parent / "conf"
 VOCAB = 60
-_SHAPE: dict[str, Any] = {
+_SHAPE = {
     "vocab_size": VOCAB,
     "hidden_size": 32,
     "num_hidden_layers": 3,
@@ -42,11 +38,11 @@ DYNAMIC = ("opt_tree", "dyspec", "sd_dynamic", "traversal_paths", "lookup_or_dra
 FITTED = [[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0, 0]]
 
 
-def tiny_model(architecture: str) -> PreTrainedModel:
+def tiny_model(architecture):
     """A random model; sharpened, so that greedy continuations do not all collapse to one token."""
     if architecture == "llama":
         config = LlamaConfig(**_SHAPE, num_key_value_heads=2, intermediate_size=64)
-        model: PreTrainedModel = LlamaForCausalLM(config)
+        model = LlamaForCausalLM(config)
     elif architecture == "opt":
         config = OPTConfig(**_SHAPE, ffn_dim=64, word_embed_proj_dim=32)
         model = OPTForCausalLM(config)
@@ -63,9 +59,7 @@ def tiny_model(architecture: str) -> PreTrainedModel:
 
 
 @functools.cache
-def tiny_pair(
-    architecture: str, dtype: torch.dtype = torch.float32
-) -> tuple[HuggingFaceModel, HuggingFaceModel]:
+def tiny_pair(architecture, dtype=torch.float32):
     """A random target and a draft that is the target with a little noise."""
     torch.manual_seed(0)
     target = tiny_model(architecture)
@@ -81,12 +75,12 @@ def tiny_pair(
     )
 
 
-def decoder_names() -> list[str]:
+def decoder_names():
     """Every decoder of ``conf/decoder``."""
     return sorted(path.stem for path in (CONF / "decoder").glob("*.yaml"))
 
 
-def decoder_settings(name: str, spec: str | None = None) -> dict[str, Any]:
+def decoder_settings(name, spec=None):
     """A decoder from ``conf/decoder``."""
     settings = load_decoder([CONF], name)
     if settings["tree"]["policy"] == "fitted_list":  # a job fills it in, from what was measured
@@ -94,7 +88,7 @@ def decoder_settings(name: str, spec: str | None = None) -> dict[str, Any]:
     return resolve_spec(settings, spec)
 
 
-def _drafts_by_model(config: DecoderConfig) -> bool:
+def _drafts_by_model(config):
     """Whether it grows trees of single sequences from a draft model, or is the baseline."""
     return isinstance(config.tree, GrownTree) and (config.drafts > 0 or config.name == "ar")
 
@@ -105,7 +99,7 @@ DECODERS = [name for name in OURS if _drafts_by_model(_CONFIGS[name])]
 NEWER = [name for name in DECODERS if name not in PAPERS]
 
 
-def random_requests(count: int, new_tokens: int, seed: int = 0) -> list[Request]:
+def random_requests(count, new_tokens, seed=0):
     """Prompts of 1 to 12 random tokens."""
     generator = torch.Generator().manual_seed(seed)
     requests = []

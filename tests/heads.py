@@ -1,14 +1,8 @@
 """Small draft heads for tests: sure of something, right or wrong, so that trees are not trivial."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 
-from spec_bench.draft.dflash_network import DFlashHead
-from spec_bench.draft.dflash_shape import DFlashShape
+from spec_bench.draft.dflash_network import DFlashHead, DFlashShape
 from spec_bench.draft.eagle_network import Eagle1Head, Eagle3Head
 from spec_bench.draft.eagle_shape import EagleShape
 from spec_bench.draft.medusa import MedusaHeads, MedusaShape
@@ -16,29 +10,27 @@ from spec_bench.draft.mtp import MtpHead, MtpShape
 from spec_bench.draft.redrafter import RecurrentHead, RecurrentShape
 
 
-def medusa_heads(hidden: int, vocab: int, heads: int = 4, seed: int = 0) -> MedusaHeads:
+def medusa_heads(hidden, vocab, heads=4, seed=0):
     """Random heads whose weights are large enough to prefer something."""
     torch.manual_seed(seed)
     made = MedusaHeads(MedusaShape(hidden, vocab, heads))
     return _shaken(made)
 
 
-def recurrent_head(
-    hidden: int, vocab: int, *, recurrent: bool = True, seed: int = 0
-) -> RecurrentHead:
+def recurrent_head(hidden, vocab, *, recurrent=True, seed=0):
     """A random head whose weights are large enough to prefer something."""
     torch.manual_seed(seed)
     return _shaken(RecurrentHead(RecurrentShape(hidden, vocab, 1, recurrent)))
 
 
-def eagle_head(hidden: int, vocab: int, seed: int = 0) -> Eagle1Head:
+def eagle_head(hidden, vocab, seed=0):
     """A random EAGLE-1 head, two query heads to a key head."""
     torch.manual_seed(seed)
     shape = EagleShape(1, hidden, hidden, vocab, vocab, 2, 1, 8, 16, fc_bias=True)
     return _shaken(Eagle1Head(shape))
 
 
-def eagle3_head(hidden: int, vocab: int, seed: int = 0, layers: int = 1) -> Eagle3Head:
+def eagle3_head(hidden, vocab, seed=0, layers=1):
     """A random EAGLE-3 head that knows two of three tokens."""
     torch.manual_seed(seed)
     ids = torch.tensor([token for token in range(vocab) if token % 3])
@@ -46,7 +38,7 @@ def eagle3_head(hidden: int, vocab: int, seed: int = 0, layers: int = 1) -> Eagl
     return _shaken(Eagle3Head(shape, ids))
 
 
-def p_eagle_head(hidden: int, vocab: int, seed: int = 0) -> Eagle3Head:
+def p_eagle_head(hidden, vocab, seed=0):
     """A random P-EAGLE head of two layers: EAGLE-3's with a mask token."""
     torch.manual_seed(seed)
     ids = torch.tensor([token for token in range(vocab) if token % 3])
@@ -54,7 +46,7 @@ def p_eagle_head(hidden: int, vocab: int, seed: int = 0) -> Eagle3Head:
     return _shaken(Eagle3Head(shape, ids))
 
 
-def mtp_head(hidden: int, vocab: int, seed: int = 0) -> MtpHead:
+def mtp_head(hidden, vocab, seed=0):
     """A random MTP layer of a Llama, two query heads to a key head."""
     torch.manual_seed(seed)
     config = {
@@ -65,9 +57,7 @@ def mtp_head(hidden: int, vocab: int, seed: int = 0) -> MtpHead:
     return _shaken(MtpHead(MtpShape(config)))
 
 
-def dflash_head(
-    hidden: int, vocab: int, seed: int = 0, block: int = 16, markov_rank: int = 0, **changes: Any
-) -> DFlashHead:
+def dflash_head(hidden, vocab, seed=0, block=16, markov_rank=0, **changes):
     """A random DFlash head of two layers, on two hidden states; with a rank a DSpark head."""
     torch.manual_seed(seed)
     shape = DFlashShape(
@@ -79,7 +69,7 @@ def dflash_head(
     return _shaken(DFlashHead(shape))
 
 
-HEADS: dict[str, Any] = {
+HEADS = {
     "medusa": medusa_heads,
     "redrafter": recurrent_head,
     "eagle": eagle_head,
@@ -89,14 +79,14 @@ HEADS: dict[str, Any] = {
 }
 
 
-def heads_of(drafter: Mapping[str, Any], hidden: int, vocab: int) -> Any:
+def heads_of(drafter, hidden, vocab):
     """What a decoder's drafter needs on its target, or None."""
     if drafter.get("parallel"):
         return p_eagle_head(hidden, vocab)
     return HEADS[drafter["kind"]](hidden, vocab) if drafter["kind"] in HEADS else None
 
 
-def _shaken(made: Any) -> Any:
+def _shaken(made):
     with torch.no_grad():
         for parameter in made.parameters():
             parameter.copy_(torch.randn_like(parameter))

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.records.types import Request
@@ -21,7 +21,7 @@ from spec_bench.records.types import Request
 VOCAB = 60
 WINDOW = 16
 LAYERS = 4
-_PLAIN: dict[str, Any] = {
+_PLAIN = {
     "vocab_size": VOCAB,
     "hidden_size": 32,
     "num_hidden_layers": LAYERS,
@@ -65,12 +65,12 @@ class Kind:
     open: Mapping[str, Any] | None = None
 
 
-def _windowed(model_type: str, config: Mapping[str, Any], scale: float = 6.0) -> Kind:
+def _windowed(model_type, config, scale=6.0):
     """A kind whose window is ``sliding_window``."""
     return Kind(model_type, {**config, "sliding_window": WINDOW}, scale, {"sliding_window": 10**6})
 
 
-KINDS: dict[str, Kind] = {
+KINDS = {
     "llama": Kind("llama", _GATED),
     "mistral": _windowed("mistral", _GATED),
     "mixtral": _windowed("mixtral", _GATED | _EXPERTS),
@@ -102,13 +102,13 @@ KINDS: dict[str, Kind] = {
 CORE = ("mistral", "gemma3", "gpt_oss", "qwen3")
 
 
-def core_first(names: Iterable[str]) -> list[Any]:
+def core_first(names):
     """Parameters of a test over kinds: those outside ``CORE`` are slow ones."""
     slow = pytest.mark.slow
     return [name if name in CORE else pytest.param(name, marks=slow) for name in names]
 
 
-def tiny_module(name: str, **settings: Any) -> PreTrainedModel:
+def tiny_module(name, **settings):
     """A random module of one kind, float64, always the same weights.
 
     Args:
@@ -129,7 +129,7 @@ def tiny_module(name: str, **settings: Any) -> PreTrainedModel:
 
 
 @functools.cache
-def tiny_pair_of(name: str) -> tuple[HuggingFaceModel, HuggingFaceModel]:
+def tiny_pair_of(name):
     """A target and a draft that is the target with a little noise."""
     target = tiny_module(name)
     draft = copy.deepcopy(target)
@@ -142,7 +142,7 @@ def tiny_pair_of(name: str) -> tuple[HuggingFaceModel, HuggingFaceModel]:
     return HuggingFaceModel(target, VOCAB, cpu), HuggingFaceModel(draft, VOCAB, cpu)
 
 
-def long_requests(count: int, new_tokens: int) -> list[Request]:
+def long_requests(count, new_tokens):
     """Prompts of 5 to 80 random tokens, well beyond a window and well within one."""
     generator = torch.Generator().manual_seed(0)
     lengths = [5 + 75 * index // max(count - 1, 1) for index in range(count)]
@@ -150,7 +150,7 @@ def long_requests(count: int, new_tokens: int) -> list[Request]:
     return [Request(f"p{i}", tuple(prompt), new_tokens) for i, prompt in enumerate(prompts)]
 
 
-def generated(module: PreTrainedModel, requests: list[Request]) -> list[list[int]]:
+def generated(module, requests):
     """Greedy answers of transformers' own ``generate``, none of which stops early."""
     answers = []
     for request in requests:

@@ -1,15 +1,12 @@
 """A server of a test's own on 127.0.0.1, for as long as a block runs."""
 
-from __future__ import annotations
-
 import threading
-from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 
 
 @contextmanager
-def listening(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+def listening(handler):
     """Serves until the block ends; the base address."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -36,24 +35,24 @@ class Printed:
     words: tuple[str, ...]
 
     @property
-    def text(self) -> str:
+    def text(self):
         return shlex.join(self.words)
 
     @property
-    def module(self) -> str:
+    def module(self):
         """The module of ours that it runs; empty if none."""
         if self.words[0] == SCRIPT:
             return "spec_bench"
         return self.words[2] if self.words[:2] == ("python", "-m") else ""
 
     @property
-    def arguments(self) -> tuple[str, ...]:
+    def arguments(self):
         """What follows the module."""
         return self.words[1:] if self.words[0] == SCRIPT else self.words[3:]
 
 
 @cache
-def printed_blocks(pages: Sequence[Path] = PAGES) -> list[list[Printed]]:
+def printed_blocks(pages=PAGES):
     """The commands of each block without a language."""
     blocks = []
     for page in pages:
@@ -65,13 +64,13 @@ def printed_blocks(pages: Sequence[Path] = PAGES) -> list[list[Printed]]:
     return [block for block in blocks if block]
 
 
-def printed() -> Iterator[Printed]:
+def printed():
     """All of them."""
     for block in printed_blocks():
         yield from block
 
 
-def made(command: Printed) -> Printed:
+def made(command):
     """What ``make TARGET`` runs last, which is not run; any other command as it is."""
     if command.words[0] != "make":
         return command

@@ -1,9 +1,6 @@
 """Small files in the shapes that others publish: questions by FastChat, Spec-Bench and EAGLE."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 LONG = (
     "The harbour of Weston was closed for a week after a storm took the roof of the school. " * 12
@@ -51,7 +48,7 @@ QUESTIONS = {
 }  # fmt: skip
 
 
-def question_file(folder: Path, name: str) -> Path:
+def question_file(folder, name):
     """Writes one of ``QUESTIONS`` below a folder, one object a line."""
     file = folder / name / "question.jsonl"
     file.parent.mkdir(parents=True)

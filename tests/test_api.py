@@ -1,15 +1,11 @@
 """What a notebook calls: prompts are decoded, jobs give tables, mistakes are one line."""
 
-from __future__ import annotations
-
 import doctest
 import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -27,17 +23,17 @@ PAGE = re.findall(r"```python\n(.*?)```", (ROOT / "docs/python.md").read_text("u
 
 
 @pytest.fixture(scope="module")
-def pair() -> api.LoadedPair:
+def pair():
     return spec_bench.load_pair("embedded")
 
 
 @pytest.fixture
-def chatty(pair: api.LoadedPair, monkeypatch: pytest.MonkeyPatch) -> api.LoadedPair:
+def chatty(pair, monkeypatch):
     monkeypatch.setattr(pair.tokenizer, "chat_template", TEMPLATE)
     return pair
 
 
-def test_the_documented_example_runs(tmp_path: Path) -> None:
+def test_the_documented_example_runs(tmp_path):
     names = {"folder": str(tmp_path), "__name__": "example"}
     found = doctest.testmod(api, extraglobs=names)
     assert found.attempted == 7
@@ -45,9 +41,7 @@ def test_the_documented_example_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("decoder", ["ar", "sd:3", "rsd_s:4x3", "medusa", "dsbd:4x2@0.9"])
-def test_a_trace_tells_where_every_token_of_an_answer_came_from(
-    pair: api.LoadedPair, decoder: str
-) -> None:
+def test_a_trace_tells_where_every_token_of_an_answer_came_from(pair, decoder):
     answer = pair.decode(PROMPT, decoder, max_new_tokens=12, seed=3)
     assert answer.text and len(answer.tokens) <= 12
     assert tuple(t for step in answer.steps for t in step.tokens) == answer.tokens
@@ -56,7 +50,7 @@ def test_a_trace_tells_where_every_token_of_an_answer_came_from(
     assert answer.block_efficiency >= 1
 
 
-def test_greedy_answers_are_the_same_whoever_drafts(pair: api.LoadedPair) -> None:
+def test_greedy_answers_are_the_same_whoever_drafts(pair):
     answers = {
         pair.decode(PROMPT, decoder, temperature=0, max_new_tokens=16).tokens
         for decoder in ("ar", "sd:3", {"decoder": "rsd_c", "spec": "2-2-1"})
@@ -64,7 +58,7 @@ def test_greedy_answers_are_the_same_whoever_drafts(pair: api.LoadedPair) -> Non
     assert len(answers) == 1
 
 
-def test_an_answer_is_what_the_loop_of_a_job_decodes(pair: api.LoadedPair) -> None:
+def test_an_answer_is_what_the_loop_of_a_job_decodes(pair):
     mine = pair.decode(PROMPT, "sd:3", max_new_tokens=9, prompt_id="xsum-1").generation
     told = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "max_new_tokens": 9}
     request = pair._request(PROMPT, 9, False, "xsum-1")
@@ -74,8 +68,8 @@ def test_an_answer_is_what_the_loop_of_a_job_decodes(pair: api.LoadedPair) -> No
     assert mine.log_likelihood == theirs.log_likelihood
 
 
-def test_a_list_gives_the_answers_that_each_text_has_alone(pair: api.LoadedPair) -> None:
-    told: dict[str, Any] = {"decoder": "rsd_s:2x2", "max_new_tokens": 6, "seed": 5}
+def test_a_list_gives_the_answers_that_each_text_has_alone(pair):
+    told = {"decoder": "rsd_s:2x2", "max_new_tokens": 6, "seed": 5}
     together = pair.decode([PROMPT, OTHER, PROMPT], **told)
     alone = [pair.decode(each, **told) for each in (PROMPT, OTHER)]
     assert [each.tokens for each in together] == [alone[i].tokens for i in (0, 1, 0)]
@@ -83,8 +77,8 @@ def test_a_list_gives_the_answers_that_each_text_has_alone(pair: api.LoadedPair)
     assert pair.decode([], **told) == []
 
 
-def test_a_conversation_goes_through_the_chat_template(chatty: api.LoadedPair) -> None:
-    told: dict[str, Any] = {"decoder": "sd:2", "temperature": 0, "max_new_tokens": 5}
+def test_a_conversation_goes_through_the_chat_template(chatty):
+    told = {"decoder": "sd:2", "temperature": 0, "max_new_tokens": 5}
     message = {"role": "user", "content": "Article: Rain."}
     ids = chatty.tokenizer("user: Article: Rain.\nSummary:", add_special_tokens=False)["input_ids"]
     assert chatty._request([message], 5, False, None).prompt_ids == tuple(ids)
@@ -95,7 +89,7 @@ def test_a_conversation_goes_through_the_chat_template(chatty: api.LoadedPair) -
     assert first.tokens == plain.tokens and len(second.tokens) <= 5
 
 
-def test_a_stop_string_ends_an_answer_with_the_step_that_brings_it(pair: api.LoadedPair) -> None:
+def test_a_stop_string_ends_an_answer_with_the_step_that_brings_it(pair):
     whole = pair.decode(PROMPT, "sd:3", max_new_tokens=16, seed=1)
     stop = whole.text[7:10]
     cut = pair.decode(PROMPT, "sd:3", max_new_tokens=16, seed=1, stop=[stop, "never"])
@@ -110,18 +104,18 @@ def test_a_stop_string_ends_an_answer_with_the_step_that_brings_it(pair: api.Loa
 class Letters:
     """A tokenizer of one letter, or one byte of it, each."""
 
-    def decode(self, tokens: list[str], **options: object) -> str:
+    def decode(self, tokens, **options):
         return "".join(tokens).replace("<e>", "é").replace("<", "\ufffd")
 
 
-def test_what_may_become_a_stop_string_or_half_a_letter_is_held_back() -> None:
+def test_what_may_become_a_stop_string_or_half_a_letter_is_held_back():
     writing = Writing(Letters(), ["\n\n"])
     told = [writing.add(list(each), last=False) for each in ("a\n", "b<", "e>\n", "\nc")]
     assert told == ["a", "\nb", "é", ""]
     assert Writing(Letters(), ["\n\n"]).add(["a", "\n"], last=True) == "a\n"
 
 
-def test_a_stream_gives_the_steps_of_the_answer_as_they_come(pair: api.LoadedPair) -> None:
+def test_a_stream_gives_the_steps_of_the_answer_as_they_come(pair):
     stream = pair.stream(PROMPT, "sd:3", max_new_tokens=12, seed=2)
     first = next(stream)
     between = pair.decode(OTHER, "sd:3", max_new_tokens=4)
@@ -131,7 +125,7 @@ def test_a_stream_gives_the_steps_of_the_answer_as_they_come(pair: api.LoadedPai
     assert "".join(step.text for step in answer.steps) == whole.text == answer.text
 
 
-def test_an_answer_tells_its_seconds_and_its_rate(pair: api.LoadedPair) -> None:
+def test_an_answer_tells_its_seconds_and_its_rate(pair):
     answer = pair.decode(PROMPT, "sd:3", max_new_tokens=8)
     took = answer.seconds
     assert took.prefill > 0 and took.total == took.prefill + took.decode
@@ -143,7 +137,7 @@ def test_an_answer_tells_its_seconds_and_its_rate(pair: api.LoadedPair) -> None:
     assert {"text", "seconds", "token_rate", "block_efficiency"} <= {*dir(answer)}
 
 
-def test_loaded_models_decode_as_their_names_do(pair: api.LoadedPair) -> None:
+def test_loaded_models_decode_as_their_names_do(pair):
     from transformers import AutoModelForCausalLM
 
     folder = ROOT / "spec_bench/embedded/models"
@@ -152,7 +146,7 @@ def test_loaded_models_decode_as_their_names_do(pair: api.LoadedPair) -> None:
     )
     kind = type(target)
     mine = spec_bench.load_pair(target=target, draft=draft, tokenizer=pair.tokenizer)
-    told: dict[str, Any] = {"decoder": "sd:3", "temperature": 0, "max_new_tokens": 10}
+    told = {"decoder": "sd:3", "temperature": 0, "max_new_tokens": 10}
     assert mine.decode(PROMPT, **told).tokens == pair.decode(PROMPT, **told).tokens
     assert type(target) is kind and not target.training
     with pytest.raises(ValueError, match=r"holds a loaded model.*save_pretrained"):
@@ -172,13 +166,7 @@ def test_loaded_models_decode_as_their_names_do(pair: api.LoadedPair) -> None:
         ("sd:3", {"chat": True}, "the tokenizer has no chat template"),
     ],
 )
-def test_what_cannot_be_decoded_is_named(
-    pair: api.LoadedPair,
-    decoder: str,
-    settings: dict,
-    named: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_cannot_be_decoded_is_named(pair, decoder, settings, named, monkeypatch):
     monkeypatch.setattr(pair.tokenizer, "chat_template", None)
     with pytest.raises(ValueError, match=named):
         pair.decode(PROMPT, decoder, **settings)
@@ -197,9 +185,7 @@ def test_what_cannot_be_decoded_is_named(
         ),
     ],
 )
-def test_what_is_no_prompt_is_named(
-    pair: api.LoadedPair, prompt: Any, named: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_no_prompt_is_named(pair, prompt, named, monkeypatch):
     monkeypatch.setattr(pair.tokenizer, "chat_template", None)
     with pytest.raises(ValueError, match=named) as error:
         pair.decode(prompt)
@@ -218,12 +204,12 @@ def test_what_is_no_prompt_is_named(
         ({"tokenizer": 3}, "tokenizer must be a folder, .* loaded tokenizer.*, got int"),
     ],
 )
-def test_a_pair_that_is_not_there_is_named(settings: dict, named: str) -> None:
+def test_a_pair_that_is_not_there_is_named(settings, named):
     with pytest.raises(ValueError, match=named):
         spec_bench.load_pair(**settings)
 
 
-def test_a_job_that_cannot_be_is_refused_as_on_the_command_line(tmp_path: Path) -> None:
+def test_a_job_that_cannot_be_is_refused_as_on_the_command_line(tmp_path):
     for wrong, named in (("sede=1", "seed"), ("task=xsun", "xsum"), ("seed=-1", "-1")):
         with pytest.raises(ValueError, match=named):
             spec_bench.run(wrong, results=str(tmp_path))
@@ -241,12 +227,12 @@ def test_a_job_that_cannot_be_is_refused_as_on_the_command_line(tmp_path: Path) 
         ({"columns": "few"}, "columns must be main, all or a list of names, got 'few'"),
     ],
 )
-def test_what_a_job_cannot_take_is_named(wrong: dict, named: str) -> None:
+def test_what_a_job_cannot_take_is_named(wrong, named):
     with pytest.raises(ValueError, match=named):
         spec_bench.run(**wrong)
 
 
-def test_a_setting_by_keyword_is_read_as_it_was_given() -> None:
+def test_a_setting_by_keyword_is_read_as_it_was_given():
     texts = ["\n\n", 'a"b', "é\\", '\\"', "a: {b}, [c]"]
     told = {"task.stop": texts, "confirm": {"best": 1, "by": "speedup"}, "plan": False}
     config = composed(words_of((), told))
@@ -254,7 +240,7 @@ def test_a_setting_by_keyword_is_read_as_it_was_given() -> None:
     assert (config.confirm.best, config.confirm.by, config.plan) == (1, "speedup", False)
 
 
-def test_a_loaded_pair_stands_for_its_names_in_a_job(pair: api.LoadedPair) -> None:
+def test_a_loaded_pair_stands_for_its_names_in_a_job(pair):
     assert words_of((), {}, pair=pair)[0] == "pair=embedded"
     own = spec_bench.load_pair(target="embedded:target", draft="embedded:draft_distilled")
     words = words_of((), {"seed": 1}, pair=own)
@@ -262,9 +248,7 @@ def test_a_loaded_pair_stands_for_its_names_in_a_job(pair: api.LoadedPair) -> No
     assert words[-2:] == ["seed=1", "sink=quiet"]
 
 
-def test_a_job_of_own_texts_decodes_what_the_pair_decodes(
-    pair: api.LoadedPair, tmp_path: Path
-) -> None:
+def test_a_job_of_own_texts_decodes_what_the_pair_decodes(pair, tmp_path):
     told = {"max_new_tokens": 6}
     rows = spec_bench.run(
         *("cells=[sd:3]", "generation.max_new_tokens=6", "warmup=0"),
@@ -282,12 +266,12 @@ def test_a_job_of_own_texts_decodes_what_the_pair_decodes(
     assert len(list((tmp_path / "runs/texts").iterdir())) == 1
 
 
-def rows() -> pd.DataFrame:
+def rows():
     frame = pd.read_csv(ROOT / "results/quickstart/results.csv")
     return frame[frame.task == "xsum"].reset_index(drop=True)
 
 
-def test_a_table_is_tidy_unless_all_of_it_is_asked_for() -> None:
+def test_a_table_is_tidy_unless_all_of_it_is_asked_for():
     tidy = chosen(rows(), "main")
     assert list(tidy)[:3] == ["decoder", "spec", "prompts"] and len(tidy.columns) <= 18
     assert {"speedup", "speedup_low", "speedup_high", "lossless", "status"} <= {*tidy}
@@ -302,12 +286,10 @@ def test_a_table_is_tidy_unless_all_of_it_is_asked_for() -> None:
         chosen(two, ["mbs"])
 
 
-def test_a_sweep_runs_every_combination_and_checks_all_first(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    asked: list[tuple[str, ...]] = []
+def test_a_sweep_runs_every_combination_and_checks_all_first(monkeypatch, tmp_path):
+    asked = []
 
-    def run(*words: str, columns: str) -> pd.DataFrame:
+    def run(*words, columns):
         asked.append(words)
         return rows().assign(seed=len(asked))
 
@@ -329,7 +311,7 @@ def test_a_sweep_runs_every_combination_and_checks_all_first(
         spec_bench.sweep({"seed": 1})
 
 
-def test_compare_says_what_the_command_says() -> None:
+def test_compare_says_what_the_command_says():
     folder = ROOT / "results/quickstart"
     found = spec_bench.compare(folder, folder)
     assert not found.regressed and set(found.changes.verdict) <= {"identical", "not judged"}
@@ -340,11 +322,11 @@ def test_compare_says_what_the_command_says() -> None:
         spec_bench.compare(folder, folder, alpha=2)
 
 
-def test_audit_gives_the_lines_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_audit_gives_the_lines_of_the_command(monkeypatch):
     from spec_bench.audit import command_line
     from spec_bench.audit.parts import Line, Part
 
-    def parts_of(passed: bool | None) -> Callable[..., list[Part]]:
+    def parts_of(passed):
         return lambda *_: [Part("a", lambda: [Line("rule: a", "b", "c", passed)])]
 
     monkeypatch.setattr(command_line, "rule_parts", parts_of(True))
@@ -360,7 +342,7 @@ def test_audit_gives_the_lines_of_the_command(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.slow
-def test_recommend_gives_the_answer_of_the_command(tmp_path: Path) -> None:
+def test_recommend_gives_the_answer_of_the_command(tmp_path):
     found = spec_bench.api.recommend(
         *("cells=[sd:2,sd:3]", "confirm={best: 1, by: speedup, prompts: 2}", "prompts=2"),
         *("generation.max_new_tokens=8", "warmup=0"),
@@ -372,21 +354,21 @@ def test_recommend_gives_the_answer_of_the_command(tmp_path: Path) -> None:
     assert "decoder=" in found.text
 
 
-def test_recommend_refuses_a_job_without_a_choice(tmp_path: Path) -> None:
+def test_recommend_refuses_a_job_without_a_choice(tmp_path):
     with pytest.raises(ValueError, match="medusa"):
         spec_bench.api.recommend(
             *("pair.target=embedded:target", "cells=[medusa]", "prompts=2"), results=tmp_path
         )
 
 
-def test_the_public_names_are_listed_and_are_functions() -> None:
+def test_the_public_names_are_listed_and_are_functions():
     names = {"compare", "load_pair", "run", "sweep"}
     assert {*names, "api"} == {*spec_bench.__all__} <= {*dir(spec_bench)}
     assert all(getattr(spec_bench, name) is getattr(api, name) for name in names)
     assert all(getattr(api, name).__doc__ for name in (*names, "audit", "recommend"))
 
 
-def test_the_package_is_light_until_it_is_asked() -> None:
+def test_the_package_is_light_until_it_is_asked():
     heavy = ["torch", "hydra", "pandas", "pydantic"]
     code = (
         f"import sys, spec_bench; dir(spec_bench); print([n for n in {heavy} if n in sys.modules])"
@@ -395,7 +377,7 @@ def test_the_package_is_light_until_it_is_asked() -> None:
     assert done.stdout.strip() == "[]", done.stderr
 
 
-def shown(folder: Path, code: str) -> str:
+def shown(folder, code):
     """What a documented block prints, run in an empty folder."""
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=300
@@ -405,17 +387,17 @@ def shown(folder: Path, code: str) -> str:
 
 
 @pytest.mark.slow
-def test_every_block_of_the_manuals_page_runs(tmp_path: Path) -> None:
+def test_every_block_of_the_manuals_page_runs(tmp_path):
     assert len(PAGE) == 5
     shown(tmp_path, "\n".join(PAGE))
 
 
-def test_every_block_of_the_manuals_page_can_be_read() -> None:
+def test_every_block_of_the_manuals_page_can_be_read():
     for block in PAGE:
         compile(block, "docs/python.md", "exec")
 
 
-def test_the_readmes_example_runs(tmp_path: Path) -> None:
+def test_the_readmes_example_runs(tmp_path):
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     [block] = re.findall(r"<!-- api -->\n```python\n(.*?)```\n", text, re.DOTALL)
     table = shown(tmp_path, block).splitlines()[-4:]

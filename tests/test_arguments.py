@@ -1,7 +1,5 @@
 """A wrong option is one line, whichever command has it."""
 
-from collections.abc import Callable
-
 import pytest
 
 from spec_bench.audit.__main__ import load as audit
@@ -17,12 +15,7 @@ from spec_bench.report.comparison.command import main as compare
         (answers, [], ("spec-bench answers: ", "FILE")),
     ],
 )
-def test_a_wrong_request_is_one_line_without_the_usage(
-    command: Callable[[list[str]], int],
-    given: list[str],
-    words: tuple[str, str],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_wrong_request_is_one_line_without_the_usage(command, given, words, capsys):
     with pytest.raises(SystemExit) as stopped:
         command(given)
     assert stopped.value.code == 2

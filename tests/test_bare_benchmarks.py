@@ -1,7 +1,5 @@
 """The GPU benchmarks start beside a bare torch and transformers, in a small tree, by the clock."""
 
-from __future__ import annotations
-
 import csv
 import os
 import runpy
@@ -19,7 +17,7 @@ SCRIPTS = ROOT / "scripts"
 BARE = ROOT / "tests" / "bare.py"
 
 
-def parts(out: Path) -> dict[str, tuple[list[str], list[str]]]:
+def parts(out):
     return runpy.run_path(str(SCRIPTS / "gpu/bench.py"))["parts"](out)
 
 
@@ -28,9 +26,7 @@ REHEARSED = [name for name, (_, tiny) in parts(ROOT).items() if tiny]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REHEARSED)
-def test_a_part_runs_without_any_package_but_torch_and_transformers(
-    name: str, tmp_path: Path
-) -> None:
+def test_a_part_runs_without_any_package_but_torch_and_transformers(name, tmp_path):
     script, *given = parts(tmp_path)[name][1]
     command = [sys.executable, str(BARE), str(SCRIPTS / script), *given]
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
@@ -44,24 +40,22 @@ def test_a_part_runs_without_any_package_but_torch_and_transformers(
         assert rows
 
 
-def test_what_torch_requires_is_kept_and_what_only_the_environment_has_is_not() -> None:
+def test_what_torch_requires_is_kept_and_what_only_the_environment_has_is_not():
     absent = absent_modules()
     assert {"hydra", "omegaconf", "pydantic", "pandas", "matplotlib", "scipy"} <= absent
     assert not {"torch", "transformers", "numpy", "yaml", "tokenizers"} & absent
 
 
-def test_the_tree_that_the_benchmarks_need_is_under_60_mib() -> None:
+def test_the_tree_that_the_benchmarks_need_is_under_60_mib():
     files = [ROOT / name for name in committed_files()]
     assert sum(file.stat().st_size for file in files if file.is_file()) < 60 * 2**20
 
 
-def verdicts(folder: Path) -> list[str]:
+def verdicts(folder):
     return list(runpy.run_path(str(SCRIPTS / "gpu/bench.py"))["verdicts"](folder))
 
 
-def test_verdicts_name_wrong_answers_refusals_and_recordings_that_are_no_gain(
-    tmp_path: Path,
-) -> None:
+def test_verdicts_name_wrong_answers_refusals_and_recordings_that_are_no_gain(tmp_path):
     head = "device,decoder,spec,token_rate,refused\n"
     (tmp_path / "random-x-static.csv").write_text(
         head + "H200,ar,-,100,0\nH200,sd,3,90,0\nH200,mcsd,2-1,50,2\n"
@@ -77,14 +71,14 @@ def test_verdicts_name_wrong_answers_refusals_and_recordings_that_are_no_gain(
     ]
 
 
-def test_without_anything_wrong_there_is_no_verdict(tmp_path: Path) -> None:
+def test_without_anything_wrong_there_is_no_verdict(tmp_path):
     (tmp_path / "random-x-static.csv").write_text(
         "device,decoder,spec,token_rate,refused\nH200,ar,-,100,0\n"
     )
     assert verdicts(tmp_path) == []
 
 
-def test_a_probe_that_fails_ends_the_first_call(tmp_path: Path) -> None:
+def test_a_probe_that_fails_ends_the_first_call(tmp_path):
     """No GPU is in sight: the probe says so, and nothing else is started."""
     command = [sys.executable, str(SCRIPTS / "gpu/bench.py"), "first", "--out", str(tmp_path)]
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
@@ -96,9 +90,7 @@ def test_a_probe_that_fails_ends_the_first_call(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["probe.log"]
 
 
-def test_a_part_that_dies_is_named_and_the_others_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_part_that_dies_is_named_and_the_others_run(tmp_path, monkeypatch, capfd):
     (tmp_path / "dead.py").write_text("raise SystemExit('an assert of the device')\n")
     (tmp_path / "well.py").write_text("print('measured')\n")
     main = runpy.run_path(str(SCRIPTS / "gpu/bench.py"))["main"]

@@ -1,7 +1,5 @@
 """The machine runs beside a bare torch and transformers: no settings library, no data frames."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 
@@ -28,7 +26,7 @@ print(read_decoder(resolve_spec(chain, 3)).spec)
 """
 
 
-def test_all_of_the_machine_imports_and_reads_settings_without_them() -> None:
+def test_all_of_the_machine_imports_and_reads_settings_without_them():
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "3"

@@ -1,22 +1,19 @@
 """Every config composes, and says what the runner understands."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import read_decoder
 from spec_bench.draft.redrafter import RecurrentHead, RecurrentShape
-from spec_bench.jobs.config.cells import Cell, build_cells, load_decoder, written_cells
+from spec_bench.jobs.config.cells import build_cells, load_decoder, written_cells
 from spec_bench.jobs.config.compose import register
 from spec_bench.jobs.config.model_files import EMBEDDED, model_path
 from spec_bench.report.claims.ask import Ask
@@ -36,7 +33,7 @@ CHOICES = [path for path in CHOICES if str(path.parent) not in {*ALONE, SERVERS}
 DECODERS = decoder_names()
 
 
-def resolved(config: DictConfig) -> Any:
+def resolved(config):
     """All of it as plain values, none missing."""
     return OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
 
@@ -45,20 +42,20 @@ TRAINING = {"head", "training"}  # groups of conf/train.yaml
 
 
 @cache
-def composed(*overrides: str, config: str = "config") -> DictConfig:
+def composed(*overrides, config="config"):
     register()
     with initialize_config_dir(str(CONF), version_base="1.3"):
         return compose(config, overrides=list(overrides))
 
 
 @pytest.mark.parametrize("path", CHOICES, ids=str)
-def test_every_choice_of_every_group_composes(path: Path) -> None:
+def test_every_choice_of_every_group_composes(path):
     application = "train" if str(path.parent) in TRAINING else "config"
     assert resolved(composed(f"{path.parent}='{path.stem}'", config=application))
 
 
 @pytest.mark.parametrize("name", DECODERS)
-def test_a_decoder_config_is_valid_and_bears_its_file_name(name: str) -> None:
+def test_a_decoder_config_is_valid_and_bears_its_file_name(name):
     decoder = resolved(composed(f"decoder='{name}'"))["decoder"]
     assert isinstance(decoder, dict)
     assert decoder["name"] == name
@@ -66,7 +63,7 @@ def test_a_decoder_config_is_valid_and_bears_its_file_name(name: str) -> None:
 
 
 @pytest.mark.parametrize("path", sorted(CONF.glob("task/*.yaml")), ids=lambda path: path.stem)
-def test_a_task_config_is_valid_and_bears_its_file_name(path: Path) -> None:
+def test_a_task_config_is_valid_and_bears_its_file_name(path):
     task = resolved(composed(f"task={path.stem}"))["task"]
     assert isinstance(task, dict)
     assert build_task(task).name == path.stem
@@ -84,13 +81,13 @@ def test_a_task_config_is_valid_and_bears_its_file_name(path: Path) -> None:
     ],
 )
 def test_spec_benchs_questions_are_the_file_that_is_named_else_the_embedded_pairs_own(
-    told: tuple[str, ...], kind: str, path: str | None
-) -> None:
+    told, kind, path
+):
     source = composed("task=spec_bench", *told).task.source
     assert (source.kind, source.path) == (kind, path)
 
 
-def test_spec_benchs_experiment_asks_all_of_its_questions_greedily() -> None:
+def test_spec_benchs_experiment_asks_all_of_its_questions_greedily():
     config = composed("experiment=spec_bench")
     assert (config.task.name, config.prompts, config.generation.temperature) == (
         "spec_bench",
@@ -101,7 +98,7 @@ def test_spec_benchs_experiment_asks_all_of_its_questions_greedily() -> None:
 
 
 @pytest.mark.parametrize("path", sorted(CONF.glob("pair/*.yaml")), ids=lambda path: path.stem)
-def test_every_model_that_a_pair_embeds_is_in_the_package(path: Path) -> None:
+def test_every_model_that_a_pair_embeds_is_in_the_package(path):
     config = composed(f"pair='{path.stem}'")
     assert resolved(config)
     pair = config.pair
@@ -118,7 +115,7 @@ RECIPES = sorted(
 )
 
 
-def cells_of(recipe: str) -> list[Cell]:
+def cells_of(recipe):
     paper, name = recipe.split("=")
     config = OmegaConf.to_container(composed(recipe), resolve=True)
     assert isinstance(config, dict)
@@ -131,14 +128,14 @@ def cells_of(recipe: str) -> list[Cell]:
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_every_recipe_composes_into_valid_cells(path: Path) -> None:
+def test_every_recipe_composes_into_valid_cells(path):
     assert len(cells_of(f"{path.parent.name}={path.stem}")) > 1
 
 
 @pytest.mark.parametrize(
     ("recipe", "tables"), [("rsd=exp1", range(1, 28)), ("rsd=exp2", range(28, 55))]
 )
-def test_a_recipe_has_the_rows_of_each_of_its_published_tables(recipe: str, tables: range) -> None:
+def test_a_recipe_has_the_rows_of_each_of_its_published_tables(recipe, tables):
     cells = [(cell.name, cell.spec) for cell in cells_of(recipe)]
     published = side_by_side(read_published(experiments_dir() / "rsd" / FILE))
     for table in tables:
@@ -146,7 +143,7 @@ def test_a_recipe_has_the_rows_of_each_of_its_published_tables(recipe: str, tabl
         assert cells == rows
 
 
-def test_the_monotone_search_is_the_non_increasing_part_of_the_full_one() -> None:
+def test_the_monotone_search_is_the_non_increasing_part_of_the_full_one():
     full, pruned = (
         [cell.spec for cell in cells_of(f"mcsd={name}") if cell.name == "mcsd_wor"]
         for name in ("search", "search_monotone")
@@ -156,7 +153,7 @@ def test_the_monotone_search_is_the_non_increasing_part_of_the_full_one() -> Non
     assert len(set(full)) == len(full) == 6 + 21 + 56 + 126 + 252
 
 
-def test_search_covers_every_configuration_that_the_paper_prints() -> None:
+def test_search_covers_every_configuration_that_the_paper_prints():
     cells = {(cell.name, cell.spec) for cell in cells_of("mcsd=search")}
     rows = [
         row for row in read_published(experiments_dir() / "mcsd" / FILE) if row["table"] in "2356"
@@ -166,7 +163,7 @@ def test_search_covers_every_configuration_that_the_paper_prints() -> None:
     assert printed <= cells
 
 
-def test_figure_6s_cells_draft_with_heads_alone() -> None:
+def test_figure_6s_cells_draft_with_heads_alone():
     """A pair of a target and its heads runs all of them."""
     assert {cell.heads for cell in cells_of("redrafter=batches")} == {None, "redrafter"}
     assert {cell.drafts for cell in cells_of("redrafter=batches")} == {0}
@@ -177,8 +174,8 @@ def test_figure_6s_cells_draft_with_heads_alone() -> None:
     ("vicuna_13b", 5120, 5),
 ])  # fmt: skip
 def test_trained_heads_are_where_their_pair_looks_for_them_and_of_the_size_in_table_1(
-    pair: str, hidden: int, blocks: int
-) -> None:
+    pair, hidden, blocks
+):
     given = ("training=redrafter", f"pair={pair}", f"head.blocks={blocks}")
     training = composed(*given, config="train")
     config = composed(f"pair={pair}").pair
@@ -196,12 +193,12 @@ def test_trained_heads_are_where_their_pair_looks_for_them_and_of_the_size_in_ta
     assert {written(sum(each.numel() for each in head.parameters()))} == printed
 
 
-def swept(recipe: str) -> dict[str, object]:
+def swept(recipe):
     """What a recipe sweeps over; a recipe of one job sweeps over nothing."""
     return dict(read_recipe(recipe).get("hydra", {}).get("sweeper", {}).get("params", {}))
 
 
-def test_the_paper_that_prints_plus_minus_is_measured_with_several_seeds() -> None:
+def test_the_paper_that_prints_plus_minus_is_measured_with_several_seeds():
     for paper in paper_names():
         for item in load_paper(paper).of_kind("table"):
             numbers = load_paper(paper).numbers_of(item.number)
@@ -220,7 +217,7 @@ def test_the_paper_that_prints_plus_minus_is_measured_with_several_seeds() -> No
         ("embedded", "4-2-1"),
     ],
 )
-def test_the_ablation_takes_each_pair_at_its_best_tree(pair: str, tree: str) -> None:
+def test_the_ablation_takes_each_pair_at_its_best_tree(pair, tree):
     """As MCSD's Table 4 does, by its Tables 2 and 5; any other pair at one tree of ours."""
     config = composed("mcsd=ablation", f"pair={pair}", "task=alpaca")
     assert {cell["spec"] for cell in config.cells} == {tree}
@@ -242,20 +239,18 @@ def test_the_ablation_takes_each_pair_at_its_best_tree(pair: str, tree: str) -> 
         (("pair=opt_13b", "task=jsonl"), "local"),
     ],
 )
-def test_a_pair_takes_the_data_of_its_size_unless_told(
-    overrides: tuple[str, ...], kind: str
-) -> None:
+def test_a_pair_takes_the_data_of_its_size_unless_told(overrides, kind):
     """Small samples for the small models that ship, and public data for all others."""
     assert composed(*overrides)["task"]["source"]["kind"] == kind
 
 
-def test_every_paper_pair_takes_public_data() -> None:
+def test_every_paper_pair_takes_public_data():
     for path in (conf_dir() / "pair").glob("*.yaml"):
         source = composed(f"pair={path.stem}")["task"]["source"]
         assert source["kind"] == ("embedded" if path.stem.startswith("embedded") else "hub")
 
 
-def test_what_is_compared_over_rounds_is_swept_round_by_round(monkeypatch) -> None:
+def test_what_is_compared_over_rounds_is_swept_round_by_round(monkeypatch):
     asked = []
     of = Ask.of
 

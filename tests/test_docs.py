@@ -1,7 +1,5 @@
 """READMEs and the manual: links lead somewhere, commands exist, each page begins with one."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path
@@ -22,22 +20,22 @@ PAGES = [*MANUAL, *READMES]
 LONGEST = {"README.md": 150, "conf/README.md": 40}
 
 
-def name_of(path: Path) -> str:
+def name_of(path):
     return str(path.relative_to(ROOT))
 
 
-def prose(path: Path) -> str:
+def prose(path):
     return BLOCK.sub("", path.read_text(encoding="utf-8"))
 
 
-def headings(path: Path) -> set[str]:
+def headings(path):
     """As they stand behind a # in a link."""
     found = re.findall(r"^#+ (.*)$", prose(path), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", each.lower()).strip().replace(" ", "-") for each in found}
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name_of)
-def test_links_lead_to_files_and_headings_that_are_there(path: Path) -> None:
+def test_links_lead_to_files_and_headings_that_are_there(path):
     for link in re.findall(r"\]\(([^)\s]+)\)", prose(path)):
         if link.startswith("http"):
             continue
@@ -49,7 +47,7 @@ def test_links_lead_to_files_and_headings_that_are_there(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name_of)
-def test_scripts_and_make_targets_that_are_named_exist(path: Path) -> None:
+def test_scripts_and_make_targets_that_are_named_exist(path):
     text = path.read_text(encoding="utf-8")
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = {
@@ -79,13 +77,13 @@ def test_the_lines_of_pandas_run_on_an_experiment_in_git(page, monkeypatch):
 
 
 @pytest.mark.parametrize("path", MANUAL, ids=name_of)
-def test_a_page_begins_with_its_command(path: Path) -> None:
+def test_a_page_begins_with_its_command(path):
     lines = path.read_text(encoding="utf-8").splitlines()
     assert lines[0].startswith("# ") and lines[1] == ""
     assert lines[2].startswith("|" if path.name == "README.md" else "```")
 
 
-def test_the_manuals_index_names_every_page() -> None:
+def test_the_manuals_index_names_every_page():
     index = (ROOT / "docs/README.md").read_text(encoding="utf-8")
     assert {path.name for path in MANUAL} - {"README.md"} == set(
         re.findall(r"\((\w+\.md)\)", index)
@@ -93,11 +91,11 @@ def test_the_manuals_index_names_every_page() -> None:
 
 
 @pytest.mark.parametrize("name", LONGEST)
-def test_a_readme_stays_short(name: str) -> None:
+def test_a_readme_stays_short(name):
     assert len((ROOT / name).read_text(encoding="utf-8").splitlines()) <= LONGEST[name]
 
 
-def test_the_environment_is_entered_before_the_first_command_that_needs_it() -> None:
+def test_the_environment_is_entered_before_the_first_command_that_needs_it():
     enter = "source .venv/bin/activate"
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert readme.index(enter) < readme.index("\nspec-bench ")
@@ -112,5 +110,5 @@ def test_the_environment_is_entered_before_the_first_command_that_needs_it() -> 
 @pytest.mark.parametrize(
     "path", [path for path in PAGES if path.name != "CHANGELOG.md"], ids=name_of
 )
-def test_commands_are_printed_as_the_installed_script(path: Path) -> None:
+def test_commands_are_printed_as_the_installed_script(path):
     assert not re.search(r"python -m spec_bench(?![\w.])", path.read_text(encoding="utf-8"))

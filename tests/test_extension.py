@@ -3,8 +3,6 @@
 It is not installed; its entry points are written as an installer would write them.
 """
 
-from __future__ import annotations
-
 import csv
 import os
 import re
@@ -35,7 +33,7 @@ from spec_bench.audit.decoders import enumerated_error
 from spec_bench.audit.rules import TOLERANCE, audit_rule, rule_cases
 from spec_bench.tree.base import policy
 from spec_bench.verify.base import rule
-from spec_bench.verify.verdict import Verdict
+from spec_bench.verify.walk import Verdict
 from tests.tree import laws
 from tests.tree.definitions import DEFINITIONS
 
@@ -71,7 +69,7 @@ for drafter in ("", "bigram: "):
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def environment(tmp_path_factory):
     """A machine on which the package is installed."""
     project = tomllib.loads((HERE / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     site = tmp_path_factory.mktemp("site")
@@ -87,7 +85,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {**os.environ, **threads, "PYTHONPATH": os.pathsep.join(map(str, paths))}
 
 
-def python(environment: dict[str, str], folder: Path, *arguments: str) -> str:
+def python(environment, folder, *arguments):
     """What a fresh interpreter prints."""
     command = [sys.executable, *arguments]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
@@ -95,7 +93,7 @@ def python(environment: dict[str, str], folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def test_its_guide_names_every_file_and_every_kind_of_entry_point() -> None:
+def test_its_guide_names_every_file_and_every_kind_of_entry_point():
     guide = (HERE / "README.md").read_text(encoding="utf-8")
     linked = set(re.findall(r"\]\(([^)#]+)\)", guide))
     assert all((HERE / each).exists() for each in linked)
@@ -107,7 +105,7 @@ def test_its_guide_names_every_file_and_every_kind_of_entry_point() -> None:
 
 
 @pytest.fixture(scope="module")
-def measured(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def measured(environment, tmp_path_factory):
     """The paper's recipe on the package's task, with the embedded pair."""
     folder = tmp_path_factory.mktemp("measured")
     job = ("comb=teeth", "task=riddles", "prompts=5", "sink.progress=false")
@@ -116,7 +114,7 @@ def measured(environment: dict[str, str], tmp_path_factory: pytest.TempPathFacto
     return folder
 
 
-def report(environment: dict[str, str], folder: Path, *requests: str) -> str:
+def report(environment, folder, *requests):
     """Several commands of the report in one interpreter."""
     calls = "; ".join(f"assert main({request.split()!r}) in (0, None)" for request in requests)
     return python(
@@ -124,7 +122,7 @@ def report(environment: dict[str, str], folder: Path, *requests: str) -> str:
     )
 
 
-def test_policy_rule_drafter_task_and_metric_fill_rows(measured: Path) -> None:
+def test_policy_rule_drafter_task_and_metric_fill_rows(measured):
     file = measured / "results" / "comb-teeth" / "results.csv"
     with file.open(newline="", encoding="utf-8") as stream:
         rows = list(csv.DictReader(stream))
@@ -139,9 +137,7 @@ def test_policy_rule_drafter_task_and_metric_fill_rows(measured: Path) -> None:
     assert {row["decoder"]: row["spec"] for row in rows}["comb"] == "3x3"
 
 
-def test_its_papers_table_figure_claim_and_page_are_made(
-    environment: dict[str, str], measured: Path
-) -> None:
+def test_its_papers_table_figure_claim_and_page_are_made(environment, measured):
     printed = report(
         environment,
         measured,
@@ -161,9 +157,7 @@ def test_its_papers_table_figure_claim_and_page_are_made(
     assert "Teeth never hurt." in page
 
 
-def test_its_rule_is_audited_and_a_wrong_version_is_caught(
-    environment: dict[str, str], tmp_path: Path
-) -> None:
+def test_its_rule_is_audited_and_a_wrong_version_is_caught(environment, tmp_path):
     (tmp_path / "audit_of_first_only.py").write_text(AUDIT, encoding="utf-8")
     path = os.pathsep.join([str(tmp_path), environment["PYTHONPATH"]])
     audit = warm.Command("audit_of_first_only", [], tmp_path, {**environment, "PYTHONPATH": path})
@@ -172,7 +166,7 @@ def test_its_rule_is_audited_and_a_wrong_version_is_caught(
 
 
 @pytest.mark.slow
-def test_a_wheel_of_it_holds_its_configs_its_rows_and_its_paper(tmp_path: Path) -> None:
+def test_a_wheel_of_it_holds_its_configs_its_rows_and_its_paper(tmp_path):
     shutil.copytree(HERE, tmp_path / "source")
     built = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     done = subprocess.run(

@@ -1,7 +1,5 @@
 """A file is there as a whole or not at all; a run's files have one place."""
 
-from __future__ import annotations
-
 import csv
 import re
 from pathlib import Path
@@ -20,11 +18,11 @@ SOURCES = sorted(
 )
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
+def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path):
     path = tmp_path / "new" / "note.json"
     files.write_json(path, {"a": 1})
 
-    def broken() -> None:
+    def broken():
         with files.replacing(path) as partial:
             partial.write_text("half")
             raise RuntimeError
@@ -35,7 +33,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path: Path) -> 
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_a_csv_comes_back_as_it_was_written(tmp_path: Path) -> None:
+def test_a_csv_comes_back_as_it_was_written(tmp_path):
     rows = [{"a": "x, y", "b": 'a "word"\nand a line'}, {"b": "é"}]
     files.write_csv(tmp_path / "rows.csv", rows, ["a", "b"])
     assert files.read_csv(tmp_path / "rows.csv") == [rows[0], {"a": "", "b": "é"}]
@@ -47,7 +45,7 @@ def test_a_csv_comes_back_as_it_was_written(tmp_path: Path) -> None:
 TEXTS = ["=1+1", "'=1", "''+x", "-2+3", "@SUM(A1)", "\t=1", "-", "-1.5", "+3e-05", "'", "it's", ""]
 
 
-def test_no_cell_is_a_formula_and_every_text_comes_back(tmp_path: Path) -> None:
+def test_no_cell_is_a_formula_and_every_text_comes_back(tmp_path):
     path = tmp_path / "rows.csv"
     files.write_csv(path, [{"a": text} | {"b": "1"} for text in TEXTS], ["a", "b"])
     assert [row["a"] for row in files.read_csv(path)] == TEXTS
@@ -71,23 +69,21 @@ def test_no_cell_is_a_formula_and_every_text_comes_back(tmp_path: Path) -> None:
         ("a,run_id\n1,\udcff\n", 1, "UTF-8"),
     ],
 )
-def test_what_is_no_csv_is_named_with_its_line(
-    tmp_path: Path, text: str, line: int, why: str
-) -> None:
+def test_what_is_no_csv_is_named_with_its_line(tmp_path, text, line, why):
     path = tmp_path / "rows.csv"
     path.write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(ValueError, match=naming(path, f"line {line}", why)):
         files.read_csv(path, ["run_id"])
 
 
-def test_a_folder_that_takes_no_file_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_takes_no_file_is_named(tmp_path):
     files.check_writable(tmp_path / "new")
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(ValueError, match="/proc/none"):
         files.check_writable(Path("/proc/none"))
 
 
-def test_tables_are_found_one_and_two_levels_down_and_never_among_the_runs(tmp_path: Path) -> None:
+def test_tables_are_found_one_and_two_levels_down_and_never_among_the_runs(tmp_path):
     wanted = [files.results_file(tmp_path, "a"), files.results_file(tmp_path / "group", "b")]
     for path in (*wanted, files.run_folder(tmp_path, "0123") / files.RESULTS):
         files.write_text(path, "pair\n")
@@ -95,12 +91,12 @@ def test_tables_are_found_one_and_two_levels_down_and_never_among_the_runs(tmp_p
     assert files.run_folder(files.results_of(wanted[0]), "0123").is_dir()
 
 
-def test_a_digest_does_not_depend_on_the_order_of_keys() -> None:
+def test_a_digest_does_not_depend_on_the_order_of_keys():
     assert files.digest({"a": 1, "b": [2, None]}) == files.digest({"b": [2, None], "a": 1})
     assert files.digest({"a": 1}) == "015abd7f5cc5"
 
 
-def test_a_folder_that_is_not_there_is_named() -> None:
+def test_a_folder_that_is_not_there_is_named():
     assert (files.package_folder("experiments") / "rsd").is_dir()
     with pytest.raises(ValueError, match="'nothing'"):
         files.package_folder("nothing")
@@ -117,7 +113,7 @@ ELSEWHERE = {
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_nothing_else_writes_atomically_or_knows_where_a_runs_files_are(path: Path) -> None:
+def test_nothing_else_writes_atomically_or_knows_where_a_runs_files_are(path):
     lines = path.read_text(encoding="utf-8").splitlines()
     found = [line for line in lines if FORBIDDEN.search(line)]
     assert len(found) <= ELSEWHERE.get(str(path.relative_to(ROOT)), 0), found

@@ -1,7 +1,5 @@
 """Heads at true size, rehearsed on tiny models; its imports stay within torch's world."""
 
-from __future__ import annotations
-
 import csv
 import subprocess
 import sys
@@ -15,7 +13,7 @@ SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "gpu" / "heads.py"
 
 
 @pytest.mark.slow
-def test_training_and_batches_run_without_hydra_and_say_what_is_simulated(tmp_path: Path) -> None:
+def test_training_and_batches_run_without_hydra_and_say_what_is_simulated(tmp_path):
     command = [sys.executable, "-c", REFUSE, str(SCRIPT), "--tiny", "--output", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -1,7 +1,5 @@
 """The true-size speed tables, rehearsed on tiny models; their imports stay within torch's world."""
 
-from __future__ import annotations
-
 import csv
 import runpy
 import subprocess
@@ -49,7 +47,7 @@ sys.meta_path[:] = [Hide(finder) for finder in sys.meta_path]
 """
 
 
-def rows_of(folder: Path, *arguments: str) -> tuple[list[dict[str, str]], str]:
+def rows_of(folder, *arguments):
     """The CSV's rows and what was printed, in a world without hydra, rich and pandas."""
     output = folder / "table.csv"
     command = [sys.executable, "-c", HIDE + REFUSE, str(SCRIPT), "--tiny", "--output", str(output)]
@@ -61,8 +59,8 @@ def rows_of(folder: Path, *arguments: str) -> tuple[list[dict[str, str]], str]:
 
 @pytest.mark.slow
 def test_the_33_rows_of_each_table_run_without_hydra_and_stand_beside_the_papers_and_the_memory(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     rows, printed = rows_of(tmp_path, "--new-tokens", "64")
     assert len(rows) == 66
     llama, opt = rows[:33], rows[33:]
@@ -95,7 +93,7 @@ def test_the_33_rows_of_each_table_run_without_hydra_and_stand_beside_the_papers
     assert "attained" in printed
 
 
-def test_a_pair_that_does_not_fit_is_a_row_with_a_reason_and_no_numbers(tmp_path: Path) -> None:
+def test_a_pair_that_does_not_fit_is_a_row_with_a_reason_and_no_numbers(tmp_path):
     rows, printed = rows_of(tmp_path, "--targets", "opt_66b", "--memory-gib", "1")
     assert rows == [
         {
@@ -108,9 +106,7 @@ def test_a_pair_that_does_not_fit_is_a_row_with_a_reason_and_no_numbers(tmp_path
     assert "random:opt_66b with random:opt_125m: 245.3 GiB of weights" in printed
 
 
-def test_a_target_without_a_published_table_needs_one_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_target_without_a_published_table_needs_one_named(monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))  # the script adds to it
     script = runpy.run_path(str(SCRIPT))
     with pytest.raises(ValueError, match=naming("'vicuna_7b'", "--draft", "--table")):

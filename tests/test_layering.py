@@ -1,11 +1,8 @@
 """Imports point one way. A layering rule that is not a test rots."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,13 +17,13 @@ _REPORT = ("papers", "data", "claims", "tables", "figures", "verdicts", "page", 
 _PAGES = ("sweep", "comparison", "stale", "wandb_report")
 
 
-def _before(room: str, rooms: tuple[str, ...], folder: str = "") -> set[str]:
+def _before(room, rooms, folder=""):
     """The rooms of a row that stand before one of them."""
     return {f"{folder}{each}" for each in rooms[: rooms.index(room)]}
 
 
 # Left to right and top to bottom, a room imports only what stands before it.
-MAY_IMPORT: dict[str, set[str]] = {
+MAY_IMPORT = {
     **{room: _before(room, GROUND) for room in GROUND},
     "embedded": set(),
     "core": set(),
@@ -87,7 +84,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "report/comparison",
     },
 }
-ONLY_IN: dict[str, set[str]] = {
+ONLY_IN = {
     "hydra": {"jobs", "train", "api", "recommend", "serve"},
     "omegaconf": {"jobs", "train", "api", "recommend", "serve"},
     "pydantic": {"settings", "jobs", "train", "measure", "tasks", "sinks", "report"},
@@ -106,19 +103,19 @@ NEVER_TORCH = {*GROUND, "tasks", "metrics", "sinks", "report", "server"}
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
-def layer_of(module: str) -> str:
+def layer_of(module):
     """The room of a module of the package: its own folder, or that around it."""
     parts = module.split(".")[1:] or ["__init__"]
     inner = "/".join(parts[:2])
     return inner if inner in MAY_IMPORT else parts[0]
 
 
-def module_of(path: Path) -> str:
+def module_of(path):
     """A file's module."""
     return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
 
 
-def imported_modules(source: str, package: str = "spec_bench") -> Iterator[str]:
+def imported_modules(source, package="spec_bench"):
     """Full names of all modules that a file imports, inside functions too."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -130,7 +127,7 @@ def imported_modules(source: str, package: str = "spec_bench") -> Iterator[str]:
                 yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def violations(layer: str, source: str) -> list[str]:
+def violations(layer, source):
     """What a file of this layer imports and must not."""
     found = []
     allowed = {layer, *MAY_IMPORT[layer], *(() if layer in GROUND else GROUND), "__init__"}
@@ -150,7 +147,7 @@ def violations(layer: str, source: str) -> list[str]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_a_file_imports_only_what_its_layer_may(path: Path) -> None:
+def test_a_file_imports_only_what_its_layer_may(path):
     layer = layer_of(module_of(path))
     assert layer in MAY_IMPORT, f"layer {layer!r} has no rule: add it to MAY_IMPORT"
     assert not violations(layer, path.read_text(encoding="utf-8"))
@@ -173,11 +170,11 @@ def test_a_file_imports_only_what_its_layer_may(path: Path) -> None:
         ("report/papers", "from spec_bench.report.claims import verdict"),
     ],
 )
-def test_an_import_that_points_the_wrong_way_is_found(layer: str, source: str) -> None:
+def test_an_import_that_points_the_wrong_way_is_found(layer, source):
     assert violations(layer, source)
 
 
-def test_a_report_is_made_without_loading_torch() -> None:
+def test_a_report_is_made_without_loading_torch():
     code = "import sys, spec_bench.report.cli.command_line; assert 'torch' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

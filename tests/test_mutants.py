@@ -1,9 +1,5 @@
 """The list of deliberate errors stays one that can be run: ``make mutants`` takes half an hour."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from scripts.check import mutants
@@ -11,7 +7,7 @@ from spec_bench.system import files
 from tests.said import naming
 
 
-def test_every_mutants_old_text_stands_once_where_it_is_to_be_broken(tmp_path: Path) -> None:
+def test_every_mutants_old_text_stands_once_where_it_is_to_be_broken(tmp_path):
     found = mutants.read_mutants()  # raises where a text is gone, or a test
     assert len(found) > 50
 

@@ -1,9 +1,6 @@
 """Everything that is shown has a name for people, and decoders a colour and a marker."""
 
-from __future__ import annotations
-
 import re
-from pathlib import Path
 
 import pytest
 import yaml
@@ -13,8 +10,7 @@ from spec_bench.report.papers.recipes import recipe_cells
 from spec_bench.settings.configs import conf_dir, experiments_dir
 from spec_bench.vocabulary import decoders, names
 from spec_bench.vocabulary.columns import COLUMNS
-from spec_bench.vocabulary.decoders import find_decoder
-from spec_bench.vocabulary.palette import COLOURS
+from spec_bench.vocabulary.decoders import COLOURS, find_decoder
 
 FILES = sorted((conf_dir() / "decoder").glob("*.yaml"))
 PAPERS = sorted(experiments_dir().glob("*/paper.yaml"))
@@ -39,7 +35,7 @@ display: {title: My own, colour: sky, marker: D}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_every_decoder_of_the_configs_says_how_it_is_shown(path: Path) -> None:
+def test_every_decoder_of_the_configs_says_how_it_is_shown(path):
     display = yaml.safe_load(path.read_text(encoding="utf-8"))["display"]
     assert {"title", "colour", "marker", "tree", "source"} <= display.keys()
     assert all(display.values())
@@ -49,16 +45,16 @@ def test_every_decoder_of_the_configs_says_how_it_is_shown(path: Path) -> None:
     assert all(re.fullmatch(r"#[0-9A-F]{6}", colour) for colour in shown.colour)
 
 
-def test_every_cell_of_a_recipe_has_a_title() -> None:
+def test_every_cell_of_a_recipe_has_a_title():
     assert len(IN_RECIPES - IN_FILES) > 10
     assert [name for name in ALL if find_decoder(name) is None] == []
 
 
-def test_no_paper_says_how_a_decoder_of_the_configs_is_shown() -> None:
+def test_no_paper_says_how_a_decoder_of_the_configs_is_shown():
     assert not IN_PAPERS & IN_FILES
 
 
-def test_no_two_decoders_have_one_title() -> None:
+def test_no_two_decoders_have_one_title():
     titles = [names.decoder(name).title for name in ALL]
     assert [title for title in titles if titles.count(title) > 1] == []
 
@@ -73,13 +69,11 @@ def test_no_two_decoders_have_one_title() -> None:
         ("eagle3_spectr_traversal", "EAGLE-3, SpecTr's paths, traversal", "sky", "P"),
     ],
 )
-def test_a_cell_that_replaces_a_part_is_shown_by_its_parts(
-    name: str, title: str, colour: str, marker: str
-) -> None:
+def test_a_cell_that_replaces_a_part_is_shown_by_its_parts(name, title, colour, marker):
     assert find_decoder(name) == decoders.Decoder(title, COLOURS[colour], marker)
 
 
-def test_what_is_not_listed_keeps_its_name() -> None:
+def test_what_is_not_listed_keeps_its_name():
     assert names.decoder("mine").title == names.task("mine") == names.title("mine") == "mine"
     assert find_decoder("redrafter_2") is None
     assert (names.title("rsd_s"), names.title("xsum")) == ("RSD-S", "XSum")
@@ -87,7 +81,7 @@ def test_what_is_not_listed_keeps_its_name() -> None:
 
 
 @pytest.fixture
-def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def mine(tmp_path, monkeypatch):
     """A folder of configs beside ours, with the file of one decoder."""
     path = tmp_path / "conf" / "decoder" / "mine.yaml"
     path.parent.mkdir(parents=True)
@@ -97,7 +91,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_another_packages_decoder_is_shown_as_its_yaml_says(mine: Path) -> None:
+def test_another_packages_decoder_is_shown_as_its_yaml_says(mine):
     assert names.decoder("mine") == decoders.Decoder("My own", COLOURS["sky"], "D")
     assert names.title("mine_traversal") == "My own, traversal"
     assert "display" not in load_decoder([mine.parents[1]], "mine")
@@ -112,9 +106,7 @@ def test_another_packages_decoder_is_shown_as_its_yaml_says(mine: Path) -> None:
         ("{title: My own, colour: sky, marker: D}", "red", "display must be a mapping, got 'red'"),
     ],
 )
-def test_a_wrong_colour_or_marker_is_named_with_its_file_and_the_choices(
-    mine: Path, right: str, wrong: str, said: str
-) -> None:
+def test_a_wrong_colour_or_marker_is_named_with_its_file_and_the_choices(mine, right, wrong, said):
     mine.write_text(MINE.replace(right, wrong), encoding="utf-8")
     for ask in (lambda: load_decoder([mine.parents[1]], "mine"), lambda: find_decoder("mine")):
         with pytest.raises(ValueError, match=re.escape(f"{mine}: {said}")) as caught:

@@ -1,7 +1,5 @@
 """A python without the packages: one line that names the first of them and says what to do."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,11 +1,8 @@
 """What cannot be written is one line before any work: of every command that takes an output."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,13 +16,13 @@ from spec_bench.train.collect import main as collect
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def collected(given: list[str]) -> int:
+def collected(given):
     sys.argv = ["collect", *given]
     return collect()
 
 
 # What else is asked for does not exist: an output is looked at first.
-COMMANDS: dict[str, tuple[Callable[[list[str]], int], list[str], str]] = {
+COMMANDS = {
     "compare": (compare, ["before", "after", "--output"], "FOLDER"),
     "answers": (answers, ["none.csv", "--output"], "FOLDER"),
     "figure": (report, ["figure", "rsd/7", "--output"], "FOLDER"),
@@ -39,27 +36,27 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int], list[str], str]] = {
 }
 
 
-def pipe(place: Path) -> Path:
+def pipe(place):
     os.mkfifo(place / "pipe")
     return place / "pipe"
 
 
-def other_kind(place: Path, kind: str) -> Path:
+def other_kind(place, kind):
     (place / "there").touch() if kind == "FOLDER" else (place / "there").mkdir()
     return place / "there"
 
 
-def dangling(place: Path, kind: str) -> Path:
+def dangling(place, kind):
     (place / "link").symlink_to("nowhere/at/all")
     return place / "link" if kind == "FOLDER" else place / "link/below"
 
 
-def loop(place: Path, kind: str) -> Path:
+def loop(place, kind):
     (place / "loop").symlink_to("loop")
     return place / "loop" if kind == "FOLDER" else place / "loop/below"
 
 
-BAD: dict[str, Callable[[Path, str], Path]] = {
+BAD = {
     "a device": lambda place, kind: Path("/dev/null"),
     "below a device": lambda place, kind: Path("/dev/null/x"),
     "a pipe": lambda place, kind: pipe(place),
@@ -76,12 +73,8 @@ BAD: dict[str, Callable[[Path, str], Path]] = {
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_an_output_that_cannot_be_is_one_line_before_any_work(
-    command: str,
-    bad: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    command, bad, tmp_path, monkeypatch, capsys
+):
     main, given, kind = COMMANDS[command]
     output = BAD[bad](tmp_path, kind)
     before = sorted(tmp_path.iterdir())
@@ -96,7 +89,7 @@ def test_an_output_that_cannot_be_is_one_line_before_any_work(
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_every_option_that_names_an_output_is_checked() -> None:
+def test_every_option_that_names_an_output_is_checked():
     options = re.compile(r'add_argument\(\s*"--(?:out|output|dry-run)".*?\)\n', re.S)
     found = [
         option

@@ -1,18 +1,15 @@
 """Records come back from their file as they were, but for the ids of tokens."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import fields, replace
-from pathlib import Path
 from random import Random
 
 import pandas as pd
 import pytest
 from pyarrow import parquet as arrow
 
-from spec_bench.records import line, parquet
-from spec_bench.records.line import FIELDS, UNKNOWN_TOKEN
+from spec_bench.records import parquet
+from spec_bench.records.parquet import FIELDS, UNKNOWN_TOKEN
 from spec_bench.records.types import Delivery, Generation, StepRecord
 from tests.said import naming
 
@@ -28,11 +25,11 @@ METERED = replace(
 ORIGIN = {"cpu": "a", "torch": {"threads": 1, "devices": []}, "command": ["/home/me/x"]}
 
 
-def without_ids(generation: Generation) -> Generation:
+def without_ids(generation):
     return replace(generation, tokens=(UNKNOWN_TOKEN,) * len(generation.tokens))
 
 
-def test_every_field_of_a_generation_and_of_a_step_has_a_column() -> None:
+def test_every_field_of_a_generation_and_of_a_step_has_a_column():
     names = {each.name for each in FIELDS}
     steps = {f"step_{each.name}" for each in fields(StepRecord)}
     own = {each.name for each in fields(Generation)} - {"steps", "delivery"}
@@ -40,7 +37,7 @@ def test_every_field_of_a_generation_and_of_a_step_has_a_column() -> None:
     assert names - {"run_id"} == own | steps | served | {"served_s"}
 
 
-def test_records_come_back_in_their_order(tmp_path: Path) -> None:
+def test_records_come_back_in_their_order(tmp_path):
     cells = {"b": [METERED, PLAIN], "a": [PLAIN], "none": []}
     parts = [parquet.pack(run_id, done, ORIGIN) for run_id, done in cells.items()]
     parquet.write(tmp_path / "records.parquet", parquet.joined(parts))
@@ -51,7 +48,7 @@ def test_records_come_back_in_their_order(tmp_path: Path) -> None:
     assert found.generations("other") == []
 
 
-def test_scores_come_back_for_the_cells_and_prompts_that_have_them(tmp_path: Path) -> None:
+def test_scores_come_back_for_the_cells_and_prompts_that_have_them(tmp_path):
     again = replace(PLAIN, repeat=1)
     scored = parquet.pack(
         "a",
@@ -70,7 +67,7 @@ def test_scores_come_back_for_the_cells_and_prompts_that_have_them(tmp_path: Pat
     assert [each.repeat for each in found.generations("a")] == [0, 0, 1]
 
 
-def test_the_numbers_that_make_a_score_come_back_for_each_prompt(tmp_path: Path) -> None:
+def test_the_numbers_that_make_a_score_come_back_for_each_prompt(tmp_path):
     bleu = {"q/0": (3, 2, 1), "ü, \n": (0, 0, 2)}
     scored = parquet.pack("a", [PLAIN, METERED], None, {"bleu": bleu, "f1": {"q/0": 0.5}})
     parquet.write(tmp_path / "r", parquet.joined([parquet.pack("b", [PLAIN], None), scored]))
@@ -79,7 +76,7 @@ def test_the_numbers_that_make_a_score_come_back_for_each_prompt(tmp_path: Path)
     assert found.scores("b") == {}
 
 
-def test_later_timings_of_a_baseline_are_none_of_its_own_lines(tmp_path: Path) -> None:
+def test_later_timings_of_a_baseline_are_none_of_its_own_lines(tmp_path):
     later = [replace(PLAIN, decode_s=9.0, sitting="later"), replace(PLAIN, sitting="last")]
     scores = {"f1": {"q/0": 0.5}}
     base = parquet.pack("base", [PLAIN], ORIGIN, scores, later)
@@ -97,7 +94,7 @@ def test_later_timings_of_a_baseline_are_none_of_its_own_lines(tmp_path: Path) -
     assert (tmp_path / "chosen").read_bytes() == (tmp_path / "r").read_bytes()
 
 
-def test_a_score_whose_cells_are_gone_leaves_no_column(tmp_path: Path) -> None:
+def test_a_score_whose_cells_are_gone_leaves_no_column(tmp_path):
     scored = parquet.pack("a", [PLAIN], None, {"rouge2": {"q/0": 0.5}})
     both = parquet.joined([scored, parquet.pack("b", [PLAIN], None)])
     parquet.write(tmp_path / "one", both.cell("b"))
@@ -105,14 +102,14 @@ def test_a_score_whose_cells_are_gone_leaves_no_column(tmp_path: Path) -> None:
     assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
 
 
-def test_the_origin_is_kept_without_the_paths_of_the_command(tmp_path: Path) -> None:
+def test_the_origin_is_kept_without_the_paths_of_the_command(tmp_path):
     parquet.write(tmp_path / "r", parquet.pack("a", [], ORIGIN))
     kept = parquet.read(tmp_path / "r").origins["a"]
     assert kept == {name: value for name, value in ORIGIN.items() if name != "command"}
     assert b"/home/me" not in (tmp_path / "r").read_bytes()
 
 
-def test_the_same_records_give_the_same_bytes_however_they_came_together(tmp_path: Path) -> None:
+def test_the_same_records_give_the_same_bytes_however_they_came_together(tmp_path):
     parts = [parquet.pack(name, [PLAIN, METERED], ORIGIN) for name in "ab"]
     for number, part in enumerate(parts):
         parquet.write(tmp_path / f"{number}", part)
@@ -124,24 +121,22 @@ def test_the_same_records_give_the_same_bytes_however_they_came_together(tmp_pat
     assert once == (tmp_path / "read").read_bytes() == (tmp_path / "chosen").read_bytes()
 
 
-def test_a_file_from_before_there_was_a_field_is_read_without_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_from_before_there_was_a_field_is_read_without_it(tmp_path, monkeypatch):
     new = ("repeat", "energy_note", "load_average")
     with monkeypatch.context() as before:
-        before.setattr(line, "FIELDS", [each for each in FIELDS if each.name not in new])
+        before.setattr(parquet, "FIELDS", [each for each in FIELDS if each.name not in new])
         parquet.write(tmp_path / "r", parquet.pack("a", [replace(METERED, repeat=0)], None))
     (found,) = parquet.read(tmp_path / "r").generations("a")
     assert found == without_ids(replace(METERED, repeat=0, energy_note="", load_average=None))
 
 
-def altered(path: Path, bit: int) -> None:
+def altered(path, bit):
     data = bytearray(path.read_bytes())
     data[bit // 8] ^= 1 << bit % 8
     path.write_bytes(data)
 
 
-def test_no_flipped_bit_is_taken_for_a_record(tmp_path: Path) -> None:
+def test_no_flipped_bit_is_taken_for_a_record(tmp_path):
     path = tmp_path / "records.parquet"
     parquet.write(path, parquet.pack("a", [PLAIN, METERED], ORIGIN, {"f1": {"q/0": 0.5}}))
     whole, seeded = path.read_bytes(), Random(0)
@@ -154,14 +149,14 @@ def test_no_flipped_bit_is_taken_for_a_record(tmp_path: Path) -> None:
     assert parquet.read(path).scores("a") == {"f1": {"q/0": 0.5}}
 
 
-def unsealed(path: Path) -> None:
+def unsealed(path):
     """The file as an earlier version would have written it."""
     table = arrow.read_table(path)
     own = {key: value for key, value in table.schema.metadata.items() if key == b"spec_bench"}
     arrow.write_table(table.replace_schema_metadata(own), path)
 
 
-def test_a_file_of_an_earlier_version_is_refused_until_it_is_sealed(tmp_path: Path) -> None:
+def test_a_file_of_an_earlier_version_is_refused_until_it_is_sealed(tmp_path):
     path = tmp_path / "name" / "records.parquet"
     parquet.write(path, parquet.pack("a", [PLAIN, METERED], ORIGIN, {"f1": {"q/0": 0.5}}))
     whole, before = path.read_bytes(), parquet.read(path)
@@ -178,7 +173,7 @@ def test_a_file_of_an_earlier_version_is_refused_until_it_is_sealed(tmp_path: Pa
 
 
 @pytest.mark.parametrize("kind", ["folder", "dangling link", "pipe"])
-def test_what_is_no_file_is_named(kind: str, tmp_path: Path) -> None:
+def test_what_is_no_file_is_named(kind, tmp_path):
     path = tmp_path / "records.parquet"
     if kind == "folder":
         path.mkdir()
@@ -194,7 +189,7 @@ def test_what_is_no_file_is_named(kind: str, tmp_path: Path) -> None:
     "content",
     [b"", b"PAR1", b"version https://git-lfs.github.com/spec/v1\n", b"<<<<<<< HEAD\n", "frame"],
 )
-def test_another_file_is_named(content: bytes | str, tmp_path: Path) -> None:
+def test_another_file_is_named(content, tmp_path):
     path = tmp_path / "records.parquet"
     if isinstance(content, bytes):
         path.write_bytes(content)
@@ -205,7 +200,7 @@ def test_another_file_is_named(content: bytes | str, tmp_path: Path) -> None:
     assert len(str(raised.value).splitlines()) == 1
 
 
-def test_a_category_is_a_column_only_where_some_prompt_has_one(tmp_path: Path) -> None:
+def test_a_category_is_a_column_only_where_some_prompt_has_one(tmp_path):
     kinds = [replace(PLAIN, category="qa"), replace(PLAIN, prompt_id="b")]
     for name, done in (("with", kinds), ("without", [PLAIN])):
         parquet.write(tmp_path / name, parquet.pack("a", done, None))

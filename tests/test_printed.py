@@ -1,12 +1,9 @@
 """Printed commands are run, here or by ``make rehearse``, or are listed with a reason."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
 import shutil
-from collections.abc import Iterator
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
@@ -22,7 +19,7 @@ from spec_bench.tasks.source import EMBEDDED
 from tests import warm
 from tests.hub.commands import Command, printed_commands
 from tests.hub.rehearsal import appended
-from tests.printed import ROOT, Printed, made, printed, printed_blocks
+from tests.printed import ROOT, made, printed, printed_blocks
 
 LISTED = {
     text: reason
@@ -39,30 +36,30 @@ MEASURED = "today-drafters"  # what NAME stands for
 SCORE = ROOT / "tests/metrics/length_ratio.py"
 
 
-def reports(command: Printed) -> bool:
+def reports(command):
     """Whether it reads rows and decodes nothing."""
     shown = command.words[0] == "make" and command.words[1] in REPORTS
     return shown or command.module == "spec_bench.report"
 
 
-def of_git(command: Printed) -> bool:
+def of_git(command):
     """Whether the rows that it reads are in git."""
     own = {"default", "served"} & {*command.words} or ".jsonl" in command.text
     return reports(command) and not own and "--texts" not in command.words
 
 
 @cache
-def rehearsed() -> set[str]:
+def rehearsed():
     return {command.text for command in printed_commands()}
 
 
-def decodes(command: Printed) -> bool:
+def decodes(command):
     """Whether it is a job of the embedded pair's, or compares or reports what one left."""
     kept = command.module in ("spec_bench", "spec_bench.report") and not of_git(command)
     return kept and command.text not in LISTED and command.text not in rehearsed()
 
 
-def once(commands: Iterator[Printed]) -> list[Printed]:
+def once(commands):
     return list({command.text: command for command in commands}.values())
 
 
@@ -75,7 +72,7 @@ BLOCKS = {
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """A reader's folder, with the results that are in git."""
     folder = tmp_path_factory.mktemp("checkout")
     others = shutil.ignore_patterns("runs", "*.html", "*.pdf", "*.tex", "train", "family")
@@ -83,7 +80,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(command: Printed, folder: Path, *more: str) -> str:
+def run(command, folder, *more):
     """Runs it to its end; what it prints."""
     ready = made(command)
     words = [
@@ -96,12 +93,12 @@ def run(command: Printed, folder: Path, *more: str) -> str:
 
 
 @pytest.mark.parametrize("command", [c for c in ALL if of_git(c)], ids=lambda c: c.text)
-def test_a_printed_report_on_rows_in_git_is_made(command: Printed, folder: Path) -> None:
+def test_a_printed_report_on_rows_in_git_is_made(command, folder):
     assert run(command, folder).strip()
 
 
 @pytest.mark.parametrize("block", BLOCKS)
-def test_the_jobs_of_a_block_end_well_one_after_the_other(block: str, tmp_path: Path) -> None:
+def test_the_jobs_of_a_block_end_well_one_after_the_other(block, tmp_path):
     lines = (EMBEDDED / "xsum.jsonl").read_text(encoding="utf-8").splitlines()[:6]
     (tmp_path / "my_rows.jsonl").write_text("\n".join(lines))
     texts = {"title": "Boats", "question": "Where?", "answer": "Here.", "reference": "here"}
@@ -115,7 +112,7 @@ def test_the_jobs_of_a_block_end_well_one_after_the_other(block: str, tmp_path: 
         run(command, tmp_path, *more)
 
 
-def test_every_printed_command_is_run_here_or_rehearsed_or_listed_with_a_reason() -> None:
+def test_every_printed_command_is_run_here_or_rehearsed_or_listed_with_a_reason():
     texts = {command.text for command in ALL}
     ran = {command.text for command in ALL if of_git(command) or decodes(command)}
     assert texts - ran - rehearsed() - {*LISTED} == set()
@@ -124,7 +121,7 @@ def test_every_printed_command_is_run_here_or_rehearsed_or_listed_with_a_reason(
     assert len(LISTED) <= MOST
 
 
-def kept_folders() -> list[str]:
+def kept_folders():
     """Patterns of the folders whose records git keeps."""
     ignored = (ROOT / ".gitignore").read_text(encoding="utf-8")
     return re.findall(r"^!(results/.*)/records\.parquet$", ignored, re.MULTILINE)
@@ -139,20 +136,19 @@ JOBS = once(
 )
 
 
-def results_of(command: Printed) -> str:
+def results_of(command):
     """Where its rows are written."""
     first = command.arguments[0]
     told = [word for word in command.arguments if "=" in word and not word.startswith("-")]
     told += [f"experiment={first}"] if first == "recommend" else []
     swept = [re.sub(r"^([\w./]+=[^\[{',]*),.*", r"\1", word) for word in told]
     config = compose(
-        "train" if command.module.endswith("train") else "config",
-        overrides=recipe_arguments(swept),
+        "train" if command.module.endswith("train") else "config", overrides=recipe_arguments(swept)
     )
     return f"{config.results}/{config.name}"
 
 
-def test_every_printed_job_composes_and_writes_nothing_where_git_keeps_results() -> None:
+def test_every_printed_job_composes_and_writes_nothing_where_git_keeps_results():
     assert len(kept_folders()) > 3
     GlobalHydra.instance().clear()
     register()

@@ -1,20 +1,18 @@
 """The papers' printed numbers: one schema, nothing lost from the copies that were checked."""
 
-from __future__ import annotations
-
 from collections import Counter
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
-from spec_bench.vocabulary.published import COLUMNS, FILE, KEYS, Row, read_published, side_by_side
+from spec_bench.vocabulary.published import COLUMNS, FILE, KEYS, read_published, side_by_side
 from tests.said import naming
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 
 
-def numbers_of(paper: str) -> tuple[Row, ...]:
+def numbers_of(paper):
     return read_published(EXPERIMENTS / paper / FILE)
 
 
@@ -62,21 +60,21 @@ CHECKED = {
 
 
 @pytest.mark.parametrize("paper", CHECKED)
-def test_every_printed_number_of_the_checked_copies_is_here(paper: str) -> None:
-    values: dict[str, list[Decimal]] = {}
+def test_every_printed_number_of_the_checked_copies_is_here(paper):
+    values = {}
     for row in numbers_of(paper):
         if row["value"]:
             values.setdefault(row["metric"], []).append(Decimal(row["value"].rstrip("B")))
     assert {name: (len(own), str(sum(own))) for name, own in values.items()} == CHECKED[paper]
 
 
-def test_rsd_has_1998_cells_in_54_tables() -> None:
+def test_rsd_has_1998_cells_in_54_tables():
     cells = side_by_side(numbers_of("rsd"))
     tables = Counter(int(cell["table"]) for cell in cells)
     assert tables == {table: 33 if table < 28 else 41 for table in range(1, 55)}
 
 
-def test_every_number_without_a_value_says_why_it_is_lost() -> None:
+def test_every_number_without_a_value_says_why_it_is_lost():
     lost = [
         row for paper in ("rsd", "mcsd", "redrafter", "dsbd", "eagle") for row in numbers_of(paper)
     ]
@@ -86,19 +84,19 @@ def test_every_number_without_a_value_says_why_it_is_lost() -> None:
 
 
 @pytest.mark.parametrize("paper", PAPERS)
-def test_a_cells_metric_is_printed_once(paper: str) -> None:
+def test_a_cells_metric_is_printed_once(paper):
     keys = Counter((*(row[key] for key in KEYS), row["metric"]) for row in numbers_of(paper))
     assert {key: count for key, count in keys.items() if count > 1} == {}
 
 
-def test_a_file_with_other_columns_is_refused(tmp_path: Path) -> None:
+def test_a_file_with_other_columns_is_refused(tmp_path):
     file = tmp_path / FILE
     file.write_text("table,valeu\n1,2\n", encoding="utf-8")
     with pytest.raises(ValueError, match=naming("reference.csv", "table,target")):
         read_published(file)
 
 
-def test_side_by_side_has_a_column_for_each_number_of_a_cell() -> None:
+def test_side_by_side_has_a_column_for_each_number_of_a_cell():
     empty = dict.fromkeys(COLUMNS, "")
     rows = [
         {**empty, "table": "1", "decoder": "sd", "spec": spec, "metric": metric, "value": value}

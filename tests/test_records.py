@@ -1,14 +1,11 @@
 """What is typed in records is written once and read back as it was."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import fields, replace
 
 import pytest
 
-from spec_bench.records.reasons import Reason, parse_reasons, written_reasons
-from spec_bench.records.types import CellFacts, CellResult
+from spec_bench.records.types import CellFacts, CellResult, Reason, parse_reasons, written_reasons
 from spec_bench.sinks.rows import facts_of, labels_of, restored, row_of, stored
 from spec_bench.vocabulary import columns
 from tests.cells import facts, result
@@ -19,7 +16,7 @@ REASONS = (
 )
 
 
-def test_every_fact_is_a_column_that_says_what_a_cell_is() -> None:
+def test_every_fact_is_a_column_that_says_what_a_cell_is():
     assert {each.name for each in fields(CellFacts)} <= set(columns.names_of("identity", "setting"))
 
 
@@ -34,7 +31,7 @@ def test_every_fact_is_a_column_that_says_what_a_cell_is() -> None:
         facts(draft=("a", "b"), draft_revision=("1f", "-"), threads=4, device="cpu", engine=7),
     ],
 )
-def test_facts_come_back_from_their_row(told: CellFacts) -> None:
+def test_facts_come_back_from_their_row(told):
     assert facts_of(json.loads(json.dumps(labels_of(told)))) == told
 
 
@@ -45,18 +42,18 @@ def test_facts_come_back_from_their_row(told: CellFacts) -> None:
         CellResult("x", facts(), "failed", reasons=(Reason("", "OutOfMemoryError: no", "t.txt"),)),
     ],
 )
-def test_a_result_comes_back_from_its_file(cell: CellResult) -> None:
+def test_a_result_comes_back_from_its_file(cell):
     assert restored(json.loads(json.dumps(stored(cell)))) == cell
 
 
-def test_a_result_of_an_older_file_is_read() -> None:
+def test_a_result_of_an_older_file_is_read():
     older = {"pair": "p", "target": "t", "draft": "d", "task": "xsum", "decoder": "sd", "spec": "3"}
     content = {"run_id": "id", "labels": {**older, "baseline": "same job"}, "metrics": {}}
     found = restored({**content, "status": "complete", "lossless": "exact", "reason": ""})
     assert found == result()
 
 
-def test_reasons_are_written_in_one_line_and_come_back() -> None:
+def test_reasons_are_written_in_one_line_and_come_back():
     text = "energy_j_per_token: nvml: no device, try another; later_turns: 2 not asked, no fixed"
     assert written_reasons(REASONS).startswith(text)
     assert parse_reasons(written_reasons(REASONS)) == REASONS
@@ -64,18 +61,18 @@ def test_reasons_are_written_in_one_line_and_come_back() -> None:
 
 
 @pytest.mark.parametrize("message", ["ValueError: a; b: c", "RuntimeError: ", "no colon"])
-def test_a_failure_is_one_reason_whatever_its_message(message: str) -> None:
+def test_a_failure_is_one_reason_whatever_its_message(message):
     failure = Reason("", message, "results/runs/0123/trace.txt")
     assert parse_reasons(str(failure)) == (failure,)
     assert str(failure).endswith("(trace: results/runs/0123/trace.txt)")
 
 
-def test_a_reason_is_one_of_several_whatever_its_text() -> None:
+def test_a_reason_is_one_of_several_whatever_its_text():
     reasons = (Reason("speedup", "first; then: second"), Reason("bleu", "none"))
     assert [each.column for each in parse_reasons(written_reasons(reasons))] == ["speedup", "bleu"]
 
 
-def test_a_failed_cell_claims_nothing() -> None:
+def test_a_failed_cell_claims_nothing():
     row = row_of(CellResult("x", facts(), "failed", reasons=(Reason("", "E: no"),)))
     assert (row["lossless"], row["baseline"], row["reason"]) == ("", "", "E: no")
     assert not set(row) - set(columns.names_of("identity", "setting", "state"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -19,7 +18,7 @@ class Declared:
     mark: str
 
 
-def install(root: Path, name: str, points: str, **files: str) -> None:
+def install(root, name, points, **files):
     """A package beside its metadata, as an installer leaves them."""
     info = root / f"{name}-1.0.dist-info"
     info.mkdir(parents=True)
@@ -31,11 +30,11 @@ def install(root: Path, name: str, points: str, **files: str) -> None:
         file.write_text(text)
 
 
-def test_what_is_decorated_stays_what_it_is_and_is_found_with_its_facts() -> None:
+def test_what_is_decorated_stays_what_it_is_and_is_found_with_its_facts():
     rules = Registry("rule", "spec_bench.test", Declared)
 
     @rules("coin", mark="exact")
-    def coin() -> str:
+    def coin():
         return "heads"
 
     assert coin() == "heads"
@@ -43,8 +42,8 @@ def test_what_is_decorated_stays_what_it_is_and_is_found_with_its_facts() -> Non
     assert list(rules) == ["coin"]
 
 
-def test_an_unknown_name_is_refused_in_one_line_with_the_choices() -> None:
-    rules: Registry[object] = Registry("rule", "spec_bench.test")
+def test_an_unknown_name_is_refused_in_one_line_with_the_choices():
+    rules = Registry("rule", "spec_bench.test")
     rules("one")(object)
     rules("two")(int)
     for wrong in ("three", None, float("nan"), ["one"], {}):
@@ -54,17 +53,15 @@ def test_an_unknown_name_is_refused_in_one_line_with_the_choices() -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_two_things_of_one_name_are_refused_and_one_imported_twice_is_not() -> None:
-    rules: Registry[object] = Registry("rule", "spec_bench.test")
+def test_two_things_of_one_name_are_refused_and_one_imported_twice_is_not():
+    rules = Registry("rule", "spec_bench.test")
     rules("one")(int)
     rules("one")(int)
     with pytest.raises(ValueError, match=r"builtins\.int and builtins\.str"):
         rules("one")(str)
 
 
-def test_modules_of_the_package_looked_after_register_when_first_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_modules_of_the_package_looked_after_register_when_first_asked(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     install(
         tmp_path,
@@ -75,16 +72,14 @@ def test_modules_of_the_package_looked_after_register_when_first_asked(
         "things = Registry('thing', 'g')\n",
         housed__more="from housed.known import things\n@things('late')\nclass Late: ...\n",
     )
-    things: Registry[object] = Registry("thing", "spec_bench.test", within="housed")
+    things = Registry("thing", "spec_bench.test", within="housed")
     assert "housed.more" not in sys.modules
     assert list(things) == []
     assert "housed.more" in sys.modules
 
 
-def test_another_packages_entry_points_are_imported_only_when_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    things: Registry[object] = Registry("thing", "spec_bench.test_things")
+def test_another_packages_entry_points_are_imported_only_when_asked_for(tmp_path, monkeypatch):
+    things = Registry("thing", "spec_bench.test_things")
     things("own")(int)
     monkeypatch.setattr(sys, "shared_things", things, raising=False)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -100,10 +95,8 @@ def test_another_packages_entry_points_are_imported_only_when_asked_for(
     assert list(things) == ["own", "guest"]
 
 
-def test_a_package_installed_after_the_first_question_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    things: Registry[object] = Registry("thing", "spec_bench.test_later")
+def test_a_package_installed_after_the_first_question_is_found(tmp_path, monkeypatch):
+    things = Registry("thing", "spec_bench.test_later")
     monkeypatch.setattr(sys, "later_things", things, raising=False)
     monkeypatch.syspath_prepend(str(tmp_path))
     assert list(things) == []
@@ -116,9 +109,7 @@ def test_a_package_installed_after_the_first_question_is_found(
     assert list(things) == ["guest"]
 
 
-def test_an_entry_point_that_cannot_be_imported_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_entry_point_that_cannot_be_imported_is_named(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     install(
         tmp_path,
@@ -126,15 +117,13 @@ def test_an_entry_point_that_cannot_be_imported_is_named(
         "[spec_bench.test_broken]\nguest = broken_things\n",
         broken_things="raise RuntimeError('out of order\\nand more')",
     )
-    things: Registry[object] = Registry("thing", "spec_bench.test_broken")
+    things = Registry("thing", "spec_bench.test_broken")
     with pytest.raises(ValueError, match=r"broken_things.*RuntimeError: out of order") as caught:
         list(things)
     assert "\n" not in str(caught.value)
 
 
-def test_folders_of_configs_are_found_without_importing_their_package(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folders_of_configs_are_found_without_importing_their_package(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     install(tmp_path, "papers", "[spec_bench.configs]\nmine = papers_of_mine\n")
     (tmp_path / "papers_of_mine" / "experiments").mkdir(parents=True)
@@ -142,16 +131,14 @@ def test_folders_of_configs_are_found_without_importing_their_package(
     assert "papers_of_mine" not in sys.modules
 
 
-def test_a_folder_of_configs_that_is_not_there_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_of_configs_that_is_not_there_is_named(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     install(tmp_path, "papers", "[spec_bench.configs]\nmine = nowhere.at_all\n")
     with pytest.raises(ValueError, match=r"'mine'.*'nowhere\.at_all'"):
         config_folders()
 
 
-def test_registry_and_spec_import_no_torch() -> None:
+def test_registry_and_spec_import_no_torch():
     code = (
         "import sys, spec_bench.settings.registry, spec_bench.vocabulary.spec\n"
         "assert not {'torch', 'pandas', 'hydra', 'pydantic'} & set(sys.modules)"

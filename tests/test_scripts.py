@@ -1,7 +1,5 @@
 """Scripts lie in four workshops, each is named in their README, and none hides a module."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import re
 import subprocess
@@ -15,25 +13,25 @@ SCRIPTS = sorted(path.relative_to(ROOT) for path in (ROOT / "scripts").glob("*/*
 README = (ROOT / "scripts" / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_readme_names_every_script_once_and_no_other() -> None:
+def test_the_readme_names_every_script_once_and_no_other():
     named = re.findall(r"^\| `(?:python3? )?(scripts/\w+/\w+\.py)", README, re.MULTILINE)
     assert sorted(named) == [path.as_posix() for path in SCRIPTS]
 
 
-def test_a_line_without_a_command_is_that_of_a_script_which_cannot_be_run() -> None:
+def test_a_line_without_a_command_is_that_of_a_script_which_cannot_be_run():
     for path in SCRIPTS:
         runs = '__name__ == "__main__"' in (ROOT / path).read_text(encoding="utf-8")
         assert runs == bool(re.search(rf"`python3? {path.as_posix()}", README)), path
 
 
-def test_a_script_does_not_hide_a_module_from_those_that_it_imports() -> None:
+def test_a_script_does_not_hide_a_module_from_those_that_it_imports():
     """A script's own folder comes before the installed packages."""
     taken = {*sys.stdlib_module_names, *importlib.metadata.packages_distributions()}
     assert not {path.stem for path in SCRIPTS} & taken
 
 
 @pytest.mark.parametrize("name", ["flips", "kills"])
-def test_a_script_finds_this_checkouts_package_by_itself(name: str, tmp_path: Path) -> None:
+def test_a_script_finds_this_checkouts_package_by_itself(name, tmp_path):
     code = (
         "import runpy, sys\n"
         f"runpy.run_path({str(ROOT / 'scripts' / 'check' / name)!r} + '.py')\n"
@@ -46,7 +44,7 @@ def test_a_script_finds_this_checkouts_package_by_itself(name: str, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_made_up_decoders_stand_in_for_a_jobs_where_its_own_work_is_timed() -> None:
+def test_made_up_decoders_stand_in_for_a_jobs_where_its_own_work_is_timed():
     command = [sys.executable, str(ROOT / "scripts/bench/prompts.py"), "--job", "2", "2"]
     last = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\n")
     seconds, report_s, mib = map(float, last[-2].split())

@@ -1,9 +1,6 @@
 """A file that was altered is told from one that was not, before anybody parses it."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 
@@ -13,14 +10,14 @@ from spec_bench.records.seals import BLANK, UnsealedError
 BODY = b"begin sha256:not the digest" + BLANK + b" end"
 
 
-def test_a_sealed_file_fits_and_keeps_its_length() -> None:
+def test_a_sealed_file_fits_and_keeps_its_length():
     data = seals.seal(BODY)
     seals.check(data)
     assert len(data) == len(BODY) and data != BODY
     assert (data[:27], data[-4:]) == (BODY[:27], b" end")
 
 
-def test_no_single_bit_can_change() -> None:
+def test_no_single_bit_can_change():
     data = seals.seal(BODY)
     for place in range(8 * len(data)):
         altered = bytearray(data)
@@ -30,23 +27,23 @@ def test_no_single_bit_can_change() -> None:
 
 
 @pytest.mark.parametrize("length", [0, 1, 27, len(BODY) - 1])
-def test_a_part_of_a_file_is_none(length: int) -> None:
+def test_a_part_of_a_file_is_none(length):
     with pytest.raises(ValueError, match="digest"):
         seals.check(seals.seal(BODY)[:length])
 
 
-def test_a_file_without_a_digest_is_told_from_an_altered_one() -> None:
+def test_a_file_without_a_digest_is_told_from_an_altered_one():
     with pytest.raises(UnsealedError):
         seals.check(b"begin end")
 
 
 @pytest.mark.parametrize("data", [b"no place", BLANK + b"sha256:later"])
-def test_a_file_without_a_place_for_its_digest_is_not_sealed(data: bytes) -> None:
+def test_a_file_without_a_place_for_its_digest_is_not_sealed(data):
     with pytest.raises(ValueError, match="place"):
         seals.seal(data)
 
 
-def test_a_mapping_comes_back_without_its_digest_and_not_if_altered(tmp_path: Path) -> None:
+def test_a_mapping_comes_back_without_its_digest_and_not_if_altered(tmp_path):
     path, content = tmp_path / "a.json", {"b": 1, "a": {"c": 0.1}}
     path.write_text(json.dumps(seals.sealed(content)))
     assert seals.opened(path) == content

@@ -1,14 +1,11 @@
 """What ends a command that reads, prints and draws: a signal, or a reader who went away."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -27,9 +24,7 @@ SAID = "interrupted; what was written is whole"
         (["spec_bench.audit"], signal.SIGTERM, "interrupted; nothing is proven"),
     ],
 )
-def test_a_signal_ends_a_command_in_one_line_from_its_imports_on(
-    tmp_path: Path, command: list[str], number: signal.Signals, line: str
-) -> None:
+def test_a_signal_ends_a_command_in_one_line_from_its_imports_on(tmp_path, command, number, line):
     started = [sys.executable, "-m", *command]
     process = subprocess.Popen(started, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
@@ -51,7 +46,7 @@ PRINTING = {
 
 
 @pytest.mark.parametrize("how", PRINTING)
-def test_a_reader_who_went_away_ends_a_command_without_a_word(tmp_path: Path, how: str) -> None:
+def test_a_reader_who_went_away_ends_a_command_without_a_word(tmp_path, how):
     code = (
         "import sys\nfrom spec_bench.system import signals\n"
         f"def main():\n    {PRINTING[how]}\n    return 0\n"
@@ -67,7 +62,7 @@ def test_a_reader_who_went_away_ends_a_command_without_a_word(tmp_path: Path, ho
     assert (tmp_path / "after").exists() == logs
 
 
-def test_a_pipe_that_is_not_standard_output_is_an_error_as_before(tmp_path: Path) -> None:
+def test_a_pipe_that_is_not_standard_output_is_an_error_as_before(tmp_path):
     code = (
         "import os\nfrom spec_bench.system import signals\n"
         "def main():\n    ours, theirs = os.pipe()\n    os.close(ours)\n"
@@ -80,9 +75,7 @@ def test_a_pipe_that_is_not_standard_output_is_an_error_as_before(tmp_path: Path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_report_that_is_ended_leaves_whole_files_only(
-    tmp_path: Path, number: signal.Signals
-) -> None:
+def test_a_report_that_is_ended_leaves_whole_files_only(tmp_path, number):
     rates = {"token_rate": (50.0, 49.0, 51.0), "block_efficiency": (2.0, 1.9, 2.1)}
     cells = [row(*each, **rates) for each in (("ar", "-"), ("sd", "2"), ("rsd_s", "3x2"))]
     given = ["all", "--results", "results"]

@@ -1,7 +1,5 @@
 """The small world that the embedded models live in: reproducible, consistent, held out."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import sqlite3
@@ -23,17 +21,17 @@ ROOT = Path(__file__).parent.parent
 EMBEDDED = ROOT / "spec_bench" / "embedded"
 
 
-def shipped(task: str) -> list[dict]:
+def shipped(task):
     lines = (EMBEDDED / "tasks" / f"{task}.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines]
 
 
-def tokenizer() -> PreTrainedTokenizerFast:
+def tokenizer():
     return PreTrainedTokenizerFast.from_pretrained(EMBEDDED / "models" / "target")
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_a_seed_fixes_the_text_and_another_seed_changes_it(task: str) -> None:
+def test_a_seed_fixes_the_text_and_another_seed_changes_it(task):
     one, same, other = (
         [draw_sample(task, rng, i) for i in range(20)] for rng in map(Random, (7, 7, 8))
     )
@@ -41,7 +39,7 @@ def test_a_seed_fixes_the_text_and_another_seed_changes_it(task: str) -> None:
     assert one != other
 
 
-def test_batches_are_the_same_from_the_start_whenever_they_are_asked_for() -> None:
+def test_batches_are_the_same_from_the_start_whenever_they_are_asked_for():
     backend = tokenizer().backend_tokenizer
     first, again = (
         [ids.tolist() for ids, _ in itertools.islice(batches(backend, 5, 1024, pool=64), 4)]
@@ -51,12 +49,12 @@ def test_batches_are_the_same_from_the_start_whenever_they_are_asked_for() -> No
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_at_least_a_hundred_different_samples_ship(task: str) -> None:
+def test_at_least_a_hundred_different_samples_ship(task):
     prompts = {turns(task, sample)[0][0] for sample in shipped(task)}
     assert len(prompts) == len(shipped(task)) >= 100
 
 
-def test_translations_stories_and_questions_on_them_are_not_in_the_training_text() -> None:
+def test_translations_stories_and_questions_on_them_are_not_in_the_training_text():
     names = tokenizer()
     text = itertools.islice(batches(names.backend_tokenizer, 100, 4096), 120)
     shares = seen_in_training(names, EMBEDDED / "tasks", [text])
@@ -65,12 +63,12 @@ def test_translations_stories_and_questions_on_them_are_not_in_the_training_text
     assert shares["spider"] > 0.3
 
 
-def test_the_questions_that_ship_are_those_of_the_worlds_seed() -> None:
+def test_the_questions_that_ship_are_those_of_the_worlds_seed():
     assert shipped("spec_bench") == list(questions(2))
     assert list(questions(3, each=2)) != list(questions(2, each=2))
 
 
-def test_squad_answers_stand_where_they_are_said_to_stand() -> None:
+def test_squad_answers_stand_where_they_are_said_to_stand():
     samples = shipped("squad")
     for sample in samples:
         answers = sample["answers"]
@@ -80,7 +78,7 @@ def test_squad_answers_stand_where_they_are_said_to_stand() -> None:
     assert 0.1 < unanswerable < 0.5
 
 
-def test_spider_queries_run_on_the_databases_that_ship() -> None:
+def test_spider_queries_run_on_the_databases_that_ship():
     rows = 0
     for sample in shipped("spider"):
         db = sample["db_id"]
@@ -92,7 +90,7 @@ def test_spider_queries_run_on_the_databases_that_ship() -> None:
 
 
 @pytest.mark.parametrize("db", SCHEMAS)
-def test_databases_depend_on_their_names_alone(db: str, tmp_path: Path) -> None:
+def test_databases_depend_on_their_names_alone(db, tmp_path):
     build(db, tmp_path / "again.sqlite")
     ships = EMBEDDED / "tasks" / "spider" / "database" / db / f"{db}.sqlite"
     dumps = []
@@ -104,7 +102,7 @@ def test_databases_depend_on_their_names_alone(db: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_toy_family_trains_resumes_and_ships(tmp_path: Path) -> None:
+def test_a_toy_family_trains_resumes_and_ships(tmp_path):
     command = [sys.executable, ROOT / "scripts" / "family" / "train.py", "--quick"]
     command += ["--work", tmp_path / "work", "--out", tmp_path / "out"]
     subprocess.run(command, check=True, capture_output=True, cwd=ROOT)

@@ -7,8 +7,6 @@ killed, and has an exit status. What a fresh interpreter imports, and what anoth
 not tested this way.
 """
 
-from __future__ import annotations
-
 import atexit
 import multiprocessing
 import os
@@ -16,11 +14,8 @@ import runpy
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing import forkserver
-from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 PRELOADED = [
@@ -37,7 +32,7 @@ _CONTEXT.set_forkserver_preload(PRELOADED)
 _UNCHANGED = dict(os.environ)  # by any test: modules read variables while they are imported
 
 
-def process(target: Callable[..., Any], *arguments: Any) -> Any:
+def process(target, *arguments):
     """A ``multiprocessing.Process``, not started yet, that calls a function of a module."""
     now = dict(os.environ)
     try:
@@ -48,7 +43,7 @@ def process(target: Callable[..., Any], *arguments: Any) -> Any:
     return _CONTEXT.Process(target=target, args=arguments)
 
 
-def stop() -> None:
+def stop():
     """Ends the server and waits for it, so that its time counts as this process's children's."""
     forkserver._forkserver._stop()  # type: ignore[attr-defined]
 
@@ -64,14 +59,7 @@ class Command:
         group: it leads a session and a group of processes, which ``kill`` kills as a whole.
     """
 
-    def __init__(
-        self,
-        module: str,
-        arguments: Sequence[str],
-        folder: Path,
-        environment: Mapping[str, str] | None = None,
-        group: bool = False,
-    ) -> None:
+    def __init__(self, module, arguments, folder, environment=None, group=False):
         name = uuid4().hex
         self._out, self._err = (folder / f".{name}.{kind}" for kind in ("out", "err"))
         values = {"HF_HUB_OFFLINE": "1", **os.environ, **(environment or {})}
@@ -83,16 +71,16 @@ class Command:
         self._process.start()
 
     @property
-    def pid(self) -> int:
+    def pid(self):
         """Its process id."""
         return int(self._process.pid)
 
-    def poll(self) -> int | None:
+    def poll(self):
         """Its exit status, None while it runs."""
         status = self._process.exitcode
         return None if status is None else int(status)
 
-    def kill(self) -> None:
+    def kill(self):
         """Kills it -9 and waits for its end."""
         with suppress(ProcessLookupError):  # it has ended, or leads no group yet
             if self._group:
@@ -100,7 +88,7 @@ class Command:
         self._process.kill()
         self._process.join()
 
-    def finish(self, seconds: float = 240) -> tuple[int, str, str]:
+    def finish(self, seconds=240):
         """Waits for its exit status, standard output and standard error.
 
         Raises:
@@ -114,19 +102,12 @@ class Command:
         return status, self._out.read_text(), self._err.read_text()
 
 
-def run(module: str, *arguments: str, folder: Path) -> tuple[int, str, str]:
+def run(module, *arguments, folder):
     """Runs a command to its end: exit status, standard output, standard error."""
     return Command(module, arguments, folder).finish()
 
 
-def run_here(
-    module: str,
-    arguments: list[str],
-    folder: str,
-    environment: dict[str, str],
-    files: tuple[str, str],
-    group: bool,
-) -> None:
+def run_here(module, arguments, folder, environment, files, group):
     """In the new process: what the interpreter does for ``-m``, from standard output to the end."""
     if group:
         os.setsid()
@@ -150,6 +131,6 @@ def run_here(
         atexit._run_exitfuncs()
 
 
-def _set_environment(values: Mapping[str, str]) -> None:
+def _set_environment(values):
     os.environ.clear()
     os.environ.update(values)

@@ -25,7 +25,7 @@ from spec_bench.report.claims.question import (
     undecided,
     within,
 )
-from spec_bench.report.claims.verdict import DOES_NOT_HOLD, HOLDS, NOT_DECIDED, Check, Odds
+from spec_bench.report.claims.verdict import DOES_NOT_HOLD, HOLDS, NOT_DECIDED, Check, PValues
 from spec_bench.report.data.statistics import correlation
 from spec_bench.report.papers.pairs import written
 from spec_bench.vocabulary.numbers import ends_of
@@ -360,7 +360,7 @@ def _recurrence(blocks, by_steps, where):
         evidence += f"; {count:g} steps: {fmean(own):+.4f}, mean of {_pairs(own)}"
     text = f"the recurrence raises validation accuracy at t+5, heads of {blocks:g} blocks"
     more, less = p_above(found), p_below(found)
-    odds = None if more is None or less is None else Odds(more, less)
+    odds = None if more is None or less is None else PValues(more, less)
     return Check(text, where, evidence, NOT_DECIDED, odds=odds)
 
 

@@ -38,8 +38,8 @@ from scripts.family.embedded_pair import (
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.decoder import Decoder
 from spec_bench.engine.capture import COMPILE
+from spec_bench.engine.checkpoint import lay_by_columns
 from spec_bench.engine.hugging_face import HuggingFaceModel
-from spec_bench.engine.weights import lay_by_columns
 from spec_bench.metrics import CellRecords, metric
 from spec_bench.records.types import Generation, Request
 
@@ -194,10 +194,7 @@ def host_overheads(prompts: int, new_tokens: int, label: str = "embedded") -> Ta
     for name, generations in records.items():
         one = built[name]
         cell = CellRecords(
-            generations,
-            records["ar"],
-            draft_calls=one.draft_calls,
-            parameter_ratio=one.speed_ratio,
+            generations, records["ar"], draft_calls=one.draft_calls, parameter_ratio=one.speed_ratio
         )
         tau, bound = metric["block_efficiency"].value(cell), metric["mbsu"].value(cell)
         faster, host = metric["speedup"].value(cell), metric["host_overhead"].value(cell)

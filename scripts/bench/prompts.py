@@ -160,19 +160,12 @@ def lines() -> list[str]:
 
 @dataclass(frozen=True)
 class Line:
-    """What one size took.
+    """What one size took."""
 
-    Attributes:
-        size: cells' prompts, or folders.
-        work_s: for all of them.
-        report_s: of a report on them; None where there is none.
-        mib: the most memory.
-    """
-
-    size: int
-    work_s: float
-    report_s: float | None
-    mib: float
+    size: int  # cells' prompts, or folders
+    work_s: float  # for all of them
+    report_s: float | None  # of a report on them; None where there is none
+    mib: float  # the most memory
 
     def row(self, name: str, before: Line | None) -> list[str]:
         """The line's cells, slopes against the line before it."""

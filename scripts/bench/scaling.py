@@ -25,12 +25,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from spec_bench.core.draws import SeededDraws
 from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
+from spec_bench.engine.checkpoint import lay_by_columns
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.stopwatch import synchronise
 from spec_bench.engine.tree_pass import run_nodes
-from spec_bench.engine.weights import lay_by_columns
 from spec_bench.system.files import write_csv
-from spec_bench.tree.iid_paths import IidPaths
+from spec_bench.tree.widths import IidPaths
 
 BASE = {"nodes": 1, "context": 256, "batch": 1, "vocabulary": 32_000}
 CURVES: dict[str, tuple[int, ...]] = {

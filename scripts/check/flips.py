@@ -53,17 +53,11 @@ READERS: dict[str, Reader] = {
 
 @dataclass(frozen=True)
 class Said:
-    """How a reader ended.
+    """How a reader ended."""
 
-    Attributes:
-        status: its exit status; below 0 the signal that ended it.
-        error: what it wrote to standard error.
-        numbers: digest of what it printed and wrote.
-    """
-
-    status: int
-    error: str
-    numbers: str
+    status: int  # its exit status; below 0 the signal that ended it
+    error: str  # what it wrote to standard error
+    numbers: str  # digest of what it printed and wrote
 
 
 def in_process(name: str, table: Path, before: Path) -> Said:

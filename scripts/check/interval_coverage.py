@@ -5,10 +5,10 @@
 
 A simulated prompt has an answer of lognormal length (sigma 0.7), cut at the token limit, an
 acceptance of its own that leans on the length, seconds per call that grow with the context, and
-answers that are right or wrong, or as good as a draw from a Beta law. Every interval is the one
-that a table or a claim prints, by the function that makes it. With repeats every run has a factor
-of its own (8% standard deviation, the same for all decoders of the run) and every decoder of it
-another (2%). What is drawn for Pearson's r are heads, not prompts.
+answers that are right or wrong, or as good as a draw from a Beta distribution. Every interval is
+the one that a table or a claim prints, by the function that makes it. With repeats every run has a
+factor of its own (8% standard deviation, the same for all decoders of the run) and every decoder of
+it another (2%). What is drawn for Pearson's r are heads, not prompts.
 """
 
 from __future__ import annotations
@@ -26,14 +26,13 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from spec_bench.metrics.bounded import score_interval
-from spec_bench.metrics.interval import FEWEST, Interval
+from spec_bench.metrics.interval import FEWEST, Interval, limited
 from spec_bench.metrics.intervals import (
     mean_interval,
     median_interval,
     rate_ratio_interval,
     ratio_interval,
 )
-from spec_bench.metrics.limits import limited
 from spec_bench.metrics.quality import Bleu
 from spec_bench.report.claims.contrast import FEWEST_PICKED, RELATIVE, Contrast, fisher, of_table
 
@@ -51,24 +50,16 @@ World = dict[str, Array]
 
 @dataclass(frozen=True)
 class Quantity:
-    """What an interval is about.
+    """What an interval is about."""
 
-    Attributes:
-        name: for the table.
-        inputs: which numbers of a world, its columns: (columns, prompts) or, with repeats,
-            (columns, repeats, prompts).
-        interval: the interval as it is printed.
-        value: the quantity itself, of many prompts' columns.
-        fewest: prompts that have an interval.
-        repeats: how often prompts are measured.
-    """
-
-    name: str
+    name: str  # for the table
+    # which numbers of a world, its columns: (columns, prompts) or, with repeats, (columns, repeats,
+    # prompts)
     inputs: tuple[str, ...]
-    interval: Callable[[Array], Interval | None]
-    value: Callable[[Array], float]
-    fewest: int = FEWEST
-    repeats: int = 1
+    interval: Callable[[Array], Interval | None]  # the interval as it is printed
+    value: Callable[[Array], float]  # the quantity itself, of many prompts' columns
+    fewest: int = FEWEST  # prompts that have an interval
+    repeats: int = 1  # how often prompts are measured
 
 
 def _ratio(columns: Array) -> float:

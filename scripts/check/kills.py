@@ -58,21 +58,13 @@ LATE = 6  # draws until a command is killed before it ends
 
 @dataclass(frozen=True)
 class Kind:
-    """What is killed.
+    """What is killed."""
 
-    Attributes:
-        name: in the table.
-        kills: how many.
-        module: after ``python -m``.
-        words: what follows, but for the folder.
-        tasks: whether a task of a launcher's is killed and not the command's own group.
-    """
-
-    name: str
-    kills: int
-    module: str
-    words: tuple[str, ...]
-    tasks: bool = False
+    name: str  # in the table
+    kills: int  # how many
+    module: str  # after `python -m`
+    words: tuple[str, ...]  # what follows, but for the folder
+    tasks: bool = False  # whether a task of a launcher's is killed and not the command's own group
 
 
 KINDS = (

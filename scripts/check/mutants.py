@@ -41,40 +41,24 @@ LIMIT_S = 300
 
 @dataclass(frozen=True)
 class Mutant:
-    """One deliberate error.
+    """One deliberate error."""
 
-    Attributes:
-        name: what is broken.
-        file: below the repository's root.
-        old: stands in the file exactly once.
-        new: takes its place.
-        tests: what should notice: files, or files with ``::name``.
-        equivalent: why nothing can be observed; "" where something can.
-    """
-
-    name: str
-    file: str
-    old: str
-    new: str
-    tests: tuple[str, ...]
-    equivalent: str = ""
+    name: str  # what is broken
+    file: str  # below the repository's root
+    old: str  # stands in the file exactly once
+    new: str  # takes its place
+    tests: tuple[str, ...]  # what should notice: files, or files with `::name`
+    equivalent: str = ""  # why nothing can be observed; "" where something can
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a mutant.
+    """What became of a mutant."""
 
-    Attributes:
-        mutant: which.
-        state: ``killed``, ``survived``, ``equivalent`` or ``not run``.
-        seconds: of its tests.
-        note: the first failing test, or why the tests did not run.
-    """
-
-    mutant: Mutant
-    state: str
-    seconds: float
-    note: str
+    mutant: Mutant  # which
+    state: str  # `killed`, `survived`, `equivalent` or `not run`
+    seconds: float  # of its tests
+    note: str  # the first failing test, or why the tests did not run
 
 
 def read_mutants(path: Path = MUTANTS) -> list[Mutant]:

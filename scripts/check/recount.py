@@ -22,9 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from spec_bench.metrics import CellRecords, summary_of
 from spec_bench.metrics.bounded import score_interval
-from spec_bench.metrics.interval import FEWEST, TOO_FEW, Interval
+from spec_bench.metrics.interval import FEWEST, TOO_FEW, Interval, limited
 from spec_bench.metrics.intervals import mean_interval
-from spec_bench.metrics.limits import limited
 from spec_bench.metrics.quality import score_of_sums
 from spec_bench.records import parquet
 from spec_bench.records.types import Generation

@@ -30,21 +30,13 @@ TITLES = (
 
 @dataclass(frozen=True)
 class Plan:
-    """What is asked of every server.
+    """What is asked of every server."""
 
-    Attributes:
-        model: the target's name there.
-        tasks: of the embedded samples.
-        prompts: of each.
-        batches: requests under way together.
-        results: where rows go.
-    """
-
-    model: str
-    tasks: Sequence[str]
-    prompts: int
-    batches: Sequence[int]
-    results: Path
+    model: str  # the target's name there
+    tasks: Sequence[str]  # of the embedded samples
+    prompts: int  # of each
+    batches: Sequence[int]  # requests under way together
+    results: Path  # where rows go
 
     def overrides(self, task: str, name: str) -> list[str]:
         """Those that ours and a server's rows share."""
@@ -108,10 +100,7 @@ def _by_counters(before: Counters, after: Counters, batch: int) -> tuple[int, in
 
 
 def _line(
-    plan: Plan,
-    row: Mapping[str, Any],
-    own: Mapping[str, Any],
-    counters: tuple[int, int] | None,
+    plan: Plan, row: Mapping[str, Any], own: Mapping[str, Any], counters: tuple[int, int] | None
 ) -> list[str]:
     if row["status"] == "failed":
         return [row["decoder"], row["task"], str(row["batch_size"]), f"failed: {row['reason']}"]

@@ -35,7 +35,7 @@ from spec_bench.audit.models import PROMPTS, Asked, audit_server
 from spec_bench.audit.parts import Line
 from spec_bench.core.sampling import SamplingSettings
 from spec_bench.engine.loading import ModelSpec, load_model, load_tokenizer
-from spec_bench.jobs.job.served import library_of
+from spec_bench.jobs.job.job import library_of
 from spec_bench.server.endpoint import Server
 from spec_bench.system.files import package_folder, write_text
 

@@ -26,7 +26,7 @@ from typing import TypeVar
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from spec_bench.records.reasons import parse_reasons, written_reasons
+from spec_bench.records.types import parse_reasons, written_reasons
 from spec_bench.system.files import read_csv, results_file
 from spec_bench.vocabulary import columns
 

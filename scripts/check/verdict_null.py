@@ -29,7 +29,7 @@ from spec_bench.report.claims.ask import Ask
 from spec_bench.report.claims.contrast import Contrast, of_table
 from spec_bench.report.claims.general import exact_scores, fastest
 from spec_bench.report.claims.question import at_least, best, every, most, rising, steps, within
-from spec_bench.report.claims.verdict import HOLDS, Check, Odds, verdicts_of
+from spec_bench.report.claims.verdict import HOLDS, Check, PValues, verdicts_of
 from spec_bench.report.data.counts import Counts, Records
 from spec_bench.report.data.rows import Row
 from spec_bench.report.papers.code import code_of
@@ -44,36 +44,22 @@ RIGHT = 0.6  # share of right answers
 
 @dataclass(frozen=True)
 class Cell:
-    """A drawn cell.
+    """A drawn cell."""
 
-    Attributes:
-        decoder: its decoder.
-        spec: its tree.
-        nothing: its rate, or share of right answers, where there is nothing to find.
-        there: the same where there is.
-    """
-
-    decoder: str
-    spec: str
-    nothing: float = 1.0
-    there: float = 1.0
+    decoder: str  # its decoder
+    spec: str  # its tree
+    nothing: float = 1.0  # its rate, or share of right answers, where there is nothing to find
+    there: float = 1.0  # the same where there is
 
 
 @dataclass(frozen=True)
 class Form:
-    """A form of claim.
+    """A form of claim."""
 
-    Attributes:
-        name: for the table.
-        claim: as in a paper's ``claims.py``.
-        cells: what is drawn.
-        metric: what they are compared by.
-    """
-
-    name: str
-    claim: Callable[[Ask], Iterable[Check]]
-    cells: tuple[Cell, ...]
-    metric: str = "token_rate"
+    name: str  # for the table
+    claim: Callable[[Ask], Iterable[Check]]  # as in a paper's `claims.py`
+    cells: tuple[Cell, ...]  # what is drawn
+    metric: str = "token_rate"  # what they are compared by
 
 
 class Drawn(Records):
@@ -88,7 +74,7 @@ class Drawn(Records):
         found = self._counts[str(row["run_id"])].get(name)
         return None if found is None else {"0": found}
 
-    def in_turn(self, rows: Sequence[Row], name: str) -> list[dict[str, Counts]] | None:
+    def interleaved(self, rows: Sequence[Row], name: str) -> list[dict[str, Counts]] | None:
         """All were timed in turn."""
         found = [self.by_seed(row, name) for row in rows]
         known = [each for each in found if each is not None]
@@ -207,7 +193,7 @@ def drawn(form: Form, prompts: int, there: bool, rng: np.random.Generator) -> Dr
     return Drawn(counts)
 
 
-def odds_of(form: Form, ask: Ask, there: bool, seed: int) -> list[Odds]:
+def odds_of(form: Form, ask: Ask, there: bool, seed: int) -> list[PValues]:
     """The odds of one experiment; none where nothing is decided."""
     prompts = int(ask.rows.prompts.iloc[0])
     rng = np.random.default_rng([seed, prompts, there])
@@ -215,12 +201,14 @@ def odds_of(form: Form, ask: Ask, there: bool, seed: int) -> list[Odds]:
     return [check.odds for check in form.claim(ask) if check.odds]
 
 
-def share(odds: Sequence[Sequence[Odds]], wanted: Callable[[str], bool]) -> float:
+def share(odds: Sequence[Sequence[PValues]], wanted: Callable[[str], bool]) -> float:
     """The share of experiments with such a verdict, each judged on its own."""
     return float(np.mean([any(map(wanted, verdicts_of(each))) if each else 0.0 for each in odds]))
 
 
-def measured(form: Form, simulations: int) -> dict[int, tuple[list[list[Odds]], list[list[Odds]]]]:
+def measured(
+    form: Form, simulations: int
+) -> dict[int, tuple[list[list[PValues]], list[list[PValues]]]]:
     """By prompts the odds of every experiment, nothing there and something there."""
     cut = simulations if len(form.cells) < 100 else max(20, simulations // 4)
     found = {}
@@ -233,8 +221,8 @@ def measured(form: Form, simulations: int) -> dict[int, tuple[list[list[Odds]], 
     return found
 
 
-def page(prompts: int, rng: np.random.Generator) -> list[Odds]:
-    """Odds of ``PAGE`` comparisons with nothing there: single trees, the best of 5 and of 10."""
+def page(prompts: int, rng: np.random.Generator) -> list[PValues]:
+    """PValues of ``PAGE`` comparisons with nothing there: single trees, the best of 5 and of 10."""
     found = []
     for left, right in [(1, 1), (5, 1), (5, 5), (10, 5)] * (PAGE // 4):
         sides = ((*_several("rsd_s", left),), (*_several("sd", right),))
@@ -273,7 +261,7 @@ def main() -> None:
             alone = share(nothing, HOLDS.__eq__)
             seen = share(there, HOLDS.__eq__)
             # As the first of a page of PAGE checks to be judged, with twice as many p-values.
-            paged = np.mean([any(o.if_false <= 0.05 / (2 * PAGE) for o in each) for each in there])
+            paged = np.mean([any(o.for_claim <= 0.05 / (2 * PAGE) for o in each) for each in there])
             cells[0].append(f"{alone:.3f}")
             cells[1].append(f"{seen:.2f} ({paged:.2f})")
         for lines, own in zip((false, power), cells, strict=True):

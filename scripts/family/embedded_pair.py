@@ -13,9 +13,9 @@ import yaml
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder, resolve_spec
 from spec_bench.decode.decoder import Decoder
+from spec_bench.engine.cache import CachePool
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.loading import ModelSpec, load_model, load_tokenizer
-from spec_bench.engine.pool import CachePool
 from spec_bench.records.types import Request
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -56,40 +56,30 @@ HARD = {"squad": 4.0, "alpaca": 2.0}  # tasks learned last, drawn more often in 
 
 @dataclass(frozen=True)
 class Plan:
-    """Sizes of the family and of its training.
+    """Sizes of the family and of its training."""
 
-    Attributes:
-        shallow: layers trained first.
-        times: how often each is repeated in the target.
-        width: hidden size of the target, with heads of 64.
-        inner: its feed-forward size.
-        draft_width: hidden size of the drafts: one layer, one head. As small against the target as
-            the published 115M drafts against 7B; too small to copy well, as real drafts are.
-        draft_inner: their feed-forward size.
-        shallow_schedule: of the shallow model.
-        deep_schedule: of the target, right after it was deepened.
-        long_schedule: of the target, a second cycle with batches of half the size.
-        hard_schedule: of the target, a last cycle with more of the hard tasks.
-        draft_schedule: of the plain draft.
-        distil_schedule: of the distilled draft, which starts from the plain one.
-        outputs: dialogues that the target answers for the distillation.
-        held_out: samples per task that ship.
-    """
-
-    shallow: int = 6
-    times: int = 3
-    width: int = 192
-    inner: int = 512
+    shallow: int = 6  # layers trained first
+    times: int = 3  # how often each is repeated in the target
+    width: int = 192  # hidden size of the target, with heads of 64
+    inner: int = 512  # its feed-forward size
+    # Hidden size of the drafts: one layer, one head. As small against the target as the published
+    # 115M drafts against 7B; too small to copy well, as real drafts are.
     draft_width: int = 64
-    draft_inner: int = 128
+    draft_inner: int = 128  # their feed-forward size
+    # of the shallow model
     shallow_schedule: Schedule = field(default_factory=lambda: Schedule(700, 3e-3, 100, 1))
+    # of the target, right after it was deepened
     deep_schedule: Schedule = field(default_factory=lambda: Schedule(520, 2e-3, 30, 320))
+    # of the target, a second cycle with batches of half the size
     long_schedule: Schedule = field(default_factory=lambda: Schedule(3000, 1.5e-3, 50, 1500))
+    # of the target, a last cycle with more of the hard tasks
     hard_schedule: Schedule = field(default_factory=lambda: Schedule(750, 1e-3, 20, 500))
+    # of the plain draft
     draft_schedule: Schedule = field(default_factory=lambda: Schedule(800, 5e-3, 50, 400))
+    # of the distilled draft, which starts from the plain one
     distil_schedule: Schedule = field(default_factory=lambda: Schedule(360, 3e-3, 20, 240))
-    outputs: int = 4500
-    held_out: int = 120
+    outputs: int = 4500  # dialogues that the target answers for the distillation
+    held_out: int = 120  # samples per task that ship
 
 
 QUICK = Plan(

@@ -3,9 +3,9 @@
 Needs torch and transformers only. Greedy answers of every decoder, on the embedded pair, beside
 those of transformers' ``generate`` on the same device and in the same number format; where they
 part, the target's own logits tell a near-tie from an error. Beam search stands beside the CPU's.
-First comes the law of sampled answers: five decoders on a Markov chain whose law is known, by
-chi-square; a right one fails once in a million. What has been tried is in ``gpu-correct.csv`` and
-is not tried again; after ``--minutes`` nothing is begun.
+First comes the distribution of sampled answers: five decoders on a Markov chain whose distribution
+is known, by chi-square; a right one fails once in a million. What has been tried is in
+``gpu-correct.csv`` and is not tried again; after ``--minutes`` nothing is begun.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from spec_bench.audit.models import first_difference
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import AnyDecoder, read_decoder, resolve_spec
 from spec_bench.draft.heads import load_heads
+from spec_bench.engine.cache import CachePool
 from spec_bench.engine.generate import Aid, generate
-from spec_bench.engine.pass_counts import passes_of
-from spec_bench.engine.pool import CachePool
+from spec_bench.engine.static_pass import passes_of
 from spec_bench.records.types import Request
 from spec_bench.system.files import read_csv, write_csv
 
@@ -65,19 +65,12 @@ Row = dict[str, Any]
 
 
 class Setting(NamedTuple):
-    """What decoders are tried under.
+    """What decoders are tried under."""
 
-    Attributes:
-        dtype: of the weights.
-        compile: how passes are captured.
-        batch: prompts that decode together.
-        continuous: whether a prompt that ends makes room for the next.
-    """
-
-    dtype: str
-    compile: str
-    batch: int
-    continuous: bool = False
+    dtype: str  # of the weights
+    compile: str  # how passes are captured
+    batch: int  # prompts that decode together
+    continuous: bool = False  # whether a prompt that ends makes room for the next
 
     @property
     def label(self) -> str:
@@ -98,19 +91,12 @@ SETTINGS = [
 
 @dataclass
 class Bench:
-    """A pair on the device under one setting, and what its answers are held against.
+    """A pair on the device under one setting, and what its answers are held against."""
 
-    Attributes:
-        setting: dtype, capture, batch.
-        models: target and draft.
-        requests: what is asked.
-        pool: of the caches.
-    """
-
-    setting: Setting
-    models: Models
-    requests: list[Request]
-    pool: CachePool
+    setting: Setting  # dtype, capture, batch
+    models: Models  # target and draft
+    requests: list[Request]  # what is asked
+    pool: CachePool  # of the caches
 
     def __post_init__(self) -> None:
         greedy = SamplingSettings(temperature=0)
@@ -198,7 +184,7 @@ def greedy_rows(options: argparse.Namespace, known: set[tuple[str, ...]]) -> Ite
 
 
 def law_rows(options: argparse.Namespace, known: set[tuple[str, ...]]) -> Iterator[Row]:
-    """The law of sampled answers, on the device's generators."""
+    """The distribution of sampled answers, on the device's generators."""
     warm = SamplingSettings(temperature=1.0)
     for name in LAWS:
         place = options.device, "float32", "none", "law", name

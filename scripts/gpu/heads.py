@@ -32,13 +32,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import AnyDecoder, build_decoder
 from spec_bench.draft.redrafter import RecurrentHead, RecurrentShape
+from spec_bench.engine.cache import CachePool
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.loading import ModelSpec, load_model
-from spec_bench.engine.pool import CachePool
 from spec_bench.engine.stopwatch import synchronise
 from spec_bench.records.types import Request
 from spec_bench.system import files
-from spec_bench.train.trainee import Trainee, weights_of
+from spec_bench.train.trainee import TrainableHead, weights_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -74,7 +74,7 @@ def decoders(acceptance: float) -> dict[str, dict[str, Any]]:
 def train(target: HuggingFaceModel, head: RecurrentHead, options: argparse.Namespace) -> list[dict]:
     """Trains the head for some steps on random tokens; one row."""
     device = target.device
-    trainee = Trainee(head.float(), GUESSES).to(device).train()
+    trainee = TrainableHead(head.float(), GUESSES).to(device).train()
     optimiser = torch.optim.AdamW(trainee.parameters(), lr=1e-3)
     generator = torch.Generator().manual_seed(options.seed)
     shape = (options.train_rows, options.train_length)

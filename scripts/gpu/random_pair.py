@@ -29,12 +29,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder, resolve_spec
 from spec_bench.decode.decoder import Decoder
+from spec_bench.engine.cache import CachePool
 from spec_bench.engine.capture import COMPILE
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.loading import DTYPES, ModelSpec, load_model
-from spec_bench.engine.pass_counts import passes_of
-from spec_bench.engine.pool import CachePool
 from spec_bench.engine.random_weights import random_module
+from spec_bench.engine.static_pass import passes_of
 from spec_bench.measure.bandwidth import free_bytes, measured_bandwidth
 from spec_bench.measure.bound import ModelCost, model_cost, moved_bytes
 from spec_bench.metrics import CellRecords, metric
@@ -142,10 +142,7 @@ def measured(
 ) -> dict[str, Any]:
     """Ours beside the paper's; ``first`` and ``baseline`` are the autoregressive row's."""
     cell = CellRecords(
-        generations,
-        baseline,
-        draft_calls=decoder.draft_calls,
-        parameter_ratio=decoder.speed_ratio,
+        generations, baseline, draft_calls=decoder.draft_calls, parameter_ratio=decoder.speed_ratio
     )
     names = ("block_efficiency", "token_rate", "speedup", "mbsu", "host_overhead")
     found = {name: metric[name].value(cell) for name in names}

@@ -12,17 +12,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from scripts.family.embedded_pair import (
-    SPECS,
-    Models,
-    decoder,
-    embedded_pair,
-    embedded_requests,
-)
+from scripts.family.embedded_pair import SPECS, Models, decoder, embedded_pair, embedded_requests
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.decoder import Decoder
-from spec_bench.engine.pass_counts import passes_of
-from spec_bench.engine.pool import CachePool
+from spec_bench.engine.cache import CachePool
+from spec_bench.engine.static_pass import passes_of
 from spec_bench.records.types import Generation, Request
 from spec_bench.system.files import write_csv
 

@@ -66,7 +66,7 @@ class Decoded:
     # Ids of all that was delivered, the end-of-sequence token and those of a stop string included.
     tokens: tuple[int, ...]
     steps: tuple[Step, ...]  # one per target call, in order
-    lossless: str  # how its law relates to the target's: ``exact``, ``approximate``, ...
+    lossless: str  # how its distribution relates to the target's: ``exact``, ``approximate``, ...
     generation: Generation = field(repr=False)  # the record with its seconds, as a job writes it
 
     @property

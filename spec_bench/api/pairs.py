@@ -25,8 +25,8 @@ from spec_bench.tasks.template import chat_text
 
 if TYPE_CHECKING:
     from spec_bench.decode.config import AnyDecoder
+    from spec_bench.engine.cache import CachePool
     from spec_bench.engine.model import LanguageModel
-    from spec_bench.engine.pool import CachePool
     from spec_bench.jobs.config.pair import Pair
 
 Message = Mapping[str, str]
@@ -101,8 +101,8 @@ def load_pair(
 
 def _of_names(name: str | None, stated: dict[str, Any], engine: dict[str, str]) -> LoadedPair:
     """A pair of ``conf/pair``, or of models by name; its tokenizer may be a loaded one."""
+    from spec_bench.engine.cache import CachePool
     from spec_bench.engine.loading import common_tokenizer, is_tokenizer
-    from spec_bench.engine.pool import CachePool
     from spec_bench.jobs.config.engine_settings import EngineSettings
     from spec_bench.jobs.config.pair import PairSettings, build_pair, with_own_name
     from spec_bench.jobs.work.models import models_of, tokenizer_of
@@ -130,6 +130,7 @@ def _of_modules(
     models: Sequence[Any], tokenizer: Any, heads: Mapping[str, str], engine: Mapping[str, str]
 ) -> LoadedPair:
     """A pair in which a model, or all of them, are loaded already."""
+    from spec_bench.engine.cache import CachePool
     from spec_bench.engine.loading import (
         adopt_model,
         common_tokenizer,
@@ -138,7 +139,6 @@ def _of_modules(
         load_tokenizer,
     )
     from spec_bench.engine.model_spec import ModelSpec
-    from spec_bench.engine.pool import CachePool
     from spec_bench.jobs.config.model_files import model_path
     from spec_bench.jobs.config.pair import Pair, named_heads
 
@@ -268,7 +268,7 @@ class LoadedPair:
         self, decoder: str | Mapping[str, Any], generation: dict[str, Any], pool: CachePool | None
     ) -> AnyDecoder:
         """The decoder over the pair's models."""
-        from spec_bench.engine.pool import CachePool
+        from spec_bench.engine.cache import CachePool
         from spec_bench.jobs.config.cells import load_decoder, read_cell
         from spec_bench.jobs.config.fit import check_fit
         from spec_bench.jobs.config.fitted_trees import FittedTrees

@@ -21,9 +21,7 @@ at temperature 0, by tests of its law above 0.
 _OF_SERVERS = {"served_model": "target", "temperature": 1.0, "answers": 8}
 
 
-def read_arguments(
-    arguments: Sequence[str] | None = None,
-) -> tuple[argparse.Namespace, list[str]]:
+def read_arguments(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, list[str]]:
     """The options and the prompts; leaves the process with status 2 and one line if they cannot be
     right.
     """

@@ -20,7 +20,7 @@ import torch
 from scipy.stats import chisquare
 from torch import Tensor
 
-from spec_bench.audit.enumeration import EnumeratedDraws, law_of
+from spec_bench.audit.decoders import EnumeratedDraws, law_of
 from spec_bench.audit.rules import adversarial_pairs
 from spec_bench.audit.toys import MarkovModel, random_markov
 from spec_bench.core.beams import beam_probs, next_token_log_probs

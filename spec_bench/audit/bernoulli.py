@@ -24,7 +24,7 @@ from spec_bench.settings.arguments import Parser, output_file
 from spec_bench.system import signals
 from spec_bench.system.files import write_csv
 from spec_bench.verify.rules import k_seq, recursive_rejection
-from spec_bench.verify.verdict import NodeRule
+from spec_bench.verify.walk import NodeRule
 
 OUTPUT = Path("results/embedded/rsd-fig1/acceptance.csv")
 POINTS = 51

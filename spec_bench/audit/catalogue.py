@@ -12,8 +12,7 @@ from typing import Any
 
 from spec_bench.audit.rules import SAID
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.config import DecoderConfig
-from spec_bench.decode.kinds import goes_with, verifies
+from spec_bench.decode.config import DecoderConfig, goes_with, verifies
 from spec_bench.draft.base import drafter
 from spec_bench.tree.base import AuditTree, GrownTree, Policy, policy
 from spec_bench.verify.base import BeamVerifier, Verifier, rule

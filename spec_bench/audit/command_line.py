@@ -25,11 +25,11 @@ from spec_bench.audit.decoders import (
     enumerated_error,
     total_variation,
 )
+from spec_bench.audit.models import FALSE_ALARM_RATE as SERVED_FALSE_ALARM_RATE
 from spec_bench.audit.models import audit_pair, server_lines
 from spec_bench.audit.parts import Line, Part, audited, chosen
 from spec_bench.audit.paths import audit_path, path_cases
 from spec_bench.audit.rules import TOLERANCE, audit_rule, rule_cases
-from spec_bench.audit.served import FALSE_ALARM_RATE as SERVED_FALSE_ALARM_RATE
 from spec_bench.server.endpoint import ServerError
 
 

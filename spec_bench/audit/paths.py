@@ -120,12 +120,7 @@ def _law(q: Tensor, brothers: Tensor, child: int, width: int, law: Law) -> Tenso
 
 
 def _grown(
-    tables: Tables,
-    widths: tuple[int, ...],
-    tokens: Tensor,
-    valid: Tensor,
-    prefix: Tensor,
-    law: Law,
+    tables: Tables, widths: tuple[int, ...], tokens: Tensor, valid: Tensor, prefix: Tensor, law: Law
 ) -> Tree:
     """Trees of given tokens [R, N] with the drafts' laws."""
     siblings: Siblings = "iid" if law == "several_drafts" else law

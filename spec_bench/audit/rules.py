@@ -12,7 +12,7 @@ from torch import Tensor
 
 from spec_bench.core.tree import Siblings
 from spec_bench.verify.base import NodeVerifier, rule
-from spec_bench.verify.verdict import NodeRule
+from spec_bench.verify.walk import NodeRule
 
 TOLERANCE = 1e-12
 

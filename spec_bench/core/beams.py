@@ -31,7 +31,8 @@ def next_token_log_probs(logits: Tensor, stopped: Tensor, token: Tensor) -> Tens
 
 
 def beam_probs(likelihood: Tensor, log_p: Tensor, settings: SamplingSettings) -> Tensor:
-    """The law of the next beam: the warp of the flattened joint vector, not of each parent's.
+    """The distribution of the next beam: the warp of the flattened joint vector, not of each
+    parent's.
 
     Parents are counted by index: two equal ones have twice the weight.
 
@@ -47,5 +48,6 @@ def beam_probs(likelihood: Tensor, log_p: Tensor, settings: SamplingSettings) ->
     present = largest > -torch.inf
     relative = (likelihood - torch.where(present, largest, 0.0)).to(log_p.dtype)
     joint = (relative.unsqueeze(-1) + log_p).flatten(1)
-    # Without any parent there is no law; a flat one keeps the warp finite and is zeroed below.
+    # Without any parent there is no distribution; a flat one keeps the warp finite and is zeroed
+    # below.
     return log_probs(torch.where(present, joint, 0.0), settings).exp() * present

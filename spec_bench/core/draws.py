@@ -134,7 +134,8 @@ def inverse_cdf(probs: Tensor, uniforms: Tensor) -> Tensor:
         cdf = torch.where(probs > 0, cdf, 0.0).cummax(dim=-1).values
     # The product stays below the total, and so before the end: a float64 below 1 is at most
     # 1 - 2^-53, which takes more than half a unit in the last place off any other number.
-    # Only where there is no law at all (NaN or zeros) could a search end past the last token.
+    # Only where there is no distribution at all (NaN or zeros) could a search end past the last
+    # token.
     index = torch.searchsorted(cdf, uniforms * cdf[..., -1:], right=True)
     return index.clamp_(max=cdf.shape[-1] - 1)
 

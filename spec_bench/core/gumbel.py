@@ -29,10 +29,10 @@ def gumbel_top_k(log_q: Tensor, gumbel: Tensor, k: int) -> tuple[Tensor, Tensor]
 
 
 def laws_without_replacement(log_q: Tensor, tokens: Tensor) -> Tensor:
-    """The law that each of several tokens was drawn from, with those before it removed.
+    """The distribution that each of several tokens was drawn from, with those before it removed.
 
     In log space: at a temperature of 0.01 the first token may have all the mass that float32 can
-    tell from 1, and the law of the second consists of what underflows beside it.
+    tell from 1, and the distribution of the second consists of what underflows beside it.
 
     Args:
         log_q: [B, V] log-probabilities, -inf outside the support.

@@ -20,22 +20,14 @@ class Parts(Protocol):
     """Draws that run parts in a way of their own."""
 
     def run_part(
-        self,
-        name: Hashable,
-        function: Callable[..., Any],
-        given: tuple[Tensor, ...],
-        of: object,
+        self, name: Hashable, function: Callable[..., Any], given: tuple[Tensor, ...], of: object
     ) -> Any:
         """``function(draws, *given)``; arguments as of ``run_part``."""
         ...
 
 
 def run_part(
-    draws: Draws,
-    name: Hashable,
-    function: Callable[..., Result],
-    *given: Tensor,
-    of: object = None,
+    draws: Draws, name: Hashable, function: Callable[..., Result], *given: Tensor, of: object = None
 ) -> Result:
     """One part of an iteration.
 

@@ -16,22 +16,16 @@ LEAST_TEMPERATURE = 1e-6  # above 0; logits over less could overflow float32
 class SamplingSettings:
     """How tokens are sampled, from target and draft alike.
 
-    Attributes:
-        temperature: 0 is greedy: the exact limit, with ties broken to the lowest token id.
-        top_k: keep the k largest logits; 0 keeps all.
-        top_p: keep the smallest set of tokens with at least this mass; 1 keeps all.
-        draft_temperature: the draft's own temperature; None means the target's.
-        probability_dtype: ``float32``, or ``float64`` for audits.
-
     Raises:
         ValueError: for a value outside its range, naming it.
     """
 
+    # 0 is greedy: the exact limit, with ties broken to the lowest token id
     temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    draft_temperature: float | None = None
-    probability_dtype: str = "float32"
+    top_k: int = 0  # keep the k largest logits; 0 keeps all
+    top_p: float = 1.0  # keep the smallest set of tokens with at least this mass; 1 keeps all
+    draft_temperature: float | None = None  # the draft's own temperature; None means the target's
+    probability_dtype: str = "float32"  # `float32`, or `float64` for audits
 
     def __post_init__(self) -> None:
         for name in ("temperature", "draft_temperature"):

@@ -23,23 +23,19 @@ from torch.nn.functional import pad
 from spec_bench.core.transfer import constant, places
 
 Siblings = Literal["iid", "without_replacement", "deterministic", "top_and_sampled"]
-"""How the children of one node are drawn: the law that a node rule is exact for. Of
+"""How the children of one node are drawn: the distribution that a node rule is exact for. Of
 ``top_and_sampled`` ones the first are drawn from the draft without its best; the best follow."""
 
 
 @dataclass(frozen=True)
 class TreeShape:
-    """The part of a tree that never changes.
+    """The part of a tree that never changes."""
 
-    Attributes:
-        levels: nodes per level below the root; empty for a root-only tree.
-        children: for each level l, the most children that one node of level l can have; may be
-            more than the level below holds, where a tree's size varies but its draws must not.
-        ragged: whether nodes of one level have unequal numbers of children, however many there are.
-    """
-
-    levels: tuple[int, ...]
+    levels: tuple[int, ...]  # nodes per level below the root; empty for a root-only tree
+    # for each level l, the most children that one node of level l can have; may be more than the
+    # level below holds, where a tree's size varies but its draws must not
     children: tuple[int, ...]
+    # whether nodes of one level have unequal numbers of children, however many there are
     ragged: bool = False
 
     @property
@@ -85,12 +81,9 @@ class FlatShape(TreeShape):
     """A number of nodes on at most a number of levels; which node is on which varies by row.
 
     Each level below the root is all nodes: only a node's parent says where it hangs.
-
-    Attributes:
-        busy: the most nodes of one level that have children.
     """
 
-    busy: int = 1
+    busy: int = 1  # the most nodes of one level that have children
 
     @classmethod
     def of(cls, nodes: int, depth: int, children: tuple[int, ...], busy: int) -> FlatShape:
@@ -131,12 +124,12 @@ class Tree:
             a node's j-th child was drawn from draft j mod D. None where the proposals are one-hot
             (deterministic siblings) or in ``log_q``.
         log_q: per level, [R, F, V] the log of what the one draft proposes, in place of ``q``. What
-            is left of a sharp law once its likeliest tokens are drawn fits only here: float32
-            holds no probability below 1e-38.
+            is left of a sharp distribution once its likeliest tokens are drawn fits only here:
+            float32 holds no probability below 1e-38.
         siblings: how the children of a node are drawn.
         sampled: how many of top-and-sampled siblings are drawn; all, if there are fewer.
         largest: [R, ...] the largest of the logits that each level was grown from: if one is not
-            a number, no law could be made.
+            a number, no distribution could be made.
         rearranged: whether its nodes are not where the drafter ran them, or were not run.
         carried: what a policy carries from one level to the next; nobody else reads it.
         own_depths: [R, N] the depth of every node, for a flat shape.
@@ -277,3 +270,67 @@ def above_all(parent: Tensor, depth: int) -> Tensor:
         on_path = on_path | on_path.gather(1, above.unsqueeze(-1).expand(on_path.shape))
         above, steps = above.gather(1, above), 2 * steps + 1
     return on_path
+
+
+# Beams of equal length as one tree: shared prefixes found and merged by tensor operations.
+#
+# ReDrafter (arXiv 2403.09919), Listing 1, with axes corrected. Letters: R rows, W beams, L tokens.
+
+
+def prefix_match(beams: Tensor) -> Tensor:
+    """For each beam and length the first beam with the same prefix.
+
+    Args:
+        beams: [R, W, L].
+
+    Returns:
+        [R, W, L]; entry (w, l) is the smallest w' whose first l + 1 tokens are those of beam w.
+    """
+    same = beams.unsqueeze(2) == beams.unsqueeze(1)  # [R, W, W, L]
+    lengths = torch.arange(1, beams.shape[-1] + 1, device=beams.device)
+    return (same.cumsum(dim=-1) == lengths).byte().argmax(dim=2)
+
+
+def merge_prefixes(root: Tensor, beams: Tensor) -> Tree:
+    """A tree per row with one node for every distinct prefix.
+
+    On a CPU a level is as wide as the row with most prefixes needs. On other devices, where the
+    host would have to wait to know, it is as wide as there are beams. Surplus nodes are absent ones
+    at the level's end.
+
+    Args:
+        root: [R] the last committed tokens.
+        beams: [R, W, L] best first; so siblings come best first too.
+
+    Returns:
+        The tree, proposals one-hot.
+    """
+    match = prefix_match(beams)
+    width, length = beams.shape[1:]
+    is_first = match == torch.arange(width, device=beams.device)[:, None]  # the prefix's first beam
+    place = is_first.cumsum(dim=1) - 1  # among the distinct prefixes of its length
+    counts = is_first.sum(dim=1).amax(dim=0).tolist() if beams.is_cpu else [width] * length
+    tree = Tree(TreeShape(tuple(counts), (width,) * length), root, "deterministic")
+    for level, count in enumerate(counts):
+        order = (~is_first[:, :, level]).byte().sort(dim=1, stable=True).indices[:, :count]
+        valid = is_first[:, :, level].gather(1, order)
+        tokens = beams[:, :, level].gather(1, order)
+        if level == 0:
+            parent = torch.zeros_like(order)
+        else:
+            before = match[:, :, level - 1].gather(1, order)
+            parent = place[:, :, level - 1].gather(1, before)
+        tree.add_level(tokens, parent, valid, None)
+    return tree
+
+
+def beams_apart(root: Tensor, beams: Tensor) -> Tree:
+    """A tree per row with a chain for every beam, nothing merged."""
+    width, length = beams.shape[1:]
+    tree = Tree(TreeShape((width,) * length, (width,) * length), root, "deterministic")
+    chain = torch.arange(width, device=beams.device)
+    for level in range(length):
+        tokens = beams[:, :, level]
+        parent = chain if level else torch.zeros_like(chain)
+        tree.add_level(tokens, parent, torch.ones_like(tokens, dtype=torch.bool), None)
+    return tree

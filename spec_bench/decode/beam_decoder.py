@@ -7,33 +7,33 @@ draft layers. Source: DSBD (arXiv 2409.16560), section 3, with its misprints cor
 
 What the paper leaves open is settled thus: a stopped beam repeats its stop token and keeps its
 likelihood. The extra layer has the width of the layer before it, a rejected layer its own. The
-draft's beam law starts from the input beams' likelihoods under the *target*, which are known.
-Verification ends at the length limit, so that the last layer is a full step of the beam law too.
+draft's beam distribution starts from the input beams' likelihoods under the *target*, which are
+known. Verification ends at the length limit, so that the last layer is a full step of the beam
+distribution too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import isnan
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from spec_bench.core import processes
-from spec_bench.core.beams import beam_probs
+from spec_bench.core.beams import beam_probs, next_token_log_probs
 from spec_bench.core.draws import Draws, SeededDraws, row_generator
 from spec_bench.core.warp import SamplingSettings, make_a_law
-from spec_bench.decode.beam_moves import Moves, moved_slots
-from spec_bench.decode.beam_rows import BeamRow, host_parents
+from spec_bench.decode.beam_rows import Beam, BeamRow, Moves, host_parents, moved_slots
 from spec_bench.decode.beam_step import BeamPlan, Drafted, Outcome, Parents, verify
 from spec_bench.decode.decoder import DrawsFactory
 from spec_bench.decode.loop import DecodingLoop
 from spec_bench.decode.rows import check_lawful
-from spec_bench.engine.forest_pass import Forest
+from spec_bench.engine.cache import CachePool
 from spec_bench.engine.model import LanguageModel
-from spec_bench.engine.pool import CachePool
-from spec_bench.engine.tree_pass import prefill
+from spec_bench.engine.tree_pass import Forest, prefill
 from spec_bench.records.types import Lossless, Request, StepRecord
 
 
@@ -46,9 +46,9 @@ class BeamDecoder(DecodingLoop[BeamRow]):
         target: the target model.
         drafts: one draft model, or none for beam sampling.
         plan: how many beams, how they are drafted and kept.
-        settings: sampling settings; they warp the joint law of all beams.
+        settings: sampling settings; they warp the joint distribution of all beams.
         rows: most requests that decode together.
-        lossless: how the output's law relates to the target's beam law.
+        lossless: how the output's distribution relates to the target's beam distribution.
         pool: caches, shared by the decoders of a job.
         make_draws: where randomness comes from; audits enumerate instead.
     """
@@ -202,3 +202,93 @@ class BeamDecoder(DecodingLoop[BeamRow]):
         if all(beam.stopped for beam in row.beams) or row.remaining == 0:
             row.deliver(self.plan.length_penalty)
         return outcome.layer
+
+
+# Deterministic beam search: the W likeliest continuations go on, ended ones wait in a pool.
+#
+# The same search as transformers' `generate(num_beams=W, do_sample=False)` with its default
+# settings, so that the two can be compared token by token; probabilities are raw and ignore the
+# sampling settings.
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """An answer that has ended."""
+
+    tokens: tuple[int, ...]
+    log_likelihood: float
+    score: float
+
+
+@dataclass
+class SearchRow(BeamRow):
+    """The beams of one prompt and the answers that have ended."""
+
+    pool: list[Hypothesis] = field(default_factory=list)  # the W best ended answers, best first
+
+
+@dataclass
+class BeamSearch(BeamDecoder):
+    """Beam search over one target; see ``BeamDecoder`` for the arguments."""
+
+    row_type: ClassVar[type[BeamRow]] = SearchRow
+
+    def step(self, active: Sequence[BeamRow]) -> int:
+        forest, parents, _ = self._begin(active)
+        logits = forest.run_all(self.target, self._caches[0])
+        log_p = next_token_log_probs(
+            logits.to(self.settings.dtype), torch.zeros_like(parents.stopped), parents.tokens
+        )
+        joint = (parents.likelihood.unsqueeze(-1) + log_p).flatten(1)
+        ends = max((len(row.request.stop_ids) for row in active), default=0)
+        best = joint.topk(min(max(2, 1 + ends) * self.plan.width, joint.shape[1]), dim=-1)
+        likeliest = torch.cat([best.values, best.indices.double()], dim=1)
+        processes.agree(likeliest)
+        table = likeliest.tolist()
+        count, vocab = best.values.shape[1], log_p.shape[-1]
+        for index, row in enumerate(active):
+            # A largest value that is not a number: NaN counts as the largest.
+            check_lawful(row.request.prompt_id, not isnan(table[index][0]))
+            candidates = list(zip(table[index][:count], table[index][count:], strict=True))
+            stops = len(row.request.stop_ids)
+            self._select(index, row, candidates[: max(2, 1 + stops) * self.plan.width], vocab)
+        return len(active)
+
+    def _select(
+        self, index: int, row: BeamRow, candidates: Sequence[tuple[float, float]], vocab: int
+    ) -> None:
+        """Sorts the best candidates into the pool and the next beams, and ends the row if due.
+
+        Args:
+            index: of the row in the caches.
+            row: the row.
+            candidates: (log-likelihood, cell), best first.
+            vocab: V.
+        """
+        width, first, length = self.plan.width, len(row.tokens) - row.width, row.layers + 1
+        row.steps.append(StepRecord(0, 0, 0, 1, (width,)))
+        assert isinstance(row, SearchRow)
+        pool = row.pool
+        going: list[Beam] = []
+        for rank, (likelihood, cell) in enumerate(candidates):
+            parent, token = int(cell) // vocab, int(cell) % vocab
+            ended = token in row.request.stop_ids or length == row.request.max_new_tokens
+            beam = Beam(first + parent, token, likelihood, length, ended)
+            if not ended:
+                going.append(beam)
+            elif rank < width and likelihood > -torch.inf:
+                tokens = (*row.generated(parent), token)
+                score = beam.score(self.plan.length_penalty)
+                pool.append(Hypothesis(tokens, likelihood, score))
+        pool.sort(key=lambda hypothesis: -hypothesis.score)
+        del pool[width:]
+        going = [beam for beam in going if beam.likelihood > -torch.inf][:width]
+        if going:
+            best = replace(going[0], length=length).score(self.plan.length_penalty)
+            hopeless = len(pool) == width and best <= pool[-1].score
+        if not going or hopeless:
+            row.close(pool[0].tokens, pool[0].log_likelihood)
+            return
+        kept = row.advance([], [], going, 1, 0)
+        self._keep(index, row, Moves(len(row.trunk), (kept,)))
+        row.grow_trunk(False)

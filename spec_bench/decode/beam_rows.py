@@ -1,40 +1,79 @@
-"""The beams of one prompt: a trunk that they share and, after it, a small trie of what they don't.
+"""Moves of beams' nodes in the caches: at once on a CPU, elsewhere with the next iteration's copy.
 
-A prompt takes one cache row. The trunk's tokens take the row's first slots, the trie's nodes the
-next ones in the order of this list, parents before children; the last nodes are the beams
-themselves, which no model has run yet. Beams share ancestors, so the trie stays small, and no row
-is ever copied.
+Which nodes stay is known on the host, after the iteration's one transfer. So the indices wait until
+something goes to the device anyway, before the next pass.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from spec_bench.decode.beam_moves import Moves
 from spec_bench.decode.rows import Answering
 from spec_bench.records.types import Finish, Request, StepRecord
 
 
 @dataclass(frozen=True)
-class Beam:
-    """One output beam of a step.
+class Moves:
+    """One row's nodes that must move to the front."""
 
-    Attributes:
-        parent: the node it continues.
-        token: its last token.
-        likelihood: natural log of its probability under the target, temperature 1.
-        length: tokens generated, nothing after a stop token.
-        stopped: whether it has emitted a stop token.
+    length: int = 0  # slots before node 0
+    kept: tuple[Sequence[int], ...] = ()  # per cache the nodes to keep, in increasing order
+
+    def carry_out(self, caches: Sequence[Any], row: int) -> None:
+        """Moves the nodes of a row in its caches."""
+        for cache, nodes in zip(caches, self.kept, strict=False):
+            cache.commit(row, self.length, nodes)
+
+    def slots(self, cache: int) -> list[tuple[int, int]]:
+        """(from, to) of every node that moves in a cache."""
+        nodes = self.kept[cache] if self.kept else ()
+        pairs = enumerate(nodes)
+        return [(self.length + node, self.length + to) for to, node in pairs if to != node]
+
+
+def moved_slots(moves: Sequence[Moves], caches: int) -> list[Tensor]:
+    """All rows' moves as indices on the host, per cache; none if nothing moves.
+
+    Args:
+        moves: of R rows.
+        caches: how many.
+
+    Returns:
+        [2, R, T] slots from and to; a row that moves fewer repeats its last move, or moves nothing.
     """
+    tables = []
+    for cache in range(caches):
+        pairs = [move.slots(cache) for move in moves]
+        most = max(map(len, pairs))
+        for slots, move in zip(pairs, moves, strict=True):
+            last = slots[-1] if slots else (move.length, move.length)
+            slots += [last] * (most - len(slots))
+        tables.append(torch.tensor(pairs, dtype=torch.long).view(len(moves), most, 2))
+    return [table.permute(2, 0, 1) for table in tables] if any(t.numel() for t in tables) else []
 
-    parent: int
-    token: int
-    likelihood: float
-    length: int
-    stopped: bool
+
+# The beams of one prompt: a trunk that they share and, after it, a small trie of what they don't.
+#
+# A prompt takes one cache row. The trunk's tokens take the row's first slots, the trie's nodes the
+# next ones in the order of this list, parents before children; the last nodes are the beams
+# themselves, which no model has run yet. Beams share ancestors, so the trie stays small, and no row
+# is ever copied.
+
+
+@dataclass(frozen=True)
+class Beam:
+    """One output beam of a step."""
+
+    parent: int  # the node it continues
+    token: int  # its last token
+    likelihood: float  # natural log of its probability under the target, temperature 1
+    length: int  # tokens generated, nothing after a stop token
+    stopped: bool  # whether it has emitted a stop token
 
     def score(self, length_penalty: float) -> float:
         """Log-likelihood / length^penalty: 1 ranks by perplexity, 0 by likelihood."""
@@ -43,37 +82,21 @@ class Beam:
 
 @dataclass
 class BeamRow(Answering):
-    """The beams of one prompt.
+    """The beams of one prompt."""
 
-    Attributes:
-        request: what was asked for.
-        generator: the only source of its randomness.
-        trunk: the prompt and the tokens that all beams share, all in the caches.
-        tokens: [n] the trie's nodes, the beams last.
-        parents: [n] index of each node's parent, -1 for the trunk's end.
-        beams: the beams; their nodes are the last ones.
-        drafted: how many of the nodes the draft has run.
-        layers: tokens that every beam has generated so far.
-        moves: nodes that must still move in the caches.
-        steps: one record per target call.
-        answer: the delivered tokens, once finished.
-        log_likelihood: of the answer.
-        finish: why it ended, None while it runs.
-    """
-
-    request: Request
-    generator: torch.Generator
-    trunk: list[int]
-    tokens: list[int]
-    parents: list[int]
-    beams: list[Beam]
-    drafted: int = 0
-    layers: int = 0
-    moves: Moves = field(default_factory=Moves)
-    steps: list[StepRecord] = field(default_factory=list)
-    answer: tuple[int, ...] = ()
-    log_likelihood: float = 0.0
-    finish: Finish | None = None
+    request: Request  # what was asked for
+    generator: torch.Generator  # the only source of its randomness
+    trunk: list[int]  # the prompt and the tokens that all beams share, all in the caches
+    tokens: list[int]  # [n] the trie's nodes, the beams last
+    parents: list[int]  # [n] index of each node's parent, -1 for the trunk's end
+    beams: list[Beam]  # the beams; their nodes are the last ones
+    drafted: int = 0  # how many of the nodes the draft has run
+    layers: int = 0  # tokens that every beam has generated so far
+    moves: Moves = field(default_factory=Moves)  # nodes that must still move in the caches
+    steps: list[StepRecord] = field(default_factory=list)  # one record per target call
+    answer: tuple[int, ...] = ()  # the delivered tokens, once finished
+    log_likelihood: float = 0.0  # of the answer
+    finish: Finish | None = None  # why it ended, None while it runs
 
     @classmethod
     def start(cls, request: Request, generator: torch.Generator) -> BeamRow:

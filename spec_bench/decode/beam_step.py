@@ -27,44 +27,27 @@ from spec_bench.verify.beams import (
 
 @dataclass(frozen=True)
 class BeamPlan:
-    """How beams are drafted, verified and kept.
+    """How beams are drafted, verified and kept."""
 
-    Attributes:
-        width: W_S, draft beams per layer; for beam sampling the number of beams.
-        depth: gamma, draft layers; 0 for beam sampling.
-        threshold: t, with what probability a layer must reach its width.
-        least: W_min.
-        one_cache: only the best output beam of an iteration goes on (section 3.4).
-        length_penalty: the answer is the beam with the largest log-likelihood / length^penalty.
-    """
-
-    width: int
-    depth: int = 0
-    threshold: float = 0.0
-    least: int = 1
-    one_cache: bool = False
+    width: int  # W_S, draft beams per layer; for beam sampling the number of beams
+    depth: int = 0  # gamma, draft layers; 0 for beam sampling
+    threshold: float = 0.0  # t, with what probability a layer must reach its width
+    least: int = 1  # W_min
+    one_cache: bool = False  # only the best output beam of an iteration goes on (section 3.4)
+    # the answer is the beam with the largest log-likelihood / length^penalty
     length_penalty: float = 1.0
 
 
 @dataclass(frozen=True)
 class Parents:
-    """The beams that a layer continues.
+    """The beams that a layer continues."""
 
-    Attributes:
-        tokens: [R, B] last token of each.
-        likelihood: [R, B] raw log-likelihood, -inf where there is no beam.
-        length: [R, B] tokens generated, nothing after a stop token.
-        stopped: [R, B] whether it has emitted a stop token.
-        stop_ids: [R, S] the rows' stop tokens, filled up with -1.
-        first: [R, B] the first beam with the same text, which may be itself.
-    """
-
-    tokens: Tensor
-    likelihood: Tensor
-    length: Tensor
-    stopped: Tensor
-    stop_ids: Tensor
-    first: Tensor
+    tokens: Tensor  # [R, B] last token of each
+    likelihood: Tensor  # [R, B] raw log-likelihood, -inf where there is no beam
+    length: Tensor  # [R, B] tokens generated, nothing after a stop token
+    stopped: Tensor  # [R, B] whether it has emitted a stop token
+    stop_ids: Tensor  # [R, S] the rows' stop tokens, filled up with -1
+    first: Tensor  # [R, B] the first beam with the same text, which may be itself
 
     def log_probs(self, logits: Tensor) -> Tensor:
         """Raw log-probabilities after each, the same numbers after beams of the same text.
@@ -106,40 +89,25 @@ class Parents:
 
 @dataclass(frozen=True)
 class Drafted:
-    """What was drafted, one entry per layer.
+    """What was drafted, one entry per layer."""
 
-    Attributes:
-        laws: [R, B V] or [R, D V] the draft's beam law over all its parents.
-        cells: [R, D].
-        lawful: [R] whether the logits of each layer so far make laws.
-    """
-
-    laws: list[Tensor]
-    cells: list[Tensor]
+    laws: list[Tensor]  # [R, B V] or [R, D V] the draft's beam distribution over all its parents
+    cells: list[Tensor]  # [R, D]
+    # [R] whether the logits of each layer so far make distributions
     lawful: list[Tensor] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One row's outcome, on the host.
+    """One row's outcome, on the host."""
 
-    Attributes:
-        layer: the layer of the output beams, 1..L + 1: the number of tokens the row grew by.
-        accepted_layers: draft layers that reached their width.
-        widths: beams of each layer up to that one.
-        beams: the output beams; their parents are counted within the layer before.
-        draft_parents: per draft layer its D parents within the layer before.
-        draft_tokens: per draft layer its D tokens.
-        lawful: whether the target's and the draft's logits made laws; if not, the rest means
-            nothing.
-    """
-
-    layer: int
-    accepted_layers: int
-    widths: tuple[int, ...]
-    beams: list[Beam]
-    draft_parents: list[list[int]]
-    draft_tokens: list[list[int]]
+    layer: int  # the layer of the output beams, 1..L + 1: the number of tokens the row grew by
+    accepted_layers: int  # draft layers that reached their width
+    widths: tuple[int, ...]  # beams of each layer up to that one
+    beams: list[Beam]  # the output beams; their parents are counted within the layer before
+    draft_parents: list[list[int]]  # per draft layer its D parents within the layer before
+    draft_tokens: list[list[int]]  # per draft layer its D tokens
+    # whether the target's and the draft's logits made distributions; if not, the rest means nothing
     lawful: tuple[bool, bool] = (True, True)
 
 
@@ -194,7 +162,7 @@ def verify(
     Args:
         logits: [R, B + L D, V] the target's, at the input beams and at every draft beam.
         parents: the input beams.
-        drafted: the forest's laws and cells.
+        drafted: the forest's distributions and cells.
         plan: the widths.
         settings: the target's sampling settings.
         limit: [R] most layers.
@@ -242,7 +210,9 @@ def verify(
 
 
 def _only_where(laws: Tensor, rows: Tensor) -> Tensor:
-    """The laws of the given rows; elsewhere all mass on cell 0, so that nothing depends on it."""
+    """The distributions of the given rows; elsewhere all mass on cell 0, so that nothing depends on
+    it.
+    """
     nothing = torch.zeros_like(laws)
     nothing[..., 0] = 1.0
     return torch.where(rows[:, None, None], laws, nothing)

@@ -1,9 +1,6 @@
-"""A decoder with its types: drafter x tree x verifier, read from settings and checked as a whole.
+"""Which kinds of drafter, tree policy and rule go together, whatever their settings are.
 
-The settings are plain mappings as ``conf/decoder`` has them. Each block becomes a frozen dataclass
-chosen by the block's kind (``drafter.kind``, ``tree.policy``, ``verifier.rule``) that
-knows everything about itself; here is only what two blocks must agree on. Everything
-that can be refused is refused here, before a model is loaded.
+Each kind says what it goes with; this module requires both sides to agree.
 """
 
 from __future__ import annotations
@@ -14,17 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.beam_decoder import BeamDecoder
-from spec_bench.decode.beam_search import BeamSearch
+from spec_bench.decode.beam_decoder import BeamDecoder, BeamSearch
 from spec_bench.decode.beam_step import BeamPlan
 from spec_bench.decode.decoder import Decoder
 from spec_bench.decode.elsewhere import aid_of, as_module, check_elsewhere, check_settings
 from spec_bench.decode.generate import GenerateDecoder
-from spec_bench.decode.kinds import goes_with, verifies
 from spec_bench.draft.base import Drafter, drafter
 from spec_bench.draft.network import Heads
+from spec_bench.engine.cache import CachePool
 from spec_bench.engine.model import LanguageModel
-from spec_bench.engine.pool import CachePool
 from spec_bench.settings.fields import read, shown
 from spec_bench.settings.registry import Registry
 from spec_bench.tree.base import GrownTree, Policy, policy
@@ -32,6 +27,30 @@ from spec_bench.verify.base import BeamVerifier, TreeVerifier, Verifier, read_ve
 from spec_bench.verify.elsewhere import Served, Transformers
 from spec_bench.vocabulary.decoders import DISPLAY
 from spec_bench.vocabulary.spec import parse
+
+
+def goes_with(kind: type[Drafter], tree: type[Policy]) -> bool:
+    """Whether a drafter and a tree policy go together."""
+    welcome = kind.policies is None or tree.name in kind.policies
+    return welcome and (tree.drafters is None or kind.kind in tree.drafters)
+
+
+def verifies(verifier: type[Verifier], tree: type[Policy]) -> bool:
+    """Whether a rule and a tree policy are for the same kind of thing."""
+    if issubclass(verifier, BeamVerifier):
+        return verifier.policy == tree.name
+    if verifier.policies is not None:
+        return tree.name in verifier.policies
+    return issubclass(tree, GrownTree)
+
+
+# A decoder with its types: drafter x tree x verifier, read from settings and checked as a whole.
+#
+# The settings are plain mappings as `conf/decoder` has them. Each block becomes a frozen dataclass
+# chosen by the block's kind (`drafter.kind`, `tree.policy`, `verifier.rule`) that knows everything
+# about itself; here is only what two blocks must agree on. Everything that can be refused is
+# refused here, before a model is loaded.
+
 
 AnyDecoder = Decoder | BeamDecoder | GenerateDecoder
 _KEYS = ("name", "drafter", "tree", "verifier", "tree_attention")
@@ -41,21 +60,15 @@ _KEYS = ("name", "drafter", "tree", "verifier", "tree_attention")
 class DecoderConfig:
     """A decoder's settings, each block checked by itself and with the others.
 
-    Attributes:
-        name: as in ``conf/decoder``.
-        drafter: who proposes.
-        tree: how the tree grows.
-        verifier: who decides.
-        tree_attention: whether the target runs a tree as one row, or each path as its own.
-
     Raises:
         ValueError: two blocks do not fit together, in one line that names both.
     """
 
-    name: str
-    drafter: Drafter
-    tree: Policy
-    verifier: Verifier
+    name: str  # as in `conf/decoder`
+    drafter: Drafter  # who proposes
+    tree: Policy  # how the tree grows
+    verifier: Verifier  # who decides
+    # whether the target runs a tree as one row, or each path as its own
     tree_attention: bool = True
 
     def __post_init__(self) -> None:

@@ -26,8 +26,8 @@ from spec_bench.decode.recorded_parts import RecordedParts
 from spec_bench.decode.rows import Row, check_largest
 from spec_bench.draft.base import Drafter, Drafting, Equipment
 from spec_bench.draft.network import Heads
+from spec_bench.engine.cache import CachePool
 from spec_bench.engine.model import LanguageModel
-from spec_bench.engine.pool import CachePool
 from spec_bench.engine.scoring import PathScorer, Scorer, TreeScorer
 from spec_bench.records.types import Lossless, Request
 from spec_bench.tree.base import GrownTree
@@ -54,7 +54,7 @@ class Decoder(DecodingLoop[Row]):
         rule: what the walk judges by: a node rule, one per level, or whatever else it takes.
         settings: sampling settings of target and draft.
         rows: most requests that decode together.
-        lossless: how the output's law relates to the target's.
+        lossless: how the output's distribution relates to the target's.
         tree_attention: whether the target runs a tree as one row, or each path as its own.
         pool: caches, shared by the decoders of a job.
         make_draws: where randomness comes from; audits enumerate instead.

@@ -25,21 +25,14 @@ if TYPE_CHECKING:  # it needs transformers, which a refusal does not
 
 @dataclass
 class GeneratedRow(Answering):
-    """One sequence, decoded as a whole.
+    """One sequence, decoded as a whole."""
 
-    Attributes:
-        request: what was asked for.
-        seed: of its draws.
-        target: what its answer is scored by.
-        delivered: tokens of the answer.
-        prompt_s: (draft, target) seconds of its share of the prompts' passes.
-    """
-
-    request: Request
-    seed: int
-    target: HuggingFaceModel
-    delivered: list[int] = field(default_factory=list)
+    request: Request  # what was asked for
+    seed: int  # of its draws
+    target: HuggingFaceModel  # what its answer is scored by
+    delivered: list[int] = field(default_factory=list)  # tokens of the answer
     steps: list[StepRecord] = field(default_factory=list)
+    # (draft, target) seconds of its share of the prompts' passes
     prompt_s: tuple[float, float] = (0.0, 0.0)
 
     def __post_init__(self) -> None:
@@ -85,7 +78,7 @@ class GenerateDecoder(DecodingLoop[GeneratedRow]):
         aid: what drafts.
         settings: sampling settings.
         rows: most requests that decode together.
-        lossless: how the output's law relates to the target's.
+        lossless: how the output's distribution relates to the target's.
         calls: L of MBSU.
     """
 

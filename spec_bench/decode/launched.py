@@ -25,17 +25,11 @@ from spec_bench.verify.walk import WalkResult
 
 
 class Judged(NamedTuple):
-    """What came of the trees, on the device.
+    """What came of the trees, on the device."""
 
-    Attributes:
-        result: the walk's end.
-        emitted: [R, L + 1] tokens; the last one, the next root, fills up what is left.
-        message: [R, ...] float64 what the host is sent.
-    """
-
-    result: WalkResult
-    emitted: Tensor
-    message: Tensor
+    result: WalkResult  # the walk's end
+    emitted: Tensor  # [R, L + 1] tokens; the last one, the next root, fills up what is left
+    message: Tensor  # [R, ...] float64 what the host is sent
 
 
 @dataclass
@@ -49,9 +43,6 @@ class Launched:
         judged: what came of them.
         draws: where its randomness came from.
         states: of the rows' generators before it.
-
-    Attributes:
-        there: whether the caches keep its accepted path already.
     """
 
     rows: Sequence[Row]
@@ -60,7 +51,7 @@ class Launched:
     judged: Judged
     draws: Draws
     states: Sequence[Tensor] = ()
-    there: bool = False
+    there: bool = False  # whether the caches keep its accepted path already
     _home: Tensor | None = field(default=None, init=False)
     _arrived: torch.cuda.Event | None = field(default=None, init=False)
 

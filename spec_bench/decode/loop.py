@@ -14,7 +14,7 @@ from typing import Generic, Protocol, TypeVar
 
 import torch
 
-from spec_bench.decode.clock import BatchClock
+from spec_bench.decode.rows import BatchClock
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.stopwatch import synchronise
 from spec_bench.records.types import Finish, Generation, Lossless, Request
@@ -35,13 +35,9 @@ class Meter(Protocol):
 
 
 class DecodingRow(Protocol):
-    """What the loop needs of a row.
+    """What the loop needs of a row."""
 
-    Attributes:
-        finish: why it ended, None while it runs.
-    """
-
-    finish: Finish | None
+    finish: Finish | None  # why it ended, None while it runs
 
     def generation(
         self, prefill_s: float, decode_s: float, draft_s: float, target_s: float
@@ -54,21 +50,13 @@ RowType = TypeVar("RowType", bound=DecodingRow)
 
 
 class DecodingLoop(ABC, Generic[RowType]):
-    """A decoder over one target; what its rows are and what one step does is the subclass's.
+    """A decoder over one target; what its rows are and what one step does is the subclass's."""
 
-    Attributes:
-        name: as in ``conf/decoder``.
-        target: the target model.
-        drafts: draft models; empty if nothing is drafted.
-        rows: most requests that decode together.
-        lossless: how the output's law relates to the target's.
-    """
-
-    name: str
-    target: LanguageModel
-    drafts: Sequence[LanguageModel]
-    rows: int
-    lossless: Lossless
+    name: str  # as in `conf/decoder`
+    target: LanguageModel  # the target model
+    drafts: Sequence[LanguageModel]  # draft models; empty if nothing is drafted
+    rows: int  # most requests that decode together
+    lossless: Lossless  # how the output's distribution relates to the target's
 
     @property
     @abstractmethod

@@ -26,38 +26,24 @@ Asked = tuple[str, tuple[int, ...]]  # uniforms of a shape, or the numbers of so
 
 @dataclass
 class Part:
-    """One recorded part.
+    """One recorded part."""
 
-    Attributes:
-        given: what it reads, filled before every replay.
-        numbers: [R, ...] its random numbers, likewise.
-        of: what it goes on with.
-        result: what a replay overwrites.
-        replay: runs it.
-        unchecked: how many more answers to compare with a call's.
-    """
-
-    given: list[Tensor]
-    numbers: list[Tensor]
-    of: object
-    result: Any = None
-    replay: Callable[[], None] = lambda: None
-    unchecked: int = CHECKS
+    given: list[Tensor]  # what it reads, filled before every replay
+    numbers: list[Tensor]  # [R, ...] its random numbers, likewise
+    of: object  # what it goes on with
+    result: Any = None  # what a replay overwrites
+    replay: Callable[[], None] = lambda: None  # runs it
+    unchecked: int = CHECKS  # how many more answers to compare with a call's
 
 
 @dataclass
 class RowParts:
-    """The parts of an iteration of so many rows.
+    """The parts of an iteration of so many rows."""
 
-    Attributes:
-        asked: per part the random numbers that it asks for.
-        made: the recorded ones.
-        refused: why none is recorded any more; "" while they are.
-    """
-
+    # per part the random numbers that it asks for
     asked: dict[Hashable, list[Asked]] = field(default_factory=dict)
-    made: dict[Hashable, Part] = field(default_factory=dict)
-    refused: str = ""
+    made: dict[Hashable, Part] = field(default_factory=dict)  # the recorded ones
+    refused: str = ""  # why none is recorded any more; "" while they are
 
 
 class RecordedParts:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 
@@ -40,19 +42,12 @@ def check_largest(prompt_id: str, line: Sequence[float], counts: Sequence[int]) 
 
 
 class Answering(ABC):
-    """What a row leaves once it has finished, whether it was one sequence or several beams.
+    """What a row leaves once it has finished, whether it was one sequence or several beams."""
 
-    Attributes:
-        request: what was asked for.
-        steps: one record per target call.
-        finish: why it ended, None while it runs.
-        log_likelihood: of the answer under the target at temperature 1, natural log.
-    """
-
-    request: Request
-    steps: list[StepRecord]
-    finish: Finish | None
-    log_likelihood: float
+    request: Request  # what was asked for
+    steps: list[StepRecord]  # one record per target call
+    finish: Finish | None  # why it ended, None while it runs
+    log_likelihood: float  # of the answer under the target at temperature 1, natural log
 
     @property
     @abstractmethod
@@ -79,24 +74,15 @@ class Answering(ABC):
 
 @dataclass
 class Row(Answering):
-    """One sequence being decoded.
+    """One sequence being decoded."""
 
-    Attributes:
-        request: what was asked for.
-        generator: the only source of this row's randomness.
-        tokens: the prompt and everything committed; the last token is the next tree's root.
-        delivered: tokens of the answer.
-        steps: one record per target call.
-        finish: why it ended, None while it runs.
-        log_likelihood: of the delivered tokens under the target at temperature 1, natural log.
-    """
-
-    request: Request
-    generator: torch.Generator
-    tokens: list[int]
-    delivered: list[int] = field(default_factory=list)
-    steps: list[StepRecord] = field(default_factory=list)
-    finish: Finish | None = None
+    request: Request  # what was asked for
+    generator: torch.Generator  # the only source of this row's randomness
+    tokens: list[int]  # the prompt and everything committed; the last token is the next tree's root
+    delivered: list[int] = field(default_factory=list)  # tokens of the answer
+    steps: list[StepRecord] = field(default_factory=list)  # one record per target call
+    finish: Finish | None = None  # why it ended, None while it runs
+    # of the delivered tokens under the target at temperature 1, natural log
     log_likelihood: float = 0.0
 
     @property
@@ -135,3 +121,91 @@ class Row(Answering):
     @property
     def answer(self) -> tuple[int, ...]:
         return tuple(self.delivered)
+
+
+# Divides a batch's wall time among its rows, and keeps each row's own latency.
+#
+# The shares of all rows add up to the time that really passed. An iteration's seconds belong to the
+# rows that took part in it, in equal parts; a prefill's to the rows prefilled.
+
+
+class Timed(Protocol):
+    """A row: something that finishes."""
+
+    finish: Finish | None
+
+
+@dataclass
+class _RowTimes:
+    """One row's seconds."""
+
+    began_s: float  # clock reading before its prefill
+    prefill_s: float  # its share of the prefill
+    decode_s: float = 0.0  # its share of the iterations, before scaling to the synchronised total
+    ended_s: float = 0.0  # clock reading after its last token
+
+
+class BatchClock:
+    """Reads the clock around prefills and iterations; synchronises only where nothing is decoded.
+
+    Args:
+        now_s: reads the clock with the device synchronised.
+        take_forward_s: (draft, target) seconds in forward passes since it was last called.
+    """
+
+    def __init__(
+        self, now_s: Callable[[], float], take_forward_s: Callable[[], tuple[float, float]]
+    ) -> None:
+        self._now_s, self._take_forward_s = now_s, take_forward_s
+        self._rows: dict[int, _RowTimes] = {}
+        self._read_s = now_s()
+        self._decode_s = self._draft_s = self._target_s = 0.0
+        self._since_s = self._read_s
+
+    def joined(self, rows: Sequence[Timed]) -> None:
+        """These rows were prefilled since the last reading."""
+        now_s = self._now_s()
+        share_s = (now_s - self._read_s) / len(rows)
+        for row in rows:
+            self._rows[id(row)] = _RowTimes(self._read_s, share_s)
+        self._take_forward_s()  # of the prefill: not part of decoding
+        self._read_s = self._since_s = now_s
+
+    def start(self) -> None:
+        """Decoding starts now; a meter was started since the prefill."""
+        self._read_s = self._since_s = self._now_s()
+
+    def stepped(self, active: Sequence[Timed]) -> None:
+        """An iteration of these rows is over; its verdict is on the host."""
+        now_s = time.perf_counter()
+        share_s = (now_s - self._read_s) / len(active)
+        for row in active:
+            times = self._rows[id(row)]
+            times.decode_s += share_s
+            if row.finish is not None:
+                times.ended_s = now_s
+        self._read_s = now_s
+
+    def pause(self) -> None:
+        """Decoding pauses for a prefill."""
+        self._read_s = self._now_s()
+        self._decode_s += self._read_s - self._since_s
+        draft_s, target_s = self._take_forward_s()
+        self._draft_s, self._target_s = self._draft_s + draft_s, self._target_s + target_s
+
+    def stop(self) -> None:
+        """Decoding is over."""
+        self.pause()
+
+    def seconds(self, row: Timed) -> tuple[float, float, float, float]:
+        """(prefill, decode, draft, target) seconds of a row, once stopped."""
+        read_s = sum(times.decode_s for times in self._rows.values())
+        times = self._rows[id(row)]
+        share = times.decode_s / read_s if read_s else 1 / len(self._rows)
+        totals = (self._decode_s, self._draft_s, self._target_s)
+        return (times.prefill_s, *(share * total for total in totals))  # type: ignore[return-value]
+
+    def latency_s(self, row: Timed) -> float:
+        """Seconds from the start of a row's prefill to its last token."""
+        times = self._rows[id(row)]
+        return times.ended_s - times.began_s

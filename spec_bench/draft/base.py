@@ -23,29 +23,18 @@ from spec_bench.settings.registry import Registry
 
 
 class Verified(NamedTuple):
-    """What came of trees, on the device.
+    """What came of trees, on the device."""
 
-    Attributes:
-        lengths: [R] tokens before the roots.
-        path: [R, L + 1] accepted nodes in order, the root first.
-        accepted: [R]; after a row's first ``accepted + 1`` nodes its path means nothing.
-        emitted: [R, L + 1] tokens; the last one, the next root, fills up what is left.
-    """
-
-    lengths: Known
-    path: Tensor
-    accepted: Tensor
-    emitted: Tensor
+    lengths: Known  # [R] tokens before the roots
+    path: Tensor  # [R, L + 1] accepted nodes in order, the root first
+    accepted: Tensor  # [R]; after a row's first `accepted + 1` nodes its path means nothing
+    emitted: Tensor  # [R, L + 1] tokens; the last one, the next root, fills up what is left
 
 
 class Drafting:
-    """What drafts for the rows of a batch; by itself nothing, as for autoregressive decoding.
+    """What drafts for the rows of a batch; by itself nothing, as for autoregressive decoding."""
 
-    Attributes:
-        follows: whether it can go on from tokens that only the device knows yet.
-    """
-
-    follows: bool = False
+    follows: bool = False  # whether it can go on from tokens that only the device knows yet
 
     def start(self, row: int, prompt: Sequence[int]) -> None:
         """Prefills a row with all prompt tokens but the last; the target comes after."""
@@ -113,11 +102,7 @@ class Drafting:
         raise NotImplementedError
 
     def commit(
-        self,
-        lengths: Sequence[int],
-        nodes: Sequence[Sequence[int]],
-        path: Tensor,
-        depth: int,
+        self, lengths: Sequence[int], nodes: Sequence[Sequence[int]], path: Tensor, depth: int
     ) -> None:
         """Keeps every row's accepted path.
 
@@ -164,25 +149,15 @@ class Memory:
 
 @dataclass(frozen=True)
 class Equipment:
-    """What a drafter may work with.
+    """What a drafter may work with."""
 
-    Attributes:
-        target: the target.
-        models: the draft models.
-        caches: one per draft model.
-        heads: the draft heads, if any.
-        rows: rows of the caches.
-        heads_cache: of heads that have one.
-        memory: what the drafter keeps beyond a row, if it does.
-    """
-
-    target: LanguageModel
-    models: Sequence[LanguageModel]
-    caches: Sequence[Any]
-    heads: Any
-    rows: int
-    heads_cache: Any = None
-    memory: Memory | None = None
+    target: LanguageModel  # the target
+    models: Sequence[LanguageModel]  # the draft models
+    caches: Sequence[Any]  # one per draft model
+    heads: Any  # the draft heads, if any
+    rows: int  # rows of the caches
+    heads_cache: Any = None  # of heads that have one
+    memory: Memory | None = None  # what the drafter keeps beyond a row, if it does
 
     @property
     def embed(self) -> Callable[[Tensor], Tensor]:
@@ -191,18 +166,13 @@ class Equipment:
 
 
 class Drafter(ABC):
-    """A decoder's ``drafter`` block: a frozen dataclass whose fields are the block's keys.
+    """A decoder's ``drafter`` block: a frozen dataclass whose fields are the block's keys."""
 
-    Attributes:
-        kind: under which it is registered.
-        policies: the tree policies that it works with; None: all that grow level by level.
-        heads: the network that it needs on the target, else None.
-        single: whether it proposes one chain, so that a tree may have no siblings.
-    """
-
-    kind: ClassVar[str]
+    kind: ClassVar[str]  # under which it is registered
+    # the tree policies that it works with; None: all that grow level by level
     policies: ClassVar[tuple[str, ...] | None] = None
-    heads: ClassVar[type[Heads] | None] = None
+    heads: ClassVar[type[Heads] | None] = None  # the network that it needs on the target, else None
+    # whether it proposes one chain, so that a tree may have no siblings
     single: ClassVar[bool] = False
 
     @property

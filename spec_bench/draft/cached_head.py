@@ -5,16 +5,16 @@ Letters: R rows, T tokens, D width, V tokens, V' those that the head knows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from spec_bench.core.transfer import Committed, places
+from spec_bench.draft.base import Drafting, Verified
 from spec_bench.draft.network import Heads
-
-if TYPE_CHECKING:  # it needs transformers, which a refusal does not
-    from spec_bench.engine.cache import SlotCache
+from spec_bench.engine.cache import SlotCache
 
 Embed = Callable[[Tensor], Tensor]
 
@@ -123,3 +123,118 @@ class CachedHead(Heads):
             return known[..., :vocab]
         full = known.new_full((*known.shape[:-1], max(vocab, self.shape.vocab)), others)
         return full.index_copy(-1, self.ids, known)[..., :vocab]
+
+
+# A head that goes on from its own output: of a feature and the next token's embedding it makes an
+# output, which gives the logits of the token after and stands in for the feature one step further.
+#
+# EAGLE's heads and multi-token prediction (MTP) are such heads; `eagle.EagleDrafting` drafts with
+# them, `train.trainee` trains them.
+#
+# Letters: R rows, T tokens, D width, W width of what the target hands over, V tokens, V' those that
+# the head knows.
+
+
+class FeatureHead(CachedHead):
+    """What drafts from a feature."""
+
+    def embedded(self, tokens: Tensor, embed: Embed) -> Tensor:
+        """The target's embeddings, or the head's own if its width differs.
+
+        Args:
+            tokens: [...].
+            embed: the target's.
+        """
+        return embed(tokens).to(self._like.dtype)
+
+    def fuse(self, hidden: Tensor) -> Tensor:
+        """What the target hands over [..., W] as a feature [..., D]."""
+        return hidden
+
+    def step(self, feature: Tensor, embedded: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        """One step for each token.
+
+        Args:
+            feature: [R, T, D] of the target, fused, or of the head itself.
+            embedded: [R, T, D] of the tokens after.
+            positions: [R, T] for the rotation; only differences matter.
+            attend: attention over what is kept.
+
+        Returns:
+            [R, T, D] outputs.
+        """
+        raise NotImplementedError
+
+    def fed_back(self, output: Tensor) -> Tensor:
+        """An output [..., D] as the feature of the next step."""
+        return output
+
+    def guesses(self, x: Tensor, embedded: Tensor) -> Iterator[Tensor]:
+        """Not position by position: it learns from whole sequences, ``train.trainee``."""
+        raise AssertionError("a head that goes on from its own output learns from sequences")
+
+
+# The target's last hidden state of each row: what draft heads look at.
+
+
+class HiddenStates:
+    """One vector per row: the target's last hidden state at the token before the row's root.
+
+    Args:
+        rows: rows of the caches.
+        size: D.
+        like: gives dtype and device.
+    """
+
+    def __init__(self, rows: int, size: int, like: Tensor) -> None:
+        self._states = torch.zeros((rows, size), dtype=like.dtype, device=like.device)
+
+    def first(self, rows: int) -> Tensor:
+        """[rows, D] of the first rows."""
+        return self._states[:rows]
+
+    def put(self, states: Tensor) -> None:
+        """Replaces the first rows' states: [R, D]."""
+        self._states[: states.shape[0]] = states
+
+    def put_row(self, row: int, state: Tensor | None) -> None:
+        """Replaces one row's state [D]; zeros if a prompt of one token has none."""
+        self._states[row] = 0 if state is None else state
+
+    def move(self, source: int, target: int) -> None:
+        """Copies a row's state over another's."""
+        self._states[target] = self._states[source]
+
+
+class DraftingOnLast(Drafting):
+    """Drafting that looks at the target's last hidden state at the token before the root.
+
+    Args:
+        hidden: these states of all rows.
+    """
+
+    follows = True
+
+    def __init__(self, hidden: HiddenStates) -> None:
+        self.hidden = hidden
+        self._followed: Tensor | None = None  # the states that were gone on from
+
+    def start(self, row: int, prompt: Sequence[int]) -> None:
+        self.hidden.put_row(row, None)
+
+    def see_prompt(self, row: int, start: int, hidden: Tensor) -> None:
+        self.hidden.put_row(row, hidden[-1])
+
+    def see_path(self, hidden: Tensor, path: Tensor, accepted: Tensor) -> None:
+        rows = places(path.shape[0], hidden.device)
+        self.hidden.put(hidden[rows, path[rows, accepted]])
+
+    def follow(self, verified: Verified, depth: int, following: Committed) -> None:
+        self._followed = self.hidden.first(len(verified.lengths)).clone()
+
+    def caught_up(self, row: int, tokens: int, emitted: int) -> None:
+        assert self._followed is not None
+        self.hidden.put_row(row, self._followed[row])
+
+    def move_row(self, source: int, target: int) -> None:
+        self.hidden.move(source, target)

@@ -25,8 +25,8 @@ from spec_bench.draft.dflash_network import DFlashHead
 from spec_bench.draft.layers import Turn
 from spec_bench.draft.levels import LevelDrafting
 from spec_bench.draft.network import Heads
+from spec_bench.engine.cache import index_of
 from spec_bench.engine.model import LanguageModel, Layers
-from spec_bench.engine.slots import index_of
 from spec_bench.engine.stopwatch import ForwardTimer
 
 if TYPE_CHECKING:  # it needs transformers, which a refusal does not
@@ -128,11 +128,7 @@ class DFlashDrafting(LevelDrafting):
         self._handed[:rows, :count] = taken.to(room.dtype)
 
     def commit(
-        self,
-        lengths: Sequence[int],
-        nodes: Sequence[Sequence[int]],
-        path: Tensor,
-        depth: int,
+        self, lengths: Sequence[int], nodes: Sequence[Sequence[int]], path: Tensor, depth: int
     ) -> None:
         for row, (length, kept) in enumerate(zip(lengths, nodes, strict=True)):
             self._cached[row], self._waiting[row] = length, len(kept)
@@ -160,13 +156,10 @@ class DFlashDrafting(LevelDrafting):
 @drafter("dflash")
 @dataclass(frozen=True)
 class DFlash(Drafter):
-    """A DFlash or DSpark head; it guesses a whole block at once, so L is 1.
+    """A DFlash or DSpark head; it guesses a whole block at once, so L is 1."""
 
-    Attributes:
-        layer_ids: what the config's layer ids name: a block's ``input``, its ``output``, or what
-            they name in the file's family.
-    """
-
+    # what the config's layer ids name: a block's `input`, its `output`, or what they name in the
+    # file's family
     layer_ids: Literal["auto", "input", "output"] = "auto"
 
     heads = DFlashHead

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
@@ -25,15 +25,15 @@ from torch.nn.functional import scaled_dot_product_attention
 from spec_bench.core.transfer import Committed, Followed, Known, places
 from spec_bench.core.tree import Tree
 from spec_bench.draft.base import Drafter, Drafting, Equipment, Verified, drafter
-from spec_bench.draft.eagle_network import Eagle1Head
-from spec_bench.draft.feature_head import FeatureHead
-from spec_bench.engine.model import ForwardOutput, LanguageModel
-from spec_bench.engine.slots import index_of
+from spec_bench.draft.cached_head import FeatureHead
+from spec_bench.draft.eagle_network import Eagle1Head, Eagle3Head
+from spec_bench.draft.levels import LevelDrafting, taken, with_masks
+from spec_bench.draft.network import Heads
+from spec_bench.engine.cache import SlotCache, index_of
+from spec_bench.engine.model import ForwardOutput, LanguageModel, Layers
 from spec_bench.engine.stopwatch import ForwardTimer
 from spec_bench.engine.tree_pass import causal, run_nodes, run_pending
-
-if TYPE_CHECKING:  # it needs transformers, which a refusal does not
-    from spec_bench.engine.cache import SlotCache
+from spec_bench.settings.fields import Range
 
 
 class _Pass:
@@ -202,11 +202,7 @@ class EagleDrafting(Drafting):
         self._features[:rows, :count] = taken.to(room.dtype)
 
     def commit(
-        self,
-        lengths: Sequence[int],
-        nodes: Sequence[Sequence[int]],
-        path: Tensor,
-        depth: int,
+        self, lengths: Sequence[int], nodes: Sequence[Sequence[int]], path: Tensor, depth: int
     ) -> None:
         for row, (length, kept) in enumerate(zip(lengths, nodes, strict=True)):
             self._cached[row], self._waiting[row] = length, len(kept)
@@ -247,3 +243,191 @@ class Eagle(Drafter):
         return EagleDrafting(
             equipment.heads, equipment.target, equipment.heads_cache, equipment.rows
         )
+
+
+# Drafting with an EAGLE-3 head, level by level or, if it was trained so, all levels at once.
+#
+# P-EAGLE (arXiv 2602.01469): after the pairs with features from the target, the last of which has
+# the root's token, come K - 1 rows of a mask token with a learned feature, `mask_hidden`, under the
+# same causal attention. Row d guesses the token d after the next. Nothing of the masks is kept.
+#
+# Letters: R rows, P waiting pairs, K levels, D width of the head, V tokens.
+
+
+class ParallelEagleDrafting(LevelDrafting, EagleDrafting):
+    """One P-EAGLE head on the target's features.
+
+    Args:
+        head: the head, on the target's device.
+        target: gives embeddings.
+        cache: the head's own.
+        rows: rows of the caches.
+        levels: K.
+    """
+
+    def __init__(
+        self, head: Eagle3Head, target: LanguageModel, cache: SlotCache, rows: int, levels: int
+    ) -> None:
+        super().__init__(head, target, cache, rows)
+        self._masked, self._count = head, levels
+
+    def levels(self, committed: Committed) -> Tensor:
+        self._timer.start()
+        rows, waiting, more = len(committed), len(self._tokens[0]), self._count - 1
+        device, mask = self._features.device, self._masked.shape.mask_token
+        last = self._last.on(device).unsqueeze(1)
+        assert mask is not None
+        tokens = with_masks(self._tokens.on(device), last, more, mask)
+        handed = self._features[:rows, :waiting]
+        features: Any = self.run(with_masks(handed, last, more, self._masked.mask_hidden))
+        output = run_pending(features, self._cache, self._starts, tokens, logits_to_keep=0).hidden
+        assert output is not None
+        output = taken(output, last, self._count)
+        logits = self._masked.logits(output, self._target.project, self._target.vocab_size)
+        self._timer.stop()
+        return logits
+
+
+@drafter("eagle3")
+@dataclass(frozen=True)
+class Eagle3(Drafter):
+    """An EAGLE-3 head."""
+
+    # what the config's layer ids name: a block's `input`, its `output`, or what they name in the
+    # file's family
+    layer_ids: Literal["auto", "input", "output"] = "auto"
+    # K, levels that a head with masks guesses at once (P-EAGLE); 0: level by level
+    parallel: Annotated[int, Range(0, 64)] = 0
+
+    heads = Eagle3Head
+
+    def layers(self, heads: Heads | None, blocks: int) -> Layers:
+        """Three places, low to high: 2, L / 2 and L - 3 by default.
+
+        Raises:
+            ValueError: a place that no forward pass returns.
+        """
+        assert isinstance(heads, Eagle3Head)
+        return heads.places(blocks, self.layer_ids)
+
+    def calls(self, depth: int) -> int:
+        return 1 if self.parallel else depth
+
+    def reach(self, heads: Heads | None) -> int | None:
+        assert isinstance(heads, Eagle3Head)
+        masks = heads.shape.mask_token is not None
+        if masks != (self.parallel > 0):
+            trained = "all levels at once (P-EAGLE)" if masks else "level by level"
+            raise ValueError(
+                f"drafter.parallel is {self.parallel}, the EAGLE-3 head was trained to guess "
+                f"{trained}"
+            )
+        return self.parallel or None
+
+    def more_slots(self, heads: Heads | None) -> int:
+        return self.parallel
+
+    def drafting(self, equipment: Equipment) -> Drafting:
+        given = equipment.heads, equipment.target, equipment.heads_cache, equipment.rows
+        if self.parallel:
+            return ParallelEagleDrafting(*given, self.parallel)
+        return EagleDrafting(*given)
+
+
+# Whether an EAGLE-3 head is given the hidden states that it learned from.
+#
+# Layer ids count inputs of blocks in one family and outputs in another, and nothing in a file says
+# which; a head that reads neighbouring states still drafts, but badly. So a head is tried on the
+# target's own text: at the places it is declared to read, at each moved by one block, and reversed.
+
+
+TOKENS = 32  # that the target generates
+LONGEST = 512  # of a prompt
+CLEARLY = 0.15  # how much more often another reading must agree
+
+
+def own_text(target: LanguageModel, prompt: Sequence[int], count: int = TOKENS) -> list[int]:
+    """A prompt's end and the target's likeliest continuation of ``count`` tokens."""
+    text = list(prompt[-LONGEST:])
+    cache = target.allocate(1, len(text) + count)
+    for at in (0, *range(len(text), len(text) + count - 1)):
+        tokens = torch.tensor([text[at:]], device=target.device)
+        positions = at + torch.arange(tokens.shape[1], device=target.device).unsqueeze(0)
+        visible = causal(positions, len(text))
+        logits = target.forward(
+            cache, slice(0, 1), [at], tokens, positions, visible, logits_to_keep=1, prefill=True
+        ).logits
+        text.append(int(logits[0, -1].argmax()))
+    return text
+
+
+def agreements(
+    head: Eagle3Head, target: LanguageModel, readings: dict[str, Layers], tokens: list[int]
+) -> dict[str, float]:
+    """How often the head's first guess is the target's best token on a text of the target's, by the
+    three places where the head looks.
+    """
+    count = len(tokens)
+    ids = torch.tensor([tokens], device=target.device)
+    positions = torch.arange(count, device=target.device).unsqueeze(0)
+    visible = torch.ones((1, count, count), dtype=torch.bool, device=target.device).tril()
+    places = tuple(sorted({place for reading in readings.values() for place in reading}))
+    logits, hidden = target.forward(
+        target.allocate(1, count),
+        *(slice(0, 1), [0], ids, positions, visible),
+        needs_hidden=places,
+        prefill=True,
+    )
+    assert hidden is not None
+    states = dict(zip(places, hidden.chunk(len(places), dim=-1), strict=True))
+    expected = logits[0, 1:].argmax(-1)
+    return {
+        name: _agreement(head, target, torch.cat([states[at] for at in reading], -1), ids, expected)
+        for name, reading in readings.items()
+    }
+
+
+@torch.inference_mode()
+def _agreement(
+    head: Eagle3Head, target: LanguageModel, hidden: Tensor, ids: Tensor, expected: Tensor
+) -> float:
+    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float | None = None) -> Tensor:
+        grouped = q.shape[1] != k.shape[1]
+        return scaled_dot_product_attention(
+            q, k, v, is_causal=True, scale=scale, enable_gqa=grouped
+        )
+
+    feature = head.fuse(hidden[:, :-1].to(next(head.parameters()).dtype))
+    embedded = head.embedded(ids[:, 1:], target.embed)
+    at = torch.arange(ids.shape[1] - 1, device=ids.device).unsqueeze(0)
+    output = head.step(feature, embedded, at, attend)
+    guessed = head.logits(output, target.project, target.vocab_size)[0].argmax(-1)
+    return float((guessed == expected)[-TOKENS:].float().mean())
+
+
+def misreading(
+    head: Eagle3Head, target: LanguageModel, layers: Layers, prompt: Sequence[int]
+) -> str | None:
+    """What is wrong with the places that a head is declared to read, in a line; None if nothing is.
+    The target continues the prompt, which may be of any task.
+    """
+    moved = {
+        "one block earlier": tuple(place - 1 for place in layers),
+        "one block later": tuple(place + 1 for place in layers),
+        "in the opposite order": layers[::-1],
+    }
+    readings = {"": layers} | {
+        name: places
+        for name, places in moved.items()
+        if all(0 <= place < target.blocks for place in places)
+    }
+    shares = agreements(head, target, readings, own_text(target, prompt))
+    best = max(shares, key=lambda name: shares[name])
+    if shares[best] <= shares[""] + CLEARLY:
+        return None
+    return (
+        f"the EAGLE-3 head agrees with its target on {shares['']:.0%} of {TOKENS} tokens with "
+        f"hidden states {', '.join(map(str, layers))}, and on {shares[best]:.0%} with those "
+        f"{best}, {', '.join(map(str, readings[best]))}: set drafter.layer_ids (input, output), or "
+        "correct the ids in its config.json"
+    )

@@ -39,60 +39,36 @@ _TOLD += ("embed_requires_grad", "return_dict", "output_hidden_states", "output_
 
 @dataclass(frozen=True)
 class EagleShape:
-    """Sizes and switches.
+    """Sizes and switches."""
 
-    Attributes:
-        version: 1 (EAGLE and EAGLE-2 alike) or 3.
-        hidden: width of the target.
-        width: D, width of the head.
-        vocab: V, tokens of the target.
-        draft_vocab: V', tokens that the head knows.
-        heads: query heads.
-        kv_heads: key heads.
-        head_dim: width of each.
-        inner: width of the MLP.
-        layers: decoder blocks.
-        eps: of the norms.
-        rope: ``rope_type``, ``rope_theta`` and what the type needs.
-        max_positions: the longest sequence.
-        layer_ids: EAGLE-3's places in ``hidden_states``, where the config names them.
-        id_shift: what was added to the config's ids to get them.
-        fc_bias: whether ``fc`` has a bias.
-        qkv_bias: whether q, k and v have.
-        o_bias: whether the output projection has.
-        qk_norm: whether q and k are normed per head, as in Qwen3.
-        norm_before_residual: the residual is the normed feature.
-        norm_before_fc: one norm over all hidden states before ``fc``.
-        fc_norm: one norm for each of them.
-        norm_output: the last norm is applied to what is fed back.
-        mask_token: P-EAGLE's token for those not known; None: the head goes on from its outputs.
-    """
-
-    version: Literal[1, 3]
-    hidden: int
-    width: int
-    vocab: int
-    draft_vocab: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    inner: int
-    layers: int = 1
-    eps: float = 1e-6
+    version: Literal[1, 3]  # 1 (EAGLE and EAGLE-2 alike) or 3
+    hidden: int  # width of the target
+    width: int  # D, width of the head
+    vocab: int  # V, tokens of the target
+    draft_vocab: int  # V', tokens that the head knows
+    heads: int  # query heads
+    kv_heads: int  # key heads
+    head_dim: int  # width of each
+    inner: int  # width of the MLP
+    layers: int = 1  # decoder blocks
+    eps: float = 1e-6  # of the norms
+    # `rope_type`, `rope_theta` and what the type needs
     rope: Mapping[str, Any] = field(
         default_factory=lambda: {"rope_type": "default", "rope_theta": THETA}
     )
-    max_positions: int = 2048
+    max_positions: int = 2048  # the longest sequence
+    # EAGLE-3's places in `hidden_states`, where the config names them
     layer_ids: tuple[int, ...] | None = None
-    id_shift: int = 0
-    fc_bias: bool = False
-    qkv_bias: bool = False
-    o_bias: bool = False
-    qk_norm: bool = False
-    norm_before_residual: bool = False
-    norm_before_fc: bool = False
-    fc_norm: bool = False
-    norm_output: bool = False
+    id_shift: int = 0  # what was added to the config's ids to get them
+    fc_bias: bool = False  # whether `fc` has a bias
+    qkv_bias: bool = False  # whether q, k and v have
+    o_bias: bool = False  # whether the output projection has
+    qk_norm: bool = False  # whether q and k are normed per head, as in Qwen3
+    norm_before_residual: bool = False  # the residual is the normed feature
+    norm_before_fc: bool = False  # one norm over all hidden states before `fc`
+    fc_norm: bool = False  # one norm for each of them
+    norm_output: bool = False  # the last norm is applied to what is fed back
+    # P-EAGLE's token for those not known; None: the head goes on from its outputs
     mask_token: int | None = None
 
     @property

@@ -109,11 +109,7 @@ class LanguageModelDrafting(Drafting):
         )
 
     def commit(
-        self,
-        lengths: Sequence[int],
-        nodes: Sequence[Sequence[int]],
-        path: Tensor,
-        depth: int,
+        self, lengths: Sequence[int], nodes: Sequence[Sequence[int]], path: Tensor, depth: int
     ) -> None:
         kept = [row[:depth] for row in nodes]
         for cache in self._caches:
@@ -187,11 +183,7 @@ class RespelledDrafting(LanguageModelDrafting):
         return super().at_frontier(tree, self._rows)
 
     def commit(
-        self,
-        lengths: Sequence[int],
-        nodes: Sequence[Sequence[int]],
-        path: Tensor,
-        depth: int,
+        self, lengths: Sequence[int], nodes: Sequence[Sequence[int]], path: Tensor, depth: int
     ) -> None:
         kept = [[*row[:1]] for row in nodes]
         if depth > 1:
@@ -219,12 +211,9 @@ def drafting_of(equipment: Equipment) -> LanguageModelDrafting:
 @drafter("language_model")
 @dataclass(frozen=True)
 class LanguageModelDrafter(Drafter):
-    """The pair's draft models.
+    """The pair's draft models."""
 
-    Attributes:
-        drafts: D, how many of them; several share the children of a node in turn.
-    """
-
+    # D, how many of them; several share the children of a node in turn
     drafts: Annotated[int, Range(1, 64)] = 1
 
     @property

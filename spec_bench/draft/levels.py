@@ -1,7 +1,7 @@
-"""Drafting whose one call gives the laws of all levels.
+"""Drafting whose one call gives the distributions of all levels.
 
-A level's law is the same for all its nodes, or differs between them by a term that depends on the
-node's own token. So whatever grows level by level grows on it: chains, widths, draws without
+A level's distribution is the same for all its nodes, or differs between them by a term that depends
+on the node's own token. So whatever grows level by level grows on it: chains, widths, draws without
 replacement, and the tree of the likeliest nodes (DDTree, arXiv 2604.12989).
 
 Letters: R rows, K levels, F frontier nodes, V tokens.
@@ -22,13 +22,9 @@ from spec_bench.draft.base import Drafting
 
 
 class LevelDrafting(Drafting):
-    """See above.
+    """See above."""
 
-    Attributes:
-        has_term: whether a node's token adds to the logits below it.
-    """
-
-    has_term = False
+    has_term = False  # whether a node's token adds to the logits below it
     _levels: Tensor = torch.empty(0)
 
     @abstractmethod

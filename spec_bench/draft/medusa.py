@@ -22,11 +22,10 @@ from torch import Tensor, nn
 
 from spec_bench.core.transfer import Committed
 from spec_bench.draft.base import Drafter, Drafting, Equipment, drafter
+from spec_bench.draft.cached_head import DraftingOnLast, HiddenStates
 from spec_bench.draft.heads import filled
-from spec_bench.draft.hidden import DraftingOnLast, HiddenStates
 from spec_bench.draft.levels import LevelDrafting
-from spec_bench.draft.network import HeadPlan, Heads
-from spec_bench.draft.residual import ResidualBlock
+from spec_bench.draft.network import HeadPlan, Heads, ResidualBlock
 from spec_bench.engine.stopwatch import ForwardTimer
 
 _FILES = ("medusa_lm_head.safetensors", "medusa_lm_head.pt")
@@ -34,19 +33,12 @@ _FILES = ("medusa_lm_head.safetensors", "medusa_lm_head.pt")
 
 @dataclass(frozen=True)
 class MedusaShape:
-    """Sizes of the heads.
+    """Sizes of the heads."""
 
-    Attributes:
-        hidden: D, the target's.
-        vocab: V.
-        heads: K.
-        blocks: residual blocks per head.
-    """
-
-    hidden: int
-    vocab: int
-    heads: int
-    blocks: int = 1
+    hidden: int  # D, the target's
+    vocab: int  # V
+    heads: int  # K
+    blocks: int = 1  # residual blocks per head
 
 
 class MedusaHeads(Heads):

@@ -17,19 +17,12 @@ from torch import Tensor, nn
 
 
 class Heads(nn.Module, ABC):
-    """A small network on the target's last hidden state, and everything known about it.
+    """A small network on the target's last hidden state, and everything known about it."""
 
-    Attributes:
-        kind: of the drafter that uses it.
-        shape: its sizes; ``hidden`` is the target's width, ``vocab`` its number of tokens.
-        starts_as_target: whether its last layer can start as the target's.
-        bytes_per_slot: bytes that one token takes in a cache of its own; 0 if it has none.
-    """
-
-    kind: ClassVar[str]
-    starts_as_target: ClassVar[bool] = False
-    bytes_per_slot: int = 0
-    shape: Any
+    kind: ClassVar[str]  # of the drafter that uses it
+    starts_as_target: ClassVar[bool] = False  # whether its last layer can start as the target's
+    bytes_per_slot: int = 0  # bytes that one token takes in a cache of its own; 0 if it has none
+    shape: Any  # its sizes; `hidden` is the target's width, `vocab` its number of tokens
 
     @property
     def parameter_count(self) -> int:
@@ -101,24 +94,35 @@ class Heads(nn.Module, ABC):
 
 @dataclass(frozen=True)
 class HeadPlan:
-    """Which fresh heads a training asks for; explained in ``conf/head``.
+    """Which fresh heads a training asks for; explained in ``conf/head``."""
 
-    Attributes:
-        guesses: K, tokens guessed.
-        blocks: residual blocks.
-        recurrent: whether a recurrent head has a learned state.
-        inner: width of the residual blocks; None: the head's own.
-        init: ``target`` starts the last layers as the target's.
-        target: the target's config, for heads with blocks like its own.
-        ids: the target's tokens that the heads know; None: all.
-        fc_norm: whether EAGLE-3 norms each hidden state before it fuses them.
+    guesses: int  # K, tokens guessed
+    blocks: int  # residual blocks
+    recurrent: bool = True  # whether a recurrent head has a learned state
+    inner: int | None = None  # width of the residual blocks; None: the head's own
+    init: str = "random"  # `target` starts the last layers as the target's
+    # the target's config, for heads with blocks like its own
+    target: Mapping[str, Any] = field(default_factory=dict)
+    ids: tuple[int, ...] | None = None  # the target's tokens that the heads know; None: all
+    fc_norm: bool = False  # whether EAGLE-3 norms each hidden state before it fuses them
+
+
+# The residual block that both kinds of heads are made of.
+
+
+class ResidualBlock(nn.Module):
+    """x + SiLU(linear(x)); starts as the identity.
+
+    Args:
+        width: size of x.
     """
 
-    guesses: int
-    blocks: int
-    recurrent: bool = True
-    inner: int | None = None
-    init: str = "random"
-    target: Mapping[str, Any] = field(default_factory=dict)
-    ids: tuple[int, ...] | None = None
-    fc_norm: bool = False
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+        torch.nn.init.zeros_(self.linear.weight)
+        torch.nn.init.zeros_(self.linear.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., width] -> [..., width]."""
+        return x + nn.functional.silu(self.linear(x))

@@ -18,32 +18,22 @@ _RECENT = 64  # occurrences of one n-gram that are looked at, the latest
 
 
 class Guess(NamedTuple):
-    """One node of the guessed tree.
+    """One node of the guessed tree."""
 
-    Attributes:
-        token: its token.
-        parent: place of its parent among the nodes of the level above; 0 below the root.
-    """
-
-    token: int
-    parent: int
+    token: int  # its token
+    parent: int  # place of its parent among the nodes of the level above; 0 below the root
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """How far guesses may go.
+    """How far guesses may go."""
 
-    Attributes:
-        width: most nodes of a level.
-        depth: most levels.
-        share: a node is guessed only if at least this share of its parent's occurrences went on
-            with its token.
-        per_match: most nodes in all for each token of the match; None: no such bound.
-    """
-
-    width: int
-    depth: int
+    width: int  # most nodes of a level
+    depth: int  # most levels
+    # a node is guessed only if at least this share of its parent's occurrences went on with its
+    # token
     share: float = 0.0
+    # most nodes in all for each token of the match; None: no such bound
     per_match: float | None = None
 
 

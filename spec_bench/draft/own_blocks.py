@@ -18,15 +18,11 @@ from spec_bench.settings.fields import Count, shown
 @drafter("own_blocks")
 @dataclass(frozen=True)
 class OwnBlocks(Drafter):
-    """The target's own blocks, some of them.
+    """The target's own blocks, some of them."""
 
-    Attributes:
-        first: so many of the first blocks; null: see ``kept``.
-        kept: their places, rising; null, if ``first`` is too: every other block, the first and the
-            last among them.
-    """
-
-    first: Count | None = None
+    first: Count | None = None  # so many of the first blocks; null: see `kept`
+    # their places, rising; null, if `first` is too: every other block, the first and the last among
+    # them
     kept: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -58,7 +54,7 @@ class OwnBlocks(Drafter):
         return places
 
     def model(self, target: LanguageModel) -> LanguageModel:
-        from spec_bench.engine.kept_blocks import with_blocks  # needs transformers
+        from spec_bench.engine.own_blocks import with_blocks  # needs transformers
 
         views = vars(target).setdefault("views", {})
         places = self.places(target.blocks)

@@ -52,11 +52,7 @@ class ParallelDrafting(LevelDrafting, LanguageModelDrafting):
         return taken(logits, root.to(logits.device), self._count)
 
     def commit(
-        self,
-        lengths: Sequence[int],
-        nodes: Sequence[Sequence[int]],
-        path: Tensor,
-        depth: int,
+        self, lengths: Sequence[int], nodes: Sequence[Sequence[int]], path: Tensor, depth: int
     ) -> None:
         super().commit(lengths, nodes, path, 1)
 
@@ -67,14 +63,10 @@ class ParallelDrafting(LevelDrafting, LanguageModelDrafting):
 @drafter("pard")
 @dataclass(frozen=True)
 class Pard(Drafter):
-    """The pair's draft, if it is such a model; it guesses all levels at once, so L is 1.
+    """The pair's draft, if it is such a model; it guesses all levels at once, so L is 1."""
 
-    Attributes:
-        levels: K, levels that one pass guesses.
-        mask_token: what stands for a token not known; null: the draft's ``pard_token``.
-    """
-
-    levels: Annotated[int, Range(1, 64)] = 12
+    levels: Annotated[int, Range(1, 64)] = 12  # K, levels that one pass guesses
+    # what stands for a token not known; null: the draft's `pard_token`
     mask_token: Annotated[int, Range(0)] | None = None
 
     @property
@@ -92,7 +84,9 @@ class Pard(Drafter):
 
     @classmethod
     def audit_cases(cls, models: int) -> tuple[Drafter, ...]:
-        """Its law at a level hangs on the committed tokens and the mask: here a chain's first."""
+        """Its distribution at a level hangs on the committed tokens and the mask: here a chain's
+        first.
+        """
         return (cls(levels=3, mask_token=0),) if models == 1 else ()
 
     def drafting(self, equipment: Equipment) -> Drafting:

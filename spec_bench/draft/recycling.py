@@ -3,7 +3,7 @@
 For every token the target's best next tokens where it last read that token, in a rejected node or
 an accepted one. A tree of fixed form is filled from them, rank by rank, without a model: two
 megabytes for a large vocabulary. Proposals follow from what the row has committed and verified, so
-every rule for deterministic siblings keeps the target's law.
+every rule for deterministic siblings keeps the target's distribution.
 """
 
 from __future__ import annotations
@@ -73,13 +73,9 @@ class RecyclingDrafting(Drafting):
 @drafter("recycling")
 @dataclass(frozen=True)
 class Recycling(Drafter):
-    """The target's own best guesses from when it last read a token.
+    """The target's own best guesses from when it last read a token."""
 
-    Attributes:
-        best: how many are kept of each token.
-    """
-
-    best: Annotated[int, Range(1, 64)] = 10
+    best: Annotated[int, Range(1, 64)] = 10  # how many are kept of each token
 
     policies = ("node_list",)
 

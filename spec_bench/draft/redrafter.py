@@ -23,10 +23,9 @@ from torch import Tensor, nn
 
 from spec_bench.core.transfer import Known
 from spec_bench.draft.base import Drafter, Drafting, Equipment, drafter
+from spec_bench.draft.cached_head import DraftingOnLast, HiddenStates
 from spec_bench.draft.heads import filled
-from spec_bench.draft.hidden import DraftingOnLast, HiddenStates
-from spec_bench.draft.network import HeadPlan, Heads
-from spec_bench.draft.residual import ResidualBlock
+from spec_bench.draft.network import HeadPlan, Heads, ResidualBlock
 from spec_bench.engine.stopwatch import ForwardTimer
 
 _FILE = "model.safetensors"
@@ -35,22 +34,15 @@ _MODEL_TYPE = "recurrent_drafting_drafter"
 
 @dataclass(frozen=True)
 class RecurrentShape:
-    """Sizes of the head.
+    """Sizes of the head."""
 
-    Attributes:
-        hidden: D, the target's.
-        vocab: V.
-        blocks: residual blocks.
-        recurrent: False sums the embeddings instead: U = W = I, b = 0, f the identity (the paper's
-            ablation, Figure 4).
-        inner: width of the residual blocks; 2 D unless a projection narrows them.
-    """
-
-    hidden: int
-    vocab: int
-    blocks: int = 2
+    hidden: int  # D, the target's
+    vocab: int  # V
+    blocks: int = 2  # residual blocks
+    # False sums the embeddings instead: U = W = I, b = 0, f the identity (the paper's ablation,
+    # Figure 4)
     recurrent: bool = True
-    inner: int | None = None
+    inner: int | None = None  # width of the residual blocks; 2 D unless a projection narrows them
 
     @property
     def width(self) -> int:

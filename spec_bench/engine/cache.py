@@ -1,16 +1,10 @@
-"""The slot cache: keys and values of every row, written at given slots, compacted on commit.
-
-Unlike in a growing cache, slots are allocated once per job and a pass says where it writes: a
-tree's nodes are adjacent, after the committed tokens, and a commit gathers the accepted ones into
-place. Rows are ragged: each has its own length. Slots at or beyond a row's length hold leftovers;
-the attention mask hides them.
-"""
+"""Which slots of a cache a pass writes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -20,23 +14,37 @@ from transformers.cache_utils import CacheLayerMixin
 from spec_bench.core.transfer import Known, places
 
 
+def index_of(starts: Sequence[int], tokens: Tensor) -> tuple[Tensor, Tensor] | None:
+    """A plan's ``index`` for tokens [R, T] whose first slots only the device knows; else None."""
+    if getattr(starts, "exact", True):
+        return None
+    return places(len(starts), tokens.device).unsqueeze(1), slots_of(starts, tokens)
+
+
+def slots_of(starts: Sequence[int], tokens: Tensor) -> Tensor:
+    """[R, T] the adjacent slots of tokens [R, T], from their row's first slot on."""
+    first = Known.of(starts).on(tokens.device).unsqueeze(1)
+    return first + places(tokens.shape[1], tokens.device)
+
+
+# The slot cache: keys and values of every row, written at given slots, compacted on commit.
+#
+# Unlike in a growing cache, slots are allocated once per job and a pass says where it writes: a
+# tree's nodes are adjacent, after the committed tokens, and a commit gathers the accepted ones into
+# place. Rows are ragged: each has its own length. Slots at or beyond a row's length hold leftovers;
+# the attention mask hides them.
+
+
 @dataclass
 class WritePlan:
-    """Where the current pass writes and how far it reads.
+    """Where the current pass writes and how far it reads."""
 
-    Attributes:
-        rows: the rows of this pass, a contiguous range.
-        starts: [R] first slot written, one per row of the pass.
-        count: T, tokens per row.
-        reach: S, slots that attention reads.
-        index: row [R, 1] and slot [R, T] of every token, for a pass that takes them as data;
-            ``starts`` mean nothing then.
-    """
-
-    rows: slice
-    starts: list[int]
-    count: int
-    reach: int
+    rows: slice  # the rows of this pass, a contiguous range
+    starts: list[int]  # [R] first slot written, one per row of the pass
+    count: int  # T, tokens per row
+    reach: int  # S, slots that attention reads
+    # row [R, 1] and slot [R, T] of every token, for a pass that takes them as data; `starts` mean
+    # nothing then
     index: tuple[Tensor, Tensor] | None = None
 
 
@@ -291,3 +299,53 @@ class SlotCache(Cache):
         """Copies the slots from ``start`` up to ``length`` of one row over another's."""
         for block in self._storage:
             block[:, target, :, start:length] = block[:, source, :, start:length]
+
+
+# Caches that the decoders of a job share: they decode in turn, so one set serves them all.
+
+
+class Allocates(Protocol):
+    """What has a cache: a model, or draft heads with a cache of their own."""
+
+    def allocate(self, rows: int, slots: int) -> Any:
+        """A cache for ``rows`` sequences of up to ``slots`` tokens."""
+        ...
+
+
+class CachePool:
+    """One cache per role (``target``, ``draft 0``, ...), as large as the largest request so far.
+
+    A decoder prefills its rows before it decodes, so whatever another one left behind does no harm.
+    A cache grows in place, for all who hold it, so that none keeps a smaller one alive beside it.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[str, tuple[Allocates, Any]] = {}
+
+    def cache(self, role: str, model: Allocates, rows: int, slots: int) -> Any:
+        """The role's cache, of at least ``rows`` x ``slots``.
+
+        Args:
+            role: who asks; two caches in use at the same time need two roles.
+            model: whose cache.
+            rows: sequences.
+            slots: tokens per sequence, tree included.
+        """
+        slots *= getattr(model, "stretch", 1)  # of another tokenizer, whose texts are longer
+        if role in self._held and self._held[role][0] is model:
+            self._held[role][1].grow(rows, slots)
+        else:
+            self._held.pop(role, None)  # before the new one is allocated
+            self._held[role] = model, model.allocate(rows, slots)
+        return self._held[role][1]
+
+    def prepare(self, batch: int, shortest: int = 1) -> None:
+        """Makes models prepare what their passes will need; a warm-up showed which kinds there are.
+
+        Args:
+            batch: most sequences that decode together.
+            shortest: tokens of the shortest prompt.
+        """
+        for model, cache in self._held.values():
+            if hasattr(model, "prepare"):
+                model.prepare(cache, batch, shortest)

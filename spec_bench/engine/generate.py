@@ -1,8 +1,9 @@
-"""transformers' own ``generate``, asked for the same law, with its passes counted and timed.
+"""transformers' own ``generate``, asked for the same distribution, with its passes counted and
+timed.
 
 The installed library decodes; our code only wraps it. The modules' own generation settings are put
-away meanwhile, since they would change the law (a repetition penalty) or the draft's length (a
-schedule).
+away meanwhile, since they would change the distribution (a repetition penalty) or the draft's
+length (a schedule).
 
 The library, like its assistant, reads the prompt in the first pass that decodes. The time this pass
 takes beyond the model's mean later pass counts for the prompt, so that seconds split into prefill
@@ -33,19 +34,12 @@ _log = logging.getLogger(LIBRARY)
 
 
 class Aid(NamedTuple):
-    """What drafts for ``generate``; nothing by default.
+    """What drafts for ``generate``; nothing by default."""
 
-    Attributes:
-        draft: the assistant.
-        tokens: most tokens proposed per call.
-        longest: length of the n-gram looked up in the text so far; 0: no look-up.
-        confidence: the assistant stops after a token less probable than this; 0: never.
-    """
-
-    draft: HuggingFaceModel | None = None
-    tokens: int = 0
-    longest: int = 0
-    confidence: float = 0.0
+    draft: HuggingFaceModel | None = None  # the assistant
+    tokens: int = 0  # most tokens proposed per call
+    longest: int = 0  # length of the n-gram looked up in the text so far; 0: no look-up
+    confidence: float = 0.0  # the assistant stops after a token less probable than this; 0: never
 
     @property
     def keywords(self) -> dict[str, Any]:
@@ -69,31 +63,20 @@ class Aid(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A pass of the target.
+    """A pass of the target."""
 
-    Attributes:
-        tokens: per row, the prompt's first ones too.
-        past: tokens that the cache held.
-    """
-
-    tokens: int
-    past: int
+    tokens: int  # per row, the prompt's first ones too
+    past: int  # tokens that the cache held
 
 
 class Generated(NamedTuple):
-    """The result of one ``generate``.
+    """The result of one ``generate``."""
 
-    Attributes:
-        answers: per request what was delivered, cut after its end.
-        calls: of the target.
-        prompt_s: (draft, target) seconds that the prompt's passes took beyond a mean later pass.
-        forward_s: (draft, target) seconds in all passes, the prompt's included.
-    """
-
-    answers: list[list[int]]
-    calls: list[Call]
+    answers: list[list[int]]  # per request what was delivered, cut after its end
+    calls: list[Call]  # of the target
+    # (draft, target) seconds that the prompt's passes took beyond a mean later pass
     prompt_s: tuple[float, float]
-    forward_s: tuple[float, float]
+    forward_s: tuple[float, float]  # (draft, target) seconds in all passes, the prompt's included
 
 
 def generate(
@@ -136,10 +119,7 @@ def generate(
     seconds = [each.seconds() if each else (0.0, 0.0) for each in (drafted, passes)]
     answers = [_cut(text, request) for text, request in zip(texts, requests, strict=True)]
     return Generated(
-        answers,
-        passes.calls,
-        (seconds[0][0], seconds[1][0]),
-        (seconds[0][1], seconds[1][1]),
+        answers, passes.calls, (seconds[0][0], seconds[1][0]), (seconds[0][1], seconds[1][1])
     )
 
 
@@ -150,15 +130,10 @@ def library() -> str:
 
 @dataclass
 class _Passes:
-    """Counts and times a module's passes.
+    """Counts and times a module's passes."""
 
-    Attributes:
-        model: whose.
-        calls: as they came.
-    """
-
-    model: HuggingFaceModel
-    calls: list[Call] = field(default_factory=list)
+    model: HuggingFaceModel  # whose
+    calls: list[Call] = field(default_factory=list)  # as they came
     _first_s: float = 0.0
 
     @contextmanager
@@ -213,7 +188,7 @@ def _settings(module: PreTrainedModel, settings: GenerationConfig) -> Iterator[N
 def _asked(
     target: HuggingFaceModel, requests: Sequence[Request], settings: SamplingSettings
 ) -> GenerationConfig:
-    """The target's law as the library's settings."""
+    """The target's distribution as the library's settings."""
     from transformers import GenerationConfig
 
     warm = settings.temperature > 0

@@ -18,15 +18,13 @@ from transformers import DynamicCache, PreTrainedModel
 
 from spec_bench.core import processes
 from spec_bench.engine.attention import splits
-from spec_bench.engine.cache import LayerLayout, SlotCache, WritePlan
+from spec_bench.engine.cache import LayerLayout, SlotCache, WritePlan, index_of, slots_of
 from spec_bench.engine.capture import OVER_BUFFERS, capture
 from spec_bench.engine.context_length import longest_sequence
 from spec_bench.engine.masks import LayerMasks
 from spec_bench.engine.model import ForwardOutput, Layers
-from spec_bench.engine.pass_buffers import Buffers, Kind
-from spec_bench.engine.slots import index_of, slots_of
 from spec_bench.engine.split_attention import FROM, has_kernels
-from spec_bench.engine.static_pass import StaticPasses, why_not_recorded
+from spec_bench.engine.static_pass import Buffers, Kind, StaticPasses, why_not_recorded
 from spec_bench.engine.stopwatch import ForwardTimer
 
 log = logging.getLogger(__name__)

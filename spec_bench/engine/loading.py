@@ -10,23 +10,20 @@ import torch
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from spec_bench.engine.attention import pack_shared_heads, packs_on, split_long_prefixes
-from spec_bench.engine.checkpoint import read_module, reason_of
+from spec_bench.engine.checkpoint import lay_by_columns, read_module, reason_of
 from spec_bench.engine.context_length import longest_sequence
-from spec_bench.engine.direct_calls import call_directly
 from spec_bench.engine.families import register_families
-from spec_bench.engine.fused_products import fuse_products
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.mapped_model import keep_outputs
 from spec_bench.engine.model_spec import COMPILERS as COMPILERS
 from spec_bench.engine.model_spec import DTYPES as DTYPE_NAMES
 from spec_bench.engine.model_spec import ModelSpec as ModelSpec
 from spec_bench.engine.model_spec import too_old
-from spec_bench.engine.packed_products import pack_products
 from spec_bench.engine.probe import check_model
+from spec_bench.engine.products import call_directly, fuse_products, pack_products
 from spec_bench.engine.random_weights import PREFIX, TokenIds, random_config, random_module
-from spec_bench.engine.switches import set_switches
+from spec_bench.engine.stopwatch import set_switches
 from spec_bench.engine.vocabularies import kept_tokens, refuse_different
-from spec_bench.engine.weights import lay_by_columns
 from spec_bench.settings.fields import one_line
 
 DTYPES = {name: getattr(torch, name) for name in DTYPE_NAMES}

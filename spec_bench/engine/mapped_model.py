@@ -1,23 +1,152 @@
-"""A draft with a vocabulary of its own, behind the target's.
+"""Which tokens of a target a draft knows, and what it calls them.
 
-Tokens of the target go in and logits over the target's tokens come out, so that nobody else knows
-of the map. Logits of tokens that the draft cannot propose are -inf *before* temperature, top-k and
-top-p are applied, so that the law reported is the law drawn from; several of the draft's tokens
-that mean one of the target's add up their probabilities.
+A draft may know some of the target's tokens only (EAGLE-3's ``d2t``; FR-Spec, arXiv 2502.14856,
+keeps the most frequent ones), or have a tokenizer of its own (TLI, arXiv 2502.05202: both propose
+what they have in common, as strings). Either way it proposes no token outside, and the target's
+distribution stays what it was: acceptance and residuals bring those tokens.
+
+Letters: V tokens of the target, V' of the draft.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from spec_bench.engine.model import ForwardOutput, LanguageModel
-from spec_bench.engine.vocabulary_map import VocabularyMap, of_ids, of_outputs, read_ids
+from spec_bench.system import files
+
+FILE = "draft_vocabulary.safetensors"
+_NONE = -1
+_SPACES = ("\u0120", "\u2581")  # how byte-level and sentencepiece tokenizers write a space
+
+
+@dataclass(frozen=True)
+class VocabularyMap:
+    """A draft's tokens and the target's."""
+
+    # [V] the draft's token that stands for each of the target's in a context
+    reads: tuple[int, ...]
+    proposes: tuple[int, ...]  # [V'] the target's token that each of the draft's means; -1: none
+    # tokens of the target that the draft has in several parts, with those
+    pieces: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def shared(self) -> int:
+        """How many of the target's tokens can be proposed."""
+        return len({token for token in self.proposes if token != _NONE})
+
+
+def of_ids(ids: Sequence[int], count: int) -> VocabularyMap:
+    """A draft with an output and an embedding for each of some tokens, and one for all others.
+
+    Args:
+        ids: the target's tokens in the draft's order; what the draft calls ``len(ids)`` is read
+            for any other token and never proposed.
+        count: V.
+
+    Raises:
+        ValueError: a token twice, or one that the target does not have.
+    """
+    if len(set(ids)) < len(ids) or not all(0 <= token < count for token in ids):
+        raise ValueError(f"a draft's tokens must be distinct and of 0 to {count - 1}")
+    place_of = {token: place for place, token in enumerate(ids)}
+    reads = tuple(place_of.get(token, len(ids)) for token in range(count))
+    return VocabularyMap(reads, (*ids, _NONE))
+
+
+def of_outputs(ids: Sequence[int], count: int) -> VocabularyMap:
+    """A draft that reads all of the target's tokens and has outputs for some of them."""
+    return VocabularyMap(tuple(range(count)), of_ids(ids, count).proposes[:-1])
+
+
+def of_tokenizers(target: Any, draft: Any, count: int) -> VocabularyMap:
+    """The tokens that two tokenizers have in common, as strings; ends of text are one token.
+
+    The other tokens are read in the parts that the draft's tokenizer makes of their text.
+
+    Raises:
+        ValueError: they have no token in common.
+    """
+    ours, theirs = _by_text(target), _by_text(draft)
+    first = {text: ids[0] for text, ids in theirs.items()}
+    reads, pieces = [0] * count, {}
+    for text, ids in ours.items():
+        for token in ids:
+            if token >= count:
+                continue
+            if text in first:
+                reads[token] = first[text]
+                continue
+            plain = target.decode([token])
+            parts = draft(plain, add_special_tokens=False)["input_ids"]
+            reads[token] = parts[-1] if parts else 0
+            if len(parts) > 1:
+                pieces[token] = tuple(parts)
+    size = 1 + max(id_ for ids in theirs.values() for id_ in ids)
+    proposes = [_NONE] * size
+    for text, ids in theirs.items():
+        if text in ours and ours[text][0] < count:
+            for token in ids:
+                proposes[token] = ours[text][0]
+    if target.eos_token_id is not None and draft.eos_token_id is not None:
+        proposes[draft.eos_token_id] = target.eos_token_id
+        reads[target.eos_token_id] = draft.eos_token_id
+        pieces.pop(target.eos_token_id, None)
+    if all(token == _NONE for token in proposes):
+        raise ValueError("the draft's tokenizer has no token in common with the target's")
+    return VocabularyMap(tuple(reads), tuple(proposes), pieces)
+
+
+def read_ids(folder: Path) -> tuple[int, ...] | None:
+    """The target's tokens that a draft's folder says it knows; None: all.
+
+    ``d2t`` holds, as EAGLE-3's does, each target token less its place.
+
+    Raises:
+        ValueError: the file cannot be read.
+    """
+    file = folder / FILE
+    if not file.is_file():
+        return None
+    try:
+        offsets = load_file(file)["d2t"]
+    except (SafetensorError, KeyError, OSError) as error:
+        raise ValueError(f"cannot read {str(file)!r}: {error}") from error
+    return tuple((offsets + torch.arange(len(offsets))).tolist())
+
+
+def write_ids(folder: Path, ids: Sequence[int]) -> None:
+    """Writes the tokens that a draft knows beside it."""
+    with files.replacing(folder / FILE) as partial:
+        save_file({"d2t": torch.tensor(ids) - torch.arange(len(ids))}, partial)
+
+
+def _by_text(tokenizer: Any) -> dict[str, list[int]]:
+    """Ids of every token's string, a space written as one, in order."""
+    probe = tokenizer.convert_ids_to_tokens(tokenizer(" a", add_special_tokens=False)["input_ids"])
+    sign = next((sign for sign in _SPACES if probe and sign in probe[0]), None)
+    ids: dict[str, list[int]] = {}
+    for token, id_ in sorted(tokenizer.get_vocab().items(), key=lambda item: item[1]):
+        ids.setdefault(token.replace(sign, " ") if sign else token, []).append(id_)
+    return ids
+
+
+# A draft with a vocabulary of its own, behind the target's.
+#
+# Tokens of the target go in and logits over the target's tokens come out, so that nobody else knows
+# of the map. Logits of tokens that the draft cannot propose are -inf *before* temperature, top-k
+# and top-p are applied, so that the distribution reported is the distribution drawn from; several
+# of the draft's tokens that mean one of the target's add up their probabilities.
+
 
 STRETCH = 2  # most of the draft's tokens for one of the target's, on average over a context
 

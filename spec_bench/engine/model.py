@@ -21,15 +21,10 @@ LAST: Layers = (-1,)
 
 
 class ForwardOutput(NamedTuple):
-    """What a pass returns.
+    """What a pass returns."""
 
-    Attributes:
-        logits: [R, T', V], T' = T or the last ``logits_to_keep``.
-        hidden: [R, T, D] hidden states, those of several places side by side; None unless asked
-            for.
-    """
-
-    logits: Tensor
+    logits: Tensor  # [R, T', V], T' = T or the last `logits_to_keep`
+    # [R, T, D] hidden states, those of several places side by side; None unless asked for
     hidden: Tensor | None
 
 
@@ -50,29 +45,17 @@ class ModelCache(Protocol):
 
 
 class LanguageModel(Protocol):
-    """Anything that can be drafted with or verified against.
+    """Anything that can be drafted with or verified against."""
 
-    Attributes:
-        vocab_size: V, the tokens that exist (padded embedding rows are cut).
-        embedded: rows of the embedding, padded ones too.
-        parameters: exact parameter count, shared tensors once.
-        max_positions: longest sequence, or None if there is no limit.
-        device: where tokens go in and logits come out.
-        timer: seconds in forward passes.
-        bytes_per_slot: bytes that one token's keys and values take.
-        hidden_size: D, the width of the hidden states.
-        blocks: L, how many there are between the embedding and the final norm.
-    """
-
-    vocab_size: int
-    embedded: int
-    parameters: int
-    max_positions: int | None
-    device: torch.device
-    timer: ForwardTimer
-    bytes_per_slot: int
-    hidden_size: int
-    blocks: int
+    vocab_size: int  # V, the tokens that exist (padded embedding rows are cut)
+    embedded: int  # rows of the embedding, padded ones too
+    parameters: int  # exact parameter count, shared tensors once
+    max_positions: int | None  # longest sequence, or None if there is no limit
+    device: torch.device  # where tokens go in and logits come out
+    timer: ForwardTimer  # seconds in forward passes
+    bytes_per_slot: int  # bytes that one token's keys and values take
+    hidden_size: int  # D, the width of the hidden states
+    blocks: int  # L, how many there are between the embedding and the final norm
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Input embeddings. tokens [...] -> [..., D]."""

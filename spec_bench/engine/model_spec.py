@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from spec_bench.core import processes
-from spec_bench.engine.architectures import PREFIX
+from spec_bench.engine.random_weights import PREFIX
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 COMPILE_MODES = ("none", "static", "static_inductor", "dynamo", "inductor")
@@ -29,33 +29,24 @@ COMPILERS = ("c++", "g++", "clang++", "cl")
 class ModelSpec:
     """Which model, where and how precise.
 
-    Attributes:
-        path: local folder, hub id, or ``random:...`` for a known architecture without its weights.
-        dtype: one of ``DTYPES``.
-        device: ``cpu``, ``cuda``, ``cuda:1``, ...
-        device_map: passed through to transformers for models larger than one GPU (``auto`` or a
-            JSON-like mapping as a sorted tuple of pairs); ``device`` is ignored for loading then.
-        revision: hub revision.
-        compile: how the forward pass is captured, one of ``COMPILE_MODES``.
-        seed: of random weights; otherwise unused.
-        outputs: which tokens the last layer keeps: a file of ids, or how many of the lowest; None:
-            all.
-        tensor_parallel: whether the model is split over the processes that ``torchrun`` started.
-
     Raises:
         ValueError: for an unknown dtype or way to compile, for a missing device or compiler, for a
             device map with random weights, and for a model to be split that has a device map, no
             weights or no processes to be split over.
     """
 
-    path: str
-    dtype: str = "float32"
-    device: str = "cpu"
+    path: str  # local folder, hub id, or `random:...` for a known architecture without its weights
+    dtype: str = "float32"  # one of `DTYPES`
+    device: str = "cpu"  # `cpu`, `cuda`, `cuda:1`,
+    # passed through to transformers for models larger than one GPU (`auto` or a JSON-like mapping
+    # as a sorted tuple of pairs); `device` is ignored for loading then
     device_map: str | tuple[tuple[str, int | str], ...] | None = None
-    revision: str | None = None
-    compile: str = "none"
-    seed: int = 0
+    revision: str | None = None  # hub revision
+    compile: str = "none"  # how the forward pass is captured, one of `COMPILE_MODES`
+    seed: int = 0  # of random weights; otherwise unused
+    # whether the model is split over the processes that `torchrun` started
     tensor_parallel: bool = False
+    # which tokens the last layer keeps: a file of ids, or how many of the lowest; None: all
     outputs: str | int | None = None
 
     def __post_init__(self) -> None:

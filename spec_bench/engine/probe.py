@@ -35,17 +35,11 @@ _PENDING = 2
 
 @dataclass(frozen=True)
 class Node:
-    """One token that was run.
+    """One token that was run."""
 
-    Attributes:
-        where: at which stage.
-        path: all tokens up to it.
-        logits: [V] after it.
-    """
-
-    where: str
-    path: tuple[int, ...]
-    logits: Tensor
+    where: str  # at which stage
+    path: tuple[int, ...]  # all tokens up to it
+    logits: Tensor  # [V] after it
 
 
 def check_model(model: HuggingFaceModel) -> None:

@@ -15,21 +15,16 @@ from torch import Tensor
 
 from spec_bench.core.transfer import Known, constant
 from spec_bench.core.tree import Tree, TreeShape
+from spec_bench.engine.cache import CachePool
 from spec_bench.engine.model import ForwardOutput, LanguageModel, Layers, ModelCache
-from spec_bench.engine.pool import CachePool
 from spec_bench.engine.tree_pass import Seen, prefill, run_nodes, run_pending, unseen
 
 
 class Scorer(Protocol):
-    """Runs the target over trees and keeps its cache.
+    """Runs the target over trees and keeps its cache."""
 
-    Attributes:
-        rows_per_sequence: cache rows that one sequence takes.
-        needs_hidden: which hidden states are wanted.
-    """
-
-    rows_per_sequence: int
-    needs_hidden: Layers
+    rows_per_sequence: int  # cache rows that one sequence takes
+    needs_hidden: Layers  # which hidden states are wanted
 
     def reserve(self, rows: int, slots: int) -> None:
         """Makes room for ``rows`` sequences of ``slots`` tokens, tree included."""
@@ -123,12 +118,7 @@ class PathScorer:
     """
 
     def __init__(
-        self,
-        target: LanguageModel,
-        pool: CachePool,
-        shape: TreeShape,
-        *,
-        needs_hidden: Layers = (),
+        self, target: LanguageModel, pool: CachePool, shape: TreeShape, *, needs_hidden: Layers = ()
     ) -> None:
         self._target, self._pool, self._shape = target, pool, shape
         self.needs_hidden = needs_hidden

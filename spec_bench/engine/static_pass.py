@@ -1,23 +1,11 @@
-"""Passes over fixed buffers: the same work at the same addresses, so that a GPU can replay it.
-
-A pass is made per kind: rows, tokens, slots read, what comes out; all of them rounded up, so that a
-job needs few kinds. What varies between two passes of a kind (tokens, positions, mask and the slots
-to write) is data on the device that is filled in place; no number comes from the host. On CUDA the
-pass is recorded as a graph and replayed in one launch; elsewhere its function is called on the same
-buffers, so that everything but the recording runs, and is tested, on a CPU.
-
-A recording that misses something answers for the input it was made with. So a pass is made over
-fillers, and its first two real answers are compared with the module's own; if they differ, or the
-recording fails, that kind of pass stays with the module, and a line says so.
-
-Letters: R rows, T tokens of one pass, S cache slots read, V tokens of the vocabulary.
-"""
+"""How the passes of models ran."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import Any
+from dataclasses import astuple, dataclass
+from typing import Any, NamedTuple
 from weakref import ref
 
 import torch
@@ -25,17 +13,137 @@ from torch import Tensor
 
 from spec_bench.engine.agreement import disagreement
 from spec_bench.engine.cache import SlotCache
-from spec_bench.engine.pass_buffers import (
-    Buffers,
-    Kind,
-    rounded_rows,
-    rounded_slots,
-    rounded_tokens,
-    slot_steps,
-)
-from spec_bench.engine.pass_counts import PassCounts
 from spec_bench.engine.recorder import Outputs, Recorder
 from spec_bench.settings.fields import one_line
+
+
+@dataclass
+class PassCounts:
+    """How a model's passes ran, prompts' excluded."""
+
+    static: int = 0  # over fixed buffers
+    eager: int = 0  # by the module itself
+    captures: int = 0  # static passes that were made
+    refused: int = 0  # kinds of pass that stayed with the module for good
+
+    def __sub__(self, before: PassCounts) -> PassCounts:
+        return PassCounts(
+            *(now - then for now, then in zip(astuple(self), astuple(before), strict=True))
+        )
+
+    @property
+    def share(self) -> str:
+        """How passes ran: static, eager, or static with its share of all."""
+        if not self.static:
+            return "eager"
+        if not self.eager:
+            return "static"
+        return f"static {self.static / (self.static + self.eager):.1%}"
+
+
+def passes_of(models: Iterable[Any]) -> PassCounts:
+    """The counts of several models; those that run in one way only count none."""
+    held = {id(model): getattr(model, "static", None) for model in models}.values()
+    counts = [astuple(passes.counts) for passes in held if passes is not None]
+    return PassCounts(*map(sum, zip(*counts, strict=True)))
+
+
+# What a static pass runs over: its kind, and tensors that stay where they are and are refilled.
+#
+# Letters: R rows, T tokens of one pass, S cache slots read.
+
+
+_LEAST_SLOTS = 64
+
+
+class Kind(NamedTuple):
+    """What tells one static pass from another."""
+
+    rows: int  # R, fillers included
+    tokens: int  # T, fillers included
+    slots: int  # S
+    needs_hidden: tuple[int, ...]  # which hidden states come out
+
+
+@dataclass
+class Buffers:
+    """A pass's input."""
+
+    tokens: Tensor  # [R, T]
+    positions: Tensor  # [R, T]
+    slots: Tensor  # [R, T] where each token's keys and values go
+    visible: Tensor  # [R, T, S] bool
+    rows: Tensor  # [R, 1] each row's index
+    scratch: int  # the slot where fillers write
+
+    @classmethod
+    def standing_in(cls, kind: Kind, scratch: int, device: torch.device) -> Buffers:
+        """Buffers full of fillers, which write to the slot ``scratch`` and see every slot."""
+        shape = (kind.rows, kind.tokens)
+        return cls(
+            torch.zeros(shape, dtype=torch.long, device=device),
+            torch.zeros(shape, dtype=torch.long, device=device),
+            torch.full(shape, scratch, device=device),
+            torch.ones((*shape, kind.slots), dtype=torch.bool, device=device),
+            torch.arange(kind.rows, device=device).unsqueeze(1),
+            scratch,
+        )
+
+    def fill(self, tokens: Tensor, positions: Tensor, slots: Tensor, visible: Tensor) -> None:
+        """Puts a pass's input first along R and last along T; fillers then see nothing."""
+        rows, count = tokens.shape
+        # A larger input before this one has left its slots where fillers are now.
+        self.slots.fill_(self.scratch)
+        for buffer, values in (
+            (self.tokens, tokens),
+            (self.positions, positions),
+            (self.slots, slots),
+        ):
+            buffer[:rows, -count:].copy_(values)
+        self.visible.zero_()
+        self.visible[:rows, -count:, : visible.shape[2]].copy_(visible)
+
+
+def rounded_rows(count: int) -> int:
+    """R of the pass that serves ``count`` rows: 1, 4, 16, 64, ..."""
+    return 1 << -(-(count - 1).bit_length() // 2) * 2
+
+
+def rounded_tokens(count: int) -> int:
+    """T of the pass that serves ``count`` tokens: a power of two."""
+    return 1 << (count - 1).bit_length()
+
+
+def rounded_slots(reach: int) -> int:
+    """S of the pass that serves ``reach`` slots: 64, 256, and from 1,024 on each power of two."""
+    for slots in (_LEAST_SLOTS, 256, 1024):
+        if reach <= slots:
+            return slots
+    return 1 << (reach - 1).bit_length()
+
+
+def slot_steps(least: int, most: int) -> list[int]:
+    """All S of passes that read ``least`` to ``most`` slots, of a cache of ``most``."""
+    steps = [min(rounded_slots(least), most)]
+    while steps[-1] < most:
+        steps.append(min(rounded_slots(steps[-1] + 1), most))
+    return steps
+
+
+# Passes over fixed buffers: the same work at the same addresses, so that a GPU can replay it.
+#
+# A pass is made per kind: rows, tokens, slots read, what comes out; all of them rounded up, so that
+# a job needs few kinds. What varies between two passes of a kind (tokens, positions, mask and the
+# slots to write) is data on the device that is filled in place; no number comes from the host. On
+# CUDA the pass is recorded as a graph and replayed in one launch; elsewhere its function is called
+# on the same buffers, so that everything but the recording runs, and is tested, on a CPU.
+#
+# A recording that misses something answers for the input it was made with. So a pass is made over
+# fillers, and its first two real answers are compared with the module's own; if they differ, or the
+# recording fails, that kind of pass stays with the module, and a line says so.
+#
+# Letters: R rows, T tokens of one pass, S cache slots read, V tokens of the vocabulary.
+
 
 log = logging.getLogger(__name__)
 # Models whose passes never wait for the device; of others a recording might fail, and a failed one

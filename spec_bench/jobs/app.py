@@ -22,7 +22,6 @@ from omegaconf.errors import OmegaConfBaseException
 
 from spec_bench.core import processes
 from spec_bench.engine.model_spec import AUTO
-from spec_bench.jobs.config.budgets import LISTS
 from spec_bench.jobs.config.cells import DecoderLoader, load_decoder
 from spec_bench.jobs.config.compose import (
     CHATTY,
@@ -35,7 +34,8 @@ from spec_bench.jobs.config.config import RunSettings, check_settings
 from spec_bench.jobs.config.engine_settings import placed
 from spec_bench.jobs.config.pair import with_own_name
 from spec_bench.jobs.config.settings import JobSettings, build_settings
-from spec_bench.jobs.rows.outcome import feed, note_of
+from spec_bench.jobs.config.simulation import LISTS
+from spec_bench.jobs.rows.collect import feed, note_of
 from spec_bench.jobs.store.experiment import Experiment, Tables
 from spec_bench.jobs.sweep import seen
 from spec_bench.jobs.sweep.confirm import confirming
@@ -50,15 +50,14 @@ from spec_bench.jobs.sweep.launch import (
     place_in_sweep,
     register_resolvers,
 )
-from spec_bench.jobs.sweep.plan import PlannedCell, plan
-from spec_bench.jobs.sweep.plan_table import print_plan
+from spec_bench.jobs.sweep.plan import PlannedCell, plan, print_plan
 from spec_bench.metrics import check_references, check_score
 from spec_bench.records.types import CellResult
 from spec_bench.settings.configs import conf_dir
 from spec_bench.sinks.console import print_table
 from spec_bench.sinks.settings import build_sinks
 from spec_bench.sinks.sink import Sink
-from spec_bench.system import disk, files, signals
+from spec_bench.system import files, signals
 
 log = logging.getLogger(__name__)
 FULL_ERROR = "HYDRA_FULL_ERROR"
@@ -145,7 +144,7 @@ def _job(config: DictConfig) -> int:
             results = run(asked)
             seen.came_to(results)
     except OSError as error:
-        refused = disk.refused(error)
+        refused = files.refused(error)
         if _wants_trace or refused is None:
             raise
         message = f"{refused}; what was decoded is kept, the same command resumes"
@@ -273,7 +272,7 @@ def _finish_tables() -> None:
         _tables.finish()
         seen.end_sweep()
     except OSError as error:
-        refused = disk.refused(error)
+        refused = files.refused(error)
         if _wants_trace or refused is None:
             raise
         print(f"spec_bench: {refused}; the same command resumes", file=sys.stderr)

@@ -35,11 +35,9 @@ class Total:
 
     A derivative by one column then needs only one term, which keeps a mean over hundreds of
     comparisons cheap.
-
-    Attributes:
-        terms: how many columns each takes, in their order, and the term.
     """
 
+    # how many columns each takes, in their order, and the term
     terms: tuple[tuple[int, Statistic], ...]
 
     def __call__(self, sums: Array) -> Array:

@@ -25,7 +25,8 @@ def score_interval(
 
     Korn and Graubard (Survey Methodology 24, 1998): the standard error, here the jackknife's, says
     how many independent right-or-wrong answers would know the score as well, and their number is
-    lowered by what Student's t is wider than the normal law. Where no prompt differs it is theirs.
+    lowered by what Student's t is wider than the normal distribution. Where no prompt differs it is
+    theirs.
 
     Args:
         statistic: maps sums over prompts (columns, batch) to values (batch,).
@@ -128,8 +129,8 @@ def added_by_prompt(statistic: Statistic, columns: ArrayLike) -> Array:
 def sign_flip_p(differences: ArrayLike, draws: int = 9_999) -> float:
     """The p-value of differences whose signs are a matter of chance, two-sided.
 
-    The randomisation test of paired answers: if both sides draw from one law, either could have
-    given either answer. Where all that differ do so by the same amount it is the exact test of
+    The randomisation test of paired answers: if both sides draw from one distribution, either could
+    have given either answer. Where all that differ do so by the same amount it is the exact test of
     McNemar on the discordant prompts, else signs are drawn ``draws`` times.
 
     Args:

@@ -10,13 +10,17 @@ and of their intervals (``metric``). A ratio whose denominator is zero has no va
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
+from spec_bench.metrics.interval import Interval
+from spec_bench.metrics.intervals import ratio_interval
 from spec_bench.metrics.metric import CellRecords, Sums, metric
-from spec_bench.records.types import Generation
+from spec_bench.records.types import Generation, StepRecord
 
 
 @metric("target_calls")
@@ -153,3 +157,113 @@ def beams_per_layer(generations: Sequence[Generation]) -> Sums | None:
     if not any(widths):
         return None
     return Sums(tuple(float(sum(w)) for w in widths), tuple(float(len(w)) for w in widths))
+
+
+# The acceptance lengths and rates that other tools print, from the same records as ours.
+#
+# All are functions of what each target call verified and emitted. They differ in what they divide
+# by: ours and Spec-Bench's by all calls, vLLM's by the calls that had a draft, SPEED-Bench's by a
+# question's calls, then by questions.
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """One cell in the words of several tools; None where its calls say nothing of it."""
+
+    # tokens emitted over target calls, the target's own token counted: our block efficiency before
+    # an answer's end is cut, Spec-Bench's mean accepted tokens
+    ratio_of_sums: float | None
+    # 1 + accepted / calls with a draft: vLLM's mean acceptance length, SGLang's accept length where
+    # every call has a draft
+    vllm: float | None
+    draft_rate: float | None  # accepted over drafted tokens: vLLM's draft acceptance rate
+    # share of calls with a draft that accepted more than 0, 1, ... tokens: vLLM's per-position
+    # rates, in which a draft that is shorter counts as a failure.
+    at_position: tuple[float, ...]
+    # emitted per call, averaged over the calls of all of a question's turns, then over questions:
+    # SPEED-Bench's Average_AL (specdec_bench, `metrics/specbench.py`)
+    mean_of_means: float | None
+    # share of all calls that emitted at least 1, 2, ... tokens: SPEED-Bench's
+    # Joint_Acceptance_Rate.
+    joint: tuple[float, ...]
+    conditional: tuple[float, ...]  # each of these over the one before
+
+
+def lengths_of(generations: Iterable[Generation], turns: bool = False) -> Lengths:
+    """All of a cell's answers; with ``turns`` some prompt ids are a question's and ``/turn``."""
+    answers = [each for each in generations if each.steps]
+    steps = [step for each in answers for step in each.steps]
+    drafted = [step for step in steps if step.nodes]
+    deepest = max((step.depth for step in drafted), default=0)
+    accepted, proposed = sum(s.accepted for s in drafted), sum(s.nodes for s in drafted)
+
+    def more_than(count: int) -> Callable[[StepRecord], bool]:
+        return lambda step: step.accepted > count
+
+    joint = tuple(_share(steps, more_than(count)) for count in range(-1, deepest))
+    return Lengths(
+        _mean([step.accepted + 1 for step in steps]),
+        1 + accepted / len(drafted) if drafted else None,
+        accepted / proposed if proposed else None,
+        tuple(_share(drafted, more_than(place)) for place in range(deepest)),
+        _mean_of_means(answers, turns),
+        joint if steps else (),
+        tuple(after / before for before, after in pairwise(joint) if before),
+    )
+
+
+def _mean_of_means(answers: Sequence[Generation], turns: bool) -> float | None:
+    by_question: dict[str, list[int]] = defaultdict(list)
+    for each in answers:
+        question = each.prompt_id.rpartition("/")[0] if turns else ""
+        by_question[question or each.prompt_id] += [step.accepted + 1 for step in each.steps]
+    return _mean([sum(emitted) / len(emitted) for emitted in by_question.values()])
+
+
+def _mean(numbers: Sequence[float]) -> float | None:
+    return sum(numbers) / len(numbers) if numbers else None
+
+
+def _share(steps: Sequence[StepRecord], holds: Callable[[StepRecord], bool]) -> float:
+    return sum(map(holds, steps)) / len(steps) if steps else 0.0
+
+
+# Block efficiency by where in the text a target call stands, in columns by powers of two.
+#
+# A call's position is the number of tokens before it, prompt and answer so far. Texts at different
+# positions are different texts: a difference between columns is not the drafter's alone.
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Positions from ``first`` up to twice as many."""
+
+    first: int  # a power of two, or 0 for the first position
+    calls: int  # target calls there
+    prompts: int  # whose calls they are
+    emitted: Interval | None  # tokens delivered per call, over all of these; 95% over prompts
+
+    @property
+    def last(self) -> int:
+        """The last position that is in it."""
+        return max(2 * self.first - 1, 0)
+
+
+def by_position(generations: Iterable[Generation]) -> list[Stretch]:
+    """Stretches in which some call stands, in order; none where prompts' lengths are not known."""
+    found: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0]))
+    for each in generations:
+        if each.prompt_tokens is None:
+            continue
+        place = each.prompt_tokens
+        for step in each.steps:
+            sums = found[1 << (place.bit_length() - 1) if place else 0][each.prompt_id]
+            sums[0] += step.delivered
+            sums[1] += 1
+            place += step.delivered
+    stretches = []
+    for first in sorted(found):
+        delivered, calls = zip(*found[first].values(), strict=True)
+        interval = ratio_interval(delivered, calls)
+        stretches.append(Stretch(first, sum(calls), len(calls), interval))
+    return stretches

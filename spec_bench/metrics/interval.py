@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from spec_bench.vocabulary.columns import COLUMNS
 from spec_bench.vocabulary.numbers import with_ends
 
 LEVEL = 0.95
@@ -17,24 +18,17 @@ TOO_FEW = f"fewer than {FEWEST} prompts"
 
 @dataclass(frozen=True)
 class Interval:
-    """A value with its 95% interval.
+    """A value with its 95% interval."""
 
-    Attributes:
-        value: the statistic on the prompts as they are.
-        low: lower end, None if there is no interval (too few prompts).
-        high: upper end, None if there is no interval.
-        by_prompt: what it is the mean of, one number per prompt; empty if it is no such mean.
-        parts: each prompt's numbers whose sums determine it, such as BLEU's counts; empty if it is
-            a mean, or unknown.
-        freedom: degrees of freedom behind the ends, on the scale they were laid out on; None if not
-            needed.
-    """
-
-    value: float
-    low: float | None = None
-    high: float | None = None
+    value: float  # the statistic on the prompts as they are
+    low: float | None = None  # lower end, None if there is no interval (too few prompts)
+    high: float | None = None  # upper end, None if there is no interval
+    # what it is the mean of, one number per prompt; empty if it is no such mean
     by_prompt: tuple[float, ...] = field(default=(), compare=False, repr=False)
+    # each prompt's numbers whose sums determine it, such as BLEU's counts; empty if it is a mean,
+    # or unknown
     parts: tuple[tuple[float, ...], ...] = field(default=(), compare=False, repr=False)
+    # degrees of freedom behind the ends, on the scale they were laid out on; None if not needed
     freedom: float | None = field(default=None, compare=False, repr=False)
 
     def __format__(self, form: str) -> str:
@@ -64,3 +58,18 @@ class Interval:
             return Interval(value, increasing(self.low), increasing(self.high))
         except OverflowError:
             return Interval(value)
+
+
+# What an interval may say of a column: nothing that the number cannot be, and not everything.
+
+
+def limited(name: str, interval: Interval, most: float | None = None) -> Interval:
+    """The interval within the column's range; without ends that are too far apart to say much."""
+    column = next((each for each in COLUMNS if each.name == name), None)
+    least, largest = column.limits if column else (None, None)
+    inside = interval.within(least, most if largest is None else largest)
+    if column is None or largest is not None or inside.low is None or inside.high is None:
+        return inside
+    if inside.low * WIDEST < inside.high:
+        return replace(inside, low=None, high=None)
+    return inside

@@ -59,10 +59,11 @@ def mean_interval(
 
 
 def median_interval(values: Sequence[float]) -> Interval:
-    """The median with the order statistics that enclose it, whatever the law of the values.
+    """The median with the order statistics that enclose it, whatever the distribution of the
+    values.
 
-    The narrowest pair of equal ranks from both ends that covers the law's median in at least 95% of
-    samples (Hollander and Wolfe, Nonparametric Statistical Methods, section 3.6).
+    The narrowest pair of equal ranks from both ends that covers the distribution's median in at
+    least 95% of samples (Hollander and Wolfe, Nonparametric Statistical Methods, section 3.6).
 
     Args:
         values: one per prompt, independent of each other.

@@ -28,22 +28,16 @@ from spec_bench.vocabulary.columns import Column
 
 @dataclass(frozen=True)
 class Sums:
-    """A ratio of sums, kept apart by prompt so that prompts can be resampled.
+    """A ratio of sums, kept apart by prompt so that prompts can be resampled."""
 
-    Attributes:
-        numerators: one number per prompt.
-        denominators: one number per prompt, in the same order.
-        mapped: the increasing function of the ratio that is the number; None: the ratio itself.
-        repeats: how often the prompts were measured; with several, all prompts of the first repeat
-            come before those of the second.
-        most: the largest ratio that there can be, where the records know it.
-    """
-
-    numerators: tuple[float, ...]
-    denominators: tuple[float, ...]
+    numerators: tuple[float, ...]  # one number per prompt
+    denominators: tuple[float, ...]  # one number per prompt, in the same order
+    # the increasing function of the ratio that is the number; None: the ratio itself
     mapped: Callable[[float], float] | None = field(default=None, compare=False)
+    # how often the prompts were measured; with several, all prompts of the first repeat come before
+    # those of the second
     repeats: int = 1
-    most: float | None = None
+    most: float | None = None  # the largest ratio that there can be, where the records know it
 
     @property
     def value(self) -> float | None:
@@ -62,28 +56,21 @@ class Sums:
 
 @dataclass(frozen=True)
 class CellRecords:
-    """All that a number of a cell may be computed from.
+    """All that a number of a cell may be computed from."""
 
-    Attributes:
-        generations: the cell's, one per prompt, warm-up excluded.
-        baseline: autoregressive generations of the same job and prompts, if there are any.
-        again: the generations of every later repeat, one per prompt in the same order; they deliver
-            what the first ones did, only their times are new.
-        baseline_again: likewise the baseline's.
-        texts: prompt id -> decoded and post-processed text.
-        references: prompt id -> reference texts.
-        draft_calls: L, sequential draft calls per iteration, or their mean; 0 for plain decoding.
-        parameter_ratio: r = parameters(draft) / parameters(target); 0 if no model drafts.
-    """
-
-    generations: Sequence[Generation]
+    generations: Sequence[Generation]  # the cell's, one per prompt, warm-up excluded
+    # autoregressive generations of the same job and prompts, if there are any
     baseline: Sequence[Generation] | None = None
-    texts: Mapping[str, str] | None = None
-    references: Mapping[str, Sequence[str]] | None = None
+    texts: Mapping[str, str] | None = None  # prompt id -> decoded and post-processed text
+    references: Mapping[str, Sequence[str]] | None = None  # prompt id -> reference texts
+    # L, sequential draft calls per iteration, or their mean; 0 for plain decoding
     draft_calls: float | None = None
+    # r = parameters(draft) / parameters(target); 0 if no model drafts
     parameter_ratio: float | None = None
+    # the generations of every later repeat, one per prompt in the same order; they deliver what the
+    # first ones did, only their times are new
     again: Sequence[Sequence[Generation]] = ()
-    baseline_again: Sequence[Sequence[Generation]] = ()
+    baseline_again: Sequence[Sequence[Generation]] = ()  # likewise the baseline's
 
     @property
     def ids(self) -> list[str]:
@@ -128,17 +115,11 @@ def pooled(numbers: Sequence[Number]) -> Number:
 
 @dataclass(frozen=True)
 class Metric:
-    """A registered metric.
+    """A registered metric."""
 
-    Attributes:
-        column: what it fills.
-        function: of the generations, or of all ``CellRecords``.
-        of_cell: which of the two.
-    """
-
-    column: Column
-    function: Callable[[Any], Number]
-    of_cell: bool = False
+    column: Column  # what it fills
+    function: Callable[[Any], Number]  # of the generations, or of all `CellRecords`
+    of_cell: bool = False  # which of the two
 
     def of(self, cell: CellRecords) -> Number:
         """The cell's number; seconds and joules over all repeats, all else of the first."""

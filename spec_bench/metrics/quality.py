@@ -1,20 +1,19 @@
-"""How good the texts are: BLEU, ROUGE-2, exact match, token F1, each with an interval.
+"""What a score of texts is: predictions against references in, columns with intervals out.
 
-What a score is, is in ``score``; short answers are in ``squad``, SQL in ``execution``, modules of
-``evaluate`` in ``module_metric``.
-
-Knows texts only; nothing about models, tasks or token ids. All scores are fractions in 0..1, as
-the papers print them (sacrebleu's own scale is 0..100).
-
-BLEU stays a corpus score in every resample of the prompts.
+A score turns each prompt into a few numbers whose sums over prompts determine the score, so that
+the interval comes from resampling prompts. Knows texts only.
 """
 
 from __future__ import annotations
 
+import re
+import string
+from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import version
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,11 +22,163 @@ from spec_bench.metrics.bootstrap import Statistic
 from spec_bench.metrics.bounded import score_interval
 from spec_bench.metrics.execution import ExecutionAccuracy, PassAt1, check_code, check_sql
 from spec_bench.metrics.interval import Interval
+from spec_bench.metrics.intervals import mean_interval
 from spec_bench.metrics.metric import column_of
 from spec_bench.metrics.module_metric import load_module
-from spec_bench.metrics.score import MeanScore, OneColumn, References, Score, check_given
-from spec_bench.metrics.squad import ExactMatch, TokenF1
 from spec_bench.settings.registry import Registry
+
+References = Sequence[Sequence[str]]
+
+
+class Score(Protocol):
+    """What ``SCORES`` holds. Modules of ``evaluate`` are in ``module_metric.py``."""
+
+    def score(self, predictions: Sequence[str], references: References) -> Interval:
+        """Scores predictions against the references of the same prompt (several allowed)."""
+
+    def columns(self, predictions: Sequence[str], references: References) -> dict[str, Interval]:
+        """The score and its companions, under the names of their columns."""
+
+    def signature(self, references: References) -> str:
+        """Implementation, version and settings, for the record."""
+
+
+class OneColumn(ABC):
+    """A score that is one number."""
+
+    name: str
+
+    @abstractmethod
+    def score(self, predictions: Sequence[str], references: References) -> Interval:
+        """Scores predictions against the references of the same prompt."""
+
+    def columns(self, predictions: Sequence[str], references: References) -> dict[str, Interval]:
+        """The score under its name."""
+        return {self.name: self.score(predictions, references)}
+
+
+class MeanScore(OneColumn):
+    """A score that is the mean over prompts of the best match among the references."""
+
+    empty_references = False
+
+    @abstractmethod
+    def match(self, prediction: str, gold: str) -> float:
+        """How well a prediction matches one reference, 0..1."""
+
+    def score(self, predictions: Sequence[str], references: References) -> Interval:
+        """Mean over prompts, 0..1.
+
+        Raises:
+            ValueError: unequal lengths, or a prompt without a reference where one is needed.
+        """
+        check_given(predictions, references, self.name, self.empty_references)
+        best = [
+            max(self.match(prediction, gold) for gold in (golds or [""]))
+            for prediction, golds in zip(predictions, references, strict=True)
+        ]
+        return mean_interval(best)
+
+
+def check_given(
+    predictions: Sequence[str], references: References, name: str, may_be_empty: bool
+) -> None:
+    """Makes sure that there are references for every prediction.
+
+    Raises:
+        ValueError: unequal lengths, references that are one text, or a prompt without any where
+            one is needed.
+    """
+    if len(predictions) != len(references):
+        raise ValueError(
+            f"{name}: {len(predictions)} predictions but references for {len(references)} prompts"
+        )
+    for index, golds in enumerate(references):
+        if isinstance(golds, str):
+            raise ValueError(f"{name}: references of prompt {index} must be a list, got a string")
+        if not golds and not may_be_empty:
+            raise ValueError(f"{name}: prompt {index} has no reference")
+
+
+# Short answers by the rules of SQuAD 2.0: exact match and F1 of words, unanswerable included.
+
+
+UNANSWERABLE = "unanswerable"
+
+
+class _AnswerMetric(MeanScore):
+    """A score by the rules of SQuAD 2.0's own ``evaluate-v2.0.py``.
+
+    Gold answers that normalisation empties do not count; a question left without one is
+    unanswerable, and the right answer is none: an empty text, or the word that our prompts teach.
+    """
+
+    empty_references = True
+
+    def score(self, predictions: Sequence[str], references: References) -> Interval:
+        """Mean over prompts of the best match, 0..1.
+
+        Raises:
+            ValueError: unequal lengths.
+        """
+        check_given(predictions, references, self.name, may_be_empty=True)
+        golds = [[gold for gold in golds if normalise(gold)] for golds in references]
+        return super().score(predictions, golds)
+
+
+class ExactMatch(_AnswerMetric):
+    """Equality after SQuAD normalisation."""
+
+    name = "exact_match"
+
+    def match(self, prediction: str, gold: str) -> float:
+        """1 or 0."""
+        return float(_answer(prediction, gold) == normalise(gold))
+
+    def signature(self, references: References) -> str:
+        """The rules in short."""
+        return f"exact_match squad_v2 normalisation|unanswerable:'' or '{UNANSWERABLE}'"
+
+
+class TokenF1(_AnswerMetric):
+    """F1 of the words after SQuAD normalisation."""
+
+    name = "f1"
+
+    def match(self, prediction: str, gold: str) -> float:
+        """F1 of the bags of words; 1 or 0 where either side has no words."""
+        ours, theirs = _answer(prediction, gold).split(), normalise(gold).split()
+        if not ours or not theirs:
+            return float(ours == theirs)
+        common = sum((Counter(ours) & Counter(theirs)).values())
+        return 2.0 * common / (len(ours) + len(theirs))
+
+    def signature(self, references: References) -> str:
+        """The rules in short."""
+        return f"f1 squad_v2 normalisation|unanswerable:'' or '{UNANSWERABLE}'"
+
+
+def normalise(text: str) -> str:
+    """Lower case, no punctuation, articles or extra blanks (SQuAD, arXiv:1606.05250, 6.1)."""
+    plain = "".join(letter for letter in text.lower() if letter not in string.punctuation)
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", plain).split())
+
+
+def _answer(prediction: str, gold: str) -> str:
+    """The normalised prediction; if there is no answer, the word that says so is made empty."""
+    plain = normalise(prediction)
+    return "" if plain == UNANSWERABLE and not gold else plain
+
+
+# How good the texts are: BLEU, ROUGE-2, exact match, token F1, each with an interval.
+#
+# What a score is, is in `score`; short answers are in `squad`, SQL in `execution`, modules of
+# `evaluate` in `module_metric`.
+#
+# Knows texts only; nothing about models, tasks or token ids. All scores are fractions in 0..1, as
+# the papers print them (sacrebleu's own scale is 0..100).
+#
+# BLEU stays a corpus score in every resample of the prompts.
 
 
 def _declare(name: str, kind: type[Score], **facts: Any) -> type[Score]:

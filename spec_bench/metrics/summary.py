@@ -11,10 +11,7 @@ from typing import TypeVar
 
 from spec_bench.metrics import calls as calls  # registers the metrics
 from spec_bench.metrics import efficiency as efficiency  # likewise
-from spec_bench.metrics import robust as robust  # likewise
-from spec_bench.metrics import served as served  # likewise
-from spec_bench.metrics.interval import Interval
-from spec_bench.metrics.limits import limited
+from spec_bench.metrics.interval import Interval, limited
 from spec_bench.metrics.metric import CellRecords, Intervals, Number, Sums, metric
 from spec_bench.metrics.quality import SCORES, quality_columns
 from spec_bench.vocabulary import columns
@@ -25,16 +22,13 @@ Row = dict[str, float | str | None]
 
 @dataclass(frozen=True)
 class Summary:
-    """The numbers of one cell.
+    """The numbers of one cell."""
 
-    Attributes:
-        row: a value for each registered metric, those of the scores, and the ends of their
-            intervals; None is an empty cell.
-        scores: by prompt id, every prompt's own value of each score that is a mean over prompts,
-            or its numbers of a score that is made of sums over prompts.
-    """
-
+    # a value for each registered metric, those of the scores, and the ends of their intervals; None
+    # is an empty cell
     row: Row
+    # by prompt id, every prompt's own value of each score that is a mean over prompts, or its
+    # numbers of a score that is made of sums over prompts
     scores: dict[str, dict[str, float | tuple[float, ...]]]
 
 

@@ -64,7 +64,7 @@ def _fit_one(words: Sequence[str], width: int, sizes: Sequence[int]) -> None:
 
 
 def _expected(fit: Fit, nodes: int) -> float:
-    from spec_bench.tree.best_list import best_list, expected_accepted, pooled
+    from spec_bench.tree.node_list import best_list, expected_accepted, pooled
 
     return 1 + expected_accepted(best_list(fit.accepted, nodes), pooled(fit.accepted))
 

@@ -1,7 +1,8 @@
-"""A cell's folder read: its lines, what its answers scored, where it was measured.
+"""A cell's generations as lines of text, written so that what happened to one is noticed.
 
-Another process may be adding to it. Knows which file holds what; ``parquet`` knows what is made of
-it.
+A line is a generation's JSON with a check, the CRC-32 of its cell's id and of the line without it:
+a line that was cut, altered or comes from another cell differs from a whole one. A line without a
+check, as older versions wrote it, is held to what a generation can be.
 """
 
 from __future__ import annotations
@@ -9,18 +10,158 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
 from math import isfinite
 from pathlib import Path
 from typing import Any, TypeVar
+from zlib import crc32
 
 from spec_bench.records import seals
-from spec_bench.records.jsonl import read as read_generations
-from spec_bench.records.line import Scored, Scores
-from spec_bench.records.parquet import Packed, pack
-from spec_bench.records.types import Generation
+from spec_bench.records.parquet import Packed, Scored, Scores, pack
+from spec_bench.records.types import Delivery, Generation, StepRecord
 from spec_bench.settings.fields import one_line
 from spec_bench.system import files
+
+_CHECKED = re.compile(rb'(.*),"check":"([0-9a-f]{8})"}', re.DOTALL)
+_FLOATS = {each.name: each.type == "float" for each in fields(Generation) if "float" in each.type}
+_SECONDS = [name for name in _FLOATS if name.endswith("_s")]
+
+
+@dataclass(frozen=True)
+class Lines:
+    """What a file of generations holds."""
+
+    # its whole lines in their order, of a repeat and prompt the last
+    generations: tuple[Generation, ...] = ()
+    # what is wrong with the others, one text each: the line's number and why
+    faults: tuple[str, ...] = ()
+    torn: int = 0  # bytes at the end that are no line yet, as a kill leaves them: no fault
+
+
+def written(generation: Generation, run_id: str) -> str:
+    """A generation as a line of its cell's file, its end included."""
+    text = json.dumps(generation.to_json(), separators=(",", ":"))[:-1]
+    return f'{text},"check":"{_check(text.encode(), run_id)}"}}\n'
+
+
+def read(path: Path, vocabulary: int | None = None) -> Lines:
+    """A cell's lines, which another process may be adding to; writes nothing.
+
+    Args:
+        path: its ``generations.jsonl``, in the folder that its run id names; no file: no lines.
+        vocabulary: size of the target's; where it is known token ids must lie below.
+    """
+    try:
+        data = seals.bytes_of(path)
+    except FileNotFoundError:
+        return Lines()
+    except (OSError, ValueError) as error:
+        return Lines(faults=(getattr(error, "strerror", None) or str(error),))
+    whole = data.rfind(b"\n") + 1
+    generations: dict[tuple[int, str], Generation] = {}
+    faults = []
+    for number, line in enumerate(data[:whole].split(b"\n")[:-1], start=1):
+        try:
+            each = _read(line, path.parent.name, vocabulary)
+        except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
+            faults.append(f"line {number}: {one_line(error, 120)}")
+        else:
+            generations[each.repeat, each.prompt_id] = each
+    return Lines(tuple(generations.values()), tuple(faults), len(data) - whole)
+
+
+def replace(path: Path, generations: Iterable[Generation]) -> None:
+    """Writes a cell's file anew."""
+    files.write_text(path, "".join(written(each, path.parent.name) for each in generations))
+
+
+def _check(text: bytes, run_id: str) -> str:
+    return f"{crc32(text, crc32(run_id.encode())):08x}"
+
+
+def _read(line: bytes, run_id: str, vocabulary: int | None) -> Generation:
+    """One line.
+
+    Raises:
+        ValueError: it is no generation of this cell.
+    """
+    if checked := _CHECKED.fullmatch(line):
+        text, check = checked[1], checked[2].decode()
+        if check != _check(text, run_id):
+            raise ValueError("its check does not fit: it was altered, or is another run's")
+        line = text + b"}"
+    data = json.loads(line)
+    if not isinstance(data, dict):
+        raise ValueError("not a mapping")
+    generation = Generation.from_json(data)
+    _hold(generation, vocabulary)
+    return generation
+
+
+def _hold(each: Generation, vocabulary: int | None) -> None:
+    """Whether it is what a generation can be.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if not all(isinstance(t, str) for t in (each.prompt_id, each.energy_note, each.category)):
+        raise ValueError("prompt_id, energy_note and category are texts")
+    if not _whole(each.repeat) or each.finish not in ("stop", "length"):
+        raise ValueError(f"repeat {each.repeat!r}, finish {each.finish!r}")
+    if each.prompt_tokens is not None and not _whole(each.prompt_tokens):
+        raise ValueError(f"prompt_tokens is {each.prompt_tokens!r}")
+    below = 2**31 if vocabulary is None else vocabulary
+    if impossible := [token for token in each.tokens if not _whole(token) or token >= below]:
+        raise ValueError(f"token id {impossible[0]!r}")
+    for name, needed in _FLOATS.items():
+        value = getattr(each, name)
+        if value is None and not needed:
+            continue
+        if not _finite(value) or (name in _SECONDS and value < 0):
+            raise ValueError(f"{name} is {value!r}")
+    if not each.steps and (each.decoded or each.delivery is None):
+        raise ValueError("no steps")
+    if each.delivery is not None and not _delivered(each, each.delivery):
+        raise ValueError("its chunks are not the answer's")
+    if wrong := [step for step in each.steps if not _possible(step)]:
+        raise ValueError(f"an impossible step, {wrong[0]}")
+    if sum(step.delivered for step in each.steps) != each.decoded:
+        raise ValueError(f"{len(each.tokens)} tokens, its steps delivered another number")
+
+
+def _delivered(each: Generation, came: Delivery) -> bool:
+    """Whether chunks make up an answer, at times that do not fall."""
+    if not came.tokens or len(came.tokens) != len(came.seconds):
+        return False
+    if not all(_whole(count) and count for count in (*came.tokens, came.attempts)):
+        return False
+    times = [0.0, *came.seconds]
+    rising = all(map(_finite, times)) and times == sorted(times)
+    return rising and sum(came.tokens) == len(each.tokens)
+
+
+def _possible(step: StepRecord) -> bool:
+    counts = (step.nodes, step.depth, step.accepted, step.delivered, *step.widths)
+    if not all(map(_whole, counts)):
+        return False
+    return step.accepted <= step.depth and step.delivered <= step.accepted + 1
+
+
+def _whole(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _finite(value: Any) -> bool:
+    return type(value) in (int, float) and isfinite(value)
+
+
+# A cell's folder read: its lines, what its answers scored, where it was measured.
+#
+# Another process may be adding to it. Knows which file holds what; `parquet` knows what is made of
+# it.
+
 
 log = logging.getLogger(__name__)
 _FAULTS = (ValueError, TypeError, AttributeError, OSError, RecursionError, OverflowError)
@@ -59,7 +200,7 @@ def read_lines(path: Path) -> list[Generation]:
         One a repeat and prompt, of several the last; what is no whole line is left out, and logged
         where it is not a kill's.
     """
-    lines = read_generations(path)
+    lines = read(path)
     if lines.faults:
         log.warning("%s: %s", path, lines.faults[0])
     return list(lines.generations)

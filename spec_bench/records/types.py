@@ -1,28 +1,71 @@
-"""The plain dataclasses that pass between layers.
+"""Why a column is empty or a cell failed: typed, and as the one text that a row has of them all.
 
-Knows nothing about torch, Hydra or transformers: every layer may import this module and it
-imports none of them. A metric is a pure function of these records.
-
-Vocabulary, used everywhere in the project:
-
-* **target call** -- one forward pass of the target that verifies a tree (autoregressive: a root).
-  The prompt's prefill is not one.
-* **accepted** -- draft tokens that a target call confirmed. Each target call emits
-  ``accepted + 1`` tokens: the accepted ones and one residual or bonus token.
-* **residual token** -- drawn after all children of a node were rejected.
-* **bonus token** -- drawn at a leaf where everything was accepted.
-* **exact_beam** -- exact, but for the law of beam decoding and not that of single samples.
-* **unaudited** -- decoded by another engine, whose law was not enumerated here.
-* **delivered** -- emitted tokens that lie before the end-of-sequence token's end and within the
-  length limit; the end-of-sequence token itself is delivered.
+Knows nothing about columns or cells.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
-from spec_bench.records.reasons import Reason, written_reasons
+_REASON = re.compile(r"([a-z]\w*): (.*)", re.DOTALL)
+_TRACE = " (trace: "
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a column of a cell is empty, what to mind about it, or why the cell has no numbers."""
+
+    column: str  # which; "" where the cell failed
+    text: str  # for people
+    trace: str = ""  # the file with a failure's traceback; "" where there is none
+
+    def __str__(self) -> str:
+        """One reason as a row has it; ``parse_reasons`` reads it."""
+        if not self.column:
+            return f"{self.text}{_TRACE}{self.trace})" if self.trace else self.text
+        return f"{self.column}: {self.text.replace('; ', ', ')}"
+
+
+def written_reasons(reasons: Iterable[Reason]) -> str:
+    """All reasons of a row in one text: ``column: why; column: why``, or a failure's message."""
+    return "; ".join(map(str, reasons))
+
+
+def parse_reasons(text: str) -> tuple[Reason, ...]:
+    """Inverts ``written_reasons``; what names no column is a failure's message."""
+    if not text:
+        return ()
+    parts = [_REASON.fullmatch(part) for part in text.split("; ")]
+    named = [Reason(part[1], part[2]) for part in parts if part]
+    if len(named) == len(parts):
+        return tuple(named)
+    message, _, trace = text.partition(_TRACE)
+    return (Reason("", message, trace.removesuffix(")")),)
+
+
+# The plain dataclasses that pass between layers.
+#
+# Knows nothing about torch, Hydra or transformers: every layer may import this module and it
+# imports none of them. A metric is a pure function of these records.
+#
+# Vocabulary, used everywhere in the project:
+#
+# * **target call** -- one forward pass of the target that verifies a tree (autoregressive: a root).
+#   The prompt's prefill is not one.
+# * **accepted** -- draft tokens that a target call confirmed. Each target call emits
+#   `accepted + 1` tokens: the accepted ones and one residual or bonus token.
+# * **residual token** -- drawn after all children of a node were rejected.
+# * **bonus token** -- drawn at a leaf where everything was accepted.
+# * **exact_beam** -- exact, but for the distribution of beam decoding and not that of single
+# samples.
+# * **unaudited** -- decoded by another engine, whose distribution was not enumerated here.
+# * **delivered** -- emitted tokens that lie before the end-of-sequence token's end and within the
+#   length limit; the end-of-sequence token itself is delivered.
+
 
 Lossless = Literal["exact", "exact_beam", "approximate", "simulated", "unaudited"]
 Finish = Literal["stop", "length"]
@@ -38,38 +81,24 @@ are of engine 0. Where the trees of one policy alone change, its ``revision`` is
 
 @dataclass(frozen=True)
 class Request:
-    """One prompt to decode.
+    """One prompt to decode."""
 
-    Attributes:
-        prompt_id: unique within a task; with the seed it determines the random generator.
-        prompt_ids: token ids of the prompt, at least one.
-        max_new_tokens: limit on delivered tokens.
-        stop_ids: token ids that end the generation (delivered, then nothing more).
-    """
-
-    prompt_id: str
-    prompt_ids: tuple[int, ...]
-    max_new_tokens: int
+    prompt_id: str  # unique within a task; with the seed it determines the random generator
+    prompt_ids: tuple[int, ...]  # token ids of the prompt, at least one
+    max_new_tokens: int  # limit on delivered tokens
+    # token ids that end the generation (delivered, then nothing more)
     stop_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class StepRecord:
-    """What one target call did for one row.
+    """What one target call did for one row."""
 
-    Attributes:
-        nodes: tree nodes that were verified, the root not counted (autoregressive: 0).
-        depth: levels of the tree = sequential draft calls.
-        accepted: draft tokens accepted on the walk, 0..depth.
-        delivered: tokens of this call that were delivered, at most ``accepted + 1``.
-        widths: beams after each of the call's ``accepted + 1`` layers; empty where one sequence is
-            decoded.
-    """
-
-    nodes: int
-    depth: int
-    accepted: int
-    delivered: int
+    nodes: int  # tree nodes that were verified, the root not counted (autoregressive: 0)
+    depth: int  # levels of the tree = sequential draft calls
+    accepted: int  # draft tokens accepted on the walk, 0..depth
+    delivered: int  # tokens of this call that were delivered, at most `accepted + 1`
+    # beams after each of the call's `accepted + 1` layers; empty where one sequence is decoded
     widths: tuple[int, ...] = ()
 
 
@@ -78,22 +107,15 @@ Counted = Literal["requests", "counters", "stream"]
 
 @dataclass(frozen=True)
 class Delivery:
-    """How an answer came over a connection, of a decoding that runs in a server.
+    """How an answer came over a connection, of a decoding that runs in a server."""
 
-    Attributes:
-        seconds: after the request was sent, at which each chunk came, one a chunk.
-        tokens: of each chunk. The first chunk is the prompt's pass.
-        counted: where the target calls are known from: the server's counts of the request, its
-            counters before and after, or the chunks alone.
-        proposed: whether it is known how many tokens each call verified.
-        attempts: requests that the answer took.
-    """
-
-    seconds: tuple[float, ...]
-    tokens: tuple[int, ...]
+    seconds: tuple[float, ...]  # after the request was sent, at which each chunk came, one a chunk
+    tokens: tuple[int, ...]  # of each chunk. The first chunk is the prompt's pass.
+    # where the target calls are known from: the server's counts of the request, its counters before
+    # and after, or the chunks alone
     counted: Counted = "stream"
-    proposed: bool = False
-    attempts: int = 1
+    proposed: bool = False  # whether it is known how many tokens each call verified
+    attempts: int = 1  # requests that the answer took
 
 
 @dataclass(frozen=True)
@@ -103,51 +125,39 @@ class Generation:
     Seconds are wall seconds with the device synchronised at both ends. Where several rows were
     decoded in one batch, each row carries its equal share of the batch's seconds, so that a sum
     over generations is the time that really passed.
-
-    Attributes:
-        prompt_id: the request's.
-        tokens: delivered token ids, the end-of-sequence token included.
-        finish: ``stop`` or ``length``.
-        steps: one record a target call.
-        prefill_s: seconds for the prompt's prefill, target and draft together.
-        decode_s: seconds from the end of the prefill to the last token.
-        draft_s: of ``decode_s``, seconds inside draft forward passes.
-        target_s: of ``decode_s``, seconds inside target forward passes.
-        energy_j: joules over the decode window, or None where nothing meters them.
-        energy_note: why there is no energy, or what to mind about it; "" where there is nothing.
-        log_likelihood: natural log of the probability of ``tokens`` under the target at temperature
-            1, nothing truncated; None in records from before it was kept.
-        latency_s: seconds from the start of the prompt's prefill to its last token, whatever else
-            was decoded meanwhile; None in records from before it was kept.
-        repeat: which time the prompt was decoded, from 0; tokens are the same every time.
-        load_average: the machine's 1-minute load (``os.getloadavg``) when the batch had ended; None
-            where the system tells none.
-        clock_mhz: the device's clock in MHz at the same moment; None where nothing tells it.
-        sitting: which process of a job decoded it; what one sitting decoded was decoded in turn.
-        category: what kind of prompt it is, as the task's rows say; "" where they do not.
-        prompt_tokens: tokens of the prompt; None in records from before it was kept.
-        delivery: how a server's answer came; None where it was decoded here. The tokens of its
-            first chunk are the prompt's pass: they are in no step and not in ``decode_s``.
     """
 
-    prompt_id: str
-    tokens: tuple[int, ...]
-    finish: Finish
-    steps: tuple[StepRecord, ...]
-    prefill_s: float
-    decode_s: float
-    draft_s: float
-    target_s: float
+    prompt_id: str  # the request's
+    tokens: tuple[int, ...]  # delivered token ids, the end-of-sequence token included
+    finish: Finish  # `stop` or `length`
+    steps: tuple[StepRecord, ...]  # one record a target call
+    prefill_s: float  # seconds for the prompt's prefill, target and draft together
+    decode_s: float  # seconds from the end of the prefill to the last token
+    draft_s: float  # of `decode_s`, seconds inside draft forward passes
+    target_s: float  # of `decode_s`, seconds inside target forward passes
+    # joules over the decode window, or None where nothing meters them
     energy_j: float | None = None
+    # natural log of the probability of `tokens` under the target at temperature 1, nothing
+    # truncated; None in records from before it was kept
     log_likelihood: float | None = None
+    # why there is no energy, or what to mind about it; "" where there is nothing
     energy_note: str = ""
+    # seconds from the start of the prompt's prefill to its last token, whatever else was decoded
+    # meanwhile; None in records from before it was kept
     latency_s: float | None = None
-    repeat: int = 0
+    repeat: int = 0  # which time the prompt was decoded, from 0; tokens are the same every time
+    # the machine's 1-minute load (`os.getloadavg`) when the batch had ended; None where the system
+    # tells none
     load_average: float | None = None
+    # the device's clock in MHz at the same moment; None where nothing tells it
     clock_mhz: float | None = None
+    # which process of a job decoded it; what one sitting decoded was decoded in turn
     sitting: str = ""
-    category: str = ""
+    category: str = ""  # what kind of prompt it is, as the task's rows say; "" where they do not
+    # tokens of the prompt; None in records from before it was kept
     prompt_tokens: int | None = None
+    # How a server's answer came; None where it was decoded here. The tokens of its first chunk are
+    # the prompt's pass: they are in no step and not in `decode_s`.
     delivery: Delivery | None = None
 
     @property
@@ -226,24 +236,18 @@ class CellResult:
     """One row of the results table.
 
     A failed cell has a status, a reason and no numbers.
-
-    Attributes:
-        run_id: hash of the resolved settings that change the numbers.
-        facts: what the cell is.
-        status: ``complete``, ``partial`` or ``failed``.
-        lossless: how the output's law relates to the target's; None for a failed cell.
-        reasons: why the cell failed or columns are empty.
-        metrics: column name -> value; None is an empty cell.
-        baseline: whether the autoregressive cell was timed in turn with this one, prompt by
-            prompt; None where it was not, so that there is no speed-up.
     """
 
-    run_id: str
-    facts: CellFacts
-    status: Literal["complete", "partial", "failed"]
+    run_id: str  # hash of the resolved settings that change the numbers
+    facts: CellFacts  # what the cell is
+    status: Literal["complete", "partial", "failed"]  # `complete`, `partial` or `failed`
+    # how the output's distribution relates to the target's; None for a failed cell
     lossless: Lossless | None = None
-    reasons: tuple[Reason, ...] = ()
+    reasons: tuple[Reason, ...] = ()  # why the cell failed or columns are empty
+    # column name -> value; None is an empty cell
     metrics: dict[str, float | str | None] = field(default_factory=dict)
+    # whether the autoregressive cell was timed in turn with this one, prompt by prompt; None where
+    # it was not, so that there is no speed-up
     baseline: Baseline | None = None
 
     @property
@@ -254,3 +258,34 @@ class CellResult:
     def at_stage(self, stage: Stage) -> CellResult:
         """The result as a row of that stage: a cell is the same whichever job asked for it."""
         return replace(self, facts=replace(self.facts, stage=stage))
+
+
+# The tests of a program: tasks read them, metrics run them.
+
+
+class CodeReference(str):
+    """Tests as a text that defines ``check``, and what they are run on."""
+
+    prompt: str  # the program's beginning, which the answer completes
+    entry_point: str  # the function that `check` is called with
+
+    def __new__(cls, tests: str, prompt: str, entry_point: str) -> CodeReference:
+        """The tests with their program."""
+        reference = super().__new__(cls, tests)
+        reference.prompt, reference.entry_point = prompt, entry_point
+        return reference
+
+
+# A reference answer in SQL: tasks read it, metrics ask its database.
+
+
+class SqlReference(str):
+    """A reference answer in SQL, a text like any other, that knows what it is asked of."""
+
+    database: Path  # the SQLite file
+
+    def __new__(cls, sql: str, database: Path) -> SqlReference:
+        """The text with its database."""
+        reference = super().__new__(cls, sql)
+        reference.database = database
+        return reference

@@ -180,7 +180,7 @@ class ServedDecoder:
     # sent where there is room. Latencies count from a request's arrival.
     rate: float | None = None
     counted: bool = True  # whether its counters are read, where one request is under way at a time
-    lossless: Lossless = "unaudited"  # what is known of its law
+    lossless: Lossless = "unaudited"  # what is known of its distribution
     _probed: bool = field(default=False, init=False)
     target: None = field(default=None, init=False)
     drafts: tuple[()] = field(default=(), init=False)
@@ -206,7 +206,8 @@ class ServedDecoder:
         """Asks for the one likeliest token of all in two ways.
 
         Raises:
-            RefusedError: it ignores what a request says of its sampling: its law may be any.
+            RefusedError: it ignores what a request says of its sampling: its distribution may be
+            any.
         """
         ask = partial(self.server.complete, request.prompt_ids, _PROBE, seed=0)
         greedy, top = ask(temperature=0.0), ask(temperature=1.0, top_k=1)

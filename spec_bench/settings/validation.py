@@ -49,13 +49,9 @@ _LONGEST = 120  # characters of a value that is shown
 
 @dataclass(frozen=True)
 class Says:
-    """In an annotation: what a field takes, in words, where its type does not say it well.
+    """In an annotation: what a field takes, in words, where its type does not say it well."""
 
-    Attributes:
-        allowed: follows "must be".
-    """
-
-    allowed: str
+    allowed: str  # follows "must be"
 
 
 def Pattern(regex: str) -> AfterValidator:  # noqa: N802 - reads as the other marks do

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from spec_bench.records.reasons import parse_reasons
-from spec_bench.records.types import CellFacts, CellResult
+from spec_bench.records.types import CellFacts, CellResult, parse_reasons
 from spec_bench.vocabulary import columns
 
 Row = dict[str, Any]

@@ -26,15 +26,12 @@ class WandbSettings:
 
 @settings
 class SinkSettings:
-    """``sink``; meanings stand in ``conf/sink/default.yaml``.
-
-    Attributes:
-        more: settings of other packages' sinks, by name, as they were written.
-    """
+    """``sink``; meanings stand in ``conf/sink/default.yaml``."""
 
     progress: Flag = True
     table: Flag = True
     wandb: WandbSettings = field(default_factory=WandbSettings)
+    # settings of other packages' sinks, by name, as they were written
     more: dict[str, Any] = field(default_factory=dict)
 
 

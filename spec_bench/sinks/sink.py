@@ -22,19 +22,13 @@ from spec_bench.settings.registry import Registry
 
 @dataclass(frozen=True)
 class LoggedCell:
-    """What there is to log of a cell.
+    """What there is to log of a cell."""
 
-    Attributes:
-        result: its row.
-        settings: the resolved settings that its run id is the hash of.
-        generations: its records in the order they were decoded; of a failed cell those it had.
-        folder: its own folder, which bears the note of what was logged.
-    """
-
-    result: CellResult
-    settings: Mapping[str, Any]
+    result: CellResult  # its row
+    settings: Mapping[str, Any]  # the resolved settings that its run id is the hash of
+    # its records in the order they were decoded; of a failed cell those it had
     generations: Sequence[Generation] = field(repr=False)
-    folder: Path
+    folder: Path  # its own folder, which bears the note of what was logged
 
 
 class Sink(Protocol):

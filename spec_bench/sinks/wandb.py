@@ -31,7 +31,7 @@ from spec_bench.settings.validation import check
 from spec_bench.sinks.rows import labels_of, row_of
 from spec_bench.sinks.settings import WandbSettings
 from spec_bench.sinks.sink import LoggedCell, sink
-from spec_bench.system import files, locks
+from spec_bench.system import files
 from spec_bench.vocabulary import columns
 
 log = logging.getLogger(__name__)
@@ -259,7 +259,7 @@ def _noted(sink: Wandb, folder: Path, run_id: str) -> Iterator[dict[str, Any]]:
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        locks.lock(descriptor, wait=True)
+        files.lock(descriptor, wait=True)
         path = folder / NOTES
         notes = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
         place = {"id": run_id, "entity": sink.entity or "", "project": sink.project}

@@ -1,17 +1,13 @@
-"""Where the files of an experiment lie, how they are written, and what a digest is.
-
-``<results>/<name>/results.csv`` is an experiment's table, ``records.parquet`` beside it what its
-cells measured prompt by prompt. ``<results>/runs/<run_id>/`` is what one cell left: its settings,
-provenance, records and result. Everything is written beside its place first and renamed there, so
-that a reader, or a rerun after a kill, sees all of a file or none. Knows the file system only.
-"""
+"""What a file system refuses, in one line that names the file; knows nothing of its content."""
 
 from __future__ import annotations
 
 import csv
 import errno
+import fcntl
 import hashlib
 import json
+import logging
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,11 +15,102 @@ from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Any
+from typing import Any, TextIO
 from uuid import uuid4
 
 import spec_bench
-from spec_bench.system.disk import naming
+
+NO_ROOM = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
+    *(errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO),
+    *(errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG),
+)
+_WRITTEN_NUMBER = re.compile(r"\(os error (\d+)\)")  # as safetensors says it
+
+
+@contextmanager
+def naming(path: Path, partial: Path | None = None) -> Iterator[None]:
+    """Within the block a refusal to write names the file, whoever met it.
+
+    Args:
+        path: the file as it will be called.
+        partial: as it is called meanwhile.
+
+    Raises:
+        OSError: with the number, the system's reason and ``path``.
+    """
+    try:
+        yield
+    except Exception as error:
+        number = _number(error, (None, str(path), str(partial)))
+        if number is None:
+            raise
+        raise OSError(number, os.strerror(number), str(path)) from error
+
+
+def refused(error: OSError) -> str | None:
+    """A refusal to write in one line; None where it is another error."""
+    if error.errno not in NO_ROOM:
+        return None
+    where = "" if error.filename is None else f" {str(error.filename)!r}"
+    return f"cannot write{where}: {os.strerror(error.errno)}"
+
+
+def _number(error: BaseException | None, names: tuple[str | None, ...]) -> int | None:
+    """The system's number of a refusal to write: of an error, or of what it was made of."""
+    while error is not None:
+        if isinstance(error, OSError):
+            filename = None if error.filename is None else str(error.filename)
+            return error.errno if error.errno in NO_ROOM and filename in names else None
+        if match := _WRITTEN_NUMBER.search(str(error)):
+            return int(match[1]) if int(match[1]) in NO_ROOM else None
+        error = error.__cause__ or error.__context__
+    return None
+
+
+# Locks on files, which the system releases however a process ends.
+
+
+log = logging.getLogger(__name__)
+# What a file system answers that has no locks: Lustre without its option, some network folders.
+_WITHOUT = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
+_warned: list[bool] = []
+
+
+def lock(file: TextIO | int, *, wait: bool) -> bool:
+    """Locks an open file until it is closed; whether it is locked now.
+
+    Where the file system has no locks a line says so, once, and the answer is yes: processes that
+    work in one folder at the same time are then the user's to keep apart.
+
+    Args:
+        file: or its descriptor.
+        wait: until another process gives it back.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in _WITHOUT:
+            raise
+        if not _warned:
+            log.warning(
+                "this file system has no locks (%s): let no two jobs write to one folder at the "
+                "same time",
+                error.strerror,
+            )
+            _warned.append(True)
+    return True
+
+
+# Where the files of an experiment lie, how they are written, and what a digest is.
+#
+# `<results>/<name>/results.csv` is an experiment's table, `records.parquet` beside it what its
+# cells measured prompt by prompt. `<results>/runs/<run_id>/` is what one cell left: its settings,
+# provenance, records and result. Everything is written beside its place first and renamed there, so
+# that a reader, or a rerun after a kill, sees all of a file or none. Knows the file system only.
+
 
 RUNS = "runs"
 RESULTS = "results.csv"

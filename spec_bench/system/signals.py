@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
-from spec_bench.system import disk
+from spec_bench.system import files
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _owner = 0  # the process that a signal ends in order
@@ -43,7 +43,7 @@ def run(load: Callable[[], Callable[[], int]], line: str, at_once: bool = False)
             try:
                 sys.exit(command())
             except OSError as error:
-                if (refused := disk.refused(error)) is None:
+                if (refused := files.refused(error)) is None:
                     raise
                 print(f"spec_bench: {refused}", file=sys.stderr)
                 sys.exit(1)

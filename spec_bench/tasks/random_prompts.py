@@ -49,11 +49,7 @@ class RandomPrompts:
         return [Example(str(index), (text,), ((),)) for index in range(offset, end)]
 
     def encode(
-        self,
-        example: Example,
-        tokenizer: Any,
-        turn: int = 0,
-        history: Sequence[str] | None = None,
+        self, example: Example, tokenizer: Any, turn: int = 0, history: Sequence[str] | None = None
     ) -> tuple[int, ...]:
         """``prompt_tokens`` ids below ``len(tokenizer)``; seed and example determine them."""
         draw = random.Random(f"{self.seed} {example.id}")

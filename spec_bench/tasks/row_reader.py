@@ -12,8 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from spec_bench.records.code_reference import CodeReference
-from spec_bench.records.sql_reference import SqlReference
+from spec_bench.records.types import CodeReference, SqlReference
 from spec_bench.settings.fields import shown
 from spec_bench.tasks.example import Example, Turns, cut, read_references, read_turns
 from spec_bench.tasks.source import Line, Row

@@ -23,13 +23,7 @@ from spec_bench.system.model_cache import cache_folder, fetch_member
 
 EMBEDDED = Path(__file__).resolve().parents[1] / "embedded" / "tasks"
 PACKAGE = "package:"
-LOADERS = {
-    ".parquet": "parquet",
-    ".json": "json",
-    ".jsonl": "json",
-    ".csv": "csv",
-    ".tsv": "csv",
-}
+LOADERS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv", ".tsv": "csv"}
 
 Row = Mapping[str, Any]
 _COMMIT = re.compile(r"[0-9a-f]{40}")

@@ -232,11 +232,7 @@ class Task:
         return messages
 
     def encode(
-        self,
-        example: Example,
-        tokenizer: Any,
-        turn: int = 0,
-        history: Sequence[str] | None = None,
+        self, example: Example, tokenizer: Any, turn: int = 0, history: Sequence[str] | None = None
     ) -> tuple[int, ...]:
         """Token ids of the prompt, with the special tokens that the tokenizer puts before a text.
 

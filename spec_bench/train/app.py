@@ -19,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from spec_bench.jobs.config.compose import CHATTY, register, shown_resolved
 from spec_bench.settings.configs import conf_dir
 from spec_bench.settings.fields import one_line
-from spec_bench.system import disk, signals
+from spec_bench.system import files, signals
 from spec_bench.train.settings import build_train_settings
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
@@ -63,7 +63,7 @@ def _job(config: DictConfig) -> None:
         train_heads(settings)
         _statuses.append(0)
     except OSError as error:
-        refused = disk.refused(error)
+        refused = files.refused(error)
         if _wants_trace or refused is None:
             raise
         print(f"spec_bench.train: {refused}; the same command goes on", file=sys.stderr)

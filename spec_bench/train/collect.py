@@ -43,11 +43,7 @@ def _row(facts: dict[str, Any], folder: Path) -> dict[str, Any]:
             row[f"{side} {guess}"] = share
     for size in ("dialogues", "positions"):
         row[f"validation {size}"] = facts["data"]["validation"][size]
-    return row | {
-        "steps": facts["steps"],
-        "seconds": facts["seconds"],
-        "folder": folder.as_posix(),
-    }
+    return row | {"steps": facts["steps"], "seconds": facts["seconds"], "folder": folder.as_posix()}
 
 
 def write_rows(rows: list[dict[str, Any]], file: Path) -> None:

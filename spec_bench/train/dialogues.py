@@ -21,8 +21,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from spec_bench.engine.hugging_face import HuggingFaceModel
-from spec_bench.system.disk import naming
-from spec_bench.system.files import digest, write_text
+from spec_bench.system.files import digest, naming, write_text
 from spec_bench.tasks import Task
 from spec_bench.tasks.template import chat_text
 from spec_bench.train.settings import AnswerSettings, TrainSettings

@@ -1,8 +1,8 @@
-"""A small draft model of some of the target's tokens, and how it learns the target's law.
+"""A small draft model of some of the target's tokens, and how it learns the target's distribution.
 
-At every position of an answer it is given the tokens so far and learns the target's law of the next
-one, restricted to the tokens that it knows: distillation on the target's own answers (DistillSpec,
-arXiv 2310.08461), with EAGLE-3's smaller vocabulary.
+At every position of an answer it is given the tokens so far and learns the target's distribution of
+the next one, restricted to the tokens that it knows: distillation on the target's own answers
+(DistillSpec, arXiv 2310.08461), with EAGLE-3's smaller vocabulary.
 
 Letters: B dialogues, T tokens of the longest, N positions that are learned, D the target's width,
 V tokens of the target, V' of the draft.
@@ -21,10 +21,10 @@ from torch.nn.functional import linear, log_softmax
 from torch.nn.utils.rnn import pad_sequence
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from spec_bench.engine.vocabulary_map import of_ids, write_ids
+from spec_bench.engine.mapped_model import of_ids, write_ids
 from spec_bench.train.batches import Batches
 from spec_bench.train.dialogues import Dialogue, answered_tokens
-from spec_bench.train.trainee import Losses, Trainee
+from spec_bench.train.trainee import Losses, TrainableHead
 
 
 class DraftModel(nn.Module):
@@ -100,7 +100,7 @@ class TextBatches(Batches):
         return [sum(len(before_answers(self.dialogues[index])) for index in indices)]
 
 
-class DraftTrainee(Trainee):
+class DraftTrainee(TrainableHead):
     """A draft model behind the call of all heads.
 
     Args:
@@ -129,7 +129,9 @@ class DraftTrainee(Trainee):
     def forward(  # type: ignore[override]
         self, tokens: Tensor, at: Tensor, x: Tensor, guessed: Tensor
     ) -> Losses:
-        """Summed cross-entropy with the target's law over V'; fields as in ``TextBatch``."""
+        """Summed cross-entropy with the target's distribution over V'; fields as in
+        ``TextBatch``.
+        """
         logits = self.heads(tokens, at)
         with torch.no_grad():
             if self._known is None:

@@ -23,13 +23,12 @@ from torch import Tensor
 from tqdm import tqdm
 
 from spec_bench.settings.fields import one_line
-from spec_bench.system.disk import naming
-from spec_bench.system.files import digest, replacing, set_aside, write_csv
+from spec_bench.system.files import digest, naming, replacing, set_aside, write_csv
 from spec_bench.train.batches import Batches, step_indices
 from spec_bench.train.dialogues import IGNORED
 from spec_bench.train.processes import Processes, share
 from spec_bench.train.settings import TrainSettings
-from spec_bench.train.trainee import Trainee, weighted, weights_of
+from spec_bench.train.trainee import TrainableHead, weighted, weights_of
 
 log = logging.getLogger(__name__)
 # What reading a file that is none, or half of one, raises.
@@ -46,8 +45,8 @@ class Accuracy:
     # head k, both counted from 0. ReDrafter's are those under teacher forcing.
     ranks: tuple[tuple[float, ...], ...]
     counts: tuple[int, ...]  # K numbers of positions
-    # K means of sum min(p, q) at temperature 1, p the target's law and q the head's: what would be
-    # accepted of one token drawn. Empty for heads whose batches hold no p.
+    # K means of sum min(p, q) at temperature 1, p the target's distribution and q the head's: what
+    # would be accepted of one token drawn. Empty for heads whose batches hold no p.
     overlaps: tuple[float, ...] = ()
 
     @property
@@ -58,7 +57,7 @@ class Accuracy:
 
 @torch.no_grad()
 def measure(
-    trainee: Trainee, batches: Batches, indices: Sequence[int], ranks: int
+    trainee: TrainableHead, batches: Batches, indices: Sequence[int], ranks: int
 ) -> Accuracy | None:
     """Accuracy on some dialogues, ranks up to V at most; None where there are none."""
     if not indices:
@@ -99,7 +98,7 @@ def measure(
 
 
 def overlap(one: Tensor, other: Tensor) -> Tensor:
-    """[N] sum min(p, q) of the laws of two logits [N, V] at temperature 1."""
+    """[N] sum min(p, q) of the distributions of two logits [N, V] at temperature 1."""
     p, q = (logits.float().softmax(dim=-1) for logits in (one, other))
     return torch.minimum(p, q).sum(dim=-1)
 
@@ -212,7 +211,7 @@ class Training:
     """Everything a training works with."""
 
     settings: TrainSettings  # of the training
-    trainee: Trainee  # the heads; frozen is everything else
+    trainee: TrainableHead  # the heads; frozen is everything else
     train: Batches  # dialogues to train on
     validation: Batches  # dialogues to validate on
     steps: int  # optimiser steps in all

@@ -14,12 +14,12 @@ from typing import Any
 import torch
 
 from spec_bench.draft.base import heads_class
+from spec_bench.draft.cached_head import FeatureHead
 from spec_bench.draft.dflash_network import DFlashHead
-from spec_bench.draft.feature_head import FeatureHead
 from spec_bench.draft.network import HeadPlan, Heads
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.loading import DTYPES, load_model
-from spec_bench.engine.packed_products import dense_weight
+from spec_bench.engine.products import dense_weight
 from spec_bench.jobs.work.models import tokenizer_of
 from spec_bench.measure.provenance import provenance
 from spec_bench.sinks.wandb import build_wandb, log_training
@@ -37,18 +37,15 @@ from spec_bench.train.draft_model import fresh_draft
 from spec_bench.train.loop import Accuracy, Progress, Training, measure, run_training
 from spec_bench.train.processes import Accelerated, Processes
 from spec_bench.train.settings import DRAFT_MODEL, HEAD_WIDTH, HeadSettings, TrainSettings
-from spec_bench.train.trainee import BlockTrainee, EagleTrainee, Trainee
+from spec_bench.train.trainee import BlockTrainee, EagleTrainee, TrainableHead
 
 _MOST_TRAIN = 512  # training dialogues that the accuracy of training is measured on
 log = logging.getLogger(__name__)
 
 
 def fresh_heads(
-    head: HeadSettings,
-    model: HuggingFaceModel,
-    seed: int,
-    dialogues: Sequence[Dialogue] = (),
-) -> Trainee:
+    head: HeadSettings, model: HuggingFaceModel, seed: int, dialogues: Sequence[Dialogue] = ()
+) -> TrainableHead:
     """Heads that have learned nothing yet, as wide as the target and with its last layer where
     they start with that; those of a smaller vocabulary know the dialogues' most frequent tokens.
 
@@ -97,7 +94,7 @@ def trainee_of(
     guesses: int,
     steps: int | None = None,
     noise: float = 0.0,
-) -> Trainee:
+) -> TrainableHead:
     """What makes heads of a kind learn; arguments as ``SequenceTrainee``'s, the target for its
     last layer and its embeddings.
     """
@@ -107,7 +104,7 @@ def trainee_of(
     if isinstance(heads, DFlashHead):
         mask = model.embed(torch.tensor([heads.shape.mask_token], device=model.device))[0]
         return BlockTrainee(heads, mask.clone(), *given)
-    return Trainee(heads, guesses)
+    return TrainableHead(heads, guesses)
 
 
 def frequent(dialogues: Sequence[Dialogue], count: int | None) -> tuple[int, ...]:

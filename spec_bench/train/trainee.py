@@ -20,10 +20,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax, smooth_l1_loss
 
-from spec_bench.draft.cached_head import CachedHead
+from spec_bench.draft.cached_head import CachedHead, FeatureHead
 from spec_bench.draft.dflash_network import DFlashHead
 from spec_bench.draft.eagle_network import Eagle3Head
-from spec_bench.draft.feature_head import FeatureHead
 from spec_bench.draft.heads import save_heads
 from spec_bench.draft.network import Heads
 from spec_bench.engine.model import LAST, Layers
@@ -40,7 +39,7 @@ class Losses(NamedTuple):
     right: Tensor  # [K] how often the best guess was the right token
 
 
-class Trainee(nn.Module):
+class TrainableHead(nn.Module):
     """Heads of any kind behind one call; these learn every guess at single positions."""
 
     batches: ClassVar[type[Batches]] = Batches  # what makes batches of dialogues
@@ -114,7 +113,7 @@ def weighted(losses: Tensor, counts: Sequence[int], weights: Tensor) -> Tensor:
     return (means * weights.to(losses.device)).sum()
 
 
-class SequenceTrainee(Trainee):
+class SequenceTrainee(TrainableHead):
     """A head that keeps what it saw of the past, behind the call of all heads.
 
     Args:
@@ -199,7 +198,9 @@ class SequenceTrainee(Trainee):
     def _loss(
         self, output: Tensor, following: Tensor, law: Tensor, known: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """[n] losses and [n] best tokens of outputs [n, D], before states [n, D], laws [n, V']."""
+        """[n] losses and [n] best tokens of outputs [n, D], before states [n, D], distributions [n,
+        V'].
+        """
         head = self.heads
         logits = head.own_logits(output, self._project)
         logits = logits[:, : law.shape[-1]]  # padded rows are no tokens

@@ -27,21 +27,14 @@ from spec_bench.vocabulary.spec import Form, Spec
 
 
 class Policy(ABC):
-    """A decoder's ``tree`` block.
+    """A decoder's ``tree`` block."""
 
-    Attributes:
-        name: under which it is registered.
-        forms: the forms of shorthand that it takes.
-        takes: the same in words, for messages.
-        drafters: the kinds of drafter that it works with; None: all that draft level by level.
-        shared: keys that must be equal in a rule that has them too.
-    """
-
-    name: ClassVar[str]
-    forms: ClassVar[Sequence[Form]]
-    takes: ClassVar[str]
+    name: ClassVar[str]  # under which it is registered
+    forms: ClassVar[Sequence[Form]]  # the forms of shorthand that it takes
+    takes: ClassVar[str]  # the same in words, for messages
+    # the kinds of drafter that it works with; None: all that draft level by level
     drafters: ClassVar[tuple[str, ...] | None] = None
-    shared: ClassVar[tuple[str, ...]] = ()
+    shared: ClassVar[tuple[str, ...]] = ()  # keys that must be equal in a rule that has them too
 
     @classmethod
     @abstractmethod
@@ -85,38 +78,26 @@ class Policy(ABC):
 
 
 class AuditTree(NamedTuple):
-    """A tree small enough for its decoder's law to be summed over every outcome.
+    """A tree small enough for its decoder's distribution to be summed over every outcome."""
 
-    Attributes:
-        policy: the tree.
-        vocab: V of the chain that it is grown on.
-        drafts: draft models that share the children of a node.
-        enumerable: whether every random choice is discrete; otherwise samples are tested.
-        prompt: what is continued.
-    """
-
-    policy: Policy
-    vocab: int = 3
-    drafts: int = 1
-    enumerable: bool = True
-    prompt: tuple[int, ...] = (1, 0)
+    policy: Policy  # the tree
+    vocab: int = 3  # V of the chain that it is grown on
+    drafts: int = 1  # draft models that share the children of a node
+    enumerable: bool = True  # whether every random choice is discrete; otherwise samples are tested
+    prompt: tuple[int, ...] = (1, 0)  # what is continued
 
 
 class GrownTree(Policy):
-    """A tree for a single sequence, grown level by level.
+    """A tree for a single sequence, grown level by level."""
 
-    Attributes:
-        merge_copies: whether nodes with equal prefixes count as one node when the tree is walked
-            (K independent paths); otherwise each is its own.
-        fixed_parents: whether a node's parent follows from the shape alone.
-        varies: whether trees have another form in every call: the end of a path is no rejection,
-            and a batch's trees are as deep as its deepest.
-        asks: whether growing one asks the host, which needs to know what was verified before.
-    """
-
+    # whether nodes with equal prefixes count as one node when the tree is walked (K independent
+    # paths); otherwise each is its own
     merge_copies: bool = False
-    fixed_parents: bool = False
+    fixed_parents: bool = False  # whether a node's parent follows from the shape alone
+    # whether trees have another form in every call: the end of a path is no rejection, and a
+    # batch's trees are as deep as its deepest
     varies: bool = False
+    # whether growing one asks the host, which needs to know what was verified before
     asks: bool = False
 
     @property
@@ -143,8 +124,8 @@ class GrownTree(Policy):
     def siblings(self, settings: SamplingSettings) -> Siblings:
         """How the children of one node are drawn.
 
-        A chain has no siblings; it declares the law that its single child fits, and any rule for
-        sampled children accepts it.
+        A chain has no siblings; it declares the distribution that its single child fits, and any
+        rule for sampled children accepts it.
         """
 
     @abstractmethod
@@ -152,7 +133,8 @@ class GrownTree(Policy):
         """Adds one level below the tree's frontier.
 
         Args:
-            tree: grown up to its frontier of F nodes; ``tree.siblings`` is the law of this run.
+            tree: grown up to its frontier of F nodes; ``tree.siblings`` is the distribution of this
+            run.
             scores: [R, F, D, V]: for each frontier node and each of D drafts the log-probabilities
                 after warping; for deterministic siblings the logits, their maximum shifted to 0.
             draws: where randomness comes from.
@@ -235,8 +217,8 @@ def scores_of(logits: Tensor, siblings: Siblings, settings: SamplingSettings) ->
 
 
 def distinct(settings: SamplingSettings) -> Siblings:
-    """The law of children drawn without replacement: at draft temperature 0 the draft's best
-    tokens in rank order.
+    """The distribution of children drawn without replacement: at draft temperature 0 the draft's
+    best tokens in rank order.
     """
     cold = settings.for_draft().temperature == 0
     return "deterministic" if cold else "without_replacement"

@@ -5,23 +5,28 @@ They are not walked as trees; ``decode.beam_decoder`` drafts and verifies them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
+import torch
+from torch import Tensor
+
+from spec_bench.core.draws import Draws
+from spec_bench.core.transfer import Committed
+from spec_bench.core.tree import Siblings, Tree, beams_apart, merge_prefixes
+from spec_bench.core.warp import SamplingSettings
+from spec_bench.draft.base import Drafting
 from spec_bench.settings.fields import Count, Share
 from spec_bench.tree.base import AuditTree, Policy, policy, within_bounds
+from spec_bench.tree.widths import Rectangle
 from spec_bench.vocabulary.spec import Spec
 
 
 @policy("beam_root", forms=("number",), takes="a number of beams such as 4")
 @dataclass(frozen=True)
 class BeamRoot(Policy):
-    """Beams without a draft.
+    """Beams without a draft."""
 
-    Attributes:
-        width: how many.
-    """
-
-    width: Count
+    width: Count  # how many
 
     drafters = ("none",)
 
@@ -45,19 +50,12 @@ class BeamRoot(Policy):
 )
 @dataclass(frozen=True)
 class Beams(Policy):
-    """Beams that a draft model proposes, layer by layer (DSBD, arXiv 2409.16560, section 3).
+    """Beams that a draft model proposes, layer by layer (DSBD, arXiv 2409.16560, section 3)."""
 
-    Attributes:
-        width: W_S, draft beams per layer.
-        depth: gamma, draft layers.
-        threshold: t, with what probability a layer must reach its width.
-        least: W_min.
-    """
-
-    width: Count
-    depth: Count
-    threshold: Share
-    least: Count
+    width: Count  # W_S, draft beams per layer
+    depth: Count  # gamma, draft layers
+    threshold: Share  # t, with what probability a layer must reach its width
+    least: Count  # W_min
 
     drafters = ("language_model",)
 
@@ -77,9 +75,62 @@ class Beams(Policy):
 
     @classmethod
     def audit_cases(cls) -> tuple[AuditTree, ...]:
-        # With threshold 0 a layer's width is the number of drafts: the law of beam sampling.
+        # With threshold 0 a layer's width is the number of drafts: the distribution of beam
+        # sampling.
         return (
             AuditTree(cls(2, 2, 0.0, 1), vocab=2),
             AuditTree(cls(2, 1, 0.0, 1)),
             AuditTree(cls(1, 2, 0.0, 1)),
         )
+
+
+# The beams of a recurrent head as a tree.
+
+
+@policy("head_beams", forms=("product",), takes="WxL: W beams of L tokens, such as 8x5")
+@dataclass(frozen=True)
+class HeadBeams(Rectangle):
+    """W beams of L tokens, shared prefixes merged (tree attention) or every beam apart.
+
+    The head gives whole beams, so nothing is grown level by level here. Given the state
+    they are deterministic: exact verification takes them as one-hot proposals in order of rank.
+
+    Attributes:
+        width: W.
+        depth: L.
+        merge: whether shared prefixes become one node; the shape is then the largest there can be.
+    """
+
+    merge: bool = field(default=True, metadata={"setting": False})
+
+    drafters = ("redrafter",)
+
+    @property
+    def merge_copies(self) -> bool:  # type: ignore[override]
+        return not self.merge
+
+    def under(self, tree_attention: bool) -> Policy:
+        return replace(self, merge=tree_attention)
+
+    def siblings(self, settings: SamplingSettings) -> Siblings:
+        return "deterministic"
+
+    def grow(self, tree: Tree, scores: Tensor, draws: Draws) -> None:
+        """Not grown level by level."""
+        raise AssertionError("a head's beams come whole")
+
+    def plant(
+        self,
+        drafting: Drafting,
+        committed: Committed,
+        device: torch.device,
+        settings: SamplingSettings,
+        draws: Draws,
+    ) -> Tree:
+        beams = drafting.beams(committed.roots, self.width, self.depth)
+        grow = merge_prefixes if self.merge else beams_apart
+        return grow(committed.roots.on(device), beams.to(device))
+
+    @classmethod
+    def audit_cases(cls) -> tuple[AuditTree, ...]:
+        return (AuditTree(cls(2, 2)),)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import heapq
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,13 +15,15 @@ from typing import Annotated
 import torch
 import yaml
 from torch import Tensor
+from torch.nn.functional import pad
 
 from spec_bench.core.draws import Draws
+from spec_bench.core.gumbel import gumbel_top_k
 from spec_bench.core.transfer import constant
 from spec_bench.core.tree import Siblings, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.settings.fields import MOST_NODES, Range, shown
-from spec_bench.tree.base import AuditTree, GrownTree, policy, within_bounds
+from spec_bench.settings.fields import MOST_NODES, Count, Range, shown
+from spec_bench.tree.base import AuditTree, GrownTree, distinct, policy, within_bounds
 from spec_bench.vocabulary.spec import Spec
 
 Rank = Annotated[int, Range(0, MOST_NODES)]
@@ -39,13 +42,10 @@ def node_lists() -> dict[str, tuple[tuple[int, ...], ...]]:
 @policy("node_list", forms=("name",), takes="the name of a node list, such as mc_sim_7b_63")
 @dataclass(frozen=True)
 class NodeList(GrownTree):
-    """The same nodes in every iteration; node (1, 0) is the best child of the second-best child.
+    """The same nodes in every iteration; node (1, 0) is the best child of the second-best child."""
 
-    Attributes:
-        nodes: the name of a list that ships, or paths of ranks, counted from 0; every node's
-            parent is a node too.
-    """
-
+    # the name of a list that ships, or paths of ranks, counted from 0; every node's parent is a
+    # node too
     nodes: str | tuple[RankPath, ...]
 
     # fixed_parents stays False: not laid out by equal shares, which running paths one by one
@@ -159,3 +159,156 @@ def greedy_node_list(accuracies: Sequence[Sequence[float]], nodes: int) -> list[
             for rank, accuracy in enumerate(accuracies[depth]):
                 heapq.heappush(waiting, (worth * accuracy, depth + 1, (*path, rank)))
     return sorted(chosen, key=lambda path: (len(path), path))
+
+
+# Which tree of n nodes to list: the most expected accepted tokens for given acceptances.
+#
+# With positional acceptance (Sequoia, arXiv 2402.12374, Definition 3.1) a node's k-th child is
+# accepted with probability a[k] once the node is reached, whatever the tokens and the depth. A tree
+# is then worth the sum over its nodes of the product along each path. Recursive rejection without
+# replacement fits that: a rank's acceptance does not depend on siblings drawn later.
+#
+# Knows plain numbers only.
+
+
+Ranks = tuple[int, ...]
+
+
+def expected_accepted(nodes: Sequence[Ranks], acceptance: Sequence[float]) -> float:
+    """E[accepted tokens] of a listed tree in one iteration, by a[k] of rank k."""
+    return sum(prod(acceptance[rank] for rank in node) for node in nodes)
+
+
+def pooled(acceptance: Sequence[float]) -> list[float]:
+    """Estimates made to fall with rank, by averaging neighbours that do not (isotonic).
+
+    Where draws are exchangeable, a later sibling cannot truly be worth more than an earlier one;
+    an estimate that says so is noise, which taking the best would turn into a promise.
+    """
+    blocks: list[tuple[float, int]] = []
+    for value in acceptance:
+        total, count = value, 1
+        while blocks and blocks[-1][0] * count < total * blocks[-1][1]:
+            before, size = blocks.pop()
+            total, count = total + before, count + size
+        blocks.append((total, count))
+    return [total / count for total, count in blocks for _ in range(count)]
+
+
+def best_list(acceptance: Sequence[float], nodes: int) -> list[Ranks]:
+    """Sequoia's tree: the best one of that many nodes, however deep.
+
+    Its dynamic programme (section 3.1.2) is not needed: where acceptance falls with rank, no node
+    is worth more than its parent or an earlier sibling, so the n nodes of largest worth are a tree.
+    The a[k] are pooled first; the root is not counted; paths come by depth and then by rank.
+
+    Raises:
+        ValueError: fewer than one node, or an acceptance that is no probability.
+    """
+    return greedy_node_list([pooled(acceptance)] * max(nodes, 1), nodes)
+
+
+# A listed tree whose siblings are drawn: Sequoia's (arXiv 2402.12374, section 3.1).
+
+
+@policy("sampled_list", forms=("name",), takes="the name of a node list")
+@dataclass(frozen=True)
+class SampledList(NodeList):
+    """Node (1, 0) is the first child drawn of the second child drawn; siblings are distinct.
+
+    The list is fixed before anything is drawn, and ranks are the order of drawing, so a node's
+    presence does not depend on its token: recursive rejection and traversal verification are exact.
+
+    Attributes:
+        nodes: the name of a list that ships, or paths of ranks; every node's parent and earlier
+            siblings are nodes too.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        known = set(self.paths)
+        for node in self.paths:
+            if node[-1] > 0 and (*node[:-1], node[-1] - 1) not in known:
+                raise ValueError(
+                    f"nodes: node {list(node)} is drawn after its sibling of rank {node[-1] - 1}, "
+                    "which is not in the list"
+                )
+
+    def siblings(self, settings: SamplingSettings) -> Siblings:
+        return distinct(settings)
+
+    def grow(self, tree: Tree, scores: Tensor, draws: Draws) -> None:
+        log_q = scores[:, :, 0]
+        ranks_here, parents_here = self.levels[tree.grown]
+        ranks, parent = constant(ranks_here, log_q.device), constant(parents_here, log_q.device)
+        most = max(ranks_here) + 1
+        deterministic = tree.siblings == "deterministic"
+        noise = torch.zeros_like(log_q) if deterministic else draws.gumbel(log_q)
+        tokens, valid = gumbel_top_k(log_q, noise, most)  # [R, F, most]
+        missing = (0, most - tokens.shape[-1])  # more children asked for than there are tokens
+        tokens, valid = (
+            pad(tokens, missing)[:, parent, ranks],
+            pad(valid, missing)[:, parent, ranks],
+        )
+        tree.add_level(tokens, parent, valid, None, None if deterministic else log_q)
+
+    @classmethod
+    def audit_cases(cls) -> tuple[AuditTree, ...]:
+        return (AuditTree(cls(((0,), (1,), (0, 0)))), AuditTree(cls(((0,), (1,), (1, 0), (1, 1)))))
+
+
+# Sequoia's tree: a listed tree that is the best one for a pair's own acceptances.
+
+
+_NODES = re.compile("@([0-9]{1,9})")
+
+
+@policy("fitted_list", forms=("name",), takes="@N: a number of nodes such as @14")
+@dataclass(frozen=True)
+class FittedList(SampledList):
+    """The N nodes that are worth most to a pair (arXiv 2402.12374, section 3.1).
+
+    Which nodes they are follows from acceptances that were measured on the pair, task and sampling
+    (``spec_bench fit_tree``); a job fills them in. Without them it grows nothing.
+    """
+
+    nodes: tuple[RankPath, ...] = ()  # paths of ranks; none: not filled in
+    total: Count = 14  # N
+
+    drafters = ("language_model",)
+
+    def __post_init__(self) -> None:
+        if not self.nodes:
+            return
+        super().__post_init__()
+        if len(self.nodes) != self.total:
+            raise ValueError(f"nodes must be as many as total, {self.total}, got {len(self.nodes)}")
+
+    @classmethod
+    def of_spec(cls, spec: Spec) -> dict[str, object] | None:
+        match = _NODES.fullmatch(spec.name)
+        return {"total": int(match[1])} if match else None
+
+    @property
+    def spec(self) -> str:
+        return f"@{self.total}"
+
+    @cached_property
+    def paths(self) -> tuple[tuple[int, ...], ...]:
+        """The nodes by depth and then by rank.
+
+        Raises:
+            ValueError: they were not filled in.
+        """
+        if not self.nodes:
+            raise ValueError(f"no tree of {self.total} nodes was fitted to these models")
+        return super().paths
+
+    @cached_property
+    def shape(self) -> TreeShape:
+        """The tree's; not filled in, that of as many siblings, to be checked by."""
+        return super().shape if self.nodes else TreeShape((self.total,), (self.total,))
+
+    @classmethod
+    def audit_cases(cls) -> tuple[AuditTree, ...]:
+        return (AuditTree(cls(((0,), (1,), (0, 0)), 3)),)

@@ -13,7 +13,7 @@ from spec_bench.core.gumbel import truncated_gumbel
 from spec_bench.core.tree import Siblings, Tree
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.tree.base import AuditTree, distinct, policy
-from spec_bench.tree.sizes import Rectangle
+from spec_bench.tree.widths import Rectangle
 
 
 @policy("stochastic_beam", forms=("product",), takes="KxL: beam width K, length L, such as 4x3")

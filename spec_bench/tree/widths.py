@@ -1,8 +1,11 @@
-"""A fixed number of children per level: SpecInfer's and MCSD's trees, RSD-C."""
+"""What policies of one form share: their size, its shorthand and the shape of their trees."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from operator import mul
 
 import torch
 from torch import Tensor
@@ -10,10 +13,61 @@ from torch.nn.functional import pad
 
 from spec_bench.core.draws import Draws
 from spec_bench.core.gumbel import gumbel_top_k
-from spec_bench.core.tree import Siblings, Tree
+from spec_bench.core.tree import Siblings, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.tree.base import AuditTree, distinct, policy
-from spec_bench.tree.sizes import Branching
+from spec_bench.settings.fields import Count
+from spec_bench.tree.base import AuditTree, GrownTree, distinct, policy, within_bounds
+from spec_bench.vocabulary.spec import Spec
+
+
+@dataclass(frozen=True)
+class Rectangle(GrownTree):
+    """W nodes on each of L levels, ``WxL``."""
+
+    width: Count  # W
+    depth: Count  # L
+
+    def __post_init__(self) -> None:
+        within_bounds("width", self.width * self.depth)
+
+    @classmethod
+    def of_spec(cls, spec: Spec) -> dict[str, object] | None:
+        return {"width": spec.width, "depth": spec.depth}
+
+    @property
+    def spec(self) -> str:
+        return f"{self.width}x{self.depth}"
+
+    @cached_property
+    def shape(self) -> TreeShape:
+        return TreeShape((self.width,) * self.depth, (self.width,) * self.depth)
+
+
+@dataclass(frozen=True)
+class Branching(GrownTree):
+    """``widths[l]`` children for every node of level l, ``2-2-1``."""
+
+    widths: tuple[Count, ...]  # children per node at each level
+
+    fixed_parents = True
+
+    def __post_init__(self) -> None:
+        within_bounds("widths", sum(accumulate(self.widths, mul)))
+
+    @classmethod
+    def of_spec(cls, spec: Spec) -> dict[str, object] | None:
+        return {"widths": list(spec.numbers)}
+
+    @property
+    def spec(self) -> str:
+        return "-".join(map(str, self.widths))
+
+    @cached_property
+    def shape(self) -> TreeShape:
+        return TreeShape(tuple(accumulate(self.widths, mul)), self.widths)
+
+
+# A fixed number of children per level: SpecInfer's and MCSD's trees, RSD-C.
 
 
 @policy("widths", forms=("number", "levels"), takes="children per level such as 2-2-1")
@@ -82,3 +136,129 @@ def grow_iid(tree: Tree, scores: Tensor, draws: Draws, width: int) -> None:
     tokens = drawn.reshape(rows, nodes, -1)[..., :width].flatten(1)
     parent = torch.arange(nodes, device=q.device).repeat_interleave(width)
     tree.add_level(tokens, parent, torch.ones_like(tokens, dtype=torch.bool), q)
+
+
+# K independent paths from the root: SpecTr's drafts.
+
+
+@policy("iid_paths", forms=("product",), takes="KxL: K paths of length L, such as 4x3")
+@dataclass(frozen=True)
+class IidPaths(GrownTree):
+    """K i.i.d. paths of length L (SpecTr, arXiv 2310.15141; RSD section 5).
+
+    Paths are kept apart even where they agree; the walk treats equal prefixes as one node whose
+    candidates are the next tokens of all paths still alive, with multiplicity. Or they are merged:
+    a node for every distinct prefix, copies absent. Then a node's children are drawn without
+    replacement: that one more distinct token came says nothing about which one.
+    """
+
+    paths: Count  # K
+    depth: Count  # L
+    merged: bool = False  # whether equal prefixes become one node
+
+    def __post_init__(self) -> None:
+        within_bounds("paths", self.paths * self.depth)
+
+    @classmethod
+    def of_spec(cls, spec: Spec) -> dict[str, object] | None:
+        return {"paths": spec.width, "depth": spec.depth}
+
+    @property
+    def spec(self) -> str:
+        return f"{self.paths}x{self.depth}"
+
+    @cached_property
+    def shape(self) -> TreeShape:
+        return TreeShape((self.paths,) * self.depth, (self.paths,) * self.depth)
+
+    @property
+    def merge_copies(self) -> bool:  # type: ignore[override]
+        return not self.merged
+
+    @property
+    def fixed_parents(self) -> bool:  # type: ignore[override]
+        return not self.merged
+
+    @property
+    def revision(self) -> int:
+        return int(self.merged)  # 1: what follows a copy on level 2 is kept, too
+
+    def siblings(self, settings: SamplingSettings) -> Siblings:
+        return "without_replacement" if self.merged else "iid"
+
+    def grow(self, tree: Tree, scores: Tensor, draws: Draws) -> None:
+        q = scores.exp()
+        first = tree.grown == 0
+        tokens = draws.categorical(q.squeeze(2), self.paths if first else 1).flatten(1)
+        path = torch.arange(self.paths, device=q.device)
+        parent = torch.zeros_like(path) if first else path
+        if not self.merged:
+            tree.add_level(tokens, parent, torch.ones_like(tokens, dtype=torch.bool), q)
+            return
+        # Each path goes on below the first one that has its prefix: [R, K] by path.
+        above = parent.expand_as(tokens) if first else tree.carried[0]
+        same = (tokens.unsqueeze(2) == tokens.unsqueeze(1)) & (
+            above.unsqueeze(2) == above.unsqueeze(1)
+        )
+        earliest = same.byte().argmax(dim=2)  # the first of equals
+        tree.carried = (earliest,)
+        tree.add_level(tokens, above, earliest == path, None, scores.squeeze(2))
+
+    @classmethod
+    def audit_cases(cls) -> tuple[AuditTree, ...]:
+        return (
+            AuditTree(cls(2, 2)),
+            AuditTree(cls(2, 2, merged=True)),
+            AuditTree(cls(3, 1, merged=True)),
+        )
+
+
+# Children of which some are drawn and the others are the draft's best: SpecHub's trees.
+
+
+@policy("top_and_sample", forms=("number", "levels"), takes="children per level such as 3-2-1")
+@dataclass(frozen=True)
+class TopAndSample(Branching):
+    """``widths[l]`` children for every node of level l: drawn ones first, then the draft's best.
+
+    The drawn ones come from the draft's distribution without the best (arXiv 2502.18779; SpecHub,
+    arXiv 2411.05289, with two children). At draft temperature 0 all are the best.
+
+    Attributes:
+        widths: children per node at each level.
+        sampled: how many of them are drawn; all, if there are fewer.
+    """
+
+    sampled: Count = 1
+
+    shared = ("sampled",)
+
+    def siblings(self, settings: SamplingSettings) -> Siblings:
+        return "deterministic" if settings.for_draft().temperature == 0 else "top_and_sampled"
+
+    def grow(self, tree: Tree, scores: Tensor, draws: Draws) -> None:
+        log_q, width = scores.squeeze(2), self.widths[tree.grown]
+        rows, nodes, vocab = log_q.shape
+        parent = torch.arange(nodes, device=log_q.device).repeat_interleave(width)
+        drawn = 0 if tree.siblings == "deterministic" else min(self.sampled, width)
+        values, best = log_q.topk(min(width - drawn, vocab), dim=-1)
+        parts, there = [best], [values > -torch.inf]
+        if missing := width - drawn - best.shape[-1]:  # more asked for than there are tokens
+            parts.append(best.new_zeros((rows, nodes, missing)))
+            there.append(torch.zeros_like(parts[-1], dtype=torch.bool))
+        w: Tensor | None = None
+        if drawn:
+            # In log space: the best may have all the mass that probabilities can tell from 1.
+            rest = log_q.scatter(-1, best, -torch.inf)
+            some = rest.amax(dim=-1, keepdim=True) > -torch.inf
+            w = torch.where(some, rest, 0.0).softmax(dim=-1)
+            parts.insert(0, draws.categorical(w, drawn))
+            there.insert(0, some.expand(-1, -1, drawn))
+            w = torch.where(some, w, 0.0).unsqueeze(2)
+        tokens, valid = torch.cat(parts, dim=-1).flatten(1), torch.cat(there, dim=-1).flatten(1)
+        tree.sampled = self.sampled
+        tree.add_level(tokens, parent, valid, w)
+
+    @classmethod
+    def audit_cases(cls) -> tuple[AuditTree, ...]:
+        return (AuditTree(cls((2, 1))), AuditTree(cls((3,), sampled=2)))

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from spec_bench.core.draws import Draws
 from spec_bench.core.gumbel import laws_without_replacement
@@ -23,12 +24,10 @@ from spec_bench.core.transfer import constant, places
 from spec_bench.core.tree import FlatShape, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings, probs
 from spec_bench.verify.family import children_of_all, widest
-from spec_bench.verify.one_row import walk_one_row
-from spec_bench.verify.verdict import NodeRule, Verdict
-from spec_bench.verify.walk import WalkResult, walk_down
+from spec_bench.verify.walk import NodeRule, Verdict, WalkResult, walk_down, walk_one_row
 
 Law = TypeVar("Law")
-_MOST = 2**29  # most numbers that the draft's laws of all nodes may hold
+_MOST = 2**29  # most numbers that the draft's distributions of all nodes may hold
 
 
 def walk(
@@ -102,7 +101,9 @@ def descended(tree: Tree, children: Tensor, passed: Tensor) -> tuple[Tensor, Ten
 
 
 def _fits(tree: Tree, rule: NodeRule | Sequence[NodeRule]) -> bool:
-    """Whether all nodes' laws are of one kind and not too large, and each node's rule is known."""
+    """Whether all nodes' distributions are of one kind and not too large, and each node's rule is
+    known.
+    """
     if not tree.shape.depth or (tree.own_depths is not None and not callable(rule)):
         return False
     for held in (tree.log_q, tree.q):
@@ -144,7 +145,7 @@ def _judged(
 
 
 def _apart(laws: Sequence[Law], shape: TreeShape) -> Sequence[Law]:
-    """The laws of a tree's levels, or of a flat one's root and of all nodes below it."""
+    """The distributions of a tree's levels, or of a flat one's root and of all nodes below it."""
     return laws[:2] if isinstance(shape, FlatShape) else laws
 
 
@@ -180,3 +181,68 @@ def _tests_of_levels(shape: TreeShape, width: int) -> tuple[tuple[int, ...], ...
         tests.append(tuple(before + min(child, most - 1) for child in range(width)))
         before += most
     return (*tests, tests[-1])
+
+
+# Whole-path verification of a chain without a step per node: for devices where steps are launches.
+#
+# A chain's quotas are a product clipped at 1 on the way, a_l = min(1, a_{l-1} r_l) with r_l =
+# p(x_l) / q(x_l). So with S the running sums of log r, S_0 = 0, a_l = exp(S_l - max S up to l), all
+# at once. The rest follows from each node's own quota. The numbers equal those of the loop in
+# `path_rule` up to rounding; a CPU uses the loop.
+#
+# Letters: R rows, L draft tokens, N = L + 1 nodes, V vocabulary.
+
+
+def is_chain(shape: TreeShape) -> bool:
+    """Whether every level is one node."""
+    return shape.size == shape.depth + 1 and max(shape.levels, default=0) == 1
+
+
+def verified(tree: Tree, p: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Block verification (arXiv 2403.10444) of a chain in closed form.
+
+    Args:
+        tree: fully grown, a chain.
+        p: [R, N, V] the target's distribution at every node.
+
+    Returns:
+        What a ``PathVerdict`` holds: order [R, N], success [R, N - 1], residual [R, N, V].
+    """
+    above, token, there = p[:, :-1], tree.tokens[:, 1:, None], tree.valid[:, 1:]
+    law, at = _laws(tree), p[:, :-1].gather(-1, token)
+    if law is None:
+        ratio = at.squeeze(-1).double()
+    else:
+        drawn = law.gather(-1, token).double()
+        ratio = torch.where(drawn > 0, at / drawn, 0.0).squeeze(-1)
+    sums = pad(torch.where(there, ratio, 0.0).log_().cumsum(dim=1), (1, 0))
+    quota = (sums - sums.cummax(dim=1).values).exp_()  # [R, N]
+    mass = quota[:, :-1, None]
+    left = above * mass.to(p.dtype)
+    rest = left.scatter(-1, token, 0.0) if law is None else (left - law).clamp_(min=0.0)
+    kept = rest.sum(dim=-1, keepdim=True, dtype=torch.float64)
+    total = kept + (1 - mass)
+    # As in the loop: nothing is left of a quota of 1 where p is the draft's distribution.
+    changes = there.unsqueeze(-1) & (total > 0)
+    residual = torch.where(changes, rest / total.to(p.dtype), left)
+    chance = torch.where(changes, kept / total, mass)
+    success = torch.cat([chance.squeeze(-1), quota[:, -1:]], dim=1)
+    order = _from_the_end(tree)
+    return order, success.gather(1, order)[:, :-1], torch.cat([residual, p[:, -1:]], dim=1)
+
+
+def _laws(tree: Tree) -> Tensor | None:
+    """[R, L, V] what each node's token was drawn from; None for one-hot proposals."""
+    log_q, q = ([law for law in held if law is not None] for held in (tree.log_q, tree.q))
+    if log_q:
+        return torch.cat(log_q, dim=1).softmax(dim=-1)
+    return torch.cat([law[:, :, 0] for law in q], dim=1) if q else None
+
+
+def _from_the_end(tree: Tree) -> Tensor:
+    """[R, N] the nodes from the deepest to the first, then absent ones, the root last."""
+    size, device = tree.shape.size, tree.valid.device
+    deepest = tree.valid.sum(dim=1, keepdim=True) - 1  # absent nodes are at the end
+    behind = constant((*range(1, size), 0), device)
+    nodes = deepest - places(size, device)
+    return torch.where(nodes > 0, nodes, behind)

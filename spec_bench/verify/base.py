@@ -22,8 +22,7 @@ from spec_bench.records.types import Lossless
 from spec_bench.settings.fields import read
 from spec_bench.settings.registry import Registry
 from spec_bench.verify.at_once import walk as walk_nodes
-from spec_bench.verify.verdict import NodeRule, OneByOne, Steps
-from spec_bench.verify.walk import WalkResult
+from spec_bench.verify.walk import NodeRule, OneByOne, Steps, WalkResult
 
 Laws = Mapping[Siblings, Mapping[str, Any]]
 
@@ -44,27 +43,20 @@ class Walk(Protocol):
 
 
 class Verifier:
-    """A decoder's ``verifier`` block; a subclass is a frozen dataclass whose fields are its keys.
+    """A decoder's ``verifier`` block; a subclass is a frozen dataclass, its fields the keys."""
 
-    Attributes:
-        name: of the rule.
-        laws: how siblings may be drawn for the mark to hold, each with the settings it then needs.
-        declared: how the output's law relates to the target's.
-        several_drafts: whether each child of a node may come from a draft of its own.
-        library: whose code decides; "": ours.
-        policies: the tree policies that it works with; None: all that its kind of verifier takes.
-    """
-
-    name: ClassVar[str]
+    name: ClassVar[str]  # of the rule
+    # how siblings may be drawn for the mark to hold, each with the settings it then needs
     laws: ClassVar[Laws]
-    declared: ClassVar[Lossless]
-    several_drafts: ClassVar[bool]
-    library: ClassVar[str] = ""
+    declared: ClassVar[Lossless]  # how the output's distribution relates to the target's
+    several_drafts: ClassVar[bool]  # whether each child of a node may come from a draft of its own
+    library: ClassVar[str] = ""  # whose code decides; "": ours
+    # the tree policies that it works with; None: all that its kind of verifier takes
     policies: ClassVar[tuple[str, ...] | None] = None
 
     @property
     def mark(self) -> Lossless:
-        """How the output's law relates to the target's, with these settings."""
+        """How the output's distribution relates to the target's, with these settings."""
         return self.declared
 
     @property
@@ -85,13 +77,9 @@ class Verifier:
 
 
 class TreeVerifier(Verifier):
-    """Verifies the tree of a single sequence.
+    """Verifies the tree of a single sequence."""
 
-    Attributes:
-        walk: how a path is found.
-    """
-
-    walk: ClassVar[Walk] = staticmethod(walk_nodes)
+    walk: ClassVar[Walk] = staticmethod(walk_nodes)  # how a path is found
 
     def judge(self, depth: int) -> Any:
         """What the walk judges by: a node rule, one per level, or whatever else it takes.
@@ -128,14 +116,10 @@ class TreeVerifier(Verifier):
 
 
 class NodeVerifier(TreeVerifier):
-    """A node rule with its parameters; ``@rule`` above a function makes a subclass of this.
+    """A node rule with its parameters; ``@rule`` above a function makes a subclass of this."""
 
-    Attributes:
-        function: the node rule.
-        steps: the same child by child, where one child can be judged without those after it.
-    """
-
-    function: ClassVar[Callable[..., Any]]
+    function: ClassVar[Callable[..., Any]]  # the node rule
+    # the same child by child, where one child can be judged without those after it
     steps: ClassVar[Steps | None] = None
 
     def judge(self, depth: int) -> NodeRule:
@@ -145,21 +129,13 @@ class NodeVerifier(TreeVerifier):
 
 
 class BeamVerifier(Verifier):
-    """Verifies the beams of several sequences at once.
+    """Verifies the beams of several sequences at once."""
 
-    Attributes:
-        policy: the tree policy that it works with.
-        models: draft models that it uses.
-        searches: whether the likeliest beams go on, instead of drawn ones.
-        length_penalty: the answer is the beam with the largest log-likelihood / length^penalty.
-        one_cache: whether only the best output beam of an iteration goes on.
-    """
-
-    policy: ClassVar[str]
-    models: ClassVar[int] = 0
-    searches: ClassVar[bool] = False
-    length_penalty: float
-    one_cache: bool = False
+    policy: ClassVar[str]  # the tree policy that it works with
+    models: ClassVar[int] = 0  # draft models that it uses
+    searches: ClassVar[bool] = False  # whether the likeliest beams go on, instead of drawn ones
+    length_penalty: float  # the answer is the beam with the largest log-likelihood / length^penalty
+    one_cache: bool = False  # whether only the best output beam of an iteration goes on
 
 
 def _declare(
@@ -178,7 +154,7 @@ def _declare(
         thing: a node rule, or a ``Verifier``.
         siblings: for which ways of drawing them it is exact (or meant, where it is not exact);
             with the settings that each needs, where they matter.
-        mark: how the output's law relates to the target's.
+        mark: how the output's distribution relates to the target's.
         several_drafts: whether ``q`` may be [B, C, V].
         steps: of a node rule that can be asked child by child.
     """

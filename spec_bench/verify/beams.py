@@ -10,25 +10,24 @@ beams of the layer in the order drawn, M cells (parent, token).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from spec_bench.core.draws import Trials
+from spec_bench.records.types import Lossless
+from spec_bench.verify.base import BeamVerifier, rule
 from spec_bench.verify.rules import normalised
 
 
 class LayerVerdict(NamedTuple):
-    """The outcome of one layer's trials.
+    """The outcome of one layer's trials."""
 
-    Attributes:
-        accepted: [R, T] which draft beams are accepted.
-        rejected_in_a_row: [R] rejections since the last acceptance (or the start): which entry of
-            the residual chain the next beam comes from.
-    """
-
-    accepted: Tensor
+    accepted: Tensor  # [R, T] which draft beams are accepted
+    # [R] rejections since the last acceptance (or the start): which entry of the residual chain the
+    # next beam comes from
     rejected_in_a_row: Tensor
 
 
@@ -36,9 +35,9 @@ def residual_chain(p: Tensor, q: Tensor, trials: int) -> Tensor:
     """p' after 0, 1, ..., T rejections in a row; an acceptance resets it to the first entry.
 
     Args:
-        p: [R, M] the target's beam law.
-        q: [R, M] the draft's beam law over *all* its parents, restricted to accepted ones and not
-            renormalised: its missing mass is the chance of a draft below a rejected parent.
+        p: [R, M] the target's beam distribution.
+        q: [R, M] the draft's beam distribution over *all* its parents, restricted to accepted ones
+            and not renormalised: its missing mass is the chance of a draft below a rejected parent.
         trials: T.
 
     Returns:
@@ -141,7 +140,8 @@ def verify_layer(
 
 
 def completion(chain: Tensor, verdict: LayerVerdict, width: Tensor) -> tuple[Tensor, Tensor]:
-    """The laws of the beams that a layer still lacks: one comes from p', the others from p.
+    """The distributions of the beams that a layer still lacks: one comes from p', the others from
+    p.
 
     Args:
         chain: [R, T + 1, M].
@@ -149,8 +149,8 @@ def completion(chain: Tensor, verdict: LayerVerdict, width: Tensor) -> tuple[Ten
         width: [R] W.
 
     Returns:
-        The laws of up to T further beams [R, T, M], and how many of them are wanted [R]. The law of
-        an unwanted one puts all mass on cell 0.
+        The distributions of up to T further beams [R, T, M], and how many of them are wanted [R].
+        The distribution of an unwanted one puts all mass on cell 0.
     """
     trials = verdict.accepted.shape[1]
     rows = torch.arange(width.shape[0], device=width.device)
@@ -161,3 +161,47 @@ def completion(chain: Tensor, verdict: LayerVerdict, width: Tensor) -> tuple[Ten
     nothing[..., 0] = 1.0
     used = torch.arange(trials, device=width.device) < wanted.unsqueeze(1)
     return torch.where(used.unsqueeze(-1), laws, nothing), wanted
+
+
+# The rules for several sequences at once; how they decide is in `verify.beams`.
+
+
+@rule("beam_sampling", mark="exact_beam")
+@dataclass(frozen=True)
+class BeamSampling(BeamVerifier):
+    """Beams drawn i.i.d. from the warped joint distribution of all beams (DSBD, arXiv 2409.16560,
+    eq. 1).
+    """
+
+    length_penalty: float = 1.0
+
+    policy = "beam_root"
+
+
+@rule("beam_search", mark="exact_beam")
+@dataclass(frozen=True)
+class LikeliestBeams(BeamVerifier):
+    """Deterministic beam search: the likeliest continuations go on."""
+
+    length_penalty: float = 1.0
+
+    policy = "beam_root"
+    searches = True
+
+
+@rule("beam_rejection", mark="exact_beam")
+@dataclass(frozen=True)
+class BeamRejection(BeamVerifier):
+    """Draft beams accepted or rejected layer by layer (DSBD, section 3)."""
+
+    length_penalty: float = 1.0
+    one_cache: bool = False  # only the best output beam of an iteration goes on (section 3.4)
+
+    policy = "beams"
+    models = 1
+
+    @property
+    def mark(self) -> Lossless:
+        # With one cache an iteration's beams have the beam distribution given its input beam, but
+        # choosing the best of them to go on is not part of that distribution.
+        return "approximate" if self.one_cache else self.declared

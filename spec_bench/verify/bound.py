@@ -1,8 +1,8 @@
 """The most that any lossless rule can accept of given candidates.
 
-For candidates of a known law the optimum over all rules is 1 + min_H (p(H) - P(all in H)) over
-token sets H (arXiv 2502.18779). For K draws from q, with or without replacement, the minimum is
-at a prefix of the tokens sorted by rising p/q; tokens outside q's support are in none.
+For candidates of a known distribution the optimum over all rules is 1 + min_H (p(H) - P(all in H))
+over token sets H (arXiv 2502.18779). For K draws from q, with or without replacement, the minimum
+is at a prefix of the tokens sorted by rising p/q; tokens outside q's support are in none.
 Letters: B nodes, V vocabulary, T points in time.
 """
 
@@ -43,7 +43,7 @@ def bound_without_replacement(p: Tensor, q: Tensor, count: int, step: float = ST
     P(the first K draws fall into H): let a clock ring at rate q(x) for every token x of H, one at
     rate r = 1 - q(H) for all others together; K of H's must ring before it. This is the integral
     of r exp(-r t) P(at least K of H's rang by t), taken over log t with even steps, whose error is
-    below 1e-12; the law of min(rang, K) is carried along while H grows.
+    below 1e-12; the distribution of min(rang, K) is carried along while H grows.
 
     Args:
         p: [B, V].
@@ -62,7 +62,7 @@ def bound_without_replacement(p: Tensor, q: Tensor, count: int, step: float = ST
     steps = round(_REACH / step)
     time = torch.arange(-steps, steps + 1, dtype=torch.float64, device=p.device).mul(step).exp()
     rang = own_q.new_zeros((p.shape[0], time.shape[0], count + 1))
-    rang[..., 0] = 1.0  # [B, T, K + 1] law of how many of H's rang, K or more being one
+    rang[..., 0] = 1.0  # [B, T, K + 1] distribution of how many of H's rang, K or more being one
     # What is outside H, summed from the far end: 1 - q(H) would lose a small rest.
     outside = own_q.flip(-1).cumsum(dim=-1).flip(-1) - own_q
     inside_p = own_p.cumsum(dim=-1)

@@ -1,8 +1,8 @@
 """Draw the target's token at every position, and go down while a child has it.
 
-The law is the naive rule's: for one-hot proposals nothing better is possible. What differs is where
-the randomness sits: a position's uniform belongs to the position, not to the iteration or to the
-children tested, so the text equals that of plain decoding with the same generator, token for
+The distribution is the naive rule's: for one-hot proposals nothing better is possible. What differs
+is where the randomness sits: a position's uniform belongs to the position, not to the iteration or
+to the children tested, so the text equals that of plain decoding with the same generator, token for
 token, at any temperature: losslessness that one can see without statistics.
 """
 

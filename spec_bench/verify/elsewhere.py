@@ -1,7 +1,7 @@
 """Another engine's own decoding: only who drafts and how much is set here, the rest is its code.
 
-Such rows share our prompts and our clock, but have a mark of their own: their laws were not
-enumerated.
+Such rows share our prompts and our clock, but have a mark of their own: their distributions were
+not enumerated.
 """
 
 from __future__ import annotations
@@ -19,13 +19,10 @@ class OtherEngine(Verifier):
 @rule("transformers", mark="unaudited")
 @dataclass(frozen=True)
 class Transformers(OtherEngine):
-    """``generate`` of transformers: alone, with an assistant, or with prompt lookup.
+    """``generate`` of transformers: alone, with an assistant, or with prompt lookup."""
 
-    Attributes:
-        confidence: the assistant stops after a token less probable than this
-            (``assistant_confidence_threshold``; the library's own default is 0.4).
-    """
-
+    # the assistant stops after a token less probable than this (`assistant_confidence_threshold`;
+    # the library's own default is 0.4)
     confidence: Share = 0.0
 
     library = "transformers"

@@ -16,15 +16,10 @@ from spec_bench.core.tree import FlatShape, Tree, TreeShape
 
 
 class Parents(NamedTuple):
-    """The nodes of a level that may have children.
+    """The nodes of a level that may have children."""
 
-    Attributes:
-        at: picks them out of [R, N, ...].
-        real: [R, F] which of them have children; others are fillers. None: any may.
-    """
-
-    at: tuple[Any, Any]
-    real: Tensor | None
+    at: tuple[Any, Any]  # picks them out of [R, N, ...]
+    real: Tensor | None  # [R, F] which of them have children; others are fillers. None: any may.
 
 
 def parents_of(tree: Tree, level: int) -> Parents:

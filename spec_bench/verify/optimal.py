@@ -2,11 +2,11 @@
 
 For K draws from q no rule accepts more than 1 - max(0, max_i (t_i^K - R_i)), with t and R the
 running sums of q and p over the tokens by rising p/q (see ``bound``). The rule here reaches that
-less a small eps. First it settles which law the chosen candidate should have: p, but at most mu
-and at least lambda times q. Then it makes a choice with that law: every token is given a level, by
-chance where it falls between two, and the first candidate on the highest occupied level is chosen.
-The actual law of this choice is a sum over the vocabulary, so the test that follows, min(1, p/law),
-is exact however roughly levels were found.
+less a small eps. First it settles which distribution the chosen candidate should have: p, but at
+most mu and at least lambda times q. Then it makes a choice with that law: every token is given a
+level, by chance where it falls between two, and the first candidate on the highest occupied level
+is chosen. The actual distribution of this choice is a sum over the vocabulary, so the test that
+follows, min(1, p/distribution), is exact however roughly levels were found.
 
 Two steps, choose and test, as arXiv 2410.18234 has them; the bound is arXiv 2502.18779's.
 Letters: B nodes, C children, V vocabulary, M points of a curve, L levels.
@@ -23,10 +23,10 @@ from torch import Tensor
 from spec_bench.verify.base import rule
 from spec_bench.verify.bound import by_ratio
 from spec_bench.verify.rules import normalised
-from spec_bench.verify.verdict import Verdict
+from spec_bench.verify.walk import Verdict
 
 LEVELS = 8
-"""Most levels that are looked for; six were enough for any law that was tried."""
+"""Most levels that are looked for; six were enough for any distribution that was tried."""
 
 POINTS = 4096
 """A larger vocabulary is not sorted by p/q but put into so many bins of it."""
@@ -36,17 +36,11 @@ EPS = 1e-4
 
 
 class Choice(NamedTuple):
-    """How one candidate of several is chosen.
+    """How one candidate of several is chosen."""
 
-    Attributes:
-        law: [B, V] of the chosen candidate.
-        level: [B, V] the lower of the two levels that a token may stand on.
-        upper: [B, V] P(it stands on the one above).
-    """
-
-    law: Tensor
-    level: Tensor
-    upper: Tensor
+    law: Tensor  # [B, V] of the chosen candidate
+    level: Tensor  # [B, V] the lower of the two levels that a token may stand on
+    upper: Tensor  # [B, V] P(it stands on the one above)
 
 
 @rule("optimal", siblings=("iid",), mark="exact")
@@ -91,7 +85,8 @@ def _chosen(choice: Choice, tokens: Tensor, valid: Tensor) -> Tensor:
 
 
 def choose_one(p: Tensor, q: Tensor, count: Tensor, eps: float = EPS) -> Choice:
-    """How to choose one of K i.i.d. candidates so that its law overlaps with p as far as possible.
+    """How to choose one of K i.i.d. candidates so that its distribution overlaps with p as far as
+    possible.
 
     Args:
         p: [B, V].
@@ -135,10 +130,11 @@ def _per_mass(upto: Tensor, mass: Tensor, count: Tensor) -> Tensor:
 
 
 def plan(p: Tensor, q: Tensor, count: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Bounds of the wanted law over q, and the slopes of the levels.
+    """Bounds of the wanted distribution over q, and the slopes of the levels.
 
-    With S the wanted law's running sums against t, levels are the edges of a polygon that is
-    inscribed in t^K and touches S from below with each edge: an edge's width is its level's mass.
+    With S the wanted distribution's running sums against t, levels are the edges of a polygon that
+    is inscribed in t^K and touches S from below with each edge: an edge's width is its level's
+    mass.
 
     Args:
         p: [B, V].

@@ -3,8 +3,8 @@
 Traversal verification (arXiv 2505.12398) of a tree; of a chain it is block verification
 (arXiv 2403.10444). Every node has a quota, at most 1: the share of its own drawing that a lossless
 verifier may carry through it. This and the quotas that its children may use up give the chance that
-a node is accepted as the last one, and the law of the token after it. Both follow from the tree
-alone. The random part tests nodes one by one, each after its descendants, and the
+a node is accepted as the last one, and the distribution of the token after it. Both follow from the
+tree alone. The random part tests nodes one by one, each after its descendants, and the
 first success is the last node accepted.
 
 It is exact wherever a node's existence is settled before its token is drawn and siblings are
@@ -26,7 +26,7 @@ from spec_bench.core.gumbel import laws_without_replacement
 from spec_bench.core.transfer import constant, places
 from spec_bench.core.tree import Siblings, Tree
 from spec_bench.core.warp import SamplingSettings, probs
-from spec_bench.verify import chain
+from spec_bench.verify import at_once
 from spec_bench.verify.base import TreeVerifier, rule
 from spec_bench.verify.family import Parents, children_of_all, parents_of, post_order
 from spec_bench.verify.rules import normalised
@@ -34,18 +34,13 @@ from spec_bench.verify.walk import WalkResult
 
 
 class PathVerdict(NamedTuple):
-    """What a whole-path rule decides.
+    """What a whole-path rule decides."""
 
-    Attributes:
-        order: [R, N] nodes in the order tested, absent ones after all others, the root last.
-        success: [R, N - 1] float64, P(a node is the last accepted | all before it in the order
-            failed); 0 for absent ones. The root succeeds where all others fail.
-        residual: [R, N, V] by node: the token after the last accepted node is drawn from it; not
-            normalised.
-    """
-
-    order: Tensor
+    order: Tensor  # [R, N] nodes in the order tested, absent ones after all others, the root last
+    # [R, N - 1] float64, P(a node is the last accepted | all before it in the order failed); 0 for
+    # absent ones. The root succeeds where all others fail.
     success: Tensor
+    # [R, N, V] by node: the token after the last accepted node is drawn from it; not normalised
     residual: Tensor
 
 
@@ -57,9 +52,9 @@ def traversal(tree: Tree, p: Tensor) -> PathVerdict:
     """Quotas top-down, then chances of success bottom-up (arXiv 2505.12398; 2403.10444).
 
     In a node with quota a and residual P, each child v with token x, drawn from ``law``, has the
-    quota min(1, a P(x) / law(x)). If v is not accepted, m = max(0, a P - law) is left: with
-    S = sum m, P becomes m / S and a becomes S / (S + 1 - a). The last such a is the node's chance
-    of success; a leaf's is its quota. Only the product a P is carried along.
+    quota min(1, a P(x) / law(x)). If v is not accepted, m = max(0, a P - distribution) is left:
+    with S = sum m, P becomes m / S and a becomes S / (S + 1 - a). The last such a is the node's
+    chance of success; a leaf's is its quota. Only the product a P is carried along.
 
     Args:
         tree: fully grown.
@@ -71,8 +66,8 @@ def traversal(tree: Tree, p: Tensor) -> PathVerdict:
     shape = tree.shape
     if not shape.depth:  # nothing was proposed
         return PathVerdict(torch.zeros_like(tree.tokens), p.new_zeros((len(p), 0)), p)
-    if chain.is_chain(shape) and not p.is_cpu:
-        return PathVerdict(*chain.verified(tree, p))
+    if at_once.is_chain(shape) and not p.is_cpu:
+        return PathVerdict(*at_once.verified(tree, p))
     children, exist = children_of_all(tree, merge_copies=False)
     tokens = tree.tokens.gather(1, children.flatten(1)).view_as(children)
     success = torch.zeros(tree.tokens.shape, dtype=torch.float64, device=p.device)
@@ -110,7 +105,7 @@ def _tested(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What a child finds at its token, and what its failure leaves of its parent's.
 
-    An absent child has a law of zeros: it takes nothing, and S / (S + 1 - a) is a.
+    An absent child has a distribution of zeros: it takes nothing, and S / (S + 1 - a) is a.
 
     Args:
         left: [R, F, V] a P.
@@ -173,7 +168,7 @@ def sibling_laws(tree: Tree, level: int, parents: Parents, tokens: Tensor) -> Te
             log_q = q[:, :, 0].log()
         if parents.real is not None and level:
             rows, nodes = parents.at
-            log_q = log_q[rows, nodes - 1]  # where the root stands in any law will do
+            log_q = log_q[rows, nodes - 1]  # where the root stands in any distribution will do
         laws = laws_without_replacement(log_q.flatten(0, 1), tokens.flatten(0, 1))
         return laws.unflatten(0, log_q.shape[:2])
     if q is None:

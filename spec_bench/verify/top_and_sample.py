@@ -1,9 +1,9 @@
 """Children of which some are drawn and the others are the draft's best; drawn ones tested first.
 
 "Greedy" drafting of arXiv 2502.18779; with two children SpecHub (arXiv 2411.05289), whose pairs
-have the same law. With Top the draft's K - S best tokens and w = q without them, renormalised, S
-children are drawn from w and the best follow as one-hot proposals. For S = 1 a node accepts
-p(Top) + sum over the rest of min(p, w), which is the optimum for such candidates.
+have the same distribution. With Top the draft's K - S best tokens and w = q without them,
+renormalised, S children are drawn from w and the best follow as one-hot proposals. For S = 1 a node
+accepts p(Top) + sum over the rest of min(p, w), which is the optimum for such candidates.
 Letters: B nodes, C children, S of them drawn, V vocabulary.
 """
 
@@ -16,7 +16,7 @@ from spec_bench.settings.fields import Count
 from spec_bench.verify.base import rule
 from spec_bench.verify.optimal import optimal
 from spec_bench.verify.rules import normalised, ranked_list, recursive_rejection
-from spec_bench.verify.verdict import Verdict
+from spec_bench.verify.walk import Verdict
 
 
 @rule("top_and_sample", siblings=("top_and_sampled", "deterministic"), mark="exact")
@@ -27,7 +27,7 @@ def top_and_sample(
 
     Args:
         p: [B, V].
-        q: [B, 1, V] the draft's law, or what is left of it beside the best; None where all
+        q: [B, 1, V] the draft's distribution, or what is left of it beside the best; None where all
             children are one-hot proposals.
         tokens: [B, C] the drawn ones first, then the best.
         valid: [B, C]; a drawn child is absent where the best are all of q's support.

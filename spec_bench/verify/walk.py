@@ -1,38 +1,74 @@
-"""The walk from the root down the tree: one node rule per level, one verdict per row.
+"""What a node rule is given and what it decides.
 
-All rows walk together and nothing leaves the device: the caller copies the result once.
+Shapes: B nodes, C children, V vocabulary; ``q`` is [B, 1, V] where all children share one draft
+distribution, [B, C, V] where each has its own, None where proposals are one-hot.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from spec_bench.core.draws import Draws
+from spec_bench.core.draws import Draws, VerdictDraws
 from spec_bench.core.gumbel import laws_without_replacement
 from spec_bench.core.transfer import places
 from spec_bench.core.tree import Tree
 from spec_bench.core.warp import SamplingSettings, argmax_lowest, probs
-from spec_bench.verify.verdict import NodeRule
+
+
+class Verdict(NamedTuple):
+    """What a node rule decides."""
+
+    # [B, C] P(accept child j | children before j rejected); 0 for absent children
+    acceptance: Tensor
+    residual: Tensor  # [B, V] distribution of the token if every child is rejected
+
+
+class NodeRule(Protocol):
+    """p [B, V], q [B, 1 or C, V] or None, tokens [B, C], valid [B, C] -> Verdict."""
+
+    def __call__(self, p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor) -> Verdict: ...
+
+
+class Steps(NamedTuple):
+    """A node rule child by child, for one node on a host: the numbers of its verdict, no others."""
+
+    # p [1, V] after the children rejected so far, q [1, V] that this one was drawn from (None: one-
+    # hot), its token -> P(it is accepted)
+    accepts: Callable[[Tensor, Tensor | None, int], float]
+    # the same -> p [1, V] after its rejection too
+    leaves: Callable[[Tensor, Tensor | None, int], Tensor]
+
+
+@dataclass(frozen=True)
+class OneByOne:
+    """A node rule that can also be asked child by child."""
+
+    whole: NodeRule  # the rule
+    steps: Steps  # the same, child by child
+
+    def __call__(self, p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor) -> Verdict:
+        return self.whole(p, q, tokens, valid)
+
+
+# The walk from the root down the tree: one node rule per level, one verdict per row.
+#
+# All rows walk together and nothing leaves the device: the caller copies the result once.
 
 
 @dataclass(frozen=True)
 class WalkResult:
-    """Where each row's walk ended.
+    """Where each row's walk ended."""
 
-    Attributes:
-        path: [R, L + 1] nodes accepted in order, the root first; only the first
-            ``accepted + 1`` entries of a row mean anything.
-        accepted: [R] number of draft tokens accepted.
-        token: [R] the residual or bonus token.
-    """
-
+    # [R, L + 1] nodes accepted in order, the root first; only the first `accepted + 1` entries of a
+    # row mean anything
     path: Tensor
-    accepted: Tensor
-    token: Tensor
+    accepted: Tensor  # [R] number of draft tokens accepted
+    token: Tensor  # [R] the residual or bonus token
 
 
 def walk_down(
@@ -152,3 +188,146 @@ def copies_below(tree: Tree, level: int, copies: Tensor | None, token: Tensor) -
     if copies is None:
         return same
     return same & copies.gather(1, tree.parent[:, below] - tree.shape.starts[level])
+
+
+# The walk of a single row on a host: a loop over the nodes that it visits.
+#
+# A tensor operation on one number takes a CPU as long as one on a thousand. So only distributions
+# over the vocabulary are tensors here, and children are judged one at a time where the rule allows
+# that: none after the accepted one is looked at. Numbers, draws and path are `walk_down`'s.
+#
+# Letters: C children of a node, D drafts, V vocabulary.
+
+
+def walk_one_row(
+    tree: Tree,
+    logits: Tensor,
+    settings: SamplingSettings,
+    rule: NodeRule | Sequence[NodeRule],
+    draws: Draws,
+    *,
+    merge_copies: bool = False,
+) -> WalkResult:
+    """Arguments and result as in ``walk_down``; one row on a CPU, of a tree with levels."""
+    row, shape = _Row(tree), tree.shape
+    chosen = draws.verdict(shape.children)
+    path, alike = [0], {0}  # alike: all nodes that count as the path's last one
+    p = probs(logits[:, 0], settings)
+    for level in range(shape.depth):
+        children, there = row.children(level, path[-1], alike)
+        judge = rule if callable(rule) else rule[level]
+        place = path[-1] - shape.starts[level]
+        tokens = [row.tokens[child] for child in children]
+        if isinstance(judge, OneByOne) and row.draws_in_turn(level):
+            present = [(number, tokens[number]) for number, exists in enumerate(there) if exists]
+            laws = row.laws_in_turn(level, place, present)
+            first, p = _in_turn(judge, p, laws, level, chosen)
+        else:
+            ids = torch.tensor([tokens])
+            q = draft_law(tree, level, slice(None), place, ids)
+            chances, rest = judge(p, q, ids, torch.tensor([there]))
+            first, p = _first(chances, level, chosen), rest
+        if first is None:
+            break
+        path.append(children[first])
+        alike = {path[-1]}
+        if merge_copies:
+            mine = zip(children, tokens, there, strict=True)
+            alike = {child for child, token, exists in mine if exists and token == tokens[first]}
+        p = probs(logits[:, path[-1]], settings)
+    accepted = len(path) - 1
+    path += path[-1:] * (shape.depth - accepted)
+    return WalkResult(torch.tensor([path]), torch.tensor([accepted]), chosen.token(p))
+
+
+class _Row:
+    """The one row of a tree, on the host.
+
+    Attributes:
+        tokens: of all nodes.
+    """
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree, self.tokens = tree, tree.tokens[0].tolist()
+        self._parent, self._valid = tree.parent[0].tolist(), tree.valid[0].tolist()
+
+    def children(
+        self, level: int, node: int, alike: Collection[int]
+    ) -> tuple[Sequence[int], list[bool]]:
+        """Numbers of a node's children in the order drawn, and which of them are there.
+
+        Args:
+            level: of the node.
+            node: its number.
+            alike: all nodes that count as it.
+        """
+        shape = self._tree.shape
+        first, count = shape.starts[level + 1], shape.levels[level]
+        width = min(shape.children[level], count)
+        if shape.in_equal_shares(level):
+            first += (node - shape.starts[level]) * width
+            order: Sequence[int] = range(first, first + width)
+            return order, [self._valid[child] for child in order]
+        below = range(first, first + count)
+        mine = [child for child in below if self._valid[child] and self._parent[child] in alike]
+        existing = len(mine)
+        # If a node has fewer children, other nodes fill up the list, marked as absent.
+        if existing < width:
+            listed = set(mine)
+            mine += [child for child in below if child not in listed]
+        return mine[:width], [number < existing for number in range(width)]
+
+    def draws_in_turn(self, level: int) -> bool:
+        """Whether each child's own distribution is known: what its earlier siblings left of the
+        draft's.
+        """
+        tree = self._tree
+        one_hot = tree.q[level] is None
+        return one_hot or tree.siblings != "without_replacement"
+
+    def laws_in_turn(
+        self, level: int, place: int, children: Iterable[tuple[int, int]]
+    ) -> Iterator[tuple[int, int, Tensor | None]]:
+        """Each child with the distribution that it was drawn from, made when it is asked for.
+
+        Args:
+            level: of the parent.
+            place: of the parent within its level.
+            children: number among its siblings and token, of those that are there.
+
+        Yields:
+            Number, token and distribution [1, V]; None for one-hot proposals.
+        """
+        log_q, q = self._tree.log_q[level], self._tree.q[level]
+        if log_q is not None:
+            left = log_q[:, place].clone()
+            gone = torch.finfo(left.dtype).min  # the softmax of nothing but -inf is NaN
+            for number, token in children:
+                yield number, token, left.softmax(dim=-1)
+                left.numpy()[0, token] = gone
+            return
+        for number, token in children:
+            yield number, token, None if q is None else q[:, place, number % q.shape[2]]
+
+
+def _in_turn(
+    rule: OneByOne,
+    p: Tensor,
+    children: Iterable[tuple[int, int, Tensor | None]],
+    level: int,
+    chosen: VerdictDraws,
+) -> tuple[int | None, Tensor]:
+    """The first accepted child, and the distribution that the rejected ones left [1, V]."""
+    for number, token, q in children:
+        if chosen.accepts(level, number, rule.steps.accepts(p, q, token)):
+            return number, p
+        p = rule.steps.leaves(p, q, token)
+    return None, p
+
+
+def _first(chances: Tensor, level: int, chosen: VerdictDraws) -> int | None:
+    """The first child that is accepted; chances [1, C]."""
+    for number, chance in enumerate(chances[0].tolist()):
+        if chosen.accepts(level, number, chance):
+            return number
+    return None

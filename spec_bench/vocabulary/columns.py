@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from spec_bench.records.line import markdown as about_records
+from spec_bench.records.parquet import markdown as about_records
 from spec_bench.settings.registry import Registry
 from spec_bench.system import files
 
@@ -40,37 +40,23 @@ _ENDS = ("lower", "upper")
 
 @dataclass(frozen=True)
 class Column:
-    """One number of a cell.
+    """One number of a cell."""
 
-    Attributes:
-        name: in the file; a contract with tables, figures and users' scripts.
-        title: for tables and pages.
-        definition: one line.
-        kind: what it says about a cell.
-        unit: of the number; "" where it is a plain number or text.
-        digits: after the point, where it is printed.
-        interval: whether its 95% interval is known too.
-        range: what it can be, ``0..1`` or ``1..``; "": anything. No interval reaches beyond.
-        better: which way is better; None where neither is.
-        short: in narrow tables, such as the terminal's; "": not shown there.
-        holds: what its cells are.
-        apart: whether it tells runs apart, so that cells that differ in it are never compared, nor
-            stand in one table. ``run``: all cells of a table agree in it; ``task``: it belongs to
-            the task, and tables of several tasks may have several; ``pair``: likewise to the pair
-            of models. "": it does not, as the decoder and the seed do not.
-    """
-
-    name: str
-    title: str
-    definition: str
-    kind: Kind
-    unit: str = ""
-    digits: int = 2
-    interval: bool = False
-    range: str = ""
-    better: Literal["up", "down"] | None = None
-    short: str = ""
-    holds: Holds = "number"
+    name: str  # in the file; a contract with tables, figures and users' scripts
+    title: str  # for tables and pages
+    definition: str  # one line
+    kind: Kind  # what it says about a cell
+    unit: str = ""  # of the number; "" where it is a plain number or text
+    digits: int = 2  # after the point, where it is printed
+    interval: bool = False  # whether its 95% interval is known too
+    range: str = ""  # What it can be, `0..1` or `1..`; "": anything. No interval reaches beyond.
+    better: Literal["up", "down"] | None = None  # which way is better; None where neither is
+    short: str = ""  # in narrow tables, such as the terminal's; "": not shown there
+    holds: Holds = "number"  # what its cells are
+    # Whether it tells runs apart, so that cells that differ in it are never compared, nor stand in
+    # one table. `run`: all cells of a table agree in it; `task`: it belongs to the task, and tables
+    # of several tasks may have several; `pair`: likewise to the pair of models. "": it does not, as
+    # the decoder and the seed do not.
     apart: Apart = ""
 
     @property

@@ -1,12 +1,4 @@
-"""How decoders are shown: title, colour, marker, and a line in the table of decoders.
-
-A decoder of ``conf/decoder`` has them in its own YAML, under ``display``. A cell of a recipe that
-replaces a decoder's drafter or rule is shown by its parts, or as its paper's ``paper.yaml`` says
-under ``decoders``. Other packages' folders are read too. Of a decoder's settings this module knows
-the names of its drafter and its rule, nothing else.
-
-    python -m spec_bench.vocabulary.decoders     # that table
-"""
+"""Colours and markers of figures and pages."""
 
 from __future__ import annotations
 
@@ -14,13 +6,47 @@ import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import yaml
 
 from spec_bench.settings.configs import conf_dir, conf_dirs, experiments_dirs
 from spec_bench.settings.fields import read, shown
-from spec_bench.vocabulary.palette import COLOURS, Colour, ColourName, Marker
+
+ColourName = Literal["blue", "vermillion", "green", "purple", "orange", "sky", "black"]
+Marker = Literal["o", "s", "^", "D", "v", "P", "X"]
+
+
+class Colour(NamedTuple):
+    """A colour on white and on a dark page."""
+
+    light: str
+    dark: str
+
+
+# Okabe & Ito: distinguishable with any colour vision.
+COLOURS: dict[ColourName, Colour] = {
+    "blue": Colour("#0072B2", "#4AA8E0"),
+    "vermillion": Colour("#D55E00", "#F08A3C"),
+    "green": Colour("#009E73", "#2FC294"),
+    "purple": Colour("#CC79A7", "#E29AC4"),
+    "orange": Colour("#E69F00", "#E69F00"),
+    "sky": Colour("#56B4E9", "#56B4E9"),
+    "black": Colour("#000000", "#98A2AD"),
+}
+PALETTE = tuple(COLOURS.values())
+MARKERS: tuple[Marker, ...] = ("o", "s", "^", "D", "v", "P", "X")
+
+
+# How decoders are shown: title, colour, marker, and a line in the table of decoders.
+#
+# A decoder of `conf/decoder` has them in its own YAML, under `display`. A cell of a recipe that
+# replaces a decoder's drafter or rule is shown by its parts, or as its paper's `paper.yaml` says
+# under `decoders`. Other packages' folders are read too. Of a decoder's settings this module knows
+# the names of its drafter and its rule, nothing else.
+#
+#     python -m spec_bench.vocabulary.decoders     # that table
+
 
 DISPLAY = "display"
 DECODERS = "decoders"
@@ -30,23 +56,14 @@ _BASELINE, _DRAFT_MODEL = "ar", "language_model"
 
 @dataclass(frozen=True)
 class Display:
-    """A block ``display`` of a decoder's YAML.
+    """A block ``display`` of a decoder's YAML."""
 
-    Attributes:
-        title: in tables and figures.
-        colour: in figures and on pages.
-        marker: matplotlib's letter.
-        tree: in words, for the table of decoders.
-        rule: likewise.
-        source: where the decoder is from, likewise.
-    """
-
-    title: str
-    colour: ColourName
-    marker: Marker = "o"
-    tree: str = ""
-    rule: str = ""
-    source: str = ""
+    title: str  # in tables and figures
+    colour: ColourName  # in figures and on pages
+    marker: Marker = "o"  # matplotlib's letter
+    tree: str = ""  # in words, for the table of decoders
+    rule: str = ""  # likewise
+    source: str = ""  # where the decoder is from, likewise
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,15 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from itertools import product
 
-from spec_bench.vocabulary.decoders import Decoder, find_decoder
-from spec_bench.vocabulary.palette import COLOURS, MARKERS, PALETTE, Colour, Marker
+from spec_bench.vocabulary.decoders import (
+    COLOURS,
+    MARKERS,
+    PALETTE,
+    Colour,
+    Decoder,
+    Marker,
+    find_decoder,
+)
 
 TASKS = {
     "xsum": "XSum",

@@ -21,20 +21,14 @@ _PRODUCT = re.compile(rf"({_NUMBER})x({_NUMBER})(?:@([0-9]*\.?[0-9]+))?")
 
 @dataclass(frozen=True)
 class Spec:
-    """A shorthand that was read.
+    """A shorthand that was read."""
 
-    Attributes:
-        form: ``root`` (``-``), ``number`` (``3``), ``levels`` (``2-2-1``), ``product`` (``4x3``),
-            ``threshold`` (``4x2@0.9``) or ``name``.
-        numbers: the whole numbers in it, in their order.
-        threshold: the number after ``@``, else None.
-        name: the text itself where it is none of the other forms, else "".
-    """
-
+    # `root` (`-`), `number` (`3`), `levels` (`2-2-1`), `product` (`4x3`), `threshold` (`4x2@0.9`)
+    # or `name`
     form: Form
-    numbers: tuple[int, ...] = ()
-    threshold: float | None = None
-    name: str = ""
+    numbers: tuple[int, ...] = ()  # the whole numbers in it, in their order
+    threshold: float | None = None  # the number after `@`, else None
+    name: str = ""  # the text itself where it is none of the other forms, else ""
 
     def __str__(self) -> str:
         """The shorthand; ``parse`` inverts it."""

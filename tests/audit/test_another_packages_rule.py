@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import pytest
 from torch import Tensor
@@ -14,12 +12,11 @@ from spec_bench.audit.catalogue import SETTINGS, tree_cases
 from spec_bench.audit.decoders import enumerated_error
 from spec_bench.audit.models import audit_pair
 from spec_bench.audit.rules import TOLERANCE, audit_rule, rule_cases
-from spec_bench.core.tree import Tree
 from spec_bench.jobs.config.cells import Cell
 from spec_bench.verify.base import rule
-from spec_bench.verify.path_rule import PathVerdict, Traversal, traversal
+from spec_bench.verify.path_rule import Traversal, traversal
 from spec_bench.verify.rules import recursive_rejection
-from spec_bench.verify.verdict import Verdict
+from spec_bench.verify.walk import Verdict
 from tests.families import decoder_settings
 from tests.jobs.tiny import make_family
 from tests.said import naming
@@ -28,34 +25,34 @@ CUT = SETTINGS["temperature 1.5, top-p 0.9"]
 Rule = Callable[[Tensor, Tensor, Tensor, Tensor], Verdict]
 
 
-def right(p: Tensor, q: Tensor, tokens: Tensor, valid: Tensor) -> Verdict:
+def right(p, q, tokens, valid):
     return recursive_rejection(p, q, tokens, valid, replacement=False)
 
 
-def timid(p: Tensor, q: Tensor, tokens: Tensor, valid: Tensor) -> Verdict:
+def timid(p, q, tokens, valid):
     """Accepts nine times in ten where it should, the residual as it was."""
     verdict = right(p, q, tokens, valid)
     return verdict._replace(acceptance=0.9 * verdict.acceptance)
 
 
-def backwards(p: Tensor, q: Tensor, tokens: Tensor, valid: Tensor) -> Verdict:
+def backwards(p, q, tokens, valid):
     """Judges the children in the opposite order of their drawing."""
     verdict = right(p, q, tokens.flip(1), valid.flip(1))
     return verdict._replace(acceptance=verdict.acceptance.flip(1))
 
 
-def misread(p: Tensor, q: Tensor, tokens: Tensor, valid: Tensor) -> Verdict:
+def misread(p, q, tokens, valid):
     """Divides by the draft's own probability after it has changed."""
     return recursive_rejection(p, q, tokens, valid, replacement=True)
 
 
-def eager(p: Tensor, q: Tensor, tokens: Tensor, valid: Tensor) -> Verdict:
+def eager(p, q, tokens, valid):
     """Accepts as if the target were surer than it is."""
     verdict = right(p, q, tokens, valid)
     return verdict._replace(acceptance=(1.3 * verdict.acceptance).clamp(max=1.0))
 
 
-def brittle(p: Tensor, q: Tensor, tokens: Tensor, valid: Tensor) -> Verdict:
+def brittle(p, q, tokens, valid):
     """Knows small vocabularies alone."""
     return right(p, q, tokens, valid) if p.shape[1] < 9 else 1 / 0  # type: ignore[return-value]
 
@@ -66,8 +63,8 @@ class Whole(Traversal):
 
     factor: float = 1.0
 
-    def judge(self, depth: int) -> Any:
-        def judged(tree: Tree, p: Tensor) -> PathVerdict:
+    def judge(self, depth):
+        def judged(tree, p):
             verdict = traversal(tree, p)
             return verdict._replace(success=(self.factor * verdict.success).clamp(max=1.0))
 
@@ -75,14 +72,14 @@ class Whole(Traversal):
 
 
 @pytest.fixture
-def registered(request: pytest.FixtureRequest) -> Iterator[Rule]:
+def registered(request):
     laws = ("iid", "without_replacement") if request.param is Whole else ("without_replacement",)
     rule("guest", siblings=laws)(request.param)
     yield request.param
     rule.forget("guest")
 
 
-def errors() -> tuple[float, list[float]]:
+def errors():
     """Of the rule alone, and of the decoders that use it."""
     (case,) = [case for case in rule_cases() if case.name.startswith("guest")]
     alone, _ = audit_rule(case)
@@ -97,29 +94,27 @@ def errors() -> tuple[float, list[float]]:
 
 
 @pytest.mark.parametrize("registered", [right], indirect=True)
-def test_a_rule_that_registers_is_audited_alone_and_in_decoders(registered: Rule) -> None:
+def test_a_rule_that_registers_is_audited_alone_and_in_decoders(registered):
     alone, ends = errors()
     assert alone <= TOLERANCE
     assert ends and max(ends) <= TOLERANCE
 
 
 @pytest.mark.parametrize("registered", [timid, backwards, misread], indirect=True)
-def test_a_wrong_rule_that_registers_is_caught(registered: Rule) -> None:
+def test_a_wrong_rule_that_registers_is_caught(registered):
     alone, ends = errors()
     assert alone > 1e-3
     # Of two tokens, which are what this top-p leaves, the second is certain for the misread rule.
     assert ends and (min(ends) > 1e-4 or registered is misread)
 
 
-def test_a_rule_taken_out_again_is_audited_no_longer() -> None:
+def test_a_rule_taken_out_again_is_audited_no_longer():
     assert not [case for case in rule_cases() if "guest" in case.name]
 
 
 @pytest.mark.parametrize("name", ["rsd_c", "rsd_s"])
 @pytest.mark.parametrize("registered", [right, timid, backwards, misread, eager], indirect=True)
-def test_a_job_calls_a_rule_of_another_package_exact_only_if_it_is(
-    registered: Rule, name: str
-) -> None:
+def test_a_job_calls_a_rule_of_another_package_exact_only_if_it_is(registered, name):
     settings = decoder_settings(name) | {"verifier": {"rule": "guest"}}
     if registered is right:
         assert Cell.read(settings).config.verifier.mark == "exact"
@@ -130,9 +125,7 @@ def test_a_job_calls_a_rule_of_another_package_exact_only_if_it_is(
 
 
 @pytest.mark.parametrize("registered", [Whole], indirect=True)
-def test_a_rule_of_whole_trees_is_enumerated_with_the_settings_that_it_has(
-    registered: Rule,
-) -> None:
+def test_a_rule_of_whole_trees_is_enumerated_with_the_settings_that_it_has(registered):
     settings = decoder_settings("sd")
     assert Cell.read(settings | {"verifier": {"rule": "guest"}}).config.verifier.mark == "exact"
     with pytest.raises(ValueError, match=naming("guest", "tests", "off by")):
@@ -140,9 +133,7 @@ def test_a_rule_of_whole_trees_is_enumerated_with_the_settings_that_it_has(
 
 
 @pytest.mark.parametrize("registered", [right, brittle], indirect=True)
-def test_a_pairs_audit_goes_on_whatever_another_packages_rule_does(
-    registered: Rule, tmp_path: Path
-) -> None:
+def test_a_pairs_audit_goes_on_whatever_another_packages_rule_does(registered, tmp_path):
     make_family(tmp_path)
     paths = [str(tmp_path / name) for name in ("target", "draft")]
     lines = list(audit_pair(*paths, ["The harbour"], 1))

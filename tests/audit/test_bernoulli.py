@@ -1,9 +1,6 @@
 """RSD's Figure 1: the four rules on two Bernoulli candidates, exactly."""
 
-from __future__ import annotations
-
 import csv
-from pathlib import Path
 
 import pytest
 from scipy.optimize import brentq
@@ -29,9 +26,7 @@ BY_HAND = [
 
 
 @pytest.mark.parametrize(("p", "q", "multi_round", "otm"), BY_HAND)
-def test_the_rules_accept_what_the_closed_forms_say(
-    p: float, q: float, multi_round: float, otm: float
-) -> None:
+def test_the_rules_accept_what_the_closed_forms_say(p, q, multi_round, otm):
     assert RULES["multi_round"](p, q) == pytest.approx(multi_round, abs=TOLERANCE)
     assert RULES["otm"](p, q) == pytest.approx(otm, abs=TOLERANCE)
     assert RULES["recursive_rejection"](p, q) == pytest.approx(1.0, abs=TOLERANCE)
@@ -39,15 +34,15 @@ def test_the_rules_accept_what_the_closed_forms_say(
     assert closed_form("otm", p, q) == pytest.approx(otm)
 
 
-def test_recursive_rejection_accepts_surely_up_to_the_edges() -> None:
+def test_recursive_rejection_accepts_surely_up_to_the_edges():
     for p in (0.0, 0.3, 1.0):
         for q in (INSIDE, 1e-6, 0.5, 1 - 1e-6, 1 - INSIDE):
             assert RULES["recursive_rejection"](p, q) == pytest.approx(1.0, abs=TOLERANCE)
 
 
 @pytest.mark.parametrize(("p", "q"), [(0.9, 0.1), (0.7, 0.2), (0.2, 0.55), (0.05, 0.5)])
-def test_k_seq_accepts_what_the_root_of_its_equation_gives(p: float, q: float) -> None:
-    def beta(rho: float) -> float:
+def test_k_seq_accepts_what_the_root_of_its_equation_gives(p, q):
+    def beta(rho):
         return min(q, p / rho) + min(1 - q, (1 - p) / rho)
 
     rho = brentq(lambda rho: 1 - (1 - beta(rho)) ** 2 - rho * beta(rho), 1, 2, xtol=1e-14)
@@ -55,20 +50,20 @@ def test_k_seq_accepts_what_the_root_of_its_equation_gives(p: float, q: float) -
     assert RULES["k_seq"](p, q) == pytest.approx(1 - (1 - beta(rho)) ** 2, abs=1e-6)
 
 
-def test_the_rules_are_ordered_on_the_whole_grid() -> None:
+def test_the_rules_are_ordered_on_the_whole_grid():
     for row in grid(9):
         assert row["multi_round"] <= row["k_seq"] + 1e-6
         assert row["k_seq"] <= row["otm"] + TOLERANCE
         assert row["otm"] <= row["recursive_rejection"] + TOLERANCE
 
 
-def test_a_value_that_misses_its_closed_form_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_value_that_misses_its_closed_form_is_an_error(monkeypatch):
     monkeypatch.setitem(RULES, "otm", lambda p, q: optimal_transport(p, q) - 1e-8)
     with pytest.raises(RuntimeError, match="otm at p = 0"):
         grid(3)
 
 
-def test_the_command_writes_one_line_per_point(tmp_path: Path) -> None:
+def test_the_command_writes_one_line_per_point(tmp_path):
     path = tmp_path / "new" / "acceptance.csv"
     assert main(["--output", str(path), "--points", "3"]) == 0
     with path.open(encoding="utf-8") as stream:
@@ -79,8 +74,6 @@ def test_the_command_writes_one_line_per_point(tmp_path: Path) -> None:
     assert float(middle["otm"]) == pytest.approx(0.75)
 
 
-def test_a_grid_without_a_square_is_one_line_and_status_2(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_grid_without_a_square_is_one_line_and_status_2(capsys):
     assert main(["--points", "1"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1

@@ -1,29 +1,22 @@
 """Decoders end to end on a Markov chain; broken ones are caught."""
 
-from __future__ import annotations
-
 import pytest
 import torch
-from torch import Tensor
 
-from spec_bench.audit.catalogue import SETTINGS, WARM, AuditCase, beam_cases, tree_cases
+from spec_bench.audit.catalogue import SETTINGS, WARM, beam_cases, tree_cases
 from spec_bench.audit.decoders import (
     FALSE_ALARM_RATE,
     chi_square,
     enumerated_error,
+    outcomes,
     total_variation,
 )
-from spec_bench.audit.enumeration import outcomes
 from spec_bench.audit.rules import TOLERANCE
-from spec_bench.core.draws import Draws
-from spec_bench.core.tree import Tree
-from spec_bench.decode.decoder import Decoder
 from spec_bench.draft.base import drafter
 from spec_bench.tree.base import GrownTree, policy
 from spec_bench.tree.stochastic_beam import StochasticBeam
 from spec_bench.verify import at_once
 from spec_bench.verify.base import rule
-from spec_bench.verify.verdict import Verdict
 
 CASES = {case.name: case for case in tree_cases("exact")}
 SD = CASES["chain 2 + recursive_rejection with replacement: false"].config
@@ -53,19 +46,14 @@ ONE_PER_TREE = {
 }
 
 
-def test_enumeration_visits_every_outcome_once_with_its_probability() -> None:
+def test_enumeration_visits_every_outcome_once_with_its_probability():
     probs = torch.tensor([[0.25, 0.75]], dtype=torch.float64)
     found = list(outcomes(lambda draws: (draws.token(probs).item(), draws.token(probs).item())))
-    assert found == [
-        (0.0625, (0, 0)),
-        (0.1875, (0, 1)),
-        (0.1875, (1, 0)),
-        (0.5625, (1, 1)),
-    ]
+    assert found == [(0.0625, (0, 0)), (0.1875, (0, 1)), (0.1875, (1, 0)), (0.5625, (1, 1))]
 
 
 @pytest.mark.parametrize("case", FAST, ids=lambda case: case.name)
-def test_one_iteration_has_exactly_the_chains_law(case: AuditCase) -> None:
+def test_one_iteration_has_exactly_the_chains_law(case):
     labels = []
     for label, settings in case.settings():
         error, count = enumerated_error(
@@ -78,7 +66,7 @@ def test_one_iteration_has_exactly_the_chains_law(case: AuditCase) -> None:
 
 
 @pytest.mark.parametrize("config", [SD, SPECTR, MCSD], ids=["chain", "paths", "widths"])
-def test_the_walk_of_several_rows_has_the_law_of_a_single_rows(config, monkeypatch) -> None:
+def test_the_walk_of_several_rows_has_the_law_of_a_single_rows(config, monkeypatch):
     monkeypatch.setattr(at_once, "walk_one_row", at_once.walk_down)
     for settings in SETTINGS.values():
         error, count = enumerated_error(config, settings)
@@ -87,7 +75,7 @@ def test_the_walk_of_several_rows_has_the_law_of_a_single_rows(config, monkeypat
 
 
 @pytest.mark.parametrize("case", ONE_PER_TREE.values(), ids=lambda case: case.name)
-def test_several_iterations_in_a_batch_follow_the_chain(case: AuditCase) -> None:
+def test_several_iterations_in_a_batch_follow_the_chain(case):
     assert (
         chi_square(case.config, WARM, samples=4000, seed=1, prompt=case.tree.prompt)
         >= FALSE_ALARM_RATE
@@ -98,7 +86,7 @@ APPROXIMATE = [c for c in tree_cases("approximate") if not c.name.startswith(ELS
 
 
 @pytest.mark.parametrize("case", APPROXIMATE, ids=lambda case: case.name)
-def test_an_approximate_rule_is_off_by_a_distance_that_is_measured(case: AuditCase) -> None:
+def test_an_approximate_rule_is_off_by_a_distance_that_is_measured(case):
     distance = total_variation(case.config, WARM, vocab=case.tree.vocab, prompt=case.tree.prompt)
     if "guessed 1x1" in case.name:  # nothing is guessed, so nothing can be accepted wrongly
         assert distance <= TOLERANCE
@@ -106,7 +94,7 @@ def test_an_approximate_rule_is_off_by_a_distance_that_is_measured(case: AuditCa
         assert 0.01 < distance < 1
 
 
-def test_every_policy_and_every_exact_rule_is_audited() -> None:
+def test_every_policy_and_every_exact_rule_is_audited():
     trees = {case.config.tree.name for case in CASES.values()}
     assert trees == {name for name, kind in policy.items() if issubclass(kind, GrownTree)}
     rules = {case.config.verifier.name for case in CASES.values()}
@@ -119,7 +107,7 @@ def test_every_policy_and_every_exact_rule_is_audited() -> None:
 
 @pytest.mark.parametrize("samples", [6000, pytest.param(20_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("label", SETTINGS)
-def test_stochastic_beam_search_follows_the_chain(label: str, samples: int) -> None:
+def test_stochastic_beam_search_follows_the_chain(label, samples):
     p_value = chi_square(RSD_S, SETTINGS[label], samples=samples, seed=2)
     assert p_value >= FALSE_ALARM_RATE
 
@@ -131,26 +119,24 @@ def test_stochastic_beam_search_follows_the_chain(label: str, samples: int) -> N
         *(pytest.param(label, 20_000, marks=pytest.mark.slow) for label in SETTINGS),
     ],
 )
-def test_stochastic_beams_verified_as_whole_paths_follow_the_chain(
-    label: str, samples: int
-) -> None:
+def test_stochastic_beams_verified_as_whole_paths_follow_the_chain(label, samples):
     beams = CASES["stochastic_beam 3x2, without replacement + traversal"].config
     assert chi_square(beams, SETTINGS[label], samples=samples, seed=2) >= FALSE_ALARM_RATE
 
 
-def test_a_stochastic_beam_with_a_deterministic_draft_is_exact_by_enumeration() -> None:
+def test_a_stochastic_beam_with_a_deterministic_draft_is_exact_by_enumeration():
     error, _ = enumerated_error(RSD_S, SETTINGS["temperature 1, draft at 0"])
     assert error <= TOLERANCE
 
 
-def test_siblings_tested_in_another_order_than_decreasing_psi_are_caught() -> None:
-    def reverse_order(decoder: Decoder) -> None:
+def test_siblings_tested_in_another_order_than_decreasing_psi_are_caught():
+    def reverse_order(decoder):
         class Reversed(StochasticBeam):
-            def grow(self, tree: Tree, scores: Tensor, draws: Draws) -> None:
+            def grow(self, tree, scores, draws):
                 super().grow(tree, scores, draws)
                 reverse(tree)
 
-        def reverse(tree: Tree) -> None:
+        def reverse(tree):
             nodes = tree.frontier
             for block in (tree.tokens, tree.parent, tree.valid):
                 block[:, nodes] = block[:, nodes].flip(1)
@@ -167,8 +153,8 @@ def test_siblings_tested_in_another_order_than_decreasing_psi_are_caught() -> No
     assert chi_square(RSD_S, WARM, alter=reverse_order) < FALSE_ALARM_RATE
 
 
-def test_a_bonus_token_from_the_level_above_the_leaf_is_caught() -> None:
-    def shift_positions(decoder: Decoder) -> None:
+def test_a_bonus_token_from_the_level_above_the_leaf_is_caught():
+    def shift_positions(decoder):
         forward = decoder.target.forward
 
         def shifted(cache, rows, starts, tokens, positions, visible, **kwargs):
@@ -181,8 +167,8 @@ def test_a_bonus_token_from_the_level_above_the_leaf_is_caught() -> None:
     assert error > 0.01
 
 
-def test_a_rule_that_keeps_p_after_a_rejection_is_caught_end_to_end() -> None:
-    def wrong_residual(decoder: Decoder) -> None:
+def test_a_rule_that_keeps_p_after_a_rejection_is_caught_end_to_end():
+    def wrong_residual(decoder):
         rule = decoder.rule
         decoder.rule = lambda p, q, tokens, valid: rule(p, q, tokens, valid)._replace(residual=p)
 
@@ -190,11 +176,11 @@ def test_a_rule_that_keeps_p_after_a_rejection_is_caught_end_to_end() -> None:
     assert error > 0.01
 
 
-def test_k_seq_with_duplicate_candidates_counted_once_is_caught() -> None:
-    def count_once(decoder: Decoder) -> None:
+def test_k_seq_with_duplicate_candidates_counted_once_is_caught():
+    def count_once(decoder):
         rule = decoder.rule
 
-        def deduplicated(p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor) -> Verdict:
+        def deduplicated(p, q, tokens, valid):
             same = (tokens.unsqueeze(1) == tokens.unsqueeze(2)) & valid.unsqueeze(1)
             earlier = same.tril(diagonal=-1).any(dim=2)
             return rule(p, q, tokens, valid & ~earlier)

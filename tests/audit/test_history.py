@@ -1,9 +1,6 @@
 """Decoders on a toy that remembers three tokens: what a Markov chain cannot tell apart."""
 
-from __future__ import annotations
-
 from functools import partial
-from typing import Any
 
 import pytest
 
@@ -20,11 +17,11 @@ REPLACED = {"rule": "recursive_rejection", "replacement": True}
 DISTINCT = {"rule": "recursive_rejection", "replacement": False}
 
 
-def widths(*children: int, replacement: bool) -> dict[str, Any]:
+def widths(*children, replacement):
     return {"policy": "widths", "widths": list(children), "replacement": replacement}
 
 
-def decoder(tree: dict[str, Any], verifier: dict[str, Any], drafts: int = 1) -> dict[str, Any]:
+def decoder(tree, verifier, drafts=1):
     return {"name": "toy", "drafter": LM | {"drafts": drafts}, "tree": tree, "verifier": verifier}
 
 
@@ -35,10 +32,7 @@ CASES = {
         decoder({"policy": "iid_paths", "paths": 2, "depth": 3}, {"rule": "k_seq"}),
     ),
     "chain of three": (2, decoder({"policy": "chain", "depth": 3}, DISTINCT)),
-    "widths 2-1-1, without replacement": (
-        2,
-        decoder(widths(2, 1, 1, replacement=False), DISTINCT),
-    ),
+    "widths 2-1-1, without replacement": (2, decoder(widths(2, 1, 1, replacement=False), DISTINCT)),
     "widths 2-1-1, replacement": (2, decoder(widths(2, 1, 1, replacement=True), REPLACED)),
     "a block of three": (2, decoder({"policy": "chain", "depth": 3}, {"rule": "traversal"})),
     "whole paths of widths 2-1-1": (
@@ -69,14 +63,11 @@ CASES = {
     ),
     "the best slots of three levels": (2, decoder(SLOTS, DISTINCT)),
     "the best slots of three levels, as whole paths": (2, decoder(SLOTS, {"rule": "traversal"})),
-    "three children from two drafts": (
-        3,
-        decoder(widths(3, replacement=True), REPLACED, drafts=2),
-    ),
+    "three children from two drafts": (3, decoder(widths(3, replacement=True), REPLACED, drafts=2)),
 }
 
 
-def toy(settings: dict[str, Any], vocab: int, rows: int = 1) -> tuple[Any, HistoryModel]:
+def toy(settings, vocab, rows=1):
     target = random_history(vocab, seed=0)
     count = settings["drafter"]["drafts"]
     drafts = [
@@ -92,7 +83,7 @@ SLOW = ("the optimal rule, two paths of three",)
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in CASES]
 )
-def test_one_iteration_has_exactly_the_law_of_a_model_with_a_memory(name: str) -> None:
+def test_one_iteration_has_exactly_the_law_of_a_model_with_a_memory(name):
     vocab, settings = CASES[name]
     built, target = toy(settings, vocab)
     got, expected, count = block_law(built, partial(target.law, settings=WARM))
@@ -100,14 +91,14 @@ def test_one_iteration_has_exactly_the_law_of_a_model_with_a_memory(name: str) -
     assert count > 8
 
 
-def test_the_toy_tells_apart_what_lies_three_tokens_back() -> None:
+def test_the_toy_tells_apart_what_lies_three_tokens_back():
     toys = random_history(2, seed=0)
     law = toys.law((0, 0, 0), 1, WARM), toys.law((1, 0, 0), 1, WARM)
     assert law[0] != law[1]
     assert toys.law((1, 0, 0, 0), 1, WARM) == law[0]
 
 
-def test_several_iterations_in_a_batch_commit_the_tokens_that_were_accepted() -> None:
+def test_several_iterations_in_a_batch_commit_the_tokens_that_were_accepted():
     # What is in the cache after commits must be what was delivered: so says the greedy answer.
     cold = SamplingSettings(temperature=0.0, probability_dtype="float64")
     target = random_history(3, seed=4)

@@ -1,16 +1,12 @@
 """Every rule by enumeration; the ways to break one that the papers misprint are caught."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
 import torch
-from torch import Tensor
 
 from spec_bench.audit.rules import (
     TOLERANCE,
-    RuleCase,
     adversarial_pairs,
     audit_rule,
     children_law,
@@ -20,7 +16,7 @@ from spec_bench.verify.rules import Verdict, recursive_rejection
 
 
 @pytest.mark.parametrize("case", rule_cases(), ids=lambda case: case.name)
-def test_the_output_has_the_targets_law(case: RuleCase) -> None:
+def test_the_output_has_the_targets_law(case):
     for vocab in (3, 4):
         error, cases = audit_rule(case, vocab=vocab, seed=vocab)
         assert error <= TOLERANCE
@@ -28,7 +24,7 @@ def test_the_output_has_the_targets_law(case: RuleCase) -> None:
 
 
 @pytest.mark.parametrize("case", rule_cases(), ids=lambda case: case.name)
-def test_children_that_are_not_there_are_not_accepted_and_change_nothing(case: RuleCase) -> None:
+def test_children_that_are_not_there_are_not_accepted_and_change_nothing(case):
     for p, drafts in adversarial_pairs(4, seed=1, random_pairs=12):
         tokens, valid, _ = children_law(drafts, 2, case.law, case.sampled)
         rows = len(tokens)
@@ -50,28 +46,28 @@ def test_children_that_are_not_there_are_not_accepted_and_change_nothing(case: R
         torch.testing.assert_close(nothing.residual, p)
 
 
-def without_replacement() -> RuleCase:
+def without_replacement():
     cases = {case.name: case for case in rule_cases()}
     return cases["recursive_rejection, without replacement"]
 
 
-def test_a_wrong_residual_is_caught() -> None:
-    def wrong(p: Tensor, q: Tensor, tokens: Tensor, valid: Tensor) -> Verdict:
+def test_a_wrong_residual_is_caught():
+    def wrong(p, q, tokens, valid):
         right = recursive_rejection(p, q, tokens, valid, replacement=False)
         return Verdict(right.acceptance, p)
 
     assert audit_rule(dataclasses.replace(without_replacement(), rule=wrong))[0] > 0.01
 
 
-def test_a_ratio_with_the_original_draft_distribution_is_caught() -> None:
-    def wrong(p: Tensor, q: Tensor, tokens: Tensor, valid: Tensor) -> Verdict:
+def test_a_ratio_with_the_original_draft_distribution_is_caught():
+    def wrong(p, q, tokens, valid):
         return recursive_rejection(p, q, tokens, valid, replacement=True)
 
     assert audit_rule(dataclasses.replace(without_replacement(), rule=wrong))[0] > 0.01
 
 
-def test_an_inverted_ratio_is_caught() -> None:
-    def wrong(p: Tensor, q: Tensor, tokens: Tensor, valid: Tensor) -> Verdict:
+def test_an_inverted_ratio_is_caught():
+    def wrong(p, q, tokens, valid):
         right = recursive_rejection(p, q, tokens, valid, replacement=False)
         ratio = q[:, 0].gather(1, tokens) / p.gather(1, tokens).clamp(min=1e-300)
         return Verdict(ratio.clamp(max=1.0) * valid, right.residual)
@@ -79,8 +75,8 @@ def test_an_inverted_ratio_is_caught() -> None:
     assert audit_rule(dataclasses.replace(without_replacement(), rule=wrong))[0] > 0.01
 
 
-def test_k_seq_with_rho_one_is_caught() -> None:
-    def wrong(p: Tensor, q: Tensor, tokens: Tensor, valid: Tensor) -> Verdict:
+def test_k_seq_with_rho_one_is_caught():
+    def wrong(p, q, tokens, valid):
         kept = torch.minimum(p, q[:, 0])
         beta = kept.sum(-1, keepdim=True).clamp(min=1e-300)
         count = valid.sum(-1, keepdim=True)

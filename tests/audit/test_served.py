@@ -1,10 +1,7 @@
 """Tests of served text: a lossless server passes at the stated rate, each kind of loss fails."""
 
-from __future__ import annotations
-
 import itertools
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,22 +9,23 @@ import torch
 
 from spec_bench.audit import command_line
 from spec_bench.audit.__main__ import load
-from spec_bench.audit.models import _PLAIN, Asked, audit_server
-from spec_bench.audit.served import (
-    Finding,
+from spec_bench.audit.models import (
+    _PLAIN,
+    Asked,
     TokenLaw,
+    audit_server,
     findings,
     law_of_answers,
     token_law,
 )
 from spec_bench.audit.toys import MarkovModel, random_markov
 from spec_bench.core.sampling import SamplingSettings
-from spec_bench.decode.config import AnyDecoder, build_decoder
+from spec_bench.decode.config import build_decoder
 from spec_bench.engine.loading import ModelSpec, load_model
 from spec_bench.records.types import Request
 from spec_bench.server.endpoint import Server
 from tests.jobs.tiny import make_family
-from tests.server.completions import Completions, Steps, serving
+from tests.server.completions import Completions, serving
 
 VOCAB = 12
 TARGET = random_markov(VOCAB, seed=1)
@@ -40,7 +38,7 @@ CHAIN = {
 }
 
 
-def test_the_law_of_a_token_by_hand() -> None:
+def test_the_law_of_a_token_by_hand():
     logits = torch.tensor([[0.5, 0.25, 0.25], [0.9, 0.1, 0.0]]).log()
     law = token_law(logits, torch.tensor([2, 2]), WARM)
     assert law.log_p.tolist() == pytest.approx([math.log(0.25), -math.inf])
@@ -50,7 +48,7 @@ def test_the_law_of_a_token_by_hand() -> None:
     assert law.first.tolist() == [True, False]
 
 
-def test_log_probability_and_entropy_agree_in_expectation() -> None:
+def test_log_probability_and_entropy_agree_in_expectation():
     logits = torch.randn(VOCAB, generator=torch.Generator().manual_seed(0)).double()
     laws = token_law(logits.expand(VOCAB, -1), torch.arange(VOCAB), WARM)
     p = np.exp(laws.log_p)
@@ -61,15 +59,13 @@ def test_log_probability_and_entropy_agree_in_expectation() -> None:
 
 
 @pytest.mark.parametrize("side", [1, -1])
-def test_log_probabilities_that_are_off_by_1_96_deviations_have_a_chance_of_one_in_twenty(
-    side: int,
-) -> None:
+def test_log_probabilities_that_are_off_by_1_96_deviations_have_a_chance_of_one_in_twenty(side):
     one = np.ones(100)  # of variance 1 each, so that the sum's deviation is 10
     law = TokenLaw((side * 0.196 - 1) * one, one, one, 0 * one, one > 1)
     assert findings(law)[0].p_value == pytest.approx(0.05, abs=1e-4)
 
 
-def sampled(model: MarkovModel, answers: int, seed: int, length: int = 40) -> list[tuple]:
+def sampled(model, answers, seed, length=40):
     """Answers drawn from a chain one token at a time, behind one prompt."""
     generator = torch.Generator().manual_seed(seed)
     found = []
@@ -82,12 +78,12 @@ def sampled(model: MarkovModel, answers: int, seed: int, length: int = 40) -> li
     return found
 
 
-def verdicts(answers: list[tuple]) -> dict[str, bool]:
+def verdicts(answers):
     """Which tests the answers pass."""
     return {each.name: each.passed for each in findings(law_of_answers(TARGET, answers, WARM))}
 
 
-def test_plain_sampling_passes_every_test_at_about_the_stated_rate() -> None:
+def test_plain_sampling_passes_every_test_at_about_the_stated_rate():
     alarms = 0
     for seed in range(60):
         law = law_of_answers(TARGET, sampled(TARGET, 4, seed), WARM)
@@ -95,11 +91,11 @@ def test_plain_sampling_passes_every_test_at_about_the_stated_rate() -> None:
     assert alarms <= 14  # of 60 at a rate of at most 0.1: chance below 0.001
 
 
-def sharper(factor: float) -> MarkovModel:
+def sharper(factor):
     return MarkovModel(TARGET.logits * factor)
 
 
-def mixed_with_second_best() -> MarkovModel:
+def mixed_with_second_best():
     """A law that swaps the mass of the two best tokens: the same entropy."""
     p = TARGET.logits.softmax(dim=-1)
     best = p.topk(2, dim=-1)
@@ -109,27 +105,27 @@ def mixed_with_second_best() -> MarkovModel:
 @pytest.mark.parametrize(
     "model", [sharper(1.4), sharper(0.6), mixed_with_second_best()], ids=["sharp", "flat", "swap"]
 )
-def test_another_law_is_found(model: MarkovModel) -> None:
+def test_another_law_is_found(model):
     assert not all(verdicts(sampled(model, 20, seed=5)).values())
 
 
-def test_a_token_without_probability_fails_at_once() -> None:
+def test_a_token_without_probability_fails_at_once():
     logits = TARGET.logits.clone()
     logits[..., 7] = -torch.inf
     law = law_of_answers(MarkovModel(logits), [((3,), (1, 7, 2))], WARM)
     assert [(each.name, each.passed) for each in findings(law)] == [("within the support", False)]
 
 
-def test_answers_that_repeat_each_other_are_found() -> None:
+def test_answers_that_repeat_each_other_are_found():
     (answer,) = sampled(TARGET, 1, seed=2)
     assert not all(verdicts([answer] * 25).values())
 
 
-def decoder(draft: MarkovModel, settings: SamplingSettings) -> AnyDecoder:
+def decoder(draft, settings):
     return build_decoder(CHAIN, TARGET, [draft], settings)
 
 
-def answering(sample: SamplingSettings | None, shift: int = 0) -> Completions:
+def answering(sample, shift=0):
     """A server that drafts, each request by its temperature; or by ``sample`` whatever is asked.
 
     Args:
@@ -139,7 +135,7 @@ def answering(sample: SamplingSettings | None, shift: int = 0) -> Completions:
     numbers = itertools.count()
     draft = random_markov(VOCAB, seed=2)
 
-    def answer(body: dict) -> Steps:
+    def answer(body):
         asked = SamplingSettings(temperature=body["temperature"])
         settings = sample if sample and asked.temperature else asked
         request = Request(str(next(numbers)), tuple(body["prompt"]), body["max_tokens"])
@@ -155,7 +151,7 @@ def answering(sample: SamplingSettings | None, shift: int = 0) -> Completions:
     return Completions(answer)
 
 
-def audited(completions: Completions) -> dict[str, bool]:
+def audited(completions):
     """How the audit of a server ends, line by line."""
     asked = Asked([(3,), (5, 4)], 30, 8, WARM, 0, ())
     with serving(completions):
@@ -163,32 +159,32 @@ def audited(completions: Completions) -> dict[str, bool]:
         return {line.subject: bool(line.passed) for line in audit_server(server, TARGET, asked)}
 
 
-def test_a_server_that_drafts_losslessly_passes() -> None:
+def test_a_server_that_drafts_losslessly_passes():
     found = audited(answering(None))
     assert found["server, greedy: equals the target"]
     assert len(found) == 4  # 16 answers: too few first tokens for a test of their own
     assert all(found.values())
 
 
-def test_a_server_that_loses_the_temperature_is_found() -> None:
+def test_a_server_that_loses_the_temperature_is_found():
     found = audited(answering(SamplingSettings(temperature=3.0)))
     assert found.pop("server, greedy: equals the target")
     assert not all(found.values())
 
 
-def test_a_greedy_answer_that_differs_in_one_token_is_found() -> None:
+def test_a_greedy_answer_that_differs_in_one_token_is_found():
     found = audited(answering(None, shift=1))
     assert not found.pop("server, greedy: equals the target")
     assert all(found.values())
 
 
-def test_holm_holds_the_smallest_against_the_rate_over_all() -> None:
-    from spec_bench.audit.served import _corrected
+def test_holm_holds_the_smallest_against_the_rate_over_all():
+    from spec_bench.audit.models import _corrected
 
     tests = {"a": (9, 0.02, ""), "b": (9, 0.04, ""), "c": (9, 0.01, "")}
 
-    def failed(rate: float) -> set[str]:
-        found: list[Finding] = _corrected(tests, rate)
+    def failed(rate):
+        found = _corrected(tests, rate)
         return {each.name for each in found if not each.passed}
 
     assert failed(0.029) == set()
@@ -197,21 +193,19 @@ def test_holm_holds_the_smallest_against_the_rate_over_all() -> None:
 
 
 @pytest.fixture
-def family(tmp_path: Path) -> Path:
+def family(tmp_path):
     make_family(tmp_path)
     return tmp_path
 
 
-def test_the_command_audits_a_server_of_a_folders_model(
-    family: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_audits_a_server_of_a_folders_model(family, capsys):
     target = load_model(ModelSpec(str(family / "target")))
     plain = {
         temperature: build_decoder(_PLAIN, target, [], SamplingSettings(temperature))
         for temperature in (0.0, 1.0)
     }
 
-    def answer(body: dict) -> Steps:
+    def answer(body):
         request = Request("0", tuple(body["prompt"]), body["max_tokens"], (2,))
         decoder = plain[body["temperature"]]
         return [[t] for t in decoder.generate([request], body.get("seed", 0))[0].tokens]
@@ -236,17 +230,15 @@ def test_the_command_audits_a_server_of_a_folders_model(
         (["--prompts", "/dev/null"], "'/dev/null' has no prompt"),
     ],
 )
-def test_what_does_not_go_together_is_said_before_anything_is_loaded(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_does_not_go_together_is_said_before_anything_is_loaded(arguments, said, capsys):
     with pytest.raises(SystemExit):
         load(arguments)
     assert said in capsys.readouterr().err
 
 
 def test_a_pair_that_is_not_there_is_named_before_the_rules_are_enumerated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.setattr(command_line, "rule_parts", None)
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("Why?\n")

@@ -1,19 +1,15 @@
 """Decoders over a real transformers model, plain and captured: its own law, by enumeration."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
-from collections.abc import Mapping
 
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from spec_bench.audit.catalogue import WARM, tree_cases
-from spec_bench.audit.decoders import Tokens, block_law
+from spec_bench.audit.decoders import block_law
 from spec_bench.core.warp import probs
-from spec_bench.decode.config import DecoderConfig
 from spec_bench.decode.decoder import Decoder
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.loading import COMPILERS
@@ -31,7 +27,7 @@ NEEDS_COMPILER = pytest.mark.skipif(
 )
 
 
-def random_llama(seed: int, how: str) -> HuggingFaceModel:
+def random_llama(seed, how):
     """Two layers, three tokens, float64; sharpened, so that tokens differ in probability."""
     torch.manual_seed(seed)
     config = LlamaConfig(
@@ -52,7 +48,7 @@ def random_llama(seed: int, how: str) -> HuggingFaceModel:
 
 
 @torch.no_grad()
-def own_law(target: HuggingFaceModel, prefix: Tokens, length: int) -> Mapping[Tokens, float]:
+def own_law(target, prefix, length):
     """P(continuation | prefix) by the module itself: one plain pass over all sequences."""
     continuations = list(itertools.product(range(VOCAB), repeat=length))
     tokens = torch.tensor([[*prefix, *continuation] for continuation in continuations])
@@ -61,7 +57,7 @@ def own_law(target: HuggingFaceModel, prefix: Tokens, length: int) -> Mapping[To
     return dict(zip(continuations, chances.tolist(), strict=True))
 
 
-def error(config: DecoderConfig, how: str) -> float:
+def error(config, how):
     """The largest error of one block's law."""
     if how != "none":
         torch._dynamo.reset()  # imports for seconds
@@ -80,7 +76,7 @@ def error(config: DecoderConfig, how: str) -> float:
         for name in (AR, *DRAFTED)
     ],
 )
-def test_one_iteration_has_exactly_the_models_law(name: str) -> None:
+def test_one_iteration_has_exactly_the_models_law(name):
     assert error(CASES[name], "none") <= 1e-9
 
 
@@ -89,6 +85,6 @@ def test_one_iteration_has_exactly_the_models_law(name: str) -> None:
 @pytest.mark.parametrize(
     "how", ["static", "dynamo", pytest.param("inductor", marks=NEEDS_COMPILER)]
 )
-def test_a_captured_model_keeps_exactly_the_models_law(how: str, name: str) -> None:
+def test_a_captured_model_keeps_exactly_the_models_law(how, name):
     # Fused kernels round otherwise, and the norms compute in float32.
     assert error(CASES[name], how) <= (1e-7 if how == "inductor" else 1e-9)

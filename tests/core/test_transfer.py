@@ -1,7 +1,5 @@
 """What goes to the device in one copy comes out as it went in."""
 
-from __future__ import annotations
-
 import torch
 
 from spec_bench.core.transfer import Known, constant, forget_constants, send, to_device
@@ -9,7 +7,7 @@ from spec_bench.engine.recorder import Recorder
 from tests.simcuda import DEVICE, SimCuda
 
 
-def test_parts_of_any_type_go_in_one_copy_that_nobody_waits_for() -> None:
+def test_parts_of_any_type_go_in_one_copy_that_nobody_waits_for():
     parts = [
         torch.tensor([[True, False, True]]),
         torch.tensor([1.5, -2.25], dtype=torch.float64),
@@ -24,7 +22,7 @@ def test_parts_of_any_type_go_in_one_copy_that_nobody_waits_for() -> None:
         assert [part.dtype for part in there] == [part.dtype for part in parts]
 
 
-def test_known_numbers_are_copied_once_and_what_follows_from_them_never() -> None:
+def test_known_numbers_are_copied_once_and_what_follows_from_them_never():
     with SimCuda() as sim:
         numbers = Known([3, 5])
         send([numbers, Known([[1, 2]])], DEVICE)
@@ -34,17 +32,17 @@ def test_known_numbers_are_copied_once_and_what_follows_from_them_never() -> Non
         assert sum(sim.h2d.values()) == 1
 
 
-def test_a_constant_is_made_once_a_device() -> None:
+def test_a_constant_is_made_once_a_device():
     assert constant((1, 2), torch.device("cpu")) is constant((1, 2), torch.device("cpu"))
 
 
-def test_equal_constants_of_two_types_are_two_tensors() -> None:
+def test_equal_constants_of_two_types_are_two_tensors():
     cpu = torch.device("cpu")
     made = [constant(((value,),), cpu) for value in (1, True, 1.0)]
     assert [one.dtype for one in made] == [torch.long, torch.bool, torch.float32]
 
 
-def test_what_a_recording_reads_is_not_given_up_with_other_constants() -> None:
+def test_what_a_recording_reads_is_not_given_up_with_other_constants():
     with SimCuda():
         recorder = Recorder(DEVICE)
         recorder.record(lambda: (constant((3, 1, 4), DEVICE) + 1,))

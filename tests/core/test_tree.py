@@ -1,13 +1,11 @@
 """A tree one can draw, with its mask written out."""
 
-from __future__ import annotations
-
 import torch
 
 from spec_bench.core.tree import FlatShape, Tree, TreeShape
 
 
-def test_ancestors_of_a_two_level_tree() -> None:
+def test_ancestors_of_a_two_level_tree():
     #        0            tokens: root 9
     #      1   2          5 6
     #     3     4  5      7 | 8 8
@@ -32,7 +30,7 @@ def test_ancestors_of_a_two_level_tree() -> None:
     assert shape.size == 6
 
 
-def test_children_of_an_absent_node_are_absent() -> None:
+def test_children_of_an_absent_node_are_absent():
     tree = Tree(TreeShape((2, 2), (2, 1)), torch.tensor([0]))
     one = torch.tensor([[True, False]])
     tree.add_level(torch.tensor([[1, 2]]), torch.tensor([0, 0]), one, None)
@@ -41,7 +39,7 @@ def test_children_of_an_absent_node_are_absent() -> None:
     assert tree.valid.tolist() == [[True, True, False, True, False]]
 
 
-def test_a_tree_of_known_nodes_is_the_one_that_grows_level_by_level() -> None:
+def test_a_tree_of_known_nodes_is_the_one_that_grows_level_by_level():
     # The first row has two children and one grandchild, the second a chain of three.
     tokens = torch.tensor([[5, 6, 7], [5, 7, 8]])
     parent = torch.tensor([[0, 0, 2], [0, 1, 2]])
@@ -60,7 +58,7 @@ def test_a_tree_of_known_nodes_is_the_one_that_grows_level_by_level() -> None:
     assert (shape.level(0), shape.level(3)) == (slice(0, 1), slice(1, 4))
 
 
-def test_a_root_only_tree_has_no_levels() -> None:
+def test_a_root_only_tree_has_no_levels():
     tree = Tree(TreeShape((), ()), torch.tensor([4, 5]))
     assert tree.tokens.tolist() == [[4], [5]]
     assert tree.shape.depth == 0

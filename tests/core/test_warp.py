@@ -1,7 +1,5 @@
 """Temperature, top-k, top-p and the limit at temperature 0, on literal tensors."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -10,51 +8,51 @@ from spec_bench.core.warp import SamplingSettings, argmax_lowest, log_probs
 LOGITS = torch.tensor([0.4, 0.3, 0.2, 0.1], dtype=torch.float64).log()
 
 
-def warped(**settings: float) -> list[float]:
+def warped(**settings):
     chosen = SamplingSettings(probability_dtype="float64", **settings)
     return log_probs(LOGITS, chosen).exp().tolist()
 
 
-def test_temperature_one_without_truncation_is_softmax() -> None:
+def test_temperature_one_without_truncation_is_softmax():
     assert warped() == pytest.approx([0.4, 0.3, 0.2, 0.1])
 
 
-def test_temperature_half_squares_the_odds() -> None:
+def test_temperature_half_squares_the_odds():
     assert warped(temperature=0.5) == pytest.approx([16 / 30, 9 / 30, 4 / 30, 1 / 30])
 
 
-def test_top_k_keeps_the_k_largest() -> None:
+def test_top_k_keeps_the_k_largest():
     assert warped(top_k=2) == pytest.approx([4 / 7, 3 / 7, 0, 0])
 
 
-def test_top_p_keeps_the_smallest_set_with_at_least_that_mass() -> None:
+def test_top_p_keeps_the_smallest_set_with_at_least_that_mass():
     assert warped(top_p=0.6) == pytest.approx([4 / 7, 3 / 7, 0, 0])
     assert warped(top_p=0.71) == pytest.approx([4 / 9, 3 / 9, 2 / 9, 0])
 
 
-def test_top_p_below_the_largest_probability_keeps_one_token() -> None:
+def test_top_p_below_the_largest_probability_keeps_one_token():
     assert warped(top_p=0.1) == pytest.approx([1, 0, 0, 0])
 
 
-def test_top_p_counts_the_mass_after_top_k() -> None:
+def test_top_p_counts_the_mass_after_top_k():
     # After top-k 2 the first token has 4/7 = 0.571 of the mass.
     assert warped(top_k=2, top_p=0.57) == pytest.approx([1, 0, 0, 0])
     assert warped(top_k=2, top_p=0.58) == pytest.approx([4 / 7, 3 / 7, 0, 0])
 
 
-def test_temperature_zero_is_one_hot_at_the_lowest_of_tied_maxima() -> None:
+def test_temperature_zero_is_one_hot_at_the_lowest_of_tied_maxima():
     logits = torch.tensor([[1.0, 3.0, 3.0, 0.0], [2.0, 2.0, 2.0, 2.0]])
     assert argmax_lowest(logits).tolist() == [1, 0]
     probs = log_probs(logits, SamplingSettings(temperature=0)).exp()
     assert probs.tolist() == [[0, 1, 0, 0], [1, 0, 0, 0]]
 
 
-def test_low_temperature_keeps_the_support_in_log_space() -> None:
+def test_low_temperature_keeps_the_support_in_log_space():
     log_q = log_probs(torch.tensor([0.0, -10.0]), SamplingSettings(temperature=0.05))
     assert log_q[1].item() == pytest.approx(-200)
 
 
-def test_logits_are_not_written_to() -> None:
+def test_logits_are_not_written_to():
     logits = torch.randn(3, 7)
     before = logits.clone()
     for settings in (
@@ -76,24 +74,24 @@ def test_logits_are_not_written_to() -> None:
         ({"probability_dtype": "float16"}, "float32, float64"),
     ],
 )
-def test_values_out_of_range_are_refused_by_name(settings: dict, named: str) -> None:
+def test_values_out_of_range_are_refused_by_name(settings, named):
     with pytest.raises(ValueError, match=named):
         SamplingSettings(**settings)
 
 
-def test_top_p_is_reached_by_a_mass_that_equals_it() -> None:
+def test_top_p_is_reached_by_a_mass_that_equals_it():
     logits = torch.tensor([0.5, 0.25, 0.125, 0.125], dtype=torch.float64).log()
     for top_p, kept in ((0.5, 1), (0.75, 2)):
         chosen = SamplingSettings(top_p=top_p, probability_dtype="float64")
         assert (log_probs(logits, chosen) > -torch.inf).sum() == kept
 
 
-def test_top_k_keeps_all_that_tie_at_the_k_th_place() -> None:
+def test_top_k_keeps_all_that_tie_at_the_k_th_place():
     logits = torch.tensor([0.1, 0.3, 0.3, 0.3], dtype=torch.float64).log()
     chosen = SamplingSettings(top_k=2, probability_dtype="float64")
     assert log_probs(logits, chosen).exp().tolist() == pytest.approx([0, 1 / 3, 1 / 3, 1 / 3])
 
 
-def test_a_draft_temperature_leaves_the_drafts_truncation_as_the_targets() -> None:
+def test_a_draft_temperature_leaves_the_drafts_truncation_as_the_targets():
     chosen = SamplingSettings(0.7, 5, 0.9, draft_temperature=0.3, probability_dtype="float64")
     assert chosen.for_draft() == SamplingSettings(0.3, 5, 0.9, None, "float64")

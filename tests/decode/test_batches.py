@@ -1,16 +1,14 @@
 """Batches: rows come and go, tokens stay; seconds add up and latencies are each request's own."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.clock import BatchClock
 from spec_bench.decode.config import build_decoder
-from spec_bench.records.types import Generation, Request
+from spec_bench.decode.rows import BatchClock
+from spec_bench.records.types import Request
 from tests.decode.test_eagle import decoder_of as eagle_decoder
 from tests.decode.test_heads import decoder_of
 from tests.families import NEWER, decoder_settings, random_requests, tiny_pair
@@ -32,7 +30,7 @@ REQUESTS = [
 ]
 
 
-def answers(name: str, rows: int, queue: int) -> list[Generation]:
+def answers(name, rows, queue):
     """Decodes in batches of ``queue`` requests, ``rows`` at a time."""
     if name in HEADS:
         decoder = decoder_of(name, WARM, dtype=torch.float64, rows=rows)
@@ -50,7 +48,7 @@ def answers(name: str, rows: int, queue: int) -> list[Generation]:
 
 
 @pytest.mark.parametrize("name", [*SINGLE, *BEAMS, *HEADS, *SOME_EAGLE])
-def test_a_continuous_batch_decodes_every_prompt_as_alone(name: str) -> None:
+def test_a_continuous_batch_decodes_every_prompt_as_alone(name):
     alone = answers(name, 1, 1)
     continuous = answers(name, 3, len(REQUESTS))
     assert [g.prompt_id for g in continuous] == [r.prompt_id for r in REQUESTS]
@@ -59,7 +57,7 @@ def test_a_continuous_batch_decodes_every_prompt_as_alone(name: str) -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-def test_nodes_of_merged_paths_are_those_verified_without_copies(rows: int) -> None:
+def test_nodes_of_merged_paths_are_those_verified_without_copies(rows):
     target, draft = tiny_pair("llama")
     greedy = SamplingSettings(temperature=0)  # all paths are copies of the first
     decoder = build_decoder(decoder_settings("traversal_paths"), target, [draft], greedy, rows)
@@ -67,7 +65,7 @@ def test_nodes_of_merged_paths_are_those_verified_without_copies(rows: int) -> N
     assert {step.nodes for step in steps} == {decoder.depth}
 
 
-def test_a_continuous_batch_needs_fewer_target_passes_than_a_static_one() -> None:
+def test_a_continuous_batch_needs_fewer_target_passes_than_a_static_one():
     """A static batch waits for its longest answer; rows of a continuous one are never idle."""
     passes = {}
     for label, queue in (("static", 3), ("continuous", len(REQUESTS))):
@@ -75,7 +73,7 @@ def test_a_continuous_batch_needs_fewer_target_passes_than_a_static_one() -> Non
         decoder = build_decoder(decoder_settings("ar"), target, [], WARM, 3)
         count = 0
 
-        def progress(calls: int, tokens: int) -> None:
+        def progress(calls, tokens):
             nonlocal count
             count += 1
 
@@ -86,7 +84,7 @@ def test_a_continuous_batch_needs_fewer_target_passes_than_a_static_one() -> Non
 
 
 @pytest.mark.parametrize("queue", [4, len(REQUESTS)])
-def test_seconds_add_up_and_no_request_is_faster_than_its_own_share(queue: int) -> None:
+def test_seconds_add_up_and_no_request_is_faster_than_its_own_share(queue):
     generations = answers("sd", 4, queue)
     for generation in generations:
         assert generation.latency_s is not None
@@ -97,12 +95,12 @@ def test_seconds_add_up_and_no_request_is_faster_than_its_own_share(queue: int) 
     assert longest.latency_s > min(g.latency_s for g in generations)  # type: ignore[type-var, operator]
 
 
-def test_no_requests_are_no_generations() -> None:
+def test_no_requests_are_no_generations():
     target, _ = tiny_pair("llama")
     assert build_decoder(decoder_settings("ar"), target, [], WARM, 2).generate([], 0) == []
 
 
-def test_a_request_that_does_not_fit_is_refused_before_anything_is_decoded() -> None:
+def test_a_request_that_does_not_fit_is_refused_before_anything_is_decoded():
     target, _ = tiny_pair("llama")
     decoder = build_decoder(decoder_settings("ar"), target, [], WARM, 2)
     long = Request("long", tuple(range(50)) * 3, 10)
@@ -112,10 +110,10 @@ def test_a_request_that_does_not_fit_is_refused_before_anything_is_decoded() -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["ar", "sd", "rsd_s", "dsbd", "medusa", "redrafter"])
-def test_two_hundred_prompts_decode_alike_at_every_batch_size(name: str) -> None:
+def test_two_hundred_prompts_decode_alike_at_every_batch_size(name):
     requests = random_requests(200, 12, seed=7)
 
-    def tokens(rows: int) -> list[tuple[int, ...]]:
+    def tokens(rows):
         if name in HEADS:
             decoder = decoder_of(name, WARM, dtype=torch.float64, rows=rows)
         else:
@@ -131,7 +129,7 @@ def test_two_hundred_prompts_decode_alike_at_every_batch_size(name: str) -> None
     assert tokens(32) == one
 
 
-def test_rows_share_a_prefill_and_the_iterations_that_they_take_part_in() -> None:
+def test_rows_share_a_prefill_and_the_iterations_that_they_take_part_in():
     """Seconds on the clock: a prefill of two, one of one row; 3 s of decoding in all."""
     readings = iter([0.0, 6.0, 6.0, 8.0, 9.0, 10.0])
     clock = BatchClock(lambda: next(readings), lambda: (0.5, 1.0))

@@ -1,7 +1,5 @@
 """Beam decoders on transformers models: beam search equals ``generate``, caches and widths."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -9,7 +7,6 @@ import torch
 
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder, read_decoder
-from spec_bench.records.types import Generation, Request
 from tests.families import ARCHITECTURES, decoder_settings, random_requests, tiny_pair
 
 REQUESTS = random_requests(8, 16)
@@ -18,15 +15,7 @@ STOP = (5, 17, 40)
 BEAMS = [("beam_sampling", "3"), ("dsbd", "4x2@0.5"), ("dsbd", "3x3@0"), ("dsbd_one_cache", None)]
 
 
-def answers(
-    name: str,
-    spec: str | None,
-    *,
-    architecture: str = "llama",
-    requests: list[Request] = REQUESTS,
-    batch: int = 1,
-    settings: SamplingSettings = WARM,
-) -> list[Generation]:
+def answers(name, spec, *, architecture="llama", requests=REQUESTS, batch=1, settings=WARM):
     target, draft = tiny_pair(architecture, torch.float64)
     decoder = build_decoder(decoder_settings(name, spec), target, [draft], settings, rows=batch)
     return [
@@ -39,9 +28,7 @@ def answers(
 @pytest.mark.parametrize("stop_ids", [(), STOP], ids=["no stop", "stop"])
 @pytest.mark.parametrize("width", [1, 2, 4, 8])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_beam_search_equals_generate(
-    architecture: str, width: int, stop_ids: tuple[int, ...]
-) -> None:
+def test_beam_search_equals_generate(architecture, width, stop_ids):
     target, _ = tiny_pair(architecture, torch.float64)
     requests = [replace(request, stop_ids=stop_ids) for request in REQUESTS[::3]]
     ours = answers("beam_search", str(width), architecture=architecture, requests=requests)
@@ -61,9 +48,7 @@ def test_beam_search_equals_generate(
 
 @pytest.mark.parametrize(("name", "spec"), BEAMS)
 @pytest.mark.parametrize("architecture", ["llama", "opt"])
-def test_the_likelihood_of_an_answer_is_that_of_a_plain_pass(
-    architecture: str, name: str, spec: str | None
-) -> None:
+def test_the_likelihood_of_an_answer_is_that_of_a_plain_pass(architecture, name, spec):
     """Holds only if every node of the trie saw its own ancestors and no one else's."""
     target, _ = tiny_pair(architecture, torch.float64)
     for request, answer in zip(
@@ -78,7 +63,7 @@ def test_the_likelihood_of_an_answer_is_that_of_a_plain_pass(
 
 
 @pytest.mark.parametrize(("name", "spec"), [*BEAMS, ("beam_search", "3")])
-def test_tokens_do_not_depend_on_the_batch_or_the_order(name: str, spec: str | None) -> None:
+def test_tokens_do_not_depend_on_the_batch_or_the_order(name, spec):
     requests = [replace(request, stop_ids=STOP) for request in REQUESTS]
     alone = {g.prompt_id: g.tokens for g in answers(name, spec, requests=requests)}
     batched = answers(name, spec, requests=requests, batch=3)
@@ -87,18 +72,18 @@ def test_tokens_do_not_depend_on_the_batch_or_the_order(name: str, spec: str | N
     assert {g.prompt_id: g.tokens for g in backwards} == alone
 
 
-def test_one_beam_is_sampled_as_autoregressive_decoding_samples() -> None:
+def test_one_beam_is_sampled_as_autoregressive_decoding_samples():
     beam = answers("beam_sampling", "1")
     assert all(step.widths == (1,) for g in beam for step in g.steps)
     assert all(len(g.steps) == len(g.tokens) for g in beam)
 
 
-def test_more_beams_find_likelier_answers() -> None:
+def test_more_beams_find_likelier_answers():
     one, four = answers("beam_sampling", "1"), answers("beam_sampling", "4")
     assert sum(g.log_likelihood for g in four) > sum(g.log_likelihood for g in one)
 
 
-def test_widths_are_recorded_and_bounded() -> None:
+def test_widths_are_recorded_and_bounded():
     generations = answers("dsbd", "4x2@0.9")
     steps = [step for generation in generations for step in generation.steps]
     assert all(1 <= width <= 4 for step in steps for width in step.widths)
@@ -108,13 +93,13 @@ def test_widths_are_recorded_and_bounded() -> None:
     assert {width for g in wide for step in g.steps for width in step.widths} == {4}
 
 
-def test_a_draft_layer_saves_target_calls() -> None:
+def test_a_draft_layer_saves_target_calls():
     plain, drafted = answers("beam_sampling", "4"), answers("dsbd", "4x2@0.5")
     calls = [sum(len(g.steps) for g in generations) for generations in (plain, drafted)]
     assert calls[1] < 0.8 * calls[0]
 
 
-def test_with_one_cache_the_slots_are_those_of_speculative_decoding() -> None:
+def test_with_one_cache_the_slots_are_those_of_speculative_decoding():
     target, draft = tiny_pair("llama")
     sizes = {}
     for name, spec in (("sd", "3"), ("dsbd_one_cache", "4x2@0.9"), ("dsbd", "4x2@0.9")):
@@ -135,7 +120,7 @@ def test_with_one_cache_the_slots_are_those_of_speculative_decoding() -> None:
         ({"drafter": {"drafts": 2}}, "uses 1 draft models, got 2"),
     ],
 )
-def test_what_cannot_work_is_refused_by_name(change: dict, message: str) -> None:
+def test_what_cannot_work_is_refused_by_name(change, message):
     decoder = decoder_settings("dsbd")
     for part, values in change.items():
         decoder[part] = {**decoder[part], **values}

@@ -1,7 +1,5 @@
 """What is refused before any model is loaded, and the papers' shorthand."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest
@@ -25,13 +23,13 @@ from tests.said import naming
         ("mcns", "7"),
     ],
 )
-def test_shorthand_round_trips(name: str, spec: str) -> None:
+def test_shorthand_round_trips(name, spec):
     decoder = decoder_settings(name, spec)
     read_decoder(decoder)
     assert read_decoder(decoder).spec == spec
 
 
-def test_shorthand_does_not_change_the_decoder_it_came_from() -> None:
+def test_shorthand_does_not_change_the_decoder_it_came_from():
     decoder = decoder_settings("rsd_s")
     before = copy.deepcopy(decoder)
     resolve_spec(decoder, "9x9")
@@ -49,21 +47,19 @@ def test_shorthand_does_not_change_the_decoder_it_came_from() -> None:
         ("spectr", "0x3", "from 1 to 4096"),
     ],
 )
-def test_a_shorthand_that_does_not_fit_is_refused_with_the_form_it_should_have(
-    name: str, spec: str, named: str
-) -> None:
+def test_a_shorthand_that_does_not_fit_is_refused_with_the_form_it_should_have(name, spec, named):
     with pytest.raises(ValueError, match=named) as caught:
         read_decoder(decoder_settings(name, spec))
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", DECODERS)
-def test_every_decoder_of_the_configs_is_valid_at_any_temperature(name: str) -> None:
+def test_every_decoder_of_the_configs_is_valid_at_any_temperature(name):
     for temperature in (0.0, 1.0):
         read_decoder(decoder_settings(name), SamplingSettings(temperature=temperature))
 
 
-def altered(name: str, block: str, **values: object) -> dict:
+def altered(name, block, **values):
     decoder = decoder_settings(name)
     decoder[block] = {**decoder[block], **values}
     return decoder
@@ -94,26 +90,26 @@ def altered(name: str, block: str, **values: object) -> dict:
         ),
     ],
 )
-def test_what_does_not_fit_together_is_refused_by_name(decoder: dict, named: str) -> None:
+def test_what_does_not_fit_together_is_refused_by_name(decoder, named):
     with pytest.raises(ValueError, match=named):
         read_decoder(decoder)
 
 
-def test_a_request_too_long_for_the_context_is_refused_before_decoding() -> None:
+def test_a_request_too_long_for_the_context_is_refused_before_decoding():
     target, draft = tiny_pair("llama")
     decoder = build_decoder(decoder_settings("sd"), target, [draft], SamplingSettings())
     with pytest.raises(ValueError, match=naming("133", "128")):
         decoder.generate([Request("long", (1,) * 100, 30)], 0)
 
 
-def test_an_empty_prompt_is_refused() -> None:
+def test_an_empty_prompt_is_refused():
     target, _ = tiny_pair("llama")
     decoder = build_decoder(decoder_settings("ar"), target, [], SamplingSettings())
     with pytest.raises(ValueError, match=naming("'void'")):
         decoder.generate([Request("void", (), 3)], 0)
 
 
-def test_too_few_drafts_are_refused() -> None:
+def test_too_few_drafts_are_refused():
     target, draft = tiny_pair("llama")
     decoder = altered("specinfer", "drafter", drafts=2)
     with pytest.raises(ValueError, match=naming("2 drafts", "1")):

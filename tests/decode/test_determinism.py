@@ -1,7 +1,5 @@
 """Same seed, same tokens: whatever the batch, the order of prompts, or the decoder's other name."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 
@@ -18,9 +16,7 @@ REQUESTS = random_requests(7, 16)
 SETTINGS = SamplingSettings(temperature=0.9, top_p=0.95, probability_dtype="float64")
 
 
-def answers(
-    name: str, requests: list[Request], batch: int, spec: str | None = None, seed: int = 3
-) -> dict[str, tuple[int, ...]]:
+def answers(name, requests, batch, spec=None, seed=3):
     # float64 leaves no room for the rounding differences between shapes of matrix products.
     target, draft = tiny_pair("llama", torch.float64)
     decoder = build_decoder(decoder_settings(name, spec), target, [draft], SETTINGS, rows=batch)
@@ -32,24 +28,24 @@ def answers(
 
 
 @pytest.mark.parametrize("name", DECODERS)
-def test_tokens_do_not_depend_on_the_batch_or_the_order(name: str) -> None:
+def test_tokens_do_not_depend_on_the_batch_or_the_order(name):
     alone = answers(name, REQUESTS, 1)
     assert answers(name, REQUESTS, 4) == alone
     shuffled = [REQUESTS[i] for i in (2, 6, 0, 4, 1, 3, 5)]
     assert answers(name, shuffled, 3) == alone
 
 
-def test_another_seed_gives_other_tokens() -> None:
+def test_another_seed_gives_other_tokens():
     assert answers("rsd_s", REQUESTS, 1, seed=3) != answers("rsd_s", REQUESTS, 1, seed=4)
 
 
 @pytest.mark.parametrize("spec", ["2-2-1", "4-1-1", "3"])
-def test_mcsd_without_replacement_and_rsd_c_are_the_same_decoder(spec: str) -> None:
+def test_mcsd_without_replacement_and_rsd_c_are_the_same_decoder(spec):
     assert answers("mcsd_wor", REQUESTS, 4, spec) == answers("rsd_c", REQUESTS, 4, spec)
 
 
 @pytest.mark.parametrize("name", ["sd", "spectr", "rsd_c", "rsd_s"])
-def test_sampled_continuations_follow_the_targets_law_through_the_cache(name: str) -> None:
+def test_sampled_continuations_follow_the_targets_law_through_the_cache(name):
     """Three tokens over two or more target calls, against the exact law from plain passes."""
     target, draft = tiny_pair("llama", torch.float64)
     settings = SamplingSettings(temperature=1.0, top_k=2, probability_dtype="float64")
@@ -61,7 +57,7 @@ def test_sampled_continuations_follow_the_targets_law_through_the_cache(name: st
         rows=200,
     )
     prompt, length, samples = (5,), 3, 4000  # a longer one would be prefilled for every sample
-    counts: Counter[tuple[int, ...]] = Counter()
+    counts = Counter()
     for start in range(0, samples, 200):
         requests = [Request(f"{start + row}", prompt, length) for row in range(200)]
         counts.update(g.tokens for g in decoder.generate(requests, seed=0))
@@ -79,7 +75,7 @@ def test_sampled_continuations_follow_the_targets_law_through_the_cache(name: st
     assert chisquare([counts[tokens] for tokens in law], expected).pvalue > 1e-6
 
 
-def top_two(module: torch.nn.Module, tokens: list[int]) -> list[float]:
+def top_two(module, tokens):
     with torch.inference_mode():
         logits = module(torch.tensor([tokens])).logits[0, -1]
     kept = torch.full_like(logits, -torch.inf)
@@ -88,7 +84,7 @@ def top_two(module: torch.nn.Module, tokens: list[int]) -> list[float]:
     return kept.softmax(-1).tolist()
 
 
-def test_stop_tokens_and_limits_end_an_answer_where_autoregressive_decoding_does() -> None:
+def test_stop_tokens_and_limits_end_an_answer_where_autoregressive_decoding_does():
     target, draft = tiny_pair("llama")
     greedy = SamplingSettings(temperature=0)
     request = REQUESTS[3]
@@ -106,7 +102,7 @@ def test_stop_tokens_and_limits_end_an_answer_where_autoregressive_decoding_does
         assert generation.tokens == full.tokens[: first + 1]
 
 
-def test_records_add_up() -> None:
+def test_records_add_up():
     target, draft = tiny_pair("llama")
     decoder = build_decoder(decoder_settings("rsd_s", "3x2"), target, [draft], SETTINGS, rows=4)
     for generation in decoder.generate(REQUESTS[:4], 0):
@@ -119,14 +115,14 @@ def test_records_add_up() -> None:
         assert 0 < generation.draft_s + generation.target_s < generation.decode_s
 
 
-def test_autoregressive_block_efficiency_is_exactly_one() -> None:
+def test_autoregressive_block_efficiency_is_exactly_one():
     target, _ = tiny_pair("llama")
     decoder = build_decoder(decoder_settings("ar"), target, [], SETTINGS)
     steps = decoder.generate(REQUESTS[:1], 0)[0].steps
     assert [step.accepted for step in steps] == [0] * REQUESTS[0].max_new_tokens
 
 
-def test_widths_beyond_the_vocabulary_are_cut_to_the_support() -> None:
+def test_widths_beyond_the_vocabulary_are_cut_to_the_support():
     target, draft = tiny_pair("llama")
     settings = SamplingSettings(temperature=1.0, top_k=3)
     for name, spec in itertools.product(("rsd_c", "rsd_s"), (f"{VOCAB + 5}", f"{VOCAB + 5}x2")):

@@ -1,14 +1,9 @@
 """Drafts that know other tokens than the target: the law stays, and q is the one drawn from."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import pytest
 import torch
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
-from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from spec_bench.audit.catalogue import tree_cases
@@ -24,8 +19,13 @@ from spec_bench.draft.base import head_kinds
 from spec_bench.draft.cached_head import CachedHead
 from spec_bench.draft.kept_outputs import keep_outputs
 from spec_bench.draft.language_model import RespelledDrafting
-from spec_bench.engine.mapped_model import MappedModel
-from spec_bench.engine.vocabulary_map import VocabularyMap, of_ids, of_outputs, of_tokenizers
+from spec_bench.engine.mapped_model import (
+    MappedModel,
+    VocabularyMap,
+    of_ids,
+    of_outputs,
+    of_tokenizers,
+)
 from spec_bench.records.types import Request
 from tests.families import decoder_settings
 
@@ -55,7 +55,7 @@ NAMES = (
 )
 
 
-def draft_of(vocabulary: VocabularyMap, seed: int = 7) -> MappedModel:
+def draft_of(vocabulary, seed=7):
     known = len(vocabulary.proposes) if vocabulary is not CUT else V
     chain = random_markov(known, seed)
     if vocabulary is CUT:
@@ -66,9 +66,7 @@ def draft_of(vocabulary: VocabularyMap, seed: int = 7) -> MappedModel:
 
 @pytest.mark.parametrize("vocabulary", [MAP, NARROW, CUT], ids=["strings", "d2t", "outputs"])
 @pytest.mark.parametrize("name", [name for name in NAMES if name in CASES])
-def test_the_law_is_the_targets_whatever_the_draft_calls_its_tokens(
-    name: str, vocabulary: VocabularyMap
-) -> None:
+def test_the_law_is_the_targets_whatever_the_draft_calls_its_tokens(name, vocabulary):
     target = random_markov(V, 3)
     for said, settings in SETTINGS.items():
         built = CASES[name].build(target, [draft_of(vocabulary)], settings)
@@ -80,7 +78,7 @@ def test_the_law_is_the_targets_whatever_the_draft_calls_its_tokens(
 
 
 @pytest.mark.parametrize("kind", head_kinds())
-def test_heads_that_keep_some_outputs_propose_those_and_the_law_stays(kind: str) -> None:
+def test_heads_that_keep_some_outputs_propose_those_and_the_law_stays(kind):
     config = next(
         case.config
         for case in tree_cases("exact")
@@ -104,7 +102,7 @@ def test_heads_that_keep_some_outputs_propose_those_and_the_law_stays(kind: str)
         keep_outputs(heads_on(target, kind, 5), (99,), torch.eye(V))
 
 
-def test_several_of_the_drafts_tokens_add_up_and_what_it_lacks_is_never_proposed() -> None:
+def test_several_of_the_drafts_tokens_add_up_and_what_it_lacks_is_never_proposed():
     """Draft tokens 0 and 1 (probabilities .1 and .3) mean 2, draft token 3 (.2) means 0."""
     chain = MarkovModel(
         torch.tensor([0.1, 0.3, 0.25, 0.2, 0.15], dtype=torch.float64).log().expand(2, 5, 5)
@@ -117,7 +115,7 @@ def test_several_of_the_drafts_tokens_add_up_and_what_it_lacks_is_never_proposed
     torch.testing.assert_close(logits[0, 0].softmax(-1), expected)
 
 
-WRONG: dict[str, Callable[[Tensor], Tensor]] = {
+WRONG = {
     "not renormalised": lambda q: torch.stack([q[3], 0 * q[0], q[0] + q[1], 0 * q[0]]),
     "scattered in another order": lambda q: torch.stack([q[0] + q[1], 0 * q[0], q[3], 0 * q[0]]),
     "overwritten, not added": lambda q: (
@@ -127,7 +125,7 @@ WRONG: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def _top_p_first(q: Tensor) -> Tensor:
+def _top_p_first(q):
     """Keeps the likeliest tokens up to 0.7 of the draft's own law, then those the target has."""
     order = q.argsort(descending=True)
     kept = q.clone()
@@ -136,7 +134,7 @@ def _top_p_first(q: Tensor) -> Tensor:
     return mapped / mapped.sum()
 
 
-def _law(p: Tensor, drawn: Tensor, reported: Tensor) -> Tensor:
+def _law(p, drawn, reported):
     """What one step of speculative sampling emits, tokens drawn from one law and tested by one."""
     accepted = drawn * torch.where(reported > 0, (p / reported).clamp(max=1.0), 1.0)
     residual = (p - reported).clamp(min=0.0)
@@ -144,7 +142,7 @@ def _law(p: Tensor, drawn: Tensor, reported: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_report_of_q_is_seen_in_the_law(name: str) -> None:
+def test_a_wrong_report_of_q_is_seen_in_the_law(name):
     """The draft's 2, nobody's, is its likeliest token."""
     q = torch.tensor([0.12, 0.2, 0.4, 0.2, 0.08], dtype=torch.float64)
     p = torch.tensor([0.35, 0.1, 0.3, 0.25], dtype=torch.float64)
@@ -159,7 +157,7 @@ def test_a_wrong_report_of_q_is_seen_in_the_law(name: str) -> None:
     assert (_law(p, ours, WRONG[name](q)) - p).abs().max() > 1e-3
 
 
-def test_a_context_is_respelled_within_its_bound_and_only_grows() -> None:
+def test_a_context_is_respelled_within_its_bound_and_only_grows():
     draft = draft_of(MAP)
     assert draft.respelled([0, 1, 2]) == [0, V + 4, V + 2, 2]
     assert draft.respelled([1, 1, 1]) == [V + 4, V + 2, V + 4, V + 2, V + 4, V + 2]
@@ -174,7 +172,7 @@ def test_a_context_is_respelled_within_its_bound_and_only_grows() -> None:
         )
 
 
-def test_a_draft_of_another_tokenizer_drafts_from_the_respelled_text() -> None:
+def test_a_draft_of_another_tokenizer_drafts_from_the_respelled_text():
     """The chain tells odd places from even ones: a token in two parts moves what comes behind."""
     draft = draft_of(MAP)
     drafting = RespelledDrafting(draft, [draft.allocate(1, 16)], 1)
@@ -187,11 +185,11 @@ def test_a_draft_of_another_tokenizer_drafts_from_the_respelled_text() -> None:
     torch.testing.assert_close(drafting.at_root(committed)[0, 0, 0], expected)
 
 
-def test_a_token_outside_a_short_vocabulary_is_read_as_the_one_for_all_others() -> None:
+def test_a_token_outside_a_short_vocabulary_is_read_as_the_one_for_all_others():
     assert (NARROW.reads, NARROW.proposes) == ((1, 2, 2, 0), (3, 0, -1))
 
 
-def test_a_token_in_parts_is_read_as_its_last_where_they_do_not_fit() -> None:
+def test_a_token_in_parts_is_read_as_its_last_where_they_do_not_fit():
     ours, theirs = (
         PreTrainedTokenizerFast(tokenizer_object=Tokenizer(BPE(tokens, merges)))
         for tokens, merges in (
@@ -202,10 +200,10 @@ def test_a_token_in_parts_is_read_as_its_last_where_they_do_not_fit() -> None:
     assert of_tokenizers(ours, theirs, 4) == VocabularyMap((2, 0, 1, 0), (1, 2, 0), {3: (2, 0)})
 
 
-def test_a_token_in_parts_that_was_looked_up_is_read_in_parts_once_it_is_accepted() -> None:
+def test_a_token_in_parts_that_was_looked_up_is_read_in_parts_once_it_is_accepted():
     draft = MappedModel(random_history(5, 7), MAP, V)
 
-    def logits(drafting: RespelledDrafting, text: tuple[int, ...]) -> Tensor:
+    def logits(drafting, text):
         committed = Committed([text])
         drafting.needs(committed)
         return drafting.at_root(committed)
@@ -225,16 +223,14 @@ def test_a_token_in_parts_that_was_looked_up_is_read_in_parts_once_it_is_accepte
 
 
 @pytest.mark.parametrize(("label", "seed"), [("top-k", 4), ("top-p", 6)])
-def test_a_draft_that_has_tokens_in_parts_decodes_in_a_batch_as_alone(
-    label: str, seed: int
-) -> None:
+def test_a_draft_that_has_tokens_in_parts_decodes_in_a_batch_as_alone(label, seed):
     """In a batch the draft also runs tokens in parts that were looked up for other rows."""
     target, draft = random_history(V, seed), MappedModel(random_history(5, 7), MAP, V)
     config = read_decoder(decoder_settings("lookup_or_draft"), SETTINGS[label])
     texts = [(1, 1, 0), (0, 2, 1), (2,), (1, 3, 3, 1), (3, 1), (2, 2, 0)]
     requests = [Request(str(i), texts[i % 6], 12 + 7 * (i % 3)) for i in range(18)]
 
-    def decoded(rows: int) -> list[object]:
+    def decoded(rows):
         built = config.build(target, [draft], SETTINGS[label], rows)
         return [(each.tokens, each.steps) for each in built.generate(requests, 1)]
 

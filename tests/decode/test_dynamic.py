@@ -1,19 +1,14 @@
 """Decoders of dynamic trees over several iterations: laws, lengths, and what is drafted when."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 import torch
 
 from spec_bench.audit.toys import HistoryModel, random_history
-from spec_bench.core.tree import Tree
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.decode.decoder import Decoder
 from spec_bench.records.types import Request
-from spec_bench.tree.dynamic_chain import worth_drafting
+from spec_bench.tree.chain import worth_drafting
 from tests.families import DYNAMIC, decoder_settings
 from tests.tree.test_dynamic import eagle, paths
 
@@ -21,9 +16,7 @@ WARM = SamplingSettings(probability_dtype="float64")
 REQUESTS = [Request(str(i), ((i % 3, 1, 2, 0) * (1 + i % 3)), 14 - i) for i in range(5)]
 
 
-def watched(
-    name: str, rows: int, settings: SamplingSettings = WARM, **tree: Any
-) -> tuple[Decoder, HistoryModel, list[tuple[Tree, list[tuple[int, ...]]]]]:
+def watched(name, rows, settings=WARM, **tree):
     """A decoder over toys with a memory, its draft, and its trees with what stood before them."""
     target = random_history(3, seed=4)
     draft = HistoryModel(target.logits + random_history(3, seed=5).logits)
@@ -31,14 +24,14 @@ def watched(
     given["tree"] = {**given["tree"], **tree}
     decoder = build_decoder(given, target, [draft], settings, rows)  # type: ignore[arg-type, list-item]
     assert isinstance(decoder, Decoder)
-    seen: list[tuple[Tree, list[tuple[int, ...]]]] = []
+    seen = []
     step, walk, now = decoder.step, decoder.walk, []  # type: ignore[var-annotated]
 
-    def stepping(active: Any) -> int:
+    def stepping(active):
         now[:] = [tuple(row.tokens) for row in active]
         return step(active)
 
-    def walking(tree: Tree, *arguments: Any, **more: Any) -> Any:
+    def walking(tree, *arguments, **more):
         seen.append((tree, list(now)))
         return walk(tree, *arguments, **more)
 
@@ -47,7 +40,7 @@ def watched(
 
 
 @pytest.mark.parametrize("name", DYNAMIC)
-def test_every_trees_laws_are_the_drafts_behind_what_was_committed(name: str) -> None:
+def test_every_trees_laws_are_the_drafts_behind_what_was_committed(name):
     decoder, draft, seen = watched(name, 3)
     decoder.generate(REQUESTS, seed=0)
     assert len(seen) > 5
@@ -74,7 +67,7 @@ def test_every_trees_laws_are_the_drafts_behind_what_was_committed(name: str) ->
     assert checked > 10 or name == "opt_tree"
 
 
-def test_likeliest_nodes_are_found_behind_every_commit() -> None:
+def test_likeliest_nodes_are_found_behind_every_commit():
     decoder, draft, seen = watched("opt_tree", 3, width=3, depth=4, total=6, gain=None)
     decoder.generate(REQUESTS, seed=0)
     for tree, said in seen:
@@ -82,7 +75,7 @@ def test_likeliest_nodes_are_found_behind_every_commit() -> None:
             assert paths(tree, row) == eagle(draft, before, 3, 4, 6)
 
 
-def test_what_a_row_records_of_its_trees_does_not_hang_on_its_neighbours() -> None:
+def test_what_a_row_records_of_its_trees_does_not_hang_on_its_neighbours():
     alone, _, _ = watched("opt_tree", 1, width=3, depth=5, total=6, gain=0.3)
     together, _, seen = watched("opt_tree", 3, width=3, depth=5, total=6, gain=0.3)
     steps = [answer.steps for answer in together.generate(REQUESTS, seed=0)]
@@ -91,7 +84,7 @@ def test_what_a_row_records_of_its_trees_does_not_hang_on_its_neighbours() -> No
     assert len({step.depth for answer in steps for step in answer}) > 1
 
 
-def test_a_chain_ends_with_the_first_token_that_the_draft_doubts() -> None:
+def test_a_chain_ends_with_the_first_token_that_the_draft_doubts():
     decoder, draft, seen = watched("sd_dynamic", 3, depth=6)
     decoder.generate(REQUESTS, seed=0)
     lengths = set()
@@ -109,19 +102,19 @@ def test_a_chain_ends_with_the_first_token_that_the_draft_doubts() -> None:
     assert len(lengths) > 2
 
 
-def test_confidence_is_that_of_temperature_1_when_the_text_is_greedy() -> None:
+def test_confidence_is_that_of_temperature_1_when_the_text_is_greedy():
     cold = SamplingSettings(temperature=0, probability_dtype="float64")
     decoder, _, seen = watched("sd_dynamic", 1, cold, depth=6, confidence=0.6)
     decoder.generate(REQUESTS, seed=0)
     assert min(tree.shape.depth for tree, _ in seen) < 6
 
 
-def test_where_all_rows_find_something_no_model_drafts() -> None:
+def test_where_all_rows_find_something_no_model_drafts():
     decoder, draft, seen = watched("lookup_or_draft", 1)
     passes = 0
     forward = draft.forward
 
-    def counting(*arguments: Any, **more: Any) -> Any:
+    def counting(*arguments, **more):
         nonlocal passes
         passes += not more.get("prefill", False)
         return forward(*arguments, **more)
@@ -134,7 +127,7 @@ def test_where_all_rows_find_something_no_model_drafts() -> None:
     assert passes == decoder.depth * drafted
 
 
-def test_one_more_token_pays_where_its_chance_outweighs_its_cost() -> None:
+def test_one_more_token_pays_where_its_chance_outweighs_its_cost():
     # 20 tokens/s, 10 ms more: 0.2 tokens; a token accepted with 0.5 must be reached with 0.4.
     assert worth_drafting(0.5, 20, 0.008, 0.002) == pytest.approx(0.4)
     assert worth_drafting(0.1, 20, 0.008, 0.002) == worth_drafting(0, 20, 0.008, 0.002) == 1

@@ -1,18 +1,12 @@
 """EAGLE heads on the engine: lossless, batch-free, their features the target's own."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from spec_bench.audit.catalogue import SETTINGS, WARM, AuditCase, tree_cases
+from spec_bench.audit.catalogue import SETTINGS, WARM, tree_cases
 from spec_bench.audit.decoders import FALSE_ALARM_RATE, chi_square, enumerated_error
 from spec_bench.audit.rules import TOLERANCE
-from spec_bench.core.draws import Draws
-from spec_bench.core.tree import Tree
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder, read_decoder
 from spec_bench.decode.decoder import Decoder
@@ -40,14 +34,7 @@ GREEDY = [
 ]
 
 
-def decoder_of(
-    name: str,
-    settings: SamplingSettings,
-    architecture: str = "llama",
-    dtype: torch.dtype = torch.float32,
-    rows: int = 1,
-    **changes: Any,
-) -> Decoder:
+def decoder_of(name, settings, architecture="llama", dtype=torch.float32, rows=1, **changes):
     target, _ = tiny_pair(architecture, dtype)
     decoder = decoder_settings(name) | changes
     head = heads_of(decoder["drafter"], target.hidden_size, VOCAB).to(dtype)
@@ -57,7 +44,7 @@ def decoder_of(
 
 
 @pytest.mark.parametrize(("architecture", "name", "batch"), GREEDY)
-def test_greedy_output_equals_generate(architecture: str, name: str, batch: int) -> None:
+def test_greedy_output_equals_generate(architecture, name, batch):
     built = decoder_of(name, SamplingSettings(temperature=0), architecture, rows=batch)
     differences = differences_from_generate(built, architecture, batch)
     assert all(difference.near_tie for difference in differences), differences
@@ -67,10 +54,10 @@ def test_greedy_output_equals_generate(architecture: str, name: str, batch: int)
 @pytest.mark.parametrize(
     "name", ["eagle", *(pytest.param(name, marks=pytest.mark.slow) for name in NAMES[1:])]
 )
-def test_tokens_do_not_depend_on_the_batch_or_the_order(name: str) -> None:
+def test_tokens_do_not_depend_on_the_batch_or_the_order(name):
     requests = random_requests(5, 12)
 
-    def answers(asked: list[Any], rows: int, queue: int) -> dict[str, tuple[int, ...]]:
+    def answers(asked, rows, queue):
         built = decoder_of(name, LAW, dtype=torch.float64, rows=rows)
         return {
             generation.prompt_id: generation.tokens
@@ -96,7 +83,7 @@ SHOWN = (
 )
 
 
-def test_all_heads_are_audited_on_every_tree_that_grows_level_by_level() -> None:
+def test_all_heads_are_audited_on_every_tree_that_grows_level_by_level():
     trees = {
         kind: {c.config.tree.name for c in CASES if c.config.drafter.kind == kind} for kind in HEADS
     }
@@ -115,7 +102,7 @@ def test_all_heads_are_audited_on_every_tree_that_grows_level_by_level() -> None
     ],
     ids=lambda case: case.name,
 )
-def test_one_iteration_has_exactly_the_chains_law(case: AuditCase) -> None:
+def test_one_iteration_has_exactly_the_chains_law(case):
     """EAGLE-3's head knows two of the three tokens."""
     for label, settings in case.settings():
         if label not in list(SETTINGS)[:2] and not case.name.startswith(SHOWN):
@@ -131,35 +118,35 @@ def test_one_iteration_has_exactly_the_chains_law(case: AuditCase) -> None:
 @pytest.mark.parametrize(
     "case", [case for case in CASES if not case.tree.enumerable], ids=lambda case: case.name
 )
-def test_several_iterations_in_a_batch_follow_the_chain(case: AuditCase) -> None:
+def test_several_iterations_in_a_batch_follow_the_chain(case):
     assert chi_square(case.config, WARM, samples=4000, seed=1) >= FALSE_ALARM_RATE
 
 
-def test_a_prompt_of_one_token_is_continued_exactly() -> None:
+def test_a_prompt_of_one_token_is_continued_exactly():
     (case,) = [c for c in CASES if c.name.startswith("eagle3: chain 2 + traversal")]
     error, _ = enumerated_error(case.config, WARM, vocab=3, prompt=(1,))
     assert error <= TOLERANCE
 
 
-def test_a_reduced_vocabulary_that_is_not_mapped_back_is_caught() -> None:
+def test_a_reduced_vocabulary_that_is_not_mapped_back_is_caught():
     """Tokens drawn from the right law, the walk told of the law one token further."""
     (case,) = [c for c in CASES if c.name.startswith("eagle3: chain 2 + traversal")]
 
     class Unmapped(Chain):
-        def grow(self, tree: Tree, scores: torch.Tensor, draws: Draws) -> None:
+        def grow(self, tree, scores, draws):
             super().grow(tree, scores, draws)
             law = tree.q[-1]
             assert law is not None
             tree.q[-1] = law.roll(1, dims=-1)
 
-    def unmap(built: Decoder) -> None:
+    def unmap(built):
         built.policy = Unmapped(2)
 
     error, _ = enumerated_error(case.config, WARM, vocab=3, alter=unmap)
     assert error > 1e-3
 
 
-def test_the_cache_of_the_head_is_counted() -> None:
+def test_the_cache_of_the_head_is_counted():
     built = decoder_of("eagle", LAW)
     assert built.heads is not None
     slots = built.slots_needed(10, 5)
@@ -175,20 +162,18 @@ def test_the_cache_of_the_head_is_counted() -> None:
         ({"tree": {"policy": "head_beams", "width": 2, "depth": 2}}, "'eagle' does not go with"),
     ],
 )
-def test_what_cannot_work_is_refused_by_name(change: dict[str, Any], message: str) -> None:
+def test_what_cannot_work_is_refused_by_name(change, message):
     with pytest.raises(ValueError, match=message):
         read_decoder(decoder_settings("eagle") | change)
 
 
 @pytest.mark.parametrize("kind", ["eagle", "eagle3", "mtp"])
-def test_in_half_precision_too_only_differences_of_positions_matter(kind: str) -> None:
+def test_in_half_precision_too_only_differences_of_positions_matter(kind):
     head = HEADS[kind](16, VOCAB).to(torch.bfloat16)
     torch.manual_seed(1)
     feature, after = (torch.randn(1, 6, 16, dtype=torch.bfloat16) for _ in range(2))
 
-    def attend(
-        layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None = None
-    ) -> torch.Tensor:
+    def attend(layer, q, k, v, scale=None):
         return scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=True)
 
     near, far = (

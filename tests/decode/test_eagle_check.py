@@ -1,13 +1,10 @@
 """A head that is handed the wrong hidden states is noticed, and which are right is said."""
 
-from __future__ import annotations
-
 import pytest
 import torch
-from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from spec_bench.draft.eagle_check import misreading
+from spec_bench.draft.eagle import misreading
 from spec_bench.draft.eagle_network import Eagle3Head
 from spec_bench.draft.eagle_shape import EagleShape
 from spec_bench.engine.hugging_face import HuggingFaceModel
@@ -16,7 +13,7 @@ TOKENS, WIDTH, CHANGES = 20, 32, 2  # the block that changes the residual stream
 RIGHT = (1, 2, 3)
 
 
-def counting_target() -> tuple[HuggingFaceModel, Tensor]:
+def counting_target():
     """Six blocks; after token x it says x + 1. With it, per token, what stands behind block 2."""
     torch.manual_seed(0)
     module = LlamaForCausalLM(
@@ -41,12 +38,12 @@ def counting_target() -> tuple[HuggingFaceModel, Tensor]:
     return HuggingFaceModel(module, TOKENS, torch.device("cpu")), states[CHANGES + 1][:, 0]
 
 
-def rows_for(states: Tensor, further: int) -> Tensor:
+def rows_for(states, further):
     """A last layer that says x + ``further`` at token x's state."""
     return torch.nn.functional.normalize(states, dim=-1).roll(further, dims=0)
 
 
-def reading_head(states: Tensor) -> Eagle3Head:
+def reading_head(states):
     """Passes on the third hidden state that it is handed, and reads the token after next off it."""
     head = Eagle3Head(EagleShape(3, WIDTH, WIDTH, TOKENS, TOKENS, 2, 2, 16, 8))
     with torch.no_grad():
@@ -58,19 +55,16 @@ def reading_head(states: Tensor) -> Eagle3Head:
     return head.eval()
 
 
-def test_a_head_that_reads_what_it_learned_from_is_not_complained_of() -> None:
+def test_a_head_that_reads_what_it_learned_from_is_not_complained_of():
     target, states = counting_target()
     assert misreading(reading_head(states), target, RIGHT, (3, 4, 5)) is None
 
 
 @pytest.mark.parametrize(
     ("moved", "message"),
-    [
-        ((0, 1, 2), "one block later, 1, 2, 3"),
-        ((3, 2, 1), "in the opposite order, 1, 2, 3"),
-    ],
+    [((0, 1, 2), "one block later, 1, 2, 3"), ((3, 2, 1), "in the opposite order, 1, 2, 3")],
 )
-def test_a_head_with_swapped_layer_ids_is_noticed(moved: tuple[int, ...], message: str) -> None:
+def test_a_head_with_swapped_layer_ids_is_noticed(moved, message):
     target, states = counting_target()
     said = misreading(reading_head(states), target, moved, (3, 4, 5))
     assert said is not None

@@ -1,10 +1,5 @@
 """transformers' own generation as rows: the same tokens, calls counted, marked, and refused."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from typing import Any
-
 import pytest
 import torch
 
@@ -13,7 +8,7 @@ from spec_bench.decode.config import build_decoder, read_decoder
 from spec_bench.decode.generate import GenerateDecoder, steps_of
 from spec_bench.engine.generate import Aid, Call, prompts_own_s
 from spec_bench.metrics.calls import emitted_per_call
-from spec_bench.records.types import Generation, Request, StepRecord
+from spec_bench.records.types import Request, StepRecord
 from tests.families import decoder_settings, random_requests, tiny_pair
 from tests.said import naming
 
@@ -26,20 +21,14 @@ REQUESTS = [
 ]
 
 
-def answers(
-    name: str,
-    settings: SamplingSettings,
-    requests: Sequence[Request] = REQUESTS,
-    rows: int = 1,
-    seed: int = 0,
-) -> list[Generation]:
+def answers(name, settings, requests=REQUESTS, rows=1, seed=0):
     target, draft = tiny_pair("llama")
     decoder = build_decoder(decoder_settings(name), target, [draft], settings, rows)
     return decoder.generate(requests, seed)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_greedy_answers_are_ours_token_for_token_and_as_probable(name: str) -> None:
+def test_greedy_answers_are_ours_token_for_token_and_as_probable(name):
     ours, theirs = answers("ar", GREEDY), answers(name, GREEDY)
     assert [(g.tokens, g.finish) for g in theirs] == [(g.tokens, g.finish) for g in ours]
     assert {g.finish for g in theirs} == {"stop", "length"}
@@ -48,14 +37,14 @@ def test_greedy_answers_are_ours_token_for_token_and_as_probable(name: str) -> N
     )
 
 
-def test_a_greedy_batch_of_prompts_of_any_length_is_decoded_as_alone() -> None:
+def test_a_greedy_batch_of_prompts_of_any_length_is_decoded_as_alone():
     alone, together = answers("hf_generate", GREEDY), answers("hf_generate", GREEDY, rows=4)
     assert [g.tokens for g in together] == [g.tokens for g in alone]
     assert [len(g.steps) for g in together] == [len(g.tokens) for g in together]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_warm_answers_hang_on_seed_and_prompt_alone(name: str) -> None:
+def test_warm_answers_hang_on_seed_and_prompt_alone(name):
     torch.manual_seed(99)
     before = torch.random.get_rng_state()
     first = {g.prompt_id: g.tokens for g in answers(name, WARM)}
@@ -68,7 +57,7 @@ def test_warm_answers_hang_on_seed_and_prompt_alone(name: str) -> None:
     assert one.tokens != other.tokens, "equal prompts have draws of their own"
 
 
-def test_assisted_calls_are_those_of_speculative_decoding_until_an_answer_ends() -> None:
+def test_assisted_calls_are_those_of_speculative_decoding_until_an_answer_ends():
     """Greedy chains of one length accept the same, whoever verifies."""
     ours, theirs = answers("sd", GREEDY), answers("hf_assisted", GREEDY)
     compared = 0
@@ -79,7 +68,7 @@ def test_assisted_calls_are_those_of_speculative_decoding_until_an_answer_ends()
     assert compared > 10
 
 
-def test_token_0_in_a_prompt_is_text_to_the_assistant_too() -> None:
+def test_token_0_in_a_prompt_is_text_to_the_assistant_too():
     requests = [Request(str(i), (0, 3 + i, 0, 0, 9, 0), 20) for i in range(4)]
     ours, theirs = answers("sd", GREEDY, requests), answers("hf_assisted", GREEDY, requests)
     for mine, other in zip(ours, theirs, strict=True):
@@ -88,7 +77,7 @@ def test_token_0_in_a_prompt_is_text_to_the_assistant_too() -> None:
         assert sum(accepted) > 5
 
 
-def test_prompt_lookup_as_shipped_is_transformers_prompt_lookup_as_shipped() -> None:
+def test_prompt_lookup_as_shipped_is_transformers_prompt_lookup_as_shipped():
     ours, theirs = answers("prompt_lookup", GREEDY), answers("hf_prompt_lookup", GREEDY)
     for mine, other in zip(ours, theirs, strict=True):
         accepted = [step.accepted for step in mine.steps]
@@ -98,7 +87,7 @@ def test_prompt_lookup_as_shipped_is_transformers_prompt_lookup_as_shipped() -> 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_calls_brought_adds_up_to_the_answer(name: str) -> None:
+def test_what_calls_brought_adds_up_to_the_answer(name):
     for settings in (GREEDY, WARM):
         for found in answers(name, settings):
             assert sum(step.accepted + 1 for step in found.steps) == len(found.tokens)
@@ -108,7 +97,7 @@ def test_what_calls_brought_adds_up_to_the_answer(name: str) -> None:
     assert tau == 1 if name == "hf_generate" else tau > 1.2
 
 
-def test_steps_follow_from_what_each_pass_found_in_its_cache() -> None:
+def test_steps_follow_from_what_each_pass_found_in_its_cache():
     # A prompt of 5 tokens; 3 proposed, 2 accepted; 3 and 3; 1 proposed, none accepted.
     calls = [Call(8, 0), Call(4, 7), Call(2, 11)]
     steps = steps_of(calls, 5, list(range(8)), Aid(tokens=3))
@@ -116,7 +105,7 @@ def test_steps_follow_from_what_each_pass_found_in_its_cache() -> None:
     assert steps_of(calls, 5, [1, 2], Aid()) == [StepRecord(0, 0, 0, 1)] * 2
 
 
-def test_a_models_own_generation_settings_do_not_change_the_law() -> None:
+def test_a_models_own_generation_settings_do_not_change_the_law():
     target, _ = tiny_pair("llama")
     plain = answers("hf_generate", GREEDY)
     own = target.module.generation_config
@@ -128,7 +117,7 @@ def test_a_models_own_generation_settings_do_not_change_the_law() -> None:
         own.repetition_penalty, own.min_new_tokens = 1.0, None
 
 
-def test_padding_rows_of_an_embedding_are_never_drawn() -> None:
+def test_padding_rows_of_an_embedding_are_never_drawn():
     target, _ = tiny_pair("llama")
     target.vocab_size = 20
     try:
@@ -141,12 +130,12 @@ def test_padding_rows_of_an_embedding_are_never_drawn() -> None:
     assert max(found) < 20
 
 
-def test_a_first_passes_excess_over_a_mean_later_one_is_the_prompts() -> None:
+def test_a_first_passes_excess_over_a_mean_later_one_is_the_prompts():
     assert prompts_own_s(5.0, 6.0, 3) == 3.0
     assert prompts_own_s(1.0, 6.0, 3) == prompts_own_s(5.0, 0.0, 0) == 0.0
 
 
-def test_the_prompts_seconds_are_prefill_and_nothing_is_counted_twice() -> None:
+def test_the_prompts_seconds_are_prefill_and_nothing_is_counted_twice():
     long = [Request("long", tuple(range(50)) * 2, 12)]
     for name in NAMES:
         answers(name, GREEDY, long)
@@ -158,15 +147,15 @@ def test_the_prompts_seconds_are_prefill_and_nothing_is_counted_twice() -> None:
         assert (found.draft_s > 0) == (name == "hf_assisted")
 
 
-def test_progress_hears_of_every_call() -> None:
+def test_progress_hears_of_every_call():
     target, draft = tiny_pair("llama")
     decoder = build_decoder(decoder_settings("hf_assisted"), target, [draft], GREEDY)
-    heard: list[tuple[int, int]] = []
+    heard = []
     found = decoder.generate(REQUESTS[:2], 0, lambda calls, tokens: heard.append((calls, tokens)))
     assert heard == [(len(g.steps), len(g.tokens)) for g in found]
 
 
-def test_it_is_marked_as_another_engine() -> None:
+def test_it_is_marked_as_another_engine():
     target, draft = tiny_pair("llama")
     for name in NAMES:
         config = read_decoder(decoder_settings(name))
@@ -188,14 +177,12 @@ def test_it_is_marked_as_another_engine() -> None:
         ("hf_prompt_lookup", {"tree": {"policy": "guessed", "width": 2, "depth": 3}}, "is 2"),
     ],
 )
-def test_what_the_library_cannot_do_is_refused(
-    name: str, changes: dict[str, Any], said: str
-) -> None:
+def test_what_the_library_cannot_do_is_refused(name, changes, said):
     with pytest.raises(ValueError, match=naming(said)):
         read_decoder(decoder_settings(name) | changes)
 
 
-def test_a_draft_temperature_of_its_own_is_refused() -> None:
+def test_a_draft_temperature_of_its_own_is_refused():
     settings = SamplingSettings(temperature=1.0, draft_temperature=0.5)
     with pytest.raises(ValueError, match=r"got 0\.5"):
         read_decoder(decoder_settings("hf_assisted"), settings)

@@ -1,17 +1,14 @@
 """At temperature 0 every decoder emits the tokens of transformers' own greedy generation."""
 
-from __future__ import annotations
-
 import functools
 
 import pytest
 import torch
 
-from spec_bench.audit.models import Difference, first_difference
+from spec_bench.audit.models import first_difference
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.config import AnyDecoder, build_decoder
+from spec_bench.decode.config import build_decoder
 from spec_bench.engine.hugging_face import HuggingFaceModel
-from spec_bench.records.types import Request
 from tests.families import (
     ARCHITECTURES,
     NEWER,
@@ -26,13 +23,13 @@ REQUESTS = random_requests(12, 24)
 BATCHES = [1, 4]
 
 
-def asked(batch: int) -> list[Request]:
+def asked(batch):
     """All requests in batches; some of all lengths one by one, where a pass is for one row."""
     return REQUESTS if batch > 1 else REQUESTS[::3]
 
 
 @functools.cache
-def generated(architecture: str) -> dict[str, list[int]]:
+def generated(architecture):
     """Answers of ``generate`` by prompt id, without a stop token."""
     target, _ = tiny_pair(architecture)
     answers = {}
@@ -51,9 +48,7 @@ def generated(architecture: str) -> dict[str, list[int]]:
     return answers
 
 
-def differences_from_generate(
-    decoder: AnyDecoder, architecture: str, batch: int
-) -> list[Difference]:
+def differences_from_generate(decoder, architecture, batch):
     """Where a decoder's greedy answers leave those of ``generate``."""
     requests, expected = asked(batch), generated(architecture)
     answers = [
@@ -79,13 +74,11 @@ OTHERS = [case for case in OTHERS if case not in CASES]
     ("architecture", "name", "batch"),
     [*CASES, *(pytest.param(*case, marks=pytest.mark.slow) for case in OTHERS)],
 )
-def test_greedy_output_equals_generate(architecture: str, name: str, batch: int) -> None:
+def test_greedy_output_equals_generate(architecture, name, batch):
     check(tiny_pair(architecture), architecture, name, batch)
 
 
-def check(
-    pair: tuple[HuggingFaceModel, HuggingFaceModel], architecture: str, name: str, batch: int
-) -> None:
+def check(pair, architecture, name, batch):
     """Holds a decoder's greedy answers against those of ``generate``."""
     target, draft = pair
     greedy = SamplingSettings(temperature=0)
@@ -98,7 +91,7 @@ def check(
 
 
 @functools.cache
-def static_pair(architecture: str) -> tuple[HuggingFaceModel, HuggingFaceModel]:
+def static_pair(architecture):
     """The same models, run over fixed buffers."""
     target, draft = (
         HuggingFaceModel(model.module, VOCAB, model.device, "static")
@@ -117,9 +110,7 @@ FAST_STATIC = [("llama", "rsd_s", 4), ("opt", "rsd_s", 4)]
         for case in (*CASES, *OTHERS)
     ],
 )
-def test_greedy_output_equals_generate_through_static_passes(
-    architecture: str, name: str, batch: int
-) -> None:
+def test_greedy_output_equals_generate_through_static_passes(architecture, name, batch):
     pair = static_pair(architecture)
     passes = pair[0].static
     assert passes is not None
@@ -130,14 +121,14 @@ def test_greedy_output_equals_generate_through_static_passes(
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_the_answers_are_not_trivial(architecture: str) -> None:
+def test_the_answers_are_not_trivial(architecture):
     answers = generated(architecture).values()
     assert len({token for answer in answers for token in answer}) > 5
     assert len({tuple(answer) for answer in answers}) >= 9
 
 
 @pytest.mark.parametrize("name", ["rsd_c", "rsd_s"])
-def test_trees_are_accepted_at_temperature_zero(name: str) -> None:
+def test_trees_are_accepted_at_temperature_zero(name):
     target, draft = tiny_pair("llama")
     decoder = build_decoder(
         decoder_settings(name), target, [draft], SamplingSettings(temperature=0), rows=4

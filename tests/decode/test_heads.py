@@ -1,9 +1,6 @@
 """Draft heads on the engine: exact where they say so, batch-free, and their trees."""
 
-from __future__ import annotations
-
 import copy
-from typing import Any
 
 import pytest
 import torch
@@ -20,7 +17,7 @@ NODES = [[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0]]
 NAMES = ("medusa", "redrafter", "redrafter apart")
 
 
-def settings_of(name: str, rule: dict[str, Any] | None = None) -> dict[str, Any]:
+def settings_of(name, rule=None):
     decoder = decoder_settings(name.split()[0])
     if name == "medusa":
         decoder["tree"]["nodes"] = NODES
@@ -33,15 +30,7 @@ def settings_of(name: str, rule: dict[str, Any] | None = None) -> dict[str, Any]
     return decoder
 
 
-def decoder_of(
-    name: str,
-    settings: SamplingSettings,
-    *,
-    architecture: str = "llama",
-    dtype: torch.dtype = torch.float32,
-    rows: int = 1,
-    rule: dict[str, Any] | None = None,
-) -> Decoder:
+def decoder_of(name, settings, *, architecture="llama", dtype=torch.float32, rows=1, rule=None):
     target, _ = tiny_pair(architecture, dtype)
     make = medusa_heads if name == "medusa" else recurrent_head
     heads = make(target.hidden_size, VOCAB).to(dtype)
@@ -53,7 +42,7 @@ def decoder_of(
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_greedy_output_equals_generate(architecture: str, name: str, batch: int) -> None:
+def test_greedy_output_equals_generate(architecture, name, batch):
     decoder = decoder_of(
         name, SamplingSettings(temperature=0), architecture=architecture, rows=batch
     )
@@ -64,12 +53,10 @@ def test_greedy_output_equals_generate(architecture: str, name: str, batch: int)
 
 @pytest.mark.parametrize("rule", [None, {"rule": "typical"}], ids=["exact", "typical"])
 @pytest.mark.parametrize("name", NAMES)
-def test_tokens_do_not_depend_on_the_batch_or_the_order(
-    name: str, rule: dict[str, Any] | None
-) -> None:
+def test_tokens_do_not_depend_on_the_batch_or_the_order(name, rule):
     requests = random_requests(7, 16)
 
-    def answers(asked: list[Any], batch: int) -> dict[str, tuple[int, ...]]:
+    def answers(asked, batch):
         decoder = decoder_of(name, WARM, dtype=torch.float64, rows=batch, rule=rule)
         return {
             generation.prompt_id: generation.tokens
@@ -82,7 +69,7 @@ def test_tokens_do_not_depend_on_the_batch_or_the_order(
     assert answers(requests[::-1], 3) == alone
 
 
-def test_merging_prefixes_saves_nodes_and_changes_no_greedy_token() -> None:
+def test_merging_prefixes_saves_nodes_and_changes_no_greedy_token():
     greedy = SamplingSettings(temperature=0, probability_dtype="float64")
     merged, apart = (
         decoder_of(name, greedy, dtype=torch.float64) for name in ("redrafter", "redrafter apart")
@@ -98,12 +85,12 @@ def test_merging_prefixes_saves_nodes_and_changes_no_greedy_token() -> None:
     assert saved > 0
 
 
-def test_heads_see_the_state_from_which_the_target_chose_the_root() -> None:
+def test_heads_see_the_state_from_which_the_target_chose_the_root():
     target, _ = tiny_pair("llama", torch.float64)
     decoder = decoder_of(
         "medusa", SamplingSettings(temperature=0, probability_dtype="float64"), dtype=torch.float64
     )
-    seen: list[torch.Tensor] = []
+    seen = []
     assert decoder.heads is not None
     decoder.heads.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].clone()))
     checked = 0
@@ -121,13 +108,13 @@ def test_heads_see_the_state_from_which_the_target_chose_the_root() -> None:
     assert checked > 50
 
 
-def test_typical_acceptance_is_marked_approximate_and_exact_rules_exact() -> None:
+def test_typical_acceptance_is_marked_approximate_and_exact_rules_exact():
     assert decoder_of("medusa", WARM).lossless == "exact"
     assert decoder_of("redrafter", WARM).lossless == "exact"
     assert decoder_of("medusa", WARM, rule={"rule": "typical"}).lossless == "approximate"
 
 
-def test_the_memory_bound_speed_up_counts_the_heads_own_parameters() -> None:
+def test_the_memory_bound_speed_up_counts_the_heads_own_parameters():
     medusa, redrafter = decoder_of("medusa", WARM), decoder_of("redrafter", WARM)
     assert medusa.heads is not None
     assert medusa.draft_calls == 1
@@ -147,7 +134,7 @@ def test_the_memory_bound_speed_up_counts_the_heads_own_parameters() -> None:
         ({"verifier": {"rule": "k_seq"}}, "exact only for siblings drawn 'iid'"),
     ],
 )
-def test_what_cannot_work_is_refused_by_name(change: dict[str, Any], message: str) -> None:
+def test_what_cannot_work_is_refused_by_name(change, message):
     decoder = copy.deepcopy(decoder_settings("medusa"))
     for part, values in change.items():
         decoder[part] = values if part == "verifier" else {**decoder[part], **values}
@@ -155,7 +142,7 @@ def test_what_cannot_work_is_refused_by_name(change: dict[str, Any], message: st
         read_decoder(decoder)
 
 
-def test_heads_of_another_model_are_refused() -> None:
+def test_heads_of_another_model_are_refused():
     target, _ = tiny_pair("llama")
     for heads, message in (
         (None, "uses medusa heads, the pair has none"),

@@ -1,16 +1,12 @@
 """Every kind of model answers as ``generate`` does, whatever its layers attend to."""
 
-from __future__ import annotations
-
 import functools
-from typing import Any
 
 import pytest
 import torch
 
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
-from spec_bench.records.types import Generation
 from tests.families import decoder_settings
 from tests.kinds import CORE, KINDS, generated, long_requests, tiny_module, tiny_pair_of
 
@@ -20,19 +16,12 @@ WARM = SamplingSettings(temperature=1.5, top_p=0.95, probability_dtype="float64"
 
 
 @functools.cache
-def expected(name: str, many: bool) -> list[list[int]]:
+def expected(name, many):
     """Greedy answers of a module that no decoder has touched."""
     return generated(tiny_module(name), MANY if many else FEW)
 
 
-def answers(
-    name: str,
-    decoder: str,
-    batch: int,
-    many: bool,
-    spec: str | None = None,
-    settings: SamplingSettings | None = None,
-) -> list[Generation]:
+def answers(name, decoder, batch, many, spec=None, settings=None):
     """What one decoder answers, greedily unless told otherwise."""
     settings = settings or SamplingSettings(temperature=0)
     target, draft = tiny_pair_of(name)
@@ -45,15 +34,13 @@ def answers(
     ]
 
 
-def tokens(generations: list[Generation]) -> list[list[int]]:
+def tokens(generations):
     return [list(generation.tokens) for generation in generations]
 
 
 @pytest.mark.parametrize(("decoder", "batch"), [("ar", 4), ("rsd_s", 1), ("rsd_s", 4)])
 @pytest.mark.parametrize("name", CORE)
-def test_models_that_cut_attention_answer_as_generate_does(
-    name: str, decoder: str, batch: int
-) -> None:
+def test_models_that_cut_attention_answer_as_generate_does(name, decoder, batch):
     assert tokens(answers(name, decoder, batch, many=False)) == expected(name, many=False)
 
 
@@ -61,13 +48,13 @@ def test_models_that_cut_attention_answer_as_generate_does(
 @pytest.mark.parametrize("batch", [1, 4])
 @pytest.mark.parametrize("decoder", ["ar", "sd", "rsd_c", "rsd_s", "spectr", "mcsd"])
 @pytest.mark.parametrize("name", KINDS)
-def test_every_kind_of_model_answers_as_generate_does(name: str, decoder: str, batch: int) -> None:
+def test_every_kind_of_model_answers_as_generate_does(name, decoder, batch):
     assert tokens(answers(name, decoder, batch, many=True)) == expected(name, many=True)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
-def test_beam_search_answers_as_generate_does(name: str) -> None:
+def test_beam_search_answers_as_generate_does(name):
     module = tiny_module(name)
     for request, answer in zip(
         FEW, answers(name, "beam_search", 4, many=False, spec="3"), strict=True
@@ -87,7 +74,7 @@ def test_beam_search_answers_as_generate_does(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
-def test_beams_keep_their_law_and_do_not_depend_on_the_batch(name: str) -> None:
+def test_beams_keep_their_law_and_do_not_depend_on_the_batch(name):
     """A likelihood is that of a plain pass only if every node saw its own path and window."""
     found = answers(name, "dsbd", 1, many=False, spec="4x2@0.5", settings=WARM)
     module = tiny_module(name)
@@ -103,7 +90,7 @@ def test_beams_keep_their_law_and_do_not_depend_on_the_batch(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CORE)
-def test_the_answers_are_not_trivial(name: str) -> None:
+def test_the_answers_are_not_trivial(name):
     found = expected(name, many=False)
     assert len({tuple(answer) for answer in found}) == len(found)
     assert len({token for answer in found for token in answer}) > 8
@@ -112,7 +99,7 @@ def test_the_answers_are_not_trivial(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
-def test_no_kinds_answers_are_trivial(name: str) -> None:
+def test_no_kinds_answers_are_trivial(name):
     found = expected(name, many=True)
     assert len({tuple(answer) for answer in found}) == len(found)
     assert sum(len(set(answer)) > 3 for answer in found) > len(found) / 2
@@ -122,15 +109,15 @@ def test_no_kinds_answers_are_trivial(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in CORE if name in WINDOWED])
-def test_a_window_changes_the_answers(name: str) -> None:
-    window: dict[str, Any] = dict(KINDS[name].open or {})
+def test_a_window_changes_the_answers(name):
+    window = dict(KINDS[name].open or {})
     assert generated(tiny_module(name, **window), FEW) != expected(name, many=False)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WINDOWED)
-def test_every_window_changes_most_answers(name: str) -> None:
-    window: dict[str, Any] = dict(KINDS[name].open or {})
+def test_every_window_changes_most_answers(name):
+    window = dict(KINDS[name].open or {})
     whole = generated(tiny_module(name, **window), MANY)
     changed = [a != b for a, b in zip(whole, expected(name, many=True), strict=True)]
     assert sum(changed) > len(changed) / 2

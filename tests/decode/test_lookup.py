@@ -1,9 +1,5 @@
 """Without a draft model: the text is plain decoding's, token for token, at any temperature."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 import torch
 
@@ -11,8 +7,8 @@ from spec_bench.core.draws import SeededDraws
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder, read_decoder
 from spec_bench.decode.decoder import Decoder
-from spec_bench.metrics.lengths import lengths_of
-from spec_bench.records.types import Generation, Request
+from spec_bench.metrics.calls import lengths_of
+from spec_bench.records.types import Request
 from tests.families import decoder_settings, random_requests, tiny_pair
 from tests.said import naming
 
@@ -24,7 +20,7 @@ REQUESTS = [
 ]
 
 
-def answers(name: str, temperature: float, rows: int, **blocks: Any) -> list[Generation]:
+def answers(name, temperature, rows, **blocks):
     settings = SamplingSettings(temperature, top_k=3, probability_dtype="float64")
     target, draft = tiny_pair("llama", torch.float64)
     asked = decoder_settings(name) | blocks
@@ -34,7 +30,7 @@ def answers(name: str, temperature: float, rows: int, **blocks: Any) -> list[Gen
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
 @pytest.mark.parametrize("name", LOOKUPS)
-def test_the_text_is_plain_decodings_whatever_the_batch(name: str, temperature: float) -> None:
+def test_the_text_is_plain_decodings_whatever_the_batch(name, temperature):
     plain = [g.tokens for g in answers("ar", temperature, 1)]
     alone = answers(name, temperature, 1)
     assert [g.tokens for g in alone] == plain
@@ -43,7 +39,7 @@ def test_the_text_is_plain_decodings_whatever_the_batch(name: str, temperature: 
 
 
 @pytest.mark.parametrize("name", [*LOOKUPS, "lookup_or_draft"])
-def test_lengths_in_other_tools_words_do_not_hang_on_the_batch(name: str) -> None:
+def test_lengths_in_other_tools_words_do_not_hang_on_the_batch(name):
     alone, together = answers(name, 0.7, 1), answers(name, 0.7, 3)
     assert [g.tokens for g in together] == [g.tokens for g in alone]
     assert lengths_of(together) == lengths_of(alone)
@@ -52,15 +48,15 @@ def test_lengths_in_other_tools_words_do_not_hang_on_the_batch(name: str) -> Non
 
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("name", LOOKUPS)
-def test_whole_paths_are_verified_where_no_row_has_a_guess(name: str, rows: int) -> None:
+def test_whole_paths_are_verified_where_no_row_has_a_guess(name, rows):
     found = answers(name, 0.7, rows, verifier={"rule": "traversal"})
     steps = [step for each in found for step in each.steps]
     assert any(not step.nodes for step in steps)
     assert sum(step.accepted for step in steps) > 5
 
 
-def test_positions_keep_their_numbers_when_a_walk_stops_early() -> None:
-    def drawn(steps: list[int]) -> list[int]:
+def test_positions_keep_their_numbers_when_a_walk_stops_early():
+    def drawn(steps):
         generator, tokens = torch.Generator().manual_seed(3), []
         law = torch.full((1, 1000), 0.001)
         for emitted in steps:
@@ -76,7 +72,7 @@ def test_positions_keep_their_numbers_when_a_walk_stops_early() -> None:
     assert drawn([4, 4]) == [int(SeededDraws([plain]).verdict(()).token(law)) for _ in range(8)]
 
 
-def test_without_a_match_an_iteration_is_one_of_plain_decoding() -> None:
+def test_without_a_match_an_iteration_is_one_of_plain_decoding():
     target, _ = tiny_pair("llama")
     decoder = build_decoder(
         decoder_settings("prompt_lookup"), target, [], SamplingSettings(temperature=0)
@@ -87,14 +83,14 @@ def test_without_a_match_an_iteration_is_one_of_plain_decoding() -> None:
     assert [(step.nodes, step.depth) for step in row.steps] == [(0, 0)]
 
 
-def test_its_settings_are_checked() -> None:
+def test_its_settings_are_checked():
     settings = decoder_settings("prompt_lookup")
     settings["drafter"] = {"kind": "first_match", "longest": 2, "shortest": 3}
     with pytest.raises(ValueError, match=r"shortest must be at most longest, 2, got 3"):
         read_decoder(settings)
 
 
-def test_prompt_lookup_copies_one_span_and_takes_no_wider_tree() -> None:
+def test_prompt_lookup_copies_one_span_and_takes_no_wider_tree():
     with pytest.raises(ValueError, match=naming("first_match", "tree.width must be 1, got 5")):
         read_decoder(decoder_settings("prompt_lookup", "5x5"))
     assert read_decoder(decoder_settings("lookup_vote", "5x5")).spec == "5x5"

@@ -4,17 +4,13 @@ What the device sends is read only after its event, which the simulated device h
 until then the copy holds NaN.
 """
 
-from __future__ import annotations
-
 import dataclasses
-from typing import Any
 from unittest import mock
 
 import pytest
 import torch
 
 from spec_bench.decode.launched import Launched
-from spec_bench.records.types import Generation
 from tests.decode.test_recorded_parts import built
 from tests.families import OURS, random_requests
 from tests.simcuda import DEVICE, SimCuda
@@ -36,7 +32,7 @@ CASES = [
 ]
 
 
-def asked(count: int = 4) -> list[Any]:
+def asked(count=4):
     """Requests of different lengths; a stop token ends some of them where nobody can know it."""
     return [
         dataclasses.replace(each, max_new_tokens=20 + 3 * i, stop_ids=(7,) if i % 2 else ())
@@ -44,15 +40,13 @@ def asked(count: int = 4) -> list[Any]:
     ]
 
 
-def calls(found: list[Generation]) -> list[list[tuple[int, int]]]:
+def calls(found):
     """What each target call brought; how many of its nodes were fillers only a CPU counts."""
     return [[(step.accepted, step.delivered) for step in each.steps] for each in found]
 
 
 @pytest.mark.parametrize(("name", "rows", "how", "law"), CASES)
-def test_rows_that_come_and_go_decode_the_cpus_tokens(
-    name: str, rows: int, how: str, law: float
-) -> None:
+def test_rows_that_come_and_go_decode_the_cpus_tokens(name, rows, how, law):
     plain = built(name, rows, law, "none", torch.device("cpu"))
     expected = plain.generate(asked(), seed=0)
     with SimCuda() as sim:
@@ -92,8 +86,8 @@ def test_an_iteration_takes_one_copy_each_way_and_one_wait(name, rows, law):
     assert together <= counts.waits <= (1 + decoder.depth if name in ASKS else together)
 
 
-def test_what_is_read_before_it_has_arrived_is_seen() -> None:
-    def early(launched: Launched) -> Any:
+def test_what_is_read_before_it_has_arrived_is_seen():
+    def early(launched):
         return (launched._home if launched._home is not None else launched.judged.message).tolist()
 
     with SimCuda(), mock.patch.object(Launched, "read", early):
@@ -102,7 +96,7 @@ def test_what_is_read_before_it_has_arrived_is_seen() -> None:
             decoder.generate(asked(1), seed=0)
 
 
-def test_an_iteration_in_vain_gives_its_random_numbers_back() -> None:
+def test_an_iteration_in_vain_gives_its_random_numbers_back():
     requests = [dataclasses.replace(each, stop_ids=(7,)) for each in asked()]
     plain = built("sd", 2, 1.0, "none", torch.device("cpu"))
     expected = plain.generate(requests, seed=0)
@@ -113,9 +107,7 @@ def test_an_iteration_in_vain_gives_its_random_numbers_back() -> None:
 
 
 @pytest.mark.parametrize(("stops", "vain"), [((), False), ((7,), True)])
-def test_no_iteration_is_in_vain_but_of_rows_that_a_stop_token_ends(
-    stops: tuple[int, ...], vain: bool
-) -> None:
+def test_no_iteration_is_in_vain_but_of_rows_that_a_stop_token_ends(stops, vain):
     requests = [dataclasses.replace(each, stop_ids=stops) for each in asked(2)]
     taken = mock.patch.object(Launched, "take_back", autospec=True, side_effect=Launched.take_back)
     with SimCuda() as sim, taken as back:

@@ -1,9 +1,5 @@
 """A target that drafts for itself: its first blocks bit for bit, its text whatever is kept."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -11,14 +7,14 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder, read_decoder
 from spec_bench.draft.own_blocks import OwnBlocks
-from spec_bench.engine.kept_blocks import with_blocks
 from spec_bench.engine.loading import adopt_model
+from spec_bench.engine.own_blocks import with_blocks
 from spec_bench.engine.tree_pass import run_pending
 from tests.families import decoder_settings, random_requests, tiny_pair
 from tests.said import naming
 
 
-def tokens(name: str, temperature: float, family: str = "llama", **drafter: object) -> list[object]:
+def tokens(name, temperature, family="llama", **drafter):
     target, _ = tiny_pair(family, torch.float64)
     settings = decoder_settings(name)
     settings["drafter"] |= drafter
@@ -29,11 +25,11 @@ def tokens(name: str, temperature: float, family: str = "llama", **drafter: obje
 
 @pytest.mark.parametrize("family", ["llama", "opt"])
 @pytest.mark.parametrize("kept", [{"first": 1}, {"kept": (0, 2)}, {"kept": (1,)}, {}])
-def test_whatever_is_kept_the_text_is_the_targets(family: str, kept: dict[str, object]) -> None:
+def test_whatever_is_kept_the_text_is_the_targets(family, kept):
     assert tokens("own_blocks", 0.0, family, **kept) == tokens("ar", 0.0, family)
 
 
-def test_all_blocks_accept_all() -> None:
+def test_all_blocks_accept_all():
     target, _ = tiny_pair("llama", torch.float64)
     settings = decoder_settings("own_blocks")
     settings["drafter"]["first"] = target.blocks
@@ -44,7 +40,7 @@ def test_all_blocks_accept_all() -> None:
 
 
 @pytest.mark.parametrize("family", ["llama", "opt"])
-def test_the_first_blocks_keep_what_the_target_keeps_of_them(family: str) -> None:
+def test_the_first_blocks_keep_what_the_target_keeps_of_them(family):
     target, _ = tiny_pair(family)
     view = with_blocks(target, (0, 1))
     given = torch.tensor([[1, 2, 3, 4]])
@@ -60,7 +56,7 @@ def test_the_first_blocks_keep_what_the_target_keeps_of_them(family: str) -> Non
     assert view.parameters < target.parameters
 
 
-def test_an_early_exit_is_transformers() -> None:
+def test_an_early_exit_is_transformers():
     target, _ = tiny_pair("llama", torch.float64)
     view = with_blocks(target, (0,))
     cache, given = view.allocate(1, 8), torch.tensor([[1, 2, 3]])
@@ -84,19 +80,19 @@ def test_an_early_exit_is_transformers() -> None:
         ({"first": 0}, "first must be"),
     ],
 )
-def test_what_is_no_choice_of_blocks_is_refused(drafter: dict[str, object], said: str) -> None:
+def test_what_is_no_choice_of_blocks_is_refused(drafter, said):
     settings = decoder_settings("own_blocks")
     settings["drafter"] |= drafter
     with pytest.raises(ValueError, match=said):
         read_decoder(settings)
 
 
-def test_blocks_that_the_target_lacks_are_named() -> None:
+def test_blocks_that_the_target_lacks_are_named():
     with pytest.raises(ValueError, match="blocks 0 to 2, got 3"):
         tokens("own_blocks", 0.0, kept=(0, 3))
 
 
-GEMMA: dict[str, Any] = {
+GEMMA = {
     **{"vocab_size": 64, "vocab_size_per_layer_input": 64, "hidden_size": 32, "head_dim": 8},
     **{"num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size_per_layer_input": 8},
     **{"num_hidden_layers": 4, "num_kv_shared_layers": 2},
@@ -109,7 +105,7 @@ FAMILIES = {
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_family_whose_blocks_cannot_be_left_out_is_refused_in_one_line(name: str) -> None:
+def test_a_family_whose_blocks_cannot_be_left_out_is_refused_in_one_line(name):
     module = AutoModelForCausalLM.from_config(AutoConfig.for_model(name, **GEMMA, **FAMILIES[name]))
     target = adopt_model(module, name)
     said = naming("blocks 0, 2, 3 of the target", type(module).__name__, "shape")
@@ -118,7 +114,7 @@ def test_a_family_whose_blocks_cannot_be_left_out_is_refused_in_one_line(name: s
     assert "\n" not in str(caught.value)
 
 
-def test_by_default_every_other_block_with_the_first_and_the_last() -> None:
+def test_by_default_every_other_block_with_the_first_and_the_last():
     assert OwnBlocks().places(6) == (0, 2, 4, 5)
     assert OwnBlocks().places(5) == (0, 2, 4)
     assert OwnBlocks().places(1) == (0,)

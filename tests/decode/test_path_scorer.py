@@ -1,14 +1,12 @@
 """Without tree attention the paths of a tree are rows of their own: same tokens, more work."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
 from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder, read_decoder
-from spec_bench.engine.pool import CachePool
+from spec_bench.engine.cache import CachePool
 from spec_bench.engine.scoring import PathScorer, TreeScorer
 from tests.families import decoder_settings, random_requests, tiny_pair
 from tests.said import naming
@@ -18,7 +16,7 @@ from tests.said import naming
 @pytest.mark.parametrize(
     "name", ["sd", "spectr", "specinfer", "mcsd", "mcsd_wor", "mcns", "rsd_c", "traversal"]
 )
-def test_tokens_do_not_depend_on_tree_attention(name: str, rows: int) -> None:
+def test_tokens_do_not_depend_on_tree_attention(name, rows):
     target, draft = tiny_pair("llama")
     requests = random_requests(5, 16)
     answers = []
@@ -30,7 +28,7 @@ def test_tokens_do_not_depend_on_tree_attention(name: str, rows: int) -> None:
     assert answers[0] == answers[1]
 
 
-def test_scores_of_every_node_agree_with_tree_attention() -> None:
+def test_scores_of_every_node_agree_with_tree_attention():
     target, _ = tiny_pair("llama")
     shape = TreeShape((2, 4, 4), (2, 2, 1))
     tree = Tree(shape, torch.tensor([5]))
@@ -47,7 +45,7 @@ def test_scores_of_every_node_agree_with_tree_attention() -> None:
     torch.testing.assert_close(scores[0], scores[1], atol=1e-4, rtol=1e-4)
 
 
-def test_paths_that_differ_from_call_to_call_are_refused_as_rows() -> None:
+def test_paths_that_differ_from_call_to_call_are_refused_as_rows():
     with pytest.raises(ValueError, match=r"fixed paths.*'stochastic_beam'"):
         read_decoder({**decoder_settings("rsd_s"), "tree_attention": False})
     with pytest.raises(ValueError, match=naming("true", "false", "'no'")):

@@ -1,11 +1,8 @@
 """Two processes that see different logits decode the first one's tokens, and none waits."""
 
-from __future__ import annotations
-
 import os
 import socket
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -24,11 +21,11 @@ BEAMS = ["dsbd", "beam_search"]
 WARM = SamplingSettings(temperature=1.0)
 
 
-def disturb(model: Any, generator: torch.Generator) -> None:
+def disturb(model, generator):
     """Adds noise to every logit, as another order of a sum does."""
     forward = model.forward
 
-    def noisy(*given: Any, **named: Any) -> ForwardOutput:
+    def noisy(*given, **named):
         output = forward(*given, **named)
         noise = torch.randn(output.logits.shape, generator=generator) * DISTURBED
         return ForwardOutput(output.logits + noise, output.hidden)
@@ -36,7 +33,7 @@ def disturb(model: Any, generator: torch.Generator) -> None:
     model.forward = noisy
 
 
-def tokens(name: str, disturbed: bool) -> list[tuple[int, ...]]:
+def tokens(name, disturbed):
     """What a decoder answers to six prompts, three at a time."""
     pair = tiny_pair.__wrapped__("llama") if disturbed else tiny_pair("llama")
     settings = decoder_settings(name)
@@ -53,7 +50,7 @@ def tokens(name: str, disturbed: bool) -> list[tuple[int, ...]]:
     return [answer.tokens for answer in decoder.generate(random_requests(6, 24), seed=0)]
 
 
-def work(rank: int, port: int, names: list[str], folder: str) -> None:
+def work(rank, port, names, folder):
     """One process; the second is disturbed."""
     torch.set_num_threads(1)
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
@@ -63,7 +60,7 @@ def work(rank: int, port: int, names: list[str], folder: str) -> None:
     dist.destroy_process_group()
 
 
-def together(names: list[str], folder: Path) -> list[dict[str, list[tuple[int, ...]]]]:
+def together(names, folder):
     """What each of two processes delivered."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -74,12 +71,12 @@ def together(names: list[str], folder: Path) -> list[dict[str, list[tuple[int, .
 
 @pytest.mark.slow
 @pytest.mark.parametrize("names", [TREES, BEAMS], ids=["trees", "beams"])
-def test_both_deliver_what_the_first_delivers_alone(names: list[str], tmp_path: Path) -> None:
+def test_both_deliver_what_the_first_delivers_alone(names, tmp_path):
     alone = {name: tokens(name, disturbed=False) for name in names}
     first, second = together(names, tmp_path)
     assert first == second == alone
 
 
-def test_disturbed_logits_alone_give_other_tokens() -> None:
+def test_disturbed_logits_alone_give_other_tokens():
     """Else the test above would say nothing."""
     assert tokens("rsd_s", disturbed=True) != tokens("rsd_s", disturbed=False)

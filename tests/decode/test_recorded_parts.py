@@ -1,15 +1,11 @@
 """Parts of an iteration recorded on a simulated GPU draw what calls draw."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import logging
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from spec_bench.core.parts import run_part
 from spec_bench.core.warp import SamplingSettings
@@ -76,16 +72,14 @@ def test_recorded_parts_draw_the_cpus_tokens_and_are_replayed(name, rows, law):
     assert counts.replays == passes + 2 + decoder.depth
 
 
-def generators(rows: int = 2) -> list[torch.Generator]:
+def generators(rows=2):
     return [torch.Generator(device=DEVICE).manual_seed(row) for row in range(rows)]
 
 
-def test_a_part_that_hangs_on_the_host_is_called_and_a_line_says_so(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_part_that_hangs_on_the_host_is_called_and_a_line_says_so(caplog):
     host = itertools.count()
 
-    def part(draws: Any, given: Tensor) -> Tensor:
+    def part(draws, given):
         return given + draws._uniforms(3) + next(host)
 
     with SimCuda(), caplog.at_level(logging.WARNING), torch.inference_mode():
@@ -106,8 +100,8 @@ def test_a_part_that_hangs_on_the_host_is_called_and_a_line_says_so(
     assert len(model.static.refusals) == 1
 
 
-def test_noise_whose_amount_hangs_on_the_tree_is_not_recorded() -> None:
-    def part(draws: Any, given: Tensor) -> Tensor:
+def test_noise_whose_amount_hangs_on_the_tree_is_not_recorded():
+    def part(draws, given):
         return given + draws.gumbel(given, [1, 2])
 
     with SimCuda(), torch.inference_mode():
@@ -124,7 +118,7 @@ def test_noise_whose_amount_hangs_on_the_tree_is_not_recorded() -> None:
     assert model.static.refusals == ["how much it draws hangs on the tree"]
 
 
-def test_a_part_replays_only_with_the_tree_that_it_was_recorded_with() -> None:
+def test_a_part_replays_only_with_the_tree_that_it_was_recorded_with():
     with SimCuda(), torch.inference_mode():
         model = HuggingFaceModel(
             tiny_pair.__wrapped__("llama")[0].module.to(DEVICE), VOCAB, DEVICE, "static"
@@ -134,7 +128,7 @@ def test_a_part_replays_only_with_the_tree_that_it_was_recorded_with() -> None:
             draws, ones = parts.draws(rows), torch.ones((2, nodes), device=DEVICE)
             tree = run_part(draws, "root", lambda _, given: [given + 1], turn * ones)
 
-            def level(_: Any, given: Tensor, tree: Any = tree) -> Tensor:
+            def level(_, given, tree=tree):
                 return tree[0].sum(dim=1) + given
 
             found = run_part(draws, 0, level, ones[:, 0], of=tree)

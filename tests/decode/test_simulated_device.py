@@ -1,12 +1,7 @@
 """On a simulated GPU no operation mixes devices, and every decoder emits the CPU's tokens."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import pytest
 import torch
-from torch import Tensor
 
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
@@ -26,7 +21,7 @@ CASES = [
 ]
 
 
-def tokens(name: str, rows: int, law: float, device: torch.device) -> list[tuple[int, ...]]:
+def tokens(name, rows, law, device):
     """What a decoder answers to requests of unequal length and end, on a device."""
     pair = [
         HuggingFaceModel(model.module.to(device), VOCAB, device)
@@ -45,7 +40,7 @@ def tokens(name: str, rows: int, law: float, device: torch.device) -> list[tuple
 
 
 @pytest.mark.parametrize(("name", "rows", "law"), CASES)
-def test_tokens_of_a_simulated_gpu_equal_the_cpus(name: str, rows: int, law: float) -> None:
+def test_tokens_of_a_simulated_gpu_equal_the_cpus(name, rows, law):
     expected = tokens(name, rows, law, torch.device("cpu"))
     with SimCuda() as sim:
         assert tokens(name, rows, law, DEVICE) == expected
@@ -53,7 +48,7 @@ def test_tokens_of_a_simulated_gpu_equal_the_cpus(name: str, rows: int, law: flo
         assert sum(sim.h2d.values()) > 0
 
 
-def test_mixing_devices_is_refused_as_cuda_refuses_it() -> None:
+def test_mixing_devices_is_refused_as_cuda_refuses_it():
     with SimCuda(watch="test_simulated_device") as sim:
         there = torch.ones(3, device="cuda")
         assert (there + torch.tensor(2.0)).tolist() == [3, 3, 3]
@@ -65,15 +60,13 @@ def test_mixing_devices_is_refused_as_cuda_refuses_it() -> None:
         assert "test_simulated_device.py" in line
 
 
-def recorded(
-    pool: tuple[int, int], work: Callable[[], Tensor]
-) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+def recorded(pool, work):
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, pool=pool):
         return graph, work()
 
 
-def test_a_replay_overwrites_what_a_later_recording_left_in_its_pool() -> None:
+def test_a_replay_overwrites_what_a_later_recording_left_in_its_pool():
     with SimCuda(), torch.inference_mode():
         one, other = torch.cuda.graph_pool_handle(), torch.cuda.graph_pool_handle()
         given = torch.ones(3, device=DEVICE)
@@ -87,13 +80,13 @@ def test_a_replay_overwrites_what_a_later_recording_left_in_its_pool() -> None:
         assert apart.tolist() == [7, 7, 7]
 
 
-def test_a_pool_gives_out_the_least_block_that_fits_and_joins_its_neighbours() -> None:
+def test_a_pool_gives_out_the_least_block_that_fits_and_joins_its_neighbours():
     pool = SimPool()
 
-    def taken(units: int) -> Tensor:
+    def taken(units):
         return pool.moved(torch.zeros(512 * units, dtype=torch.uint8), ())
 
-    def free(tensor: Tensor) -> int:
+    def free(tensor):
         pool.freed(tensor.untyped_storage()._cdata)
         return tensor.data_ptr()
 

@@ -1,10 +1,7 @@
 """Whatever stands in a decoder's blocks, a wrong one ends in one line, at once."""
 
-from __future__ import annotations
-
 import random
 import time
-from typing import Any
 
 import pytest
 
@@ -12,13 +9,13 @@ from spec_bench.decode.config import read_decoder, resolve_spec
 from tests.families import decoder_names, decoder_settings
 
 DECODERS = decoder_names()
-WRONG: tuple[Any, ...] = (
+WRONG = (
     *(float("nan"), float("inf"), -1, 0, 1.5, True, False, None, "x", "3", "", "\n", "ß∂"),
     *([], [1, 2], [[1]], {}, {"a": 1}, 10**9, 10**400, -(10**400), "9" * 9999, [10**6] * 50),
 )
 
 
-def refusal(settings: Any, spec: Any = None) -> str | None:
+def refusal(settings, spec=None):
     """The message, None where the settings are right; at most a second is taken."""
     start = time.process_time()
     try:
@@ -31,7 +28,7 @@ def refusal(settings: Any, spec: Any = None) -> str | None:
 
 
 @pytest.mark.parametrize("name", DECODERS)
-def test_any_wrong_value_of_any_key_is_refused_in_one_line(name: str) -> None:
+def test_any_wrong_value_of_any_key_is_refused_in_one_line(name):
     right = decoder_settings(name)
     for block in ("drafter", "tree", "verifier"):
         for key in right[block]:
@@ -48,7 +45,7 @@ def test_any_wrong_value_of_any_key_is_refused_in_one_line(name: str) -> None:
 
 
 @pytest.mark.parametrize("block", ["drafter", "tree", "verifier"])
-def test_a_misspelt_key_is_named_with_those_there_are(block: str) -> None:
+def test_a_misspelt_key_is_named_with_those_there_are(block):
     for name in DECODERS:
         right = decoder_settings(name)
         said = refusal({**right, block: {**right[block], "widht": 3}})
@@ -56,7 +53,7 @@ def test_a_misspelt_key_is_named_with_those_there_are(block: str) -> None:
         assert f"{block}.widht does not belong to" in said
 
 
-def test_a_shorthand_of_any_kind_is_read_or_refused_at_once() -> None:
+def test_a_shorthand_of_any_kind_is_read_or_refused_at_once():
     chooser = random.Random(0)
     for name in DECODERS:
         right = decoder_settings(name)
@@ -73,15 +70,13 @@ def test_a_shorthand_of_any_kind_is_read_or_refused_at_once() -> None:
     ("name", "spec", "bound"),
     [("mcsd", 100_000, "from 1 to 4096"), ("mcsd", "64-64-64", "at most 4096 nodes, got 266304")],
 )
-def test_a_tree_too_large_to_be_meant_is_refused_by_a_stated_bound(
-    name: str, spec: Any, bound: str
-) -> None:
+def test_a_tree_too_large_to_be_meant_is_refused_by_a_stated_bound(name, spec, bound):
     said = refusal(decoder_settings(name), spec)
     assert said is not None
     assert bound in said
 
 
-def test_what_is_no_key_of_a_decoder_is_named() -> None:
+def test_what_is_no_key_of_a_decoder_is_named():
     said = refusal({**decoder_settings("sd"), "tree_atention": False})
     assert said is not None
     assert "tree_atention" in said

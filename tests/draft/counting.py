@@ -1,17 +1,13 @@
 """Suffix decoding's proposals by counting every string by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-
-from spec_bench.draft.ngrams import Bounds
 
 Text = Sequence[int]
 Path = tuple[int, ...]
 Found = tuple[float, list[list[Path]]]
 
 
-def occurrences(texts: Sequence[Text], string: Path) -> list[tuple[int, int]]:
+def occurrences(texts, string):
     """(text, end) of a string in some texts, in the order read."""
     size = len(string)
     return [
@@ -22,15 +18,13 @@ def occurrences(texts: Sequence[Text], string: Path) -> list[tuple[int, int]]:
     ]
 
 
-def counted(
-    texts: Sequence[Text], match: Path, most: int, bounds: Bounds, depth: int, least: float
-):
+def counted(texts, match, most, bounds, depth, least):
     """(score, nodes by level) below a match, the likeliest first, of a tree of paths."""
-    levels: list[list[tuple[Path, float]]] = []
+    levels = []
     offered, taken, score = [((), 1.0)], 0, 0.0
-    waiting: list[tuple[float, int, Path]] = []
+    waiting = []
 
-    def offer(path: Path, worth: float) -> None:
+    def offer(path, worth):
         here = occurrences(texts, (*match, *path))
         following = [texts[text][end] for text, end in here if end < len(texts[text])]
         for token in dict.fromkeys(following):
@@ -57,13 +51,11 @@ def counted(
     return score, [[path for path, _ in level] for level in levels]
 
 
-def by_hand(
-    own: Text, answers: Sequence[Text], bounds: Bounds, depth: int, least: float
-) -> list[list[Path]]:
+def by_hand(own, answers, bounds, depth, least):
     """The best proposal over all matches and both texts."""
-    best: Found = (0.0, [])
+    best = (0.0, [])
     for texts in ([own], answers):
-        longest: Found = (0.0, [])
+        longest = (0.0, [])
         for length in range(1, min(len(own), depth + 1)):
             match = tuple(own[-length:])
             if not occurrences(texts, match):

@@ -4,18 +4,13 @@ Plain torch on the drafter's weights, and transformers' own pass for whole model
 that is committed, its last token the root; ``path`` the tokens from below the root to a node.
 """
 
-from __future__ import annotations
-
 import copy
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, silu
-
-from spec_bench.engine.vocabulary_map import VocabularyMap
 
 Text = Sequence[int]
 Below = Callable[[Text, Text], Tensor]
@@ -25,31 +20,31 @@ Below = Callable[[Text, Text], Tensor]
 class Skipped(nn.Module):
     """A block that does nothing."""
 
-    def __init__(self, block: nn.Module) -> None:
+    def __init__(self, block):
         super().__init__()
         self.attention_type = getattr(block, "attention_type", None)
 
-    def forward(self, x: Tensor, *_: Any, **__: Any) -> Tensor:
+    def forward(self, x, *_, **__):
         return x
 
 
 class Target:
     """A model of transformers."""
 
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module):
         self.module = module
         self.pass_over = functools.lru_cache(None)(self._pass_over)
 
-    def _pass_over(self, text: tuple[int, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def _pass_over(self, text):
         ids = torch.tensor([text])
         made = self.module(input_ids=ids, use_cache=False, output_hidden_states=True)
         return made.logits[0], tuple(each[0] for each in made.hidden_states)
 
-    def logits(self, text: Text) -> Tensor:
+    def logits(self, text):
         """[T, V]."""
         return self.pass_over(tuple(text))[0]
 
-    def states(self, text: Text, places: Sequence[int]) -> Tensor:
+    def states(self, text, places):
         """[T, W] of the tokens before the root."""
         before = tuple(text[:-1])
         width = self.module.config.hidden_size * len(places)
@@ -57,19 +52,19 @@ class Target:
             return torch.zeros(0, width, dtype=torch.float64)
         return torch.cat([self.pass_over(before)[1][place] for place in places], dim=-1)
 
-    def embed(self, tokens: Text) -> Tensor:
+    def embed(self, tokens):
         return self.module.get_input_embeddings()(torch.tensor([*tokens], dtype=torch.long))
 
-    def last(self, x: Tensor) -> Tensor:
+    def last(self, x):
         return self.module.get_output_embeddings()(x)
 
 
-def language_model(module: Any) -> Below:
+def language_model(module):
     model = Target(module)
     return lambda text, path: model.logits([*text, *path])[-1]
 
 
-def own_blocks(module: Any, kept: Sequence[int]) -> Below:
+def own_blocks(module, kept):
     """The module with its other blocks doing nothing, each block at its old place."""
     module = copy.deepcopy(module)
     blocks = module.model.layers
@@ -78,12 +73,12 @@ def own_blocks(module: Any, kept: Sequence[int]) -> Below:
     return language_model(module)
 
 
-def other_vocabulary(module: Any, vocabulary: VocabularyMap) -> Below:
+def other_vocabulary(module, vocabulary):
     """A draft reads what its tokens are; probabilities of tokens of one meaning add up."""
     model = Target(module)
 
-    def below(text: Text, path: Text) -> Tensor:
-        read: list[int] = []
+    def below(text, path):
+        read = []
         for count, token in enumerate(text, 1):
             parts = vocabulary.pieces.get(token, (vocabulary.reads[token],))
             read += parts if len(read) + len(parts) <= 2 * count else (vocabulary.reads[token],)
@@ -97,7 +92,7 @@ def other_vocabulary(module: Any, vocabulary: VocabularyMap) -> Below:
     return below
 
 
-def pard(module: Any, mask: int) -> Below:
+def pard(module, mask):
     model = Target(module)
     return lambda text, path: model.logits([*text, *[mask] * len(path)])[-1]
 
@@ -105,11 +100,11 @@ def pard(module: Any, mask: int) -> Below:
 # --- heads of one width: key heads of 8 numbers, angles of base 10,000
 
 
-def norm(x: Tensor, weight: Tensor) -> Tensor:
+def norm(x, weight):
     return weight * x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt()
 
 
-def turned(x: Tensor, first: int) -> Tensor:
+def turned(x, first):
     """x [T, H, d] at positions from ``first`` on, the two halves one plane's coordinates each."""
     half = x.shape[-1] // 2
     angle = (first + torch.arange(len(x)))[:, None, None] / 10000.0 ** (torch.arange(half) / half)
@@ -119,7 +114,7 @@ def turned(x: Tensor, first: int) -> Tensor:
     )
 
 
-def block(w: dict[str, Tensor], name: str, x: Tensor, read: Tensor, causal: bool = True) -> Tensor:
+def block(w, name, x, read, causal=True):
     """x [T, D] after a block that reads [S, ...], of which the last T are x's own."""
     parts = [linear(read, w[f"{name}.self_attn.{part}_proj.weight"]) for part in "qkv"]
     q, k, v = (part.unflatten(-1, (-1, 8)) for part in parts)
@@ -139,29 +134,27 @@ def block(w: dict[str, Tensor], name: str, x: Tensor, read: Tensor, causal: bool
     return x + linear(silu(linear(y, gate)) * linear(y, up), down)
 
 
-def eagle1(w: dict[str, Tensor], target: Target) -> Below:
-    def output(feature: Tensor, after: Tensor) -> Tensor:
+def eagle1(w, target):
+    def output(feature, after):
         x = linear(torch.cat([after, feature], -1), w["fc.weight"], w["fc.bias"])
         return block(w, "layers.0", x, x)
 
     return recursive(target, (-1,), output, lambda x: x, lambda x: x, target.last)
 
 
-def eagle3(
-    w: dict[str, Tensor], target: Target, places: Sequence[int], shape: Any, ids: Tensor
-) -> Below:
+def eagle3(w, target, places, shape, ids):
     """With masks P-EAGLE's: all levels at once, of embeddings of its own."""
     target = copy.copy(target)
     if shape.mask_token is not None:
         target.embed = lambda tokens: w["embed_tokens.weight"][[*tokens]]  # type: ignore[method-assign]
 
-    def fuse(states: Tensor) -> Tensor:
+    def fuse(states):
         parts = states.chunk(3, -1)
         if shape.fc_norm:
             parts = tuple(norm(x, w[f"fc_norm.{place}.weight"]) for place, x in enumerate(parts))
         return linear(torch.cat(parts, -1), w["fc.weight"])
 
-    def output(x: Tensor, after: Tensor) -> Tensor:
+    def output(x, after):
         for layer in range(shape.layers):
             if layer:
                 read = norm(x, w[f"layers.{layer}.input_layernorm.weight"])
@@ -171,14 +164,14 @@ def eagle3(
             x = block(w, f"layers.{layer}", x, read)
         return x
 
-    def last(x: Tensor) -> Tensor:
+    def last(x):
         known = linear(norm(x, w["norm.weight"]), w["lm_head.weight"])
         return known.new_full((len(x), shape.vocab), -torch.inf).index_copy(1, ids, known)
 
     if shape.mask_token is None:
         return recursive(target, places, output, fuse, lambda x: x, last)
 
-    def below(text: Text, path: Text) -> Tensor:
+    def below(text, path):
         states, tokens = pairs(target, places, text)
         states = torch.cat([states, *[w["mask_hidden"][0]] * len(path)])
         after = target.embed([*tokens, *[shape.mask_token] * len(path)])
@@ -187,30 +180,23 @@ def eagle3(
     return below
 
 
-def mtp(w: dict[str, Tensor], target: Target, zero_first: bool) -> Below:
-    def output(feature: Tensor, after: Tensor) -> Tensor:
+def mtp(w, target, zero_first):
+    def output(feature, after):
         after = torch.cat([after[:1] * (not zero_first), after[1:]])
         both = [norm(after, w["enorm.weight"]), norm(feature, w["hnorm.weight"])]
         x = linear(torch.cat(both, -1), w["eh_proj.weight"])
         return block(w, "block", x, norm(x, w["block.input_layernorm.weight"]))
 
-    def normed(x: Tensor) -> Tensor:
+    def normed(x):
         return norm(x, w["norm.weight"])
 
     return recursive(target, (-1,), output, lambda x: x, normed, lambda x: target.last(normed(x)))
 
 
-def recursive(
-    target: Target,
-    places: Sequence[int],
-    output: Callable[[Tensor, Tensor], Tensor],
-    fuse: Callable[[Tensor], Tensor],
-    fed_back: Callable[[Tensor], Tensor],
-    last: Callable[[Tensor], Tensor],
-) -> Below:
+def recursive(target, places, output, fuse, fed_back, last):
     """Pairs of a feature and the next token, then of the head's own outputs; zeros before all."""
 
-    def below(text: Text, path: Text) -> Tensor:
+    def below(text, path):
         states, tokens = pairs(target, places, text)
         feature = fuse(states)
         for token in path:
@@ -221,7 +207,7 @@ def recursive(
     return below
 
 
-def pairs(target: Target, places: Sequence[int], text: Text) -> tuple[Tensor, list[int]]:
+def pairs(target, places, text):
     """Features with the tokens after them; before a first token stand zeros."""
     states = target.states(text, places)
     if not len(states):
@@ -229,10 +215,10 @@ def pairs(target: Target, places: Sequence[int], text: Text) -> tuple[Tensor, li
     return states, [*text][-len(states) :]
 
 
-def dflash(w: dict[str, Tensor], target: Target, shape: Any) -> Below:
+def dflash(w, target, shape):
     """DSpark's gated term with it, where the head has one."""
 
-    def below(text: Text, path: Text) -> Tensor:
+    def below(text, path):
         x = target.embed([text[-1], *[shape.mask_token] * (shape.block - 1)])
         entries = linear(target.states(text, shape.layer_ids), w["fc.weight"])
         entries = norm(entries, w["hidden_norm.weight"])
@@ -252,8 +238,8 @@ def dflash(w: dict[str, Tensor], target: Target, shape: Any) -> Below:
     return below
 
 
-def medusa(w: dict[str, Tensor], target: Target) -> Below:
-    def below(text: Text, path: Text) -> Tensor:
+def medusa(w, target):
+    def below(text, path):
         x = state_before(target, text)
         name = f"heads.{len(path)}"
         x = x + silu(linear(x, w[f"{name}.0.linear.weight"], w[f"{name}.0.linear.bias"]))
@@ -262,8 +248,8 @@ def medusa(w: dict[str, Tensor], target: Target) -> Below:
     return below
 
 
-def redrafter(w: dict[str, Tensor], target: Target) -> Below:
-    def below(text: Text, path: Text) -> Tensor:
+def redrafter(w, target):
+    def below(text, path):
         x = state_before(target, text)
         state = torch.zeros_like(x)
         for token in (text[-1], *path):
@@ -276,7 +262,7 @@ def redrafter(w: dict[str, Tensor], target: Target) -> Below:
     return below
 
 
-def state_before(target: Target, text: Text) -> Tensor:
+def state_before(target, text):
     """[D] the last hidden state at the token before the root; zeros if there is none."""
     states = target.states(text, (-1,))
     return states[-1] if len(states) else states.new_zeros(states.shape[1])
@@ -285,7 +271,7 @@ def state_before(target: Target, text: Text) -> Tensor:
 # --- what is looked up
 
 
-def voted(text: Text, longest: int, shortest: int, depth: int) -> list[int]:
+def voted(text, longest, shortest, depth):
     """The chain of what most often followed the longest n-gram at the end, of equals the latest."""
     size = len(text)
     for length in range(longest, shortest - 1, -1):
@@ -293,7 +279,7 @@ def voted(text: Text, longest: int, shortest: int, depth: int) -> list[int]:
         ends = [end for end in range(length, size) if [*text[end - length : end]] == gram]
         if length <= size and ends:
             break
-    chain: list[int] = []
+    chain = []
     while ends and len(chain) < depth:
         after = [(end, text[end + len(chain)]) for end in ends if end + len(chain) < size]
         if not after:
@@ -305,7 +291,7 @@ def voted(text: Text, longest: int, shortest: int, depth: int) -> list[int]:
     return chain
 
 
-def first_match(text: Text, longest: int, shortest: int, depth: int) -> list[int]:
+def first_match(text, longest, shortest, depth):
     """A copy of what followed the first place of the longest n-gram at the end."""
     size = len(text)
     for length in range(longest, shortest - 1, -1):
@@ -315,8 +301,8 @@ def first_match(text: Text, longest: int, shortest: int, depth: int) -> list[int
     return []
 
 
-def looked_up_or(model: Below, vocab: int, longest: int, shortest: int, depth: int) -> Below:
-    def below(text: Text, path: Text) -> Tensor:
+def looked_up_or(model, vocab, longest, shortest, depth):
+    def below(text, path):
         chain = voted(text, longest, shortest, depth)
         if not chain:
             return model(text, path)

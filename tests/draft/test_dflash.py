@@ -1,15 +1,10 @@
 """DFlash and DSpark heads: transformers' own layers over one block, the context's cache, files."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import Qwen3Config
 from transformers.models.qwen3 import modeling_qwen3 as qwen3
@@ -17,7 +12,6 @@ from transformers.models.qwen3 import modeling_qwen3 as qwen3
 from spec_bench.audit.catalogue import WARM, tree_cases
 from spec_bench.audit.decoders import enumerated_error
 from spec_bench.audit.rules import TOLERANCE
-from spec_bench.core.draws import Draws
 from spec_bench.core.transfer import Committed
 from spec_bench.core.tree import Tree
 from spec_bench.draft.dflash import DFlashDrafting
@@ -32,23 +26,23 @@ BLOCK, HIDDEN = 6, 32
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 
 
-def drafting_of(head: DFlashHead, rows: int = 1) -> DFlashDrafting:
+def drafting_of(head, rows=1):
     target, _ = tiny_pair("llama")
     return DFlashDrafting(head, target, head.allocate(rows, 64), rows)
 
 
-def handed(head: DFlashHead, tokens: int, seed: int = 0) -> Tensor:
+def handed(head, tokens, seed=0):
     return torch.randn((tokens, head.features), generator=torch.Generator().manual_seed(seed))
 
 
-def levels(drafting: DFlashDrafting, texts: list[list[int]]) -> Tensor:
+def levels(drafting, texts):
     committed = Committed(texts)
     drafting.needs(committed)
     return drafting.levels(committed)
 
 
 @torch.inference_mode()
-def written_out(head: DFlashHead, states: Tensor, block: Tensor) -> Tensor:
+def written_out(head, states, block):
     """[B, D] of one block [B, D] after states [T, W], with the parts of transformers."""
     shape, count = head.shape, len(states)
     config = Qwen3Config(
@@ -80,7 +74,7 @@ def written_out(head: DFlashHead, states: Tensor, block: Tensor) -> Tensor:
 
 @torch.inference_mode()
 @pytest.mark.parametrize("tokens", [0, 1, 7])
-def test_a_block_is_what_transformers_own_layers_make_of_it(tokens: int) -> None:
+def test_a_block_is_what_transformers_own_layers_make_of_it(tokens):
     head = dflash_head(HIDDEN, VOCAB, block=BLOCK)
     drafting, states = drafting_of(head), handed(head, tokens)
     drafting.start(0, [*range(tokens), 5])
@@ -94,7 +88,7 @@ def test_a_block_is_what_transformers_own_layers_make_of_it(tokens: int) -> None
 
 
 @pytest.mark.parametrize("parts", [(3, 5), (1, 1, 6), (7, 1)])
-def test_context_in_parts_is_the_context_at_once(parts: tuple[int, ...]) -> None:
+def test_context_in_parts_is_the_context_at_once(parts):
     """As parts of a prompt, and as what verified trees handed over."""
     head = dflash_head(HIDDEN, VOCAB, block=BLOCK)
     states, text = handed(head, 8), [*PROMPT, 7]
@@ -115,21 +109,21 @@ def test_context_in_parts_is_the_context_at_once(parts: tuple[int, ...]) -> None
     torch.testing.assert_close(levels(verified, [text]), expected)
 
 
-def test_a_row_in_a_batch_is_the_row_alone() -> None:
+def test_a_row_in_a_batch_is_the_row_alone():
     """Rows of different lengths that wait with different numbers of entries."""
     head = dflash_head(HIDDEN, VOCAB, block=BLOCK)
     states = handed(head, 12)
     texts = [list(range(6)), list(range(10)), [4]]
     kept = [2, 4, 0]  # of each text's tokens, what a tree brought
 
-    def brought(drafting: DFlashDrafting, row: int, text: list[int], waiting: int) -> None:
+    def brought(drafting, row, text, waiting):
         drafting.start(row, text)
         if before := len(text) - 1 - waiting:
             drafting.see_prompt(row, 0, states[:before])
             drafting._cached[row] = before
         drafting._waiting[row] = waiting
 
-    def seen(drafting: DFlashDrafting, places: list[int]) -> None:
+    def seen(drafting, places):
         picked = []
         for place in places:
             first = len(texts[place]) - 1 - kept[place]
@@ -149,7 +143,7 @@ def test_a_row_in_a_batch_is_the_row_alone() -> None:
         torch.testing.assert_close(got[row], levels(alone, [text])[0], atol=1e-4, rtol=1e-4)
 
 
-def test_a_block_hangs_on_the_committed_tokens_and_on_the_known_one() -> None:
+def test_a_block_hangs_on_the_committed_tokens_and_on_the_known_one():
     head = dflash_head(HIDDEN, VOCAB, block=BLOCK)
     drafting, states = drafting_of(head), handed(head, 8)
     drafting.see_prompt(0, 0, states)
@@ -159,7 +153,7 @@ def test_a_block_hangs_on_the_committed_tokens_and_on_the_known_one() -> None:
     assert (levels(drafting, [[*PROMPT, 6]]) - first).abs().max() > 1e-2
 
 
-def test_positions_are_exact_in_half_precision() -> None:
+def test_positions_are_exact_in_half_precision():
     head = dflash_head(HIDDEN, VOCAB, block=BLOCK).to(torch.bfloat16)
     x = torch.randn((1, 1, 1, head.shape.head_dim))
     exact = dflash_head(HIDDEN, VOCAB, block=BLOCK)
@@ -167,14 +161,12 @@ def test_positions_are_exact_in_half_precision() -> None:
     torch.testing.assert_close(head.turn(far)(x), exact.turn(far)(x))
 
 
-DSPARK: dict[str, Any] = {"block": 3, "markov_rank": 2}
+DSPARK = {"block": 3, "markov_rank": 2}
 
 
 @pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize("tree", ["dflash: chain 2 + recursive", "dflash: widths 2-1, without"])
-def test_a_dspark_head_has_exactly_the_chains_law(
-    monkeypatch: pytest.MonkeyPatch, tree: str, gated: bool
-) -> None:
+def test_a_dspark_head_has_exactly_the_chains_law(monkeypatch, tree, gated):
     """Its law at a node depends on the node's token."""
     monkeypatch.setattr(
         DFlashHead, "smallest", lambda hidden, vocab: _spark(hidden, vocab, gated=gated)
@@ -185,18 +177,18 @@ def test_a_dspark_head_has_exactly_the_chains_law(
     assert count > 1
 
 
-def test_a_term_of_another_nodes_token_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_term_of_another_nodes_token_is_caught(monkeypatch):
     """Drawn with each node's own term, the walk told of the first token's."""
     monkeypatch.setattr(DFlashHead, "smallest", lambda hidden, vocab: _spark(hidden, vocab))
 
     class Misinformed(Chain):
-        def grow(self, tree: Tree, scores: Tensor, draws: Draws) -> None:
+        def grow(self, tree, scores, draws):
             super().grow(tree, scores, draws)
             law = tree.q[-1]
             assert law is not None
             tree.q[-1] = law.roll(1, dims=-1)
 
-    def misinform(built: Any) -> None:
+    def misinform(built):
         built.policy = Misinformed(2)
 
     case = next(c for c in tree_cases("exact") if c.name.startswith("dflash: chain 2 + recursive"))
@@ -204,11 +196,11 @@ def test_a_term_of_another_nodes_token_is_caught(monkeypatch: pytest.MonkeyPatch
     assert error > 1e-3
 
 
-def _spark(hidden: int, vocab: int, **changes: Any) -> DFlashHead:
+def _spark(hidden, vocab, **changes):
     return dflash_head(hidden, vocab, **DSPARK, **changes).double()
 
 
-def test_dspark_guesses_the_token_after_the_known_one_with_its_term() -> None:
+def test_dspark_guesses_the_token_after_the_known_one_with_its_term():
     head = dflash_head(HIDDEN, VOCAB, **DSPARK)
     drafting = drafting_of(head)
     committed = Committed([[*PROMPT, 7]])
@@ -228,7 +220,7 @@ def test_dspark_guesses_the_token_after_the_known_one_with_its_term() -> None:
 
 
 @pytest.mark.parametrize("changes", [{}, {"markov_rank": 4}, {"markov_rank": 4, "gated": True}])
-def test_written_heads_are_read_again(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_written_heads_are_read_again(tmp_path, changes):
     head = dflash_head(HIDDEN, VOCAB, block=BLOCK, **changes)
     save_heads(head, tmp_path)
     again = load_heads(str(tmp_path), torch.device("cpu"), torch.float32)
@@ -241,19 +233,19 @@ def test_written_heads_are_read_again(tmp_path: Path, changes: dict[str, Any]) -
     )
 
 
-def test_an_eagle3_head_is_not_taken_for_one(tmp_path: Path) -> None:
+def test_an_eagle3_head_is_not_taken_for_one(tmp_path):
     save_heads(eagle3_head(HIDDEN, VOCAB), tmp_path)
     assert load_heads(str(tmp_path), torch.device("cpu"), torch.float32).kind == "eagle3"
 
 
-def changed(folder: Path, **changes: Any) -> str:
+def changed(folder, **changes):
     path = folder / "config.json"
     config = json.loads(path.read_text())
     path.write_text(json.dumps({k: v for k, v in {**config, **changes}.items() if v is not None}))
     return str(folder)
 
 
-def test_speculators_ids_name_inputs_and_its_own_last_layer_is_read(tmp_path: Path) -> None:
+def test_speculators_ids_name_inputs_and_its_own_last_layer_is_read(tmp_path):
     head = dflash_head(HIDDEN, VOCAB, block=BLOCK)
     save_heads(head, tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
@@ -286,9 +278,7 @@ def test_speculators_ids_name_inputs_and_its_own_last_layer_is_read(tmp_path: Pa
         ({"dflash_config": {"target_layer_ids": [0], "mask_token_id": 1}}, "fc reads 64 numbers"),
     ],
 )
-def test_what_cannot_be_used_is_named(
-    tmp_path: Path, changes: dict[str, Any], message: str
-) -> None:
+def test_what_cannot_be_used_is_named(tmp_path, changes, message):
     save_heads(dflash_head(HIDDEN, VOCAB, block=BLOCK), tmp_path)
     with pytest.raises(ValueError, match=message):
         load_heads(changed(tmp_path, **changes), torch.device("cpu"), torch.float32)

@@ -6,7 +6,7 @@ node is the one that plain torch makes of the text and the node's path.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -21,9 +21,7 @@ from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.decode.decoder import Decoder
 from spec_bench.draft.ngrams import Bounds
-from spec_bench.engine.mapped_model import MappedModel
-from spec_bench.engine.vocabulary_map import VocabularyMap
-from spec_bench.records.types import Request
+from spec_bench.engine.mapped_model import MappedModel, VocabularyMap
 from spec_bench.tree.chain import Chain
 from tests.decode.test_recorded_parts import built
 from tests.draft import plain
@@ -48,8 +46,8 @@ class Seen:
     laws: dict[Path, Tensor]
 
 
-def seen_of(tree: Any, place: int, text: list[int]) -> Seen:
-    path_of: dict[int, Path] = {0: ()}
+def seen_of(tree, place, text):
+    path_of = {0: ()}
     parents, tokens = tree.parent[place].tolist(), tree.tokens[place].tolist()
     laws, valid = {}, tree.valid[place].tolist()
     for node in range(1, tree.shape.size):
@@ -67,12 +65,12 @@ def seen_of(tree: Any, place: int, text: list[int]) -> Seen:
     return Seen(text, [path_of[node] for node in sorted(path_of) if node], laws)
 
 
-def watched(decoder: Decoder, requests: list[Request]) -> list[Seen]:
+def watched(decoder, requests):
     """Every iteration of every row whose verdict counts; what the host knew of lengths held."""
-    seen: list[Seen] = []
+    seen = []
     commit = decoder._commit
 
-    def noted(now: Any, verdict: Any) -> list[int]:
+    def noted(now, verdict):
         seen.extend(seen_of(now.tree, at, [*row.tokens]) for at, row in enumerate(now.rows))
         bounds = now.next_lengths()
         counts = commit(now, verdict)
@@ -85,7 +83,7 @@ def watched(decoder: Decoder, requests: list[Request]) -> list[Seen]:
     return seen
 
 
-def asked_for(requests: list[Request]) -> list[Request]:
+def asked_for(requests):
     return [replace(each, max_new_tokens=new) for each, new in zip(requests, NEW, strict=True)]
 
 
@@ -104,34 +102,34 @@ MAP = VocabularyMap(
 )
 
 
-def weights(head: Any) -> dict[str, Tensor]:
+def weights(head):
     return dict(head.state_dict())
 
 
-def with_head(head: Any, oracle: Callable[..., Below], *more: Any) -> tuple[Any, list[Below]]:
+def with_head(head, oracle, *more):
     target, _ = tiny_pair("llama", torch.float64)
     return head, [oracle(weights(head), Target(target.module), *more)]
 
 
-def head_of(kind: str) -> Any:
+def head_of(kind):
     return HEADS[kind](32, VOCAB).double()
 
 
-def eagle3(head: Any) -> tuple[Any, list[Below]]:
+def eagle3(head):
     return with_head(head, plain.eagle3, (2, 1, 0), head.shape, head.ids)
 
 
-def dspark(**changes: Any) -> tuple[Any, list[Below]]:
+def dspark(**changes):
     head = dflash_head(32, VOCAB, block=4, **changes).double()
     return with_head(head, plain.dflash, head.shape)
 
 
-def module_of(which: int = 1) -> Any:
+def module_of(which=1):
     return tiny_pair("llama", torch.float64)[which].module
 
 
 Made = Callable[[], tuple[Any, list[Below]]]
-LAWS: dict[str, tuple[dict[str, Any], Made]] = {
+LAWS = {
     "language model": (
         {"kind": "language_model"},
         lambda: (None, [plain.language_model(module_of())]),
@@ -154,10 +152,7 @@ LAWS: dict[str, tuple[dict[str, Any], Made]] = {
     ),
     "lookup or model": (
         {"kind": "lookup_or_model", "longest": 4, "shortest": 1},
-        lambda: (
-            None,
-            [plain.looked_up_or(plain.language_model(module_of()), VOCAB, 4, 1, 3)],
-        ),
+        lambda: (None, [plain.looked_up_or(plain.language_model(module_of()), VOCAB, 4, 1, 3)]),
     ),
     "EAGLE": ({"kind": "eagle"}, lambda: with_head(head_of("eagle"), plain.eagle1)),
     "EAGLE-3": ({"kind": "eagle3"}, lambda: eagle3(head_of("eagle3"))),
@@ -182,9 +177,9 @@ OTHER_TREES = {
 }
 
 
-def decoder_of(name: str, drafter: dict[str, Any], heads: Any = None, **changes: Any) -> Decoder:
+def decoder_of(name, drafter, heads=None, **changes):
     target, draft = (tiny_pair("llama", torch.float64), tiny_pair_of("qwen3"))[name == "own blocks"]
-    drafts: list[Any] = [draft, target]
+    drafts = [draft, target]
     if name == "other vocabulary":
         drafts = [MappedModel(draft, MAP, VOCAB)]
     settings = decoder_settings("rsd_c") | {"drafter": drafter} | changes
@@ -193,7 +188,7 @@ def decoder_of(name: str, drafter: dict[str, Any], heads: Any = None, **changes:
     return made
 
 
-def differ(seen: list[Seen], below: list[Below]) -> Iterator[str]:
+def differ(seen, below):
     """Where a law is not what plain torch makes of the text, and how large the difference is."""
     assert sum(len(each.laws) for each in seen) > 20
     for each in seen:
@@ -206,7 +201,7 @@ def differ(seen: list[Seen], below: list[Below]) -> Iterator[str]:
 
 @torch.inference_mode()
 @pytest.mark.parametrize("name", LAWS)
-def test_a_law_is_that_of_the_text_and_the_path_alone(name: str) -> None:
+def test_a_law_is_that_of_the_text_and_the_path_alone(name):
     drafter, made = LAWS[name]
     heads, below = made()
     decoder = decoder_of(name, drafter, heads, **OTHER_TREES.get(name, TREE))
@@ -217,9 +212,9 @@ def test_a_law_is_that_of_the_text_and_the_path_alone(name: str) -> None:
 NODES = ((0,), (1,), (0, 0), (0, 1), (1, 0), (0, 1, 0))
 
 
-def of_ranks(below: Below, text: list[int]) -> list[Path]:
+def of_ranks(below, text):
     """Medusa's nodes: each its parent's so-many-th best token."""
-    found: dict[Path, Path] = {(): ()}
+    found = {(): ()}
     for node in NODES:
         above = found[node[:-1]]
         ranked = below(text, above)[:VOCAB].argsort(descending=True).tolist()
@@ -227,9 +222,9 @@ def of_ranks(below: Below, text: list[int]) -> list[Path]:
     return [*found.values()][1:]
 
 
-def of_beams(below: Below, text: list[int]) -> list[Path]:
+def of_beams(below, text):
     """All beginnings of the 3 likeliest beams of 3 tokens, best first."""
-    beams: dict[Path, float] = {(): 0.0}
+    beams = {(): 0.0}
     for _ in range(3):
         longer = {
             (*beam, token): score + float(value)
@@ -240,12 +235,12 @@ def of_beams(below: Below, text: list[int]) -> list[Path]:
     return [*dict.fromkeys(beam[:size] for size in (1, 2, 3) for beam in beams)]
 
 
-def of_chain(chain: list[int]) -> list[Path]:
+def of_chain(chain):
     return [tuple(chain[:size]) for size in range(1, len(chain) + 1)]
 
 
 ANSWERS = [[1, 2, 3, 1, 2, 4], [40, 38, 1, 40, 38, 2, 33], [58, 47]]
-RANKED: dict[str, tuple[dict[str, Any], dict[str, Any], Callable[[Any], list[Path]]]] = {
+RANKED = {
     "medusa": ({"policy": "node_list", "nodes": [[*node] for node in NODES]}, of_ranks),
     "redrafter": ({"policy": "head_beams", "width": 3, "depth": 3}, of_beams),
     "prompt_lookup": ({}, lambda text: of_chain(plain.first_match(text, 3, 1, 10))),
@@ -259,7 +254,7 @@ RANKED: dict[str, tuple[dict[str, Any], dict[str, Any], Callable[[Any], list[Pat
 
 @torch.inference_mode()
 @pytest.mark.parametrize("name", RANKED)
-def test_proposals_without_a_law_are_those_of_the_text_alone(name: str) -> None:
+def test_proposals_without_a_law_are_those_of_the_text_alone(name):
     settings, (tree, literal) = decoder_settings(name), RANKED[name]
     settings["tree"] = tree if "policy" in tree else settings["tree"] | tree
     heads = None
@@ -282,7 +277,7 @@ def test_proposals_without_a_law_are_those_of_the_text_alone(name: str) -> None:
 
 @torch.inference_mode()
 @pytest.mark.parametrize("name", ["sd", "pard"])
-def test_behind_a_gpu_too_the_law_is_that_of_the_text(name: str) -> None:
+def test_behind_a_gpu_too_the_law_is_that_of_the_text(name):
     """Rows end where the host does not expect it, and the others catch up."""
     draft = module_of()
     below = plain.language_model(draft) if name == "sd" else plain.pard(draft, 1)

@@ -1,15 +1,10 @@
 """MTP heads: transformers' own layer for the first token, recursion, files, laws."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -31,7 +26,7 @@ LATENT = {
     "q_lora_rank": 16, "kv_lora_rank": 12, "qk_rope_head_dim": 4, "qk_nope_head_dim": 6,
     "v_head_dim": 8, "num_key_value_heads": 4,
 }  # fmt: skip
-CONFIGS: dict[str, dict[str, Any]] = {
+CONFIGS = {
     "llama": COMMON | {"model_type": "llama"},
     "mimo": COMMON | {"model_type": "mimo"},
     "glm4_moe": COMMON | EXPERTS | {"model_type": "glm4_moe", "head_dim": 8},
@@ -39,7 +34,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 
 
-def head_of(family: str, seed: int = 0) -> MtpHead:
+def head_of(family, seed=0):
     torch.manual_seed(seed)
     made = MtpHead(MtpShape(CONFIGS[family])).eval()
     with torch.no_grad():
@@ -48,18 +43,18 @@ def head_of(family: str, seed: int = 0) -> MtpHead:
     return made
 
 
-def causal(layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float | None = None) -> Tensor:
+def causal(layer, q, k, v, scale=None):
     return scaled_dot_product_attention(
         q, k, v, is_causal=True, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
     )
 
 
-def outputs(head: MtpHead, feature: Tensor, after: Tensor) -> Tensor:
+def outputs(head, feature, after):
     return head.step(feature, after, torch.arange(after.shape[1]).unsqueeze(0), causal)
 
 
 @pytest.mark.parametrize("family", ["glm4_moe", "deepseek_v3"])
-def test_the_first_token_is_that_of_transformers_own_layer(family: str) -> None:
+def test_the_first_token_is_that_of_transformers_own_layer(family):
     layers = pytest.importorskip("transformers.modeling_layers")
     if not hasattr(layers, "MtpModel"):
         pytest.skip("this transformers has no MtpModel")
@@ -92,10 +87,10 @@ def test_the_first_token_is_that_of_transformers_own_layer(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", CONFIGS)
-def test_what_the_cache_keeps_is_what_the_attention_hands_over(family: str) -> None:
+def test_what_the_cache_keeps_is_what_the_attention_hands_over(family):
     head, seen = head_of(family), []
 
-    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float | None = None) -> Tensor:
+    def attend(layer, q, k, v, scale=None):
         seen.append((k.shape[1], k.shape[3], v.shape[3]))
         return causal(layer, q, k, v, scale)
 
@@ -106,7 +101,7 @@ def test_what_the_cache_keeps_is_what_the_attention_hands_over(family: str) -> N
 
 
 @pytest.mark.parametrize("family", CONFIGS)
-def test_written_and_read_again_it_says_the_same(family: str, tmp_path: Path) -> None:
+def test_written_and_read_again_it_says_the_same(family, tmp_path):
     head = head_of(family)
     save_heads(head, tmp_path)
     again = load_heads(str(tmp_path), torch.device("cpu"), torch.float32)
@@ -116,7 +111,7 @@ def test_written_and_read_again_it_says_the_same(family: str, tmp_path: Path) ->
     assert again.parameter_count == head.parameter_count
 
 
-def test_experts_in_published_files_are_one_tensor_each(tmp_path: Path) -> None:
+def test_experts_in_published_files_are_one_tensor_each(tmp_path):
     head = head_of("deepseek_v3")
     save_heads(head, tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
@@ -142,7 +137,7 @@ def test_experts_in_published_files_are_one_tensor_each(tmp_path: Path) -> None:
     assert torch.equal(outputs(head, feature, after), outputs(again, feature, after))
 
 
-def test_the_targets_last_layer_reads_what_is_fed_back() -> None:
+def test_the_targets_last_layer_reads_what_is_fed_back():
     """The output after its norm, which takes its size away."""
     head = head_of("llama")
     output = 100 * torch.randn(2, 3, WIDTH)
@@ -152,7 +147,7 @@ def test_the_targets_last_layer_reads_what_is_fed_back() -> None:
     assert not torch.allclose(fed_back, output)
 
 
-def test_mimo_reads_the_hidden_state_first() -> None:
+def test_mimo_reads_the_hidden_state_first():
     mimo, llama = head_of("mimo"), head_of("llama")
     feature, after = torch.randn(2, 1, 5, WIDTH).unbind(0)
     with torch.no_grad():
@@ -162,7 +157,7 @@ def test_mimo_reads_the_hidden_state_first() -> None:
     assert not torch.equal(outputs(llama, feature, after), outputs(llama, feature, after + 1))
 
 
-def test_a_mimo_folder_is_target_and_head_at_once(tmp_path: Path) -> None:
+def test_a_mimo_folder_is_target_and_head_at_once(tmp_path):
     """As published: its own modelling file is named and not run, its body is Qwen2's."""
     head = head_of("mimo")
     torch.manual_seed(1)
@@ -195,9 +190,7 @@ def test_a_mimo_folder_is_target_and_head_at_once(tmp_path: Path) -> None:
         ({"model.layers.3.hnorm.weight": None}, "do not fit: Missing key"),
     ],
 )
-def test_what_cannot_be_used_is_refused_by_name(
-    change: dict[str, Tensor | None], said: str, tmp_path: Path
-) -> None:
+def test_what_cannot_be_used_is_refused_by_name(change, said, tmp_path):
     save_heads(head_of("llama"), tmp_path)
     weights = load_file(tmp_path / "model.safetensors") | change
     save_file({k: v for k, v in weights.items() if v is not None}, tmp_path / "model.safetensors")

@@ -1,20 +1,14 @@
 """Drafts that guess several tokens in one pass of mask tokens: PARD and P-EAGLE."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from spec_bench.core.transfer import Committed
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
-from spec_bench.draft.eagle import EagleDrafting
-from spec_bench.draft.eagle3 import ParallelEagleDrafting
+from spec_bench.draft.eagle import EagleDrafting, ParallelEagleDrafting
 from spec_bench.draft.eagle_network import Eagle3Head
 from spec_bench.draft.heads import load_heads, save_heads
 from spec_bench.draft.pard import ParallelDrafting
@@ -26,20 +20,20 @@ K, MASK, HIDDEN = 4, 1, 32
 TEXT = [3, 1, 4, 1, 5, 9, 2, 6]
 
 
-def levels(drafting: Any, texts: list[list[int]]) -> Tensor:
+def levels(drafting, texts):
     committed = Committed(texts)
     drafting.needs(committed)
-    made: Tensor = drafting.levels(committed)
+    made = drafting.levels(committed)
     return made
 
 
-def pard(rows: int = 1) -> ParallelDrafting:
+def pard(rows=1):
     _, draft = tiny_pair("llama")
     return ParallelDrafting(draft, [draft.allocate(rows, 64)], rows, K, MASK)
 
 
 @torch.inference_mode()
-def test_a_level_is_the_models_own_row_at_its_mask() -> None:
+def test_a_level_is_the_models_own_row_at_its_mask():
     drafting = pard()
     drafting.start(0, TEXT)
     _, draft = tiny_pair("llama")
@@ -48,7 +42,7 @@ def test_a_level_is_the_models_own_row_at_its_mask() -> None:
 
 
 @torch.inference_mode()
-def test_nothing_of_the_masks_is_kept() -> None:
+def test_nothing_of_the_masks_is_kept():
     """Tokens accepted one by one or three at a time, after passes of masks: the same guesses."""
     slow, fast = pard(), pard()
     for drafting in (slow, fast):
@@ -62,7 +56,7 @@ def test_nothing_of_the_masks_is_kept() -> None:
 
 
 @torch.inference_mode()
-def test_a_row_in_a_batch_is_the_row_alone() -> None:
+def test_a_row_in_a_batch_is_the_row_alone():
     texts = [TEXT, TEXT[:2], TEXT[:5]]
     together = pard(rows=3)
     for row, text in enumerate(texts):
@@ -75,19 +69,17 @@ def test_a_row_in_a_batch_is_the_row_alone() -> None:
         torch.testing.assert_close(got[row], levels(alone, [text])[0], atol=1e-4, rtol=1e-4)
 
 
-def drafted(
-    kind: type[EagleDrafting], head: Eagle3Head, rows: int = 1, *more: int
-) -> EagleDrafting:
+def drafted(kind, head, rows=1, *more):
     target, _ = tiny_pair("llama")
     return kind(head, target, head.allocate(rows, 64), rows, *more)
 
 
-def features(count: int) -> Tensor:
+def features(count):
     return torch.randn((count, 3 * HIDDEN), generator=torch.Generator().manual_seed(2))
 
 
 @torch.inference_mode()
-def test_the_first_level_of_p_eagle_is_eagle_3s() -> None:
+def test_the_first_level_of_p_eagle_is_eagle_3s():
     """Of the same weights and embeddings; masks come after it, and are not kept."""
     masked, plain = p_eagle_head(HIDDEN, VOCAB), eagle3_head(HIDDEN, VOCAB, layers=2)
     shape = replace(masked.shape, mask_token=None)
@@ -115,17 +107,17 @@ def test_the_first_level_of_p_eagle_is_eagle_3s() -> None:
 
 
 @torch.inference_mode()
-def test_a_row_of_p_eagle_in_a_batch_is_the_row_alone() -> None:
+def test_a_row_of_p_eagle_in_a_batch_is_the_row_alone():
     head, handed = p_eagle_head(HIDDEN, VOCAB), features(12)
     texts, waiting = [TEXT, TEXT[:4]], [3, 1]
 
-    def given(drafting: EagleDrafting, row: int, place: int) -> None:
+    def given(drafting, row, place):
         drafting.start(row, texts[place])
         drafting.see_prompt(row, 0, handed[: len(texts[place]) - 1])
         drafting._cached[row] = len(texts[place]) - 1 - waiting[place]
         drafting._waiting[row] = waiting[place]
 
-    def seen(drafting: EagleDrafting, which: list[int]) -> None:
+    def seen(drafting, which):
         ends = [len(texts[place]) - 1 for place in which]
         states = [
             handed[end - waiting[place] : end][:3] for end, place in zip(ends, which, strict=True)
@@ -146,7 +138,7 @@ def test_a_row_of_p_eagle_in_a_batch_is_the_row_alone() -> None:
         torch.testing.assert_close(got[row], levels(alone, [texts[row]])[0], atol=1e-4, rtol=1e-4)
 
 
-def test_p_eagle_files_are_told_by_their_mask(tmp_path: Path) -> None:
+def test_p_eagle_files_are_told_by_their_mask(tmp_path):
     head = p_eagle_head(HIDDEN, VOCAB)
     save_heads(head, tmp_path)
     again = load_heads(str(tmp_path), torch.device("cpu"), torch.float32)
@@ -157,7 +149,7 @@ def test_p_eagle_files_are_told_by_their_mask(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-def test_pards_greedy_output_equals_generate(batch: int) -> None:
+def test_pards_greedy_output_equals_generate(batch):
     target, draft = tiny_pair("llama")
     built = build_decoder(
         decoder_settings("pard", "5"), target, [draft], SamplingSettings(temperature=0), batch
@@ -176,9 +168,7 @@ def test_pards_greedy_output_equals_generate(batch: int) -> None:
         ("pard", {"kind": "pard", "levels": 3}, None, "12 levels deep, its drafter reaches 3"),
     ],
 )
-def test_what_was_not_trained_for_it_is_refused(
-    name: str, drafter: dict[str, Any], head: Any, message: str
-) -> None:
+def test_what_was_not_trained_for_it_is_refused(name, drafter, head, message):
     target, draft = tiny_pair("llama")
     heads = head and head(target.hidden_size, VOCAB)
     settings = decoder_settings(name) | {"drafter": drafter}
@@ -186,7 +176,7 @@ def test_what_was_not_trained_for_it_is_refused(
         build_decoder(settings, target, [draft], SamplingSettings(), 1, heads=heads)
 
 
-def test_a_draft_without_a_mask_token_is_refused() -> None:
+def test_a_draft_without_a_mask_token_is_refused():
     target, draft = tiny_pair.__wrapped__("llama")
     draft.mask_token = None
     built = build_decoder(decoder_settings("pard"), target, [draft], SamplingSettings(), 1)

@@ -1,7 +1,5 @@
 """The table of Token Recycling: the last node's word, a row of its own, proposals by rank."""
 
-from __future__ import annotations
-
 import torch
 
 from spec_bench.core.transfer import Committed
@@ -14,11 +12,11 @@ from tests.families import decoder_settings, random_requests, tiny_pair
 CPU = torch.device("cpu")
 
 
-def drafting(rows: int = 1) -> RecyclingDrafting:
+def drafting(rows=1):
     return RecyclingDrafting(2, rows, 4, CPU)
 
 
-def verified(roots: list[int], children: list[list[int]]) -> Tree:
+def verified(roots, children):
     """Trees of a root and two children."""
     tree = Tree(TreeShape((2,), (2,)), torch.tensor(roots), "deterministic")
     tokens = torch.tensor(children)
@@ -27,7 +25,7 @@ def verified(roots: list[int], children: list[list[int]]) -> Tree:
     return tree
 
 
-def logits(*best: tuple[int, int]) -> torch.Tensor:
+def logits(*best):
     """[1, N, 4]: of every node the best two tokens."""
     scores = torch.zeros((1, len(best), 4))
     for node, (first, second) in enumerate(best):
@@ -35,7 +33,7 @@ def logits(*best: tuple[int, int]) -> torch.Tensor:
     return scores
 
 
-def test_rejected_nodes_count_and_of_equal_tokens_the_last_node() -> None:
+def test_rejected_nodes_count_and_of_equal_tokens_the_last_node():
     made = drafting()
     made.see_scores(verified([3], [[1, 1]]), logits((0, 1), (2, 3), (3, 2)))
     assert made.tables[0, 3].tolist() == [0, 1]
@@ -45,7 +43,7 @@ def test_rejected_nodes_count_and_of_equal_tokens_the_last_node() -> None:
     assert made.tables[0, 3].tolist() == [0, 1]
 
 
-def test_nodes_that_are_not_there_say_nothing() -> None:
+def test_nodes_that_are_not_there_say_nothing():
     made = drafting()
     tree = verified([3], [[1, 1]])
     tree.valid[0, 2] = False
@@ -53,7 +51,7 @@ def test_nodes_that_are_not_there_say_nothing() -> None:
     assert made.tables[0, 1].tolist() == [2, 3]
 
 
-def test_proposals_are_the_tables_by_rank_and_token_zero_where_nothing_is_known() -> None:
+def test_proposals_are_the_tables_by_rank_and_token_zero_where_nothing_is_known():
     made = drafting()
     made.see_scores(verified([3], [[1, 2]]), logits((2, 0), (2, 3), (3, 2)))
     below = made.at_root(Committed([[0, 3]]))
@@ -63,7 +61,7 @@ def test_proposals_are_the_tables_by_rank_and_token_zero_where_nothing_is_known(
     assert unknown.tolist() == [0.0, -torch.inf, -torch.inf, -torch.inf]
 
 
-def test_a_row_that_moves_takes_its_table_along_and_a_new_one_begins_empty() -> None:
+def test_a_row_that_moves_takes_its_table_along_and_a_new_one_begins_empty():
     made = drafting(rows=2)
     made.see_scores(
         verified([3, 2], [[1, 1], [1, 1]]), logits((0, 1), (2, 3), (3, 2)).repeat(2, 1, 1)
@@ -74,7 +72,7 @@ def test_a_row_that_moves_takes_its_table_along_and_a_new_one_begins_empty() -> 
     assert not made.tables[1].any()
 
 
-def test_a_row_of_a_batch_drafts_as_it_does_alone() -> None:
+def test_a_row_of_a_batch_drafts_as_it_does_alone():
     target, _ = tiny_pair("llama", torch.float64)
     found = []
     for rows in (1, 3):

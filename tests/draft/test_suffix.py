@@ -1,7 +1,5 @@
 """Suffix decoding's proposals are what counting by hand finds; what it remembers hangs on order."""
 
-from __future__ import annotations
-
 import random
 from itertools import pairwise
 
@@ -10,16 +8,15 @@ import torch
 
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
-from spec_bench.draft.ngrams import Bounds, Guess
-from spec_bench.draft.suffix import Answers
-from spec_bench.draft.suffix_trie import SuffixIndex, SuffixTrie
-from tests.draft.counting import Path, by_hand
+from spec_bench.draft.ngrams import Bounds
+from spec_bench.draft.suffix import Answers, SuffixIndex, SuffixTrie
+from tests.draft.counting import by_hand
 from tests.families import decoder_settings, random_requests, tiny_pair
 
 
-def as_paths(levels: list[list[Guess]]) -> list[list[Path]]:
+def as_paths(levels):
     """Guesses as whole paths."""
-    above: list[Path] = [()]
+    above = [()]
     paths = []
     for level in levels:
         above = [(*above[guess.parent], guess.token) for guess in level]
@@ -29,7 +26,7 @@ def as_paths(levels: list[list[Guess]]) -> list[list[Path]]:
 
 @pytest.mark.parametrize("width", [1, 3])
 @pytest.mark.parametrize("seed", range(20))
-def test_proposals_are_those_of_counting(width: int, seed: int) -> None:
+def test_proposals_are_those_of_counting(width, seed):
     chance = random.Random(seed)
     answers = [chance.choices("012", k=chance.randint(1, 12)) for _ in range(3)]
     answers = [[int(token) for token in answer] for answer in answers]
@@ -43,14 +40,14 @@ def test_proposals_are_those_of_counting(width: int, seed: int) -> None:
     assert as_paths(index.guesses(bounds)) == by_hand(own, answers, bounds, depth, least)
 
 
-def test_a_string_that_ends_a_text_counts_against_what_follows_it() -> None:
+def test_a_string_that_ends_a_text_counts_against_what_follows_it():
     trie = SuffixTrie(4)
     trie.read([1, 2, 1])
     assert trie.root.children[1].count == 2
     assert trie.root.children[1].children[2].count == 1
 
 
-def test_of_equal_scores_the_longer_match_proposes() -> None:
+def test_of_equal_scores_the_longer_match_proposes():
     """After 1 came 2 in two cases of four, the one at the end included; after 0 1 came 3 in one of
     two.
     """
@@ -59,7 +56,7 @@ def test_of_equal_scores_the_longer_match_proposes() -> None:
     assert as_paths(index.guesses(Bounds(1, 4))) == [[(3,)]]
 
 
-def test_more_answers_are_read_on_and_others_anew() -> None:
+def test_more_answers_are_read_on_and_others_anew():
     memory, fresh = Answers(4), Answers(4)
     for answers in ([[1, 2]], [[1, 2], [2, 3]], [[3, 3], [2, 3]]):
         memory.remember(answers)
@@ -68,7 +65,7 @@ def test_more_answers_are_read_on_and_others_anew() -> None:
 
 
 @pytest.mark.parametrize("width", [1, 3])
-def test_the_text_is_plain_decodings_whatever_is_remembered(width: int) -> None:
+def test_the_text_is_plain_decodings_whatever_is_remembered(width):
     target, _ = tiny_pair("llama", torch.float64)
     requests, sampling = random_requests(4, 24), SamplingSettings(temperature=0.7)
     plain = build_decoder(decoder_settings("ar"), target, [], sampling, 2)
@@ -86,7 +83,7 @@ def test_the_text_is_plain_decodings_whatever_is_remembered(width: int) -> None:
     assert all(one <= other for one, other in pairwise(reversed(calls)))
 
 
-def test_a_growing_list_of_answers_is_read_as_the_whole_at_once() -> None:
+def test_a_growing_list_of_answers_is_read_as_the_whole_at_once():
     answers = [[1, 2, 1], [2, 3], [], [1, 2, 3, 1, 2]]
     grown, whole = Answers(4), Answers(4)
     for count in range(len(answers) + 1):
@@ -95,7 +92,7 @@ def test_a_growing_list_of_answers_is_read_as_the_whole_at_once() -> None:
     assert grown.trie.root == whole.trie.root
 
 
-def test_a_match_is_shorter_than_the_text_that_it_ends() -> None:
+def test_a_match_is_shorter_than_the_text_that_it_ends():
     """After 0 1 came 2 and after any 1 more often 0; 0 1 is all that there is of the row."""
     index = SuffixIndex(4, 1.0, 0.1, memory := SuffixTrie(4))
     for answer in ([0, 1, 2], [3, 1, 0], [3, 1, 0]):

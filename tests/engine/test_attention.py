@@ -1,7 +1,5 @@
 """Trees and single tokens read a cache with few key heads once, whatever its length."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -17,7 +15,7 @@ from tests.simcuda import DEVICE, SimCuda
 SHAPE = TreeShape(levels=(2, 2), children=(2, 1))
 
 
-def tree_on(device: torch.device) -> Tree:
+def tree_on(device):
     tree = Tree(SHAPE, torch.tensor([5], device=device))
     for parents in ([0, 0], [1, 0]):
         ids = torch.tensor([[7, 9]], device=device)
@@ -27,7 +25,7 @@ def tree_on(device: torch.device) -> Tree:
     return tree
 
 
-def test_packed_heads_answer_as_repeated_ones_do() -> None:
+def test_packed_heads_answer_as_repeated_ones_do():
     target, _ = tiny_pair.__wrapped__("llama", torch.float64)
     logits = []
     for _ in range(2):
@@ -42,14 +40,14 @@ def test_packed_heads_answer_as_repeated_ones_do() -> None:
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_only_models_with_fewer_key_heads_change(architecture: str) -> None:
+def test_only_models_with_fewer_key_heads_change(architecture):
     module = tiny_model(architecture)
     config = module.config
     fewer = getattr(config, "num_key_value_heads", None) not in (None, config.num_attention_heads)
     assert pack_shared_heads(module) == fewer
 
 
-def test_a_tree_over_32k_slots_repeats_no_keys_and_passes_leave_nothing_behind() -> None:
+def test_a_tree_over_32k_slots_repeats_no_keys_and_passes_leave_nothing_behind():
     config = LlamaConfig(
         vocab_size=VOCAB,
         hidden_size=256,

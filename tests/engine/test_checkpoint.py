@@ -1,10 +1,7 @@
 """A checkpoint is read whole or refused in one line that names the tensor or the file."""
 
-from __future__ import annotations
-
 import json
 import pickle
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,13 +16,13 @@ Tensors = dict[str, torch.Tensor]
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     """A sound checkpoint in one file."""
     tiny_module("llama").float().save_pretrained(tmp_path / "tiny")
     return tmp_path / "tiny"
 
 
-def changed(folder: Path, change: Callable[[Tensors], object]) -> None:
+def changed(folder, change):
     """Changes the tensors of a checkpoint."""
     file = folder / "model.safetensors"
     tensors = load_file(file)
@@ -33,7 +30,7 @@ def changed(folder: Path, change: Callable[[Tensors], object]) -> None:
     save_file(tensors, file, metadata={"format": "pt"})
 
 
-def as_pickle(folder: Path) -> Path:
+def as_pickle(folder):
     """The same weights as a pickle."""
     tensors = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
@@ -41,7 +38,7 @@ def as_pickle(folder: Path) -> Path:
     return folder / "pytorch_model.bin"
 
 
-def refusal(folder: Path) -> str:
+def refusal(folder):
     with pytest.raises(ValueError, match=r"^cannot (load|decode with) model ") as caught:
         load_model(ModelSpec(str(folder)))
     text = str(caught.value)
@@ -50,7 +47,7 @@ def refusal(folder: Path) -> str:
     return text
 
 
-def test_a_sound_checkpoint_loads_as_safetensors_and_as_pickled_weights(folder: Path) -> None:
+def test_a_sound_checkpoint_loads_as_safetensors_and_as_pickled_weights(folder):
     first = load_model(ModelSpec(str(folder)))
     as_pickle(folder)
     second = load_model(ModelSpec(str(folder)))
@@ -59,35 +56,35 @@ def test_a_sound_checkpoint_loads_as_safetensors_and_as_pickled_weights(folder: 
         assert torch.equal(first.module(tokens).logits, second.module(tokens).logits)
 
 
-def test_a_missing_tensor_is_named_and_not_made_up(folder: Path) -> None:
+def test_a_missing_tensor_is_named_and_not_made_up(folder):
     changed(folder, lambda tensors: tensors.pop(UP))
     assert f"its checkpoint lacks tensors: '{UP}'" in refusal(folder)
 
 
-def test_a_tensor_of_another_shape_is_named_with_both(folder: Path) -> None:
+def test_a_tensor_of_another_shape_is_named_with_both(folder):
     changed(folder, lambda tensors: tensors.update({UP: torch.zeros(3, 3)}))
     assert f"'{UP}' is [3, 3], not [64, 32]" in refusal(folder)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_weights_that_are_no_numbers_are_named(folder: Path, value: float) -> None:
+def test_weights_that_are_no_numbers_are_named(folder, value):
     changed(folder, lambda tensors: tensors[UP].fill_(value))
     assert f"'{UP}' holds values that are not finite" in refusal(folder)
 
 
 @pytest.mark.parametrize("kept", [0, 5, 20_000])
-def test_a_file_that_was_cut_off_is_named(folder: Path, kept: int) -> None:
+def test_a_file_that_was_cut_off_is_named(folder, kept):
     file = folder / "model.safetensors"
     file.write_bytes(file.read_bytes()[:kept])
     assert "model.safetensors is damaged or cut off" in refusal(folder)
 
 
-def test_a_file_of_noise_is_named(folder: Path) -> None:
+def test_a_file_of_noise_is_named(folder):
     (folder / "model.safetensors").write_bytes(bytes(range(256)) * 20)
     assert "model.safetensors is damaged or cut off" in refusal(folder)
 
 
-def test_a_missing_shard_is_named(tmp_path: Path) -> None:
+def test_a_missing_shard_is_named(tmp_path):
     tiny_module("llama").float().save_pretrained(tmp_path, max_shard_size="20KB")
     shard = sorted(tmp_path.glob("*.safetensors"))[1]
     shard.unlink()
@@ -95,11 +92,11 @@ def test_a_missing_shard_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
-def test_a_pickle_is_not_run(folder: Path, tmp_path: Path) -> None:
+def test_a_pickle_is_not_run(folder, tmp_path):
     trace = tmp_path / "ran"
 
     class Planted:
-        def __reduce__(self) -> tuple[object, ...]:
+        def __reduce__(self):
             return Path.touch, (trace,)
 
     file = as_pickle(folder)
@@ -113,7 +110,7 @@ def test_a_pickle_is_not_run(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value"), [("hidden_size", "large"), ("num_attention_heads", 5), ("model_type", "x")]
 )
-def test_a_config_that_cannot_be_is_one_line(folder: Path, key: str, value: object) -> None:
+def test_a_config_that_cannot_be_is_one_line(folder, key, value):
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, key: value}))
     assert "cannot load model" in refusal(folder)
@@ -121,8 +118,6 @@ def test_a_config_that_cannot_be_is_one_line(folder: Path, key: str, value: obje
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.bool])
 @pytest.mark.parametrize("name", ["lm_head.weight", UP])
-def test_weights_stored_as_whole_numbers_without_a_scale_are_named(
-    folder: Path, name: str, dtype: torch.dtype
-) -> None:
+def test_weights_stored_as_whole_numbers_without_a_scale_are_named(folder, name, dtype):
     changed(folder, lambda tensors: tensors.update({name: (tensors[name] * 100).to(dtype)}))
     assert f"stores {name!r} as whole numbers" in refusal(folder)

@@ -1,7 +1,5 @@
 """A captured forward pass is the same model: greedy tokens equal the plain ones."""
 
-from __future__ import annotations
-
 import shutil
 from copy import deepcopy
 
@@ -26,7 +24,7 @@ NEEDS_COMPILER = pytest.mark.skipif(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["dynamo", pytest.param("inductor", marks=NEEDS_COMPILER)])
-def test_captured_tokens_equal_plain_tokens_without_recompiling_as_sequences_grow(how: str) -> None:
+def test_captured_tokens_equal_plain_tokens_without_recompiling_as_sequences_grow(how):
     torch._dynamo.reset()
     pair = tiny_pair("llama")
     captured = [HuggingFaceModel(m.module, VOCAB, m.device, how) for m in pair]
@@ -43,7 +41,7 @@ def test_captured_tokens_equal_plain_tokens_without_recompiling_as_sequences_gro
         assert counters["stats"]["unique_graphs"] == graphs > 0
 
 
-def test_what_was_captured_of_one_model_is_not_found_for_another_of_its_shape() -> None:
+def test_what_was_captured_of_one_model_is_not_found_for_another_of_its_shape():
     torch._dynamo.reset()
     target, _ = tiny_pair("llama")
     other = deepcopy(target.module)
@@ -56,12 +54,12 @@ def test_what_was_captured_of_one_model_is_not_found_for_another_of_its_shape() 
         torch.testing.assert_close(captured(input_ids=prompt).logits, module(prompt).logits)
 
 
-def test_an_unknown_way_to_compile_is_named_with_the_choices() -> None:
+def test_an_unknown_way_to_compile_is_named_with_the_choices():
     with pytest.raises(ValueError, match=naming(*COMPILE_MODES, "'fast'")):
         ModelSpec("anything", compile="fast")
 
 
-def test_inductor_without_a_compiler_is_refused_before_loading(monkeypatch) -> None:
+def test_inductor_without_a_compiler_is_refused_before_loading(monkeypatch):
     monkeypatch.setenv("PATH", "")
     with pytest.raises(ValueError, match="C\\+\\+ compiler on PATH"):
         ModelSpec("anything", compile="inductor")

@@ -1,11 +1,8 @@
 """A GPU whose driver cannot start CUDA is not chosen, and named in one line."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,7 +25,7 @@ OLD = (
 
 
 @pytest.fixture
-def torch_for_cuda_13(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+def torch_for_cuda_13(monkeypatch):
     """As where a driver is there, NVML sees its GPU, and torch was built for CUDA 13.0."""
     monkeypatch.setattr(model_spec, "_DRIVERS", ("/dev/null",))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
@@ -50,9 +47,8 @@ def torch_for_cuda_13(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.Monkey
     ],
 )
 def test_auto_is_a_gpu_only_where_its_driver_starts_torchs_cuda(
-    version: int, status: int, chosen: str, says: str, tmp_path: Path,
-    torch_for_cuda_13: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
+    version, status, chosen, says, tmp_path,
+    torch_for_cuda_13, caplog):  # fmt: skip
     (tmp_path / "driver.c").write_text(DRIVER.format(version, status))
     library = tmp_path / "libcuda.so.1"
     subprocess.run([COMPILER, "-shared", "-fPIC", "-o", library, tmp_path / "driver.c"], check=True)
@@ -70,10 +66,8 @@ def test_auto_is_a_gpu_only_where_its_driver_starts_torchs_cuda(
 @pytest.mark.parametrize(
     ("error", "says"), [(OLD, r"12\.4.*13\.0.*TORCH_INDEX="), ("CUDA error: 802", "802")]
 )
-def test_cuda_that_does_not_start_where_a_model_loads_is_one_line(
-    error: str, says: str, torch_for_cuda_13: pytest.MonkeyPatch
-) -> None:
-    def start() -> None:
+def test_cuda_that_does_not_start_where_a_model_loads_is_one_line(error, says, torch_for_cuda_13):
+    def start():
         raise RuntimeError(error)
 
     torch_for_cuda_13.setattr(model_spec, "sees_cuda", lambda: True)
@@ -84,19 +78,19 @@ def test_cuda_that_does_not_start_where_a_model_loads_is_one_line(
     assert "'cuda'" in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_an_embedded_pair_asks_no_driver(torch_for_cuda_13: pytest.MonkeyPatch) -> None:
+def test_an_embedded_pair_asks_no_driver(torch_for_cuda_13):
     torch_for_cuda_13.setattr(model_spec, "_ASK", "print(12040, 0)")
     assert placed(EngineSettings("auto", "float32"), "embedded:target").device == "cpu"
     assert model_spec.cuda_fault.cache_info().misses == 0
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
-def test_the_environment_takes_torch_from_the_index_that_is_named(tmp_path: Path) -> None:
+def test_the_environment_takes_torch_from_the_index_that_is_named(tmp_path):
     shutil.copy(ROOT / "Makefile", tmp_path)
     for name in ("pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path)
 
-    def said(*more: str) -> list[str]:
+    def said(*more):
         command = ["make", "-n", "-B", "env", *more]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
         return [line for line in done.stdout.splitlines() if "^torch==" in line]

@@ -1,16 +1,12 @@
 """Query, key and value, and gate and up, are one product each, and the model is the same."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 import torch
 from torch import nn
 
-from spec_bench.engine import fused_products
-from spec_bench.engine.fused_products import fuse_products
+from spec_bench.engine import products
 from spec_bench.engine.hugging_face import HuggingFaceModel
+from spec_bench.engine.products import fuse_products
 from tests.engine.test_compiled import NEEDS_COMPILER
 from tests.engine.test_static_passes import built, pair_of, tokens
 from tests.families import VOCAB, tiny_model, tiny_pair
@@ -22,7 +18,7 @@ PROMPT = torch.arange(12).view(2, 6)
 @pytest.mark.parametrize(
     ("architecture", "groups"), [("llama", 6), ("qwen2", 6), ("opt", 3), ("gpt_neox", 0)]
 )
-def test_a_model_answers_as_before_with_its_groups_joined(architecture: str, groups: int) -> None:
+def test_a_model_answers_as_before_with_its_groups_joined(architecture, groups):
     module = tiny_model(architecture).double()
     before, size = module(PROMPT).logits, sum(p.numel() for p in module.parameters())
     names = list(module.state_dict())
@@ -33,8 +29,8 @@ def test_a_model_answers_as_before_with_its_groups_joined(architecture: str, gro
     assert fuse_products(module) == 0  # once
 
 
-def test_a_part_that_is_called_alone_or_with_another_input_uses_its_own_rows() -> None:
-    block: Any = nn.Module()
+def test_a_part_that_is_called_alone_or_with_another_input_uses_its_own_rows():
+    block = nn.Module()
     for name, out in (("q_proj", 3), ("k_proj", 2), ("v_proj", 2)):
         setattr(block, name, nn.Linear(4, out))
     x, y = torch.randn(2, 5, 4).unbind()
@@ -47,8 +43,8 @@ def test_a_part_that_is_called_alone_or_with_another_input_uses_its_own_rows() -
 
 
 @pytest.mark.parametrize("change", ["bias", "dtype", "class"])
-def test_layers_that_differ_are_left_apart(change: str) -> None:
-    block: Any = nn.Module()
+def test_layers_that_differ_are_left_apart(change):
+    block = nn.Module()
     block.gate_proj, block.up_proj = nn.Linear(4, 6), nn.Linear(4, 6, bias=change != "bias")
     if change == "dtype":
         block.up_proj.double()
@@ -57,10 +53,10 @@ def test_layers_that_differ_are_left_apart(change: str) -> None:
     assert fuse_products(block) == 0
 
 
-def test_a_block_of_a_gpus_pass_makes_four_products_and_not_seven(monkeypatch) -> None:
-    monkeypatch.setattr(fused_products, "is_plain", lambda weight: True)  # simulated ones are
+def test_a_block_of_a_gpus_pass_makes_four_products_and_not_seven(monkeypatch):
+    monkeypatch.setattr(products, "is_plain", lambda weight: True)  # simulated ones are
 
-    def products(fused: bool) -> int:
+    def made(fused):
         module = tiny_pair.__wrapped__("llama", torch.float32)[0].module
         with SimCuda() as sim:
             module = module.to(DEVICE)
@@ -70,11 +66,11 @@ def test_a_block_of_a_gpus_pass_makes_four_products_and_not_seven(monkeypatch) -
             module(torch.zeros((1, 1), dtype=torch.long, device=DEVICE))
             return sum(sim.ops[name] for name in ("mm", "addmm", "linear"))
 
-    assert products(False) - products(True) == 3 * 3  # of three layers
+    assert made(False) - made(True) == 3 * 3  # of three layers
 
 
-def test_the_memory_of_matrices_that_were_joined_is_free_again(monkeypatch) -> None:
-    monkeypatch.setattr(fused_products, "is_plain", lambda weight: True)  # simulated ones are
+def test_the_memory_of_matrices_that_were_joined_is_free_again(monkeypatch):
+    monkeypatch.setattr(products, "is_plain", lambda weight: True)  # simulated ones are
     with SimCuda() as sim:
         module = tiny_pair.__wrapped__("llama", torch.float32)[0].module.to(DEVICE)
         free, used = torch.cuda.mem_get_info()[0], sim.allocated
@@ -84,7 +80,7 @@ def test_the_memory_of_matrices_that_were_joined_is_free_again(monkeypatch) -> N
 
 @pytest.mark.slow
 @NEEDS_COMPILER
-def test_joined_products_are_traced_and_recorded_as_others_are() -> None:
+def test_joined_products_are_traced_and_recorded_as_others_are():
     torch._dynamo.reset()
     expected = tokens(built("rsd_s", pair_of("none"), 1), 3)
     pair = pair_of("none")

@@ -1,18 +1,15 @@
 """A GGUF file becomes a model folder once, which answers as transformers reading the file does."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from spec_bench.engine.gguf import main
+from spec_bench.engine.checkpoint import main
 from spec_bench.engine.loading import ModelSpec, load_model, load_tokenizer
 from spec_bench.jobs.config.model_files import fingerprint, model_path
 from spec_bench.system.model_cache import converted_folder, fetched_folder, gguf_of
@@ -23,17 +20,17 @@ WIDTH, VOCAB = 32, 40
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("SPEC_BENCH_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def file(tmp_path):
     return written(tmp_path / "tiny.Q8_0.gguf")
 
 
-def written(path: Path, without: str = "") -> Path:
+def written(path, without=""):
     """A Llama of two layers with random 8-bit weights and a byte-pair vocabulary of letters."""
     out, draw = gguf.GGUFWriter(path, "llama"), np.random.default_rng(0)
     out.add_context_length(64)
@@ -83,9 +80,7 @@ def written(path: Path, without: str = "") -> Path:
 
 
 @pytest.mark.usefixtures("cache")
-def test_a_converted_file_answers_as_the_file_itself(
-    file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_converted_file_answers_as_the_file_itself(file, capsys):
     with pytest.raises(ValueError, match=naming("spec-bench convert", str(file))):
         model_path(str(file))
     assert main([str(file)]) == 0
@@ -110,9 +105,7 @@ def test_a_converted_file_answers_as_the_file_itself(
     assert folder.stat().st_mtime_ns == before  # once
 
 
-def test_what_is_no_model_is_refused_in_a_line_and_leaves_nothing(
-    cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_no_model_is_refused_in_a_line_and_leaves_nothing(cache, tmp_path, capsys):
     damaged = tmp_path / "damaged.gguf"
     damaged.write_bytes(b"GGUF" + bytes(100))
     for path in (damaged, tmp_path / "missing.gguf"):
@@ -130,9 +123,7 @@ def test_what_is_no_model_is_refused_in_a_line_and_leaves_nothing(
         ("output_norm.weight", "model.norm.weight"),
     ],
 )
-def test_a_file_that_lacks_a_tensor_is_refused_naming_it(
-    tensor: str, weight: str, cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_lacks_a_tensor_is_refused_naming_it(tensor, weight, cache, tmp_path, capsys):
     assert main([str(written(tmp_path / "less.gguf", tensor))]) == 2
     line = capsys.readouterr().err.splitlines()[-1]
     assert "less.gguf" in line and weight in line
@@ -140,7 +131,7 @@ def test_a_file_that_lacks_a_tensor_is_refused_naming_it(
 
 
 @pytest.mark.usefixtures("cache")
-def test_a_file_that_changes_in_its_middle_is_another_model(tmp_path: Path) -> None:
+def test_a_file_that_changes_in_its_middle_is_another_model(tmp_path):
     large = tmp_path / "large.gguf"
     large.write_bytes(bytes(5 << 20))
     first = converted_folder(large)
@@ -152,7 +143,7 @@ def test_a_file_that_changes_in_its_middle_is_another_model(tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("cache")
-def test_conversions_at_the_same_time_leave_one_whole_model(file: Path) -> None:
+def test_conversions_at_the_same_time_leave_one_whole_model(file):
     folder = converted_folder(file)
     folder.mkdir(parents=True)  # empty: it is no model yet
     with pytest.raises(ValueError, match="python -m spec_bench convert"):
@@ -165,7 +156,7 @@ def test_conversions_at_the_same_time_leave_one_whole_model(file: Path) -> None:
 
 
 @pytest.mark.usefixtures("cache")
-def test_a_model_that_was_not_fetched_is_named_with_the_command() -> None:
+def test_a_model_that_was_not_fetched_is_named_with_the_command():
     for _ in range(2):
         with pytest.raises(ValueError, match=naming("fetched:smollm2", "make smollm2")):
             model_path("fetched:smollm2")

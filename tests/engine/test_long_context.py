@@ -1,10 +1,7 @@
 """Long prompts with shared key heads: in chunks, over one attention, in memory that stays flat."""
 
-from __future__ import annotations
-
 import gc
 import random
-from typing import Any
 
 import pytest
 import torch
@@ -23,7 +20,7 @@ from tests.simcuda import DEVICE, SimCuda
 VOCAB = 60
 
 
-def grouped_model(layers: int, length: int, seed: int) -> HuggingFaceModel:
+def grouped_model(layers, length, seed):
     """8 key heads, 32 query heads, tiny; on the simulated device."""
     torch.manual_seed(seed)
     config = LlamaConfig(
@@ -40,7 +37,7 @@ def grouped_model(layers: int, length: int, seed: int) -> HuggingFaceModel:
     return HuggingFaceModel(module, VOCAB, DEVICE)
 
 
-def decoded(sim: SimCuda, name: str, length: int) -> dict[str, Any]:
+def decoded(sim, name, length):
     """Prefills and decodes some tokens; what was asked for and held meanwhile."""
     target, draft = grouped_model(1, length, 0), grouped_model(1, length, 1)
     drafts = [draft] if name != "ar" else []
@@ -50,10 +47,10 @@ def decoded(sim: SimCuda, name: str, length: int) -> dict[str, Any]:
     )
     draw = random.Random(0)
     request = Request("p", tuple(draw.randrange(VOCAB) for _ in range(length - 24)), 20)
-    chunks: list[int] = []
+    chunks = []
     forward = target.forward
 
-    def noted(*given: Any, **named: Any) -> Any:
+    def noted(*given, **named):
         if named.get("prefill"):
             chunks.append(given[3].shape[1])
         return forward(*given, **named)
@@ -80,7 +77,7 @@ def decoded(sim: SimCuda, name: str, length: int) -> dict[str, Any]:
     }
 
 
-def check(length: int) -> None:
+def check(length):
     with SimCuda() as sim:
         plain = decoded(sim, "ar", length)
         tree = decoded(sim, "rsd_s", length)
@@ -100,5 +97,5 @@ SLOW = [pytest.param(length, marks=pytest.mark.slow) for length in (2048, 32768)
 
 
 @pytest.mark.parametrize("length", [1100, *SLOW])
-def test_a_long_prompt_runs_in_chunks_and_decodes_in_flat_memory(length: int) -> None:
+def test_a_long_prompt_runs_in_chunks_and_decodes_in_flat_memory(length):
     check(length)

@@ -1,18 +1,14 @@
 """What passes and caches must do on a GPU, seen on a simulated one."""
 
-from __future__ import annotations
-
 import torch
 
 from spec_bench.core.transfer import forget_constants
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.engine.agreement import near_tie_gap
-from spec_bench.engine.cache import SlotCache
+from spec_bench.engine.cache import CachePool, SlotCache
 from spec_bench.engine.hugging_face import HuggingFaceModel
-from spec_bench.engine.pool import CachePool
-from spec_bench.engine.stopwatch import ForwardTimer
-from spec_bench.engine.switches import set_switches
+from spec_bench.engine.stopwatch import ForwardTimer, set_switches
 from spec_bench.measure.provenance import torch_state
 from tests.families import VOCAB, decoder_settings, random_requests, tiny_pair
 from tests.simcuda import DEVICE, SimCuda
@@ -21,12 +17,12 @@ GREEDY = SamplingSettings(temperature=0)
 GROWING = (("ar", None), ("sd", "2"), ("rsd_c", "2-1"), ("rsd_s", "3x3"), ("mcsd", "2-2-2"))
 
 
-def on_device() -> list[HuggingFaceModel]:
+def on_device():
     pair = tiny_pair.__wrapped__("llama")
     return [HuggingFaceModel(model.module.to(DEVICE), VOCAB, DEVICE) for model in pair]
 
 
-def test_no_replaced_cache_stays_alive_when_trees_grow() -> None:
+def test_no_replaced_cache_stays_alive_when_trees_grow():
     with SimCuda() as sim:
         target, draft = on_device()
         pool = CachePool()
@@ -51,7 +47,7 @@ def test_no_replaced_cache_stays_alive_when_trees_grow() -> None:
         assert sim.allocated - before <= 1.05 * expected
 
 
-def test_a_mask_is_not_copied_in_every_layer_and_a_commit_brings_nothing_to_the_device() -> None:
+def test_a_mask_is_not_copied_in_every_layer_and_a_commit_brings_nothing_to_the_device():
     with SimCuda(watch="engine/cache.py") as sim:
         target, draft = on_device()
         decoder = build_decoder(decoder_settings("rsd_s"), target, [draft], GREEDY, 2)
@@ -67,7 +63,7 @@ def test_a_mask_is_not_copied_in_every_layer_and_a_commit_brings_nothing_to_the_
         assert not [line for line in uploads if int(line.rsplit(":", 1)[1]) in inside]
 
 
-def test_a_timer_records_on_its_own_gpus_stream(monkeypatch) -> None:
+def test_a_timer_records_on_its_own_gpus_stream(monkeypatch):
     asked, streams = [], []
     with SimCuda():
         monkeypatch.setattr(torch.cuda, "current_stream", lambda device: asked.append(device) or 7)
@@ -83,7 +79,7 @@ def test_a_timer_records_on_its_own_gpus_stream(monkeypatch) -> None:
     assert streams == [7, 7]
 
 
-def test_no_pass_plans_attention_anew_or_adds_coarsely_and_a_run_says_so() -> None:
+def test_no_pass_plans_attention_anew_or_adds_coarsely_and_a_run_says_so():
     set_switches()
     state = torch_state()
     assert "cudnn" not in state["attention_kernels"]
@@ -92,7 +88,7 @@ def test_no_pass_plans_attention_anew_or_adds_coarsely_and_a_run_says_so() -> No
     assert state["bf16_reduced_precision_reduction"] is False
 
 
-def test_near_ties_are_as_wide_as_the_dtypes_steps() -> None:
+def test_near_ties_are_as_wide_as_the_dtypes_steps():
     assert near_tie_gap(torch.float32, 20.0) == 1e-4
     assert near_tie_gap(torch.bfloat16, 16.0) == 0.25
     assert near_tie_gap(torch.bfloat16, 0.0) == 1e-4

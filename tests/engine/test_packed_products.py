@@ -1,14 +1,12 @@
 """A large model's matrices are packed once; its answers stay, whatever runs beside them."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn
 
-from spec_bench.engine import packed_products
+from spec_bench.engine import products
 from spec_bench.engine.loading import ModelSpec, load_model
-from spec_bench.engine.packed_products import pack_products
+from spec_bench.engine.products import pack_products
 from tests.families import tiny_model
 
 pytestmark = pytest.mark.skipif(
@@ -18,13 +16,13 @@ PROMPT = torch.arange(12).view(2, 6)
 
 
 @pytest.fixture
-def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed_products, "LEAST_BYTES", 0)
+def any_size(monkeypatch):
+    monkeypatch.setattr(products, "LEAST_BYTES", 0)
 
 
 @pytest.mark.parametrize("architecture", ["llama", "opt", "gpt_neox"])
 @pytest.mark.usefixtures("any_size")
-def test_a_packed_model_answers_as_before(architecture: str) -> None:
+def test_a_packed_model_answers_as_before(architecture):
     module = tiny_model(architecture)
     with torch.inference_mode():
         before = module(PROMPT).logits, module(PROMPT[:1, :1]).logits
@@ -38,7 +36,7 @@ def test_a_packed_model_answers_as_before(architecture: str) -> None:
 
 
 @pytest.mark.usefixtures("any_size")
-def test_a_rows_numbers_are_those_of_any_batch() -> None:
+def test_a_rows_numbers_are_those_of_any_batch():
     layer = nn.Sequential(nn.Linear(576, 1536))
     assert pack_products(layer) == 1
     rows = torch.randn(32, 576)
@@ -49,7 +47,7 @@ def test_a_rows_numbers_are_those_of_any_batch() -> None:
 
 
 @pytest.mark.usefixtures("any_size")
-def test_what_is_tied_keeps_its_values_and_what_is_not_gives_up_their_memory() -> None:
+def test_what_is_tied_keeps_its_values_and_what_is_not_gives_up_their_memory():
     module = nn.ModuleDict({"table": nn.Embedding(9, 8), "head": nn.Linear(8, 9, bias=False)})
     module["head"].weight = module["table"].weight
     module["other"] = nn.Linear(8, 8)
@@ -61,7 +59,7 @@ def test_what_is_tied_keeps_its_values_and_what_is_not_gives_up_their_memory() -
 
 
 @pytest.mark.usefixtures("any_size")
-def test_gradients_pass_through_a_packed_layer() -> None:
+def test_gradients_pass_through_a_packed_layer():
     plain = nn.Linear(8, 6)
     layer = nn.Sequential(nn.Linear(8, 6))
     layer.load_state_dict({f"0.{key}": value for key, value in plain.state_dict().items()})
@@ -73,16 +71,16 @@ def test_gradients_pass_through_a_packed_layer() -> None:
         torch.testing.assert_close(x.grad, y @ plain.weight)
 
 
-def test_small_models_and_other_types_are_left_alone() -> None:
+def test_small_models_and_other_types_are_left_alone():
     assert pack_products(tiny_model("llama")) == 0
     wide = nn.Linear(4097, 4096, dtype=torch.bfloat16)
     assert pack_products(nn.Sequential(wide, wide)) == 0
 
 
-def test_a_large_model_is_packed_as_it_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_model_is_packed_as_it_is_loaded(monkeypatch):
     spec = ModelSpec("random:llama_tiny")
     plain = load_model(spec)
-    monkeypatch.setattr(packed_products, "LEAST_BYTES", 0)
+    monkeypatch.setattr(products, "LEAST_BYTES", 0)
     packed = load_model(spec)
     assert any(hasattr(part, "packed") for part in packed.module.modules())
     assert not any(hasattr(part, "packed") for part in plain.module.modules())

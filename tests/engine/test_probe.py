@@ -1,14 +1,11 @@
 """A model is tried when it is loaded: what would be decoded wrongly is refused in one line."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.loading import ModelSpec, load_model
@@ -18,9 +15,9 @@ from tests.kinds import KINDS, VOCAB, core_first, tiny_module
 
 CPU = torch.device("cpu")
 DTYPES = [torch.float64, torch.float32, torch.bfloat16]
-_SMALL: dict[str, Any] = {"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 3}
+_SMALL = {"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 3}
 _HEADS = _SMALL | {"num_attention_heads": 4, "intermediate_size": 64}
-REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+REFUSED = {
     "rwkv": (
         _SMALL | {"attention_hidden_size": 32, "intermediate_size": 64, "context_length": 128},
         "keeps no keys and values of past tokens",
@@ -57,22 +54,20 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-def saved(module: PreTrainedModel, folder: Path) -> ModelSpec:
+def saved(module, folder):
     module.save_pretrained(folder)
     return ModelSpec(str(folder))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", core_first(KINDS))
-def test_every_kind_that_is_decoded_right_passes_in_every_precision(
-    name: str, dtype: torch.dtype
-) -> None:
+def test_every_kind_that_is_decoded_right_passes_in_every_precision(name, dtype):
     check_model(HuggingFaceModel(tiny_module(name).to(dtype), VOCAB, CPU))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", core_first(name for name, kind in KINDS.items() if kind.open))
-def test_a_window_that_is_not_followed_is_caught(name: str, dtype: torch.dtype) -> None:
+def test_a_window_that_is_not_followed_is_caught(name, dtype):
     model = HuggingFaceModel(tiny_module(name).to(dtype), VOCAB, CPU)
     model.masks = LayerMasks(model.module.config.get_text_config(), dtype)
     model.masks.kinds = ("full_attention",)
@@ -81,13 +76,13 @@ def test_a_window_that_is_not_followed_is_caught(name: str, dtype: torch.dtype) 
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_a_window_that_is_named_but_not_read_by_the_module_is_refused(dtype: torch.dtype) -> None:
+def test_a_window_that_is_named_but_not_read_by_the_module_is_refused(dtype):
     module = tiny_module("llama", sliding_window=8).to(dtype)
     with pytest.raises(ValueError, match="differ from those of one plain pass"):
         check_model(HuggingFaceModel(module, VOCAB, CPU))
 
 
-def test_the_probe_leaves_no_trace() -> None:
+def test_the_probe_leaves_no_trace():
     model = HuggingFaceModel(tiny_module("mistral"), VOCAB, CPU)
     run, window = model._run, model.module.config.sliding_window
     check_model(model)
@@ -96,11 +91,11 @@ def test_the_probe_leaves_no_trace() -> None:
     assert model.timer.take_s() == 0
 
 
-def test_a_commit_that_keeps_the_wrong_nodes_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_that_keeps_the_wrong_nodes_is_caught(monkeypatch):
     model = HuggingFaceModel(tiny_module("llama"), VOCAB, CPU)
     allocate = model.allocate
 
-    def forgetful(rows: int, slots: int) -> Any:
+    def forgetful(rows, slots):
         cache = allocate(rows, slots)
         monkeypatch.setattr(cache, "commit", lambda row, length, nodes: None)
         return cache
@@ -111,7 +106,7 @@ def test_a_commit_that_keeps_the_wrong_nodes_is_caught(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_decoded_is_refused_in_one_line(name: str, tmp_path: Path) -> None:
+def test_what_cannot_be_decoded_is_refused_in_one_line(name, tmp_path):
     settings, reason = REFUSED[name]
     torch.manual_seed(0)
     module = AutoModelForCausalLM.from_config(AutoConfig.for_model(name, **settings))
@@ -123,7 +118,7 @@ def test_what_cannot_be_decoded_is_refused_in_one_line(name: str, tmp_path: Path
     assert str(tmp_path / "it") in text
 
 
-def test_an_encoder_with_a_decoder_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_an_encoder_with_a_decoder_is_refused_in_one_line(tmp_path):
     config = AutoConfig.for_model("t5", vocab_size=VOCAB, d_model=32, num_layers=2, num_heads=4)
     config.save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="encoder with a decoder, and only") as caught:
@@ -131,7 +126,7 @@ def test_an_encoder_with_a_decoder_is_refused_in_one_line(tmp_path: Path) -> Non
     assert "\n" not in str(caught.value)
 
 
-def test_the_embedded_pair_is_tried_in_a_fraction_of_a_second() -> None:
+def test_the_embedded_pair_is_tried_in_a_fraction_of_a_second():
     folder = Path(__file__).parents[2] / "spec_bench" / "embedded" / "models"
     models = [load_model(ModelSpec(str(path))) for path in sorted(folder.iterdir())]
     assert len(models) >= 2

@@ -1,9 +1,6 @@
 """Architectures without their weights: the published sizes, reproducible noise, clear errors."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import httpx
 import pytest
@@ -38,12 +35,12 @@ PUBLISHED = {
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_an_architecture_has_the_published_number_of_parameters(name: str) -> None:
+def test_an_architecture_has_the_published_number_of_parameters(name):
     module = random_module(f"random:{name}", torch.float16, "meta", 0)
     assert sum(weight.numel() for weight in module.parameters()) == PUBLISHED[name]
 
 
-def test_the_unpublished_drafter_has_the_ratio_that_the_papers_tables_imply() -> None:
+def test_the_unpublished_drafter_has_the_ratio_that_the_papers_tables_imply():
     module = random_module("random:llama_115m", torch.float16, "meta", 0)
     ratio = sum(weight.numel() for weight in module.parameters()) / PUBLISHED["llama2_7b"]
     # The interval of r that fits every MBSU of Llama-2-7B within print rounding.
@@ -51,7 +48,7 @@ def test_the_unpublished_drafter_has_the_ratio_that_the_papers_tables_imply() ->
 
 
 @pytest.mark.parametrize("name", ["llama_tiny", "opt_tiny"])
-def test_weights_are_those_of_their_seed_and_leave_other_randomness_alone(name: str) -> None:
+def test_weights_are_those_of_their_seed_and_leave_other_randomness_alone(name):
     before = torch.random.get_rng_state()
     first, again, other = (
         random_module(f"random:{name}", torch.bfloat16, "cpu", seed).state_dict()
@@ -65,7 +62,7 @@ def test_weights_are_those_of_their_seed_and_leave_other_randomness_alone(name: 
 
 
 @pytest.mark.parametrize("name", ["llama_tiny", "opt_tiny"])
-def test_a_random_model_loads_like_any_other(name: str) -> None:
+def test_a_random_model_loads_like_any_other(name):
     model = load_model(ModelSpec(f"random:{name}", dtype="float32", seed=3))
     assert model.vocab_size == len(load_tokenizer(f"random:{name}")) == 512
     assert model.max_positions == read_context_length(f"random:{name}") == 512
@@ -76,14 +73,14 @@ def test_a_random_model_loads_like_any_other(name: str) -> None:
         assert model.module(tokens).logits.std() > 0
 
 
-def test_a_folder_with_a_config_is_an_architecture(tmp_path: Path) -> None:
+def test_a_folder_with_a_config_is_an_architecture(tmp_path):
     tiny = {**ARCHITECTURES["llama_tiny"], "num_hidden_layers": 3}
     (tmp_path / "config.json").write_text(json.dumps(tiny))
     assert architecture(f"random:{tmp_path}")["num_hidden_layers"] == 3
     assert len(load_model(ModelSpec(f"random:{tmp_path}")).module.model.layers) == 3
 
 
-def test_a_model_that_projects_its_embeddings_as_opt_350m_does_loads(tmp_path: Path) -> None:
+def test_a_model_that_projects_its_embeddings_as_opt_350m_does_loads(tmp_path):
     shape = {"word_embed_proj_dim": 32, "do_layer_norm_before": False}
     (tmp_path / "config.json").write_text(json.dumps({**ARCHITECTURES["opt_tiny"], **shape}))
     model = load_model(ModelSpec(f"random:{tmp_path}"))
@@ -91,34 +88,32 @@ def test_a_model_that_projects_its_embeddings_as_opt_350m_does_loads(tmp_path: P
     assert model.vocab_size == 512
 
 
-def test_an_unknown_architecture_is_refused_with_the_choices() -> None:
+def test_an_unknown_architecture_is_refused_with_the_choices():
     with pytest.raises(ValueError, match=naming("'random:llama9'", "llama2_7b")):
         architecture("random:llama9")
 
 
-def test_random_weights_are_made_on_one_device() -> None:
+def test_random_weights_are_made_on_one_device():
     with pytest.raises(ValueError, match=naming("target_device_map", "'auto'")):
         ModelSpec("random:llama_tiny", device_map="auto")
 
 
-def test_models_without_tokenizers_must_embed_the_same_tokens() -> None:
+def test_models_without_tokenizers_must_embed_the_same_tokens():
     tokenizer, tokens = common_tokenizer([TokenIds(512), TokenIds(512)])
     assert (len(tokenizer), tokens) == (512, 512)
     with pytest.raises(ValueError, match=naming("32000", "50272")):
         common_tokenizer([TokenIds(32000), TokenIds(50272)])
 
 
-def test_a_text_put_to_token_ids_says_which_task_to_take() -> None:
+def test_a_text_put_to_token_ids_says_which_task_to_take():
     with pytest.raises(ValueError, match=naming("task=random")):
         TokenIds(8)("a text")
     assert TokenIds(8).decode((3, 1)) == "3 1"
 
 
 @pytest.mark.parametrize("what", [AutoModelForCausalLM, AutoTokenizer])
-def test_a_gated_repository_is_one_line_that_says_what_to_do(
-    monkeypatch: pytest.MonkeyPatch, what: type
-) -> None:
-    def refused(path: str, **options: object) -> None:
+def test_a_gated_repository_is_one_line_that_says_what_to_do(monkeypatch, what):
+    def refused(path, **options):
         response = httpx.Response(403, request=httpx.Request("GET", "https://hub/x"))
         gated = GatedRepoError("Cannot access gated repo.\nVisit ...", response=response)
         # How transformers passes it on.

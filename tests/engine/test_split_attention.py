@@ -1,19 +1,15 @@
 """Attention over what all tokens see and over the rest apart is attention over both at once."""
 
-from __future__ import annotations
-
 import random
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import (
     Llama4TextConfig,
     LlamaConfig,
     LlamaForCausalLM,
-    PreTrainedModel,
     Qwen2Config,
     Qwen2ForCausalLM,
 )
@@ -40,13 +36,11 @@ from tests.simcuda import DEVICE, SimCuda
         (8, True, Span(8, 8, 10)),
     ],
 )
-def test_a_span_holds_the_slots_that_every_token_sees(
-    reach: int | None, chunked: bool, expected: Span
-) -> None:
+def test_a_span_holds_the_slots_that_every_token_sees(reach, chunked, expected):
     assert span_of(10, 14, reach, chunked=chunked) == expected
 
 
-def test_two_parts_are_weighted_by_what_they_sum_to() -> None:
+def test_two_parts_are_weighted_by_what_they_sum_to():
     one = torch.tensor([[1.0, 0.0]]), torch.tensor([3.0]).log()
     other = torch.tensor([[0.0, 1.0]]), torch.tensor([1.0]).log()
     torch.testing.assert_close(merged(*one, *other), torch.tensor([[0.75, 0.25]]))
@@ -55,12 +49,12 @@ def test_two_parts_are_weighted_by_what_they_sum_to() -> None:
 @pytest.mark.parametrize(
     ("widths", "kernels"), [((64, 64), True), ((64, 128), False), ((12, 12), False)]
 )
-def test_only_heads_that_the_kernels_take_are_split(widths: tuple[int, int], kernels: bool) -> None:
+def test_only_heads_that_the_kernels_take_are_split(widths, kernels):
     assert has_kernels(torch.device("cpu"), *widths) == kernels
     assert not has_kernels(torch.device("mps"), *widths)
 
 
-def random_paths(draw: random.Random) -> tuple[Tensor, int]:
+def random_paths(draw):
     """Paths [R, T, S] of a random tree behind rows of random lengths, and the shortest length."""
     lengths = [draw.randint(1, 60) for _ in range(draw.randint(1, 3))]
     count = draw.randint(1, 12)
@@ -76,7 +70,7 @@ def random_paths(draw: random.Random) -> tuple[Tensor, int]:
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_split_attention_over_random_trees_windows_and_heads_is_masked_attention(seed: int) -> None:
+def test_split_attention_over_random_trees_windows_and_heads_is_masked_attention(seed):
     draw = random.Random(seed)
     torch.manual_seed(seed)
     visible, shared = random_paths(draw)
@@ -93,7 +87,7 @@ def test_split_attention_over_random_trees_windows_and_heads_is_masked_attention
     rows, count, slots = visible.shape
     query = torch.randn(rows, heads * groups, count, width)
     key, value = torch.randn(2, rows, heads, slots, width).unbind()
-    layer: Any = SimpleNamespace(num_key_value_groups=groups, is_causal=True, training=False)
+    layer = SimpleNamespace(num_key_value_groups=groups, is_causal=True, training=False)
     whole, parts = masks.by_kind(visible), masks.by_kind(visible, shared)
     assert isinstance(parts, Tensor) and hasattr(parts, "span") and not hasattr(whole, "span")
     expected, got = (
@@ -103,11 +97,11 @@ def test_split_attention_over_random_trees_windows_and_heads_is_masked_attention
 
 
 @pytest.fixture
-def always_split(monkeypatch: pytest.MonkeyPatch) -> None:
+def always_split(monkeypatch):
     monkeypatch.setattr(hugging_face, "FROM", 1)
 
 
-def answers(model: HuggingFaceModel) -> list[Tensor]:
+def answers(model):
     """Logits of a prompt's end, of a tree and of tokens that a draft has not seen."""
     cache = model.allocate(1, 60)
     for block in cache._storage:
@@ -118,7 +112,7 @@ def answers(model: HuggingFaceModel) -> list[Tensor]:
     return [tree, pending]
 
 
-def with_windows() -> PreTrainedModel:
+def with_windows():
     """Every second layer sees six tokens."""
     shape = tiny_model("qwen2").config.to_dict()
     kinds = ["sliding_attention", "full_attention", "sliding_attention"]
@@ -128,7 +122,7 @@ def with_windows() -> PreTrainedModel:
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen2", "windows"])
 @pytest.mark.usefixtures("always_split")
-def test_a_model_that_splits_answers_as_before(architecture: str) -> None:
+def test_a_model_that_splits_answers_as_before(architecture):
     module = with_windows() if architecture == "windows" else tiny_model(architecture)
     model = HuggingFaceModel(module, VOCAB, torch.device("cpu"))
     before = answers(model)
@@ -139,7 +133,7 @@ def test_a_model_that_splits_answers_as_before(architecture: str) -> None:
 
 
 @pytest.mark.parametrize(("architecture", "longest"), [("llama", 2048), ("gpt_neox", 1 << 16)])
-def test_models_that_gain_nothing_are_left_alone(architecture: str, longest: int) -> None:
+def test_models_that_gain_nothing_are_left_alone(architecture, longest):
     module = tiny_model(architecture)  # a short context; on a CPU, no shared heads
     module.config.max_position_embeddings = longest
     assert not split_long_prefixes(module)
@@ -147,14 +141,11 @@ def test_models_that_gain_nothing_are_left_alone(architecture: str, longest: int
 
 
 @pytest.mark.parametrize(
-    ("dtype", "prefix"),
-    [(torch.bfloat16, "flash: no mask"), (torch.float32, "efficient: no mask")],
+    ("dtype", "prefix"), [(torch.bfloat16, "flash: no mask"), (torch.float32, "efficient: no mask")]
 )
 @pytest.mark.parametrize("how", ["none", "static"])
 @pytest.mark.usefixtures("always_split")
-def test_on_a_gpu_long_keys_meet_a_kernel_without_a_mask(
-    dtype: torch.dtype, prefix: str, how: str
-) -> None:
+def test_on_a_gpu_long_keys_meet_a_kernel_without_a_mask(dtype, prefix, how):
     config = LlamaConfig(
         vocab_size=VOCAB,
         hidden_size=128,
@@ -164,7 +155,7 @@ def test_on_a_gpu_long_keys_meet_a_kernel_without_a_mask(
         num_key_value_heads=2,
         max_position_embeddings=4096,
     )
-    module: nn.Module = LlamaForCausalLM(config).eval().to(dtype)
+    module = LlamaForCausalLM(config).eval().to(dtype)
     with SimCuda() as sim:
         module = module.to(DEVICE)
         assert split_long_prefixes(module)

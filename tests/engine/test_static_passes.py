@@ -1,11 +1,8 @@
 """Static passes answer as the module does, on a CPU and recorded on a simulated GPU."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -13,11 +10,17 @@ from torch._dynamo.utils import counters
 
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
+from spec_bench.engine.cache import CachePool
 from spec_bench.engine.hugging_face import HuggingFaceModel
-from spec_bench.engine.pass_buffers import Buffers, Kind, slot_steps
-from spec_bench.engine.pool import CachePool
 from spec_bench.engine.recorder import Recorder
-from spec_bench.engine.static_pass import CHECKS, StaticPass, why_not_recorded
+from spec_bench.engine.static_pass import (
+    CHECKS,
+    Buffers,
+    Kind,
+    StaticPass,
+    slot_steps,
+    why_not_recorded,
+)
 from tests.engine.test_compiled import NEEDS_COMPILER
 from tests.families import OURS, VOCAB, decoder_settings, random_requests, tiny_pair
 from tests.heads import heads_of
@@ -42,13 +45,13 @@ CASES = [
 ]
 
 
-def pair_of(how: str, device: str = "cpu", dtype: torch.dtype = torch.float64) -> list[Any]:
+def pair_of(how, device="cpu", dtype=torch.float64):
     where = torch.device(device)
     pair = tiny_pair.__wrapped__("llama", dtype)
     return [HuggingFaceModel(model.module.to(where), VOCAB, where, how) for model in pair]
 
 
-def built(name: str, pair: list[Any], rows: int, sampling: SamplingSettings = WARM) -> Any:
+def built(name, pair, rows, sampling=WARM):
     settings = decoder_settings(name)
     kind = settings["drafter"]["kind"]
     heads = heads_of(settings["drafter"], 32, VOCAB)
@@ -57,14 +60,14 @@ def built(name: str, pair: list[Any], rows: int, sampling: SamplingSettings = WA
     return build_decoder(settings, pair[0], drafts, sampling, rows, heads=heads)
 
 
-def tokens(decoder: Any, count: int = 4, new: int = 12) -> list[tuple[int, ...]]:
+def tokens(decoder, count=4, new=12):
     requests = random_requests(count, new)
     batches = [requests[i : i + decoder.rows] for i in range(0, count, decoder.rows)]
     return [answer.tokens for batch in batches for answer in decoder.generate(batch, seed=0)]
 
 
 @pytest.mark.parametrize(("name", "rows"), CASES)
-def test_every_decoder_draws_the_same_tokens_through_static_passes(name: str, rows: int) -> None:
+def test_every_decoder_draws_the_same_tokens_through_static_passes(name, rows):
     """Pending tokens and forests of several lengths share one pass, one after the other."""
     static = pair_of("static")
     decoder = built(name, static, rows)
@@ -80,7 +83,7 @@ def test_every_decoder_draws_the_same_tokens_through_static_passes(name: str, ro
 @pytest.mark.slow
 @NEEDS_COMPILER
 @pytest.mark.parametrize("name", ["ar", "rsd_s"])
-def test_fused_static_passes_draw_the_same_tokens_from_few_graphs(name: str) -> None:
+def test_fused_static_passes_draw_the_same_tokens_from_few_graphs(name):
     torch._dynamo.reset()
     expected = tokens(built(name, pair_of("none"), 1), 3)
     pair = pair_of("static_inductor")
@@ -93,8 +96,8 @@ def test_fused_static_passes_draw_the_same_tokens_from_few_graphs(name: str) -> 
     assert not counters["graph_break"]
 
 
-def test_static_passes_that_cannot_be_fused_are_recorded_as_they_are(monkeypatch, caplog) -> None:
-    def cannot(*_: Any, **__: Any) -> Any:
+def test_static_passes_that_cannot_be_fused_are_recorded_as_they_are(monkeypatch, caplog):
+    def cannot(*_, **__):
         raise RuntimeError("Cannot find a working triton installation")
 
     monkeypatch.setattr(torch, "compile", lambda *_, **__: cannot)
@@ -107,7 +110,7 @@ def test_static_passes_that_cannot_be_fused_are_recorded_as_they_are(monkeypatch
     assert target.static.counts.static > 0 == len(target.static.refusals)
 
 
-def replayed(name: str, rows: int) -> None:
+def replayed(name, rows):
     expected = tokens(built(name, pair_of("none"), rows), rows, 4)
     with SimCuda() as sim:
         pair = pair_of("static", "cuda:0")
@@ -126,20 +129,18 @@ def replayed(name: str, rows: int) -> None:
         assert [model.static.counts.eager for model in pair] == [0, 0]
 
 
-def test_a_recorded_step_is_one_replay_of_the_target_and_one_a_level_of_the_draft() -> None:
+def test_a_recorded_step_is_one_replay_of_the_target_and_one_a_level_of_the_draft():
     replayed("rsd_s", 2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("name", ["ar", "sd", "spectr", "rsd_c", "rsd_s", "mcsd"])
-def test_every_recorded_decoder_draws_the_cpus_tokens(name: str, rows: int) -> None:
+def test_every_recorded_decoder_draws_the_cpus_tokens(name, rows):
     replayed(name, rows)
 
 
-def test_a_recording_that_missed_a_buffer_is_caught_and_the_pass_stays_eager(
-    monkeypatch, caplog
-) -> None:
+def test_a_recording_that_missed_a_buffer_is_caught_and_the_pass_stays_eager(monkeypatch, caplog):
     """The positions, say, were copied into the recording and never read again."""
     fill = Buffers.fill
     monkeypatch.setattr(
@@ -155,12 +156,12 @@ def test_a_recording_that_missed_a_buffer_is_caught_and_the_pass_stays_eager(
     assert "logits differ" in line
 
 
-def test_what_cannot_be_recorded_stays_eager_and_says_why(caplog) -> None:
+def test_what_cannot_be_recorded_stays_eager_and_says_why(caplog):
     with SimCuda(), caplog.at_level(logging.WARNING):
         (target, _) = pair_of("static", "cuda:0")
         (made,) = target.static._ways
 
-        def waits(*given: Any) -> Any:
+        def waits(*given):
             outputs = made(*given)
             float(outputs[0].sum())
             return outputs
@@ -181,13 +182,13 @@ def test_what_cannot_be_recorded_stays_eager_and_says_why(caplog) -> None:
         ({"model_type": "qwen3", "rope_parameters": {"rope_type": "yarn"}}, ""),
     ],
 )
-def test_only_models_that_never_wait_are_recorded(settings: dict[str, Any], reason: str) -> None:
+def test_only_models_that_never_wait_are_recorded(settings, reason):
     said = why_not_recorded(SimpleNamespace(**settings))
     assert reason in said
     assert bool(said) == bool(reason)
 
 
-def test_passes_go_on_being_recorded_when_a_cache_grows() -> None:
+def test_passes_go_on_being_recorded_when_a_cache_grows():
     """With the cache goes its last graph, and torch gives up a pool that has none."""
     with SimCuda():
         (target, _) = pair_of("static", "cuda:0")
@@ -202,13 +203,13 @@ def test_passes_go_on_being_recorded_when_a_cache_grows() -> None:
     assert not target.static.refusals
 
 
-def test_after_a_recording_that_failed_the_next_one_is_made_and_the_stream_is_the_old() -> None:
+def test_after_a_recording_that_failed_the_next_one_is_made_and_the_stream_is_the_old():
     with SimCuda() as sim:
         stream = torch.cuda.current_stream()
         recorder = Recorder(torch.device("cuda:0"))
         ones = torch.ones(2, device="cuda:0")
 
-        def waits() -> tuple[torch.Tensor]:
+        def waits():
             if sim.tape is not None:
                 float((ones + 1).sum())
             return (ones + 1,)
@@ -222,7 +223,7 @@ def test_after_a_recording_that_failed_the_next_one_is_made_and_the_stream_is_th
         assert two.tolist() == [5, 5]
 
 
-def test_nothing_is_made_while_sequences_grow_once_it_was_prepared() -> None:
+def test_nothing_is_made_while_sequences_grow_once_it_was_prepared():
     target, draft = pair_of("static", dtype=torch.float32)
     decoder = built("rsd_s", [target, draft], 2)
     decoder.reserve(decoder.slots_needed(8, 100))
@@ -233,14 +234,14 @@ def test_nothing_is_made_while_sequences_grow_once_it_was_prepared() -> None:
     assert [model.static.counts.captures for model in (target, draft)] == made
 
 
-def test_slots_are_read_in_few_steps_between_the_shortest_and_the_longest_sequence() -> None:
+def test_slots_are_read_in_few_steps_between_the_shortest_and_the_longest_sequence():
     assert slot_steps(1, 300) == [64, 256, 300]
     assert slot_steps(100, 300) == [256, 300]
     assert slot_steps(900, 5000) == [1024, 2048, 4096, 5000]
     assert slot_steps(1, 40) == [40]
 
 
-def test_a_pass_that_keeps_the_outputs_of_another_is_told_apart_from_a_fresh_one() -> None:
+def test_a_pass_that_keeps_the_outputs_of_another_is_told_apart_from_a_fresh_one():
     """The outputs of a replay are overwritten by the next one, on a CPU as on a GPU."""
     buffers = Buffers.standing_in(Kind(1, 2, 8, ()), 9, torch.device("cpu"))
     made = StaticPass(buffers, lambda own: (own.tokens * 2,))
@@ -251,7 +252,7 @@ def test_a_pass_that_keeps_the_outputs_of_another_is_told_apart_from_a_fresh_one
     assert first.tolist() == [[6, 6]]
 
 
-def test_a_smaller_batch_runs_in_the_rows_of_a_larger_one_and_large_passes_by_the_module() -> None:
+def test_a_smaller_batch_runs_in_the_rows_of_a_larger_one_and_large_passes_by_the_module():
     (target, _) = pair_of("static")
     cache = target.allocate(16, 2000)
     kinds = [target.static.kind(cache, rows, 5, 300, ()) for rows in (1, 2, 4, 5, 16)]
@@ -264,7 +265,7 @@ def test_a_smaller_batch_runs_in_the_rows_of_a_larger_one_and_large_passes_by_th
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, 4, 16])
-def test_the_published_trees_of_a_job_need_few_kinds_of_pass(rows: int) -> None:
+def test_the_published_trees_of_a_job_need_few_kinds_of_pass(rows):
     """The 33 trees of RSD's tables; their decoders share one pool of caches."""
     pair = pair_of("static", dtype=torch.float32)
     sampling, pool = SamplingSettings(temperature=0.3), CachePool()

@@ -1,7 +1,5 @@
 """Tree attention is exact: a node's logits are those of its path alone, after a commit too."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -14,7 +12,7 @@ SHAPE = TreeShape(levels=(2, 4, 4), children=(2, 2, 1))
 PARENTS = ([0, 0], [0, 0, 1, 1], [0, 1, 2, 3])
 
 
-def random_tree(rows: int) -> Tree:
+def random_tree(rows):
     generator = torch.Generator().manual_seed(1)
     tree = Tree(SHAPE, torch.randint(0, VOCAB, (rows,), generator=generator))
     for parents in PARENTS:
@@ -24,13 +22,13 @@ def random_tree(rows: int) -> Tree:
     return tree
 
 
-def plain_logits(module: torch.nn.Module, tokens: list[int]) -> torch.Tensor:
+def plain_logits(module, tokens):
     with torch.inference_mode():
         return module(torch.tensor([tokens])).logits[0, -1]
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_every_node_of_ragged_rows_equals_its_path_alone(architecture: str) -> None:
+def test_every_node_of_ragged_rows_equals_its_path_alone(architecture):
     model, _ = tiny_pair(architecture, torch.float64)
     prompts = [[3, 1, 4, 1, 5], [9, 2], [6, 5, 3, 5, 8, 9, 7]]
     cache = model.allocate(len(prompts), 32)
@@ -48,7 +46,7 @@ def test_every_node_of_ragged_rows_equals_its_path_alone(architecture: str) -> N
 
 @pytest.mark.parametrize("at_once", [False, True], ids=["row by row", "all rows at once"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_logits_after_a_commit_equal_a_fresh_run(architecture: str, at_once: bool) -> None:
+def test_logits_after_a_commit_equal_a_fresh_run(architecture, at_once):
     model, _ = tiny_pair(architecture, torch.float64)
     prompts, path = [[3, 1, 4], [9, 2, 6, 5]], [0, 2, 6, 10]
     cache = model.allocate(2, 40)
@@ -70,7 +68,7 @@ def test_logits_after_a_commit_equal_a_fresh_run(architecture: str, at_once: boo
         assert torch.allclose(logits[row, 0], alone, atol=1e-9)
 
 
-def test_a_moved_row_goes_on_as_if_it_had_always_been_there() -> None:
+def test_a_moved_row_goes_on_as_if_it_had_always_been_there():
     model, _ = tiny_pair("llama", torch.float64)
     cache = model.allocate(2, 24)
     prefill(model, cache, 0, [1, 2])
@@ -82,7 +80,7 @@ def test_a_moved_row_goes_on_as_if_it_had_always_been_there() -> None:
     assert torch.allclose(logits[0, 0], alone, atol=1e-9)
 
 
-def test_a_prompt_prefilled_in_chunks_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prompt_prefilled_in_chunks_is_the_same(monkeypatch):
     model, _ = tiny_pair("llama", torch.float64)
     prompt = list(range(11))
     monkeypatch.setattr("spec_bench.engine.tree_pass.PREFILL_CHUNK", 4)
@@ -94,7 +92,7 @@ def test_a_prompt_prefilled_in_chunks_is_the_same(monkeypatch: pytest.MonkeyPatc
     assert torch.allclose(logits[0, 0], alone, atol=1e-9)
 
 
-def test_a_cache_without_room_says_how_much_is_missing() -> None:
+def test_a_cache_without_room_says_how_much_is_missing():
     model, _ = tiny_pair("llama")
     cache = model.allocate(1, 4)
     with pytest.raises(ValueError, match=naming("4 slots", "6")):

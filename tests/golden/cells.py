@@ -4,15 +4,12 @@ Run ids are read where they are made, in a plan of each command line: whatever
 ``spec_bench.jobs.config.settings.digest`` is given as a mapping is a cell's settings.
 """
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 from .workspace import must
@@ -105,17 +102,17 @@ _RATES = (
 )
 
 
-def run_ids(commands: Iterable[str]) -> dict[str, list[str]]:
+def run_ids(commands):
     """The run ids of each command's cells, in order, each once."""
     identity = import_module("spec_bench.jobs.config.settings")  # where a run id is made
     pairs = import_module("spec_bench.jobs.config.pair")
     engine = import_module("spec_bench.jobs.config.engine_settings")
     digest = identity.digest
-    found: dict[str, list[str]] = {}
+    found = {}
     for command in commands:
-        made: dict[str, None] = {}
+        made = {}
 
-        def watching(value: Any, made: dict[str, None] = made) -> str:
+        def watching(value, made=made):
             name = digest(value)
             if isinstance(value, Mapping):
                 made[name] = None
@@ -131,7 +128,7 @@ def run_ids(commands: Iterable[str]) -> dict[str, list[str]]:
     return found
 
 
-def split(command: str) -> list[str]:
+def split(command):
     """A command line's words; a space inside brackets parts nothing."""
     words, depth = [""], 0
     for letter in command:
@@ -143,19 +140,14 @@ def split(command: str) -> list[str]:
     return words
 
 
-def _short(ids: list[str]) -> list[str]:
+def _short(ids):
     if len(ids) <= _MOST:
         return ids
     parts = [ids[start : start + _MOST] for start in range(0, len(ids), _MOST)]
     return [f"{len(ids)} cells", *(_digest(" ".join(part)) for part in parts)]
 
 
-def decoded(
-    decoders: Iterable[str] = TREES,
-    tasks: Iterable[str] = TASKS,
-    temperatures: Iterable[int] = (0, 1),
-    batches: Iterable[str] = ("1 static", "4 static"),
-) -> dict[str, dict[str, Any]]:
+def decoded(decoders=TREES, tasks=TASKS, temperatures=(0, 1), batches=("1 static", "4 static")):
     """What decoders deliver on the embedded pair: per cell the prompts' digests, and its row.
 
     Returns:
@@ -184,18 +176,18 @@ def decoded(
     return {_name(row): _cell(row) for row in rows if row["decoder"] in {*decoders}}
 
 
-def all_decoded() -> dict[str, dict[str, Any]]:
+def all_decoded():
     """Every decoder on all tasks; with prompts that join a running batch on one of them."""
     return {**decoded(), **decoded(tasks=("xsum",), temperatures=(1,), batches=("4 continuous",))}
 
 
-def _name(row: Mapping[str, str]) -> str:
+def _name(row):
     names = ("decoder", "spec", "task", "temperature", "batch_size", "batching")
     values = {**row, "temperature": f"{float(row['temperature']):g}"}
     return " ".join(values[name] for name in names)
 
 
-def _cell(row: Mapping[str, str]) -> dict[str, Any]:
+def _cell(row):
     file = Path("decoded/runs") / row["run_id"] / "generations.jsonl"
     prompts = {}
     for line in file.read_text(encoding="utf-8").splitlines():
@@ -209,16 +201,16 @@ def _cell(row: Mapping[str, str]) -> dict[str, Any]:
     return {"run_id": row["run_id"], "prompts": prompts, "row": kept}
 
 
-def _repeats(column: str) -> bool:
+def _repeats(column):
     return not column.endswith(_FREE) and not column.startswith(_RATES)
 
 
-def _value(text: str) -> float | str:
+def _value(text):
     try:
         return float(f"{float(text):.9g}")
     except ValueError:
         return text
 
 
-def _digest(value: Any) -> str:
+def _digest(value):
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:12]

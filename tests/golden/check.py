@@ -4,25 +4,21 @@ A line a kind, then each difference; status 1 where there is one. ``--against CL
 differing texts up in a checkout of before and prints the beginning of each difference.
 """
 
-from __future__ import annotations
-
 import argparse
 import difflib
 import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 _HERE = Path(__file__).resolve()
 _SHOWN = 6  # lines of one value's differences
 _DIFF = 30  # lines of one text's
 
 
-def main() -> int:
+def main():
     """Checks; 1 where something differs."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -53,7 +49,7 @@ def main() -> int:
     return int(wrong > 0)
 
 
-def _check(kind: str, against: Path | None, out: Path) -> int:
+def _check(kind, against, out):
     """One kind; how many values differ."""
     from golden import net
 
@@ -77,7 +73,7 @@ def _check(kind: str, against: Path | None, out: Path) -> int:
     return len(wrong)
 
 
-def _shown(name: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterable[str]:
+def _shown(name, before, now):
     """How one value differs."""
     from golden import net
 
@@ -92,7 +88,7 @@ def _shown(name: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> Iter
     return islice(net.differences(one, other), _SHOWN)
 
 
-def _texts(kind: str, names: list[str], against: Path | None) -> dict[str, Any]:
+def _texts(kind, names, against):
     """The texts of before, from the other checkout."""
     if not names or against is None:
         return {}
@@ -105,7 +101,7 @@ def _texts(kind: str, names: list[str], against: Path | None) -> dict[str, Any]:
         return dict(json.loads((Path(name) / f"{kind}.json").read_text(encoding="utf-8")))
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path, text):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
 

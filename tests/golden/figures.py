@@ -4,33 +4,27 @@ Knows matplotlib and nothing of the package. The order in which artists were dra
 numbers are kept to nine digits.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.collections import Collection, LineCollection, PathCollection, QuadMesh
+from matplotlib.collections import LineCollection, PathCollection, QuadMesh
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.image import imread
-from matplotlib.legend import Legend
 
 PIXEL_TOLERANCE = 2e-3  # mean absolute difference, of 1
 
 
 @contextlib.contextmanager
-def watched(folder: Path) -> Iterator[dict[str, Any]]:
+def watched(folder):
     """Describes every PNG that is saved below the folder; by its path from there."""
-    seen: dict[str, Any] = {}
+    seen = {}
     original = Figure.savefig
 
-    def savefig(figure: Figure, target: Any, *arguments: Any, **named: Any) -> None:
+    def savefig(figure, target, *arguments, **named):
         original(figure, target, *arguments, **named)
         if isinstance(target, str | Path) and Path(target).suffix == ".png":
             path = Path(target).resolve()
@@ -41,7 +35,7 @@ def watched(folder: Path) -> Iterator[dict[str, Any]]:
         yield seen
 
 
-def describe(figure: Figure) -> dict[str, Any]:
+def describe(figure):
     """A figure as JSON."""
     return {
         "inches": _numbers(figure.get_size_inches()),
@@ -52,14 +46,14 @@ def describe(figure: Figure) -> dict[str, Any]:
     }
 
 
-def pixel_difference(one: Path, other: Path) -> float:
+def pixel_difference(one, other):
     """Mean absolute difference of two PNGs, 0 to 1; 1 where their sizes differ."""
     first, second = imread(one), imread(other)
     return 1.0 if first.shape != second.shape else float(np.abs(first - second).mean())
 
 
-def _axes(axes: Axes) -> dict[str, Any]:
-    found: dict[str, Any] = {
+def _axes(axes):
+    found = {
         "title": axes.get_title(),
         "other_titles": [axes.get_title(loc="left"), axes.get_title(loc="right")],
         "visible": axes.axison and axes.get_visible(),
@@ -87,7 +81,7 @@ def _axes(axes: Axes) -> dict[str, Any]:
     return found
 
 
-def _line(line: Any) -> dict[str, Any]:
+def _line(line):
     return {
         "x": _numbers(line.get_xdata(orig=False)),
         "y": _numbers(line.get_ydata(orig=False)),
@@ -96,8 +90,8 @@ def _line(line: Any) -> dict[str, Any]:
     }
 
 
-def _collection(each: Collection) -> dict[str, Any]:
-    found: dict[str, Any] = {"label": _label(each)}
+def _collection(each):
+    found = {"label": _label(each)}
     if isinstance(each, PathCollection):
         found["offsets"] = _numbers(each.get_offsets())
     elif isinstance(each, LineCollection):
@@ -111,7 +105,7 @@ def _collection(each: Collection) -> dict[str, Any]:
     return found
 
 
-def _patch(patch: Any) -> dict[str, Any]:
+def _patch(patch):
     shape = patch.get_patch_transform().transform_path(patch.get_path())
     return {
         "vertices": _numbers(shape.vertices),
@@ -120,26 +114,26 @@ def _patch(patch: Any) -> dict[str, Any]:
     }
 
 
-def _legend(legend: Legend | None) -> list[str] | None:
+def _legend(legend):
     if legend is None:
         return None
     return [legend.get_title().get_text(), *(text.get_text() for text in legend.get_texts())]
 
 
-def _label(artist: Any) -> str:
+def _label(artist):
     """What the legend would say; matplotlib's own names say nothing."""
     label = str(artist.get_label())
     return "" if label.startswith("_") else label
 
 
-def _sorted(found: Any) -> list[Any]:
+def _sorted(found):
     return sorted(found, key=lambda each: json.dumps(each, sort_keys=True))
 
 
-def _numbers(values: Any) -> Any:
+def _numbers(values):
     array = np.ma.filled(np.ma.asarray(values).astype(float), np.nan)
     return [_number(value) for value in array] if array.ndim == 1 else [*map(_numbers, array)]
 
 
-def _number(value: Any) -> float | None:
+def _number(value):
     return float(f"{float(value):.9g}") if np.isfinite(float(value)) else None

@@ -25,14 +25,11 @@ pass (``_OF_PASSES``) have room for another processor's matrix products, or anot
 products may tip a near tie between two tokens, too; of those recorded none was seen to.
 """
 
-from __future__ import annotations
-
 import functools
 import gzip
 import hashlib
 import json
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,13 +44,13 @@ _CLOSE = 1e-7  # relative: a sum in another order is no difference
 _OF_PASSES = {"perplexity": 1e-4}
 
 
-def digest_of(text: str) -> str:
+def digest_of(text):
     """What ``pages`` and ``printed`` keep of a text."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @functools.cache
-def _drawn() -> dict[str, Values]:
+def _drawn():
     """All that one run of everything gives: written tables, figures, pages."""
     here = Path.cwd()
     report.remove_written()
@@ -73,22 +70,22 @@ def _drawn() -> dict[str, Values]:
     return {"files": files, "pages": pages, "pixels": found, "figures": seen}
 
 
-def draw_figure(name: str) -> str:
+def draw_figure(name):
     """Draws a figure of a paper from the embedded pair's rows; why it cannot be drawn, or ""."""
     folder = f"drawn/{name.replace('/', '-')}"
     said = run(report.REPORT, "figure", name, "--results", report.MEASURED, "--output", folder)
     return said.err if said.status else ""
 
 
-def _printed(names: Collection[str]) -> Values:
+def _printed(names):
     return report.printed(names or report.printed_names())
 
 
-def _run_ids(names: Collection[str]) -> Values:
+def _run_ids(names):
     return cells.run_ids(names or cells.COMMANDS)
 
 
-KINDS: dict[str, Callable[[Collection[str]], Values]] = {
+KINDS = {
     "files": lambda names: _drawn()["files"],
     "pages": lambda names: _drawn()["pages"],
     "pixels": lambda names: _drawn()["pixels"],
@@ -104,7 +101,7 @@ COMMITTED_KINDS = ("files", "pixels")  # held against the committed results, not
 DIGESTED = ("pages", "printed")  # kept as digests
 
 
-def expected(kind: str) -> Values:
+def expected(kind):
     """What a kind's values must be."""
     if kind == "files":
         return {
@@ -123,12 +120,12 @@ def expected(kind: str) -> Values:
     return dict(json.loads((DATA / f"{kind}.json").read_text(encoding="utf-8")))
 
 
-def packed(kind: str) -> bool:
+def packed(kind):
     """Whether a kind's records are compressed: they are long and nobody reads them."""
     return kind in ("checks", "figures", "tokens")
 
 
-def save(kind: str, values: Mapping[str, Any], folder: Path) -> Path:
+def save(kind, values, folder):
     """Writes a kind's records, the same values to the same bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     if packed(kind):
@@ -141,27 +138,27 @@ def save(kind: str, values: Mapping[str, Any], folder: Path) -> Path:
     return path
 
 
-def kept(kind: str, values: Mapping[str, Any]) -> Values:
+def kept(kind, values):
     """Values as they are recorded: of texts the digests."""
     if kind not in DIGESTED:
         return dict(values)
     return {name: digest_of(text) for name, text in values.items()}
 
 
-def differing(kind: str, wanted: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
+def differing(kind, wanted, found):
     """The names of the values that differ or that are no longer there."""
     return [
         name for name in wanted if name not in found or not _same(kind, wanted[name], found[name])
     ]
 
 
-def _same(kind: str, wanted: Any, found: Any) -> bool:
+def _same(kind, wanted, found):
     if kind == "pixels":
         return bool(found <= figures.PIXEL_TOLERANCE)
     return next(iter(differences(wanted, found)), None) is None
 
 
-def differences(wanted: Any, found: Any, where: str = "") -> Iterable[str]:
+def differences(wanted, found, where=""):
     """Where two values differ, a line each."""
     column, _, place = where.rpartition(".")[2].partition("[")
     if column in _OF_PASSES and not place:
@@ -180,11 +177,11 @@ def differences(wanted: Any, found: Any, where: str = "") -> Iterable[str]:
         yield f"{where or 'value'}: {_cut(wanted)} -> {_cut(found)}"
 
 
-def _numbers(value: Any) -> Any:
+def _numbers(value):
     """A list of numbers by depth as it stands in a cell, or the value itself."""
     return json.loads(value) if isinstance(value, str) and value.startswith("[") else value
 
 
-def _cut(value: Any) -> str:
+def _cut(value):
     text = repr(value)
     return text if len(text) <= 300 else f"{text[:300]}..."

@@ -1,7 +1,5 @@
 """Records the golden net: ``python tests/golden/record.py [KIND ...] [--tree CLONE]``."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys
@@ -10,7 +8,7 @@ from pathlib import Path
 _HERE = Path(__file__).resolve()
 
 
-def main() -> None:
+def main():
     """Records each kind that was asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kinds", nargs="*", metavar="KIND", help="default: all that are recorded")
@@ -35,7 +33,7 @@ def main() -> None:
             print(f"{kind}: {len(values)} in {path}", flush=True)
 
 
-def _look_at(tree: Path) -> None:
+def _look_at(tree):
     """Imports ``spec_bench`` from a checkout, and these modules as the package ``golden``."""
     sys.path[0] = str(tree.resolve())
     sys.path.append(str(_HERE.parents[1]))

@@ -1,12 +1,9 @@
 """What the report prints and writes about the committed experiments, as texts by name."""
 
-from __future__ import annotations
-
 import functools
 import html
 import re
 import shutil
-from collections.abc import Iterable
 from pathlib import Path
 
 from .workspace import must, run
@@ -26,25 +23,25 @@ _MADE = (*_WRITTEN, ".tex", ".html", ".png", ".pdf")
 
 
 @functools.cache
-def items(kind: str) -> tuple[str, ...]:
+def items(kind):
     """Every table or figure that the report lists, as ``rsd/7``."""
     listed = _ITEM.findall(must(REPORT, "list", "--results", "nothing"))
     return tuple(name for found, name in listed if found == kind)
 
 
-def papers() -> list[str]:
+def papers():
     """The papers of the listed figures and tables."""
     return sorted({name.partition("/")[0] for name in (*items("table"), *items("figure"))})
 
 
-def printed_names() -> list[str]:
+def printed_names():
     """Every text of ``printed``: tables in all formats without and with measurements, lists."""
     tables = [f"{n} {f} {s}" for n in items("table") for f in FORMATS for s in STATES]
     lists = [f"list {paper} {state}" for paper in papers() for state in STATES]
     return [*tables, *lists, "quickstart markdown measured"]
 
 
-def printed(names: Iterable[str]) -> dict[str, str]:
+def printed(names):
     """The texts of these names."""
     found = {}
     for name in names:
@@ -60,7 +57,7 @@ def printed(names: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _plain(text: str) -> str:
+def _plain(text):
     """HTML without style sheet and blank lines, quotation marks escaped in one of the two ways."""
     text = _STYLE.sub("", text)
     for one, other in _QUOTES.items():
@@ -68,24 +65,24 @@ def _plain(text: str) -> str:
     return "\n".join(line for line in text.splitlines() if line.strip())
 
 
-def write_all(names: Iterable[str] = ()) -> None:
+def write_all(names=()):
     """Everything that ``report all`` writes, into this folder's results."""
     must(REPORT, "all", *names, "--results", MEASURED)
 
 
-def write_quickstart() -> None:
+def write_quickstart():
     """The plain table, figure and page of the quickstart."""
     must(REPORT, "results/quickstart/results.csv")
     must(REPORT, "page", "quickstart", "--results", "results")
 
 
-def written() -> dict[str, str]:
+def written():
     """The papers' tables that lie below ``results`` now, by path."""
     paths = sorted(path for path in Path(MEASURED).rglob("*") if path.suffix in _WRITTEN)
     return {str(path): path.read_text(encoding="utf-8") for path in paths}
 
 
-def remove_written() -> None:
+def remove_written():
     """Removes the tables, figures and pages, so that what lies there afterwards is new."""
     for path in Path("results").rglob("*"):
         data = path.name in _ROWS or path.parent.name in ("rsd-fig1", "redrafter-heads")
@@ -93,7 +90,7 @@ def remove_written() -> None:
             path.unlink()
 
 
-def checks() -> dict[str, list[str]]:
+def checks():
     """Claims with place, evidence and verdict, of each paper, each experiment and the quickstart.
 
     One line per claim, its columns separated by ``|``.
@@ -110,7 +107,7 @@ def checks() -> dict[str, list[str]]:
     return found
 
 
-def _claims(*arguments: str) -> list[str]:
+def _claims(*arguments):
     said = run(REPORT, *arguments)
     lines = [re.sub(r"\s{2,}", " | ", line.strip()) for line in said.out.splitlines()]
     # Sorted: which check stands first is the report's choice.
@@ -118,13 +115,13 @@ def _claims(*arguments: str) -> list[str]:
     return [f"status {said.status}", *shown]
 
 
-def pages() -> dict[str, str]:
+def pages():
     """What lies below ``results`` now and is not in git: each page's visible text, and LaTeX."""
     found = {str(path): _visible(path) for path in sorted(Path("results").rglob("*.html"))}
     latex = {str(path): path.read_text(encoding="utf-8") for path in Path("results").rglob("*.tex")}
     return found | dict(sorted(latex.items()))
 
 
-def _visible(path: Path) -> str:
+def _visible(path):
     text = html.unescape(_MARKUP.sub("\n", path.read_text(encoding="utf-8")))
     return "\n".join(line.strip() for line in text.splitlines() if line.strip()) + "\n"

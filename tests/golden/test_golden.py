@@ -3,11 +3,7 @@
 A difference is looked at with ``python tests/golden/check.py KIND --against CLONE``.
 """
 
-from __future__ import annotations
-
-from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,12 +21,12 @@ JOBS = (
 
 
 @pytest.fixture
-def here() -> Iterator[Path]:
+def here():
     with workspace() as folder:
         yield folder
 
 
-def assert_as_recorded(kind: str, found: Mapping[str, Any], names: Collection[str]) -> None:
+def assert_as_recorded(kind, found, names):
     wanted = {name: value for name, value in net.expected(kind).items() if name in names}
     assert len(wanted) == len(names)
     differing = net.differing(kind, wanted, net.kept(kind, found))
@@ -39,12 +35,12 @@ def assert_as_recorded(kind: str, found: Mapping[str, Any], names: Collection[st
 
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("table", TABLES)
-def test_a_table_is_printed_as_before_in_every_format(table: str) -> None:
+def test_a_table_is_printed_as_before_in_every_format(table):
     names = [f"{table} {form} {state}" for form in report.FORMATS for state in report.STATES]
     assert_as_recorded("printed", report.printed(names), names)
 
 
-def test_a_figure_shows_the_same_data_labels_and_limits(here: Path) -> None:
+def test_a_figure_shows_the_same_data_labels_and_limits(here):
     with figures.watched(here) as seen:
         for name in FIGURES:
             assert net.draw_figure(name) == ""
@@ -53,7 +49,7 @@ def test_a_figure_shows_the_same_data_labels_and_limits(here: Path) -> None:
 
 
 @pytest.mark.usefixtures("here")
-def test_a_page_and_its_latex_say_the_same() -> None:
+def test_a_page_and_its_latex_say_the_same():
     report.remove_written()
     report.write_all([PAGE])
     found = {name: text for name, text in report.pages().items() if f"/{PAGE}/" in name}
@@ -62,12 +58,12 @@ def test_a_page_and_its_latex_say_the_same() -> None:
 
 
 @pytest.mark.usefixtures("here")
-def test_run_ids_are_the_same() -> None:
+def test_run_ids_are_the_same():
     assert_as_recorded("run_ids", cells.run_ids(JOBS), JOBS)
 
 
 @pytest.mark.usefixtures("here")
-def test_decoders_deliver_the_same_tokens_and_rows() -> None:
+def test_decoders_deliver_the_same_tokens_and_rows():
     found = cells.decoded(("ar", "sd", "rsd_s", "redrafter"), ("xsum",), (1,), ("1 static",))
     assert_as_recorded("tokens", found, found)
     assert len(found) == 4
@@ -76,6 +72,6 @@ def test_decoders_deliver_the_same_tokens_and_rows() -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("kind", net.KINDS)
-def test_nothing_differs(kind: str) -> None:
+def test_nothing_differs(kind):
     wanted = net.expected(kind)
     assert_as_recorded(kind, net.KINDS[kind](tuple(wanted)), wanted)

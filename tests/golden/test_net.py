@@ -1,14 +1,10 @@
 """The net's own eyes: what it takes for a difference, and what for another processor's rounding."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 from .net import differences
 
-CELL: dict[str, Any] = {
+CELL = {
     "prompts": {"000000": "8b792ba608a5 6aa5a1e6dd5a"},
     "row": {
         "perplexity": 1.14637787,
@@ -19,16 +15,13 @@ CELL: dict[str, Any] = {
 }
 
 
-def differing(part: str, key: str, value: object) -> list[str]:
+def differing(part, key, value):
     changed = {**CELL, part: {**CELL[part], key: value}}
     return [line.partition(":")[0] for line in differences(CELL, changed)]
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [("perplexity", 1.14637787 * (1 + 5e-7))],
-)
-def test_what_a_float32_pass_rounds_otherwise_is_no_difference(key: str, value: object) -> None:
+@pytest.mark.parametrize(("key", "value"), [("perplexity", 1.14637787 * (1 + 5e-7))])
+def test_what_a_float32_pass_rounds_otherwise_is_no_difference(key, value):
     assert differing("row", key, value) == []
 
 
@@ -42,8 +35,6 @@ def test_what_a_float32_pass_rounds_otherwise_is_no_difference(key: str, value: 
         ("prompts", "000000", "8b792ba608a5 83d575e99c9a"),
     ],
 )
-def test_counts_tokens_and_what_exceeds_rounding_are_differences(
-    part: str, key: str, value: object
-) -> None:
+def test_counts_tokens_and_what_exceeds_rounding_are_differences(part, key, value):
     (where,) = differing(part, key, value)
     assert where.startswith(f".{part}.{key}")

@@ -13,7 +13,6 @@ import runpy
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,7 +37,7 @@ class Said:
 
 
 @contextlib.contextmanager
-def workspace() -> Iterator[Path]:
+def workspace():
     """A temporary working directory with a copy of the committed results and an empty folder."""
     before = Path.cwd()
     with tempfile.TemporaryDirectory(prefix="golden-") as name:
@@ -53,7 +52,7 @@ def workspace() -> Iterator[Path]:
             os.chdir(before)
 
 
-def run(module: str, *arguments: str) -> Said:
+def run(module, *arguments):
     """``python -m MODULE ARGUMENTS`` without a new interpreter."""
     out, err = io.StringIO(), io.StringIO()
     argv, columns = sys.argv, os.environ.get("COLUMNS")
@@ -77,7 +76,7 @@ def run(module: str, *arguments: str) -> Said:
     return Said(status, out.getvalue(), err.getvalue())
 
 
-def must(module: str, *arguments: str) -> str:
+def must(module, *arguments):
     """What a command line printed.
 
     Raises:
@@ -90,7 +89,7 @@ def must(module: str, *arguments: str) -> str:
     return said.out
 
 
-def _restore(name: str, value: str | None) -> None:
+def _restore(name, value):
     if value is None:
         os.environ.pop(name, None)
     else:

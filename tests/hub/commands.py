@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,31 +36,31 @@ class Command:
     places: tuple[str, ...]
 
     @property
-    def module(self) -> str:
+    def module(self):
         return module_of(shlex.split(self.text))[0]
 
     @property
-    def trains(self) -> bool:
+    def trains(self):
         """Whether it trains heads, which others decode with."""
         return self.module == TRAIN
 
     @property
-    def words(self) -> list[str]:
+    def words(self):
         """What follows the module."""
         return module_of(shlex.split(self.text))[1]
 
     @property
-    def settings(self) -> dict[str, str]:
+    def settings(self):
         return dict(word.split("=", 1) for word in self.words if "=" in word)
 
     @property
-    def recipe(self) -> str | None:
+    def recipe(self):
         """Such as ``rsd=exp1``."""
         known = recipes_by_name().values()
         return next((word for word in self.words if word in known), None)
 
     @property
-    def jobs(self) -> int:
+    def jobs(self):
         """How many the sweep has, as far as the command and its recipe say."""
         swept = dict(self.settings)
         if self.recipe is not None:
@@ -72,7 +71,7 @@ class Command:
                 count *= value.count(",") + 1
         return count
 
-    def first_job(self) -> Command:
+    def first_job(self):
         """The same, of each swept setting the first value alone."""
         words = []
         for word in self.words:
@@ -83,20 +82,20 @@ class Command:
         return Command(shlex.join([*program, *words]), self.places)
 
 
-def module_of(words: Sequence[str]) -> tuple[str, list[str]]:
+def module_of(words):
     """The module that a command line runs, and what follows it."""
     return (RUN, [*words[1:]]) if words[0] == SCRIPT else (words[2], [*words[3:]])
 
 
-def few_of_each(commands: Sequence[Command], count: int) -> list[Command]:
+def few_of_each(commands, count):
     """So many of each paper, and of trainings; as many recipes of it as there are."""
-    places: dict[str, int] = {}
-    ranked: list[tuple[int, int]] = []
+    places = {}
+    ranked = []
     for number, command in enumerate(commands):
         key = command.recipe or command.module
         ranked.append((places.setdefault(key, 0), number))
         places[key] += 1
-    few: dict[str, list[Command]] = {}
+    few = {}
     for _, number in sorted(ranked):
         command = commands[number]
         paper = TRAIN if command.trains else (command.recipe or "").split("=")[0]
@@ -104,16 +103,16 @@ def few_of_each(commands: Sequence[Command], count: int) -> list[Command]:
     return [each for paper, own in few.items() if paper for each in own[:count]]
 
 
-def sweeps(recipe: str) -> Mapping[str, str]:
+def sweeps(recipe):
     """What a recipe sweeps over unless told."""
     params = read_recipe(recipe).get("hydra", {}).get("sweeper", {}).get("params", {})
     return {name: str(value) for name, value in params.items()}
 
 
 @functools.cache
-def printed_commands() -> list[Command]:
+def printed_commands():
     """All of them, each once; the cheaper first."""
-    places: dict[str, list[str]] = {}
+    places = {}
     for place, text in (*_of_the_report(), *_of_files(), *_of_refusals()):
         if _published(text) and place not in places.setdefault(text, []):
             places[text].append(place)
@@ -121,7 +120,7 @@ def printed_commands() -> list[Command]:
     return sorted(commands, key=lambda each: each.jobs)
 
 
-def _of_the_report() -> Iterator[tuple[str, str]]:
+def _of_the_report():
     """What ``report list`` prints, and what stands under each table, with nothing measured."""
     nothing = Measured.below(Path("no such folder"))
     for name in paper_names():
@@ -134,7 +133,7 @@ def _of_the_report() -> Iterator[tuple[str, str]]:
                 yield f"table {item.name}", command
 
 
-def _of_files() -> Iterator[tuple[str, str]]:
+def _of_files():
     """What READMEs show in their blocks, and configs in their comments."""
     for path in (path for pattern in PRINTED_IN for path in sorted(ROOT.glob(pattern))):
         for block in re.findall(r"^```\n(.*?)^```", path.read_text(), re.M | re.S):
@@ -145,7 +144,7 @@ def _of_files() -> Iterator[tuple[str, str]]:
             yield from _lines(str(path.relative_to(ROOT)), "\n".join(found))
 
 
-def _of_refusals() -> Iterator[tuple[str, str]]:
+def _of_refusals():
     """What a job says whose pair's heads are still to be trained."""
     for pair in published_pairs():
         for kind, heads in pair.get("heads", {}).items():
@@ -153,13 +152,13 @@ def _of_refusals() -> Iterator[tuple[str, str]]:
                 yield "refusal", training_command(kind, pair["name"], name)
 
 
-def _lines(place: str, text: str) -> Iterator[tuple[str, str]]:
+def _lines(place, text):
     for line in text.replace("\\\n", " ").splitlines():
         if line.strip().startswith(BEGIN):
             yield place, shlex.join(shlex.split(line, comments=True))
 
 
-def _published(text: str) -> bool:
+def _published(text):
     """Whether a command decodes or trains with what lies on the hub."""
     command = Command(text, ())
     if command.module not in (RUN, TRAIN) or command.words[:1] == ["serve"]:
@@ -170,5 +169,5 @@ def _published(text: str) -> bool:
     settings = command.settings
     if names & set(settings.get("pair", "").split(",")):
         return True
-    models: Sequence[str | None] = [settings.get(f"pair.{one}") for one in ("target", "draft")]
+    models = [settings.get(f"pair.{one}") for one in ("target", "draft")]
     return bool(ids & {m for m in models if m}) or settings.get("task.source.kind") == "hub"

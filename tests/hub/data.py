@@ -1,11 +1,8 @@
 """The public datasets in their published layouts, filled with the package's own small samples."""
 
-from __future__ import annotations
-
 import json
 import zipfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +14,7 @@ Rows = Sequence[Mapping[str, Any]]
 ROWS = 8  # of each: some to screen, others to confirm
 
 
-def write_datasets(root: Path) -> None:
+def write_datasets(root):
     """Writes every dataset that ``conf/task`` names below ``root/datasets``."""
     top = root / "datasets"
     for task, place in PARQUET.items():
@@ -60,7 +57,7 @@ configs:
 }
 
 
-def _rows(task: str) -> list[dict[str, Any]]:
+def _rows(task):
     """The sample's first rows, in the fields that the published dataset has."""
     lines = (EMBEDDED / f"{task}.jsonl").read_text(encoding="utf-8").splitlines()[:ROWS]
     rows = [json.loads(line) for line in lines]
@@ -68,15 +65,15 @@ def _rows(task: str) -> list[dict[str, Any]]:
     return [shape(row, index) for index, row in enumerate(rows)] if shape else rows
 
 
-def _alpaca(row: dict[str, Any], index: int) -> dict[str, Any]:
+def _alpaca(row, index):
     return {**row, "text": f"Below is an instruction ... {row['instruction']}"}
 
 
-def _xsum(row: dict[str, Any], index: int) -> dict[str, Any]:
+def _xsum(row, index):
     return {"document": row["document"], "summary": row["summary"], "id": str(30_000_000 + index)}
 
 
-def _spider(row: dict[str, Any], index: int) -> dict[str, Any]:
+def _spider(row, index):
     words = {name: row[name].split() for name in ("query", "question")}
     return {
         "db_id": row["db_id"],
@@ -91,7 +88,7 @@ def _spider(row: dict[str, Any], index: int) -> dict[str, Any]:
 SHAPES = {"alpaca": _alpaca, "xsum": _xsum, "spider": _spider}
 
 
-def _mt_bench() -> list[dict[str, Any]]:
+def _mt_bench():
     """Questions as the hub has them: most categories without references."""
     return [
         {
@@ -110,7 +107,7 @@ CATEGORIES = (
 )
 
 
-def write_questions(file: Path) -> None:
+def write_questions(file):
     """A question of each category, as Spec-Bench's file has them: MT-bench's of two turns."""
     rows = []
     for number, category in enumerate(CATEGORIES, start=81):
@@ -120,17 +117,17 @@ def write_questions(file: Path) -> None:
     _lines(file, rows)
 
 
-def _parquet(file: Path, rows: Rows) -> None:
+def _parquet(file, rows):
     file.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist([dict(row) for row in rows]), file)
 
 
-def _lines(file: Path, rows: Rows) -> None:
+def _lines(file, rows):
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def _spider_archive(file: Path) -> None:
+def _spider_archive(file):
     """The databases as Spider's own archive packs them."""
     file.parent.mkdir(parents=True, exist_ok=True)
     source = EMBEDDED / "spider" / "database"

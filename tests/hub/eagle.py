@@ -1,10 +1,6 @@
 """Heads of random weights as their publishers lay them out: EAGLE's, DFlash's, MiMo's own layer."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -14,7 +10,7 @@ from spec_bench.draft.mtp import MtpHead, MtpShape
 from tests.heads import dflash_head, eagle3_head, eagle_head
 
 
-def write_eagle(folder: Path, target: dict[str, Any]) -> None:
+def write_eagle(folder, target):
     """One head; its version and layout are told by the repository's name.
 
     SafeAILab's are pickled, with embeddings; its EAGLE-3 calls its block ``midlayer``. Speculators'
@@ -47,7 +43,7 @@ def write_eagle(folder: Path, target: dict[str, Any]) -> None:
     (folder / "config.json").write_text(json.dumps(config))
 
 
-def write_dflash(folder: Path, target: dict[str, Any]) -> None:
+def write_dflash(folder, target):
     """A DFlash head of blocks of 16, as z-lab's."""
     head = dflash_head(target["hidden_size"], target["vocab_size"])
     with torch.no_grad():
@@ -56,7 +52,7 @@ def write_dflash(folder: Path, target: dict[str, Any]) -> None:
     save_heads(head.half(), folder)
 
 
-def add_mtp(folder: Path) -> None:
+def add_mtp(folder):
     """Makes of a Llama's folder a MiMo's: its layer of multi-token prediction beside the body."""
     path = folder / "config.json"
     config = {**json.loads(path.read_text()), "model_type": "mimo"}

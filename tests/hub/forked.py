@@ -11,8 +11,6 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 from uuid import uuid4
 
@@ -64,7 +62,7 @@ class Forked:
         limit_s: seconds after which it is killed.
     """
 
-    def __init__(self, module: str, arguments: Sequence[str], folder: Path, limit_s: float) -> None:
+    def __init__(self, module, arguments, folder, limit_s):
         name = uuid4().hex
         self._files = [folder / f".{name}.{kind}" for kind in ("out", "err")]
         self._began, self._limit_s = time.monotonic(), limit_s
@@ -76,7 +74,7 @@ class Forked:
             finally:
                 os._exit(status)
 
-    def ended(self) -> Ended | None:
+    def ended(self):
         """What it left; None while it runs."""
         pid, status, used = os.wait4(self._pid, os.WNOHANG)
         seconds = time.monotonic() - self._began
@@ -90,7 +88,7 @@ class Forked:
         cpu_s = used.ru_utime + used.ru_stime
         return Ended(os.waitstatus_to_exitcode(status), out, err, seconds, cpu_s)
 
-    def kill(self) -> None:
+    def kill(self):
         """Kills it and waits for its end."""
         os.kill(self._pid, signal.SIGKILL)
         os.waitpid(self._pid, 0)
@@ -104,12 +102,10 @@ class _Running(NamedTuple, Generic[Task]):
     rest: list[Task]
 
 
-def side_by_side(
-    groups: Sequence[Sequence[Task]], at_once: int, start: Callable[[Task], Forked]
-) -> Iterator[tuple[Task, Ended]]:
+def side_by_side(groups, at_once, start):
     """Runs the tasks of a group one after the other, so many groups at once; as they end."""
     waiting = [list(group) for group in groups if group]
-    running: list[_Running[Task]] = []
+    running = []
     try:
         while waiting or running:
             while waiting and len(running) < at_once:
@@ -128,7 +124,7 @@ def side_by_side(
             each.process.kill()
 
 
-def _main(module: str, arguments: list[str], folder: Path, files: Sequence[str]) -> int:
+def _main(module, arguments, folder, files):
     """In the new process: the exit status that the interpreter would give."""
     try:
         run_here(module, arguments, str(folder), dict(os.environ), (files[0], files[1]), False)

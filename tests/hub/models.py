@@ -4,28 +4,17 @@ What differs between the published repositories is kept: the family, whether the
 SentencePiece's file alone, whether weights are pickled, padded vocabularies, gates.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import sentencepiece
 import torch
 import yaml
 from tokenizers import ByteLevelBPETokenizer
-from transformers import (
-    AutoTokenizer,
-    LlamaConfig,
-    LlamaForCausalLM,
-    OPTConfig,
-    OPTForCausalLM,
-    PreTrainedModel,
-)
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, OPTConfig, OPTForCausalLM
 
 from spec_bench.settings.configs import conf_dir
 from spec_bench.tasks.source import EMBEDDED
@@ -41,7 +30,7 @@ LLAMA2_CHAT = (
 )
 
 
-def published_pairs() -> Iterator[dict[str, Any]]:
+def published_pairs():
     """The pairs of ``conf/pair`` whose models lie on the hub."""
     for file in sorted((conf_dir() / "pair").glob("*.yaml")):
         pair = yaml.safe_load(file.read_text(encoding="utf-8"))
@@ -49,7 +38,7 @@ def published_pairs() -> Iterator[dict[str, Any]]:
             yield pair
 
 
-def write_models(root: Path) -> None:
+def write_models(root):
     """Writes a model for every id of ``conf/pair`` below ``root/models``, and published heads."""
     with tempfile.TemporaryDirectory() as folder:
         tokenizers = Path(folder)
@@ -63,25 +52,25 @@ def write_models(root: Path) -> None:
         write(root / "models" / name, _target_of(root, name))
 
 
-def _ids() -> set[str]:
+def _ids():
     pairs = list(published_pairs())
     return {p["target"] for p in pairs} | {p["draft"] for p in pairs if p["draft"]}
 
 
-def _heads() -> dict[str, str]:
+def _heads():
     """Published heads with their kind."""
     named = [each for pair in published_pairs() for each in pair.get("heads", {}).items()]
     return {name: kind for kind, name in named if name and name.count("/") == 1}
 
 
-def _target_of(root: Path, heads: str) -> dict[str, Any]:
+def _target_of(root, heads):
     """The config of the model that heads belong to, its id with it."""
     target = next(p for p in published_pairs() if heads in p.get("heads", {}).values())["target"]
     config = json.loads((root / "models" / target / "config.json").read_text())
     return {**config, "base_model_name_or_path": target}
 
 
-def _write_model(folder: Path, name: str, tokenizers: Path) -> None:
+def _write_model(folder, name, tokenizers):
     folder.mkdir(parents=True)
     opt = name.startswith("facebook/opt")
     kind = "opt" if opt else "llama"
@@ -102,7 +91,7 @@ def _write_model(folder: Path, name: str, tokenizers: Path) -> None:
         (folder / ".hub.json").write_text(json.dumps(settings))
 
 
-def _llama(name: str, size: int) -> PreTrainedModel:
+def _llama(name, size):
     old = name.startswith(("JackFram", "double7"))
     return LlamaForCausalLM(
         LlamaConfig(
@@ -119,7 +108,7 @@ def _llama(name: str, size: int) -> PreTrainedModel:
     )
 
 
-def _opt(name: str, size: int) -> PreTrainedModel:
+def _opt(name, size):
     small = name.endswith("350m")  # the one with projections, and norms at the end
     return OPTForCausalLM(
         OPTConfig(
@@ -135,15 +124,15 @@ def _opt(name: str, size: int) -> PreTrainedModel:
     )
 
 
-def _pickle(folder: Path, model: PreTrainedModel) -> None:
+def _pickle(folder, model):
     """The weights as they were published before safetensors."""
     (folder / "model.safetensors").unlink()
     torch.save(model.state_dict(), folder / "pytorch_model.bin")
 
 
-def _write_tokenizer(folder: Path, name: str, source: Path) -> None:
+def _write_tokenizer(folder, name, source):
     if source.name == "opt":
-        files: Iterable[str] = ("vocab.json", "merges.txt", "tokenizer_config.json")
+        files = ("vocab.json", "merges.txt", "tokenizer_config.json")
     elif name.startswith(("meta-llama", "huggyllama")):
         files = ("tokenizer.model", "tokenizer.json", "tokenizer_config.json")
     else:
@@ -156,13 +145,13 @@ def _write_tokenizer(folder: Path, name: str, source: Path) -> None:
         (folder / "tokenizer_config.json").write_text(json.dumps(config))
 
 
-def _texts() -> list[str]:
+def _texts():
     """What the tokenizers are trained on: the package's sample rows, as they stand."""
     files = sorted(EMBEDDED.glob("*.jsonl"))
     return [line for file in files for line in file.read_text("utf-8").splitlines()[:20]]
 
 
-def _sentencepiece(folder: Path) -> None:
+def _sentencepiece(folder):
     """A tokenizer as Llama has it, with and without its fast form."""
     own = folder / "llama"
     own.mkdir()
@@ -193,7 +182,7 @@ def _sentencepiece(folder: Path) -> None:
     shutil.copy(folder / "fast" / "tokenizer.json", own)
 
 
-def _byte_level(folder: Path) -> None:
+def _byte_level(folder):
     """A tokenizer as OPT has it: GPT-2's with four tokens in front."""
     own = folder / "opt"
     own.mkdir()
@@ -215,7 +204,7 @@ def _byte_level(folder: Path) -> None:
     (own / "config.json").write_text(json.dumps({"model_type": "opt"}))
 
 
-def _write_heads(folder: Path, target: dict[str, Any]) -> None:
+def _write_heads(folder, target):
     """Medusa's published heads: pickled, and a config that understates their number."""
     folder.mkdir(parents=True)
     weights = {}

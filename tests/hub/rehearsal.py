@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from spec_bench.report.papers.paper import load_paper
 from spec_bench.report.papers.recipes import read_recipe, recipe_name
@@ -22,7 +20,7 @@ from spec_bench.system.files import read_csv, results_file
 from spec_bench.tasks.source import EMBEDDED
 from tests.hub.commands import Command, sweeps
 from tests.hub.data import write_questions
-from tests.hub.forked import Ended, Forked
+from tests.hub.forked import Forked
 
 LIMIT_S = 900
 TRAINED = "results/train/redrafter_vicuna_7b_blocks4/heads"  # where a printed training leaves them
@@ -60,7 +58,7 @@ class Notes:
 
     file: Path
 
-    def ran(self, commands: Sequence[Command], whole: bool) -> list[Outcome]:
+    def ran(self, commands, whole):
         """The commands that have run before, as they did then."""
         lines = self.file.read_text().splitlines() if self.file.exists() else []
         notes = [json.loads(line) for line in lines if line.endswith("}")]
@@ -72,15 +70,15 @@ class Notes:
             if note["kind"] in RAN
         ]
 
-    def add(self, outcome: Outcome, whole: bool) -> None:
+    def add(self, outcome, whole):
         """One more."""
-        own: dict[str, Any] = asdict(outcome) | {"text": outcome.command.text, "whole": whole}
+        own = asdict(outcome) | {"text": outcome.command.text, "whole": whole}
         del own["command"]
         with self.file.open("a", encoding="utf-8") as lines:
             lines.write(json.dumps(own) + "\n")
 
 
-def prepare(folder: Path) -> None:
+def prepare(folder):
     """What a user has at hand where the commands run: chats, questions, Spider's databases."""
     folder.mkdir(parents=True, exist_ok=True)
     lines = (EMBEDDED / "alpaca.jsonl").read_text(encoding="utf-8").splitlines()[:12]
@@ -101,7 +99,7 @@ def prepare(folder: Path) -> None:
         shutil.copytree(EMBEDDED / "spider" / "database", folder / "spider_data" / "database")
 
 
-def appended(command: Command, whole: bool = False) -> list[str]:
+def appended(command, whole=False):
     """The words that make a command small.
 
     Args:
@@ -130,14 +128,14 @@ def appended(command: Command, whole: bool = False) -> list[str]:
     return words
 
 
-def _few_cells(recipe: str) -> list[str]:
+def _few_cells(recipe):
     """Of a recipe's trees the first of each kind."""
     given = read_recipe(recipe)
     for each in given.get("defaults", []):
         for group in ("length", "budget"):
             if isinstance(each, dict) and f"override /{group}" in each:
                 return [f"{group}={each[f'override /{group}'][0]}"]
-    kinds: dict[str, str] = {}
+    kinds = {}
     for cell in given.get("cells", []):
         if isinstance(cell, str):
             kinds.setdefault(cell.partition(":")[0], cell)
@@ -148,13 +146,13 @@ def _few_cells(recipe: str) -> list[str]:
     return [f"cells=[{','.join(kinds.values())}]"] if kinds else []
 
 
-def started(command: Command, folder: Path, whole: bool) -> Forked:
+def started(command, folder, whole):
     """The command at work in the folder, as its user would run it."""
     words = [*command.words, *appended(command, whole)]
     return Forked(command.module, words, folder, LIMIT_S)
 
 
-def outcome_of(command: Command, ended: Ended, folder: Path) -> Outcome:
+def outcome_of(command, ended, folder):
     """What became of it."""
     status, out, err, *times = ended
     if status == 2:
@@ -167,12 +165,12 @@ def outcome_of(command: Command, ended: Ended, folder: Path) -> Outcome:
     return Outcome(command, kind, detail + told, *times)
 
 
-def _last(text: str) -> str:
+def _last(text):
     lines = [line for line in text.splitlines() if line.strip()]
     return lines[-1][:300] if lines else "no word"
 
 
-def _result(command: Command, folder: Path, out: str) -> tuple[str, str]:
+def _result(command, folder, out):
     """What a command that ended well left behind."""
     if command.settings.get("plan") == "true":
         return "plan", f"{len(out.splitlines())} lines"
@@ -198,19 +196,19 @@ def _result(command: Command, folder: Path, out: str) -> tuple[str, str]:
     return "rows", f"{len(own)} rows; {_tables(command, folder) or file.relative_to(folder)}"
 
 
-def _asked_for(row: Mapping[str, str], command: Command) -> bool:
+def _asked_for(row, command):
     pairs, tasks = (command.settings.get(each, "").split(",") for each in ("pair", "task"))
     return (pairs == [""] or row["pair"] in pairs) and (tasks == [""] or row["task"] in tasks)
 
 
-def _tables(command: Command, folder: Path) -> str:
+def _tables(command, folder):
     """How full the tables are that show the command's pairs."""
     if command.recipe is None:
         return ""
     paper = load_paper(command.recipe.partition("=")[0])
     measured = Measured.below(folder / "results")
     pairs = command.settings.get("pair", "").split(",")
-    counts: dict[str, list[int]] = {}
+    counts = {}
     for item in paper.items:
         if command.recipe not in item.recipes:
             continue
@@ -222,7 +220,7 @@ def _tables(command: Command, folder: Path) -> str:
     return ", ".join(f"{name} {done}/{all_}" for name, (done, all_) in counts.items())
 
 
-def totals(outcomes: Sequence[Outcome]) -> str:
+def totals(outcomes):
     """One line: how many were tried, how many did what."""
     kinds = [outcome.kind for outcome in outcomes]
     ran = sum(kind in RAN for kind in kinds)

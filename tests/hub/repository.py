@@ -10,14 +10,11 @@ stand in ``.hub.json``, which is never served; all keys are optional:
      "status": 503}           every request for this repository fails so
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
 import urllib.parse
 from pathlib import Path
-from typing import Any
 
 KINDS = ("models", "datasets", "spaces")
 SETTINGS = ".hub.json"
@@ -32,7 +29,7 @@ class RefusedError(Exception):
 class Repository:
     """One repository at one revision: a name, an earlier answer's commit, or any other commit."""
 
-    def __init__(self, root: Path, kind: str, name: str, revision: str | None, token: str) -> None:
+    def __init__(self, root, kind, name, revision, token):
         plain, revision = root / kind / name, revision or "main"
         own = {
             urllib.parse.unquote(folder.name.split("@", 1)[1]): folder
@@ -41,7 +38,7 @@ class Repository:
         if ".." in name or "@" in name or not (plain.is_dir() or own):
             raise RefusedError(404, "RepoNotFound", "Repository not found")
         file = plain / SETTINGS
-        self.settings: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
+        self.settings = json.loads(file.read_text()) if file.is_file() else {}
         if "status" in self.settings:
             raise RefusedError(self.settings["status"], None, "Out of order")
         self.id, self.kind, self.token = name, kind, token
@@ -56,7 +53,7 @@ class Repository:
         self.commit = exact or commit(self.folder)
         self.files = files(self.folder)
 
-    def info(self) -> dict[str, Any]:
+    def info(self):
         return {
             "_id": hashlib.sha1(self.id.encode()).hexdigest()[:24],
             "id": self.id,
@@ -74,7 +71,7 @@ class Repository:
             "siblings": [{"rfilename": path} for path in self.files],
         }
 
-    def entries(self, below: str = "", recursive: bool = True) -> list[dict[str, Any]]:
+    def entries(self, below="", recursive=True):
         """The files and folders under a path, as the hub lists them; the path itself is not one."""
         start = f"{below}/" if below else ""
         inside = [path for path in self.files if path.startswith(start)]
@@ -83,7 +80,7 @@ class Repository:
         every = (*sorted(folders), *inside)
         return [self._entry(p) for p in every if recursive or "/" not in p[len(start) :]]
 
-    def readable(self, path: str) -> Path:
+    def readable(self, path):
         """The file behind a path, if this token may read it."""
         if self.settings.get("gated") and self.token not in self.settings.get("tokens", []):
             word = f"Access to {self.kind[:-1]} {self.id} is restricted."
@@ -92,7 +89,7 @@ class Repository:
             raise RefusedError(404, "EntryNotFound", f"Entry not found: {path}")
         return self.files[path]
 
-    def _entry(self, path: str) -> dict[str, Any]:
+    def _entry(self, path):
         if path not in self.files:
             digest = hashlib.sha1(path.encode()).hexdigest()
             return {"type": "directory", "oid": digest, "size": 0, "path": path}
@@ -100,20 +97,20 @@ class Repository:
         return {"type": "file", "oid": oid(file), "size": file.stat().st_size, "path": path}
 
 
-def files(folder: Path) -> dict[str, Path]:
+def files(folder):
     """The folder's files by their path in the repository."""
     found = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != SETTINGS)
     return {path.relative_to(folder).as_posix(): path for path in found}
 
 
-def commit(folder: Path) -> str:
+def commit(folder):
     """The commit of a folder as it is now: what a name such as main is answered with."""
     stats = [(path, file.stat()) for path, file in files(folder).items()]
     told = [(path, stat.st_size, stat.st_mtime_ns) for path, stat in stats]
     return hashlib.sha1(repr((folder.parts[-3:], told)).encode()).hexdigest()
 
 
-def oid(path: Path) -> str:
+def oid(path):
     """A digest that stands for the file's content."""
     told = path.stat()
     return hashlib.sha1(f"{path} {told.st_size} {told.st_mtime_ns}".encode()).hexdigest()

@@ -18,9 +18,7 @@ import subprocess
 import sys
 import threading
 import urllib.parse
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from tests.hub.repository import KINDS, WHEN, RefusedError, Repository, oid
 
@@ -33,10 +31,10 @@ class Server(http.server.ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, root: Path, port: int = 0) -> None:
+    def __init__(self, root, port=0):
         super().__init__(("127.0.0.1", port), Handler)
         self.root = root
-        self.asked: list[str] = []  # status, method and path of every request
+        self.asked = []  # status, method and path of every request
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -45,7 +43,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: Server
 
-    def do_GET(self) -> None:
+    def do_GET(self):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         try:
             self._answer(body)
@@ -58,7 +56,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     do_HEAD = do_POST = do_GET  # noqa: N815
 
-    def _answer(self, body: bytes) -> None:
+    def _answer(self, body):
         address = urllib.parse.urlsplit(self.path)
         asked = dict(urllib.parse.parse_qsl(address.query))
         parts = [urllib.parse.unquote(part) for part in address.path.strip("/").split("/")]
@@ -82,12 +80,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         else:
             self._say(_told(repository, verb, path, asked, body))
 
-    def _send(self, repository: Repository, path: str) -> None:
+    def _send(self, repository, path):
         """A file, or the part of it that Range names."""
         file = repository.readable(path)
         size, first, status = file.stat().st_size, 0, 200
         end = size
-        headers: dict[str, Any] = {"ETag": f'"{oid(file)}"', "X-Repo-Commit": repository.commit}
+        headers = {"ETag": f'"{oid(file)}"', "X-Repo-Commit": repository.commit}
         headers["Accept-Ranges"] = "bytes"
         if match := re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", "")):
             low, high = match.groups()
@@ -104,26 +102,24 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 source.seek(first)
                 self.wfile.write(source.read(end - first))
 
-    def _say(self, value: Any, status: int = 200, headers: Mapping[str, Any] | None = None) -> None:
+    def _say(self, value, status=200, headers=None):
         text = json.dumps(value).encode()
         kind = {"Content-Type": "application/json", "Content-Length": len(text)}
         self._head(status, {**(headers or {}), **kind})
         if self.command != "HEAD":
             self.wfile.write(text)
 
-    def _head(self, status: int, headers: Mapping[str, Any]) -> None:
+    def _head(self, status, headers):
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, str(value))
         self.end_headers()
 
-    def log_request(self, code: Any = "-", size: Any = "-") -> None:
+    def log_request(self, code="-", size="-"):
         self.server.asked.append(f"{int(code)} {self.command} {self.path}")
 
 
-def _told(
-    repository: Repository, verb: str, path: str, asked: Mapping[str, str], body: bytes
-) -> Any:
+def _told(repository, verb, path, asked, body):
     """What the hub's API says about a repository."""
     if verb == "revision":
         return repository.info()
@@ -142,7 +138,7 @@ def _told(
 
 
 @contextlib.contextmanager
-def serving(root: Path) -> Iterator[str]:
+def serving(root):
     """Serves the folder from a process of its own; gives the address for HF_ENDPOINT.
 
     The process ends with this one and all that it forked, however they end.
@@ -160,7 +156,7 @@ def serving(root: Path) -> Iterator[str]:
             server.terminate()
 
 
-def main() -> None:
+def main():
     """Serves until standard input ends, having said where."""
     server = Server(Path(sys.argv[1]))
     threading.Thread(target=server.serve_forever, daemon=True).start()

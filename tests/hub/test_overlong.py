@@ -1,14 +1,11 @@
 """A prompt that is too long for a model on the hub is refused before its weights are asked for."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -19,9 +16,7 @@ from tests.said import naming
 
 
 @pytest.mark.slow
-def test_a_long_article_is_refused_by_tokenizer_and_configs_of_a_hub_without_weights(
-    tmp_path: Path,
-) -> None:
+def test_a_long_article_is_refused_by_tokenizer_and_configs_of_a_hub_without_weights(tmp_path):
     make_family(tmp_path / "family")
     for name in ("target", "draft"):
         to = tmp_path / "hub" / "models" / "someone" / name

@@ -1,11 +1,8 @@
 """Printed commands on published pairs, run as a user would; ``make rehearse`` runs them all."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +13,7 @@ from tests.hub.rehearsal import Notes, Outcome
 PAPERS = ("rsd", "mcsd", "dsbd", "redrafter", "beyond", "eagle", "today")
 
 
-def test_every_table_prints_commands_and_each_is_collected_once() -> None:
+def test_every_table_prints_commands_and_each_is_collected_once():
     commands = printed_commands()
     texts = [command.text for command in commands]
     places = {place for command in commands for place in command.places}
@@ -25,7 +22,7 @@ def test_every_table_prints_commands_and_each_is_collected_once() -> None:
     assert {f"table rsd/{number}" for number in range(1, 55)} <= places
 
 
-def test_every_printed_command_on_a_published_pair_names_the_gpu() -> None:
+def test_every_printed_command_on_a_published_pair_names_the_gpu():
     published = {pair["name"] for pair in published_pairs()}
     named = [
         each
@@ -36,7 +33,7 @@ def test_every_printed_command_on_a_published_pair_names_the_gpu() -> None:
     assert [each.text for each in named if each.settings.get("engine") != "cuda"] == []
 
 
-def rehearsed(folder: Path, *words: str) -> str:
+def rehearsed(folder, *words):
     """What the script prints; it must have run every command."""
     # HF_* are read when the libraries are imported: a process of its own.
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
@@ -54,9 +51,7 @@ def rehearsed(folder: Path, *words: str) -> str:
 
 
 @pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.slow)])
-def test_commands_of_each_paper_end_in_rows_after_the_printed_training(
-    tmp_path: Path, count: int
-) -> None:
+def test_commands_of_each_paper_end_in_rows_after_the_printed_training(tmp_path, count):
     printed = printed_commands()
     trained = "name=redrafter_vicuna_7b_blocks4"
     own = [
@@ -73,7 +68,7 @@ def test_commands_of_each_paper_end_in_rows_after_the_printed_training(
 
 
 @pytest.mark.slow
-def test_three_sweeps_of_each_paper_end_in_rows_and_are_not_run_again(tmp_path: Path) -> None:
+def test_three_sweeps_of_each_paper_end_in_rows_and_are_not_run_again(tmp_path):
     said = rehearsed(tmp_path, "--each", "3")
     count = 3 * (len(PAPERS) + 1)  # the trainings', too
     assert f"{count} commands tried, {count} run, 0 refused, 0 failed" in said
@@ -81,7 +76,7 @@ def test_three_sweeps_of_each_paper_end_in_rows_and_are_not_run_again(tmp_path: 
     assert again.count("before ") == count
 
 
-def test_a_rehearsal_goes_on_behind_what_has_run(tmp_path: Path) -> None:
+def test_a_rehearsal_goes_on_behind_what_has_run(tmp_path):
     done, failed, cut = (Command(f"spec-bench rsd={each}", ()) for each in "abc")
     notes = Notes(tmp_path / "outcomes.jsonl")
     notes.add(Outcome(done, "rows", "9 rows", 1.5, 1.0), whole=False)

@@ -1,14 +1,11 @@
 """Whether processes still run."""
 
-from __future__ import annotations
-
 import os
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 
-def alive(pid: int) -> bool:
+def alive(pid):
     """Whether it runs; one that nobody has waited for yet does not."""
     try:
         os.kill(pid, 0)
@@ -21,7 +18,7 @@ def alive(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] != "Z"
 
 
-def gone(pids: Sequence[int], patience_s: float = 20) -> bool:
+def gone(pids, patience_s=20):
     """Whether none of them runs any more, after some patience."""
     end = time.monotonic() + patience_s
     while any(map(alive, pids)) and time.monotonic() < end:

@@ -4,8 +4,6 @@
 ``slow`` takes 0.05 s a call, ``mortal`` ends while it answers its third request.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -13,19 +11,18 @@ import sys
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
-ASKED: list[str] = []
+ASKED = []
 
 
 class Handler(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
+    def do_GET(self):
         said = {"/health": "", "/v1/models": json.dumps({"data": [{"id": sys.argv[2]}]})}
         self.send_response(200 if self.path in said else 404)
         self.end_headers()
         self.wfile.write(said.get(self.path, "").encode())
 
-    def do_POST(self) -> None:
+    def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         ASKED.append(body["model"])
         print("asked as", body["model"], flush=True)
@@ -45,11 +42,11 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"data: [DONE]\n\n")
         self.close_connection = True
 
-    def log_message(self, *_: Any) -> None:
+    def log_message(self, *_):
         pass
 
 
-def main() -> None:
+def main():
     print("starting", os.getpid(), flush=True)
     if "broken" in sys.argv:
         sys.exit("no such model")

@@ -1,14 +1,11 @@
 """``budget`` and ``length`` choose lists of trees by a number."""
 
-from __future__ import annotations
-
 import re
-from pathlib import Path
 
 import pytest
 import yaml
 
-from spec_bench.jobs.config.budgets import with_quoted_numbers
+from spec_bench.jobs.config.simulation import with_quoted_numbers
 from spec_bench.settings.configs import conf_dir
 from spec_bench.vocabulary.spec import parse
 from tests import warm
@@ -16,13 +13,13 @@ from tests import warm
 PRINTED = (6, 10, 14, 21, 30)
 
 
-def said(folder: Path, *words: str) -> str:
+def said(folder, *words):
     status, out, error = warm.run("spec_bench", *words, folder=folder)
     assert status == 0, error
     return out
 
 
-def listed(folder: Path, *words: str) -> list[str]:
+def listed(folder, *words):
     config = yaml.safe_load(said(folder, *words, "--cfg", "job"))
     return [cell for cells in config["trees"].values() for cell in cells]
 
@@ -36,13 +33,13 @@ def test_every_tree_of_a_budget_has_just_so_many_nodes(nodes):
 
 
 @pytest.mark.parametrize("depth", [2, 3, 4, 5])
-def test_every_tree_of_a_length_has_that_depth(depth: int) -> None:
+def test_every_tree_of_a_length_has_that_depth(depth):
     file = yaml.safe_load((conf_dir() / "length" / f"{depth}.yaml").read_text())
     (cells,) = file["trees"].values()
     assert {parse(cell.partition(":")[2]).depth for cell in cells} == {depth}
 
 
-def test_numbers_are_quoted_and_other_arguments_stay() -> None:
+def test_numbers_are_quoted_and_other_arguments_stay():
     told = ["budget=6", "budget=6,14", "+budget=[6,'14']", "length=3", "seed=3", "budget=mine"]
     assert with_quoted_numbers(told) == [
         "budget='6'",
@@ -68,21 +65,17 @@ def test_numbers_are_quoted_and_other_arguments_stay() -> None:
         ("budget=[null,6]", "budget must be a whole number or a list such as [6,14], got 'null'"),
     ],
 )
-def test_a_budget_that_there_is_not_is_refused_by_name(word: str, message: str) -> None:
+def test_a_budget_that_there_is_not_is_refused_by_name(word, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         with_quoted_numbers([word])
 
 
-def test_the_composed_config_shows_the_cells_of_each_budget_in_the_order_asked(
-    tmp_path: Path,
-) -> None:
+def test_the_composed_config_shows_the_cells_of_each_budget_in_the_order_asked(tmp_path):
     both = listed(tmp_path, "budget=[14,6]")
     assert both == [*listed(tmp_path, "budget=14"), *listed(tmp_path, "budget=6")]
 
 
-def test_budget_and_length_add_to_the_cells_that_are_asked_for_each_cell_once(
-    tmp_path: Path,
-) -> None:
+def test_budget_and_length_add_to_the_cells_that_are_asked_for_each_cell_once(tmp_path):
     plan = said(tmp_path, "budget=6", "length=2", "cells=[mcsd:3-2]", "plan=true", "prompts=1")
     specs = {tuple(line.split()[2:4]) for line in plan.splitlines() if " xsum " in line}
     assert {("mcsd", "3-2"), ("sd", "2"), ("sd", "6"), ("spectr", "3x2"), ("ar", "-")} <= specs
@@ -91,15 +84,15 @@ def test_budget_and_length_add_to_the_cells_that_are_asked_for_each_cell_once(
 
 
 @pytest.mark.parametrize("group", ["budget", "length", "today", "experiment"])
-def test_a_group_may_be_set_to_the_null_that_is_its_default(group: str, tmp_path: Path) -> None:
+def test_a_group_may_be_set_to_the_null_that_is_its_default(group, tmp_path):
     assert listed(tmp_path, f"{group}=null") == listed(tmp_path)
 
 
-def test_a_budget_of_null_takes_back_a_recipes_and_is_one_of_a_sweep(tmp_path: Path) -> None:
+def test_a_budget_of_null_takes_back_a_recipes_and_is_one_of_a_sweep(tmp_path):
     assert len(listed(tmp_path, "rsd=exp2", "budget=null")) < len(listed(tmp_path, "rsd=exp2"))
     swept = said(tmp_path, "-m", "budget=null,6", "plan=true", "prompts=1")
     assert "10 cells" in swept  # two as by default, eight as with budget=6
 
 
-def test_a_sweep_over_budgets_is_a_job_for_each(tmp_path: Path) -> None:
+def test_a_sweep_over_budgets_is_a_job_for_each(tmp_path):
     assert "17 cells" in said(tmp_path, "-m", "budget=6,14", "plan=true", "prompts=1")

@@ -1,7 +1,5 @@
 """What a user types: one line and exit status 2 for what cannot be right, no traceback."""
 
-from __future__ import annotations
-
 import errno
 import random
 import sys
@@ -13,7 +11,7 @@ import pytest
 from spec_bench.jobs import app
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.work.cell_run import CellRun
-from tests.jobs.tiny import RunJob, overrides, rows_of, tokens_of
+from tests.jobs.tiny import overrides, rows_of, tokens_of
 from tests.warm import Command
 
 TIMES = (
@@ -23,7 +21,7 @@ TIMES = (
 )
 
 
-def main(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+def main(monkeypatch, *arguments):
     """``python -m spec_bench`` in this process, its log left to pytest."""
     monkeypatch.setattr(sys, "argv", ["spec_bench", *arguments, "hydra/job_logging=none"])
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
@@ -61,13 +59,8 @@ def main(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     ],
 )
 def test_a_wrong_setting_is_one_line_and_status_2(
-    family: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    wrong: str,
-    named: str,
-) -> None:
+    family, tmp_path, monkeypatch, capfd, wrong, named
+):
     given = [o for o in overrides(family, tmp_path) if o.split("=")[0] != wrong.split("=")[0]]
     assert main(monkeypatch, *given, wrong) == 2
     lines = [line for line in capfd.readouterr().err.splitlines() if "spec_bench:" in line]
@@ -76,9 +69,7 @@ def test_a_wrong_setting_is_one_line_and_status_2(
     assert not (tmp_path / "default").exists()
 
 
-def test_the_status_says_that_a_cell_failed(
-    family: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_status_says_that_a_cell_failed(family, tmp_path, monkeypatch):
     def failing(*arguments):
         raise RuntimeError("no")
 
@@ -86,12 +77,7 @@ def test_the_status_says_that_a_cell_failed(
     assert main(monkeypatch, *overrides(family, tmp_path)) == 1
 
 
-def test_a_sweep_merges_into_one_csv_and_leaves_no_litter(
-    family: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_sweep_merges_into_one_csv_and_leaves_no_litter(family, tmp_path, monkeypatch, caplog):
     monkeypatch.chdir(tmp_path)
     caplog.set_level("INFO")
     swept = ["-m", *overrides(family, Path("results"), "seed=0,1", "spec=2x2", "prompts=2")]
@@ -108,7 +94,7 @@ def test_a_sweep_merges_into_one_csv_and_leaves_no_litter(
     assert "reusing" in caplog.text
 
 
-def _kill_at_random(family: Path, results: Path, cells: str, seed: int) -> None:
+def _kill_at_random(family, results, cells, seed):
     """Starts the job in a process of its own and kills it -9 while it decodes."""
     arguments = overrides(family, results, cells)
     process = Command("spec_bench", arguments, results.parent)
@@ -127,8 +113,8 @@ def _kill_at_random(family: Path, results: Path, cells: str, seed: int) -> None:
     "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 5))]
 )
 def test_after_kill_9_a_rerun_equals_an_undisturbed_run_but_for_times(
-    run_job: RunJob, family: Path, tmp_path: Path, seed: int
-) -> None:
+    run_job, family, tmp_path, seed
+):
     cells = "cells=[sd:3,spectr:2x2,rsd_c:2-1,rsd_s:2x2]"
     expected = run_job(cells, results=tmp_path / "whole")
     killed = tmp_path / "killed"
@@ -144,7 +130,7 @@ def test_after_kill_9_a_rerun_equals_an_undisturbed_run_but_for_times(
     assert without_times(rows_of(killed)) == without_times(rows_of(tmp_path / "whole"))
 
 
-def without_times(rows: list[dict[str, str]]) -> list[dict[str, str]]:
+def without_times(rows):
     return [
         {name: value for name, value in row.items() if not name.startswith(TIMES)} for row in rows
     ]
@@ -154,13 +140,8 @@ def without_times(rows: list[dict[str, str]]) -> list[dict[str, str]]:
     ("results", "named"), [("/proc/none", "/proc/none"), ("results", "line 1"), ("grid", "trees")]
 )
 def test_what_could_not_be_written_or_counted_is_said_before_decoding(
-    family: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    results: str,
-    named: str,
-) -> None:
+    family, tmp_path, monkeypatch, capsys, results, named
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(app, "run_job_of", lambda settings: pytest.fail("it decoded"))
     table = tmp_path / "results" / "default" / "results.csv"
@@ -173,13 +154,8 @@ def test_what_could_not_be_written_or_counted_is_said_before_decoding(
     assert len(said) == 1 and named in said[0]
 
 
-def test_a_disk_that_is_full_in_the_middle_is_one_line(
-    family: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def full(*_: object) -> None:
+def test_a_disk_that_is_full_in_the_middle_is_one_line(family, tmp_path, capsys, monkeypatch):
+    def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(CellStore, "append", full)

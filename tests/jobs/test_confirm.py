@@ -1,9 +1,5 @@
 """A search in two stages: who goes on, on which prompts, and what its rows say."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from spec_bench.jobs.config.config import ConfirmSettings
@@ -11,13 +7,13 @@ from spec_bench.jobs.sweep.confirm import best_of
 from tests.cells import result
 from tests.jobs.test_command_line import main
 from tests.jobs.test_job import count_generate
-from tests.jobs.tiny import RunJob, overrides, rows_of
+from tests.jobs.tiny import overrides, rows_of
 
 CELLS = "cells=[sd:1,sd:2,sd:3,rsd_s:2x1,rsd_s:2x2]"
 SEARCH = (CELLS, "prompts=2", "confirm={best: 1, by: block_efficiency, prompts: 2}", "warmup=0")
 
 
-def test_the_best_of_each_decoder_go_on_and_never_the_baseline() -> None:
+def test_the_best_of_each_decoder_go_on_and_never_the_baseline():
     rates = {"a": ("ar", 9.0), "b": ("sd", 1.0), "c": ("sd", 3.0), "d": ("sd", 2.0)}
     rates |= {"e": ("rsd_s", 0.5)}
     screened = [
@@ -30,8 +26,8 @@ def test_the_best_of_each_decoder_go_on_and_never_the_baseline() -> None:
 
 
 def test_the_best_are_decoded_again_on_prompts_that_the_search_did_not_see(
-    run_job: RunJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    run_job, tmp_path, monkeypatch
+):
     calls = count_generate(monkeypatch)
     results = run_job(*SEARCH)
     rows = {stage: [] for stage in ("screen", "confirm")}
@@ -52,7 +48,7 @@ def test_the_best_are_decoded_again_on_prompts_that_the_search_did_not_see(
     assert [each.run_id for each in again] == [each.run_id for each in results] and not calls
 
 
-def test_a_cell_measured_before_is_a_row_of_the_search_too(run_job: RunJob, tmp_path: Path) -> None:
+def test_a_cell_measured_before_is_a_row_of_the_search_too(run_job, tmp_path):
     before = run_job("cells=[sd:1]", "prompts=2", "warmup=0", "name=other")
     results = run_job("cells=[sd:1,sd:2]", *SEARCH[1:])
     assert results[1].run_id == before[1].run_id
@@ -62,12 +58,8 @@ def test_a_cell_measured_before_is_a_row_of_the_search_too(run_job: RunJob, tmp_
 
 
 def test_a_plan_lists_the_second_stage_before_and_after_the_first(
-    run_job: RunJob,
-    family: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    run_job, family, tmp_path, monkeypatch, capsys
+):
     asked = overrides(family, tmp_path / "results", *SEARCH, "plan=true")
     assert main(monkeypatch, *asked) == 0
     said = capsys.readouterr().out
@@ -88,6 +80,6 @@ def test_a_plan_lists_the_second_stage_before_and_after_the_first(
         ("prompts=4", "has 4 prompts, and prompts=4 leaves none fresh for confirm"),
     ],
 )
-def test_what_cannot_be_confirmed_is_named(run_job: RunJob, wrong: str, message: str) -> None:
+def test_what_cannot_be_confirmed_is_named(run_job, wrong, message):
     with pytest.raises(ValueError, match=message):
         run_job(*SEARCH, wrong)

@@ -1,9 +1,6 @@
 """Questions of two turns: fixed, own or no continuation; FastChat's files of both."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
@@ -27,14 +24,14 @@ QUESTIONS = [
 
 
 @pytest.fixture
-def chat(tmp_path: Path) -> tuple[str, ...]:
+def chat(tmp_path):
     """Overrides for three questions of two turns."""
     path = tmp_path / "questions.jsonl"
     path.write_text("".join(json.dumps(question) + "\n" for question in QUESTIONS))
     return (CELLS, "task=mt_bench", f"task.source.path={path}", "warmup=0")
 
 
-def fixed_file(folder: Path, *questions: int) -> Path:
+def fixed_file(folder, *questions):
     """First answers in FastChat's format."""
     path = folder / "fixed.jsonl"
     lines = [
@@ -45,11 +42,11 @@ def fixed_file(folder: Path, *questions: int) -> Path:
     return path
 
 
-def prompts_asked(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, str], tuple[int, ...]]:
+def prompts_asked(monkeypatch):
     """Prompt ids of every request, by decoder and prompt."""
     from spec_bench.decode.decoder import Decoder
 
-    asked: dict[tuple[str, str], tuple[int, ...]] = {}
+    asked = {}
     generate = Decoder.generate
 
     def noting(self, requests, *arguments):
@@ -105,7 +102,7 @@ def test_an_own_second_turns_limit_is_what_the_models_have_room_for(run_job, cha
     """MT-bench's 1024 tokens a turn fit into a model of 2048 places."""
     room, limit = 120, 40
     monkeypatch.setattr(prompts, "_context", lambda settings: room)
-    asked: dict[str, tuple[int, int]] = {}
+    asked = {}
     made = prompts.Prompts._of.__func__  # type: ignore[attr-defined]
 
     def noting(cls, settings, tokenizer, examples, *more):

@@ -1,16 +1,12 @@
 """Whatever lies where a sweep's notes should be, ``watch`` gives it a line and comes to an end."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,16 +22,16 @@ RUNNING = asdict(
 )  # fmt: skip
 
 
-def note(**changed: Any) -> bytes:
+def note(**changed):
     return json.dumps(RUNNING | {"began": time.time()} | changed).encode()
 
 
-def huge(path: Path) -> None:
+def huge(path):
     with path.open("wb") as file:
         file.truncate(2**42)
 
 
-DAMAGED: dict[str, bytes | Callable[[Path], Any]] = {
+DAMAGED = {
     "empty": b"",
     "blanks": b" \n" * 100,
     "binary": bytes(range(256)) * 4,
@@ -88,9 +84,9 @@ DAMAGED: dict[str, bytes | Callable[[Path], Any]] = {
 }
 
 
-def watched(results: Path) -> int:
+def watched(results):
     """The status of ``watch mine --once``, which ends."""
-    status: list[int] = []
+    status = []
     given = ["mine", "--results", str(results), "--once"]
     thread = threading.Thread(target=lambda: status.append(main(given)), daemon=True)
     thread.start()
@@ -100,7 +96,7 @@ def watched(results: Path) -> int:
     return status[0]
 
 
-def lay(path: Path, damage: bytes | Callable[[Path], Any]) -> None:
+def lay(path, damage):
     path.unlink(missing_ok=True)
     if isinstance(damage, bytes):
         path.write_bytes(damage)
@@ -109,7 +105,7 @@ def lay(path: Path, damage: bytes | Callable[[Path], Any]) -> None:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     """Of a sweep whose second job runs."""
     monkeypatch.setenv("COLUMNS", "400")
     UnderWay(tmp_path, "mine").begin([(0, ["seed=0"]), (1, ["seed=1"])])
@@ -122,8 +118,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("damage", DAMAGED)
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_note_that_cannot_be_read_is_a_line_and_the_other_jobs_are_shown(
-    name: str, damage: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    name, damage, folder, tmp_path, capsys
+):
     lay(folder / name, DAMAGED[damage])
     assert watched(tmp_path) == 2
     said = capsys.readouterr()
@@ -136,18 +132,14 @@ def test_a_note_that_cannot_be_read_is_a_line_and_the_other_jobs_are_shown(
 @pytest.mark.parametrize(
     "jobs", [3, [3], [{}], [{"number": 0, "words": 3}], [{"number": "x", "words": []}], {"0": []}]
 )
-def test_a_list_of_jobs_that_is_none_is_a_line(
-    jobs: Any, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_list_of_jobs_that_is_none_is_a_line(jobs, folder, tmp_path, capsys):
     (folder / "sweep.json").write_text(json.dumps(jobs))
     assert watched(tmp_path) == 2
     assert "sweep.json is unreadable: " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("damage", sorted(DAMAGED.keys() - {"huge"}))
-def test_generations_that_cannot_be_read_count_as_none(
-    damage: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_generations_that_cannot_be_read_count_as_none(damage, folder, tmp_path, capsys):
     path = files.run_folder(tmp_path, "cell") / files.GENERATIONS
     path.parent.mkdir(parents=True)
     lay(path, DAMAGED[damage])
@@ -155,9 +147,7 @@ def test_generations_that_cannot_be_read_count_as_none(
     assert "0 of 4" in capsys.readouterr().out
 
 
-def test_a_note_is_shown_as_it_stands_without_what_a_terminal_would_do(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_note_is_shown_as_it_stands_without_what_a_terminal_would_do(folder, tmp_path, capsys):
     words = ["cells=[sd:3]", "name=[bold]x[/bold]", ":x:", "[/]", "a\x1b[2Jb\nc\x9b"]
     given = {"words": words, "cells": ["no\0name", "x" * 300], "more": "of a later version"}
     (folder / "0.json").write_bytes(note(state="failed", line="[red]no[/]", **given))
@@ -167,7 +157,7 @@ def test_a_note_is_shown_as_it_stands_without_what_a_terminal_would_do(
     assert sum(shown in line and "[red]no[/]" in line for line in lines) == 2
 
 
-def test_other_files_beside_the_notes_are_not_taken_for_some(folder: Path, tmp_path: Path) -> None:
+def test_other_files_beside_the_notes_are_not_taken_for_some(folder, tmp_path):
     for name in ("0x.json", "0.json.bad-1", ".0.json.1f.tmp", "note.json"):
         (folder / name).write_text("{}")
     assert watched(tmp_path) == 0

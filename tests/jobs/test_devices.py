@@ -1,14 +1,9 @@
 """Which GPUs a worker takes, and how many a pair needs; on a machine without any."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 from dataclasses import replace
-from multiprocessing.connection import Connection
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from hydra import compose, initialize_config_dir
@@ -27,7 +22,7 @@ from tests.said import naming
 CUDA = EngineSettings(device="cuda", dtype="bfloat16", gpu_memory_gib=80)
 
 
-def hold(folder: Path, devices: list[str], count: int, pipe: Connection) -> None:
+def hold(folder, devices, count, pipe):
     """A worker: claims, says what it has, and keeps it until it is told to end."""
     claim = Claim(folder)  # its locks live as long as it does
     pipe.send(claim.take(devices, count, wait=True))
@@ -37,23 +32,21 @@ def hold(folder: Path, devices: list[str], count: int, pipe: Connection) -> None
 class Worker:
     """``hold`` in a process of its own."""
 
-    def __init__(self, folder: Path, devices: list[str], count: int = 1) -> None:
+    def __init__(self, folder, devices, count=1):
         self.pipe, theirs = multiprocessing.Pipe()
         self.process = warm.process(hold, folder, devices, count, theirs)
         self.process.start()
 
-    def devices(self) -> tuple[str, ...]:
+    def devices(self):
         assert self.pipe.poll(60)
         return self.pipe.recv()
 
-    def kill(self) -> None:
+    def kill(self):
         self.process.kill()
         self.process.join()
 
 
-def test_each_of_two_workers_takes_a_device_of_its_own_and_a_kill_frees_it(
-    tmp_path: Path,
-) -> None:
+def test_each_of_two_workers_takes_a_device_of_its_own_and_a_kill_frees_it(tmp_path):
     workers = [Worker(tmp_path, ["0", "1"]) for _ in range(2)]
     third = None
     try:
@@ -71,7 +64,7 @@ def test_each_of_two_workers_takes_a_device_of_its_own_and_a_kill_frees_it(
                 worker.kill()
 
 
-def test_devices_are_claimed_all_or_none(tmp_path: Path) -> None:
+def test_devices_are_claimed_all_or_none(tmp_path):
     one, two = Claim(tmp_path), Claim(tmp_path)
     assert one.take(["a", "b", "c"], 2, wait=False) == ("a", "b")
     with pytest.raises(ValueError, match=naming("2 of 3")):
@@ -79,7 +72,7 @@ def test_devices_are_claimed_all_or_none(tmp_path: Path) -> None:
     assert Claim(tmp_path).take(["a", "b", "c"], 1, wait=False) == ("c",)
 
 
-def test_a_worker_keeps_its_devices_for_the_next_job_of_the_same_size(tmp_path: Path) -> None:
+def test_a_worker_keeps_its_devices_for_the_next_job_of_the_same_size(tmp_path):
     claim = Claim(tmp_path)
     assert claim.take(["0", "1"], 1, wait=False) == ("0",)
     assert claim.take(["0", "1"], 1, wait=False) == ("0",)
@@ -90,7 +83,7 @@ def test_a_worker_keeps_its_devices_for_the_next_job_of_the_same_size(tmp_path: 
 
 
 @pytest.mark.parametrize("name", ["choice.lock", "gpu-0.lock"])
-def test_a_link_in_the_place_of_a_claim_empties_no_file(tmp_path: Path, name: str) -> None:
+def test_a_link_in_the_place_of_a_claim_empties_no_file(tmp_path, name):
     mine = tmp_path / "mine.txt"
     mine.write_text("of value")
     (tmp_path / name).symlink_to(mine)
@@ -100,16 +93,14 @@ def test_a_link_in_the_place_of_a_claim_empties_no_file(tmp_path: Path, name: st
     assert mine.read_text() == "of value"
 
 
-def test_a_claim_leaves_what_its_file_holds(tmp_path: Path) -> None:
+def test_a_claim_leaves_what_its_file_holds(tmp_path):
     (tmp_path / "gpu-0.lock").write_text("of value")
     Claim(tmp_path).take(["0"], 1, wait=False)
     assert (tmp_path / "gpu-0.lock").read_text() == "of value"
 
 
 @pytest.mark.parametrize("how", ["others write there", "a link", "a file"])
-def test_claims_are_refused_in_a_folder_that_may_not_be_ours_alone(
-    tmp_path: Path, how: str
-) -> None:
+def test_claims_are_refused_in_a_folder_that_may_not_be_ours_alone(tmp_path, how):
     folder = tmp_path / "claims"
     if how == "a link":
         (tmp_path / "elsewhere").mkdir(mode=0o700)
@@ -124,17 +115,17 @@ def test_claims_are_refused_in_a_folder_that_may_not_be_ours_alone(
     assert "\n" not in str(caught.value)
 
 
-def test_a_folder_of_claims_is_made_for_its_user_alone(tmp_path: Path) -> None:
+def test_a_folder_of_claims_is_made_for_its_user_alone(tmp_path):
     Claim(tmp_path / "claims").take(["0"], 1, wait=False)
     assert (tmp_path / "claims").stat().st_mode & 0o777 == 0o700
 
 
-def test_more_devices_than_there_are_is_said_at_once(tmp_path: Path) -> None:
+def test_more_devices_than_there_are_is_said_at_once(tmp_path):
     with pytest.raises(ValueError, match=naming("3 GPUs", "2")):
         Claim(tmp_path).take(["0", "1"], 3, wait=True)
 
 
-def test_what_the_user_offers_wins_over_what_a_launcher_sets() -> None:
+def test_what_the_user_offers_wins_over_what_a_launcher_sets():
     assert visible_devices({VISIBLE: "2, 3"}) == ["2", "3"]
     assert visible_devices({VISIBLE: "", OFFERED: "2,3"}) == ["2", "3"]
     assert visible_devices({VISIBLE: "0,1", OFFERED: ""}) == []
@@ -151,13 +142,11 @@ def test_what_the_user_offers_wins_over_what_a_launcher_sets() -> None:
         (1, 2, 80, 1),
     ],
 )
-def test_gpus_are_weights_over_85_percent_of_a_gpu(
-    parameters: int, bytes_each: int, memory_gib: float, gpus: int
-) -> None:
+def test_gpus_are_weights_over_85_percent_of_a_gpu(parameters, bytes_each, memory_gib, gpus):
     assert gpus_needed(parameters, bytes_each, memory_gib) == gpus
 
 
-def test_a_spread_target_is_counted_and_any_other_takes_one_gpu() -> None:
+def test_a_spread_target_is_counted_and_any_other_takes_one_gpu():
     pair = PairSettings(target="random:llama2_70b", draft="random:llama_115m", dtype="float16")
     spread = replace(pair, target_device_map="auto")
     assert gpus_of_job(spread, CUDA) == 2
@@ -166,7 +155,7 @@ def test_a_spread_target_is_counted_and_any_other_takes_one_gpu() -> None:
     assert gpus_of_job(pair, replace(CUDA, device="cpu")) == 0
 
 
-def test_an_unknown_size_of_a_spread_target_is_asked_for() -> None:
+def test_an_unknown_size_of_a_spread_target_is_asked_for():
     pair = PairSettings(target="some/model", draft=None, target_device_map="auto")
     with pytest.raises(ValueError, match=naming("pair.target_parameters")):
         gpus_of_job(pair, CUDA)
@@ -186,8 +175,8 @@ SPREAD = ("pair=llama2_70b", "engine=cuda", "engine.gpu_memory_gib=80")
     ],
 )
 def test_a_launchers_preset_asks_for_what_the_sweeps_largest_job_needs(
-    monkeypatch: pytest.MonkeyPatch, asked: str, given: tuple[str, ...], expected: int | None
-) -> None:
+    monkeypatch, asked, given, expected
+):
     monkeypatch.setenv(VISIBLE, "0,1,2,3,4,5")
     register()
     register_resolvers()
@@ -196,7 +185,7 @@ def test_a_launchers_preset_asks_for_what_the_sweeps_largest_job_needs(
         assert config.hydra.launcher[asked] == expected
 
 
-def test_an_index_and_a_uuid_of_one_gpu_are_one_lock(tmp_path: Path, monkeypatch) -> None:
+def test_an_index_and_a_uuid_of_one_gpu_are_one_lock(tmp_path, monkeypatch):
     monkeypatch.setattr(devices, "_ask", lambda field: ["0, GPU-aa11", "1, GPU-bb22"])
     one, two = Claim(tmp_path), Claim(tmp_path)
     assert one.take(["1", "0"], 1, wait=False) == ("1",)
@@ -205,13 +194,13 @@ def test_an_index_and_a_uuid_of_one_gpu_are_one_lock(tmp_path: Path, monkeypatch
     assert two.take(["GPU-bb22", "GPU-aa"], 1, wait=False) == ("GPU-aa",)
 
 
-def metered(device: str, *maps: Any, split: bool = False) -> tuple[int, ...] | None:
+def metered(device, *maps, split=False):
     specs = [SimpleNamespace(device_map=each, tensor_parallel=split) for each in maps]
-    settings: Any = SimpleNamespace(device=device, pair=SimpleNamespace(specs=specs))
+    settings = SimpleNamespace(device=device, pair=SimpleNamespace(specs=specs))
     return ordinals(settings)
 
 
-def test_energy_is_of_the_gpus_that_a_job_decodes_on(monkeypatch) -> None:
+def test_energy_is_of_the_gpus_that_a_job_decodes_on(monkeypatch):
     assert metered("cpu", None) is None
     assert metered("cuda", None, None) == (0,)
     assert metered("cuda:2", None) == (2,)

@@ -1,19 +1,15 @@
 """What a disk refuses is one line that names the file, and nothing that was decoded is lost."""
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from spec_bench.draft.heads import load_heads
-from spec_bench.system import disk, files
+from spec_bench.system import files
 from spec_bench.vocabulary import columns
 from tests.jobs.tiny import overrides, rows_of
 from tests.warm import run
@@ -23,37 +19,37 @@ VALUES = {"a": torch.zeros(40_000)}
 TRAIN = "spec_bench.train"
 
 
-def text(path: Path) -> None:
+def text(path):
     with path.open("w") as stream:
         stream.write("x" * 100_000)
 
 
-def saved(path: Path) -> None:
+def saved(path):
     with path.open("wb") as stream:
         torch.save(VALUES, stream)
 
 
 @pytest.mark.parametrize("write", [text, saved])
-def test_a_full_disk_is_named_with_the_file_whoever_finds_it(write: Callable[[Path], None]) -> None:
-    with pytest.raises(OSError, match="No space left") as found, disk.naming(Path("a/b"), FULL):
+def test_a_full_disk_is_named_with_the_file_whoever_finds_it(write):
+    with pytest.raises(OSError, match="No space left") as found, files.naming(Path("a/b"), FULL):
         write(FULL)
     assert found.value.errno == errno.ENOSPC
-    assert disk.refused(found.value) == "cannot write 'a/b': No space left on device"
+    assert files.refused(found.value) == "cannot write 'a/b': No space left on device"
 
 
-def test_another_files_error_and_another_error_stay_what_they_are(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="none"), disk.naming(tmp_path / "a"):
+def test_another_files_error_and_another_error_stay_what_they_are(tmp_path):
+    with pytest.raises(FileNotFoundError, match="none"), files.naming(tmp_path / "a"):
         (tmp_path / "none").read_text()
-    with pytest.raises(PermissionError) as found, disk.naming(tmp_path / "a"):
+    with pytest.raises(PermissionError) as found, files.naming(tmp_path / "a"):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "other")
     assert found.value.filename == "other"
-    with pytest.raises(KeyError), disk.naming(tmp_path / "a"):
+    with pytest.raises(KeyError), files.naming(tmp_path / "a"):
         raise KeyError("x")
-    assert disk.refused(OSError(errno.ENOENT, "no such file")) is None
+    assert files.refused(OSError(errno.ENOENT, "no such file")) is None
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
+def small_disk(tmp_path):
     """Gives a disk with so many KiB free; called again, the same one with other room."""
     folder = tmp_path / "disk"
     folder.mkdir()
@@ -61,7 +57,7 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
     if made.returncode:
         pytest.skip("no file system can be mounted here")
 
-    def leave(kib: int) -> Path:
+    def leave(kib):
         (folder / "filling").unlink(missing_ok=True)
         if kib:
             status = os.statvfs(folder)
@@ -74,13 +70,13 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-def untimed(rows: list[dict[str, str]]) -> list[dict[str, str]]:
+def untimed(rows):
     timed = {name for each in columns.of_kind("time", "energy") for name in each.names}
     timed |= {"load_average", "clock_mhz", "stalls", "bandwidth_bytes_per_s", "reason"}
     return [{name: each[name] for name in each if name not in timed} for each in rows]
 
 
-def refusal(said: str, module: str, folder: Path) -> str:
+def refusal(said, module, folder):
     """The one line of a command that found no room."""
     lines = [line for line in said.splitlines() if line.strip() and "Loading" not in line]
     assert len(lines) == 1, lines
@@ -90,11 +86,11 @@ def refusal(said: str, module: str, folder: Path) -> str:
 
 @pytest.mark.slow
 def test_a_job_on_a_full_disk_is_one_line_and_a_rerun_with_room_equals_an_undisturbed_one(
-    small_disk: Callable[[int], Path], family: Path, tmp_path: Path
-) -> None:
+    small_disk, family, tmp_path
+):
     given = ("spec=2x2", "warmup=0", "prompts=3")
 
-    def job(results: Path) -> tuple[int, str]:
+    def job(results):
         status, _, said = run("spec_bench", *overrides(family, results, *given), folder=tmp_path)
         return status, said
 
@@ -119,8 +115,8 @@ def test_a_job_on_a_full_disk_is_one_line_and_a_rerun_with_room_equals_an_undist
 
 @pytest.mark.slow
 def test_a_folder_that_is_read_only_is_one_line_before_anything_is_decoded(
-    small_disk: Callable[[int], Path], family: Path, tmp_path: Path
-) -> None:
+    small_disk, family, tmp_path
+):
     folder = small_disk(0)
     subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
     given = overrides(family, folder / "results", "spec=2x2", "prompts=3")
@@ -131,13 +127,11 @@ def test_a_folder_that_is_read_only_is_one_line_before_anything_is_decoded(
 
 
 @pytest.mark.slow
-def test_a_training_on_a_full_disk_is_one_line_and_goes_on_with_room(
-    small_disk: Callable[[int], Path], tmp_path: Path
-) -> None:
+def test_a_training_on_a_full_disk_is_one_line_and_goes_on_with_room(small_disk, tmp_path):
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"prompt": "Translate"}\n{"prompt": "Article: It"}\n{"prompt": "A"}\n')
 
-    def training(results: Path) -> tuple[int, str]:
+    def training(results):
         given = [
             *(f"results={results}", "name=heads", "head=redrafter", "engine.threads=1"),
             *("data.kind=prompts", f"data.path={prompts}", "data.answers.max_new_tokens=16"),
@@ -147,7 +141,7 @@ def test_a_training_on_a_full_disk_is_one_line_and_goes_on_with_room(
         status, _, said = run(TRAIN, *given, folder=tmp_path)
         return status, said
 
-    def weights(results: Path) -> list[Any]:
+    def weights(results):
         return list(load_heads(str(results / "heads/heads"), "cpu", torch.float32).parameters())
 
     assert training(tmp_path / "whole")[0] == 0

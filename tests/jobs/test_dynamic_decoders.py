@@ -1,13 +1,9 @@
 """Jobs of dynamic trees, newer rules, EAGLE heads: planned, batched and resumed as all others."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from tests.jobs.test_command_line import main
-from tests.jobs.tiny import RunJob, eagle_heads, overrides, tokens_of
+from tests.jobs.tiny import eagle_heads, overrides, tokens_of
 
 SMALL = {
     "dynamic": {
@@ -23,7 +19,7 @@ SMALL = {
 KINDS = list(SMALL)
 
 
-def cells(*kinds: str) -> str:
+def cells(*kinds):
     listed = [f"{name}:{spec}" for kind in kinds for name, spec in SMALL[kind].items()]
     return f"cells=[{','.join(listed)}]"
 
@@ -33,8 +29,8 @@ SHORT = ("warmup=0", "generation.max_new_tokens=6", "prompts=3")
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_job_of_them_resumes_behind_its_last_line_and_knows_no_batches(
-    kind: str, family: Path, run_job: RunJob, tmp_path: Path
-) -> None:
+    kind, family, run_job, tmp_path
+):
     asked = (cells(kind), *eagle_heads(family), *SHORT)
     whole = run_job(*asked)
     assert [(r.facts.decoder, r.status) for r in whole] == [
@@ -55,12 +51,7 @@ def test_a_job_of_them_resumes_behind_its_last_line_and_knows_no_batches(
     assert tokens == before
 
 
-def test_they_are_planned(
-    family: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_they_are_planned(family, tmp_path, monkeypatch, capsys):
     given = overrides(family, tmp_path / "results", cells(*KINDS), *eagle_heads(family))
     assert main(monkeypatch, *given, "plan=true", "hydra/job_logging=none") == 0
     said = capsys.readouterr().out

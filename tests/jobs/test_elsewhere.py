@@ -1,23 +1,18 @@
 """transformers' rows in a job: beside ours, resumed, planned, and refused where it has no batch."""
 
-from __future__ import annotations
-
 import logging
-from pathlib import Path
 
 import pytest
 
 from spec_bench.system import files
-from tests.jobs.tiny import RunJob, rows_of
+from tests.jobs.tiny import rows_of
 from tests.said import naming
 
 CELLS = "cells=[sd:2,hf_generate,hf_assisted:2,hf_prompt_lookup]"
 THEIRS = ("hf_generate", "hf_assisted", "hf_prompt_lookup")
 
 
-def test_rows_stand_in_our_table_with_mark_library_and_speedup(
-    run_job: RunJob, tmp_path: Path
-) -> None:
+def test_rows_stand_in_our_table_with_mark_library_and_speedup(run_job, tmp_path):
     run_job(CELLS, "prompts=2")
     rows = {row["decoder"]: row for row in rows_of(tmp_path / "results")}
     assert {rows[name]["status"] for name in THEIRS} == {"complete"}
@@ -31,7 +26,7 @@ def test_rows_stand_in_our_table_with_mark_library_and_speedup(
     assert float(rows["hf_generate"]["block_efficiency"]) == 1
 
 
-def test_tokens_per_call_are_cut_alike_at_an_answers_end(run_job: RunJob, tmp_path: Path) -> None:
+def test_tokens_per_call_are_cut_alike_at_an_answers_end(run_job, tmp_path):
     """transformers drops what it accepts behind an end, so only what was delivered compares."""
     run_job(CELLS, "prompts=4", "generation.temperature=0", "generation.max_new_tokens=3")
     rows = {row["decoder"]: row for row in rows_of(tmp_path / "results")}
@@ -45,7 +40,7 @@ def test_tokens_per_call_are_cut_alike_at_an_answers_end(run_job: RunJob, tmp_pa
         assert "behind an answer's end" in rows[name]["reason"]
 
 
-def test_a_killed_cell_goes_on_where_it_stopped(run_job: RunJob, tmp_path: Path) -> None:
+def test_a_killed_cell_goes_on_where_it_stopped(run_job, tmp_path):
     results = run_job(CELLS, "prompts=3")
     run = {each.facts.decoder: each.run_id for each in results}["hf_assisted"]
     folder = tmp_path / "results" / files.RUNS / run
@@ -63,9 +58,7 @@ def test_a_killed_cell_goes_on_where_it_stopped(run_job: RunJob, tmp_path: Path)
     assert tokens[0] == tokens[1]
 
 
-def test_a_batch_that_it_cannot_decode_is_left_out_with_a_line(
-    run_job: RunJob, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_batch_that_it_cannot_decode_is_left_out_with_a_line(run_job, tmp_path, caplog):
     greedy = "generation.temperature=0"
     with caplog.at_level(logging.WARNING):
         run_job(CELLS, "prompts=2", "engine.batch_size=2", greedy)
@@ -84,9 +77,7 @@ def test_a_batch_that_it_cannot_decode_is_left_out_with_a_line(
         ("hf_generate", "engine.batching=continuous", "continuous"),
     ],
 )
-def test_where_nothing_is_left_the_job_is_refused(
-    run_job: RunJob, cell: str, more: str, why: str
-) -> None:
+def test_where_nothing_is_left_the_job_is_refused(run_job, cell, more, why):
     greedy = "generation.temperature=0" if "continuous" in more else more
     with pytest.raises(ValueError, match=naming(why)):
         run_job(f"cells=[{cell}]", "engine.batch_size=2", *{greedy, more})

@@ -1,11 +1,7 @@
 """The CSV of an experiment whose jobs end at the same moment, or are killed."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,7 +9,7 @@ from spec_bench.jobs.store import experiment
 from spec_bench.jobs.store.experiment import Experiment, JobNote, Tables
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.records import cell_folder, parquet
-from spec_bench.records.types import CellResult, Generation, StepRecord
+from spec_bench.records.types import Generation, StepRecord
 from spec_bench.sinks.csv import merge_csv
 from spec_bench.system.files import read_csv
 from tests import warm
@@ -21,9 +17,7 @@ from tests.cells import result
 from tests.said import naming
 
 
-def end(
-    results: Path, number: int, *run_ids: str, status: str = "complete", wait: bool = True
-) -> None:
+def end(results, number, *run_ids, status="complete", wait=True):
     """What a job does at its end."""
     for run_id in run_ids:
         made = replace(result(run_id, {"mbsu": number}), status=status)  # type: ignore[arg-type]
@@ -38,22 +32,22 @@ def end(
     made_of.rebuild(wait=wait)
 
 
-def names(results: Path) -> list[str]:
+def names(results):
     return [row["run_id"] for row in read_csv(results / "name" / "results.csv")]
 
 
-def recorded(results: Path) -> list[tuple[str, list[str]]]:
+def recorded(results):
     """Run ids of the records with their prompts."""
     kept = parquet.read(results / "name" / "records.parquet")
     return [(each, [line.prompt_id for line in kept.generations(each)]) for each in kept.run_ids]
 
 
-def many(results: Path, worker: int) -> None:
+def many(results, worker):
     for number in range(worker, 24, 4):
         end(results, number, f"cell{number:02}")
 
 
-def test_jobs_of_four_processes_that_end_together_lose_no_row(tmp_path: Path) -> None:
+def test_jobs_of_four_processes_that_end_together_lose_no_row(tmp_path):
     workers = [warm.process(many, tmp_path, worker) for worker in range(4)]
     for worker in workers:
         worker.start()
@@ -65,12 +59,12 @@ def test_jobs_of_four_processes_that_end_together_lose_no_row(tmp_path: Path) ->
 
 
 def test_a_job_that_ends_while_another_rebuilds_is_seen_by_the_one_that_renames_last(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     """The slower one has read the notes; a faster job ends; the slower one then renames."""
     late = [True]
 
-    def slow(path: Path, results: list[CellResult], *more: Any) -> list[dict[str, Any]]:
+    def slow(path, results, *more):
         if late.pop() if late else False:
             end(tmp_path, 1, "fast", wait=False)
         return merge_csv(path, results, *more)
@@ -81,16 +75,14 @@ def test_a_job_that_ends_while_another_rebuilds_is_seen_by_the_one_that_renames_
     assert recorded(tmp_path) == [("slow", ["0"]), ("fast", ["1"])]
 
 
-def test_rows_stand_in_the_order_of_the_sweep_whoever_ends_first(tmp_path: Path) -> None:
+def test_rows_stand_in_the_order_of_the_sweep_whoever_ends_first(tmp_path):
     end(tmp_path, 2, "c")
     end(tmp_path, 0, "a", "b")
     end(tmp_path, 1, "a", "d")
     assert names(tmp_path) == ["a", "b", "d", "c"]
 
 
-def test_a_job_killed_before_its_rebuild_is_in_the_csv_after_the_next_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_killed_before_its_rebuild_is_in_the_csv_after_the_next_one(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(Experiment, "rebuild", lambda self, wait: None)
         end(tmp_path, 0, "a")
@@ -99,26 +91,24 @@ def test_a_job_killed_before_its_rebuild_is_in_the_csv_after_the_next_one(
     assert names(tmp_path) == ["a", "b"]
 
 
-def test_rows_that_no_job_noted_stay_first(tmp_path: Path) -> None:
+def test_rows_that_no_job_noted_stay_first(tmp_path):
     merge_csv(tmp_path / "name" / "results.csv", [result("old", {"mbsu": 2.0})])
     end(tmp_path, 0, "a")
     end(tmp_path, 0, "a")
     assert names(tmp_path) == ["old", "a"]
 
 
-def test_a_result_that_was_made_good_replaces_its_row(tmp_path: Path) -> None:
+def test_a_result_that_was_made_good_replaces_its_row(tmp_path):
     end(tmp_path, 0, "a", status="partial")
     end(tmp_path, 0, "a")
     rows = read_csv(tmp_path / "name" / "results.csv")
     assert [(row["run_id"], row["status"]) for row in rows] == [("a", "complete")]
 
 
-def test_a_jobs_end_reads_no_generations_but_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_jobs_end_reads_no_generations_but_its_own(tmp_path, monkeypatch):
     for number in range(3):
         end(tmp_path, number, f"cell{number}")
-    read: list[str] = []
+    read = []
     lines = cell_folder.read_lines
     monkeypatch.setattr(
         cell_folder, "read_lines", lambda path: read.append(path.parent.name) or lines(path)
@@ -128,9 +118,7 @@ def test_a_jobs_end_reads_no_generations_but_its_own(
     assert [run_id for run_id, _ in recorded(tmp_path)] == [f"cell{number}" for number in range(4)]
 
 
-def test_records_of_cells_that_ended_before_there_were_any_are_packed_and_nothing_is_cut(
-    tmp_path: Path,
-) -> None:
+def test_records_of_cells_that_ended_before_there_were_any_are_packed_and_nothing_is_cut(tmp_path):
     end(tmp_path, 0, "a")
     folder = CellStore(tmp_path, "a").folder
     (folder / "records.parquet").unlink()
@@ -141,9 +129,7 @@ def test_records_of_cells_that_ended_before_there_were_any_are_packed_and_nothin
     assert (folder / "generations.jsonl").read_bytes() == torn
 
 
-def test_records_that_cannot_be_read_are_made_again_or_set_aside(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_records_that_cannot_be_read_are_made_again_or_set_aside(tmp_path, caplog):
     end(tmp_path, 0, "a")
     mine, kept = CellStore(tmp_path, "a").folder, tmp_path / "name"
     for folder in (mine, kept):
@@ -156,9 +142,7 @@ def test_records_that_cannot_be_read_are_made_again_or_set_aside(
     assert any(str(mine) in each for each in said) and any(str(kept) in each for each in said)
 
 
-def test_a_job_does_not_begin_where_it_would_lose_the_only_records_of_a_row(
-    tmp_path: Path,
-) -> None:
+def test_a_job_does_not_begin_where_it_would_lose_the_only_records_of_a_row(tmp_path):
     for number, run_id in enumerate("ab"):
         end(tmp_path, number, run_id)
     path, mine = tmp_path / "name" / "records.parquet", Experiment(tmp_path, "name")
@@ -175,7 +159,7 @@ def test_a_job_does_not_begin_where_it_would_lose_the_only_records_of_a_row(
     mine.check_places()
 
 
-def test_a_folder_where_the_records_belong_is_set_aside(tmp_path: Path) -> None:
+def test_a_folder_where_the_records_belong_is_set_aside(tmp_path):
     end(tmp_path, 0, "a")
     path = tmp_path / "name" / "records.parquet"
     path.unlink()
@@ -185,12 +169,12 @@ def test_a_folder_where_the_records_belong_is_set_aside(tmp_path: Path) -> None:
 
 
 def test_short_jobs_leave_a_large_table_to_those_that_follow_and_it_is_whole_in_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     now, rebuilds = [0.0], list[int]()
     rebuild = Experiment.rebuild
 
-    def slow(self: Experiment, wait: bool) -> list[dict[str, Any]]:
+    def slow(self, wait):
         rebuilds.append(len(rebuilds))
         now[0] += 2.0
         return rebuild(self, wait=wait)
@@ -199,7 +183,7 @@ def test_short_jobs_leave_a_large_table_to_those_that_follow_and_it_is_whole_in_
     monkeypatch.setattr(Experiment, "rebuild", slow)
     tables, ours = Tables(), Experiment(tmp_path, "name")
 
-    def ends(number: int, after_s: float, more: bool = True) -> list[str]:
+    def ends(number, after_s, more=True):
         now[0] += after_s
         cell = CellStore(tmp_path, f"cell{number}")
         cell.folder.mkdir(parents=True, exist_ok=True)
@@ -221,17 +205,17 @@ def test_short_jobs_leave_a_large_table_to_those_that_follow_and_it_is_whole_in_
     assert ends(7, 1.0, more=False)[-1] == "cell7"  # nobody follows
 
 
-def test_rows_of_other_weights_leave_the_table_and_come_back_with_them(tmp_path: Path) -> None:
+def test_rows_of_other_weights_leave_the_table_and_come_back_with_them(tmp_path):
     """The table has the state of the job that ended last, and the archive all others."""
 
-    def ends(run_id: str, revision: str) -> None:
+    def ends(run_id, revision):
         made = result(run_id, {"prompts": 4}, target_revision=revision)
         cell = CellStore(tmp_path, run_id)
         cell.folder.mkdir(parents=True, exist_ok=True)
         cell.finish(made, "job")
         Experiment(tmp_path, "name").add(JobNote(0, "", (run_id,)))
 
-    def archived() -> list[str]:
+    def archived():
         return [row["run_id"] for row in read_csv(tmp_path / "name" / "archive.csv")]
 
     ends("one", "w1")

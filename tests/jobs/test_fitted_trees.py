@@ -1,9 +1,6 @@
 """Sequoia's tree is the one that was fitted to the pair, or none."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import yaml
@@ -16,7 +13,7 @@ from spec_bench.jobs.config.pair import Pair
 from spec_bench.recommend.fit_tree import main as fit_tree
 from spec_bench.settings.configs import conf_dirs
 from tests.jobs.test_command_line import main
-from tests.jobs.tiny import RunJob, overrides, rows_of
+from tests.jobs.tiny import overrides, rows_of
 from tests.said import naming
 
 PAIR = Pair("mine", "a/target", ("a/draft",), (), (None, None))
@@ -28,12 +25,12 @@ FIT = Fit(
 SAMPLING = SamplingSettings(top_p=0.95)
 
 
-def sequoia(total: int) -> Cell:
+def sequoia(total):
     decoder = load_decoder(conf_dirs(), "sequoia")
     return Cell.read({**decoder, "tree": {"policy": "fitted_list", "total": total}}, SAMPLING)
 
 
-def test_the_tree_follows_from_the_acceptances_of_the_fit(tmp_path: Path) -> None:
+def test_the_tree_follows_from_the_acceptances_of_the_fit(tmp_path):
     FIT.write(tmp_path / "trees")
     trees = FittedTrees(PAIR, "dolly", SAMPLING, tmp_path)
     # 0.8, 0.64, 0.512, 0.4096; a second child below the root is worth 0.1 only.
@@ -53,9 +50,7 @@ def test_the_tree_follows_from_the_acceptances_of_the_fit(tmp_path: Path) -> Non
         {"sampling": SamplingSettings()},
     ],
 )
-def test_a_fit_is_for_its_models_task_and_sampling_alone(
-    other: dict[str, object], tmp_path: Path
-) -> None:
+def test_a_fit_is_for_its_models_task_and_sampling_alone(other, tmp_path):
     replace(FIT, revisions=("cafe", "")).write(tmp_path / "trees")
     told = {"pair": PAIR, "task": "dolly", "sampling": SAMPLING, "results": tmp_path}
     assert FittedTrees(**told).given(sequoia(3))  # type: ignore[arg-type]
@@ -64,8 +59,8 @@ def test_a_fit_is_for_its_models_task_and_sampling_alone(
 
 
 def test_another_pair_is_refused_before_it_is_loaded_with_the_command_that_fits(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+    monkeypatch, capsys, tmp_path
+):
     words = ["pair=llama2_7b", "task.source.kind=embedded", f"results={tmp_path}"]
     assert main(monkeypatch, *words, "decoder=sequoia", "task=dolly") == 2
     said = capsys.readouterr().err
@@ -76,18 +71,14 @@ def test_another_pair_is_refused_before_it_is_loaded_with_the_command_that_fits(
     assert "sequoia" not in capsys.readouterr().out
 
 
-def test_a_tree_is_no_other_decoders(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_tree_is_no_other_decoders(monkeypatch, capsys):
     assert main(monkeypatch, "decoder=sequoia", "spec=eagle_25") == 2
     assert "'eagle_25'" in capsys.readouterr().err
     assert main(monkeypatch, "cells=[{decoder: sequoia, drafter: eagle3}]") == 2
     assert "fitted_list" in capsys.readouterr().err
 
 
-def test_what_the_command_measures_the_next_job_decodes_with(
-    run_job: RunJob, family: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_the_command_measures_the_next_job_decodes_with(run_job, family, tmp_path, capsys):
     results = tmp_path / "results"
     told = overrides(family, results, "prompts=2", "width=3", "nodes=4")
     assert fit_tree([*told, "hydra/job_logging=none"]) == 0
@@ -103,15 +94,13 @@ def test_what_the_command_measures_the_next_job_decodes_with(
     assert len(config["decoder"]["tree"]["nodes"]) == 4  # so that a new fit is another cell
 
 
-def test_from_python_too_a_tree_is_the_pairs_own() -> None:
+def test_from_python_too_a_tree_is_the_pairs_own():
     pair = load_pair(target="embedded:target", draft="embedded:draft")
     with pytest.raises(ValueError, match="fit_tree"):
         pair.decode("Summary:", "sequoia:@4")
 
 
 @pytest.mark.parametrize("wrong", ["width=wide", "nodes=0", "nodes="])
-def test_the_commands_own_numbers_are_checked(
-    wrong: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_commands_own_numbers_are_checked(wrong, capsys):
     assert fit_tree([wrong]) == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -1,11 +1,8 @@
 """What is committed of an experiment is enough for its tables, figures, claims and pages."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pandas
 import pytest
@@ -15,7 +12,6 @@ from spec_bench.report.claims.verdict import NOT_DECIDED
 from spec_bench.report.cli.command_line import main as report
 from spec_bench.system import files
 from tests.jobs.test_command_line import main
-from tests.jobs.tiny import RunJob
 
 SWEEP = (
     *("rsd=exp1", "pair=embedded", "task=xsum", "results=results", "prompts=5", "warmup=0"),
@@ -25,7 +21,7 @@ SWEEP = (
 COMMITTED = (files.RESULTS, files.RECORDS)
 
 
-def written(capsys: pytest.CaptureFixture[str]) -> dict[str, bytes]:
+def written(capsys):
     """Everything that the report makes of the folder's results, made anew."""
     folder = Path("results/rsd-exp1")
     for path in Path("results").rglob("*.*"):
@@ -39,8 +35,8 @@ def written(capsys: pytest.CaptureFixture[str]) -> dict[str, bytes]:
 
 
 def test_page_tables_figures_and_claims_come_out_the_same_without_the_raw_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     assert main(monkeypatch, *SWEEP) == 0
     first = written(capsys)
@@ -59,9 +55,7 @@ def test_page_tables_figures_and_claims_come_out_the_same_without_the_raw_runs(
     assert b"<dt>torch</dt>" in first[page] and b"<dt>torch</dt>" not in without
 
 
-def test_cells_added_in_a_fresh_clone_leave_the_others_records_as_they_were(
-    run_job: RunJob, tmp_path: Path
-) -> None:
+def test_cells_added_in_a_fresh_clone_leave_the_others_records_as_they_were(run_job, tmp_path):
     run_job("cells=[sd:2]")
     path = tmp_path / "results" / "default" / files.RECORDS
     before = parquet.read(path)
@@ -75,13 +69,13 @@ def test_cells_added_in_a_fresh_clone_leave_the_others_records_as_they_were(
 
 
 def test_the_documented_lines_read_the_records_and_give_the_tables_rates(
-    run_job: RunJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    run_job, tmp_path, monkeypatch
+):
     run_job("cells=[sd:2]", "name=mine")
     readme = files.package_folder("results") / "README.md"
     (code,) = re.findall(r"```python\n(.*?)```", readme.read_text(encoding="utf-8"), re.DOTALL)
     monkeypatch.chdir(tmp_path)
-    found: dict[str, Any] = {"pandas": pandas}
+    found = {"pandas": pandas}
     exec(code.replace("NAME", "mine"), found)
     rates = pandas.read_csv("results/mine/results.csv").set_index("run_id").token_rate
     assert found["rates"].to_dict() == pytest.approx(rates.to_dict())

@@ -1,7 +1,5 @@
 """Grids of trees: which configurations they hold, and what is refused."""
 
-from __future__ import annotations
-
 import pytest
 
 from spec_bench.jobs.config.cells import configurations, expand_grid
@@ -9,15 +7,15 @@ from spec_bench.jobs.config.cells import configurations, expand_grid
 GRID = {"decoder": "mcsd_wor", "factors": [1, 2], "most": 2, "depths": [1, 2], "order": "any"}
 
 
-def test_a_grid_holds_every_tree_with_at_most_so_many_paths() -> None:
+def test_a_grid_holds_every_tree_with_at_most_so_many_paths():
     assert configurations([1, 2], 2, [1, 2], "any") == [(1,), (2,), (1, 1), (1, 2), (2, 1)]
 
 
-def test_the_monotone_rule_leaves_out_trees_that_branch_more_further_down() -> None:
+def test_the_monotone_rule_leaves_out_trees_that_branch_more_further_down():
     assert configurations([1, 2], 2, [1, 2], "non_increasing") == [(1,), (2,), (1, 1), (2, 1)]
 
 
-def test_a_grid_becomes_cells_and_other_cells_stay_as_they_are() -> None:
+def test_a_grid_becomes_cells_and_other_cells_stay_as_they_are():
     assert expand_grid("sd:3") == ["sd:3"]
     assert expand_grid({"decoder": "sd"}) == [{"decoder": "sd"}]
     trees = ["1", "2", "1-1", "1-2", "2-1"]
@@ -34,6 +32,6 @@ def test_a_grid_becomes_cells_and_other_cells_stay_as_they_are() -> None:
         ({"colour": 1}, "unknown setting grid.colour; grid has decoder, depths, factors"),
     ],
 )
-def test_a_wrong_grid_is_named(change: dict, message: str) -> None:
+def test_a_wrong_grid_is_named(change, message):
     with pytest.raises(ValueError, match=message):
         expand_grid({"grid": {**GRID, **change}})

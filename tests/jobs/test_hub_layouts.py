@@ -1,49 +1,46 @@
 """Files laid out as the hub lays them out, from the file to a row of the CSV."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from pathlib import Path
 
 import datasets
 import pytest
 
-from tests.jobs.tiny import TEXTS, RunJob, rows_of
+from tests.jobs.tiny import TEXTS, rows_of
 from tests.question_files import question_file
 
 PAIR = datasets.Features({"translation": datasets.Translation(languages=["de", "en"])})
 TRANSLATIONS = [{"translation": {"de": f"Satz {n}.", "en": text}} for n, text in enumerate(TEXTS)]
 
 
-def parquet(file: Path, rows: list[dict], features: datasets.Features | None = None) -> Path:
+def parquet(file, rows, features=None):
     file.parent.mkdir(parents=True)
     datasets.Dataset.from_list(rows, features=features).to_parquet(file)
     return file.parent
 
 
-def jsonl(file: Path, rows: list[dict]) -> Path:
+def jsonl(file, rows):
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return file
 
 
-def wmt18_deen(folder: Path) -> Path:
+def wmt18_deen(folder):
     return parquet(folder / "de-en" / "test-00000-of-00001.parquet", TRANSLATIONS, PAIR)
 
 
-def wmt14_ende(folder: Path) -> Path:
+def wmt14_ende(folder):
     return parquet(folder / "de-en" / "test-00000-of-00001.parquet", TRANSLATIONS, PAIR)
 
 
-def xsum(folder: Path) -> Path:
+def xsum(folder):
     rows = [
         {"document": t, "summary": t[:20], "id": str(3_000_000 + n)} for n, t in enumerate(TEXTS)
     ]
     return parquet(folder / "default" / "test" / "0000.parquet", rows)
 
 
-def dolly(folder: Path) -> Path:
+def dolly(folder):
     rows = [
         {"instruction": "Who won?", "context": t, "response": "He.", "category": "closed_qa"}
         for t in TEXTS
@@ -51,7 +48,7 @@ def dolly(folder: Path) -> Path:
     return jsonl(folder / "databricks-dolly-15k.jsonl", rows)
 
 
-def alpaca(folder: Path) -> Path:
+def alpaca(folder):
     rows = [
         {"instruction": t, "input": "", "output": "Done.", "text": f"Below is ... {t}"}
         for t in TEXTS
@@ -59,7 +56,7 @@ def alpaca(folder: Path) -> Path:
     return parquet(folder / "data" / "train-00000-of-00001-a09b74b3ef9c3b56.parquet", rows)
 
 
-def mt_bench(folder: Path) -> Path:
+def mt_bench(folder):
     rows = [
         {"question_id": 81 + n, "category": "writing", "turns": [text, "Shorten it."]}
         for n, text in enumerate(TEXTS)
@@ -78,9 +75,7 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_a_hub_task_runs_from_local_files_to_a_row(
-    name: str, run_job: RunJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hub_task_runs_from_local_files_to_a_row(name, run_job, tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     write, score, temperature, top_p = LAYOUTS[name]
     path = write(tmp_path / "hub")
@@ -104,7 +99,7 @@ def test_a_hub_task_runs_from_local_files_to_a_row(
 
 
 @pytest.fixture
-def patient(family: Path, tmp_path: Path) -> list[str]:
+def patient(family, tmp_path):
     """The tiny pair with room for real prompts."""
     for name in ("target", "draft"):
         shutil.copytree(family / name, tmp_path / name)
@@ -119,9 +114,7 @@ def patient(family: Path, tmp_path: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("name", "turns"), [("spec_bench", "2"), ("mt_bench", "3"), ("eagle_alpaca", "2")]
 )
-def test_a_question_file_of_others_runs_to_a_row(
-    name: str, turns: str, run_job: RunJob, tmp_path: Path, patient: list[str]
-) -> None:
+def test_a_question_file_of_others_runs_to_a_row(name, turns, run_job, tmp_path, patient):
     run_job(
         "task=jsonl", f"task.source.path={question_file(tmp_path, name)}", "task.name=real",
         "cells=[sd:2]", "prompts=2", "generation.max_new_tokens=6", *patient,
@@ -131,8 +124,8 @@ def test_a_question_file_of_others_runs_to_a_row(
 
 
 def test_a_file_of_ones_own_with_fields_template_and_metric_of_ones_own_runs_to_a_row(
-    run_job: RunJob, tmp_path: Path
-) -> None:
+    run_job, tmp_path
+):
     file = jsonl(tmp_path / "mine.jsonl", [{"q": text, "a": [text]} for text in TEXTS])
     run_job(
         "task=jsonl", f"task.source.path={file}", 'task.template="{q} Answer:"',

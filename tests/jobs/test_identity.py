@@ -1,7 +1,5 @@
 """The run id changes with the numbers and with nothing else."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -18,26 +16,24 @@ from spec_bench.jobs.config.pair import PairSettings
 from spec_bench.jobs.config.settings import build_settings, job_id, run_id
 from spec_bench.records.types import ENGINE
 from spec_bench.settings.configs import conf_dir
-from spec_bench.tree.iid_paths import IidPaths
+from spec_bench.tree.widths import IidPaths
 from tests.jobs.tiny import make_family, make_task, overrides
 
 
-def job_of(family: Path, *more: str) -> settings.JobSettings:
+def job_of(family, *more):
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         config = compose("config", overrides=overrides(family, Path("results"), *more))
     plain = OmegaConf.to_container(config, resolve=True)
     return build_settings(check_settings(plain), lambda name: load_decoder([conf_dir()], name))
 
 
-def ids(family: Path, *more: str) -> list[str]:
+def ids(family, *more):
     job = job_of(family, *more)
     return [run_id(job.cell_settings(cell)) for cell in job.cells]
 
 
 @pytest.mark.parametrize(("asked", "said"), [("null", None), ("0.5", 0.5), ("1.0", None)])
-def test_a_row_says_the_drafts_temperature_where_it_is_not_the_targets(
-    family: Path, asked: str, said: float | None
-) -> None:
+def test_a_row_says_the_drafts_temperature_where_it_is_not_the_targets(family, asked, said):
     told = ("generation.temperature=1", f"generation.draft_temperature={asked}")
     job = job_of(family, *told)
     assert [job.facts(cell).draft_temperature for cell in job.cells] == [said] * len(job.cells)
@@ -46,7 +42,7 @@ def test_a_row_says_the_drafts_temperature_where_it_is_not_the_targets(
 @pytest.mark.parametrize(
     "override", ["name=other", "results=elsewhere", "sink=default", "pair.name=label"]
 )
-def test_output_settings_leave_the_run_id_alone(family: Path, override: str) -> None:
+def test_output_settings_leave_the_run_id_alone(family, override):
     assert ids(family, override) == ids(family)
 
 
@@ -64,19 +60,19 @@ def test_output_settings_leave_the_run_id_alone(family: Path, override: str) -> 
         "warmup=2",
     ],
 )
-def test_settings_that_change_the_numbers_change_every_run_id(family: Path, override: str) -> None:
+def test_settings_that_change_the_numbers_change_every_run_id(family, override):
     if override == "pair=embedded_plain":
         override = f"pair.draft={family / 'target'}"
     assert not set(ids(family, override)) & set(ids(family))
 
 
-def test_the_tree_changes_its_own_cell_only(family: Path) -> None:
+def test_the_tree_changes_its_own_cell_only(family):
     narrow, wide = ids(family, "spec=2x3"), ids(family, "decoder.tree.width=4")
     assert narrow[0] == wide[0]
     assert narrow[1] != wide[1]
 
 
-def test_other_weights_in_the_same_folder_are_another_cell(tmp_path: Path) -> None:
+def test_other_weights_in_the_same_folder_are_another_cell(tmp_path):
     make_family(tmp_path)
     make_task(tmp_path)
     before = ids(tmp_path)
@@ -85,11 +81,11 @@ def test_other_weights_in_the_same_folder_are_another_cell(tmp_path: Path) -> No
     assert not set(before) & set(ids(tmp_path))
 
 
-def test_a_job_is_the_set_of_its_cells() -> None:
+def test_a_job_is_the_set_of_its_cells():
     assert job_id(["a", "b"]) == job_id(["b", "a"]) != job_id(["a"])
 
 
-def test_other_rows_in_the_same_file_are_another_cell(tmp_path: Path) -> None:
+def test_other_rows_in_the_same_file_are_another_cell(tmp_path):
     make_family(tmp_path)
     make_task(tmp_path)
     before, rows = ids(tmp_path), tmp_path / "rows.jsonl"
@@ -97,15 +93,13 @@ def test_other_rows_in_the_same_file_are_another_cell(tmp_path: Path) -> None:
     assert not set(before) & set(ids(tmp_path))
 
 
-def test_another_engine_is_another_cell(family: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_engine_is_another_cell(family, monkeypatch):
     before = ids(family)
     monkeypatch.setattr(settings, "ENGINE", ENGINE + 1)
     assert not set(before) & set(ids(family))
 
 
-def test_a_policy_that_draws_other_trees_makes_other_cells_of_those_alone(
-    family: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_policy_that_draws_other_trees_makes_other_cells_of_those_alone(family, monkeypatch):
     asked = "cells=[traversal_paths:2x2,spectr:2x2,rsd_c:2-2]"
     now = job_of(family, asked)
     assert [now.facts(cell).tree_revision for cell in now.cells] == ["", "1", "", ""]
@@ -116,9 +110,9 @@ def test_a_policy_that_draws_other_trees_makes_other_cells_of_those_alone(
     assert changed == [False, True, False, False]
 
 
-def test_a_moved_branch_of_the_hub_is_another_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_moved_branch_of_the_hub_is_another_cell(monkeypatch):
     """What is loaded is pinned to the commit that the run id is made with."""
-    hub: dict[str, str] = {}
+    hub = {}
     monkeypatch.setattr(pair, "hub_commit", lambda name, *_: hub.get(name))
     asked = PairSettings("org/target", "org/draft", heads={"medusa": "org/heads"})
     unknown = pair.build_pair(asked, EngineSettings("cpu", "float32"))
@@ -130,9 +124,7 @@ def test_a_moved_branch_of_the_hub_is_another_cell(monkeypatch: pytest.MonkeyPat
     assert known.settings() != unknown.settings()
 
 
-def test_a_repository_in_the_hubs_cache_tells_its_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_repository_in_the_hubs_cache_tells_its_commit(tmp_path, monkeypatch):
     folder, commit = tmp_path / "models--org--tiny", "0123456789abcdef" * 2 + "01234567"
     (folder / "snapshots" / commit).mkdir(parents=True)
     (folder / "snapshots" / commit / "config.json").write_text("{}")

@@ -1,25 +1,20 @@
 """Jobs on a tiny random pair: resuming, failing, sharing the baseline."""
 
-from __future__ import annotations
-
 import json
 import os
 import time
-from pathlib import Path
-
-import pytest
 
 from spec_bench.decode.decoder import Decoder
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.records.types import ENGINE
-from tests.jobs.tiny import RunJob, rows_of, tokens_of
+from tests.jobs.tiny import rows_of, tokens_of
 
 CELLS = "cells=[sd:3,rsd_s:2x2]"
 
 
-def count_generate(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str], int]]:
+def count_generate(monkeypatch):
     """Notes each call: decoder, prompts, token limit."""
-    calls: list[tuple[str, list[str], int]] = []
+    calls = []
     generate = Decoder.generate
 
     def noting(self, requests, *arguments):
@@ -31,12 +26,12 @@ def count_generate(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]
     return calls
 
 
-def test_the_baseline_is_always_among_the_cells_and_never_twice(run_job: RunJob) -> None:
+def test_the_baseline_is_always_among_the_cells_and_never_twice(run_job):
     assert [r.facts.decoder for r in run_job("decoder=sd", "spec=2")] == ["ar", "sd"]
     assert [r.facts.decoder for r in run_job("cells=[ar,sd:2,ar]")] == ["ar", "sd"]
 
 
-def test_a_row_has_labels_metrics_and_provenance(run_job: RunJob, tmp_path: Path) -> None:
+def test_a_row_has_labels_metrics_and_provenance(run_job, tmp_path):
     run_job(CELLS)
     rows = rows_of(tmp_path / "results")
     assert [(row["decoder"], row["spec"]) for row in rows] == [
@@ -67,8 +62,8 @@ def test_a_row_has_labels_metrics_and_provenance(run_job: RunJob, tmp_path: Path
 
 
 def test_rows_that_changed_under_their_name_are_decoded_and_told_apart(
-    family: Path, run_job: RunJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    family, run_job, tmp_path, monkeypatch
+):
     rows = tmp_path / "rows.jsonl"
     own, text = f"task.source.path={rows}", (family / "rows.jsonl").read_text()
     rows.write_text(text)
@@ -82,9 +77,7 @@ def test_rows_that_changed_under_their_name_are_decoded_and_told_apart(
     assert {result.facts.data_file for result in (*before, *after)} == {"rows.jsonl"}
 
 
-def test_prompts_are_interleaved_and_the_first_decoder_rotates(
-    run_job: RunJob, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_prompts_are_interleaved_and_the_first_decoder_rotates(run_job, monkeypatch):
     calls = count_generate(monkeypatch)
     run_job(CELLS, "warmup=0", "prompts=3")
     assert [(name, ids) for name, ids, _ in calls] == [
@@ -94,7 +87,7 @@ def test_prompts_are_interleaved_and_the_first_decoder_rotates(
     ]
 
 
-def test_warm_up_is_not_recorded(run_job: RunJob, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warm_up_is_not_recorded(run_job, monkeypatch):
     calls = count_generate(monkeypatch)
     results = run_job(CELLS, "warmup=2", "prompts=3")
     assert len(calls) == 3 * (2 + 3)
@@ -102,8 +95,8 @@ def test_warm_up_is_not_recorded(run_job: RunJob, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_complete_cell_is_not_run_again_and_the_baseline_is_shared(
-    run_job: RunJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    run_job, tmp_path, monkeypatch
+):
     run_job("cells=[sd:3]")
     calls = count_generate(monkeypatch)
     run_job("cells=[sd:3]", "name=again")
@@ -115,7 +108,7 @@ def test_a_complete_cell_is_not_run_again_and_the_baseline_is_shared(
     assert rows_of(tmp_path / "results", "again") == rows[:2]
 
 
-def test_a_run_cut_at_any_line_resumes_to_the_same_tokens(run_job: RunJob, tmp_path: Path) -> None:
+def test_a_run_cut_at_any_line_resumes_to_the_same_tokens(run_job, tmp_path):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     results = run_job(CELLS, results=whole)
     expected = {result.run_id: tokens_of(whole, result.run_id) for result in results}
@@ -135,7 +128,7 @@ def test_a_run_cut_at_any_line_resumes_to_the_same_tokens(run_job: RunJob, tmp_p
             assert len((store.folder / "generations.jsonl").read_text().splitlines()) == 4
 
 
-def test_a_batch_gives_the_tokens_of_single_rows(run_job: RunJob, tmp_path: Path) -> None:
+def test_a_batch_gives_the_tokens_of_single_rows(run_job, tmp_path):
     single = run_job(CELLS, results=tmp_path / "1")
     batched = run_job(CELLS, "engine.batch_size=3", results=tmp_path / "3")
     for one, many in zip(single, batched, strict=True):
@@ -144,8 +137,8 @@ def test_a_batch_gives_the_tokens_of_single_rows(run_job: RunJob, tmp_path: Path
 
 
 def test_a_failing_cell_is_a_row_without_numbers_and_the_others_go_on(
-    run_job: RunJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    run_job, tmp_path, monkeypatch
+):
     generate = Decoder.generate
 
     def failing(self, requests, *arguments):
@@ -163,9 +156,7 @@ def test_a_failing_cell_is_a_row_without_numbers_and_the_others_go_on(
     assert "second line" in trace.read_text()
 
 
-def test_a_failed_cell_is_tried_again_and_keeps_what_it_had(
-    run_job: RunJob, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_cell_is_tried_again_and_keeps_what_it_had(run_job, monkeypatch):
     generate = Decoder.generate
 
     def failing(self, requests, *arguments):
@@ -184,9 +175,7 @@ def test_a_failed_cell_is_tried_again_and_keeps_what_it_had(
     ]
 
 
-def test_a_failed_baseline_leaves_the_speedup_empty_with_its_reason(
-    run_job: RunJob, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_baseline_leaves_the_speedup_empty_with_its_reason(run_job, monkeypatch):
     generate = Decoder.generate
 
     def failing(self, *arguments):
@@ -209,15 +198,13 @@ def test_a_failed_baseline_leaves_the_speedup_empty_with_its_reason(
     assert len(calls) == 2 * (1 + 4)  # both, in turn: what stood alone is timed again
 
 
-def test_several_drafts_go_to_the_decoder_that_asks_for_them(run_job: RunJob, family: Path) -> None:
+def test_several_drafts_go_to_the_decoder_that_asks_for_them(run_job, family):
     two = f"pair.draft=[{family / 'draft'},{family / 'target'}]"
     results = run_job(two, "cells=[sd:2,{decoder:specinfer,spec:2-1,drafter:{drafts:2}}]")
     assert [len(r.facts.draft) for r in results] == [0, 1, 2]
 
 
-def test_wandb_gets_one_offline_run_a_cell(
-    run_job: RunJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wandb_gets_one_offline_run_a_cell(run_job, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     results = run_job("cells=[]", "spec=2x2", "prompts=2", "sink.wandb.enabled=true")
     folders = [path.name for path in tmp_path.glob("results/default/wandb/offline-run-*")]
@@ -225,9 +212,7 @@ def test_wandb_gets_one_offline_run_a_cell(
         assert sum(name.endswith(result.run_id) for name in folders) == 1
 
 
-def test_a_clock_that_runs_backwards_fails_the_row(
-    run_job: RunJob, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_clock_that_runs_backwards_fails_the_row(run_job, monkeypatch):
     real = time.perf_counter
     monkeypatch.setattr(time, "perf_counter", lambda: -real())
     for result in run_job("cells=[sd:2]", "prompts=1", "warmup=0"):

@@ -1,7 +1,5 @@
 """What a keeper keeps ends with it, and with whoever wanted it, whatever is killed first."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

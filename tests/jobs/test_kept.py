@@ -1,7 +1,5 @@
 """What somebody else left in a run's folder is named, set aside and measured again, and no more."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -9,19 +7,18 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from spec_bench.jobs.config.settings import job_id
 from spec_bench.jobs.store.experiment import Experiment, JobNote
 from spec_bench.jobs.store.store import CellStore
-from spec_bench.records import cell_folder, jsonl, parquet, seals
+from spec_bench.records import cell_folder, parquet, seals
 from spec_bench.records.types import Generation, StepRecord
 from spec_bench.system import files
 from spec_bench.vocabulary import columns
 from tests.cells import result
-from tests.jobs.tiny import RunJob, rows_of
+from tests.jobs.tiny import rows_of
 
 SETTINGS = {"pair": {"name": "p"}, "seed": 0, "temperature": 1e-05}
 STEPS = (StepRecord(3, 3, 2, 3), StepRecord(3, 3, 1, 2))
@@ -29,7 +26,7 @@ IDS = [f"{number}" for number in range(3)]
 Change = Callable[[bytes], bytes]
 
 
-def cell(results: Path, run_id: str) -> CellStore:
+def cell(results, run_id):
     """A finished cell of three prompts."""
     store = CellStore(results, run_id)
     store.folder.mkdir(parents=True)
@@ -42,42 +39,42 @@ def cell(results: Path, run_id: str) -> CellStore:
     return store
 
 
-def changed(**values: Any) -> Change:
+def changed(**values):
     """JSON with other values at its top, its check as it was."""
     return lambda data: json.dumps({**json.loads(data), **values}).encode()
 
 
-def unchecked(change: Change) -> Change:
+def unchecked(change):
     """The same as an older version would have written it, without a check."""
 
-    def apply(data: bytes) -> bytes:
+    def apply(data):
         content = json.loads(change(data))
         return json.dumps({k: v for k, v in content.items() if k != "check"}).encode()
 
     return apply
 
 
-def second(change: Change) -> Change:
+def second(change):
     """Of three lines the second is changed."""
 
-    def apply(data: bytes) -> bytes:
+    def apply(data):
         first, line, last = data.splitlines(keepends=True)
         return first + change(line).rstrip(b"\n") + b"\n" + last
 
     return apply
 
 
-def step(**values: Any) -> dict[str, Any]:
+def step(**values):
     return {"nodes": 3, "depth": 3, "accepted": 2, "delivered": 5, "widths": [], **values}
 
 
-def pair(change: dict[str, Change]) -> list[Any]:
+def pair(change):
     """Each with its name, and as an older version would have written it."""
     old = {f"{name}, unchecked": unchecked(each) for name, each in change.items()}
     return [pytest.param(each, id=name) for name, each in {**change, **old}.items()]
 
 
-ANY: dict[str, Change] = {
+ANY = {
     "empty": lambda data: b"",
     "half": lambda data: data[: len(data) // 2],
     "NUL bytes": lambda data: b"\0" * len(data),
@@ -145,18 +142,18 @@ STARTS = [
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> CellStore:
+def store(tmp_path):
     return cell(tmp_path, "0123")
 
 
-def damage(path: Path, change: Change) -> bytes:
+def damage(path, change):
     """Changes a file; its new bytes."""
     data = change(path.read_bytes())
     path.write_bytes(data)
     return data
 
 
-def mended(store: CellStore, caplog: pytest.LogCaptureFixture) -> tuple[list[str], list[str]]:
+def mended(store, caplog):
     """Opens a cell as a job does: the prompts it still has, and what was said."""
     caplog.clear()
     with caplog.at_level(logging.WARNING):
@@ -164,13 +161,11 @@ def mended(store: CellStore, caplog: pytest.LogCaptureFixture) -> tuple[list[str
     return list(done), [each.getMessage() for each in caplog.records]
 
 
-def aside(path: Path) -> bytes:
+def aside(path):
     return path.with_name(f"{path.name}.bad-1").read_bytes()
 
 
-def test_a_good_cell_is_complete_and_nothing_is_said(
-    store: CellStore, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_good_cell_is_complete_and_nothing_is_said(store, caplog):
     before = {path: path.read_bytes() for path in store.folder.iterdir()}
     assert mended(store, caplog) == (IDS, [])
     assert store.complete() and store.job() == "job"
@@ -178,9 +173,7 @@ def test_a_good_cell_is_complete_and_nothing_is_said(
 
 
 @pytest.mark.parametrize("change", [*NAMED, *RESULT])
-def test_a_bad_result_is_set_aside_and_its_generations_stay(
-    store: CellStore, caplog: pytest.LogCaptureFixture, change: Change
-) -> None:
+def test_a_bad_result_is_set_aside_and_its_generations_stay(store, caplog, change):
     path = store.folder / files.RESULT
     bad = damage(path, change)
     assert store.result() is None and not store.complete()
@@ -194,9 +187,7 @@ def test_a_bad_result_is_set_aside_and_its_generations_stay(
     [each for each in NAMED[2:] if each.id != "merge marks"]
     + [pytest.param(*each.values, id=each.id) for each in LINE],
 )
-def test_a_bad_line_goes_and_the_others_stay(
-    store: CellStore, caplog: pytest.LogCaptureFixture, change: Change
-) -> None:
+def test_a_bad_line_goes_and_the_others_stay(store, caplog, change):
     path = store.folder / files.GENERATIONS
     bad = damage(path, second(change))
     assert [each.prompt_id for each in cell_folder.read_lines(path)] == ["0", "2"]
@@ -204,13 +195,11 @@ def test_a_bad_line_goes_and_the_others_stay(
     assert (done, aside(path)) == (["0", "2"], bad)
     assert "line 2" in said[0] and str(path) in said[0] and "\n" not in said[0]
     assert not store.complete(), "its numbers were of three"
-    assert jsonl.read(path).faults == ()
+    assert cell_folder.read(path).faults == ()
 
 
 @pytest.mark.parametrize("change", NAMED[:5])
-def test_a_bad_file_of_lines_costs_the_lines_that_are_no_good(
-    store: CellStore, caplog: pytest.LogCaptureFixture, change: Change
-) -> None:
+def test_a_bad_file_of_lines_costs_the_lines_that_are_no_good(store, caplog, change):
     damage(store.folder / files.GENERATIONS, change)
     done, _ = mended(store, caplog)
     assert set(done) < set(IDS) and not store.complete()
@@ -218,22 +207,18 @@ def test_a_bad_file_of_lines_costs_the_lines_that_are_no_good(
     assert "0" in store.load()
 
 
-def step_of(delivered: int) -> StepRecord:
+def step_of(delivered):
     return StepRecord(0, 0, 0, delivered)
 
 
-def test_generations_that_are_gone_make_the_cell_incomplete(
-    store: CellStore, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_generations_that_are_gone_make_the_cell_incomplete(store, caplog):
     (store.folder / files.GENERATIONS).unlink()
     done, said = mended(store, caplog)
     assert (done, store.complete()) == ([], False)
     assert any("result.json" in each for each in said)
 
 
-def test_a_bad_line_of_what_was_timed_again_goes_and_the_others_stay(
-    store: CellStore, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_bad_line_of_what_was_timed_again_goes_and_the_others_stay(store, caplog):
     store.append_retimed(store.load().values(), "later")
     path = files.retimed_file(store.folder, "later")
     damage(path, second(changed(decode_s=-1.0)))
@@ -243,7 +228,7 @@ def test_a_bad_line_of_what_was_timed_again_goes_and_the_others_stay(
     assert str(path) in said[0] and "line 2" in said[0]
 
 
-def test_another_runs_file_is_noticed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_another_runs_file_is_noticed(tmp_path, caplog):
     other = cell(tmp_path, "4567")
     for name in (files.GENERATIONS, files.RESULT, files.RECORDS):
         store = cell(tmp_path / name, "0123")
@@ -254,9 +239,7 @@ def test_another_runs_file_is_noticed(tmp_path: Path, caplog: pytest.LogCaptureF
         assert store.complete() == (name == files.RECORDS)
 
 
-def test_a_line_torn_by_a_kill_is_no_fault_and_a_longer_file_is_one_that_goes_on(
-    store: CellStore, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_line_torn_by_a_kill_is_no_fault_and_a_longer_file_is_one_that_goes_on(store, caplog):
     path = store.folder / files.GENERATIONS
     whole = path.read_bytes()
     again = [replace(each, repeat=1) for each in store.load().values()]
@@ -268,15 +251,13 @@ def test_a_line_torn_by_a_kill_is_no_fault_and_a_longer_file_is_one_that_goes_on
     assert not list(store.folder.glob("generations.jsonl.bad*"))
 
 
-def test_a_token_id_past_the_vocabulary_is_noticed_once_that_is_known(store: CellStore) -> None:
+def test_a_token_id_past_the_vocabulary_is_noticed_once_that_is_known(store):
     assert list(store.mend_tokens(10)[0]) == IDS
     assert list(store.mend_tokens(9)[0]) == []
 
 
 @pytest.mark.parametrize("change", [*NAMED, *STARTS])
-def test_provenance_that_is_no_good_comes_back_from_the_records(
-    store: CellStore, caplog: pytest.LogCaptureFixture, change: Change
-) -> None:
+def test_provenance_that_is_no_good_comes_back_from_the_records(store, caplog, change):
     path = store.folder / files.PROVENANCE
     bad = damage(path, change)
     assert store.records() is not None
@@ -301,9 +282,7 @@ SCORES.append(pytest.param(lambda data: data.replace(b"bleu", b"rouge2"), id="an
 
 
 @pytest.mark.parametrize("change", [*NAMED, *SCORES])
-def test_scores_that_the_result_was_not_made_with_come_back_from_the_records(
-    store: CellStore, caplog: pytest.LogCaptureFixture, change: Change
-) -> None:
+def test_scores_that_the_result_was_not_made_with_come_back_from_the_records(store, caplog, change):
     path, records = store.folder / files.SCORES, store.folder / files.RECORDS
     whole, packed_before = path.read_bytes(), records.read_bytes()
     bad = damage(path, change)
@@ -315,9 +294,7 @@ def test_scores_that_the_result_was_not_made_with_come_back_from_the_records(
 
 
 @pytest.mark.parametrize("kind", ["gone", "folder", "dangling link", "pipe"])
-def test_scores_in_whose_place_is_no_file_come_back_too(
-    store: CellStore, caplog: pytest.LogCaptureFixture, kind: str
-) -> None:
+def test_scores_in_whose_place_is_no_file_come_back_too(store, caplog, kind):
     path = store.folder / files.SCORES
     whole = path.read_bytes()
     path.unlink()
@@ -332,9 +309,7 @@ def test_scores_in_whose_place_is_no_file_come_back_too(
     assert path.read_bytes() == whole and str(path) in said[0]
 
 
-def test_swapped_scores_of_two_cells_go_back_to_where_they_belong(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_swapped_scores_of_two_cells_go_back_to_where_they_belong(tmp_path, caplog):
     stores = []
     for name, score in (("a", 0.25), ("b", 0.75)):
         stores.append(cell(tmp_path, name))
@@ -349,9 +324,7 @@ def test_swapped_scores_of_two_cells_go_back_to_where_they_belong(
     assert [path.read_bytes() for path in paths] == before
 
 
-def test_scores_without_good_records_are_made_again_from_the_same_answers(
-    store: CellStore, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_scores_without_good_records_are_made_again_from_the_same_answers(store, caplog):
     damage(store.folder / files.SCORES, changed(bleu=dict.fromkeys(IDS, 0.75)))
     damage(store.folder / files.RECORDS, ANY["half"])
     done, said = mended(store, caplog)
@@ -359,10 +332,8 @@ def test_scores_without_good_records_are_made_again_from_the_same_answers(
     assert (store.folder / f"{files.RESULT}.bad-1").exists()
 
 
-def test_scores_that_an_earlier_version_did_not_seal_are_made_again(
-    store: CellStore, caplog: pytest.LogCaptureFixture
-) -> None:
-    def before(data: bytes) -> bytes:
+def test_scores_that_an_earlier_version_did_not_seal_are_made_again(store, caplog):
+    def before(data):
         content = json.loads(data)
         del content["check"], content["scores"]
         return json.dumps(seals.sealed(content)).encode()
@@ -373,9 +344,7 @@ def test_scores_that_an_earlier_version_did_not_seal_are_made_again(
 
 
 @pytest.mark.parametrize("change", [*NAMED, pytest.param(lambda data: b"seed: 1\n", id="other")])
-def test_a_config_that_says_something_else_is_written_again(
-    store: CellStore, caplog: pytest.LogCaptureFixture, change: Change
-) -> None:
+def test_a_config_that_says_something_else_is_written_again(store, caplog, change):
     path = store.folder / files.CONFIG
     whole = path.read_bytes()
     bad = damage(path, change)
@@ -385,9 +354,7 @@ def test_a_config_that_says_something_else_is_written_again(
 
 
 @pytest.mark.parametrize("change", NAMED)
-def test_packed_records_that_are_no_good_are_packed_again(
-    store: CellStore, caplog: pytest.LogCaptureFixture, change: Change
-) -> None:
+def test_packed_records_that_are_no_good_are_packed_again(store, caplog, change):
     damage(store.folder / files.RECORDS, change)
     done, said = mended(store, caplog)
     assert (done, len(said), store.complete()) == (IDS, 1, True)
@@ -395,9 +362,7 @@ def test_packed_records_that_are_no_good_are_packed_again(
     assert again is not None and [each.prompt_id for each in again.generations("0123")] == IDS
 
 
-def test_timings_that_a_kill_kept_out_of_the_packed_records_come_into_them(
-    store: CellStore, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_timings_that_a_kill_kept_out_of_the_packed_records_come_into_them(store, caplog):
     before = (store.folder / files.RECORDS).read_bytes()
     store.append_retimed(store.load().values(), "later")
     done, said = mended(store, caplog)
@@ -418,9 +383,7 @@ def test_timings_that_a_kill_kept_out_of_the_packed_records_come_into_them(
         pytest.param(changed(number="first"), id="number a text"),
     ],
 )
-def test_a_jobs_note_that_is_no_good_is_set_aside_and_its_rows_stay(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, change: Change
-) -> None:
+def test_a_jobs_note_that_is_no_good_is_set_aside_and_its_rows_stay(tmp_path, caplog, change):
     for number, run_id in enumerate(["a", "b"]):
         cell(tmp_path, run_id)
         Experiment(tmp_path, "name").add(JobNote(number, "", (run_id,)))
@@ -432,16 +395,14 @@ def test_a_jobs_note_that_is_no_good_is_set_aside_and_its_rows_stay(
     assert [str(note) in each.getMessage() for each in caplog.records] == [True]
 
 
-def untimed(results: Path) -> list[dict[str, str]]:
+def untimed(results):
     """The rows without what is measured anew every time."""
     timed = {name for each in columns.of_kind("time", "energy", "memory") for name in each.names}
     timed |= {"load_average", "clock_mhz", "stalls", "reason", "baseline"}
     return [{k: v for k, v in row.items() if k not in timed} for row in rows_of(results)]
 
 
-def test_a_job_over_altered_scores_ends_with_what_the_answers_scored(
-    run_job: RunJob, tmp_path: Path
-) -> None:
+def test_a_job_over_altered_scores_ends_with_what_the_answers_scored(run_job, tmp_path):
     results = tmp_path / "results"
     before = run_job("cells=[sd:3]", "warmup=0", "prompts=2")
     rows, table = untimed(results), files.records_file(files.results_file(results, "default"))
@@ -463,8 +424,8 @@ def test_a_job_over_altered_scores_ends_with_what_the_answers_scored(
 @pytest.mark.parametrize("name", [files.GENERATIONS, files.RESULT])
 @pytest.mark.parametrize("cells", [(0,), (0, 1)])
 def test_a_job_over_damaged_runs_ends_with_the_rows_of_an_undisturbed_one(
-    run_job: RunJob, tmp_path: Path, name: str, cells: tuple[int, ...]
-) -> None:
+    run_job, tmp_path, name, cells
+):
     results = tmp_path / "results"
     before = run_job("cells=[sd:3]", "warmup=0")
     rows, damages = untimed(results), [Path.unlink, lambda path: damage(path, ANY["half"])]
@@ -477,8 +438,8 @@ def test_a_job_over_damaged_runs_ends_with_the_rows_of_an_undisturbed_one(
 
 @pytest.mark.parametrize("name", [files.GENERATIONS, "retimed-1.jsonl"])
 def test_a_link_to_nothing_in_place_of_generations_is_set_aside_and_the_cell_goes_on(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
-) -> None:
+    tmp_path, caplog, name
+):
     store = cell(tmp_path, "a")
     (done, *_) = store.load().values()
     path = store.folder / name

@@ -1,7 +1,5 @@
 """A sweep that was killed and resumed gives the report of an undisturbed one."""
 
-from __future__ import annotations
-
 import csv
 import io
 import time
@@ -31,13 +29,13 @@ class Tables(HTMLParser):
     Without the summary of verdicts, which counts those about times too.
     """
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.rows: list[list[str]] = []
+        self.rows = []
         self._span = 1
         self._summary = False
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         if tag == "table":
             self._summary = dict(attrs).get("class") == "summary"
         elif self._summary:
@@ -48,16 +46,16 @@ class Tables(HTMLParser):
             self._span = int(dict(attrs).get("colspan") or 1)
             self.rows[-1] += [""] * self._span
 
-    def handle_data(self, data: str) -> None:
+    def handle_data(self, data):
         if self.rows and self.rows[-1] and not self._summary:
             self.rows[-1][-self._span :] = [text + data for text in self.rows[-1][-self._span :]]
 
-    def handle_endtag(self, tag: str) -> None:
+    def handle_endtag(self, tag):
         if tag == "table":
             self.rows.append([])
 
 
-def killed_in_the_middle(folder: Path) -> int:
+def killed_in_the_middle(folder):
     """Starts the sweep in a process of its own, kills it -9; the prompts it had finished."""
     folder.mkdir()
     process = Command("spec_bench", SWEEP, folder)
@@ -72,13 +70,13 @@ def killed_in_the_middle(folder: Path) -> int:
     return finished(folder)
 
 
-def finished(folder: Path) -> int:
+def finished(folder):
     """Whole lines of all records."""
     files = folder.glob("results/runs/*/generations.jsonl")
     return sum(path.read_bytes().count(b"\n") for path in files)
 
 
-def texts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+def texts(folder, monkeypatch):
     """What the report writes, by file name."""
     monkeypatch.chdir(folder)
     suffixes = {"markdown": "md", "csv": "csv", "html": "html"}
@@ -90,7 +88,7 @@ def texts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return {path.name: path.read_text() for path in sorted(Path("report").iterdir())}
 
 
-def without_times(rows: list[list[str]]) -> list[list[str]]:
+def without_times(rows):
     """Rows without columns that measure time or claims about it; a blank row ends a table."""
     kept, timed, head = [], set(), True
     for row in rows:
@@ -102,7 +100,7 @@ def without_times(rows: list[list[str]]) -> list[list[str]]:
     return kept
 
 
-def comparable(name: str, text: str) -> list[list[str]]:
+def comparable(name, text):
     """A report's tables without times."""
     if name.endswith("csv"):
         return without_times(list(csv.reader(io.StringIO(text))))
@@ -114,9 +112,7 @@ def comparable(name: str, text: str) -> list[list[str]]:
 
 
 @pytest.mark.slow
-def test_a_sweep_that_was_killed_and_resumed_gives_the_same_report(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_that_was_killed_and_resumed_gives_the_same_report(tmp_path, monkeypatch):
     killed, whole = tmp_path / "killed", tmp_path / "whole"
     before = killed_in_the_middle(killed)
     assert 0 < before < TASKS * CELLS * PROMPTS

@@ -1,12 +1,9 @@
 """The same sweep through every launcher gives the same CSV but for times, also after a kill."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -29,7 +26,7 @@ PLUGINS = {
 }
 
 
-def launcher(name: str, *marks: pytest.MarkDecorator) -> object:
+def launcher(name, *marks):
     """A parameter that is skipped where the launcher's plugin is not installed."""
     try:
         missing = importlib.util.find_spec(PLUGINS[name]) is None
@@ -41,7 +38,7 @@ def launcher(name: str, *marks: pytest.MarkDecorator) -> object:
 
 
 @pytest.fixture(scope="module")
-def long_family(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def long_family(tmp_path_factory):
     """The tiny family with a task that takes some seconds."""
     folder = tmp_path_factory.mktemp("long")
     make_family(folder)
@@ -49,23 +46,23 @@ def long_family(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def sweep(family: Path, results: Path, *more: str) -> list[str]:
+def sweep(family, results, *more):
     tree = [] if any(each.startswith("cells=") for each in more) else ["spec=2x2"]
     return ["-m", *overrides(family, results, "seed=0,1", "warmup=0", *tree), *more]
 
 
-def start(arguments: list[str], folder: Path) -> Command:
+def start(arguments, folder):
     """``python -m spec_bench`` in a process of its own."""
     return Command("spec_bench", arguments, folder, {"RAY_AUTH_MODE": "disabled"})
 
 
-def finish(command: Command) -> tuple[int, str]:
+def finish(command):
     """The exit status and what was said on stderr."""
     status, _, said = command.finish()
     return status, said
 
 
-def decoding(results: Path) -> int | None:
+def decoding(results):
     """A process that holds a cell of which some prompts, but not all, are on disk."""
     begun = {
         path.parent / ".lock"
@@ -81,7 +78,7 @@ def decoding(results: Path) -> int | None:
     return None
 
 
-def wait_for(look: Callable[[], int | None], process: Command) -> int:
+def wait_for(look, process):
     deadline = time.monotonic() + 120
     while (found := look()) is None:
         assert process.poll() is None, finish(process)
@@ -91,12 +88,11 @@ def wait_for(look: Callable[[], int | None], process: Command) -> int:
 
 
 @pytest.mark.parametrize(
-    "name",
-    [launcher("workers"), launcher("processes"), launcher("ray_cluster", pytest.mark.slow)],
+    "name", [launcher("workers"), launcher("processes"), launcher("ray_cluster", pytest.mark.slow)]
 )
 def test_a_sweep_through_a_launcher_gives_the_rows_of_the_basic_one(
-    name: str, family: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    name, family, tmp_path, monkeypatch
+):
     few = ("prompts=2", f"cells=[{','.join(DECODERS)}]", *eagle_heads(family))
     assert main(monkeypatch, *sweep(family, tmp_path / "basic", *few)) == 0
     # Relative folders mean the user's folder in every worker.
@@ -118,8 +114,8 @@ def test_a_sweep_through_a_launcher_gives_the_rows_of_the_basic_one(
     ],
 )
 def test_a_worker_killed_in_the_middle_costs_its_cell_only_and_a_rerun_finishes_it(
-    name: str, long_family: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    name, long_family, tmp_path, monkeypatch
+):
     killed = tmp_path / "killed"
     arguments = sweep(long_family, killed, "prompts=24", *LAUNCHERS[name])
     process = start(arguments, tmp_path)
@@ -144,9 +140,7 @@ def test_a_worker_killed_in_the_middle_costs_its_cell_only_and_a_rerun_finishes_
 
 
 @pytest.mark.parametrize("name", [launcher("workers"), launcher("processes", pytest.mark.slow)])
-def test_a_wrong_setting_is_one_line_and_status_2_in_a_worker_too(
-    name: str, family: Path, tmp_path: Path
-) -> None:
+def test_a_wrong_setting_is_one_line_and_status_2_in_a_worker_too(name, family, tmp_path):
     arguments = sweep(family, tmp_path / "results", "generation.max_new_tokens=400")
     given = [each for each in arguments if each != "generation.max_new_tokens=12"]
     given = [each.replace("seed=0,1", "seed=0") for each in given]  # one worker says it all
@@ -157,7 +151,7 @@ def test_a_wrong_setting_is_one_line_and_status_2_in_a_worker_too(
     assert "Traceback" not in said
 
 
-def test_jobs_that_share_a_baseline_decode_it_once(family: Path, tmp_path: Path) -> None:
+def test_jobs_that_share_a_baseline_decode_it_once(family, tmp_path):
     """Two jobs at once: no deadlock, and no prompt of the shared cell twice."""
     results = tmp_path / "results"
     jobs = [

@@ -1,17 +1,14 @@
 """Prompts longer than the models take: refused, cut inside the template, or left out."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.tasks import build_task
 from spec_bench.tasks.example import CUT, cut, fitted
-from tests.jobs.tiny import TEXTS, RunJob, rows_of, tokens_of
+from tests.jobs.tiny import TEXTS, rows_of, tokens_of
 from tests.said import naming
 from tests.tasks.conftest import LetterTokenizer, config
 
@@ -20,7 +17,7 @@ LENGTHS = (1, 30, 2, 40)  # the models take 256 tokens
 
 
 @pytest.fixture
-def rows(tmp_path: Path) -> Path:
+def rows(tmp_path):
     path = tmp_path / "long.jsonl"
     lines = [
         {"id": f"{n}", "document": " ".join(TEXTS[n] for _ in range(times)), "summary": "it did"}
@@ -31,16 +28,14 @@ def rows(tmp_path: Path) -> Path:
 
 
 def test_by_default_an_overlong_prompt_is_refused_with_its_lengths_before_decoding(
-    run_job: RunJob, rows: Path, tmp_path: Path
-) -> None:
+    run_job, rows, tmp_path
+):
     with pytest.raises(ValueError, match=naming("'1'", "positions", 256)):
         run_job(*CELLS, f"task.source.path={rows}")
     assert not list((tmp_path / "results").rglob("generations.jsonl"))
 
 
-def test_the_refusal_names_the_ways_out_and_needs_no_weights(
-    run_job: RunJob, rows: Path, family: Path, tmp_path: Path
-) -> None:
+def test_the_refusal_names_the_ways_out_and_needs_no_weights(run_job, rows, family, tmp_path):
     for name in ("target", "draft"):
         shutil.copytree(
             family / name, tmp_path / name, ignore=shutil.ignore_patterns("*.safetens*")
@@ -52,8 +47,8 @@ def test_the_refusal_names_the_ways_out_and_needs_no_weights(
 
 
 def test_a_limit_is_that_of_the_models_that_cells_use_less_their_deepest_tree(
-    run_job: RunJob, rows: Path, family: Path, tmp_path: Path
-) -> None:
+    run_job, rows, family, tmp_path
+):
     shutil.copytree(family / "draft", tmp_path / "draft")
     file = tmp_path / "draft" / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"max_position_embeddings": 25}))
@@ -69,9 +64,8 @@ def test_a_limit_is_that_of_the_models_that_cells_use_less_their_deepest_tree(
 ])  # fmt: skip
 @pytest.mark.parametrize("batch", [1, 3])
 def test_they_are_cut_or_left_out_and_counted_also_after_a_kill(
-    run_job: RunJob, rows: Path, tmp_path: Path,
-    how: str, kept: list[str], counts: tuple[str, str], batch: int,
-) -> None:  # fmt: skip
+    run_job, rows, tmp_path,
+    how, kept, counts, batch):  # fmt: skip
     given = (
         *CELLS,
         f"task.source.path={rows}",
@@ -92,7 +86,7 @@ def test_they_are_cut_or_left_out_and_counted_also_after_a_kill(
     assert {run_id: tokens_of(tmp_path / "results", run_id) for run_id in whole} == whole
 
 
-def test_the_template_stays_whole_and_as_much_of_the_text_as_fits(rows: Path) -> None:
+def test_the_template_stays_whole_and_as_much_of_the_text_as_fits(rows):
     values = config("xsum", kind="local", path=str(rows))
     task, tokenizer = build_task(values), LetterTokenizer()
     example = task.examples()[1]
@@ -105,13 +99,13 @@ def test_the_template_stays_whole_and_as_much_of_the_text_as_fits(rows: Path) ->
         fitted(example, 10, task.cut_to, lambda each: len(task.encode(each, tokenizer)))
 
 
-def test_the_middle_of_a_text_is_cut_out() -> None:
+def test_the_middle_of_a_text_is_cut_out():
     assert cut("abcdefgh", 3) == f"ab{CUT}h"
     assert cut("abcdefgh", 0) == CUT
     assert (cut("abc", 3), cut("abc", None), cut(7, 1)) == ("abc", "abc", 7)
 
 
-def test_a_random_choice_of_rows_is_the_seeds_and_stages_share_none() -> None:
+def test_a_random_choice_of_rows_is_the_seeds_and_stages_share_none():
     first = build_task(config("xsum"))
     rows = {each.id: each for each in first.examples()}
     chosen = build_task({**config("xsum"), "sample": "random", "sample_seed": 3})

@@ -1,18 +1,15 @@
 """A speed-up is against a baseline of the same sitting, or there is none."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections import defaultdict
-from pathlib import Path
 
 import pytest
 
 from spec_bench.decode.decoder import Decoder
 from spec_bench.jobs.store.store import CellStore
-from spec_bench.jobs.work.pairing import paired, timings, unpaired
-from spec_bench.records import jsonl, parquet
+from spec_bench.jobs.work.prompts import paired, timings, unpaired
+from spec_bench.records import cell_folder, parquet
 from spec_bench.records.types import Generation, StepRecord
 from spec_bench.report.claims.contrast import Contrast, difference
 from spec_bench.report.data.counts import Records
@@ -20,24 +17,24 @@ from spec_bench.report.data.rows import read_results, rows_of
 from spec_bench.system import files
 from spec_bench.system.files import retimed_files
 from tests.jobs.test_job import count_generate
-from tests.jobs.tiny import RunJob, tokens_of
+from tests.jobs.tiny import tokens_of
 
 QUICK = ("warmup=0", "prompts=3")
 
 
-def of(prompt: str, sitting: str, seconds: float = 1.0, repeat: int = 0) -> Generation:
+def of(prompt, sitting, seconds=1.0, repeat=0):
     step = StepRecord(0, 0, 0, 1)
     times = (0.1, seconds, 0.0, seconds / 2)
     return Generation(prompt, (5,), "stop", (step,), *times, repeat=repeat, sitting=sitting)
 
 
-def rate(generations: list[Generation]) -> float:
+def rate(generations):
     return sum(len(each.tokens) for each in generations) / sum(
         each.decode_s for each in generations
     )
 
 
-def test_only_a_baseline_of_the_same_sitting_repeat_and_prompt_is_a_pair() -> None:
+def test_only_a_baseline_of_the_same_sitting_repeat_and_prompt_is_a_pair():
     against = timings([of("0", "a", 1.0), of("0", "b", 2.0), of("1", "a", 3.0), of("1", "c", 4.0)])
     assert paired([[of("0", "b"), of("1", "a")]], against) == [
         [of("0", "b", 2.0), of("1", "a", 3.0)]
@@ -49,8 +46,8 @@ def test_only_a_baseline_of_the_same_sitting_repeat_and_prompt_is_a_pair() -> No
 
 
 def test_cells_that_are_added_to_a_finished_job_have_a_baseline_timed_in_turn(
-    run_job: RunJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    run_job, tmp_path, monkeypatch
+):
     baseline, _ = run_job("cells=[sd:3]", *QUICK)
     calls = count_generate(monkeypatch)
     again, _, added = run_job("cells=[sd:3,rsd_c:2-1]", *QUICK)
@@ -86,8 +83,8 @@ def test_cells_that_are_added_to_a_finished_job_have_a_baseline_timed_in_turn(
 
 
 def test_a_job_that_was_killed_goes_on_in_turn_and_times_nothing_twice(
-    run_job: RunJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    run_job, tmp_path, monkeypatch
+):
     whole = run_job("cells=[sd:3]", *QUICK, results=tmp_path / "whole")
     for result in whole:
         text = (tmp_path / "whole" / "runs" / result.run_id / "generations.jsonl").read_text()
@@ -108,9 +105,7 @@ def test_a_job_that_was_killed_goes_on_in_turn_and_times_nothing_twice(
 
 
 @pytest.mark.parametrize("late", ["ar", "sd"])
-def test_a_prompt_that_a_kill_left_to_one_of_the_two_is_timed_for_both(
-    late: str, run_job: RunJob, tmp_path: Path
-) -> None:
+def test_a_prompt_that_a_kill_left_to_one_of_the_two_is_timed_for_both(late, run_job, tmp_path):
     whole = run_job("cells=[sd:3]", *QUICK)
     for result in whole:
         folder = tmp_path / "results" / "runs" / result.run_id
@@ -126,14 +121,14 @@ def test_a_prompt_that_a_kill_left_to_one_of_the_two_is_timed_for_both(
 
 
 def test_a_baseline_that_delivers_other_tokens_than_before_fails_the_cells_by_name(
-    run_job: RunJob, tmp_path: Path
-) -> None:
+    run_job, tmp_path
+):
     baseline, _ = run_job("cells=[sd:3]", *QUICK)
     path = tmp_path / "results" / "runs" / baseline.run_id / "generations.jsonl"
     stored = CellStore(tmp_path / "results", baseline.run_id).load()
     first = stored["0"]
     other = Generation.from_json({**first.to_json(), "tokens": [7] * len(first.tokens)})
-    jsonl.replace(path, [other, stored["1"], stored["2"]])
+    cell_folder.replace(path, [other, stored["1"], stored["2"]])
     result = path.with_name("result.json")
     _, added = run_job("cells=[rsd_c:2-1]", *QUICK)
     assert result.exists()
@@ -142,9 +137,7 @@ def test_a_baseline_that_delivers_other_tokens_than_before_fails_the_cells_by_na
     assert baseline.run_id in added.reason
 
 
-def test_a_baseline_that_cannot_be_timed_leaves_no_speedup(
-    run_job: RunJob, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_baseline_that_cannot_be_timed_leaves_no_speedup(run_job, monkeypatch):
     """Not one against the records of an earlier sitting."""
     run_job("cells=[sd:3]", *QUICK)
     generate = Decoder.generate

@@ -1,12 +1,8 @@
 """The papers' pairs as data, and the name under which a pair's rows appear."""
 
-from __future__ import annotations
-
 import csv
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -20,7 +16,7 @@ from spec_bench.jobs.config.engine_settings import EngineSettings
 from spec_bench.jobs.config.pair import PairSettings, build_pair, with_own_name
 from spec_bench.jobs.work import models
 from spec_bench.settings.configs import conf_dir, read_config
-from tests.jobs.tiny import RunJob, rows_of
+from tests.jobs.tiny import rows_of
 from tests.said import naming
 
 FILES = sorted(conf_dir().glob("pair/*.yaml"))
@@ -60,13 +56,13 @@ ARCHITECTURE_OF = {
 
 
 @cache
-def pair_of(name: str, *overrides: str) -> dict[str, Any]:
+def pair_of(name, *overrides):
     if not overrides:
         return read_config(conf_dir() / "pair" / f"{name}.yaml")
     return composed(name, *overrides)
 
 
-def composed(name: str, *overrides: str) -> dict[str, Any]:
+def composed(name, *overrides):
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         config = compose("config", overrides=[f"pair={name}", *overrides])
     pair = OmegaConf.to_container(config.pair, resolve=True, throw_on_missing=True)
@@ -74,22 +70,22 @@ def composed(name: str, *overrides: str) -> dict[str, Any]:
     return pair
 
 
-def labelled(name: str, *overrides: str) -> str:
+def labelled(name, *overrides):
     pair = PairSettings(**pair_of(name, *overrides))
     return build_pair(with_own_name(pair, [conf_dir()]), ENGINE).name
 
 
 @cache
-def parameters(model: str) -> int:
+def parameters(model):
     module = random_module(f"random:{ARCHITECTURE_OF[model]}", torch.float16, "meta", 0)
     return sum(weight.numel() for weight in module.parameters())
 
 
-def listed(value: Any) -> list[Any]:
+def listed(value):
     return value if isinstance(value, list) else [value]
 
 
-def printed_names(pair: dict[str, Any]) -> set[tuple[str, str]]:
+def printed_names(pair):
     """Targets and drafts as papers spell the pair's."""
     return {
         (target, draft or "")
@@ -100,7 +96,7 @@ def printed_names(pair: dict[str, Any]) -> set[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_a_pair_bears_its_file_name(path: Path) -> None:
+def test_a_pair_bears_its_file_name(path):
     pair = pair_of(path.stem)
     assert pair["name"] == path.stem
     if not pair["target"].startswith("fetched:"):  # which may not be there
@@ -108,12 +104,12 @@ def test_a_pair_bears_its_file_name(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["embedded_plain", "llama2_70b", "vicuna_13b"])
-def test_a_pairs_file_reads_as_hydra_composes_it(name: str) -> None:
+def test_a_pairs_file_reads_as_hydra_composes_it(name):
     assert pair_of(name) == composed(name)
 
 
 @pytest.mark.parametrize("path", HUB, ids=lambda path: path.stem)
-def test_a_pairs_parameter_counts_are_those_of_its_architectures(path: Path) -> None:
+def test_a_pairs_parameter_counts_are_those_of_its_architectures(path):
     pair = pair_of(path.stem)
     assert pair["target_parameters"] == parameters(pair["target"])
     if pair["draft"] is None:
@@ -123,7 +119,7 @@ def test_a_pairs_parameter_counts_are_those_of_its_architectures(path: Path) -> 
 
 
 @pytest.mark.parametrize("path", HUB, ids=lambda path: path.stem)
-def test_gated_spread_and_templated_pairs_say_so(path: Path) -> None:
+def test_gated_spread_and_templated_pairs_say_so(path):
     pair = pair_of(path.stem)
     assert pair["gated"] == pair["target"].startswith("meta-llama/")
     assert (pair["target_device_map"] == "auto") == (pair["target_parameters"] > 4e10)
@@ -133,7 +129,7 @@ def test_gated_spread_and_templated_pairs_say_so(path: Path) -> None:
 
 
 @pytest.mark.parametrize("paper", ["rsd", "mcsd", "dsbd", "redrafter"])
-def test_every_pair_that_a_paper_prints_has_its_file(paper: str) -> None:
+def test_every_pair_that_a_paper_prints_has_its_file(paper):
     ours = {names for path in HUB for names in printed_names(pair_of(path.stem))}
     with (EXPERIMENTS / paper / "reference.csv").open(encoding="utf-8") as stream:
         printed = {(row["target"], row.get("draft", "")) for row in csv.DictReader(stream)}
@@ -143,7 +139,7 @@ def test_every_pair_that_a_paper_prints_has_its_file(paper: str) -> None:
     assert {target for target, _ in printed if target} <= {target for target, _ in ours}
 
 
-def test_a_name_does_not_outlive_its_models(family: Path) -> None:
+def test_a_name_does_not_outlive_its_models(family):
     replaced = labelled("llama2_7b", "pair.draft=JackFram/llama-68m")
     assert replaced == "Llama-2-7b-hf+llama-68m"
     folders = (f"pair.target={family / 'target'}", f"pair.draft={family / 'draft'}")
@@ -153,11 +149,11 @@ def test_a_name_does_not_outlive_its_models(family: Path) -> None:
     assert labelled("vicuna_7b", "pair.draft=JackFram/llama-68m") == "vicuna-7b-v1.3+llama-68m"
 
 
-def test_a_label_of_the_users_own_stays() -> None:
+def test_a_label_of_the_users_own_stays():
     assert labelled("embedded", "pair.name=mine", "pair.draft=embedded:draft") == "mine"
 
 
-def test_a_pair_file_of_the_users_own_names_its_models(tmp_path: Path) -> None:
+def test_a_pair_file_of_the_users_own_names_its_models(tmp_path):
     (tmp_path / "pair").mkdir()
     (tmp_path / "pair" / "ours.yaml").write_text("name: ours\ntarget: a/b\ndraft: c/d\n")
     ours = PairSettings(name="ours", target="a/b", draft="c/d")
@@ -166,7 +162,7 @@ def test_a_pair_file_of_the_users_own_names_its_models(tmp_path: Path) -> None:
     assert with_own_name(replace(ours, draft="e/f"), folders).name is None
 
 
-def test_rows_bear_the_pairs_name(run_job: RunJob, tmp_path: Path) -> None:
+def test_rows_bear_the_pairs_name(run_job, tmp_path):
     run_job("spec=2x2", "prompts=1", "pair=embedded_plain")
     assert {row["pair"] for row in rows_of(tmp_path / "results")} == {"target+draft"}
 
@@ -178,9 +174,7 @@ CHAT = [
 ]
 
 
-def test_vicunas_conversation_format_is_written_to_the_letter(
-    family: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_vicunas_conversation_format_is_written_to_the_letter(family, monkeypatch):
     path = str(family / "target")
     settings = PairSettings(**pair_of("vicuna_7b", f"pair.target={path}", "pair.dtype=float32"))
     tokenizer, _ = models.tokenizer_of(build_pair(settings, ENGINE))
@@ -195,7 +189,7 @@ def test_vicunas_conversation_format_is_written_to_the_letter(
     assert plain.chat_template is None
 
 
-def test_heads_of_the_embedded_target_are_no_heads_of_another(run_job: RunJob) -> None:
+def test_heads_of_the_embedded_target_are_no_heads_of_another(run_job):
     """The default pair names them, and a target of one's own does not change what it names."""
     with pytest.raises(ValueError, match=r"embedded:heads/medusa.*set pair\.heads\.medusa"):
         run_job("decoder=medusa", "cells=[]")
@@ -213,13 +207,13 @@ def test_heads_of_the_embedded_target_are_no_heads_of_another(run_job: RunJob) -
     ],
 )
 def test_a_model_goes_to_the_gpu_where_there_is_one_and_it_is_no_small_one(
-    device: str, target: str, gpu: bool, placed_on: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    device, target, gpu, placed_on, monkeypatch
+):
     monkeypatch.setattr(engine_settings, "sees_cuda", lambda: gpu)
     assert engine_settings.placed(EngineSettings(device, "float32"), target).device == placed_on
 
 
-def test_a_pair_of_ones_own_may_build_on_a_shipped_one(tmp_path: Path) -> None:
+def test_a_pair_of_ones_own_may_build_on_a_shipped_one(tmp_path):
     (tmp_path / "pair").mkdir()
     mine = tmp_path / "pair" / "mine.yaml"
     mine.write_text("defaults: [embedded, _self_]\nname: mine\n")

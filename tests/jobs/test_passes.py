@@ -1,21 +1,17 @@
 """A row says how its forward passes really ran."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
-from spec_bench.engine.pass_buffers import Buffers
-from tests.jobs.tiny import RunJob, rows_of, tokens_of
+from spec_bench.engine.static_pass import Buffers
+from tests.jobs.tiny import rows_of, tokens_of
 
 CELLS = ("cells=[rsd_s:2x2]", "prompts=2", "warmup=1")
 STATIC = "engine.compile=static"
 
 
 def test_static_rows_made_nothing_within_their_windows_and_have_the_plain_rows_tokens(
-    run_job: RunJob, tmp_path: Path
-) -> None:
+    run_job, tmp_path
+):
     plain = run_job(*CELLS, results=tmp_path / "plain")
     static = run_job(*CELLS, STATIC)
     for row in rows_of(tmp_path / "results"):
@@ -31,11 +27,11 @@ def test_static_rows_made_nothing_within_their_windows_and_have_the_plain_rows_t
 
 @pytest.mark.slow
 def test_passes_that_miss_what_changes_are_caught_and_their_rows_say_eager(
-    run_job: RunJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    run_job, tmp_path, monkeypatch
+):
     fill = Buffers.fill
 
-    def stale(own: Buffers, *given: object) -> None:
+    def stale(own, *given):
         """Tokens are never brought into the buffers."""
         kept = own.tokens.clone()
         fill(own, *given)  # type: ignore[arg-type]

@@ -19,8 +19,8 @@ from spec_bench.jobs.sweep.plan import (
     _measured,
     find_rate,
     job_memory,
+    totals,
 )
-from spec_bench.jobs.sweep.plan_table import totals
 from tests.cells import facts
 from tests.jobs.test_command_line import main
 from tests.jobs.tiny import overrides
@@ -140,7 +140,7 @@ def test_a_plan_of_a_sweep_tells_complete_partial_and_missing_cells_and_loads_no
     lines = (folder / "generations.jsonl").read_text().splitlines(keepends=True)
     (folder / "generations.jsonl").write_text("".join(lines[:3]) + lines[3][:20])
     before = {path: path.stat().st_mtime_ns for path in (results / "runs").rglob("*.json*")}
-    monkeypatch.setattr("spec_bench.jobs.job.models.models_of", None)
+    monkeypatch.setattr("spec_bench.jobs.job.job.models_of", None)
     swept = overrides(family, results, "spec=2x2", "seed=0,1,2", "plan=true")
     assert main(monkeypatch, "-m", *swept, "hydra/launcher=slurm") == 0
     said = capsys.readouterr().out

@@ -1,9 +1,5 @@
 """The papers' recipes through the command line, on the embedded pair."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from tests.jobs.test_command_line import main
@@ -13,9 +9,7 @@ SMALL = ("prompts=1", "warmup=0", "generation.max_new_tokens=4", "sink=quiet", "
 
 
 @pytest.mark.slow
-def test_two_pairs_three_tasks_and_41_rows_load_each_model_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_two_pairs_three_tasks_and_41_rows_load_each_model_once(tmp_path, monkeypatch, caplog):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("spec_bench.jobs.work.models._models", {})
     caplog.set_level("INFO")
@@ -29,9 +23,7 @@ def test_two_pairs_three_tasks_and_41_rows_load_each_model_once(
 
 
 @pytest.mark.parametrize("recipe", ["mcsd=acceptance", "mcsd=ablation"])
-def test_a_recipe_runs_on_the_embedded_pair(
-    recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_recipe_runs_on_the_embedded_pair(recipe, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     sweep = ["-m", recipe, "task=alpaca", "generation.temperature=1", "results=results", *SMALL]
     assert main(monkeypatch, *sweep) == 0

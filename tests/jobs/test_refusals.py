@@ -1,12 +1,9 @@
 """Wrong overrides of every kind: one line, exit status 2, nothing written, no traceback."""
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,7 +30,7 @@ NOT_NUMBER = ["nan", "inf", "-inf", "true", "hot", "[0.5]", "{a: 1}", "''", "½"
 NOT_FLAG = ["1", "0", "maybe", "[true]", "{a: true}", "''", "null", "wahr", "1.0"]
 NOT_TEXT = ["''", "[a]", "{a: b}", "1.5", "true", "7"]
 NOT_CHOICE = ["''", "[a]", "{a: b}", "1.5", "true", "nöne", "zzz", "null"]
-WRONG: dict[str, list[str]] = {
+WRONG = {
     **{key: [*NOT_WHOLE, "null"] for key in ("seed", "warmup", "engine.batch_size")},
     **{key: [*NOT_WHOLE, "0"] for key in ("prompts", "engine.threads")},
     **{f"generation.{key}": NOT_WHOLE for key in ("top_k", "max_new_tokens")},
@@ -105,7 +102,7 @@ PLAIN = [key for key in WRONG if " " not in key and "/" not in key and not key.s
 UNREADABLE = ["seed=[1", "seed={a", "cells=[sd", "=", "a b", "seed=${nowhere}", "seed=${", "[=]"]
 
 
-def misspelt(key: str, draw: random.Random) -> str:
+def misspelt(key, draw):
     """A key with two letters swapped, one lost or one doubled."""
     head, _, word = key.removeprefix("+").rpartition(".")
     at = draw.randrange(len(word) - 1)
@@ -113,7 +110,7 @@ def misspelt(key: str, draw: random.Random) -> str:
     return f"{head}.{wrong}" if head else wrong
 
 
-def wrong_overrides(count: int) -> Iterator[list[str]]:
+def wrong_overrides(count):
     """Command lines with one override each that cannot be right."""
     draw = random.Random(SEED)
     for _ in range(count):
@@ -136,14 +133,14 @@ def wrong_overrides(count: int) -> Iterator[list[str]]:
             yield [draw.choice(UNREADABLE)]
 
 
-def complaint(capture: pytest.CaptureFixture[str], overrides: list[str]) -> str:
+def complaint(capture, overrides):
     """What is wrong with how a command line was refused; "" where nothing is."""
     # The log is left to pytest, whose handlers Hydra would close.
     sys.argv = ["spec_bench", *overrides, "hydra/job_logging=none"]
     os.environ["HYDRA_FULL_ERROR"] = "0"
     try:
         app.main()
-        status: object = "no exit"
+        status = "no exit"
     except SystemExit as stopped:
         status = stopped.code
     except Exception as error:
@@ -157,11 +154,8 @@ def complaint(capture: pytest.CaptureFixture[str], overrides: list[str]) -> str:
 
 @pytest.mark.parametrize("count", [30, pytest.param(450, marks=pytest.mark.slow)])
 def test_wrong_overrides_of_every_group_are_one_line_and_write_nothing(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    count: int,
-) -> None:
+    tmp_path, monkeypatch, capsys, count
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [])
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
@@ -186,7 +180,7 @@ assert "torch" not in sys.modules
 @pytest.mark.parametrize(
     "arguments", [["--help"], ["generation.temperature=nan"], ["decoder=rsd_x"]], ids=str
 )
-def test_help_and_refusals_do_not_wait_for_torch(arguments: list[str], tmp_path: Path) -> None:
+def test_help_and_refusals_do_not_wait_for_torch(arguments, tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", LIGHT.format(arguments=arguments)],
         capture_output=True,
@@ -196,7 +190,7 @@ def test_help_and_refusals_do_not_wait_for_torch(arguments: list[str], tmp_path:
     assert done.returncode == 0, done.stderr
 
 
-def test_help_takes_less_than_two_seconds_of_the_processor() -> None:
+def test_help_takes_less_than_two_seconds_of_the_processor():
     code = (
         "import time; from spec_bench.__main__ import main; import sys; sys.argv = ['x', '--help'];"
         "main(); assert time.process_time() < 2, time.process_time()"
@@ -218,12 +212,8 @@ def test_help_takes_less_than_two_seconds_of_the_processor() -> None:
     ],
 )
 def test_what_only_torch_or_the_task_would_stumble_over_is_named_before(
-    override: str,
-    told: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    override, told, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
     monkeypatch.setattr(torch.xpu, "is_available", lambda: False)

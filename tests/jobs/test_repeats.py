@@ -1,11 +1,8 @@
 """Every prompt decoded several times: order, resuming, extending, and the check that they agree."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -14,19 +11,17 @@ from spec_bench.jobs.job.turns import check_repeated
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.sweep.plan import state_of
 from tests.jobs.test_job import count_generate
-from tests.jobs.tiny import RunJob, rows_of
+from tests.jobs.tiny import rows_of
 
 CELLS = ("cells=[sd:3]", "warmup=0")
 
 
-def lines_of(results: Path, run_id: str) -> list[tuple[int, str]]:
+def lines_of(results, run_id):
     text = (results / "runs" / run_id / "generations.jsonl").read_text()
     return [(line["repeat"], line["prompt_id"]) for line in map(json.loads, text.splitlines())]
 
 
-def test_a_repeat_starts_when_all_cells_have_decoded_all_prompts(
-    run_job: RunJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_repeat_starts_when_all_cells_have_decoded_all_prompts(run_job, tmp_path, monkeypatch):
     calls = count_generate(monkeypatch)
     results = run_job(*CELLS, "prompts=2", "repeats=2")
     assert [(name, ids[0]) for name, ids, _ in calls] == [
@@ -35,11 +30,11 @@ def test_a_repeat_starts_when_all_cells_have_decoded_all_prompts(
     ]
     for result in results:
         assert lines_of(tmp_path / "results", result.run_id) == [
-            *[(0, "0"), (0, "1"), (1, "0"), (1, "1")],
+            *[(0, "0"), (0, "1"), (1, "0"), (1, "1")]
         ]
 
 
-def test_counts_are_of_one_repeat_and_seconds_of_all(run_job: RunJob, tmp_path: Path) -> None:
+def test_counts_are_of_one_repeat_and_seconds_of_all(run_job, tmp_path):
     once = run_job(*CELLS, results=tmp_path / "once")[1]
     thrice = run_job(*CELLS, "repeats=3", results=tmp_path / "thrice")[1]
     assert once.run_id == thrice.run_id
@@ -54,9 +49,7 @@ def test_counts_are_of_one_repeat_and_seconds_of_all(run_job: RunJob, tmp_path: 
     assert thrice.metrics["token_rate"] == pytest.approx(3 * tokens / seconds)
 
 
-def test_more_repeats_extend_the_same_cells(
-    run_job: RunJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_more_repeats_extend_the_same_cells(run_job, tmp_path, monkeypatch):
     first = run_job(*CELLS)
     calls = count_generate(monkeypatch)
     second = run_job(*CELLS, "repeats=2")
@@ -70,9 +63,7 @@ def test_more_repeats_extend_the_same_cells(
 
 
 @pytest.mark.parametrize("lines", [3, 6])
-def test_a_job_cut_in_any_repeat_resumes_there(
-    run_job: RunJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: int
-) -> None:
+def test_a_job_cut_in_any_repeat_resumes_there(run_job, tmp_path, monkeypatch, lines):
     whole = run_job(*CELLS, "repeats=2")[1]
     folder = tmp_path / "results" / "runs" / whole.run_id
     (folder / "result.json").unlink()
@@ -90,11 +81,9 @@ def test_a_job_cut_in_any_repeat_resumes_there(
     assert resumed.metrics["block_efficiency"] == whole.metrics["block_efficiency"]
 
 
-def test_a_repeat_with_other_tokens_fails_the_cell_by_name(
-    run_job: RunJob, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_repeat_with_other_tokens_fails_the_cell_by_name(run_job, monkeypatch):
     generate = Decoder.generate
-    seen: list[str] = []
+    seen = []
 
     def changing(self, requests, seed, *arguments):
         prompt_id = requests[0].prompt_id
@@ -108,9 +97,7 @@ def test_a_repeat_with_other_tokens_fails_the_cell_by_name(
     assert "prompt '2': repeat 2 delivered other tokens" in sd.reason
 
 
-def test_the_check_sees_other_target_calls_with_the_same_tokens(
-    run_job: RunJob, tmp_path: Path
-) -> None:
+def test_the_check_sees_other_target_calls_with_the_same_tokens(run_job, tmp_path):
     done = CellStore(tmp_path / "results", run_job(*CELLS)[1].run_id).load()
     again = replace(done["1"], repeat=1)
     check_repeated([again], done)
@@ -118,9 +105,7 @@ def test_the_check_sees_other_target_calls_with_the_same_tokens(
         check_repeated([replace(again, steps=again.steps[:-1])], done)
 
 
-def test_where_tokens_may_differ_the_row_says_how_often(
-    run_job: RunJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_tokens_may_differ_the_row_says_how_often(run_job, tmp_path, monkeypatch):
     monkeypatch.setattr("spec_bench.jobs.config.settings.JobSettings.repeatable", False)
     generate, calls = Decoder.generate, list[str]()
 

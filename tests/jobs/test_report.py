@@ -1,19 +1,11 @@
 """From a results file to a table, a figure and checks."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
-import pytest
-
 from spec_bench.decode.decoder import Decoder
 from spec_bench.report.cli.command_line import main
-from tests.jobs.tiny import RunJob, make_task
+from tests.jobs.tiny import make_task
 
 
-def test_a_results_file_becomes_a_table_and_a_figure(
-    run_job: RunJob, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_results_file_becomes_a_table_and_a_figure(run_job, tmp_path, capsys):
     enough = f"task.source.path={make_task(tmp_path, rows=5)}"  # prompts for intervals
     run_job("cells=[sd:3,spectr:2x3,rsd_c:2-1-1,rsd_s:2x3]", enough)
     run_job("cells=[sd:3]", "generation.temperature=0.5", enough)
@@ -29,9 +21,7 @@ def test_a_results_file_becomes_a_table_and_a_figure(
     assert "figure.png" in capsys.readouterr().out
 
 
-def test_a_failed_cell_stands_in_the_table_without_numbers(
-    run_job: RunJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_cell_stands_in_the_table_without_numbers(run_job, tmp_path, monkeypatch):
     generate = Decoder.generate
 
     def failing(self, *arguments):
@@ -50,8 +40,6 @@ def test_a_failed_cell_stands_in_the_table_without_numbers(
     assert not any(letter.isdigit() for letter in line.removeprefix("| sd | 3 |"))
 
 
-def test_a_missing_results_file_is_one_line_and_status_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_results_file_is_one_line_and_status_2(tmp_path, capsys):
     assert main([str(tmp_path / "no.csv")]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1

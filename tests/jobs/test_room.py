@@ -1,9 +1,6 @@
 """What a plan says of memory is what is alive when the job decodes."""
 
-from __future__ import annotations
-
 import gc
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,8 +8,8 @@ import torch
 from spec_bench.core.transfer import forget_constants
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder, read_decoder
+from spec_bench.engine.cache import CachePool
 from spec_bench.engine.loading import ModelSpec, load_model
-from spec_bench.engine.pool import CachePool
 from spec_bench.jobs.config.engine_settings import EngineSettings
 from spec_bench.jobs.config.pair import PairSettings
 from spec_bench.jobs.config.positions import slots_of
@@ -27,7 +24,7 @@ GROWING = (("ar", None), ("sd", "2"), ("rsd_c", "3-1"), ("rsd_s", "3x3"), ("mcsd
 PROMPT, NEW, ROWS = 157, 3, 3
 
 
-def live_bytes() -> int:
+def live_bytes():
     """Of all tensors' memory on the CPU, each storage once."""
     gc.collect()
     storages = {}
@@ -42,7 +39,7 @@ HERE = {*decoder_names()} - {"served"}  # by a server
 
 
 @pytest.mark.parametrize("name", sorted(HERE))
-def test_a_decoders_room_follows_from_its_settings(name: str) -> None:
+def test_a_decoders_room_follows_from_its_settings(name):
     settings, (target, draft) = decoder_settings(name), tiny_pair("llama")
     heads = heads_of(settings["drafter"], 32, target.vocab_size)
     drafts = [draft] if read_decoder(settings).drafts else []
@@ -51,7 +48,7 @@ def test_a_decoders_room_follows_from_its_settings(name: str) -> None:
 
 
 @pytest.mark.slow
-def test_live_storages_of_five_growing_decoders_are_what_the_plan_says(family: Path) -> None:
+def test_live_storages_of_five_growing_decoders_are_what_the_plan_says(family):
     pair = PairSettings(target=str(family / "target"), draft=str(family / "draft"))
     slots = max(slots_of(read_decoder(decoder_settings(*each)), PROMPT, NEW) for each in GROWING)
     planned = job_memory(pair, EngineSettings("cpu", "float32"), slots, ROWS)

@@ -1,7 +1,5 @@
 """``task.metrics`` from the command line to the CSV."""
 
-from __future__ import annotations
-
 from importlib.resources import files
 from pathlib import Path
 

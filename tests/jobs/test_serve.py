@@ -263,7 +263,7 @@ def test_what_cannot_be_served_is_one_line(arguments, said, capsys):
     from spec_bench.serve.command import main
 
     try:
-        status: object = main(arguments)
+        status = main(arguments)
     except SystemExit as ended:
         status = ended.code
     assert status == 2

@@ -1,24 +1,18 @@
 """Rows that a server decodes: numbers from known times, faults, concurrency, resume, refusals."""
 
-from __future__ import annotations
-
 import json
 import logging
-from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
 
 from spec_bench.records import cell_folder, parquet
-from spec_bench.records.types import CellResult
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.rows import groups_of, read_rows
 from spec_bench.report.plain import categories_markdown
 from spec_bench.system import files
-from tests.jobs.tiny import RunJob, rows_of
+from tests.jobs.tiny import rows_of
 from tests.said import naming
 from tests.server.completions import Completions, serving
 
@@ -27,31 +21,29 @@ PROBES = 2  # requests that see whether settings of the sampling are heard
 PLAIN = [[5], [6], [7], [8], [9]]
 
 
-def on(url: str, *more: str) -> tuple[str, ...]:
+def on(url, *more):
     """A job that this server decodes."""
     quick = ("server.wait_s=0", "server.timeout_s=2", "generation.max_new_tokens=5", "prompts=4")
     return ("engine=server", f"server.url={url}", "server.model=target", *quick, *more)
 
 
 @contextmanager
-def served(steps: Sequence[Sequence[int]] = STEPS, **more: Any) -> Iterator[Completions]:
+def served(steps=STEPS, **more):
     with serving(Completions(lambda _: steps, **more)) as found:
         yield found
 
 
-def only(results: list[CellResult]) -> CellResult:
+def only(results):
     (result,) = results
     return result
 
 
-def row_of(tmp_path: Path, decoder: str = "served") -> dict[str, str]:
+def row_of(tmp_path, decoder="served"):
     (row,) = (row for row in rows_of(tmp_path / "results") if row["decoder"] == decoder)
     return row
 
 
-def test_a_row_bears_its_mark_its_source_and_numbers_from_known_times(
-    run_job: RunJob, tmp_path: Path
-) -> None:
+def test_a_row_bears_its_mark_its_source_and_numbers_from_known_times(run_job, tmp_path):
     with served(delays=[0.1, 0.04, 0.04]) as server:
         run_job(*on(server.url, "prompts=2"))
     row = row_of(tmp_path)
@@ -72,7 +64,7 @@ def test_a_row_bears_its_mark_its_source_and_numbers_from_known_times(
     assert "server.baseline_url" in row["reason"]
 
 
-def test_a_plain_server_beside_it_makes_a_speedup_in_turn(run_job: RunJob, tmp_path: Path) -> None:
+def test_a_plain_server_beside_it_makes_a_speedup_in_turn(run_job, tmp_path):
     with served(delays=[0, 0.06, 0.06]) as server, served(PLAIN, delays=[0, *[0.06] * 4]) as plain:
         run_job(*on(server.url, "server.decoder=ngram", f"server.baseline_url={plain.url}"))
     rows = {row["decoder"]: row for row in rows_of(tmp_path / "results")}
@@ -84,8 +76,8 @@ def test_a_plain_server_beside_it_makes_a_speedup_in_turn(run_job: RunJob, tmp_p
 
 
 def test_a_servers_rows_stand_in_the_category_tables_beside_ours_in_their_own_group(
-    run_job: RunJob, tmp_path: Path
-) -> None:
+    run_job, tmp_path
+):
     kinds = ["qa", "math", "qa", "math"]
     rows = [
         {"question_id": n, "category": kind, "turns": "the boat"} for n, kind in enumerate(kinds)
@@ -106,13 +98,13 @@ def test_a_servers_rows_stand_in_the_category_tables_beside_ours_in_their_own_gr
     assert "| ngram | - | 2.00 | 2.00 | 2.00 |" in tokens
 
 
-def test_a_plain_model_of_the_same_server_is_a_baseline(run_job: RunJob) -> None:
+def test_a_plain_model_of_the_same_server_is_a_baseline(run_job):
     with served() as server:
         run_job(*on(server.url, "server.baseline_model=plain", "warmup=0", "prompts=1"))
     assert {body["model"] for body in server.bodies} == {"target", "plain"}
 
 
-def test_counts_that_come_with_answers_are_preferred(run_job: RunJob, tmp_path: Path) -> None:
+def test_counts_that_come_with_answers_are_preferred(run_job, tmp_path):
     own = {"per_step_accepted": [2, 3], "per_step_drafted": [3, 3]}
     with served(told=lambda _: {"speculative_decoding": own}) as server:
         run_job(*on(server.url))
@@ -122,10 +114,10 @@ def test_counts_that_come_with_answers_are_preferred(run_job: RunJob, tmp_path: 
     assert json.loads(row["acceptance_rate_by_depth"]) == [1.0, 1.0, 0.5]
 
 
-def test_counters_are_read_where_requests_go_one_at_a_time(run_job: RunJob, tmp_path: Path) -> None:
+def test_counters_are_read_where_requests_go_one_at_a_time(run_job, tmp_path):
     server = Completions(lambda _: PLAIN)
 
-    def told() -> str:
+    def told():
         done = len(server.bodies)
         tokens = f"vllm:generation_tokens_total {5 * done}"
         return f"{tokens}\nvllm:inter_token_latency_seconds_count {4 * done}\n"
@@ -150,8 +142,8 @@ def test_counters_are_read_where_requests_go_one_at_a_time(run_job: RunJob, tmp_
     ],
 )
 def test_a_fault_fails_the_row_in_one_line_and_a_rerun_asks_only_for_the_rest(
-    run_job: RunJob, tmp_path: Path, fault: int | str, said: str
-) -> None:
+    run_job, tmp_path, fault, said
+):
     patient = ("server.timeout_s=0.3", "server.answer_s=0.3", "server.attempts=2", "warmup=0")
     with served() as server:
         server.faults = [*["none"] * (PROBES + 2), fault, fault]
@@ -168,7 +160,7 @@ def test_a_fault_fails_the_row_in_one_line_and_a_rerun_asks_only_for_the_rest(
     assert not [prompt for prompt in server.prompts[PROBES:] if prompt in asked]
 
 
-def test_a_fault_that_passes_costs_an_attempt_and_is_told(run_job: RunJob, tmp_path: Path) -> None:
+def test_a_fault_that_passes_costs_an_attempt_and_is_told(run_job, tmp_path):
     with served(faults=[*["none"] * (PROBES + 1), 500, "cut"]) as server:
         run_job(*on(server.url, "warmup=0"))
     row = row_of(tmp_path)
@@ -177,11 +169,11 @@ def test_a_fault_that_passes_costs_an_attempt_and_is_told(run_job: RunJob, tmp_p
     assert len(server.bodies) == PROBES + 6
 
 
-def test_answers_that_came_beside_one_that_did_not_are_kept(run_job: RunJob) -> None:
+def test_answers_that_came_beside_one_that_did_not_are_kept(run_job):
     with serving(Completions(lambda body: STEPS)) as server:
-        refused: list[list[int]] = []
+        refused = []
 
-        def answer(body: dict[str, Any]) -> Sequence[Sequence[int]]:
+        def answer(body):
             if not refused and body["max_tokens"] == 5:  # no probe
                 refused.append(body["prompt"])
             return [[999]] if body["prompt"] in refused else STEPS
@@ -200,9 +192,7 @@ def test_answers_that_came_beside_one_that_did_not_are_kept(run_job: RunJob) -> 
 
 
 @pytest.mark.parametrize(("batch", "batching"), [(1, "static"), (3, "static"), (3, "continuous")])
-def test_so_many_requests_are_under_way_together(
-    run_job: RunJob, tmp_path: Path, batch: int, batching: str
-) -> None:
+def test_so_many_requests_are_under_way_together(run_job, tmp_path, batch, batching):
     more = (f"engine.batch_size={batch}", f"engine.batching={batching}", "warmup=0")
     with served(delays=[0.1, 0.1]) as server:
         run_job(*on(server.url, *more))
@@ -215,9 +205,7 @@ def test_so_many_requests_are_under_way_together(
     assert passed == pytest.approx(took) if batch == 1 else passed < 0.8 * took
 
 
-def test_the_records_come_back_from_the_packed_file_and_are_read_by_pandas(
-    run_job: RunJob, tmp_path: Path
-) -> None:
+def test_the_records_come_back_from_the_packed_file_and_are_read_by_pandas(run_job, tmp_path):
     with served(delays=[0.01, 0.01]) as server:
         result = only(run_job(*on(server.url)))
     table = tmp_path / "results" / "default" / files.RESULTS
@@ -233,9 +221,7 @@ def test_the_records_come_back_from_the_packed_file_and_are_read_by_pandas(
     assert (lines.served_s.str[0] >= 0.01).all()
 
 
-def test_greedy_or_warm_the_request_says_so_with_a_seed_of_the_prompts_own(
-    run_job: RunJob,
-) -> None:
+def test_greedy_or_warm_the_request_says_so_with_a_seed_of_the_prompts_own(run_job):
     with served() as server:
         more = ("generation.temperature=0.5", "generation.top_k=7", "generation.top_p=0.9")
         run_job(*on(server.url, "warmup=0", *more))
@@ -248,7 +234,7 @@ def test_greedy_or_warm_the_request_says_so_with_a_seed_of_the_prompts_own(
     assert len(set(again)) == 4
 
 
-def test_a_server_without_token_ids_is_read_by_its_text(run_job: RunJob, tmp_path: Path) -> None:
+def test_a_server_without_token_ids_is_read_by_its_text(run_job, tmp_path):
     with served(text=lambda step: " the" * len(step)) as server:
         run_job(*on(server.url, "server.tokens=text", "prompts=1", "warmup=0"))
     row = row_of(tmp_path)
@@ -276,9 +262,7 @@ def test_a_server_without_token_ids_is_read_by_its_text(run_job: RunJob, tmp_pat
         (["engine=default", "server.url=null", "decoder=served"], ["served", "engine=server"]),
     ],
 )
-def test_what_a_server_cannot_be_told_is_refused_before_it_is_asked(
-    run_job: RunJob, more: list[str], why: list[str], tmp_path: Path
-) -> None:
+def test_what_a_server_cannot_be_told_is_refused_before_it_is_asked(run_job, more, why, tmp_path):
     with served() as server, pytest.raises(ValueError, match=naming(*why)) as caught:
         run_job(*on(server.url), *more)
     assert "\n" not in str(caught.value)
@@ -286,9 +270,7 @@ def test_what_a_server_cannot_be_told_is_refused_before_it_is_asked(
     assert not (tmp_path / "results").exists()
 
 
-def test_a_server_that_is_not_there_fails_the_row_in_one_line(
-    run_job: RunJob, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_server_that_is_not_there_fails_the_row_in_one_line(run_job, caplog):
     with served() as server:
         pass
     with caplog.at_level(logging.ERROR):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 
@@ -23,18 +22,18 @@ class Asked:
     )
 
 
-def split(rows: int, **changed: Any) -> int | None:
+def split(rows, **changed):
     task = RandomPrompts("random", RandomSource("random"), 8, rows, 0)
-    asked: Any = Asked(**changed)
+    asked = Asked(**changed)
     return shared(asked, task).prompts
 
 
 @pytest.mark.parametrize(("rows", "first"), [(2, 1), (8, 2), (14, 4), (15, 10), (40, 10), (99, 10)])
-def test_few_rows_are_shared_and_many_are_not(rows: int, first: int) -> None:
+def test_few_rows_are_shared_and_many_are_not(rows, first):
     assert split(rows) == first
 
 
-def test_a_search_that_does_not_share_wants_fresh_rows() -> None:
+def test_a_search_that_does_not_share_wants_fresh_rows():
     confirm = ConfirmSettings(30)
     assert split(11, confirm=confirm) == 10 and split(8, confirm=None) == 10
     for rows, said in (8, "has 8 prompts"), (10, "prompts=10 leaves none fresh"):

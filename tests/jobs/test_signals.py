@@ -1,7 +1,5 @@
 """SIGINT and SIGTERM at any moment: one line, status 130 or 143, and a rerun as if nothing was."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -11,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.tiny import RunJob, overrides, tokens_of
+from tests.jobs.tiny import overrides, tokens_of
 from tests.warm import Command
 
 LINE = "interrupted; the same command resumes"
@@ -19,7 +17,7 @@ SIGNALS = [signal.SIGINT, signal.SIGTERM]
 CELLS = ("cells=[sd:3,rsd_s:2x2]", "warmup=0")
 
 
-def catches(process: int) -> bool:
+def catches(process):
     """Whether a process has a handler for SIGTERM."""
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
     caught = next(line for line in lines if line.startswith("SigCgt")).split()[1]
@@ -29,8 +27,8 @@ def catches(process: int) -> bool:
 @pytest.mark.parametrize("number", SIGNALS)
 @pytest.mark.parametrize(("module", "after_s"), [("spec_bench", 0.0), ("spec_bench.train", 0.4)])
 def test_a_signal_while_modules_are_imported_ends_the_command_in_one_line(
-    tmp_path: Path, module: str, after_s: float, number: signal.Signals
-) -> None:
+    tmp_path, module, after_s, number
+):
     command = [sys.executable, "-m", module, "sink=quiet"]
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
@@ -47,8 +45,8 @@ def test_a_signal_while_modules_are_imported_ends_the_command_in_one_line(
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_while_it_decodes_ends_the_command_and_a_rerun_equals_an_undisturbed_one(
-    run_job: RunJob, family: Path, tmp_path: Path, number: signal.Signals
-) -> None:
+    run_job, family, tmp_path, number
+):
     cut = tmp_path / "cut"
     command = Command("spec_bench", overrides(family, cut, *CELLS), tmp_path)
     deadline = time.monotonic() + 90
@@ -77,6 +75,6 @@ with signals.orderly("ended"):
 """
 
 
-def test_a_signal_whose_exception_is_swallowed_still_ends_the_command() -> None:
+def test_a_signal_whose_exception_is_swallowed_still_ends_the_command():
     done = subprocess.run([sys.executable, "-c", SWALLOWING], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (143, "it went on\n", "ended\n")

@@ -1,10 +1,6 @@
 """Random weights and stated acceptance from the command's settings to the results table."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hydra import compose, initialize_config_dir
@@ -14,7 +10,7 @@ from spec_bench.jobs.app import run_config
 from spec_bench.jobs.config.cells import load_decoder
 from spec_bench.jobs.config.compose import register
 from spec_bench.jobs.config.config import check_settings
-from spec_bench.jobs.config.settings import JobSettings, build_settings, run_id
+from spec_bench.jobs.config.settings import build_settings, run_id
 from spec_bench.records.types import CellResult
 from spec_bench.settings.configs import conf_dir
 from tests.jobs.tiny import rows_of
@@ -29,18 +25,18 @@ MODELS = (
 PROMPTS = ("task=random", "task.prompt_tokens=8")
 
 
-def composed(*overrides: str, task: tuple[str, ...] = PROMPTS) -> Any:
+def composed(*overrides, task=PROMPTS):
     register()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         return compose("config", overrides=[*MODELS, *task, *overrides])
 
 
-def settings(*overrides: str) -> JobSettings:
-    plain: Any = OmegaConf.to_container(composed(*overrides), resolve=True)
+def settings(*overrides):
+    plain = OmegaConf.to_container(composed(*overrides), resolve=True)
     return build_settings(check_settings(plain), lambda name: load_decoder([conf_dir()], name))
 
 
-def acceptances(*overrides: str) -> list[Any]:
+def acceptances(*overrides):
     cells = settings(*overrides).cells
     return [cell.settings["verifier"].get("acceptance") for cell in cells]
 
@@ -49,13 +45,11 @@ Run = Callable[..., list[CellResult]]
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
+def run(tmp_path):
     return lambda *overrides: run_config(composed(f"results={tmp_path / 'results'}", *overrides))
 
 
-def test_measured_acceptance_is_the_stated_one_and_the_rows_say_simulated(
-    run: Run, tmp_path: Path
-) -> None:
+def test_measured_acceptance_is_the_stated_one_and_the_rows_say_simulated(run, tmp_path):
     cells = "cells=[sd:3,spectr:2x2,rsd_c:2-1,rsd_s:2x2]"
     run("simulate=0.8", "prompts=4", cells, "generation.max_new_tokens=64")
     baseline, *rows = rows_of(tmp_path / "results")
@@ -69,19 +63,19 @@ def test_measured_acceptance_is_the_stated_one_and_the_rows_say_simulated(
         assert float(row["acceptance_rate"]) == pytest.approx(0.8, abs=0.09)
 
 
-def test_without_a_statement_random_models_decide_for_themselves(run: Run, tmp_path: Path) -> None:
+def test_without_a_statement_random_models_decide_for_themselves(run, tmp_path):
     run("prompts=1", "decoder=sd", "spec=2", "generation.max_new_tokens=12")
     _, row = rows_of(tmp_path / "results")
     assert (row["lossless"], row["simulated_acceptance"]) == ("exact", "")
 
 
 @pytest.mark.parametrize(("stated", "accepted"), [("[1.0,0.0,0.5]", 1), ("1", 3), ("0.0", 0)])
-def test_each_depth_has_its_own_acceptance(run: Run, stated: str, accepted: int) -> None:
+def test_each_depth_has_its_own_acceptance(run, stated, accepted):
     _, result = run(f"simulate={stated}", "prompts=1", "decoder=rsd_s", "spec=3x3")
     assert result.metrics["block_efficiency"] == accepted + 1
 
 
-def test_the_acceptance_is_part_of_the_run_id_of_speculative_cells_only() -> None:
+def test_the_acceptance_is_part_of_the_run_id_of_speculative_cells_only():
     ids = []
     for simulate in ("null", "0.7", "0.8", "[0.8,0.7,0.6]"):
         job = settings(f"simulate={simulate}")
@@ -103,13 +97,13 @@ def test_the_acceptance_is_part_of_the_run_id_of_speculative_cells_only() -> Non
         ("simulate={table: rsd/1}", "a probability, a list of one per depth or null, got .*rsd/1"),
     ],
 )
-def test_a_statement_that_cannot_be_is_one_line_that_names_it(wrong: str, named: str) -> None:
+def test_a_statement_that_cannot_be_is_one_line_that_names_it(wrong, named):
     with pytest.raises(ValueError, match=named) as caught:
         acceptances(wrong)
     assert "\n" not in str(caught.value)
 
 
-def test_a_decoder_may_state_its_acceptance_itself() -> None:
+def test_a_decoder_may_state_its_acceptance_itself():
     cell = "{decoder: rsd_c, spec: 2-2, verifier: {rule: simulated, acceptance: 0.4}}"
     with pytest.raises(ValueError, match=naming("verifier.replacement")):
         acceptances(f"cells=[{cell}]")
@@ -123,7 +117,7 @@ def test_a_decoder_may_state_its_acceptance_itself() -> None:
         acceptances(*fresh, "simulate=0.5")
 
 
-def test_a_task_of_texts_needs_a_tokenizer(tmp_path: Path) -> None:
+def test_a_task_of_texts_needs_a_tokenizer(tmp_path):
     config = composed(f"results={tmp_path}", "prompts=1", task=("task=xsum",))
     with pytest.raises(ValueError, match=naming("task=random")):
         run_config(config)

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 
-def test_a_job_starts_without_what_only_reports_scores_or_sources_need() -> None:
+def test_a_job_starts_without_what_only_reports_scores_or_sources_need():
     heavy = ["nltk", "pandas", "datasets", "evaluate", "wandb", "matplotlib"]
     code = (
         "import gc, sys; from spec_bench.__main__ import application; application();"

@@ -1,32 +1,28 @@
 """A target split over two processes decodes what it decodes in one, and one process writes."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from spec_bench.engine.loading import ModelSpec
 from spec_bench.jobs.store.store import CellStore
-from tests.jobs.tiny import RunJob, overrides, rows_of, tokens_of
+from tests.jobs.tiny import overrides, rows_of, tokens_of
 from tests.warm import Command
 
 CELLS = "cells=[sd:3,rsd_s:3x2,dsbd:3x2@0.9]"
 
 
-def by_decoder(results: Path) -> dict[str, dict[str, tuple[int, ...]]]:
+def by_decoder(results):
     return {
         f"{row['decoder']} {row['spec']}": tokens_of(results, row["run_id"])
         for row in rows_of(results)
     }
 
 
-def through_torchrun(arguments: list[str], folder: Path) -> None:
+def through_torchrun(arguments, folder):
     """As a user starts it, in interpreters of their own."""
     command = [
         *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"),
@@ -39,7 +35,7 @@ def through_torchrun(arguments: list[str], folder: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-def through_its_variables(arguments: list[str], folder: Path) -> None:
+def through_its_variables(arguments, folder):
     """What torchrun tells its processes, told to forks."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -58,8 +54,8 @@ def through_its_variables(arguments: list[str], folder: Path) -> None:
     "start", [through_its_variables, pytest.param(through_torchrun, marks=pytest.mark.slow)]
 )
 def test_two_processes_decode_what_one_does_and_one_of_them_writes(
-    start: Callable[[list[str], Path], None], family: Path, run_job: RunJob, tmp_path: Path
-) -> None:
+    start, family, run_job, tmp_path
+):
     run_job(CELLS)
     split = tmp_path / "split"
     for _ in range(2):  # the second time everything is there already
@@ -81,9 +77,7 @@ def test_two_processes_decode_what_one_does_and_one_of_them_writes(
         ({"WORLD_SIZE": "2"}, {"path": "random:llama_tiny"}, "has no weights"),
     ],
 )
-def test_what_cannot_be_split_is_refused(
-    monkeypatch: pytest.MonkeyPatch, environment: dict, wanted: dict, message: str
-) -> None:
+def test_what_cannot_be_split_is_refused(monkeypatch, environment, wanted, message):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)

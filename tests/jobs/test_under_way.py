@@ -1,7 +1,5 @@
 """Whoever watches a sweep sees each of its jobs, what failed and why, and when it will end."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket
@@ -19,24 +17,24 @@ import pytest
 from spec_bench.jobs.store.experiment import Experiment, JobNote
 from spec_bench.jobs.store.under_way import JobState, Progress, UnderWay, summary
 from spec_bench.jobs.sweep.watch import ending, main
-from spec_bench.system import files, locks
+from spec_bench.system import files
 from tests.jobs.tiny import overrides
 
 JOBS = [(0, ["seed=0"]), (1, ["seed=1"]), (2, ["seed=2"])]
 
 
 @pytest.fixture
-def under_way(tmp_path: Path) -> UnderWay:
+def under_way(tmp_path):
     made = UnderWay(tmp_path, "mine")
     made.begin(JOBS)
     return made
 
 
-def line(tokens: int) -> str:
+def line(tokens):
     return json.dumps({"prompt_id": "0", "tokens": [1] * tokens}) + "\n"
 
 
-def test_a_job_waits_runs_and_is_done(under_way: UnderWay, tmp_path: Path) -> None:
+def test_a_job_waits_runs_and_is_done(under_way, tmp_path):
     with under_way.running(1) as job:
         job.decodes(["cell"], prompts=4)
         folder = files.run_folder(tmp_path, "cell")
@@ -51,7 +49,7 @@ def test_a_job_waits_runs_and_is_done(under_way: UnderWay, tmp_path: Path) -> No
     assert [each.state for each in under_way.jobs()] == ["waiting", "done", "waiting"]
 
 
-def test_a_job_that_fails_says_why_in_a_line(under_way: UnderWay) -> None:
+def test_a_job_that_fails_says_why_in_a_line(under_way):
     with pytest.raises(ValueError, match="no"), under_way.running(0):
         raise ValueError("no\nsuch pair")
     (job, *_) = under_way.jobs()
@@ -61,9 +59,7 @@ def test_a_job_that_fails_says_why_in_a_line(under_way: UnderWay) -> None:
     ]  # fmt: skip
 
 
-def test_an_interrupted_job_is_called_so_and_keeps_what_it_has_done(
-    under_way: UnderWay, tmp_path: Path
-) -> None:
+def test_an_interrupted_job_is_called_so_and_keeps_what_it_has_done(under_way, tmp_path):
     folder = files.run_folder(tmp_path, "cell")
     folder.mkdir(parents=True)
     (folder / files.GENERATIONS).write_text(line(3) * 3, encoding="utf-8")
@@ -77,8 +73,8 @@ def test_an_interrupted_job_is_called_so_and_keeps_what_it_has_done(
 
 
 def test_a_job_whose_process_is_gone_is_lost_and_one_elsewhere_once_it_is_silent(
-    under_way: UnderWay, tmp_path: Path
-) -> None:
+    under_way, tmp_path
+):
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     state = JobState(0, ("seed=0",), "running", host=socket.gethostname(), process=gone.pid)
@@ -91,7 +87,7 @@ def test_a_job_whose_process_is_gone_is_lost_and_one_elsewhere_once_it_is_silent
     assert [each.job.state for each in under_way.progress()] == ["lost", "running", "lost"]
 
 
-def test_the_end_is_in_sight_by_what_has_run() -> None:
+def test_the_end_is_in_sight_by_what_has_run():
     done = JobState(0, state="done", cells=("a", "b"), prompts=5, began=100.0, ended=120.0)
     running = JobState(1, state="running", cells=("c", "d"), prompts=5, began=120.0)
     found = summary([Progress(done, 10), Progress(running, 4), Progress(JobState(2))], now=128.0)
@@ -101,21 +97,19 @@ def test_the_end_is_in_sight_by_what_has_run() -> None:
     assert summary([Progress(JobState(0))], now=0.0).left_s is None
 
 
-def test_watch_says_what_there_is_where_a_name_is_unknown(
-    under_way: UnderWay, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_watch_says_what_there_is_where_a_name_is_unknown(under_way, tmp_path, capsys):
     assert main(["nine", "--results", str(tmp_path), "--once"]) == 2
     assert capsys.readouterr().err.endswith("; there are mine\n")
     assert main(["mine", "--results", str(tmp_path), "--once"]) == 0
     assert "3 jobs: 3 waiting" in capsys.readouterr().out
 
 
-def test_a_worker_leaves_a_table_to_the_process_that_is_at_it(tmp_path: Path) -> None:
+def test_a_worker_leaves_a_table_to_the_process_that_is_at_it(tmp_path):
     experiment = Experiment(tmp_path, "mine")
     experiment.note(JobNote(0, "", ("a",)))
     (lock,) = [files.jobs_folder(tmp_path, "mine") / ".lock"]
     with lock.open("w") as file:
-        assert locks.lock(file, wait=False)
+        assert files.lock(file, wait=False)
         began = time.monotonic()
         assert experiment.rebuild(wait=False) == []
         assert time.monotonic() - began < 1
@@ -128,10 +122,10 @@ def test_a_worker_leaves_a_table_to_the_process_that_is_at_it(tmp_path: Path) ->
     assert experiment.csv.exists()
 
 
-def test_a_rebuild_ends_though_jobs_go_on_ending(tmp_path: Path) -> None:
+def test_a_rebuild_ends_though_jobs_go_on_ending(tmp_path):
     experiment, passes = Experiment(tmp_path, "mine"), []
 
-    def another(run_ids: list[str]) -> None:
+    def another(run_ids):
         passes.append(run_ids)
         experiment.note(JobNote(len(passes), "", (f"cell{len(passes)}",)))
 
@@ -141,7 +135,7 @@ def test_a_rebuild_ends_though_jobs_go_on_ending(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_sweep_tells_all_that_failed(tmp_path: Path, family: Path) -> None:
+def test_a_sweep_tells_all_that_failed(tmp_path, family):
     where = ["hydra/launcher=workers", "hydra.launcher.n_jobs=2"]
     # What is wrong shows as the jobs run, on whatever machine: two of four cannot be right.
     given = ["decoder=sd,rsd_s", "spec=3,4x3", "prompts=2", "name=mine"]

@@ -1,11 +1,8 @@
 """Tiny random Llama models with a tiny tokenizer, and a task of a few rows, in a folder."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
@@ -26,7 +23,7 @@ TEXTS = [
 ]
 
 
-def make_family(folder: Path) -> None:
+def make_family(folder):
     """Writes ``target`` and ``draft`` into the folder: random weights, one tokenizer."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -59,7 +56,7 @@ def make_family(folder: Path) -> None:
     save_heads(third, folder / "eagle3")
 
 
-def make_task(folder: Path, rows: int = 4) -> Path:
+def make_task(folder, rows=4):
     """Writes rows in XSum's schema."""
     path = folder / "rows.jsonl"
     lines = [
@@ -70,7 +67,7 @@ def make_task(folder: Path, rows: int = 4) -> Path:
     return path
 
 
-def overrides(folder: Path, results: Path, *more: str) -> list[str]:
+def overrides(folder, results, *more):
     """A small job on the tiny family."""
     return [
         f"pair.target={folder / 'target'}",
@@ -87,18 +84,18 @@ def overrides(folder: Path, results: Path, *more: str) -> list[str]:
     ]
 
 
-def eagle_heads(folder: Path) -> list[str]:
+def eagle_heads(folder):
     """The tiny family's EAGLE heads, for a job."""
     return [f"pair.heads.{kind}={folder / kind}" for kind in ("eagle", "eagle3")]
 
 
-def tokens_of(results: Path, run_id: str) -> dict[str, tuple[int, ...]]:
+def tokens_of(results, run_id):
     """What a cell's store holds, by prompt id."""
     done = CellStore(results, run_id).load()
     return {prompt_id: generation.tokens for prompt_id, generation in done.items()}
 
 
-def rows_of(results: Path, name: str = "default") -> list[dict[str, str]]:
+def rows_of(results, name="default"):
     """The rows of an experiment's CSV, what a search screened first."""
     return [
         row for file in ("screening", "results") for row in read_csv(results / name / f"{file}.csv")

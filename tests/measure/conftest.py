@@ -15,10 +15,10 @@ PlayPower = Callable[..., list[Curve]]
 
 
 @pytest.fixture
-def play_power(tmp_path, monkeypatch) -> PlayPower:
+def play_power(tmp_path, monkeypatch):
     """Puts a machine with one GPU a curve on PATH; the curves come back with their origin."""
 
-    def play(*curves, **plan) -> list[Curve]:
+    def play(*curves, **plan):
         install(tmp_path / "bin")
         monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
         origin_s = time.time() - 10

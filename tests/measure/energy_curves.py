@@ -22,17 +22,17 @@ class Curve:
     period_s: float = 1.0
     origin_s: float = 0.0
 
-    def power_w(self, moment_s: float) -> float:
+    def power_w(self, moment_s):
         since_s = moment_s - self.origin_s
         if self.kind == "ramp":
             return self.low_w + self.slope_w_per_s * since_s
         high = self.kind == "square" and since_s % self.period_s >= self.period_s / 2
         return self.high_w if high else self.low_w
 
-    def energy_j(self, begin_s: float, end_s: float) -> float:
+    def energy_j(self, begin_s, end_s):
         return self._until_j(end_s - self.origin_s) - self._until_j(begin_s - self.origin_s)
 
-    def _until_j(self, since_s: float) -> float:
+    def _until_j(self, since_s):
         """The energy from the origin on."""
         if self.kind == "ramp":
             return since_s * (self.low_w + self.slope_w_per_s * since_s / 2)

@@ -8,11 +8,10 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from spec_bench.measure.energy import EnergyMeter, build_meter
+from spec_bench.measure.energy import build_meter
 from tests.measure.energy_curves import Curve
 from tests.measure.energy_smi import VARIABLE, install
 
@@ -25,7 +24,7 @@ METERS = {
 }
 
 
-def curves(origin_s: float):
+def curves(origin_s):
     return {
         "steady 250 W": Curve("steady", low_w=250.0, origin_s=origin_s),
         "ramp of 20 W/s from 100 W": Curve("ramp", origin_s=origin_s),
@@ -34,11 +33,11 @@ def curves(origin_s: float):
     }
 
 
-def measured(curve: Curve):
+def measured(curve):
     """(joules, joules expected) of each window, a list a meter; starts are spread over a second."""
     os.environ[VARIABLE] = json.dumps({"curves": [asdict(curve)]})
-    meters: list[EnergyMeter] = [build_meter({**m, "idle_s": 0}) for m in METERS.values()]
-    found: list[list[tuple[float, float]]] = [[] for _ in meters]
+    meters = [build_meter({**m, "idle_s": 0}) for m in METERS.values()]
+    found = [[] for _ in meters]
     for meter in meters:
         meter.open()
     for number in range(WINDOWS):
@@ -61,7 +60,7 @@ def measured(curve: Curve):
     return found
 
 
-def line(name, found: Sequence[Sequence[tuple[float, float]]]):
+def line(name, found):
     """A row of the table: mean size of a window's error, the worst one, all windows together."""
     cells = []
     for pairs in found:

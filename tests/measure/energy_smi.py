@@ -60,7 +60,7 @@ def main():
             return 3
 
 
-def cell(plan, field: str, gpu: int):
+def cell(plan, field, gpu):
     """One value as the program prints it."""
     now = datetime.now()
     if field in plan.get("unsupported", ()):

@@ -1,10 +1,6 @@
 """Memory bandwidth by a buffer of the model's size."""
 
-from __future__ import annotations
-
 import itertools
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -21,13 +17,11 @@ from spec_bench.measure.bandwidth import (
 
 
 @pytest.fixture
-def streamed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, torch.dtype]]:
+def streamed(monkeypatch):
     """What was streamed: bytes and dtype, in half a second each."""
-    found: list[tuple[int, torch.dtype]] = []
+    found = []
 
-    def stream(
-        device: torch.device, dtype: torch.dtype, size: int, repeats: int, now_s: Callable[[], Any]
-    ) -> tuple[int, float]:
+    def stream(device, dtype, size, repeats, now_s):
         found.append((size, dtype))
         return size, 0.5
 
@@ -38,14 +32,12 @@ def streamed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, torch.dtype]]:
 
 
 @pytest.fixture(autouse=True)
-def _forgotten() -> Any:
+def _forgotten():
     yield
     bandwidth._measured.cache_clear()
 
 
-def test_the_buffer_is_as_large_as_the_weights_within_limits(
-    streamed: list[tuple[int, torch.dtype]],
-) -> None:
+def test_the_buffer_is_as_large_as_the_weights_within_limits(streamed):
     model = nn.Linear(1024, 1024, bias=False, dtype=torch.bfloat16)
     assert measured_bandwidth(model) == 2 * 2 * 2**20
     assert measured_bandwidth(model) == 2 * 2 * 2**20  # from memory
@@ -57,14 +49,14 @@ def test_the_buffer_is_as_large_as_the_weights_within_limits(
     assert streamed[0][1] == torch.bfloat16
 
 
-def test_without_room_or_weights_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_room_or_weights_there_is_none(monkeypatch):
     monkeypatch.setattr(bandwidth, "free_bytes", lambda device: LEAST_BYTES)
     bandwidth._measured.cache_clear()
     assert measured_bandwidth(nn.Linear(2, 2)) is None
     assert measured_bandwidth(nn.Identity()) is None
 
 
-def test_a_real_buffer_is_gone_through_at_a_plausible_rate() -> None:
+def test_a_real_buffer_is_gone_through_at_a_plausible_rate():
     bandwidth._measured.cache_clear()
     rate = measured_bandwidth(nn.Linear(512, 1024))
     assert rate is not None

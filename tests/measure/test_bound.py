@@ -1,17 +1,14 @@
 """Bound over measured: literal bytes of two models; bandwidth; a share where the GPU is known."""
 
-from __future__ import annotations
-
 import dataclasses
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.engine.loading import ModelSpec, load_model
-from spec_bench.jobs.rows.bounds import bound_columns
+from spec_bench.jobs.rows.collect import bound_columns
 from spec_bench.measure.bound import (
     NOMINAL,
     ModelCost,
@@ -70,7 +67,7 @@ def test_a_gpu_is_known_by_what_the_driver_calls_it():
     assert nominal_bandwidth("cpu") is None
 
 
-def test_a_prompts_bytes_are_weights_context_nodes_and_logits_of_every_call() -> None:
+def test_a_prompts_bytes_are_weights_context_nodes_and_logits_of_every_call():
     # Six tokens of prompt: five are in the cache at the first call, seven at the second.
     first, second = 1000 + 4 * 11 + 5 * 10 + 4 * 100, 1000 + 11 + 7 * 10 + 100
     level = 50 + 3 + 5 * 2 + 100
@@ -78,12 +75,12 @@ def test_a_prompts_bytes_are_weights_context_nodes_and_logits_of_every_call() ->
     assert moved_bytes(ONE, 6, TARGET, [], head_bytes=7.0) == first + second + 14
 
 
-def test_rows_that_decode_together_share_the_reading_of_the_weights() -> None:
+def test_rows_that_decode_together_share_the_reading_of_the_weights():
     alone, four = (moved_bytes(ONE, 6, TARGET, [DRAFT], batch=batch) for batch in (1, 4))
     assert alone - four == 0.75 * (2 * 1000 + 3 * 50)
 
 
-def test_the_share_is_of_the_seconds_of_decoding_and_starved_passes_lower_it() -> None:
+def test_the_share_is_of_the_seconds_of_decoding_and_starved_passes_lower_it():
     assert bound_over_measured(1000.0, [ONE], 1000.0) == 0.5
     # The event pair around a pass spans a wait for launches: host overhead stays, this halves.
     starved = dataclasses.replace(ONE, decode_s=4.0, target_s=3.0, draft_s=1.0)
@@ -92,7 +89,7 @@ def test_the_share_is_of_the_seconds_of_decoding_and_starved_passes_lower_it() -
     assert bound_over_measured(1000.0, [], 1000.0) is None
 
 
-def test_a_row_has_it_on_a_known_gpu_only() -> None:
+def test_a_row_has_it_on_a_known_gpu_only():
     target, draft = tiny_pair("llama")
     decoder = build_decoder(decoder_settings("sd"), target, [draft], SamplingSettings(0.0))
     requests = random_requests(1, 6)
@@ -109,7 +106,7 @@ def test_a_row_has_it_on_a_known_gpu_only() -> None:
     assert found["bound_over_measured"] == pytest.approx(bound_s / seconds, rel=1e-4)
 
 
-def test_on_any_device_a_row_has_a_calls_bytes_and_the_bandwidth_that_was_measured() -> None:
+def test_on_any_device_a_row_has_a_calls_bytes_and_the_bandwidth_that_was_measured():
     target, draft = tiny_pair("llama")
     plain = build_decoder(decoder_settings("ar"), target, [], SamplingSettings(0.0))
     sd = build_decoder(decoder_settings("sd"), target, [draft], SamplingSettings(0.0))
@@ -125,6 +122,6 @@ def test_on_any_device_a_row_has_a_calls_bytes_and_the_bandwidth_that_was_measur
     assert own["bandwidth_bytes_per_s"] == more["bandwidth_bytes_per_s"] > 1e6
 
 
-def test_what_other_code_decodes_has_neither() -> None:
-    foreign: Any = SimpleNamespace(target=object(), drafts=[], rows=1)
+def test_what_other_code_decodes_has_neither():
+    foreign = SimpleNamespace(target=object(), drafts=[], rows=1)
     assert bound_columns(foreign, [ONE], {"p": 6}, "NVIDIA H200") == {}

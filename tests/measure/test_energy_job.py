@@ -68,10 +68,7 @@ def test_a_meter_that_dies_leaves_an_empty_cell_with_its_reason(
 
 
 def test_without_the_program_the_column_is_empty_and_one_line_says_why(
-    run_job,
-    tmp_path,
-    monkeypatch,
-    caplog,
+    run_job, tmp_path, monkeypatch, caplog
 ):
     monkeypatch.setenv("PATH", str(tmp_path))
     with caplog.at_level(logging.INFO, logger="spec_bench"):

@@ -19,7 +19,7 @@ from tests.measure.conftest import kill_meter
 from tests.measure.energy_curves import Curve
 
 
-def opened(meter: str = "nvidia_smi", **settings):
+def opened(meter="nvidia_smi", **settings):
     built = build_meter({"meter": meter, "idle_s": 0, **settings})
     built.open()
     return built
@@ -70,8 +70,7 @@ def test_the_papers_sum_counts_samples_and_not_seconds(play_power):
 
 
 @pytest.mark.parametrize(
-    ("visible", "gpus"),
-    [("1", [1]), ("2,0", [2, 0]), ("GPU-1", [1]), (None, [0, 1, 2])],
+    ("visible", "gpus"), [("1", [1]), ("2,0", [2, 0]), ("GPU-1", [1]), (None, [0, 1, 2])]
 )
 def test_only_the_jobs_own_gpus_are_added_up(play_power, monkeypatch, visible, gpus):
     curves = play_power(*(Curve("steady", low_w=watts) for watts in (10.0, 200.0, 3000.0)))
@@ -142,10 +141,7 @@ def test_without_the_program_there_is_a_reason(tmp_path, monkeypatch):
     ("plan", "reason"),
     [
         ({"broken": True}, "couldn't communicate with the NVIDIA driver"),
-        (
-            {"unsupported": ["power.draw", "power.draw.instant"]},
-            "power.draw as [N/A] on GPU 0",
-        ),
+        ({"unsupported": ["power.draw", "power.draw.instant"]}, "power.draw as [N/A] on GPU 0"),
     ],
 )
 def test_a_gpu_without_power_readings_is_a_reason(play_power, plan, reason):

@@ -69,12 +69,7 @@ def test_the_jobs_gpus_are_at_its_place_among_the_visible(monkeypatch):
     ("visible", "devices", "message"),
     [("", None, "no GPU"), ("MIG-1234", None, "MIG"), (None, ("5",), "there are: 0, 1, 2")],
 )
-def test_no_gpu_to_add_up_is_a_reason(
-    monkeypatch,
-    visible,
-    devices,
-    message,
-):
+def test_no_gpu_to_add_up_is_a_reason(monkeypatch, visible, devices, message):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)

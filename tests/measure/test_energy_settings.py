@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from spec_bench.measure.energy import EnergySettings, build_meter, energy_settings, meter
+from spec_bench.measure.energy import build_meter, energy_settings, meter
 from spec_bench.measure.energy.meters import NoMeter
 from spec_bench.settings.configs import conf_dir
 
@@ -66,7 +66,7 @@ class Constant(NoMeter):
 
     name = "constant"
 
-    def __init__(self, settings: EnergySettings, ordinals: object = None):
+    def __init__(self, settings, ordinals=None):
         self.idle_power_w = settings.more["watts"]
 
 

@@ -1,20 +1,15 @@
 """Load and clock beside a row: where they come from, and what reading them costs."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time
-from pathlib import Path
-
-import pytest
 
 from spec_bench.measure.machine import Machine, cpu_mhz
 from tests.measure.energy_curves import Curve
 from tests.measure.energy_nvml import StandInNvml
 
 
-def test_the_clock_is_the_mean_of_the_processors_listed(tmp_path: Path) -> None:
+def test_the_clock_is_the_mean_of_the_processors_listed(tmp_path):
     listed = tmp_path / "cpuinfo"
     listed.write_text("cpu MHz\t\t: 2000.5\nflags : x\ncpu MHz\t\t: 3000.5\ncpu MH")
     assert cpu_mhz(listed) == 2500.5
@@ -23,7 +18,7 @@ def test_the_clock_is_the_mean_of_the_processors_listed(tmp_path: Path) -> None:
     assert cpu_mhz(tmp_path / "none") is None
 
 
-def test_the_load_is_the_systems_and_a_reading_is_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_load_is_the_systems_and_a_reading_is_cheap(monkeypatch):
     with Machine("cpu") as machine:
         taken = []
         for _ in range(50):
@@ -35,14 +30,14 @@ def test_the_load_is_the_systems_and_a_reading_is_cheap(monkeypatch: pytest.Monk
         assert machine.read().load_average == 2.5
 
 
-def test_without_a_load_or_nvml_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_load_or_nvml_nothing_is_said(monkeypatch):
     monkeypatch.delattr(os, "getloadavg")
     monkeypatch.setitem(sys.modules, "pynvml", None)
     with Machine("cuda") as machine:
         assert machine.read() == (None, None)
 
 
-def test_the_clock_of_a_gpu_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_clock_of_a_gpu_is_its_own(monkeypatch):
     stand_in = StandInNvml([Curve("steady"), Curve("steady")])
     monkeypatch.setitem(sys.modules, "pynvml", stand_in)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")

@@ -1,13 +1,9 @@
 """What is recorded of the GPUs: the driver's own words, as ``nvidia-smi`` prints them."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 import torch
 
-from spec_bench.engine.switches import set_switches
+from spec_bench.engine.stopwatch import set_switches
 from spec_bench.measure.provenance import GPU_FIELDS, driver_version, gpu_states, torch_state
 from tests.simcuda import SimCuda
 
@@ -21,7 +17,7 @@ PRINTED = {
 
 
 @pytest.fixture
-def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def smi(tmp_path, monkeypatch):
     """A program that answers one question as the real one does."""
     lines = "\n".join(PRINTED.values())
     asked = f"--query-gpu={','.join(GPU_FIELDS.values())}"
@@ -34,7 +30,7 @@ def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
 
 
-def test_clocks_and_power_limits_are_those_of_the_gpus_asked_for_in_their_order(smi: None) -> None:
+def test_clocks_and_power_limits_are_those_of_the_gpus_asked_for_in_their_order(smi):
     two, one = gpu_states([TWO, ONE])
     assert one == {
         "name": "NVIDIA H200",
@@ -55,14 +51,12 @@ def test_clocks_and_power_limits_are_those_of_the_gpus_asked_for_in_their_order(
     assert gpu_states(["GPU-another"]) == []
 
 
-def test_without_the_program_there_is_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_program_there_is_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert gpu_states([ONE]) == []
 
 
-def test_a_gpus_name_uuid_driver_versions_and_switches_are_recorded(smi: None) -> None:
+def test_a_gpus_name_uuid_driver_versions_and_switches_are_recorded(smi):
     set_switches()
     with SimCuda():
         state = torch_state()
@@ -76,12 +70,12 @@ def test_a_gpus_name_uuid_driver_versions_and_switches_are_recorded(smi: None) -
     assert "driver" in state
 
 
-def test_no_gpu_is_asked_where_torch_sees_none(smi: None) -> None:
+def test_no_gpu_is_asked_where_torch_sees_none(smi):
     state = torch_state()
     assert (state["gpus"], state["device_uuids"], state["driver"]) == ([], [], None)
 
 
-def test_the_drivers_version_is_the_modules(tmp_path: Path) -> None:
+def test_the_drivers_version_is_the_modules(tmp_path):
     file = tmp_path / "version"
     file.write_text("570.86.15\n")
     assert driver_version(file) == "570.86.15"

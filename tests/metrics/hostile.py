@@ -1,7 +1,5 @@
 """SQL that nobody should run, for the tests of what runs it; ``{folder}`` holds the databases."""
 
-from __future__ import annotations
-
 _BOMB = "WITH RECURSIVE t(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM t)"
 _LETTERS = "'" + "a" * 90 + "b'"
 _WILD = "%a" * 40 + "%c"

@@ -1,7 +1,5 @@
 """Programs that mean harm do none, with the audit hook and without it, and forge no verdict."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -16,7 +14,7 @@ import pytest
 
 import spec_bench
 from spec_bench.metrics.execution import PassAt1, code
-from spec_bench.records.code_reference import CodeReference
+from spec_bench.records.types import CodeReference
 
 PROMPT = 'from math import pi\n\n\ndef area(r):\n    """Of a circle."""\n'
 TESTS = "def check(f):\n    assert abs(f(2) - 12.566) < 0.01\n    assert f(0) == 0\n"

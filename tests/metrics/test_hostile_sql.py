@@ -4,7 +4,6 @@ import hashlib
 import shutil
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 
 from spec_bench.metrics.execution import ExecutionAccuracy
 from spec_bench.metrics.execution.sql import SqlProcess
-from spec_bench.records.sql_reference import SqlReference
+from spec_bench.records.types import SqlReference
 from tests.metrics.hostile import FILES, HARMLESS_FIRST, HOSTILE, MEMORY, PARSER, TIME, WRITES
 
 DATABASES = Path(__file__).parents[2] / "spec_bench" / "embedded" / "tasks" / "spider" / "database"
@@ -20,7 +19,7 @@ LIMIT_S = 0.2
 KILL_S = 30.0  # after the limit, at most: the alarm, the kill, a new process, on a busy machine
 
 
-def contents(folder: Path) -> dict[str, str]:
+def contents(folder):
     """The digest of every file below a folder."""
     return {
         str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest()
@@ -30,25 +29,23 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """A copy of the databases, alone in a folder."""
     return Path(shutil.copytree(DATABASES, tmp_path_factory.mktemp("hostile") / "database"))
 
 
 @pytest.fixture(scope="module")
-def process() -> Iterator[SqlProcess]:
+def process():
     with SqlProcess() as process:
         yield process
 
 
-def run(process: SqlProcess, folder: Path, sql: str):
+def run(process, folder, sql):
     database = folder / "school" / "school.sqlite"
     return process.run(database, sql.replace("{folder}", str(folder)), LIMIT_S, 100)
 
 
-def test_all_of_it_together_scores_nothing_and_leaves_every_database_as_it_was(
-    folder: Path,
-) -> None:
+def test_all_of_it_together_scores_nothing_and_leaves_every_database_as_it_was(folder):
     before, began = contents(folder), time.monotonic()
     gold = SqlReference("SELECT name FROM pupil", folder / "school" / "school.sqlite")
     answers = [sql.replace("{folder}", str(folder)) for sql in HOSTILE.values()]
@@ -63,9 +60,7 @@ def test_all_of_it_together_scores_nothing_and_leaves_every_database_as_it_was(
 
 
 @pytest.mark.parametrize("name", [*WRITES, *FILES])
-def test_the_process_itself_refuses_what_is_not_reading(
-    name: str, process: SqlProcess, folder: Path
-) -> None:
+def test_the_process_itself_refuses_what_is_not_reading(name, process, folder):
     before = contents(folder)
     outcome = run(process, folder, (WRITES | FILES)[name])
     assert outcome.rows == ()
@@ -75,23 +70,21 @@ def test_the_process_itself_refuses_what_is_not_reading(
 
 
 @pytest.mark.parametrize("name", TIME)
-def test_a_query_ends_at_its_limit(name: str, process: SqlProcess, folder: Path) -> None:
+def test_a_query_ends_at_its_limit(name, process, folder):
     began = time.monotonic()
     assert run(process, folder, TIME[name]).status == "timeout"
     assert time.monotonic() - began < LIMIT_S + KILL_S
 
 
 @pytest.mark.parametrize("name", PARSER)
-def test_a_text_that_is_no_statement_is_no_result(
-    name: str, process: SqlProcess, folder: Path
-) -> None:
+def test_a_text_that_is_no_statement_is_no_result(name, process, folder):
     outcome = run(process, folder, PARSER[name])
     assert outcome.rows == ()
     if name != "only semicolons":  # SQLite takes them for a statement that does nothing
         assert outcome.status == "error"
 
 
-def peak_kib(pid: int) -> int:
+def peak_kib(pid):
     """The most memory that a process has had resident; 0 when it has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
@@ -101,11 +94,11 @@ def peak_kib(pid: int) -> int:
 
 
 @contextmanager
-def peaks_of(process: SqlProcess) -> Iterator[list[int]]:
+def peaks_of(process):
     """Peaks of the processes that run the queries, read again and again while they live."""
     peaks, ended = [0], threading.Event()
 
-    def watch() -> None:
+    def watch():
         while not ended.wait(0.002):
             worker = process._process
             peaks.append(0 if worker is None else peak_kib(worker.pid))
@@ -119,20 +112,20 @@ def peaks_of(process: SqlProcess) -> Iterator[list[int]]:
         thread.join()
 
 
-def test_a_query_that_wants_much_memory_does_not_get_it(folder: Path) -> None:
+def test_a_query_that_wants_much_memory_does_not_get_it(folder):
     with SqlProcess() as process, peaks_of(process) as peaks:
         for sql in MEMORY.values():
             run(process, folder, sql)
     assert 1 << 12 < max(peaks) < 1 << 20
 
 
-def test_a_process_that_was_killed_is_replaced(folder: Path) -> None:
+def test_a_process_that_was_killed_is_replaced(folder):
     with SqlProcess() as process:
         assert run(process, folder, TIME["one long call"]).reason.startswith("killed")
         assert len(run(process, folder, "SELECT name FROM pupil").rows) == 40
 
 
-def test_a_process_that_dies_is_an_error_and_is_replaced(folder: Path) -> None:
+def test_a_process_that_dies_is_an_error_and_is_replaced(folder):
     with SqlProcess(memory_bytes=1 << 26) as process:
         rows = "WITH RECURSIVE t(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM t LIMIT 1000000) "
         died = process.run(

@@ -6,11 +6,7 @@ from scipy.stats import beta, norm
 from scipy.stats import t as student_t
 
 from spec_bench.metrics.bootstrap import Total, studentised_interval
-from spec_bench.metrics.bounded import (
-    score_difference_interval,
-    score_interval,
-    sign_flip_p,
-)
+from spec_bench.metrics.bounded import score_difference_interval, score_interval, sign_flip_p
 from spec_bench.metrics.interval import FEWEST, Interval
 from spec_bench.metrics.intervals import mean_interval, rate_ratio_interval, ratio_interval
 from spec_bench.metrics.many import p_above

@@ -1,18 +1,15 @@
 """Programs are judged by their tests, and can do nothing but compute."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from spec_bench.metrics.execution import PassAt1, check_code
 from spec_bench.metrics.quality import check_references, quality_columns
-from spec_bench.records.code_reference import CodeReference
+from spec_bench.records.types import CodeReference
 from spec_bench.tasks.source import Source, Wheel, load_rows
 from spec_bench.tasks.task import Task
 
@@ -53,17 +50,17 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_a_right_program_passes_however_it_is_written(name: str) -> None:
+def test_a_right_program_passes_however_it_is_written(name):
     assert SCORE.passes(RIGHT[name], REFERENCE)
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_program_fails(name: str) -> None:
+def test_a_wrong_program_fails(name):
     assert not SCORE.passes(WRONG[name], REFERENCE)
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_what_a_program_may_not_do_is_refused(name: str, tmp_path: Path) -> None:
+def test_what_a_program_may_not_do_is_refused(name, tmp_path):
     file, kept = tmp_path / "written", tmp_path / "kept"
     kept.touch()
     act = HOSTILE[name].format(file=str(file), kept=str(kept))
@@ -74,21 +71,21 @@ def test_what_a_program_may_not_do_is_refused(name: str, tmp_path: Path) -> None
     assert SCORE.passes(caught, REFERENCE)
 
 
-def test_the_column_is_the_share_of_prompts() -> None:
+def test_the_column_is_the_share_of_prompts():
     answers = [RIGHT["a fenced block"], WRONG["nothing"], RIGHT["a fenced block"], "return 1"]
     columns, signature = quality_columns("pass_at_1", answers, [[REFERENCE]] * 4)
     assert columns["pass_at_1"].value == 0.5
     assert "limit:3s" in signature
 
 
-def test_a_prompt_without_tests_is_refused_before_anything_is_decoded() -> None:
+def test_a_prompt_without_tests_is_refused_before_anything_is_decoded():
     with pytest.raises(ValueError, match="prompt 1 has no tests"):
         check_references("pass_at_1", [[REFERENCE], ["return 1"]])
     with pytest.raises(ValueError, match="tests of prompt 0 are no Python"):
         check_code([[CodeReference("def check(", PROMPT, "area")]])
 
 
-def test_values_that_tests_take_for_plain_ones_pass_from_the_program_to_its_tests() -> None:
+def test_values_that_tests_take_for_plain_ones_pass_from_the_program_to_its_tests():
     prompt = "from collections import Counter, namedtuple\n\n\ndef f(x):\n"
     tests = (
         "def check(g):\n    assert g([1, 1]) == {1: 2} and g((2, 3)) == (2, 3) and g(4j) == 4j\n"
@@ -102,9 +99,7 @@ def test_values_that_tests_take_for_plain_ones_pass_from_the_program_to_its_test
     assert SCORE.passes(answer, CodeReference(tests, prompt, "f"))
 
 
-def test_rows_of_a_wheel_are_read_from_the_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_of_a_wheel_are_read_from_the_cache(tmp_path, monkeypatch):
     row = {"task_id": "a/0", "prompt": PROMPT, "entry_point": "area", "test": TESTS}
     data = gzip.compress(json.dumps(row).encode() + b"\n")
     digest = hashlib.sha256(data).hexdigest()

@@ -12,7 +12,7 @@ RSD = Path(__file__).parents[2] / "experiments" / "rsd"
 CELLS = side_by_side(read_published(RSD / FILE))
 
 
-def draft_calls(spec: str) -> int:
+def draft_calls(spec):
     """L of a spec: 3 -> 3, 4x3 (four paths or beams of length 3) -> 3, 2-2-1 -> 3 levels."""
     if "x" in spec:
         return int(spec.split("x")[1])

@@ -3,8 +3,7 @@
 import pytest
 import sacrebleu
 
-from spec_bench.metrics.quality import SCORES
-from spec_bench.metrics.squad import normalise
+from spec_bench.metrics.quality import SCORES, normalise
 from tests.said import naming
 
 SENTENCES = [

@@ -5,20 +5,16 @@ file, ``record`` a cell's raw records. ``EMBEDDED``, ``SQUAD`` and ``MT_BENCH`` 
 of an experiment share: ``row("sd", "3", **SQUAD, token_rate=(50.0, 49.0, 51.0))``.
 """
 
-from __future__ import annotations
-
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from math import log
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from spec_bench.records.types import ENGINE, Generation, StepRecord
 
-DEFAULTS: dict[str, Any] = {
+DEFAULTS = {
     "pair": "llama2_7b",
     "target": "meta-llama/Llama-2-7b-hf",
     "draft": "JackFram/llama-160m",
@@ -36,13 +32,13 @@ DEFAULTS: dict[str, Any] = {
     "engine": ENGINE,
     "prompts": 30,
 }
-EMBEDDED: dict[str, Any] = {
+EMBEDDED = {
     "pair": "embedded",
     "target": "embedded:target",
     "draft": "embedded:draft_distilled",
     "prompts": 8,
 }
-SQUAD: dict[str, Any] = {
+SQUAD = {
     **EMBEDDED,
     "task": "squad",
     "temperature": 1.0,
@@ -50,7 +46,7 @@ SQUAD: dict[str, Any] = {
     "top_p": 0.8,
     "reason": "energy_j_per_token: no meter",
 }
-MT_BENCH: dict[str, Any] = {**EMBEDDED, "task": "mt_bench", "temperature": 0.0}
+MT_BENCH = {**EMBEDDED, "task": "mt_bench", "temperature": 0.0}
 METRICS = (
     *("block_efficiency", "mbsu", "acceptance_rate", "token_rate", "token_rate_per_request"),
     *("speedup", "rouge2", "bleu"),
@@ -59,9 +55,7 @@ METRICS = (
 EMPTY = {f"{name}{end}": None for name in METRICS for end in ("", "_low", "_high")}
 
 
-def row(
-    decoder: str, spec: str = "-", *, half: float | None = None, **values: Any
-) -> dict[str, Any]:
+def row(decoder, spec="-", *, half=None, **values):
     """One cell.
 
     Args:
@@ -85,24 +79,24 @@ def row(
     return made
 
 
-def law_of(decoder: str) -> str:
+def law_of(decoder):
     """``exact``, ``exact_beam`` or ``approximate``."""
     if decoder.endswith("_typical"):
         return "approximate"
     return "exact_beam" if decoder.startswith(("beam", "dsbd")) else "exact"
 
 
-def around(value: float, half: float) -> tuple[float, float, float]:
+def around(value, half):
     """A value with an interval."""
     return value, value - half, value + half
 
 
-def frame(*rows: dict[str, Any]) -> pd.DataFrame:
+def frame(*rows):
     """The cells as a frame."""
     return pd.DataFrame(list(rows))
 
 
-def write(folder: Path, name: str, *rows: dict[str, Any]) -> Path:
+def write(folder, name, *rows):
     """``<folder>/<name>/results.csv``; returns the folder."""
     path = folder / name / "results.csv"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -110,16 +104,7 @@ def write(folder: Path, name: str, *rows: dict[str, Any]) -> Path:
     return folder
 
 
-def record(
-    results: Path,
-    run_id: str,
-    accepted: Sequence[Sequence[int]],
-    *,
-    depth: int = 3,
-    rate: float = 1,
-    sitting: str = "",
-    categories: Sequence[str] = (),
-) -> None:
+def record(results, run_id, accepted, *, depth=3, rate=1, sitting="", categories=()):
     """Writes a cell's raw records beside a results file.
 
     Args:
@@ -147,7 +132,7 @@ def record(
 _PROMPTS, _CALLS, _TOKENS, _SPREAD = 8, 20, 20, 0.01
 
 
-def recorded(results: Path, rows: pd.DataFrame) -> pd.DataFrame:
+def recorded(results, rows):
     """The cells with raw records, whose ratios of sums are the numbers that the rows have.
 
     Prompts differ by a hundredth, in turns up and down: where one cell goes up the next goes down.
@@ -169,10 +154,10 @@ def recorded(results: Path, rows: pd.DataFrame) -> pd.DataFrame:
     return rows
 
 
-def _generation(row: pd.Series, prompt: int, turn: int) -> Generation:
+def _generation(row, prompt, turn):
     """A prompt of a cell: 20 target calls, 20 tokens."""
 
-    def known(name: str) -> float | None:
+    def known(name):
         value = row.get(name)
         return None if value is None or pd.isna(value) else float(value)
 
@@ -205,7 +190,7 @@ def _generation(row: pd.Series, prompt: int, turn: int) -> Generation:
     )
 
 
-def dsbd_fronts(**same: Any) -> pd.DataFrame:
+def dsbd_fronts(**same):
     """Beam sampling of width 1 to 3, three settings of DSBD, SD, and the baseline.
 
     One setting of DSBD is slower and better than the other two.
@@ -239,17 +224,17 @@ SHARES = {  # of right guesses at t+1 to t+5
 }
 
 
-def head(kind: str, folder: str = "", last: float | None = None, **values: Any) -> dict[str, Any]:
+def head(kind, folder="", last=None, **values):
     """A trained head as ``heads.csv`` has it; ``last`` is its accuracy at t+5."""
     shares = [*SHARES[kind][:4], SHARES[kind][4] if last is None else last]
-    found: dict[str, Any] = {"head": kind, "blocks": 2, "learning_rate": 0.003, "steps": 100}
+    found = {"head": kind, "blocks": 2, "learning_rate": 0.003, "steps": 100}
     found |= {"parameters": 1_000_000 if kind != "medusa" else 2_000_000}
     for number, share in enumerate(shares, 1):
         found |= {f"train t+{number}": share + 0.05, f"validation t+{number}": share}
     return {**found, "validation dialogues": 800, "seconds": 1.0, "folder": folder, **values}
 
 
-def redrafter_grid(folder: Path) -> pd.DataFrame:
+def redrafter_grid(folder):
     """Four heads with and four without the recurrence, decoded with; ``heads.csv`` beside."""
     heads, rows = [], []
     for kind, bonus in (("redrafter", 0.5), ("redrafter_no_rnn", 0.0)):
@@ -271,7 +256,7 @@ def redrafter_grid(folder: Path) -> pd.DataFrame:
     return frame(*rows)
 
 
-def redrafter_beams() -> pd.DataFrame:
+def redrafter_beams():
     """Beams 1, 2 and 4 wide, answers of at most 8 and 32 tokens."""
     rows = []
     for limit in (8, 32):
@@ -295,7 +280,7 @@ def redrafter_beams() -> pd.DataFrame:
     return frame(*rows)
 
 
-def redrafter_batches() -> pd.DataFrame:
+def redrafter_batches():
     """AR and ReDrafter at batch 1 and 4, beams merged and as rows."""
     cells = (("ar", "-", True, 20.0), ("redrafter", "8x5", True, 50.0))
     cells = (*cells, ("redrafter", "8x5", False, 30.0))

@@ -1,11 +1,7 @@
 """Answer files: ours as Spec-Bench reads them, other harnesses' as rows of ours."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +23,7 @@ from tests.said import naming
 KINDS = ("writing", "coding", "translation", "rag")
 
 
-def asked(number: int, accepted: int, rate: float, rng: np.random.Generator) -> list[Generation]:
+def asked(number, accepted, rate, rng):
     """One question; of MT-bench's two turns."""
     category = KINDS[number % 4]
     names = (f"{number}/0", f"{number}/1") if category in KINDS[:2] else (f"{number}",)
@@ -45,7 +41,7 @@ def asked(number: int, accepted: int, rate: float, rng: np.random.Generator) -> 
 
 
 @pytest.fixture
-def ours(tmp_path: Path) -> Path:
+def ours(tmp_path):
     """A run of ours with plain decoding and another one, with token ids."""
     rng, config = np.random.default_rng(3), {"pair": {"target": "embedded:target"}}
     for decoder, accepted, rate in (("ar", 0, 10.0), ("sd", 3, 23.0)):
@@ -58,18 +54,18 @@ def ours(tmp_path: Path) -> Path:
     return tmp_path / "own" / files.RESULTS
 
 
-def written(ours: Path) -> tuple[Path, Path]:
+def written(ours):
     """Our answer files of the baseline and of the other decoder."""
     assert write_ours([str(ours)]) == 0
     folder = ours.parent / "answers" / "run_1"
     return folder / "ar.jsonl", folder / "sd-3.jsonl"
 
 
-def lines(path: Path) -> list[dict[str, Any]]:
+def lines(path):
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def test_what_we_write_and_read_back_has_the_same_numbers(ours: Path) -> None:
+def test_what_we_write_and_read_back_has_the_same_numbers(ours):
     base, other = written(ours)
     results = ours.parents[1]
     asked_for = ["answers", str(other), "--baseline", str(base), "--harness", "ours"]
@@ -97,20 +93,20 @@ def test_what_we_write_and_read_back_has_the_same_numbers(ours: Path) -> None:
         assert second.tokens[kind].value == first.tokens[kind].value
 
 
-def test_spec_benchs_own_table_has_its_columns(ours: Path) -> None:
+def test_spec_benchs_own_table_has_its_columns(ours):
     groups = groups_of(read_results(ours))
     speed, _ = categories_markdown(groups, Records(ours))
     head = "| decoder | spec | multi-turn conversation (12) | translation (3) | rag (3) |"
     assert f"{head} mean accepted tokens | overall |" in speed
 
 
-def peers(path: Path, seed: int, rate: float, harness: str = "spec_bench") -> Path:
+def peers(path, seed, rate, harness="spec_bench"):
     """A file of another harness, two turns each."""
     rng, said = np.random.default_rng(seed), []
     for number in range(30):
         tokens = [30 + number, 20]
         wall = [count / rate * float(np.exp(0.05 * rng.standard_normal())) for count in tokens]
-        choice: dict[str, Any] = {"index": 0, "turns": ["a", "b"], "new_tokens": tokens}
+        choice = {"index": 0, "turns": ["a", "b"], "new_tokens": tokens}
         choice["wall_time"] = wall
         if harness == "eagle":
             choice["idxs"] = [count // 2 - 1 for count in tokens]
@@ -125,7 +121,7 @@ def peers(path: Path, seed: int, rate: float, harness: str = "spec_bench") -> Pa
     return path
 
 
-def test_three_repeats_of_one_system_do_not_beat_each_other(tmp_path: Path) -> None:
+def test_three_repeats_of_one_system_do_not_beat_each_other(tmp_path):
     tables = []
     for repeat in range(3):
         folder = tmp_path / f"run_{repeat}"
@@ -140,9 +136,7 @@ def test_three_repeats_of_one_system_do_not_beat_each_other(tmp_path: Path) -> N
         assert not found.of("regression") and not found.of("improvement")
 
 
-def test_files_with_idxs_know_the_number_of_calls_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_with_idxs_know_the_number_of_calls_alone(tmp_path, capsys):
     questions = tmp_path / "question.jsonl"
     asked_for = [{"question_id": 80 + n, "category": KINDS[n % 4]} for n in range(30)]
     questions.write_text("\n".join(map(json.dumps, asked_for)), encoding="utf-8")
@@ -178,9 +172,7 @@ LINE = {"question_id": 1, "model_id": "m", "choices": [{"turns": ["a"], "new_tok
         ({"wall_time": [1.0], "idxs": [7]}, ("3 new_tokens", "8 target calls")),
     ],
 )
-def test_a_line_that_cannot_be_right_is_named(
-    choice: dict[str, Any], said: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_a_line_that_cannot_be_right_is_named(choice, said, tmp_path):
     path = tmp_path / "bad.jsonl"
     own = {**LINE, "choices": [{**LINE["choices"][0], **choice}]}  # type: ignore[index, dict-item]
     path.write_text("\n" + json.dumps(own) + "\n", encoding="utf-8")
@@ -188,9 +180,7 @@ def test_a_line_that_cannot_be_right_is_named(
         read_answers(path)
 
 
-def test_a_turn_that_raised_is_left_out_and_not_counted_with_the_turn_before(
-    tmp_path: Path,
-) -> None:
+def test_a_turn_that_raised_is_left_out_and_not_counted_with_the_turn_before(tmp_path):
     path = peers(tmp_path / "a.jsonl", 0, 20.0)
     said = lines(path)
     said[4]["choices"][0]["turns"][1] = "ERROR"
@@ -199,9 +189,7 @@ def test_a_turn_that_raised_is_left_out_and_not_counted_with_the_turn_before(
     assert found.failed == ("84",) and len(found.answers) == 29
 
 
-def test_without_its_runs_a_table_has_no_texts_to_write(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_its_runs_a_table_has_no_texts_to_write(tmp_path, capsys):
     write(tmp_path, "own", row("sd", "3", run_id="gone"))
     assert write_ours([str(tmp_path / "own" / files.RESULTS)]) == 2
     assert "gone" in capsys.readouterr().err

@@ -1,10 +1,5 @@
 """Speed-up and tokens per target call by category of prompt."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
-import pandas as pd
 import pytest
 
 from spec_bench.report.claims import check_generally
@@ -25,7 +20,7 @@ ROWS = (
 
 
 @pytest.fixture
-def results(tmp_path: Path) -> Path:
+def results(tmp_path):
     """Plain decoding at 1 token/s; another one twice as fast, right about math alone."""
     file = tmp_path / "results" / "own" / "results.csv"
     record(file, "ar", [[0] * 5] * 16, depth=0, rate=1.0, sitting="a", categories=KINDS)
@@ -34,7 +29,7 @@ def results(tmp_path: Path) -> Path:
     return file
 
 
-def numbers(results: Path, rows: pd.DataFrame) -> dict[str, dict[str, tuple[float, float]]]:
+def numbers(results, rows):
     (group,), records = groups_of(rows), Records(results)
     kinds = kinds_of(group, records)
     found = by_category(group, kinds, records)
@@ -50,16 +45,14 @@ def numbers(results: Path, rows: pd.DataFrame) -> dict[str, dict[str, tuple[floa
     }
 
 
-def test_each_category_has_the_ratios_of_its_own_prompts(results: Path) -> None:
+def test_each_category_has_the_ratios_of_its_own_prompts(results):
     assert numbers(results, frame(*ROWS)) == {
         "ar": {"qa": (0.0, 1.0), "math": (0.0, 1.0)},
         "sd": {"qa": (2.0, 1.0), "math": (2.0, 4.0)},
     }
 
 
-def test_a_handful_of_prompts_has_no_interval_over_prompts_however_many_seeds(
-    results: Path,
-) -> None:
+def test_a_handful_of_prompts_has_no_interval_over_prompts_however_many_seeds(results):
     cells, kinds = [], ["a"] * 4 + ["b"] * 5
     for seed in (0, 1):
         for (decoder, spec), accepted in {("ar", "-"): [0] * 4, ("sd", "3"): [3, seed]}.items():
@@ -77,12 +70,12 @@ def test_a_handful_of_prompts_has_no_interval_over_prompts_however_many_seeds(
         assert five.low is not None and five.low < five.value
 
 
-def test_what_was_not_timed_in_turn_has_tokens_and_no_speedup(results: Path) -> None:
+def test_what_was_not_timed_in_turn_has_tokens_and_no_speedup(results):
     record(results, "sd", [ALL] * 16, rate=2.0, sitting="b", categories=KINDS)
     assert numbers(results, frame(*ROWS))["sd"] == {"qa": (0.0, 4.0), "math": (0.0, 4.0)}
 
 
-def test_many_categories_share_a_last_column_and_none_has_its_own(results: Path) -> None:
+def test_many_categories_share_a_last_column_and_none_has_its_own(results):
     many = ["big"] * 2 + [f"{n}" for n in range(30)] + [""]
     record(results, "ar", [[0]] * 33, depth=0, categories=many)
     (group,) = groups_of(frame(*ROWS[:1]))
@@ -94,7 +87,7 @@ def test_many_categories_share_a_last_column_and_none_has_its_own(results: Path)
     assert [kind.name for kind in kinds_of(group, Records(results))] == ["qa", UNKNOWN]
 
 
-def test_table_and_verdicts_say_what_each_category_says(results: Path) -> None:
+def test_table_and_verdicts_say_what_each_category_says(results):
     checks = check_generally(frame(*ROWS), results)
     assert [(c.where, c.verdict) for c in checks if "category" in c.where] == [
         ("mt_bench, category qa", "holds"),
@@ -109,7 +102,7 @@ def test_table_and_verdicts_say_what_each_category_says(results: Path) -> None:
 
 
 @pytest.mark.slow  # draws
-def test_the_reports_of_a_results_file_have_its_categories(results: Path) -> None:
+def test_the_reports_of_a_results_file_have_its_categories(results):
     write(results.parents[1], "own", *ROWS)
     assert main([str(results)]) == 0
     assert "qa (8)" in (results.parent / "table.md").read_text(encoding="utf-8")
@@ -119,7 +112,7 @@ def test_the_reports_of_a_results_file_have_its_categories(results: Path) -> Non
     assert "tokens per target call" in page
 
 
-def test_without_categories_nothing_is_said_of_them(results: Path) -> None:
+def test_without_categories_nothing_is_said_of_them(results):
     record(results, "ar", [[0]] * 2, depth=0)
     (group,) = groups_of(frame(*ROWS))
     assert kinds_of(group, Records(results)) == []

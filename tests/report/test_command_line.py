@@ -1,12 +1,8 @@
 """The report's command line: help, refusals, and what it leaves unloaded."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +10,7 @@ from spec_bench.report.cli.command_line import COMMANDS, main
 from tests.report.rows import row, write
 
 
-def run(*arguments: str) -> int:
+def run(*arguments):
     """The exit status, whether it is returned or raised."""
     try:
         return main(arguments)
@@ -22,7 +18,7 @@ def run(*arguments: str) -> int:
         return int(stopped.code or 0)
 
 
-def test_help_names_every_command_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_names_every_command_with_an_example(capsys):
     assert run("--help") == 0
     text = capsys.readouterr().out
     usage, examples = text.split("Each after")
@@ -31,9 +27,7 @@ def test_help_names_every_command_with_an_example(capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_of_a_command_says_what_it_does(
-    command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_help_of_a_command_says_what_it_does(command, capsys):
     assert run(command, "--help") == 0
     assert COMMANDS[command][1][1:] in " ".join(capsys.readouterr().out.split())
 
@@ -55,12 +49,8 @@ def test_help_of_a_command_says_what_it_does(
     ],
 )
 def test_a_wrong_request_is_one_line_that_names_the_choices(
-    arguments: tuple[str, ...],
-    words: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    arguments, words, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     assert run(*arguments) == 2
     said = capsys.readouterr()
@@ -70,7 +60,7 @@ def test_a_wrong_request_is_one_line_that_names_the_choices(
     assert not list(tmp_path.iterdir())
 
 
-def test_every_command_runs_without_loading_torch(tmp_path: Path) -> None:
+def test_every_command_runs_without_loading_torch(tmp_path):
     rates = {"token_rate": (50.0, 49.0, 51.0), "block_efficiency": (2.0, 1.9, 2.1)}
     trees = (("ar", "-"), ("sd", "2"), ("rsd_s", "3x2"))
     write(tmp_path, "rsd-exp1", *(row(decoder, spec, **rates) for decoder, spec in trees))
@@ -98,9 +88,7 @@ assert not loaded, loaded
         (lambda text: text.replace("1.5", "fast"), "'fast'"),
     ],
 )
-def test_a_results_file_that_is_none_is_one_line_with_the_place(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: Callable[[str], str], named: str
-) -> None:
+def test_a_results_file_that_is_none_is_one_line_with_the_place(tmp_path, capsys, change, named):
     rows = row("ar", token_rate=2.5), row("sd", "3", token_rate=1.5)
     file = write(tmp_path, "mine", *rows) / "mine" / "results.csv"
     file.write_text(change(file.read_text()))
@@ -112,8 +100,8 @@ def test_a_results_file_that_is_none_is_one_line_with_the_place(
 
 @pytest.mark.parametrize("output", ["taken/below", "taken/below/further"])
 def test_an_output_that_cannot_be_written_is_one_line_before_anything_is_drawn(
-    output: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    output, tmp_path, capsys
+):
     (tmp_path / "taken").write_text("mine")
     for asked in (("figure", "rsd/7"), ("table", "rsd/7")):
         assert run(*asked, "--output", str(tmp_path / output)) == 2

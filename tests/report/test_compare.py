@@ -1,11 +1,7 @@
 """Two results folders: what got worse is found, what did not is left alone."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +12,7 @@ from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.many import holm, p_value
 from spec_bench.records import parquet
 from spec_bench.records.types import ENGINE, Generation, StepRecord
-from spec_bench.report.comparison.build import Comparison, compare, judge
+from spec_bench.report.comparison.build import compare, judge
 from spec_bench.report.comparison.change import Change
 from spec_bench.report.comparison.command import main
 from spec_bench.report.comparison.written import lines_of
@@ -29,16 +25,7 @@ CELLS = {"sd": 1.4, "spectr": 1.2, "rsd_s": 1.6}
 PROMPTS, NOISE = 60, 0.03
 
 
-def run(
-    folder: Path,
-    seed: int,
-    slowed: float = 0.0,
-    machine: float = 1.0,
-    scored: bool = True,
-    repeats: int = 1,
-    stalled: float = 0.0,
-    **facts: Any,
-) -> Path:
+def run(folder, seed, slowed=0.0, machine=1.0, scored=True, repeats=1, stalled=0.0, **facts):
     """A run's table and records: plain decoding and three decoders, timed in turn, with noise.
 
     Args:
@@ -75,26 +62,26 @@ def run(
     return folder
 
 
-def answer(prompt: str, length: int, accepted: int) -> Generation:
+def answer(prompt, length, accepted):
     step = StepRecord(3, 3, accepted - 1, accepted)
     tokens = tuple(range(length))
     return Generation(prompt, tokens, "length", (step,) * (length // accepted), 0.0, 1.0, 0.0, 0.0)
 
 
-def worse(found: Comparison) -> list[tuple[str, str]]:
+def worse(found):
     return [
         (each.change.cell.split()[0], each.change.column.name) for each in found.of("regression")
     ]
 
 
-def test_holm_multiplies_the_smallest_by_all_and_never_falls() -> None:
+def test_holm_multiplies_the_smallest_by_all_and_never_falls():
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.5, 0.9]) == pytest.approx([1.0, 1.0])
     assert holm([]) == []
 
 
 @pytest.mark.parametrize("prompts", [5, 30])
-def test_a_p_value_is_below_5_percent_where_the_interval_leaves_0_out(prompts: int) -> None:
+def test_a_p_value_is_below_5_percent_where_the_interval_leaves_0_out(prompts):
     rng = np.random.default_rng(prompts)
     sides = set()
     for shift in np.linspace(-0.2, 0.2, 9):
@@ -108,9 +95,7 @@ def test_a_p_value_is_below_5_percent_where_the_interval_leaves_0_out(prompts: i
     assert sides == {True, False}
 
 
-def test_a_loss_of_5_percent_is_found_and_nothing_is_found_where_nothing_changed(
-    tmp_path: Path,
-) -> None:
+def test_a_loss_of_5_percent_is_found_and_nothing_is_found_where_nothing_changed(tmp_path):
     """Ten pairs of runs each; the machine of the second run is another 30% slower."""
     found, alarms = 0, 0
     for trial in range(10):
@@ -126,9 +111,9 @@ def test_a_loss_of_5_percent_is_found_and_nothing_is_found_where_nothing_changed
 
 
 def test_stalls_in_some_of_three_repeats_neither_hide_a_loss_of_10_percent_nor_make_one_up(
-    tmp_path: Path,
-) -> None:
-    times: dict[str, Any] = {"scored": False, "repeats": 3, "stalled": 0.02}
+    tmp_path,
+):
+    times = {"scored": False, "repeats": 3, "stalled": 0.02}
     before = run(tmp_path / "before", 0, **times)
     slower, same = run(tmp_path / "slow", 1, 0.1, **times), run(tmp_path / "same", 2, **times)
     assert worse(compare(before, slower)) == [("rsd_s", "speedup")]
@@ -138,22 +123,20 @@ def test_stalls_in_some_of_three_repeats_neither_hide_a_loss_of_10_percent_nor_m
     assert found.shift is not None and found.shift.value == pytest.approx(-0.1, abs=0.03)
 
 
-def test_what_is_the_same_on_every_prompt_is_identical_and_no_test(tmp_path: Path) -> None:
+def test_what_is_the_same_on_every_prompt_is_identical_and_no_test(tmp_path):
     found = compare(run(tmp_path / "a", 0), run(tmp_path / "b", 1))
     assert len(found.of("identical")) == 4 + 3  # ROUGE-2 of all, block efficiency but of AR
     assert len(found.of("no change shown")) == 3
     assert not found.regressed and not found.differing
 
 
-def test_a_folder_against_itself_is_said_to_be_the_same_runs(tmp_path: Path) -> None:
+def test_a_folder_against_itself_is_said_to_be_the_same_runs(tmp_path):
     once, again = run(tmp_path / "a", 0), run(tmp_path / "b", 1)
     assert compare(once, once).sentence.startswith("These are the same runs")
     assert not compare(once, again).same_runs
 
 
-def test_regressions_come_first_and_the_exit_status_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_regressions_come_first_and_the_exit_status_says_so(tmp_path, capsys):
     before, after = run(tmp_path / "a", 0), run(tmp_path / "b", 1, 0.15, dtype="bfloat16")
     out = tmp_path / "out"
     assert main([str(before), str(after), "--output", str(out)]) == 1
@@ -169,12 +152,12 @@ def test_regressions_come_first_and_the_exit_status_says_so(
     assert "improvement" in capsys.readouterr().out
 
 
-def test_a_margin_as_large_as_the_loss_lets_it_pass(tmp_path: Path) -> None:
+def test_a_margin_as_large_as_the_loss_lets_it_pass(tmp_path):
     before, after = run(tmp_path / "a", 0), run(tmp_path / "b", 1, 0.15)
     assert main([str(before), str(after), "--margin", "0.25"]) == 0
 
 
-def test_rows_of_an_earlier_engine_are_compared_by_their_records(tmp_path: Path) -> None:
+def test_rows_of_an_earlier_engine_are_compared_by_their_records(tmp_path):
     """Each run's speed-up is over its own plain decoding, so that engines can be compared."""
     before, after = run(tmp_path / "a", 0, engine=0), run(tmp_path / "b", 1, 0.15)
     found = compare(before, after)
@@ -182,9 +165,7 @@ def test_rows_of_an_earlier_engine_are_compared_by_their_records(tmp_path: Path)
     assert ("engine", "0", str(ENGINE)) in [(e.name, e.before, e.after) for e in found.differing]
 
 
-def test_a_cell_that_fails_now_is_a_regression_and_a_missing_one_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_cell_that_fails_now_is_a_regression_and_a_missing_one_is_named(tmp_path, capsys):
     before = write(tmp_path / "a", "m", row("sd", "3"), row("spectr", "3"))
     dead = row("sd", "3", status="failed", reason="OutOfMemoryError: 3 GiB")
     after = write(tmp_path / "b", "m", dead)
@@ -194,20 +175,20 @@ def test_a_cell_that_fails_now_is_a_regression_and_a_missing_one_is_named(
     assert "Cells before alone: spectr 3, xsum, llama2_7b" in said
 
 
-def test_other_prompts_are_not_compared(tmp_path: Path) -> None:
+def test_other_prompts_are_not_compared(tmp_path):
     before = run(tmp_path / "a", 0, prompts_digest="1234")
     after = run(tmp_path / "b", 1, 0.5, prompts_digest="5678")
     assert {each.change.why for each in compare(before, after).judged} == {"other prompts"}
 
 
-def test_rows_without_records_are_not_judged(tmp_path: Path) -> None:
+def test_rows_without_records_are_not_judged(tmp_path):
     before = write(tmp_path / "a", "m", row("sd", "3", speedup=2.0))
     after = write(tmp_path / "b", "m", row("sd", "3", speedup=1.0))
     (found,) = compare(before, after).judged
     assert found.verdict == "not judged" and "no records" in found.change.why
 
 
-def test_settings_that_tell_the_cells_of_a_side_apart_must_agree(tmp_path: Path) -> None:
+def test_settings_that_tell_the_cells_of_a_side_apart_must_agree(tmp_path):
     both = [row("sd", "3", temperature=0.0), row("sd", "3", temperature=1.0)]
     before, after = write(tmp_path / "a", "m", *both), write(tmp_path / "b", "m", *both[1:])
     found = compare(before, after)
@@ -224,12 +205,8 @@ def test_settings_that_tell_the_cells_of_a_side_apart_must_agree(tmp_path: Path)
     ],
 )
 def test_what_cannot_be_compared_is_one_line_and_status_2(
-    arguments: list[str],
-    said: tuple[str, ...],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    arguments, said, tmp_path, monkeypatch, capsys
+):
     write(tmp_path / "a", "m", row("sd", "3"))
     write(tmp_path / "b", "m", row("sd", "3", task="dolly"))
     monkeypatch.chdir(tmp_path)
@@ -241,10 +218,10 @@ def test_what_cannot_be_compared_is_one_line_and_status_2(
     assert re.match(naming(*said), line)
 
 
-def test_an_interval_without_0_that_shows_no_change_says_what_does_not() -> None:
+def test_an_interval_without_0_that_shows_no_change_says_what_does_not():
     speedup = next(each for each in COLUMNS if each.name == "speedup")
 
-    def change(p: float, *shift: float) -> Change:
+    def change(p, *shift):
         return Change("sd 3", speedup, 1.5, 1.3, Interval(*shift), True, p, 20)
 
     lost = change(0.03, -0.126, -0.232, -0.005)

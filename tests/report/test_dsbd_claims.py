@@ -169,7 +169,7 @@ def test_the_front_is_compared_with_each_point_of_the_curve(results):
     assert "width 3: exact match +0.020 [" in check.evidence  # 4x2@0.7
     assert "tokens/s +140.0% [" in check.evidence
     assert check.odds is not None
-    assert check.odds.if_false < 0.01
+    assert check.odds.for_claim < 0.01
     rows.loc[rows.decoder == "dsbd", "token_rate"] /= 2
     check = only(judged_with_scores(rows, results), "front above", "exact match")
     assert "width 1: exact match +0.140 [" in check.evidence  # the fastest, where none is faster
@@ -181,7 +181,7 @@ def test_a_front_of_perplexity_lies_below(results):
     check = only(judged(fronts(), results), "front above", "perplexity")
     assert f"width 2: perplexity {1.28 / 1.4 - 1:+.1%} [" in check.evidence
     assert check.odds is not None
-    assert check.odds.if_false < 0.1
+    assert check.odds.for_claim < 0.1
     worse = fronts()
     worse.loc[worse.decoder == "dsbd", "perplexity"] = 1.9
     assert only(judged(worse, results), "front above", "perplexity").verdict == "does not hold"
@@ -206,7 +206,7 @@ def test_the_speed_at_no_worse_quality_is_that_of_the_fastest_setting_that_has_i
     check = only(judged_with_scores(rows, results), "1.5 times", "no worse exact match")
     assert "exact match -0.115 [" in check.evidence  # 4x2@0.7 is the best that there is
     assert check.odds is not None
-    assert check.odds.if_true < 0.05 < check.odds.if_false
+    assert check.odds.against_claim < 0.05 < check.odds.for_claim
 
 
 def test_a_smaller_threshold_and_a_larger_draft_width_widen_the_beams(results):

@@ -34,9 +34,7 @@ def test_all_64_printed_numbers_stand_in_the_table(tmp_path):
     assert line_of(grid, "", "Llama-2-13B", "DSBD").endswith("| 86 | 1.54 | 26.67 | 8.75 |")
 
 
-def test_scores_are_percentages_beside_the_papers_with_interval_and_difference(
-    tmp_path,
-):
+def test_scores_are_percentages_beside_the_papers_with_interval_and_difference(tmp_path):
     write(
         tmp_path,
         "dsbd-one-cache",

@@ -5,12 +5,7 @@ import pytest
 
 from spec_bench.report.data.statistics import error_bars
 from spec_bench.report.figures import draw, drawable
-from spec_bench.report.figures.cells import (
-    pairs_of,
-    paper_pairs_first,
-    printed_cells,
-    usable,
-)
+from spec_bench.report.figures.cells import pairs_of, paper_pairs_first, printed_cells, usable
 from spec_bench.report.figures.draw import draw_sheet
 from spec_bench.report.figures.style import pyplot
 from spec_bench.report.figures.texts import marks
@@ -132,9 +127,7 @@ def test_a_cell_measured_twice_is_shown_once_and_from_its_own_experiment_alone()
 
 def test_failed_cells_and_paths_as_rows_are_not_shown():
     rows = frame(
-        row("sd", "2"),
-        row("sd", "3", status="failed"),
-        row("rsd_c", "2-2", tree_attention=False),
+        row("sd", "2"), row("sd", "3", status="failed"), row("rsd_c", "2-2", tree_attention=False)
     )
     assert list(usable(rows, FIG4).spec) == ["2"]
     older = frame(row("sd", "2")).drop(columns="tree_attention")

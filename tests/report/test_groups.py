@@ -1,7 +1,5 @@
 """Which cells are compared: those that agree in every column that tells runs apart."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 
@@ -11,11 +9,11 @@ from spec_bench.vocabulary.columns import Column
 from tests.report.rows import EMBEDDED, frame, row
 
 
-def titles(*rows: dict[str, object]) -> list[str]:
+def titles(*rows):
     return [group.title for group in groups_of(frame(*rows))]
 
 
-def both(**values: object) -> list[dict[str, object]]:
+def both(**values):
     """A baseline and a chain."""
     return [row(name, spec, **EMBEDDED, **values) for name, spec in (("ar", "-"), ("sd", "2"))]
 
@@ -34,9 +32,7 @@ def both(**values: object) -> list[dict[str, object]]:
         ("target", ("mine/a", "mine/b"), ["xsum, target mine/a", "xsum, target mine/b"]),
     ],
 )
-def test_cells_that_ran_otherwise_are_groups_whose_headings_name_what_differs(
-    name: str, values: tuple[object, object], said: list[str]
-) -> None:
+def test_cells_that_ran_otherwise_are_groups_whose_headings_name_what_differs(name, values, said):
     first, second = (both() for _ in values)
     rows = [{**each, name: values[0]} for each in first]
     rows += [{**each, name: values[1]} for each in second]
@@ -48,18 +44,18 @@ def test_cells_that_ran_otherwise_are_groups_whose_headings_name_what_differs(
     assert [list(group.rows.decoder) for group in found] == [["ar", "sd"]] * 2
 
 
-def test_what_all_cells_agree_in_is_in_no_heading() -> None:
+def test_what_all_cells_agree_in_is_in_no_heading():
     assert titles(*both(batch_size=4, batching="static")) == ["xsum"]
 
 
-def test_what_belongs_to_the_task_is_named_only_where_one_task_has_several() -> None:
+def test_what_belongs_to_the_task_is_named_only_where_one_task_has_several():
     limits = [*both(task="xsum", max_new_tokens=64), *both(task="squad", max_new_tokens=16)]
     assert titles(*limits) == ["xsum", "squad"]
     more = [*limits, *both(task="squad", max_new_tokens=32)]
     assert titles(*more) == ["xsum", "squad, max new tokens 16", "squad, max new tokens 32"]
 
 
-def test_a_column_that_an_older_file_lacks_has_one_unknown_value_there() -> None:
+def test_a_column_that_an_older_file_lacks_has_one_unknown_value_there():
     older, newer = frame(*both()), frame(*both(batching="static"))
     found = groups_of(pd.concat([older, newer], ignore_index=True))
     assert [group.title for group in found] == [
@@ -69,7 +65,7 @@ def test_a_column_that_an_older_file_lacks_has_one_unknown_value_there() -> None
     assert [len(group.rows) for group in found] == [2, 2]
 
 
-def test_what_a_server_leaves_open_is_told_by_its_device() -> None:
+def test_what_a_server_leaves_open_is_told_by_its_device():
     ours = both(device="cpu", dtype="float32", threads=1, batch_size=1)
     theirs = both(device="server", batch_size=1)
     assert titles(*ours, *theirs) == ["xsum, device cpu", "xsum, device server"]
@@ -81,7 +77,7 @@ def test_what_a_server_leaves_open_is_told_by_its_device() -> None:
     ]
 
 
-def test_any_column_that_is_marked_so_tells_runs_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_column_that_is_marked_so_tells_runs_apart(monkeypatch):
     mine = Column("precision", "precision", "of numbers", "setting", holds="text", apart="run")
     monkeypatch.setattr(columns, "COLUMNS", [*columns.COLUMNS, mine])
     rows = [*both(precision="float32"), *both(task="squad", precision="bfloat16")]

@@ -1,22 +1,20 @@
 """The card that answers first: which decoder to use, where AR is one of them."""
 
-from __future__ import annotations
-
 import pytest
 
-from spec_bench.report.data.rows import Group, groups_of
+from spec_bench.report.data.rows import groups_of
 from spec_bench.report.page.answer import answer
-from spec_bench.report.page.headline import Headline, headline
+from spec_bench.report.page.headline import headline
 from tests.report.rows import EMBEDDED, around, frame, row
 
 
-def card(*rows: dict[str, object], **same: object) -> Headline:
+def card(*rows, **same):
     found = headline(group(*rows, **same))
     assert found is not None
     return found
 
 
-def group(*rows: dict[str, object], **same: object) -> Group:
+def group(*rows, **same):
     (only,) = groups_of(frame(*({**each, **EMBEDDED, **same} for each in rows)))
     return only
 
@@ -24,7 +22,7 @@ def group(*rows: dict[str, object], **same: object) -> Group:
 AR = row("ar", speedup=(1.0, 1.0, 1.0), token_rate=around(50.0, 1.0))
 
 
-def test_ar_is_the_answer_where_no_cells_own_interval_reaches_above_it() -> None:
+def test_ar_is_the_answer_where_no_cells_own_interval_reaches_above_it():
     slow = (
         row("rsd_c", "2-2-1", speedup=around(0.95, 0.05)),
         row("sd", "3", speedup=(0.6, 0.5, 1)),
@@ -37,7 +35,7 @@ def test_ar_is_the_answer_where_no_cells_own_interval_reaches_above_it() -> None
     )
 
 
-def test_a_cell_that_no_interval_excludes_keeps_ar_from_being_the_answer() -> None:
+def test_a_cell_that_no_interval_excludes_keeps_ar_from_being_the_answer():
     slow, unknown = row("rsd_c", "2-2-1", speedup=around(0.7, 0.03)), row("sd", "3", speedup=0.6)
     assert card(AR, slow, unknown).sentence == (
         "XSum: cannot decide yet: SD 3 looks no faster, 0.60×; try prompts=20 (8 prompts, "
@@ -45,7 +43,7 @@ def test_a_cell_that_no_interval_excludes_keeps_ar_from_being_the_answer() -> No
     )
 
 
-def test_a_decoder_whose_interval_lies_above_ar_is_the_answer_and_says_of_how_many() -> None:
+def test_a_decoder_whose_interval_lies_above_ar_is_the_answer_and_says_of_how_many():
     found = card(AR, row("sd", "3", speedup=around(1.5, 0.1)))
     assert (found.decoder, found.value, found.interval) == ("SD 3", "1.50×", "1.40 to 1.60")
     assert found.sure == "surely faster than AR, the only exact one"
@@ -53,7 +51,7 @@ def test_a_decoder_whose_interval_lies_above_ar_is_the_answer_and_says_of_how_ma
 
 
 SD, RSD_S, CHAIN = ("sd", "3"), ("rsd_s", "4x3"), ("sd", "2")
-TABLES: dict[str, tuple[tuple[dict[str, object], ...], int, str]] = {
+TABLES = {
     "the best estimate is uncertain, the second sure": (
         (row(*SD, speedup=(1.67, 0.53, 2.11)), row(*RSD_S, speedup=(1.61, 1.49, 1.82))),
         8,
@@ -98,26 +96,26 @@ TABLES: dict[str, tuple[tuple[dict[str, object], ...], int, str]] = {
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_the_answer_looks_at_every_cell_and_says_what_they_can_decide(table: str) -> None:
+def test_the_answer_looks_at_every_cell_and_says_what_they_can_decide(table):
     cells, prompts, told = TABLES[table]
     assert card(AR, *cells, prompts=prompts).sentence == f"XSum: {told}."
 
 
-def test_a_decoder_that_is_surely_faster_is_found_below_any_number_of_larger_guesses() -> None:
+def test_a_decoder_that_is_surely_faster_is_found_below_any_number_of_larger_guesses():
     guesses = [row("sd", str(k), speedup=(3.0 + k, 0.5, 9.0)) for k in range(2, 6)]
     found = card(AR, *guesses, row(*RSD_S, speedup=around(1.6, 0.05)))
     assert (found.decoder, found.tied) == ("RSD-S 4x3", (5, 5))
     assert "tied with 4 others; SD 5 looks faster (8.00), not surely" in found.sure
 
 
-def test_the_basis_says_how_many_seeds_were_pooled() -> None:
+def test_the_basis_says_how_many_seeds_were_pooled():
     found = card(AR, row("sd", "3", speedup=around(1.5, 0.1)), seeds="0,1,2")
     assert found.basis == "8 prompts and 3 seeds"
     one = card(AR, row("sd", "3", speedup=around(1.5, 0.1)), seeds="0")
     assert one.basis == "8 prompts"
 
 
-def test_the_best_of_many_must_be_surer_to_be_faster_than_one_alone() -> None:
+def test_the_best_of_many_must_be_surer_to_be_faster_than_one_alone():
     lucky, others = row("sd", "3", speedup=around(1.1, 0.09)), [str(k) for k in range(4, 24)]
     assert card(AR, lucky).decoder == "SD 3"
     many = card(AR, lucky, *(row("sd", k, speedup=around(1.0, 0.09)) for k in others))
@@ -125,7 +123,7 @@ def test_the_best_of_many_must_be_surer_to_be_faster_than_one_alone() -> None:
     assert "SD 3 looks faster, 1.10× [0.9" in many.sure
 
 
-def test_a_search_is_headlined_by_what_was_confirmed() -> None:
+def test_a_search_is_headlined_by_what_was_confirmed():
     screened = (row("sd", "3", speedup=around(2.9, 0.1)), row("sd", "2", speedup=around(2.0, 0.1)))
     assert headline(group(AR, *screened, stage="screen")) is None
     found = card(AR, *screened, stage="confirm")
@@ -136,9 +134,7 @@ def test_a_search_is_headlined_by_what_was_confirmed() -> None:
 
 
 @pytest.mark.parametrize(("rate", "decoder"), [(40.0, "AR"), (60.0, "SD 3")])
-def test_without_a_speedup_the_token_rates_are_compared_with_ars_too(
-    rate: float, decoder: str
-) -> None:
+def test_without_a_speedup_the_token_rates_are_compared_with_ars_too(rate, decoder):
     bare = {**AR, "speedup": None, "speedup_low": None, "speedup_high": None}
     found = card(bare, row("sd", "3", token_rate=around(rate, 1.0)))
     assert found.decoder == decoder
@@ -148,16 +144,16 @@ def test_without_a_speedup_the_token_rates_are_compared_with_ars_too(
     assert near.sure.startswith("SD 3 is as fast as AR within 5%, 1.00× [0.96 to 1.04]")
 
 
-def test_a_group_whose_cells_failed_has_no_card() -> None:
+def test_a_group_whose_cells_failed_has_no_card():
     assert headline(group(AR, row("sd", "3", status="failed", reason="X"))) is None
 
 
-def test_without_any_time_a_card_counts_tokens_and_calls_nothing_fast() -> None:
+def test_without_any_time_a_card_counts_tokens_and_calls_nothing_fast():
     found = card(row("ar", block_efficiency=1.0), row("sd", "3", block_efficiency=2.5))
     assert (found.decoder, found.sure) == ("SD 3", "no speed was measured")
 
 
-def test_another_engines_row_is_no_answer_and_is_marked_where_there_is_no_other() -> None:
+def test_another_engines_row_is_no_answer_and_is_marked_where_there_is_no_other():
     theirs = row("hf_assisted", "3", speedup=around(3.0, 0.1), lossless="unaudited")
     ours = row("sd", "3", speedup=around(2.0, 0.1))
     assert card(AR, theirs, ours).decoder == "SD 3"
@@ -168,7 +164,7 @@ def test_another_engines_row_is_no_answer_and_is_marked_where_there_is_no_other(
     assert alone.sure.endswith("(another engine)")
 
 
-def test_heads_that_share_decoder_and_tree_are_told_apart_by_their_names() -> None:
+def test_heads_that_share_decoder_and_tree_are_told_apart_by_their_names():
     heads = (
         row("redrafter", "15x5", draft=f"runs/grid/{name}/heads", speedup=around(speed, 0.1))
         for name, speed in (("two", 1.5), ("one", 1.4))
@@ -188,7 +184,7 @@ TIED = (
 )
 
 
-def test_of_decoders_that_are_not_told_apart_the_simplest_that_is_close_is_the_answer() -> None:
+def test_of_decoders_that_are_not_told_apart_the_simplest_that_is_close_is_the_answer():
     found = card(AR, *TIED)
     assert (found.decoder, found.value, found.tied) == ("SD 3", "1.95×", (3, 4))
     assert found.sure == (
@@ -196,7 +192,7 @@ def test_of_decoders_that_are_not_told_apart_the_simplest_that_is_close_is_the_a
     )
 
 
-def test_an_experiment_comes_to_one_sentence_with_its_ties() -> None:
+def test_an_experiment_comes_to_one_sentence_with_its_ties():
     alone = card(AR, row("sd", "3", speedup=around(1.5, 0.1)))
     assert answer([]) == ""
     assert answer([alone]) == alone.sentence
@@ -210,7 +206,7 @@ def test_an_experiment_comes_to_one_sentence_with_its_ties() -> None:
     assert answer([few, few]) == "Cannot decide yet on Dolly (2 settings)."
 
 
-def test_one_decoder_under_two_meters_is_no_search() -> None:
+def test_one_decoder_under_two_meters_is_no_search():
     sd = row("sd", "3", speedup=around(1.5, 0.05))
     meters = [{**sd, "energy_method": name} for name in ("nvml", "rapl")]
     assert "cells" not in card(AR, *meters).basis

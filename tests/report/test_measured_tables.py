@@ -69,9 +69,7 @@ def test_a_pair_without_a_config_goes_on_where_its_rows_were(tmp_path):
         assert run == f"spec-bench rsd=exp1 {models}"
 
 
-def test_prompts_that_the_models_had_no_room_for_are_counted_under_the_table(
-    tmp_path,
-):
+def test_prompts_that_the_models_had_no_room_for_are_counted_under_the_table(tmp_path):
     own = {"block_efficiency": 2.2, "prompts_skipped": 3, "prompts_truncated": 0}
     write(tmp_path, "rsd-exp1", row("sd", "2", **own), row("sd", "3", **own))
     notes = [each for each in measured_table("rsd/1", tmp_path).notes if "too long" in each]
@@ -273,9 +271,7 @@ def test_the_ablation_compares_decoders_on_the_tree_that_was_ablated(tmp_path):
     assert any("llama_13b_68m 4x2x1" in note for note in grid.notes)
 
 
-def test_another_pair_has_lines_or_columns_of_its_own_in_tables_of_many_pairs(
-    tmp_path,
-):
+def test_another_pair_has_lines_or_columns_of_its_own_in_tables_of_many_pairs(tmp_path):
     own = {**MCSD, "pair": "embedded"}
     write(
         tmp_path,

@@ -1,9 +1,6 @@
 """What stands behind a row is the same from the raw runs as from the file that is committed."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,7 +26,7 @@ SOURCES = sorted(Path(spec_bench.report.__file__).parent.rglob("*.py"))
 ORIGIN = {"cpu": "a processor", "versions": {}, "torch": {"threads": 1, "devices": []}}
 
 
-def window(prompt: str, repeat: int, seconds: float) -> Generation:
+def window(prompt, repeat, seconds):
     steps = (StepRecord(2, 2, 1, 2), StepRecord(2, 2, 0, 1))
     return Generation(prompt, (1, 2, 3), "length", steps, 0.1, seconds, 0.1, 0.2, repeat=repeat)
 
@@ -43,7 +40,7 @@ SCORES = {"rouge2": {"a": 0.5, "b": 0.0}}
 
 
 @pytest.fixture(params=["runs", "records"])
-def results(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+def results(request, tmp_path):
     """A table with one cell, whose records lie in its folder or beside the table."""
     table = files.results_file(tmp_path, "mine")
     write(tmp_path, "mine", row("sd", "2", run_id="cell"))
@@ -58,7 +55,7 @@ def results(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return table
 
 
-def test_every_whole_repeat_is_read_and_times_are_summed_over_them(results: Path) -> None:
+def test_every_whole_repeat_is_read_and_times_are_summed_over_them(results):
     first, second = repeats_of(results, "cell")
     assert [each.decode_s for each in first.values()] == [1.0, 2.0]
     assert [each.decode_s for each in second.values()] == [1.5, 2.5]
@@ -67,12 +64,12 @@ def test_every_whole_repeat_is_read_and_times_are_summed_over_them(results: Path
     assert known.counts(cell, "block_efficiency") == {"a": (3.0, 2.0), "b": (3.0, 2.0)}
 
 
-def test_what_each_answer_scored_is_known(results: Path) -> None:
+def test_what_each_answer_scored_is_known(results):
     assert scores_of(results, "cell") == SCORES
     assert scores_of(results, "other") == {}
 
 
-def test_a_difference_of_scores_is_paired_by_prompt(tmp_path: Path) -> None:
+def test_a_difference_of_scores_is_paired_by_prompt(tmp_path):
     prompts = [f"{number}" for number in range(12)]
     done = [window(prompt, 0, 1.0) for prompt in prompts]
     better = {prompt: 0.3 + 0.05 * number for number, prompt in enumerate(prompts)}
@@ -90,7 +87,7 @@ def test_a_difference_of_scores_is_paired_by_prompt(tmp_path: Path) -> None:
     assert 0 < ratio.ends[0] < ratio.value
 
 
-def scored_in(tmp_path: Path, texts: dict[str, list[str]], golds: list[str]) -> Path:
+def scored_in(tmp_path, texts, golds):
     """A table's records with the BLEU of some cells' answers."""
     parts = []
     for name, answers in texts.items():
@@ -103,7 +100,7 @@ def scored_in(tmp_path: Path, texts: dict[str, list[str]], golds: list[str]) -> 
     return table
 
 
-def test_a_difference_of_corpus_scores_is_paired_by_prompt(tmp_path: Path) -> None:
+def test_a_difference_of_corpus_scores_is_paired_by_prompt(tmp_path):
     golds = [f"the {word} boat came back over the wide grey sea" for word in "abcdefghijkl"]
     fair = [gold.replace("grey", "blue") if place % 3 else gold for place, gold in enumerate(golds)]
     poor = [text.replace("over", "under") for text in fair]
@@ -126,9 +123,7 @@ def test_a_difference_of_corpus_scores_is_paired_by_prompt(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("source", ["runs", "records"])
-def test_a_cell_added_later_is_paired_with_the_baselines_timing_of_its_sitting(
-    source: str, tmp_path: Path
-) -> None:
+def test_a_cell_added_later_is_paired_with_the_baselines_timing_of_its_sitting(source, tmp_path):
     """Seconds of the first sitting, twice as slow, are none of the difference."""
     table = files.results_file(tmp_path, "mine")
     prompts = [f"{number}" for number in range(6)]
@@ -157,16 +152,16 @@ def test_a_cell_added_later_is_paired_with_the_baselines_timing_of_its_sitting(
     assert Records(table).counts(base, "token_rate") == dict.fromkeys(prompts, (3.0, 4.0))
 
 
-def test_the_last_start_says_where_a_cell_was_measured(results: Path) -> None:
+def test_the_last_start_says_where_a_cell_was_measured(results):
     assert origin_of(results, "cell") == ORIGIN
 
 
-def test_a_cell_without_records_has_none(results: Path) -> None:
+def test_a_cell_without_records_has_none(results):
     assert repeats_of(results, "other") == []
     assert origin_of(results, "other") is None
 
 
-def test_records_that_are_written_again_are_read_again(tmp_path: Path) -> None:
+def test_records_that_are_written_again_are_read_again(tmp_path):
     table = files.results_file(tmp_path, "mine")
     for seconds in (1.0, 2.0):
         one = replace(DONE[0], decode_s=seconds)
@@ -174,18 +169,18 @@ def test_records_that_are_written_again_are_read_again(tmp_path: Path) -> None:
         assert repeats_of(table, "cell")[0]["a"].decode_s == seconds
 
 
-def flipped(path: Path) -> None:
+def flipped(path):
     data = bytearray(path.read_bytes())
     data[len(data) // 3] ^= 8
     path.write_bytes(data)
 
 
-def a_folder(path: Path) -> None:
+def a_folder(path):
     path.unlink()
     path.mkdir()
 
 
-def a_dangling_link(path: Path) -> None:
+def a_dangling_link(path):
     path.unlink()
     path.symlink_to("gone")
 
@@ -199,7 +194,7 @@ DAMAGES = {
     "a dangling link": a_dangling_link,
     "no digest": lambda path: path.write_bytes(path.read_bytes().replace(b"sha256:", b"sha255:")),
 }
-READERS: dict[str, Callable[[Path], int]] = {
+READERS = {
     "report": lambda table: main([str(table)]),
     "records": lambda table: main(["records", "--results", str(table.parents[1])]),
     "sweep": lambda table: main(["sweep", str(table)]),
@@ -209,9 +204,7 @@ READERS: dict[str, Callable[[Path], int]] = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("reader", READERS)
-def test_records_that_cannot_be_read_are_one_line_and_status_2(
-    reader: str, damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_records_that_cannot_be_read_are_one_line_and_status_2(reader, damage, tmp_path, capsys):
     table = files.results_file(tmp_path, "mine")
     cells = [row("ar", run_id="base"), row("sd", "2", run_id="cell", rouge2=0.25)]
     write(tmp_path, "mine", *cells)
@@ -223,9 +216,7 @@ def test_records_that_cannot_be_read_are_one_line_and_status_2(
     assert re.match(naming(files.RECORDS), said) and len(said.splitlines()) == 1
 
 
-def test_records_of_an_earlier_version_are_sealed_by_the_command_that_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_records_of_an_earlier_version_are_sealed_by_the_command_that_is_named(tmp_path, capsys):
     table = files.results_file(tmp_path, "mine")
     write(tmp_path, "mine", row("sd", "2", run_id="cell"))
     parquet.write(files.records_file(table), parquet.pack("cell", DONE, ORIGIN))
@@ -240,8 +231,8 @@ def test_records_of_an_earlier_version_are_sealed_by_the_command_that_is_named(
 
 @pytest.mark.parametrize("scores", ['{"rouge2": {"a": 0.9, "b": 0.0}}', "{}", "-5", None])
 def test_scores_that_a_cells_result_was_not_made_with_are_one_line_and_status_2(
-    scores: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    scores, tmp_path, capsys
+):
     write(tmp_path, "mine", row("sd", "2", run_id="cell"))
     store = CellStore(tmp_path, "cell")
     store.describe({}, ORIGIN)
@@ -256,9 +247,7 @@ def test_scores_that_a_cells_result_was_not_made_with_are_one_line_and_status_2(
     assert re.match(naming(path, "again"), said) and len(said.splitlines()) == 1
 
 
-def test_the_command_says_how_much_the_records_hold_and_whose_are_missing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_says_how_much_the_records_hold_and_whose_are_missing(tmp_path, capsys):
     write(tmp_path, "mine", row("sd", "2", run_id="cell"), row("sd", "3", run_id="lost"))
     write(tmp_path, "other", row("sd", "2"))
     table = files.results_file(tmp_path, "mine")
@@ -270,6 +259,6 @@ def test_the_command_says_how_much_the_records_hold_and_whose_are_missing(
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
-def test_nothing_else_in_the_report_opens_raw_runs(path: Path) -> None:
+def test_nothing_else_in_the_report_opens_raw_runs(path):
     opened = re.findall(r"GENERATIONS|PROVENANCE|CONFIG\b|run_folder", path.read_text("utf-8"))
     assert not opened or path.relative_to(SOURCES[0].parent) == Path("data/records.py")

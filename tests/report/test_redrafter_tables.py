@@ -75,9 +75,7 @@ def test_typical_rows_are_marked_and_never_best(render, tmp_path):
         assert "approximate: the output does not follow the target's distribution." in text
 
 
-def test_another_tree_has_a_line_of_its_own_and_none_where_it_is_all_there_is(
-    tmp_path,
-):
+def test_another_tree_has_a_line_of_its_own_and_none_where_it_is_all_there_is(tmp_path):
     small = cell("medusa", "embedded_16", 0.0, pair="embedded", token_rate=50.0)
     large = cell("medusa", "mc_sim_7b_63", 0.0, pair="embedded", token_rate=40.0)
     write(tmp_path / "one", "redrafter-decoding", small)

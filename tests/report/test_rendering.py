@@ -70,9 +70,7 @@ def test_numbers_and_trees_stay_as_they_are_in_csv(number):
     assert escaped(number) == number
 
 
-def test_the_plain_table_of_a_results_file_opens_no_tag_and_keeps_its_columns(
-    tmp_path,
-):
+def test_the_plain_table_of_a_results_file_opens_no_tag_and_keeps_its_columns(tmp_path):
     rows = (
         row("a|b", TAG, pair=TAG, task=TAG, block_efficiency=1.5),
         row("sd", "2", pair=TAG, task=TAG, status="failed", reason=f"ValueError: {TAG}\nmore"),

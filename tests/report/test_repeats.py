@@ -1,9 +1,6 @@
 """Repeats in the report: counts of the first, seconds of all, and intervals that know of both."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +9,7 @@ from spec_bench.report.data.counts import Records
 from tests.report.rows import record, row, write
 
 
-def repeated(results: Path, run_id: str, paces: list[float]) -> None:
+def repeated(results, run_id, paces):
     """Writes a cell whose repeats take so many times the first one's seconds."""
     record(results, run_id, [[1, 2], [0, 3], [2, 2], [1, 1], [3, 0], [2, 1], [0, 1], [1, 3]])
     path = results.parent.parent / "runs" / run_id / "generations.jsonl"
@@ -25,7 +22,7 @@ def repeated(results: Path, run_id: str, paces: list[float]) -> None:
     path.write_text("".join(json.dumps(line) + "\n" for line in every))
 
 
-def test_seconds_are_of_all_repeats_and_counts_of_the_first(tmp_path: Path) -> None:
+def test_seconds_are_of_all_repeats_and_counts_of_the_first(tmp_path):
     results = write(tmp_path, "mine", row("sd", "3", run_id="a")) / "mine" / "results.csv"
     repeated(results, "a", [1.0, 3.0])
     records, own = Records(results), row("sd", "3", run_id="a", seed=0)
@@ -36,7 +33,7 @@ def test_seconds_are_of_all_repeats_and_counts_of_the_first(tmp_path: Path) -> N
     assert list(records.by_seed(own, "block_efficiency") or {}) == ["0"]
 
 
-def test_a_difference_knows_that_whole_repeats_differ(tmp_path: Path) -> None:
+def test_a_difference_knows_that_whole_repeats_differ(tmp_path):
     results = write(tmp_path, "mine", row("sd", "3", run_id="a")) / "mine" / "results.csv"
     repeated(results, "steady", [1.0, 1.0, 1.0])
     repeated(results, "uneven", [0.8, 1.3, 0.9])

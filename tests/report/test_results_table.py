@@ -1,17 +1,12 @@
 """The Markdown table of a results file: its columns are those that the rows have."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 from spec_bench.report.data.rows import groups_of, read_results
 from spec_bench.report.page.results_table import results_table
 from spec_bench.report.plain import markdown
 from tests.report.rows import row, write
 
 
-def header_and_lines(folder: Path, *rows: dict[str, Any]) -> list[list[str]]:
+def header_and_lines(folder, *rows):
     """The cells of the first table's header and of its rows."""
     file = write(folder, "mine", *rows) / "mine" / "results.csv"
     text = markdown(groups_of(read_results(file)), file)
@@ -19,14 +14,14 @@ def header_and_lines(folder: Path, *rows: dict[str, Any]) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
-def test_scores_of_squad_and_spider_are_columns(tmp_path: Path) -> None:
+def test_scores_of_squad_and_spider_are_columns(tmp_path):
     scores = {"exact_match": (0.5, 0.4, 0.6), "f1": 0.75, "execution_accuracy": (0.9, 0.8, 1.0)}
     header, _, line = header_and_lines(tmp_path, row("ar", "-", run_id="a", **scores))
     assert header == ["decoder", "spec", "exact match", "f1", "execution accuracy"]
     assert line[2:] == ["0.500 [0.400, 0.600]", "0.750", "0.900 [0.800, 1.000]"]
 
 
-def test_scores_of_metric_modules_are_columns_and_nothing_else_is(tmp_path: Path) -> None:
+def test_scores_of_metric_modules_are_columns_and_nothing_else_is(tmp_path):
     header, _, line = header_and_lines(
         tmp_path,
         row(
@@ -38,7 +33,7 @@ def test_scores_of_metric_modules_are_columns_and_nothing_else_is(tmp_path: Path
     assert line[2:] == ["", "31.500 [30.000, 33.000]", "1.500"]
 
 
-def test_answers_that_did_not_run_are_shown_where_there_are_any(tmp_path: Path) -> None:
+def test_answers_that_did_not_run_are_shown_where_there_are_any(tmp_path):
     counts = {"execution_errors": 3, "execution_timeouts": 0}
     header, _, line = header_and_lines(
         tmp_path, row("ar", "-", run_id="a", execution_accuracy=0.5, **counts)
@@ -47,14 +42,14 @@ def test_answers_that_did_not_run_are_shown_where_there_are_any(tmp_path: Path) 
     assert line[2:] == ["0.500", "3"]
 
 
-def test_perplexity_and_beam_width_are_columns_where_they_were_measured(tmp_path: Path) -> None:
+def test_perplexity_and_beam_width_are_columns_where_they_were_measured(tmp_path):
     values = {"beam_width": (3.5, 3.0, 4.0), "perplexity": (1.4, 1.25, 1.5)}
     header, _, line = header_and_lines(tmp_path, row("dsbd", "4x2", run_id="a", **values))
     assert header[2:] == ["beam width", "perplexity"]
     assert line[2:] == ["3.50 [3.00, 4.00]", "1.40 [1.25, 1.50]"]
 
 
-def test_a_speedup_that_stalls_decide_says_so(tmp_path: Path) -> None:
+def test_a_speedup_that_stalls_decide_says_so(tmp_path):
     stalled = "stalled: 2 of 90 windows, median says 1.04"
     rows = (
         row("ar", "-", run_id="a", speedup=1.0),
@@ -69,9 +64,7 @@ def test_a_speedup_that_stalls_decide_says_so(tmp_path: Path) -> None:
     assert (ar.marks, sd.marks) == ((), ((stalled, True),))
 
 
-def test_rows_that_follow_the_law_of_beams_are_marked_and_the_mark_explained(
-    tmp_path: Path,
-) -> None:
+def test_rows_that_follow_the_law_of_beams_are_marked_and_the_mark_explained(tmp_path):
     beams = row("dsbd", "4x2@0.9", run_id="a", lossless="exact_beam", beam_width=3.0)
     file = write(tmp_path, "mine", row("sd", "2", run_id="b"), beams) / "mine" / "results.csv"
     text = markdown(groups_of(read_results(file)), file)
@@ -82,10 +75,8 @@ def test_rows_that_follow_the_law_of_beams_are_marked_and_the_mark_explained(
     assert "beam law" not in markdown(groups_of(read_results(plain)), plain)
 
 
-def test_tokens_delivered_per_call_are_shown_beside_rows_without_block_efficiency(
-    tmp_path: Path,
-) -> None:
-    def titles(*efficiencies: float | None) -> list[str]:
+def test_tokens_delivered_per_call_are_shown_beside_rows_without_block_efficiency(tmp_path):
+    def titles(*efficiencies):
         rows = [
             row(
                 name,

@@ -1,10 +1,5 @@
 """Cells of several seeds are one row: neither the lowest seed nor the best one."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import pandas as pd
 import pytest
 
@@ -24,18 +19,18 @@ FIRST = [[1, 2], [0, 1], [2, 2], [1, 1], [1, 0], [1, 2]]
 SECOND = [[2, 2], [2, 1], [3, 2], [2, 3], [2, 2], [3, 2]]
 
 
-def seeds(*cells: dict[str, Any], **same: Any) -> list[dict[str, Any]]:
+def seeds(*cells, **same):
     """The same cell with seeds 0, 1, ..."""
     made = [row("sd", "2", **{**EMBEDDED, **same, **cell}) for cell in cells]
     return [{**cell, "seed": seed, "run_id": f"sd-{seed}"} for seed, cell in enumerate(made)]
 
 
-def test_one_seed_is_left_as_it_is() -> None:
+def test_one_seed_is_left_as_it_is():
     rows = frame(*seeds({"token_rate": 40.0}), row("ar", **EMBEDDED))
     assert pooled(rows) is rows
 
 
-def test_without_records_the_mean_of_all_seeds_is_shown() -> None:
+def test_without_records_the_mean_of_all_seeds_is_shown():
     rates = ({"token_rate": around(49.0, 1.0)}, {"token_rate": around(51.0, 1.0)})
     (found,) = pooled(frame(*seeds(*rates, prompts=12))).to_dict("records")
     assert (found["token_rate"], found["seed"], found["seeds"]) == (50.0, 0, "0,1")
@@ -43,14 +38,14 @@ def test_without_records_the_mean_of_all_seeds_is_shown() -> None:
     assert found["token_rate_low"] < 45.0 < 55.0 < found["token_rate_high"]  # t of one degree
 
 
-def test_two_seeds_that_are_far_apart_have_a_mean_that_nothing_is_known_of() -> None:
+def test_two_seeds_that_are_far_apart_have_a_mean_that_nothing_is_known_of():
     rates = ({"token_rate": around(40.0, 1.0)}, {"token_rate": around(60.0, 1.0)})
     (found,) = pooled(frame(*seeds(*rates, prompts=12))).to_dict("records")
     assert found["token_rate"] == 50.0
     assert pd.isna([found["token_rate_low"], found["token_rate_high"]]).all()  # 0 to 177
 
 
-def test_the_interval_over_seeds_is_at_least_as_wide_as_that_over_prompts() -> None:
+def test_the_interval_over_seeds_is_at_least_as_wide_as_that_over_prompts():
     alike = mean_of_seeds([(2.0, 1.8, 2.4)] * 3, prompts=30)
     assert alike == pytest.approx((2.0, 1.8, 2.4))
     apart = mean_of_seeds([(1.9, 1.7, 2.3), (2.0, 1.8, 2.4), (2.1, 1.9, 2.5)], prompts=30)
@@ -63,7 +58,7 @@ def test_the_interval_over_seeds_is_at_least_as_wide_as_that_over_prompts() -> N
     assert unknown[0] == 2.0 and unknown[1] != unknown[1]
 
 
-def recorded_seeds(folder: Path) -> Path:
+def recorded_seeds(folder):
     """AR and a chain with two seeds each, whose rows say nothing that the records do not."""
     cells = seeds({"block_efficiency": 9.0, "token_rate": 9.0, "speedup": 9.0}, {}, mbsu=9.0)
     cells[1] |= {"block_efficiency": 9.5, "token_rate": 9.5, "speedup": 9.5}
@@ -79,7 +74,7 @@ def recorded_seeds(folder: Path) -> Path:
     return file
 
 
-def test_records_are_pooled_over_seeds_and_prompts_with_prompts_as_blocks(tmp_path: Path) -> None:
+def test_records_are_pooled_over_seeds_and_prompts_with_prompts_as_blocks(tmp_path):
     file = recorded_seeds(tmp_path)
     base, chain = pooled(read_results(file), Records(file)).to_dict("records")
     emitted = [[sum(counts) + 2 for counts in seed] for seed in (FIRST, SECOND)]
@@ -98,7 +93,7 @@ def test_records_are_pooled_over_seeds_and_prompts_with_prompts_as_blocks(tmp_pa
     assert base["speedup"] == pytest.approx(1.0)
 
 
-def test_a_seed_that_failed_is_left_out_and_said() -> None:
+def test_a_seed_that_failed_is_left_out_and_said():
     cells = seeds({"token_rate": 40.0}, {"token_rate": 60.0}, {"status": "failed", "reason": "X"})
     (found,) = pooled(frame(*cells)).to_dict("records")
     assert (found["token_rate"], found["seeds"]) == (50.0, "0,1")
@@ -107,14 +102,14 @@ def test_a_seed_that_failed_is_left_out_and_said() -> None:
     assert (alone["token_rate"], alone["seeds"]) == (40.0, "0")
 
 
-def test_seeds_of_two_files_or_settings_are_not_pooled() -> None:
+def test_seeds_of_two_files_or_settings_are_not_pooled():
     first, second = seeds({"token_rate": 40.0}, {"token_rate": 60.0})
     apart = frame({**first, "file": "a/results.csv"}, {**second, "file": "b/results.csv"})
     assert len(pooled(apart)) == 2
     assert len(pooled(frame({**first, "batch_size": 1}, {**second, "batch_size": 4}))) == 2
 
 
-def test_tables_say_that_seeds_are_pooled(tmp_path: Path) -> None:
+def test_tables_say_that_seeds_are_pooled(tmp_path):
     rates = ({"block_efficiency": around(2.0, 0.1)}, {"block_efficiency": around(2.2, 0.1)})
     cells = [{**cell, "pair": "llama2_7b"} for cell in seeds(*rates)]
     write(tmp_path, "rsd-exp1", *cells)
@@ -128,7 +123,7 @@ def test_tables_say_that_seeds_are_pooled(tmp_path: Path) -> None:
     assert "seeds 0, 1" in text and "Seeds are pooled" in text
 
 
-def test_a_claim_is_checked_on_the_seeds_that_both_cells_have(tmp_path: Path) -> None:
+def test_a_claim_is_checked_on_the_seeds_that_both_cells_have(tmp_path):
     file = tmp_path / "rsd-exp1" / "results.csv"
     cells = [
         row(name, spec, **EMBEDDED, seed=seed, run_id=f"{name}-{seed}", block_efficiency=2.0)

@@ -51,12 +51,10 @@ DRAFTERS = (  # of 5 nodes; of 25
     "lookup by votes 5x5 1",
 )
 TRIED = "decreasing widths 9, equal widths 3"
-SERIES: dict[str, dict[str, list[str]]] = {
+SERIES = {
     "beyond-draft-free": {"beyond-fig4-embedded": [DRAFT_FREE]},
     "beyond-trees": {
-        "beyond-fig3-embedded": [
-            "SpecTr 3, RSD-C 2, RSD-S 3, Sequoia 2, OPT-Tree 2, DySpec 2",
-        ]
+        "beyond-fig3-embedded": ["SpecTr 3, RSD-C 2, RSD-S 3, Sequoia 2, OPT-Tree 2, DySpec 2"]
     },
     "beyond-verification": {
         "beyond-fig1-embedded": [RULES],
@@ -96,7 +94,7 @@ SERIES: dict[str, dict[str, list[str]]] = {
 
 def said(panel):
     """A panel's series with their marks; fronts hang on what was measured, as does r."""
-    counts: dict[str, int] = {}
+    counts = {}
     for series in panel.series:
         if series.layer.mark != "front":
             name = series.label.partition(", r = ")[0].replace("\n", " ")

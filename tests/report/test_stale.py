@@ -1,7 +1,5 @@
 """Files that nothing makes any more: ``report all`` removes them, and none is committed."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -34,8 +32,8 @@ WITHOUT_ROWS = {  # made by spec_bench.audit.bernoulli and by make heads-grid
 
 
 def test_tables_and_figures_that_are_not_made_any_more_are_removed_and_others_stay(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    tmp_path, capsys
+):
     write(tmp_path, "rsd-exp1", row("sd", "2", block_efficiency=(2.0, 1.9, 2.1)))
     folder = tmp_path / "rsd-exp1"
     assert main(["all", "--results", str(tmp_path)]) == 0
@@ -53,7 +51,7 @@ def test_tables_and_figures_that_are_not_made_any_more_are_removed_and_others_st
     assert "rsd-7-llama2_7b" not in (tmp_path / "index.html").read_text()
 
 
-def made_of(experiment: str) -> set[str]:
+def made_of(experiment):
     """What ``report all`` writes of an experiment and git keeps, without writing it."""
     recipe = recipes_by_name()[experiment]
     assert f"{recipe} $(EMBEDDED)" in COMMANDS
@@ -72,19 +70,17 @@ def made_of(experiment: str) -> set[str]:
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
-def test_every_committed_file_of_an_experiment_is_one_that_a_command_makes(
-    experiment: str,
-) -> None:
+def test_every_committed_file_of_an_experiment_is_one_that_a_command_makes(experiment):
     start = f"results/embedded/{experiment}/"
     there = {path.removeprefix(start) for path in COMMITTED if path.startswith(start)}
     assert there == {*(WITHOUT_ROWS.get(experiment) or made_of(experiment))}
 
 
-def test_no_page_is_committed() -> None:
+def test_no_page_is_committed():
     assert [path for path in COMMITTED if path.endswith(NOT_IN_GIT)] == []
 
 
-def test_every_other_committed_result_is_one_that_a_command_makes() -> None:
+def test_every_other_committed_result_is_one_that_a_command_makes():
     others = [path for path in COMMITTED if path.count("/") < 3]
     quickstart = ("results.csv", "records.parquet", "table.md", "figure.png")
     known = {"results/README.md"}
@@ -94,7 +90,7 @@ def test_every_other_committed_result_is_one_that_a_command_makes() -> None:
     assert {*others} - known == set()
 
 
-def named(path: str) -> bool:
+def named(path):
     """Whether the Makefile or a script names the file, or it names the script that it is from."""
     if any(name in SCRIPTS for name in (path.split("/")[-1], path.partition(".")[0])):
         return True

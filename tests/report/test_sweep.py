@@ -1,12 +1,8 @@
 """The page of a sweep: what to use comes first, figures hold what was measured, bytes repeat."""
 
-from __future__ import annotations
-
 import json
 import re
 import time
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +13,7 @@ from spec_bench.report.cli.command_line import main
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.rows import read_rows
 from spec_bench.report.sweep.build import build_page, packed
-from spec_bench.report.sweep.choose import Part, parts_of
+from spec_bench.report.sweep.choose import parts_of
 from spec_bench.report.sweep.figures import FIGURES, drawn
 from spec_bench.system import files
 from tests.report.rows import MT_BENCH, record, row, write
@@ -30,12 +26,12 @@ BYTES = {"moved_bytes": 5e6, "bandwidth_bytes_per_s": 2e9}
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> Path:
+def table(tmp_path):
     """``sd`` is twice as fast as plain decoding on math and slower on the others."""
     return tabled(tmp_path, KINDS)
 
 
-def tabled(tmp_path: Path, kinds: list[str]) -> Path:
+def tabled(tmp_path, kinds):
     """The table with so many categories of its 16 prompts."""
     file = tmp_path / "own" / files.RESULTS
     depths = json.dumps([0.5, None, 0.25])
@@ -58,17 +54,17 @@ def tabled(tmp_path: Path, kinds: list[str]) -> Path:
     return file
 
 
-def the_part(table: Path) -> tuple[Part, Records]:
+def the_part(table):
     records = Records(table)
     (part,) = parts_of(read_rows([table]), records)
     return part, records
 
 
-def figures(table: Path) -> dict[str, dict[str, Any]]:
+def figures(table):
     return drawn(*the_part(table))[0]
 
 
-def test_each_category_has_its_own_answer_and_plain_decoding_is_one(table: Path) -> None:
+def test_each_category_has_its_own_answer_and_plain_decoding_is_one(table):
     part, _ = the_part(table)
     assert [(a.kind, a.code, a.decoder) for a in part.answers] == [
         ("", "sd", "SD 3"),
@@ -79,7 +75,7 @@ def test_each_category_has_its_own_answer_and_plain_decoding_is_one(table: Path)
     assert part.answers[2].value.startswith("2.00×")
 
 
-def test_a_category_of_two_or_three_prompts_says_that_they_cannot_decide(tmp_path: Path) -> None:
+def test_a_category_of_two_or_three_prompts_says_that_they_cannot_decide(tmp_path):
     part, _ = the_part(tabled(tmp_path, ["qa"] * 2 + ["math"] * 3 + ["code"] + ["prose"] * 10))
     assert [(a.kind, a.code, a.value, a.decoder, a.why) for a in part.answers[1:4]] == [
         ("qa", "", "", "cannot decide yet", "SD 3 looks no faster, 0.89×; " + MORE),
@@ -88,7 +84,7 @@ def test_a_category_of_two_or_three_prompts_says_that_they_cannot_decide(tmp_pat
     ]
 
 
-def test_figures_hold_what_was_measured(table: Path) -> None:
+def test_figures_hold_what_was_measured(table):
     found = figures(table)
     assert list(found) == list(FIGURES)
     for figure in found.values():
@@ -112,9 +108,7 @@ def test_figures_hold_what_was_measured(table: Path) -> None:
     assert found["lengths"]["layout"]["xaxis"]["dtick"] == 1
 
 
-def test_the_roofline_holds_a_calls_milliseconds_against_its_bytes_over_the_bandwidth(
-    table: Path,
-) -> None:
+def test_the_roofline_holds_a_calls_milliseconds_against_its_bytes_over_the_bandwidth(table):
     cell, bound = figures(table)["roofline"]["data"]
     assert (cell["name"], cell["x"], cell["y"]) == ("AR", [5.0], [10.0])
     assert cell["customdata"] == [0.25]
@@ -122,7 +116,7 @@ def test_the_roofline_holds_a_calls_milliseconds_against_its_bytes_over_the_band
     assert "2 GB/s" in bound["name"]
 
 
-def test_the_bound_is_a_line_for_each_end_of_the_bandwidths(tmp_path: Path) -> None:
+def test_the_bound_is_a_line_for_each_end_of_the_bandwidths(tmp_path):
     own = ({"run_id": "a", **BYTES}, {"run_id": "b", "moved_bytes": 6e6,
            "bandwidth_bytes_per_s": 1e9})  # fmt: skip
     cells = (row("ar", **MT_BENCH, **TIMES, **COUNTS, **each) for each in own)
@@ -132,7 +126,7 @@ def test_the_bound_is_a_line_for_each_end_of_the_bandwidths(tmp_path: Path) -> N
     assert fast["y"] == [2.5, 3.0]
 
 
-def test_without_scores_quality_is_perplexity_and_its_axis_says_so(tmp_path: Path) -> None:
+def test_without_scores_quality_is_perplexity_and_its_axis_says_so(tmp_path):
     write(tmp_path, "own", row("sd", "3", **MT_BENCH, rouge2=None, perplexity=2.0))
     quality = figures(tmp_path / "own" / files.RESULTS)["quality"]
     assert (quality["data"][0]["x"], quality["layout"]["xaxis"]["title"]["text"]) == (
@@ -149,16 +143,14 @@ def test_without_scores_quality_is_perplexity_and_its_axis_says_so(tmp_path: Pat
         ({"device": "server"}, "a server decoded"),
     ],
 )
-def test_a_roofline_that_is_not_there_says_why(
-    values: dict[str, Any], why: str, tmp_path: Path
-) -> None:
+def test_a_roofline_that_is_not_there_says_why(values, why, tmp_path):
     write(tmp_path, "own", row("sd", "3", **MT_BENCH, **TIMES, **COUNTS, **values))
     made, missing = drawn(*the_part(tmp_path / "own" / files.RESULTS))
     assert "roofline" not in made
     assert why in missing["roofline"]
 
 
-def test_what_was_not_measured_is_not_drawn_and_the_page_says_so(tmp_path: Path) -> None:
+def test_what_was_not_measured_is_not_drawn_and_the_page_says_so(tmp_path):
     write(tmp_path, "own", row("sd", "3", **MT_BENCH, speedup=1.5, nodes_per_call=3.0))
     table = tmp_path / "own" / files.RESULTS
     made, missing = drawn(*the_part(table))
@@ -168,7 +160,7 @@ def test_what_was_not_measured_is_not_drawn_and_the_page_says_so(tmp_path: Path)
     assert all(why in page for why in missing.values())
 
 
-def test_the_group_that_is_shown_first_has_figures(tmp_path: Path) -> None:
+def test_the_group_that_is_shown_first_has_figures(tmp_path):
     failed = row("sd", "3", **MT_BENCH, status="failed", reason="ValueError", dtype="bfloat16")
     good = row("sd", "3", **MT_BENCH, dtype="float32", speedup=1.5, nodes_per_call=3.0)
     write(tmp_path, "own", failed, good)
@@ -176,9 +168,7 @@ def test_the_group_that_is_shown_first_has_figures(tmp_path: Path) -> None:
     assert re.findall(r'<option value="(\d)" selected>', page) == ["1"]
 
 
-def test_the_page_stands_alone_escapes_what_it_is_given_and_repeats_to_the_byte(
-    table: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_page_stands_alone_escapes_what_it_is_given_and_repeats_to_the_byte(table, capsys):
     assert main(["sweep", str(table)]) == 0
     assert "sweep.html" in capsys.readouterr().out
     page = (table.parent / "sweep.html").read_text(encoding="utf-8")
@@ -190,16 +180,14 @@ def test_the_page_stands_alone_escapes_what_it_is_given_and_repeats_to_the_byte(
     assert own.index("What to use") < own.index("SD 3") < own.index('id="figures"')
 
 
-def test_an_experiment_that_is_not_there_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_experiment_that_is_not_there_is_one_line(tmp_path, capsys):
     assert main(["sweep", "none", "--results", str(tmp_path)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "'none'" in line
 
 
 @pytest.mark.slow  # five thousand rows
-def test_a_page_of_5000_rows_takes_under_15_s_and_5_mb(tmp_path: Path) -> None:
+def test_a_page_of_5000_rows_takes_under_15_s_and_5_mb(tmp_path):
     rng = np.random.default_rng(0)
     cells, accepted = [], [[1, 2, 0, 3] * 5] * 30
     file = tmp_path / "own" / files.RESULTS

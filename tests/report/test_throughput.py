@@ -1,7 +1,5 @@
 """Speed of a request against throughput, and where speculation stops paying."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd
@@ -18,7 +16,7 @@ BATCHES = (
 )
 
 
-def test_the_crossing_is_read_off_between_the_two_sizes_around_it() -> None:
+def test_the_crossing_is_read_off_between_the_two_sizes_around_it():
     points = [(1.0, 2.0, 1.8, 2.2), (4.0, 1.5, 0.9, 2.1), (16.0, 0.5, 0.4, 0.6)]
     # halfway in log2 between 4 and 16
     assert crossing(points) == (
@@ -34,13 +32,11 @@ def test_the_crossing_is_read_off_between_the_two_sizes_around_it() -> None:
         ([(1, 2.0, 1.9, 2.1)], ""),
     ],
 )
-def test_where_there_is_no_crossing_that_is_said(
-    points: list[tuple[float, float, float, float]], said: str
-) -> None:
+def test_where_there_is_no_crossing_that_is_said(points, said):
     assert crossing(points) == said
 
 
-def test_a_line_is_one_decoder_by_requests_together_and_paths_as_rows_are_another() -> None:
+def test_a_line_is_one_decoder_by_requests_together_and_paths_as_rows_are_another():
     lines = lines_of(pd.read_csv(BATCHES).query("seed == 0"))
     titles = [title for _, title, _ in lines]
     assert len(titles) == len(set(titles))
@@ -50,13 +46,13 @@ def test_a_line_is_one_decoder_by_requests_together_and_paths_as_rows_are_anothe
     assert all(list(line.batch_size) == [1, 2, 4, 8, 16, 32] for *_, line in lines)
 
 
-def test_rows_without_times_are_refused() -> None:
+def test_rows_without_times_are_refused():
     rows = pd.read_csv(BATCHES).assign(token_rate_per_request=None)
     with pytest.raises(ValueError, match="nothing was timed"):
         lines_of(rows)
 
 
-def test_table_and_figure_are_made_of_the_rows(tmp_path: Path) -> None:
+def test_table_and_figure_are_made_of_the_rows(tmp_path):
     for name in ("results.csv", "records.parquet"):
         (tmp_path / name).write_bytes(BATCHES.with_name(name).read_bytes())
     said = throughput(tmp_path / "results.csv")

@@ -15,7 +15,7 @@ from spec_bench.report.claims.verdict import (
     NOT_DECIDED,
     WITHIN_NOISE,
     Check,
-    Odds,
+    PValues,
     judged,
     odds_of_all,
     odds_of_most,
@@ -49,36 +49,36 @@ def test_the_best_of_many_needs_a_wider_interval():
 
 
 def test_one_check_alone_is_judged_by_its_interval():
-    assert verdicts_of([Odds(0.024, 0.976)]) == [HOLDS]
-    assert verdicts_of([Odds(0.976, 0.024)]) == [DOES_NOT_HOLD]
-    assert verdicts_of([Odds(0.026, 0.974)]) == [WITHIN_NOISE]
+    assert verdicts_of([PValues(0.024, 0.976)]) == [HOLDS]
+    assert verdicts_of([PValues(0.976, 0.024)]) == [DOES_NOT_HOLD]
+    assert verdicts_of([PValues(0.026, 0.974)]) == [WITHIN_NOISE]
 
 
 def test_of_many_checks_on_a_page_one_needs_more_than_alone():
-    page = [check(Odds(0.02, 0.98))] + [check(Odds(0.5, 0.5))] * 9
+    page = [check(PValues(0.02, 0.98))] + [check(PValues(0.5, 0.5))] * 9
     assert [each.verdict for each in judged(page)] == [WITHIN_NOISE] * 10
-    page[0] = check(Odds(0.05 / 20, 0.99))
+    page[0] = check(PValues(0.05 / 20, 0.99))
     assert judged(page)[0].verdict == HOLDS
 
 
 def test_counts_and_what_nothing_decides_take_no_part_in_the_correction():
-    page = [check(Odds(0.02, 0.98)), *[check(None, HOLDS)] * 9, check(None)]
+    page = [check(PValues(0.02, 0.98)), *[check(None, HOLDS)] * 9, check(None)]
     found = [each.verdict for each in judged(page)]
     assert found == [HOLDS] * 10 + [NOT_DECIDED]
 
 
 def test_all_hold_only_if_each_does_and_one_contrary_is_enough():
-    assert odds_of_all([Odds(SURE, NEVER), Odds(UNSURE, 0.6)]) == Odds(UNSURE, 1.0)
-    against = odds_of_all([Odds(SURE, NEVER), Odds(SURE, NEVER), Odds(NEVER, 0.001)])
-    assert against.if_true == pytest.approx(0.003)
+    assert odds_of_all([PValues(SURE, NEVER), PValues(UNSURE, 0.6)]) == PValues(UNSURE, 1.0)
+    against = odds_of_all([PValues(SURE, NEVER), PValues(SURE, NEVER), PValues(NEVER, 0.001)])
+    assert against.against_claim == pytest.approx(0.003)
 
 
 def test_most_hold_if_more_than_half_do_and_cannot_if_half_do_not():
-    holds, open_, fails = Odds(SURE, NEVER), Odds(UNSURE, 0.6), Odds(NEVER, SURE)
-    assert odds_of_most([holds, holds, holds, open_, open_]).if_false < 1e-6
-    assert odds_of_most([holds, holds, open_, open_, open_]).if_false == 1.0
-    assert odds_of_most([holds, holds, fails, fails]).if_true < 1e-6
-    assert odds_of_most([holds, holds, holds, fails]).if_true == 1.0
+    holds, open_, fails = PValues(SURE, NEVER), PValues(UNSURE, 0.6), PValues(NEVER, SURE)
+    assert odds_of_most([holds, holds, holds, open_, open_]).for_claim < 1e-6
+    assert odds_of_most([holds, holds, open_, open_, open_]).for_claim == 1.0
+    assert odds_of_most([holds, holds, fails, fails]).against_claim < 1e-6
+    assert odds_of_most([holds, holds, holds, fails]).against_claim == 1.0
 
 
 def test_equal_is_shown_by_small_differences_and_not_by_few_prompts():
@@ -95,7 +95,7 @@ def test_a_share_is_laid_out_on_its_logarithm_and_cannot_fall_below_minus_one():
     assert found.value == pytest.approx(21 / 25 - 1)
     low, high = found.ends
     assert -1 < low < found.value < high
-    assert found.above(0.0).if_false == pytest.approx(p_above(found.tested, 0.0))
+    assert found.above(0.0).for_claim == pytest.approx(p_above(found.tested, 0.0))
 
 
 def test_fewer_than_five_prompts_have_a_difference_without_interval_and_the_reason():
@@ -132,7 +132,7 @@ def test_the_best_of_equal_cells_is_not_ahead():
         table = np.ones((82, 1, 20))
         table[::2, 0] = np.exp(0.3 * rng.standard_normal((41, 20)))
         found = of_table([Contrast(side, (ROW,))], table, "token_rate", relative=True)
-        ahead += found.above().if_false < 0.025
+        ahead += found.above().for_claim < 0.025
     assert ahead <= 6  # of 60; picked and compared on the same prompts 60 are
 
 
@@ -151,5 +151,5 @@ def test_what_a_search_screened_is_no_evidence():
 
 
 def test_a_summary_says_over_how_many_checks_verdicts_were_corrected():
-    page = judged([check(Odds(SURE, NEVER)), check(Odds(0.5, 0.5)), check(None, HOLDS)])
+    page = judged([check(PValues(SURE, NEVER)), check(PValues(0.5, 0.5)), check(None, HOLDS)])
     assert "corrected for 2 made together (Holm)" in summary_of(page, None).sentence

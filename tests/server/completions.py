@@ -85,7 +85,7 @@ def texts(steps, limit, said):
     count = sum(map(len, steps))
     finish = "length" if count >= limit else "stop"
     ends = [*[None] * (len(steps) - 1), finish]
-    found: list[dict[str, Any]] = [
+    found = [
         {"choices": [{"text": said(step), "finish_reason": end}]}
         for step, end in zip(steps, ends, strict=True)
     ]

@@ -1,7 +1,5 @@
 """A server as a decoder: what stands around the requests."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from itertools import pairwise
@@ -26,7 +24,7 @@ class Meter:
     """Notes when its window was open."""
 
     def __init__(self):
-        self.window: list[float] = []
+        self.window = []
 
     def begin(self):
         self.window.append(time.perf_counter())
@@ -47,7 +45,7 @@ def test_energy_is_metered_from_the_first_chunks_to_the_last(rows):
 
 
 def test_answers_come_in_the_order_asked_and_progress_is_told_of_each():
-    told: list[tuple[int, int]] = []
+    told = []
     with serving(Completions(lambda _: STEPS)) as served:
         found = decoder(served.url, 4).generate(REQUESTS, 0, lambda *each: told.append(each))
     assert [each.prompt_id for each in found] == list("abcd")

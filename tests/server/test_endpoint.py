@@ -1,7 +1,5 @@
 """Servers that stall, drip, cut, refuse or talk nonsense: one line each, or the answer at last."""
 
-from __future__ import annotations
-
 import pytest
 
 from spec_bench.server.endpoint import RefusedError, Server, ServerError
@@ -66,7 +64,7 @@ def test_a_refusal_is_not_repeated_and_hides_the_key():
 
 
 def test_the_server_says_how_long_to_wait():
-    waited: list[float] = []
+    waited = []
     served = Completions(lambda _: STEPS, [429, 503], {"Retry-After": "7"})
     with serving(served):
         asked(served.url, sleep=waited.append).complete([1], 5)

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from spec_bench.metrics.served import in_bursts
+from spec_bench.metrics.efficiency import in_bursts
 from spec_bench.records.types import Delivery, Generation, Request
 from spec_bench.server.counts import parse
 from spec_bench.server.decoder import Asking, ServedDecoder, UnansweredError, held

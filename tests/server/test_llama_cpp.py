@@ -1,9 +1,6 @@
 """llama.cpp's stream: calls by its own clock, drafts by its counts, lost tokens asked for again."""
 
-from __future__ import annotations
-
 import json
-from typing import Any
 
 import pytest
 
@@ -15,7 +12,7 @@ Line = tuple[list[int], int, float, int, int]  # ids, tokens so far, clock, draf
 
 def event(line, finish=None):
     ids, tokens, clock, drafted, accepted = line
-    timings: dict[str, Any] = {"predicted_n": tokens, "predicted_ms": clock}
+    timings = {"predicted_n": tokens, "predicted_ms": clock}
     if drafted:
         timings |= {"draft_n": drafted, "draft_n_accepted": accepted}
     choice = {"text": "x" * len(ids), "finish_reason": finish}
@@ -33,9 +30,9 @@ def reader(lines):
     return made
 
 
-PLAIN: list[Line] = [([7], 1, 0.001, 0, 0), ([8], 2, 5.0, 0, 0), ([9], 3, 9.0, 0, 0)]
+PLAIN = [([7], 1, 0.001, 0, 0), ([8], 2, 5.0, 0, 0), ([9], 3, 9.0, 0, 0)]
 # The prompt's token, a call that keeps two of four, a plain one, one that is cut at the limit.
-DRAFTED: list[Line] = [
+DRAFTED = [
     ([7], 1, 0.001, 0, 0),
     ([8], 2, 5.0, 4, 2), ([9], 3, 5.0, 4, 2), ([1], 4, 5.0, 4, 2),
     ([2], 5, 8.0, 4, 2),
@@ -66,7 +63,7 @@ def test_tokens_of_one_clock_are_one_call_and_counts_say_what_it_verified():
 
 def test_tokens_within_an_unfinished_letter_are_asked_for_again():
     # As a real server sent it: seven of sixteen tokens had an event.
-    lines: list[Line] = [
+    lines = [
         ([238], 3, 87.3, 6, 6), ([246], 6, 87.3, 6, 6), ([236], 9, 167.1, 12, 9),
         ([238], 12, 167.1, 12, 9), ([246], 15, 218.8, 15, 12), ([], 16, 218.8, 15, 12),
     ]  # fmt: skip
@@ -80,7 +77,7 @@ def test_tokens_within_an_unfinished_letter_are_asked_for_again():
 
 
 def test_plain_calls_within_an_unfinished_letter_are_calls():
-    lines: list[Line] = [([7], 1, 0.001, 0, 0), ([8], 4, 12.0, 0, 0), ([9], 5, 15.0, 0, 0)]
+    lines = [([7], 1, 0.001, 0, 0), ([8], 4, 12.0, 0, 0), ([9], 5, 15.0, 0, 0)]
     served = reader(lines).served([7, 1, 2, 8, 9])
     assert [chunk.tokens for chunk in served.chunks] == [(7,), (1,), (2,), (8,), (9,)]
 

@@ -1,9 +1,5 @@
 """What an operation is on a device: whether it runs there at all, and whether the host waits."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import torch
 
 NONE = {
@@ -32,13 +28,13 @@ def cost(func, name, args):
     return not (func.is_view or name in NONE), waits
 
 
-def flash(*given: Any, **named: Any) -> Any:
+def flash(*given, **named):
     """A CPU's answer for the flash kernel, which takes no mask and no single precision."""
     assert len(given) == 3 and given[0].dtype != torch.float32
     return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*given, **named)
 
 
-def efficient(query: Any, key: Any, value: Any, mask: Any, sums: bool, **named: Any) -> Any:
+def efficient(query, key, value, mask, sums, **named):
     """A CPU's answer for the memory-efficient kernel, whose sums are filled up to 32 tokens."""
     assert sums and (mask is None or mask.shape[1] == query.shape[1])
     output, total = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
@@ -50,7 +46,7 @@ def efficient(query: Any, key: Any, value: Any, mask: Any, sums: bool, **named: 
 STAND_INS = dict(zip(KERNELS, (flash, efficient), strict=False))
 
 
-def attention(args: Any) -> str:
+def attention(args):
     """What attention was asked for: mask, alignment of its rows to 8 elements, shared heads."""
     query, key, mask = args[0], args[1], args[3] if len(args) > 3 else None
     grouped = ", grouped" if query.shape[-3] != key.shape[-3] else ""

@@ -10,10 +10,7 @@ graph (pytorch#198794). A recording that fails leaves its stream current, and it
 What is computed while recording lies in the pool, where memory is handed on (``pools``).
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
-from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from itertools import count
 from typing import Any
@@ -30,14 +27,14 @@ Call = tuple[Any, Any, Any, Any]
 class SimStream:
     """``torch.cuda.Stream``."""
 
-    def __init__(self, sim: Any) -> None:
+    def __init__(self, sim):
         self._sim = sim
 
-    def synchronize(self) -> None:
+    def synchronize(self):
         """A wait."""
         self._sim.waited("stream")
 
-    def wait_stream(self, other: SimStream) -> None:
+    def wait_stream(self, other):
         """Nothing runs at the same time here."""
 
 
@@ -48,16 +45,16 @@ class SimPools:
         memory: of each pool.
     """
 
-    def __init__(self) -> None:
+    def __init__(self):
         self._numbers, self._graphs, self._recording = count(1), dict[Any, int](), set[Any]()
         self.memory = defaultdict[Any, SimPool](SimPool)
 
-    def handle(self) -> tuple[int, int]:
+    def handle(self):
         """``torch.cuda.graph_pool_handle``."""
         return (0, next(self._numbers))
 
     @contextmanager
-    def recording(self, pool: Any, graph: SimGraph) -> Iterator[None]:
+    def recording(self, pool, graph):
         """A recording into a pool, or into one of its own."""
         if pool in self._recording:
             raise RuntimeError("already recording to mempool_id")
@@ -69,18 +66,18 @@ class SimPools:
         self._graphs[pool] = self._graphs.get(pool, 0) + 1
         finalize(graph, self._gone, pool)
 
-    def _gone(self, pool: Any) -> None:
+    def _gone(self, pool):
         self._graphs[pool] -= 1
 
 
 class SimGraph:
     """``torch.cuda.CUDAGraph``."""
 
-    def __init__(self) -> None:
-        self.tape: list[Call] = []
-        self._sim: Any = None
+    def __init__(self):
+        self.tape = []
+        self._sim = None
 
-    def replay(self) -> None:
+    def replay(self):
         """Plays the tape."""
         self._sim.issued += 1
         self._sim.replays += 1
@@ -89,7 +86,7 @@ class SimGraph:
                 self._play(func, args, kwargs, kept)
 
     @staticmethod
-    def _play(func: Any, args: Any, kwargs: Any, kept: Any) -> None:
+    def _play(func, args, kwargs, kept):
         if func.is_view:
             return  # the same memory as before
         new = func(*args, **kwargs)
@@ -98,12 +95,12 @@ class SimGraph:
                 old.copy_(value)
 
 
-def graph_answers(sim: Any) -> dict[str, Any]:
+def graph_answers(sim):
     """What ``torch.cuda`` answers about graphs and streams while the mode ``sim`` is on."""
     sim.stream, pools = SimStream(sim), sim.pools
 
     @contextmanager
-    def graph(made: SimGraph, pool: Any = None, stream: Any = None, **_: Any) -> Iterator[None]:
+    def graph(made, pool=None, stream=None, **_):
         assert sim.tape is None, "recordings do not nest"
         before = sim.stream
         sim.stream = stream or SimStream(sim)
@@ -117,7 +114,7 @@ def graph_answers(sim: Any) -> dict[str, Any]:
         sim.stream = before  # not after an error
 
     @contextmanager
-    def current(stream: SimStream) -> Iterator[None]:
+    def current(stream):
         before, sim.stream = sim.stream, stream
         try:
             yield
@@ -135,7 +132,7 @@ def graph_answers(sim: Any) -> dict[str, Any]:
     }
 
 
-def refuse(sim: Any, what: str) -> None:
+def refuse(sim, what):
     """Raises what CUDA raises where a recording is made to wait for the device."""
     if sim.tape is not None:
         raise RuntimeError(f"CUDA error: operation not permitted when stream is capturing: {what}")

@@ -6,7 +6,6 @@ import sys
 import weakref
 from collections import Counter
 from contextlib import ExitStack
-from typing import Any
 from unittest import mock
 
 import torch
@@ -27,8 +26,8 @@ _LEAVES = {costs.ATTENTION}
 class _Indexed(TorchFunctionMode):
     """Writes ``cuda`` as ``cuda:0``: without an index torch asks a driver that is not there."""
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        def indexed(x: Any) -> Any:
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        def indexed(x):
             if (isinstance(x, torch.device) and x.type == "cuda") or (
                 isinstance(x, str) and x == "cuda"
             ):
@@ -59,35 +58,33 @@ class SimCuda(TorchDispatchMode):
 
     current: SimCuda | None = None
 
-    def __init__(
-        self, watch: str = "", capability: tuple[int, int] = (9, 0), strict: bool = True
-    ) -> None:
+    def __init__(self, watch="", capability=(9, 0), strict=True):
         super().__init__()
         self.watch, self.capability, self.strict = watch, capability, strict
         self.allocated = self.peak = 0
         self.cached = 0  # bytes that were given back and are kept for what comes next
-        self._storages: dict[int, list[int]] = {}
-        self.errors: Counter[str] = Counter()
-        self.tape: list[Any] | None = None  # of the graph that is recorded now
+        self._storages = {}
+        self.errors = Counter()
+        self.tape = None  # of the graph that is recorded now
         self.pools, self.pool = SimPools(), SimPool()  # all, and that of this graph
         self.issued = 0  # operations ever, a replay among them
         self.sent = 0  # copies home ever that the host did not wait for
-        self.arriving: list[tuple[torch.Tensor, torch.Tensor]] = []  # of these, those on their way
+        self.arriving = []  # of these, those on their way
         self.reset()
 
-    def reset(self) -> None:
+    def reset(self):
         """Forgets all counts."""
-        self.ops: Counter[str] = Counter()  # that were called, replays left out
-        self.syncs: Counter[tuple[str, str]] = Counter()  # (what, line)
-        self.h2d: Counter[str] = Counter()  # by line
+        self.ops = Counter()  # that were called, replays left out
+        self.syncs = Counter()  # (what, line)
+        self.h2d = Counter()  # by line
         self.unwaited = 0  # of them, out of pinned memory; for all others the host waits
         self.behind = 0  # waits for what the device had done before its latest work
         self.late_downloads = 0  # copies home that the host did not wait for
         self.replays = 0  # of graphs
-        self.attention: Counter[str] = Counter()  # what attention was asked for
+        self.attention = Counter()  # what attention was asked for
 
     # -- entering and leaving ------------------------------------------------------------------
-    def __enter__(self) -> SimCuda:
+    def __enter__(self):
         if SimCuda.current is None:
             SimCuda.current = self
             put_up_a_guard()
@@ -111,7 +108,7 @@ class SimCuda(TorchDispatchMode):
             torch._C._set_only_lift_cpu_tensors(True)
         return super().__enter__()
 
-    def __exit__(self, *error: Any) -> Any:
+    def __exit__(self, *error):
         result = super().__exit__(*error)
         if SimCuda.current is self:
             SimCuda.current = None
@@ -120,7 +117,7 @@ class SimCuda(TorchDispatchMode):
         return result
 
     # -- bookkeeping ---------------------------------------------------------------------------
-    def _line(self) -> str:
+    def _line(self):
         if not self.watch:
             return "?"
         frame = sys._getframe(2)
@@ -131,12 +128,12 @@ class SimCuda(TorchDispatchMode):
             frame = frame.f_back  # type: ignore[assignment]
         return "?"
 
-    def waited(self, what: str) -> None:
+    def waited(self, what):
         """Notes that the host waited for the device."""
         refuse(self, what)
         self.syncs[what, self._line()] += 1
 
-    def waited_for(self, issued: int, sent: int) -> None:
+    def waited_for(self, issued, sent):
         """Notes that the host waited for an event behind so many operations and copies home."""
         if issued < self.issued:  # the device has more to do
             refuse(self, "event")
@@ -148,17 +145,17 @@ class SimCuda(TorchDispatchMode):
             home.copy_(values)
         del self.arriving[:arrived]
 
-    def _uploaded(self, waits: bool = True) -> None:
+    def _uploaded(self, waits=True):
         refuse(self, "copy from the host")
         self.h2d[self._line()] += 1
         self.unwaited += not waits
 
     @property
-    def waits(self) -> int:
+    def waits(self):
         """How often the host stood still until the device had nothing left to do."""
         return sum(self.syncs.values()) + sum(self.h2d.values()) - self.unwaited
 
-    def wrap(self, inner: torch.Tensor) -> SimTensor:
+    def wrap(self, inner):
         """A CPU tensor as a simulated one, its storage counted."""
         # A view of a tensor from outside inference mode is none of inference mode's.
         with torch.inference_mode(inner.is_inference()):
@@ -174,7 +171,7 @@ class SimCuda(TorchDispatchMode):
         weakref.finalize(made, self._drop, key).atexit = False
         return made
 
-    def _drop(self, key: int) -> None:
+    def _drop(self, key):
         held = self._storages[key]
         held[0] -= 1
         if not held[0]:
@@ -185,7 +182,7 @@ class SimCuda(TorchDispatchMode):
                 pool.freed(key)
 
     # -- dispatch ------------------------------------------------------------------------------
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = dict(kwargs or {})
         name = func._schema.name.removeprefix("aten::")
         flat, _ = tree_flatten((args, kwargs))
@@ -234,7 +231,7 @@ class SimCuda(TorchDispatchMode):
             result,
         )  # fmt: skip
 
-    def _check(self, func: Any, name: str, flat: list[Any], sims: list[Any]) -> None:
+    def _check(self, func, name, flat, sims):
         """Refuses, or lists, operands of the host among those of the device."""
         if not sims or name in ("_to_copy", "copy_"):
             return
@@ -257,9 +254,8 @@ class SimCuda(TorchDispatchMode):
                 raise RuntimeError(text)
 
     def _copied(
-        self, func: Any, name: str, args: Any, result: Any, back: Any, home: bool, sim: bool,
-        waits: bool,
-    ) -> Any:  # fmt: skip
+        self, func, name, args, result, back, home, sim,
+        waits):  # fmt: skip
         """A copy: within the device, up to it, or home to the host, which waits."""
         into = name == "copy_"
         if into:
@@ -284,7 +280,7 @@ class SimCuda(TorchDispatchMode):
             return back.get(id(result), result)
         return result if home else self.wrap(result)
 
-    def _count(self, func: Any, name: str, args: Any) -> None:
+    def _count(self, func, name, args):
         runs, waits = costs.cost(func, name, args)
         if name in costs.KERNELS:
             self.attention[f"{costs.KERNELS[name]}{costs.attention(args)}"] += 1

@@ -8,7 +8,7 @@ later recording leaves in the same pool is overwritten by every replay of the ea
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_map
@@ -29,23 +29,23 @@ class Block(NamedTuple):
 class SimPool:
     """One pool."""
 
-    def __init__(self) -> None:
-        self._segments: list[bytearray] = []
-        self._free: list[Block] = []
-        self._blocks: dict[int, Block] = {}  # that are taken, by the storage that lies there
+    def __init__(self):
+        self._segments = []
+        self._free = []
+        self._blocks = {}  # that are taken, by the storage that lies there
 
-    def moved(self, result: Any, given: Any) -> Any:
+    def moved(self, result, given):
         """What a recorded call made of what it was given, with all that is new in this pool."""
         tensors = [x for x in tree_flatten(given)[0] if isinstance(x, torch.Tensor)]
         before = {x.untyped_storage()._cdata for x in tensors}
 
-        def there(x: Any) -> Any:
+        def there(x):
             new = isinstance(x, torch.Tensor) and x.untyped_storage()._cdata not in before
             return self._copied(x) if new and x.numel() else x
 
         return tree_map(there, result)
 
-    def _copied(self, like: torch.Tensor) -> torch.Tensor:
+    def _copied(self, like):
         spans = zip(like.shape, like.stride(), strict=True)
         span = 1 + sum((count - 1) * stride for count, stride in spans)
         block = self._take(span * like.element_size())
@@ -54,7 +54,7 @@ class SimPool:
         self._blocks[flat.untyped_storage()._cdata] = block
         return flat.as_strided(like.shape, like.stride()).copy_(like)
 
-    def _take(self, count: int) -> Block:
+    def _take(self, count):
         size = -(-count // _UNIT) * _UNIT
         large = size > _SMALL
         fits = [block for block in self._free if block.large == large and block.size >= size]
@@ -68,7 +68,7 @@ class SimPool:
         self._free += [rest] if rest.size else []
         return best._replace(size=size)
 
-    def freed(self, storage: int) -> None:
+    def freed(self, storage):
         """Nothing on the device needs a storage any more; its block can be given out again."""
         block = self._blocks.pop(storage, None)
         if block is None:

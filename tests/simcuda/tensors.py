@@ -6,7 +6,6 @@ import ctypes
 import time
 import types
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -16,7 +15,7 @@ _FREE = 8 * 2**30
 _Generator = torch.Generator
 
 
-def put_up_a_guard() -> None:
+def put_up_a_guard():
     """Lets the CPU's device guard, which does nothing, serve CUDA in a build without it."""
     library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
     name = "_ZN3c104impl26device_guard_impl_registryE"
@@ -31,7 +30,7 @@ class SimTensor(torch.Tensor):
     inner: torch.Tensor
 
     @staticmethod
-    def __new__(cls, inner: torch.Tensor, requires_grad: bool = False) -> SimTensor:
+    def __new__(cls, inner, requires_grad=False):
         made = torch.Tensor._make_wrapper_subclass(
             cls, inner.shape, strides=inner.stride(), storage_offset=inner.storage_offset(),
             dtype=inner.dtype, device=DEVICE, requires_grad=requires_grad,
@@ -40,48 +39,48 @@ class SimTensor(torch.Tensor):
         return made
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         raise RuntimeError(f"{func}: a simulated tensor outside its SimCuda mode")
 
-    def __repr__(self, **_: Any) -> str:
+    def __repr__(self, **_):
         return f"sim({self.inner!r})"
 
 
 class SimGenerator(_Generator):
     """A CPU generator that says it is on the device asked for."""
 
-    def __new__(cls, device: Any = "cpu") -> Any:
+    def __new__(cls, device="cpu"):
         made = _Generator.__new__(cls, "cpu")
         made._where = DEVICE if torch.device(device).type == "cuda" else torch.device("cpu")
         return made
 
-    def __init__(self, device: Any = "cpu") -> None:
+    def __init__(self, device="cpu"):
         pass
 
     @property
-    def device(self) -> torch.device:  # type: ignore[override]
+    def device(self):  # type: ignore[override]
         return self._where
 
 
-def event_class(sim: Any) -> type:
+def event_class(sim):
     """``torch.cuda.Event`` on the host's clock, of the mode ``sim``."""
 
     class SimEvent:
-        def __init__(self, *_: Any, **__: Any) -> None:
-            self.at_s: float | None = None
+        def __init__(self, *_, **__):
+            self.at_s = None
             self._issued = self._sent = 0
 
-        def record(self, *_: Any) -> None:
+        def record(self, *_):
             self.at_s = time.perf_counter()
             self._issued, self._sent = sim.issued, sim.sent
 
-        def synchronize(self) -> None:
+        def synchronize(self):
             sim.waited_for(self._issued, self._sent)
 
-        def query(self) -> bool:
+        def query(self):
             return True
 
-        def elapsed_time(self, other: SimEvent) -> float:
+        def elapsed_time(self, other):
             if self.at_s is None or other.at_s is None:
                 raise RuntimeError("Both events must be recorded before calculating elapsed time.")
             return 1e3 * (other.at_s - self.at_s)
@@ -89,7 +88,7 @@ def event_class(sim: Any) -> type:
     return SimEvent
 
 
-def answers(sim: Any) -> dict[str, Any]:
+def answers(sim):
     """What ``torch.cuda`` answers while the mode ``sim`` is on."""
     major, minor = sim.capability
     properties = types.SimpleNamespace(

@@ -1,9 +1,5 @@
 """Jobs on the tiny family, logged to W&B without a network or an account."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from tests.jobs.conftest import family, run_job
@@ -12,7 +8,7 @@ __all__ = ["family", "run_job"]
 
 
 @pytest.fixture(autouse=True)
-def _no_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _no_account(monkeypatch, tmp_path):
     """No key, no home to find one in, nothing that would reach a server."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))

@@ -13,9 +13,7 @@ import json
 import struct
 import time
 import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from wandb.proto import wandb_internal_pb2
@@ -44,7 +42,7 @@ class OfflineRun:
     kinds: set[str] = field(default_factory=set)
 
 
-def read_run(folder: Path, wait_s: float = 20.0) -> OfflineRun:
+def read_run(folder, wait_s=20.0):
     """The finished run in an ``offline-run-...`` folder.
 
     W&B writes the file in a process of its own, which may be behind when ``finish`` returns.
@@ -57,7 +55,7 @@ def read_run(folder: Path, wait_s: float = 20.0) -> OfflineRun:
     return found
 
 
-def _read(file: Path) -> OfflineRun:
+def _read(file):
     """What the file holds so far."""
     found = OfflineRun(None)
     for data in logical_records(file.read_bytes()):
@@ -71,7 +69,7 @@ def _read(file: Path) -> OfflineRun:
         elif kind == "config":
             _update(found.config, record.config.update)
         elif kind == "history":
-            line: dict[str, Any] = {}
+            line = {}
             _update(line, record.history.item)
             found.history.setdefault(record.history.step.num, {}).update(line)
         elif kind == "summary":
@@ -81,16 +79,16 @@ def _read(file: Path) -> OfflineRun:
     return found
 
 
-def offline_runs(folder: Path) -> dict[str, list[OfflineRun]]:
+def offline_runs(folder):
     """The runs below an experiment's folder by id, each id's in the order of their start."""
-    found: dict[str, list[OfflineRun]] = {}
+    found = {}
     for path in sorted(folder.glob("wandb/offline-run-*")):
         run = read_run(path)
         found.setdefault(run.run.run_id, []).append(run)
     return found
 
 
-def logical_records(data: bytes) -> Iterator[bytes]:
+def logical_records(data):
     """The records in a file's bytes, each piece's checksum compared."""
     assert data[:4] == b":W&B", "not a W&B transaction log"
     at, pieces = _HEADER, b""
@@ -114,7 +112,7 @@ def logical_records(data: bytes) -> Iterator[bytes]:
         at += _HEADER + length
 
 
-def _update(target: dict[str, Any], items: Any) -> None:
+def _update(target, items):
     """Sets keys, which are nested where ``nested_key`` has several parts."""
     for item in items:
         path = list(item.nested_key) or [item.key]

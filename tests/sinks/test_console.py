@@ -1,11 +1,7 @@
 """The table at a job's end: a score is a column, whoever computed it."""
 
-from __future__ import annotations
-
 import io
-from collections.abc import Iterator
 
-import pytest
 from rich.console import Console
 
 from spec_bench.records.types import Generation, StepRecord
@@ -13,7 +9,7 @@ from spec_bench.sinks.console import Progress, print_table
 from tests.cells import result
 
 
-def printed(**metrics: float | None) -> list[str]:
+def printed(**metrics):
     """The words of the header and of the only row."""
     console = Console(file=io.StringIO(), width=200)
     print_table([result(metrics=dict(metrics), task="spider")], console)
@@ -21,7 +17,7 @@ def printed(**metrics: float | None) -> list[str]:
     return console.file.getvalue().split()
 
 
-def test_our_scores_have_short_titles() -> None:
+def test_our_scores_have_short_titles():
     words = printed(
         exact_match=0.5,
         exact_match_low=0.4,
@@ -41,11 +37,11 @@ def test_our_scores_have_short_titles() -> None:
     assert words[7:] == ["spider", "sd", "3", *numbers.split()]
 
 
-def test_an_interval_that_leans_is_printed_by_its_ends() -> None:
+def test_an_interval_that_leans_is_printed_by_its_ends():
     assert printed(f1=0.98, f1_low=0.8, f1_high=1.0)[-3:] == ["0.98", "[0.80,", "1.00]"]
 
 
-def test_a_modules_scores_are_columns_and_other_numbers_are_not() -> None:
+def test_a_modules_scores_are_columns_and_other_numbers_are_not():
     words = printed(
         token_rate_end_to_end=99.0,
         token_rate_end_to_end_low=98.0,
@@ -69,24 +65,22 @@ def test_a_modules_scores_are_columns_and_other_numbers_are_not() -> None:
     ]
 
 
-def test_no_number_is_cut_however_many_scores_there_are() -> None:
+def test_no_number_is_cut_however_many_scores_there_are():
     scores = {f"module_score_number_{n}{end}": 0.5 for n in range(30) for end in ("", "_low")}
     words = printed(**scores)
     assert words.count("0.50") == 30
     assert "module_score_number_29" in words
 
 
-def done(prompt_id: str, steps: int) -> Generation:
+def done(prompt_id, steps):
     made = (StepRecord(2, 2, 1, 2),) * steps
     return Generation(prompt_id, (7,) * (2 * steps), "length", made, 0.1, 0.5, 0.1, 0.2)
 
 
-def test_the_bar_looks_at_what_a_cell_had_done_only_once(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_bar_looks_at_what_a_cell_had_done_only_once(capsys):
     looked = 0
 
-    def before() -> Iterator[Generation]:
+    def before():
         nonlocal looked
         for number in range(3):
             looked += 1

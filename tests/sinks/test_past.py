@@ -1,10 +1,5 @@
 """Rows of a past state make room for those of the present one, and for no others."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from spec_bench.records.types import CellResult
@@ -39,40 +34,40 @@ CHOSEN = {
 }
 
 
-def cell(run_id: str, prompts: float | None = 20, **more: Any) -> CellResult:
+def cell(run_id, prompts=20, **more):
     return result(run_id, {"prompts": prompts}, **{**NOW, **more})
 
 
-def past(*cells: CellResult, ended: dict[str, float] | None = None) -> set[str]:
+def past(*cells, ended=None):
     return superseded([row_of(each) for each in cells], ended or {"old": 1.0, "new": 2.0})
 
 
 @pytest.mark.parametrize("column", STATE)
-def test_a_row_of_another_state_is_superseded_by_the_newer_one(column: str) -> None:
+def test_a_row_of_another_state_is_superseded_by_the_newer_one(column):
     assert past(cell("old", **{column: OTHER[column]}), cell("new")) == {"old"}
 
 
 @pytest.mark.parametrize("column", CHOSEN)
-def test_a_setting_that_a_user_varies_supersedes_nothing(column: str) -> None:
+def test_a_setting_that_a_user_varies_supersedes_nothing(column):
     assert past(cell("old", **{**OTHER, column: CHOSEN[column]}), cell("new")) == set()
 
 
-def test_a_row_of_the_same_state_stays() -> None:
+def test_a_row_of_the_same_state_stays():
     """Settings without a column differ: the run ids do, the labels and the state do not."""
     assert past(cell("old"), cell("new")) == set()
 
 
-def test_more_prompts_are_another_question() -> None:
+def test_more_prompts_are_another_question():
     assert past(cell("old", 5, prompts_digest="p0"), cell("new")) == set()
     assert past(cell("old", None, prompts_digest="p0"), cell("new")) == {"old"}
 
 
-def test_a_failed_row_takes_no_place() -> None:
+def test_a_failed_row_takes_no_place():
     failed = CellResult("new", cell("new").facts, "failed")
     assert past(cell("old", engine=1), failed) == set()
 
 
-def test_the_job_that_ended_last_has_the_present_state() -> None:
+def test_the_job_that_ended_last_has_the_present_state():
     """Whoever goes back to the weights of before has these for the present ones."""
     both = cell("old", target_revision="t0"), cell("new")
     assert past(*both, ended={"old": 3.0, "new": 2.0}) == {"new"}
@@ -80,7 +75,7 @@ def test_the_job_that_ended_last_has_the_present_state() -> None:
     assert past(*both, ended={"old": 2.0, "new": 2.0}) == set()
 
 
-def test_a_row_from_before_engines_had_numbers_is_superseded() -> None:
+def test_a_row_from_before_engines_had_numbers_is_superseded():
     new = row_of(cell("new", device="cpu", dtype="float32", data_source="embedded"))
     old = {name: new[name] for name in ("pair", "target", "draft", "task", "decoder", "spec")}
     old |= {name: new[name] for name in ("temperature", "top_k", "top_p", "seed", "batch_size")}
@@ -89,13 +84,11 @@ def test_a_row_from_before_engines_had_numbers_is_superseded() -> None:
     assert superseded([{**old, "run_id": "old", "seed": 1}, new], {"new": 1.0}) == set()
 
 
-def test_rows_of_a_past_state_move_to_the_archive_and_come_back_with_their_state(
-    tmp_path: Path,
-) -> None:
+def test_rows_of_a_past_state_move_to_the_archive_and_come_back_with_their_state(tmp_path):
     table, archive = tmp_path / "results.csv", tmp_path / "archive.csv"
     first, second = cell("old", target_revision="t0"), cell("new")
 
-    def names(path: Path) -> list[str]:
+    def names(path):
         return [row["run_id"] for row in read_csv(path)]
 
     merge_csv(table, [first], ["old"], {"old": 1.0})
@@ -109,7 +102,7 @@ def test_rows_of_a_past_state_move_to_the_archive_and_come_back_with_their_state
     assert (names(table), names(archive)) == (["old"], ["new"])
 
 
-def test_an_archived_row_is_never_lost(tmp_path: Path) -> None:
+def test_an_archived_row_is_never_lost(tmp_path):
     """Its cell may be gone from the runs."""
     table, archive = tmp_path / "results.csv", tmp_path / "archive.csv"
     write_csv(archive, [row_of(cell("older", engine=0))])

@@ -1,10 +1,5 @@
 """A sink of another package is found by its name in the config."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from spec_bench.sinks.settings import build_sinks, sink_settings
@@ -14,14 +9,14 @@ from spec_bench.sinks.sink import sink
 class Kept:
     """Keeps what it is handed."""
 
-    def __init__(self, told: Any, folder: Path) -> None:
+    def __init__(self, told, folder):
         self.told, self.folder = told, folder
 
-    def take(self, cells: Any, rows: Any) -> None:
+    def take(self, cells, rows):
         self.taken = (cells, rows)
 
 
-def test_a_sink_of_another_package_is_built_from_its_own_part(tmp_path: Path) -> None:
+def test_a_sink_of_another_package_is_built_from_its_own_part(tmp_path):
     sink("kept")(Kept)
     try:
         settings = sink_settings({"table": False, "kept": {"where": "here"}})
@@ -33,12 +28,12 @@ def test_a_sink_of_another_package_is_built_from_its_own_part(tmp_path: Path) ->
     assert (settings.table, settings.progress) == (False, True)
 
 
-def test_an_unknown_sink_is_refused_by_name() -> None:
+def test_an_unknown_sink_is_refused_by_name():
     with pytest.raises(ValueError, match=r"sink\.kept"):
         sink_settings({"kept": {}})
 
 
-def test_wandb_is_off_unless_it_is_asked_for(tmp_path: Path) -> None:
+def test_wandb_is_off_unless_it_is_asked_for(tmp_path):
     assert build_sinks(sink_settings({}), tmp_path) == []
     (found,) = build_sinks(sink_settings({"wandb": {"enabled": True}}), tmp_path)
     assert type(found).__name__ == "Wandb"

@@ -1,11 +1,8 @@
 """What W&B is given equals what the CSV and the records hold, once."""
 
-from __future__ import annotations
-
 import csv
 import json
 import time
-from pathlib import Path
 
 import pytest
 import wandb
@@ -13,19 +10,19 @@ import wandb
 from spec_bench.decode.decoder import Decoder
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.sinks.wandb import table_id
-from tests.jobs.tiny import RunJob, make_task, rows_of
-from tests.sinks.offline_run import OfflineRun, offline_runs, read_run
+from tests.jobs.tiny import make_task, rows_of
+from tests.sinks.offline_run import offline_runs, read_run
 
 ON = ("sink=wandb", "sink.progress=false", "sink.table=false")
 JOB = ("cells=[sd:3,rsd_s:2x2]", "warmup=0", *ON)
 OWN = ("_wandb", "_runtime", "_step", "_timestamp")  # what W&B adds
 
 
-def runs_below(tmp_path: Path, name: str = "default") -> dict[str, list[OfflineRun]]:
+def runs_below(tmp_path, name="default"):
     return offline_runs(tmp_path / "results" / name)
 
 
-def fail_once(monkeypatch: pytest.MonkeyPatch, decoder: str, prompt: str) -> None:
+def fail_once(monkeypatch, decoder, prompt):
     """Makes a decoder fail at a prompt."""
     generate = Decoder.generate
 
@@ -37,7 +34,7 @@ def fail_once(monkeypatch: pytest.MonkeyPatch, decoder: str, prompt: str) -> Non
     monkeypatch.setattr(Decoder, "generate", failing)
 
 
-def test_the_summary_read_back_equals_the_row_of_the_csv(run_job: RunJob, tmp_path: Path) -> None:
+def test_the_summary_read_back_equals_the_row_of_the_csv(run_job, tmp_path):
     run_job(*JOB, f"task.source.path={make_task(tmp_path, rows=5)}")  # as few as have intervals
     runs = runs_below(tmp_path)
     rows = rows_of(tmp_path / "results")
@@ -57,7 +54,7 @@ def test_the_summary_read_back_equals_the_row_of_the_csv(run_job: RunJob, tmp_pa
         assert run.exit_code == 0
 
 
-def test_the_history_read_back_equals_the_records(run_job: RunJob, tmp_path: Path) -> None:
+def test_the_history_read_back_equals_the_records(run_job, tmp_path):
     results = run_job(*JOB)
     for result in results:
         (run,) = runs_below(tmp_path)[result.run_id]
@@ -73,9 +70,7 @@ def test_the_history_read_back_equals_the_records(run_job: RunJob, tmp_path: Pat
         assert not any(name.startswith("prompt/") for name in run.summary)
 
 
-def test_a_run_bears_group_type_tags_and_settings_and_no_system_metrics(
-    run_job: RunJob, tmp_path: Path
-) -> None:
+def test_a_run_bears_group_type_tags_and_settings_and_no_system_metrics(run_job, tmp_path):
     results = run_job(*JOB, "name=trial", "sink.wandb.tags=[mine]", "prompts=1")
     runs = runs_below(tmp_path, "trial")
     (run,) = runs[results[2].run_id]
@@ -87,7 +82,7 @@ def test_a_run_bears_group_type_tags_and_settings_and_no_system_metrics(
     assert not run.kinds & {"stats", "environment", "output", "output_raw"}
 
 
-def test_one_run_carries_the_results_table(run_job: RunJob, tmp_path: Path) -> None:
+def test_one_run_carries_the_results_table(run_job, tmp_path):
     run_job(*JOB)
     run_id = table_id("default", "target+draft", "xsum")
     (run,) = runs_below(tmp_path)[run_id]
@@ -106,9 +101,7 @@ def test_one_run_carries_the_results_table(run_job: RunJob, tmp_path: Path) -> N
             assert (value is None) if text == "" else (value == text or value == float(text))
 
 
-def test_a_job_whose_cells_are_complete_is_not_logged_twice(
-    run_job: RunJob, tmp_path: Path
-) -> None:
+def test_a_job_whose_cells_are_complete_is_not_logged_twice(run_job, tmp_path):
     results = run_job(*JOB)
     before = sorted((tmp_path / "results").glob("*/wandb/offline-run-*"))
     run_job(*JOB)
@@ -117,16 +110,10 @@ def test_a_job_whose_cells_are_complete_is_not_logged_twice(
     (note,) = json.loads(
         (tmp_path / "results" / "runs" / results[1].run_id / "wandb.json").read_text()
     )
-    assert (note["id"], note["mode"], note["content"]) == (
-        results[1].run_id,
-        "offline",
-        "complete",
-    )
+    assert (note["id"], note["mode"], note["content"]) == (results[1].run_id, "offline", "complete")
 
 
-def test_a_cell_that_two_experiments_share_is_one_run_of_the_first(
-    run_job: RunJob, tmp_path: Path
-) -> None:
+def test_a_cell_that_two_experiments_share_is_one_run_of_the_first(run_job, tmp_path):
     run_job("cells=[sd:3]", *ON, "prompts=2")
     run_job("cells=[sd:3,sd:2]", *ON, "prompts=2", "name=second")
     first, second = runs_below(tmp_path), runs_below(tmp_path, "second")
@@ -135,9 +122,7 @@ def test_a_cell_that_two_experiments_share_is_one_run_of_the_first(
     assert not set(first) & set(second)
 
 
-def test_a_failed_cell_that_is_run_again_continues_its_run(
-    run_job: RunJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_cell_that_is_run_again_continues_its_run(run_job, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         fail_once(patch, "sd", "2")
         run_job(*JOB)
@@ -159,7 +144,7 @@ def test_a_failed_cell_that_is_run_again_continues_its_run(
     assert min(table[1].history) > max(table[0].history)
 
 
-def test_disabled_logs_nothing_and_leaves_no_note(run_job: RunJob, tmp_path: Path) -> None:
+def test_disabled_logs_nothing_and_leaves_no_note(run_job, tmp_path):
     run_job("cells=[sd:3]", *ON, "prompts=1", "sink.wandb.mode=disabled")
     assert not list(tmp_path.glob("results/**/wandb*"))
 
@@ -171,17 +156,15 @@ def test_disabled_logs_nothing_and_leaves_no_note(run_job: RunJob, tmp_path: Pat
         ("online", r"sink\.wandb\.mode=online: .*API key.* Offline needs no account"),
     ],
 )
-def test_a_mode_that_cannot_be_is_said_before_anything_is_decoded(
-    mode: str, message: str, run_job: RunJob, tmp_path: Path
-) -> None:
+def test_a_mode_that_cannot_be_is_said_before_anything_is_decoded(mode, message, run_job, tmp_path):
     with pytest.raises(ValueError, match=message):
         run_job("cells=[sd:3]", *ON, f"sink.wandb.mode={mode}")
     assert not (tmp_path / "results").exists()
 
 
 def test_a_failure_of_wandb_loses_no_result_and_is_made_good_by_the_next_run(
-    run_job: RunJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog
-) -> None:
+    run_job, tmp_path, monkeypatch, caplog
+):
     def refuse(**_):
         raise wandb.errors.CommError("no route\nto the server")
 
@@ -194,7 +177,7 @@ def test_a_failure_of_wandb_loses_no_result_and_is_made_good_by_the_next_run(
     assert len(runs_below(tmp_path)) == 3
 
 
-def test_a_run_that_the_caller_has_open_goes_on(run_job: RunJob, tmp_path: Path) -> None:
+def test_a_run_that_the_caller_has_open_goes_on(run_job, tmp_path):
     own = wandb.init(project="mine", mode="offline", dir=str(tmp_path))
     run_job("cells=[sd:3]", *ON, "prompts=1")
     assert wandb.run is own
@@ -202,7 +185,7 @@ def test_a_run_that_the_caller_has_open_goes_on(run_job: RunJob, tmp_path: Path)
     own.finish()
 
 
-def test_records_longer_than_a_block_are_read_back(tmp_path: Path) -> None:
+def test_records_longer_than_a_block_are_read_back(tmp_path):
     run = wandb.init(project="p", mode="offline", dir=str(tmp_path), reinit="create_new")
     texts = {f"text{number}": "x" * 40_000 for number in range(3)}
     run.summary.update(texts)

@@ -1,12 +1,9 @@
 """A chat template is Jinja or a file of it, keeps what is said, and comes to an end."""
 
-from __future__ import annotations
-
 import os
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from transformers import AutoTokenizer
@@ -21,7 +18,7 @@ from tests.warm import run
 
 TARGET = Path(__file__).resolve().parents[2] / "spec_bench/embedded/models/target"
 PAIR = PairSettings("embedded:target", None)
-TASK: dict[str, Any] = {
+TASK = {
     "name": "mine", "chat": True, "template": "{question}",
     "source": {"kind": "local", "path": "x.jsonl"},
 }  # fmt: skip

@@ -39,10 +39,7 @@ def test_every_config_builds_under_its_own_name_with_scores_that_exist(name):
         ({"template": None}, "task.template must be .* got None"),
         ({"template": "{open"}, "task.template: .*{open"),
         ({"chat": "yes"}, "task.chat must be one of auto, true, false, got 'yes'"),
-        (
-            {"source": {"kind": "hub", "url": "x"}},
-            "unknown setting task.source.url",
-        ),
+        ({"source": {"kind": "hub", "url": "x"}}, "unknown setting task.source.url"),
         ({"source": {"kind": "hub", "hub": {"path": "a/b"}}}, "task.source.hub.split is missing"),
     ],
 )

@@ -47,10 +47,7 @@ def test_there_is_nothing_to_score_and_nothing_to_stop_at():
     [
         ({"prompt_tokens": 0}, "task.prompt_tokens must be a whole number >= 1, got 0"),
         ({"prompts": True}, "task.prompts must be a whole number"),
-        (
-            {"template": "x"},
-            "unknown setting task.template; task has",
-        ),
+        ({"template": "x"}, "unknown setting task.template; task has"),
         ({"source": {"kind": "random", "path": "x"}}, "unknown setting task.source.path"),
     ],
 )

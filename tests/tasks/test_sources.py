@@ -169,12 +169,7 @@ def test_an_embedded_sample_that_is_not_there_is_named(tmp_path, monkeypatch):
         ),
         (
             "squad",
-            {
-                "path": "rajpurkar/squad_v2",
-                "split": "validation",
-                "revision": "main",
-                "name": None,
-            },
+            {"path": "rajpurkar/squad_v2", "split": "validation", "revision": "main", "name": None},
         ),
     ],
 )

@@ -1,9 +1,6 @@
 """SPEED-Bench's files: turns and categories, and no placeholder taken for a prompt."""
 
-from __future__ import annotations
-
 import json
-from typing import Any
 
 import datasets
 import pytest
@@ -13,7 +10,7 @@ from tests.said import naming
 from tests.tasks.conftest import config
 
 # In the shape of the published files; the texts are ours.
-ROWS: list[dict[str, Any]] = [
+ROWS = [
     {
         "question_id": f"q{place}", "category": category, "sub_category": "", "source": "made up",
         "src_id": str(place), "difficulty": "easy", "multiturn": len(turns) > 1, "turns": turns,

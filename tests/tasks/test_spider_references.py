@@ -11,7 +11,7 @@ import huggingface_hub
 import pytest
 
 from spec_bench.jobs.config.settings import examples_digest, stated
-from spec_bench.records.sql_reference import SqlReference
+from spec_bench.records.types import SqlReference
 from spec_bench.tasks import build_task
 from spec_bench.tasks.source import EMBEDDED
 from spec_bench.tasks.spider import databases_digest

@@ -6,8 +6,7 @@ import torch
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.engine.loading import ModelSpec, load_model
-from spec_bench.engine.mapped_model import MappedModel, behind
-from spec_bench.engine.vocabulary_map import FILE
+from spec_bench.engine.mapped_model import FILE, MappedModel, behind
 from spec_bench.records.types import Request
 from spec_bench.train.dialogues import Dialogue, user_opening
 from spec_bench.train.draft_model import DraftModel, DraftTrainee, TextBatches, known_tokens
@@ -40,8 +39,7 @@ def training(folder, steps):
     texts = random_text(40, 20)
     made = settings(folder, "draft_model", 1, learning_rate=5e-3)
     return Training(
-        *(made, trainee(), batches(texts[:32]), batches(texts[32:])),
-        *(steps, 16, Processes("cpu")),
+        *(made, trainee(), batches(texts[:32]), batches(texts[32:])), *(steps, 16, Processes("cpu"))
     )
 
 

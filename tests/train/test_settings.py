@@ -1,9 +1,6 @@
 """A training's settings: what cannot be right is said in one line before anything is loaded."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hydra import compose, initialize_config_dir
@@ -18,7 +15,7 @@ def settings(*overrides):
     register()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         config = compose("train", overrides=list(overrides))
-    plain: Any = OmegaConf.to_container(config, resolve=True)
+    plain = OmegaConf.to_container(config, resolve=True)
     return build_train_settings(plain)
 
 

@@ -1,12 +1,9 @@
 """What a head that learns from sequences learns on is what it drafts with."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest
 import torch
-from torch import Tensor
 
 from spec_bench.core.transfer import Committed
 from spec_bench.core.tree import Tree
@@ -41,7 +38,7 @@ class Recorded(Drafting):
 
     def __init__(self, inner):
         self.inner = inner
-        self.trees: list[list[Tensor]] = []
+        self.trees = []
 
     def __getattribute__(self, name):
         own = ("inner", "trees", "at_root", "at_frontier")

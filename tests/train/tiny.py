@@ -23,7 +23,7 @@ from spec_bench.train.settings import (
     Optimisation,
     TrainSettings,
 )
-from spec_bench.train.trainee import Trainee
+from spec_bench.train.trainee import TrainableHead
 
 VOCAB, WIDTH = 12, 32
 CPU = torch.device("cpu")
@@ -83,8 +83,10 @@ def batches(dialogues, guesses):
 def trainee(kind, guesses, seed=0):
     torch.manual_seed(seed)
     if kind == "medusa":
-        return Trainee(MedusaHeads(MedusaShape(WIDTH, VOCAB, guesses)), guesses)
-    return Trainee(RecurrentHead(RecurrentShape(WIDTH, VOCAB, 1, kind == "redrafter")), guesses)
+        return TrainableHead(MedusaHeads(MedusaShape(WIDTH, VOCAB, guesses)), guesses)
+    return TrainableHead(
+        RecurrentHead(RecurrentShape(WIDTH, VOCAB, 1, kind == "redrafter")), guesses
+    )
 
 
 def settings(folder, kind, guesses, **changes):

@@ -5,10 +5,8 @@ each child, in the order of siblings, its token and what stands below it. It sha
 policies, and is read beside their papers.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from spec_bench.draft.ngrams import Bounds
@@ -18,23 +16,23 @@ from tests.tree.proposals import Choose, Draft, Forest, Path, apart, order, trie
 Definition = Callable[[Any, Draft, Choose], Forest]
 
 
-def root(tree: Any, draft: Draft, choose: Choose) -> Forest:
+def root(tree, draft, choose):
     return ()
 
 
-def _drawn_chain(draft: Draft, depth: int, choose: Choose) -> Path:
-    path: Path = ()
+def _drawn_chain(draft, depth, choose):
+    path = ()
     while len(path) < depth:
         path = (*path, choose(draft.law(path)))
     return path
 
 
-def chain(tree: Any, draft: Draft, choose: Choose) -> Forest:
+def chain(tree, draft, choose):
     return trie([_drawn_chain(draft, tree.depth, choose)])
 
 
-def dynamic_chain(tree: Any, draft: Draft, choose: Choose) -> Forest:
-    path: Path = ()
+def dynamic_chain(tree, draft, choose):
+    path = ()
     while len(path) < tree.depth:
         sure = draft.raw(path)
         path = (*path, choose(draft.law(path)))
@@ -45,20 +43,20 @@ def dynamic_chain(tree: Any, draft: Draft, choose: Choose) -> Forest:
     return trie([path])
 
 
-def iid_paths(tree: Any, draft: Draft, choose: Choose) -> Forest:
+def iid_paths(tree, draft, choose):
     paths = [_drawn_chain(draft, tree.depth, choose) for _ in range(tree.paths)]
     return trie(paths) if tree.merged else apart(paths)
 
 
-def _branching(tree: Any, pick: Callable[[Path, int], list[int]], path: Path = ()) -> Forest:
+def _branching(tree, pick, path=()):
     if len(path) == len(tree.widths):
         return ()
     tokens = pick(path, tree.widths[len(path)])
     return tuple((token, _branching(tree, pick, (*path, token))) for token in tokens)
 
 
-def widths(tree: Any, draft: Draft, choose: Choose) -> Forest:
-    def pick(path: Path, width: int) -> list[int]:
+def widths(tree, draft, choose):
+    def pick(path, width):
         if tree.replacement:
             return [choose(draft.law(path, child % draft.drafts)) for child in range(width)]
         return draft.children(path, width, choose)
@@ -66,8 +64,8 @@ def widths(tree: Any, draft: Draft, choose: Choose) -> Forest:
     return _branching(tree, pick)
 
 
-def top_and_sample(tree: Any, draft: Draft, choose: Choose) -> Forest:
-    def pick(path: Path, width: int) -> list[int]:
+def top_and_sample(tree, draft, choose):
+    def pick(path, width):
         if draft.cold:
             return draft.ranked(path, width)
         law, drawn = draft.law(path), min(tree.sampled, width)
@@ -80,8 +78,8 @@ def top_and_sample(tree: Any, draft: Draft, choose: Choose) -> Forest:
     return _branching(tree, pick)
 
 
-def _listed(nodes: Sequence[Path], pick: Callable[[Path, int], list[int]]) -> Forest:
-    def below(ranks: Path, path: Path) -> Forest:
+def _listed(nodes, pick):
+    def below(ranks, path):
         mine = [node[-1] for node in nodes if node[:-1] == ranks]
         tokens = pick(path, max(mine, default=-1) + 1)
         return tuple(
@@ -93,35 +91,35 @@ def _listed(nodes: Sequence[Path], pick: Callable[[Path, int], list[int]]) -> Fo
     return below((), ())
 
 
-def node_list(tree: Any, draft: Draft, choose: Choose) -> Forest:
+def node_list(tree, draft, choose):
     return _listed(tree.paths, draft.ranked)
 
 
-def sampled_list(tree: Any, draft: Draft, choose: Choose) -> Forest:
+def sampled_list(tree, draft, choose):
     return _listed(tree.paths, lambda path, count: draft.children(path, count, choose))
 
 
-def fitted_list(tree: Any, draft: Draft, choose: Choose) -> Forest:
+def fitted_list(tree, draft, choose):
     """Which nodes are the best ones is ``test_best_list``'s: here they are given."""
     assert len({*tree.nodes}) == tree.total
     return _listed(tree.nodes, lambda path, count: draft.children(path, count, choose))
 
 
-def _whole(draft: Draft, depth: int) -> list[Path]:
+def _whole(draft, depth):
     """All paths of a length."""
-    paths: list[Path] = [()]
+    paths = [()]
     for _ in range(depth):
         paths = [(*path, token) for path in paths for token in range(draft.vocab)]
     return paths
 
 
-def stochastic_beam(tree: Any, draft: Draft, choose: Choose) -> Forest:
+def stochastic_beam(tree, draft, choose):
     """Whole sequences drawn without replacement; a level has the first W of their beginnings."""
     if draft.cold:
         return trie(_beam_search(tree, draft, lambda law, token: law[token] - max(law)))
     leaves = _whole(draft, tree.depth)
     left = [math.prod(draft.law(leaf[:at])[t] for at, t in enumerate(leaf)) for leaf in leaves]
-    levels: list[dict[Path, None]] = [{} for _ in range(tree.depth)]
+    levels = [{} for _ in range(tree.depth)]
     while sum(left) > 0 and any(len(level) < tree.width for level in levels):
         leaf = leaves[choose([mass / sum(left) for mass in left])]
         left[leaves.index(leaf)] = 0.0
@@ -131,10 +129,10 @@ def stochastic_beam(tree: Any, draft: Draft, choose: Choose) -> Forest:
     return trie([path for level in levels for path in level])
 
 
-def _beam_search(tree: Any, draft: Draft, score: Callable[[list[float], int], float]) -> list[Path]:
+def _beam_search(tree, draft, score):
     """The nodes of all levels, each level's best first, by the sum of a score along the path."""
-    level: dict[Path, float] = {(): 0.0}
-    found: list[Path] = []
+    level = {(): 0.0}
+    found = []
     for _ in range(tree.depth):
         below = {
             (*path, token): above + score(draft.logits(path, 0).tolist(), token)
@@ -146,8 +144,8 @@ def _beam_search(tree: Any, draft: Draft, score: Callable[[list[float], int], fl
     return found
 
 
-def head_beams(tree: Any, draft: Draft, choose: Choose) -> Forest:
-    def log_softmax(logits: list[float], token: int) -> float:
+def head_beams(tree, draft, choose):
+    def log_softmax(logits, token):
         return logits[token] - math.log(sum(map(math.exp, logits)))
 
     beams = _beam_search(tree, draft, log_softmax)
@@ -159,16 +157,16 @@ Slot = tuple[float, Path]  # value and path
 _EQUAL = 12  # digits: values that are equal but for rounding count as equal
 
 
-def _kept(slots: Sequence[Slot], total: int) -> Forest:
+def _kept(slots, total):
     """Of equal values the shallower one is kept, then the earlier one."""
     best = sorted(slots, key=lambda slot: (-round(slot[0], _EQUAL), len(slot[1])))[:total]
     nodes = {path for _, path in best}
     return trie([path for _, path in slots if path in nodes])
 
 
-def best_nodes(tree: Any, draft: Draft, choose: Choose) -> Forest:
-    slots: list[Slot] = []
-    level: list[Path] = [()]
+def best_nodes(tree, draft, choose):
+    slots = []
+    level = [()]
     expected = 0.0
     while level and len(level[0]) < tree.depth:
         below = [(*path, t) for path in level for t in draft.ranked(path, tree.width)]
@@ -181,13 +179,13 @@ def best_nodes(tree: Any, draft: Draft, choose: Choose) -> Forest:
     return _kept(slots, tree.total)
 
 
-def best_slots(tree: Any, draft: Draft, choose: Choose) -> Forest:
+def best_slots(tree, draft, choose):
     """A slot is worth its node's probability times what was not drawn there before."""
-    scores: dict[Path, float] = {(): 1.0}
-    level: list[Path] = [()]
-    slots: list[Slot] = []
+    scores = {(): 1.0}
+    level = [()]
+    slots = []
     for _ in range(tree.depth):
-        below: list[Path] = []
+        below = []
         for path in level:
             law = draft.raw(path) if draft.cold else draft.law(path)
             left = 1.0
@@ -201,7 +199,7 @@ def best_slots(tree: Any, draft: Draft, choose: Choose) -> Forest:
     return _kept(slots, tree.total)
 
 
-def _occurred(past: Path) -> list[int]:
+def _occurred(past):
     """Where the longest n-gram at the end, of at most three tokens, ended before."""
     for length in (3, 2, 1):
         ends = [
@@ -212,20 +210,20 @@ def _occurred(past: Path) -> list[int]:
     return []
 
 
-def _copied(draft: Draft, depth: int) -> Forest:
+def _copied(draft, depth):
     """What followed the first occurrence, to the depth or the end of the text."""
     past = draft.prompt
     return trie([past[end : end + depth] for end in _occurred(past)[:1]])
 
 
-def _voted(draft: Draft, width: int, depth: int) -> Forest:
+def _voted(draft, width, depth):
     """What followed most occurrences, and of equally many the latest."""
     past = draft.prompt
     runs = [(end, past[end : end + depth]) for end in _occurred(past)]
-    found: list[Path] = []
-    level: list[Path] = [()]
+    found = []
+    level = [()]
     for at in range(1, depth + 1):
-        seen: dict[Path, list[int]] = {}
+        seen = {}
         for end, run in runs:
             if len(run) >= at and run[: at - 1] in level:
                 seen.setdefault(run[:at], []).append(end)
@@ -234,7 +232,7 @@ def _voted(draft: Draft, width: int, depth: int) -> Forest:
     return trie(found)
 
 
-def guessed(tree: Any, draft: Draft, choose: Choose) -> Forest:
+def guessed(tree, draft, choose):
     if draft.drafter == "first_match":
         return _copied(draft, tree.depth)
     if draft.drafter == "suffix":
@@ -244,23 +242,23 @@ def guessed(tree: Any, draft: Draft, choose: Choose) -> Forest:
     return _voted(draft, tree.width, tree.depth)
 
 
-def guess_or_draft(tree: Any, draft: Draft, choose: Choose) -> Forest:
+def guess_or_draft(tree, draft, choose):
     return _voted(draft, 1, tree.depth) or chain(tree, draft, choose)
 
 
-def comb(tree: Any, draft: Draft, choose: Choose) -> Forest:
+def comb(tree, draft, choose):
     """Of ``tests/extension``: a level's first node has all children."""
 
-    def below(path: Path) -> Forest:
+    def below(path):
         tokens = draft.children(path, tree.teeth, choose) if len(path) < tree.depth else []
         return tuple((t, () if place else below((*path, t))) for place, t in enumerate(tokens))
 
     return below(())
 
 
-def beams(tree: Any, draft: Draft, choose: Choose) -> Forest:
+def beams(tree, draft, choose):
     """Layers instead of a forest: each W i.i.d. beams out of all that continue the layer above."""
-    layers: list[tuple[Path, ...]] = [((),)]
+    layers = [((),)]
     for _ in range(tree.depth):
         cells = [(*path, token) for path in layers[-1] for token in range(draft.vocab)]
         weights = [draft.chance(cell) for cell in cells]
@@ -269,7 +267,7 @@ def beams(tree: Any, draft: Draft, choose: Choose) -> Forest:
     return tuple(layers[1:])
 
 
-DEFINITIONS: dict[str, Definition] = {
+DEFINITIONS = {
     each.__name__: each
     for each in (
         *(root, chain, dynamic_chain, iid_paths, widths, top_and_sample, stochastic_beam),

@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from spec_bench.audit.catalogue import WARM
-from spec_bench.audit.decoders import heads_on
-from spec_bench.audit.enumeration import EnumeratedDraws, outcomes
-from spec_bench.audit.toys import HistoryModel, MarkovModel, random_history, random_markov
+from spec_bench.audit.decoders import heads_on, outcomes
+from spec_bench.audit.toys import HistoryModel, random_history, random_markov
 from spec_bench.core.transfer import Committed
-from spec_bench.core.tree import Tree
-from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.beam_decoder import BeamDecoder
-from spec_bench.decode.config import DecoderConfig
-from spec_bench.decode.kinds import goes_with
+from spec_bench.decode.config import goes_with
 from spec_bench.draft.base import Drafting, Equipment, drafter
-from spec_bench.draft.redrafter import RecurrentHead
 from spec_bench.records.types import Request
-from spec_bench.tree.base import AuditTree, GrownTree
-from tests.tree.definitions import Definition
-from tests.tree.proposals import Draft, Forest, Path
+from spec_bench.tree.base import GrownTree
+from tests.tree.proposals import Draft, Forest
 
 Law = Mapping[Forest, float]
 
@@ -46,7 +38,7 @@ class Bed:
     drafting: Drafting
 
 
-def drafters(tree: AuditTree) -> list[str]:
+def drafters(tree):
     """Those whose trees differ: draft models, or all that the policy is for."""
     fitting = {kind: each for kind, each in drafter.items() if goes_with(each, type(tree.policy))}
     policy = tree.policy
@@ -55,12 +47,12 @@ def drafters(tree: AuditTree) -> list[str]:
     return ["language_model"] if "language_model" in found else found
 
 
-def bed(tree: AuditTree, settings: SamplingSettings, kind: str = "", rows: int = 1) -> Bed:
+def bed(tree, settings, kind="", rows=1):
     """Drafts whose laws hang on three tokens, or those of a drafter that the policy is for."""
     kind = kind or drafters(tree)[0]
     (plan, *_) = drafter[kind].audit_cases(tree.drafts)
     models = [random_history(tree.vocab, seed) for seed in range(tree.drafts)]
-    logits: Callable[[Path, int], Tensor] = partial(_behind, models, tree.prompt)
+    logits = partial(_behind, models, tree.prompt)
     target, heads = random_markov(tree.vocab, seed=0), None
     if drafter[kind].heads is not None:
         heads = heads_on(target, kind, seed=0)
@@ -74,11 +66,11 @@ def bed(tree: AuditTree, settings: SamplingSettings, kind: str = "", rows: int =
     return Bed(draft, models, drafting)
 
 
-def _behind(models: list[HistoryModel], prompt: Path, path: Path, draft: int) -> Tensor:
+def _behind(models, prompt, path, draft):
     return models[draft].logits[models[draft].place((*prompt, *path))]
 
 
-def _hidden(target: MarkovModel, said: Path) -> Tensor:
+def _hidden(target, said):
     """[T, D] hidden states of the target."""
     tokens, places = torch.tensor([said]), torch.arange(len(said))[None]
     states = torch.nn.functional.one_hot(target.state(tokens, places), target.hidden_size)
@@ -86,9 +78,7 @@ def _hidden(target: MarkovModel, said: Path) -> Tensor:
 
 
 @torch.no_grad()
-def _guessed(
-    target: MarkovModel, head: RecurrentHead, prompt: Path, path: Path, draft: int
-) -> Tensor:
+def _guessed(target, head, prompt, path, draft):
     """The logits of a recurrent head behind a path, which takes in root and path one by one."""
     x = _hidden(target, prompt[:-1])[-1]
     state = torch.zeros_like(x)
@@ -97,9 +87,7 @@ def _guessed(
     return head(x, state)[: target.vocab_size]
 
 
-def planted(
-    tree: AuditTree, settings: SamplingSettings, drafting: Drafting, draws: Any, rows: int = 1
-) -> Tree:
+def planted(tree, settings, drafting, draws, rows=1):
     """The trees of started rows."""
     assert isinstance(tree.policy, GrownTree)
     committed = Committed([tree.prompt] * rows)
@@ -107,7 +95,7 @@ def planted(
     return tree.policy.plant(drafting, committed, torch.device("cpu"), settings, draws)
 
 
-def forest(tree: Tree, row: int = 0) -> Forest:
+def forest(tree, row=0):
     """A row's tree as definitions write it; a node that is there sees its own path and no more."""
     children = defaultdict[int, list[int]](list)
     for node in range(1, tree.shape.size):
@@ -118,39 +106,35 @@ def forest(tree: Tree, row: int = 0) -> Forest:
             assert {*tree.ancestors[row, node].nonzero().flatten().tolist()} == sees
             children[above].append(node)
 
-    def below(node: int) -> Forest:
+    def below(node):
         return tuple((int(tree.tokens[row, child]), below(child)) for child in children[node])
 
     return below(0)
 
 
-def grown(
-    tree: AuditTree, settings: SamplingSettings, drafting: Drafting | None = None, kind: str = ""
-) -> Law:
+def grown(tree, settings, drafting=None, kind=""):
     """The law of the trees that a policy grows, over all its draws."""
     own = drafting or bed(tree, settings, kind).drafting
     return _summed(lambda draws: forest(planted(tree, settings, own, draws)))
 
 
-def defined(
-    definition: Definition, tree: AuditTree, settings: SamplingSettings, kind: str = ""
-) -> Law:
+def defined(definition, tree, settings, kind=""):
     """The law of the trees that a definition makes."""
     draft = bed(tree, settings, kind).draft
     return _summed(lambda draws: definition(tree.policy, draft, draws.choose))
 
 
-def drafted_beams(config: DecoderConfig, tree: AuditTree) -> Law:
+def drafted_beams(config, tree):
     """The law of the layers that a decoder of beams drafts, each beam as its text."""
     models = bed(tree, WARM).models
     built = config.build(models[0], models[: config.drafts], WARM)
     assert isinstance(built, BeamDecoder)
     vocab = tree.vocab
 
-    def drafted(draws: EnumeratedDraws) -> Forest:
+    def drafted(draws):
         rows = built.begin([Request("law", tree.prompt, built.depth + 1)], seed=0)
         forest, parents, _ = built._begin(rows)
-        layers: list[list[Path]] = [[()]]
+        layers = [[()]]
         for cells in built._draft(rows, forest, parents, draws).cells if built.depth else ():
             layers.append(
                 [(*layers[-1][cell // vocab], cell % vocab) for cell in cells[0].tolist()]
@@ -160,14 +144,14 @@ def drafted_beams(config: DecoderConfig, tree: AuditTree) -> Law:
     return _summed(drafted)
 
 
-def _summed(make: Callable[[EnumeratedDraws], Forest]) -> Law:
+def _summed(make):
     law = defaultdict[Forest, float](float)
     for probability, made in outcomes(make):
         law[made] += probability
     return law
 
 
-def distance(one: Law, other: Law) -> float:
+def distance(one, other):
     """The largest difference of a tree's probabilities."""
     return max(abs(one.get(each, 0.0) - other.get(each, 0.0)) for each in {*one, *other})
 
@@ -175,15 +159,15 @@ def distance(one: Law, other: Law) -> float:
 class ManyDraws:
     """Draws of many rows from one generator, of what is not enumerable: the noise itself."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed):
         self._generator = torch.Generator().manual_seed(seed)
 
-    def gumbel(self, like: Tensor) -> Tensor:
+    def gumbel(self, like):
         uniforms = torch.rand(like.shape, generator=self._generator, dtype=torch.float64)
         return -(-uniforms.log()).log()
 
 
-def counted(tree: AuditTree, settings: SamplingSettings, rows: int, times: int) -> Counter[Forest]:
+def counted(tree, settings, rows, times):
     """How often each tree was grown, ``rows`` at a time."""
     drafting, found = bed(tree, settings, rows=rows).drafting, Counter[Forest]()
     for seed in range(times):

@@ -37,36 +37,36 @@ class Draft:
     drafter: str
 
     @property
-    def cold(self) -> bool:
+    def cold(self):
         """Whether nothing is drawn."""
         return self.settings.for_draft().temperature == 0
 
-    def law(self, path: Path, draft: int = 0) -> list[float]:
+    def law(self, path, draft=0):
         """The law that is drawn from."""
         return log_probs(self.logits(path, draft), self.settings.for_draft()).exp().tolist()
 
-    def raw(self, path: Path) -> list[float]:
+    def raw(self, path):
         """The law at temperature 1, nothing cut off."""
         return self.logits(path, 0).softmax(dim=-1).tolist()
 
-    def ranked(self, path: Path, count: int) -> list[int]:
+    def ranked(self, path, count):
         """The likeliest tokens."""
         return order(self.logits(path, 0).tolist())[:count]
 
-    def chance(self, path: Path) -> float:
+    def chance(self, path):
         """Of a whole path at temperature 1."""
         return math.prod(self.raw(path[:at])[token] for at, token in enumerate(path))
 
-    def children(self, path: Path, count: int, choose: Choose) -> list[int]:
+    def children(self, path, count, choose):
         """Distinct tokens in the order drawn; the likeliest where nothing is drawn."""
         return self.ranked(path, count) if self.cold else distinct(self.law(path), count, choose)
 
 
-def order(values: Sequence[float]) -> list[int]:
+def order(values):
     return sorted(range(len(values)), key=lambda index: -values[index])
 
 
-def distinct(law: Sequence[float], count: int, choose: Choose) -> list[int]:
+def distinct(law, count, choose):
     """Draws one after the other, none twice, until nothing is left."""
     left, found = list(law), list[int]()
     while len(found) < count and sum(left) > 0:
@@ -75,12 +75,12 @@ def distinct(law: Sequence[float], count: int, choose: Choose) -> list[int]:
     return found
 
 
-def trie(paths: Sequence[Path]) -> Forest:
+def trie(paths):
     """Paths with equal beginnings merged, in the order of their first appearance."""
     firsts = dict.fromkeys(path[0] for path in paths if path)
     return tuple((t, trie([path[1:] for path in paths if path[:1] == (t,)])) for t in firsts)
 
 
-def apart(paths: Sequence[Path]) -> Forest:
+def apart(paths):
     """A chain for every path."""
     return tuple(item for path in paths for item in trie([path]))

@@ -1,47 +1,42 @@
 """DySpec's tree, found level by level, is the one that its heap of open slots makes."""
 
-from __future__ import annotations
-
 import heapq
 import math
-from collections.abc import Sequence
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
-from spec_bench.audit.toys import HistoryModel, random_history
+from spec_bench.audit.toys import random_history
 from spec_bench.core.draws import SeededDraws
 from spec_bench.decode.config import read_decoder
-from spec_bench.tree.best_slots import BestSlots
+from spec_bench.tree.dynamic import BestSlots
 from tests.decode.test_dynamic import REQUESTS, watched
 from tests.families import decoder_settings
-from tests.tree.test_dynamic import PROMPTS, Path, paths, planted
+from tests.tree.test_dynamic import PROMPTS, paths, planted
 
 
 class SameNoise(SeededDraws):
     """The same noise for every node of a level, so that a heap can be given it too."""
 
-    def __init__(self, noise: Tensor) -> None:
+    def __init__(self, noise):
         super().__init__([])
         self._noise, self._level = noise, -1
 
-    def gumbel(self, like: Tensor, counts: Sequence[int] | None = None) -> Tensor:
+    def gumbel(self, like, counts=None):
         self._level += 1
         return self._noise[self._level].expand_as(like)
 
 
-def heap_tree(model: HistoryModel, prompt: Path, noise: Tensor, total: int) -> set[Path]:
+def heap_tree(model, prompt, noise, total):
     """DySpec's Algorithm: pop the best slot, draw into it, open the slots below and beside it."""
 
-    def order(path: Path) -> list[tuple[int, float]]:
+    def order(path):
         log_q = model.logits[model.place((*prompt, *path))].log_softmax(-1)
         ranked = (log_q + noise[len(path)]).sort(descending=True).indices.tolist()
         return [(token, math.exp(float(log_q[token]))) for token in ranked]
 
-    heap: list[tuple[float, int, Path, int]] = [(-1.0, 0, (), 0)]  # -value, depth, node, sibling
-    found: set[Path] = set()
+    heap = [(-1.0, 0, (), 0)]  # -value, depth, node, sibling
+    found = set()
     while len(found) < total:
         value, depth, node, sibling = heapq.heappop(heap)
         drawn = order(node)
@@ -57,7 +52,7 @@ def heap_tree(model: HistoryModel, prompt: Path, noise: Tensor, total: int) -> s
 
 
 @pytest.mark.parametrize("total", [1, 4, 7])
-def test_the_slots_of_largest_value_are_those_that_the_heap_takes(total: int) -> None:
+def test_the_slots_of_largest_value_are_those_that_the_heap_takes(total):
     model = random_history(4, seed=total)
     for trial in range(4):
         generator = torch.Generator().manual_seed(trial)
@@ -67,7 +62,7 @@ def test_the_slots_of_largest_value_are_those_that_the_heap_takes(total: int) ->
             assert paths(tree, row) == heap_tree(model, prompt, noise, total)
 
 
-def test_a_tree_of_a_sharp_draft_is_deep_and_of_a_flat_one_wide() -> None:
+def test_a_tree_of_a_sharp_draft_is_deep_and_of_a_flat_one_wide():
     sharp, flat = (random_history(4, seed=0, sharpness=s) for s in (8.0, 0.1))
     depths = [
         max(map(len, paths(planted(BestSlots(6, 6, 6), model, PROMPTS[:1]), 0)))
@@ -76,7 +71,7 @@ def test_a_tree_of_a_sharp_draft_is_deep_and_of_a_flat_one_wide() -> None:
     assert depths[0] > depths[1]
 
 
-def test_the_decoder_has_no_bound_but_its_nodes_and_a_bounded_one_says_so() -> None:
+def test_the_decoder_has_no_bound_but_its_nodes_and_a_bounded_one_says_so():
     specs = {
         spec: read_decoder(decoder_settings("dyspec", spec)) for spec in (None, "@9", "5x6@14")
     }
@@ -87,7 +82,7 @@ def test_the_decoder_has_no_bound_but_its_nodes_and_a_bounded_one_says_so() -> N
 
 
 @pytest.mark.parametrize("sharpness", [0.1, 3.0, 12.0])
-def test_an_unbounded_tree_is_the_heaps_however_deep_it_goes(sharpness: float) -> None:
+def test_an_unbounded_tree_is_the_heaps_however_deep_it_goes(sharpness):
     model, total = random_history(4, seed=1, sharpness=sharpness), 14
     deepest = 0
     for trial in range(3):
@@ -101,7 +96,7 @@ def test_an_unbounded_tree_is_the_heaps_however_deep_it_goes(sharpness: float) -
     assert (deepest > 6) == (sharpness > 1)
 
 
-def test_a_row_of_an_unbounded_tree_draws_what_it_would_draw_alone() -> None:
+def test_a_row_of_an_unbounded_tree_draws_what_it_would_draw_alone():
     policy = BestSlots(9, 9, 9)
     model = random_history(4, seed=3, sharpness=3)
     generators = [torch.Generator().manual_seed(row) for row in range(3)]
@@ -117,11 +112,11 @@ def test_a_row_of_an_unbounded_tree_draws_what_it_would_draw_alone() -> None:
     assert len(depths) > 1
 
 
-def test_as_many_levels_are_run_as_the_unbounded_tree_is_deep() -> None:
+def test_as_many_levels_are_run_as_the_unbounded_tree_is_deep():
     decoder, draft, seen = watched("dyspec", 1, width=10, depth=10, total=10)
     passes, forward = 0, draft.forward
 
-    def counting(*arguments: Any, **more: Any) -> Any:
+    def counting(*arguments, **more):
         nonlocal passes
         passes += not more.get("prefill", False)
         return forward(*arguments, **more)

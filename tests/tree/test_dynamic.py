@@ -1,21 +1,17 @@
 """Dynamic trees hold the nodes that they say, on models whose laws depend on the whole path."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest
 import torch
 
-from spec_bench.audit.toys import HistoryModel, random_history
-from spec_bench.core.draws import Draws, SeededDraws
+from spec_bench.audit.toys import random_history
+from spec_bench.core.draws import SeededDraws
 from spec_bench.core.transfer import Committed
-from spec_bench.core.tree import Tree
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import read_tree, resolve_spec
 from spec_bench.draft.language_model import LanguageModelDrafting
-from spec_bench.tree.base import GrownTree
-from spec_bench.tree.best_nodes import BestNodes
+from spec_bench.tree.dynamic import BestNodes
 from tests.families import decoder_settings
 from tests.said import naming
 
@@ -24,13 +20,7 @@ WARM = SamplingSettings(probability_dtype="float64")
 PROMPTS = [(1, 0, 2, 1), (0, 0, 1), (2, 2, 2, 0, 1)]
 
 
-def planted(
-    policy: GrownTree,
-    model: HistoryModel,
-    prompts: list[Path],
-    settings: SamplingSettings = WARM,
-    draws: Draws | None = None,
-) -> Tree:
+def planted(policy, model, prompts, settings=WARM, draws=None):
     """The trees of a batch."""
     drafting = LanguageModelDrafting([model], [model.allocate(3, 64)], 3)
     for row, prompt in enumerate(prompts):
@@ -42,7 +32,7 @@ def planted(
     return policy.plant(drafting, committed, torch.device("cpu"), settings, draws)
 
 
-def paths(tree: Tree, row: int) -> set[Path]:
+def paths(tree, row):
     """The tokens from below the root to each node that is there."""
     found = []
     for node in range(1, tree.shape.size):
@@ -55,7 +45,7 @@ def paths(tree: Tree, row: int) -> set[Path]:
     return set(found)
 
 
-def chance(model: HistoryModel, prompt: Path, path: Path) -> float:
+def chance(model, prompt, path):
     """The draft's probability of a path."""
     log_p, said = 0.0, list(prompt)
     for token in path:
@@ -64,12 +54,12 @@ def chance(model: HistoryModel, prompt: Path, path: Path) -> float:
     return float(torch.tensor(log_p).exp())
 
 
-def eagle(model: HistoryModel, prompt: Path, width: int, depth: int, total: int) -> set[Path]:
+def eagle(model, prompt, width, depth, total):
     """EAGLE-2's tree by its paper: expand, keep the best for the next level, rerank all."""
-    frontier: list[Path] = [()]
-    every: list[Path] = []
+    frontier = [()]
+    every = []
     for _ in range(depth):
-        candidates: list[Path] = []
+        candidates = []
         for path in frontier:
             children = [(*path, token) for token in range(model.vocab_size)]
             children.sort(key=lambda child: -chance(model, prompt, child))
@@ -80,14 +70,14 @@ def eagle(model: HistoryModel, prompt: Path, width: int, depth: int, total: int)
 
 
 @pytest.mark.parametrize(("width", "depth", "total"), [(2, 4, 7), (3, 3, 5), (1, 3, 3), (2, 3, 40)])
-def test_the_nodes_are_eagles(width: int, depth: int, total: int) -> None:
+def test_the_nodes_are_eagles(width, depth, total):
     model = random_history(5, seed=width)
     tree = planted(BestNodes(width, depth, total), model, PROMPTS)
     for row, prompt in enumerate(PROMPTS):
         assert paths(tree, row) == eagle(model, prompt, width, depth, total)
 
 
-def test_no_tree_of_so_many_nodes_has_more_of_the_drafts_probability() -> None:
+def test_no_tree_of_so_many_nodes_has_more_of_the_drafts_probability():
     """OPT-Tree's theorem, and the nodes are found by looking at as many as are kept."""
     model = random_history(3, seed=2)
     every = [path for depth in (1, 2, 3) for path in itertools.product(range(3), repeat=depth)]
@@ -96,7 +86,7 @@ def test_no_tree_of_so_many_nodes_has_more_of_the_drafts_probability() -> None:
         assert paths(planted(BestNodes(6, 3, 6), model, PROMPTS), row) == set(best)
 
 
-def test_a_row_drafts_on_only_while_that_pays_whatever_its_neighbours_do() -> None:
+def test_a_row_drafts_on_only_while_that_pays_whatever_its_neighbours_do():
     model = random_history(4, seed=3, sharpness=3)
     alone = [paths(planted(BestNodes(3, 5, 6, gain=0.3), model, [p]), 0) for p in PROMPTS]
     together = planted(BestNodes(3, 5, 6, gain=0.3), model, PROMPTS)
@@ -113,7 +103,7 @@ def test_a_row_drafts_on_only_while_that_pays_whatever_its_neighbours_do() -> No
         assert found == eagle(model, prompt, 3, 5, 6) or depth < 5
 
 
-def test_siblings_stand_in_order_of_rank_and_a_row_keeps_its_number_of_nodes() -> None:
+def test_siblings_stand_in_order_of_rank_and_a_row_keeps_its_number_of_nodes():
     tree = planted(BestNodes(3, 4, 8), random_history(4, seed=1), PROMPTS)
     assert tree.valid[:, 1:].sum(dim=1).tolist() == [8, 8, 8]
     model, counts = random_history(4, seed=1), []
@@ -125,20 +115,20 @@ def test_siblings_stand_in_order_of_rank_and_a_row_keeps_its_number_of_nodes() -
     assert max(counts) > 1
 
 
-def test_scores_know_no_temperature() -> None:
+def test_scores_know_no_temperature():
     model = random_history(4, seed=1)
     cold = SamplingSettings(temperature=0.2, top_p=0.5, probability_dtype="float64")
     warm, cold_tree = (planted(BestNodes(3, 3, 6), model, PROMPTS, s) for s in (WARM, cold))
     assert all(paths(warm, row) == paths(cold_tree, row) for row in range(3))
 
 
-def test_more_children_than_tokens_are_absent() -> None:
+def test_more_children_than_tokens_are_absent():
     model = random_history(2, seed=0)
     tree = planted(BestNodes(4, 2, 9), model, [(1, 0)])
     assert paths(tree, 0) == {(0,), (1,), (0, 0), (0, 1), (1, 0), (1, 1)}
 
 
-def test_a_shorthand_says_frontier_levels_and_nodes() -> None:
+def test_a_shorthand_says_frontier_levels_and_nodes():
     settings = resolve_spec(decoder_settings("opt_tree"), "10x6@59")
     tree = read_tree(settings)
     assert (tree.spec, tree.width, tree.depth, tree.total) == ("10x6@59", 10, 6, 59)  # type: ignore[attr-defined]

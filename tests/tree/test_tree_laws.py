@@ -3,25 +3,20 @@
 A tree that has lost some of its nodes may still be verified without loss; here it shows.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from itertools import product
-from typing import Any
 
 import pytest
 import torch
 from scipy.stats import chisquare
 
-from spec_bench.audit.catalogue import SETTINGS, WARM, AuditCase, beam_cases
+from spec_bench.audit.catalogue import SETTINGS, WARM, beam_cases
 from spec_bench.audit.decoders import FALSE_ALARM_RATE
 from spec_bench.core.tree import Tree
 from spec_bench.tree.base import AuditTree, GrownTree, policy
-from spec_bench.tree.iid_paths import IidPaths
 from spec_bench.tree.stochastic_beam import StochasticBeam
+from spec_bench.tree.widths import IidPaths
 from tests.tree import laws
 from tests.tree.definitions import DEFINITIONS
-from tests.tree.proposals import Path
 
 PAST = (0, 1, 1, 0, 1, 0, 0, 1)
 MORE = {  # what a policy does beside its audit cases, by the fields of the policy
@@ -40,7 +35,7 @@ COLD = "temperature 1, draft at 0"
 FAST = ("temperature 1.5, top-p 0.9", COLD)
 
 
-def cases() -> Iterator[Any]:
+def cases():
     """Small trees of every registered policy that grows some, under all settings."""
     for name, kind in policy.items():
         if issubclass(kind, GrownTree):
@@ -56,9 +51,7 @@ def cases() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("tree", "label", "who"), cases())
-def test_a_policys_trees_have_the_law_of_its_definition(
-    tree: AuditTree, label: str, who: str
-) -> None:
+def test_a_policys_trees_have_the_law_of_its_definition(tree, label, who):
     settings = SETTINGS[label]
     found = laws.grown(tree, settings, kind=who)
     defined = laws.defined(DEFINITIONS[tree.policy.name], tree, settings, who)
@@ -75,9 +68,7 @@ def test_a_policys_trees_have_the_law_of_its_definition(
         (3, 2, 2, "temperature 1"),
     ],
 )
-def test_stochastic_beams_are_drawn_by_their_definitions_law(
-    width: int, depth: int, vocab: int, label: str
-) -> None:
+def test_stochastic_beams_are_drawn_by_their_definitions_law(width, depth, vocab, label):
     """The first W distinct beginnings, level by level, of whole sequences drawn one by one."""
     tree = AuditTree(StochasticBeam(width, depth), vocab)
     law = laws.defined(DEFINITIONS["stochastic_beam"], tree, SETTINGS[label])
@@ -94,13 +85,13 @@ def test_stochastic_beams_are_drawn_by_their_definitions_law(
 
 
 @pytest.mark.parametrize("case", beam_cases(), ids=lambda case: case.name)
-def test_draft_beams_are_drawn_out_of_all_that_continue_the_layer_above(case: AuditCase) -> None:
+def test_draft_beams_are_drawn_out_of_all_that_continue_the_layer_above(case):
     found = laws.drafted_beams(case.config, case.tree)
     defined = laws.defined(DEFINITIONS[case.tree.policy.name], case.tree, WARM)
     assert laws.distance(found, defined) <= 1e-12
 
 
-def test_every_registered_policy_has_a_definition() -> None:
+def test_every_registered_policy_has_a_definition():
     """Whoever adds a policy writes down, in ``definitions``, what its trees are."""
     assert {*policy} - {*DEFINITIONS} == set()
 
@@ -108,10 +99,10 @@ def test_every_registered_policy_has_a_definition() -> None:
 class Given:
     """Draws that are known: the tokens of each level, path by path."""
 
-    def __init__(self, *levels: tuple[int, ...]) -> None:
+    def __init__(self, *levels):
         self._levels = iter(levels)
 
-    def categorical(self, probs: torch.Tensor, count: int) -> torch.Tensor:
+    def categorical(self, probs, count):
         tokens = torch.tensor(next(self._levels))
         return tokens.view(1, probs.shape[1], count)
 
@@ -129,9 +120,7 @@ MERGED = [
 
 
 @pytest.mark.parametrize(("paths", "nodes"), MERGED)
-def test_merged_paths_are_the_trie_of_all_of_them(
-    paths: tuple[Path, ...], nodes: set[Path]
-) -> None:
+def test_merged_paths_are_the_trie_of_all_of_them(paths, nodes):
     depth = len(paths[0])
     tree = IidPaths(len(paths), depth, merged=True)
     grown = Tree(tree.shape, torch.zeros(1, dtype=torch.long), "without_replacement")
@@ -142,7 +131,7 @@ def test_merged_paths_are_the_trie_of_all_of_them(
     assert _nodes(laws.forest(grown)) == sorted(nodes)
 
 
-def _nodes(forest: laws.Forest, above: Path = ()) -> list[Path]:
+def _nodes(forest, above=()):
     """The paths to all nodes, copies included."""
     found = [
         each

@@ -1,29 +1,14 @@
 """Trees that look like the right ones and are not: each is caught, and by how much it is off."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import pytest
-import torch
-from torch import Tensor
 
 from spec_bench.audit.catalogue import WARM
 from spec_bench.audit.decoders import enumerated_error
 from spec_bench.audit.rules import TOLERANCE
-from spec_bench.core.draws import Draws
-from spec_bench.core.transfer import Committed
-from spec_bench.core.tree import Siblings, Tree
-from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import read_decoder
-from spec_bench.decode.decoder import Decoder
-from spec_bench.draft.base import Drafting
-from spec_bench.tree.base import GrownTree
-from spec_bench.tree.best_slots import BestSlots
-from spec_bench.tree.dynamic_chain import DynamicChain
-from spec_bench.tree.iid_paths import IidPaths
-from spec_bench.tree.widths import Widths
+from spec_bench.tree.chain import DynamicChain
+from spec_bench.tree.dynamic import BestSlots
+from spec_bench.tree.widths import IidPaths, Widths
 
 LM = {"kind": "language_model"}
 REJECTION = {"rule": "recursive_rejection", "replacement": False}
@@ -33,9 +18,7 @@ TRAVERSAL = {"rule": "traversal"}
 class CutByToken(BestSlots):
     """A slot is kept for the probability of the token that was drawn into it."""
 
-    def children(
-        self, tree: Tree, scores: Tensor, above: Tensor, draws: Draws, **more: Any
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    def children(self, tree, scores, above, draws, **more):
         tokens, score, _, log_q = super().children(tree, scores, above, draws, **more)
         return tokens, score, score, log_q
 
@@ -43,9 +26,7 @@ class CutByToken(BestSlots):
 class ReversedSlots(BestSlots):
     """Siblings are tested in the reverse of the order drawn."""
 
-    def children(
-        self, tree: Tree, scores: Tensor, above: Tensor, draws: Draws, **more: Any
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    def children(self, tree, scores, above, draws, **more):
         tokens, score, value, log_q = super().children(tree, scores, above, draws, **more)
         return tokens.flip(-1), score.flip(-1), value, log_q
 
@@ -53,7 +34,7 @@ class ReversedSlots(BestSlots):
 class Reranked(Widths):
     """Siblings are drawn, and then tested from the draft's likeliest on."""
 
-    def grow(self, tree: Tree, scores: Tensor, draws: Draws) -> None:
+    def grow(self, tree, scores, draws):
         super().grow(tree, scores, draws)
         nodes, width = tree.frontier, self.widths[tree.grown - 1]
         tokens = tree.tokens[:, nodes].unflatten(1, (-1, width))
@@ -64,14 +45,7 @@ class Reranked(Widths):
 class Dropped(DynamicChain):
     """The token that stopped the chain is not verified."""
 
-    def plant(
-        self,
-        drafting: Drafting,
-        committed: Committed,
-        device: torch.device,
-        settings: SamplingSettings,
-        draws: Draws,
-    ) -> Tree:
+    def plant(self, drafting, committed, device, settings, draws):
         tree = super().plant(drafting, committed, device, settings, draws)
         for level in range(tree.shape.depth):
             q = tree.q[level]
@@ -84,10 +58,10 @@ class Dropped(DynamicChain):
 class MergedAlone(IidPaths):
     """Equal prefixes are merged, and a child's law stays q, its earlier siblings in it."""
 
-    def siblings(self, settings: SamplingSettings) -> Siblings:
+    def siblings(self, settings):
         return "iid"
 
-    def grow(self, tree: Tree, scores: Tensor, draws: Draws) -> None:
+    def grow(self, tree, scores, draws):
         super().grow(tree, scores, draws)
         tree.q[-1], tree.log_q[-1] = scores.exp(), None
 
@@ -96,7 +70,7 @@ SLOTS = {"policy": "best_slots", "width": 2, "depth": 1, "total": 2}
 CHAIN = {"policy": "dynamic_chain", "depth": 3, "confidence": 0.4}
 PATHS = {"policy": "iid_paths", "paths": 2, "depth": 2, "merged": True}
 DISTINCT = {"policy": "widths", "widths": [2], "replacement": False}
-WRONG: list[tuple[GrownTree, dict[str, object], dict[str, object]]] = [
+WRONG = [
     (CutByToken(2, 1, 1), SLOTS | {"total": 1}, REJECTION),
     (CutByToken(2, 1, 1), SLOTS | {"total": 1}, TRAVERSAL),
     (ReversedSlots(2, 1, 2), SLOTS, REJECTION),
@@ -109,9 +83,7 @@ WRONG: list[tuple[GrownTree, dict[str, object], dict[str, object]]] = [
 ]
 
 
-def error_of(
-    tree: dict[str, object], verifier: dict[str, object], alter: Callable[[Decoder], None] | None
-) -> float:
+def error_of(tree, verifier, alter):
     given = {"name": "altered", "drafter": LM, "tree": tree, "verifier": verifier}
     return enumerated_error(read_decoder(given, WARM), WARM, vocab=3, seed=3, alter=alter)[0]
 
@@ -121,10 +93,8 @@ def error_of(
     WRONG,
     ids=[f"{type(policy).__name__}, {verifier['rule']}" for policy, _, verifier in WRONG],
 )
-def test_a_wrong_tree_is_caught(
-    policy: GrownTree, tree: dict[str, object], verifier: dict[str, object]
-) -> None:
-    def alter(decoder: Decoder) -> None:
+def test_a_wrong_tree_is_caught(policy, tree, verifier):
+    def alter(decoder):
         decoder.policy = policy
 
     assert error_of(tree, verifier, alter) > 5e-3

@@ -1,9 +1,5 @@
 """The walk that is looked up, a single row's, and rules in closed form say what the loops say."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 import torch
 
@@ -11,22 +7,18 @@ from spec_bench.core.draws import SeededDraws
 from spec_bench.core.gumbel import laws_without_replacement
 from spec_bench.core.tree import Tree
 from spec_bench.core.warp import SamplingSettings, log_probs
-from spec_bench.tree.base import GrownTree
-from spec_bench.tree.iid_paths import IidPaths
 from spec_bench.tree.node_list import NodeList
 from spec_bench.tree.stochastic_beam import StochasticBeam
-from spec_bench.tree.widths import Widths
+from spec_bench.tree.widths import IidPaths, Widths
 from spec_bench.verify.at_once import look_up
 from spec_bench.verify.base import rule as rules
-from spec_bench.verify.closed_form import SharedMass, ranked
-from spec_bench.verify.one_row import walk_one_row
-from spec_bench.verify.rules import k_seq, ranked_list, recursive_rejection
+from spec_bench.verify.rules import SharedMass, k_seq, ranked, ranked_list, recursive_rejection
 from spec_bench.verify.simulated import Simulated
-from spec_bench.verify.walk import walk_down
+from spec_bench.verify.walk import walk_down, walk_one_row
 
 VOCAB, ROWS = 9, 40
 SETTINGS = SamplingSettings(temperature=1.3, top_p=0.8, probability_dtype="float64")
-CASES: dict[str, tuple[GrownTree, Any]] = {
+CASES = {
     "recursive rejection over a beam": (StochasticBeam(3, 3), recursive_rejection),
     "recursive rejection over widths": (Widths((3, 2, 1), False), recursive_rejection),
     "naive over widths": (Widths((2, 2), True), ranked_list),
@@ -36,12 +28,7 @@ CASES: dict[str, tuple[GrownTree, Any]] = {
 }
 
 
-def grown(
-    policy: GrownTree,
-    generator: torch.Generator,
-    settings: SamplingSettings = SETTINGS,
-    drafts: int = 1,
-) -> Tree:
+def grown(policy, generator, settings=SETTINGS, drafts=1):
     """Trees of random laws, some nodes cut off by top-p."""
     root = torch.randint(VOCAB, (ROWS,), generator=generator)
     tree = Tree(policy.shape, root, policy.siblings(settings))
@@ -55,7 +42,7 @@ def grown(
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_path_looked_up_is_the_path_walked(name: str) -> None:
+def test_the_path_looked_up_is_the_path_walked(name):
     policy, rule = CASES[name]
     generator = torch.Generator().manual_seed(0)
     tree = grown(policy, generator)
@@ -74,7 +61,7 @@ def test_the_path_looked_up_is_the_path_walked(name: str) -> None:
         assert tree.tokens[row, found[0]].tolist() == tree.tokens[row, found[1]].tolist()
 
 
-def alone(tree: Tree, row: int) -> Tree:
+def alone(tree, row):
     """One row of several."""
     mine = slice(row, row + 1)
     one = Tree(tree.shape, tree.tokens[mine, 0], tree.siblings)
@@ -84,9 +71,9 @@ def alone(tree: Tree, row: int) -> Tree:
     return one
 
 
-RECURSIVE: Any = rules["recursive_rejection"]
-NAIVE: Any = rules["naive"]
-SINGLE: dict[str, tuple[GrownTree, Any, int]] = {
+RECURSIVE = rules["recursive_rejection"]
+NAIVE = rules["naive"]
+SINGLE = {
     **{name: (policy, judge, 1) for name, (policy, judge) in CASES.items()},
     "with replacement, two drafts": (
         Widths((3, 2), True),
@@ -109,7 +96,7 @@ SINGLE: dict[str, tuple[GrownTree, Any, int]] = {
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", SINGLE)
-def test_a_single_rows_path_is_the_one_walked_beside_others(name: str, dtype: str) -> None:
+def test_a_single_rows_path_is_the_one_walked_beside_others(name, dtype):
     policy, rule, drafts = SINGLE[name]
     settings = SamplingSettings(temperature=1.3, top_p=0.8, probability_dtype=dtype)
     generator = torch.Generator().manual_seed(0)
@@ -131,7 +118,7 @@ def test_a_single_rows_path_is_the_one_walked_beside_others(name: str, dtype: st
 
 
 @pytest.mark.parametrize("name", ["recursive_rejection", "naive"])
-def test_a_verdict_child_by_child_is_the_whole_one_to_the_last_bit(name: str) -> None:
+def test_a_verdict_child_by_child_is_the_whole_one_to_the_last_bit(name):
     """A child without a chance, one that is sure, and a law of which nothing is left among them."""
     generator = torch.Generator().manual_seed(3)
     judge = rules[name]().judge(1)
@@ -150,7 +137,7 @@ def test_a_verdict_child_by_child_is_the_whole_one_to_the_last_bit(name: str) ->
         assert torch.equal(left[0], whole.residual[row])
 
 
-def test_ranked_list_in_closed_form_is_the_loop_with_copies_and_absent_children() -> None:
+def test_ranked_list_in_closed_form_is_the_loop_with_copies_and_absent_children():
     generator = torch.Generator().manual_seed(1)
     p = (3 * torch.randn((200, 5), generator=generator, dtype=torch.float64)).softmax(dim=-1)
     tokens = torch.randint(5, (200, 4), generator=generator)
@@ -160,14 +147,14 @@ def test_ranked_list_in_closed_form_is_the_loop_with_copies_and_absent_children(
     assert torch.allclose(closed.residual, loop.residual, atol=1e-12)
 
 
-def test_nothing_cancels_where_the_first_child_has_nearly_all_mass() -> None:
+def test_nothing_cancels_where_the_first_child_has_nearly_all_mass():
     p = torch.tensor([[1.0, 3e-12, 1e-12]])
     verdict = ranked(p, torch.tensor([[0, 1]]), torch.tensor([[True, True]]))
     assert verdict.acceptance[0].tolist() == pytest.approx([1.0, 0.75])
     assert verdict.residual[0].tolist() == pytest.approx([0, 0, 1])
 
 
-def test_shared_mass_from_one_sort_is_its_definition() -> None:
+def test_shared_mass_from_one_sort_is_its_definition():
     generator = torch.Generator().manual_seed(2)
     p, q = torch.randn((2, 6, 50), generator=generator, dtype=torch.float64).softmax(dim=-1)
     rho = 1 + 3 * torch.rand((6, 7), generator=generator, dtype=torch.float64)

@@ -1,16 +1,12 @@
 """Beam verification: numbers by hand, exactness by enumeration; broken rules are caught."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest
 import torch
-from torch import Tensor
 
 from spec_bench.audit.beams import (
     THRESHOLDS,
-    LayerCase,
     LayerRule,
     audit_counts,
     audit_layers,
@@ -21,7 +17,6 @@ from spec_bench.audit.beams import (
 )
 from spec_bench.audit.rules import TOLERANCE
 from spec_bench.core.beams import beam_probs, next_token_log_probs
-from spec_bench.core.draws import Trials
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.verify.beams import (
     LayerVerdict,
@@ -38,28 +33,28 @@ P = torch.tensor([[0.5, 0.25, 0.25, 0.0]], dtype=torch.float64)
 Q = torch.tensor([[0.25, 0.25, 0.0, 0.5]], dtype=torch.float64)
 
 
-def test_the_beam_law_weighs_each_parent_by_its_likelihood() -> None:
+def test_the_beam_law_weighs_each_parent_by_its_likelihood():
     likelihood = torch.tensor([[0.75, 0.25]], dtype=torch.float64).log()
     log_p = torch.tensor([[[0.5, 0.5], [0.2, 0.8]]], dtype=torch.float64).log()
     law = beam_probs(likelihood, log_p, DOUBLE)
     assert law.tolist() == [pytest.approx([0.375, 0.375, 0.05, 0.2])]
 
 
-def test_truncation_acts_on_all_beams_together_and_not_on_each() -> None:
+def test_truncation_acts_on_all_beams_together_and_not_on_each():
     likelihood = torch.tensor([[0.75, 0.25]], dtype=torch.float64).log()
     log_p = torch.tensor([[[0.5, 0.5], [0.2, 0.8]]], dtype=torch.float64).log()
     law = beam_probs(likelihood, log_p, SamplingSettings(top_k=2, probability_dtype="float64"))
     assert law.tolist() == [pytest.approx([0.5, 0.5, 0.0, 0.0])]
 
 
-def test_equal_parents_count_twice() -> None:
+def test_equal_parents_count_twice():
     likelihood = torch.tensor([[0.0, 0.0, 0.0]], dtype=torch.float64)
     log_p = torch.tensor([[[1.0, 1e-9], [1.0, 1e-9], [1e-9, 1.0]]], dtype=torch.float64).log()
     law = beam_probs(likelihood, log_p, DOUBLE)[0]
     assert law[0] + law[2] == pytest.approx(2 / 3)
 
 
-def test_absent_parents_have_no_mass_and_no_parents_give_zeros() -> None:
+def test_absent_parents_have_no_mass_and_no_parents_give_zeros():
     log_p = torch.full((1, 2, 2), 0.5, dtype=torch.float64).log()
     one = torch.tensor([[0.0, -torch.inf]], dtype=torch.float64)
     assert beam_probs(one, log_p, DOUBLE).tolist() == [pytest.approx([0.5, 0.5, 0, 0])]
@@ -67,14 +62,14 @@ def test_absent_parents_have_no_mass_and_no_parents_give_zeros() -> None:
     assert beam_probs(none, log_p, DOUBLE).tolist() == [[0, 0, 0, 0]]
 
 
-def test_a_stopped_beam_repeats_its_stop_token_and_keeps_its_likelihood() -> None:
+def test_a_stopped_beam_repeats_its_stop_token_and_keeps_its_likelihood():
     logits = torch.zeros((1, 2, 3), dtype=torch.float64)
     log_p = next_token_log_probs(logits, torch.tensor([[True, False]]), torch.tensor([[2, 1]]))
     assert log_p[0, 0].exp().tolist() == [0, 0, 1]
     assert log_p[0, 1].exp().tolist() == pytest.approx([1 / 3] * 3)
 
 
-def test_the_residual_chain_by_hand() -> None:
+def test_the_residual_chain_by_hand():
     chain = residual_chain(P, Q, 2)
     # p - q = (1/4, 0, 1/4, -1/2); then (1/2, 0, 1/2, 0) - q = (1/4, -1/4, 1/2, -1/2).
     assert chain[0, 1].tolist() == pytest.approx([0.5, 0, 0.5, 0])
@@ -82,7 +77,7 @@ def test_the_residual_chain_by_hand() -> None:
     assert acceptance_in_a_row(chain, Q).tolist() == [pytest.approx([0.5, 0.25])]
 
 
-def test_the_count_law_by_hand() -> None:
+def test_the_count_law_by_hand():
     alpha = torch.tensor([[0.5, 0.25]], dtype=torch.float64)
     # None: 1/2 * 3/4. Two: 1/2 * 1/2, the second after an acceptance. One: the rest.
     assert accepted_count_law(alpha).tolist() == [pytest.approx([0.375, 0.375, 0.25])]
@@ -92,25 +87,23 @@ def test_the_count_law_by_hand() -> None:
     ("threshold", "least", "width"),
     [(0.0, 1, 2), (0.25, 1, 2), (0.26, 1, 1), (0.625, 1, 1), (0.63, 1, 1), (0.63, 2, 2)],
 )
-def test_the_width_is_the_largest_that_is_reached_often_enough(
-    threshold: float, least: int, width: int
-) -> None:
+def test_the_width_is_the_largest_that_is_reached_often_enough(threshold, least, width):
     alpha = torch.tensor([[0.5, 0.25]], dtype=torch.float64)
     assert layer_width(alpha, threshold, least).item() == width
 
 
-def test_a_layers_beams_are_independent_draws_from_the_beam_law() -> None:
+def test_a_layers_beams_are_independent_draws_from_the_beam_law():
     error, cases = audit_layers()
     assert error <= TOLERANCE
     assert cases > 500
 
 
-def test_the_width_recursion_counts_as_the_trials_do() -> None:
+def test_the_width_recursion_counts_as_the_trials_do():
     error, _ = audit_counts()
     assert error <= TOLERANCE
 
 
-def test_one_draft_is_judged_as_in_speculative_decoding() -> None:
+def test_one_draft_is_judged_as_in_speculative_decoding():
     for case in layer_cases(seed=3):
         chain = residual_chain(case.p[None], case.q[None], 1)
         for cell in range(4):
@@ -127,25 +120,21 @@ def test_one_draft_is_judged_as_in_speculative_decoding() -> None:
 class ChanceOnly:
     """Trials that all fail and keep what they were asked."""
 
-    def __init__(self) -> None:
-        self.chances: list[float] = []
+    def __init__(self):
+        self.chances = []
 
-    def succeeds(self, index: int, probability: Tensor) -> Tensor:
+    def succeeds(self, index, probability):
         self.chances.append(probability.item())
         return torch.tensor([False])
 
 
-def _inverted(
-    chain: Tensor, q: Tensor, cells: Tensor, width: Tensor, trials: Trials, first: int
-) -> LayerVerdict:
+def _inverted(chain, q, cells, width, trials, first):
     """Algorithm 1 line 16 as printed: q / p'."""
     swapped = torch.where(chain > 0, q.unsqueeze(1) ** 2 / chain, 0.0)
     return verify_layer(swapped, q, cells, width, trials, first)
 
 
-def _without_reset(
-    chain: Tensor, q: Tensor, cells: Tensor, width: Tensor, trials: Trials, first: int
-) -> LayerVerdict:
+def _without_reset(chain, q, cells, width, trials, first):
     """p' stays where it was after an acceptance."""
     rows, rejected = torch.arange(len(cells)), torch.zeros(len(cells), dtype=torch.long)
     accepted = []
@@ -159,9 +148,7 @@ def _without_reset(
     return LayerVerdict(torch.stack(accepted, dim=1), rejected)
 
 
-def _sorted_drafts(
-    chain: Tensor, q: Tensor, cells: Tensor, width: Tensor, trials: Trials, first: int
-) -> LayerVerdict:
+def _sorted_drafts(chain, q, cells, width, trials, first):
     """Likeliest drafts first instead of in drawing order."""
     order = q.gather(1, cells).argsort(dim=1, descending=True, stable=True)
     verdict = verify_layer(chain, q, cells.gather(1, order), width, trials, first)
@@ -169,7 +156,7 @@ def _sorted_drafts(
     return LayerVerdict(accepted, verdict.rejected_in_a_row)
 
 
-def _dropped_orphans(p: Tensor, q: Tensor, trials: int) -> Tensor:
+def _dropped_orphans(p, q, trials):
     """Drafts below rejected parents dropped as printed: q renormalised over what stands."""
     return residual_chain(p, q / q.sum(dim=-1, keepdim=True).clamp(min=1e-300), trials)
 
@@ -184,13 +171,13 @@ def _dropped_orphans(p: Tensor, q: Tensor, trials: int) -> Tensor:
     ],
     ids=["inverted ratio", "missing reset", "sorted drafts", "orphans dropped"],
 )
-def test_a_broken_verification_is_caught(broken: LayerRule) -> None:
+def test_a_broken_verification_is_caught(broken):
     settings = product(layer_cases(), (1, 2, 3), THRESHOLDS)
     errors = (layer_error(case, trials, at, 1, broken) for case, trials, at in settings)
     assert any(error > 0.01 for error in errors)
 
 
-def test_a_width_that_follows_the_acceptances_is_caught() -> None:
+def test_a_width_that_follows_the_acceptances_is_caught():
     """W = what was accepted: the law of one beam, given one, is not p."""
     case = next(layer_cases(seed=5))
     laws = {}
@@ -210,7 +197,7 @@ def test_a_width_that_follows_the_acceptances_is_caught() -> None:
     assert (first_if_two / count[2] - case.p).abs().max() > 0.01
 
 
-def _forgets_nobody(alpha: Tensor) -> Tensor:
+def _forgets_nobody(alpha):
     """The recursion without its base P(m, 0) = prod (1 - alpha): the mass ends at one accepted."""
     law = accepted_count_law(alpha)
     law[:, 1] += law[:, 0]
@@ -218,18 +205,18 @@ def _forgets_nobody(alpha: Tensor) -> Tensor:
     return law
 
 
-def _subtracts_twice(alpha: Tensor) -> Tensor:
+def _subtracts_twice(alpha):
     """Acceptance after j rejections taken from the residual after 2 j."""
     return accepted_count_law(alpha[:, [0, 2, 2]])
 
 
 @pytest.mark.parametrize("broken", [_forgets_nobody, _subtracts_twice])
-def test_a_wrong_width_recursion_is_caught(broken: object) -> None:
+def test_a_wrong_width_recursion_is_caught(broken):
     errors = (count_error(case, 3, broken) for case in layer_cases())  # type: ignore[arg-type]
     assert any(error > 0.01 for error in errors)
 
 
-def test_cases_cover_rejected_parents() -> None:
-    cases: list[LayerCase] = list(layer_cases())
+def test_cases_cover_rejected_parents():
+    cases = list(layer_cases())
     assert any(not case.stands.all() for case in cases)
     assert any(case.stands.all() for case in cases)

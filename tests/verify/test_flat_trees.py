@@ -1,46 +1,39 @@
 """Trees whose nodes hang elsewhere in every row are judged as the same trees level by level."""
 
-from __future__ import annotations
-
 from itertools import pairwise
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from spec_bench.audit.toys import random_history
 from spec_bench.core.draws import SeededDraws
 from spec_bench.core.tree import FlatShape, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.tree.base import GrownTree
-from spec_bench.tree.best_nodes import BestNodes
-from spec_bench.tree.best_slots import BestSlots
+from spec_bench.tree.dynamic import BestNodes, BestSlots
 from spec_bench.verify.at_once import look_up
 from spec_bench.verify.by_position import by_position_walk, looked_up
-from spec_bench.verify.one_row import walk_one_row
 from spec_bench.verify.path_rule import path_walk, traversal
 from spec_bench.verify.rules import recursive_rejection
-from spec_bench.verify.typical import TypicalAcceptance
-from spec_bench.verify.walk import WalkResult, walk_down
+from spec_bench.verify.simulated import TypicalAcceptance
+from spec_bench.verify.walk import walk_down, walk_one_row
 from tests.tree.test_dynamic import PROMPTS, planted
 
 VOCAB = 5
 SETTINGS = SamplingSettings(temperature=1.3, top_p=0.95, probability_dtype="float64")
 POLICIES = [BestNodes(3, 4, 9), BestNodes(3, 5, 7, gain=0.2), BestSlots(4, 4, 8)]
 TYPICAL = TypicalAcceptance(0.3, 0.5)
-WALKS: dict[str, tuple[Any, Any]] = {
+WALKS = {
     "node by node": (walk_down, recursive_rejection),
     "whole paths": (path_walk, traversal),
     "typical": (TYPICAL.walk, TYPICAL.judge(5)),
 }
 
 
-def trees(policy: GrownTree) -> Tree:
+def trees(policy):
     return planted(policy, random_history(VOCAB, seed=7, sharpness=2), PROMPTS, SETTINGS)
 
 
-def levelled(tree: Tree, row: int) -> tuple[Tree, list[int]]:
+def levelled(tree, row):
     """One row's tree as it would have grown, and the node of the flat one that each of its is."""
     depths = [
         int(depth) if there else -1
@@ -51,7 +44,7 @@ def levelled(tree: Tree, row: int) -> tuple[Tree, list[int]]:
     made = Tree(shape, tree.tokens[row : row + 1, 0], tree.siblings)
     for level, (above, below) in enumerate(pairwise(levels)):
         parent = torch.tensor([above.index(int(tree.parent[row, node])) for node in below])
-        law: Tensor | None = tree.log_q[level]
+        law = tree.log_q[level]
         if law is not None:
             first = tree.shape.level(level).start
             law = law[row : row + 1, [node - first for node in above]]
@@ -60,7 +53,7 @@ def levelled(tree: Tree, row: int) -> tuple[Tree, list[int]]:
     return made, [node for level in levels for node in level]
 
 
-def trees_of_row(tree: Tree, row: int) -> Tree:
+def trees_of_row(tree, row):
     """A batch of one of a batch's flat trees."""
     assert isinstance(tree.shape, FlatShape) and tree.own_depths is not None
     one = slice(row, row + 1)
@@ -72,23 +65,21 @@ def trees_of_row(tree: Tree, row: int) -> Tree:
     return made
 
 
-def logits_of(tree: Tree, seed: int) -> Tensor:
+def logits_of(tree, seed):
     generator = torch.Generator().manual_seed(seed)
     shape = (*tree.tokens.shape, VOCAB)
     return 1.5 * torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
-def walked(walk: Any, tree: Tree, logits: Tensor, rule: Any, seeds: list[int]) -> WalkResult:
+def walked(walk, tree, logits, rule, seeds):
     draws = SeededDraws([torch.Generator().manual_seed(seed) for seed in seeds])
-    result: WalkResult = walk(tree, logits, SETTINGS, rule, draws)
+    result = walk(tree, logits, SETTINGS, rule, draws)
     return result
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
 @pytest.mark.parametrize("name", WALKS)
-def test_a_row_of_a_batch_takes_the_path_that_its_levels_alone_would(
-    name: str, policy: GrownTree
-) -> None:
+def test_a_row_of_a_batch_takes_the_path_that_its_levels_alone_would(name, policy):
     walk, rule = WALKS[name]
     tree, lengths = trees(policy), set()
     assert len(set(tree.depths.amax(dim=1).tolist())) > 1 or not getattr(policy, "gain", None)
@@ -116,9 +107,7 @@ def test_a_row_of_a_batch_takes_the_path_that_its_levels_alone_would(
     ("walk", "at_once", "rule"),
     [(walk_down, look_up, recursive_rejection), (by_position_walk, looked_up, 6)],
 )
-def test_the_path_looked_up_is_the_path_walked(
-    walk: Any, at_once: Any, rule: Any, policy: GrownTree
-) -> None:
+def test_the_path_looked_up_is_the_path_walked(walk, at_once, rule, policy):
     tree, lengths = trees(policy), set()
     for seed in range(20):
         results = [

@@ -1,28 +1,23 @@
 """The optimal rule, top-and-sample and the bound; and what is wrongly put in their place."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Mapping
 
 import pytest
 import torch
 from scipy.optimize import linprog
-from torch import Tensor
 
 from spec_bench.audit.decoders import block_law
-from spec_bench.audit.rules import TOLERANCE, RuleCase, audit_rule, children_law, rule_cases
-from spec_bench.core.tree import Siblings
+from spec_bench.audit.rules import TOLERANCE, audit_rule, children_law, rule_cases
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import read_decoder
 from spec_bench.verify import optimal as optimal_rule
 from spec_bench.verify.bound import bound_iid, bound_without_replacement
-from spec_bench.verify.optimal import EPS, Choice, choose_one, optimal, plan
+from spec_bench.verify.optimal import EPS, choose_one, optimal, plan
 from spec_bench.verify.rules import normalised, optimal_rho, ranked_list, recursive_rejection
 from spec_bench.verify.top_and_sample import beside_the_best
-from spec_bench.verify.verdict import Verdict
+from spec_bench.verify.walk import Verdict
 from tests.audit.test_history import decoder, toy
 
 CASES = {case.name: case for case in rule_cases()}
@@ -30,7 +25,7 @@ IID = CASES["optimal, i.i.d."]
 TOP = CASES["top_and_sample, top and sampled, 1 drawn"]
 
 
-def pair(vocab: int, seed: int) -> tuple[Tensor, Tensor]:
+def pair(vocab, seed):
     """p and q [1, V], float64, of a sharpness that goes with the seed; q leaves some tokens out."""
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn((2, vocab), generator=generator, dtype=torch.float64)
@@ -42,7 +37,7 @@ def pair(vocab: int, seed: int) -> tuple[Tensor, Tensor]:
     return p[None], q[None]
 
 
-def accepted(case: RuleCase, p: Tensor, q: Tensor, children: int) -> float:
+def accepted(case, p, q, children):
     """P(a child is accepted), over all draws of the children."""
     tokens, valid, chance = children_law(q.expand(3, -1), children, case.law, case.sampled)
     laws = None if case.law == "deterministic" else q.expand(len(tokens), 1, -1)
@@ -50,16 +45,16 @@ def accepted(case: RuleCase, p: Tensor, q: Tensor, children: int) -> float:
     return 1 - float(chance @ (1 - verdict.acceptance).prod(dim=1))
 
 
-def programme(p: Tensor, q: Tensor, children: int, law: Siblings, sampled: int = 1) -> float:
+def programme(p, q, children, law, sampled=1):
     """The optimum over all rules, for children that are drawn by a law."""
     tokens, valid, chance = children_law(q.expand(3, -1), children, law, sampled)
-    drawn: dict[frozenset[int], float] = defaultdict(float)
+    drawn = defaultdict(float)
     for own, there, weight in zip(tokens, valid, chance.tolist(), strict=True):
         drawn[frozenset(own[there].tolist())] += weight
     return transport(p[0], drawn)
 
 
-def transport(p: Tensor, drawn: Mapping[frozenset[int], float]) -> float:
+def transport(p, drawn):
     """How much of p all sets of candidates can carry together: optimal transport.
 
     Args:
@@ -76,7 +71,7 @@ def transport(p: Tensor, drawn: Mapping[frozenset[int], float]) -> float:
     return -float(found.fun)
 
 
-def over_subsets(p: Tensor, q: Tensor, children: int, law: Siblings) -> float:
+def over_subsets(p, q, children, law):
     """1 + min_H (p(H) - P(all candidates in H))."""
     tokens, valid, chance = children_law(q.expand(3, -1), children, law)
     least = 0.0
@@ -88,12 +83,9 @@ def over_subsets(p: Tensor, q: Tensor, children: int, law: Siblings) -> float:
 
 
 @pytest.mark.parametrize(
-    ("law", "bound"),
-    [("iid", bound_iid), ("without_replacement", bound_without_replacement)],
+    ("law", "bound"), [("iid", bound_iid), ("without_replacement", bound_without_replacement)]
 )
-def test_the_bound_is_the_linear_programmes_and_the_least_over_all_sets(
-    law: Siblings, bound: Callable[[Tensor, Tensor, int], Tensor]
-) -> None:
+def test_the_bound_is_the_linear_programmes_and_the_least_over_all_sets(law, bound):
     for seed, (vocab, children) in enumerate([(3, 2), (4, 2), (4, 3), (5, 2), (3, 3), (6, 2)]):
         p, q = pair(vocab, seed)
         found = bound(p, q, children).item()
@@ -119,7 +111,7 @@ def test_the_bound_beside_the_drafts_best_is_the_linear_programmes(sampled):
             assert found == pytest.approx(expected, abs=1e-7)
 
 
-def test_the_optimal_rule_accepts_what_the_bound_says_and_no_less_than_k_seq() -> None:
+def test_the_optimal_rule_accepts_what_the_bound_says_and_no_less_than_k_seq():
     for seed in range(60):
         children = 1 + seed % 8
         p, q = pair(4 + seed, seed)
@@ -132,16 +124,14 @@ def test_the_optimal_rule_accepts_what_the_bound_says_and_no_less_than_k_seq() -
         assert got >= 1 - (1 - kept) ** children - 1.01 * EPS
 
 
-def test_what_the_rule_accepts_is_the_overlap_of_p_and_the_chosen_ones_law() -> None:
+def test_what_the_rule_accepts_is_the_overlap_of_p_and_the_chosen_ones_law():
     for seed in range(6):
         p, q = pair(4, seed)
         law = choose_one(p, q, torch.full((1, 1), 3.0, dtype=torch.float64)).law
         assert accepted(IID, p, q, 3) == pytest.approx(torch.minimum(p, law).sum().item())
 
 
-def test_bins_in_place_of_a_sort_cost_hardly_any_acceptance(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_bins_in_place_of_a_sort_cost_hardly_any_acceptance(monkeypatch):
     p, q = pair(3000, 1)
     count = torch.full((1, 1), 4.0, dtype=torch.float64)
     whole = torch.minimum(p, choose_one(p, q, count).law).sum()
@@ -151,7 +141,7 @@ def test_bins_in_place_of_a_sort_cost_hardly_any_acceptance(
     assert binned.sum().item() == pytest.approx(1, abs=1e-12)
 
 
-def test_a_batch_is_its_nodes_one_by_one() -> None:
+def test_a_batch_is_its_nodes_one_by_one():
     pairs = [pair(9, seed) for seed in range(8)]
     p, q = (torch.cat(part) for part in zip(*pairs, strict=True))
     tokens = torch.arange(24).view(8, 3) % 9
@@ -164,7 +154,7 @@ def test_a_batch_is_its_nodes_one_by_one() -> None:
         torch.testing.assert_close(whole.residual[one], alone.residual)
 
 
-def test_top_and_sample_accepts_the_optimum_of_its_candidates() -> None:
+def test_top_and_sample_accepts_the_optimum_of_its_candidates():
     for seed in range(12):
         p, q = pair(4, seed)
         for children in (2, 3):
@@ -177,7 +167,7 @@ def test_top_and_sample_accepts_the_optimum_of_its_candidates() -> None:
             assert programme(p, q, children, "top_and_sampled") == pytest.approx(most, abs=1e-7)
 
 
-def test_a_tree_and_a_rule_that_draw_another_number_are_refused() -> None:
+def test_a_tree_and_a_rule_that_draw_another_number_are_refused():
     tree = {"policy": "top_and_sample", "widths": [3, 2], "sampled": 2}
     blocks = {"name": "mixed", "drafter": {"kind": "language_model"}, "tree": tree}
     with pytest.raises(ValueError, match=r"tree.sampled is 2 and verifier.sampled 1"):
@@ -189,14 +179,14 @@ def test_a_tree_and_a_rule_that_draw_another_number_are_refused() -> None:
 # What is wrongly put in place of the rules.
 
 
-def error_of(case: RuleCase, rule: Callable[..., Verdict]) -> float:
+def error_of(case, rule):
     return audit_rule(dataclasses.replace(case, rule=rule))[0]
 
 
-def by_choice(make: Callable[[Choice, Tensor, Tensor, Tensor], Choice]) -> Callable[..., Verdict]:
+def by_choice(make):
     """The optimal rule with another choice, which ``make`` gets with p, q and K."""
 
-    def rule(p: Tensor, q: Tensor, tokens: Tensor, valid: Tensor) -> Verdict:
+    def rule(p, q, tokens, valid):
         count = valid.sum(dim=-1, keepdim=True).clamp(min=1).double()
         choice = make(choose_one(p, q[:, 0], count), p, q[:, 0], count)
         stands = (p / choice.law.clamp(min=1e-300)).gather(1, tokens).clamp(max=1)
@@ -209,8 +199,8 @@ def by_choice(make: Callable[[Choice, Tensor, Tensor, Tensor], Choice]) -> Calla
     return rule
 
 
-def test_wanted_slopes_in_place_of_the_laws_own_are_caught() -> None:
-    def wanted(choice: Choice, p: Tensor, q: Tensor, count: Tensor) -> Choice:
+def test_wanted_slopes_in_place_of_the_laws_own_are_caught():
+    def wanted(choice, p, q, count):
         least, most, _ = plan(p, q, count, 0.02)
         return choice._replace(law=q * (p / q.clamp(min=1e-300)).clamp(min=least, max=most))
 
@@ -218,8 +208,8 @@ def test_wanted_slopes_in_place_of_the_laws_own_are_caught() -> None:
     assert error_of(IID, by_choice(wanted)) > 1e-3
 
 
-def test_a_candidate_chosen_uniformly_is_caught() -> None:
-    def rule(p: Tensor, q: Tensor, tokens: Tensor, valid: Tensor) -> Verdict:
+def test_a_candidate_chosen_uniformly_is_caught():
+    def rule(p, q, tokens, valid):
         count = valid.sum(dim=-1, keepdim=True).clamp(min=1)
         law = choose_one(p, q[:, 0], count.double()).law
         taken = (p / law.clamp(min=1e-300)).gather(1, tokens).clamp(max=1) * valid / count
@@ -229,12 +219,12 @@ def test_a_candidate_chosen_uniformly_is_caught() -> None:
     assert error_of(IID, rule) > 0.01
 
 
-def test_the_number_of_paths_in_place_of_those_alive_is_caught() -> None:
+def test_the_number_of_paths_in_place_of_those_alive_is_caught():
     settings = SamplingSettings(probability_dtype="float64")
     tree = {"policy": "iid_paths", "paths": 2, "depth": 2}
     built, target = toy(decoder(tree, {"rule": "optimal"}), 2)
 
-    def always_two(p: Tensor, q: Tensor, tokens: Tensor, valid: Tensor) -> Verdict:
+    def always_two(p, q, tokens, valid):
         if tokens.shape[1] < 2 or valid.all():
             return optimal(p, q, tokens, valid)
         choice = choose_one(p, q[:, 0], torch.full((1, 1), 2.0, dtype=p.dtype))
@@ -246,8 +236,8 @@ def test_the_number_of_paths_in_place_of_those_alive_is_caught() -> None:
     assert max(abs(got[tokens] - chance) for tokens, chance in wanted.items()) > 1e-3
 
 
-def test_top_and_sample_with_q_in_place_of_what_the_best_leave_is_caught() -> None:
-    def rule(p: Tensor, q: Tensor, tokens: Tensor, valid: Tensor) -> Verdict:
+def test_top_and_sample_with_q_in_place_of_what_the_best_leave_is_caught():
+    def rule(p, q, tokens, valid):
         first = recursive_rejection(p, q, tokens[:, :1], valid[:, :1], replacement=True)
         then = ranked_list(first.residual, None, tokens[:, 1:], valid[:, 1:])
         return Verdict(torch.cat([first.acceptance, then.acceptance], dim=1), then.residual)
@@ -255,8 +245,8 @@ def test_top_and_sample_with_q_in_place_of_what_the_best_leave_is_caught() -> No
     assert error_of(TOP, rule) > 0.1
 
 
-def test_the_drawn_child_tested_last_is_exact_and_accepts_less() -> None:
-    def last(p: Tensor, q: Tensor, tokens: Tensor, valid: Tensor) -> Verdict:
+def test_the_drawn_child_tested_last_is_exact_and_accepts_less():
+    def last(p, q, tokens, valid):
         best, there = tokens[:, 1:], valid[:, 1:]
         first = ranked_list(p, None, best, there)
         w = beside_the_best(q[:, 0], best, there)[:, None]

@@ -2,16 +2,10 @@
 what is commonly written in their place.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import pytest
 import torch
-from torch import Tensor
 
 from spec_bench.audit.paths import (
-    AllTrees,
     Tables,
     accepted_tokens,
     all_trees,
@@ -20,26 +14,25 @@ from spec_bench.audit.paths import (
     path_error,
     random_tables,
 )
-from spec_bench.audit.rules import TOLERANCE, Law
+from spec_bench.audit.rules import TOLERANCE
 from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.verify import path_rule
-from spec_bench.verify.path_rule import PathRule, PathVerdict, post_order, traversal
+from spec_bench.verify.path_rule import post_order, traversal
 from spec_bench.verify.rules import ranked_list, recursive_rejection
-from spec_bench.verify.verdict import NodeRule
 
 CASES = {name: (judge, law) for name, judge, law in path_cases()}
 CHAIN, TREE = (1, 1, 1), (2, 1, 1)
-KEPT: dict[Law, bool] = {"iid": True, "without_replacement": False}
+KEPT = {"iid": True, "without_replacement": False}
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_blocks_have_the_targets_law_under_models_that_forget_nothing(name: str) -> None:
+def test_blocks_have_the_targets_law_under_models_that_forget_nothing(name):
     error, cases = audit_path(*CASES[name])
     assert error <= TOLERANCE
     assert cases == 15
 
 
-def top_down(trees: AllTrees, judge: NodeRule) -> float:
+def top_down(trees, judge):
     """E[accepted draft tokens] of a node rule, tested from the root down."""
     tree, shape = trees.tree, trees.tree.shape
     reach = torch.zeros_like(trees.p[..., 0])
@@ -58,33 +51,33 @@ def top_down(trees: AllTrees, judge: NodeRule) -> float:
     return float(trees.chance @ reach.sum(dim=1)) - 1
 
 
-def never_below(count: int) -> None:
+def never_below(count):
     for seed in range(count):
         widths = ((2, 1, 1), (2, 2), (1, 1, 1), (3, 1), (2,))[seed % 5]
-        law: Law = ("iid", "without_replacement")[seed // 5 % 2]  # type: ignore[assignment]
+        law = ("iid", "without_replacement")[seed // 5 % 2]  # type: ignore[assignment]
         tables = random_tables(2 if len(widths) == 3 else 3, len(widths), seed)
         rejection = lambda *node, kept=KEPT[law]: recursive_rejection(*node, replacement=kept)  # noqa: E731
         plain = top_down(all_trees(tables, widths, law), rejection)
         assert accepted_tokens(traversal, tables, widths, law) >= plain - 1e-12
 
 
-def test_traversal_accepts_no_less_than_rejection_from_the_root_down() -> None:
+def test_traversal_accepts_no_less_than_rejection_from_the_root_down():
     never_below(50)
 
 
 @pytest.mark.slow
-def test_traversal_accepts_no_less_on_a_thousand_random_trees() -> None:
+def test_traversal_accepts_no_less_on_a_thousand_random_trees():
     never_below(1000)
 
 
-def test_one_hot_proposals_gain_nothing() -> None:
+def test_one_hot_proposals_gain_nothing():
     tables = random_tables(3, 2, seed=5)
     trees = all_trees(tables, (2, 2), "deterministic")
     same = accepted_tokens(traversal, tables, (2, 2), "deterministic")
     assert same == pytest.approx(top_down(trees, ranked_list), abs=1e-12)
 
 
-def test_the_example_of_block_verification_has_its_printed_expectations() -> None:
+def test_the_example_of_block_verification_has_its_printed_expectations():
     """Two tokens, whatever came before: 10/9 accepted token by token, 11/9 as a block."""
     p, q = torch.tensor([1, 2]).double() / 3, torch.tensor([2, 1]).double() / 3
     tables = Tables([p.expand(2**d, 2) for d in range(3)], [q.expand(2**d, 3, 2) for d in range(2)])
@@ -94,7 +87,7 @@ def test_the_example_of_block_verification_has_its_printed_expectations() -> Non
     assert accepted_tokens(traversal, tables, (1, 1), "iid") == pytest.approx(11 / 9, abs=1e-12)
 
 
-def test_a_node_is_tested_after_its_descendants_and_absent_ones_last() -> None:
+def test_a_node_is_tested_after_its_descendants_and_absent_ones_last():
     tree = Tree(TreeShape((2, 3), (2, 2)), torch.tensor([7]), "without_replacement")
     tree.add_level(torch.tensor([[1, 2]]), torch.tensor([0, 0]), torch.ones(1, 2).bool(), None)
     there = torch.tensor([[True, False, True]])
@@ -104,7 +97,7 @@ def test_a_node_is_tested_after_its_descendants_and_absent_ones_last() -> None:
 
 
 @pytest.mark.parametrize("sharpness", [1.0, 100.0])  # as temperatures of 1 and 0.01
-def test_chances_in_single_precision_are_those_of_double(sharpness: float) -> None:
+def test_chances_in_single_precision_are_those_of_double(sharpness):
     generator = torch.Generator().manual_seed(0)
     rows, widths = 6, (3, 2, 1)
     shape = TreeShape((3, 6, 6), widths)
@@ -126,12 +119,10 @@ def test_chances_in_single_precision_are_those_of_double(sharpness: float) -> No
 # What is commonly written instead. Each alters one thing; unaltered, the same code is exact.
 
 
-def step_but_for(wrong: str) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
+def step_but_for(wrong):
     """What a child finds and what is left, as the papers state it, but for one thing."""
 
-    def step(
-        left: Tensor, mass: Tensor, law: Tensor, token: Tensor, there: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def step(left, mass, law, token, there):
         at = left.gather(-1, token)
         rest = (left - law).clamp(min=0)
         total = rest.sum(-1, keepdim=True)
@@ -151,11 +142,11 @@ def step_but_for(wrong: str) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
     return step
 
 
-def unclamped(at: Tensor, laws: Tensor, tokens: Tensor, there: Tensor) -> Tensor:
+def unclamped(at, laws, tokens, there):
     return torch.where(there, at / laws.gather(-1, tokens.unsqueeze(-1)).squeeze(-1), 0.0)
 
 
-def clamped(tree: Tree, p: Tensor) -> PathVerdict:
+def clamped(tree, p):
     verdict = traversal(tree, p)
     return verdict._replace(success=verdict.success.clamp(0, 1))
 
@@ -171,9 +162,7 @@ def clamped(tree: Tree, p: Tensor) -> PathVerdict:
         ("divided by the draft mass left", TREE, "without_replacement"),
     ],
 )
-def test_a_wrong_quota_or_residual_is_caught(
-    monkeypatch: pytest.MonkeyPatch, wrong: str, widths: tuple[int, ...], law: Law
-) -> None:
+def test_a_wrong_quota_or_residual_is_caught(monkeypatch, wrong, widths, law):
     tables = random_tables(3, 3, seed=1)
     monkeypatch.setattr(path_rule, "_tested", step_but_for("nothing"))
     assert path_error(clamped, tables, widths, law) <= TOLERANCE
@@ -183,7 +172,7 @@ def test_a_wrong_quota_or_residual_is_caught(
     assert path_error(clamped, tables, widths, law) > 1e-3
 
 
-def first_failure(tree: Tree, p: Tensor) -> PathVerdict:
+def first_failure(tree, p):
     """Of a chain: on from the root until a node fails, instead of the longest that succeeds."""
     verdict = traversal(tree, p)
     chance = verdict.success.flip(1)  # the order of a chain is from its leaf up
@@ -194,19 +183,19 @@ def first_failure(tree: Tree, p: Tensor) -> PathVerdict:
     return verdict._replace(success=last.flip(1) / missed.clamp(min=1e-300))
 
 
-def bonus_from_the_target(tree: Tree, p: Tensor) -> PathVerdict:
+def bonus_from_the_target(tree, p):
     return traversal(tree, p)._replace(residual=p)
 
 
 @pytest.mark.parametrize("wrong", [first_failure, bonus_from_the_target])
-def test_a_wrong_end_of_the_block_is_caught(wrong: PathRule) -> None:
+def test_a_wrong_end_of_the_block_is_caught(wrong):
     assert path_error(wrong, random_tables(2, 3, seed=1), CHAIN, "iid") > 0.01
 
 
-def test_siblings_in_another_order_than_drawn_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_siblings_in_another_order_than_drawn_are_caught(monkeypatch):
     right = path_rule.children_of_all
 
-    def reversed_siblings(tree: Tree, merge_copies: bool) -> tuple[Tensor, Tensor]:
+    def reversed_siblings(tree, merge_copies):
         children, there = right(tree, merge_copies)
         return children.flip(-1), there.flip(-1)
 
@@ -215,10 +204,10 @@ def test_siblings_in_another_order_than_drawn_are_caught(monkeypatch: pytest.Mon
     assert path_error(traversal, tables, (2,), "without_replacement") > 0.01
 
 
-def test_copies_that_are_dropped_while_q_stays_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_that_are_dropped_while_q_stays_are_caught(monkeypatch):
     right = path_rule.children_of_all
 
-    def without_copies(tree: Tree, merge_copies: bool) -> tuple[Tensor, Tensor]:
+    def without_copies(tree, merge_copies):
         children, there = right(tree, merge_copies)
         tokens = tree.tokens.unsqueeze(1).gather(-1, children)
         same = (tokens.unsqueeze(-1) == tokens.unsqueeze(-2)).tril(-1).any(dim=-1)

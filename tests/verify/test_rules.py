@@ -1,7 +1,5 @@
 """Node rules on numbers one can check by hand; the proofs are in tests/audit."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -13,7 +11,7 @@ Q = torch.tensor([[[0.2, 0.2, 0.6]]], dtype=torch.float64)
 THERE = torch.ones(1, 2, dtype=torch.bool)
 
 
-def test_recursive_rejection_uses_the_updated_draft_distribution() -> None:
+def test_recursive_rejection_uses_the_updated_draft_distribution():
     tokens = torch.tensor([[2, 1]])
     verdict = recursive_rejection(P, Q, tokens, THERE, replacement=False)
     # First: 0.2/0.6. Then p = norm(0.3, 0.1, 0) = (0.75, 0.25, 0), q = (0.5, 0.5, 0).
@@ -22,7 +20,7 @@ def test_recursive_rejection_uses_the_updated_draft_distribution() -> None:
     assert verdict.residual[0].tolist() == pytest.approx([1, 0, 0])
 
 
-def test_with_replacement_the_draft_distribution_stays_and_a_second_copy_is_rejected() -> None:
+def test_with_replacement_the_draft_distribution_stays_and_a_second_copy_is_rejected():
     tokens = torch.tensor([[2, 2]])
     verdict = recursive_rejection(P, Q, tokens, THERE, replacement=True)
     assert verdict.acceptance[0].tolist() == pytest.approx([1 / 3, 0.0])
@@ -30,7 +28,7 @@ def test_with_replacement_the_draft_distribution_stays_and_a_second_copy_is_reje
     assert verdict.residual[0].tolist() == pytest.approx([0.55 / 0.6, 0.05 / 0.6, 0])
 
 
-def test_recursive_rejection_of_two_bernoulli_candidates_accepts_surely() -> None:
+def test_recursive_rejection_of_two_bernoulli_candidates_accepts_surely():
     # RSD Figure 1: with K = 2 and V = 2 one of both tokens is always accepted.
     p = torch.tensor([[0.9, 0.1]], dtype=torch.float64)
     q = torch.tensor([[[0.3, 0.7]]], dtype=torch.float64)
@@ -38,14 +36,14 @@ def test_recursive_rejection_of_two_bernoulli_candidates_accepts_surely() -> Non
     assert verdict.acceptance[0, 1].item() == pytest.approx(1.0)
 
 
-def test_ranked_list_accepts_with_the_targets_mass_on_the_list() -> None:
+def test_ranked_list_accepts_with_the_targets_mass_on_the_list():
     verdict = ranked_list(P, None, torch.tensor([[0, 1]]), THERE)
     first, second = verdict.acceptance[0].tolist()
     assert first + (1 - first) * second == pytest.approx(0.8)
     assert verdict.residual[0].tolist() == pytest.approx([0, 0, 1])
 
 
-def test_k_seq_with_one_child_is_speculative_sampling() -> None:
+def test_k_seq_with_one_child_is_speculative_sampling():
     tokens, there = torch.tensor([[2]]), torch.ones(1, 1, dtype=torch.bool)
     ours = k_seq(P, Q, tokens, there)
     plain = recursive_rejection(P, Q, tokens, there, replacement=True)
@@ -53,7 +51,7 @@ def test_k_seq_with_one_child_is_speculative_sampling() -> None:
     assert torch.allclose(ours.residual, plain.residual)
 
 
-def test_rho_solves_its_equation_and_lies_between_one_and_k() -> None:
+def test_rho_solves_its_equation_and_lies_between_one_and_k():
     generator = torch.Generator().manual_seed(0)
     p, q = torch.randn(2, 64, 10, generator=generator, dtype=torch.float64).mul(2).softmax(-1)
     count = torch.full((64, 1), 4.0, dtype=torch.float64)
@@ -63,7 +61,7 @@ def test_rho_solves_its_equation_and_lies_between_one_and_k() -> None:
     assert ((rho >= 1) & (rho <= 4)).all()
 
 
-def test_rho_one_would_make_the_residual_negative() -> None:
+def test_rho_one_would_make_the_residual_negative():
     # Why "rho in [1, K]" of the papers is not enough.
     p = torch.tensor([[0.5, 0.5, 0.0]], dtype=torch.float64)
     q = torch.tensor([[0.4, 0.3, 0.3]], dtype=torch.float64)
@@ -74,7 +72,7 @@ def test_rho_one_would_make_the_residual_negative() -> None:
     assert (p - kept * (1 - (1 - kept.sum()) ** 3) / kept.sum()).min() >= -1e-12
 
 
-def test_a_draft_without_mass_left_accepts_nothing_and_leaves_the_residual() -> None:
+def test_a_draft_without_mass_left_accepts_nothing_and_leaves_the_residual():
     # Below the smallest normal number a share of what is left means nothing.
     q = torch.tensor([[[0.0, -95.0, -95.0]]]).softmax(-1)
     assert 0 < q[0, 0, 1] < torch.finfo(torch.float32).tiny
@@ -84,7 +82,7 @@ def test_a_draft_without_mass_left_accepts_nothing_and_leaves_the_residual() -> 
     assert verdict.residual[0].tolist() == pytest.approx([0.0, 0.6, 0.4])
 
 
-def test_rules_do_not_write_to_their_arguments() -> None:
+def test_rules_do_not_write_to_their_arguments():
     tokens = torch.tensor([[2, 1]])
     p, q = P.clone(), Q.clone()
     for replacement in (True, False):
@@ -95,7 +93,7 @@ def test_rules_do_not_write_to_their_arguments() -> None:
     assert torch.equal(q, Q)
 
 
-def test_equal_distributions_accept_the_first_child_and_leave_p_where_nothing_is_left() -> None:
+def test_equal_distributions_accept_the_first_child_and_leave_p_where_nothing_is_left():
     q = P.unsqueeze(1)
     verdict = recursive_rejection(P, q, torch.tensor([[1, 0]]), THERE, replacement=False)
     assert verdict.acceptance[0, 0] == 1
@@ -103,7 +101,7 @@ def test_equal_distributions_accept_the_first_child_and_leave_p_where_nothing_is
     assert verdict.residual.sum().item() == pytest.approx(1)
 
 
-def test_each_childs_own_law_gives_the_verdict_that_the_first_childs_gives() -> None:
+def test_each_childs_own_law_gives_the_verdict_that_the_first_childs_gives():
     generator = torch.Generator().manual_seed(0)
     p, q = torch.randn(2, 64, 10, generator=generator, dtype=torch.float64).mul(2).softmax(-1)
     tokens = torch.rand(64, 10, generator=generator).argsort(dim=-1)[:, :3]
@@ -115,7 +113,7 @@ def test_each_childs_own_law_gives_the_verdict_that_the_first_childs_gives() -> 
     assert torch.allclose(each.residual, first.residual, atol=1e-12)
 
 
-def test_a_child_whose_probability_underflows_is_accepted_once_it_is_likeliest() -> None:
+def test_a_child_whose_probability_underflows_is_accepted_once_it_is_likeliest():
     # The draft is sure of token 0 and next of token 1, the target is sure of token 1.
     log_q = (torch.tensor([[3.0, 2.0, 0.0]]) / 0.01).log_softmax(dim=-1)
     p = torch.tensor([[0.0, 1.0, 0.0]])

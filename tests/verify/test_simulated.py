@@ -1,17 +1,15 @@
 """Stated acceptance is met exactly, whatever children a node has."""
 
-from __future__ import annotations
-
 import itertools
 from functools import partial
 
 import pytest
 import torch
 
-from spec_bench.audit.enumeration import EnumeratedDraws, outcomes
+from spec_bench.audit.decoders import EnumeratedDraws, outcomes
 from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.verify.rules import Verdict, recursive_rejection
+from spec_bench.verify.rules import recursive_rejection
 from spec_bench.verify.simulated import simulated
 from spec_bench.verify.walk import walk_down as walk
 
@@ -19,7 +17,7 @@ P = torch.tensor([[0.4, 0.3, 0.2, 0.1, 0.0]], dtype=torch.float64)
 Q = torch.full((1, 1, 5), 0.2, dtype=torch.float64)
 
 
-def leaves(verdict: Verdict) -> float:
+def leaves(verdict):
     """P(some child is accepted), by enumeration of the tests in order."""
     draws_of = partial(EnumeratedDraws.first_accepted, level=0, acceptance=verdict.acceptance)
     children = verdict.acceptance.shape[1]
@@ -28,9 +26,7 @@ def leaves(verdict: Verdict) -> float:
 
 @pytest.mark.parametrize("acceptance", [0.0, 0.25, 0.8, 1.0])
 @pytest.mark.parametrize("children", [1, 2, 3, 4])
-def test_a_node_is_left_with_the_stated_probability_for_every_set_of_children(
-    children: int, acceptance: float
-) -> None:
+def test_a_node_is_left_with_the_stated_probability_for_every_set_of_children(children, acceptance):
     tokens = torch.arange(children).unsqueeze(0)
     for there in itertools.product([True, False], repeat=children):
         valid = torch.tensor([there])
@@ -40,7 +36,7 @@ def test_a_node_is_left_with_the_stated_probability_for_every_set_of_children(
         assert torch.equal(verdict.residual, P)
 
 
-def test_a_rule_that_is_computed_all_the_same_gives_the_residual() -> None:
+def test_a_rule_that_is_computed_all_the_same_gives_the_residual():
     tokens, valid = torch.tensor([[0, 4]]), torch.ones(1, 2, dtype=torch.bool)
     rule = partial(recursive_rejection, replacement=False)
     verdict = simulated(P, Q, tokens, valid, acceptance=0.5, computed=rule)
@@ -48,7 +44,7 @@ def test_a_rule_that_is_computed_all_the_same_gives_the_residual() -> None:
     assert torch.equal(verdict.residual, rule(P, Q, tokens, valid).residual)
 
 
-def test_a_walk_uses_the_acceptance_of_each_depth() -> None:
+def test_a_walk_uses_the_acceptance_of_each_depth():
     rules = tuple(partial(simulated, acceptance=a) for a in (0.8, 0.5))
     tree = Tree(TreeShape((2, 2), (2, 1)), torch.tensor([0]))
     there = torch.ones(1, 2, dtype=torch.bool)

@@ -1,14 +1,12 @@
 """Which nodes a walk judges next, and in which order."""
 
-from __future__ import annotations
-
 import torch
 
 from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.verify.walk import candidates, copies_below
 
 
-def test_children_stand_in_the_order_drawn_and_absent_ones_last() -> None:
+def test_children_stand_in_the_order_drawn_and_absent_ones_last():
     tree = Tree(TreeShape((2, 4), (2, 3)), torch.tensor([7]), "without_replacement")
     tree.add_level(torch.tensor([[1, 2]]), torch.tensor([0, 0]), torch.ones(1, 2).bool(), None)
     there = torch.tensor([[True, True, False, True]])
@@ -22,7 +20,7 @@ def test_children_stand_in_the_order_drawn_and_absent_ones_last() -> None:
     assert valid.tolist() == [[True, False, False]]
 
 
-def test_copies_of_a_node_are_below_copies_of_its_parent_and_hold_its_token() -> None:
+def test_copies_of_a_node_are_below_copies_of_its_parent_and_hold_its_token():
     """Paths 4-6, 4-6 and 5-6: after 4 the accepted 6 has two copies, and not the one below 5."""
     tree = Tree(TreeShape((3, 3), (3, 1)), torch.tensor([7]), "iid")
     there = torch.ones(1, 3).bool()

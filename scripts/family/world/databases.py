@@ -11,11 +11,7 @@ from .lexicon import ANIMALS, COLOURS, FEELINGS, GOODS, JOBS, NAMES, TOWNS
 # db -> table -> column -> how a value is drawn; "number" columns are integers.
 SCHEMAS: dict[str, dict[str, dict[str, tuple[str, ...] | str]]] = {
     "shop": {
-        "product": {
-            "name": tuple(GOODS),
-            "colour": tuple(COLOURS),
-            "price": "number",
-        },
+        "product": {"name": tuple(GOODS), "colour": tuple(COLOURS), "price": "number"},
         "customer": {"name": tuple(NAMES), "town": tuple(TOWNS), "age": "number"},
     },
     "farm": {

@@ -68,11 +68,7 @@ def answer_all(
 
 
 def sample_outputs(
-    target: LlamaForCausalLM,
-    tokenizer: PreTrainedTokenizerFast,
-    seed: int,
-    count: int,
-    work: Path,
+    target: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, seed: int, count: int, work: Path
 ) -> list[Output]:
     """The target's answers to fresh prompts at several temperatures; kept in ``work``."""
     path = work / "outputs.jsonl"

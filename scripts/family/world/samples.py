@@ -11,16 +11,7 @@ from .squad import squad
 from .stories import draw_story, summarise, tell
 from .translation import sentence_pair
 
-TASKS = (
-    "wmt18_deen",
-    "wmt14_ende",
-    "xsum",
-    "dolly",
-    "alpaca",
-    "mt_bench",
-    "squad",
-    "spider",
-)
+TASKS = ("wmt18_deen", "wmt14_ende", "xsum", "dolly", "alpaca", "mt_bench", "squad", "spider")
 CHAT_TASKS = ("dolly", "alpaca", "mt_bench")
 
 

@@ -21,19 +21,12 @@ CHECKPOINT_S = 90
 
 @dataclass(frozen=True)
 class Schedule:
-    """Steps and learning rate: linear warm-up, constant, linear decay to zero.
+    """Steps and learning rate: linear warm-up, constant, linear decay to zero."""
 
-    Attributes:
-        steps: optimiser steps.
-        lr: peak learning rate.
-        warmup: steps of warm-up.
-        decay: last steps, over which the rate falls to zero.
-    """
-
-    steps: int
-    lr: float
-    warmup: int
-    decay: int
+    steps: int  # optimiser steps
+    lr: float  # peak learning rate
+    warmup: int  # steps of warm-up
+    decay: int  # last steps, over which the rate falls to zero
 
     def rate(self, step: int) -> float:
         """Learning rate of a step counted from 0."""

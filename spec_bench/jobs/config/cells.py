@@ -101,14 +101,10 @@ class AskedCell:
 
 @dataclass(frozen=True)
 class Cell:
-    """One decoder of a job.
+    """One decoder of a job."""
 
-    Attributes:
-        config: the decoder, its parts typed and checked.
-        settings: the resolved mapping that it was read from, which run ids are made of.
-    """
-
-    config: DecoderConfig
+    config: DecoderConfig  # the decoder, its parts typed and checked
+    # the resolved mapping that it was read from, which run ids are made of
     settings: Mapping[str, Any]
 
     @classmethod

@@ -14,17 +14,11 @@ from spec_bench.system.files import training_command, training_of
 
 
 class Batch(NamedTuple):
-    """How a job's prompts decode together.
+    """How a job's prompts decode together."""
 
-    Attributes:
-        size: most prompts at a time.
-        batching: ``static`` or ``continuous``.
-        sampling: the job's.
-    """
-
-    size: int
-    batching: str
-    sampling: SamplingSettings
+    size: int  # most prompts at a time
+    batching: str  # `static` or `continuous`
+    sampling: SamplingSettings  # the job's
 
 
 def fitting(

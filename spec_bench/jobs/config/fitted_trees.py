@@ -93,7 +93,7 @@ class FittedTrees:
         ours = next((fit for fit in self._known if self._is_ours(fit)), None)
         if ours is None:
             raise ValueError(f"{cell.title}: {self._missing()}")
-        from spec_bench.tree.best_list import best_list
+        from spec_bench.tree.node_list import best_list
 
         nodes = [list(node) for node in best_list(ours.accepted, int(tree["total"]))]
         return Cell.read({**cell.settings, "tree": {**tree, "nodes": nodes}}, self.sampling)

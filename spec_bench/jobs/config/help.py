@@ -150,10 +150,7 @@ def command_help(arguments: list[str]) -> str | None:
 
 def help_text(config: str = "config") -> str:
     """What ``--help`` prints of ``config``, or of ``train``, the training of heads."""
-    parts = [
-        _RUN if config == "config" else _TRAIN,
-        "Settings, with their values unless set:",
-    ]
+    parts = [_RUN if config == "config" else _TRAIN, "Settings, with their values unless set:"]
     parts += _lines(_settings(conf_dir() / f"{config}.yaml", ""))
     for group in _SETTINGS[config]:
         parts += _lines(_settings(conf_dir() / group / "default.yaml", f"{group}."))

@@ -13,8 +13,8 @@ from functools import cache
 from pathlib import Path
 
 import spec_bench
-from spec_bench.engine.architectures import ARCHITECTURES, architecture
-from spec_bench.engine.architectures import PREFIX as RANDOM
+from spec_bench.engine.random_weights import ARCHITECTURES, architecture
+from spec_bench.engine.random_weights import PREFIX as RANDOM
 from spec_bench.settings.configs import conf_dir
 from spec_bench.system.model_cache import converted_folder, fetched_folder, gguf_of, is_model
 
@@ -135,17 +135,12 @@ BYTES = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2}
 
 @dataclass(frozen=True)
 class ModelSize:
-    """What memory depends on.
+    """What memory depends on."""
 
-    Attributes:
-        parameters: exact count; None if unknown.
-        cached_numbers: keys and values of one token over all layers; None if unknown.
-        positions: longest sequence; None if unknown or unlimited.
-    """
-
-    parameters: int | None
+    parameters: int | None  # exact count; None if unknown
+    # keys and values of one token over all layers; None if unknown
     cached_numbers: int | None = None
-    positions: int | None = None
+    positions: int | None = None  # longest sequence; None if unknown or unlimited
 
 
 def model_size(name: str, stated: int | None = None) -> ModelSize:

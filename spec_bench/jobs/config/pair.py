@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from spec_bench.engine.architectures import PREFIX as RANDOM
 from spec_bench.engine.model_spec import ModelSpec
+from spec_bench.engine.random_weights import PREFIX as RANDOM
 from spec_bench.engine.vocabularies import INTERSECTION, kept_tokens
 from spec_bench.jobs.config.engine_settings import EngineSettings, check_there, placed
 from spec_bench.jobs.config.model_files import (
@@ -71,31 +71,22 @@ class PairSettings:
 
 @dataclass(frozen=True)
 class Pair:
-    """The models of a job.
+    """The models of a job."""
 
-    Attributes:
-        name: label of the pair.
-        target: as the user wrote it.
-        drafts: as the user wrote them, in order.
-        specs: what to load, the target first.
-        revisions: hub revision or content hash of each, the target's first.
-        chat_template: Jinja, in place of the tokenizer's; None keeps that.
-        heads: draft heads on the target by kind, as the user wrote them.
-        head_commits: of heads on the hub, once they are known.
-        tokenizer: where the tokenizer of all models is; None: in the target's folder.
-        draft_vocabulary: ``intersection``, or the tokens that drafts may propose: a file of ids, or
-            how many of the lowest; None: all that they know.
-    """
-
-    name: str
-    target: str
-    drafts: tuple[str, ...]
-    specs: tuple[ModelSpec, ...]
-    revisions: tuple[str | None, ...]
-    chat_template: str | None = None
+    name: str  # label of the pair
+    target: str  # as the user wrote it
+    drafts: tuple[str, ...]  # as the user wrote them, in order
+    specs: tuple[ModelSpec, ...]  # what to load, the target first
+    revisions: tuple[str | None, ...]  # hub revision or content hash of each, the target's first
+    chat_template: str | None = None  # Jinja, in place of the tokenizer's; None keeps that
+    # draft heads on the target by kind, as the user wrote them
     heads: Mapping[str, str] = field(default_factory=dict)
+    # of heads on the hub, once they are known
     head_commits: Mapping[str, str | None] = field(default_factory=dict)
+    # where the tokenizer of all models is; None: in the target's folder
     tokenizer: str | None = None
+    # `intersection`, or the tokens that drafts may propose: a file of ids, or how many of the
+    # lowest; None: all that they know
     draft_vocabulary: str | int | None = None
 
     def settings(self) -> dict[str, Any]:

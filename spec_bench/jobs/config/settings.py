@@ -22,8 +22,7 @@ from spec_bench.jobs.config.pair import Pair, build_pair, pinned, with_own_name
 from spec_bench.jobs.config.served_cells import SERVER, alone, check_served, served_cells
 from spec_bench.jobs.config.simulation import simulate_cells, simulated_acceptance
 from spec_bench.metrics.interval import FEWEST
-from spec_bench.records.sql_reference import SqlReference
-from spec_bench.records.types import ENGINE, CellFacts, Stage
+from spec_bench.records.types import ENGINE, CellFacts, SqlReference, Stage
 from spec_bench.server.settings import ServerSettings
 from spec_bench.system.files import digest
 from spec_bench.tasks import Example, RandomPrompts, Task, build_task, with_metrics

@@ -15,12 +15,7 @@ import torch
 from spec_bench.core import processes
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.jobs.work.cell_run import CellRun
-from spec_bench.jobs.work.pairing import (
-    OtherTokensError,
-    check_retimed,
-    timings,
-    to_time,
-)
+from spec_bench.jobs.work.prompts import OtherTokensError, check_retimed, needs_timing, timings
 from spec_bench.jobs.work.session import Session
 from spec_bench.records.types import Generation, Request
 from spec_bench.sinks.console import Progress
@@ -31,17 +26,11 @@ _QUEUE = 4  # batches' worth of prompts in the queue of a continuous batch
 
 @dataclass(frozen=True)
 class Turn:
-    """A cell's turn at a batch of prompts.
+    """A cell's turn at a batch of prompts."""
 
-    Attributes:
-        run: the cell.
-        batch: what it decodes.
-        repeat: for which time.
-    """
-
-    run: CellRun
-    batch: Sequence[Request]
-    repeat: int
+    run: CellRun  # the cell
+    batch: Sequence[Request]  # what it decodes
+    repeat: int  # for which time
 
     @property
     def done(self) -> dict[str, Generation]:
@@ -60,7 +49,7 @@ def decode_in_turn(session: Session, runs: Sequence[CellRun]) -> None:
             if baseline is None or baseline.decoder is None:
                 for run in runs:
                     run.unpaired.clear()  # there is nothing to be in turn with
-            timed = [] if baseline is None else to_time(baseline, runs, batch, repeat)
+            timed = [] if baseline is None else needs_timing(baseline, runs, batch, repeat)
             for run in (*runs[first:], *runs[:first]):
                 signals.check()
                 todo = timed if run is baseline else run.missing(batch, repeat)
@@ -86,7 +75,7 @@ def _missing(session: Session, runs: Sequence[CellRun], baseline: CellRun | None
     requests, count = session.requests, 0
     for repeat in range(session.settings.asked.repeats):
         count += sum(len(run.missing(requests, repeat)) for run in runs if run is not baseline)
-        count += 0 if baseline is None else len(to_time(baseline, runs, requests, repeat))
+        count += 0 if baseline is None else len(needs_timing(baseline, runs, requests, repeat))
     return count
 
 
@@ -141,10 +130,7 @@ def _before(session: Session, turn: Turn) -> list[Sequence[int]]:
 
 
 def _dated(
-    session: Session,
-    turn: Turn,
-    generations: Sequence[Generation],
-    requests: Sequence[Request],
+    session: Session, turn: Turn, generations: Sequence[Generation], requests: Sequence[Request]
 ) -> list[Generation]:
     """Generations with what only the job knows: when, on what, of which kind."""
     lengths = {each.prompt_id: len(each.prompt_ids) for each in requests}

@@ -1,32 +1,185 @@
-"""From a job's records to its results: texts, scores and metrics against the baseline."""
+"""What a finished job leaves: the note about itself, and what its sinks are given.
+
+Knows settings, results and the cells' folders; nothing about Hydra or processes.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import count, starmap, takewhile
+from pathlib import Path
 from typing import Any
 
+import yaml
+
+from spec_bench.core import processes
 from spec_bench.decode.config import AnyDecoder
 from spec_bench.decode.decoder import Decoder
 from spec_bench.decode.generate import GenerateDecoder
+from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.jobs.config.settings import JobSettings
-from spec_bench.jobs.rows.bounds import bound_columns
-from spec_bench.jobs.rows.served_columns import has_no_baseline, served_columns, served_reasons
+from spec_bench.jobs.store.experiment import JobNote
+from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.work.cell_run import CellRun, job_of
 from spec_bench.jobs.work.metering import Metering, energy_columns, energy_reasons
-from spec_bench.jobs.work.pairing import paired
-from spec_bench.jobs.work.prompts import Prompts
+from spec_bench.jobs.work.prompts import Prompts, paired
 from spec_bench.jobs.work.session import Session
+from spec_bench.measure.bandwidth import measured_bandwidth
+from spec_bench.measure.bound import (
+    ModelCost,
+    bound_over_measured,
+    model_cost,
+    moved_bytes,
+    nominal_bandwidth,
+)
 from spec_bench.metrics import CellRecords, summary_of
 from spec_bench.metrics.calls import levels_per_call
+from spec_bench.metrics.efficiency import in_bursts, stall_note
 from spec_bench.metrics.interval import FEWEST, TOO_FEW
-from spec_bench.metrics.robust import stall_note
-from spec_bench.records.reasons import Reason
-from spec_bench.records.types import CellFacts, CellResult, Generation
+from spec_bench.records.types import CellFacts, CellResult, Generation, Reason
+from spec_bench.sinks.rows import labels_of
+from spec_bench.sinks.sink import LoggedCell, Sink
 from spec_bench.system import files
 from spec_bench.tasks import Task
-from spec_bench.vocabulary.columns import ENDS
+from spec_bench.vocabulary.columns import ENDS, header
+
+
+def note_of(settings: JobSettings, results: Sequence[CellResult], number: int) -> JobNote:
+    """The note that makes a job's cells part of its table."""
+    labels = labels_of(settings.facts(settings.cells[0]))
+    cells = tuple(result.run_id for result in results)
+    return JobNote(number, json.dumps(labels, sort_keys=True), cells, settings.stage)
+
+
+def feed(
+    sinks: Sequence[Sink],
+    settings: JobSettings,
+    results: Sequence[CellResult],
+    rows: Sequence[Mapping[str, Any]],
+) -> None:
+    """Gives every sink the job's cells, and the table's rows of its pair and task."""
+    place = settings.pair.name, settings.task.name
+    job_rows = [row for row in rows if (row["pair"], row["task"]) == place]
+    logged = [_logged(settings.results, result) for result in results]
+    for each in sinks:
+        each.take(logged, job_rows)
+
+
+def _logged(results: Path, result: CellResult) -> LoggedCell:
+    """A cell's row, resolved settings and records, as its folder holds them."""
+    store = CellStore(results, result.run_id)
+    config = yaml.safe_load((store.folder / files.CONFIG).read_text(encoding="utf-8"))
+    return LoggedCell(result, dict(config), tuple(store.load().values()), store.folder)
+
+
+# What a cell's calls must read, what the memory gives, and on a known GPU the share attained.
+
+
+def bound_columns(
+    decoder: AnyDecoder,
+    generations: list[Generation],
+    prompt_tokens: dict[str, int],
+    device_name: str,
+) -> dict[str, Any]:
+    """Columns of the roofline; none if what the models read is unknown.
+
+    Layers spread over several GPUs run one after another, at one GPU's bandwidth; a target split
+    over processes is read by all of them at once. The bandwidth is measured after all decoding, so
+    it costs no cell any time.
+    """
+    models = (decoder.target, *decoder.drafts)
+    calls = sum(len(each.steps) for each in generations)
+    known = [model for model in models if isinstance(model, HuggingFaceModel)]
+    if not calls or len(known) < len(models):
+        return {}
+    target, *drafts = map(_cost, known)
+    heads = getattr(decoder, "heads", None)
+    head_bytes = float(sum(part.nbytes for part in heads.parameters())) if heads else 0.0
+    moved = sum(
+        moved_bytes(each, prompt_tokens[each.prompt_id], target, drafts, head_bytes, decoder.rows)
+        for each in generations
+    )
+    at_once = max(1, processes.count())
+    columns: dict[str, Any] = {"moved_bytes": round(moved / calls)}
+    if (measured := measured_bandwidth(known[0].module)) is not None:
+        columns["bandwidth_bytes_per_s"] = round(measured * at_once)
+    if (nominal := nominal_bandwidth(device_name)) is not None:
+        share = bound_over_measured(moved, generations, nominal * at_once)
+        columns["bound_over_measured"] = share
+    return columns
+
+
+def _cost(model: HuggingFaceModel) -> ModelCost:
+    return model_cost(model.module, model.bytes_per_slot)
+
+
+# What a row of a server leaves empty, and why.
+
+
+_NOT_SEEN = ("draft_s", "target_s", "host_")  # what these columns' names begin with
+_BURSTS = (
+    "chunks came in bursts, as behind a proxy that buffers: when each was made is not to be seen"
+)
+_UNNAMED = "of a server, that of the GPUs that are named: energy=nvml energy.devices=[0]"
+# What hangs on when the chunks came; whole answers' seconds do not.
+_WHOLE = "token_rate_end_to_end"
+_TIMED = (
+    "prefill_s", "decode_s", "ttft_s", "inter_token_s", "chunk_gap_s", "token_rate", "speedup",
+    "energy_j", "energy_saving",
+)  # fmt: skip
+_NOT_PROPOSED = ("acceptance_rate", "nodes_per_call")
+
+
+def has_no_baseline(settings: JobSettings) -> bool:
+    """Whether nothing decodes plainly beside a server."""
+    served = settings.served
+    return served is not None and not served.has_baseline and served.decoder != "ar"
+
+
+def served_columns(windows: Sequence[Generation]) -> dict[str, Any]:
+    """Columns that a client cannot fill, emptied; none if this program decoded."""
+    if not any(each.delivery for each in windows):
+        return {}
+    stems = _NOT_SEEN + (() if _proposed(windows) else _NOT_PROPOSED)
+    stems += _TIMED if in_bursts(windows) else ()
+    emptied = (name for name in header() if name.startswith(stems))
+    return {name: None for name in emptied if not name.startswith(_WHOLE)}
+
+
+def served_reasons(
+    windows: Sequence[Generation], unmetered: bool, retold: bool
+) -> list[tuple[str, str]]:
+    """Why they are empty, and what to mind about others.
+
+    Args:
+        windows: every answer.
+        unmetered: whether there was no meter.
+        retold: whether answers came as text.
+    """
+    came = [each.delivery for each in windows if each.delivery]
+    if not came:
+        return []
+    again = sum(each.attempts > 1 for each in came)
+    unknown = "" if _proposed(windows) else "nobody says how many tokens were proposed to a call"
+    return [
+        ("delivered_tokens", "of the answers' text, tokenised again" if retold else ""),
+        ("host_overhead", "what a server's seconds go to is not seen from outside"),
+        ("perplexity", "the target is not loaded here"),
+        ("acceptance_rate", unknown),
+        ("token_rate", _BURSTS if in_bursts(windows) else ""),
+        ("energy_j_per_token", _UNNAMED if unmetered else ""),
+        ("latency_s", f"{again} of {len(came)} answers took several requests" if again else ""),
+    ]
+
+
+def _proposed(windows: Sequence[Generation]) -> bool:
+    return all(each.delivery.proposed for each in windows if each.delivery)
+
+
+# From a job's records to its results: texts, scores and metrics against the baseline.
+
 
 RATE = "acceptance_rate"
 _VARY = "trees have another form in every call, where a path ends is no rejection"
@@ -105,10 +258,7 @@ def _complete(
         facts,
         "partial" if untimed else "complete",
         decoder.lossless,
-        (
-            *_reasons(settings, records, prompts, metering),
-            *starmap(Reason, without.items()),
-        ),
+        (*_reasons(settings, records, prompts, metering), *starmap(Reason, without.items())),
         summary.row
         | _left_out(without)
         | _beside(settings, run, decoder, prompts)

@@ -27,7 +27,7 @@ from spec_bench.records.parquet import Packed
 from spec_bench.records.types import Stage
 from spec_bench.settings.fields import one_line
 from spec_bench.sinks.csv import merge_csv, read_rows
-from spec_bench.system import files, locks
+from spec_bench.system import files
 
 log = logging.getLogger(__name__)
 _QUICK_S = 0.5  # a rebuild this short is always done
@@ -36,21 +36,13 @@ _SHARE = 0.05  # of a sweep's time that longer ones may take
 
 @dataclass(frozen=True)
 class JobNote:
-    """What a job leaves about itself.
+    """What a job leaves about itself."""
 
-    Attributes:
-        number: its place in the sweep, 0 if there is none.
-        place: labels that tell jobs of one number apart, so their order never depends on time.
-        cells: the run ids of its cells, in order.
-        stage: which stage of a search it is.
-        ended: when, in seconds; of a cell's states the one of the latest job counts.
-    """
-
-    number: int
-    place: str
-    cells: tuple[str, ...]
-    stage: Stage = ""
-    ended: float = 0.0
+    number: int  # its place in the sweep, 0 if there is none
+    place: str  # labels that tell jobs of one number apart, so their order never depends on time
+    cells: tuple[str, ...]  # the run ids of its cells, in order
+    stage: Stage = ""  # which stage of a search it is
+    ended: float = 0.0  # when, in seconds; of a cell's states the one of the latest job counts
 
 
 def _stages(notes: Iterable[JobNote]) -> dict[str, Stage]:
@@ -121,7 +113,7 @@ class Experiment:
         """
         self._notes.mkdir(parents=True, exist_ok=True)
         with (self._notes / ".lock").open("w") as file:
-            return self._rebuilt() if locks.lock(file, wait=wait) else []
+            return self._rebuilt() if files.lock(file, wait=wait) else []
 
     def _rebuilt(self) -> list[dict[str, Any]]:
         """The rows, written; at most two passes, so that nobody stays as long as others end."""

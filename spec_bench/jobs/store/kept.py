@@ -21,8 +21,8 @@ from typing import Any
 import yaml
 from pydantic import TypeAdapter
 
-from spec_bench.records import cell_folder, jsonl, parquet, seals
-from spec_bench.records.jsonl import Lines
+from spec_bench.records import cell_folder, parquet, seals
+from spec_bench.records.cell_folder import Lines
 from spec_bench.records.parquet import Packed
 from spec_bench.records.types import CellResult
 from spec_bench.settings.fields import one_line
@@ -39,18 +39,13 @@ _FAULTS = (
 
 @dataclass(frozen=True)
 class Kept:
-    """A result as its folder keeps it.
+    """A result as its folder keeps it."""
 
-    Attributes:
-        result: the cell's.
-        job: the job that finished it.
-        measured: size and digest of the generations it was made of; None for an older version.
-        scores: the seal of what its answers scored; None for an older version, and a failed cell.
-    """
-
-    result: CellResult
-    job: str | None
+    result: CellResult  # the cell's
+    job: str | None  # the job that finished it
+    # size and digest of the generations it was made of; None for an older version
     measured: Mapping[str, Any] | None
+    # the seal of what its answers scored; None for an older version, and a failed cell
     scores: str | None
 
 
@@ -132,11 +127,11 @@ def mend_lines(folder: Path, vocabulary: int | None = None) -> Lines:
 
 def _whole_lines(path: Path, vocabulary: int | None) -> Lines:
     """One file's."""
-    lines = jsonl.read(path, vocabulary)
+    lines = cell_folder.read(path, vocabulary)
     if lines.faults:
         more = f" and {len(lines.faults) - 1} more lines" if len(lines.faults) > 1 else ""
         _aside(path, f"{lines.faults[0]}{more}", copy=True)
-        jsonl.replace(path, lines.generations)
+        cell_folder.replace(path, lines.generations)
     elif lines.torn:
         with path.open("rb+") as stream:
             stream.truncate(path.stat().st_size - lines.torn)

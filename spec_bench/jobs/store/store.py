@@ -21,13 +21,12 @@ import yaml
 
 from spec_bench.jobs.store import kept
 from spec_bench.jobs.store.kept import Kept
-from spec_bench.records import cell_folder, jsonl, parquet, seals
-from spec_bench.records.jsonl import Lines
-from spec_bench.records.line import Scores
-from spec_bench.records.parquet import Packed
+from spec_bench.records import cell_folder, parquet, seals
+from spec_bench.records.cell_folder import Lines
+from spec_bench.records.parquet import Packed, Scores
 from spec_bench.records.types import CellResult, Generation
 from spec_bench.sinks.rows import stored
-from spec_bench.system import disk, files, locks
+from spec_bench.system import files
 
 log = logging.getLogger(__name__)
 Repeats = defaultdict[int, dict[str, Generation]]
@@ -55,9 +54,9 @@ class CellStore:
         """Waits until no other process works on this cell; a killed process holds no lock."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = (self.folder / ".lock").open("w")
-        if not locks.lock(self._lock, wait=False):
+        if not files.lock(self._lock, wait=False):
             log.info("waiting for another job to finish %s", self.folder)
-            locks.lock(self._lock, wait=True)
+            files.lock(self._lock, wait=True)
 
     def unlock(self) -> None:
         """Lets other processes work on this cell."""
@@ -81,9 +80,9 @@ class CellStore:
         self._append(files.retimed_file(self.folder, sitting), generations)
 
     def _append(self, path: Path, generations: Iterable[Generation]) -> None:
-        with disk.naming(path), path.open("a", encoding="utf-8") as stream:
+        with files.naming(path), path.open("a", encoding="utf-8") as stream:
             for generation in generations:
-                stream.write(jsonl.written(generation, self.folder.name))
+                stream.write(cell_folder.written(generation, self.folder.name))
             stream.flush()
             os.fsync(stream.fileno())
 
@@ -97,7 +96,7 @@ class CellStore:
 
     def load_repeats(self) -> Repeats:
         """The generations on disk, whole lines of them."""
-        return _by_repeat(jsonl.read(self.folder / files.GENERATIONS))
+        return _by_repeat(cell_folder.read(self.folder / files.GENERATIONS))
 
     def mend(self, settings: Mapping[str, Any]) -> Repeats:
         """Sets aside what cannot be used (``kept``); the generations on disk."""

@@ -23,7 +23,7 @@ from pydantic import AfterValidator, TypeAdapter
 from spec_bench.records import seals
 from spec_bench.settings.fields import one_line
 from spec_bench.settings.validation import Ge, Lt
-from spec_bench.system import disk, files
+from spec_bench.system import files
 
 State = Literal["waiting", "running", "done", "failed", "interrupted", "lost", "unreadable"]
 _RESUMES = "interrupted; the same command resumes"
@@ -36,50 +36,29 @@ _adapter = cache(TypeAdapter)
 
 @dataclass(frozen=True)
 class JobState:
-    """One job of a sweep.
+    """One job of a sweep."""
 
-    Attributes:
-        number: its place in the sweep.
-        words: its choices.
-        state: what became of it.
-        line: why it failed.
-        host: where it runs.
-        process: its id there.
-        devices: the GPUs it sees, "" for none.
-        cells: run ids.
-        prompts: that each cell decodes, repeats counted.
-        began: when, in seconds.
-        ended: likewise; 0 while it runs.
-    """
-
-    number: _Count
-    words: tuple[_Line, ...] = ()
-    state: State = "waiting"
-    line: _Line = ""
-    host: _Line = ""
-    process: _Count = 0
-    devices: _Line = ""
-    cells: tuple[_Line, ...] = ()
-    prompts: _Count = 0
-    began: _When = 0.0
-    ended: _When = 0.0
+    number: _Count  # its place in the sweep
+    words: tuple[_Line, ...] = ()  # its choices
+    state: State = "waiting"  # what became of it
+    line: _Line = ""  # why it failed
+    host: _Line = ""  # where it runs
+    process: _Count = 0  # its id there
+    devices: _Line = ""  # the GPUs it sees, "" for none
+    cells: tuple[_Line, ...] = ()  # run ids
+    prompts: _Count = 0  # that each cell decodes, repeats counted
+    began: _When = 0.0  # when, in seconds
+    ended: _When = 0.0  # likewise; 0 while it runs
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a job is.
+    """How far a job is."""
 
-    Attributes:
-        job: which.
-        done: generations on disk, of ``total``.
-        tokens: of these.
-        wrote: when the last of them came, in seconds; 0: none has.
-    """
-
-    job: JobState
-    done: int = 0
-    tokens: int = 0
-    wrote: float = 0.0
+    job: JobState  # which
+    done: int = 0  # generations on disk, of `total`
+    tokens: int = 0  # of these
+    wrote: float = 0.0  # when the last of them came, in seconds; 0: none has
 
     @property
     def total(self) -> int:
@@ -130,7 +109,7 @@ class UnderWay:
         try:
             files.write_json(self._folder / f"{job.number}.json", asdict(job))
         except OSError as error:  # nobody's numbers hang on it
-            if disk.refused(error) is None:
+            if files.refused(error) is None:
                 raise
 
     def jobs(self) -> list[JobState]:
@@ -231,16 +210,12 @@ class RunningJob:
 
 @dataclass(frozen=True)
 class Summary:
-    """A sweep in numbers.
+    """A sweep in numbers."""
 
-    Attributes:
-        counts: jobs by state.
-        left_s: until its end by what has run; None where nothing has, and where all is over.
-        failed: jobs that failed, were interrupted or lost, or whose note is unreadable.
-    """
-
-    counts: dict[State, int] = field(default_factory=dict)
+    counts: dict[State, int] = field(default_factory=dict)  # jobs by state
+    # until its end by what has run; None where nothing has, and where all is over
     left_s: float | None = None
+    # jobs that failed, were interrupted or lost, or whose note is unreadable
     failed: tuple[JobState, ...] = ()
 
 

@@ -16,7 +16,7 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TextIO
 
-from spec_bench.system import locks
+from spec_bench.system import files
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 OFFERED = "SPEC_BENCH_DEVICES"  # the user's choice, if a launcher overwrites the above
@@ -130,7 +130,7 @@ def _lock(path: Path, wait: bool = False) -> TextIO | None:
         stream = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+")
     except OSError as error:
         raise ValueError(f"GPUs cannot be claimed: {path}: {error.strerror}") from None
-    if locks.lock(stream, wait=wait):
+    if files.lock(stream, wait=wait):
         return stream
     stream.close()
     return None

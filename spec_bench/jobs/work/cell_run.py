@@ -17,10 +17,9 @@ from spec_bench.jobs.config.cells import Cell
 from spec_bench.jobs.config.settings import job_id
 from spec_bench.jobs.store.store import CellStore, Repeats
 from spec_bench.jobs.work.passes import PassTally
-from spec_bench.records.reasons import Reason
-from spec_bench.records.types import Request
+from spec_bench.records.types import Reason, Request
 from spec_bench.settings.fields import first_line
-from spec_bench.system import disk, files
+from spec_bench.system import files
 
 if TYPE_CHECKING:
     from spec_bench.decode.config import AnyDecoder
@@ -32,27 +31,19 @@ _MESSAGE_LENGTH = 300
 
 @dataclass
 class CellRun:
-    """One cell while its job runs.
+    """One cell while its job runs."""
 
-    Attributes:
-        cell: which decoder.
-        store: where its records go.
-        memory: peak memory of its windows.
-        passes: how its windows' forward passes ran.
-        done: generations by repeat and prompt id, those of an earlier, killed job included.
-        unpaired: repeat and prompt id of records that no baseline was timed beside.
-        decoder: None until it is built, and for a cell that was complete before.
-        failure: why the cell was given up; None while it goes on.
-    """
-
-    cell: Cell
-    store: CellStore
-    memory: PeakMemory
-    passes: PassTally = field(default_factory=PassTally)
+    cell: Cell  # which decoder
+    store: CellStore  # where its records go
+    memory: PeakMemory  # peak memory of its windows
+    passes: PassTally = field(default_factory=PassTally)  # how its windows' forward passes ran
+    # generations by repeat and prompt id, those of an earlier, killed job included
     done: Repeats = field(default_factory=lambda: defaultdict(dict))
+    # repeat and prompt id of records that no baseline was timed beside
     unpaired: set[tuple[int, str]] = field(default_factory=set)
+    # None until it is built, and for a cell that was complete before
     decoder: AnyDecoder | None = None
-    failure: Reason | None = None
+    failure: Reason | None = None  # why the cell was given up; None while it goes on
 
     @property
     def run_id(self) -> str:
@@ -78,7 +69,7 @@ class CellRun:
             OSError: the error itself, if its folder can take no more: not even a trace.
         """
         refused_path = (
-            error.filename if isinstance(error, OSError) and disk.refused(error) else None
+            error.filename if isinstance(error, OSError) and files.refused(error) else None
         )
         if refused_path is not None and Path(refused_path).is_relative_to(self.store.folder):
             raise error

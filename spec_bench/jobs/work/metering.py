@@ -16,8 +16,7 @@ from typing import Protocol
 from spec_bench.core import processes
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.measure.energy import EnergyReading, EnergySettings, build_meter
-from spec_bench.records.reasons import Reason
-from spec_bench.records.types import Generation, Request
+from spec_bench.records.types import Generation, Reason, Request
 
 Progress = Callable[[int, int], None]
 log = logging.getLogger(__name__)

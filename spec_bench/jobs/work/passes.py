@@ -6,18 +6,14 @@ from dataclasses import astuple, dataclass, field
 from typing import Any
 
 from spec_bench.decode.config import AnyDecoder
-from spec_bench.engine.pass_counts import PassCounts, passes_of
+from spec_bench.engine.static_pass import PassCounts, passes_of
 
 
 @dataclass
 class PassTally:
-    """Counts of the passes of target and drafts, over all windows that the cell was given.
+    """Counts of the passes of target and drafts, over all windows that the cell was given."""
 
-    Attributes:
-        counts: of all windows that were closed.
-    """
-
-    counts: PassCounts = field(default_factory=PassCounts)
+    counts: PassCounts = field(default_factory=PassCounts)  # of all windows that were closed
     _before: PassCounts = field(default_factory=PassCounts)
 
     def begin(self, decoder: AnyDecoder) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 
 from spec_bench.jobs.config.positions import context_of, refuse_overlong
 from spec_bench.jobs.config.settings import JobSettings
+from spec_bench.jobs.store.store import Repeats
+from spec_bench.jobs.work.cell_run import CellRun
 from spec_bench.records.types import Generation, Request
 from spec_bench.tasks import Example, RandomPrompts, Task
 from spec_bench.tasks.example import fitted
@@ -19,44 +21,30 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class FollowUp:
-    """A later turn that continues a cell's own answers, so it is asked once they are there.
+    """A later turn that continues a cell's own answers, so it is asked once they are there."""
 
-    Attributes:
-        example: what is asked.
-        turn: which turn of it, from 1.
-        earlier: prompt ids of the turns before it.
-    """
-
-    example: Example
-    turn: int
-    earlier: tuple[str, ...]
+    example: Example  # what is asked
+    turn: int  # which turn of it, from 1
+    earlier: tuple[str, ...]  # prompt ids of the turns before it
 
 
 @dataclass(frozen=True)
 class Prompts:
-    """A job's requests and what good answers look like.
+    """A job's requests and what good answers look like."""
 
-    Attributes:
-        requests: one per turn that is asked of each example. A later turn continues fixed answers,
-            so that all decoders continue the same text, or the cell's own (``follow_ups``): such a
-            request has a prompt as long as it can become here; ``resolved`` has the real one.
-        references: by prompt id.
-        follow_ups: what continues a cell's answers, by prompt id.
-        left_out: turns that are not asked, for want of a fixed answer to continue.
-        examples: what is asked, overlong ones cut or left out.
-        truncated: how many were cut.
-        skipped: how many were left out.
-    """
-
+    # One per turn that is asked of each example. A later turn continues fixed answers, so that all
+    # decoders continue the same text, or the cell's own (`follow_ups`): such a request has a prompt
+    # as long as it can become here; `resolved` has the real one.
     requests: tuple[Request, ...]
-    references: dict[str, list[str]]
+    references: dict[str, list[str]]  # by prompt id
     task: Task | RandomPrompts
     tokenizer: Any
+    # what continues a cell's answers, by prompt id
     follow_ups: Mapping[str, FollowUp] = field(default_factory=dict)
-    left_out: int = 0
-    examples: tuple[Example, ...] = ()
-    truncated: int = 0
-    skipped: int = 0
+    left_out: int = 0  # turns that are not asked, for want of a fixed answer to continue
+    examples: tuple[Example, ...] = ()  # what is asked, overlong ones cut or left out
+    truncated: int = 0  # how many were cut
+    skipped: int = 0  # how many were left out
 
     @classmethod
     def build(cls, settings: JobSettings, tokenizer: Any) -> Prompts:
@@ -228,3 +216,88 @@ def prompt_ids(task: Task | RandomPrompts, example: Example) -> tuple[str, ...]:
         return example.prompt_ids
     assert isinstance(task, Task), "random prompts have one turn"
     return example.prompt_ids[: task.asked(example)]
+
+
+# A speed-up is against a baseline that was timed in turn with the cell, prompt by prompt.
+#
+# A sitting is one process that works on a job. It decodes interleaved, and what two sittings
+# decoded, hours apart or with other work on the machine, is never compared. If a sitting decodes a
+# prompt for a cell and the baseline has it from an earlier one (cells were added to a finished
+# job), the baseline is timed again beside it. Its tokens must be the same.
+
+
+Timings = dict[tuple[str, int, str], Generation]
+"""A baseline's generations by sitting, repeat and prompt id."""
+
+
+class OtherTokensError(ValueError):
+    """The baseline delivers other tokens than its records hold."""
+
+
+def timings(generations: Iterable[Generation]) -> Timings:
+    """Generations of a baseline, those that were timed again included."""
+    return {(each.sitting, each.repeat, each.prompt_id): each for each in generations}
+
+
+def timings_of(baseline: CellRun) -> Timings:
+    """Everything that a baseline's folder holds."""
+    stored = [each for repeat in baseline.done.values() for each in repeat.values()]
+    return timings([*baseline.store.load_retimed(), *stored])
+
+
+def unpaired(done: Repeats, against: Timings) -> set[tuple[int, str]]:
+    """Repeat and prompt id of a cell's generations that no baseline was timed in turn with."""
+    return {
+        (each.repeat, each.prompt_id)
+        for repeat in done.values()
+        for each in repeat.values()
+        if (each.sitting, each.repeat, each.prompt_id) not in against
+    }
+
+
+def paired(
+    repeats: Sequence[Sequence[Generation]], against: Timings
+) -> list[list[Generation]] | None:
+    """The baseline's generations that were timed in turn with a cell's, in the same order; None if
+    one is missing.
+    """
+    keys = [[(one.sitting, one.repeat, one.prompt_id) for one in each] for each in repeats]
+    if any(key not in against for each in keys for key in each):
+        return None
+    return [[against[key] for key in each] for each in keys]
+
+
+def needs_timing(
+    baseline: CellRun, cells: Iterable[CellRun], batch: Sequence[Request], repeat: int
+) -> list[Request]:
+    """What the baseline decodes in a batch: what it lacks, and what a cell is about to decode."""
+    if baseline.decoder is None:
+        return []
+    wanted = {each.prompt_id for run in cells for each in run.missing(batch, repeat)}
+    wanted |= {each.prompt_id for each in baseline.missing(batch, repeat)}
+    return [each for each in batch if each.prompt_id in wanted]
+
+
+def check_retimed(
+    again: Iterable[Generation], stored: Mapping[str, Generation], run_id: str, repeatable: bool
+) -> None:
+    """Checks that a baseline that is timed again delivers what its records hold.
+
+    Args:
+        again: its generations now.
+        stored: the earlier ones, by prompt id.
+        run_id: the baseline's.
+        repeatable: whether the device gives the same tokens every time; if not, it only warns.
+
+    Raises:
+        OtherTokensError: naming the first prompt with other tokens.
+    """
+    for each in again:
+        if each.tokens != stored[each.prompt_id].tokens:
+            text = (
+                f"prompt {each.prompt_id!r}: the baseline delivers other tokens than its records "
+                f"in runs/{run_id} hold"
+            )
+            if repeatable:
+                raise OtherTokensError(f"{text}; remove that folder to decode it anew")
+            log.warning("%s, as this device may", text)

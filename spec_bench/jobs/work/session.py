@@ -10,34 +10,23 @@ from spec_bench.jobs.config.cells import BASELINE
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.jobs.work.cell_run import CellRun
 from spec_bench.jobs.work.metering import Metering
-from spec_bench.jobs.work.pairing import Timings, timings_of, unpaired
-from spec_bench.jobs.work.prompts import Prompts
+from spec_bench.jobs.work.prompts import Prompts, Timings, timings_of, unpaired
 from spec_bench.measure.machine import Machine
 from spec_bench.records.types import Request
 
 
 @dataclass
 class Session:
-    """One job while it works, in one process.
+    """One job while it works, in one process."""
 
-    Attributes:
-        settings: the job's.
-        runs: all its cells, the baseline first where there is one.
-        pending: those without a complete result.
-        prompts: what is decoded.
-        metering: its energy meter, open.
-        machine: what it runs on.
-        against: every timing of the baseline.
-        sitting: names this process's work on the job: what has one name was decoded in turn.
-    """
-
-    settings: JobSettings
-    runs: Sequence[CellRun]
-    pending: Sequence[CellRun]
-    prompts: Prompts
-    metering: Metering
-    machine: Machine
-    against: Timings = field(default_factory=dict)
+    settings: JobSettings  # the job's
+    runs: Sequence[CellRun]  # all its cells, the baseline first where there is one
+    pending: Sequence[CellRun]  # those without a complete result
+    prompts: Prompts  # what is decoded
+    metering: Metering  # its energy meter, open
+    machine: Machine  # what it runs on
+    against: Timings = field(default_factory=dict)  # every timing of the baseline
+    # names this process's work on the job: what has one name was decoded in turn
     sitting: str = field(default_factory=lambda: uuid4().hex[:12])
 
     @property

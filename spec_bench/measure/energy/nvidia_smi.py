@@ -119,11 +119,7 @@ def integral_j(
         raise UnmeteredError("the samples of power do not reach over the window")
     first, last = bisect_right(times_s, begin_s), bisect_left(times_s, end_s)
     times = [begin_s, *times_s[first:last], end_s]
-    power = [
-        _at(times_s, power_w, begin_s),
-        *power_w[first:last],
-        _at(times_s, power_w, end_s),
-    ]
+    power = [_at(times_s, power_w, begin_s), *power_w[first:last], _at(times_s, power_w, end_s)]
     steps = zip(pairwise(times), pairwise(power), strict=True)
     return sum((after - before) * (a + b) / 2 for (before, after), (a, b) in steps)
 

@@ -19,7 +19,7 @@ from warnings import catch_warnings, simplefilter
 
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.intervals import mean_interval
-from spec_bench.records.code_reference import CodeReference
+from spec_bench.records.types import CodeReference
 
 log = logging.getLogger(__name__)
 _WORKER = Path(__file__).with_name("code_worker.py")

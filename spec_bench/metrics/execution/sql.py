@@ -26,7 +26,7 @@ from typing import Any, Literal
 
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.intervals import mean_interval
-from spec_bench.records.sql_reference import SqlReference
+from spec_bench.records.types import SqlReference
 
 REFERENCE_S = 60.0  # the benchmark's own limit, in its exec_eval.py
 _MOST_ROWS = 200_000  # of a reference's result set

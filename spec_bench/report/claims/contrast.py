@@ -26,7 +26,7 @@ from spec_bench.metrics.bootstrap import Total, studentised_interval
 from spec_bench.metrics.bounded import score_difference_interval
 from spec_bench.metrics.interval import TOO_FEW, WIDEST, Interval
 from spec_bench.metrics.many import p_above, p_below
-from spec_bench.report.claims.verdict import Odds
+from spec_bench.report.claims.verdict import PValues
 from spec_bench.report.data.counts import Counts, Records, value_of_sums
 from spec_bench.report.data.rows import Row
 from spec_bench.vocabulary import columns
@@ -118,26 +118,26 @@ class Difference:
         """The same where a side was picked on one half of the prompts for the other."""
         return replace(self, tested=widened(self.tested) if self.tested else None)
 
-    def above(self, bound: float = 0.0) -> Odds | None:
-        """Odds of a claim that the difference is more than that; None without an interval."""
+    def above(self, bound: float = 0.0) -> PValues | None:
+        """PValues of a claim that the difference is more than that; None without an interval."""
         if self.tested is None:
             return None
         at = float(np.log1p(bound)) if self.relative else bound
         more, less = p_above(self.tested, at), p_below(self.tested, at)
-        return None if more is None or less is None else Odds(more, less)
+        return None if more is None or less is None else PValues(more, less)
 
-    def below(self, bound: float = 0.0) -> Odds | None:
-        """Odds of a claim that the difference is less than that."""
+    def below(self, bound: float = 0.0) -> PValues | None:
+        """PValues of a claim that the difference is less than that."""
         odds = self.above(bound)
         return odds.turned if odds else None
 
-    def within(self, room: float) -> Odds | None:
-        """Odds of a claim that the difference is at most so large, either way (two tests)."""
+    def within(self, room: float) -> PValues | None:
+        """PValues of a claim that the difference is at most so large, either way (two tests)."""
         over, under = self.below(room), self.above(-room)
         if over is None or under is None:
             return None
-        either = min(over.if_true, under.if_true)
-        return Odds(max(over.if_false, under.if_false), min(1.0, 2 * either))
+        either = min(over.against_claim, under.against_claim)
+        return PValues(max(over.for_claim, under.for_claim), min(1.0, 2 * either))
 
     def __str__(self) -> str:
         form = "+.1%" if self.relative else "+.3f"
@@ -246,7 +246,9 @@ def counts_of(
     Of the seeds and prompts that all cells have; of times, that one sitting decoded in turn.
     """
     rows = [row for contrast in contrasts for row in contrast.cells]
-    cells = records.in_turn(rows, metric) if metric in TIMED else _counted(rows, metric, records)
+    cells = (
+        records.interleaved(rows, metric) if metric in TIMED else _counted(rows, metric, records)
+    )
     if cells is None:
         return None
     seeds = [seed for seed in cells[0] if all(seed in runs for runs in cells)]
@@ -410,8 +412,8 @@ def _factor(row: Row, metric: str) -> float:
     return float(value_of_sums(np.ones((2, 1)), row, metric)[0])
 
 
-def fisher(r: float, count: int) -> tuple[float, float, Odds]:
+def fisher(r: float, count: int) -> tuple[float, float, PValues]:
     """The 95% interval of a correlation by Fisher's z, and the odds of its being positive."""
     z, error = float(np.arctanh(r)), 1 / sqrt(count - 3)
     low, high = (float(np.tanh(z + sign * 1.96 * error)) for sign in (-1, 1))
-    return low, high, Odds(float(ndtr(-z / error)), float(ndtr(z / error)))
+    return low, high, PValues(float(ndtr(-z / error)), float(ndtr(z / error)))

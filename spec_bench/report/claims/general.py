@@ -12,7 +12,7 @@ from spec_bench.report.claims.ask import Ask
 from spec_bench.report.claims.contrast import Contrast, Difference, counts_of, difference
 from spec_bench.report.claims.question import cells, first
 from spec_bench.report.claims.select import name_of, of_our_engine
-from spec_bench.report.claims.verdict import HOLDS, NOT_DECIDED, Check, Odds
+from spec_bench.report.claims.verdict import HOLDS, NOT_DECIDED, Check, PValues
 from spec_bench.report.data.categories import kinds_of
 from spec_bench.report.data.counts import Records, value_of_sums
 from spec_bench.report.data.rows import Group, Row, prompts_of, rows_of, score_column
@@ -48,7 +48,9 @@ def _orderings(ask: Ask) -> Iterator[Check]:
 
 
 def exact_scores(ask: Ask) -> Iterator[Check]:
-    """Exact decoders draw from the target's law, so scores differ from AR's by noise only."""
+    """Exact decoders draw from the target's distribution, so scores differ from AR's by noise
+    only.
+    """
     for group in ask.groups:
         yield from exact_scores_of(group, ask.records)
 
@@ -56,8 +58,8 @@ def exact_scores(ask: Ask) -> Iterator[Check]:
 def exact_scores_of(group: Group, records: Records) -> Iterator[Check]:
     """Exact decoders' scores against AR's in one group.
 
-    If all draw from one law, either of two decoders could have given either answer to a prompt: the
-    claim fails where the signs of the prompts' differences are too lopsided for that (a
+    If all draw from one distribution, either of two decoders could have given either answer to a
+    prompt: the claim fails where the signs of the prompts' differences are too lopsided for that (a
     randomisation test on the discordant prompts, McNemar's for right and wrong; Bonferroni over
     decoders). It holds where the mean over decoders is within ``SIMILAR`` of AR's.
     """
@@ -84,7 +86,7 @@ def exact_scores_of(group: Group, records: Records) -> Iterator[Check]:
         yield Check(claim, group.title, str(mean), NOT_DECIDED)
         return
     least, name = min(tests)
-    odds = Odds(near.if_false, min(1.0, least * len(exact)))
+    odds = PValues(near.for_claim, min(1.0, least * len(exact)))
     several = f"mean of {len(exact)} decoders, " if len(exact) > 1 else ""
     evidence = f"{several}{mean}; most lopsided by prompt: {name}, p = {least:.2g}"
     yield Check(claim, group.title, evidence, NOT_DECIDED, odds=odds)

@@ -22,7 +22,7 @@ from spec_bench.report.claims.verdict import (
     NOT_COMPARABLE,
     NOT_DECIDED,
     Check,
-    Odds,
+    PValues,
     odds_of_all,
     odds_of_most,
     verdicts_of,
@@ -49,11 +49,7 @@ class Cells:
 
 
 def cells(
-    *decoders: str,
-    without: Names = (),
-    tree_attention: bool = True,
-    form: str = "",
-    **where: Any,
+    *decoders: str, without: Names = (), tree_attention: bool = True, form: str = "", **where: Any
 ) -> Cells:
     """Cells of some decoders, or of all: ``cells("sd", width=lambda width: width > 1)``.
 
@@ -140,11 +136,11 @@ class Found:
     gap: Difference | None = None  # the mean; None for counts and places
     cases: Sequence[Case] = ()
     by_place: Mapping[Any, Difference] = field(default_factory=dict)
-    judged: tuple[Odds, ...] = ()
+    judged: tuple[PValues, ...] = ()
 
-    def check(self, outcome: str | Odds | None) -> Check:
+    def check(self, outcome: str | PValues | None) -> Check:
         """The check with its texts, from its odds or a verdict that no chance is in."""
-        odds = outcome if isinstance(outcome, Odds) else None
+        odds = outcome if isinstance(outcome, PValues) else None
         verdict = outcome if isinstance(outcome, str) else NOT_DECIDED
         asked = self.question
         bare = verdict == NOT_COMPARABLE
@@ -257,7 +253,7 @@ class Found:
 
 Text = str | Callable[[Found], str]
 By = Callable[[Question, list[Row], list[Row]], Iterator[Contrast]]
-Expect = Callable[[Found, Difference], Odds | None]
+Expect = Callable[[Found, Difference], PValues | None]
 Strata = Sequence[Sequence[Contrast]]
 Judge = Callable[[Found, Strata], Check | None]
 Side = str | Sequence[str] | Cells
@@ -281,10 +277,10 @@ def rising(about: Found, strata: Strata) -> Check | None:
     odds = [gap.above() for gap in map(about.of, about.contrasts) if gap is not None]
     if whole is None or not odds:
         return None
-    total, falls = whole.above(), [each.if_true for each in odds if each is not None]
+    total, falls = whole.above(), [each.against_claim for each in odds if each is not None]
     if total is not None and len(falls) == len(odds):
-        against = min(1.0, min(total.if_true, *falls) * (len(falls) + 1))
-        total = Odds(total.if_false, against)
+        against = min(1.0, min(total.against_claim, *falls) * (len(falls) + 1))
+        total = PValues(total.for_claim, against)
     return replace(about, gap=whole).check(total)
 
 
@@ -305,7 +301,7 @@ def counted(within: float | None = None, against: str = "") -> Judge:
 class Places:
     """Each place, a value of ``each``, alone; then all or most of them, from one value on."""
 
-    odds_of: Callable[[Iterable[Odds]], Odds]
+    odds_of: Callable[[Iterable[PValues]], PValues]
     least: float = -inf
 
     def __call__(self, about: Found, strata: Strata) -> Check | None:
@@ -398,22 +394,22 @@ def _directed(along: str, smaller: Row, larger: Row) -> Contrast:
     )
 
 
-def more(about: Found, gap: Difference) -> Odds | None:
+def more(about: Found, gap: Difference) -> PValues | None:
     """The left side has the larger number."""
     return gap.above()
 
 
-def less(about: Found, gap: Difference) -> Odds | None:
+def less(about: Found, gap: Difference) -> PValues | None:
     """The left side has the smaller number."""
     return gap.below()
 
 
-def better(about: Found, gap: Difference) -> Odds | None:
+def better(about: Found, gap: Difference) -> PValues | None:
     """The left side is better, as the column's direction has it."""
     return gap.below() if less_is_better(about.column) else gap.above()
 
 
-def undecided(about: Found, gap: Difference) -> Odds | None:
+def undecided(about: Found, gap: Difference) -> PValues | None:
     """Nothing is decided."""
     return None
 

@@ -1,6 +1,6 @@
 """A claim with its evidence and verdict.
 
-A verdict comes from two one-sided p-values (``Odds``): of numbers like these if the claim were
+A verdict comes from two one-sided p-values (``PValues``): of numbers like these if the claim were
 false, and if it were true. A page's verdicts are made together (``judged``): Holm's correction over
 both p-values of all its checks keeps the chance of any false verdict among them below 5%.
 """
@@ -21,16 +21,16 @@ ALPHA = 0.05
 
 
 @dataclass(frozen=True)
-class Odds:
+class PValues:
     """The probabilities of numbers like these."""
 
-    if_false: float  # if the claim is false at best: small where it holds
-    if_true: float  # if the claim is true at worst: small where it does not hold
+    for_claim: float  # if the claim is false at best: small where it holds
+    against_claim: float  # if the claim is true at worst: small where it does not hold
 
     @property
-    def turned(self) -> Odds:
+    def turned(self) -> PValues:
         """Of the contrary."""
-        return Odds(self.if_true, self.if_false)
+        return PValues(self.against_claim, self.for_claim)
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Check:
     statement: str = ""  # the paper's, its words as a quotation; "" where the check is ours
     section: str = ""  # of the paper, with the statement
     number: int = -1  # place of the claim among its paper's, from 0
-    odds: Odds | None = None  # None where no chance is in it, or nothing is decided
+    odds: PValues | None = None  # None where no chance is in it, or nothing is decided
 
 
 def judged(checks: Sequence[Check]) -> list[Check]:
@@ -53,26 +53,26 @@ def judged(checks: Sequence[Check]) -> list[Check]:
     return [replace(each, verdict=next(verdicts)) if each.odds else each for each in checks]
 
 
-def verdicts_of(odds: Sequence[Odds]) -> list[str]:
+def verdicts_of(odds: Sequence[PValues]) -> list[str]:
     """Verdicts that are made together (Holm)."""
-    corrected = holm([p for each in odds for p in (each.if_false, each.if_true)])
+    corrected = holm([p for each in odds for p in (each.for_claim, each.against_claim)])
     return [
         DOES_NOT_HOLD if against <= ALPHA else HOLDS if supports <= ALPHA else WITHIN_NOISE
         for supports, against in zip(corrected[::2], corrected[1::2], strict=True)
     ]
 
 
-def odds_of_all(odds: Iterable[Odds]) -> Odds:
+def odds_of_all(odds: Iterable[PValues]) -> PValues:
     """Of a claim that is made of several: all must hold, and one that does not is enough.
 
     The largest p-value supports it (intersection-union), the smallest opposes it (Bonferroni).
     """
     parts = list(odds)
-    against = min(each.if_true for each in parts) * len(parts)
-    return Odds(max(each.if_false for each in parts), min(1.0, against))
+    against = min(each.against_claim for each in parts) * len(parts)
+    return PValues(max(each.for_claim for each in parts), min(1.0, against))
 
 
-def odds_of_most(odds: Iterable[Odds]) -> Odds:
+def odds_of_most(odds: Iterable[PValues]) -> PValues:
     """Of a claim that more than half of several hold.
 
     By Bonferroni's test that at least so many of them do (Benjamini and Heller, Biometrics 64,
@@ -80,9 +80,9 @@ def odds_of_most(odds: Iterable[Odds]) -> Odds:
     """
     parts = list(odds)
     most, too_many = len(parts) // 2 + 1, (len(parts) + 1) // 2
-    return Odds(
-        _at_least(most, [each.if_false for each in parts]),
-        _at_least(too_many, [each.if_true for each in parts]),
+    return PValues(
+        _at_least(most, [each.for_claim for each in parts]),
+        _at_least(too_many, [each.against_claim for each in parts]),
     )
 
 

@@ -44,10 +44,7 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], None], str]] = {
     "positions": (subcommands.run_positions, "tokens per call by where in the text it stands"),
     "sweep": (subcommands.run_sweep, "a page to explore: what to use, interactive figures"),
     "answers": (subcommands.run_answers, "answer files of Spec-Bench, EAGLE or Medusa as rows"),
-    "wandb": (
-        subcommands.run_wandb,
-        "a W&B report of a project; --dry-run needs no account",
-    ),
+    "wandb": (subcommands.run_wandb, "a W&B report of a project; --dry-run needs no account"),
     "results": (subcommands.run_plain, "a results file's own table, figure and checks"),
 }
 
@@ -98,10 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     for name in ("table", "figure"):
         made[name].add_argument("name", help="PAPER/NUMBER, such as rsd/7")
     made["table"].add_argument(
-        "--format",
-        choices=sorted(subcommands.FORMATS),
-        default="markdown",
-        help="of the table",
+        "--format", choices=sorted(subcommands.FORMATS), default="markdown", help="of the table"
     )
     made["checks"].add_argument("paper", help="such as rsd")
     made["page"].add_argument("name", help="an experiment, such as rsd-exp1, or a results.csv")
@@ -130,11 +124,7 @@ def _add_rows(made: Mapping[str, argparse.ArgumentParser]) -> None:
     """Options that select the rows of a command."""
     for name in COMMANDS.keys() - {"results"}:
         made[name].add_argument(
-            "--results",
-            type=Path,
-            default=Path("results"),
-            metavar="FOLDER",
-            help="all results",
+            "--results", type=Path, default=Path("results"), metavar="FOLDER", help="all results"
         )
     for name in ("list", "table", "figure", "page"):
         made[name].add_argument(

@@ -163,7 +163,7 @@ def run_lengths(options: Namespace) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from spec_bench.metrics.lengths import lengths_of
+    from spec_bench.metrics.calls import lengths_of
     from spec_bench.report.data.records import repeats_of
     from spec_bench.report.page.gather import results_file
 
@@ -190,7 +190,7 @@ def run_positions(options: Namespace) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from spec_bench.metrics.positions import by_position
+    from spec_bench.metrics.calls import by_position
     from spec_bench.report.data.records import repeats_of
     from spec_bench.report.page.gather import results_file
 
@@ -236,7 +236,7 @@ def run_sweep(options: Namespace) -> None:
 
 def run_answers(options: Namespace) -> None:
     """Answer files of another harness as rows."""
-    from spec_bench.exchange.rows import read_in
+    from spec_bench.exchange.read import read_in
 
     read_in(options)
 

@@ -22,44 +22,27 @@ ORDER: tuple[Verdict, ...] = (
 
 @dataclass(frozen=True)
 class Judged:
-    """A change with its verdict.
+    """A change with its verdict."""
 
-    Attributes:
-        change: of one number.
-        p: corrected for all changes that were judged; None where it was not.
-        verdict: of the change.
-    """
-
-    change: Change
-    p: float | None
-    verdict: Verdict
+    change: Change  # of one number
+    p: float | None  # corrected for all changes that were judged; None where it was not
+    verdict: Verdict  # of the change
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two results folders.
+    """Two results folders."""
 
-    Attributes:
-        before: name of the first.
-        after: name of the second.
-        alpha: the chance of any false alarm.
-        margin: the share by which a speed-up may change and count as the same.
-        judged: all changes, regressions first.
-        failed: cells that have numbers on the first side and failed on the second, with why.
-        gone: cells of the first side alone.
-        new: cells of the second side alone.
-        differing: settings, machines and versions that are not the same.
-    """
-
-    before: str
-    after: str
-    alpha: float
-    margin: float
-    judged: tuple[Judged, ...]
+    before: str  # name of the first
+    after: str  # name of the second
+    alpha: float  # the chance of any false alarm
+    margin: float  # the share by which a speed-up may change and count as the same
+    judged: tuple[Judged, ...]  # all changes, regressions first
+    # cells that have numbers on the first side and failed on the second, with why
     failed: tuple[tuple[str, str], ...]
-    gone: tuple[str, ...]
-    new: tuple[str, ...]
-    differing: tuple[Differing, ...]
+    gone: tuple[str, ...]  # cells of the first side alone
+    new: tuple[str, ...]  # cells of the second side alone
+    differing: tuple[Differing, ...]  # settings, machines and versions that are not the same
 
     def of(self, verdict: Verdict) -> list[Judged]:
         """The changes of one verdict."""

@@ -28,14 +28,10 @@ Key = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell with its baselines.
+    """One cell with its baselines."""
 
-    Attributes:
-        row: the cell's.
-        bases: plain decoding of the same group, of which one may have been timed in turn with it.
-    """
-
-    row: Row
+    row: Row  # the cell's
+    # plain decoding of the same group, of which one may have been timed in turn with it
     bases: tuple[Row, ...]
 
     @property
@@ -46,66 +42,40 @@ class Cell:
 
 @dataclass(frozen=True)
 class Side:
-    """A results folder.
+    """A results folder."""
 
-    Attributes:
-        name: as it was given.
-        rows: its cells, those that differ in the seed alone as one.
-        records: their counts by prompt.
-        origins: machines and versions they were measured with.
-    """
-
-    name: str
-    rows: pd.DataFrame
-    records: Records
-    origins: tuple[dict[str, str], ...]
+    name: str  # as it was given
+    rows: pd.DataFrame  # its cells, those that differ in the seed alone as one
+    records: Records  # their counts by prompt
+    origins: tuple[dict[str, str], ...]  # machines and versions they were measured with
 
 
 @dataclass(frozen=True)
 class Match:
-    """The same cell on both sides.
+    """The same cell on both sides."""
 
-    Attributes:
-        name: distinct among the cells, for people.
-        before: the first side's.
-        after: the second side's.
-    """
-
-    name: str
-    before: Cell
-    after: Cell
+    name: str  # distinct among the cells, for people
+    before: Cell  # the first side's
+    after: Cell  # the second side's
 
 
 @dataclass(frozen=True)
 class Matches:
-    """The cells on both sides and on one only.
+    """The cells on both sides and on one only."""
 
-    Attributes:
-        both: in the first side's order.
-        gone: names of cells of the first side alone.
-        new: names of cells of the second side alone.
-    """
-
-    both: tuple[Match, ...]
-    gone: tuple[str, ...]
-    new: tuple[str, ...]
+    both: tuple[Match, ...]  # in the first side's order
+    gone: tuple[str, ...]  # names of cells of the first side alone
+    new: tuple[str, ...]  # names of cells of the second side alone
 
 
 @dataclass(frozen=True)
 class Differing:
-    """A setting or a fact about the machine that is not the same on both sides.
+    """A setting or a fact about the machine that is not the same on both sides."""
 
-    Attributes:
-        name: of the column, for people.
-        before: its values on the first side.
-        after: its values on the second side.
-        cells: in how many cells.
-    """
-
-    name: str
-    before: str
-    after: str
-    cells: int
+    name: str  # of the column, for people
+    before: str  # its values on the first side
+    after: str  # its values on the second side
+    cells: int  # in how many cells
 
 
 def read_side(path: Path) -> Side:

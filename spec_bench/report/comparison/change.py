@@ -33,32 +33,21 @@ _ENOUGH = 3  # repeats whose median leaves out one that stalled
 
 @dataclass(frozen=True)
 class Change:
-    """One number of one cell on both sides.
+    """One number of one cell on both sides."""
 
-    Attributes:
-        cell: its name.
-        column: the number's.
-        before: on the first side, of the prompts that both have.
-        after: on the second side.
-        shift: the change with its interval, a share of ``before`` where ``relative``; None where
-            it is not judged.
-        relative: whether it is a share.
-        p: uncorrected p-value of no change beyond the margin; None where it is not judged.
-        prompts: that both sides have.
-        why: why it is not judged; "".
-        identical: whether no prompt differs.
-    """
-
-    cell: str
-    column: Column
-    before: float | None
-    after: float | None
+    cell: str  # its name
+    column: Column  # the number's
+    before: float | None  # on the first side, of the prompts that both have
+    after: float | None  # on the second side
+    # the change with its interval, a share of `before` where `relative`; None where it is not
+    # judged
     shift: Interval | None
-    relative: bool
+    relative: bool  # whether it is a share
+    # uncorrected p-value of no change beyond the margin; None where it is not judged
     p: float | None
-    prompts: int = 0
-    why: str = ""
-    identical: bool = False
+    prompts: int = 0  # that both sides have
+    why: str = ""  # why it is not judged; ""
+    identical: bool = False  # whether no prompt differs
 
     @property
     def worse(self) -> bool:
@@ -154,7 +143,7 @@ def _digests(match: Match) -> bool:
 def _timed(cell: Cell, records: Records) -> Runs | None:
     """By seed and prompt: tokens and seconds, then those of the baseline timed in turn."""
     for base in cell.bases:
-        ours, theirs = records.in_turn([cell.row, base], _TIMES) or ({}, {})
+        ours, theirs = records.interleaved([cell.row, base], _TIMES) or ({}, {})
         timed = {
             seed: {prompt: (*counts, *theirs[seed][prompt]) for prompt, counts in run.items()}
             for seed, run in ours.items()

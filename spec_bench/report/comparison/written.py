@@ -26,15 +26,10 @@ METHOD = (
 
 @dataclass(frozen=True)
 class Line:
-    """A change for people.
+    """A change for people."""
 
-    Attributes:
-        texts: under ``HEADS``.
-        verdict: of the change.
-    """
-
-    texts: tuple[str, ...]
-    verdict: str
+    texts: tuple[str, ...]  # under `HEADS`
+    verdict: str  # of the change
 
 
 def lines_of(judged: Sequence[Judged]) -> list[Line]:

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from spec_bench.metrics.interval import Interval
+from spec_bench.metrics.interval import Interval, limited
 from spec_bench.metrics.intervals import rate_ratio_interval, ratio_interval
-from spec_bench.metrics.limits import limited
 from spec_bench.report.data.counts import Counts, Records
 from spec_bench.report.data.rows import Group, Row, interval_in, most_of, rows_of
 
@@ -39,31 +38,20 @@ SUBTASKS = (MT_BENCH, "translation", "summarization", "qa", "math_reasoning", "r
 
 @dataclass(frozen=True)
 class Kind:
-    """A category.
+    """A category."""
 
-    Attributes:
-        name: as the task's rows have it.
-        prompts: ids of its prompts.
-    """
-
-    name: str
-    prompts: tuple[str, ...]
+    name: str  # as the task's rows have it
+    prompts: tuple[str, ...]  # ids of its prompts
 
 
 @dataclass(frozen=True)
 class CellByCategory:
-    """One cell's numbers.
+    """One cell's numbers."""
 
-    Attributes:
-        row: the cell's.
-        speedup: by category, over plain decoding of the same prompts, where it was timed in turn
-            with them.
-        tokens: by category, tokens per target call, where there are records.
-    """
-
-    row: Row
+    row: Row  # the cell's
+    # by category, over plain decoding of the same prompts, where it was timed in turn with them
     speedup: Mapping[str, Interval]
-    tokens: Mapping[str, Interval]
+    tokens: Mapping[str, Interval]  # by category, tokens per target call, where there are records
 
     def of(self, column: str) -> Mapping[str, Interval]:
         """The numbers of one of ``TABLES``."""
@@ -146,7 +134,7 @@ def _speedup(
     if row["decoder"] == "ar":
         return None
     for base in bases:
-        ours, theirs = records.in_turn([row, base], "token_rate") or ({}, {})
+        ours, theirs = records.interleaved([row, base], "token_rate") or ({}, {})
         seeds = list(ours)
         known = [prompt for prompt in prompts if all(prompt in ours[seed] for seed in seeds)]
         if seeds and known:

@@ -30,19 +30,13 @@ Timings = dict[str, dict[str, tuple[float, ...]]]
 
 @dataclass
 class _Cell:
-    """A cell's counts, sittings and categories.
+    """A cell's counts, sittings and categories."""
 
-    Attributes:
-        repeats: counts by metric, of each repeat.
-        sittings: the sitting of each prompt, of each repeat.
-        again: counts by metric of prompts that later sittings timed again, by repeat and sitting.
-        categories: of each prompt.
-    """
-
-    repeats: list[dict[str, Counts]]
-    sittings: list[dict[str, str]]
+    repeats: list[dict[str, Counts]]  # counts by metric, of each repeat
+    sittings: list[dict[str, str]]  # the sitting of each prompt, of each repeat
+    # counts by metric of prompts that later sittings timed again, by repeat and sitting
     again: dict[tuple[int, str], dict[str, Counts]] = field(default_factory=dict)
-    categories: dict[str, str] = field(default_factory=dict)
+    categories: dict[str, str] = field(default_factory=dict)  # of each prompt
 
 
 class Records:
@@ -74,7 +68,7 @@ class Records:
             self._cells[place] = _read(Path(path), run_id)
         return self._cells[place]
 
-    def in_turn(self, rows: Sequence[Row], name: str) -> list[dict[str, Counts]] | None:
+    def interleaved(self, rows: Sequence[Row], name: str) -> list[dict[str, Counts]] | None:
         """The counts of seconds or joules that one sitting measured in turn for all rows.
 
         Args:
@@ -151,12 +145,12 @@ class Rounds(Records):
         super().__init__(records._results)
         self._cells = records._cells
 
-    def in_turn(self, rows: Sequence[Row], name: str) -> list[dict[str, Counts]] | None:
+    def interleaved(self, rows: Sequence[Row], name: str) -> list[dict[str, Counts]] | None:
         """The counts that one sitting measured; else those of at least two rounds, by seed.
 
         A prompt's repeats are of one job, and so are summed.
         """
-        timed = super().in_turn(rows, name)
+        timed = super().interleaved(rows, name)
         if timed and any(timed[0].values()):
             return timed
         cells = [self._rounds(row, name) for row in rows]

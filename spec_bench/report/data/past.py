@@ -29,7 +29,7 @@ def without_past_times(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows, with empty cells for times and energy that an earlier engine took.
 
     Counts (block efficiency, acceptance) and scores of the answers hold for any engine that decodes
-    the same law; times do not.
+    the same distribution; times do not.
 
     Args:
         rows: as files have them; without a column ``engine`` they are from before there was one.

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from spec_bench.records import cell_folder, parquet
-from spec_bench.records.line import Scores
-from spec_bench.records.parquet import Packed
+from spec_bench.records.parquet import Packed, Scores
 from spec_bench.records.types import Generation
 from spec_bench.system import files
 

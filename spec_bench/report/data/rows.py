@@ -15,8 +15,8 @@ from typing import Any, cast
 import pandas as pd
 
 from spec_bench.metrics.interval import Interval
-from spec_bench.records.reasons import parse_reasons
 from spec_bench.records.sittings import OTHER
+from spec_bench.records.types import parse_reasons
 from spec_bench.report.data.headings import together, value_text
 from spec_bench.report.data.past import without_past_times
 from spec_bench.report.data.sittings import OTHER_SITTING, with_sittings
@@ -110,15 +110,10 @@ def tree_attention(rows: pd.DataFrame) -> pd.Series:
 
 @dataclass(frozen=True)
 class Group:
-    """Cells that differ in the decoder only, and in no setting of their runs.
+    """Cells that differ in the decoder only, and in no setting of their runs."""
 
-    Attributes:
-        title: the task, and the settings that differ between groups.
-        rows: the cells, the baseline first, as the file orders them.
-    """
-
-    title: str
-    rows: pd.DataFrame
+    title: str  # the task, and the settings that differ between groups
+    rows: pd.DataFrame  # the cells, the baseline first, as the file orders them
 
     @functools.cached_property
     def by_decoder(self) -> dict[str, list[Row]]:

@@ -19,9 +19,8 @@ import numpy as np
 import pandas as pd
 
 from spec_bench.metrics import metric
-from spec_bench.metrics.interval import FEWEST, Interval
+from spec_bench.metrics.interval import FEWEST, Interval, limited
 from spec_bench.metrics.intervals import rate_ratio_interval, ratio_interval
-from spec_bench.metrics.limits import limited
 from spec_bench.report.data.counts import Counts, Records, summed, value_of
 from spec_bench.report.data.rows import Row, apart_in, cell_keys, most_of, rows_of
 from spec_bench.system import files
@@ -221,7 +220,7 @@ def _timed_in_turn(
     pairs: list[list[Counts | None]] = []
     for row in rows:
         base = baselines.get(_place(row))
-        both = None if base is None else records.in_turn([row, base], "token_rate")
+        both = None if base is None else records.interleaved([row, base], "token_rate")
         pairs.append([summed(list(each.values())) for each in both] if both else [None, None])
     return [each[side] for side in (0, 1) for each in pairs]
 

@@ -16,7 +16,7 @@ from spec_bench.report.figures.panels import Axis, Drawing, PanelData, Series, S
 from spec_bench.report.figures.style import GREY, TWO_COLUMNS_INCHES
 from spec_bench.report.figures.texts import fill, jobs, known
 from spec_bench.report.papers.pairs import pair_configs
-from spec_bench.vocabulary.palette import MARKERS
+from spec_bench.vocabulary.decoders import MARKERS
 
 _NARROW = 0.4  # width of an unmeasured column of panels
 _MANY = 12  # more texts than this beside marks of one panel would hide each other: smaller ones

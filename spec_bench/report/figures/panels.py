@@ -307,13 +307,7 @@ def panels(
     shown = {*_several(drawing.files), *_several(drawing.across), "pair", "task"}
     shown |= {drawing.down} if drawing.down else set()
     for layer in (layer for panel in drawing.grid for layer in panel.drawn):
-        shown |= {
-            layer.x,
-            layer.y,
-            *layer.hues,
-            *layer.keep,
-            layer.marker or "",
-        }
+        shown |= {layer.x, layer.y, *layer.hues, *layer.keep, layer.marker or ""}
     groups = {each.name for each in apart_in(measured)} if GROUP in shown else set()
     return [
         replace(sheet, setting=setting)

@@ -13,8 +13,7 @@ import pandas as pd
 matplotlib.use("Agg")
 from matplotlib import pyplot
 
-from spec_bench.vocabulary.decoders import find_decoder
-from spec_bench.vocabulary.palette import COLOURS, MARKERS, PALETTE
+from spec_bench.vocabulary.decoders import COLOURS, MARKERS, PALETTE, find_decoder
 
 if TYPE_CHECKING:
     from spec_bench.report.figures.panels import Layer

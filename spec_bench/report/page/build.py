@@ -35,17 +35,11 @@ SMALL = "Measured on small models that ship with the package, on invented text; 
 
 @dataclass(frozen=True)
 class Place:
-    """A group as the page's filters know it.
+    """A group as the page's filters know it."""
 
-    Attributes:
-        title: for people, without the pair, which stands beside it.
-        pair: name of the pair.
-        task: name of the task.
-    """
-
-    title: str
-    pair: str
-    task: str
+    title: str  # for people, without the pair, which stands beside it
+    pair: str  # name of the pair
+    task: str  # name of the task
 
     @classmethod
     def of(cls, group: Group) -> Place:

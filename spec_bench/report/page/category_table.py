@@ -42,11 +42,7 @@ def _heads(kinds: Sequence[Kind], last: Iterable[str]) -> tuple[tuple[str, str],
 
 
 def _line(
-    cell: CellByCategory,
-    tree: str,
-    column: str,
-    kinds: Sequence[Kind],
-    last: Mapping[str, str],
+    cell: CellByCategory, tree: str, column: str, kinds: Sequence[Kind], last: Mapping[str, str]
 ) -> Line:
     row, intervals = cell.row, cell.of(column)
     numbers = [*(intervals.get(kind.name) for kind in kinds), *map(cell.overall, last.values())]

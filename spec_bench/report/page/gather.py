@@ -29,34 +29,20 @@ _ORIGINS = 400  # cells of one experiment share a few machines
 
 @dataclass(frozen=True)
 class PageData:
-    """The contents of a page.
+    """The contents of a page."""
 
-    Attributes:
-        name: the experiment's.
-        file: the results file.
-        rows: its rows, of the pair that was asked for.
-        groups: comparable cells, a pair and task each.
-        paper: whose recipe it is; None for an experiment of no paper.
-        pictures: its figures, some of them.
-        more_figures: commands that draw the others.
-        checks: claims with their verdicts.
-        progress: per table of the paper, the measured share of each pair.
-        commands: those that would run the missing cells.
-        tables: the paper's tables with ours beside.
-        origins: machines, versions and revisions it was measured with, and on how many cells.
-    """
-
-    name: str
-    file: Path
-    rows: pd.DataFrame
-    groups: list[Group]
-    paper: Paper | None
-    pictures: list[Picture]
-    more_figures: list[str]
-    checks: list[Check]
-    progress: list[tuple[Item, Progress]]
-    commands: list[str]
-    tables: list[ShownTable]
+    name: str  # the experiment's
+    file: Path  # the results file
+    rows: pd.DataFrame  # its rows, of the pair that was asked for
+    groups: list[Group]  # comparable cells, a pair and task each
+    paper: Paper | None  # whose recipe it is; None for an experiment of no paper
+    pictures: list[Picture]  # its figures, some of them
+    more_figures: list[str]  # commands that draw the others
+    checks: list[Check]  # claims with their verdicts
+    progress: list[tuple[Item, Progress]]  # per table of the paper, the measured share of each pair
+    commands: list[str]  # those that would run the missing cells
+    tables: list[ShownTable]  # the paper's tables with ours beside
+    # machines, versions and revisions it was measured with, and on how many cells
     origins: list[tuple[dict[str, str], int]]
 
 

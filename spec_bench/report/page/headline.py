@@ -36,31 +36,19 @@ _SIZE = ("nodes_per_call", "draft_calls")
 
 @dataclass(frozen=True)
 class Headline:
-    """The recommended decoder of a group: the fastest, or the simplest of those that tie with it.
+    """The recommended decoder of a group: the fastest, or the simplest that ties with it."""
 
-    Attributes:
-        pair: the group's.
-        task: the group's, for people.
-        decoder: name and tree, for people; the words for it where none is recommended.
-        code: the decoder's name in the results; "" where none is recommended.
-        spec: of its tree in the results; likewise.
-        value: the number with its unit.
-        interval: its 95% interval; "" where it has none.
-        sure: how it stands to the runners-up.
-        basis: on how many prompts, and for how many cells its interval is corrected.
-        tied: number of speculative cells that tie with the fastest, itself among them; of all.
-    """
-
-    pair: str
-    task: str
-    decoder: str
-    code: str
-    value: str
-    interval: str
-    sure: str
-    basis: str
+    pair: str  # the group's
+    task: str  # the group's, for people
+    decoder: str  # name and tree, for people; the words for it where none is recommended
+    code: str  # the decoder's name in the results; "" where none is recommended
+    value: str  # the number with its unit
+    interval: str  # its 95% interval; "" where it has none
+    sure: str  # how it stands to the runners-up
+    basis: str  # on how many prompts, and for how many cells its interval is corrected
+    # number of speculative cells that tie with the fastest, itself among them; of all
     tied: tuple[int, int] = (1, 1)
-    spec: str = ""
+    spec: str = ""  # of its tree in the results; likewise
 
     @property
     def speed(self) -> str:

@@ -28,46 +28,27 @@ _DAY = re.compile(r" · measured (?:[0-9-]+ to )?([0-9-]{10})</p>")
 
 @dataclass(frozen=True)
 class Link:
-    """A figure or table of an experiment.
+    """A figure or table of an experiment."""
 
-    Attributes:
-        name: for people.
-        path: of the file, from the index page.
-        data_uri: a small picture of it; "" for a link alone.
-    """
-
-    name: str
-    path: str
-    data_uri: str
+    name: str  # for people
+    path: str  # of the file, from the index page
+    data_uri: str  # a small picture of it; "" for a link alone
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One experiment.
+    """One experiment."""
 
-    Attributes:
-        name: its folder, from the index page.
-        paper: the paper's name; "" for an experiment of no paper.
-        page: its page from the index page; "" where none was written.
-        pairs: names of the pairs.
-        tasks: names of the tasks.
-        cells: how many were measured.
-        answer: the conclusion, in a sentence.
-        day: of the last measurement; "" where that is not known.
-        links: its figures, then its tables.
-        targets: the target of each cell.
-    """
-
-    name: str
-    paper: str
-    page: str
-    pairs: str
-    tasks: str
-    cells: int
-    answer: str
-    day: str
-    links: tuple[Link, ...]
-    targets: tuple[str, ...]
+    name: str  # its folder, from the index page
+    paper: str  # the paper's name; "" for an experiment of no paper
+    page: str  # its page from the index page; "" where none was written
+    pairs: str  # names of the pairs
+    tasks: str  # names of the tasks
+    cells: int  # how many were measured
+    answer: str  # the conclusion, in a sentence
+    day: str  # of the last measurement; "" where that is not known
+    links: tuple[Link, ...]  # its figures, then its tables
+    targets: tuple[str, ...]  # the target of each cell
 
 
 def build_index(results: Path) -> str:

@@ -35,59 +35,35 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Cell:
-    """A number.
+    """A number."""
 
-    Attributes:
-        text: as written.
-        interval: its 95% interval; "" where there is none.
-        sorted_by: the key of a click on the heading.
-        drawn: the interval as a line; None where the column has none.
-        best: whether it is the best exact one, or ties with it.
-    """
-
-    text: str
-    interval: str
-    sorted_by: str
-    drawn: Drawn | None
-    best: bool
+    text: str  # as written
+    interval: str  # its 95% interval; "" where there is none
+    sorted_by: str  # the key of a click on the heading
+    drawn: Drawn | None  # the interval as a line; None where the column has none
+    best: bool  # whether it is the best exact one, or ties with it
 
 
 @dataclass(frozen=True)
 class Line:
-    """One cell of the experiment.
+    """One cell of the experiment."""
 
-    Attributes:
-        code: the decoder's name in results.
-        decoder: its name for people.
-        tree: its tree, and the drafter where that alone differs.
-        marks: its remarks, and whether each is a minor one.
-        kind: ``baseline``, ``failed`` or "".
-        failure: why it failed; "" where it did not.
-        cells: one per column, None where it has no number.
-    """
-
-    code: str
-    decoder: str
-    tree: str
-    marks: tuple[tuple[str, bool], ...]
-    kind: str
-    failure: str
-    cells: tuple[Cell | None, ...]
+    code: str  # the decoder's name in results
+    decoder: str  # its name for people
+    tree: str  # its tree, and the drafter where that alone differs
+    marks: tuple[tuple[str, bool], ...]  # its remarks, and whether each is a minor one
+    kind: str  # `baseline`, `failed` or ""
+    failure: str  # why it failed; "" where it did not
+    cells: tuple[Cell | None, ...]  # one per column, None where it has no number
 
 
 @dataclass(frozen=True)
 class ResultsTable:
-    """A group's table.
+    """A group's table."""
 
-    Attributes:
-        heads: title and definition of each column.
-        lines: one per cell.
-        left_out: how many cells more there are, all of them behind those of the lines.
-    """
-
-    heads: tuple[tuple[str, str], ...]
-    lines: tuple[Line, ...]
-    left_out: int = 0
+    heads: tuple[tuple[str, str], ...]  # title and definition of each column
+    lines: tuple[Line, ...]  # one per cell
+    left_out: int = 0  # how many cells more there are, all of them behind those of the lines
 
 
 def shown_columns(rows: pd.DataFrame) -> list[Column]:

@@ -19,33 +19,23 @@ _EMBEDDED = "embedded:"
 
 @dataclass(frozen=True)
 class PairConfig:
-    """The facts of a pair's config for the report.
+    """The facts of a pair's config for the report."""
 
-    Attributes:
-        name: the config's; results bear it as their label.
-        target: the model.
-        drafts: the models that draft.
-        printed: (target, draft) as papers print them; empty for a pair that no paper has. A
-            target with heads alone has "" for its draft.
-        stand_in: the paper's draft that the pair's replaces, where that was never published.
-        target_parameters: None where the config has none.
-        draft_parameters: likewise.
-        paper_draft_parameters: of the draft that another stands in for.
-        chat_tuned: whether the target was tuned on conversations.
-        seen_in_training: task -> share of our sample's prompts that the models were trained on.
-        heads: kind -> folder or hub id of the target's draft heads, where it has some.
-    """
-
-    name: str
-    target: str
-    drafts: tuple[str, ...]
+    name: str  # the config's; results bear it as their label
+    target: str  # the model
+    drafts: tuple[str, ...]  # the models that draft
+    # (target, draft) as papers print them; empty for a pair that no paper has. A target with heads
+    # alone has "" for its draft.
     printed: frozenset[tuple[str, str]]
+    # the paper's draft that the pair's replaces, where that was never published
     stand_in: str | None
-    target_parameters: int | None
-    draft_parameters: int | None = None
-    paper_draft_parameters: int | None = None
-    chat_tuned: bool = False
+    target_parameters: int | None  # None where the config has none
+    draft_parameters: int | None = None  # likewise
+    paper_draft_parameters: int | None = None  # of the draft that another stands in for
+    chat_tuned: bool = False  # whether the target was tuned on conversations
+    # task -> share of our sample's prompts that the models were trained on
     seen_in_training: Mapping[str, float] = field(default_factory=dict)
+    # kind -> folder or hub id of the target's draft heads, where it has some
     heads: Mapping[str, str] = field(default_factory=dict)
 
 

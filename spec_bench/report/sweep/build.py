@@ -29,19 +29,12 @@ from spec_bench.report.sweep.traces import Figure
 
 @dataclass(frozen=True)
 class Sweep:
-    """The data of a page, or of a report with the same contents.
+    """The data of a page, or of a report with the same contents."""
 
-    Attributes:
-        rows: the cells, seeds pooled.
-        parts: groups of comparable cells, with recommendations.
-        figures: of each part, by key of ``FIGURES``.
-        missing: of each part, why the others are not drawn.
-    """
-
-    rows: pd.DataFrame
-    parts: list[Part]
-    figures: list[dict[str, Figure]]
-    missing: list[dict[str, str]]
+    rows: pd.DataFrame  # the cells, seeds pooled
+    parts: list[Part]  # groups of comparable cells, with recommendations
+    figures: list[dict[str, Figure]]  # of each part, by key of `FIGURES`
+    missing: list[dict[str, str]]  # of each part, why the others are not drawn
 
 
 def read_sweep(table: Path) -> Sweep:

@@ -24,45 +24,28 @@ _BY = ("speedup", "block_efficiency")
 
 @dataclass(frozen=True)
 class Answer:
-    """The recommended decoder on one kind of prompts.
+    """The recommended decoder on one kind of prompts."""
 
-    Attributes:
-        kind: the category; "" for all prompts of the task.
-        decoder: for people; the words for it where none is recommended.
-        code: the decoder's name in the results; "" where none is recommended.
-        value: the number with its interval, or "".
-        why: the reason.
-        prompts: on how many, in words.
-    """
-
-    kind: str
-    decoder: str
-    code: str
-    value: str
-    why: str
-    prompts: str
+    kind: str  # the category; "" for all prompts of the task
+    decoder: str  # for people; the words for it where none is recommended
+    code: str  # the decoder's name in the results; "" where none is recommended
+    value: str  # the number with its interval, or ""
+    why: str  # the reason
+    prompts: str  # on how many, in words
 
 
 @dataclass(frozen=True)
 class Part:
-    """A group with its cells in the details.
+    """A group with its cells in the details."""
 
-    Attributes:
-        title: for people.
-        pair: name of the pair.
-        group: all of its cells.
-        shown: plain decoding and the fastest cells, whose records are read.
-        answers: recommendations, all prompts first.
-        categories: the numbers by category that the answers follow from.
-        detailed: whether the shown cells' records were read; of very many groups the first.
-    """
-
-    title: str
-    pair: str
-    group: Group
-    shown: tuple[Row, ...]
-    answers: tuple[Answer, ...]
+    title: str  # for people
+    pair: str  # name of the pair
+    group: Group  # all of its cells
+    shown: tuple[Row, ...]  # plain decoding and the fastest cells, whose records are read
+    answers: tuple[Answer, ...]  # recommendations, all prompts first
+    # the numbers by category that the answers follow from
     categories: tuple[CellByCategory, ...] = field(default=(), repr=False)
+    # whether the shown cells' records were read; of very many groups the first
     detailed: bool = True
 
 

@@ -19,7 +19,7 @@ from spec_bench.report.page.headline import decoder_of
 from spec_bench.report.sweep.choose import Part
 from spec_bench.vocabulary import names
 from spec_bench.vocabulary.columns import column, of_kind, scores_in
-from spec_bench.vocabulary.palette import COLOURS
+from spec_bench.vocabulary.decoders import COLOURS
 
 Figure = dict[str, Any]
 _SYMBOLS = {"o": "circle", "s": "square", "^": "triangle-up", "D": "diamond"} | {
@@ -111,7 +111,9 @@ def by_prompt(part: Part, records: Records) -> Figure | None:
     bases = [row for row in part.shown if row["decoder"] == "ar"]
     traces = []
     for row in part.shown if bases and part.detailed else ():
-        timed = None if row["decoder"] == "ar" else records.in_turn([row, bases[0]], "token_rate")
+        timed = (
+            None if row["decoder"] == "ar" else records.interleaved([row, bases[0]], "token_rate")
+        )
         x, y, ids = [], [], []
         for ours, plain in zip(*(side.values() for side in timed), strict=True) if timed else ():
             for prompt, (tokens, seconds) in list(ours.items())[:_MOST_SCATTER]:

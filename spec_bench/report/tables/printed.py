@@ -358,10 +358,7 @@ def _mark_best(cells: pd.DataFrame, lines: pd.DataFrame, heads: Sequence[Column]
 
 
 def _mark_tuned(
-    cells: pd.DataFrame,
-    lines: pd.DataFrame,
-    heads: Sequence[Column],
-    tuned_from: Mapping[str, str],
+    cells: pd.DataFrame, lines: pd.DataFrame, heads: Sequence[Column], tuned_from: Mapping[str, str]
 ) -> None:
     """Marks numbers that are larger than those of the draft before fine-tuning."""
     by_labels = {labels: line for line, labels in lines.labels.items()}

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from spec_bench.verify.base import rule
-from spec_bench.verify.verdict import Verdict
+from spec_bench.verify.walk import Verdict
 
 
 @rule("first_only", siblings=("iid", "without_replacement"), mark="exact")

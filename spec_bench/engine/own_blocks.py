@@ -1,0 +1,185 @@
+"""A target's own blocks used again: one more block of its class, and a view with some left out."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spec_bench.engine.families import register_families
+from spec_bench.engine.hugging_face import HuggingFaceModel
+from spec_bench.engine.loading import tried
+from spec_bench.engine.model import LanguageModel
+
+_ATTENTION = "spec_bench_own_block"
+
+
+def body_config(config: Mapping[str, Any]) -> Any:
+    """A model's ``config.json`` as transformers knows it.
+
+    Raises:
+        ValueError: transformers knows no such family.
+    """
+    from transformers import AutoConfig
+
+    register_families()
+    given = {key: value for key, value in config.items() if key != "model_type"}
+    family = str(config.get("model_type"))
+    try:
+        return AutoConfig.for_model(family, **given)
+    except ValueError:
+        raise ValueError(f"transformers knows no models of type {family!r}") from None
+
+
+@dataclass(frozen=True)
+class OwnBlock:
+    """The parts."""
+
+    # the last layer's class and config; called with `attend`, a function of (layer, q [B, H, T, d],
+    # k, v, scale) in place of attention
+    block: type[nn.Module]
+    norm: type[nn.Module]  # the class of the norm, with the sizes of the target's last one
+    rotary: type[nn.Module]  # (x, positions [B, T]) to (cosine, sine)
+    config: Any
+
+    @classmethod
+    def of(cls, config: Any) -> OwnBlock:
+        """The parts of a model's last layer.
+
+        Args:
+            config: as ``body_config`` gives it; told to attend by ``attend``.
+
+        Raises:
+            ValueError: its last layer attends to less than all tokens.
+        """
+        from transformers import AttentionInterface, AutoModel
+
+        if (kinds := getattr(config, "layer_types", None)) and kinds[-1] != "full_attention":
+            raise ValueError(f"a block of {kinds[-1]} is not supported")
+        with torch.device("meta"):
+            body = AutoModel.from_config(config, attn_implementation="eager")
+        AttentionInterface.register(_ATTENTION, _attention)
+        config._attn_implementation = _ATTENTION
+        return cls(type(body.layers[-1]), type(body.norm), type(body.rotary_emb), config)
+
+    def made_norm(self) -> nn.Module:
+        """A norm of the hidden size."""
+        return self.norm(self.config.hidden_size, eps=self.config.rms_norm_eps)
+
+    def made_block(self) -> nn.Module:
+        """A block with weights as its class makes them."""
+        return self.block(self.config, self.config.num_hidden_layers - 1)
+
+    def try_attention(self, attend: Any) -> None:
+        """A token runs through the block's attention, on no device: ``attend`` sees the shapes."""
+        z = torch.zeros((1, 1, self.config.hidden_size))
+        turn = self.made_rotary()(z, torch.zeros((1, 1), dtype=torch.long))
+        with torch.device("meta"):
+            attention: Any = self.made_block().self_attn
+            attention(
+                hidden_states=z.to("meta"),
+                position_embeddings=tuple(each.to("meta") for each in turn),
+                attention_mask=None,
+                attend=attend,
+            )
+
+    def made_rotary(self) -> nn.Module:
+        """The angles."""
+        return self.rotary(self.config)
+
+
+def _attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    attend: Any,
+    scaling: float | None = None,
+    **ignored: Any,
+) -> tuple[Tensor, None]:
+    mixed = attend(0, query, key, value, scaling)
+    return mixed.transpose(1, 2).contiguous(), None
+
+
+# A model with some of its blocks left out: a view of the same weights, with a cache of its own.
+
+
+def with_blocks(model: LanguageModel, kept: Sequence[int]) -> LanguageModel:
+    """The model with the blocks ``kept`` alone, in order, its norm and its last layer.
+
+    Of the first blocks of a model the view computes bit for bit what the model does.
+
+    Args:
+        model: behind the engine's interface, of transformers.
+        kept: rising places among its blocks.
+
+    Raises:
+        ValueError: a block that it does not have, or a model whose blocks cannot be told or left
+            out.
+    """
+    if not isinstance(model, HuggingFaceModel):
+        raise ValueError("only a model of transformers can draft with blocks of its own")
+    if max(kept) >= model.blocks:
+        raise ValueError(f"the target has blocks 0 to {model.blocks - 1}, got {max(kept)}")
+    name = f"blocks {', '.join(map(str, kept))} of the target"
+    view = tried(_without_others(model.module, kept), name, model.compile)
+    view.vocab_size, view.max_positions = model.vocab_size, model.max_positions
+    return view
+
+
+def _without_others(module: Any, kept: Sequence[int]) -> Any:
+    """The module over its own weights with some blocks alone.
+
+    Raises:
+        ValueError: its blocks are not one list.
+    """
+    config = copy.deepcopy(module.config)
+    text = config.get_text_config()
+    blocks = text.num_hidden_layers
+    lists = [
+        name
+        for name, part in module.named_modules()
+        if isinstance(part, nn.ModuleList) and len(part) == blocks
+    ]
+    if len(lists) != 1 or text is not config:
+        raise ValueError(f"{type(module).__name__}: its blocks are not one list")
+    config.num_hidden_layers = len(kept)
+    if getattr(config, "layer_types", None):
+        config.layer_types = [config.layer_types[place] for place in kept]
+    old = module.get_submodule(lists[0])
+    made: Any = nn.ModuleList(_renumbered(old[place], new) for new, place in enumerate(kept))
+    names = lists[0].split(".")
+    for depth in reversed(range(len(names))):
+        owner = module.get_submodule(".".join(names[:depth]))
+        made = _like(owner, {names[depth]: made})
+        made.config = config
+    return made
+
+
+def _renumbered(module: Any, place: int) -> Any:
+    """A block as the one at ``place``: its attention keeps keys and values there."""
+    parts = {
+        name: _renumbered(part, place)
+        for name, part in module._modules.items()
+        if part is not None and any(hasattr(each, "layer_idx") for each in part.modules())
+    }
+    made = _like(module, parts)
+    if hasattr(module, "layer_idx"):
+        made.layer_idx = place
+    return made
+
+
+def _like(module: Any, parts: dict[str, Any]) -> Any:
+    """A module that shares all with another but some of its parts."""
+    made = copy.copy(module)
+    vars(made)["_modules"] = {**module._modules, **parts}
+    for name, part in parts.items():
+        if name in vars(module):  # where ``direct_calls`` finds it
+            vars(made)[name] = part
+    return made

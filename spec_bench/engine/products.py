@@ -1,0 +1,196 @@
+"""Products of a model's matrices, faster: packed once for a CPU, joined where they share an input,
+and modules called without the checks that ``torch.nn.Module`` makes at each call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+LEAST_BYTES = 1 << 26  # of all matrices together; fewer stay in a cache
+_LEAST_ROWS = 4  # one to three are slower than four
+_LAYOUT = 8  # rows that a matrix is packed for; it hardly matters
+
+
+class _Packed(nn.Linear):
+    """A linear layer over a packed copy; ``weight`` keeps its shape and no values of its own."""
+
+    packed: Tensor
+
+    def forward(self, input: Tensor) -> Tensor:
+        if torch.is_grad_enabled() and input.requires_grad:  # as a head that is trained needs it
+            return linear(input, self.packed.to_dense(), self.bias)
+        rows = input.reshape(-1, self.in_features)
+        count = len(rows)
+        if count < _LEAST_ROWS:
+            rows = torch.cat([rows, rows[:1].expand(_LEAST_ROWS - count, -1)])
+        output = torch.ops.mkldnn._linear_pointwise(rows, self.packed, self.bias, "none", [], "")
+        return output[:count].view(*input.shape[:-1], self.out_features)
+
+
+def pack_products(module: nn.Module) -> int:
+    """Packs the matrices of a large float32 model on a CPU, in place; how many.
+
+    A matrix that another part of the model reads, as the embedding does, keeps its own values too.
+    """
+    if not torch.backends.mkldnn.is_available():
+        return 0
+    layers: list[Any] = [part for part in module.modules() if type(part) is nn.Linear]
+    layers = [layer for layer in layers if _suits(layer)]
+    if sum(layer.weight.nbytes for layer in layers) < LEAST_BYTES:
+        return 0
+    users: dict[int, int] = {}
+    for part in module.modules():
+        for weight in part._parameters.values():
+            users[id(weight)] = users.get(id(weight), 0) + 1
+    for layer in layers:
+        alone = users[id(layer.weight)] == 1
+        layer.packed = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), _LAYOUT)
+        layer.__class__ = _Packed
+        if alone:
+            nothing = torch.full((), torch.nan).expand(layer.weight.shape)
+            layer.weight = nn.Parameter(nothing, requires_grad=False)
+    return len(layers)
+
+
+def dense_weight(layer: Any) -> Tensor:
+    """The matrix [out, in] of a linear layer, packed or not."""
+    return layer.packed.to_dense() if isinstance(layer, _Packed) else layer.weight
+
+
+def _suits(layer: nn.Linear) -> bool:
+    """Whether this is a plain float32 matrix on the CPU that nobody watches."""
+    data = layer.weight.data
+    plain = type(data) is Tensor and data.is_cpu and data.dtype == torch.float32
+    return plain and "forward" not in vars(layer) and not layer._forward_hooks
+
+
+# Products of one input with several matrices as one product with all of them.
+#
+# Query, key and value multiply one input, and so do gate and up. Small matrices reach 60 to 75% of
+# a GPU's bandwidth; one product over all reads as much in fewer, larger pieces. The modules stay
+# where they are and keep their weights, as parts of the one matrix: the first that is called
+# multiplies for all of them.
+
+
+GROUPS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+
+
+class _Together:
+    """The matrix of a group, and what its product with the last input left for the others."""
+
+    def __init__(self, layers: Sequence[nn.Linear]) -> None:
+        self.sizes = [layer.out_features for layer in layers]
+        self.weight = torch.cat([layer.weight.data for layer in layers])
+        biases = [layer.bias.data for layer in layers if layer.bias is not None]
+        self.bias = torch.cat(biases) if biases else None
+        self.input: Tensor | None = None
+        self.left: tuple[Tensor, ...] = ()
+
+
+class _Part(nn.Linear):
+    """One layer of a group; the group's layers are called in turn with the same tensor."""
+
+    together: _Together
+    place: int
+
+    def forward(self, input: Tensor) -> Tensor:
+        group = self.together
+        if self.place == 0:
+            group.left = linear(input, group.weight, group.bias).split(group.sizes, dim=-1)
+            group.input = input
+            return group.left[0]
+        if group.input is not input:
+            return linear(input, self.weight, self.bias)
+        output = group.left[self.place]
+        if self.place == len(group.sizes) - 1:
+            group.input, group.left = None, ()
+        return output
+
+
+def fuse_products(module: nn.Module) -> int:
+    """Joins the groups of a model's plain linear layers, in place; how many there are."""
+    joined = 0
+    for block in module.modules():
+        for names in GROUPS:
+            layers = [getattr(block, name, None) for name in names]
+            if _alike(layers):
+                _join(layers)
+                joined += 1
+    if joined:
+        torch.cuda.empty_cache()  # what the parts held is free to all; on a CPU nothing happens
+    return joined
+
+
+def _alike(layers: Sequence[Any]) -> bool:
+    """Whether they are plain layers of one input, all with a bias or none."""
+    if any(type(layer) is not nn.Linear or layer._forward_hooks for layer in layers):
+        return False
+    kinds = {
+        (layer.in_features, layer.weight.dtype, layer.weight.device, layer.bias is None)
+        for layer in layers
+    }
+    plain = all(is_plain(layer.weight) and "forward" not in vars(layer) for layer in layers)
+    return plain and len(kinds) == 1
+
+
+def is_plain(weight: Tensor) -> bool:
+    """Whether a weight is neither quantised, nor split over processes, nor still to be loaded."""
+    return type(weight.data) is Tensor and not weight.is_meta
+
+
+def _join(layers: Sequence[Any]) -> None:
+    """Makes layers parts of one matrix; their own memory is given up."""
+    together = _Together(layers)
+    weights = together.weight.split(together.sizes)
+    biases = together.bias.split(together.sizes) if together.bias is not None else None
+    for place, layer in enumerate(layers):
+        layer.weight = nn.Parameter(weights[place], requires_grad=False)
+        if biases is not None:
+            layer.bias = nn.Parameter(biases[place], requires_grad=False)
+        layer.__class__, layer.together, layer.place = _Part, together, place
+
+
+# Calls of a model's modules without the checks that `torch.nn.Module` makes at each of them.
+#
+# A forward pass of a small model calls hundreds of modules. Each call looks for seven kinds of hook
+# and for a tracer before it reaches the module's own code; each part or weight is looked up in
+# three tables after Python has not found its name. On a CPU that is some 8% of a pass. Here only a
+# module's own hooks are looked for, and its parts and weights are where Python looks first.
+# Numbers, parameters and names stay as they are.
+
+
+def call_directly(model: nn.Module) -> None:
+    """Makes every module of a model be called directly, if its class adds nothing to a call.
+
+    Not for a model that is traced, trained, pickled or moved: backward hooks and process-wide hooks
+    are not looked for. Buffers stay where they are, since rotary embeddings make theirs anew; so do
+    all weights if a module has been given a ``forward`` of its own: accelerate and tensor
+    parallelism exchange weights around it.
+    """
+    moved = any("forward" in vars(module) for module in model.modules())
+    for module in model.modules():
+        vars(module).update(module._modules)
+        if not moved:
+            vars(module).update(module._parameters)
+        kind: Any = type(module)
+        if kind.__call__ is nn.Module.__call__ and not isinstance(module, nn.ModuleList):
+            module.__class__ = _direct(kind)
+
+
+@cache
+def _direct(kind: Any) -> Any:
+    """The same class with a shorter way to ``forward``."""
+
+    def call(self: Any, *args: Any, **given: Any) -> Any:
+        if self._forward_hooks or self._forward_pre_hooks:
+            return kind.__call__(self, *args, **given)
+        return self.forward(*args, **given)
+
+    same = {"__call__": call, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    return type(kind.__name__, (kind,), {**same, "__doc__": kind.__doc__})
