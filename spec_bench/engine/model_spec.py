@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from spec_bench.core import processes
-from spec_bench.engine.random_weights import PREFIX
+from spec_bench.engine.architectures import PREFIX
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 COMPILE_MODES = ("none", "static", "static_inductor", "dynamo", "inductor")

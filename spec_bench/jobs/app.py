@@ -35,7 +35,7 @@ from spec_bench.jobs.config.engine_settings import placed
 from spec_bench.jobs.config.pair import with_own_name
 from spec_bench.jobs.config.settings import JobSettings, build_settings
 from spec_bench.jobs.config.simulation import LISTS
-from spec_bench.jobs.rows.collect import feed, note_of
+from spec_bench.jobs.rows.outcome import feed, note_of
 from spec_bench.jobs.store.experiment import Experiment, Tables
 from spec_bench.jobs.sweep import seen
 from spec_bench.jobs.sweep.confirm import confirming

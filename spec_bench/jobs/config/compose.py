@@ -27,7 +27,7 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from spec_bench.engine.random_weights import PREFIX as RANDOM
+from spec_bench.engine.architectures import PREFIX as RANDOM
 from spec_bench.jobs.config.model_files import EMBEDDED
 from spec_bench.jobs.config.simulation import with_quoted_numbers
 from spec_bench.settings.configs import conf_dirs, experiments_dir, experiments_dirs

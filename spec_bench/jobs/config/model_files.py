@@ -13,8 +13,8 @@ from functools import cache
 from pathlib import Path
 
 import spec_bench
-from spec_bench.engine.random_weights import ARCHITECTURES, architecture
-from spec_bench.engine.random_weights import PREFIX as RANDOM
+from spec_bench.engine.architectures import ARCHITECTURES, architecture
+from spec_bench.engine.architectures import PREFIX as RANDOM
 from spec_bench.settings.configs import conf_dir
 from spec_bench.system.model_cache import converted_folder, fetched_folder, gguf_of, is_model
 

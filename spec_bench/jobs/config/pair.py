@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from spec_bench.engine.architectures import PREFIX as RANDOM
 from spec_bench.engine.model_spec import ModelSpec
-from spec_bench.engine.random_weights import PREFIX as RANDOM
 from spec_bench.engine.vocabularies import INTERSECTION, kept_tokens
 from spec_bench.jobs.config.engine_settings import EngineSettings, check_there, placed
 from spec_bench.jobs.config.model_files import (

@@ -15,7 +15,7 @@ import torch
 from spec_bench.core import processes
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.jobs.work.cell_run import CellRun
-from spec_bench.jobs.work.prompts import OtherTokensError, check_retimed, needs_timing, timings
+from spec_bench.jobs.work.pairing import OtherTokensError, check_retimed, needs_timing, timings
 from spec_bench.jobs.work.session import Session
 from spec_bench.records.types import Generation, Request
 from spec_bench.sinks.console import Progress

@@ -1,18 +1,14 @@
-"""What a finished job leaves: the note about itself, and what its sinks are given.
+"""From a finished cell's records to its row.
 
-Knows settings, results and the cells' folders; nothing about Hydra or processes.
+Knows the session, the metrics and the columns; nothing about how a cell was decoded, nor of Hydra.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import count, starmap, takewhile
-from pathlib import Path
 from typing import Any
-
-import yaml
 
 from spec_bench.core import processes
 from spec_bench.decode.config import AnyDecoder
@@ -20,11 +16,10 @@ from spec_bench.decode.decoder import Decoder
 from spec_bench.decode.generate import GenerateDecoder
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.jobs.config.settings import JobSettings
-from spec_bench.jobs.store.experiment import JobNote
-from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.work.cell_run import CellRun, job_of
 from spec_bench.jobs.work.metering import Metering, energy_columns, energy_reasons
-from spec_bench.jobs.work.prompts import Prompts, paired
+from spec_bench.jobs.work.pairing import paired
+from spec_bench.jobs.work.prompts import Prompts
 from spec_bench.jobs.work.session import Session
 from spec_bench.measure.bandwidth import measured_bandwidth
 from spec_bench.measure.bound import (
@@ -39,40 +34,9 @@ from spec_bench.metrics.calls import levels_per_call
 from spec_bench.metrics.efficiency import in_bursts, stall_note
 from spec_bench.metrics.interval import FEWEST, TOO_FEW
 from spec_bench.records.types import CellFacts, CellResult, Generation, Reason
-from spec_bench.sinks.rows import labels_of
-from spec_bench.sinks.sink import LoggedCell, Sink
 from spec_bench.system import files
 from spec_bench.tasks import Task
 from spec_bench.vocabulary.columns import ENDS, header
-
-
-def note_of(settings: JobSettings, results: Sequence[CellResult], number: int) -> JobNote:
-    """The note that makes a job's cells part of its table."""
-    labels = labels_of(settings.facts(settings.cells[0]))
-    cells = tuple(result.run_id for result in results)
-    return JobNote(number, json.dumps(labels, sort_keys=True), cells, settings.stage)
-
-
-def feed(
-    sinks: Sequence[Sink],
-    settings: JobSettings,
-    results: Sequence[CellResult],
-    rows: Sequence[Mapping[str, Any]],
-) -> None:
-    """Gives every sink the job's cells, and the table's rows of its pair and task."""
-    place = settings.pair.name, settings.task.name
-    job_rows = [row for row in rows if (row["pair"], row["task"]) == place]
-    logged = [_logged(settings.results, result) for result in results]
-    for each in sinks:
-        each.take(logged, job_rows)
-
-
-def _logged(results: Path, result: CellResult) -> LoggedCell:
-    """A cell's row, resolved settings and records, as its folder holds them."""
-    store = CellStore(results, result.run_id)
-    config = yaml.safe_load((store.folder / files.CONFIG).read_text(encoding="utf-8"))
-    return LoggedCell(result, dict(config), tuple(store.load().values()), store.folder)
-
 
 # What a cell's calls must read, what the memory gives, and on a known GPU the share attained.
 
