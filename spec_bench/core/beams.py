@@ -13,36 +13,24 @@ from spec_bench.core.warp import SamplingSettings, log_probs
 
 
 def next_token_log_probs(logits: Tensor, stopped: Tensor, token: Tensor) -> Tensor:
-    """Raw log-probabilities after each parent; a stopped one repeats its stop token for ever.
+    """Raw log-probabilities [R, W, V] after each parent, temperature 1, nothing truncated, in the
+    dtype of the logits [R, W, V]; one that is ``stopped`` [R, W] repeats its ``token`` [R, W] for
+    ever.
 
     So a beam that has ended keeps its likelihood and goes on competing with the others, and every
     layer is a full step of the same chain.
-
-    Args:
-        logits: [R, W, V].
-        stopped: [R, W] bool.
-        token: [R, W] each parent's own token.
-
-    Returns:
-        [R, W, V] in the logits' dtype, temperature 1, nothing truncated.
     """
     only = torch.full_like(logits, -torch.inf).scatter_(-1, token.unsqueeze(-1), 0.0)
     return torch.where(stopped.unsqueeze(-1), only, logits.log_softmax(dim=-1))
 
 
 def beam_probs(likelihood: Tensor, log_p: Tensor, settings: SamplingSettings) -> Tensor:
-    """The distribution of the next beam: the warp of the flattened joint vector, not of each
-    parent's.
+    """The distribution [R, W V] of the next beam: the warp of the flattened joint vector, not of
+    each parent's; zeros where all parents are absent.
 
-    Parents are counted by index: two equal ones have twice the weight.
-
-    Args:
-        likelihood: [R, W] log-likelihood of each parent, raw; -inf where there is none.
-        log_p: [R, W, V] raw log-probabilities after each parent.
-        settings: temperature, top-k and top-p, applied to the joint vector.
-
-    Returns:
-        [R, W V], zeros where all parents are absent.
+    Given are each parent's raw log-likelihood [R, W], -inf where there is none, and the raw
+    log-probabilities after it [R, W, V]. Parents are counted by index: two equal ones have twice
+    the weight.
     """
     largest = likelihood.amax(dim=-1, keepdim=True)
     present = largest > -torch.inf

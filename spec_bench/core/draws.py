@@ -30,14 +30,9 @@ class VerdictDraws(Protocol):
         ...
 
     def passes(self, tests: Tensor, acceptance: Tensor) -> Tensor:
-        """All tests at once, for a walk that is looked up afterwards.
-
-        Args:
-            tests: [n, C] or [R, n, C] each test's number, counted across all levels.
-            acceptance: [R, n, C].
-
-        Returns:
-            [R, n, C] bool. Tests of equal number share one random number: a walk meets one of them.
+        """All tests at once, for a walk that is looked up afterwards: of each test's number [n, C]
+        or [R, n, C], counted across all levels, and acceptance [R, n, C]; [R, n, C] bool. Tests of
+        equal number share one random number: a walk meets one of them.
         """
         ...
 
@@ -74,12 +69,9 @@ class Draws(Protocol):
         ...
 
     def gumbel(self, like: Tensor, counts: Sequence[int] | None = None) -> Tensor:
-        """Standard Gumbel noise of the shape of ``like`` [R, F, V].
-
-        Args:
-            like: what it is added to.
-            counts: [R] how many of the F nodes each row has, where that hangs on its tree; a row
-                then draws for these alone, and noise means nothing at the others.
+        """Standard Gumbel noise of the shape of ``like`` [R, F, V]. Where the number of nodes hangs
+        on a row's tree ``counts`` [R] says it: a row then draws for these alone, and noise means
+        nothing at the others.
         """
         ...
 
@@ -116,17 +108,11 @@ def row_generator(seed: int, prompt_id: str, device: torch.device) -> torch.Gene
 
 
 def inverse_cdf(probs: Tensor, uniforms: Tensor) -> Tensor:
-    """The tokens at which the cumulative distribution passes each uniform.
+    """Returns the tokens [..., count] at which the cumulative distribution of probs [..., V], not
+    necessarily normalised, passes each uniform [..., count] in [0, 1), float64.
 
-    Summed in float64: with float32 sums a vocabulary of 128k loses its tail. A token of
-    probability zero is never returned.
-
-    Args:
-        probs: [..., V], not necessarily normalised.
-        uniforms: [..., count] in [0, 1), float64.
-
-    Returns:
-        [..., count] token ids.
+    Summed in float64: with float32 sums a vocabulary of 128k loses its tail. A token of probability
+    zero is never returned.
     """
     cdf = probs.double().cumsum(dim=-1)
     if not cdf.is_cpu:
@@ -141,11 +127,7 @@ def inverse_cdf(probs: Tensor, uniforms: Tensor) -> Tensor:
 
 
 class SeededDraws:
-    """Draws from one ``torch.Generator`` per row.
-
-    Args:
-        generators: R generators, all on the device where the draws are needed.
-    """
+    """Draws from one ``torch.Generator`` per row, all on the device where the draws are needed."""
 
     def __init__(self, generators: Sequence[torch.Generator]) -> None:
         self.generators = generators
@@ -201,11 +183,8 @@ class SeededDraws:
 
 
 class SeededVerdict:
-    """Uniforms for one walk, all drawn before the walk starts.
-
-    Args:
-        uniforms: [R, sum(children) + 1] in [0, 1), float64.
-        children: bound on the children tested at each level.
+    """Uniforms [R, sum(children) + 1] in [0, 1), float64, for one walk, all drawn before it starts;
+    ``children`` bounds those tested at each level.
     """
 
     def __init__(self, uniforms: Tensor, children: Sequence[int]) -> None:
@@ -234,11 +213,7 @@ class SeededVerdict:
 
 
 class SeededPositions:
-    """Uniforms of the positions that a walk may come to.
-
-    Args:
-        uniforms: [R, count] in [0, 1), float64.
-    """
+    """Uniforms [R, count] in [0, 1), float64, of the positions that a walk may come to."""
 
     def __init__(self, uniforms: Tensor) -> None:
         self._uniforms = uniforms
@@ -252,11 +227,7 @@ class SeededPositions:
 
 
 class SeededTrials:
-    """Uniforms for a known number of trials, all drawn beforehand.
-
-    Args:
-        uniforms: [R, count] in [0, 1), float64.
-    """
+    """Uniforms [R, count] in [0, 1), float64, for a known number of trials, drawn beforehand."""
 
     def __init__(self, uniforms: Tensor) -> None:
         self._uniforms = uniforms

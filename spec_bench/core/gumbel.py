@@ -13,33 +13,24 @@ from spec_bench.core.transfer import constant
 
 
 def gumbel_top_k(log_q: Tensor, gumbel: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Draws k tokens without replacement, in the order drawn (RSD section 3.2, Gumbel-top-k trick).
+    """Draws k tokens, V at most, without replacement (RSD section 3.2, Gumbel-top-k trick), from
+    log-probabilities [..., V], -inf outside the support, and independent standard Gumbel noise
+    [..., V].
 
-    Args:
-        log_q: [..., V] log-probabilities, -inf outside the support.
-        gumbel: [..., V] independent standard Gumbel noise.
-        k: how many; cut to V.
-
-    Returns:
-        tokens [..., k] by decreasing perturbed value, and valid [..., k], False where the support
-        had fewer than k tokens.
+    Returns tokens [..., k] in the order drawn, by decreasing perturbed value, and valid [..., k],
+    False where the support had fewer than k tokens.
     """
     values, tokens = (log_q + gumbel).topk(min(k, log_q.shape[-1]), dim=-1)
     return tokens, values > -torch.inf
 
 
 def laws_without_replacement(log_q: Tensor, tokens: Tensor) -> Tensor:
-    """The distribution that each of several tokens was drawn from, with those before it removed.
+    """Returns the distributions [B, C, V] that tokens [B, C] were drawn from in that order, those
+    before each removed; log_q [B, V] is -inf outside the support. Where nothing is left to draw
+    from, they mean nothing.
 
     In log space: at a temperature of 0.01 the first token may have all the mass that float32 can
     tell from 1, and the distribution of the second consists of what underflows beside it.
-
-    Args:
-        log_q: [B, V] log-probabilities, -inf outside the support.
-        tokens: [B, C] in the order drawn.
-
-    Returns:
-        [B, C, V] probabilities. Where nothing is left to draw from, they mean nothing.
     """
     count = tokens.shape[1]
     first = log_q.softmax(dim=-1).unsqueeze(1)
@@ -54,18 +45,13 @@ def laws_without_replacement(log_q: Tensor, tokens: Tensor) -> Tensor:
 
 
 def truncated_gumbel(phi_tilde: Tensor, bound: Tensor) -> Tensor:
-    """Conditions perturbed values on their maximum being ``bound`` (stochastic beam search).
+    """Conditions perturbed log-probabilities [..., V] of one parent's children, -inf allowed, on
+    their maximum being ``bound`` [...], the parent's own perturbed value (stochastic beam search).
+    Returns [..., V], increasing in ``phi_tilde``; -inf stays -inf.
 
     The map T of RSD Appendix B.2 (Kool et al. 2019, arXiv 1903.06059, section 4.2 and its Appendix
-    B.3) in the form that stays finite in float32: the textbook
-    ``-log(exp(-bound) - exp(-max) + exp(-phi))`` is NaN below about -88.
-
-    Args:
-        phi_tilde: [..., V] perturbed log-probabilities of one parent's children; -inf allowed.
-        bound: [...] the parent's own perturbed value.
-
-    Returns:
-        psi [..., V], increasing in ``phi_tilde``, with maximum ``bound``; -inf stays -inf.
+    B.3) in the form that stays finite in float32: the textbook ``-log(exp(-bound) - exp(-max) +
+    exp(-phi))`` is NaN below about -88.
     """
     gap = phi_tilde - phi_tilde.amax(dim=-1, keepdim=True)
     bound = bound.unsqueeze(-1)

@@ -29,18 +29,11 @@ class Parts(Protocol):
 def run_part(
     draws: Draws, name: Hashable, function: Callable[..., Result], *given: Tensor, of: object = None
 ) -> Result:
-    """One part of an iteration.
+    """Runs one part of an iteration: a function called with the draws and the tensors given, which
+    change from one iteration to the next. Whatever else it reads never changes, or is ``of``: what
+    an earlier part of this iteration made, that this one goes on with.
 
-    Args:
-        draws: where randomness comes from.
-        name: of the part, the same in every iteration.
-        function: called with the draws and the tensors given; whatever else it reads never changes,
-            or is ``of``.
-        given: what changes from one iteration to the next.
-        of: what an earlier part of this iteration made, that this one goes on with.
-
-    Returns:
-        What the function returns; it holds until the next iteration.
+    Its name is the same in every iteration; its result holds until the next.
     """
     own = getattr(draws, "run_part", None)
     result: Result = function(draws, *given) if own is None else own(name, function, given, of)

@@ -20,11 +20,8 @@ _ALIGNED = 8  # bytes; the largest item there is
 
 
 def constant(values: tuple[Any, ...], device: torch.device) -> Tensor:
-    """Numbers that never change, as a tensor made once per device. Nobody writes to it.
-
-    Args:
-        values: numbers of one type, or tuples of such numbers of equal length.
-        device: where they are wanted.
+    """Returns numbers of one type that never change, or tuples of such of equal length, as a tensor
+    made once per device. Nobody writes to it.
     """
     first: Any = values
     while isinstance(first, tuple) and first:
@@ -128,12 +125,8 @@ class Known(list[Any]):
 
 
 class Followed(Known):
-    """Whole numbers that the device knows and the host does not yet: the list has upper bounds.
-
-    Args:
-        most: upper bounds.
-        there: the numbers.
-        least: no number is below it.
+    """Whole numbers that the device knows and the host does not yet: the list has upper bounds, and
+    no number is below ``least``.
     """
 
     exact = False
@@ -157,20 +150,14 @@ class Followed(Known):
 
 
 class Committed(list[Sequence[int]]):
-    """Per row all tokens so far; the last one is the root of its tree.
+    """Per row all tokens so far; the last one is the root of its tree."""
 
-    Attributes:
-        lengths: [R] tokens before the root.
-        roots: [R] the last tokens.
-        planned: what a policy knows of the trees before they are planted; nobody else reads it.
-    """
-
-    planned: Any = None
+    planned: Any = None  # what a policy knows of the trees before they are planted; its own
 
     def __init__(self, rows: Iterable[Sequence[int]]) -> None:
         super().__init__(rows)
-        self.lengths = Known([len(tokens) - 1 for tokens in self])
-        self.roots = Known([tokens[-1] for tokens in self])
+        self.lengths = Known([len(tokens) - 1 for tokens in self])  # [R] tokens before the root
+        self.roots = Known([tokens[-1] for tokens in self])  # [R] the last tokens
 
     @classmethod
     def followed(cls, lengths: Followed, roots: Tensor) -> Committed:
@@ -183,15 +170,8 @@ class Committed(list[Sequence[int]]):
 def send(
     numbers: Sequence[Known], device: torch.device, tensors: Sequence[Tensor] = ()
 ) -> list[Tensor]:
-    """Sends numbers to a device in one copy; on a CPU there is nothing to send.
-
-    Args:
-        numbers: known there from now on.
-        device: where to.
-        tensors: of the host, sent with them.
-
-    Returns:
-        The tensors, on the device.
+    """Sends numbers, known there from now on, and tensors of the host to a device in one copy;
+    returns the tensors there. On a CPU there is nothing to send.
     """
     if device.type == "cpu":
         return list(tensors)
@@ -202,11 +182,8 @@ def send(
 
 
 def to_device(parts: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-    """Tensors of the host on a device, in one copy that the host does not wait for.
-
-    Args:
-        parts: on the host, of any shapes and types.
-        device: where they go; on a CPU they stay as they are.
+    """Returns tensors of the host, of any shapes and types, on a device, in one copy that the host
+    does not wait for; on a CPU they stay as they are.
     """
     if device.type == "cpu":
         return list(parts)

@@ -164,15 +164,11 @@ class Tree:
         below: tuple[Tensor, Tensor, Tensor, Tensor],
         laws: Tensor | None,
     ) -> Tree:
-        """A fully grown tree whose nodes are known.
+        """A fully grown tree, of 1 + n nodes, whose nodes are known.
 
-        Args:
-            shape: of 1 + n nodes.
-            root: [R] token ids.
-            below: token, parent, depth and presence of every node below the root, [R, n] each; an
-                absent node has another one's parent.
-            laws: [R, 1 + n, V] the log of what was proposed below each node; None where the
-                proposals are one-hot.
+        ``below`` has token, parent, depth and presence of every node below the root, [R, n] each;
+        an absent node has another one's parent. ``laws`` [R, 1 + n, V] are the logs of what was
+        proposed below each node; None where the proposals are one-hot.
         """
         tree = cls(TreeShape((), ()), root)
         tokens, parent, depth, valid = below
@@ -234,14 +230,9 @@ class Tree:
         q: Tensor | None,
         log_q: Tensor | None = None,
     ) -> None:
-        """Grows the next level.
-
-        Args:
-            tokens: [R, n].
-            parent: [R, n] or [n] parents as positions within the frontier, 0..F-1.
-            valid: [R, n]; a child of an absent node is absent too.
-            q: [R, F, D, V] or None.
-            log_q: [R, F, V], for siblings drawn without replacement in place of ``q``.
+        """Grows the next level: tokens [R, n]; parents [R, n] or [n] as positions 0..F-1 within the
+        frontier; valid [R, n], where a child of an absent node is absent too; proposals q [R, F, D,
+        V] or, for siblings drawn without replacement, log_q [R, F, V], if any.
         """
         frontier = self.frontier
         self.grown += 1
@@ -257,11 +248,8 @@ class Tree:
 
 
 def above_all(parent: Tensor, depth: int) -> Tensor:
-    """[R, N, N] whether the second node lies on the first one's path, itself included.
-
-    Args:
-        parent: [R, N]; the root's is itself.
-        depth: most steps from a node to the root.
+    """[R, N, N] whether the second node lies on the first one's path, itself included. The root's
+    parent is itself; no node is more than ``depth`` steps from it.
     """
     nodes = places(parent.shape[1], parent.device)
     on_path = (nodes.unsqueeze(1) == nodes).expand(len(parent), -1, -1)
@@ -278,13 +266,8 @@ def above_all(parent: Tensor, depth: int) -> Tensor:
 
 
 def prefix_match(beams: Tensor) -> Tensor:
-    """For each beam and length the first beam with the same prefix.
-
-    Args:
-        beams: [R, W, L].
-
-    Returns:
-        [R, W, L]; entry (w, l) is the smallest w' whose first l + 1 tokens are those of beam w.
+    """For beams [R, W, L], [R, W, L]: entry (w, l) is the smallest w' whose first l + 1 tokens are
+    those of beam w.
     """
     same = beams.unsqueeze(2) == beams.unsqueeze(1)  # [R, W, W, L]
     lengths = torch.arange(1, beams.shape[-1] + 1, device=beams.device)
@@ -292,18 +275,12 @@ def prefix_match(beams: Tensor) -> Tensor:
 
 
 def merge_prefixes(root: Tensor, beams: Tensor) -> Tree:
-    """A tree per row with one node for every distinct prefix.
+    """A tree per row with one node for every distinct prefix of beams [R, W, L], best first; so
+    siblings come best first too. Proposals are one-hot.
 
     On a CPU a level is as wide as the row with most prefixes needs. On other devices, where the
     host would have to wait to know, it is as wide as there are beams. Surplus nodes are absent ones
     at the level's end.
-
-    Args:
-        root: [R] the last committed tokens.
-        beams: [R, W, L] best first; so siblings come best first too.
-
-    Returns:
-        The tree, proposals one-hot.
     """
     match = prefix_match(beams)
     width, length = beams.shape[1:]

@@ -13,42 +13,24 @@ from spec_bench.core.sampling import SamplingSettings as SamplingSettings
 
 
 def argmax_lowest(scores: Tensor) -> Tensor:
-    """Index of the largest entry of the last axis, the lowest index where several tie.
-
-    ``torch.argmax`` documents that rule for all devices; baseline and decoders must share one.
-
-    Args:
-        scores: [..., V].
-
-    Returns:
-        [...] token ids.
+    """Index [...] of the largest entry of the last axis [..., V], the lowest index where several
+    tie. ``torch.argmax`` documents that rule for all devices; baseline and decoders must share one.
     """
     return scores.argmax(dim=-1)
 
 
 def make_a_law(logits: Tensor) -> Tensor:
-    """Whether logits make a distribution: none is NaN or +inf, and not all are -inf.
-
-    Args:
-        logits: [..., V].
-
-    Returns:
-        [...] bool.
+    """Returns whether logits [..., V] make a distribution: none is NaN or +inf, and not all are
+    -inf.
     """
     return logits.amax(dim=-1).abs() < torch.inf  # two kernels, where isfinite has four
 
 
 def log_probs(logits: Tensor, settings: SamplingSettings) -> Tensor:
-    """Log-probabilities of the warped distribution; -inf outside its support.
+    """Log-probabilities [..., V], in the settings' dtype, of the warped distribution of logits
+    [..., V]; -inf outside its support, and at temperature 0 the log of a one-hot vector.
 
     Temperature first, then top-k, then top-p on what is left, then normalised.
-
-    Args:
-        logits: [..., V], any float dtype.
-        settings: temperature, top-k and top-p.
-
-    Returns:
-        [..., V] in the settings' dtype; at temperature 0 the log of a one-hot vector.
     """
     if settings.temperature == 0:
         one_hot = torch.full_like(logits, -torch.inf, dtype=settings.dtype)
@@ -77,15 +59,8 @@ def _scores(logits: Tensor, settings: SamplingSettings) -> Tensor:
 
 
 def raw_log_probs(logits: Tensor, node: Tensor, token: Tensor) -> Tensor:
-    """Log-probabilities of tokens at temperature 1, nothing truncated: what perplexity counts.
-
-    Args:
-        logits: [R, N, V].
-        node: [R, T] at which nodes.
-        token: [R, T] which token at each.
-
-    Returns:
-        [R, T], float32 at least.
+    """Log-probabilities [R, T], float32 at least, of tokens [R, T] at nodes [R, T] of logits [R, N,
+    V]; at temperature 1, nothing truncated: what perplexity counts.
     """
     at = logits  # at the root, where that is all there is
     if logits.shape[1] > 1:

@@ -39,18 +39,8 @@ from spec_bench.records.types import Lossless, Request, StepRecord
 
 @dataclass
 class BeamDecoder(DecodingLoop[BeamRow]):
-    """Beams over one target.
-
-    Args:
-        name: as in ``conf/decoder``.
-        target: the target model.
-        drafts: one draft model, or none for beam sampling.
-        plan: how many beams, how they are drafted and kept.
-        settings: sampling settings; they warp the joint distribution of all beams.
-        rows: most requests that decode together.
-        lossless: how the output's distribution relates to the target's beam distribution.
-        pool: caches, shared by the decoders of a job.
-        make_draws: where randomness comes from; audits enumerate instead.
+    """Beams over one target, drafted by one draft model, or by none for beam sampling; sampling
+    settings warp the joint distribution of all beams.
     """
 
     row_type: ClassVar[type[BeamRow]] = BeamRow
@@ -58,12 +48,12 @@ class BeamDecoder(DecodingLoop[BeamRow]):
     name: str
     target: LanguageModel
     drafts: Sequence[LanguageModel]
-    plan: BeamPlan
+    plan: BeamPlan  # how many beams, how they are drafted and kept
     settings: SamplingSettings
     rows: int = 1
     lossless: Lossless = "exact_beam"
-    pool: CachePool = field(default_factory=CachePool)
-    make_draws: DrawsFactory = SeededDraws
+    pool: CachePool = field(default_factory=CachePool)  # shared by the decoders of a job
+    make_draws: DrawsFactory = SeededDraws  # audits enumerate instead
 
     def __post_init__(self) -> None:
         self._caches: list[Any] = []
@@ -130,12 +120,8 @@ class BeamDecoder(DecodingLoop[BeamRow]):
     def _begin(self, active: Sequence[BeamRow]) -> tuple[Forest, Parents, Tensor]:
         """Sends all that the host knows to the device in one copy, pending moves included.
 
-        Args:
-            active: the rows.
-
-        Returns:
-            The forest, nothing drafted; the input beams, with as many places as the widest row has;
-            how many layers each row has left [R].
+        Returns the forest, nothing drafted; the input beams, with as many places as the widest row
+        has; how many layers each row has left [R].
         """
         forest = Forest(
             [(row.tokens, row.ancestors()) for row in active],
@@ -257,13 +243,8 @@ class BeamSearch(BeamDecoder):
     def _select(
         self, index: int, row: BeamRow, candidates: Sequence[tuple[float, float]], vocab: int
     ) -> None:
-        """Sorts the best candidates into the pool and the next beams, and ends the row if due.
-
-        Args:
-            index: of the row in the caches.
-            row: the row.
-            candidates: (log-likelihood, cell), best first.
-            vocab: V.
+        """Sorts the best candidates (log-likelihood, cell), best first, into the pool and the next
+        beams, and ends the row, the index-th in the caches, if due.
         """
         width, first, length = self.plan.width, len(row.tokens) - row.width, row.layers + 1
         row.steps.append(StepRecord(0, 0, 0, 1, (width,)))

@@ -37,14 +37,8 @@ class Moves:
 
 
 def moved_slots(moves: Sequence[Moves], caches: int) -> list[Tensor]:
-    """All rows' moves as indices on the host, per cache; none if nothing moves.
-
-    Args:
-        moves: of R rows.
-        caches: how many.
-
-    Returns:
-        [2, R, T] slots from and to; a row that moves fewer repeats its last move, or moves nothing.
+    """Returns R rows' moves as indices on the host, per cache [2, R, T] slots from and to, or
+    nothing if nothing moves; a row that moves fewer repeats its last move, or moves nothing.
     """
     tables = []
     for cache in range(caches):
@@ -155,17 +149,12 @@ class BeamRow(Answering):
         layers: int,
         drafted: int,
     ) -> list[int]:
-        """Replaces the input beams by the output beams of a step.
+        """Replaces the input beams by a step's output beams, by which every beam grew so many
+        layers.
 
-        Args:
-            forest_tokens: the step's draft nodes, which the target has run.
-            forest_parents: their parents: indices into the row's nodes and the forest after them.
-            beams: the output beams, their parents numbered likewise.
-            layers: tokens by which every beam grew.
-            drafted: nodes that the draft has run, this step's included.
-
-        Returns:
-            The nodes to keep in the caches, in increasing order: the beams' ancestors.
+        Parents index the row's nodes and after them the step's draft nodes, the forest, which the
+        target has run; of all these the draft has run the first ``drafted``. Returns the nodes to
+        keep in the caches, in increasing order: the beams' ancestors.
         """
         tokens = [*self.tokens, *forest_tokens]
         parents = [*self.parents, *forest_parents]
@@ -186,10 +175,8 @@ class BeamRow(Answering):
         return kept
 
     def grow_trunk(self, drafted: bool) -> None:
-        """Moves nodes that all beams descend from to the trunk, once all models have run them.
-
-        Args:
-            drafted: whether there is a draft.
+        """Moves nodes that all beams descend from to the trunk, once all models, a draft among them
+        where there is one, have run them.
         """
         run = self.drafted if drafted else len(self.tokens) - self.width
         shared = 0
@@ -219,14 +206,8 @@ class BeamRow(Answering):
 
 
 def host_parents(active: Sequence[BeamRow], places: int) -> list[torch.Tensor]:
-    """What the host knows of the rows' beams; see ``beam_step.Parents``, without the tokens.
-
-    Args:
-        active: R rows.
-        places: B, of the widest row.
-
-    Returns:
-        likelihood, length and stopped [R, B], stop_ids [R, S], first [R, B].
+    """Returns what the host knows of R rows' beams, B of the widest: likelihood, length and stopped
+    [R, B], stop_ids [R, S], first [R, B]; see ``beam_step.Parents``.
     """
     rows = len(active)
     likelihood = torch.full((rows, places), -torch.inf, dtype=torch.float64)

@@ -50,25 +50,18 @@ class Parents:
     first: Tensor  # [R, B] the first beam with the same text, which may be itself
 
     def log_probs(self, logits: Tensor) -> Tensor:
-        """Raw log-probabilities after each, the same numbers after beams of the same text.
+        """Raw log-probabilities after each, of logits [R, B, V], the same numbers after beams of
+        the same text.
 
         A model computes those separately, and they differ by a rounding error that depends on place
         and batch. A truncation, or a largest value, would then pick among equal cells differently
         in each batch.
-
-        Args:
-            logits: [R, B, V].
         """
         log_p = next_token_log_probs(logits, self.stopped, self.tokens)
         return log_p.gather(1, self.first.unsqueeze(-1).expand_as(log_p))
 
     def children(self, cells: Tensor, log_p: Tensor) -> Parents:
-        """The beams at some cells.
-
-        Args:
-            cells: [R, D].
-            log_p: [R, B, V] raw log-probabilities after each parent.
-        """
+        """The beams at cells [R, D], given raw log-probabilities [R, B, V] after each parent."""
         parent, tokens = cells // log_p.shape[-1], cells % log_p.shape[-1]
         gained = log_p.flatten(1).gather(1, cells)
         likelihood = self.likelihood.gather(1, parent) + gained
@@ -115,31 +108,18 @@ _FIELDS = ("cells", "there", "likelihood", "length", "stopped")  # of an output 
 
 
 class _Ending:
-    """Where each row's verification ended; filled in as rows end, layer by layer.
-
-    Attributes:
-        layer: [R] the layer of the output beams.
-        full: [R] draft layers that reached their width.
-        beams: [R, 5, 2 D] float64, the fields of each output beam.
-    """
+    """Where each row's verification ended; filled in as rows end, layer by layer."""
 
     def __init__(self, rows: int, width: int, device: torch.device) -> None:
-        self.layer = torch.zeros(rows, dtype=torch.long, device=device)
-        self.full = torch.zeros_like(self.layer)
+        self.layer = torch.zeros(rows, dtype=torch.long, device=device)  # of the output beams
+        self.full = torch.zeros_like(self.layer)  # draft layers that reached their width
         shape = (rows, len(_FIELDS), 2 * width)
-        self.beams = torch.zeros(shape, dtype=torch.float64, device=device)
+        self.beams = torch.zeros(shape, dtype=torch.float64, device=device)  # their fields
 
     def put(self, ends: Tensor, layer: int, parents: Parents, log_p: Tensor, cells: Tensor,
             there: Tensor) -> None:  # fmt: skip
-        """Stores the output beams of the rows that end here.
-
-        Args:
-            ends: [R] which rows.
-            layer: the layer of the output beams.
-            parents: what they continue.
-            log_p: [R, B, V].
-            cells: [R, 2 D] accepted ones, then drawn ones.
-            there: [R, 2 D] which of them are beams.
+        """Stores the output beams of the rows [R] that end at this layer: cells [R, 2 D], accepted
+        ones, then drawn ones, and which of them are beams.
         """
         children = parents.children(cells, log_p)
         fields = (cells, there, children.likelihood, children.length, children.stopped)
@@ -157,19 +137,9 @@ def verify(
     limit: Tensor,
     draws: Draws,
 ) -> list[Outcome]:
-    """Verifies a forest and draws what is missing (Algorithm 1, corrected).
-
-    Args:
-        logits: [R, B + L D, V] the target's, at the input beams and at every draft beam.
-        parents: the input beams.
-        drafted: the forest's distributions and cells.
-        plan: the widths.
-        settings: the target's sampling settings.
-        limit: [R] most layers.
-        draws: randomness.
-
-    Returns:
-        One outcome per row.
+    """Verifies a forest and draws what is missing (Algorithm 1, corrected); one outcome per row, of
+    ``limit`` [R] layers at most. The logits [R, B + L D, V] are the target's, at the input beams
+    and at every draft beam.
     """
     rows, width, depth = logits.shape[0], plan.width, len(drafted.cells)
     vocab, inputs = logits.shape[-1], parents.tokens.shape[1]

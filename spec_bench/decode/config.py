@@ -138,10 +138,8 @@ class DecoderConfig:
         return self.drafter.kind if self.drafter.heads else None
 
     def check_under(self, settings: SamplingSettings) -> None:
-        """Checks that the rule fits how the tree draws siblings under sampling settings.
-
-        Raises:
-            ValueError: it does not, naming both.
+        """Checks that the rule fits how the tree draws siblings under sampling settings; a
+        ValueError names both if not.
         """
         if isinstance(self.verifier, Transformers):
             check_settings(self.title, settings)
@@ -161,19 +159,12 @@ class DecoderConfig:
         pool: CachePool | None = None,
         heads: Heads | None = None,
     ) -> AnyDecoder:
-        """The decoder over loaded models.
+        """Builds the decoder over loaded models: the target, the first of the drafts and, if it
+        uses any, draft heads. ``rows`` requests at most decode together; decoders that do not run
+        at the same time share a pool of caches.
 
-        Args:
-            target: the target.
-            drafts: at least as many drafts as it uses; the first ones are taken.
-            settings: sampling settings.
-            rows: most requests that decode together.
-            pool: caches to share with other decoders that do not run at the same time.
-            heads: the draft heads, if it uses any.
-
-        Raises:
-            ValueError: as ``check_under``; also if there are too few drafts, their vocabulary is
-                not the target's, or the heads are another kind, another model's or too few.
+        A ValueError as ``check_under``'s; also if there are too few drafts, their vocabulary is not
+        the target's, or the heads are another kind, another model's or too few.
         """
         self.check_under(settings)
         if isinstance(self.verifier, Served):
@@ -256,11 +247,7 @@ class DecoderConfig:
 
 
 def _block_of(given: Mapping[str, Any], key: str, title: str) -> Mapping[str, Any]:
-    """One block of a decoder's settings.
-
-    Raises:
-        ValueError: it is missing, or not a mapping.
-    """
+    """Returns one block of a decoder's settings; a ValueError if it is no mapping."""
     block = given.get(key)
     if not isinstance(block, Mapping):
         raise ValueError(f"{title}: {key} must be a mapping, got {shown(block)}")
@@ -268,10 +255,8 @@ def _block_of(given: Mapping[str, Any], key: str, title: str) -> Mapping[str, An
 
 
 def _read_block(registry: Registry[Any], block: Mapping[str, Any], kind: str, where: str) -> Any:
-    """A block as the dataclass registered under the kind that it names.
-
-    Raises:
-        ValueError: an unknown kind, or fields that are not its own or out of range.
+    """Reads a block as the dataclass registered under the kind that it names; a ValueError for an
+    unknown kind, or fields that are not its own or out of range.
     """
     name = block.get(kind)
     registered = registry.find(name, f"{where}.{kind}")
@@ -280,27 +265,17 @@ def _read_block(registry: Registry[Any], block: Mapping[str, Any], kind: str, wh
 
 
 def read_tree(given: Mapping[str, Any]) -> Policy:
-    """The tree of a decoder's settings.
-
-    Raises:
-        ValueError: in one line that names the key, its value and what is allowed.
+    """Reads the tree of a decoder's settings; a ValueError of one line names the key, its value and
+    what is allowed.
     """
     title = f"decoder {shown(given.get('name'))}"
     return _read_block(policy, _block_of(given, "tree", title), "policy", f"{title}: tree")
 
 
 def resolve_spec(given: Mapping[str, Any], spec: str | int | None) -> dict[str, Any]:
-    """Writes a shorthand into a copy of a decoder's settings.
-
-    Args:
-        given: a decoder's settings.
-        spec: the shorthand; None keeps the tree as it is.
-
-    Returns:
-        The settings with the tree's numbers set; their values are not checked here.
-
-    Raises:
-        ValueError: the shorthand does not fit the tree policy, naming the form that it takes.
+    """Writes a shorthand into a copy of a decoder's settings; None keeps the tree as it is. The
+    numbers' values are not checked here; a ValueError if the shorthand does not fit the tree
+    policy, naming the form that it takes.
     """
     resolved = deepcopy(dict(given))
     if spec is None:
@@ -323,15 +298,11 @@ def resolve_spec(given: Mapping[str, Any], spec: str | int | None) -> dict[str, 
 def read_decoder(
     given: Mapping[str, Any], settings: SamplingSettings | None = None
 ) -> DecoderConfig:
-    """A decoder with its types.
+    """Reads a decoder with its types from its settings: keys ``name``, ``drafter``, ``tree``,
+    ``verifier``, and ``tree_attention`` if it is off; ``display`` is for people and not read.
+    Sampling settings are those of temperature 1 if unknown.
 
-    Args:
-        given: its settings: keys ``name``, ``drafter``, ``tree``, ``verifier``, and
-            ``tree_attention`` if it is off. ``display`` is for people and not read.
-        settings: sampling settings, if known; by default temperature 1.
-
-    Raises:
-        ValueError: in one line that names the key, its value and what is allowed.
+    A ValueError of one line names the key, its value and what is allowed.
     """
     name = given.get("name")
     title = f"decoder {shown(name)}"

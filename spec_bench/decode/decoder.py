@@ -42,39 +42,24 @@ class DrawsFactory(Protocol):
 
 @dataclass
 class Decoder(DecodingLoop[Row]):
-    """Drafter x policy x verifier over one target.
-
-    Args:
-        name: as in ``conf/decoder``.
-        target: the target model.
-        drafts: draft models; empty for autoregressive decoding.
-        drafter: who proposes.
-        policy: how the tree grows.
-        walk: how the accepted path of a tree is found.
-        rule: what the walk judges by: a node rule, one per level, or whatever else it takes.
-        settings: sampling settings of target and draft.
-        rows: most requests that decode together.
-        lossless: how the output's distribution relates to the target's.
-        tree_attention: whether the target runs a tree as one row, or each path as its own.
-        pool: caches, shared by the decoders of a job.
-        make_draws: where randomness comes from; audits enumerate instead.
-        heads: draft heads on the target, in place of draft models.
+    """Drafter x policy x verifier over one target; without draft models, and without draft heads in
+    their place, decoding is autoregressive.
     """
 
     name: str
     target: LanguageModel
     drafts: Sequence[LanguageModel]
-    drafter: Drafter
-    policy: GrownTree
-    walk: Walk
-    rule: Any
-    settings: SamplingSettings
+    drafter: Drafter  # who proposes
+    policy: GrownTree  # how the tree grows
+    walk: Walk  # how the accepted path of a tree is found
+    rule: Any  # what the walk judges by: a node rule, one per level, or whatever else it takes
+    settings: SamplingSettings  # of target and draft
     rows: int = 1
     lossless: Lossless = "exact"
-    tree_attention: bool = True
-    pool: CachePool = field(default_factory=CachePool)
-    make_draws: DrawsFactory = SeededDraws
-    heads: Heads | None = None
+    tree_attention: bool = True  # whether a tree is one row of the target, or each path its own
+    pool: CachePool = field(default_factory=CachePool)  # shared by the decoders of a job
+    make_draws: DrawsFactory = SeededDraws  # audits enumerate instead
+    heads: Heads | None = None  # draft heads on the target, in place of draft models
 
     def __post_init__(self) -> None:
         layers = self.drafter.layers(self.heads, self.target.blocks)
@@ -148,13 +133,8 @@ class Decoder(DecodingLoop[Row]):
         return row
 
     def step(self, active: Sequence[Row]) -> int:
-        """One iteration over the active rows: grow, one target pass, verdict, commit, record.
-
-        Args:
-            active: rows in their order in the caches.
-
-        Returns:
-            Tokens emitted, over all rows.
+        """One iteration over the active rows, in their order in the caches: grow, one target pass,
+        verdict, commit, record. Returns the tokens emitted, over all rows.
         """
         now, self._next = self._next, None
         if now is None or not now.is_of(active):
@@ -253,16 +233,11 @@ class Decoder(DecodingLoop[Row]):
         return Judged(result, emitted, message)
 
     def _commit(self, now: Launched, verdict: Sequence[Sequence[float]]) -> list[int]:
-        """Keeps every row's accepted path in the caches and appends its tokens.
+        """Keeps every row's accepted path in the caches and appends its tokens; returns [R] tokens
+        emitted.
 
-        Args:
-            now: the iteration.
-            verdict: per row the number accepted, then L + 1 entries each of path, tokens emitted
-                and their log-probabilities, of which the first ``accepted + 1`` mean anything; then
-                nodes and levels of a tree that has any.
-
-        Returns:
-            [R] tokens emitted.
+        A row's verdict is the message of ``_judge``: of its L + 1 entries each the first ``accepted
+        + 1`` mean anything.
         """
         width = now.tree.shape.depth + 1
         counts = [int(line[0]) + 1 for line in verdict]

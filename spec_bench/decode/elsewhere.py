@@ -22,10 +22,8 @@ _DRAFTERS = ("none", "language_model", "lookup")
 
 
 def check_elsewhere(title: str, drafter: Drafter, tree: Policy, tree_attention: bool) -> None:
-    """Checks that transformers can decode this; ``title`` names the decoder in messages.
-
-    Raises:
-        ValueError: naming what it cannot do.
+    """Checks that transformers can decode this; a ValueError names the decoder, ``title``, and what
+    it cannot do.
     """
     if drafter.kind not in _DRAFTERS:
         raise ValueError(
@@ -47,10 +45,8 @@ def check_elsewhere(title: str, drafter: Drafter, tree: Policy, tree_attention: 
 
 
 def check_settings(title: str, settings: SamplingSettings) -> None:
-    """Checks that transformers can sample that way.
-
-    Raises:
-        ValueError: the draft has a temperature of its own.
+    """Checks that transformers can sample that way; a ValueError if the draft has a temperature of
+    its own.
     """
     temperature = settings.draft_temperature
     if temperature not in (None, settings.temperature):
@@ -76,11 +72,7 @@ def aid_of(
 
 
 def as_module(title: str, target: LanguageModel) -> HuggingFaceModel:
-    """The target as a module that transformers can run.
-
-    Raises:
-        ValueError: it is not one.
-    """
+    """Returns the target as a module that transformers can run; a ValueError if it is not one."""
     from spec_bench.engine.hugging_face import HuggingFaceModel
 
     if not isinstance(target, HuggingFaceModel):

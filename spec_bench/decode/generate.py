@@ -69,27 +69,16 @@ class GeneratedRow(Answering):
 
 @dataclass
 class GenerateDecoder(DecodingLoop[GeneratedRow]):
-    """transformers' ``generate`` over one target.
-
-    Args:
-        name: as in ``conf/decoder``.
-        target: the target model.
-        drafts: the assistant, if there is one.
-        aid: what drafts.
-        settings: sampling settings.
-        rows: most requests that decode together.
-        lossless: how the output's distribution relates to the target's.
-        calls: L of MBSU.
-    """
+    """transformers' ``generate`` over one target."""
 
     name: str
     target: HuggingFaceModel
-    drafts: Sequence[LanguageModel]
-    aid: Aid
+    drafts: Sequence[LanguageModel]  # the assistant, if there is one
+    aid: Aid  # what drafts
     settings: SamplingSettings
     rows: int
     lossless: Lossless
-    calls: int
+    calls: int  # L of MBSU
 
     def __post_init__(self) -> None:
         self._forward_s = (0.0, 0.0)
@@ -147,17 +136,11 @@ class GenerateDecoder(DecodingLoop[GeneratedRow]):
 def steps_of(
     calls: Sequence[Call], prompt: int, tokens: Sequence[int], aid: Aid
 ) -> list[StepRecord]:
-    """What each pass of the target gave one row.
+    """Returns what each pass of the target, that of the prompt of P tokens first, gave one row.
 
     Without proposals each pass gives one token, until the row has ended. Otherwise the tokens that
     a pass found in its cache tell how far the text had come. The library drops what it accepts
     after an end, so those tokens, which ours count, are unknown: at most one block per text.
-
-    Args:
-        calls: all passes, that of the prompt first.
-        prompt: P, tokens of the row's prompt.
-        tokens: the delivered ones.
-        aid: what drafted.
     """
     if not aid.tokens:
         return [StepRecord(0, 0, 0, 1) for _ in tokens]

@@ -34,23 +34,14 @@ class Judged(NamedTuple):
 
 @dataclass
 class Launched:
-    """One iteration on its way.
+    """One iteration on its way."""
 
-    Args:
-        rows: that take part, in their order in the caches.
-        lengths: [R] tokens before each root.
-        tree: the trees.
-        judged: what came of them.
-        draws: where its randomness came from.
-        states: of the rows' generators before it.
-    """
-
-    rows: Sequence[Row]
-    lengths: Known
+    rows: Sequence[Row]  # that take part, in their order in the caches
+    lengths: Known  # [R] tokens before each root
     tree: Tree
     judged: Judged
     draws: Draws
-    states: Sequence[Tensor] = ()
+    states: Sequence[Tensor] = ()  # of the rows' generators before it
     there: bool = False  # whether the caches keep its accepted path already
     _home: Tensor | None = field(default=None, init=False)
     _arrived: torch.cuda.Event | None = field(default=None, init=False)

@@ -180,10 +180,8 @@ class DecodingLoop(ABC, Generic[RowType]):
         ]
 
     def begin(self, requests: Sequence[Request], seed: int) -> list[RowType]:
-        """Checks the requests, makes room and prefills one row for each.
-
-        Raises:
-            ValueError: if a request does not fit, or there are too many.
+        """Checks the requests, makes room and prefills one row for each; a ValueError if one does
+        not fit, or there are too many.
         """
         if len(requests) > self.rows:
             raise ValueError(f"{len(requests)} requests for a decoder of {self.rows} rows")
@@ -191,10 +189,8 @@ class DecodingLoop(ABC, Generic[RowType]):
         return [self.join(index, request, seed) for index, request in enumerate(requests)]
 
     def preflight(self, requests: Sequence[Request]) -> None:
-        """Checks that the longest request and its tree fit the models' context.
-
-        Raises:
-            ValueError: naming the request, and its length and the limit, or its unknown token.
+        """Checks that the longest request and its tree fit the models' context; a ValueError names
+        the request, and its length and the limit, or its unknown token.
         """
         for request in requests:
             if not request.prompt_ids:
@@ -218,11 +214,7 @@ class DecodingLoop(ABC, Generic[RowType]):
                     )
 
     def admit(self, requests: Sequence[Request]) -> None:
-        """Checks requests and makes room for the longest of them.
-
-        Raises:
-            ValueError: if a request does not fit.
-        """
+        """Checks requests (a ValueError if one does not fit) and makes room for the longest."""
         self.preflight(requests)
         self.reserve(max(self.slots_needed(len(r.prompt_ids), r.max_new_tokens) for r in requests))
 

@@ -47,11 +47,7 @@ class RowParts:
 
 
 class RecordedParts:
-    """The recorded parts of one decoder, by rows.
-
-    Args:
-        passes: the target's, which say how a device records.
-    """
+    """The recorded parts of one decoder, by rows; the target's passes say how a device records."""
 
     def __init__(self, passes: StaticPasses) -> None:
         self.passes = passes

@@ -15,10 +15,8 @@ from spec_bench.records.types import Finish, Generation, Request, StepRecord
 
 
 def check_lawful(prompt_id: str, target: float | bool, draft: float | bool = True) -> None:
-    """Refuses an iteration whose logits were not numbers: its tokens would mean nothing.
-
-    Raises:
-        ValueError: naming the prompt and the model.
+    """Refuses an iteration whose logits were not numbers: its tokens would mean nothing. The
+    ValueError names the prompt and the model.
     """
     for whose, lawful in (("target", target), ("draft", draft)):
         if not lawful:
@@ -29,12 +27,8 @@ def check_lawful(prompt_id: str, target: float | bool, draft: float | bool = Tru
 
 
 def check_largest(prompt_id: str, line: Sequence[float], counts: Sequence[int]) -> None:
-    """``check_lawful`` for a row whose largest logits come last in what the host was sent.
-
-    Args:
-        prompt_id: of the row.
-        line: ends with the largest logit of each node, of the target and then of the draft.
-        counts: how many are the target's, and how many the draft's at each level.
+    """``check_lawful`` for a row whose line to the host ends with the largest logit of each node:
+    ``counts[0]`` of the target's, then so many of the draft's at each level.
     """
     draft = len(line) - sum(counts[1:])
     target = map(math.isfinite, line[draft - counts[0] : draft])
@@ -93,16 +87,11 @@ class Row(Answering):
     def commit(
         self, emitted: Sequence[int], log_p: Sequence[float], nodes: int, depth: int
     ) -> None:
-        """Appends what one target call emitted and records the call.
+        """Appends what one target call over a tree of so many nodes, the root not counted, and
+        levels emitted, accepted tokens and the residual or bonus token, and records the call.
 
         Delivery stops at the first stop token and at the length limit; what the call emitted past
         that counts for block efficiency and is dropped.
-
-        Args:
-            emitted: accepted tokens and the residual or bonus token.
-            log_p: their log-probabilities under the target at temperature 1.
-            nodes: tree nodes verified, the root not counted.
-            depth: levels of the tree.
         """
         before = len(self.delivered)
         for token, log_prob in zip(emitted, log_p, strict=True):
@@ -146,11 +135,9 @@ class _RowTimes:
 
 
 class BatchClock:
-    """Reads the clock around prefills and iterations; synchronises only where nothing is decoded.
-
-    Args:
-        now_s: reads the clock with the device synchronised.
-        take_forward_s: (draft, target) seconds in forward passes since it was last called.
+    """Reads the clock around prefills and iterations; synchronises, with ``now_s``, only where
+    nothing is decoded. ``take_forward_s`` returns (draft, target) seconds in forward passes since
+    it was last called.
     """
 
     def __init__(

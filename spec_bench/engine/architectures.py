@@ -127,14 +127,8 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 
 
 def architecture(path: str) -> dict[str, Any]:
-    """The config of a random model as a plain mapping.
-
-    Args:
-        path: ``random:NAME`` with a name in ``ARCHITECTURES``, or ``random:FOLDER`` with a folder
-            that holds a ``config.json``.
-
-    Raises:
-        ValueError: neither; the message lists the names.
+    """Returns the config of ``random:NAME``, with a name in ``ARCHITECTURES``, or of
+    ``random:FOLDER``, a folder with a ``config.json``; a ValueError lists the names.
     """
     name = path.removeprefix(PREFIX)
     if name in ARCHITECTURES:

@@ -40,17 +40,10 @@ def grouped_attention(
 ) -> tuple[Tensor, None]:
     """Attention with the signature that transformers expects.
 
-    Args:
-        module: the layer, which knows G.
-        query: [R, H, T, D]; the heads of one key head are adjacent.
-        key: [R, K, S, D].
-        value: [R, K, S, D].
-        attention_mask: [R, 1, T, S], added to the scores.
-        scaling: of the scores; None: 1 / sqrt(D).
-        **given: whatever else transformers passes; if attention needs it, its own function runs.
-
-    Returns:
-        [R, T, H, D], and None for the weights.
+    Takes query [R, H, T, D], the heads of one key head adjacent, key and value [R, K, S, D], and a
+    mask [R, 1, T, S] that is added to the scores times ``scaling`` (None: 1 / sqrt(D)). If it needs
+    what else is given, transformers' own function runs. Returns [R, T, H, D], and None for the
+    weights.
     """
     groups = getattr(module, "num_key_value_groups", 1)
     span = getattr(attention_mask, "span", None)

@@ -65,13 +65,8 @@ class LayerLayout:
 
 
 class SlotLayer(CacheLayerMixin):
-    """One layer's view of the storage; transformers hands it keys and values to store.
-
-    Args:
-        keys: [rows, H, slots, key_dim] view of the group's storage.
-        values: [rows, H, slots, value_dim].
-        owner: the cache, which knows the current plan.
-        place: of the layer among the cache's.
+    """One layer's view of the storage, [rows, H, slots, dim]; transformers hands it keys and values
+    to store where the owner's plan says.
     """
 
     def __init__(self, keys: Tensor, values: Tensor, owner: SlotCache, place: int) -> None:
@@ -127,30 +122,22 @@ class SlotLayer(CacheLayerMixin):
 
 
 class SlotCache(Cache):
-    """Keys and values for ``rows`` sequences of up to ``slots`` tokens.
+    """Keys and values for ``rows`` sequences of up to ``slots`` tokens, tree nodes included; with
+    ``scratch`` there is one more slot, for what no token is meant to read.
 
     Layers of the same layout share one storage tensor [layers, rows, H, slots, dim] for keys and
     one for values, so that a commit is one gather per layout and not one per layer.
-
-    Args:
-        layouts: one per layer of the model.
-        rows: sequences.
-        slots: tokens per sequence, tree nodes included.
-        scratch: whether there is one extra slot, for what no token is meant to read.
-
-    Attributes:
-        passes: what was made to run over this storage, and is of no use with another.
-        first: the slot that all rows of the current pass start at; None if they differ.
-        views: per layer the keys and values that the current pass reads, and those it writes; None
-            if each layer looks for itself.
     """
 
-    first: int | None = 0
+    first: int | None = 0  # the slot that all rows of this pass start at; None if they differ
+    # per layer the keys and values that this pass reads, and those it writes; None if each layer
+    # looks for itself
     views: list[tuple[Tensor, Tensor, Tensor, Tensor]] | None = None
 
     def __init__(
         self, layouts: Sequence[LayerLayout], rows: int, slots: int, *, scratch: bool = False
     ) -> None:
+        # what was made to run over this storage, and is of no use with another
         self.passes: dict[Any, Any] = {}
         self._scratch = scratch
         self.plan = WritePlan(slice(0, 1), [0], 0, 0)
@@ -207,15 +194,8 @@ class SlotCache(Cache):
             raise ValueError(f"the cache has {self.slots} slots per row, {needed} are needed")
 
     def begin(self, plan: WritePlan, *, views: bool = False) -> None:
-        """Sets where the next pass writes.
-
-        Args:
-            plan: of the pass.
-            views: whether to cut all layers' parts of the storage at once, which is quicker, but
-                cannot be traced.
-
-        Raises:
-            ValueError: if a row has no room for it.
+        """Sets where the next pass writes; a ValueError if a row has no room for it. With ``views``
+        all layers' parts of the storage are cut at once, which is quicker, but cannot be traced.
         """
         first, last = min(plan.starts), max(plan.starts)
         self.check(last + plan.count)
@@ -253,12 +233,8 @@ class SlotCache(Cache):
         return self._index[device]
 
     def commit(self, row: int, length: int, nodes: Sequence[int]) -> None:
-        """Keeps the given tree nodes of a row: moves them to slots length, length + 1, ...
-
-        Args:
-            row: the row.
-            length: tokens committed before; node i is at slot ``length + i``.
-            nodes: increasing node indices, root first.
+        """Keeps the given tree nodes of a row, increasing and root first: moves them from slots
+        ``length + node`` to length, length + 1, ...
         """
         moved = [(to, node) for to, node in enumerate(nodes) if to != node]
         if not moved:
@@ -270,22 +246,15 @@ class SlotCache(Cache):
             block[:, row, :, length + first : length + first + len(source)] = kept
 
     def commit_all(self, lengths: Sequence[int], nodes: Tensor) -> None:
-        """Keeps the given tree nodes of the first R rows, without the host.
-
-        Args:
-            lengths: [R] tokens committed before.
-            nodes: [R, T] node indices, root first; if a row keeps fewer than T, leftovers are
-                written after them.
+        """Keeps tree nodes [R, T] of the first R rows, root first, without the host; ``lengths``
+        [R] were committed before. If a row keeps fewer than T, leftovers are written after them.
         """
         first = Known.of(lengths).on(nodes.device).unsqueeze(1)
         self.move_slots(first + nodes, first + places(nodes.shape[1], nodes.device))
 
     def move_slots(self, sources: Tensor, targets: Tensor) -> None:
-        """Copies slots of the first R rows over others, all of a row at once.
-
-        Args:
-            sources: [R, T].
-            targets: [R, T]; a repeated target must get the same source each time.
+        """Copies slots [R, T] of the first R rows over others, all of a row at once; a repeated
+        target must get the same source each time.
         """
         if not sources.numel():
             return
@@ -323,13 +292,8 @@ class CachePool:
         self._held: dict[str, tuple[Allocates, Any]] = {}
 
     def cache(self, role: str, model: Allocates, rows: int, slots: int) -> Any:
-        """The role's cache, of at least ``rows`` x ``slots``.
-
-        Args:
-            role: who asks; two caches in use at the same time need two roles.
-            model: whose cache.
-            rows: sequences.
-            slots: tokens per sequence, tree included.
+        """Returns the role's cache, of at least ``rows`` x ``slots``, trees included; two caches in
+        use at the same time need two roles.
         """
         slots *= getattr(model, "stretch", 1)  # of another tokenizer, whose texts are longer
         if role in self._held and self._held[role][0] is model:
@@ -340,11 +304,8 @@ class CachePool:
         return self._held[role][1]
 
     def prepare(self, batch: int, shortest: int = 1) -> None:
-        """Makes models prepare what their passes will need; a warm-up showed which kinds there are.
-
-        Args:
-            batch: most sequences that decode together.
-            shortest: tokens of the shortest prompt.
+        """Makes models prepare what passes of up to ``batch`` sequences, of ``shortest`` tokens at
+        least, will need; a warm-up showed which kinds there are.
         """
         for model, cache in self._held.values():
             if hasattr(model, "prepare"):

@@ -35,9 +35,8 @@ def read_module(
 ) -> PreTrainedModel:
     """Reads a causal LM; ``placement`` is transformers' ``device_map`` or ``tp_plan``.
 
-    Raises:
-        ValueError: in one line, why it cannot be read: no such model, a damaged file, a missing
-            tensor or one of another shape than the config's.
+    A ValueError says in one line why it cannot be read: no such model, a damaged file, a missing
+    tensor or one of another shape than the config's.
     """
     register_families()
     if parsed(Path(path).expanduser() / "config.json").get("is_encoder_decoder") is True:
@@ -198,15 +197,9 @@ ABOUT = "converted.json"  # what a folder was made of
 
 
 def convert(file: Path, folder: Path) -> None:
-    """Writes a folder of float32 weights with config and tokenizer; a whole one or none.
-
-    Args:
-        file: GGUF, of an architecture that transformers reads.
-        folder: holds no model yet.
-
-    Raises:
-        ValueError: the package ``gguf`` is missing, or transformers cannot read the file, or the
-            file lacks a tensor.
+    """Writes a folder of float32 weights with config and tokenizer; a whole one or none. A
+    ValueError where the package ``gguf`` is missing, transformers cannot read the file, or it lacks
+    a tensor.
     """
     if find_spec("gguf") is None:
         raise ValueError("GGUF files need the package gguf: pip install gguf")

@@ -86,14 +86,8 @@ def generate(
     seed: int,
     aid: Aid,
 ) -> Generated:
-    """Decodes requests together, padded on the left.
-
-    Args:
-        target: the target.
-        requests: at least one, with the same stop tokens.
-        settings: sampling settings, of target and assistant alike.
-        seed: of the library's draws.
-        aid: what drafts.
+    """Decodes requests together, padded on the left; all have the same stop tokens, and the
+    settings are those of target and assistant alike.
     """
     from transformers import GenerationConfig
 

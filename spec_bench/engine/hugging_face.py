@@ -32,22 +32,14 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class HuggingFaceModel:
-    """A transformers causal LM behind the ``LanguageModel`` interface.
-
-    Args:
-        module: the model, in eval mode.
-        vocab_size: tokens that exist.
-        device: where input goes; outputs are brought back here.
-        compile: how the forward pass is captured, one of ``COMPILE``.
-
-    Raises:
-        ValueError: a model whose layers keep anything but keys and values of each token.
+    """A transformers causal LM behind the ``LanguageModel`` interface; a ValueError for one whose
+    layers keep anything but keys and values of each token.
     """
 
-    module: PreTrainedModel
-    vocab_size: int
-    device: torch.device
-    compile: str = "none"
+    module: PreTrainedModel  # in eval mode
+    vocab_size: int  # tokens that exist
+    device: torch.device  # where input goes; outputs are brought back here
+    compile: str = "none"  # how the forward pass is captured, one of `COMPILE`
 
     def __post_init__(self) -> None:
         self.parameters = sum(p.numel() for p in self.module.parameters())
@@ -83,10 +75,8 @@ class HuggingFaceModel:
 
     @torch.inference_mode()
     def _layers(self) -> list[LayerLayout]:
-        """Runs one token to learn each layer's key and value shapes, dtype and device.
-
-        Raises:
-            ValueError: if nothing of it is kept.
+        """Runs one token to learn each layer's key and value shapes, dtype and device; a ValueError
+        if nothing of it is kept.
         """
         cache = DynamicCache()
         token = torch.zeros((1, 1), dtype=torch.long, device=self.device)
@@ -226,12 +216,8 @@ class HuggingFaceModel:
 
     @torch.inference_mode()
     def prepare(self, cache: SlotCache, batch: int, shortest: int) -> None:
-        """Makes ahead of time the static passes that up to ``batch`` growing sequences need.
-
-        Args:
-            cache: what they run over.
-            batch: most sequences that decode together.
-            shortest: tokens of the shortest sequence.
+        """Makes ahead of time the static passes that up to ``batch`` growing sequences, of
+        ``shortest`` tokens at least, need.
         """
         if self.static is None:
             return

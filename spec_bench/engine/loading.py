@@ -30,16 +30,12 @@ DTYPES = {name: getattr(torch, name) for name in DTYPE_NAMES}
 
 
 def load_model(spec: ModelSpec) -> HuggingFaceModel:
-    """Loads a causal LM in eval mode.
+    """Loads a causal LM in eval mode; its vocabulary is the embedding's until
+    ``check_vocabularies`` tells how many tokens exist.
 
-    Returns:
-        The model behind the engine's interface; its vocabulary is the embedding's until
-        ``check_vocabularies`` tells how many tokens exist.
-
-    Raises:
-        ValueError: in one line, why the path cannot be loaded or CUDA not started, or what is wrong
-            with its model: what its checkpoint lacks, or where its answers differ from one plain
-            pass.
+    A ValueError says in one line why the path cannot be loaded or CUDA not started, or what is
+    wrong with its model: what its checkpoint lacks, or where its answers differ from one plain
+    pass.
     """
     set_switches()
     if spec.device.startswith("cuda"):
@@ -95,20 +91,16 @@ def is_tokenizer(value: object) -> bool:
 
 
 def adopt_model(module: PreTrainedModel, name: str, compile: str = "none") -> HuggingFaceModel:
-    """A model that somebody else has loaded, put into eval mode and otherwise left as it is.
-
-    Raises:
-        ValueError: in one line, where its answers differ from one plain pass.
+    """Returns a model that somebody else has loaded, in eval mode and otherwise left as it is; a
+    ValueError says in one line where its answers differ from one plain pass.
     """
     set_switches()
     return tried(module.eval(), name, compile)
 
 
 def tried(module: PreTrainedModel, name: str, compile: str) -> HuggingFaceModel:
-    """A module behind the engine's interface, tried once.
-
-    Raises:
-        ValueError: it cannot be decoded with.
+    """Returns a module behind the engine's interface, tried once; a ValueError if it cannot be
+    decoded with.
     """
     try:
         embedding = cast(Any, module.get_input_embeddings()).weight
@@ -124,10 +116,8 @@ def tried(module: PreTrainedModel, name: str, compile: str) -> HuggingFaceModel:
 
 
 def load_tokenizer(path: str, revision: str | None = None) -> PreTrainedTokenizerBase | TokenIds:
-    """Loads the tokenizer of a local folder or hub id; random weights have token ids only.
-
-    Raises:
-        ValueError: transformers cannot load it, with its reason in one line.
+    """Loads the tokenizer of a local folder or hub id; random weights have token ids only. A
+    ValueError has transformers' reason in one line.
     """
     if path.startswith(PREFIX):
         return TokenIds(random_config(path).vocab_size)
@@ -148,11 +138,8 @@ def read_context_length(path: str, revision: str | None = None) -> int | None:
 
 
 def check_vocabularies(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase) -> int:
-    """Checks that both tokenizers give every token the same id; the number of tokens, one past the
-    largest id.
-
-    Raises:
-        ValueError: naming the first token that differs.
+    """Returns the number of tokens, one past the largest id, where both tokenizers give every token
+    the same id; else a ValueError names the first token that differs.
     """
     ours, theirs = target.get_vocab(), draft.get_vocab()
     refuse_different(ours, theirs)
@@ -162,17 +149,12 @@ def check_vocabularies(target: PreTrainedTokenizerBase, draft: PreTrainedTokeniz
 def common_tokenizer(
     tokenizers: Sequence[PreTrainedTokenizerBase | TokenIds],
 ) -> tuple[PreTrainedTokenizerBase | TokenIds, int]:
-    """The tokenizer that a pair's prompts are read with, after checking that all agree.
+    """Returns the tokenizer that a pair's prompts are read with, the first real one if there is
+    one, and the number of tokens.
 
-    Args:
-        tokenizers: the target's first; ``TokenIds`` for random weights, which agree with any real
-            tokenizer (whether they embed its tokens is checked elsewhere).
-
-    Returns:
-        The first real one, else the first; and the number of tokens.
-
-    Raises:
-        ValueError: naming the first token on which two vocabularies differ, or the two sizes.
+    The target's comes first. ``TokenIds``, of random weights, agree with any real tokenizer
+    (whether they embed its tokens is checked elsewhere). A ValueError names the first token on
+    which two vocabularies differ, or the two sizes.
     """
     real = [one for one in tokenizers if not isinstance(one, TokenIds)]
     if real:

@@ -46,15 +46,9 @@ class VocabularyMap:
 
 
 def of_ids(ids: Sequence[int], count: int) -> VocabularyMap:
-    """A draft with an output and an embedding for each of some tokens, and one for all others.
-
-    Args:
-        ids: the target's tokens in the draft's order; what the draft calls ``len(ids)`` is read
-            for any other token and never proposed.
-        count: V.
-
-    Raises:
-        ValueError: a token twice, or one that the target does not have.
+    """A draft with an output and an embedding for each of some of V = ``count`` tokens, and one for
+    all others: what the draft calls ``len(ids)`` is read for any other token and never proposed. A
+    ValueError for a token twice, or one that the target does not have.
     """
     if len(set(ids)) < len(ids) or not all(0 <= token < count for token in ids):
         raise ValueError(f"a draft's tokens must be distinct and of 0 to {count - 1}")
@@ -69,12 +63,9 @@ def of_outputs(ids: Sequence[int], count: int) -> VocabularyMap:
 
 
 def of_tokenizers(target: Any, draft: Any, count: int) -> VocabularyMap:
-    """The tokens that two tokenizers have in common, as strings; ends of text are one token.
-
-    The other tokens are read in the parts that the draft's tokenizer makes of their text.
-
-    Raises:
-        ValueError: they have no token in common.
+    """The tokens that two tokenizers have in common, as strings; ends of text are one token. The
+    other tokens are read in the parts that the draft's tokenizer makes of their text. A ValueError
+    if they have none in common.
     """
     ours, theirs = _by_text(target), _by_text(draft)
     first = {text: ids[0] for text, ids in theirs.items()}
@@ -107,12 +98,8 @@ def of_tokenizers(target: Any, draft: Any, count: int) -> VocabularyMap:
 
 
 def read_ids(folder: Path) -> tuple[int, ...] | None:
-    """The target's tokens that a draft's folder says it knows; None: all.
-
-    ``d2t`` holds, as EAGLE-3's does, each target token less its place.
-
-    Raises:
-        ValueError: the file cannot be read.
+    """Reads the target's tokens that a draft's folder says it knows; None: all. ``d2t`` holds, as
+    EAGLE-3's does, each target token less its place. A ValueError if the file cannot be read.
     """
     file = folder / FILE
     if not file.is_file():
@@ -152,15 +139,10 @@ STRETCH = 2  # most of the draft's tokens for one of the target's, on average ov
 
 
 class MappedModel:
-    """A draft behind a target's tokens; all else is the draft's own.
+    """A draft behind a target's V = ``vocab_size`` tokens; all else is the draft's own.
 
     Ids from V on are the draft's tokens themselves: ``respelled`` writes them where the draft has a
     token of the target in several parts.
-
-    Args:
-        model: the draft.
-        vocabulary: its tokens and the target's.
-        vocab_size: V.
     """
 
     def __init__(self, model: LanguageModel, vocabulary: VocabularyMap, vocab_size: int) -> None:
@@ -230,10 +212,8 @@ class MappedModel:
 
 
 def keep_outputs(module: PreTrainedModel, ids: Sequence[int]) -> None:
-    """Cuts a model's last layer down to some tokens; it reads all of them as before.
-
-    Raises:
-        ValueError: a token that the model does not have.
+    """Cuts a model's last layer down to some tokens; it reads all of them as before. A ValueError
+    for a token that the model does not have.
     """
     last = module.get_output_embeddings()
     if max(ids) >= last.weight.shape[0]:
@@ -252,16 +232,9 @@ def keep_outputs(module: PreTrainedModel, ids: Sequence[int]) -> None:
 def behind(
     model: LanguageModel, path: str, count: int, kept: Sequence[int] | None = None
 ) -> LanguageModel:
-    """A draft behind the target's tokens, where it does not have all of them itself.
-
-    Args:
-        model: the draft.
-        path: its folder, which may say which tokens it knows.
-        count: V.
-        kept: the tokens that its last layer was cut down to.
-
-    Raises:
-        ValueError: tokens that the target does not have.
+    """Puts a draft behind the target's ``count`` tokens, where it does not have all of them itself:
+    its folder may say which it knows, and ``kept`` are those that its last layer was cut down to. A
+    ValueError for tokens that the target does not have.
     """
     if kept is not None:
         return MappedModel(model, of_outputs(kept, count), count)

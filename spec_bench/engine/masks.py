@@ -38,14 +38,11 @@ _BY_SLOT = {"gpt_neo": "windows", "mpt": "alibi", "bloom": "alibi", "falcon": "a
 
 
 def kinds_of_layers(config: PretrainedConfig) -> tuple[str, ...]:
-    """The kinds of layer that a model has, by the rule of transformers' own mask making.
+    """Returns the kinds of layer that a model has, by the rule of transformers' own mask making:
+    ``layer_types`` names one per layer; without it one window, or one chunk size, holds for all.
 
-    ``layer_types`` names one per layer; without it one window, or one chunk size, holds for all
-    layers.
-
-    Raises:
-        ValueError: a kind that keeps anything but keys and values of single tokens, or a family
-            that makes masks of its own.
+    A ValueError for a kind that keeps anything but keys and values of single tokens, and for a
+    family that makes masks of its own.
     """
     family = config.model_type
     if family in _BY_SLOT and getattr(config, "alibi", True):  # of Falcons only some have it
@@ -69,13 +66,9 @@ def kinds_of_layers(config: PretrainedConfig) -> tuple[str, ...]:
 
 
 class LayerMasks:
-    """Makes a pass's attention masks in the form that the module takes.
-
-    A module whose layers differ takes a dict by kind; others take a single mask for all layers.
-
-    Args:
-        config: of the model that reads text. Windows are read at every pass, as transformers does.
-        dtype: of the masks, which are added to attention scores.
+    """Makes a pass's attention masks in the form that the module takes: a dict by kind if its
+    layers differ, else a single mask for all. Windows are read from the config at every pass, as
+    transformers does.
     """
 
     def __init__(self, config: PretrainedConfig, dtype: torch.dtype) -> None:
@@ -90,11 +83,9 @@ class LayerMasks:
         return max((reach for reach in reaches if reach is not None), default=None)
 
     def by_kind(self, visible: Tensor, shared: int = 0) -> Mask:
-        """Masks [R, 1, T, S] to add: one, or a dict if kinds differ; split ones have a ``span``.
-
-        Args:
-            visible: [R, T, S] bool, each token's whole path.
-            shared: leading slots that lie on every path, if attention is to be split there.
+        """Makes masks [R, 1, T, S] to add, from each token's whole path, ``visible`` [R, T, S]
+        bool: one, or a dict if kinds differ. Where ``shared`` leading slots lie on every path they
+        are split, and have a ``span``.
         """
         seen = {kind: self.seen_by(kind, visible) for kind in self.kinds}
         made: dict[int, Tensor] = {}  # kinds that see the same slots share a mask
@@ -145,16 +136,8 @@ class LayerMasks:
 
 
 def cut(visible: Tensor, reach: int, *, chunked: bool = False) -> Tensor:
-    """Cuts paths to a sliding window of ``reach`` tokens, including the token itself, or to the
-    token's own chunk of ``reach`` positions.
-
-    Args:
-        visible: [R, T, S] bool, each token's whole path.
-        reach: tokens.
-        chunked: whether positions are cut into chunks.
-
-    Returns:
-        [R, T, S] bool.
+    """Cuts paths [R, T, S] bool to a sliding window of ``reach`` tokens, including the token
+    itself, or, if chunked, to the token's own chunk of ``reach`` positions.
     """
     count = visible.cumsum(dim=-1, dtype=torch.int32)  # one more than the position, along the path
     total = count[..., -1:]

@@ -19,10 +19,8 @@ _ATTENTION = "spec_bench_own_block"
 
 
 def body_config(config: Mapping[str, Any]) -> Any:
-    """A model's ``config.json`` as transformers knows it.
-
-    Raises:
-        ValueError: transformers knows no such family.
+    """Returns a model's ``config.json`` as transformers knows it; a ValueError if it knows no such
+    family.
     """
     from transformers import AutoConfig
 
@@ -48,13 +46,8 @@ class OwnBlock:
 
     @classmethod
     def of(cls, config: Any) -> OwnBlock:
-        """The parts of a model's last layer.
-
-        Args:
-            config: as ``body_config`` gives it; told to attend by ``attend``.
-
-        Raises:
-            ValueError: its last layer attends to less than all tokens.
+        """The parts of a model's last layer; its config, as ``body_config`` gives it, is told to
+        attend by ``attend``. A ValueError if that layer attends to less than all tokens.
         """
         from transformers import AttentionInterface, AutoModel
 
@@ -111,17 +104,11 @@ def _attention(
 
 
 def with_blocks(model: LanguageModel, kept: Sequence[int]) -> LanguageModel:
-    """The model with the blocks ``kept`` alone, in order, its norm and its last layer.
-
+    """Returns the model with the blocks ``kept`` alone, rising places, its norm and its last layer.
     Of the first blocks of a model the view computes bit for bit what the model does.
 
-    Args:
-        model: behind the engine's interface, of transformers.
-        kept: rising places among its blocks.
-
-    Raises:
-        ValueError: a block that it does not have, or a model whose blocks cannot be told or left
-            out.
+    A ValueError for a block that it does not have, or a model whose blocks cannot be told or left
+    out.
     """
     if not isinstance(model, HuggingFaceModel):
         raise ValueError("only a model of transformers can draft with blocks of its own")
@@ -134,10 +121,8 @@ def with_blocks(model: LanguageModel, kept: Sequence[int]) -> LanguageModel:
 
 
 def _without_others(module: Any, kept: Sequence[int]) -> Any:
-    """The module over its own weights with some blocks alone.
-
-    Raises:
-        ValueError: its blocks are not one list.
+    """Returns the module over its own weights with some blocks alone; a ValueError if its blocks
+    are not one list.
     """
     config = copy.deepcopy(module.config)
     text = config.get_text_config()

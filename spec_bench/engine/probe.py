@@ -43,10 +43,8 @@ class Node:
 
 
 def check_model(model: HuggingFaceModel) -> None:
-    """Tries a model.
-
-    Raises:
-        ValueError: what differs, or which logits are not numbers; without the model's name.
+    """Tries a model; a ValueError says what differs, or which logits are not numbers, without the
+    model's name.
     """
     config = model.module.config.get_text_config()
     with torch.inference_mode(), _plainly(model), shortened(config, SHORT):
@@ -74,11 +72,8 @@ def _plainly(model: HuggingFaceModel) -> Iterator[None]:
 
 
 def _worst(model: HuggingFaceModel, reach: int) -> tuple[str, float, float] | None:
-    """Where logits differ most after prompts longer than ``reach``, by how much and how much is
-    allowed; None if all are equal enough.
-
-    Raises:
-        ValueError: logits that are no numbers.
+    """Returns where logits differ most after prompts longer than ``reach``, by how much and how
+    much is allowed; None if all are equal enough. A ValueError for logits that are no numbers.
     """
     most = model.max_positions or reach + 32
     longest = min(reach + 7, most - 2 * (_DEPTH + 1))

@@ -20,11 +20,7 @@ from spec_bench.engine.families import register_families
 
 
 class TokenIds:
-    """In place of a tokenizer: knows only how many tokens there are.
-
-    Args:
-        count: ids run from 0 to ``count - 1``.
-    """
+    """In place of a tokenizer: knows only how many tokens there are, ids 0 to ``count - 1``."""
 
     chat_template: str | None = None
     eos_token_id: int | None = None
@@ -55,19 +51,9 @@ def random_config(path: str) -> PretrainedConfig:
 
 
 def random_module(path: str, dtype: torch.dtype, device: str, seed: int) -> PreTrainedModel:
-    """A causal LM of seeded noise, made on the device without a copy elsewhere.
-
-    Args:
-        path: ``random:NAME`` or ``random:FOLDER``.
-        dtype: of the weights.
-        device: where they are made; ``meta`` makes none.
-        seed: two models of one architecture and one seed are equal (on one kind of device).
-
-    Returns:
-        The model in eval mode.
-
-    Raises:
-        ValueError: an unknown architecture.
+    """Makes a causal LM of seeded noise, in eval mode, on the device (``meta`` makes none) without
+    a copy elsewhere; two of one architecture and seed are equal (on one kind of device). A
+    ValueError for an unknown architecture.
     """
     config, place = random_config(path), torch.device(device)
     forked = [place] if place.type == "cuda" else []

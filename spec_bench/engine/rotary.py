@@ -9,18 +9,9 @@ from torch import Tensor
 
 
 def frequencies(rope: Mapping[str, Any], head_dim: int, max_positions: int) -> tuple[Tensor, float]:
-    """Angles per position, and the factor of cosine and sine.
-
-    Args:
-        rope: ``rope_type``, ``rope_theta`` and what the type needs.
-        head_dim: d, even.
-        max_positions: the longest sequence.
-
-    Returns:
-        [d / 2] float32, and the factor.
-
-    Raises:
-        ValueError: an unknown type, or one that lacks a number.
+    """Returns angles per position [d / 2] float32, and the factor of cosine and sine, for heads of
+    width d and ``rope_type``, ``rope_theta`` and what the type needs. A ValueError for an unknown
+    type, or one that lacks a number.
     """
     # Late: the settings of draft heads are read without transformers, which takes seconds.
     from transformers import LlamaConfig

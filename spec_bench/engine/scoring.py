@@ -35,21 +35,14 @@ class Scorer(Protocol):
         ...
 
     def score(self, tree: Tree, lengths: list[int]) -> ForwardOutput:
-        """Logits [R, N, V] at every node, and hidden states [R, N, D] if wanted.
-
-        Args:
-            tree: the trees.
-            lengths: [R] committed tokens in the cache.
+        """Returns logits [R, N, V] at every node, and hidden states [R, N, D] if wanted;
+        ``lengths`` [R] tokens are committed.
         """
         ...
 
     def commit(self, lengths: Sequence[int], nodes: Sequence[Sequence[int]], path: Tensor) -> None:
-        """Keeps every row's accepted path.
-
-        Args:
-            lengths: [R] tokens committed before.
-            nodes: per row the accepted path, root first, on the host.
-            path: [R, L + 1] the same on the device; after a row's accepted nodes it means nothing.
+        """Keeps every row's accepted path behind ``lengths`` [R] tokens: its nodes, root first, on
+        the host, and as [R, L + 1] on the device, where what comes after them means nothing.
         """
         ...
 
@@ -91,14 +84,9 @@ class TreeScorer:
 def commit_paths(
     cache: ModelCache, lengths: Sequence[int], nodes: Sequence[Sequence[int]], path: Tensor
 ) -> None:
-    """Keeps every row's accepted path in a cache: on a CPU only what has to move, row by row;
-    elsewhere all rows at once by the path on the device, so that no indices are copied there.
-
-    Args:
-        cache: whose first R rows they are.
-        lengths: [R] tokens committed before.
-        nodes: per row the accepted path, root first, on the host.
-        path: [R, T] the same on the device; what comes after them means nothing.
+    """Keeps accepted paths in a cache's first R rows, given as to ``Scorer.commit``: on a CPU only
+    what has to move, row by row; elsewhere all rows at once by the path on the device, so that no
+    indices are copied there.
     """
     if not path.is_cpu:
         cache.commit_all(lengths, path)
@@ -110,11 +98,8 @@ def commit_paths(
 class PathScorer:
     """No tree attention: the K paths of a sequence are K cache rows under a causal mask.
 
-    Args:
-        target: the model.
-        pool: where caches are held.
-        shape: of trees whose parents never change: node i of a level with n nodes lies on the
-            paths of the leaves K i / n to K (i + 1) / n - 1.
+    The parents in trees of this shape never change: node i of a level with n nodes lies on the
+    paths of the leaves K i / n to K (i + 1) / n - 1.
     """
 
     def __init__(

@@ -38,13 +38,9 @@ class Span:
 
 
 def span_of(shared: int, slots: int, reach: int | None = None, *, chunked: bool = False) -> Span:
-    """The slots that all tokens of a pass see in a layer.
-
-    Args:
-        shared: leading slots that lie on every token's path.
-        slots: S. A token's position is at least ``shared`` and less than this.
-        reach: how many tokens the layer's window or chunk holds; None: all.
-        chunked: whether positions are cut into chunks.
+    """Returns the slots that all tokens of a pass see in a layer whose window or chunk holds
+    ``reach`` tokens (None: all). ``shared`` leading slots lie on every token's path; positions are
+    at least that, and less than S = ``slots``.
     """
     if reach is None or reach >= slots:
         return Span(0, 0, shared)
@@ -58,18 +54,9 @@ def span_of(shared: int, slots: int, reach: int | None = None, *, chunked: bool 
 def split_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor, span: Span, scale: float
 ) -> Tensor:
-    """Attention over all slots from ``span.begin`` on.
-
-    Args:
-        query: [R, K, N, D].
-        key: [R, K, S, D].
-        value: [R, K, S, D].
-        mask: [R, 1, N, M], added to the scores of the M slots ``beside`` the span.
-        span: what all tokens see.
-        scale: of the scores.
-
-    Returns:
-        [R, K, N, D].
+    """Attention over all slots from ``span.begin`` on: of query [R, K, N, D], key and value [R, K,
+    S, D], and a mask [R, 1, N, M] added to the scores of the M slots ``beside`` the span. Returns
+    [R, K, N, D].
     """
     beside = attend(query, span.beside(key, 2), span.beside(value, 2), scale, mask)
     if span.first == span.last:
@@ -80,13 +67,8 @@ def split_attention(
 
 
 def merged(left: Tensor, left_sum: Tensor, right: Tensor, right_sum: Tensor) -> Tensor:
-    """Attention over two sets of slots from that over each.
-
-    Args:
-        left: [..., N, D].
-        left_sum: [..., N], log of the sum of the exponentials of its scores.
-        right: [..., N, D].
-        right_sum: [..., N].
+    """Attention over two sets of slots from that over each [..., N, D] and the log of the sum of
+    the exponentials of its scores [..., N].
     """
     wide = torch.promote_types(left.dtype, torch.float32)
     weight = torch.sigmoid((left_sum - right_sum).to(wide)).unsqueeze(-1)

@@ -156,15 +156,8 @@ CHECKS = 2  # first answers of a pass that are compared with the module's
 
 
 class StaticPass:
-    """One kind of pass over its own buffers.
-
-    Args:
-        buffers: its input, full of fillers.
-        function: runs the model over them; the outputs of every call mean the same.
-        recorder: where it is recorded, on a GPU.
-
-    Attributes:
-        unchecked: how many more answers to compare with the module's.
+    """One kind of pass over its own buffers, full of fillers at first; a GPU's is recorded. The
+    outputs of every call of the function mean the same.
     """
 
     def __init__(
@@ -174,7 +167,7 @@ class StaticPass:
         recorder: Recorder | None = None,
     ) -> None:
         self.buffers, self._function = buffers, function
-        self.unchecked = CHECKS
+        self.unchecked = CHECKS  # how many more answers to compare with the module's
         self._replay: Callable[[], None] = self._call
         if recorder is not None:
             graph, self.outputs = recorder.record(lambda: function(buffers))
@@ -195,10 +188,8 @@ class StaticPass:
 
 
 def why_not_recorded(config: Any) -> str:
-    """Why a GPU's passes of a model are not recorded; "" where they are.
-
-    Args:
-        config: of transformers, the text model's.
+    """Says why a GPU's passes of a model, by its text config, are not recorded; "" where they
+    are.
     """
     if config.model_type not in RECORDED:
         known = ", ".join(RECORDED)
@@ -210,12 +201,8 @@ def why_not_recorded(config: Any) -> str:
 
 
 class StaticPasses:
-    """The static passes of one model, made and checked when first needed.
-
-    Args:
-        ways: each runs the module over buffers and a cache set up for them; the next
-            one is taken once one fails.
-        device: of the buffers.
+    """The static passes of one model, made and checked when first needed. Each of the ways runs the
+    module over buffers and a cache set up for them; the next is taken once one fails.
     """
 
     def __init__(
@@ -236,17 +223,8 @@ class StaticPasses:
     def kind(
         self, cache: SlotCache, rows: int, count: int, reach: int, hidden: tuple[int, ...]
     ) -> Kind | None:
-        """The kind of pass that serves ``count`` tokens of each of so many rows.
-
-        Args:
-            cache: where it writes.
-            rows: R.
-            count: T.
-            reach: how many slots are read.
-            hidden: which hidden states come out.
-
-        Returns:
-            None where the pass is left to the module: it is large.
+        """Returns the kind of pass that serves ``count`` tokens of each of so many rows over
+        ``reach`` slots; None where the pass is left to the module: it is large.
         """
         kind = Kind(
             min(rounded_rows(rows), cache.rows),
@@ -265,18 +243,11 @@ class StaticPasses:
         keep: int,
         eager: Callable[[], Outputs],
     ) -> Outputs:
-        """Runs a pass of that kind, by the module where it must be.
+        """Runs a pass of a kind on tokens, positions and slots [R, T] and what is visible [R, T,
+        S], without fillers; by the module, ``eager``, where it must be.
 
-        Args:
-            cache: where it writes.
-            kind: from ``kind``.
-            given: tokens [R, T], positions [R, T], slots [R, T], visible [R, T, S], without
-                fillers.
-            keep: how many of the last logits, 0 for all T.
-            eager: the same pass by the module itself.
-
-        Returns:
-            Logits [R, T', V] and, if asked for, hidden states [R, T, D], the caller's to keep.
+        Returns logits [R, T', V], the last ``keep`` or all, and, if asked for, hidden states [R, T,
+        D], the caller's to keep.
         """
         passes: dict[Kind, StaticPass | None] = cache.passes
         if kind not in passes:
@@ -334,13 +305,9 @@ class StaticPasses:
     def prepare(
         self, cache: SlotCache, shortest: int, batch: int, run: Callable[[Kind, int], None]
     ) -> None:
-        """Makes ahead of time what growing sequences and emptying batches will need.
-
-        Args:
-            cache: whose passes; the kinds among them are known, in the widest batch at least.
-            shortest: fewest slots that any pass reads.
-            batch: most sequences that decode together, of one row each or of several.
-            run: makes one pass of a kind over a given number of slots.
+        """Makes ahead of time what growing sequences, of ``shortest`` slots at least, and emptying
+        batches of up to ``batch`` will need. Which kinds these are, in the widest batch at least,
+        the cache's passes tell; ``run`` makes one pass of a kind over a number of slots.
         """
         widest: dict[tuple[int, tuple[int, ...]], int] = {}
         for kind in cache.passes:

@@ -33,16 +33,9 @@ def prefill(
     needs_hidden: Layers = (),
     seen: Seen = unseen,
 ) -> None:
-    """Runs a prompt into one row's cache, in chunks. Rows are prefilled one by one, so that a
-    row's numbers are the same in every batch.
-
-    Args:
-        model: the model.
-        cache: its cache.
-        row: the row.
-        tokens: the prompt without its last token; may be empty.
-        needs_hidden: which hidden states are wanted.
-        seen: takes those of every chunk.
+    """Runs a prompt, without its last token, into one row's cache, in chunks, whose hidden states
+    ``seen`` takes. Rows are prefilled one by one, so that a row's numbers are the same in every
+    batch.
     """
     for start in range(0, len(tokens), PREFILL_CHUNK):
         chunk = torch.tensor([tokens[start : start + PREFILL_CHUNK]], device=model.device)
@@ -74,19 +67,11 @@ def run_pending(
     logits_to_keep: int = 1,
     needs_hidden: Layers = (),
 ) -> ForwardOutput:
-    """Runs consecutive tokens under a causal mask: what a draft has not seen yet, or the paths of a
-    tree one by one.
+    """Runs consecutive tokens [R, T] from slots and positions ``starts`` [R] on under a causal
+    mask: what a draft has not seen yet, or the paths of a tree one by one.
 
-    Args:
-        model: the draft.
-        cache: its cache.
-        starts: [R] first slot = first position per row.
-        tokens: [R, T].
-        logits_to_keep: how many of the last logits, 0 for all.
-        needs_hidden: which hidden states to return.
-
-    Returns:
-        Logits [R, 1 or T, V], and hidden states [R, T, D] if asked for.
+    Returns logits [R, 1 or T, V] (``logits_to_keep`` of them, 0 for all), and hidden states [R, T,
+    D] if asked for.
     """
     offsets = places(tokens.shape[1], model.device)
     starts = Known.of(starts)
@@ -115,19 +100,10 @@ def run_nodes(
     *,
     needs_hidden: Layers = (),
 ) -> ForwardOutput:
-    """Runs a range of tree nodes with tree attention: each sees its row's committed tokens, its
-    ancestors and itself.
+    """Runs T consecutive tree nodes with tree attention: each sees its row's committed tokens,
+    ``lengths`` [R], its ancestors, which are in the cache or among the nodes, and itself.
 
-    Args:
-        model: target (all nodes) or draft (one level).
-        cache: its cache; all ancestors of the nodes are in it or among the nodes.
-        tree: the tree, grown at least to these nodes.
-        lengths: [R] committed tokens in the cache.
-        nodes: consecutive node indices, T of them.
-        needs_hidden: which hidden states to return.
-
-    Returns:
-        Logits [R, T, V], and hidden states [R, T, D] if asked for.
+    Returns logits [R, T, V], and hidden states [R, T, D] if asked for.
     """
     device, known = model.device, Known.of(lengths)
     if tree.own_depths is None:
@@ -154,21 +130,9 @@ def run_under_ancestors(
     *,
     needs_hidden: Layers = (),
 ) -> ForwardOutput:
-    """Runs nodes that see their row's first ``length`` slots and, of the later ones, those that
-    ``ancestors`` says.
-
-    Args:
-        model: target or draft.
-        cache: its cache.
-        lengths: [R] slots that all nodes of a row see.
-        starts: [R] first slot written.
-        tokens: [R, T].
-        positions: [R, T].
-        ancestors: [R, T, C]; entry c is about slot ``length + c``.
-        needs_hidden: which hidden states to return.
-
-    Returns:
-        Logits [R, T, V], and hidden states [R, T, D] if asked for.
+    """Runs nodes [R, T], written from slots ``starts`` [R] on, that see their row's first
+    ``length`` slots and, of the later ones, those that ``ancestors`` [R, T, C] says: entry c is
+    about slot ``length + c``. Returns what ``run_nodes`` does.
     """
     device, known = model.device, Known.of(lengths)
     rows, count, columns = ancestors.shape
@@ -203,23 +167,12 @@ def causal(positions: Tensor, slots: int) -> Tensor:
 class Forest:
     """One iteration's draft beams. What the host knows of them goes to the device with ``send``.
 
-    Args:
-        tries: per row, tokens and ancestors [n, n] of its trie nodes, on the host.
-        depths: per row, the nodes' depths below the trunk.
-        widths: per row, how many input beams there are.
-        lengths: per row, the trunk's length.
-        drafted: per row, how many nodes the draft has run.
-        width: D.
-        layers: most layers that are drafted.
-        device: where it lives.
-
-    Attributes:
-        inputs: B.
-        input_tokens: [R, B].
-        tokens: per layer, [R, D].
+    Given per row: tokens and ancestors [n, n] of its trie nodes, on the host, their depths below
+    the trunk, how many input beams there are, the trunk's length, and how many nodes the draft has
+    run. ``width`` is D, ``layers`` the most that are drafted.
     """
 
-    input_tokens: Tensor
+    input_tokens: Tensor  # [R, B]
 
     def __init__(
         self,
@@ -233,7 +186,7 @@ class Forest:
         device: torch.device,
     ) -> None:
         self.device, self.width = device, width
-        self.widths, self.inputs = list(widths), max(widths)
+        self.widths, self.inputs = list(widths), max(widths)  # B
         self._drafted = drafted
         self._lengths, self._sizes = Known(lengths), Known([len(tokens) for tokens, _ in tries])
         rows, most = len(tries), max(self._sizes)
@@ -249,7 +202,7 @@ class Forest:
         self._depth = Known([n + depth[-1] for n, depth in zip(lengths, depths, strict=True)])
         self._order, self._back = self._slot_order(layers)
         self._pending = self._of_draft(depths) if layers else []
-        self.tokens: list[Tensor] = []
+        self.tokens: list[Tensor] = []  # a layer each, [R, D]
         self._seen: list[Tensor] = []  # the input beams', then a layer each
 
     def _last(self, row: int, count: int) -> list[int]:
@@ -320,14 +273,8 @@ class Forest:
         self._seen.append(seen)
 
     def run_pending(self, model: LanguageModel, cache: object) -> Tensor:
-        """Runs the trie nodes that a draft has not seen, including the input beams.
-
-        Args:
-            model: the draft.
-            cache: its cache.
-
-        Returns:
-            Logits after the input beams [R, B, V]; a row with fewer repeats its first.
+        """Runs the trie nodes that a draft has not seen, including the input beams; returns logits
+        after these [R, B, V], where a row with fewer repeats its first.
         """
         nodes, positions, starts, inputs = self._pending
         index = nodes.on(self.device)
@@ -361,9 +308,7 @@ class Forest:
 
     def run_all(self, model: LanguageModel, cache: object) -> Tensor:
         """Runs the input beams and the whole forest with the target: the iteration's target call.
-
-        Returns:
-            Logits [R, B + layers D, V].
+        Returns logits [R, B + layers D, V].
         """
         tokens = torch.cat([self.input_tokens, *self.tokens], dim=1)
         seen = torch.cat(self._seen, dim=1)

@@ -14,14 +14,9 @@ INTERSECTION = "intersection"
 
 
 def kept_tokens(outputs: str | int) -> tuple[int, ...]:
-    """The token ids that a draft keeps in its last layer, in order.
-
-    Args:
-        outputs: a JSON file of ids, most frequent ones say (FR-Spec, arXiv 2502.14856), or a number
-            N of the lowest, which a byte-pair vocabulary merged first.
-
-    Raises:
-        ValueError: no such file, or no list of distinct ids >= 0.
+    """Returns the token ids that a draft keeps in its last layer, in order: those of a JSON file,
+    most frequent ones say (FR-Spec, arXiv 2502.14856), or the N lowest, which a byte-pair
+    vocabulary merged first. A ValueError for no such file, or no list of distinct ids >= 0.
     """
     if isinstance(outputs, int):
         if outputs < 1:
@@ -41,10 +36,8 @@ def kept_tokens(outputs: str | int) -> tuple[int, ...]:
 
 
 def refuse_different(ours: Mapping[str, int], theirs: Mapping[str, int]) -> None:
-    """Refuses two vocabularies that are not the same.
-
-    Raises:
-        ValueError: naming the first token that differs.
+    """Refuses two vocabularies that are not the same; the ValueError names the first token that
+    differs.
     """
     if ours == theirs:
         return
