@@ -51,9 +51,6 @@ def run(
 
     Returns:
         One row per cell, the baseline first; see ``docs/results.md`` for what the columns mean.
-
-    Raises:
-        ValueError: one line on what cannot be right.
     """
     import pandas as pd
 
@@ -87,9 +84,6 @@ def sweep(
 
     Returns:
         The rows of all jobs, those of the first combination first.
-
-    Raises:
-        ValueError: one line on what cannot be right.
     """
     import pandas as pd
 
@@ -117,10 +111,8 @@ def words_of(
     texts: Iterable[Any] | None = None,
     pair: str | LoadedPair | None = None,
 ) -> list[str]:
-    """A job's settings in the words of the command line, quiet unless they name a sink.
-
-    Raises:
-        ValueError: a setting that has no such words; writes the texts' file otherwise.
+    """A job's settings in the words of the command line, quiet unless they name a sink. Raises
+    ValueError: a setting that has no such words; writes the texts' file otherwise.
     """
     for word in overrides:
         if not isinstance(word, str):
@@ -187,11 +179,7 @@ def _write_texts(prompts: Sequence[Prompt], results: Path) -> Path:
 
 
 def composed(words: Sequence[str]) -> DictConfig:
-    """A job's config.
-
-    Raises:
-        ValueError: one line on what cannot be right.
-    """
+    """A job's config."""
     from hydra import compose, initialize_config_dir
 
     from spec_bench.jobs.config.compose import recipe_arguments, register
@@ -223,16 +211,13 @@ def _check_columns(columns: Columns) -> None:
 
 
 def chosen(rows: pd.DataFrame, columns: Columns) -> pd.DataFrame:
-    """Some columns of a table.
+    """Some columns of a table. Raises ValueError: a name that no column has.
 
     Args:
         rows: one per cell, as ``results.csv`` has them.
         columns: ``all``; names; or ``main``: decoder, spec and whatever else tells the rows apart,
             prompts, the main numbers and the task's scores with the ends of their 95% intervals,
             losslessness, status and, where a cell failed, the reason.
-
-    Raises:
-        ValueError: a name that no column has.
     """
     if columns == "all":
         return rows

@@ -68,9 +68,6 @@ def load_pair(
         device: of models that are loaded here: ``cpu``, ``cuda``, ``cuda:1``.
         dtype: likewise: ``float32``, ``bfloat16``, ...; None: the pair's own, else float32.
         compile: how the forward pass is captured: ``none``, ``static``, ``dynamo`` or ``inductor``.
-
-    Raises:
-        ValueError: one line on what cannot be right.
     """
     from spec_bench.engine.loading import is_model, is_tokenizer
 
@@ -211,9 +208,6 @@ class LoadedPair:
 
         Returns:
             A ``Decoded``, for a list of prompts a list of them.
-
-        Raises:
-            ValueError: one line on what cannot be right.
         """
         prompts, several = prompts_of(prompt)
         if several and prompt_id is not None:
@@ -250,9 +244,6 @@ class LoadedPair:
             An iterator over steps: ``text`` is what each adds, ``seconds`` what it took, beside its
             ``nodes`` and ``accepted``. ``answer`` decodes what is left and gives the whole. What
             decodes beams or a whole answer at a time gives all its steps at the end.
-
-        Raises:
-            ValueError: one line on what cannot be right, before anything is decoded.
         """
         prompts, several = prompts_of(prompt)
         if several:
@@ -298,14 +289,12 @@ class LoadedPair:
 
 
 def prompts_of(asked: Any, name: str = "prompt") -> tuple[list[Prompt], bool]:
-    """The prompts that were asked, and whether they came as a list.
+    """The prompts that were asked, and whether they came as a list. Raises ValueError: anything
+    else, or messages that do not take turns.
 
     Args:
         asked: a text, a list of messages, or a list (a column of a frame) of either.
         name: the argument's, for messages.
-
-    Raises:
-        ValueError: anything else, or messages that do not take turns.
     """
     if isinstance(asked, str):
         return [asked], False
@@ -339,11 +328,7 @@ def prompt_id(prompt: Prompt) -> str:
 
 
 def _stops_of(stop: Any) -> tuple[str, ...]:
-    """Stop strings from one or several.
-
-    Raises:
-        ValueError: something that is no text, or an empty one.
-    """
+    """Stop strings from one or several."""
     stops = (stop,) if isinstance(stop, str) else tuple(stop)
     for each in stops:
         if not isinstance(each, str) or not each:

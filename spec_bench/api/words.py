@@ -13,11 +13,7 @@ _BEFORE_A_QUOTE = re.compile(r'(\\*)("|$)')
 
 
 def as_override(key: str, value: Any) -> str:
-    """The value of a setting.
-
-    Raises:
-        ValueError: it has no such words, naming it.
-    """
+    """The value of a setting. Raises ValueError: it has no such words, naming it."""
     value = str(value) if isinstance(value, Path) else value
     if isinstance(value, str) and _WORD.fullmatch(value):
         return value
@@ -31,10 +27,8 @@ def as_override(key: str, value: Any) -> str:
 
 
 def in_words(value: Any) -> str:
-    """A plain value; texts are quoted, their line ends and letters as they are.
-
-    Raises:
-        TypeError: it is not plain.
+    """A plain value; texts are quoted, their line ends and letters as they are. Raises TypeError:
+    it is not plain.
     """
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{key}: {in_words(each)}' for key, each in value.items())}}}"

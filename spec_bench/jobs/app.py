@@ -118,11 +118,7 @@ def main() -> None:
 
 
 def _job(config: DictConfig) -> int:
-    """One job; its status is kept for ``main``.
-
-    Raises:
-        JobError: in a worker, in place of a status that is not 0.
-    """
+    """One job; its status is kept for ``main``."""
     for chatty in CHATTY:
         logging.getLogger(chatty).setLevel(logging.WARNING)
     try:
@@ -172,20 +168,12 @@ def run_config(config: DictConfig) -> list[CellResult]:
 
 
 def settings_of(config: DictConfig) -> JobSettings:
-    """A composed config's job, checked.
-
-    Raises:
-        ValueError: settings that cannot be right.
-    """
+    """A composed config's job, checked."""
     return build_settings(_asked(config), *_configs())
 
 
 def run(asked: RunSettings) -> list[CellResult]:
-    """Runs a job and hands the results to the sinks.
-
-    Raises:
-        ValueError: settings that cannot be right.
-    """
+    """Runs a job and hands the results to the sinks."""
     settings = build_settings(asked, *_configs())
     for score in settings.task.scores:
         check_score(score)

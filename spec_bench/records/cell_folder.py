@@ -82,11 +82,7 @@ def _check(text: bytes, run_id: str) -> str:
 
 
 def _read(line: bytes, run_id: str, vocabulary: int | None) -> Generation:
-    """One line.
-
-    Raises:
-        ValueError: it is no generation of this cell.
-    """
+    """One line."""
     if checked := _CHECKED.fullmatch(line):
         text, check = checked[1], checked[2].decode()
         if check != _check(text, run_id):
@@ -101,11 +97,7 @@ def _read(line: bytes, run_id: str, vocabulary: int | None) -> Generation:
 
 
 def _hold(each: Generation, vocabulary: int | None) -> None:
-    """Whether it is what a generation can be.
-
-    Raises:
-        ValueError: it is not.
-    """
+    """Whether it is what a generation can be."""
     if not all(isinstance(t, str) for t in (each.prompt_id, each.energy_note, each.category)):
         raise ValueError("prompt_id, energy_note and category are texts")
     if not _whole(each.repeat) or each.finish not in ("stop", "length"):
@@ -213,11 +205,8 @@ def read_retimed(run: Path) -> list[Generation]:
 
 def read_scores(run: Path) -> Scores:
     """What a cell's answers scored (``scores.json``), held against what its result seals; nothing
-    where ``<results>/runs/<run_id>`` has no such file.
-
-    Raises:
-        ValueError: the file cannot be used, or has other scores than the cell's result was made of;
-            the message names it and says why.
+    where ``<results>/runs/<run_id>`` has no such file. Raises ValueError: the file cannot be used,
+    or has other scores than the cell's result was made of; the message names it and says why.
     """
     path, scores = run / files.SCORES, dict[str, Any]()
     try:
@@ -253,11 +242,7 @@ def _sealed_scores(run: Path) -> str | None:
 
 
 def _numbers(scores: Any) -> dict[str, Any]:
-    """Scores, if they are numbers.
-
-    Raises:
-        ValueError: they are not; or another error of its kind.
-    """
+    """Scores, if they are numbers."""
     values = [value for by_prompt in scores.values() for value in by_prompt.values()]
     numbers = [n for each in values for n in (each if isinstance(each, list) else [each])]
     if not all(type(value) in (int, float) and isfinite(value) for value in numbers):
@@ -270,10 +255,8 @@ def _floats(value: Scored) -> list[float]:
 
 
 def read_starts(path: Path) -> list[dict[str, Any]]:
-    """What a cell's ``provenance.json`` says, an entry a start; none where there is no file.
-
-    Raises:
-        ValueError: the file cannot be used; the message names it and says why.
+    """What a cell's ``provenance.json`` says, an entry a start; none where there is no file. Raises
+    ValueError: the file cannot be used; the message names it and says why.
     """
     if not path.exists():
         return []

@@ -352,30 +352,19 @@ def write(path: Path, packed: Packed) -> None:
 
 
 def read(path: Path) -> Packed:
-    """The cells of a file.
-
-    Raises:
-        ValueError: it cannot be read as one, was altered since it was written, or has no digest;
-            the message names it and the way out.
+    """The cells of a file. Raises ValueError: it cannot be read as one, was altered since it was
+    written, or has no digest; the message names it and the way out.
     """
     return _parsed(path, _checked(path))
 
 
 def check(path: Path) -> None:
-    """Whether a file is as it was written, without parsing it.
-
-    Raises:
-        ValueError: as ``read`` does.
-    """
+    """Whether a file is as it was written, without parsing it."""
     _checked(path)
 
 
 def seal(path: Path) -> None:
-    """Gives a file of an earlier version its digest; one that has a digest stays as it is.
-
-    Raises:
-        ValueError: as ``read`` does, but for a missing digest.
-    """
+    """Gives a file of an earlier version its digest; one that has a digest stays as it is."""
     data = _bytes(path)
     try:
         seals.check(data)
@@ -416,11 +405,7 @@ def _unusable(path: Path, why: object) -> ValueError:
 
 
 def _parsed(path: Path, data: bytes) -> Packed:
-    """The cells of a file's bytes.
-
-    Raises:
-        ValueError: they cannot be read as a file of records, or a later version wrote them.
-    """
+    """The cells of a file's bytes."""
     import pyarrow as pa
     from pyarrow import parquet
 

@@ -31,11 +31,8 @@ def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def opened(path: Path) -> dict[str, Any]:
-    """The mapping of a JSON file, without its digest; one of an earlier version has none.
-
-    Raises:
-        ValueError: it is none, or was altered.
-        OSError: it cannot be read.
+    """The mapping of a JSON file, without its digest; one of an earlier version has none. Raises
+    ValueError: it is none, or was altered. Raises OSError: it cannot be read.
     """
     content = json.loads(bytes_of(path))
     if not isinstance(content, dict):
@@ -47,11 +44,8 @@ def opened(path: Path) -> dict[str, Any]:
 
 
 def bytes_of(path: Path) -> bytes:
-    """What a file holds.
-
-    Raises:
-        ValueError: a folder, a link to nothing, or a pipe, which would never end, has its name.
-        OSError: it cannot be read.
+    """What a file holds. Raises ValueError: a folder, a link to nothing, or a pipe, which would
+    never end, has its name. Raises OSError: it cannot be read.
     """
     if os.path.lexists(path) and not path.is_file():
         raise ValueError("it is no file")
@@ -59,10 +53,8 @@ def bytes_of(path: Path) -> bytes:
 
 
 def seal(data: bytes) -> bytes:
-    """A file's bytes with their digest in the place of the last ``BLANK``.
-
-    Raises:
-        ValueError: there is none, or text that looks like a digest follows it.
+    """A file's bytes with their digest in the place of the last ``BLANK``. Raises ValueError: there
+    is none, or text that looks like a digest follows it.
     """
     at = data.rfind(_MARK)
     if data[at : at + len(BLANK)] != BLANK:
@@ -71,11 +63,8 @@ def seal(data: bytes) -> bytes:
 
 
 def check(data: bytes) -> None:
-    """Whether a file's bytes are those that ``seal`` gave.
-
-    Raises:
-        UnsealedError: they have no digest.
-        ValueError: they have another one.
+    """Whether a file's bytes are those that ``seal`` gave. Raises UnsealedError: they have no
+    digest. Raises ValueError: they have another one.
     """
     at = data.rfind(_MARK)
     if at < 0:

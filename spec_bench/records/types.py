@@ -86,8 +86,7 @@ class Request:
     prompt_id: str  # unique within a task; with the seed it determines the random generator
     prompt_ids: tuple[int, ...]  # token ids of the prompt, at least one
     max_new_tokens: int  # limit on delivered tokens
-    # token ids that end the generation (delivered, then nothing more)
-    stop_ids: tuple[int, ...] = ()
+    stop_ids: tuple[int, ...] = ()  # end the generation: delivered, then nothing more
 
 
 @dataclass(frozen=True)
@@ -98,8 +97,7 @@ class StepRecord:
     depth: int  # levels of the tree = sequential draft calls
     accepted: int  # draft tokens accepted on the walk, 0..depth
     delivered: int  # tokens of this call that were delivered, at most `accepted + 1`
-    # beams after each of the call's `accepted + 1` layers; empty where one sequence is decoded
-    widths: tuple[int, ...] = ()
+    widths: tuple[int, ...] = ()  # beams after each of `accepted + 1` layers; empty without beams
 
 
 Counted = Literal["requests", "counters", "stream"]
@@ -111,9 +109,7 @@ class Delivery:
 
     seconds: tuple[float, ...]  # after the request was sent, at which each chunk came, one a chunk
     tokens: tuple[int, ...]  # of each chunk. The first chunk is the prompt's pass.
-    # where the target calls are known from: the server's counts of the request, its counters before
-    # and after, or the chunks alone
-    counted: Counted = "stream"
+    counted: Counted = "stream"  # what tells the target calls: its counts, counters, or the chunks
     proposed: bool = False  # whether it is known how many tokens each call verified
     attempts: int = 1  # requests that the answer took
 
@@ -135,27 +131,16 @@ class Generation:
     decode_s: float  # seconds from the end of the prefill to the last token
     draft_s: float  # of `decode_s`, seconds inside draft forward passes
     target_s: float  # of `decode_s`, seconds inside target forward passes
-    # joules over the decode window, or None where nothing meters them
-    energy_j: float | None = None
-    # natural log of the probability of `tokens` under the target at temperature 1, nothing
-    # truncated; None in records from before it was kept
-    log_likelihood: float | None = None
-    # why there is no energy, or what to mind about it; "" where there is nothing
-    energy_note: str = ""
-    # seconds from the start of the prompt's prefill to its last token, whatever else was decoded
-    # meanwhile; None in records from before it was kept
-    latency_s: float | None = None
+    energy_j: float | None = None  # joules over the decode window; None where nothing meters them
+    log_likelihood: float | None = None  # nats, under the target at temperature 1, not truncated
+    energy_note: str = ""  # why there is no energy, or what to mind about it
+    latency_s: float | None = None  # from the prefill's start to the last token, others included
     repeat: int = 0  # which time the prompt was decoded, from 0; tokens are the same every time
-    # the machine's 1-minute load (`os.getloadavg`) when the batch had ended; None where the system
-    # tells none
-    load_average: float | None = None
-    # the device's clock in MHz at the same moment; None where nothing tells it
-    clock_mhz: float | None = None
-    # which process of a job decoded it; what one sitting decoded was decoded in turn
-    sitting: str = ""
+    load_average: float | None = None  # `os.getloadavg`'s of 1 minute, when the batch had ended
+    clock_mhz: float | None = None  # the device's clock at the same moment
+    sitting: str = ""  # which session of a job decoded it; what one decoded was interleaved
     category: str = ""  # what kind of prompt it is, as the task's rows say; "" where they do not
-    # tokens of the prompt; None in records from before it was kept
-    prompt_tokens: int | None = None
+    prompt_tokens: int | None = None  # tokens of the prompt; None in records from before
     # How a server's answer came; None where it was decoded here. The tokens of its first chunk are
     # the prompt's pass: they are in no step and not in `decode_s`.
     delivery: Delivery | None = None
@@ -240,15 +225,11 @@ class CellResult:
 
     run_id: str  # hash of the resolved settings that change the numbers
     facts: CellFacts  # what the cell is
-    status: Literal["complete", "partial", "failed"]  # `complete`, `partial` or `failed`
-    # how the output's distribution relates to the target's; None for a failed cell
-    lossless: Lossless | None = None
+    status: Literal["complete", "partial", "failed"]
+    lossless: Lossless | None = None  # how it relates to the target's distribution
     reasons: tuple[Reason, ...] = ()  # why the cell failed or columns are empty
-    # column name -> value; None is an empty cell
-    metrics: dict[str, float | str | None] = field(default_factory=dict)
-    # whether the autoregressive cell was timed in turn with this one, prompt by prompt; None where
-    # it was not, so that there is no speed-up
-    baseline: Baseline | None = None
+    metrics: dict[str, float | str | None] = field(default_factory=dict)  # by column; None: empty
+    baseline: Baseline | None = None  # plain decoding interleaved with it; None: so no speed-up
 
     @property
     def reason(self) -> str:
@@ -260,11 +241,8 @@ class CellResult:
         return replace(self, facts=replace(self.facts, stage=stage))
 
 
-# The tests of a program: tasks read them, metrics run them.
-
-
 class CodeReference(str):
-    """Tests as a text that defines ``check``, and what they are run on."""
+    """A program's tests, a text that defines ``check``: tasks read them, metrics run them."""
 
     prompt: str  # the program's beginning, which the answer completes
     entry_point: str  # the function that `check` is called with
@@ -276,11 +254,8 @@ class CodeReference(str):
         return reference
 
 
-# A reference answer in SQL: tasks read it, metrics ask its database.
-
-
 class SqlReference(str):
-    """A reference answer in SQL, a text like any other, that knows what it is asked of."""
+    """A reference answer in SQL, a text that knows which database metrics ask."""
 
     database: Path  # the SQLite file
 

@@ -55,17 +55,14 @@ class WrongError(Exception):
 
 
 def read(kind: type[Block], given: Mapping[str, Any], where: str, owner: str) -> Block:
-    """Makes a dataclass of a mapping.
+    """Makes a dataclass of a mapping. Raises ValueError: an unknown or a missing key, or a value
+    that is not allowed; what the dataclass itself refuses is passed on with ``where`` before it.
 
     Args:
         kind: the dataclass. Fields with ``metadata={"setting": False}`` are no keys.
         given: the keys and values.
         where: what stands before a key in messages, such as ``decoder 'sd': tree``.
         owner: what the keys belong to, such as ``tree policy 'chain'``.
-
-    Raises:
-        ValueError: an unknown or a missing key, or a value that is not allowed; what the dataclass
-            itself refuses is passed on with ``where`` before it.
     """
     declared: Any = kind
     hints, known = _hints(declared), _keys(declared)
@@ -149,11 +146,7 @@ def described(hint: Any) -> str:
 
 
 def _fit(hint: Any, value: Any) -> Any:
-    """The value as its annotation has it: lists become tuples, whole numbers floats.
-
-    Raises:
-        WrongError: it is not allowed.
-    """
+    """The value as its annotation has it: lists become tuples, whole numbers floats."""
     bounds, hint = _bounds(hint), _bare(hint)
     if _is_union(hint):
         for choice in get_args(hint):

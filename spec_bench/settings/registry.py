@@ -66,11 +66,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         self._loaded: set[tuple[str, str]] = set()
 
     def __call__(self, name: str, **facts: Any) -> Callable[[Thing], Thing]:
-        """Registers what it decorates, which stays what it is.
-
-        Raises:
-            ValueError: something else has this name already.
-        """
+        """Registers what it decorates, which stays what it is."""
 
         def register(thing: Thing) -> Thing:
             entry: Any = self._declare(name, thing, **facts) if self._declare else thing
@@ -81,10 +77,8 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
 
     def add(self, name: str, entry: Entry, origin: str) -> None:
         """Registers what stands behind a name, written as ``origin``, ``module.name``: a module
-        that is imported anew replaces its entries.
-
-        Raises:
-            ValueError: something else has this name already.
+        that is imported anew replaces its entries. Raises ValueError: something else has this name
+        already.
         """
         if self._origins.get(name, origin) != origin:
             raise ValueError(
@@ -93,11 +87,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         self._entries[name], self._origins[name] = entry, origin
 
     def __getitem__(self, name: str) -> Entry:
-        """The entry of that name.
-
-        Raises:
-            KeyError: there is none; ``find`` says so to a user.
-        """
+        """The entry of that name."""
         if name not in self._entries:
             self._fill()
         if name not in self._entries:
@@ -114,10 +104,8 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         return sum(1 for _ in self)
 
     def find(self, name: object, where: str) -> Entry:
-        """The entry that a user named at a key such as ``tree.policy``.
-
-        Raises:
-            ValueError: there is none, in one line that names the value and the choices.
+        """The entry that a user named at a key such as ``tree.policy``. Raises ValueError: there is
+        none, in one line that names the value and the choices.
         """
         if isinstance(name, str) and name in self:
             return self[name]
@@ -137,11 +125,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
             importlib.import_module(module.name)
 
     def _fill_from_others(self) -> None:
-        """Imports what other packages name, each once.
-
-        Raises:
-            ValueError: an entry point cannot be imported, naming it and why.
-        """
+        """Imports what other packages name, each once."""
         for point in _points(self.group):
             if (point.name, point.value) in self._loaded:
                 continue
@@ -182,12 +166,10 @@ def written(package: str, decorator: str) -> dict[str, dict[str, ast.expr]]:
 def config_folders() -> list[Path]:
     """The folders of configs and papers that other packages bring.
 
-    An entry point of ``spec_bench.configs`` names a package; its folder is laid out like the top
-    of ours: ``conf`` for Hydra's config groups, ``experiments`` for papers. Either may be missing.
-    The package itself need hold no code and is not imported.
-
-    Raises:
-        ValueError: an entry point names no package.
+    An entry point of ``spec_bench.configs`` names a package; its folder is laid out like the top of
+    ours: ``conf`` for Hydra's config groups, ``experiments`` for papers. Either may be missing. The
+    package itself need hold no code and is not imported. Raises ValueError: an entry point names no
+    package.
     """
     folders = []
     for point in _points(CONFIGS):

@@ -94,9 +94,6 @@ def check(kind: type[Kind], values: Any, at: str = "", of: str = "") -> Kind:
         values: as YAML has them, interpolations resolved.
         at: the key that holds the mapping, such as ``engine``; "" at the top.
         of: what the mapping is, such as ``table 7``, to begin the line with; "" for none.
-
-    Raises:
-        ValueError: one line that names the first wrong key, its value and what is allowed.
     """
     of = f"{of}: " if of else ""
     if not isinstance(values, Mapping):

@@ -99,10 +99,8 @@ def _load_others() -> bool:
 
 
 def register(column: Column) -> Column:
-    """Adds a column of another package, after all others.
-
-    Raises:
-        ValueError: another column has one of its names.
+    """Adds a column of another package, after all others. Raises ValueError: another column has one
+    of its names.
     """
     taken = {name: registered for registered in COLUMNS for name in registered.names}
     for name in column.names:
@@ -114,11 +112,7 @@ def register(column: Column) -> Column:
 
 
 def column(name: str) -> Column:
-    """The column of that name, ours or another package's.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """The column of that name, ours or another package's."""
     for each in COLUMNS:
         if each.name == name:
             return each

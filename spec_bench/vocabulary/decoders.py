@@ -77,20 +77,14 @@ class Decoder:
 
 
 def find_decoder(name: str) -> Decoder | None:
-    """How a decoder is shown; None for one of which no YAML says it.
-
-    Raises:
-        ValueError: a YAML says it wrong; the file, the key, the value and what is allowed.
+    """How a decoder is shown; None for one of which no YAML says it. Raises ValueError: a YAML says
+    it wrong; the file, the key, the value and what is allowed.
     """
     return _find(name, *_folders())
 
 
 def without_display(decoder: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """A decoder's settings alone: how it is shown is checked and left out.
-
-    Raises:
-        ValueError: as ``find_decoder``.
-    """
+    """A decoder's settings alone: how it is shown is checked and left out."""
     settings = dict(decoder)
     if DISPLAY in settings:
         _checked(settings.pop(DISPLAY), f"{where}{DISPLAY}")

@@ -46,10 +46,8 @@ Row = dict[str, str]
 
 @cache
 def read_published(file: Path) -> tuple[Row, ...]:
-    """All printed numbers of a paper, in printed order; read once, not to be written to.
-
-    Raises:
-        ValueError: a column is missing or unknown.
+    """All printed numbers of a paper, in printed order; read once, not to be written to. Raises
+    ValueError: a column is missing or unknown.
     """
     with file.open(newline="", encoding="utf-8") as stream:
         reader = csv.DictReader(stream)

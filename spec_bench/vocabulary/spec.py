@@ -57,10 +57,7 @@ class Spec:
         """L: levels of the tree.
 
         A bare number is a chain of that length; where it is children at the root, or beams, ask
-        ``widths``.
-
-        Raises:
-            ValueError: a name, which does not tell.
+        ``widths``. Raises ValueError: a name, which does not tell.
         """
         self._no_name("depth")
         if self.form == "levels":
@@ -71,10 +68,7 @@ class Spec:
     def width(self) -> int:
         """K or W: paths, beams, or the most children of one node; 0 for the root alone.
 
-        A bare number is that number.
-
-        Raises:
-            ValueError: a name, which does not tell.
+        A bare number is that number. Raises ValueError: a name, which does not tell.
         """
         self._no_name("width")
         if self.form == "levels":
@@ -83,11 +77,7 @@ class Spec:
 
     @property
     def nodes(self) -> int:
-        """Nodes of the tree, the root not counted.
-
-        Raises:
-            ValueError: a name, which does not tell.
-        """
+        """Nodes of the tree, the root not counted. Raises ValueError: a name does not tell."""
         self._no_name("nodes")
         if self.form in ("product", "threshold"):
             return self.width * self.depth
@@ -99,10 +89,8 @@ class Spec:
 
 
 def parse(text: str | int) -> Spec:
-    """Reads a shorthand; what has no numbers in a known form is a name.
-
-    Raises:
-        ValueError: there is nothing to read.
+    """Reads a shorthand; what has no numbers in a known form is a name. Raises ValueError: there is
+    nothing to read.
     """
     text = str(text).strip()
     if not text:

@@ -59,11 +59,7 @@ def configurations(
 
 
 def expand_grid(item: Any) -> list[Any]:
-    """``{grid: {...}}`` as its cells; any other cell as it is.
-
-    Raises:
-        ValueError: an unknown or missing key, or a value that cannot be right, naming it.
-    """
+    """``{grid: {...}}`` as its cells; any other cell as it is."""
     if not isinstance(item, Mapping) or "grid" not in item:
         return [item]
     if len(item) > 1:
@@ -109,11 +105,7 @@ class Cell:
 
     @classmethod
     def read(cls, settings: Mapping[str, Any], sampling: SamplingSettings | None = None) -> Cell:
-        """A cell of a decoder's resolved mapping.
-
-        Raises:
-            ValueError: as ``decode.config.read_decoder`` and ``audit.decoders.check_exact``.
-        """
+        """A cell of a decoder's resolved mapping."""
         # What a decoder may contain is known only where decoders are, which needs torch.
         from spec_bench.audit.decoders import check_exact
         from spec_bench.decode.config import read_decoder
@@ -160,9 +152,7 @@ WrittenCell = tuple[dict[str, Any], Any]
 
 def load_decoder(folders: Sequence[Path], name: str) -> dict[str, Any]:
     """Reads ``decoder/NAME.yaml`` from the first config folder that has it, but for its display.
-
-    Raises:
-        ValueError: no folder has it; the message lists the known ones. Or its display is wrong.
+    Raises ValueError: no folder has it; the message lists the known ones. Or its display is wrong.
     """
     for folder in folders:
         path = folder / "decoder" / f"{name}.yaml"
@@ -179,10 +169,8 @@ def written_cells(
     chosen: Mapping[str, Any], spec: Any, wanted: Sequence[Any], load: DecoderLoader
 ) -> list[WrittenCell]:
     """The cells of a job as they are written: the baseline, then those asked for (``decoder:spec``,
-    mappings, grids of trees); the chosen decoder where none is asked for.
-
-    Raises:
-        ValueError: a decoder that does not exist, or an entry that is no cell, naming it.
+    mappings, grids of trees); the chosen decoder where none is asked for. Raises ValueError: a
+    decoder that does not exist, or an entry that is no cell, naming it.
     """
     listed = [cell for item in wanted for cell in expand_grid(item)]
     asked = [parse_cell(item, load) for item in listed] or [(dict(chosen), spec)]
@@ -190,10 +178,8 @@ def written_cells(
 
 
 def build_cells(written: Sequence[WrittenCell], sampling: SamplingSettings) -> tuple[Cell, ...]:
-    """The cells of a job, each once.
-
-    Raises:
-        ValueError: a tree, rule or combination that does not exist, naming it.
+    """The cells of a job, each once. Raises ValueError: a tree, rule or combination that does not
+    exist, naming it.
     """
     unique: dict[str, Cell] = {}
     for cell in (_make_cell(*each, sampling) for each in written):
@@ -202,10 +188,8 @@ def build_cells(written: Sequence[WrittenCell], sampling: SamplingSettings) -> t
 
 
 def read_cell(item: Any, load: DecoderLoader, sampling: SamplingSettings) -> Cell:
-    """One cell as written in a list of cells: ``decoder:spec``, or a mapping.
-
-    Raises:
-        ValueError: a decoder, spec or combination that does not exist, naming it.
+    """One cell as written in a list of cells: ``decoder:spec``, or a mapping. Raises ValueError: a
+    decoder, spec or combination that does not exist, naming it.
     """
     return _make_cell(*parse_cell(item, load), sampling)
 
@@ -230,10 +214,8 @@ def _make_cell(decoder: dict[str, Any], spec: Any, sampling: SamplingSettings) -
 
 def parse_cell(item: Any, load: DecoderLoader) -> WrittenCell:
     """A decoder's settings and shorthand from one entry of a list of cells: ``decoder:spec``,
-    ``decoder``, or a mapping with overrides of the decoder's parts.
-
-    Raises:
-        ValueError: an unknown decoder, or a mapping that is no cell.
+    ``decoder``, or a mapping with overrides of the decoder's parts. Raises ValueError: an unknown
+    decoder, or a mapping that is no cell.
     """
     if isinstance(item, str):
         name, _, spec = item.partition(":")

@@ -52,11 +52,7 @@ _LAUNCHER = ("hydra/launcher=", "hydra.launcher.", "+hydra.launcher.")
 
 
 def job_arguments(arguments: list[str]) -> list[str]:
-    """A job's command line as Hydra understands it; a setting such as ``seed=1`` stays as it is.
-
-    Raises:
-        ValueError: as ``recipe_arguments``.
-    """
+    """A job's command line as Hydra understands it; a setting such as ``seed=1`` stays as it is."""
     return shown_resolved(recipe_arguments(plan_arguments(arguments)))
 
 
@@ -71,10 +67,8 @@ def recipe_arguments(arguments: Sequence[str]) -> list[str]:
     """The command line as Hydra understands it.
 
     Recipes outside the list of defaults get a plus; numbers of ``budget`` and ``length`` are
-    quoted; a target that the user names comes without the default pair's draft and heads.
-
-    Raises:
-        ValueError: an unknown budget or length, or several choices of a group that takes one.
+    quoted; a target that the user names comes without the default pair's draft and heads. Raises
+    ValueError: an unknown budget or length, or several choices of a group that takes one.
     """
     _check_single(arguments)
     arguments = [*arguments, *_left_behind(arguments)]
@@ -97,11 +91,7 @@ def _left_behind(arguments: Sequence[str]) -> list[str]:
 
 
 def _check_single(arguments: Sequence[str]) -> None:
-    """Refuses a list where a group takes one choice: Hydra would lay them over each other.
-
-    Raises:
-        ValueError: naming the group and the value.
-    """
+    """Refuses a list where a group takes one choice: Hydra would lay them over each other."""
     for group, _, value in (each.lstrip("+").partition("=") for each in arguments):
         if group in _SINGLE and value.startswith("["):
             inside = value.strip("[]")

@@ -91,11 +91,7 @@ class RunSettings:
 
 
 def check_settings(config: Any) -> RunSettings:
-    """Checks a job's composed config, interpolations resolved; reads no file and imports no torch.
-
-    Raises:
-        ValueError: one line that names the first wrong key, its value and what is allowed.
-    """
+    """Checks a composed config, interpolations resolved; reads no file and imports no torch."""
     asked = check(RunSettings, config)
     lists = [asked.cells, *asked.trees.values()]
     asked = replace(
@@ -115,10 +111,8 @@ def check_settings(config: Any) -> RunSettings:
 
 
 def check_own(key: str, folder: Path) -> None:
-    """Checks that a folder outside the working one is new, empty, or one that we wrote to.
-
-    Raises:
-        ValueError: it holds other things.
+    """Checks that a folder outside the working one is new, empty, or one that we wrote to. Raises
+    ValueError: it holds other things.
     """
     whole = folder.expanduser().resolve()
     if whole.is_relative_to(Path.cwd()) or not whole.is_dir():
@@ -133,10 +127,8 @@ def check_own(key: str, folder: Path) -> None:
 
 
 def check_folder(key: str, folder: Path) -> None:
-    """Checks that a folder exists or can be made.
-
-    Raises:
-        ValueError: a file is in its place or above it.
+    """Checks that a folder exists or can be made. Raises ValueError: a file is in its place or
+    above it.
     """
     for place in (folder, *folder.parents):
         if place.is_dir():

@@ -35,9 +35,6 @@ of such modules, and the entry points of others'."""
 def check_early(asked: RunSettings, load: DecoderLoader) -> list[WrittenCell]:
     """Checks what names, folders and small files tell; the cells as they are written, the baseline
     first. A server has its own.
-
-    Raises:
-        ValueError: in one line that names what is wrong.
     """
     pair = asked.pair
     folders = [model_path(name) for name in (pair.target, *pair.drafts)]
@@ -64,9 +61,6 @@ def check_early(asked: RunSettings, load: DecoderLoader) -> list[WrittenCell]:
 def _check_names(cells: Sequence[WrittenCell], key: str) -> None:
     """Checks the names in decoders' blocks and the forms of their trees' shorthand, unless other
     packages register some too.
-
-    Raises:
-        ValueError: as reading the decoder does.
     """
     kind, decorator, package, group = _BLOCKS[key]
     if names_of_others(group):
@@ -92,10 +86,7 @@ def _check_names(cells: Sequence[WrittenCell], key: str) -> None:
 
 def read_positions(path: str) -> int | None:
     """The longest sequence that a model folder's ``config.json`` states; None if it states none, or
-    the model is the hub's.
-
-    Raises:
-        ValueError: the file cannot be read.
+    the model is the hub's. Raises ValueError: the file cannot be read.
     """
     config = _json(Path(path) / "config.json")
     try:

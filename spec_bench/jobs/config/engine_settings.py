@@ -59,11 +59,7 @@ def placed(engine: EngineSettings, target: str) -> EngineSettings:
 
 
 def check_there(device: str) -> None:
-    """Refuses an accelerator that torch does not see; CUDA is asked for with each model.
-
-    Raises:
-        ValueError: naming the device.
-    """
+    """Refuses an accelerator that torch does not see; CUDA is asked for with each model."""
     kind = device.partition(":")[0]
     if kind in ("cpu", "cuda"):
         return

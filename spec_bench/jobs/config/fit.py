@@ -25,10 +25,7 @@ def fitting(
     cells: Sequence[Cell], pair: Pair, batch: Batch, left_out: Sequence[str] = ()
 ) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
     """The cells that fit the pair and the batch, the baseline first, and why each of the others is
-    left out, after the reasons in ``left_out``.
-
-    Raises:
-        ValueError: none but the baseline is left.
+    left out, after the reasons in ``left_out``. Raises ValueError: none but the baseline is left.
     """
     fit, why = [], list(left_out)
     for cell in cells:
@@ -44,11 +41,7 @@ def fitting(
 
 
 def check_fit(cell: Cell, pair: Pair) -> None:
-    """Checks that a pair has the drafts and heads that a cell uses.
-
-    Raises:
-        ValueError: naming what is missing.
-    """
+    """Checks that a pair has the drafts and heads that a cell uses."""
     if cell.library == "server":
         raise ValueError(f"{cell.title}: a server decodes it: engine=server server.url=...")
     if cell.drafts > len(pair.drafts):
@@ -78,11 +71,7 @@ def check_fit(cell: Cell, pair: Pair) -> None:
 
 
 def check_batch(cell: Cell, batch: Batch) -> None:
-    """Checks that a library that decodes a cell gives a batch the answers it would give one by one.
-
-    Raises:
-        ValueError: naming the batch and why it must be 1.
-    """
+    """Checks that a library gives a batch the answers that it would give one by one."""
     if not cell.library or batch.size == 1:
         return
     if cell.spec != "-":

@@ -82,10 +82,8 @@ class FittedTrees:
         return tuple(fit), tuple(why)
 
     def given(self, cell: Cell) -> Cell:
-        """The cell, its tree filled in if it takes one that is fitted.
-
-        Raises:
-            ValueError: none was fitted to the pair; naming the command that does.
+        """The cell, its tree filled in if it takes one that is fitted. Raises ValueError: none was
+        fitted to the pair; naming the command that does.
         """
         tree = cell.settings["tree"]
         if tree.get("policy") != POLICY or tree.get("nodes") or not self.pair.drafts:
@@ -132,11 +130,7 @@ class FittedTrees:
 
 
 def read_fit(path: Path) -> Fit:
-    """A file of ``results/trees``.
-
-    Raises:
-        ValueError: it cannot be right, naming it and the key.
-    """
+    """A file of ``results/trees``. Raises ValueError: it cannot be right, naming it and the key."""
     try:
         given = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -29,11 +29,8 @@ config_dir = conf_dir
 
 def model_path(name: str) -> str:
     """``embedded:NAME`` as a folder of the package, ``fetched:NAME`` and GGUF as one of the cache;
-    any other name as it is.
-
-    Raises:
-        ValueError: the package embeds no model of that name, it has not been fetched or converted,
-            a path-like name is no folder, or ``random:NAME`` no architecture.
+    any other name as it is. Raises ValueError: the package embeds no model of that name, it has not
+    been fetched or converted, a path-like name is no folder, or ``random:NAME`` no architecture.
     """
     if name.startswith(RANDOM):
         architecture(name)
@@ -77,9 +74,7 @@ def fingerprint(name: str) -> str | None:
     """A short hash of a local model's config and weights; None for a hub id.
 
     Two models that were once in the same folder are two models: their results must not be mixed.
-
-    Raises:
-        ValueError: one of its files cannot be read, naming it.
+    Raises ValueError: one of its files cannot be read, naming it.
     """
     digest = hashlib.sha256()
     if name.startswith(RANDOM):

@@ -79,15 +79,10 @@ class Pair:
     specs: tuple[ModelSpec, ...]  # what to load, the target first
     revisions: tuple[str | None, ...]  # hub revision or content hash of each, the target's first
     chat_template: str | None = None  # Jinja, in place of the tokenizer's; None keeps that
-    # draft heads on the target by kind, as the user wrote them
-    heads: Mapping[str, str] = field(default_factory=dict)
-    # of heads on the hub, once they are known
-    head_commits: Mapping[str, str | None] = field(default_factory=dict)
-    # where the tokenizer of all models is; None: in the target's folder
-    tokenizer: str | None = None
-    # `intersection`, or the tokens that drafts may propose: a file of ids, or how many of the
-    # lowest; None: all that they know
-    draft_vocabulary: str | int | None = None
+    heads: Mapping[str, str] = field(default_factory=dict)  # by kind, as the user wrote them
+    head_commits: Mapping[str, str | None] = field(default_factory=dict)  # the hub's, once known
+    tokenizer: str | None = None  # of all models; None: in the target's folder
+    draft_vocabulary: str | int | None = None  # `intersection`, a file of ids, a number; None: all
 
     def settings(self) -> dict[str, Any]:
         """The parts of the pair that change a number; part of a cell's run id."""
@@ -143,10 +138,8 @@ def pinned(pair: Pair, kinds: Iterable[str] = (), fetch: bool = True) -> Pair:
 
 
 def build_pair(pair: PairSettings, engine: EngineSettings) -> Pair:
-    """Names, folders, revisions of the pair; ``pair.dtype`` wins over ``engine.dtype``.
-
-    Raises:
-        ValueError: for a model that does not exist, or a missing device.
+    """Names, folders, revisions of the pair; ``pair.dtype`` wins over ``engine.dtype``. Raises
+    ValueError: for a model that does not exist, or a missing device.
     """
     engine = placed(engine, pair.target)
     check_there(engine.device)
@@ -187,11 +180,7 @@ def build_pair(pair: PairSettings, engine: EngineSettings) -> Pair:
 
 
 def _jinja(template: str | None) -> str | None:
-    """A chat template: Jinja as it is, and what has no braces, or a file's ending, a file of it.
-
-    Raises:
-        ValueError: the file cannot be read; the message names it.
-    """
+    """A chat template: Jinja as it is, and what has no braces, or a file's ending, a file of it."""
     if template is None or ("{" in template and not template.endswith((".jinja", ".j2"))):
         return template
     try:
@@ -205,11 +194,7 @@ TARGETS_OWN = "target"
 
 
 def named_heads(heads: Mapping[str, str | None]) -> dict[str, str]:
-    """Draft heads by kind, those that are given.
-
-    Raises:
-        ValueError: an unknown kind.
-    """
+    """Draft heads by kind, those that are given. Raises ValueError: an unknown kind."""
     from spec_bench.draft.base import drafter
 
     kinds = [kind for kind, known in drafter.items() if known.heads] if heads else []
@@ -223,11 +208,9 @@ def with_own_name(pair: PairSettings, folders: Sequence[Path]) -> PairSettings:
     """The pair without its name if the name is another pair's.
 
     A name from ``conf/pair`` belongs to that file's models. If ``pair.target=...`` replaced one of
-    them the rows must not have it; ``build_pair`` then makes a name from the models. A label
-    that no file has (``pair.name=mine``) is the user's and stays.
-
-    Raises:
-        ValueError: the file of that name cannot be right.
+    them the rows must not have it; ``build_pair`` then makes a name from the models. A label that
+    no file has (``pair.name=mine``) is the user's and stays. Raises ValueError: the file of that
+    name cannot be right.
     """
     files = (folder / "pair" / f"{pair.name}.yaml" for folder in folders)
     path = next((path for path in files if path.is_file()), None)

@@ -46,11 +46,7 @@ def context_of(settings: JobSettings) -> int | None:
 
 
 def refuse_overlong(settings: JobSettings, requests: Sequence[Request]) -> None:
-    """Refuses prompts that some cell's models have no room for.
-
-    Raises:
-        ValueError: naming the first such prompt, what it needs, the model, and the ways out.
-    """
+    """Refuses prompts that some cell's models have no room for."""
     if settings.served:
         return  # the server knows its limit
     lengths = [(_length(spec), spec.path) for spec in settings.pair.specs]

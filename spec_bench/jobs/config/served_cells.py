@@ -19,11 +19,7 @@ SERVER = "server"
 
 
 def check_served(asked: RunSettings) -> None:
-    """Checks that a job fits its server, or needs none.
-
-    Raises:
-        ValueError: in one line that names the key, its value and what is allowed.
-    """
+    """Checks that a job fits its server, or needs none."""
     if not asked.engine.served:
         if asked.server.url is not None:
             raise ValueError(f"server.url={asked.server.url} goes with engine=server")
@@ -93,10 +89,8 @@ def _cell(asked: RunSettings, plain: bool) -> Cell:
 
 
 def client(settings: ServerSettings, cell: Cell) -> Server:
-    """A cell's server, with the key that the environment holds.
-
-    Raises:
-        ValueError: httpx is not installed, or the key cannot be sent.
+    """A cell's server, with the key that the environment holds. Raises ValueError: httpx is not
+    installed, or the key cannot be sent.
     """
     plain = settings.has_baseline and cell.name == BASELINE
     model = settings.baseline_model or settings.model if plain else settings.model

@@ -166,10 +166,8 @@ def build_settings(
     asked: RunSettings, load: DecoderLoader, folders: Sequence[Path] = (), unread: bool = False
 ) -> JobSettings:
     """What a job needs to run; reads the task's examples and looks for the models. A plan may leave
-    the data ``unread``: examples are then only as many as are asked for.
-
-    Raises:
-        ValueError: settings that do not fit together, or name something missing.
+    the data ``unread``: examples are then only as many as are asked for. Raises ValueError:
+    settings that do not fit together, or name something missing.
     """
     check_served(asked)
     task, engine = build_task(asked.task), placed(asked.engine, asked.pair.target)
@@ -235,10 +233,8 @@ def sampling_of(run: Generation, task: Generation) -> SamplingSettings:
 
 def shared(asked: RunSettings, task: Task | RandomPrompts) -> RunSettings:
     """The same with fewer ``prompts`` where the task would not leave a search's second stage enough
-    for an interval and ``confirm.share`` is set; a log line tells how the rows are shared.
-
-    Raises:
-        ValueError: a search has no row for its second stage.
+    for an interval and ``confirm.share`` is set; a log line tells how the rows are shared. Raises
+    ValueError: a search has no row for its second stage.
     """
     confirm, first = asked.confirm, asked.prompts
     if confirm is None or first is None:
@@ -270,10 +266,7 @@ def stand_ins(count: int | None) -> tuple[Example, ...]:
 
 def fresh_examples(asked: RunSettings, task: Task | RandomPrompts | None) -> tuple[Example, ...]:
     """The examples of a search's second stage: those after the first one's; stand-ins where there
-    is no task.
-
-    Raises:
-        ValueError: there are none.
+    is no task. Raises ValueError: there are none.
     """
     if asked.confirm is None:
         return ()

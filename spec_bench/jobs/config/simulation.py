@@ -30,11 +30,7 @@ class Simulate:
 
 
 def check_simulate(simulate: Any) -> Any:
-    """The setting as it was written.
-
-    Raises:
-        ValueError: it cannot be right.
-    """
+    """The setting as it was written."""
     check(Simulate, {"simulate": simulate})
     return simulate
 
@@ -44,10 +40,8 @@ def simulate_cells(
 ) -> tuple[Cell, ...]:
     """The cells with the stated acceptance in place of their rules; a baseline has none.
 
-    The rule that a cell had is still computed, so that its time is in the token rate.
-
-    Raises:
-        ValueError: a cell that keeps several beams, or that states its own acceptance.
+    The rule that a cell had is still computed, so that its time is in the token rate. Raises
+    ValueError: a cell that keeps several beams, or that states its own acceptance.
     """
     if simulate is None:
         return tuple(cells)
@@ -90,14 +84,12 @@ _WORD = re.compile(r"[^\[\],'\"\s]+")
 
 
 def with_quoted_numbers(arguments: Sequence[str]) -> list[str]:
-    """The command line as Hydra understands it; every budget and length in it has a config.
+    """The command line as Hydra understands it; every budget and length in it has a config. Raises
+    ValueError: a number that no file holds.
 
     Args:
         arguments: such as ``budget=6``, ``budget=6,14`` or ``budget=[6,14]``, or null; others
             stay as they are.
-
-    Raises:
-        ValueError: a number that no file holds.
     """
     return [_quoted(argument) for argument in arguments]
 
