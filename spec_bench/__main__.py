@@ -5,9 +5,21 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from importlib.util import find_spec
 
 from spec_bench.system.signals import orderly
+
+COMMANDS = {
+    "answers": "exchange.write",
+    "compare": "report.comparison.command",
+    "convert": "engine.checkpoint",
+    "fit_tree": "recommend.fit_tree",
+    "recommend": "recommend.command",
+    "serve": "serve.command",
+    "spider": "tasks.spider",
+    "watch": "jobs.sweep.watch",
+}
 
 
 def main() -> None:
@@ -15,40 +27,11 @@ def main() -> None:
     with orderly("interrupted; the same command resumes"):
         from spec_bench.jobs.config.help import command_help, help_text, wants_help
 
-        if sys.argv[1:2] == ["spider"]:
-            from spec_bench.tasks.spider import main as spider
-
-            sys.exit(spider(sys.argv[2:]))
-        elif wants_help(sys.argv[1:]):
+        command, rest = next(iter(sys.argv[1:]), ""), sys.argv[2:]
+        if command != "spider" and wants_help(sys.argv[1:]):
             print(command_help(sys.argv[1:]) or help_text(), end="")
-        elif sys.argv[1:2] == ["recommend"]:
-            from spec_bench.recommend.command import main as recommend
-
-            sys.exit(recommend(sys.argv[2:]))
-        elif sys.argv[1:2] == ["watch"]:
-            from spec_bench.jobs.sweep.watch import main as watch
-
-            sys.exit(watch(sys.argv[2:]))
-        elif sys.argv[1:2] == ["serve"]:
-            from spec_bench.serve.command import main as serve
-
-            sys.exit(serve(sys.argv[2:]))
-        elif sys.argv[1:2] == ["fit_tree"]:
-            from spec_bench.recommend.fit_tree import main as fit_tree
-
-            sys.exit(fit_tree(sys.argv[2:]))
-        elif sys.argv[1:2] == ["convert"]:
-            from spec_bench.engine.checkpoint import main as convert
-
-            sys.exit(convert(sys.argv[2:]))
-        elif sys.argv[1:2] == ["answers"]:
-            from spec_bench.exchange.write import main as answers
-
-            sys.exit(answers(sys.argv[2:]))
-        elif sys.argv[1:2] == ["compare"]:
-            from spec_bench.report.comparison.command import main as compare
-
-            sys.exit(compare(sys.argv[2:]))
+        elif module := COMMANDS.get(command):
+            sys.exit(import_module(f"spec_bench.{module}").main(rest))
         else:
             application()()
 

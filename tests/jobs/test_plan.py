@@ -7,7 +7,7 @@ import datasets
 import huggingface_hub
 import pytest
 
-from spec_bench.jobs.config.compose import plan_arguments
+from spec_bench.jobs.config.compose import job_arguments
 from spec_bench.jobs.config.engine_settings import EngineSettings
 from spec_bench.jobs.config.model_files import ModelSize, model_size
 from spec_bench.jobs.config.pair import PairSettings
@@ -125,8 +125,8 @@ def test_without_any_known_rate_no_hours_are_stated():
 
 def test_a_plan_is_made_here_whatever_launcher_the_sweep_will_have():
     given = ["spec_bench", "-m", "plan=true", "hydra/launcher=slurm", "hydra.launcher.nodes=1"]
-    assert plan_arguments(given) == ["spec_bench", "-m", "plan=true"]
-    assert plan_arguments([*given[:2], *given[3:]]) == [*given[:2], *given[3:]]
+    assert job_arguments(given) == ["spec_bench", "-m", "plan=true"]
+    assert job_arguments([*given[:2], *given[3:]]) == [*given[:2], *given[3:]]
 
 
 def test_a_plan_of_a_sweep_tells_complete_partial_and_missing_cells_and_loads_nothing(

@@ -52,15 +52,12 @@ _LAUNCHER = ("hydra/launcher=", "hydra.launcher.", "+hydra.launcher.")
 
 
 def job_arguments(arguments: list[str]) -> list[str]:
-    """A job's command line as Hydra understands it; a setting such as ``seed=1`` stays as it is."""
-    return shown_resolved(recipe_arguments(plan_arguments(arguments)))
-
-
-def plan_arguments(arguments: list[str]) -> list[str]:
-    """The command line without launchers if it asks for a plan, which is made where it is asked."""
-    if PLAN not in (argument.lower() for argument in arguments):
-        return arguments
-    return [each for each in arguments if not each.startswith(_LAUNCHER)]
+    """A job's command line as Hydra understands it; a plan is made where it is asked for, without
+    launchers.
+    """
+    if PLAN in (each.lower() for each in arguments):
+        arguments = [each for each in arguments if not each.startswith(_LAUNCHER)]
+    return shown_resolved(recipe_arguments(arguments))
 
 
 def recipe_arguments(arguments: Sequence[str]) -> list[str]:
@@ -70,33 +67,23 @@ def recipe_arguments(arguments: Sequence[str]) -> list[str]:
     quoted; a target that the user names comes without the default pair's draft and heads. Raises
     ValueError: an unknown budget or length, or several choices of a group that takes one.
     """
-    _check_single(arguments)
-    arguments = [*arguments, *_left_behind(arguments)]
+    given = [each.lstrip("+").partition("=") for each in arguments]
+    for group, _, value in given:
+        if group in _SINGLE and value.startswith("["):  # which Hydra would lay over each other
+            inside = value.strip("[]")
+            hint = f"cells=[{inside}] for one job, " if group == "decoder" else ""
+            raise ValueError(f"{group} takes one choice, got {value}: {hint}-m {group}={inside}")
+    keys = {key for key, *_ in given}
+    if "pair.target" in keys and "pair" not in keys:
+        heads = any(key.startswith("pair.heads") for key in keys)
+        gone = ["pair.draft", "pair.seen_in_training", *([] if heads else ["pair.heads"])]
+        arguments = [*arguments, *(f"{key}=null" for key in gone if key not in keys)]
     own, *others = ({folder.name for folder in top.iterdir()} for top in experiments_dirs())
     papers = set[str]().union(*others)
     none = {f"{group}=null" for group in (*own, "experiment")}
     named = [f"{each.removesuffix('null')}[]" if each in none else each for each in arguments]
     named = [f"+{each}" if each.partition("=")[0] in papers else each for each in named]
     return with_quoted_numbers(named)
-
-
-def _left_behind(arguments: Sequence[str]) -> list[str]:
-    """What ``pair.target=...`` alone does not take over from the default pair."""
-    named = {each.lstrip("+").partition("=")[0] for each in arguments}
-    if "pair.target" not in named or "pair" in named:
-        return []
-    heads = any(name.startswith("pair.heads") for name in named)
-    gone = ["pair.draft", "pair.seen_in_training", *([] if heads else ["pair.heads"])]
-    return [f"{name}=null" for name in gone if name not in named]
-
-
-def _check_single(arguments: Sequence[str]) -> None:
-    """Refuses a list where a group takes one choice: Hydra would lay them over each other."""
-    for group, _, value in (each.lstrip("+").partition("=") for each in arguments):
-        if group in _SINGLE and value.startswith("["):
-            inside = value.strip("[]")
-            hint = f"cells=[{inside}] for one job, " if group == "decoder" else ""
-            raise ValueError(f"{group} takes one choice, got {value}: {hint}-m {group}={inside}")
 
 
 def shown_resolved(arguments: Sequence[str]) -> list[str]:
@@ -164,13 +151,7 @@ def tree_of(
 
     In a recipe: ``${tree_of:mcsd,mcsd_wor,${task.name},1.0,${pair.paper},'4-2-1'}``.
 
-    Args:
-        paper: its folder below ``experiments``.
-        decoder: whose tree.
-        task: name of the task.
-        temperature: of the sampling; null: 1.
-        pair: what the papers call it, ``paper:`` of its config.
-        otherwise: the tree of any pair that the paper lacks there.
+    ``pair`` is what the papers call it, ``paper:`` of its config; a temperature of null is 1.
     """
     names = OmegaConf.to_container(pair) if OmegaConf.is_config(pair) else pair
     numbers = read_published(experiments_dir() / paper / FILE)

@@ -15,16 +15,12 @@ from pathlib import Path
 import spec_bench
 from spec_bench.engine.architectures import ARCHITECTURES, architecture
 from spec_bench.engine.architectures import PREFIX as RANDOM
-from spec_bench.settings.configs import conf_dir
 from spec_bench.system.model_cache import converted_folder, fetched_folder, gguf_of, is_model
 
 EMBEDDED = "embedded:"
 FETCHED = "fetched:"  # by a make target of the same name
 _HEADS = "heads/"  # embedded:heads/NAME
 _SAMPLE_BYTES = 1 << 20  # of a large weights file, this much from either end is hashed
-
-
-config_dir = conf_dir
 
 
 def model_path(name: str) -> str:
@@ -106,12 +102,7 @@ def fingerprint(name: str) -> str | None:
 def hub_commit(name: str, revision: str | None = None, fetch: bool = True) -> str | None:
     """The current commit of a hub id's revision by the hub, or by its cache if not reached.
 
-    None for a local model, and if neither knows it.
-
-    Args:
-        name: as a pair names a model.
-        revision: a branch, tag or commit; None: the main branch.
-        fetch: whether the hub is asked, and the repository's ``config.json`` fetched.
+    None for a local model, and if neither knows it. Without ``fetch`` only the cache is asked.
     """
     if name.startswith(RANDOM) or Path(model_path(name)).is_dir():
         return None
@@ -141,10 +132,8 @@ class ModelSize:
 def model_size(name: str, stated: int | None = None) -> ModelSize:
     """The size of a model as a pair names it.
 
-    Args:
-        name: hub id, folder, ``embedded:NAME`` or ``random:NAME``.
-        stated: exact parameter count that the pair's file gives, used if there is no config here.
-            If it is that of a published architecture, that one's shape is taken.
+    ``stated`` is the exact parameter count that the pair's file gives, used if there is no config
+    here; if it is that of a published architecture, that one's shape is taken.
     """
     path = model_path(name)
     if path.startswith(RANDOM):

@@ -114,12 +114,8 @@ class Pair:
 def pinned(pair: Pair, kinds: Iterable[str] = (), fetch: bool = True) -> Pair:
     """The pair at its hub models' current commits, so that what is loaded is what is recorded.
 
-    An unknown revision stays as it is: loading the model says what is wrong.
-
-    Args:
-        pair: as asked for.
-        kinds: of its heads, those that are used.
-        fetch: whether the hub is asked; else only its cache.
+    An unknown revision stays as it is: loading the model says what is wrong. ``kinds`` are those
+    heads that are used; without ``fetch`` only the hub's cache is asked.
     """
     names = (pair.target, *pair.drafts)
     asked = [spec.revision for spec in pair.specs]

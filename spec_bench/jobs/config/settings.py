@@ -12,7 +12,7 @@ from typing import Any
 
 from spec_bench.core import processes
 from spec_bench.core.sampling import SamplingSettings
-from spec_bench.jobs.config.cells import Cell, DecoderLoader, WrittenCell, build_cells
+from spec_bench.jobs.config.cells import Cell, DecoderLoader, build_cells
 from spec_bench.jobs.config.config import RunSettings
 from spec_bench.jobs.config.early import check_early
 from spec_bench.jobs.config.engine_settings import EngineSettings, placed
@@ -87,7 +87,7 @@ class JobSettings:
                 for k, v in with_metrics(self.asked.task).items()
                 if k not in _NOT_IDENTITY and (k not in _USUAL or v != _USUAL[k])
             },
-            "examples": stated(self.examples),
+            "examples": _stated(self.examples),
             "generation": {**asdict(self.sampling), "max_new_tokens": self.max_new_tokens},
             "engine": {
                 "device": self.device,
@@ -179,7 +179,20 @@ def build_settings(
     limits = asked.generation.max_new_tokens, task.generation.max_new_tokens, _MAX_NEW_TOKENS
     max_new_tokens = next(limit for limit in limits if limit is not None)
     batch = Batch(engine.batch_size, engine.batching, sampling)
-    pair, cells, left_out = _pair_and_cells(asked, engine, task.name, batch, written, folders)
+    pair, left_out = build_pair(with_own_name(asked.pair, folders), engine), tuple[str, ...]()
+    if engine.served:
+        pair, cells = alone(pair), served_cells(asked)
+    else:
+        stated = {name: getattr(asked.generation, name) for name in _SAMPLING}
+        words = tuple(f"generation.{k}={v}" for k, v in stated.items() if v is not None)
+        trees = FittedTrees(pair, task.name, sampling, Path(asked.results), words)
+        cells, unfitted = trees.filled(build_cells(written, sampling))
+        cells = simulate_cells(cells, asked.simulate, sampling)
+        cells, left_out = fitting(cells, pair, batch, unfitted)
+    fresh: Sequence[Example] = ()
+    if confirm := asked.confirm:  # the examples after the first stage's
+        after = (confirm.prompts, asked.prompts or 0)
+        fresh = stand_ins(confirm.prompts) if unread else task.examples(*after)
     return JobSettings(
         asked,
         engine,
@@ -189,32 +202,11 @@ def build_settings(
         sampling,
         max_new_tokens,
         cells,
-        fresh=fresh_examples(asked, None if unread else task),
+        fresh=tuple(fresh),
         stage="screen" if asked.confirm else "",
         left_out=left_out,
         unread=unread,
     )
-
-
-def _pair_and_cells(
-    asked: RunSettings,
-    engine: EngineSettings,
-    task: str,
-    batch: Batch,
-    written: Sequence[WrittenCell],
-    folders: Sequence[Path],
-) -> tuple[Pair, tuple[Cell, ...], tuple[str, ...]]:
-    """The job's models; its cells, fitted trees filled in; why each of the others is left out."""
-    pair = build_pair(with_own_name(asked.pair, folders), engine)
-    if engine.served:
-        return alone(pair), served_cells(asked), ()
-    cells = build_cells(written, batch.sampling)
-    sampling = {f"generation.{name}": getattr(asked.generation, name) for name in _SAMPLING}
-    generation = tuple(f"{key}={value}" for key, value in sampling.items() if value is not None)
-    trees = FittedTrees(pair, task, batch.sampling, Path(asked.results), generation)
-    cells, unfitted = trees.filled(cells)
-    cells = simulate_cells(cells, asked.simulate, batch.sampling)
-    return pair, *fitting(cells, pair, batch, unfitted)
 
 
 def sampling_of(run: Generation, task: Generation) -> SamplingSettings:
@@ -264,18 +256,6 @@ def stand_ins(count: int | None) -> tuple[Example, ...]:
     return tuple(Example(str(index), ("",), ((),)) for index in range(count or 0))
 
 
-def fresh_examples(asked: RunSettings, task: Task | RandomPrompts | None) -> tuple[Example, ...]:
-    """The examples of a search's second stage: those after the first one's; stand-ins where there
-    is no task. Raises ValueError: there are none.
-    """
-    if asked.confirm is None:
-        return ()
-    if task is None:
-        return stand_ins(asked.confirm.prompts)
-    assert asked.prompts is not None
-    return tuple(task.examples(asked.confirm.prompts, asked.prompts))
-
-
 def run_id(settings: Mapping[str, Any]) -> str:
     """The id of one cell, of ``JobSettings.cell_settings``: output folder, sinks and names are no
     part of it.
@@ -288,7 +268,7 @@ def job_id(run_ids: Iterable[str]) -> str:
     return digest(sorted(run_ids))
 
 
-def stated(examples: tuple[Example, ...]) -> dict[str, Any]:
+def _stated(examples: tuple[Example, ...]) -> dict[str, Any]:
     """The examples as a cell's settings state them; with the digest of databases they query."""
     described: dict[str, Any] = {"count": len(examples), "digest": examples_digest(examples)}
     if files := {

@@ -72,11 +72,9 @@ def _simulated(cell: Cell, simulate: Any, sampling: SamplingSettings) -> Cell:
     return Cell.read({**cell.settings, "verifier": verifier}, sampling)
 
 
-# `budget=14` and `length=3`: lists of trees by their number of nodes or by their depth.
-#
-# Each number has a file, such as `conf/budget/14.yaml`. Hydra reads a bare number as an int, which
-# names no config, so numbers are quoted on the way in.
-
+# `budget=14` and `length=3`: lists of trees by their number of nodes or by their depth. Each number
+# has a file, such as `conf/budget/14.yaml`. Hydra reads a bare number as an int, which names no
+# config, so numbers are quoted on the way in.
 
 LISTS = ("budget", "length")  # config groups that allow several choices at once
 _ASKED = re.compile(rf"([+]{{0,2}})({'|'.join(LISTS)})=(.*)", re.S)
@@ -84,12 +82,8 @@ _WORD = re.compile(r"[^\[\],'\"\s]+")
 
 
 def with_quoted_numbers(arguments: Sequence[str]) -> list[str]:
-    """The command line as Hydra understands it; every budget and length in it has a config. Raises
-    ValueError: a number that no file holds.
-
-    Args:
-        arguments: such as ``budget=6``, ``budget=6,14`` or ``budget=[6,14]``, or null; others
-            stay as they are.
+    """The command line as Hydra understands it: ``budget=6``, ``budget=6,14``, ``budget=[6,14]`` or
+    null; other arguments stay. Raises ValueError: a number that no file holds.
     """
     return [_quoted(argument) for argument in arguments]
 
