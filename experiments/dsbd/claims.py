@@ -33,7 +33,7 @@ from spec_bench.report.claims.question import (
     within,
 )
 from spec_bench.report.claims.select import scores_of
-from spec_bench.report.claims.verdict import NOT_DECIDED, Check, odds_of_all
+from spec_bench.report.claims.verdict import NOT_DECIDED, Check, p_of_all
 
 # "DSBD can be 1.5-1.9x faster than beam sampling" at the same effectiveness (Section 4.2).
 _FACTOR = 1.5
@@ -222,19 +222,19 @@ def _by_step(ask, text, along, same, metric, expect):
 
 def _above(group, score, beams, settings, ask):
     """At each beam width the best of the settings that are faster scores higher, and is faster."""
-    odds, said = [], []
+    p_values, said = [], []
     for beam in beams:
         found = _compared([beam], settings, score, ask, _best_of_faster)
         if found is None:
             return _undecided(_claim_above(score), group)
         scores, rates = found
-        odds += [scores.below() if less_is_better(score) else scores.above(), rates.above()]
+        p_values += [scores.below() if less_is_better(score) else scores.above(), rates.above()]
         said.append(f"width {beam['spec']}: {titled(score)} {scores}, tokens/s {rates}")
-    known = [each for each in odds if each is not None]
+    known = [each for each in p_values if each is not None]
     picked = "the best of the faster settings, or the fastest where none is faster"
     evidence = f"{picked}: {'; '.join(said)}; {_HOW}"
-    whole = odds_of_all(known) if len(known) == len(odds) else None
-    return Check(_claim_above(score), group.title, evidence, NOT_DECIDED, odds=whole)
+    whole = p_of_all(known) if len(known) == len(p_values) else None
+    return Check(_claim_above(score), group.title, evidence, NOT_DECIDED, p_values=whole)
 
 
 def _faster_at_no_lower(group, score, beams, settings, ask):
@@ -250,8 +250,8 @@ def _faster_at_no_lower(group, score, beams, settings, ask):
         f"tokens/s {rates} ({_FACTOR - 1:+.0%} is claimed), {titled(score)} {scores} (no worse: by "
         f"less than {_ROOM:g}), mean of widths {', '.join(str(b['spec']) for b in beams)}; {_HOW}"
     )
-    whole = odds_of_all([fast, near]) if fast and near else None
-    return Check(claim, group.title, evidence, NOT_DECIDED, odds=whole)
+    whole = p_of_all([fast, near]) if fast and near else None
+    return Check(claim, group.title, evidence, NOT_DECIDED, p_values=whole)
 
 
 def _claim_above(score):

@@ -114,11 +114,11 @@ def heads_correlation(ask: Ask) -> Checks:
         r = correlation(own[ACCURACY], own.token_rate)
         if r is not None:
             text = f"{kind}: speed follows accuracy at t+5 (r > 0)"
-            evidence, odds = f"Pearson's r = {r:.3f} over {len(own)} heads", None
+            evidence, p_values = f"Pearson's r = {r:.3f} over {len(own)} heads", None
             if len(own) >= FEWEST and abs(r) < 1:
-                low, high, odds = fisher(r, len(own))
+                low, high, p_values = fisher(r, len(own))
                 evidence += f" {ends_of(low, high, '.3f')}"
-            yield Check(text, str(own.task.iloc[0]), evidence, NOT_DECIDED, odds=odds)
+            yield Check(text, str(own.task.iloc[0]), evidence, NOT_DECIDED, p_values=p_values)
 
 
 def before_medusa(ask: Ask) -> Checks:
@@ -319,7 +319,7 @@ def _ends_of_batches(ask, text, along, metric, more):
 def _rates(found):
     """The number at each batch size of the line that the contrast is an end of."""
     asked = found.question
-    line = asked.ask.values(found.first, asked.same)
+    (line,) = asked.lines([found.first])
     members = asked.lines(asked.ask.side(found.group, asked.left))[line]
     rates = sorted((row["batch_size"], row[found.column]) for row in members)
     return f"tokens/s at {', '.join(f'{_written(size)}: {rate:.0f}' for size, rate in rates)}; "
@@ -360,8 +360,8 @@ def _recurrence(blocks, by_steps, where):
         evidence += f"; {count:g} steps: {fmean(own):+.4f}, mean of {_pairs(own)}"
     text = f"the recurrence raises validation accuracy at t+5, heads of {blocks:g} blocks"
     more, less = p_above(found), p_below(found)
-    odds = None if more is None or less is None else PValues(more, less)
-    return Check(text, where, evidence, NOT_DECIDED, odds=odds)
+    p_values = None if more is None or less is None else PValues(more, less)
+    return Check(text, where, evidence, NOT_DECIDED, p_values=p_values)
 
 
 def _setting(head):

@@ -193,29 +193,29 @@ def drawn(form: Form, prompts: int, there: bool, rng: np.random.Generator) -> Dr
     return Drawn(counts)
 
 
-def odds_of(form: Form, ask: Ask, there: bool, seed: int) -> list[PValues]:
-    """The odds of one experiment; none where nothing is decided."""
+def p_values_of(form: Form, ask: Ask, there: bool, seed: int) -> list[PValues]:
+    """The p-values of one experiment; none where nothing is decided."""
     prompts = int(ask.rows.prompts.iloc[0])
     rng = np.random.default_rng([seed, prompts, there])
     ask = replace(ask, records=drawn(form, prompts, there, rng))
-    return [check.odds for check in form.claim(ask) if check.odds]
+    return [check.p_values for check in form.claim(ask) if check.p_values]
 
 
-def share(odds: Sequence[Sequence[PValues]], wanted: Callable[[str], bool]) -> float:
+def share(found: Sequence[Sequence[PValues]], wanted: Callable[[str], bool]) -> float:
     """The share of experiments with such a verdict, each judged on its own."""
-    return float(np.mean([any(map(wanted, verdicts_of(each))) if each else 0.0 for each in odds]))
+    return float(np.mean([any(map(wanted, verdicts_of(each))) if each else 0.0 for each in found]))
 
 
 def measured(
     form: Form, simulations: int
 ) -> dict[int, tuple[list[list[PValues]], list[list[PValues]]]]:
-    """By prompts the odds of every experiment, nothing there and something there."""
+    """By prompts the p-values of every experiment, nothing there and something there."""
     cut = simulations if len(form.cells) < 100 else max(20, simulations // 4)
     found = {}
     for prompts in PROMPTS:
         ask = ask_of(form, prompts)
         both = tuple(
-            [odds_of(form, ask, there, seed) for seed in range(cut)] for there in (False, True)
+            [p_values_of(form, ask, there, seed) for seed in range(cut)] for there in (False, True)
         )
         found[prompts] = (both[0], both[1])
     return found
@@ -233,8 +233,8 @@ def page(prompts: int, rng: np.random.Generator) -> list[PValues]:
         table = np.empty((2 * (left + right), 1, prompts))
         table[::2, 0], table[1::2, 0] = length, length / np.exp(lean + own)
         gap = of_table([Contrast(rows[0], rows[1])], table, "token_rate", relative=True)
-        if gap is not None and (odds := gap.above()) is not None:
-            found.append(odds)
+        if gap is not None and (found := gap.above()) is not None:
+            found.append(found)
     return found
 
 

@@ -318,7 +318,7 @@ def test_one_decoder_of_several_that_scores_otherwise_is_seen_and_luck_of_one_is
 def test_scores_without_records_are_compared_and_not_decided():
     (check,) = exact_scores_of(scored(), Records(Path("results.csv")))
     assert check.verdict == "not decided"
-    assert check.odds is None
+    assert check.p_values is None
     assert check.evidence.startswith("+0.000 (no interval: no records")
 
 
@@ -516,7 +516,7 @@ def test_the_fastest_of_few_prompts_is_named_and_not_decided(results):
         row("ar", speedup=1.0, token_rate=10.0), row("sd", "3", speedup=2.0, token_rate=20.0)
     )
     (check,) = check_generally(rows, results)
-    assert (check.verdict, check.odds) == ("not decided", None)
+    assert (check.verdict, check.p_values) == ("not decided", None)
     assert check.evidence.startswith("+100.0% (no interval: no records")
 
 

@@ -10,7 +10,7 @@ from spec_bench.records.types import Generation, StepRecord
 from spec_bench.report.claims import check_claims
 from spec_bench.report.claims.ask import Ask
 from spec_bench.report.claims.contrast import Contrast, difference
-from spec_bench.report.claims.question import Question, cells
+from spec_bench.report.claims.question import Found, Question, cells
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.rows import Group, rows_of
 from spec_bench.report.papers.code import code_of
@@ -70,39 +70,40 @@ def write(results, run_id, prompts):
 
 
 def at_same_width(settings, other):
-    """The comparisons at DSBD's average widths, as cases of one group."""
+    """What is found of one group at DSBD's average widths."""
     rows = frame(*settings, *other)
     ask = Ask(rows, Records(Path("nowhere/results.csv")))
     by = code_of(load_paper("dsbd").folder, "claims")._interpolated
     asked = Question(ask, "", cells("dsbd"), cells("beam_sampling"), by=by)
-    return asked.cases(Group("squad", rows))
+    group = Group("squad", rows)
+    return Found(asked, group, "token_rate", (), [*asked.cases(group).values()])
 
 
 def test_beam_sampling_of_a_fractional_width_lies_between_its_neighbours():
-    (case,) = at_same_width([setting(2.25)], beams(1, 2, 3, 4))
-    (contrast,) = case.contrasts
+    found = at_same_width([setting(2.25)], beams(1, 2, 3, 4))
+    (contrast,) = found.contrasts
     assert [row["spec"] for row in contrast.right] == ["2", "3"]
     assert contrast.weights == (0.75, 0.25)
     assert not contrast.picks
 
 
 def test_order_and_gaps_of_the_measured_widths_do_not_matter():
-    (case,) = at_same_width([setting(3.0)], beams(4, 1))
-    (contrast,) = case.contrasts
+    found = at_same_width([setting(3.0)], beams(4, 1))
+    (contrast,) = found.contrasts
     assert [row["spec"] for row in contrast.right] == ["1", "4"]
     assert contrast.weights == pytest.approx((1 / 3, 2 / 3))
 
 
 @pytest.mark.parametrize(("width", "left_out"), [(4.2, 0), (4.3, 1), (0.8, 0)])
 def test_a_setting_far_outside_the_measured_widths_is_left_out(width, left_out):
-    (case,) = at_same_width([setting(2.0), setting(width)], beams(1, 4))
-    assert case.left_out == left_out
-    assert len(case.contrasts) == 2 - left_out
+    found = at_same_width([setting(2.0), setting(width)], beams(1, 4))
+    assert found.left_out == left_out
+    assert len(found.contrasts) == 2 - left_out
 
 
 def test_without_beam_sampling_or_widths_nothing_is_compared():
-    assert at_same_width([setting(2.0)], []) == []
-    assert at_same_width([cell("dsbd", "4x2@0.9")], beams(1, 2)) == []
+    assert not at_same_width([setting(2.0)], []).strata
+    assert not at_same_width([cell("dsbd", "4x2@0.9")], beams(1, 2)).strata
 
 
 def test_settings_that_were_left_out_are_counted_in_the_evidence(results):
@@ -168,8 +169,8 @@ def test_the_front_is_compared_with_each_point_of_the_curve(results):
     assert "width 1: exact match +0.140 [" in check.evidence  # 3x2@0.9: no other is faster than 30
     assert "width 3: exact match +0.020 [" in check.evidence  # 4x2@0.7
     assert "tokens/s +140.0% [" in check.evidence
-    assert check.odds is not None
-    assert check.odds.for_claim < 0.01
+    assert check.p_values is not None
+    assert check.p_values.for_claim < 0.01
     rows.loc[rows.decoder == "dsbd", "token_rate"] /= 2
     check = only(judged_with_scores(rows, results), "front above", "exact match")
     assert "width 1: exact match +0.140 [" in check.evidence  # the fastest, where none is faster
@@ -180,8 +181,8 @@ def test_the_front_is_compared_with_each_point_of_the_curve(results):
 def test_a_front_of_perplexity_lies_below(results):
     check = only(judged(fronts(), results), "front above", "perplexity")
     assert f"width 2: perplexity {1.28 / 1.4 - 1:+.1%} [" in check.evidence
-    assert check.odds is not None
-    assert check.odds.for_claim < 0.1
+    assert check.p_values is not None
+    assert check.p_values.for_claim < 0.1
     worse = fronts()
     worse.loc[worse.decoder == "dsbd", "perplexity"] = 1.9
     assert only(judged(worse, results), "front above", "perplexity").verdict == "does not hold"
@@ -190,7 +191,7 @@ def test_a_front_of_perplexity_lies_below(results):
 def test_a_front_of_scores_without_records_is_not_decided(results):
     for words in (("front above", "exact match"), ("1.5 times", "no worse exact match")):
         check = only(judged(fronts(), results), *words)
-        assert (check.verdict, check.odds) == ("not decided", None)
+        assert (check.verdict, check.p_values) == ("not decided", None)
         assert check.evidence.startswith("no records of 8 prompts")
 
 
@@ -205,8 +206,8 @@ def test_the_speed_at_no_worse_quality_is_that_of_the_fastest_setting_that_has_i
     rows.loc[rows.spec == "3", ["exact_match"]] = 0.99
     check = only(judged_with_scores(rows, results), "1.5 times", "no worse exact match")
     assert "exact match -0.115 [" in check.evidence  # 4x2@0.7 is the best that there is
-    assert check.odds is not None
-    assert check.odds.against_claim < 0.05 < check.odds.for_claim
+    assert check.p_values is not None
+    assert check.p_values.against_claim < 0.05 < check.p_values.for_claim
 
 
 def test_a_smaller_threshold_and_a_larger_draft_width_widen_the_beams(results):

@@ -66,10 +66,10 @@ def test_the_recurrence_is_judged_on_heads_equal_in_all_else(tmp_path, checks_of
 
 
 def test_a_correlation_over_enough_heads_is_judged_by_fishers_z():
-    low, high, odds = fisher(0.9, 8)
+    low, high, p_values = fisher(0.9, 8)
     assert (low, high) == (pytest.approx(0.534, abs=1e-3), pytest.approx(0.982, abs=1e-3))
-    assert odds.for_claim == pytest.approx(0.0005, abs=1e-4)  # z = 1.47 * 5 ** 0.5 = 3.29
-    assert odds.turned.for_claim == pytest.approx(1 - odds.for_claim)
+    assert p_values.for_claim == pytest.approx(0.0005, abs=1e-4)  # z = 1.47 * 5 ** 0.5 = 3.29
+    assert p_values.turned.for_claim == pytest.approx(1 - p_values.for_claim)
 
 
 def test_the_best_beams_are_set_against_medusas_best_tree(checks_of):

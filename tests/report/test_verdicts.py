@@ -17,8 +17,8 @@ from spec_bench.report.claims.verdict import (
     Check,
     PValues,
     judged,
-    odds_of_all,
-    odds_of_most,
+    p_of_all,
+    p_of_most,
     verdicts_of,
 )
 
@@ -26,8 +26,8 @@ SURE, UNSURE, NEVER = 1e-9, 0.4, 1 - 1e-9
 ROW = {"decoder": "sd", "spec": "2"}
 
 
-def check(odds, verdict=NOT_DECIDED):
-    return Check("a", "task", "numbers", verdict, odds=odds)
+def check(p_values, verdict=NOT_DECIDED):
+    return Check("a", "task", "numbers", verdict, p_values=p_values)
 
 
 def test_an_end_at_the_bound_is_one_in_forty():
@@ -68,17 +68,17 @@ def test_counts_and_what_nothing_decides_take_no_part_in_the_correction():
 
 
 def test_all_hold_only_if_each_does_and_one_contrary_is_enough():
-    assert odds_of_all([PValues(SURE, NEVER), PValues(UNSURE, 0.6)]) == PValues(UNSURE, 1.0)
-    against = odds_of_all([PValues(SURE, NEVER), PValues(SURE, NEVER), PValues(NEVER, 0.001)])
+    assert p_of_all([PValues(SURE, NEVER), PValues(UNSURE, 0.6)]) == PValues(UNSURE, 1.0)
+    against = p_of_all([PValues(SURE, NEVER), PValues(SURE, NEVER), PValues(NEVER, 0.001)])
     assert against.against_claim == pytest.approx(0.003)
 
 
 def test_most_hold_if_more_than_half_do_and_cannot_if_half_do_not():
     holds, open_, fails = PValues(SURE, NEVER), PValues(UNSURE, 0.6), PValues(NEVER, SURE)
-    assert odds_of_most([holds, holds, holds, open_, open_]).for_claim < 1e-6
-    assert odds_of_most([holds, holds, open_, open_, open_]).for_claim == 1.0
-    assert odds_of_most([holds, holds, fails, fails]).against_claim < 1e-6
-    assert odds_of_most([holds, holds, holds, fails]).against_claim == 1.0
+    assert p_of_most([holds, holds, holds, open_, open_]).for_claim < 1e-6
+    assert p_of_most([holds, holds, open_, open_, open_]).for_claim == 1.0
+    assert p_of_most([holds, holds, fails, fails]).against_claim < 1e-6
+    assert p_of_most([holds, holds, holds, fails]).against_claim == 1.0
 
 
 def test_equal_is_shown_by_small_differences_and_not_by_few_prompts():

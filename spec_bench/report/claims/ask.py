@@ -16,7 +16,7 @@ numbers that are ``counted``. What a claim, its place and its evidence say is a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
@@ -25,26 +25,26 @@ from typing import Any
 
 import pandas as pd
 
-from spec_bench.report.claims.contrast import Contrast
 from spec_bench.report.claims.question import (
-    Case,
     Cells,
+    Contrasts,
     Found,
+    Label,
     Names,
     Places,
     Question,
     Side,
     Text,
-    cells_of,
+    cells,
     several,
-)
+)  # fmt: skip
 from spec_bench.report.claims.select import (
     UNAUDITED,
     name_of,
     of_experiment,
     scores_of,
     with_tree_attention,
-)
+)  # fmt: skip
 from spec_bench.report.claims.verdict import NOT_COMPARABLE, Check
 from spec_bench.report.data.counts import Records, Rounds
 from spec_bench.report.data.headings import together, value_text
@@ -95,24 +95,23 @@ class Ask:
 
     @cached_property
     def groups(self) -> list[Group]:
-        """Comparable cells, which differ in the decoder and in ``across`` only."""
-        rows = self.rows
-        if rows.empty:
-            return []
-        groups = groups_of(rows.drop(columns=[name for name in self.across if name in rows]))
-        whole = [Group(group.title, rows.loc[group.rows.index]) for group in groups]
-        if self.given is not None:
-            whole = [group for group in whole if self.given(group.rows.iloc[0])]
-        return [group for group in whole if not self.axis or self._measures(group.rows)]
+        """Comparable cells, which differ in the decoder and in ``across`` only.
 
-    def _measures(self, rows: pd.DataFrame) -> bool:
-        """Whether some tree stands on the axis and on no other of the paper.
-
-        Two axes may share trees (2-2, 3x2, ...), which alone are no run of either.
+        With an axis some tree of theirs stands on it and on no other of the paper: two axes may
+        share trees (2-2, 3x2, ...), which alone are no run of either.
         """
+        if self.rows.empty:
+            return []
+        alike = groups_of(self.rows.drop(columns=[n for n in self.across if n in self.rows]))
+        groups = [Group(group.title, self.rows.loc[group.rows.index]) for group in alike]
+        if self.given is not None:
+            groups = [group for group in groups if self.given(group.rows.iloc[0])]
+        if not self.axis:
+            return groups
         others = {key for name, places in self.axes.items() if name != self.axis for key in places}
         trees = self.axes[self.axis].keys() - others
-        return any((d, str(spec)) in trees for d, spec in zip(rows.decoder, rows.spec, strict=True))
+        own = [{*zip(g.rows.decoder, g.rows.spec.astype(str), strict=True)} for g in groups]
+        return [group for group, cells in zip(groups, own, strict=True) if trees & cells]
 
     def value(self, row: Row, key: str) -> Any:
         """A column, a place on an axis, ``left`` for decoder and tree, or a part of the tree's
@@ -129,9 +128,12 @@ class Ask:
             return None if spec.form == "name" else getattr(spec, key)
         return row.get(key)
 
-    def values(self, row: Row, keys: Sequence[str]) -> tuple[Any, ...]:
-        """Several of a row's values."""
-        return tuple(self.value(row, key) for key in keys)
+    def lines(self, rows: Iterable[Row], keys: Sequence[str]) -> dict[Label, list[Row]]:
+        """Cells by their values of some keys."""
+        lines: dict[Label, list[Row]] = {}
+        for row in rows:
+            lines.setdefault(tuple(self.value(row, key) for key in keys), []).append(row)
+        return lines
 
     def side(self, group: Group, side: Cells) -> list[Row]:
         """The cells of one side, decoder by decoder; another engine's only where it is named."""
@@ -167,17 +169,18 @@ class Ask:
             pooled: whether all tasks' prompts together are a check too; a text names that place.
             how: further fields of a ``Question``.
         """
-        asked = Question(self, text, cells_of(left), cells_of(right), **how)
-        self._refuse_unknown((*several(metric), *asked.same, *asked.each))
+        one, other = (s if isinstance(s, Cells) else cells(*several(s)) for s in (left, right))
+        asked = Question(self, text, one, other, **how)
+        self._refuse_unknown((*several(metric), *several(asked.same), *several(asked.each)))
         by_pair: dict[str, list[Group]] = {}
         for group in self.groups:
             by_pair.setdefault(str(group.rows.iloc[0].pair), []).append(group)
         for name, groups in product(several(metric), by_pair.values()):
             known = [(group, asked.cases(group)) for group in groups]
-            found = _of_groups if isinstance(asked.judge, Places) else _by_label
-            for about, strata in found(asked, name, known, pooled):
-                if (check := asked.judge(about, strata)) is not None:
-                    yield check
+            found = _by_label(asked, name, known, pooled)
+            if isinstance(asked.judge, Places):
+                found = _of_groups(asked, name, known)
+            yield from filter(None, map(asked.judge, found))
             yield from _not_comparable(asked, name, known)
 
     def _refuse_unknown(self, names: Names) -> None:
@@ -188,76 +191,82 @@ class Ask:
                 raise ValueError(f"no column {name!r} in results, nor a part of a tree")
 
 
-_Known = Sequence[tuple[Group, list[Case]]]
-_Abouts = Iterator[tuple[Found, list[tuple[Contrast, ...]]]]
+def _is(value: Any, wanted: Any) -> bool:
+    if value is None or pd.isna(value):
+        return False
+    if callable(wanted):
+        return bool(wanted(value))
+    return value in wanted if isinstance(wanted, tuple | list | set) else bool(value == wanted)
 
 
-def _of_groups(asked: Question, metric: str, known: _Known, pooled: bool | str) -> _Abouts:
+_Case = tuple[Group, dict[Label, Contrasts]]
+
+
+def _of_groups(asked: Question, metric: str, known: Sequence[_Case]) -> Iterator[Found]:
     """Each group with all of its cases."""
     for group, cases in known:
         if cases:
-            yield replace(asked.about(group, metric, cases[0]), cases=cases, label=()), []
+            yield Found(asked, group, metric, (), [next(iter(cases.values()))], cases=cases)
 
 
-def _by_label(asked: Question, metric: str, known: _Known, pooled: bool | str) -> _Abouts:
+def _by_label(
+    asked: Question, metric: str, known: Sequence[_Case], pooled: bool | str
+) -> Iterator[Found]:
     """Each label's cases, task by task, then pooled."""
-    strata: dict[tuple[Any, ...], list[tuple[Group, Case]]] = {}
-    for group, cases in known:
-        for case in cases:
-            strata.setdefault(case.label, []).append((group, case))
-    for members in strata.values():
-        for group, case in members:
+    groups = [group for group, _ in known]
+    for label in dict.fromkeys(label for _, cases in known for label in cases):
+        members = [(group, cases[label]) for group, cases in known if label in cases]
+        for group, contrasts in members:
             for column in scores_of(group, metric):
-                yield asked.about(group, column, case), [case.contrasts]
-        parts = _tasks(asked.ask, [group for group, _ in known], members) if pooled else {}
-        for setting, part in parts.items():
-            group, case = part[0]
+                yield Found(asked, group, column, label, [contrasts])
+        for setting, part in (_tasks(asked.ask, groups, members) if pooled else {}).items():
+            group, strata = part[0][0], [contrasts for _, contrasts in part]
             pair = f"all tasks, pair {group.rows.pair.iloc[0]}"
-            place = ", ".join(filter(None, [pooled if isinstance(pooled, str) else pair, setting]))
-            about = replace(asked.about(group, metric, case), tasks=len(part), pooled=place)
-            yield about, [case.contrasts for _, case in part]
+            where = pooled if isinstance(pooled, str) else pair
+            place = ", ".join(filter(None, [where, setting]))
+            yield Found(asked, group, metric, label, strata, place)
 
 
-def _tasks(
-    ask: Ask, groups: Sequence[Group], known: Sequence[tuple[Group, Case]]
-) -> dict[str, list[tuple[Group, Case]]]:
-    """The cases to pool: of several tasks, each once, whose runs agree in their settings.
+_Member = tuple[Group, Contrasts]
+
+
+def _tasks(ask: Ask, groups: Sequence[Group], known: Sequence[_Member]) -> dict[str, list[_Member]]:
+    """The contrasts to pool: of several tasks, each once, whose runs agree in their settings.
 
     By the settings that differ from other runs', as text; "" without other runs.
     """
     apart = [column for column in apart_in(groups[0].rows) if column.apart == "run"]
-    columns = [column for column in apart if column.name not in ask.across]
-    values = {id(group): [group.rows.iloc[0][c.name] for c in columns] for group in groups}
     texts = [
-        {id(group): value_text(column, values[id(group)][place]) for group in groups}
-        for place, column in enumerate(columns)
+        {id(group): value_text(column, group.rows.iloc[0][column.name]) for group in groups}
+        for column in apart
+        if column.name not in ask.across
     ]
     varying = [each for each in texts if len(set(each.values())) > 1]
-    parts: dict[str, list[tuple[Group, Case]]] = {}
-    for group, case in known:
-        parts.setdefault(together(each[id(group)] for each in varying), []).append((group, case))
-    counts = {id(part): len({str(g.rows.task.iloc[0]) for g, _ in part}) for part in parts.values()}
-    return {setting: part for setting, part in parts.items() if 1 < len(part) == counts[id(part)]}
+    parts: dict[str, list[_Member]] = {}
+    for group, contrasts in known:
+        setting = together(each[id(group)] for each in varying)
+        parts.setdefault(setting, []).append((group, contrasts))
+    tasks = {name: {str(g.rows.task.iloc[0]) for g, _ in part} for name, part in parts.items()}
+    return {name: part for name, part in parts.items() if 1 < len(part) == len(tasks[name])}
 
 
-def _not_comparable(asked: Question, metric: str, known: _Known) -> Checks:
+def _not_comparable(asked: Question, metric: str, known: Sequence[_Case]) -> Checks:
     """Checks of tasks whose two sides differ in settings; the evidence names the columns."""
-    tasks: dict[str, list[tuple[Group, list[Case]]]] = {}
+    tasks: dict[str, list[_Case]] = {}
     for group, cases in known:
         tasks.setdefault(str(group.rows.task.iloc[0]), []).append((group, cases))
     for task, same_task in tasks.items():
         if len(same_task) < 2 or any(cases for _, cases in same_task):
             continue
         whole = Group(task, pd.concat([group.rows for group, _ in same_task]))
-        for case in asked.cases(whole)[:1]:
-            check = asked.about(whole, metric, case).check(NOT_COMPARABLE)
-            evidence = f"{NOT_COMPARABLE}: {_differing(asked.ask, case)}"
-            yield replace(check, evidence=evidence)
+        for label, contrasts in [*asked.cases(whole).items()][:1]:
+            check = Found(asked, whole, metric, label, [contrasts]).check(NOT_COMPARABLE)
+            rows = [row for contrast in contrasts for row in contrast.cells]
+            yield replace(check, evidence=f"{NOT_COMPARABLE}: {_differing(asked.ask, rows)}")
 
 
-def _differing(ask: Ask, case: Case) -> str:
-    """The columns in which the cells of a case differ, with their values."""
-    rows = [row for each in case.contrasts for row in each.cells]
+def _differing(ask: Ask, rows: Sequence[Row]) -> str:
+    """The columns in which cells differ, with their values."""
     said = []
     for column in apart_in(rows[0]):
         values = dict.fromkeys(value_text(column, row.get(column.name)) for row in rows)
@@ -266,11 +275,3 @@ def _differing(ask: Ask, case: Case) -> str:
             rest = (other.removeprefix(column.title).strip() for other in others)
             said.append(" and ".join([first, *rest]))
     return "; ".join(said)
-
-
-def _is(value: Any, wanted: Any) -> bool:
-    if value is None or pd.isna(value):
-        return False
-    if callable(wanted):
-        return bool(wanted(value))
-    return value in wanted if isinstance(wanted, tuple | list | set) else bool(value == wanted)

@@ -128,8 +128,8 @@ class Difference:
 
     def below(self, bound: float = 0.0) -> PValues | None:
         """PValues of a claim that the difference is less than that."""
-        odds = self.above(bound)
-        return odds.turned if odds else None
+        p_values = self.above(bound)
+        return p_values.turned if p_values else None
 
     def within(self, room: float) -> PValues | None:
         """PValues of a claim that the difference is at most so large, either way (two tests)."""
@@ -413,7 +413,7 @@ def _factor(row: Row, metric: str) -> float:
 
 
 def fisher(r: float, count: int) -> tuple[float, float, PValues]:
-    """The 95% interval of a correlation by Fisher's z, and the odds of its being positive."""
+    """The 95% interval of a correlation by Fisher's z, and the p-values of its being positive."""
     z, error = float(np.arctanh(r)), 1 / sqrt(count - 3)
     low, high = (float(np.tanh(z + sign * 1.96 * error)) for sign in (-1, 1))
     return low, high, PValues(float(ndtr(-z / error)), float(ndtr(z / error)))

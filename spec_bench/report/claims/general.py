@@ -86,10 +86,10 @@ def exact_scores_of(group: Group, records: Records) -> Iterator[Check]:
         yield Check(claim, group.title, str(mean), NOT_DECIDED)
         return
     least, name = min(tests)
-    odds = PValues(near.for_claim, min(1.0, least * len(exact)))
+    p_values = PValues(near.for_claim, min(1.0, least * len(exact)))
     several = f"mean of {len(exact)} decoders, " if len(exact) > 1 else ""
     evidence = f"{several}{mean}; most lopsided by prompt: {name}, p = {least:.2g}"
-    yield Check(claim, group.title, evidence, NOT_DECIDED, odds=odds)
+    yield Check(claim, group.title, evidence, NOT_DECIDED, p_values=p_values)
 
 
 def _same(contrasts: Sequence[Contrast], score: str, records: Records) -> str:
@@ -153,7 +153,7 @@ def fastest_of(
     if gap is None:
         return
     evidence = f"{gap} against ar's token rate{_basis(rows, prompts, gap)}"
-    yield Check("the fastest beats ar", where, evidence, NOT_DECIDED, odds=gap.above())
+    yield Check("the fastest beats ar", where, evidence, NOT_DECIDED, p_values=gap.above())
 
 
 def _basis(rows: pd.DataFrame, prompts: frozenset[str] | None, gap: Difference) -> str:

@@ -23,10 +23,10 @@ from spec_bench.report.claims.verdict import (
     NOT_DECIDED,
     Check,
     PValues,
-    odds_of_all,
-    odds_of_most,
+    p_of_all,
+    p_of_most,
     verdicts_of,
-)
+)  # fmt: skip
 from spec_bench.report.data.rows import Group, Row
 from spec_bench.vocabulary.columns import COLUMNS
 
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from spec_bench.report.claims.ask import Ask
 
 Names = str | Sequence[str]
+Label = tuple[Any, ...]
+Contrasts = list[Contrast]
 _PICKED = "; each tree picked on one half of the prompts and compared on the other"
 
 
@@ -41,11 +43,11 @@ _PICKED = "; each tree picked on one half of the prompts and compared on the oth
 class Cells:
     """Cells on one side of a comparison, see ``cells``."""
 
-    decoders: tuple[str, ...] = ()
-    without: tuple[str, ...] = ()
-    tree_attention: bool = True
-    form: str = ""
-    where: Mapping[str, Any] = field(default_factory=dict)
+    decoders: tuple[str, ...]
+    without: tuple[str, ...]
+    tree_attention: bool
+    form: str
+    where: Mapping[str, Any]
 
 
 def cells(
@@ -61,15 +63,6 @@ def cells(
         where: what ``Ask.value`` must be: a value, several, or a function that says yes.
     """
     return Cells(decoders, several(without), tree_attention, form, where)
-
-
-@dataclass(frozen=True)
-class Case:
-    """Contrasts that one check is about."""
-
-    label: tuple[Any, ...]  # values of the question's ``each``; () where there is one check
-    contrasts: tuple[Contrast, ...]  # at least one
-    left_out: int = 0  # number of left cells without a right one
 
 
 @dataclass(frozen=True)
@@ -89,36 +82,21 @@ class Question:
     judge: Judge = field(default_factory=lambda: mean)
     recorded: bool = False  # only where there are records by prompt
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "same", several(self.same))
-        object.__setattr__(self, "each", several(self.each))
-
-    def lines(self, rows: Iterable[Row]) -> dict[tuple[Any, ...], list[Row]]:
+    def lines(self, rows: Iterable[Row]) -> dict[Label, list[Row]]:
         """Cells by their values of ``same``."""
-        lines: dict[tuple[Any, ...], list[Row]] = {}
-        for row in rows:
-            lines.setdefault(self.ask.values(row, self.same), []).append(row)
-        return lines
+        return self.ask.lines(rows, several(self.same))
 
-    def cases(self, group: Group) -> list[Case]:
-        """A group's contrasts, split by ``each``."""
-        left, right = (self.ask.side(group, side) for side in (self.left, self.right))
-        kept = list(self.by(self, left, right))
-        split: dict[tuple[Any, ...], list[Contrast]] = {}
-        for contrast in kept:
-            label = tuple(
-                name_of(contrast.right[0])
-                if key == "right"
-                else self.ask.value(contrast.left[0], key)
-                for key in self.each
-            )
-            split.setdefault(label, []).append(contrast)
-        ordered = sorted(split) if self.ask.axis and self.each else split
-        return [Case(key, tuple(split[key]), len(left) - len(kept)) for key in ordered]
-
-    def about(self, group: Group, column: str, case: Case) -> Found:
-        """What is known before any number is looked at."""
-        return Found(self, group, column, case.label, case.contrasts, left_out=case.left_out)
+    def cases(self, group: Group) -> dict[Label, Contrasts]:
+        """A group's contrasts by the values of ``each``; () where there is one check."""
+        split: dict[Label, Contrasts] = {}
+        for contrast in self.by(self, *(self.ask.side(group, s) for s in (self.left, self.right))):
+            left, right = contrast.left[0], contrast.right[0]
+            keys = several(self.each)
+            label = [
+                name_of(right) if key == "right" else self.ask.value(left, key) for key in keys
+            ]
+            split.setdefault(tuple(label), []).append(contrast)
+        return dict(sorted(split.items())) if self.ask.axis and self.each else split
 
 
 @dataclass(frozen=True)
@@ -128,34 +106,35 @@ class Found:
     question: Question
     group: Group  # the cells of one task, the first one where all tasks are pooled
     column: str  # the metric
-    label: tuple[Any, ...]
-    contrasts: tuple[Contrast, ...]
-    left_out: int = 0
-    tasks: int = 1  # how many are pooled
-    pooled: str = ""  # the place of those
+    label: Label
+    strata: Sequence[Contrasts]  # the contrasts of each task
+    pooled: str = ""  # the place of all tasks together
     gap: Difference | None = None  # the mean; None for counts and places
-    cases: Sequence[Case] = ()
+    cases: Mapping[Label, Contrasts] = field(default_factory=dict)  # of a group's places
     by_place: Mapping[Any, Difference] = field(default_factory=dict)
     judged: tuple[PValues, ...] = ()
 
     def check(self, outcome: str | PValues | None) -> Check:
-        """The check with its texts, from its odds or a verdict that no chance is in."""
-        odds = outcome if isinstance(outcome, PValues) else None
+        """The check with its texts, from its p-values or a verdict that no chance is in."""
+        p_values = outcome if isinstance(outcome, PValues) else None
         verdict = outcome if isinstance(outcome, str) else NOT_DECIDED
         asked = self.question
-        bare = verdict == NOT_COMPARABLE
-        evidence = "" if bare else self._said(asked.evidence)
+        evidence = "" if verdict == NOT_COMPARABLE else self._said(asked.evidence)
         where = self.pooled or self._said(asked.where)
-        return Check(self._said(asked.text), where, evidence, verdict, odds=odds)
+        return Check(self._said(asked.text), where, evidence, verdict, p_values=p_values)
 
     def _said(self, text: Text) -> str:
         if callable(text):
             return text(self)
-        place = ", ".join(map(str, self.label))
-        sides = (" or ".join(side.decoders) for side in (self.question.left, self.question.right))
-        names = dict(zip(("left", "right"), sides, strict=True))
-        names |= {"metric": self.metric, "place": place, "title": self.title}
-        names |= {"found": str(self.gap), "n": str(self.n)}
+        names = {
+            "left": " or ".join(self.question.left.decoders),
+            "right": " or ".join(self.question.right.decoders),
+            "metric": self.metric,
+            "place": ", ".join(map(str, self.label)),
+            "title": self.title,
+            "found": str(self.gap),
+            "n": str(self.n),
+        }
         try:
             return text.format(**names)
         except (KeyError, IndexError) as error:
@@ -166,9 +145,19 @@ class Found:
         return difference([[contrast]], self.column, self.question.ask.records)
 
     @property
+    def contrasts(self) -> Contrasts:
+        """Those of the first task."""
+        return self.strata[0]
+
+    @property
     def n(self) -> int:
         """The number of contrasts."""
         return len(self.contrasts)
+
+    @property
+    def left_out(self) -> int:
+        """The number of left cells without a right one."""
+        return len(self.question.ask.side(self.group, self.question.left)) - self.n
 
     @property
     def title(self) -> str:
@@ -204,9 +193,10 @@ class Found:
         """How many contrasts on one task hold on their own, judged together; "" where unknown."""
         expect = self.question.expect
         fewer = expect is less or (expect is not more and less_is_better(self.column))
-        odds = [gap.below() if fewer else gap.above() for gap in self.single] if self.n > 1 else []
-        known = [each for each in odds if each is not None]
-        if not odds or self.tasks > 1 or len(known) < len(odds):
+        if self.n < 2 or len(self.strata) > 1 or not self.single:
+            return ""
+        known = [p for gap in self.single if (p := gap.below() if fewer else gap.above())]
+        if len(known) < len(self.single):
             return ""
         verdicts = verdicts_of(known)
         counts = f"{verdicts.count(HOLDS)} {so}, {verdicts.count(DOES_NOT_HOLD)} {not_so}"
@@ -220,7 +210,7 @@ class Found:
     @property
     def best(self) -> str:
         """The best tree of each side, of one contrast on one task; "" of several."""
-        if self.n > 1 or self.tasks > 1:
+        if self.n > 1 or len(self.strata) > 1:
             return ""
         both = (self.contrasts[0].left, self.contrasts[0].right)
         return " against ".join(picked(side, self.column) for side in both)
@@ -251,48 +241,47 @@ class Found:
         return counts
 
 
+Side = str | Sequence[str] | Cells
 Text = str | Callable[[Found], str]
 By = Callable[[Question, list[Row], list[Row]], Iterator[Contrast]]
 Expect = Callable[[Found, Difference], PValues | None]
-Strata = Sequence[Sequence[Contrast]]
-Judge = Callable[[Found, Strata], Check | None]
-Side = str | Sequence[str] | Cells
+Judge = Callable[[Found], Check | None]
 
 
-def mean(about: Found, strata: Strata) -> Check | None:
+def mean(found: Found) -> Check | None:
     """The mean of all comparisons."""
-    asked = about.question
-    gap = difference(strata, about.column, asked.ask.records)
+    asked = found.question
+    gap = difference(found.strata, found.column, asked.ask.records)
     if gap is None or (asked.recorded and not gap.paired):
         return None
-    return replace(about, gap=gap).check(asked.expect(about, gap))
+    return replace(found, gap=gap).check(asked.expect(found, gap))
 
 
-def rising(about: Found, strata: Strata) -> Check | None:
+def rising(found: Found) -> Check | None:
     """More at the end of ``steps`` than at their start, and at no step less.
 
     A step that adds nothing, as where every candidate list is accepted, is no objection.
     """
-    whole = about.of(Contrast(about.contrasts[-1].left, about.contrasts[0].right))
-    odds = [gap.above() for gap in map(about.of, about.contrasts) if gap is not None]
-    if whole is None or not odds:
+    whole = found.of(Contrast(found.contrasts[-1].left, found.contrasts[0].right))
+    if whole is None or not found.single:
         return None
-    total, falls = whole.above(), [each.against_claim for each in odds if each is not None]
-    if total is not None and len(falls) == len(odds):
+    total, parts = whole.above(), [gap.above() for gap in found.single]
+    falls = [each.against_claim for each in parts if each is not None]
+    if total is not None and len(falls) == len(parts):
         against = min(1.0, min(total.against_claim, *falls) * (len(falls) + 1))
         total = PValues(total.for_claim, against)
-    return replace(about, gap=whole).check(total)
+    return replace(found, gap=whole).check(total)
 
 
 def counted(within: float | None = None, against: str = "") -> Judge:
     """Counts have no interval: each left one is less, or within a share of the right one."""
 
-    def judge(about: Found, strata: Strata) -> Check | None:
+    def judge(found: Found) -> Check | None:
         holds = [
             one < other if within is None else abs(one - other) <= within * other
-            for _, one, other in about.counts(against)
+            for _, one, other in found.counts(against)
         ]
-        return about.check(HOLDS if all(holds) else DOES_NOT_HOLD) if holds else None
+        return found.check(HOLDS if all(holds) else DOES_NOT_HOLD) if holds else None
 
     return judge
 
@@ -301,33 +290,33 @@ def counted(within: float | None = None, against: str = "") -> Judge:
 class Places:
     """Each place, a value of ``each``, alone; then all or most of them, from one value on."""
 
-    odds_of: Callable[[Iterable[PValues]], PValues]
+    p_of: Callable[[Iterable[PValues]], PValues]
     least: float = -inf
 
-    def __call__(self, about: Found, strata: Strata) -> Check | None:
+    def __call__(self, found: Found) -> Check | None:
         """One check of a whole group."""
-        records = about.question.ask.records
+        records = found.question.ask.records
         known = {
-            case.label[0]: gap
-            for case in about.cases
-            if (gap := difference([case.contrasts], about.column, records)) is not None
+            label[0]: gap
+            for label, contrasts in found.cases.items()
+            if (gap := difference([contrasts], found.column, records)) is not None
         }
-        about = replace(about, by_place=known)
-        odds = [about.question.expect(about, gap) for at, gap in known.items() if at >= self.least]
-        judged = tuple(each for each in odds if each is not None)
-        if not odds:
+        found = replace(found, by_place=known)
+        parts = [found.question.expect(found, gap) for at, gap in known.items() if at >= self.least]
+        judged = tuple(each for each in parts if each is not None)
+        if not parts:
             return None
-        if len(judged) < len(odds):
-            return about.check(NOT_DECIDED)
-        return replace(about, judged=judged).check(self.odds_of(judged))
+        if len(judged) < len(parts):
+            return found.check(NOT_DECIDED)
+        return replace(found, judged=judged).check(self.p_of(judged))
 
 
 def every(least: float = -inf) -> Places:
     """At every value of ``each``, from this one on, the claim must hold."""
-    return Places(odds_of_all, least)
+    return Places(p_of_all, least)
 
 
-most = Places(odds_of_most)
+most = Places(p_of_most)
 """At more than half of the values of ``each`` the claim must hold."""
 
 
@@ -335,8 +324,8 @@ def pairs(asked: Question, left: list[Row], right: list[Row]) -> Iterator[Contra
     """Every left cell with every right one."""
     rights = asked.lines(right)
     for row in left:
-        for other in rights.get(asked.ask.values(row, asked.same), []):
-            yield Contrast((row,), (other,))
+        ((key, _),) = asked.lines([row]).items()
+        yield from (Contrast((row,), (other,)) for other in rights.get(key, []))
 
 
 def best(asked: Question, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
@@ -394,41 +383,41 @@ def _directed(along: str, smaller: Row, larger: Row) -> Contrast:
     )
 
 
-def more(about: Found, gap: Difference) -> PValues | None:
+def more(found: Found, gap: Difference) -> PValues | None:
     """The left side has the larger number."""
     return gap.above()
 
 
-def less(about: Found, gap: Difference) -> PValues | None:
+def less(found: Found, gap: Difference) -> PValues | None:
     """The left side has the smaller number."""
     return gap.below()
 
 
-def better(about: Found, gap: Difference) -> PValues | None:
+def better(found: Found, gap: Difference) -> PValues | None:
     """The left side is better, as the column's direction has it."""
-    return gap.below() if less_is_better(about.column) else gap.above()
+    return gap.below() if less_is_better(found.column) else gap.above()
 
 
-def undecided(about: Found, gap: Difference) -> PValues | None:
+def undecided(found: Found, gap: Difference) -> PValues | None:
     """Nothing is decided."""
     return None
 
 
 def at_least(bound: float) -> Expect:
     """The difference is at least this."""
-    return lambda about, gap: gap.above(bound)
+    return lambda found, gap: gap.above(bound)
 
 
 def within(room: float | str) -> Expect:
     """The difference is at most this, e.g. 0.05 or ``10%`` of the left side."""
-    return lambda about, gap: gap.within(nearness(about, room))
+    return lambda found, gap: gap.within(nearness(found, room))
 
 
-def nearness(about: Found, room: float | str) -> float:
+def nearness(found: Found, room: float | str) -> float:
     """The largest difference of equal sides: a number, or a share of the left side's mean."""
     if not isinstance(room, str):
         return room
-    values = [float(contrast.left[0][about.column]) for contrast in about.contrasts]
+    values = [float(contrast.left[0][found.column]) for contrast in found.contrasts]
     return float(room.removesuffix("%")) / 100 * fmean(values)
 
 
@@ -452,11 +441,6 @@ def titled(metric: str) -> str:
 def less_is_better(metric: str) -> bool:
     """Whether a column gets better downwards; of a score that is not listed more is better."""
     return any(column.name == metric and column.better == "down" for column in COLUMNS)
-
-
-def cells_of(side: Side) -> Cells:
-    """One side: cells, or the names of decoders."""
-    return side if isinstance(side, Cells) else cells(*several(side))
 
 
 def several(names: Names) -> tuple[str, ...]:

@@ -58,7 +58,7 @@ def summary_of(checks: Sequence[Check], paper: Paper | None) -> Summary:
         if checks
         else (f"{whose}nothing was measured that a claim is about")
     )
-    together = sum(check.odds is not None for check in checks)
+    together = sum(check.p_values is not None for check in checks)
     if together > 1:
         text += f"; corrected for {together} made together (Holm): 1 page in 20 has a false verdict"
     if paper and missing:

@@ -40,45 +40,45 @@ class Check:
     claim: str
     where: str  # the task
     evidence: str  # the numbers
-    verdict: str  # one of ``VERDICTS``; where there are odds, once ``judged``
+    verdict: str  # one of ``VERDICTS``; where there are p_values, once ``judged``
     statement: str = ""  # the paper's, its words as a quotation; "" where the check is ours
     section: str = ""  # of the paper, with the statement
     number: int = -1  # place of the claim among its paper's, from 0
-    odds: PValues | None = None  # None where no chance is in it, or nothing is decided
+    p_values: PValues | None = None  # None where no chance is in it, or nothing is decided
 
 
 def judged(checks: Sequence[Check]) -> list[Check]:
     """The checks of one page with their verdicts, corrected for how many there are."""
-    verdicts = iter(verdicts_of([check.odds for check in checks if check.odds]))
-    return [replace(each, verdict=next(verdicts)) if each.odds else each for each in checks]
+    verdicts = iter(verdicts_of([check.p_values for check in checks if check.p_values]))
+    return [replace(each, verdict=next(verdicts)) if each.p_values else each for each in checks]
 
 
-def verdicts_of(odds: Sequence[PValues]) -> list[str]:
+def verdicts_of(p_values: Sequence[PValues]) -> list[str]:
     """Verdicts that are made together (Holm)."""
-    corrected = holm([p for each in odds for p in (each.for_claim, each.against_claim)])
+    corrected = holm([p for each in p_values for p in (each.for_claim, each.against_claim)])
     return [
         DOES_NOT_HOLD if against <= ALPHA else HOLDS if supports <= ALPHA else WITHIN_NOISE
         for supports, against in zip(corrected[::2], corrected[1::2], strict=True)
     ]
 
 
-def odds_of_all(odds: Iterable[PValues]) -> PValues:
+def p_of_all(p_values: Iterable[PValues]) -> PValues:
     """Of a claim that is made of several: all must hold, and one that does not is enough.
 
     The largest p-value supports it (intersection-union), the smallest opposes it (Bonferroni).
     """
-    parts = list(odds)
+    parts = list(p_values)
     against = min(each.against_claim for each in parts) * len(parts)
     return PValues(max(each.for_claim for each in parts), min(1.0, against))
 
 
-def odds_of_most(odds: Iterable[PValues]) -> PValues:
+def p_of_most(p_values: Iterable[PValues]) -> PValues:
     """Of a claim that more than half of several hold.
 
     By Bonferroni's test that at least so many of them do (Benjamini and Heller, Biometrics 64,
     2008).
     """
-    parts = list(odds)
+    parts = list(p_values)
     most, too_many = len(parts) // 2 + 1, (len(parts) + 1) // 2
     return PValues(
         _at_least(most, [each.for_claim for each in parts]),
