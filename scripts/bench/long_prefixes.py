@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from spec_bench.engine import hugging_face
 from spec_bench.engine.attention import NAME, grouped_attention, use
 from spec_bench.engine.hugging_face import HuggingFaceModel
-from spec_bench.engine.stopwatch import synchronise
+from spec_bench.engine.model import synchronise
 from spec_bench.engine.tree_pass import run_pending
 from spec_bench.system.files import write_text
 

@@ -29,7 +29,7 @@ from spec_bench.core.draws import SeededDraws
 from spec_bench.core.tree import Tree
 from spec_bench.core.warp import SamplingSettings, log_probs
 from spec_bench.decode.config import DecoderConfig, read_decoder
-from spec_bench.engine.stopwatch import synchronise
+from spec_bench.engine.model import synchronise
 from spec_bench.tree.base import GrownTree
 from spec_bench.verify.base import TreeVerifier
 from spec_bench.verify.optimal import optimal

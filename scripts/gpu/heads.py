@@ -35,7 +35,7 @@ from spec_bench.draft.redrafter import RecurrentHead, RecurrentShape
 from spec_bench.engine.cache import CachePool
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.loading import ModelSpec, load_model
-from spec_bench.engine.stopwatch import synchronise
+from spec_bench.engine.model import synchronise
 from spec_bench.records.types import Request
 from spec_bench.system import files
 from spec_bench.train.trainee import TrainableHead, weights_of

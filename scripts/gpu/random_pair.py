@@ -30,10 +30,8 @@ from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder, resolve_spec
 from spec_bench.decode.decoder import Decoder
 from spec_bench.engine.cache import CachePool
-from spec_bench.engine.capture import COMPILE
-from spec_bench.engine.hugging_face import HuggingFaceModel
-from spec_bench.engine.loading import DTYPES, ModelSpec, load_model
-from spec_bench.engine.random_weights import random_module
+from spec_bench.engine.hugging_face import COMPILE, HuggingFaceModel
+from spec_bench.engine.loading import DTYPES, ModelSpec, load_model, random_module
 from spec_bench.engine.static_pass import passes_of
 from spec_bench.measure.bandwidth import free_bytes, measured_bandwidth
 from spec_bench.measure.bound import ModelCost, model_cost, moved_bytes

@@ -172,7 +172,7 @@ class Stream(Iterator[Step]):
     def _decode(self) -> Iterator[Step]:
         import torch
 
-        from spec_bench.engine.stopwatch import synchronise
+        from spec_bench.engine.model import synchronise
 
         decoder, writing = self._decoder, self._writing
 

@@ -23,10 +23,9 @@ from torch import Tensor
 from spec_bench.audit.decoders import EnumeratedDraws, law_of
 from spec_bench.audit.rules import adversarial_pairs
 from spec_bench.audit.toys import MarkovModel, random_markov
-from spec_bench.core.beams import beam_probs, next_token_log_probs
-from spec_bench.core.warp import SamplingSettings
+from spec_bench.core.warp import SamplingSettings, beam_probs, next_token_log_probs
 from spec_bench.decode.beam_decoder import BeamDecoder
-from spec_bench.decode.beam_rows import BeamRow
+from spec_bench.decode.beam_step import BeamRow
 from spec_bench.decode.config import DecoderConfig
 from spec_bench.records.types import Request
 from spec_bench.verify.beams import (

@@ -32,10 +32,10 @@ from spec_bench.audit.parts import Line, Part, audited
 from spec_bench.core.sampling import SamplingSettings
 from spec_bench.core.warp import log_probs
 from spec_bench.decode.config import DecoderConfig, build_decoder
-from spec_bench.engine.agreement import NEAR_TIE_GAP, near_tie_gap
 from spec_bench.engine.loading import ModelSpec, check_vocabularies, load_model, load_tokenizer
 from spec_bench.engine.mapped_model import behind, read_ids
 from spec_bench.engine.model import LanguageModel
+from spec_bench.engine.static_pass import NEAR_TIE_GAP, near_tie_gap
 from spec_bench.engine.tree_pass import prefill, run_pending
 from spec_bench.records.types import Request
 from spec_bench.server.endpoint import KEY, Server

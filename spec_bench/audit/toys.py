@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from spec_bench.core.warp import SamplingSettings, log_probs
-from spec_bench.engine.model import ForwardOutput, Layers
-from spec_bench.engine.stopwatch import ForwardTimer
+from spec_bench.engine.model import ForwardOutput, ForwardTimer, Layers
 
 
 class Toy(ABC):

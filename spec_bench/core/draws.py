@@ -11,8 +11,8 @@ on what its neighbours do or on how far a walk gets: a batch, a shuffle or a res
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -234,3 +234,36 @@ class SeededTrials:
 
     def succeeds(self, index: int, probability: Tensor) -> Tensor:
         return self._uniforms[:, index] < probability
+
+
+# Parts of an iteration: work of fixed shapes whose only randomness is its draws'.
+#
+# Growing a level and the walk are such parts. Elsewhere they are called; on a GPU draws that
+# record run each as one launch.
+
+
+Result = TypeVar("Result")
+
+
+class Parts(Protocol):
+    """Draws that run parts in a way of their own."""
+
+    def run_part(
+        self, name: Hashable, function: Callable[..., Any], given: tuple[Tensor, ...], of: object
+    ) -> Any:
+        """``function(draws, *given)``; arguments as of ``run_part``."""
+        ...
+
+
+def run_part(
+    draws: Draws, name: Hashable, function: Callable[..., Result], *given: Tensor, of: object = None
+) -> Result:
+    """Runs one part of an iteration: a function called with the draws and the tensors given, which
+    change from one iteration to the next. Whatever else it reads never changes, or is ``of``: what
+    an earlier part of this iteration made, that this one goes on with.
+
+    Its name is the same in every iteration; its result holds until the next.
+    """
+    own = getattr(draws, "run_part", None)
+    result: Result = function(draws, *given) if own is None else own(name, function, given, of)
+    return result

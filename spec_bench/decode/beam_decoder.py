@@ -23,11 +23,20 @@ import torch
 from torch import Tensor
 
 from spec_bench.core import processes
-from spec_bench.core.beams import beam_probs, next_token_log_probs
 from spec_bench.core.draws import Draws, SeededDraws, row_generator
-from spec_bench.core.warp import SamplingSettings, make_a_law
-from spec_bench.decode.beam_rows import Beam, BeamRow, Moves, host_parents, moved_slots
-from spec_bench.decode.beam_step import BeamPlan, Drafted, Outcome, Parents, verify
+from spec_bench.core.warp import SamplingSettings, beam_probs, make_a_law, next_token_log_probs
+from spec_bench.decode.beam_step import (
+    Beam,
+    BeamPlan,
+    BeamRow,
+    Drafted,
+    Moves,
+    Outcome,
+    Parents,
+    host_parents,
+    moved_slots,
+    verify,
+)
 from spec_bench.decode.decoder import DrawsFactory
 from spec_bench.decode.loop import DecodingLoop
 from spec_bench.decode.rows import check_lawful

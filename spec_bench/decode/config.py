@@ -14,8 +14,13 @@ from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.beam_decoder import BeamDecoder, BeamSearch
 from spec_bench.decode.beam_step import BeamPlan
 from spec_bench.decode.decoder import Decoder
-from spec_bench.decode.elsewhere import aid_of, as_module, check_elsewhere, check_settings
-from spec_bench.decode.generate import GenerateDecoder
+from spec_bench.decode.generate import (
+    GenerateDecoder,
+    aid_of,
+    as_module,
+    check_elsewhere,
+    check_settings,
+)
 from spec_bench.draft.base import Drafter, drafter
 from spec_bench.draft.network import Heads
 from spec_bench.engine.cache import CachePool

@@ -15,8 +15,7 @@ from typing import Generic, Protocol, TypeVar
 import torch
 
 from spec_bench.decode.rows import BatchClock
-from spec_bench.engine.model import LanguageModel
-from spec_bench.engine.stopwatch import synchronise
+from spec_bench.engine.model import LanguageModel, synchronise
 from spec_bench.records.types import Finish, Generation, Lossless, Request
 
 Progress = Callable[[int, int], None]

@@ -83,7 +83,7 @@ class RecordedDraws(SeededDraws):
     def run_part(
         self, name: Hashable, function: Callable[..., Any], given: tuple[Tensor, ...], of: object
     ) -> Any:
-        """A part, called or replayed; see ``core.parts``."""
+        """A part, called or replayed; see ``core.draws.run_part``."""
         parts, key = self._parts, (name, tuple(tensor.shape for tensor in given))
         if parts.refused:
             return function(self, *given)

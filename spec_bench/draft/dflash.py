@@ -26,8 +26,7 @@ from spec_bench.draft.layers import Turn
 from spec_bench.draft.levels import LevelDrafting
 from spec_bench.draft.network import Heads
 from spec_bench.engine.cache import index_of
-from spec_bench.engine.model import LanguageModel, Layers
-from spec_bench.engine.stopwatch import ForwardTimer
+from spec_bench.engine.model import ForwardTimer, LanguageModel, Layers
 
 if TYPE_CHECKING:  # it needs transformers, which a refusal does not
     from spec_bench.engine.cache import SlotCache

@@ -20,7 +20,7 @@ from spec_bench.draft.cached_head import Attend, CachedHead, Embed, Kept
 from spec_bench.draft.eagle_shape import THETA, rope_of
 from spec_bench.draft.layers import MLP, Attention, RMSNorm, Turn, turn_at
 from spec_bench.draft.network import HeadPlan
-from spec_bench.engine.rotary import frequencies
+from spec_bench.engine.architectures import frequencies
 
 _KINDS = ("dflash", "dspark")
 _TERMS = ("vanilla", "gated")

@@ -30,8 +30,7 @@ from spec_bench.draft.eagle_network import Eagle1Head, Eagle3Head
 from spec_bench.draft.levels import LevelDrafting, taken, with_masks
 from spec_bench.draft.network import Heads
 from spec_bench.engine.cache import SlotCache, index_of
-from spec_bench.engine.model import ForwardOutput, LanguageModel, Layers
-from spec_bench.engine.stopwatch import ForwardTimer
+from spec_bench.engine.model import ForwardOutput, ForwardTimer, LanguageModel, Layers
 from spec_bench.engine.tree_pass import causal, run_nodes, run_pending
 from spec_bench.settings.fields import Range
 

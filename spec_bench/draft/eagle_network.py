@@ -18,7 +18,7 @@ from spec_bench.draft.cached_head import Attend, Embed, FeatureHead, Kept
 from spec_bench.draft.eagle_shape import THETA, EagleShape, shape_of
 from spec_bench.draft.layers import MLP, Attention, RMSNorm, Turn, turn_at
 from spec_bench.draft.network import HeadPlan
-from spec_bench.engine.rotary import frequencies
+from spec_bench.engine.architectures import frequencies
 
 
 class Block(nn.Module):

@@ -26,7 +26,7 @@ from spec_bench.draft.cached_head import DraftingOnLast, HiddenStates
 from spec_bench.draft.heads import filled
 from spec_bench.draft.levels import LevelDrafting
 from spec_bench.draft.network import HeadPlan, Heads, ResidualBlock
-from spec_bench.engine.stopwatch import ForwardTimer
+from spec_bench.engine.model import ForwardTimer
 
 _FILES = ("medusa_lm_head.safetensors", "medusa_lm_head.pt")
 

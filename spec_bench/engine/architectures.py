@@ -1,13 +1,18 @@
-"""The shapes of published models, for weights made here: ``random:llama2_7b``, ``random:FOLDER``.
-
-Knows configs as plain mappings; imports neither torch nor transformers.
+"""What a model's config says, and the shapes of published models, for weights made here:
+``random:llama2_7b``, ``random:FOLDER``. Imports neither torch nor transformers at first.
 """
 
 from __future__ import annotations
 
+import functools
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PretrainedConfig
 
 PREFIX = "random:"
 
@@ -140,3 +145,80 @@ def architecture(path: str) -> dict[str, Any]:
             "or a folder with a config.json"
         )
     return json.loads(file.read_text(encoding="utf-8"))
+
+
+# How long a sequence a model takes, from its config alone.
+
+
+def longest_sequence(config: PretrainedConfig | Any) -> int | None:
+    """The longest sequence that a model takes; None if its config names no limit.
+
+    Beyond the length they were trained for, rotary embeddings of the kind ``longrope`` turn all
+    keys by other angles, except those in a cache; so such a model is taken up to that length.
+    """
+    named = ("max_position_embeddings", "max_seq_len")
+    limits = [getattr(config, name, None) for name in named]
+    rope = getattr(config, "rope_parameters", None) or {}
+    for one in (rope, *rope.values()):
+        if isinstance(one, dict) and one.get("rope_type") == "longrope":
+            limits.append(one.get("original_max_position_embeddings"))
+    return min((limit for limit in limits if isinstance(limit, int)), default=None)
+
+
+# Families of models that transformers has the blocks of, under another family's name.
+#
+# MiMo-7B (arXiv 2505.07608) is Qwen2's body with a layer of multi-token prediction beside it,
+# which ``draft.mtp`` reads; its own modelling file would run code of the hub.
+
+
+@functools.cache
+def register_families() -> None:
+    """Makes transformers' Auto classes load them."""
+    from transformers import (
+        AutoConfig,
+        AutoModel,
+        AutoModelForCausalLM,
+        Qwen2Config,
+        Qwen2ForCausalLM,
+        Qwen2Model,
+    )
+
+    class MiMoConfig(Qwen2Config):
+        model_type = "mimo"
+
+    class MiMoModel(Qwen2Model):
+        config_class = MiMoConfig
+
+    class MiMoForCausalLM(Qwen2ForCausalLM):
+        config_class = MiMoConfig
+        _keys_to_ignore_on_load_unexpected = (r"model\.mtp_layers\.",)
+
+    AutoConfig.register(MiMoConfig.model_type, MiMoConfig)
+    AutoModel.register(MiMoConfig, MiMoModel)
+    AutoModelForCausalLM.register(MiMoConfig, MiMoForCausalLM)
+
+
+# Rotary position embeddings by a config's ``rope_parameters``, as transformers computes them.
+
+
+def frequencies(rope: Mapping[str, Any], head_dim: int, max_positions: int) -> tuple[Tensor, float]:
+    """Returns angles per position [d / 2] float32, and the factor of cosine and sine, for heads of
+    width d and ``rope_type``, ``rope_theta`` and what the type needs. A ValueError for an unknown
+    type, or one that lacks a number.
+    """
+    # Late: the settings of draft heads are read without transformers, which takes seconds.
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    try:
+        config = LlamaConfig(
+            hidden_size=head_dim,
+            num_attention_heads=1,
+            head_dim=head_dim,
+            max_position_embeddings=max_positions,
+            rope_parameters=dict(rope),
+        )
+        made = LlamaRotaryEmbedding(config)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"rope_scaling {dict(rope)} cannot be used: {error}") from None
+    return made.inv_freq.float(), float(made.attention_scaling)

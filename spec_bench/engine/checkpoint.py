@@ -23,8 +23,8 @@ from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import cached_file, logging
 
-from spec_bench.engine.families import register_families
-from spec_bench.engine.vocabularies import parsed
+from spec_bench.engine.architectures import register_families
+from spec_bench.engine.model_spec import parsed
 from spec_bench.settings.arguments import Parser
 from spec_bench.settings.fields import one_line, shown
 from spec_bench.system.model_cache import converted_folder, gguf_of, is_model

@@ -4,27 +4,89 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import torch
-from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
+from spec_bench.engine.architectures import (
+    ARCHITECTURES,
+    PREFIX,
+    architecture,
+    longest_sequence,
+    register_families,
+)
 from spec_bench.engine.attention import pack_shared_heads, packs_on, split_long_prefixes
 from spec_bench.engine.checkpoint import lay_by_columns, read_module, reason_of
-from spec_bench.engine.context_length import longest_sequence
-from spec_bench.engine.families import register_families
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.mapped_model import keep_outputs
+from spec_bench.engine.model import set_switches
 from spec_bench.engine.model_spec import COMPILERS as COMPILERS
 from spec_bench.engine.model_spec import DTYPES as DTYPE_NAMES
 from spec_bench.engine.model_spec import ModelSpec as ModelSpec
-from spec_bench.engine.model_spec import too_old
+from spec_bench.engine.model_spec import kept_tokens, refuse_different, too_old
 from spec_bench.engine.probe import check_model
 from spec_bench.engine.products import call_directly, fuse_products, pack_products
-from spec_bench.engine.random_weights import PREFIX, TokenIds, random_config, random_module
-from spec_bench.engine.stopwatch import set_switches
-from spec_bench.engine.vocabularies import kept_tokens, refuse_different
 from spec_bench.settings.fields import one_line
+
+# Published architectures without their weights: ``random:llama2_7b``, ``random:FOLDER``.
+#
+# Knows the shapes of the models that the papers used and how to fill them with seeded noise, right
+# on the device and in the precision asked for. Such a model has the speed, the memory and the
+# energy of the real one; its output means nothing. It has no tokenizer, only token ids
+# (``TokenIds``).
+
+
+class TokenIds:
+    """In place of a tokenizer: knows only how many tokens there are, ids 0 to ``count - 1``."""
+
+    chat_template: str | None = None
+    eos_token_id: int | None = None
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __call__(self, text: str, **options: object) -> dict[str, list[int]]:
+        """Never: raises a ValueError that says what to ask for instead."""
+        raise ValueError("models of random weights have no tokenizer for a text; use task=random")
+
+    def decode(self, tokens: Sequence[int], **options: object) -> str:
+        """The ids as text."""
+        return " ".join(map(str, tokens))
+
+
+def random_config(path: str) -> PretrainedConfig:
+    """The config of ``random:NAME`` or ``random:FOLDER``; see ``architecture``."""
+    register_families()
+    name = path.removeprefix(PREFIX)
+    known = architecture(path)
+    if name in ARCHITECTURES:
+        return AutoConfig.for_model(**known)
+    return AutoConfig.from_pretrained(str(Path(name).expanduser()))
+
+
+def random_module(path: str, dtype: torch.dtype, device: str, seed: int) -> PreTrainedModel:
+    """Makes a causal LM of seeded noise, in eval mode, on the device (``meta`` makes none) without
+    a copy elsewhere; two of one architecture and seed are equal (on one kind of device). A
+    ValueError for an unknown architecture.
+    """
+    config, place = random_config(path), torch.device(device)
+    forked = [place] if place.type == "cuda" else []
+    with torch.random.fork_rng(devices=forked), place:
+        torch.manual_seed(seed)
+        return AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+
 
 DTYPES = {name: getattr(torch, name) for name in DTYPE_NAMES}
 

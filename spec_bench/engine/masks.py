@@ -18,11 +18,9 @@ import torch
 from torch import Tensor
 from transformers import PretrainedConfig
 
-from spec_bench.engine.split_attention import span_of
+from spec_bench.engine.attention import ALIGNED, span_of
 
 Mask = Tensor | dict[str, Tensor]
-
-ALIGNED = 8  # a mask's rows start at multiples of so many elements on a GPU
 
 # What transformers calls the kinds of layer that keep keys and values of single tokens, and the
 # setting that says how far such a layer looks.

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spec_bench.engine.families import register_families
+from spec_bench.engine.architectures import register_families
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.loading import tried
 from spec_bench.engine.model import LanguageModel
@@ -165,6 +165,6 @@ def _like(module: Any, parts: dict[str, Any]) -> Any:
     made = copy.copy(module)
     vars(made)["_modules"] = {**module._modules, **parts}
     for name, part in parts.items():
-        if name in vars(module):  # where ``direct_calls`` finds it
+        if name in vars(module):  # where ``call_directly`` finds it
             vars(made)[name] = part
     return made

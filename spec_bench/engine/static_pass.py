@@ -1,4 +1,4 @@
-"""How the passes of models ran."""
+"""Passes over fixed buffers, which a GPU records: how they are made, checked and counted."""
 
 from __future__ import annotations
 
@@ -11,10 +11,106 @@ from weakref import ref
 import torch
 from torch import Tensor
 
-from spec_bench.engine.agreement import disagreement
+from spec_bench.core.transfer import holding_constants
 from spec_bench.engine.cache import SlotCache
-from spec_bench.engine.recorder import Outputs, Recorder
 from spec_bench.settings.fields import one_line
+
+# Whether two computations of the same logits agree up to rounding.
+
+
+# How far apart logits may be: |difference| over |deviation from their mean|, over the vocabulary.
+# A wrong mask moves them by a tenth and more.
+TOLERANCE = {
+    torch.float64: 1e-5,  # some modules compute attention or norms in float32 whatever the dtype
+    torch.float32: 1e-4,
+    torch.float16: 2e-2,
+    torch.bfloat16: 5e-2,
+}
+NEAR_TIE_GAP = 1e-4  # of logits in float32 and finer
+
+
+def near_tie_gap(dtype: torch.dtype, logit: float) -> float:
+    """The largest gap between two logits, the larger one of this size, whose order rounding alone
+    can reverse. In bfloat16 neighbours between 16 and 32 lie 0.125 apart, and passes of two shapes
+    may round one logit each way.
+    """
+    return max(NEAR_TIE_GAP, 2 * torch.finfo(dtype).eps * abs(logit))
+
+
+def apart(one: Tensor, other: Tensor) -> Tensor:
+    """How far rows of logits [..., V] lie apart, in units of the second's spread: [...]."""
+    lowest = torch.finfo(one.dtype).min
+    one, other = (rows.nan_to_num(neginf=lowest).double() for rows in (one, other))
+    spread = (other - other.mean(dim=-1, keepdim=True)).norm(dim=-1)
+    return (one - other).norm(dim=-1) / spread.clamp(min=1e-30)
+
+
+def disagreement(one: Tensor, other: Tensor) -> str:
+    """How logits [..., V] differ from others by more than rounding; "" if they do not."""
+    error, allowed = float(apart(one, other).max()), TOLERANCE[other.dtype]
+    if not error <= allowed:
+        return f"logits differ by {error:.2g} of their spread (allowed: {allowed:.2g})"
+    mine, theirs = one.argmax(dim=-1, keepdim=True), other.argmax(dim=-1, keepdim=True)
+    best, chosen = other.gather(-1, theirs), other.gather(-1, mine)
+    step = 2 * torch.finfo(other.dtype).eps * best.abs()
+    if bool((best - chosen > step.clamp(min=NEAR_TIE_GAP)).any()):
+        return "greedy tokens differ"
+    return ""
+
+
+# Recording of a GPU's work: once as a graph, then replayed in one launch.
+
+
+Outputs = tuple[Tensor, ...]
+_WARM_UPS = 2  # before a recording: libraries set themselves up in their first calls
+
+
+class Recorder:
+    """Where a GPU's passes are recorded: one stream, and a pool of memory that they share.
+
+    torch gives a pool up for good once its last graph is gone (pytorch#198794), as when a cache
+    grows; so a graph of one kernel stays in it. What fails while it is recorded leaves torch on the
+    recording's stream and its pool in use: the stream is put back, and the pool replaced.
+    Constants that a graph reads stay too, whatever else comes to be constant.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.constants: list[Tensor] = []  # that a graph reads
+        self._stream = torch.cuda.Stream(device)
+        self._renew()
+
+    def _renew(self) -> None:
+        """Takes a new pool and keeps a graph in it."""
+        self._pool = torch.cuda.graph_pool_handle()
+        one = torch.zeros(1, device=self._device)
+        self._kept = one, self._record(lambda: (one + 1,))
+
+    def record(self, function: Callable[[], Outputs]) -> tuple[Any, Outputs]:
+        """The function as a graph, with what its replays overwrite."""
+        try:
+            return self._record(function)
+        except Exception:
+            self._renew()
+            raise
+
+    def _record(self, function: Callable[[], Outputs]) -> tuple[Any, Outputs]:
+        now = torch.cuda.current_stream(self._device)
+        with torch.cuda.device(self._device), torch.cuda.stream(now):
+            self._stream.wait_stream(now)
+            with torch.cuda.stream(self._stream):
+                for _ in range(_WARM_UPS):
+                    function()
+            now.wait_stream(self._stream)
+            graph = torch.cuda.CUDAGraph()
+            with (
+                torch.cuda.graph(
+                    graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
+                ),
+                holding_constants(self.constants),
+            ):
+                outputs = function()
+        return graph, outputs
 
 
 @dataclass

@@ -66,7 +66,7 @@ def pass_costs(target: LanguageModel) -> dict[int, float]:
     """Seconds of a pass of T tokens behind a short text over those of one; medians, in turn."""
     import torch
 
-    from spec_bench.engine.stopwatch import synchronise
+    from spec_bench.engine.model import synchronise
 
     cache = target.allocate(1, _CONTEXT + max(PASSES))
     seconds: dict[int, list[float]] = {count: [] for count in PASSES}

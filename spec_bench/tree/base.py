@@ -15,8 +15,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from spec_bench.core.draws import Draws
-from spec_bench.core.parts import run_part
+from spec_bench.core.draws import Draws, run_part
 from spec_bench.core.transfer import Committed, Known
 from spec_bench.core.tree import Siblings, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings, log_probs

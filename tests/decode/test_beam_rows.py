@@ -2,7 +2,7 @@
 
 import torch
 
-from spec_bench.decode.beam_rows import Beam, BeamRow
+from spec_bench.decode.beam_step import Beam, BeamRow
 from spec_bench.records.types import Request, StepRecord
 
 STOP = 9

@@ -5,8 +5,7 @@ import torch
 
 from spec_bench.core.draws import row_generator
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.beam_rows import BeamRow
-from spec_bench.decode.beam_step import Parents
+from spec_bench.decode.beam_step import BeamRow, Parents
 from spec_bench.decode.config import build_decoder
 from spec_bench.records.types import Request
 from tests.families import decoder_settings, random_requests, tiny_pair

@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 import torch
 
-from spec_bench.decode.launched import Launched
+from spec_bench.decode.decoder import Launched
 from tests.decode.test_recorded_parts import built
 from tests.families import OURS, random_requests
 from tests.simcuda import DEVICE, SimCuda

@@ -7,7 +7,7 @@ import logging
 import pytest
 import torch
 
-from spec_bench.core.parts import run_part
+from spec_bench.core.draws import run_part
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.decode.recorded_parts import RecordedParts

@@ -9,9 +9,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
-from spec_bench.engine.attention import pack_shared_heads
+from spec_bench.engine.attention import FROM, pack_shared_heads
 from spec_bench.engine.hugging_face import HuggingFaceModel
-from spec_bench.engine.split_attention import FROM
 from spec_bench.engine.tree_pass import PREFILL_CHUNK
 from spec_bench.records.types import Request
 from tests.families import decoder_settings

@@ -5,10 +5,10 @@ import torch
 from spec_bench.core.transfer import forget_constants
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
-from spec_bench.engine.agreement import near_tie_gap
 from spec_bench.engine.cache import CachePool, SlotCache
 from spec_bench.engine.hugging_face import HuggingFaceModel
-from spec_bench.engine.stopwatch import ForwardTimer, set_switches
+from spec_bench.engine.model import ForwardTimer, set_switches
+from spec_bench.engine.static_pass import near_tie_gap
 from spec_bench.measure.provenance import torch_state
 from tests.families import VOCAB, decoder_settings, random_requests, tiny_pair
 from tests.simcuda import DEVICE, SimCuda

@@ -8,14 +8,16 @@ import torch
 from huggingface_hub.errors import GatedRepoError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from spec_bench.engine.architectures import ARCHITECTURES, architecture
 from spec_bench.engine.loading import (
     ModelSpec,
+    TokenIds,
     common_tokenizer,
     load_model,
     load_tokenizer,
+    random_module,
     read_context_length,
 )
-from spec_bench.engine.random_weights import ARCHITECTURES, TokenIds, architecture, random_module
 from tests.said import naming
 
 PUBLISHED = {

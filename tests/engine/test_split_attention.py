@@ -15,10 +15,16 @@ from transformers import (
 )
 
 from spec_bench.engine import hugging_face
-from spec_bench.engine.attention import grouped_attention, split_long_prefixes
+from spec_bench.engine.attention import (
+    Span,
+    grouped_attention,
+    has_kernels,
+    merged,
+    span_of,
+    split_long_prefixes,
+)
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.masks import LayerMasks
-from spec_bench.engine.split_attention import Span, has_kernels, merged, span_of
 from spec_bench.engine.tree_pass import prefill, run_nodes, run_pending
 from tests.engine.test_attention import tree_on
 from tests.families import VOCAB, tiny_model

@@ -12,11 +12,11 @@ from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.engine.cache import CachePool
 from spec_bench.engine.hugging_face import HuggingFaceModel
-from spec_bench.engine.recorder import Recorder
 from spec_bench.engine.static_pass import (
     CHECKS,
     Buffers,
     Kind,
+    Recorder,
     StaticPass,
     slot_steps,
     why_not_recorded,

@@ -10,7 +10,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from transformers import PreTrainedTokenizerFast
 
-from spec_bench.engine.random_weights import random_module
+from spec_bench.engine.loading import random_module
 from spec_bench.jobs.config import engine_settings
 from spec_bench.jobs.config.engine_settings import EngineSettings
 from spec_bench.jobs.config.pair import PairSettings, build_pair, with_own_name

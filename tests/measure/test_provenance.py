@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from spec_bench.engine.stopwatch import set_switches
+from spec_bench.engine.model import set_switches
 from spec_bench.measure.provenance import GPU_FIELDS, driver_version, gpu_states, torch_state
 from tests.simcuda import SimCuda
 

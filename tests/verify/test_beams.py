@@ -16,8 +16,7 @@ from spec_bench.audit.beams import (
     output_law,
 )
 from spec_bench.audit.rules import TOLERANCE
-from spec_bench.core.beams import beam_probs, next_token_log_probs
-from spec_bench.core.warp import SamplingSettings
+from spec_bench.core.warp import SamplingSettings, beam_probs, next_token_log_probs
 from spec_bench.verify.beams import (
     LayerVerdict,
     acceptance_in_a_row,

@@ -14,8 +14,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from spec_bench.engine.context_length import longest_sequence
-from spec_bench.engine.vocabularies import INTERSECTION, kept_tokens
+from spec_bench.engine.architectures import longest_sequence
+from spec_bench.engine.model_spec import INTERSECTION, kept_tokens
 from spec_bench.jobs.config.cells import DecoderLoader, WrittenCell, written_cells
 from spec_bench.jobs.config.config import RunSettings
 from spec_bench.jobs.config.model_files import model_path

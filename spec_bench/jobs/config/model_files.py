@@ -152,7 +152,7 @@ def _size(path: str) -> ModelSize:
     """The size of ``random:NAME`` or ``random:FOLDER``, from a model without storage."""
     import torch
 
-    from spec_bench.engine.random_weights import random_config, random_module
+    from spec_bench.engine.loading import random_config, random_module
 
     config = random_config(path)
     module = random_module(path, torch.float16, "meta", 0)

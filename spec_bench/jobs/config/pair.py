@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from spec_bench.engine.architectures import PREFIX as RANDOM
-from spec_bench.engine.model_spec import ModelSpec
-from spec_bench.engine.vocabularies import INTERSECTION, kept_tokens
+from spec_bench.engine.model_spec import INTERSECTION, ModelSpec, kept_tokens
 from spec_bench.jobs.config.engine_settings import EngineSettings, check_there, placed
 from spec_bench.jobs.config.model_files import (
     EMBEDDED,

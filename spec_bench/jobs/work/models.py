@@ -18,12 +18,17 @@ from spec_bench.draft.eagle_network import Eagle3Head
 from spec_bench.draft.heads import load_heads
 from spec_bench.draft.kept_outputs import keep_outputs
 from spec_bench.draft.network import Heads
-from spec_bench.engine.loading import ModelSpec, common_tokenizer, load_model, load_tokenizer
+from spec_bench.engine.loading import (
+    ModelSpec,
+    TokenIds,
+    common_tokenizer,
+    load_model,
+    load_tokenizer,
+)
 from spec_bench.engine.mapped_model import MappedModel, behind, of_tokenizers, read_ids
 from spec_bench.engine.model import LanguageModel
+from spec_bench.engine.model_spec import INTERSECTION, kept_tokens
 from spec_bench.engine.products import dense_weight
-from spec_bench.engine.random_weights import TokenIds
-from spec_bench.engine.vocabularies import INTERSECTION, kept_tokens
 from spec_bench.jobs.config.model_files import fingerprint, model_path
 from spec_bench.jobs.config.pair import Pair
 from spec_bench.jobs.config.settings import JobSettings
