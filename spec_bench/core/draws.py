@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -243,16 +243,6 @@ class SeededTrials:
 
 
 Result = TypeVar("Result")
-
-
-class Parts(Protocol):
-    """Draws that run parts in a way of their own."""
-
-    def run_part(
-        self, name: Hashable, function: Callable[..., Any], given: tuple[Tensor, ...], of: object
-    ) -> Any:
-        """``function(draws, *given)``; arguments as of ``run_part``."""
-        ...
 
 
 def run_part(

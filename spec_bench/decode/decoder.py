@@ -26,7 +26,7 @@ from spec_bench.draft.base import Drafter, Drafting, Equipment, Verified
 from spec_bench.draft.network import Heads
 from spec_bench.engine.cache import CachePool
 from spec_bench.engine.model import LanguageModel
-from spec_bench.engine.scoring import PathScorer, Scorer, TreeScorer
+from spec_bench.engine.scoring import PathScorer, TreeScorer
 from spec_bench.records.types import Lossless, Request
 from spec_bench.tree.base import GrownTree
 from spec_bench.verify.base import Walk
@@ -140,7 +140,7 @@ class Decoder(DecodingLoop[Row]):
 
     def __post_init__(self) -> None:
         layers = self.drafter.layers(self.heads, self.target.blocks)
-        self._scorer: Scorer = (
+        self._scorer = (
             TreeScorer(self.target, self.pool, needs_hidden=layers)
             if self.tree_attention
             else PathScorer(self.target, self.pool, self.policy.shape, needs_hidden=layers)

@@ -14,9 +14,9 @@ from typing import Generic, Protocol, TypeVar
 
 import torch
 
-from spec_bench.decode.rows import BatchClock
+from spec_bench.decode.rows import Answering, BatchClock
 from spec_bench.engine.model import LanguageModel, synchronise
-from spec_bench.records.types import Finish, Generation, Lossless, Request
+from spec_bench.records.types import Generation, Lossless, Request
 
 Progress = Callable[[int, int], None]
 
@@ -33,19 +33,7 @@ class Meter(Protocol):
         ...
 
 
-class DecodingRow(Protocol):
-    """What the loop needs of a row."""
-
-    finish: Finish | None  # why it ended, None while it runs
-
-    def generation(
-        self, prefill_s: float, decode_s: float, draft_s: float, target_s: float
-    ) -> Generation:
-        """The row's record, with its share of the batch's seconds."""
-        ...
-
-
-RowType = TypeVar("RowType", bound=DecodingRow)
+RowType = TypeVar("RowType", bound=Answering)
 
 
 class DecodingLoop(ABC, Generic[RowType]):
@@ -170,7 +158,7 @@ class DecodingLoop(ABC, Generic[RowType]):
                 rows.append(self.join(len(active), waiting.popleft(), seed))
                 active.append(rows[-1])
                 clock.joined(active[-1:])
-        clock.stop()
+        clock.pause()
         if meter:
             meter.end()
         return [

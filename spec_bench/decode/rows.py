@@ -7,7 +7,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 
@@ -118,12 +117,6 @@ class Row(Answering):
 # rows that took part in it, in equal parts; a prefill's to the rows prefilled.
 
 
-class Timed(Protocol):
-    """A row: something that finishes."""
-
-    finish: Finish | None
-
-
 @dataclass
 class _RowTimes:
     """One row's seconds."""
@@ -149,7 +142,7 @@ class BatchClock:
         self._decode_s = self._draft_s = self._target_s = 0.0
         self._since_s = self._read_s
 
-    def joined(self, rows: Sequence[Timed]) -> None:
+    def joined(self, rows: Sequence[Answering]) -> None:
         """These rows were prefilled since the last reading."""
         now_s = self._now_s()
         share_s = (now_s - self._read_s) / len(rows)
@@ -162,7 +155,7 @@ class BatchClock:
         """Decoding starts now; a meter was started since the prefill."""
         self._read_s = self._since_s = self._now_s()
 
-    def stepped(self, active: Sequence[Timed]) -> None:
+    def stepped(self, active: Sequence[Answering]) -> None:
         """An iteration of these rows is over; its verdict is on the host."""
         now_s = time.perf_counter()
         share_s = (now_s - self._read_s) / len(active)
@@ -174,17 +167,13 @@ class BatchClock:
         self._read_s = now_s
 
     def pause(self) -> None:
-        """Decoding pauses for a prefill."""
+        """Decoding pauses for a prefill, or is over."""
         self._read_s = self._now_s()
         self._decode_s += self._read_s - self._since_s
         draft_s, target_s = self._take_forward_s()
         self._draft_s, self._target_s = self._draft_s + draft_s, self._target_s + target_s
 
-    def stop(self) -> None:
-        """Decoding is over."""
-        self.pause()
-
-    def seconds(self, row: Timed) -> tuple[float, float, float, float]:
+    def seconds(self, row: Answering) -> tuple[float, float, float, float]:
         """(prefill, decode, draft, target) seconds of a row, once stopped."""
         read_s = sum(times.decode_s for times in self._rows.values())
         times = self._rows[id(row)]
@@ -192,7 +181,7 @@ class BatchClock:
         totals = (self._decode_s, self._draft_s, self._target_s)
         return (times.prefill_s, *(share * total for total in totals))  # type: ignore[return-value]
 
-    def latency_s(self, row: Timed) -> float:
+    def latency_s(self, row: Answering) -> float:
         """Seconds from the start of a row's prefill to its last token."""
         times = self._rows[id(row)]
         return times.ended_s - times.began_s

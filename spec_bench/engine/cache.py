@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -273,14 +273,6 @@ class SlotCache(Cache):
 # Caches that the decoders of a job share: they decode in turn, so one set serves them all.
 
 
-class Allocates(Protocol):
-    """What has a cache: a model, or draft heads with a cache of their own."""
-
-    def allocate(self, rows: int, slots: int) -> Any:
-        """A cache for ``rows`` sequences of up to ``slots`` tokens."""
-        ...
-
-
 class CachePool:
     """One cache per role (``target``, ``draft 0``, ...), as large as the largest request so far.
 
@@ -289,9 +281,9 @@ class CachePool:
     """
 
     def __init__(self) -> None:
-        self._held: dict[str, tuple[Allocates, Any]] = {}
+        self._held: dict[str, tuple[Any, Any]] = {}
 
-    def cache(self, role: str, model: Allocates, rows: int, slots: int) -> Any:
+    def cache(self, role: str, model: Any, rows: int, slots: int) -> Any:
         """Returns the role's cache, of at least ``rows`` x ``slots``, trees included; two caches in
         use at the same time need two roles.
         """

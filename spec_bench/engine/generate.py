@@ -51,16 +51,6 @@ class Aid(NamedTuple):
             return {"prompt_lookup_num_tokens": self.tokens, **sizes}
         return {}
 
-    def own_settings(self) -> GenerationConfig:
-        """The assistant's: a constant length, which is not the library's default."""
-        from transformers import GenerationConfig
-
-        return GenerationConfig(
-            num_assistant_tokens=max(1, self.tokens),
-            num_assistant_tokens_schedule="constant",
-            assistant_confidence_threshold=self.confidence,
-        )
-
 
 class Call(NamedTuple):
     """A pass of the target."""
@@ -99,7 +89,12 @@ def generate(
         torch.manual_seed(seed)
         around.enter_context(_settings(target.module, GenerationConfig()))
         if aid.draft is not None:
-            around.enter_context(_settings(aid.draft.module, aid.own_settings()))
+            constant_length = GenerationConfig(  # which is not the library's default
+                num_assistant_tokens=max(1, aid.tokens),
+                num_assistant_tokens_schedule="constant",
+                assistant_confidence_threshold=aid.confidence,
+            )
+            around.enter_context(_settings(aid.draft.module, constant_length))
         for each in watches:
             around.enter_context(each.watching())
         ids, mask = _padded(requests, target.device)

@@ -95,13 +95,14 @@ class HuggingFaceModel:
 
     @contextmanager
     def uncaptured(self) -> Iterator[None]:
-        """Within it the module itself is called, whatever was captured of it."""
+        """Within it the module itself is called, whatever was captured of it, and nothing timed."""
         captured, self._run = self._run, self.module
         static, self.static = self.static, None
         try:
             yield
         finally:
             self._run, self.static = captured, static
+            self.timer.take_s()
 
     @torch.inference_mode()
     def embed(self, tokens: Tensor) -> Tensor:
@@ -138,10 +139,20 @@ class HuggingFaceModel:
             shared = 0
 
         def eager() -> tuple[Tensor, ...]:
-            return self._by_module(
-                *(cache, rows, starts, tokens, positions, visible),
-                *(logits_to_keep, needs_hidden, shared),
+            at = slice(rows.start, rows.start + len(starts))
+            plan = WritePlan(at, starts, tokens.shape[1], reach, index_of(starts, tokens))
+            cache.begin(plan, views=plain)
+            output = self._run(
+                input_ids=tokens,
+                attention_mask=self.masks.by_kind(visible, shared),
+                position_ids=positions,
+                past_key_values=cache,
+                use_cache=True,
+                logits_to_keep=logits_to_keep,
+                output_hidden_states=bool(needs_hidden),
             )
+            cache.end()
+            return _outputs(output, needs_hidden)
 
         kind = None
         # A recorded pass masks all slots: over long prefixes it would be the slower one.
@@ -162,37 +173,6 @@ class HuggingFaceModel:
         self.timer.stop()
         return ForwardOutput(logits, hidden)
 
-    def _by_module(
-        self,
-        cache: SlotCache,
-        rows: slice,
-        starts: list[int],
-        tokens: Tensor,
-        positions: Tensor,
-        visible: Tensor,
-        logits_to_keep: int,
-        needs_hidden: Layers,
-        shared: int,
-    ) -> tuple[Tensor, ...]:
-        """A pass as the module makes it: logits and, if asked for, hidden states."""
-        index = index_of(starts, tokens)
-        at = slice(rows.start, rows.start + len(starts))
-        plan = WritePlan(at, starts, tokens.shape[1], visible.shape[2], index)
-        cache.begin(plan, views=self._run is self.module)
-        output = self._run(
-            input_ids=tokens,
-            attention_mask=self.masks.by_kind(visible, shared),
-            position_ids=positions,
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=logits_to_keep,
-            output_hidden_states=bool(needs_hidden),
-        )
-        cache.end()
-        if not needs_hidden:
-            return (output.logits,)
-        return output.logits, _chosen(output.hidden_states, needs_hidden)
-
     @torch.inference_mode()
     def _over_buffers(
         self, run: Callable[..., Any], cache: SlotCache, kind: Kind, buffers: Buffers
@@ -209,9 +189,7 @@ class HuggingFaceModel:
             use_cache=True,
             output_hidden_states=bool(kind.needs_hidden),
         )
-        if not kind.needs_hidden:
-            return (output.logits,)
-        return output.logits, _chosen(output.hidden_states, kind.needs_hidden)
+        return _outputs(output, kind.needs_hidden)
 
     @torch.inference_mode()
     def prepare(self, cache: SlotCache, batch: int, shortest: int) -> None:
@@ -237,11 +215,14 @@ class HuggingFaceModel:
         self.timer.take_s()
 
 
-def _chosen(states: Sequence[Tensor], layers: Layers) -> Tensor:
-    """The hidden states of some places, side by side."""
-    if len(layers) == 1:
-        return states[layers[0]]
-    return torch.cat([states[place].to(states[layers[0]].device) for place in layers], dim=-1)
+def _outputs(output: Any, layers: Layers) -> tuple[Tensor, ...]:
+    """A module's logits and, if asked for, the hidden states of some places, side by side."""
+    if not layers:
+        return (output.logits,)
+    chosen = [output.hidden_states[place] for place in layers]
+    if len(chosen) == 1:
+        return output.logits, chosen[0]
+    return output.logits, torch.cat([each.to(chosen[0].device) for each in chosen], dim=-1)
 
 
 # How a model's forward pass is captured: the choices of ``engine.compile``.

@@ -10,8 +10,7 @@ fixes its window at construction, the paths are as long as that takes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,12 +46,12 @@ def check_model(model: HuggingFaceModel) -> None:
     model's name.
     """
     config = model.module.config.get_text_config()
-    with torch.inference_mode(), _plainly(model), shortened(config, SHORT):
+    with torch.inference_mode(), model.uncaptured(), shortened(config, SHORT):
         worst = _worst(model, SHORT)
     longest = model.masks.longest_reach
     if worst and longest and SHORT < longest <= LONGEST:
         # Perhaps this module does not read its window at every pass.
-        with torch.inference_mode(), _plainly(model):
+        with torch.inference_mode(), model.uncaptured():
             worst = _worst(model, longest)
     if worst:
         where, error, allowed = worst
@@ -61,14 +60,6 @@ def check_model(model: HuggingFaceModel) -> None:
             f"of their spread (allowed: {allowed:.2g}), so its attention or its cache works "
             "otherwise than decoding with trees needs"
         )
-
-
-@contextmanager
-def _plainly(model: HuggingFaceModel) -> Iterator[None]:
-    """Runs the module itself, not what was captured of it, and times nothing."""
-    with model.uncaptured():
-        yield
-    model.timer.take_s()
 
 
 def _worst(model: HuggingFaceModel, reach: int) -> tuple[str, float, float] | None:

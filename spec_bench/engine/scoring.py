@@ -9,7 +9,7 @@ Both give the same logits; they differ in work and in memory.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
@@ -20,41 +20,10 @@ from spec_bench.engine.model import ForwardOutput, LanguageModel, Layers, ModelC
 from spec_bench.engine.tree_pass import Seen, prefill, run_nodes, run_pending, unseen
 
 
-class Scorer(Protocol):
-    """Runs the target over trees and keeps its cache."""
-
-    rows_per_sequence: int  # cache rows that one sequence takes
-    needs_hidden: Layers  # which hidden states are wanted
-
-    def reserve(self, rows: int, slots: int) -> None:
-        """Makes room for ``rows`` sequences of ``slots`` tokens, tree included."""
-        ...
-
-    def prefill(self, row: int, tokens: Sequence[int], seen: Seen = unseen) -> None:
-        """Runs a prompt without its last token; its hidden states, if wanted, are handed on."""
-        ...
-
-    def score(self, tree: Tree, lengths: list[int]) -> ForwardOutput:
-        """Returns logits [R, N, V] at every node, and hidden states [R, N, D] if wanted;
-        ``lengths`` [R] tokens are committed.
-        """
-        ...
-
-    def commit(self, lengths: Sequence[int], nodes: Sequence[Sequence[int]], path: Tensor) -> None:
-        """Keeps every row's accepted path behind ``lengths`` [R] tokens: its nodes, root first, on
-        the host, and as [R, L + 1] on the device, where what comes after them means nothing.
-        """
-        ...
-
-    def move_row(self, source: int, target: int, length: int) -> None:
-        """Puts one sequence of ``length`` tokens in another's place."""
-        ...
-
-
 class TreeScorer:
     """Tree attention: one cache row per sequence, every node run once."""
 
-    rows_per_sequence = 1
+    rows_per_sequence = 1  # cache rows that one takes
 
     def __init__(
         self, target: LanguageModel, pool: CachePool, *, needs_hidden: Layers = ()
@@ -63,29 +32,38 @@ class TreeScorer:
         self._cache: Any = None
 
     def reserve(self, rows: int, slots: int) -> None:
+        """Makes room for ``rows`` sequences of ``slots`` tokens, tree included."""
         self._cache = self._pool.cache("target", self._target, rows, slots)
 
     def prefill(self, row: int, tokens: Sequence[int], seen: Seen = unseen) -> None:
+        """Runs a prompt without its last token; its hidden states, if wanted, are handed on."""
         prefill(self._target, self._cache, row, tokens, self.needs_hidden, seen)
 
     def score(self, tree: Tree, lengths: list[int]) -> ForwardOutput:
+        """Returns logits [R, N, V] at every node, and hidden states [R, N, D] if wanted;
+        ``lengths`` [R] tokens are committed.
+        """
         nodes = slice(0, tree.shape.size)
         return run_nodes(
             self._target, self._cache, tree, lengths, nodes, needs_hidden=self.needs_hidden
         )
 
     def commit(self, lengths: Sequence[int], nodes: Sequence[Sequence[int]], path: Tensor) -> None:
+        """Keeps every row's accepted path behind ``lengths`` [R] tokens: its nodes, root first, on
+        the host, and as [R, L + 1] on the device, where what comes after them means nothing.
+        """
         commit_paths(self._cache, lengths, nodes, path)
 
     def move_row(self, source: int, target: int, length: int) -> None:
+        """Puts one sequence of ``length`` tokens in another's place."""
         self._cache.move_row(source, target, length)
 
 
 def commit_paths(
     cache: ModelCache, lengths: Sequence[int], nodes: Sequence[Sequence[int]], path: Tensor
 ) -> None:
-    """Keeps accepted paths in a cache's first R rows, given as to ``Scorer.commit``: on a CPU only
-    what has to move, row by row; elsewhere all rows at once by the path on the device, so that no
+    """Keeps paths, given as to ``TreeScorer.commit``, in a cache's first R rows: on a CPU only what
+    has to move, row by row; elsewhere all rows at once by the path on the device, so that no
     indices are copied there.
     """
     if not path.is_cpu:
@@ -95,7 +73,7 @@ def commit_paths(
         cache.commit(row, length, kept)
 
 
-class PathScorer:
+class PathScorer(TreeScorer):
     """No tree attention: the K paths of a sequence are K cache rows under a causal mask.
 
     The parents in trees of this shape never change: node i of a level with n nodes lies on the
@@ -105,10 +83,9 @@ class PathScorer:
     def __init__(
         self, target: LanguageModel, pool: CachePool, shape: TreeShape, *, needs_hidden: Layers = ()
     ) -> None:
-        self._target, self._pool, self._shape = target, pool, shape
-        self.needs_hidden = needs_hidden
+        super().__init__(target, pool, needs_hidden=needs_hidden)
+        self._shape = shape
         self._paths = self.rows_per_sequence = shape.levels[-1] if shape.levels else 1
-        self._cache: Any = None
         counts = (1, *shape.levels)
         per_node = [self._paths // count for count in counts for _ in range(count)]
         within = [index for count in counts for index in range(count)]

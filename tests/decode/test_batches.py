@@ -140,7 +140,7 @@ def test_rows_share_a_prefill_and_the_iterations_that_they_take_part_in():
     clock.pause()
     clock.joined(rows[2:])
     clock.stepped(rows)
-    clock.stop()
+    clock.pause()
     found = [clock.seconds(row) for row in rows]
     assert [prefill_s for prefill_s, *_ in found] == [3.0, 3.0, 1.0]
     sums = [sum(seconds) for seconds in zip(*found, strict=True)]
