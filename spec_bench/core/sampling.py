@@ -14,10 +14,8 @@ LEAST_TEMPERATURE = 1e-6  # above 0; logits over less could overflow float32
 
 @dataclass(frozen=True)
 class SamplingSettings:
-    """How tokens are sampled, from target and draft alike.
-
-    Raises:
-        ValueError: for a value outside its range, naming it.
+    """How tokens are sampled, from target and draft alike; a ValueError names a value outside its
+    range.
     """
 
     # 0 is greedy: the exact limit, with ties broken to the lowest token id

@@ -63,10 +63,8 @@ _KEYS = ("name", "drafter", "tree", "verifier", "tree_attention")
 
 @dataclass(frozen=True)
 class DecoderConfig:
-    """A decoder's settings, each block checked by itself and with the others.
-
-    Raises:
-        ValueError: two blocks do not fit together, in one line that names both.
+    """A decoder's settings, each block checked by itself and with the others; where two do not fit
+    together a ValueError of one line names both.
     """
 
     name: str  # as in `conf/decoder`

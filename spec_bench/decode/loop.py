@@ -119,23 +119,14 @@ class DecodingLoop(ABC, Generic[RowType]):
         progress: Progress | None = None,
         meter: Meter | None = None,
     ) -> list[Generation]:
-        """Decodes requests, up to ``rows`` at a time.
+        """Decodes any number of requests, up to ``rows`` at a time; returns one generation each, in
+        the order asked. With more requests than rows the batch is continuous: whenever a row
+        finishes, the next request takes its place.
 
-        With more requests than rows the batch is continuous: whenever a row finishes, the next
-        request takes its place.
-
-        Args:
-            requests: any number.
-            seed: with a request's id it fixes that request's randomness.
-            progress: called after every iteration with (target calls, emitted tokens) of it.
-            meter: begun after the first prefills and ended after the last token, outside
-                ``decode_s``; it measures the prefills of requests that join later too.
-
-        Returns:
-            One generation per request, in the order asked.
-
-        Raises:
-            ValueError: if a request does not fit.
+        The seed with a request's id fixes that request's randomness. ``progress`` is called after
+        every iteration with its target calls and emitted tokens. The meter is begun after the first
+        prefills and ended after the last token, outside ``decode_s``; it measures the prefills of
+        requests that join later too. A ValueError if a request does not fit.
         """
         if not requests:
             return []

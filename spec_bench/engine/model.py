@@ -150,21 +150,12 @@ class LanguageModel(Protocol):
         prefill: bool = False,
         shared: int = 0,
     ) -> ForwardOutput:
-        """Runs T tokens per row and stores them at slots starts[r], starts[r] + 1, ...
+        """Runs T tokens [R, T] per row, R contiguous rows of the cache, and stores them at slots
+        starts[r], starts[r] + 1, ...; ``positions`` are [R, T], and ``visible`` [R, T, S] says
+        which slots each token attends to.
 
-        Args:
-            cache: from ``allocate``.
-            rows: a contiguous range of the cache's rows, R of them.
-            starts: R first slots.
-            tokens: [R, T].
-            positions: [R, T].
-            visible: [R, T, S] bool, which slots each token attends to.
-            logits_to_keep: how many of the last logits, 0 for all T.
-            needs_hidden: which hidden states to return.
-            prefill: whether this is a prompt's pass, which no other one repeats.
-            shared: leading slots that every token attends to, but for windows.
-
-        Returns:
-            Logits, and hidden states if asked for.
+        Returns logits, of the last ``logits_to_keep`` (0: all T), and hidden states if asked for. A
+        prompt's pass, ``prefill``, is repeated by no other; but for windows every token attends to
+        the ``shared`` leading slots.
         """
         ...

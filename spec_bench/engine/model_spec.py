@@ -33,12 +33,9 @@ COMPILERS = ("c++", "g++", "clang++", "cl")
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """Which model, where and how precise.
-
-    Raises:
-        ValueError: for an unknown dtype or way to compile, for a missing device or compiler, for a
-            device map with random weights, and for a model to be split that has a device map, no
-            weights or no processes to be split over.
+    """Which model, where and how precise. A ValueError for an unknown dtype or way to compile, a
+    missing device or compiler, a device map with random weights, and a model to be split that has a
+    device map, no weights or no processes to be split over.
     """
 
     path: str  # local folder, hub id, or `random:...` for a known architecture without its weights

@@ -13,31 +13,22 @@ def warped(**settings):
     return log_probs(LOGITS, chosen).exp().tolist()
 
 
-def test_temperature_one_without_truncation_is_softmax():
-    assert warped() == pytest.approx([0.4, 0.3, 0.2, 0.1])
-
-
-def test_temperature_half_squares_the_odds():
-    assert warped(temperature=0.5) == pytest.approx([16 / 30, 9 / 30, 4 / 30, 1 / 30])
-
-
-def test_top_k_keeps_the_k_largest():
-    assert warped(top_k=2) == pytest.approx([4 / 7, 3 / 7, 0, 0])
-
-
-def test_top_p_keeps_the_smallest_set_with_at_least_that_mass():
-    assert warped(top_p=0.6) == pytest.approx([4 / 7, 3 / 7, 0, 0])
-    assert warped(top_p=0.71) == pytest.approx([4 / 9, 3 / 9, 2 / 9, 0])
-
-
-def test_top_p_below_the_largest_probability_keeps_one_token():
-    assert warped(top_p=0.1) == pytest.approx([1, 0, 0, 0])
-
-
-def test_top_p_counts_the_mass_after_top_k():
-    # After top-k 2 the first token has 4/7 = 0.571 of the mass.
-    assert warped(top_k=2, top_p=0.57) == pytest.approx([1, 0, 0, 0])
-    assert warped(top_k=2, top_p=0.58) == pytest.approx([4 / 7, 3 / 7, 0, 0])
+@pytest.mark.parametrize(
+    ("settings", "law"),
+    [
+        ({}, [0.4, 0.3, 0.2, 0.1]),
+        ({"temperature": 0.5}, [16 / 30, 9 / 30, 4 / 30, 1 / 30]),
+        ({"top_k": 2}, [4 / 7, 3 / 7, 0, 0]),
+        ({"top_p": 0.6}, [4 / 7, 3 / 7, 0, 0]),  # the smallest set with at least that mass
+        ({"top_p": 0.71}, [4 / 9, 3 / 9, 2 / 9, 0]),
+        ({"top_p": 0.1}, [1, 0, 0, 0]),
+        # After top-k 2 the first token has 4/7 = 0.571 of the mass.
+        ({"top_k": 2, "top_p": 0.57}, [1, 0, 0, 0]),
+        ({"top_k": 2, "top_p": 0.58}, [4 / 7, 3 / 7, 0, 0]),
+    ],
+)
+def test_temperature_comes_first_then_top_k_then_top_p(settings, law):
+    assert warped(**settings) == pytest.approx(law)
 
 
 def test_temperature_zero_is_one_hot_at_the_lowest_of_tied_maxima():

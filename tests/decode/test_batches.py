@@ -1,4 +1,4 @@
-"""Batches: rows come and go, tokens stay; seconds add up and latencies are each request's own."""
+"""Batches: rows come and go, tokens stay; seconds add up, and a row's calls count whole."""
 
 from types import SimpleNamespace
 
@@ -7,7 +7,7 @@ import torch
 
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
-from spec_bench.decode.rows import BatchClock
+from spec_bench.decode.rows import BatchClock, Row
 from spec_bench.records.types import Request
 from tests.decode.test_eagle import decoder_of as eagle_decoder
 from tests.decode.test_heads import decoder_of
@@ -145,3 +145,25 @@ def test_rows_share_a_prefill_and_the_iterations_that_they_take_part_in():
     assert [prefill_s for prefill_s, *_ in found] == [3.0, 3.0, 1.0]
     sums = [sum(seconds) for seconds in zip(*found, strict=True)]
     assert sums == pytest.approx([7.0, 3.0, 1.0, 2.0])
+
+
+def row(limit, stop=()):
+    request = Request("p", (1, 2), limit, stop)
+    return Row(request, torch.Generator(), [1, 2])
+
+
+def test_accepted_counts_what_the_call_emitted_and_delivered_what_the_limit_left():
+    short = row(3)
+    short.commit([7, 8, 9, 7, 8], [-1.0] * 5, nodes=6, depth=4)
+    (step,) = short.steps
+    assert (step.accepted, step.delivered) == (4, 3)
+    assert short.delivered == [7, 8, 9]
+    assert (short.finish, short.log_likelihood) == ("length", -3.0)
+
+
+def test_a_stop_token_is_the_last_that_is_delivered_and_the_block_counts_whole():
+    stopped = row(10, (8,))
+    stopped.commit([7, 8, 9], [-1.0] * 3, nodes=4, depth=2)
+    (step,) = stopped.steps
+    assert (step.accepted, step.delivered) == (2, 2)
+    assert (stopped.delivered, stopped.finish) == ([7, 8], "stop")

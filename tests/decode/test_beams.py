@@ -1,12 +1,15 @@
-"""Beam decoders on transformers models: beam search equals ``generate``, caches and widths."""
+"""Beam decoders: beam search equals ``generate``; caches, widths, ties, what a row delivers."""
 
 from dataclasses import replace
 
 import pytest
 import torch
 
+from spec_bench.core.draws import row_generator
 from spec_bench.core.warp import SamplingSettings
+from spec_bench.decode.beam_step import Beam, BeamRow, Parents
 from spec_bench.decode.config import build_decoder, read_decoder
+from spec_bench.records.types import Request, StepRecord
 from tests.families import ARCHITECTURES, decoder_settings, random_requests, tiny_pair
 
 REQUESTS = random_requests(8, 16)
@@ -126,3 +129,89 @@ def test_what_cannot_work_is_refused_by_name(change, message):
         decoder[part] = {**decoder[part], **values}
     with pytest.raises(ValueError, match=message):
         read_decoder(decoder)
+
+
+END = 9
+
+
+def two_beams():
+    """After prompt 1 2: beam 3, stop, padding; beam 4, 5, 6. Node 0 is the last prompt token."""
+    row = BeamRow.start(Request("p", (1, 2), 3, (END,)), torch.Generator())
+    row.tokens = [2, 3, 4, END, 5, 0, 6]
+    row.parents = [-1, 0, 0, 1, 2, 3, 4]
+    row.beams = [Beam(3, 0, -2.0, 2, True), Beam(4, 6, -9.0, 3, False)]
+    row.steps = [StepRecord(4, 2, 2, 3), StepRecord(2, 1, 0, 1)]
+    return row
+
+
+def test_a_beam_that_stopped_delivers_nothing_behind_its_stop_token():
+    row = two_beams()
+    row.deliver(length_penalty=1.0)
+    assert row.answer == (3, END)
+    assert row.finish == "stop"
+    assert [step.delivered for step in row.steps] == [2, 0]
+
+
+def test_the_best_beam_is_the_best_by_log_likelihood_over_length_to_the_penalty():
+    row = two_beams()
+    row.beams = [Beam(3, 0, -2.0, 2, True), Beam(4, 6, -2.7, 3, False)]
+    row.deliver(length_penalty=1.0)  # -1.0 against -0.9 a token
+    assert row.answer == (4, 5, 6)
+    row = two_beams()
+    row.beams = [Beam(3, 0, -2.0, 2, True), Beam(4, 6, -2.7, 3, False)]
+    row.deliver(length_penalty=0.0)
+    assert row.answer == (3, END)
+
+
+TEN = random_requests(8, 10)
+
+
+def parents(tokens, first):
+    """Beams of one row, equally likely, none stopped."""
+    count = len(tokens)
+    return Parents(
+        torch.tensor([tokens]),
+        torch.zeros((1, count), dtype=torch.float64),
+        torch.zeros((1, count), dtype=torch.long),
+        torch.zeros((1, count), dtype=torch.bool),
+        torch.tensor([[-1]]),
+        torch.tensor([first]),
+    )
+
+
+def test_what_follows_the_same_text_is_the_same_to_the_last_bit():
+    logits = torch.randn((1, 1, 7), generator=torch.Generator().manual_seed(0)).repeat(1, 3, 1)
+    logits[:, 2] += 1e-6 * torch.arange(7)
+    apart, alike = parents([4, 5, 4], [0, 1, 2]), parents([4, 5, 4], [0, 1, 0])
+    assert not torch.equal(apart.log_probs(logits)[0, 0], apart.log_probs(logits)[0, 2])
+    assert torch.equal(alike.log_probs(logits)[0, 0], alike.log_probs(logits)[0, 2])
+    assert torch.equal(alike.log_probs(logits)[0, :2], apart.log_probs(logits)[0, :2])
+
+
+def test_children_of_the_same_text_by_the_same_token_have_the_same_text():
+    beams, log_p = parents([4, 5, 4], [0, 1, 0]), torch.zeros((1, 3, 7))
+    cells = torch.tensor([[2 * 7 + 3, 1 * 7 + 3, 0 * 7 + 3, 0 * 7 + 4, 2 * 7 + 4]])
+    assert beams.children(cells, log_p).first.tolist() == [[0, 1, 0, 3, 3]]
+
+
+def test_a_row_knows_which_of_its_beams_have_the_same_text():
+    row = BeamRow.start(Request("x", (1, 2), 8), row_generator(0, "x", torch.device("cpu")))
+    row.tokens, row.parents = [2, 5, 5, 6, 6, 7, 6], [-1, 0, 0, 1, 2, 1, 1]
+    row.beams = row.beams * 4  # the last four nodes: 5 6, 5 6, 5 7, 5 6
+    assert row.first_of_text() == [0, 0, 2, 0]
+
+
+@pytest.mark.parametrize("name", ["beam_sampling", "dsbd"])
+@pytest.mark.parametrize(
+    "settings", [SamplingSettings(temperature=0), SamplingSettings(temperature=0.3, top_p=0.8)]
+)
+def test_in_float32_too_beams_do_not_depend_on_the_batch(name, settings):
+    found = []
+    for rows in (1, 4):
+        target, draft = tiny_pair("llama", torch.float32)
+        decoder = build_decoder(decoder_settings(name), target, [draft], settings, rows)
+        batches = [TEN[start : start + rows] for start in range(0, len(TEN), rows)]
+        found.append([each for batch in batches for each in decoder.generate(batch, 3)])
+    alone, together = found
+    assert [each.tokens for each in together] == [each.tokens for each in alone]
+    assert [each.steps for each in together] == [each.steps for each in alone]

@@ -9,11 +9,9 @@ import torch
 
 from spec_bench.core.draws import run_part
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.config import build_decoder
 from spec_bench.decode.recorded_parts import RecordedParts
-from spec_bench.engine.hugging_face import HuggingFaceModel
-from tests.families import OURS, VOCAB, decoder_settings, random_requests, tiny_pair
-from tests.heads import heads_of
+from tests.engine import test_static_passes as static_passes
+from tests.families import OURS, random_requests
 from tests.simcuda import DEVICE, SimCuda
 from tests.simcuda.counted import counted
 
@@ -34,17 +32,8 @@ CALLED = {
 
 
 def built(name, rows, law, how, device):
-    pair = [
-        HuggingFaceModel(model.module.to(device), VOCAB, device, how)
-        for model in tiny_pair.__wrapped__("llama", torch.float64)
-    ]
-    settings = decoder_settings(name)
-    kind = settings["drafter"]["kind"]
-    heads = heads_of(settings["drafter"], 32, VOCAB)
-    heads = heads and heads.to(device, torch.float64)
-    drafts = pair[1:] if kind in ("language_model", "lookup_or_model", "pard") else []
     sampling = SamplingSettings(temperature=law, top_p=0.95 if law else 1.0)
-    return build_decoder(settings, pair[0], drafts, sampling, rows, heads=heads)
+    return static_passes.built(name, static_passes.pair_of(how, device), rows, sampling)
 
 
 @pytest.mark.parametrize(("name", "rows", "law"), CASES)
@@ -83,9 +72,7 @@ def test_a_part_that_hangs_on_the_host_is_called_and_a_line_says_so(caplog):
         return given + draws._uniforms(3) + next(host)
 
     with SimCuda(), caplog.at_level(logging.WARNING), torch.inference_mode():
-        model = HuggingFaceModel(
-            tiny_pair.__wrapped__("llama")[0].module.to(DEVICE), VOCAB, DEVICE, "static"
-        )
+        model, _ = static_passes.pair_of("static", DEVICE)
         parts, rows = RecordedParts(model.static), generators()
         given = torch.zeros((2, 3), dtype=torch.float64, device=DEVICE)
         found = [run_part(parts.draws(rows), "part", part, given).cpu() for _ in range(4)]
@@ -105,9 +92,7 @@ def test_noise_whose_amount_hangs_on_the_tree_is_not_recorded():
         return given + draws.gumbel(given, [1, 2])
 
     with SimCuda(), torch.inference_mode():
-        model = HuggingFaceModel(
-            tiny_pair.__wrapped__("llama")[0].module.to(DEVICE), VOCAB, DEVICE, "static"
-        )
+        model, _ = static_passes.pair_of("static", DEVICE)
         parts, rows, same = RecordedParts(model.static), generators(), generators()
         given = torch.zeros((2, 2, 4), dtype=torch.float64, device=DEVICE)
         for _ in range(3):
@@ -120,9 +105,7 @@ def test_noise_whose_amount_hangs_on_the_tree_is_not_recorded():
 
 def test_a_part_replays_only_with_the_tree_that_it_was_recorded_with():
     with SimCuda(), torch.inference_mode():
-        model = HuggingFaceModel(
-            tiny_pair.__wrapped__("llama")[0].module.to(DEVICE), VOCAB, DEVICE, "static"
-        )
+        model, _ = static_passes.pair_of("static", DEVICE)
         parts, rows = RecordedParts(model.static), generators()
         for turn, nodes in enumerate([1] * 5 + [3] * 5 + [1, 3]):
             draws, ones = parts.draws(rows), torch.ones((2, nodes), device=DEVICE)

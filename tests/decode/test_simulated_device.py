@@ -4,10 +4,8 @@ import pytest
 import torch
 
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.config import build_decoder
-from spec_bench.engine.hugging_face import HuggingFaceModel
-from tests.families import OURS, VOCAB, decoder_settings, random_requests, tiny_pair
-from tests.heads import heads_of
+from tests.engine.test_static_passes import built, pair_of
+from tests.families import OURS, random_requests
 from tests.simcuda import DEVICE, SimCuda
 from tests.simcuda.pools import SimPool
 
@@ -23,20 +21,11 @@ CASES = [
 
 def tokens(name, rows, law, device):
     """What a decoder answers to requests of unequal length and end, on a device."""
-    pair = [
-        HuggingFaceModel(model.module.to(device), VOCAB, device)
-        for model in tiny_pair.__wrapped__("llama")
-    ]
-    settings = decoder_settings(name)
-    kind = settings["drafter"]["kind"]
-    heads = heads_of(settings["drafter"], 32, VOCAB)
-    heads = heads and heads.to(device)
-    drafts = pair[1:] if kind in ("language_model", "lookup_or_model", "pard") else []
     sampling = SamplingSettings(temperature=law, top_p=0.95 if law else 1.0)
-    built = build_decoder(settings, pair[0], drafts, sampling, rows, heads=heads)
+    decoder = built(name, pair_of("none", device, torch.float32), rows, sampling)
     requests = random_requests(5, 4)
     requests = requests if rows > 1 else requests[3:]
-    return [answer.tokens for answer in built.generate(requests, seed=0)]
+    return [answer.tokens for answer in decoder.generate(requests, seed=0)]
 
 
 @pytest.mark.parametrize(("name", "rows", "law"), CASES)

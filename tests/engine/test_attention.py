@@ -1,14 +1,35 @@
-"""Trees and single tokens read a cache with few key heads once, whatever its length."""
+"""What every layer attends to, by position along a path: packed, split and masked alike."""
+
+import random
+from types import SimpleNamespace
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from torch import Tensor
+from transformers import (
+    Llama4TextConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
 
 from spec_bench.core.tree import Tree, TreeShape
-from spec_bench.engine.attention import NAME, pack_shared_heads
+from spec_bench.engine import hugging_face
+from spec_bench.engine.attention import (
+    NAME,
+    Span,
+    grouped_attention,
+    has_kernels,
+    merged,
+    pack_shared_heads,
+    span_of,
+    split_long_prefixes,
+)
 from spec_bench.engine.hugging_face import HuggingFaceModel
+from spec_bench.engine.masks import LayerMasks, cut, kinds_of_layers, shortened
 from spec_bench.engine.probe import check_model
-from spec_bench.engine.tree_pass import run_nodes
+from spec_bench.engine.tree_pass import prefill, run_nodes, run_pending
 from tests.families import ARCHITECTURES, VOCAB, tiny_model, tiny_pair
 from tests.simcuda import DEVICE, SimCuda
 
@@ -79,3 +100,217 @@ def test_a_tree_over_32k_slots_repeats_no_keys_and_passes_leave_nothing_behind()
         "efficient: no mask, torch.float32",
         "efficient: mask float32 aligned",
     }
+
+
+# Three committed tokens, then a tree: node 0 at slot 3, its children at slots 4 and 5, a child of
+# the second at slot 6. Slots 5 and 6 stand at positions 4 and 5.
+PATHS = torch.tensor(
+    [[1, 1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 0, 1, 0], [1, 1, 1, 1, 0, 1, 1]],
+    dtype=torch.bool,
+).unsqueeze(0)
+
+
+def test_a_window_counts_positions_along_the_path_and_not_slots():
+    expected = [
+        [0, 1, 1, 1, 0, 0, 0],
+        [0, 0, 1, 1, 1, 0, 0],
+        [0, 0, 1, 1, 0, 1, 0],
+        [0, 0, 0, 1, 0, 1, 1],
+    ]
+    assert cut(PATHS, 3)[0].int().tolist() == expected
+
+
+def test_a_chunk_begins_anew_at_its_own_positions():
+    expected = [
+        [0, 0, 0, 1, 0, 0, 0],
+        [0, 0, 0, 1, 1, 0, 0],
+        [0, 0, 0, 1, 0, 1, 0],
+        [0, 0, 0, 1, 0, 1, 1],
+    ]
+    assert cut(PATHS, 3, chunked=True)[0].int().tolist() == expected
+
+
+def windowed(**settings):
+    types = ["sliding_attention", "full_attention"]
+    return Qwen2Config(num_hidden_layers=2, use_sliding_window=True, layer_types=types, **settings)
+
+
+def test_layers_that_differ_get_a_mask_each_and_others_share_one():
+    masks = LayerMasks(windowed(sliding_window=3), torch.float32)
+    made = masks.by_kind(PATHS)
+    assert isinstance(made, dict)
+    assert (made["sliding_attention"][0, 0] == 0).equal(cut(PATHS, 3)[0])
+    assert (made["full_attention"][0, 0] == 0).equal(PATHS[0])
+    one = LayerMasks(LlamaConfig(), torch.float32).by_kind(PATHS)
+    assert isinstance(one, torch.Tensor)
+
+
+def test_a_window_longer_than_what_is_read_costs_no_mask_of_its_own():
+    made = LayerMasks(windowed(sliding_window=7), torch.float32).by_kind(PATHS)
+    assert isinstance(made, dict)
+    assert made["sliding_attention"] is made["full_attention"]
+
+
+def test_a_shortened_window_is_long_again_afterwards():
+    config = windowed(sliding_window=4096)
+    masks = LayerMasks(config, torch.float32)
+    with shortened(config, 3):
+        made = masks.by_kind(PATHS)
+        assert isinstance(made, dict)
+        assert made["sliding_attention"] is not made["full_attention"]
+    assert config.sliding_window == 4096
+
+
+def test_a_layer_that_keeps_a_state_is_refused_by_its_kind():
+    config = LlamaConfig(num_hidden_layers=2)
+    config.layer_types = ["linear_attention", "full_attention"]
+    with pytest.raises(ValueError, match="'linear_attention'"):
+        kinds_of_layers(config)
+
+
+@pytest.mark.parametrize(
+    ("reach", "chunked", "expected"),
+    [
+        (None, False, Span(0, 0, 10)),
+        (14, False, Span(0, 0, 10)),
+        (6, False, Span(5, 8, 10)),  # slots 10 to 13: the first sees 5 and later, the last 8
+        (3, False, Span(8, 10, 10)),
+        (4, True, Span(8, 10, 10)),  # two chunks, [8, 12) and [12, 16)
+        (8, True, Span(8, 8, 10)),
+    ],
+)
+def test_a_span_holds_the_slots_that_every_token_sees(reach, chunked, expected):
+    assert span_of(10, 14, reach, chunked=chunked) == expected
+
+
+def test_two_parts_are_weighted_by_what_they_sum_to():
+    one = torch.tensor([[1.0, 0.0]]), torch.tensor([3.0]).log()
+    other = torch.tensor([[0.0, 1.0]]), torch.tensor([1.0]).log()
+    torch.testing.assert_close(merged(*one, *other), torch.tensor([[0.75, 0.25]]))
+
+
+@pytest.mark.parametrize(
+    ("widths", "kernels"), [((64, 64), True), ((64, 128), False), ((12, 12), False)]
+)
+def test_only_heads_that_the_kernels_take_are_split(widths, kernels):
+    assert has_kernels(torch.device("cpu"), *widths) == kernels
+    assert not has_kernels(torch.device("mps"), *widths)
+
+
+def random_paths(draw):
+    """Paths [R, T, S] of a random tree behind rows of random lengths, and the shortest length."""
+    lengths = [draw.randint(1, 60) for _ in range(draw.randint(1, 3))]
+    count = draw.randint(1, 12)
+    visible = torch.zeros(len(lengths), count, max(lengths) + count, dtype=torch.bool)
+    for row, length in enumerate(lengths):
+        visible[row, :, :length] = True
+        for node in range(count):
+            if node:
+                parent = draw.randrange(node)
+                visible[row, node] = visible[row, parent]
+            visible[row, node, length + node] = True
+    return visible, min(lengths)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_split_attention_over_random_trees_windows_and_heads_is_masked_attention(seed):
+    draw = random.Random(seed)
+    torch.manual_seed(seed)
+    visible, shared = random_paths(draw)
+    kind, config = draw.choice(
+        [
+            ("full_attention", LlamaConfig()),
+            ("sliding_attention", Qwen2Config(sliding_window=draw.randint(1, 80))),
+            ("chunked_attention", Llama4TextConfig(attention_chunk_size=draw.randint(1, 80))),
+        ]
+    )
+    config.layer_types = [kind]
+    masks = LayerMasks(config, torch.float32)
+    heads, groups, width = draw.choice([1, 2, 3]), draw.choice([1, 2, 4]), draw.choice([8, 16, 64])
+    rows, count, slots = visible.shape
+    query = torch.randn(rows, heads * groups, count, width)
+    key, value = torch.randn(2, rows, heads, slots, width).unbind()
+    layer = SimpleNamespace(num_key_value_groups=groups, is_causal=True, training=False)
+    whole, parts = masks.by_kind(visible), masks.by_kind(visible, shared)
+    assert isinstance(parts, Tensor) and hasattr(parts, "span") and not hasattr(whole, "span")
+    expected, got = (
+        grouped_attention(layer, query, key, value, mask)[0] for mask in (whole, parts)
+    )
+    torch.testing.assert_close(got, expected, atol=1e-5, rtol=0)
+
+
+@pytest.fixture
+def always_split(monkeypatch):
+    monkeypatch.setattr(hugging_face, "FROM", 1)
+
+
+def answers(model):
+    """Logits of a prompt's end, of a tree and of tokens that a draft has not seen."""
+    cache = model.allocate(1, 60)
+    for block in cache._storage:
+        block.copy_(torch.randn(block.shape, generator=torch.Generator().manual_seed(1)))
+    prefill(model, cache, 0, list(range(1, 40)))
+    tree = run_nodes(model, cache, tree_on(model.device), [39], slice(0, 5)).logits
+    pending = run_pending(model, cache, [40], torch.tensor([[3, 4]], device=model.device)).logits
+    return [tree, pending]
+
+
+def with_windows():
+    """Every second layer sees six tokens."""
+    shape = tiny_model("qwen2").config.to_dict()
+    kinds = ["sliding_attention", "full_attention", "sliding_attention"]
+    shape |= {"use_sliding_window": True, "sliding_window": 6, "layer_types": kinds}
+    return Qwen2ForCausalLM(Qwen2Config(**shape)).eval()
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "windows"])
+@pytest.mark.usefixtures("always_split")
+def test_a_model_that_splits_answers_as_before(architecture):
+    module = with_windows() if architecture == "windows" else tiny_model(architecture)
+    model = HuggingFaceModel(module, VOCAB, torch.device("cpu"))
+    before = answers(model)
+    module.config.max_position_embeddings = 1 << 16
+    assert split_long_prefixes(module)
+    for got, expected in zip(answers(model), before, strict=True):
+        torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("architecture", "longest"), [("llama", 2048), ("gpt_neox", 1 << 16)])
+def test_models_that_gain_nothing_are_left_alone(architecture, longest):
+    module = tiny_model(architecture)  # a short context; on a CPU, no shared heads
+    module.config.max_position_embeddings = longest
+    assert not split_long_prefixes(module)
+    assert module.config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "prefix"), [(torch.bfloat16, "flash: no mask"), (torch.float32, "efficient: no mask")]
+)
+@pytest.mark.parametrize("how", ["none", "static"])
+@pytest.mark.usefixtures("always_split")
+def test_on_a_gpu_long_keys_meet_a_kernel_without_a_mask(dtype, prefix, how):
+    config = LlamaConfig(
+        vocab_size=VOCAB,
+        hidden_size=128,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+        max_position_embeddings=4096,
+    )
+    module = LlamaForCausalLM(config).eval().to(dtype)
+    with SimCuda() as sim:
+        module = module.to(DEVICE)
+        assert split_long_prefixes(module)
+        model = HuggingFaceModel(module, VOCAB, DEVICE, how)
+        cache, tree = model.allocate(1, 60), tree_on(DEVICE)
+        run_nodes(model, cache, tree, [40], slice(0, 5))  # constants stay
+        model.prepare(cache, 1, 40)
+        sim.attention.clear()
+        waits = dict(sim.syncs)
+        run_nodes(model, cache, tree, [40], slice(0, 5))
+        assert dict(sim.syncs) == waits
+    kinds = set(sim.attention)
+    name = str(dtype)[6:]
+    assert model.static is None or model.static.counts.captures == 0  # they keep the mask
+    assert kinds == {f"{prefix}, {dtype}", f"efficient: mask {name} aligned"}

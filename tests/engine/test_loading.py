@@ -1,10 +1,32 @@
-"""Preflight: vocabularies by content, clear errors before anything is decoded."""
+"""What is loaded, from where and on which device, and what is refused in one line before."""
 
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import httpx
 import pytest
+import torch
+from huggingface_hub.errors import GatedRepoError
 from tokenizers import Tokenizer, models
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
-from spec_bench.engine.loading import ModelSpec, check_vocabularies, load_model
+from spec_bench.engine import loading, model_spec
+from spec_bench.engine.architectures import ARCHITECTURES, architecture
+from spec_bench.engine.loading import (
+    ModelSpec,
+    TokenIds,
+    check_vocabularies,
+    common_tokenizer,
+    load_model,
+    load_tokenizer,
+    random_module,
+    read_context_length,
+)
+from spec_bench.jobs.config import engine_settings
+from spec_bench.jobs.config.engine_settings import EngineSettings, placed
 from tests.said import naming
 
 
@@ -34,4 +56,201 @@ def test_an_unknown_dtype_or_device_is_refused_with_the_choices():
 def test_a_folder_without_a_model_is_one_clear_line(tmp_path):
     with pytest.raises(ValueError, match="cannot load model") as caught:
         load_model(ModelSpec(str(tmp_path)))
+    assert "\n" not in str(caught.value)
+
+
+ROOT = Path(__file__).resolve().parents[2]
+COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+DRIVER = (
+    "int cuDriverGetVersion(int *to) {{ *to = {}; return 0; }} int cuInit(int f) {{ return {}; }}"
+)
+OLD = (
+    "The NVIDIA driver on your system is too old (found version 12040). Please update your GPU "
+    "driver by downloading and installing a new version\nAlternatively, install another PyTorch."
+)
+
+
+@pytest.fixture
+def torch_for_cuda_13(monkeypatch):
+    """As where a driver is there, NVML sees its GPU, and torch was built for CUDA 13.0."""
+    monkeypatch.setattr(model_spec, "_DRIVERS", ("/dev/null",))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    for asked in (model_spec.cuda_fault, engine_settings._warn):
+        asked.cache_clear()
+    yield monkeypatch
+    model_spec.cuda_fault.cache_clear()
+
+
+@pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
+@pytest.mark.parametrize(
+    ("version", "status", "chosen", "says"),
+    [
+        (13000, 0, "cuda", ""),
+        (13020, 0, "cuda", ""),
+        (12040, 0, "cpu", r"12\.4.*13\.0.*TORCH_INDEX="),
+        (13000, 999, "cpu", "cuInit.*999"),
+    ],
+)
+def test_auto_is_a_gpu_only_where_its_driver_starts_torchs_cuda(
+    version, status, chosen, says, tmp_path,
+    torch_for_cuda_13, caplog):  # fmt: skip
+    (tmp_path / "driver.c").write_text(DRIVER.format(version, status))
+    library = tmp_path / "libcuda.so.1"
+    subprocess.run([COMPILER, "-shared", "-fPIC", "-o", library, tmp_path / "driver.c"], check=True)
+    torch_for_cuda_13.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    assert placed(EngineSettings("auto", "float32"), "org/model").device == chosen
+    assert re.search(says, caplog.text) if says else not caplog.text
+    if not says:
+        assert ModelSpec("org/model", device="cuda:0").device == "cuda:0"
+        return
+    with pytest.raises(ValueError, match=says) as caught:
+        ModelSpec("org/model", device="cuda:0")
+    assert "'cuda:0'" in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("error", "says"), [(OLD, r"12\.4.*13\.0.*TORCH_INDEX="), ("CUDA error: 802", "802")]
+)
+def test_cuda_that_does_not_start_where_a_model_loads_is_one_line(error, says, torch_for_cuda_13):
+    def start():
+        raise RuntimeError(error)
+
+    torch_for_cuda_13.setattr(model_spec, "sees_cuda", lambda: True)
+    torch_for_cuda_13.setattr(torch.cuda, "_lazy_init", start)
+    spec = ModelSpec("random:llama_tiny", device="cuda")
+    with pytest.raises(ValueError, match=says) as caught:
+        loading.load_model(spec)
+    assert "'cuda'" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_an_embedded_pair_asks_no_driver(torch_for_cuda_13):
+    torch_for_cuda_13.setattr(model_spec, "_ASK", "print(12040, 0)")
+    assert placed(EngineSettings("auto", "float32"), "embedded:target").device == "cpu"
+    assert model_spec.cuda_fault.cache_info().misses == 0
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_the_environment_takes_torch_from_the_index_that_is_named(tmp_path):
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    for name in ("pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+
+    def said(*more):
+        command = ["make", "-n", "-B", "env", *more]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        return [line for line in done.stdout.splitlines() if "^torch==" in line]
+
+    (plain,), (named,) = said(), said("TORCH_INDEX=file:///wheels")
+    assert "--index-url" not in plain
+    assert "--force-reinstall --index-url file:///wheels " in named
+
+
+PUBLISHED = {
+    "llama2_7b": 6_738_415_616,
+    "llama2_13b": 13_015_864_320,
+    "llama2_70b": 68_976_648_192,
+    "llama_33b": 32_528_943_616,
+    "llama_68m": 68_030_208,
+    "llama_160m": 162_417_408,
+    "opt_125m": 125_239_296,
+    "opt_350m": 331_196_416,
+    "opt_1.3b": 1_315_758_080,
+    "opt_13b": 12_853_473_280,
+    "opt_30b": 29_974_540_288,
+    "opt_66b": 65_719_701_504,
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_an_architecture_has_the_published_number_of_parameters(name):
+    module = random_module(f"random:{name}", torch.float16, "meta", 0)
+    assert sum(weight.numel() for weight in module.parameters()) == PUBLISHED[name]
+
+
+def test_the_unpublished_drafter_has_the_ratio_that_the_papers_tables_imply():
+    module = random_module("random:llama_115m", torch.float16, "meta", 0)
+    ratio = sum(weight.numel() for weight in module.parameters()) / PUBLISHED["llama2_7b"]
+    # The interval of r that fits every MBSU of Llama-2-7B within print rounding.
+    assert 0.017348 <= ratio <= 0.017361
+
+
+@pytest.mark.parametrize("name", ["llama_tiny", "opt_tiny"])
+def test_weights_are_those_of_their_seed_and_leave_other_randomness_alone(name):
+    before = torch.random.get_rng_state()
+    first, again, other = (
+        random_module(f"random:{name}", torch.bfloat16, "cpu", seed).state_dict()
+        for seed in (0, 0, 1)
+    )
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert all(torch.equal(first[key], again[key]) for key in first)
+    assert any(not torch.equal(first[key], other[key]) for key in first)
+    assert {weight.dtype for weight in first.values()} == {torch.bfloat16}
+    assert all(torch.isfinite(weight).all() for weight in first.values())
+
+
+@pytest.mark.parametrize("name", ["llama_tiny", "opt_tiny"])
+def test_a_random_model_loads_like_any_other(name):
+    model = load_model(ModelSpec(f"random:{name}", dtype="float32", seed=3))
+    assert model.vocab_size == len(load_tokenizer(f"random:{name}")) == 512
+    assert model.max_positions == read_context_length(f"random:{name}") == 512
+    expected = random_module(f"random:{name}", torch.float32, "cpu", 3)
+    tokens = torch.tensor([[5, 6, 7]])
+    with torch.inference_mode():
+        assert torch.equal(model.module(tokens).logits, expected(tokens).logits)
+        assert model.module(tokens).logits.std() > 0
+
+
+def test_a_folder_with_a_config_is_an_architecture(tmp_path):
+    tiny = {**ARCHITECTURES["llama_tiny"], "num_hidden_layers": 3}
+    (tmp_path / "config.json").write_text(json.dumps(tiny))
+    assert architecture(f"random:{tmp_path}")["num_hidden_layers"] == 3
+    assert len(load_model(ModelSpec(f"random:{tmp_path}")).module.model.layers) == 3
+
+
+def test_a_model_that_projects_its_embeddings_as_opt_350m_does_loads(tmp_path):
+    shape = {"word_embed_proj_dim": 32, "do_layer_norm_before": False}
+    (tmp_path / "config.json").write_text(json.dumps({**ARCHITECTURES["opt_tiny"], **shape}))
+    model = load_model(ModelSpec(f"random:{tmp_path}"))
+    assert model.module.get_input_embeddings().weight.shape == (512, 32)
+    assert model.vocab_size == 512
+
+
+def test_an_unknown_architecture_is_refused_with_the_choices():
+    with pytest.raises(ValueError, match=naming("'random:llama9'", "llama2_7b")):
+        architecture("random:llama9")
+
+
+def test_random_weights_are_made_on_one_device():
+    with pytest.raises(ValueError, match=naming("target_device_map", "'auto'")):
+        ModelSpec("random:llama_tiny", device_map="auto")
+
+
+def test_models_without_tokenizers_must_embed_the_same_tokens():
+    tokenizer, tokens = common_tokenizer([TokenIds(512), TokenIds(512)])
+    assert (len(tokenizer), tokens) == (512, 512)
+    with pytest.raises(ValueError, match=naming("32000", "50272")):
+        common_tokenizer([TokenIds(32000), TokenIds(50272)])
+
+
+def test_a_text_put_to_token_ids_says_which_task_to_take():
+    with pytest.raises(ValueError, match=naming("task=random")):
+        TokenIds(8)("a text")
+    assert TokenIds(8).decode((3, 1)) == "3 1"
+
+
+@pytest.mark.parametrize("what", [AutoModelForCausalLM, AutoTokenizer])
+def test_a_gated_repository_is_one_line_that_says_what_to_do(monkeypatch, what):
+    def refused(path, **options):
+        response = httpx.Response(403, request=httpx.Request("GET", "https://hub/x"))
+        gated = GatedRepoError("Cannot access gated repo.\nVisit ...", response=response)
+        # How transformers passes it on.
+        raise OSError("You are trying to access a gated repo.\nMake sure ...") from gated
+
+    monkeypatch.setattr(what, "from_pretrained", refused)
+    load = load_tokenizer if what is AutoTokenizer else lambda path: load_model(ModelSpec(path))
+    with pytest.raises(ValueError, match="is gated; request access on its model page") as caught:
+        load("meta-llama/Llama-2-7b-hf")
+    assert "(meta-llama/Llama-2-7b-hf)" in str(caught.value)
+    assert "HF_TOKEN" in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -1,0 +1,227 @@
+"""Products that are joined, calls that are direct, weights by columns: the same model."""
+
+import pytest
+import torch
+from torch import nn
+
+from spec_bench.engine import products
+from spec_bench.engine.checkpoint import SMALLEST, lay_by_columns
+from spec_bench.engine.hugging_face import HuggingFaceModel
+from spec_bench.engine.loading import ModelSpec, load_model
+from spec_bench.engine.products import call_directly, fuse_products
+from tests.engine.test_compiled import NEEDS_COMPILER
+from tests.engine.test_static_passes import built, pair_of, tokens
+from tests.families import VOCAB, tiny_model, tiny_pair
+from tests.simcuda import DEVICE, SimCuda
+
+PROMPT = torch.arange(12).view(2, 6)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "groups"), [("llama", 6), ("qwen2", 6), ("opt", 3), ("gpt_neox", 0)]
+)
+def test_a_model_answers_as_before_with_its_groups_joined(architecture, groups):
+    module = tiny_model(architecture).double()
+    before, size = module(PROMPT).logits, sum(p.numel() for p in module.parameters())
+    names = list(module.state_dict())
+    assert fuse_products(module) == groups
+    torch.testing.assert_close(module(PROMPT).logits, before, rtol=1e-12, atol=1e-12)
+    assert sum(p.numel() for p in module.parameters()) == size
+    assert list(module.state_dict()) == names
+    assert fuse_products(module) == 0  # once
+
+
+def test_a_part_that_is_called_alone_or_with_another_input_uses_its_own_rows():
+    block = nn.Module()
+    for name, out in (("q_proj", 3), ("k_proj", 2), ("v_proj", 2)):
+        setattr(block, name, nn.Linear(4, out))
+    x, y = torch.randn(2, 5, 4).unbind()
+    expected = {name: (part(x), part(y)) for name, part in block.named_children()}
+    assert fuse_products(block) == 1
+    torch.testing.assert_close(block.k_proj(x), expected["k_proj"][0])
+    block.q_proj(x)
+    torch.testing.assert_close(block.v_proj(y), expected["v_proj"][1])
+    torch.testing.assert_close(block.v_proj(x), expected["v_proj"][0])
+
+
+@pytest.mark.parametrize("change", ["bias", "dtype", "class"])
+def test_layers_that_differ_are_left_apart(change):
+    block = nn.Module()
+    block.gate_proj, block.up_proj = nn.Linear(4, 6), nn.Linear(4, 6, bias=change != "bias")
+    if change == "dtype":
+        block.up_proj.double()
+    if change == "class":
+        block.up_proj = nn.Bilinear(4, 4, 6)
+    assert fuse_products(block) == 0
+
+
+def test_a_block_of_a_gpus_pass_makes_four_products_and_not_seven(monkeypatch):
+    monkeypatch.setattr(products, "is_plain", lambda weight: True)  # simulated ones are
+
+    def made(fused):
+        module = tiny_pair.__wrapped__("llama", torch.float32)[0].module
+        with SimCuda() as sim:
+            module = module.to(DEVICE)
+            if fused:
+                fuse_products(module)
+            sim.reset()
+            module(torch.zeros((1, 1), dtype=torch.long, device=DEVICE))
+            return sum(sim.ops[name] for name in ("mm", "addmm", "linear"))
+
+    assert made(False) - made(True) == 3 * 3  # of three layers
+
+
+def test_the_memory_of_matrices_that_were_joined_is_free_again(monkeypatch):
+    monkeypatch.setattr(products, "is_plain", lambda weight: True)  # simulated ones are
+    with SimCuda() as sim:
+        module = tiny_pair.__wrapped__("llama", torch.float32)[0].module.to(DEVICE)
+        free, used = torch.cuda.mem_get_info()[0], sim.allocated
+        assert fuse_products(module) == 6
+        assert (sim.allocated, torch.cuda.mem_get_info()[0]) == (used, free)
+
+
+@pytest.mark.slow
+@NEEDS_COMPILER
+def test_joined_products_are_traced_and_recorded_as_others_are():
+    torch._dynamo.reset()
+    expected = tokens(built("rsd_s", pair_of("none"), 1), 3)
+    pair = pair_of("none")
+    for model in pair:
+        fuse_products(model.module)
+    for how in ("static", "static_inductor"):
+        again = [HuggingFaceModel(each.module, VOCAB, each.device, how) for each in pair]
+        decoder = built("rsd_s", again, 1)
+        assert [tokens(decoder, 3) for _ in range(3)] == [expected] * 3
+        assert again[0].static.counts.static > 0 == len(again[0].static.refusals)
+
+
+def small():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+
+
+def test_numbers_names_and_classes_stay_what_they_were():
+    plain, direct = small(), small()
+    call_directly(direct)
+    inputs = torch.randn(5, 3)
+    assert torch.equal(direct(inputs), plain(inputs))
+    assert [type(part).__name__ for part in direct] == ["Linear", "ReLU", "Linear"]
+    assert isinstance(direct[0], nn.Linear)
+    assert direct.state_dict().keys() == plain.state_dict().keys()
+
+
+def test_a_hook_that_is_set_later_is_met():
+    model = small()
+    call_directly(model)
+    seen = []
+    model[0].register_forward_hook(lambda own, given, made: seen.append(made.shape[-1]))
+    model[2].register_forward_pre_hook(lambda own, given: (given[0] * 0,))
+    outputs = model(torch.randn(1, 3))
+    assert seen == [4]
+    assert torch.equal(outputs[0], model[2].bias)
+
+
+def test_a_forward_put_on_one_module_is_called():
+    """As accelerate does, which spreads a model's layers over devices."""
+    model = small()
+    call_directly(model)
+    model[1].forward = torch.zeros_like
+    assert torch.equal(model(torch.randn(2, 3))[0], model[2].bias)
+
+
+def test_a_class_that_adds_to_a_call_keeps_it():
+    class Doubled(nn.Linear):
+        def __call__(self, inputs):
+            return 2 * super().__call__(inputs)
+
+    own = Doubled(2, 2)
+    expected = own(torch.ones(1, 2))
+    call_directly(own)
+    assert torch.equal(own(torch.ones(1, 2)), expected)
+
+
+def test_what_is_put_in_a_parts_place_later_is_used():
+    """A part, a weight and a buffer: rotary embeddings make their buffers anew."""
+
+    class Shifted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(2, 2, bias=False)
+            self.register_buffer("shift", torch.zeros(2))
+
+        def forward(self, inputs):
+            return self.inner(inputs) + self.shift
+
+    model = Shifted()
+    call_directly(model)
+    model.shift = torch.ones(2)
+    model.inner.weight = nn.Parameter(torch.eye(2))
+    assert model(torch.tensor([3.0, 4.0])).tolist() == [4.0, 5.0]
+    model.inner.weight.data = 2 * torch.eye(2)
+    assert model(torch.tensor([3.0, 4.0])).tolist() == [7.0, 9.0]
+    model.inner = nn.Identity()
+    assert model(torch.tensor([3.0, 4.0])).tolist() == [4.0, 5.0]
+
+
+def test_weights_that_are_exchanged_around_a_pass_are_looked_for_at_every_pass():
+    """As accelerate and tensor parallelism do: a forward on the module, other weights in it."""
+    model = small()
+    last = model[2]
+    own = last.forward
+
+    def exchanged(inputs):
+        kept = dict(last._parameters)
+        last._parameters.update(weight=torch.zeros(2, 4), bias=torch.full((2,), 7.0))
+        made = own(inputs)
+        last._parameters.update(kept)
+        return made
+
+    last.forward = exchanged
+    call_directly(model)
+    assert model(torch.randn(1, 3)).tolist() == [[7.0, 7.0]]
+
+
+NEEDS_MKL = pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="needs MKL")
+
+
+class Tied(nn.Module):
+    """An embedding whose matrix the head shares, and a layer too small to matter."""
+
+    def __init__(self, tokens, width):
+        super().__init__()
+        self.embedding = nn.Embedding(tokens, width)
+        self.small = nn.Linear(width, width)
+        self.head = nn.Linear(width, tokens, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, tokens):
+        return self.head(self.small(self.embedding(tokens)))
+
+
+@NEEDS_MKL
+def test_only_large_matrices_move_and_nothing_but_their_layout_changes():
+    model = Tied(SMALLEST // 64, 64)
+    tokens = torch.tensor([[0, 7, SMALLEST // 64 - 1]])
+    before, values = model(tokens), model.head.weight.detach().clone()
+    assert lay_by_columns(model) == 1
+    assert model.head.weight is model.embedding.weight
+    assert model.head.weight.stride() == (1, SMALLEST // 64)
+    assert model.small.weight.is_contiguous()
+    assert torch.equal(model.head.weight, values)
+    assert torch.allclose(model(tokens), before, atol=1e-5)
+    assert lay_by_columns(model) == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_other_precisions_are_left_alone(dtype):
+    layer = nn.Linear(SMALLEST // 64, 64, dtype=dtype)
+    assert lay_by_columns(layer) == 0
+    assert layer.weight.is_contiguous()
+
+
+@NEEDS_MKL
+def test_a_loaded_model_has_its_large_matrices_by_columns():
+    model = load_model(ModelSpec("random:opt_125m"))
+    layer = model.module.model.decoder.layers[0]
+    assert layer.fc1.weight.stride() == (1, 3072)
+    assert layer.self_attn.q_proj.weight.stride() == (1, 768)
