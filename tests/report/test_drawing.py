@@ -5,6 +5,7 @@ import pytest
 from spec_bench.report.figures import figure_sheets
 from spec_bench.report.figures.draw import draw_sheet
 from spec_bench.report.figures.panels import drawing_of
+from spec_bench.report.figures.sweep import layout_of
 from spec_bench.report.figures.texts import fill
 from spec_bench.report.papers.code import code_of
 from spec_bench.report.papers.paper import find_figure, load_paper
@@ -94,3 +95,10 @@ def test_texts_name_columns_of_the_rows():
     assert fill("{decoders}", CELLS) == "AR, SD, RSD-S"
     assert fill("{prompts:prompt}", CELLS) == "30 prompts"
     assert fill("{seed:seed}", CELLS.assign(seed=1)) == "1 seed"
+
+
+@pytest.mark.parametrize(("longest", "within"), [(12, True), (70, False)])
+def test_titles_of_a_sweep_that_a_panel_has_no_room_for_stand_above_all_panels(longest, within):
+    drawing = layout_of(3, 4, longest)
+    assert drawing["legend"] is within
+    assert (drawing["rest"] > 0) is not within

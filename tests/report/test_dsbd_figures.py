@@ -103,10 +103,15 @@ def test_without_dsbd_there_is_no_figure_and_the_message_names_the_recipe(tmp_pa
         draw("dsbd", "4", rows[rows.decoder != "dsbd"], tmp_path)
 
 
-def test_rows_that_follow_the_law_of_beams_are_marked():
-    (legend,) = draw_sheet(sheet_of("dsbd/4", dsbd_fronts())).legends
+@pytest.mark.parametrize(
+    ("more", "marks"),
+    [({}, ["(beam law)", "(beam law)", ""]), ({"lossless": "simulated"}, ["(simulated)"] * 3)],
+)
+def test_rows_that_are_not_exact_are_marked_in_the_legend(more, marks):
+    (legend,) = draw_sheet(sheet_of("dsbd/4", dsbd_fronts(**more))).legends
     labels = [text.get_text() for text in legend.get_texts()]
-    assert labels == ["DSBD (beam law)", "beam sampling (beam law)", "SD 3"]
+    names = ("DSBD", "beam sampling", "SD 3")
+    assert labels == [f"{name} {mark}".strip() for name, mark in zip(names, marks, strict=True)]
 
 
 def test_another_pairs_page_has_every_figure_that_is_for_any_pair():
@@ -117,10 +122,3 @@ def test_another_pairs_page_has_every_figure_that_is_for_any_pair():
     assert [drawing.item.number for drawing in found] == [4, 6, 7, 8, 9]
     own = drawings(paper, items, Measured(rows.assign(pair="opt_13b")))
     assert [drawing.item.number for drawing in own] == [4, 6]
-
-
-def test_a_simulated_cell_is_named_in_the_legend():
-    sheet = sheet_of("dsbd/4", dsbd_fronts(lossless="simulated"))
-    (legend,) = draw_sheet(sheet).legends
-    labels = [text.get_text() for text in legend.get_texts()]
-    assert labels == ["DSBD (simulated)", "beam sampling (simulated)", "SD 3 (simulated)"]

@@ -4,13 +4,19 @@ import pandas as pd
 import pytest
 
 from spec_bench.report.data.statistics import error_bars
-from spec_bench.report.figures import draw, drawable
-from spec_bench.report.figures.cells import pairs_of, paper_pairs_first, printed_cells, usable
+from spec_bench.report.figures import draw, drawable, figure_sheets
+from spec_bench.report.figures.cells import (
+    pairs_of,
+    paper_pairs_first,
+    printed_cells,
+    shows_other_pairs,
+    usable,
+)  # fmt: skip
 from spec_bench.report.figures.draw import draw_sheet
 from spec_bench.report.figures.style import pyplot
 from spec_bench.report.figures.texts import marks
 from spec_bench.report.papers.code import code_of
-from spec_bench.report.papers.paper import find_item, load_paper
+from spec_bench.report.papers.paper import find_figure, load_paper
 from spec_bench.vocabulary.names import title
 from tests.report.drawn import points, series_of, sheet_of
 from tests.report.rows import EMBEDDED, frame
@@ -36,7 +42,7 @@ MCSD = frame(
     row("mcsd", "4", acceptance_rate=0.7),
     row("mcsd", "4-2", block_efficiency=2.0, speedup=1.2),
 )
-FIG4, FIG5 = find_item("figure", "rsd/4"), find_item("figure", "rsd/5")
+FIG4, FIG5 = find_figure("rsd/4"), find_figure("rsd/5")
 
 
 def test_the_best_tree_is_picked_panel_by_panel():
@@ -188,8 +194,6 @@ def grid_rows():
 DRAWN = [
     ("rsd", "1", grid_rows(), "rsd-fig1"),
     ("rsd", "4", EXP1, "rsd-fig4-embedded"),
-    ("mcsd", "3", MCSD, "mcsd-fig3-embedded"),
-    ("mcsd", "4", MCSD, "mcsd-fig4-embedded"),
 ]
 
 
@@ -254,3 +258,50 @@ def test_a_figure_says_on_how_many_prompts_each_cell_was_measured():
     some = draw_sheet(sheet_of("rsd/4", EXP1.assign(prompts=[8, 8, 12, 12, 12])))
     assert some.get_supxlabel().endswith(" 8 to 12 prompts a cell.")
     pyplot.close("all")
+
+
+NOTHING = pd.DataFrame()
+OURS = frame(
+    *(row("mcsd_wor", k, task="alpaca", temperature=1.0, acceptance_rate=0.5) for k in ("1", "4"))
+)
+
+
+def test_printed_numbers_are_drawn_alone_and_the_heading_says_so():
+    sheets = figure_sheets(find_figure("rsd/7"), NOTHING, alone=True)
+    assert len(sheets) == 6  # OPT 13B, 30B and 66B with either draft
+    assert {sheet.setting for sheet in sheets} == {"paper's numbers alone"}
+    first = next(sheet for sheet in sheets if sheet.text("{pair}") == "opt_13b")
+    (series,) = series_of(first.grid[0][0], decoder="rsd_s")
+    of_table = [
+        (float(n["axis_value"]), float(n["value"]))
+        for n in load_paper("rsd").numbers_of(16)
+        if n["decoder"] == "rsd_s" and n["metric"] == "block_efficiency" and n["value"]
+    ]
+    best = {place: max(v for p, v in of_table if p == place) for place, _ in of_table}
+    assert first.grid[0][0].rows.task.iloc[0] == load_paper("rsd").numbers_of(16)[0]["task"]
+    assert dict(points(series)) == best
+    assert not any(each.layer.printed for panel in first.panels for each in panel.series)
+
+
+def test_a_figure_of_other_pairs_is_drawn_once_and_not_under_each_number(tmp_path):
+    """Figure 5 of LLaMA-160M used to come out as Figure 3 of whatever was measured."""
+    (theirs,) = draw("mcsd", "5", OURS, tmp_path, formats=("png",), alone=True)
+    assert theirs.name == "mcsd-fig5-paper-s-numbers-alone.png"
+    (asked,) = draw("mcsd", "5", OURS, tmp_path, pair="embedded", formats=("png",), alone=True)
+    assert asked.name == "mcsd-fig5-embedded.png"
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [("rsd/4", True), ("rsd/7", False), ("rsd/5", True), ("rsd/8", False), ("mcsd/5", False),
+     ("dsbd/6", True), ("dsbd/5", False), ("redrafter/3", True), ("rsd/1", True)],
+)  # fmt: skip
+def test_which_figures_are_for_pairs_that_they_do_not_have(name, shown):
+    assert shows_other_pairs(find_figure(name)) is shown
+
+
+def test_what_the_paper_prints_nowhere_is_not_drawn(tmp_path):
+    with pytest.raises(ValueError, match="nothing measured for figure dsbd/4"):
+        draw("dsbd", "4", NOTHING, tmp_path, alone=True)
+    with pytest.raises(ValueError, match="nothing measured for figure rsd/7"):
+        draw("rsd", "7", NOTHING, tmp_path)

@@ -177,6 +177,5 @@ def test_the_headline_is_the_exact_cell_even_where_the_approximate_one_is_faster
         )
     )
     found = headline(group)
-    assert found is not None
     assert (found.decoder, found.value) == ("ReDrafter, exact match 8x5", "1.30×")
     assert found.sure == "surely faster than AR, the only exact one"

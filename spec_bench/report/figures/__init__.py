@@ -61,7 +61,12 @@ def draw(
         NothingMeasuredError: no row is one that it shows.
         ValueError: unknown figure, or rows that cannot be drawn.
     """
-    item = _drawable_figure(paper, str(figure))
+    if paper not in paper_names():
+        raise ValueError(f"no figures of paper {paper!r}; there are: {', '.join(paper_names())}")
+    if figure not in drawable(paper):
+        choices = ", ".join(drawable(paper)) or "none"
+        raise ValueError(f"{paper} has no figure {figure!r} to draw; it has: {choices}")
+    item = find_figure(f"{paper}/{figure}")
     if pair is not None and "pair" in rows:
         known = list(dict.fromkeys(rows.pair.astype(str)))
         rows = rows[rows.pair == pair]
@@ -129,17 +134,3 @@ def names_of(item: Figure, all_sheets: Sequence[Any]) -> list[str]:
             name += parts[sheet.setting]
         names.append(name)
     return names
-
-
-def _drawable_figure(paper: str, figure: str) -> Figure:
-    """A figure that its paper draws.
-
-    Raises:
-        ValueError: there is none, or its paper has no function for it.
-    """
-    if paper not in paper_names():
-        raise ValueError(f"no figures of paper {paper!r}; there are: {', '.join(paper_names())}")
-    if figure not in drawable(paper):
-        choices = ", ".join(drawable(paper)) or "none"
-        raise ValueError(f"{paper} has no figure {figure!r} to draw; it has: {choices}")
-    return find_figure(f"{paper}/{figure}")

@@ -83,7 +83,10 @@ def _of_tree(spec: str) -> dict[str, Any]:
     tree = parse(spec) if spec else None
     if tree is None or tree.form == "name":
         return {"form": "name", "width": nan, "depth": nan, "nodes": nan, "paths": nan}
-    widths = tree.widths or ()
+    widths, order = tree.widths or (), ""
+    if len(widths) == 2:
+        first, second = widths
+        order = "decreasing" if first > second else "increasing" if first < second else "equal"
     return {
         "form": tree.form,
         "width": tree.width,
@@ -91,13 +94,5 @@ def _of_tree(spec: str) -> dict[str, Any]:
         "nodes": tree.nodes,
         "threshold": nan if tree.threshold is None else tree.threshold,
         "paths": prod(widths),
-        "order": _order(widths),
+        "order": order,
     }
-
-
-def _order(widths: tuple[int, ...]) -> str:
-    """The order of the widths of two levels."""
-    if len(widths) != 2:
-        return ""
-    first, second = widths
-    return "decreasing" if first > second else "increasing" if first < second else "equal"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from math import inf
 from typing import Any, NamedTuple
 
 import matplotlib
@@ -18,15 +19,21 @@ from spec_bench.report.figures.texts import fill, jobs, known
 from spec_bench.report.papers.pairs import pair_configs
 from spec_bench.vocabulary.decoders import MARKERS
 
-_NARROW = 0.4  # width of an unmeasured column of panels
+_NARROW = 0.4  # width of an unmeasured column of panels, which only has the reason
 _MANY = 12  # more texts than this beside marks of one panel would hide each other: smaller ones
 _SIDES = [(side, lift) for lift in (3, -3, 9, -9) for side in (1, -1)]
+_WHITE = {"fontsize": 5.5, "color": "white", "weight": "bold", "zorder": 5}
+_TEXTS: dict[str, dict[str, Any]] = {
+    "inside": {**_WHITE, "ha": "center", "va": "center_baseline"},
+    "below": {"xytext": (3, -9), "textcoords": "offset points", "fontsize": 6},
+}
 
 
 def draw_sheet(sheet: Sheet) -> Any:
     """A file of a figure, as matplotlib's figure."""
     drawing, count = sheet.drawing, max(map(len, sheet.grid))
-    empty = [_unmeasured([line[i] for line in sheet.grid if i < len(line)]) for i in range(count)]
+    columns = [[line[i] for line in sheet.grid if i < len(line)] for i in range(count)]
+    empty = [all(not each.series and not each.panel.empty for each in own) for own in columns]
     width = TWO_COLUMNS_INCHES * _by_columns(drawing.width, count) * (0.9 if any(empty) else 1)
     figure, axes = pyplot.subplots(
         len(sheet.grid),
@@ -48,11 +55,6 @@ def draw_sheet(sheet: Sheet) -> Any:
     _cut(sheet, axes)
     _surround(figure, sheet)
     return figure
-
-
-def _unmeasured(panels: Sequence[PanelData]) -> bool:
-    """Whether a column of panels is unmeasured, so that it only has the reason."""
-    return all(not data.series and not data.panel.empty for data in panels)
 
 
 def _draw_panel(plot: Any, sheet: Sheet, data: PanelData) -> None:
@@ -195,18 +197,13 @@ def _surround(figure: Any, sheet: Sheet) -> None:
         figure.suptitle(heading, fontsize=drawing.heading_size)
     note = sheet.text(drawing.note, jobs=jobs(sheet.rows))
     if sheet.printed:
-        note = f"{note} {sheet.text(drawing.note_printed, stand_in=_stand_in(sheet))}".rstrip()
+        config = pair_configs().get(sheet.text("{pair}"))
+        stand_in = config.stand_in.partition(",")[0] if config and config.stand_in else ""
+        said = f"The draft stands in for {stand_in}." if stand_in else ""
+        note = f"{note} {sheet.text(drawing.note_printed, stand_in=said)}".rstrip()
     if prompts := prompts_of(sheet.rows):
         note = f"{note} {prompts[0].upper()}{prompts[1:]} a cell.".lstrip()
     figure.supxlabel(note, fontsize=6.5, x=0.01, ha="left", wrap=True)
-
-
-def _stand_in(sheet: Sheet) -> str:
-    """The sentence on the draft that the pair's stands in for; "" where it is the paper's."""
-    config = pair_configs().get(sheet.text("{pair}"))
-    if config is None or not config.stand_in:
-        return ""
-    return f"The draft stands in for {config.stand_in.partition(',')[0]}."
 
 
 def _entries(sheet: Sheet) -> list[Any]:
@@ -260,15 +257,9 @@ def _write_texts(plot: Any, series: Sequence[Series]) -> None:
             text = "front: " + ", ".join(mark.text for mark in _marks(each))
             place = {"xy": (0.01, 1.0), "xycoords": "axes fraction"}
             plot.annotate(text, **place, fontsize=5.5, color=each.look.colour)
-        elif layer.write and layer.at == "inside":
-            look = {"fontsize": 5.5, "color": "white", "weight": "bold", "zorder": 5}
-            middle = {"ha": "center", "va": "center_baseline"}
+        elif layer.write and layer.at in _TEXTS:
             for mark in _marks(each):
-                plot.annotate(mark.text, (mark.x, mark.y), **middle, **look)
-        elif layer.write and layer.at == "below":
-            below = {"xytext": (3, -9), "textcoords": "offset points", "fontsize": 6}
-            for mark in _marks(each):
-                plot.annotate(mark.text, (mark.x, mark.y), **below)
+                plot.annotate(mark.text, (mark.x, mark.y), **_TEXTS[layer.at])
     beside = [each for each in series if each.layer.write and each.layer.at == "beside"]
     if marks := sorted(mark for each in beside for mark in _marks(each)):
         _write_beside(plot, marks)
@@ -286,16 +277,27 @@ def _marks(series: Series) -> list[_Mark]:
 
 
 def _write_beside(plot: Any, marks: Sequence[_Mark]) -> None:
-    """Writes each text beside its mark, on the side where most room is left."""
+    """Writes each text beside its mark, on the side where most room is left.
+
+    Room is the distance to marks and texts, in sizes of the text; none is beyond the panel's edges.
+    """
     size = 5.5 if len(marks) > _MANY else 6.5
     plot.figure.draw_without_rendering()  # lays out the axes, so that places on paper are known
     places = plot.transData.transform([(mark.x, mark.y) for mark in marks]) * 72 / plot.figure.dpi
     taken = [(float(x), float(y)) for x, y in places]
-    edges = [float(edge) * 72 / plot.figure.dpi for edge in (plot.bbox.x0, plot.bbox.x1)]
+    first, last = (float(edge) * 72 / plot.figure.dpi for edge in (plot.bbox.x0, plot.bbox.x1))
     for mark, (x, y) in zip(marks, places, strict=True):
         width = 0.6 * size * len(mark.text)
-        side, lift = max(_SIDES, key=_room((x, y), (width, size), taken, edges))
-        taken.append(_centre((x, y), width, side, lift))
+        best = (-inf, (0.0, 0.0), 1, 0)
+        for side, lift in _SIDES:
+            middle = x + side * (5 + width / 2), y + lift
+            gaps = [max(abs(middle[0] - a) / width, abs(middle[1] - b) / size) for a, b in taken]
+            inside = first <= middle[0] - width / 2 <= middle[0] + width / 2 <= last
+            room = min(0.8, *gaps) if inside else -1.0  # more room than this is no better
+            if room > best[0]:
+                best = (room, middle, side, lift)
+        _, middle, side, lift = best
+        taken.append(middle)
         plot.annotate(
             mark.text,
             (mark.x, mark.y),
@@ -305,29 +307,3 @@ def _write_beside(plot: Any, marks: Sequence[_Mark]) -> None:
             va="center",
             fontsize=size,
         )
-
-
-def _centre(place: tuple[float, float], width: float, side: int, lift: int) -> tuple[float, float]:
-    """The middle of a text beside a place, in points."""
-    return place[0] + side * (5 + width / 2), place[1] + lift
-
-
-def _room(
-    place: tuple[float, float],
-    size: tuple[float, float],
-    taken: Sequence[tuple[float, float]],
-    edges: Sequence[float],
-) -> Callable[[tuple[int, int]], float]:
-    """The room that a side and lift leave to taken places, in sizes of the text.
-
-    Beyond the left and right edge of the panel there is none.
-    """
-
-    def room(choice: tuple[int, int]) -> float:
-        x, y = _centre(place, size[0], *choice)
-        if not edges[0] <= x - size[0] / 2 <= x + size[0] / 2 <= edges[1]:
-            return -1.0
-        gaps = (max(abs(x - a) / size[0], abs(y - b) / size[1]) for a, b in taken)
-        return min(0.8, *gaps)  # more room than this is no better
-
-    return room

@@ -304,8 +304,8 @@ def panels(
         return [replace(sheet, setting=ALONE) for sheet in found]
     measured = cells.rows(paths_as_rows) if of is None else of
     printed = cells.printed(measured) if "pair" in measured else pd.DataFrame()
-    shown = {*_several(drawing.files), *_several(drawing.across), "pair", "task"}
-    shown |= {drawing.down} if drawing.down else set()
+    shown = {*_several(drawing.files), *_several(drawing.across), drawing.down or ""}
+    shown |= {"pair", "task"}
     for layer in (layer for panel in drawing.grid for layer in panel.drawn):
         shown |= {layer.x, layer.y, *layer.hues, *layer.keep, layer.marker or ""}
     groups = {each.name for each in apart_in(measured)} if GROUP in shown else set()

@@ -56,11 +56,6 @@ def jobs(rows: pd.DataFrame) -> str:
     return f"\nNot one job: {listed} measured with AR, the rest in a later one."
 
 
-def counted(number: float, noun: str) -> str:
-    """``1 path``, ``2 paths``."""
-    return f"{number:g} {noun}{'' if number == 1 else 's'}"
-
-
 class _Columns(string.Formatter):
     """Looks names up in rows."""
 
@@ -77,8 +72,8 @@ class _Columns(string.Formatter):
             return marks(self._rows)
         if name in self._rows:
             values = self._rows[name].dropna().unique()
-            usual = "" if name == "spec" and len(values) and values[0] == "-" else None
-            return "" if len(values) != 1 else self._written(values[0]) if usual is None else usual
+            bare = len(values) != 1 or (name == "spec" and values[0] == "-")
+            return "" if bare else self._written(values[0])
         if name.removesuffix("s") in self._rows:
             values = self._rows[name.removesuffix("s")].dropna().unique()
             return ", ".join(str(self._written(value)) for value in values)
@@ -91,7 +86,7 @@ class _Columns(string.Formatter):
         if value == "":
             return ""
         if len(format_spec) > 1 and format_spec.isalpha():
-            return counted(value, format_spec)
+            return f"{value:g} {format_spec}{'' if value == 1 else 's'}"
         return super().format_field(value, format_spec)
 
     def _written(self, value: Any) -> Any:
