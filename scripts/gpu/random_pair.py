@@ -33,8 +33,13 @@ from spec_bench.engine.cache import CachePool
 from spec_bench.engine.hugging_face import COMPILE, HuggingFaceModel
 from spec_bench.engine.loading import DTYPES, ModelSpec, load_model, random_module
 from spec_bench.engine.static_pass import passes_of
-from spec_bench.measure.bandwidth import free_bytes, measured_bandwidth
-from spec_bench.measure.bound import ModelCost, model_cost, moved_bytes
+from spec_bench.measure.roofline import (
+    ModelCost,
+    free_bytes,
+    measured_bandwidth,
+    model_cost,
+    moved_bytes,
+)
 from spec_bench.metrics import CellRecords, metric
 from spec_bench.records.types import Generation, Request
 from spec_bench.system import files

@@ -1,15 +1,18 @@
-"""How busy the machine is and how fast it runs, read in well under a tenth of a millisecond."""
+"""How busy the machine is and how fast it runs, read in well under a tenth of a millisecond.
+
+Also the peak memory of the accelerator.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
+from spec_bench.measure.energy.counters import nvml_handles
 from spec_bench.measure.energy.meters import UnmeteredError
-from spec_bench.measure.energy.nvml import nvml_handles
 
 _CPUS = Path("/proc/cpuinfo")
 _READ_BYTES = 16 * 1024  # some ten processors: a large machine's whole file takes milliseconds
@@ -41,15 +44,16 @@ class Machine:
     def __enter__(self) -> Machine:
         """Opens NVML; without it the clock of a GPU stays unknown."""
         if self._cuda:
-            self._open()
+            with suppress(ImportError):
+                import pynvml
+
+                with suppress(pynvml.NVMLError, UnmeteredError):
+                    pynvml.nvmlInit()
+                    self._nvml = pynvml
+                    self._handles = nvml_handles(pynvml, None, self._ordinals)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Closes NVML."""
         if self._nvml is not None:
             self._nvml.nvmlShutdown()
@@ -62,21 +66,6 @@ class Machine:
         except (AttributeError, OSError):
             load = None
         return MachineState(load, self._gpu_mhz() if self._cuda else cpu_mhz())
-
-    def _open(self) -> None:
-        try:
-            import pynvml
-        except ImportError:
-            return
-        try:
-            pynvml.nvmlInit()
-        except pynvml.NVMLError:
-            return
-        self._nvml = pynvml
-        try:
-            self._handles = nvml_handles(pynvml, None, self._ordinals)
-        except (pynvml.NVMLError, UnmeteredError):
-            self._handles = []
 
     def _gpu_mhz(self) -> float | None:
         """Mean clock of the job's GPUs' multiprocessors."""
@@ -100,3 +89,32 @@ def cpu_mhz(path: Path = _CPUS) -> float | None:
     lines = text[: text.rfind(b"\n") + 1].splitlines()
     clocks = [float(line.partition(b":")[2]) for line in lines if line.startswith(_CLOCK)]
     return sum(clocks) / len(clocks) if clocks else None
+
+
+class PeakMemory:
+    """The most memory that one cell's tensors took on CUDA, over all windows it was given.
+
+    On a CPU the allocator keeps no peak and the process is shared by all cells: the value stays
+    None rather than being some other cell's.
+    """
+
+    def __init__(self, device: str) -> None:
+        self._cuda = device.startswith("cuda")
+        self.peak_bytes: int | None = None
+
+    def begin(self) -> None:
+        """Opens a window: forgets peaks of other cells."""
+        if self._cuda:
+            import torch
+
+            for index in range(torch.cuda.device_count()):
+                torch.cuda.reset_peak_memory_stats(index)
+
+    def end(self) -> None:
+        """Closes the window and keeps its peak, summed over devices, if it is the largest."""
+        if self._cuda:
+            import torch
+
+            devices = range(torch.cuda.device_count())
+            peak_bytes = sum(torch.cuda.max_memory_allocated(index) for index in devices)
+            self.peak_bytes = max(self.peak_bytes or 0, peak_bytes)

@@ -51,7 +51,7 @@ def measured(curve):
         for meter, list_ in zip(meters, found, strict=True):
             expected_j = curve.energy_j(begin_s, end_s)
             reading = meter.end()
-            assert reading.energy_j is not None, reading.reason
+            assert reading.energy_j is not None, reading.note
             # A meter that ends later has the rest of its window to answer for.
             expected_j += curve.energy_j(end_s, begin_s + reading.window_s)
             list_.append((reading.energy_j, expected_j))

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from spec_bench.measure import bandwidth
-from spec_bench.measure.bandwidth import (
+from spec_bench.measure import roofline as bandwidth
+from spec_bench.measure.roofline import (
     LEAST_BYTES,
     MOST_BYTES,
     fastest_stream,

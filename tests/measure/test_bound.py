@@ -9,7 +9,7 @@ from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.engine.loading import ModelSpec, load_model
 from spec_bench.jobs.rows.collect import bound_columns
-from spec_bench.measure.bound import (
+from spec_bench.measure.roofline import (
     NOMINAL,
     ModelCost,
     Pass,

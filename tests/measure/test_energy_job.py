@@ -91,7 +91,7 @@ def test_without_a_meter_nothing_is_handed_to_the_decoder(run_job, monkeypatch, 
 
 def test_rows_of_a_batch_share_its_energy_equally():
     rows = [Generation(name, (1,), "stop", (), 0.0, 1.0, 0.0, 0.0) for name in "ab"]
-    both = shared(rows, EnergyReading(6.0, flag="short"))
+    both = shared(rows, EnergyReading(6.0, "short"))
     assert [(g.energy_j, g.energy_note) for g in both] == [(3, "short")] * 2
     none = shared(rows, EnergyReading(None, "no nvidia-smi on PATH"))
     assert [(g.energy_j, g.energy_note) for g in none] == [(None, "no nvidia-smi on PATH")] * 2

@@ -40,7 +40,7 @@ def test_the_counter_agrees_with_the_curve(nvml):
     meter.close()
     expected_j = nvml.curves[0].energy_j(begin_s, end_s)
     assert reading.energy_j == pytest.approx(expected_j, rel=0.02)
-    assert (reading.method, reading.period_s, reading.flag) == ("nvml", 0.1, "")
+    assert (meter.period_s, reading.note) == (0.1, "")
     assert nvml.started == 0
 
 
@@ -56,18 +56,18 @@ def test_idle_power_and_a_short_window_are_stated(nvml):
     meter = opened(devices=1, idle_s=0.2, update_period_s=5.0)
     reading = window(meter, 0.05)[0]
     meter.close()
-    assert reading.idle_power_w == pytest.approx(1000.0, rel=0.02)
-    assert reading.flag == "window shorter than the meter's update period of 5 s"
+    assert meter.idle_power_w == pytest.approx(1000.0, rel=0.02)
+    assert reading.note == "window shorter than the meter's update period of 5 s"
 
 
 def test_a_counter_that_goes_back_or_fails_gives_no_number(nvml):
     meter = opened()
     meter.begin()
     nvml.lost_mj = 10**9
-    assert "went back" in meter.end().reason
+    assert "went back" in meter.end().note
     meter.begin()
     nvml.failing = True
-    assert meter.end().reason == "NVML: GPU is lost"
+    assert meter.end().note == "NVML: GPU is lost"
     meter.close()
 
 
@@ -75,14 +75,14 @@ def test_without_a_driver_there_is_a_reason(nvml):
     nvml.curves = []
     meter = opened()
     reading = window(meter, 0.0)[0]
-    assert (reading.energy_j, reading.reason) == (None, "NVML: Driver Not Loaded")
+    assert (reading.energy_j, reading.note) == (None, "NVML: Driver Not Loaded")
     meter.close()
 
 
 def test_without_the_library_there_is_a_reason(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
     meter = opened()
-    assert "pynvml is not installed" in window(meter, 0.0)[0].reason
+    assert "pynvml is not installed" in window(meter, 0.0)[0].note
     meter.close()
 
 
@@ -92,7 +92,7 @@ def test_the_real_library_on_a_machine_without_a_gpu_gives_a_reason():
         pynvml.nvmlInit()
     except pynvml.NVMLError:
         meter = opened()
-        assert window(meter, 0.0)[0].reason.startswith("NVML: ")
+        assert window(meter, 0.0)[0].note.startswith("NVML: ")
         meter.close()
     else:
         pynvml.nvmlShutdown()

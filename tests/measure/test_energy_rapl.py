@@ -35,7 +35,7 @@ def test_packages_and_memory_are_added_up_and_their_parts_are_not(tmp_path):
         counter.write_text(str(1_000_000 + joules * 1_000_000))
     reading = meter.end()
     assert reading.energy_j == pytest.approx(1 + 3 + 4)
-    assert (reading.method, reading.period_s, reading.reason) == ("rapl", 0.001, "")
+    assert (meter.period_s, reading.note) == (0.001, "")
 
 
 def test_a_counter_that_wrapped_around_counts_on(tmp_path):
@@ -57,7 +57,7 @@ def test_without_the_interface_there_is_a_reason(tmp_path):
     meter.begin()
     reading = meter.end()
     assert reading.energy_j is None
-    assert reading.reason == meter.reason == f"no intel-rapl package in {tmp_path}"
+    assert reading.note == meter.reason == f"no intel-rapl package in {tmp_path}"
 
 
 def test_a_counter_that_cannot_be_read_is_a_reason(tmp_path):
@@ -67,7 +67,7 @@ def test_a_counter_that_cannot_be_read_is_a_reason(tmp_path):
     counter.mkdir()
     meter = opened(tmp_path)
     meter.begin()
-    assert meter.end().reason == f"cannot read {counter}: Is a directory"
+    assert meter.end().note == f"cannot read {counter}: Is a directory"
 
 
 def test_a_counter_that_fails_in_a_window_gives_no_number_for_it(tmp_path):
@@ -77,7 +77,7 @@ def test_a_counter_that_fails_in_a_window_gives_no_number_for_it(tmp_path):
     counter.write_text("broken")
     reading = meter.end()
     assert reading.energy_j is None
-    assert "holds no number" in reading.reason
+    assert "holds no number" in reading.note
     counter.write_text("0")
     meter.begin()
     counter.write_text("1000000")

@@ -2,9 +2,9 @@
 
 import pytest
 
+from spec_bench.measure.energy.counters import Gpu, job_gpus, visible_gpus
 from spec_bench.measure.energy.meters import UnmeteredError
 from spec_bench.measure.energy.nvidia_smi import integral_j, largest_gap_s, summed_j
-from spec_bench.measure.energy.nvml import Gpu, job_gpus, visible_gpus
 
 TIMES = [0.0, 1.0, 2.0, 4.0]
 POWER = [100.0, 200.0, 200.0, 0.0]

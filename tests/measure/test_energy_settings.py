@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from spec_bench.measure.energy import build_meter, energy_settings, meter
-from spec_bench.measure.energy.meters import NoMeter
+from spec_bench.measure.energy.meters import EnergyMeter
 from spec_bench.settings.configs import conf_dir
 
 CONFIGS = sorted((conf_dir() / "energy").glob("*.yaml"))
@@ -61,7 +61,7 @@ def test_settings_that_move_a_joule_are_part_of_the_run_id():
     assert devices["devices"] == ["1"]
 
 
-class Constant(NoMeter):
+class Constant(EnergyMeter):
     """So many watts, whatever runs."""
 
     name = "constant"

@@ -21,10 +21,10 @@ from spec_bench.jobs.work.metering import Metering, energy_columns, energy_reaso
 from spec_bench.jobs.work.pairing import paired
 from spec_bench.jobs.work.prompts import Prompts
 from spec_bench.jobs.work.session import Session
-from spec_bench.measure.bandwidth import measured_bandwidth
-from spec_bench.measure.bound import (
+from spec_bench.measure.roofline import (
     ModelCost,
     bound_over_measured,
+    measured_bandwidth,
     model_cost,
     moved_bytes,
     nominal_bandwidth,

@@ -91,7 +91,7 @@ def shared(generations: Sequence[Generation], reading: EnergyReading) -> list[Ge
         replace(
             generation,
             energy_j=None if reading.energy_j is None else reading.energy_j / rows,
-            energy_note=reading.reason or reading.flag,
+            energy_note=reading.note,
         )
         for generation in generations
     ]

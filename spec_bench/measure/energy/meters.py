@@ -6,12 +6,10 @@ cell. Knows nothing about where joules come from, nor about tokens, decoders or 
 
 from __future__ import annotations
 
-import dataclasses
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Generic, NamedTuple, Protocol, TypeVar
+from dataclasses import dataclass, field, fields, replace
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 from spec_bench.settings.fields import Range, did_you_mean, read, shown
 from spec_bench.settings.registry import Registry
@@ -30,55 +28,22 @@ class EnergyReading:
     """One window."""
 
     energy_j: float | None  # joules in the window, None if nothing meters them
-    reason: str = ""  # why there is no number
-    flag: str = ""  # what to mind about the number, such as a window shorter than an update
-    method: str = "none"  # the meter's name
-    period_s: float | None = None  # between samples of power, or between updates of a counter
-    idle_power_w: float | None = None  # before the run, None where unknown
+    note: str = ""  # why there is no number, or what to mind about it
     window_s: float = 0.0  # between ``begin`` and ``end``
-
-
-class EnergyMeter(Protocol):
-    """A meter is opened once per job; the caller synchronises the device before begin and end."""
-
-    name: str  # its key in ``conf/energy``
-    reason: str  # why it gives no number; "" if it gives one
-    period_s: float | None  # as in ``EnergyReading``
-    idle_power_w: float | None  # None before ``open`` and if unknown
-
-    def open(self) -> None:
-        """Starts measuring and measures the idle power; if that fails it sets ``reason``."""
-        ...
-
-    def begin(self) -> None:
-        """Opens a window; one that was never closed is forgotten."""
-        ...
-
-    def end(self) -> EnergyReading:
-        """Closes the window."""
-        ...
-
-    def close(self) -> None:
-        """Stops whatever ``open`` started."""
-        ...
-
-
-Build = Callable[[Any, Sequence[int] | None], EnergyMeter]
 
 
 class MeterKind(NamedTuple):
     """A registered meter."""
 
-    build: Build  # from its settings and the job's GPUs as torch numbers them; None: all visible
+    build: Callable[[Any, Sequence[int] | None], Any]  # by settings and GPUs as torch counts
     settings: Mapping[str, Any]  # with their defaults; the same as in ``conf/energy``
 
 
-def _declare(name: str, build: Build, **settings: Any) -> MeterKind:
-    return MeterKind(build, settings)
-
-
 meter: Registry[MeterKind] = Registry(
-    "meter", "spec_bench.meters", _declare, within="spec_bench.measure.energy"
+    "meter",
+    "spec_bench.meters",
+    lambda _, build, **settings: MeterKind(build, settings),
+    within="spec_bench.measure.energy",
 )
 """The meters by name; also the decorator that registers one, with the settings that it takes."""
 
@@ -93,7 +58,7 @@ class EnergySettings:
     idle_s: Seconds = 0.0  # idle power is measured so long before the run; 0: not
     devices: tuple[str, ...] | None = None  # indices or UUIDs of GPUs to add up; None: the job's
     root: str = RAPL_ROOT  # the kernel's powercap interface
-    more: dict[str, Any] = dataclasses.field(  # settings of another package's meter, as written
+    more: dict[str, Any] = field(  # settings of another package's meter, as written
         default_factory=dict, metadata={"setting": False}
     )
 
@@ -142,48 +107,54 @@ def energy_settings(config: EnergySettings | Mapping[str, Any]) -> EnergySetting
                 f"unknown setting energy.{key}{near or ';'} energy.meter={name} has {has}"
             )
     given = {**known, **config}
-    ours = {each.name for each in dataclasses.fields(EnergySettings)}
+    ours = {each.name for each in fields(EnergySettings)}
     checked_here = {key: value for key, value in given.items() if key in ours}
     if (devices := checked_here.get("devices")) is not None:
         named = list(devices) if isinstance(devices, list | tuple) else [devices]
         checked_here["devices"] = [str(each) if type(each) is int else each for each in named]
     checked = read(EnergySettings, checked_here, "energy", f"energy.meter={name}")
     more = {key: value for key, value in given.items() if key not in ours}
-    return dataclasses.replace(checked, more=more)
+    return replace(checked, more=more)
 
 
-class WindowMeter(ABC, Generic[Mark]):
-    """A meter from four parts: ``start``, ``mark``, ``joules`` and ``stop``."""
+@meter("none")
+class EnergyMeter(Generic[Mark]):
+    """Opened once per job; the caller synchronises the device before ``begin`` and ``end``.
 
-    name = ""
+    This one measures nothing and says so. Others override ``start``, ``mark``, ``joules`` and
+    ``stop``.
+    """
+
+    name = "none"  # its key in ``conf/energy``
 
     def __init__(self, settings: EnergySettings, ordinals: Sequence[int] | None = None) -> None:
         self.settings, self.ordinals = settings, ordinals
-        self.reason = ""
-        self.period_s: float | None = settings.period_s or settings.update_period_s
-        self.idle_power_w: float | None = None
+        self.reason = "the meter is not open"  # why it gives no number; "" if it gives one
+        # Seconds between samples of power, or between updates of a counter.
+        self.period_s: float | None = settings.period_s or settings.update_period_s or None
+        self.idle_power_w: float | None = None  # None before ``open`` and if unknown
         self._began_s = 0.0
         self._mark: Mark | UnmeteredError = UnmeteredError("no window was opened")
 
-    @abstractmethod
     def start(self) -> None:
         """Finds the devices and starts measuring.
 
         Raises:
             UnmeteredError: nothing can be measured.
         """
+        raise UnmeteredError("no meter")
 
-    @abstractmethod
     def mark(self) -> Mark:
         """What is known at either end of a window: a time, or counters."""
+        raise NotImplementedError
 
-    @abstractmethod
     def joules(self, begin: Mark, end: Mark) -> tuple[float, str]:
         """The energy between two marks, and what to mind about it.
 
         Raises:
             UnmeteredError: there is no number.
         """
+        raise NotImplementedError
 
     def stop(self) -> None:
         """Stops what ``start`` started, also after it failed halfway."""
@@ -194,6 +165,7 @@ class WindowMeter(ABC, Generic[Mark]):
 
     def open(self) -> None:
         """Starts measuring and measures the idle power; if that fails it sets ``reason``."""
+        self.reason = ""
         try:
             self.start()
             if self.settings.idle_s > 0:
@@ -215,25 +187,18 @@ class WindowMeter(ABC, Generic[Mark]):
         end = self._try_mark()
         window_s = time.perf_counter() - self._began_s
         begin, self._mark = self._mark, UnmeteredError("no window was opened")
-        reading = EnergyReading(
-            None,
-            method=self.name,
-            period_s=self.period_s,
-            idle_power_w=self.idle_power_w,
-            window_s=window_s,
-        )
         try:
             for mark in (begin, end):
                 if isinstance(mark, UnmeteredError):
                     raise mark
-            energy_j, flag = self.joules(begin, end)  # type: ignore[arg-type]
+            energy_j, note = self.joules(begin, end)  # type: ignore[arg-type]
         except UnmeteredError as error:
-            return dataclasses.replace(reading, reason=str(error))
+            return EnergyReading(None, str(error), window_s)
         least_s = max(self.settings.update_period_s, self.settings.period_s or 0.0)
         if window_s < least_s:
             short = f"window shorter than the meter's update period of {least_s:g} s"
-            flag = f"{flag}; {short}" if flag else short
-        return dataclasses.replace(reading, energy_j=energy_j, flag=flag)
+            note = f"{note}; {short}" if note else short
+        return EnergyReading(energy_j, note, window_s)
 
     def close(self) -> None:
         """Stops whatever ``open`` started."""
@@ -248,32 +213,6 @@ class WindowMeter(ABC, Generic[Mark]):
             return error
 
 
-@meter("none")
-class NoMeter:
-    """Measures nothing and says so."""
-
-    name = "none"
-    reason = "no meter"
-    period_s: float | None = None
-    idle_power_w: float | None = None
-
-    def __init__(self, settings: object = None, ordinals: object = None) -> None:
-        """There is nothing to set."""
-
-    def open(self) -> None:
-        """Nothing to start."""
-
-    def begin(self) -> None:
-        """Opens a window."""
-
-    def end(self) -> EnergyReading:
-        """No number, with the reason."""
-        return EnergyReading(None, self.reason)
-
-    def close(self) -> None:
-        """Nothing to stop."""
-
-
 @meter("auto")
 class AutoMeter:
     """The first meter of a GPU that opens, under its own name; else none, with each one's reason.
@@ -281,9 +220,9 @@ class AutoMeter:
     For jobs on a GPU: a processor's counters are for root only, and of whole packages.
     """
 
-    def __init__(self, settings: object = None, ordinals: Sequence[int] | None = None) -> None:
+    def __init__(self, settings: EnergySettings, ordinals: Sequence[int] | None = None) -> None:
         self._ordinals = ordinals
-        self._meter: EnergyMeter = NoMeter()
+        self._meter: EnergyMeter[Any] = EnergyMeter(settings)
         self.name = "auto"
 
     def __getattr__(self, name: str) -> Any:
@@ -303,5 +242,5 @@ class AutoMeter:
                 return
             opened.close()
             why.append(f"{name}: {opened.reason}")
-        self._meter, self.name = NoMeter(), "none"
+        self.name = "none"
         self._meter.reason = f"no meter ({', '.join(why)})"

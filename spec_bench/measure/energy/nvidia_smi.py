@@ -22,11 +22,10 @@ from functools import partial
 from io import FileIO
 from itertools import pairwise
 
-from spec_bench.measure.energy.meters import EnergySettings, UnmeteredError, WindowMeter, meter
-from spec_bench.measure.energy.nvml import Gpu, job_gpus
+from spec_bench.measure.energy.counters import Gpu, job_gpus
+from spec_bench.measure.energy.meters import EnergyMeter, EnergySettings, UnmeteredError, meter
 
 PROGRAM = "nvidia-smi"
-POWER_FIELDS = ("power.draw.instant", "power.draw")  # the first one that is known is taken
 ANSWER_S = 30.0  # a driver without persistence takes seconds to wake up
 _PATIENCE_S = 3.0  # beyond the period, for a sample that is due
 _WIDE_PERIODS = 5  # samples further apart are flagged
@@ -40,7 +39,7 @@ Trace = tuple[list[float], list[float]]
 
 
 @meter("nvidia_smi", period_s=0.05, update_period_s=0.1, idle_s=3.0, devices=None)
-class SmiMeter(WindowMeter[float]):
+class SmiMeter(EnergyMeter[float]):
     """The trapezoid rule over the samples' own time stamps, GPUs added up.
 
     ``power.draw`` is an average over the last second on GPUs since Ampere (GA100 excepted), which
@@ -49,7 +48,7 @@ class SmiMeter(WindowMeter[float]):
     """
 
     name = "nvidia_smi"
-    fields: Sequence[str] = POWER_FIELDS
+    fields: Sequence[str] = ("power.draw.instant", "power.draw")  # the first that is known
     _sampler: SmiSampler | None = None
 
     def start(self) -> None:
@@ -62,7 +61,8 @@ class SmiMeter(WindowMeter[float]):
         return time.time()
 
     def joules(self, begin: float, end: float) -> tuple[float, str]:
-        traces = self._traces(begin, end)
+        assert self._sampler is not None
+        traces = self._sampler.over(begin, end)
         gap_s = max(largest_gap_s(times, begin, end) for times, _ in traces)
         wide = gap_s > _WIDE_PERIODS * self.settings.period_s
         flag = f"samples more than {_WIDE_PERIODS} periods apart" if wide else ""
@@ -72,12 +72,6 @@ class SmiMeter(WindowMeter[float]):
         if self._sampler is not None:
             self._sampler.stop()
             self._sampler = None
-
-    def _traces(self, begin: float, end: float) -> list[Trace]:
-        """Samples on both sides of the window."""
-        if self._sampler is None:
-            raise UnmeteredError("the meter is not open")
-        return self._sampler.over(begin, end)
 
 
 @meter("paper", idle_s=3.0, devices=None)
@@ -97,7 +91,9 @@ class PaperMeter(SmiMeter):
         super().__init__(replace(settings, period_s=1.0), ordinals)
 
     def joules(self, begin: float, end: float) -> tuple[float, str]:
-        return sum(summed_j(*trace, begin, end) for trace in self._traces(begin, end)), ""
+        assert self._sampler is not None
+        traces = self._sampler.over(begin, end)
+        return sum(summed_j(*trace, begin, end) for trace in traces), ""
 
     def idle_w(self, begin: float, end: float, seconds: float) -> float:
         # Idle power is not part of the protocol: a sum of one or two samples is not in watts.
@@ -118,8 +114,15 @@ def integral_j(
     if not times_s or times_s[0] > begin_s or times_s[-1] < end_s:
         raise UnmeteredError("the samples of power do not reach over the window")
     first, last = bisect_right(times_s, begin_s), bisect_left(times_s, end_s)
+
+    def at(moment_s: float, before: int) -> float:
+        if times_s[before] == moment_s:
+            return power_w[before]
+        weight = (moment_s - times_s[before]) / (times_s[before + 1] - times_s[before])
+        return power_w[before] + weight * (power_w[before + 1] - power_w[before])
+
     times = [begin_s, *times_s[first:last], end_s]
-    power = [_at(times_s, power_w, begin_s), *power_w[first:last], _at(times_s, power_w, end_s)]
+    power = [at(begin_s, first - 1), *power_w[first:last], at(end_s, last - 1)]
     steps = zip(pairwise(times), pairwise(power), strict=True)
     return sum((after - before) * (a + b) / 2 for (before, after), (a, b) in steps)
 
@@ -136,16 +139,6 @@ def largest_gap_s(times_s: Sequence[float], begin_s: float, end_s: float) -> flo
     first, last = bisect_right(times_s, begin_s) - 1, bisect_left(times_s, end_s)
     touched = times_s[max(first, 0) : last + 1]
     return max((b - a for a, b in pairwise(touched)), default=0.0)
-
-
-def _at(times_s: Sequence[float], power_w: Sequence[float], moment_s: float) -> float:
-    """The power at a moment between the first and the last sample, by linear interpolation."""
-    after = bisect_left(times_s, moment_s)
-    if times_s[after] == moment_s:
-        return power_w[after]
-    before = after - 1
-    weight = (moment_s - times_s[before]) / (times_s[after] - times_s[before])
-    return power_w[before] + weight * (power_w[after] - power_w[before])
 
 
 # The program.
@@ -171,18 +164,14 @@ def query(wanted: Iterable[str]) -> list[list[str]]:
 
 
 def find_gpus() -> list[Gpu]:
-    """All GPUs of the machine.
-
-    Raises:
-        UnmeteredError: as ``query``, or its answer is not a list of GPUs.
-    """
+    """All GPUs of the machine; an ``UnmeteredError`` as of ``query``, or if it gives no list."""
     try:
         return [Gpu(int(index), uuid) for index, uuid in query(("index", "uuid"))]
     except ValueError:
         raise UnmeteredError(f"{PROGRAM} gives no list of GPUs") from None
 
 
-def find_field(gpus: Sequence[Gpu], fields: Sequence[str] = POWER_FIELDS) -> str:
+def find_field(gpus: Sequence[Gpu], fields: Sequence[str]) -> str:
     """The first power field that the driver knows and that is a number on all of these GPUs.
 
     Raises:
@@ -202,11 +191,7 @@ def find_field(gpus: Sequence[Gpu], fields: Sequence[str] = POWER_FIELDS) -> str
 
 
 def _watts(text: str, field: str, index: int) -> float:
-    """A power.
-
-    Raises:
-        UnmeteredError: it is no number (``[N/A]``, ``[Not Supported]``).
-    """
+    """A power; ``[N/A]`` and ``[Not Supported]`` are none, an ``UnmeteredError``."""
     try:
         return float(text)
     except ValueError:
@@ -214,11 +199,7 @@ def _watts(text: str, field: str, index: int) -> float:
 
 
 def _command(fields: Iterable[str]) -> list[str]:
-    """The program, asked for some fields of every GPU.
-
-    Raises:
-        UnmeteredError: it is missing.
-    """
+    """The program, asked for some fields of every GPU; an ``UnmeteredError`` if it is missing."""
     program = shutil.which(PROGRAM)
     if program is None:
         raise UnmeteredError(f"no {PROGRAM} on PATH")
@@ -252,11 +233,7 @@ class SmiSampler:
         self._ended = ""
 
     def start(self) -> None:
-        """Starts the program and waits for each GPU's first sample.
-
-        Raises:
-            UnmeteredError: none came.
-        """
+        """Starts the program and waits for each GPU's first sample, else an ``UnmeteredError``."""
         command = [
             *_command(("timestamp", "index", self.field)),
             f"--id={','.join(str(gpu.index) for gpu in self.gpus)}",
@@ -269,11 +246,8 @@ class SmiSampler:
     def over(self, begin_s: float, end_s: float, patience_s: float | None = None) -> list[Trace]:
         """Each GPU's samples from the last one before a window until there is one after it.
 
-        Waits for the latter, by default for a little longer than a sample takes; forgets what lies
-        before the window.
-
-        Raises:
-            UnmeteredError: the program ended before, or no sample comes.
+        Waits for the latter, by default for a little longer than a sample takes, else raises an
+        ``UnmeteredError``; forgets what lies before the window.
         """
         patience_s = self.period_s + _PATIENCE_S if patience_s is None else patience_s
         deadline_s = time.monotonic() + patience_s
@@ -291,14 +265,10 @@ class SmiSampler:
             return [(list(times), list(power)) for times, power in self._traces.values()]
 
     def stop(self) -> None:
-        """Ends the program and the thread that reads it."""
+        """Ends the program, which only reads, and the thread that reads it."""
         if self._process is not None:
-            self._process.terminate()
-            try:
-                self._process.wait(timeout=5)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+            self._process.kill()
+            self._process.wait()
         if self._reader is not None:
             self._reader.join()
 
@@ -332,26 +302,19 @@ class SmiSampler:
 
 
 def _spawn(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], int]:
-    """Starts a program that is killed when the calling thread ends; also what it prints to.
+    """Starts a program that is killed when the calling thread ends; the terminal it prints to.
 
     To a pipe a program may print in blocks of seconds; to a terminal it prints in lines. Its time
     stamps are in local time without a zone; the variable makes that UTC. In a session of its own it
     gets no interrupt meant for the job.
-
-    Returns:
-        The process, and a file descriptor to read the terminal from.
     """
     ours, theirs = os.openpty()
     try:
         process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=theirs,
-            stderr=theirs,
-            start_new_session=True,
-            env={**os.environ, "TZ": "UTC"},
+            command, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs,
+            start_new_session=True, env={**os.environ, "TZ": "UTC"},
             preexec_fn=partial(_die_with, os.getpid()),
-        )
+        )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
         os.close(ours)
         raise

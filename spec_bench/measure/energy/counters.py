@@ -1,16 +1,18 @@
-"""The GPU's own energy counter through NVML, and which GPUs are the job's own.
+"""Energy counters: the GPU's own through NVML, and the processor's (RAPL) through the kernel.
 
-``pynvml`` is imported when the meter is opened; it is part of the extra ``gpu``.
+``pynvml`` is imported when the meter is opened; it is part of the extra ``gpu``. Also which GPUs
+are the job's own.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from spec_bench.measure.energy.meters import EnergySettings, UnmeteredError, WindowMeter, meter
+from spec_bench.measure.energy.meters import RAPL_ROOT, EnergyMeter, UnmeteredError, meter
 
 
 @dataclass(frozen=True)
@@ -99,23 +101,19 @@ def nvml_handles(
 
 
 @meter("nvml", update_period_s=0.1, idle_s=3.0, devices=None)
-class NvmlMeter(WindowMeter[tuple[int, ...]]):
+class NvmlMeter(EnergyMeter[tuple[int, ...]]):
     """Differences of the counters, GPUs added up."""
 
     name = "nvml"
-
-    def __init__(self, settings: EnergySettings, ordinals: Sequence[int] | None = None) -> None:
-        super().__init__(settings, ordinals)
-        self._nvml: Any = None
-        self._handles: list[Any] = []
+    _nvml: Any = None
+    _handles: Sequence[Any] = ()
 
     def start(self) -> None:
         try:
             import pynvml
         except ImportError:
-            raise UnmeteredError(
-                "pynvml is not installed (pip install 'spec-bench[gpu]')"
-            ) from None
+            why = "pynvml is not installed (pip install 'spec-bench[gpu]')"
+            raise UnmeteredError(why) from None
         try:
             pynvml.nvmlInit()
             self._nvml = pynvml
@@ -141,3 +139,55 @@ class NvmlMeter(WindowMeter[tuple[int, ...]]):
         if self._nvml is not None:
             self._nvml.nvmlShutdown()
             self._nvml = None
+
+
+# The processor's counters count whole packages, other processes' work included, and memory where
+# the processor meters it. Since Linux 5.10 only root may read them.
+
+
+@meter("rapl", root=RAPL_ROOT, update_period_s=0.001, idle_s=3.0)
+class RaplMeter(EnergyMeter[tuple[int, ...]]):
+    """Differences of the counters, added up."""
+
+    name = "rapl"
+    _ranges: Mapping[Path, int]  # each counter's folder -> its largest value; after it comes 0
+
+    def start(self) -> None:
+        """Finds packages, and memory outside them; not cores (part of a package) nor the platform.
+
+        ``intel-rapl-mmio`` counts the same packages in another way and is left out.
+        """
+        root = Path(self.settings.root)
+        zones = {folder: _text(folder / "name") for folder in sorted(root.glob("intel-rapl:*"))}
+        self._ranges = {
+            folder: _number(folder / "max_energy_range_uj")
+            for folder, name in zones.items()
+            if name.startswith("package") or name == "dram"
+        }
+        if not self._ranges:
+            raise UnmeteredError(f"no intel-rapl package in {root}")
+        self.mark()
+
+    def mark(self) -> tuple[int, ...]:
+        """Each counter's value, in microjoules."""
+        return tuple(_number(folder / "energy_uj") for folder in self._ranges)
+
+    def joules(self, begin: tuple[int, ...], end: tuple[int, ...]) -> tuple[float, str]:
+        ends = zip(self._ranges.values(), begin, end, strict=True)
+        # At most one wrap-around lies between two values.
+        spent_uj = (b - a if b >= a else most - a + b + 1 for most, a, b in ends)
+        return sum(spent_uj) * 1e-6, ""
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise UnmeteredError(f"cannot read {path}: {error.strerror}") from None
+
+
+def _number(path: Path) -> int:
+    text = _text(path)
+    if not text.isdigit():
+        raise UnmeteredError(f"{path} holds no number: {text[:40]!r}")
+    return int(text)
