@@ -31,12 +31,9 @@ def test_every_name_of_the_committed_results_has_a_line():
         assert not set(names) - set(columns.header()), path
 
 
-def test_no_name_stands_twice():
+def test_every_number_says_what_it_is_and_no_name_stands_twice():
     names = [name for each in COLUMNS for name in each.names]
     assert len(names) == len(set(names))
-
-
-def test_every_number_says_what_it_is():
     for each in COLUMNS:
         assert each.title, each.name
         assert each.definition, each.name

@@ -1,7 +1,5 @@
 """Registries: found by being there, in our package or in another one."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -18,16 +16,22 @@ class Declared:
     mark: str
 
 
-def install(root, name, points, **files):
-    """A package beside its metadata, as an installer leaves them."""
-    info = root / f"{name}-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(points)
-    for path, text in files.items():
-        file = root / f"{path.replace('__', '/')}.py"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """Lays out a package beside its metadata, as an installer leaves them."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def laid_out(name, points, **files):
+        info = tmp_path / f"{name}-1.0.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(points)
+        for path, text in files.items():
+            file = tmp_path / f"{path.replace('__', '/')}.py"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+
+    return laid_out
 
 
 def test_what_is_decorated_stays_what_it_is_and_is_found_with_its_facts():
@@ -61,10 +65,8 @@ def test_two_things_of_one_name_are_refused_and_one_imported_twice_is_not():
         rules("one")(str)
 
 
-def test_modules_of_the_package_looked_after_register_when_first_asked(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(str(tmp_path))
+def test_modules_of_the_package_looked_after_register_when_first_asked(install):
     install(
-        tmp_path,
         "housed",
         "",
         housed____init__="",
@@ -78,13 +80,11 @@ def test_modules_of_the_package_looked_after_register_when_first_asked(tmp_path,
     assert "housed.more" in sys.modules
 
 
-def test_another_packages_entry_points_are_imported_only_when_asked_for(tmp_path, monkeypatch):
+def test_another_packages_entry_points_are_imported_only_when_asked_for(install, monkeypatch):
     things = Registry("thing", "spec_bench.test_things")
     things("own")(int)
     monkeypatch.setattr(sys, "shared_things", things, raising=False)
-    monkeypatch.syspath_prepend(str(tmp_path))
     install(
-        tmp_path,
         "lodger",
         "[spec_bench.test_things]\nguest = lodger_things\n",
         lodger_things="import sys\n@sys.shared_things('guest')\nclass Guest: ...\n",
@@ -95,13 +95,11 @@ def test_another_packages_entry_points_are_imported_only_when_asked_for(tmp_path
     assert list(things) == ["own", "guest"]
 
 
-def test_a_package_installed_after_the_first_question_is_found(tmp_path, monkeypatch):
+def test_a_package_installed_after_the_first_question_is_found(install, monkeypatch):
     things = Registry("thing", "spec_bench.test_later")
     monkeypatch.setattr(sys, "later_things", things, raising=False)
-    monkeypatch.syspath_prepend(str(tmp_path))
     assert list(things) == []
     install(
-        tmp_path,
         "later",
         "[spec_bench.test_later]\nguest = later_things\n",
         later_things="import sys\n@sys.later_things('guest')\nclass Guest: ...\n",
@@ -109,10 +107,8 @@ def test_a_package_installed_after_the_first_question_is_found(tmp_path, monkeyp
     assert list(things) == ["guest"]
 
 
-def test_an_entry_point_that_cannot_be_imported_is_named(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(str(tmp_path))
+def test_an_entry_point_that_cannot_be_imported_is_named(install):
     install(
-        tmp_path,
         "broken",
         "[spec_bench.test_broken]\nguest = broken_things\n",
         broken_things="raise RuntimeError('out of order\\nand more')",
@@ -123,17 +119,15 @@ def test_an_entry_point_that_cannot_be_imported_is_named(tmp_path, monkeypatch):
     assert "\n" not in str(caught.value)
 
 
-def test_folders_of_configs_are_found_without_importing_their_package(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(str(tmp_path))
-    install(tmp_path, "papers", "[spec_bench.configs]\nmine = papers_of_mine\n")
+def test_folders_of_configs_are_found_without_importing_their_package(install, tmp_path):
+    install("papers", "[spec_bench.configs]\nmine = papers_of_mine\n")
     (tmp_path / "papers_of_mine" / "experiments").mkdir(parents=True)
     assert config_folders() == [tmp_path / "papers_of_mine"]
     assert "papers_of_mine" not in sys.modules
 
 
-def test_a_folder_of_configs_that_is_not_there_is_named(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(str(tmp_path))
-    install(tmp_path, "papers", "[spec_bench.configs]\nmine = nowhere.at_all\n")
+def test_a_folder_of_configs_that_is_not_there_is_named(install):
+    install("papers", "[spec_bench.configs]\nmine = nowhere.at_all\n")
     with pytest.raises(ValueError, match=r"'mine'.*'nowhere\.at_all'"):
         config_folders()
 

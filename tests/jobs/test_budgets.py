@@ -10,8 +10,6 @@ from spec_bench.settings.configs import conf_dir
 from spec_bench.vocabulary.spec import parse
 from tests import warm
 
-PRINTED = (6, 10, 14, 21, 30)
-
 
 def said(folder, *words):
     status, out, error = warm.run("spec_bench", *words, folder=folder)
@@ -24,30 +22,24 @@ def listed(folder, *words):
     return [cell for cells in config["trees"].values() for cell in cells]
 
 
-@pytest.mark.parametrize("nodes", PRINTED)
-def test_every_tree_of_a_budget_has_just_so_many_nodes(nodes):
-    file = yaml.safe_load((conf_dir() / "budget" / f"{nodes}.yaml").read_text())
+@pytest.mark.parametrize(
+    ("group", "size", "number", "least"),
+    [
+        *(("budget", "nodes", nodes, 8) for nodes in (6, 10, 14, 21, 30)),
+        *(("length", "depth", depth, 1) for depth in (2, 3, 4, 5)),
+    ],
+)
+def test_every_tree_of_a_budget_or_length_has_just_that_size(group, size, number, least):
+    file = yaml.safe_load((conf_dir() / group / f"{number}.yaml").read_text())
     (cells,) = file["trees"].values()
-    assert len(set(cells)) == len(cells) >= 8
-    assert {parse(cell.partition(":")[2]).nodes for cell in cells} == {nodes}
-
-
-@pytest.mark.parametrize("depth", [2, 3, 4, 5])
-def test_every_tree_of_a_length_has_that_depth(depth):
-    file = yaml.safe_load((conf_dir() / "length" / f"{depth}.yaml").read_text())
-    (cells,) = file["trees"].values()
-    assert {parse(cell.partition(":")[2]).depth for cell in cells} == {depth}
+    assert len(set(cells)) == len(cells) >= least
+    assert {getattr(parse(cell.partition(":")[2]), size) for cell in cells} == {number}
 
 
 def test_numbers_are_quoted_and_other_arguments_stay():
     told = ["budget=6", "budget=6,14", "+budget=[6,'14']", "length=3", "seed=3", "budget=mine"]
     assert with_quoted_numbers(told) == [
-        "budget='6'",
-        "budget='6','14'",
-        "+budget=['6','14']",
-        "length='3'",
-        "seed=3",
-        "budget=mine",
+        *("budget='6'", "budget='6','14'", "+budget=['6','14']", "length='3'", *told[4:])
     ]
 
 

@@ -50,6 +50,8 @@ def light(arguments, folder, status=2):
     [
         (["task=jsonl", "task.source.path=/nowhere/q.jsonl"], "/nowhere/q.jsonl"),
         (["cells=[sd:4x3]"], "spec '4x3'"),
+        (["generation.temperature=nan"], "generation.temperature"),
+        (["decoder=rsd_x"], "rsd_x"),
         (["-m", "seed=0,1,x", "cells=[sd:3],[sd:4]"], "got 'x' (in seed=x cells=[sd\\:3])"),
         *(
             pytest.param(arguments, said, marks=pytest.mark.slow)

@@ -25,11 +25,7 @@ def jsonl(file, rows):
     return file
 
 
-def wmt18_deen(folder):
-    return parquet(folder / "de-en" / "test-00000-of-00001.parquet", TRANSLATIONS, PAIR)
-
-
-def wmt14_ende(folder):
+def wmt(folder):
     return parquet(folder / "de-en" / "test-00000-of-00001.parquet", TRANSLATIONS, PAIR)
 
 
@@ -65,8 +61,8 @@ def mt_bench(folder):
 
 
 LAYOUTS = {
-    "wmt18_deen": (wmt18_deen, "bleu", 0.3, 1.0),
-    "wmt14_ende": (wmt14_ende, "bleu", 1.0, 1.0),
+    "wmt18_deen": (wmt, "bleu", 0.3, 1.0),
+    "wmt14_ende": (wmt, "bleu", 1.0, 1.0),
     "xsum": (xsum, "rouge2", 0.3, 1.0),
     "dolly": (dolly, None, 1.0, 0.95),
     "alpaca": (alpaca, None, 1.0, 1.0),

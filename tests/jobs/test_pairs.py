@@ -1,6 +1,7 @@
 """The papers' pairs as data, and the name under which a pair's rows appear."""
 
 import csv
+import logging
 from dataclasses import replace
 from functools import cache
 
@@ -222,3 +223,21 @@ def test_a_pair_of_ones_own_may_build_on_a_shipped_one(tmp_path):
     mine.write_text("defaults: [embeded, _self_]\nname: mine\n")
     with pytest.raises(ValueError, match=naming(mine, "embeded")):
         read_config(mine)
+
+
+UNTRAINED = "pair.heads={redrafter: results/train/redrafter_mine/heads}"
+
+
+def test_a_cell_without_heads_is_left_out_and_the_others_are_decoded(run_job, tmp_path, caplog):
+    with caplog.at_level(logging.WARNING):
+        run_job("cells=[sd:2,redrafter:2x2]", "prompts=1", "pair.name=mine", UNTRAINED)
+    rows = rows_of(tmp_path / "results")
+    assert [(r["decoder"], r["status"]) for r in rows] == [("ar", "complete"), ("sd", "complete")]
+    (said,) = (line for line in caplog.messages if "left out" in line)
+    assert "redrafter 2x2" in said
+
+
+def test_where_no_cell_is_left_the_refusal_prints_the_training(run_job):
+    command = "python -m spec_bench.train head=redrafter pair=mine engine=cuda name=redrafter_mine"
+    with pytest.raises(ValueError, match=naming(command)):
+        run_job("cells=[redrafter:2x2]", "prompts=1", "pair.name=mine", UNTRAINED)

@@ -165,31 +165,6 @@ def test_wrong_overrides_of_every_group_are_one_line_and_write_nothing(
     assert not {case: what for case, what in found.items() if what}
 
 
-LIGHT = """
-import sys
-from spec_bench.__main__ import main
-sys.argv = ["spec_bench", *{arguments}]
-try:
-    main()
-except SystemExit as stopped:
-    assert stopped.code == 2, stopped.code
-assert "torch" not in sys.modules
-"""
-
-
-@pytest.mark.parametrize(
-    "arguments", [["--help"], ["generation.temperature=nan"], ["decoder=rsd_x"]], ids=str
-)
-def test_help_and_refusals_do_not_wait_for_torch(arguments, tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", LIGHT.format(arguments=arguments)],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0, done.stderr
-
-
 def test_help_takes_less_than_two_seconds_of_the_processor():
     code = (
         "import time; from spec_bench.__main__ import main; import sys; sys.argv = ['x', '--help'];"

@@ -1,7 +1,5 @@
 """Random weights and stated acceptance from the command's settings to the results table."""
 
-from collections.abc import Callable
-
 import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
@@ -11,16 +9,13 @@ from spec_bench.jobs.config.cells import load_decoder
 from spec_bench.jobs.config.compose import register
 from spec_bench.jobs.config.config import check_settings
 from spec_bench.jobs.config.settings import build_settings, run_id
-from spec_bench.records.types import CellResult
 from spec_bench.settings.configs import conf_dir
 from tests.jobs.tiny import rows_of
 from tests.said import naming
 
 MODELS = (
-    "pair.target=random:llama_tiny",
-    "pair.draft=random:llama_tiny",
-    "sink=quiet",
-    "engine.threads=1",
+    *("pair.target=random:llama_tiny", "pair.draft=random:llama_tiny"),
+    *("sink=quiet", "engine.threads=1"),
 )
 PROMPTS = ("task=random", "task.prompt_tokens=8")
 
@@ -39,9 +34,6 @@ def settings(*overrides):
 def acceptances(*overrides):
     cells = settings(*overrides).cells
     return [cell.settings["verifier"].get("acceptance") for cell in cells]
-
-
-Run = Callable[..., list[CellResult]]
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Tiny random Llama models with a tiny tokenizer, and a task of a few rows, in a folder."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -10,11 +9,9 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from spec_bench.draft.heads import save_heads
 from spec_bench.jobs.store.store import CellStore
-from spec_bench.records.types import CellResult
 from spec_bench.system.files import read_csv
 from tests.heads import eagle3_head, eagle_head
 
-RunJob = Callable[..., list[CellResult]]
 TEXTS = [
     "the boat left the harbour at dawn and came back with the tide",
     "the mayor of the small town opened a new bridge over the river",
