@@ -23,22 +23,18 @@ class VerdictDraws(Protocol):
 
     def first_accepted(self, level: int, acceptance: Tensor) -> Tensor:
         """Tests children in order. acceptance [R, C] -> index of the first success, else C: [R]."""
-        ...
 
     def accepts(self, level: int, child: int, acceptance: float) -> bool:
         """Tests one child of a single row; those before it have failed."""
-        ...
 
     def passes(self, tests: Tensor, acceptance: Tensor) -> Tensor:
         """All tests at once, for a walk that is looked up afterwards: of each test's number [n, C]
         or [R, n, C], counted across all levels, and acceptance [R, n, C]; [R, n, C] bool. Tests of
         equal number share one random number: a walk meets one of them.
         """
-        ...
 
     def token(self, probs: Tensor) -> Tensor:
         """Draws one token per row. probs [R, V] -> [R]."""
-        ...
 
 
 class PositionDraws(Protocol):
@@ -46,11 +42,9 @@ class PositionDraws(Protocol):
 
     def token_at(self, level: int, probs: Tensor) -> Tensor:
         """The token that follows a node of that level. probs [R, V] -> [R]."""
-        ...
 
     def tokens_at(self, levels: Tensor, probs: Tensor) -> Tensor:
         """The tokens that follow N nodes of levels [R or 1, N]. probs [R, N, V] -> [R, N]."""
-        ...
 
 
 class Trials(Protocol):
@@ -58,7 +52,6 @@ class Trials(Protocol):
 
     def succeeds(self, index: int, probability: Tensor) -> Tensor:
         """The index-th choice of every row. probability [R] -> bool [R]."""
-        ...
 
 
 class Draws(Protocol):
@@ -66,18 +59,15 @@ class Draws(Protocol):
 
     def categorical(self, probs: Tensor, count: int) -> Tensor:
         """``count`` i.i.d. tokens per node. probs [R, F, V] -> [R, F, count]."""
-        ...
 
     def gumbel(self, like: Tensor, counts: Sequence[int] | None = None) -> Tensor:
         """Standard Gumbel noise of the shape of ``like`` [R, F, V]. Where the number of nodes hangs
         on a row's tree ``counts`` [R] says it: a row then draws for these alone, and noise means
         nothing at the others.
         """
-        ...
 
     def verdict(self, children: Sequence[int]) -> VerdictDraws:
         """The choices of one walk; ``children`` bounds the children tested at each level."""
-        ...
 
     def by_position(self, count: int) -> PositionDraws:
         """A choice for each of the next ``count`` positions of every row.
@@ -85,15 +75,12 @@ class Draws(Protocol):
         A position's random number does not depend on the iteration that reaches it, so the text is
         the one that plain decoding would have drawn.
         """
-        ...
 
     def settle(self, emitted: Sequence[int]) -> None:
         """Ends the walk: row r has moved on by ``emitted[r]`` positions."""
-        ...
 
     def trials(self, count: int) -> Trials:
         """``count`` yes-or-no choices per row."""
-        ...
 
 
 def row_seed(seed: int, prompt_id: str) -> int:

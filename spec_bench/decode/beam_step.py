@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 import torch
@@ -325,27 +326,6 @@ class Outcome:
 _FIELDS = ("cells", "there", "likelihood", "length", "stopped")  # of an output beam
 
 
-class _Ending:
-    """Where each row's verification ended; filled in as rows end, layer by layer."""
-
-    def __init__(self, rows: int, width: int, device: torch.device) -> None:
-        self.layer = torch.zeros(rows, dtype=torch.long, device=device)  # of the output beams
-        self.full = torch.zeros_like(self.layer)  # draft layers that reached their width
-        shape = (rows, len(_FIELDS), 2 * width)
-        self.beams = torch.zeros(shape, dtype=torch.float64, device=device)  # their fields
-
-    def put(self, ends: Tensor, layer: int, parents: Parents, log_p: Tensor, cells: Tensor,
-            there: Tensor) -> None:  # fmt: skip
-        """Stores the output beams of the rows [R] that end at this layer: cells [R, 2 D], accepted
-        ones, then drawn ones, and which of them are beams.
-        """
-        children = parents.children(cells, log_p)
-        fields = (cells, there, children.likelihood, children.length, children.stopped)
-        beams = torch.stack([field.double() for field in fields], dim=1)
-        self.beams = torch.where(ends[:, None, None], beams, self.beams)
-        self.layer = torch.where(ends, layer, self.layer)
-
-
 def verify(
     logits: Tensor,
     parents: Parents,
@@ -363,7 +343,9 @@ def verify(
     vocab, inputs = logits.shape[-1], parents.tokens.shape[1]
     trials = draws.trials(depth * width)
     going = torch.ones(rows, dtype=torch.bool, device=logits.device)
-    ending = _Ending(rows, width, logits.device)
+    # where each row's verification ended: its layer, how many layers before it reached their width
+    ended, full = torch.zeros_like(limit), torch.zeros_like(limit)
+    beams = logits.new_zeros((rows, len(_FIELDS), 2 * width), dtype=torch.float64)
     layer_widths = [torch.full((rows,), width, device=going.device)]
     for layer in range(depth + 1):
         first = inputs + (layer - 1) * width
@@ -384,41 +366,47 @@ def verify(
         layer_widths.append(asked)
         laws, wanted = completion(chain, verdict, asked)
         ends = going & ((wanted > 0) | (limit == layer + 1))
-        laws = _only_where(laws, ends)
+        anywhere = torch.zeros_like(laws)  # for other rows: all mass on cell 0, read by nobody
+        anywhere[..., 0] = 1.0
+        laws = torch.where(ends[:, None, None], laws, anywhere)
         drawn = draws.categorical(laws, 1).squeeze(-1)
         used = torch.arange(width, device=wanted.device) < wanted.unsqueeze(1)
-        ending.put(ends, layer + 1, parents, log_p, torch.cat([cells, drawn], dim=1),
-                   torch.cat([verdict.accepted, used], dim=1))  # fmt: skip
-        ending.full = ending.full + (going & (wanted == 0))
+        output = torch.cat([cells, drawn], dim=1)  # of accepted beams, and of those drawn
+        there = torch.cat([verdict.accepted, used], dim=1)
+        made = parents.children(output, log_p)
+        fields = (output, there, made.likelihood, made.length, made.stopped)
+        found = torch.stack([field.double() for field in fields], dim=1)
+        beams = torch.where(ends[:, None, None], found, beams)
+        ended = torch.where(ends, layer + 1, ended)
+        full = full + (going & (wanted == 0))
         going = going & ~ends
         if layer < depth:
             parents = parents.children(cells, log_p).only(verdict.accepted)
     lawful = [make_a_law(logits).all(dim=1), *drafted.lawful]
-    return _to_host(ending, torch.stack(layer_widths[1:], dim=1), drafted, vocab, lawful)
-
-
-def _only_where(laws: Tensor, rows: Tensor) -> Tensor:
-    """The distributions of the given rows; elsewhere all mass on cell 0, so that nothing depends on
-    it.
-    """
-    nothing = torch.zeros_like(laws)
-    nothing[..., 0] = 1.0
-    return torch.where(rows[:, None, None], laws, nothing)
+    asked_for = torch.stack(layer_widths[1:], dim=1)
+    return _to_host(ended, full, asked_for, beams, drafted, vocab, lawful)
 
 
 def _to_host(
-    ending: _Ending, widths: Tensor, drafted: Drafted, vocab: int, lawful: Sequence[Tensor]
+    ended: Tensor,
+    full: Tensor,
+    widths: Tensor,
+    beams: Tensor,
+    drafted: Drafted,
+    vocab: int,
+    lawful: Sequence[Tensor],
 ) -> list[Outcome]:
     """One transfer: everything the host needs, as float64."""
-    depth, places = len(drafted.cells), ending.beams.shape[2]
-    parts = [ending.layer.unsqueeze(1), ending.full.unsqueeze(1), widths, ending.beams.flatten(1)]
+    depth, places = len(drafted.cells), beams.shape[2]
+    parts = [ended.unsqueeze(1), full.unsqueeze(1), widths, beams.flatten(1)]
     parts += [*drafted.cells, torch.stack(list(lawful), dim=1)]
     sizes = [1, 1, depth + 1, *([places] * len(_FIELDS)), *([places // 2] * depth), len(lawful)]
     outcomes = []
     for line in torch.cat([part.double() for part in parts], dim=1).tolist():
-        (layer,), (full,), asked, *rest, sound = _split(line, sizes)
+        numbers = iter(line)
+        (layer,), (accepted,), asked, *rest, sound = (list(islice(numbers, size)) for size in sizes)
         fields, drafts = rest[: len(_FIELDS)], rest[len(_FIELDS) :]
-        beams = [
+        output = [
             Beam(int(cell) // vocab, int(cell) % vocab, likelihood, int(length), bool(stopped))
             for cell, there, likelihood, length, stopped in zip(*fields, strict=True)
             if there
@@ -426,21 +414,12 @@ def _to_host(
         outcomes.append(
             Outcome(
                 int(layer),
-                int(full),
+                int(accepted),
                 tuple(int(value) for value in asked[: int(layer)]),
-                beams,
+                output,
                 [[int(cell) // vocab for cell in cells] for cells in drafts],
                 [[int(cell) % vocab for cell in cells] for cells in drafts],
                 (bool(sound[0]), all(sound[1:])),
             )
         )
     return outcomes
-
-
-def _split(values: Sequence[float], sizes: Sequence[int]) -> list[Sequence[float]]:
-    """Consecutive parts of the given sizes."""
-    parts, at = [], 0
-    for size in sizes:
-        parts.append(values[at : at + size])
-        at += size
-    return parts

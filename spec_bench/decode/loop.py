@@ -26,11 +26,9 @@ class Meter(Protocol):
 
     def begin(self) -> None:
         """Decoding starts now."""
-        ...
 
     def end(self) -> None:
         """Decoding is over."""
-        ...
 
 
 RowType = TypeVar("RowType", bound=Answering)

@@ -85,37 +85,23 @@ class LayerMasks:
         bool: one, or a dict if kinds differ. Where ``shared`` leading slots lie on every path they
         are split, and have a ``span``.
         """
-        seen = {kind: self.seen_by(kind, visible) for kind in self.kinds}
-        made: dict[int, Tensor] = {}  # kinds that see the same slots share a mask
+        made: dict[str | None, Tensor] = {}  # kinds that see all slots share a mask
         masks = {}
         for kind in self.kinds:
-            if (place := id(seen[kind])) not in made:
-                made[place] = self._mask(kind, seen[kind], shared)
-            masks[kind] = made[place]
+            setting, chunked = REACH[kind], kind == "chunked_attention"
+            reach = None if setting is None else getattr(self._config, setting)
+            # No path is longer than the slots that are read: a reach of that many cuts nothing.
+            if reach is not None and reach >= visible.shape[-1]:
+                reach = None
+            key = None if reach is None else kind
+            if key not in made:
+                seen = visible if reach is None else cut(visible, reach, chunked=chunked)
+                span = span_of(shared, seen.shape[-1], reach, chunked=chunked) if shared else None
+                made[key] = self.additive(seen if span is None else span.beside(seen, 2))
+                if span is not None:
+                    cast(Any, made[key]).span = span
+            masks[kind] = made[key]
         return masks if len(masks) > 1 else masks[self.kinds[0]]
-
-    def _mask(self, kind: str, seen: Tensor, shared: int) -> Tensor:
-        """[R, 1, T, S] or, split, of the slots beside those that all tokens see."""
-        if not shared:
-            return self.additive(seen)
-        chunked = kind == "chunked_attention"
-        span = span_of(shared, seen.shape[-1], self._reach(kind), chunked=chunked)
-        mask = self.additive(span.beside(seen, 2))
-        cast(Any, mask).span = span
-        return mask
-
-    def _reach(self, kind: str) -> int | None:
-        """How far a layer of this kind looks; None: everywhere."""
-        setting = REACH[kind]
-        return None if setting is None else getattr(self._config, setting)
-
-    def seen_by(self, kind: str, visible: Tensor) -> Tensor:
-        """What of [R, T, S] a layer of this kind sees."""
-        reach = self._reach(kind)
-        # No path is longer than the slots that are read: a reach of that many cuts nothing.
-        if reach is None or reach >= visible.shape[-1]:
-            return visible
-        return cut(visible, reach, chunked=kind == "chunked_attention")
 
     def additive(self, seen: Tensor) -> Tensor:
         """[R, 1, T, S]: 0 where a slot is seen, the lowest number elsewhere.

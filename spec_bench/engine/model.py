@@ -126,15 +126,12 @@ class LanguageModel(Protocol):
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Input embeddings. tokens [...] -> [..., D]."""
-        ...
 
     def project(self, hidden: Tensor) -> Tensor:
         """The last layer alone. Hidden states after the final norm [..., D] -> logits [..., V]."""
-        ...
 
     def allocate(self, rows: int, slots: int) -> Any:
         """A cache for ``rows`` sequences of up to ``slots`` tokens."""
-        ...
 
     def forward(
         self,
@@ -158,4 +155,3 @@ class LanguageModel(Protocol):
         prompt's pass, ``prefill``, is repeated by no other; but for windows every token attends to
         the ``shared`` leading slots.
         """
-        ...

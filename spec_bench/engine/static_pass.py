@@ -190,24 +190,11 @@ class Buffers:
         rows, count = tokens.shape
         # A larger input before this one has left its slots where fillers are now.
         self.slots.fill_(self.scratch)
-        for buffer, values in (
-            (self.tokens, tokens),
-            (self.positions, positions),
-            (self.slots, slots),
-        ):
-            buffer[:rows, -count:].copy_(values)
+        self.tokens[:rows, -count:].copy_(tokens)
+        self.positions[:rows, -count:].copy_(positions)
+        self.slots[:rows, -count:].copy_(slots)
         self.visible.zero_()
         self.visible[:rows, -count:, : visible.shape[2]].copy_(visible)
-
-
-def rounded_rows(count: int) -> int:
-    """R of the pass that serves ``count`` rows: 1, 4, 16, 64, ..."""
-    return 1 << -(-(count - 1).bit_length() // 2) * 2
-
-
-def rounded_tokens(count: int) -> int:
-    """T of the pass that serves ``count`` tokens: a power of two."""
-    return 1 << (count - 1).bit_length()
 
 
 def rounded_slots(reach: int) -> int:
@@ -323,8 +310,8 @@ class StaticPasses:
         ``reach`` slots; None where the pass is left to the module: it is large.
         """
         kind = Kind(
-            min(rounded_rows(rows), cache.rows),
-            rounded_tokens(count),
+            min(1 << -(-(rows - 1).bit_length() // 2) * 2, cache.rows),  # 1, 4, 16, 64, ...
+            1 << (count - 1).bit_length(),
             min(rounded_slots(reach), cache.slots),
             hidden,
         )
