@@ -6,10 +6,10 @@ copy the verdict to the host (the iteration's one transfer), commit the accepted
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -111,10 +111,8 @@ class Launched:
         return Verified(self.lengths, result.path, result.accepted, self.judged.emitted)
 
 
-class DrawsFactory(Protocol):
-    """Makes an iteration's source of randomness from the rows' generators."""
-
-    def __call__(self, generators: Sequence[torch.Generator], /) -> Draws: ...
+DrawsFactory = Callable[[Sequence[torch.Generator]], Draws]
+"""Makes an iteration's source of randomness from the rows' generators."""
 
 
 @dataclass

@@ -7,7 +7,6 @@ about tokenisation, sampling or drafting.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -93,22 +92,6 @@ class ForwardOutput(NamedTuple):
     logits: Tensor  # [R, T', V], T' = T or the last `logits_to_keep`
     # [R, T, D] hidden states, those of several places side by side; None unless asked for
     hidden: Tensor | None
-
-
-class ModelCache(Protocol):
-    """What the decoding loop needs of a cache."""
-
-    bytes: int
-
-    def grow(self, rows: int, slots: int) -> None: ...
-
-    def commit(self, row: int, length: int, nodes: Sequence[int]) -> None: ...
-
-    def commit_all(self, lengths: Sequence[int], nodes: Tensor) -> None: ...
-
-    def move_slots(self, sources: Tensor, targets: Tensor) -> None: ...
-
-    def move_row(self, source: int, target: int, length: int, start: int = 0) -> None: ...
 
 
 class LanguageModel(Protocol):

@@ -16,7 +16,7 @@ from torch import Tensor
 from spec_bench.core.transfer import Known, constant
 from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.engine.cache import CachePool
-from spec_bench.engine.model import ForwardOutput, LanguageModel, Layers, ModelCache
+from spec_bench.engine.model import ForwardOutput, LanguageModel, Layers
 from spec_bench.engine.tree_pass import Seen, prefill, run_nodes, run_pending, unseen
 
 
@@ -60,7 +60,7 @@ class TreeScorer:
 
 
 def commit_paths(
-    cache: ModelCache, lengths: Sequence[int], nodes: Sequence[Sequence[int]], path: Tensor
+    cache: Any, lengths: Sequence[int], nodes: Sequence[Sequence[int]], path: Tensor
 ) -> None:
     """Keeps paths, given as to ``TreeScorer.commit``, in a cache's first R rows: on a CPU only what
     has to move, row by row; elsewhere all rows at once by the path on the device, so that no
