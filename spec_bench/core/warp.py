@@ -19,7 +19,7 @@ def argmax_lowest(scores: Tensor) -> Tensor:
     return scores.argmax(dim=-1)
 
 
-def make_a_law(logits: Tensor) -> Tensor:
+def is_distribution(logits: Tensor) -> Tensor:
     """Returns whether logits [..., V] make a distribution: none is NaN or +inf, and not all are
     -inf.
     """

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from spec_bench.core import processes
 from spec_bench.core.draws import Draws, SeededDraws, row_generator
-from spec_bench.core.warp import SamplingSettings, beam_probs, make_a_law, next_token_log_probs
+from spec_bench.core.warp import SamplingSettings, beam_probs, is_distribution, next_token_log_probs
 from spec_bench.decode.beam_step import (
     Beam,
     BeamPlan,
@@ -165,7 +165,7 @@ class BeamDecoder(DecodingLoop[BeamRow]):
             law = beam_probs(parents.likelihood, log_q, self.settings.for_draft())
             cells = draws.categorical(law.unsqueeze(1), self.plan.width).squeeze(1)
             processes.agree(cells)
-            drafted.lawful.append(make_a_law(logits).all(dim=1))
+            drafted.lawful.append(is_distribution(logits).all(dim=1))
             drafted.laws.append(law)
             drafted.cells.append(cells)
             parents = parents.children(cells, log_q)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from spec_bench.core.draws import Draws
-from spec_bench.core.warp import SamplingSettings, beam_probs, make_a_law, next_token_log_probs
+from spec_bench.core.warp import SamplingSettings, beam_probs, is_distribution, next_token_log_probs
 from spec_bench.decode.rows import Answering
 from spec_bench.records.types import Finish, Request, StepRecord
 from spec_bench.verify.beams import (
@@ -382,7 +382,7 @@ def verify(
         going = going & ~ends
         if layer < depth:
             parents = parents.children(cells, log_p).only(verdict.accepted)
-    lawful = [make_a_law(logits).all(dim=1), *drafted.lawful]
+    lawful = [is_distribution(logits).all(dim=1), *drafted.lawful]
     asked_for = torch.stack(layer_widths[1:], dim=1)
     return _to_host(ended, full, asked_for, beams, drafted, vocab, lawful)
 

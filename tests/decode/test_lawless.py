@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from spec_bench.core.draws import inverse_cdf
-from spec_bench.core.warp import SamplingSettings, make_a_law
+from spec_bench.core.warp import SamplingSettings, is_distribution
 from spec_bench.decode.config import build_decoder
 from tests.families import decoder_settings, random_requests, tiny_pair
 from tests.said import naming
@@ -67,7 +67,7 @@ def test_a_draft_without_laws_ends_the_request_by_name(name, bad):
 def test_logits_make_a_law_unless_one_is_nan_or_infinite_or_all_are_nothing():
     nan, inf = float("nan"), float("inf")
     rows = [[0.0, -inf], [nan, 0.0], [inf, 0.0], [-inf, -inf], [1e30, -1e30]]
-    assert make_a_law(torch.tensor(rows)).tolist() == [True, False, False, False, True]
+    assert is_distribution(torch.tensor(rows)).tolist() == [True, False, False, False, True]
 
 
 def test_a_draw_from_no_law_is_still_a_token():
