@@ -122,7 +122,7 @@ def compare(
     import pandas as pd
 
     from spec_bench.report.comparison.build import compare as build
-    from spec_bench.report.comparison.written import markdown
+    from spec_bench.report.comparison.build import markdown
 
     for name, share, least in (("alpha", alpha, 0.0), ("margin", margin, -1e-12)):
         if not least < share < 1:

@@ -249,7 +249,7 @@ def _hand_over(settings: JobSettings, results: list[CellResult], sinks: Sequence
 
 def _answers(table: Path, results: Sequence[CellResult]) -> list[str]:
     """What to use on the job's task, as the report on the table says it."""
-    from spec_bench.report.page.answer import sentences  # loads pandas
+    from spec_bench.report.page.headline import sentences  # loads pandas
 
     return sentences(table, {each.run_id for each in results})
 

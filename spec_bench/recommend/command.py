@@ -17,7 +17,7 @@ from spec_bench.jobs.config.compose import one_line, recipe_arguments, register
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.recommend.needed import lines_of
 from spec_bench.recommend.recommend import NUMBERS, Recommendation, recommend
-from spec_bench.report.page.templating import render
+from spec_bench.report.page.build import render
 from spec_bench.settings.configs import conf_dirs
 from spec_bench.system import files
 from spec_bench.vocabulary import names

@@ -29,7 +29,7 @@ from spec_bench.report.data.rows import (
 )
 from spec_bench.report.data.seeds import POOLED, SEEDS, pooled, seeds_text
 from spec_bench.report.data.sittings import meanings_of
-from spec_bench.report.page.answer import headlines
+from spec_bench.report.page.headline import headlines
 from spec_bench.report.tables.render import escape_markdown, markdown_table
 from spec_bench.report.verdicts import print_checks
 from spec_bench.system.files import write_text

@@ -12,10 +12,9 @@ from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.many import holm, p_value
 from spec_bench.records import parquet
 from spec_bench.records.types import ENGINE, Generation, StepRecord
-from spec_bench.report.comparison.build import compare, judge
+from spec_bench.report.comparison.build import compare, judge, lines_of
 from spec_bench.report.comparison.change import Change
 from spec_bench.report.comparison.command import main
-from spec_bench.report.comparison.written import lines_of
 from spec_bench.system import files
 from spec_bench.vocabulary.columns import COLUMNS
 from tests.report.rows import EMBEDDED, row, write

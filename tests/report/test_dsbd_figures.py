@@ -6,7 +6,7 @@ import pytest
 from spec_bench.report.figures import draw, drawable
 from spec_bench.report.figures.draw import draw_sheet
 from spec_bench.report.figures.texts import jobs
-from spec_bench.report.page.pictures import drawings
+from spec_bench.report.page.gather import drawings
 from spec_bench.report.papers.paper import load_paper
 from spec_bench.report.tables.measured import Measured
 from tests.report.drawn import points, series_of, sheet_of

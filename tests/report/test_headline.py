@@ -3,8 +3,7 @@
 import pytest
 
 from spec_bench.report.data.rows import groups_of
-from spec_bench.report.page.answer import answer
-from spec_bench.report.page.headline import headline
+from spec_bench.report.page.headline import answer, headline
 from tests.report.rows import EMBEDDED, around, frame, row
 
 

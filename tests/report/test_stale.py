@@ -7,7 +7,7 @@ import pytest
 
 from spec_bench.report.cli.command_line import main
 from spec_bench.report.data.rows import read_rows
-from spec_bench.report.page.tables import shown_tables, stems
+from spec_bench.report.page.gather import shown_tables, stems
 from spec_bench.report.papers.paper import load_paper, recipes_by_name
 from spec_bench.report.tables.measured import Measured
 from tests.committed import committed_files

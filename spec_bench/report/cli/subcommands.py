@@ -37,7 +37,7 @@ _TABLES: dict[str, Callable[[Sheet], str]] = {
 
 
 def _html(grids: Sequence[Sheet]) -> str:
-    from spec_bench.report.page.templating import style
+    from spec_bench.report.page.build import style
 
     return render.html(grids, style())
 
@@ -251,9 +251,7 @@ def run_wandb(options: Namespace) -> None:
 def _write(file: Path, shown: Path | None) -> Sequence[Path]:
     """One experiment's files, each beside its results."""
     from spec_bench.report.page.build import build_page
-    from spec_bench.report.page.gather import gather
-    from spec_bench.report.page.pictures import draw, drawings
-    from spec_bench.report.page.tables import shown_tables, stems
+    from spec_bench.report.page.gather import draw, drawings, gather, shown_tables, stems
 
     folder, page = file.parent, file.parent / "page.html"
     write_text(page, build_page(gather(file, shown, None)))

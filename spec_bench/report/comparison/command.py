@@ -10,8 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from spec_bench.report.comparison.build import ALPHA, MARGIN, compare
-from spec_bench.report.comparison.written import markdown, page
+from spec_bench.report.comparison.build import ALPHA, MARGIN, compare, markdown, page
 from spec_bench.settings.arguments import Parser, output_folder
 from spec_bench.system.files import write_text
 

@@ -1,11 +1,14 @@
-"""The page's HTML: the gathered data, in the words and order of the templates."""
+"""The page's HTML: the gathered data, in the words and order of the templates, which escape it."""
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jinja2
 import pandas as pd
 from markupsafe import Markup
 
@@ -18,14 +21,47 @@ from spec_bench.report.data.past import archived, of_past_engine
 from spec_bench.report.data.rows import Group, read_from, rows_of
 from spec_bench.report.data.seeds import seeds_text
 from spec_bench.report.data.sittings import meanings_of
-from spec_bench.report.page.answer import answer
-from spec_bench.report.page.category_table import category_tables
 from spec_bench.report.page.gather import PageData
-from spec_bench.report.page.headline import headline, title_of
-from spec_bench.report.page.results_table import results_table, shown_columns
-from spec_bench.report.page.templating import render
+from spec_bench.report.page.headline import answer, headline, title_of
+from spec_bench.report.page.results_table import category_tables, results_table, shown_columns
 from spec_bench.report.tables.render import html_fragment
 from spec_bench.vocabulary import names
+
+_DOT = re.compile(r'class="dot ([\w-]+)"')
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("spec_bench.report.page"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["decoders"] = _decoders
+    return environment
+
+
+def _decoders(content: str) -> dict[str, names.Decoder]:
+    """The decoders whose dots stand in a page: the style sheet has their looks and no others."""
+    return names.apart(sorted(set(_DOT.findall(content))))
+
+
+def render(template: str, **values: Any) -> str:
+    """A page from a template of the folder beside this file.
+
+    Args:
+        template: the file's name.
+        values: of its names.
+    """
+    return _environment().get_template(template).render(**values)
+
+
+def style() -> str:
+    """The pages' style sheet, without any decoder's colour."""
+    return render("style.css.j2", decoders={})
+
 
 _VERDICTS = {"holds": "good", "within noise": "open", "does not hold": "bad"}
 _MOST_LINES, _FEWEST_LINES = 600, 20  # of all tables, of each one

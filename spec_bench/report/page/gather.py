@@ -1,27 +1,32 @@
-"""Everything a page shows, gathered from a results file and the files beside it.
-
-Knows files and the papers' index; nothing about HTML.
+"""Everything that a page shows, gathered from results files and the files beside them: the one way
+for an experiment, a sweep, a comparison and the index. Knows files and papers, nothing about HTML.
 """
 
 from __future__ import annotations
 
+import base64
+import io
 import json
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from PIL import Image
 
 from spec_bench.report.claims import Check, check_claims, check_generally
+from spec_bench.report.data.apart import slugs
 from spec_bench.report.data.records import origin_of
-from spec_bench.report.data.rows import Group, groups_of, read_rows
-from spec_bench.report.page.pictures import Picture, more_figures, pictures
-from spec_bench.report.page.tables import ShownTable, shown_tables
-from spec_bench.report.papers.paper import Item, Paper, load_paper, recipes_by_name
+from spec_bench.report.data.rows import Group, groups_of, prompts_of, read_rows
+from spec_bench.report.papers.paper import Figure, Item, Paper, Table, load_paper, recipes_by_name
+from spec_bench.report.tables.build import build_tables
 from spec_bench.report.tables.commands import commands_for
 from spec_bench.report.tables.measured import Measured
-from spec_bench.report.tables.progress import Progress, progress_of
+from spec_bench.report.tables.printed import Sheet
+from spec_bench.report.tables.progress import Progress, progress_of, wanted_of
 from spec_bench.system import files
 
 _ORIGINS = 400  # cells of one experiment share a few machines
@@ -173,3 +178,181 @@ def _origin(start: dict[str, Any]) -> dict[str, str]:
         "python": str(start.get("python", "")),
         "system": str(start.get("platform", "")),
     }
+
+
+_WIDTH = 1600  # pixels; figures are shown at up to 960
+_PICTURES = 5  # drawing takes a second each; the page has commands for the rest
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure as a PNG."""
+
+    title: str
+    data_uri: str
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure and whose rows it shows."""
+
+    item: Figure
+    pairs: tuple[str, ...]
+    in_paper: bool  # whether the paper's figure has these pairs
+
+    @property
+    def title(self) -> str:
+        """A caption, which names a pair that is not the paper's."""
+        names = ", ".join(self.pairs)
+        if self.in_paper:
+            return f"Figure {self.item.number}, {names}. {self.item.title}"
+        return f"{names}, drawn as Figure {self.item.number} of the paper ({self.item.title})"
+
+
+def drawings(paper: Paper, items: Sequence[Item], measured: Measured) -> list[Drawing]:
+    """The figures with their pairs: pairs that no figure has get the
+    figures for any pair, or else the first one.
+
+    Args:
+        paper: whose figures.
+        items: its tables and figures that the experiment measures.
+        measured: the rows there are.
+    """
+    figures = [item for item in items if isinstance(item, Figure) and paper.draws(item)]
+    pairs = measured.pairs()
+    paper_drawings = [
+        Drawing(item, (pair,), True)
+        for item in figures
+        for pair in dict.fromkeys(wanted_of(paper, item).pair)
+        if pair in pairs
+    ]
+    shown = {pair for drawing in paper_drawings for pair in drawing.pairs}
+    others = tuple(pair for pair in pairs if pair not in shown)
+    if not figures or not others:
+        return paper_drawings
+    fitting = [item for item in figures if item.any_pair] or figures[:1]
+    together = [item for item in fitting if item.together]
+    apart = [item for item in fitting if item not in together]
+    return [
+        *paper_drawings,
+        *(Drawing(item, others, False) for item in together),
+        *(Drawing(item, (pair,), False) for pair in others for item in apart),
+    ]
+
+
+def draw(drawing: Drawing, measured: Measured, folder: Path, *formats: str) -> list[Path]:
+    """Writes a figure's files; none if it shows none of the rows."""
+    from spec_bench.report import figures
+
+    item, rows = drawing.item, measured.rows
+    shown = rows[rows.pair.isin(drawing.pairs)]
+    pair = drawing.pairs[0] if len(drawing.pairs) == 1 else None
+    try:
+        return list(figures.draw(item.paper, str(item.number), shown, folder, pair, formats))
+    except figures.NothingMeasuredError:
+        return []
+
+
+def pictures(
+    paper: Paper | None, items: Sequence[Item], groups: Sequence[Group], measured: Measured
+) -> list[Picture]:
+    """The paper's first figures; for an experiment of no paper the plain one."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        if paper is None:
+            from spec_bench.report.figures.sweep import draw as draw_plain
+
+            draw_plain(groups, folder / "figure.png")
+            return [_picture("All decoders, with their 95% intervals", folder / "figure.png")]
+        return list(_first(drawings(paper, items, measured)[:_PICTURES], measured, folder))
+
+
+def more_figures(
+    paper: Paper | None, items: Sequence[Item], measured: Measured, results: Path | None
+) -> list[str]:
+    """The commands that draw the figures that the page leaves out."""
+    if paper is None:
+        return []
+    where = f" --results {results}" if results is not None else ""
+    return [
+        f"python -m spec_bench.report figure {drawing.item.name} --pair {pair}{where}"
+        for drawing in islice(drawings(paper, items, measured), _PICTURES, None)
+        for pair in drawing.pairs
+    ]
+
+
+def _first(chosen: Sequence[Drawing], measured: Measured, folder: Path) -> Iterator[Picture]:
+    for number, drawing in enumerate(chosen):
+        paths = draw(drawing, measured, folder / str(number), "png")
+        rows = measured.rows[measured.rows.pair.isin(drawing.pairs)]
+        prompts = prompts_of(rows)
+        for path in paths:
+            yield _picture(f"{drawing.title}{f' ({prompts} a cell)' if prompts else ''}", path)
+
+
+def _picture(title: str, path: Path) -> Picture:
+    return Picture(title, data_uri(path, _WIDTH))
+
+
+_COLOURS = 64  # a figure has fewer, all else are their edges' shades
+
+
+def data_uri(path: Path, width: int) -> str:
+    """A picture as a data URI.
+
+    Args:
+        path: of a PNG.
+        width: pixels that it has at most, each way.
+    """
+    with Image.open(path) as picture:
+        small = picture.convert("RGB")
+        small.thumbnail((width, width))
+    stream = io.BytesIO()
+    small.quantize(_COLOURS).save(stream, "PNG", optimize=True)
+    data = base64.b64encode(stream.getvalue()).decode("ascii")
+    return f"data:image/png;base64,{data}"
+
+
+@dataclass(frozen=True)
+class ShownTable:
+    """A table with measured cells."""
+
+    sheet: Sheet
+    pair: str  # of the cells, if it is not the paper's; else ""
+
+
+def stems(tables: Sequence[ShownTable]) -> list[str]:
+    """The names of the tables' files: the table's, another pair's name, distinctive settings."""
+    parts = slugs(table.sheet.setting for table in tables)
+    names = [table.sheet.name.replace("/", "-") for table in tables]
+    return [
+        (f"{name}-{table.pair}" if table.pair else name) + parts[table.sheet.setting]
+        for name, table in zip(names, tables, strict=True)
+    ]
+
+
+def shown_tables(
+    items: Sequence[Item], measured: Measured, results: Path | None
+) -> list[ShownTable]:
+    """The paper's tables of the measured pairs; for another pair, the first table of each task.
+
+    Args:
+        items: a paper's tables and figures.
+        measured: the rows there are.
+        results: the results folder for the commands; None where it is the default.
+    """
+    tables = [item for item in items if isinstance(item, Table)]
+    sheets = [sheet for item in tables for sheet in build_tables(item, measured, None, results)]
+    shown = [ShownTable(sheet, "") for sheet in sheets if sheet.measured]
+    covered = {pair for each in shown for pair in each.sheet.wanted().pair}
+    for pair in measured.pairs():
+        if pair in covered:
+            continue
+        seen: set[str] = set()
+        for item in tables:
+            sheets = build_tables(item, measured, pair, results)
+            key = sheets[0].wanted().to_json()
+            if key not in seen and any(sheet.measured for sheet in sheets):
+                seen.add(key)
+                shown += [ShownTable(sheet, pair) for sheet in sheets if sheet.measured]
+    return shown

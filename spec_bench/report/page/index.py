@@ -10,11 +10,9 @@ from pathlib import Path
 import pandas as pd
 
 from spec_bench.report.data.rows import groups_of, read_rows
-from spec_bench.report.page.answer import answer, headlines
-from spec_bench.report.page.build import measured_on
-from spec_bench.report.page.gather import origins_of
-from spec_bench.report.page.images import data_uri
-from spec_bench.report.page.templating import render
+from spec_bench.report.page.build import measured_on, render
+from spec_bench.report.page.gather import data_uri, origins_of
+from spec_bench.report.page.headline import answer, headlines
 from spec_bench.report.papers.paper import load_paper, paper_names, recipes_by_name
 from spec_bench.system import files
 from spec_bench.vocabulary import names

@@ -1,14 +1,24 @@
-"""One group of cells as a sortable table, the fastest first: every number with its interval."""
+"""One group of cells as a sortable table, the fastest first: every number with its interval; and
+the same by category of prompt.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import pandas as pd
 
+from spec_bench.metrics.interval import Interval
+from spec_bench.report.data.categories import (
+    TABLES,
+    by_category,
+    kinds_of,
+    overall_columns,
+)
+from spec_bench.report.data.counts import Records
 from spec_bench.report.data.rows import Group, Row, failure_of, numbers_in, remarks_of, rows_of
-from spec_bench.report.page.tree_title import tree_titles
+from spec_bench.report.page.headline import tree_titles
 from spec_bench.vocabulary import columns, names
 from spec_bench.vocabulary.columns import Column
 from spec_bench.vocabulary.numbers import ends_of
@@ -176,3 +186,40 @@ def _ahead(rows: pd.DataFrame, name: str) -> Collection[object]:
     if len(exact) < 2:
         return ()
     return {*exact.index[exact[high] >= exact.at[exact[name].idxmax(), low]]}
+
+
+def category_tables(group: Group, records: Records) -> Iterator[tuple[str, ResultsTable]]:
+    """Title and table of the speed-ups and of the tokens; none without categories."""
+    kinds = kinds_of(group, records)
+    cells = by_category(group, kinds, records) if kinds else []
+    trees = dict(zip(group.rows.run_id, tree_titles(group.rows), strict=True))
+    counts = {kind.name: f"{len(kind.prompts)} prompts" for kind in kinds}
+    for column, title in TABLES.items() if cells else ():
+        last = overall_columns(group, column)
+        lines = [
+            Line(
+                code=str(cell.row["decoder"]),
+                decoder=names.decoder(str(cell.row["decoder"])).title,
+                tree=trees[cell.row["run_id"]],
+                marks=(),
+                kind="baseline" if cell.row["decoder"] == "ar" else "",
+                failure="",
+                cells=tuple(
+                    map(_estimate, (*map(of.get, counts), *map(cell.overall, last.values())))
+                ),
+            )
+            for cell in cells
+            if (of := cell.of(column))
+        ]
+        if lines:
+            heads = (DECODER, *counts.items(), *((name, "all prompts") for name in last))
+            yield title, ResultsTable(heads, tuple(lines))
+
+
+def _estimate(estimate: Interval | None) -> Cell | None:
+    if estimate is None:
+        return None
+    low, high = estimate.low, estimate.high
+    known = low is not None and high is not None and low < high
+    interval = f"{low:.2f}–{high:.2f}" if known else ""
+    return Cell(f"{estimate.value:.2f}", interval, f"{estimate.value:.6g}", None, best=False)

@@ -19,12 +19,9 @@ from markupsafe import Markup
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.rows import prompts_of, read_from, read_rows
 from spec_bench.report.data.seeds import pooled
-from spec_bench.report.page.build import measured_on
+from spec_bench.report.page.build import measured_on, render
 from spec_bench.report.page.gather import origins_of
-from spec_bench.report.page.templating import render
-from spec_bench.report.sweep.choose import DETAILED, SHOWN, Part, parts_of
-from spec_bench.report.sweep.figures import FIGURES, drawn
-from spec_bench.report.sweep.traces import Figure
+from spec_bench.report.sweep.figures import DETAILED, FIGURES, SHOWN, Figure, Part, drawn, parts_of
 
 
 @dataclass(frozen=True)
