@@ -93,14 +93,10 @@ def _plural(word: str, count: int) -> str:
 
 
 def compare(before: Path, after: Path, alpha: float = ALPHA, margin: float = MARGIN) -> Comparison:
-    """Sets one results folder against another.
+    """Sets one results folder or table against another.
 
-    Args:
-        before: a results folder or table.
-        after: another.
-        alpha: the chance of any false alarm among all numbers.
-        margin: a speed-up that changed by at most this share counts as the same: processes differ
-            by that much from start to start, whatever the prompts.
+    ``alpha`` is the chance of any false alarm among all numbers. A speed-up that changed by at most
+    ``margin``, a share, counts as the same: processes differ by that much from start to start.
 
     Raises:
         ValueError: there are no rows, or no cell is on both sides.

@@ -22,9 +22,9 @@ from spec_bench.metrics.bounded import score_difference_interval
 from spec_bench.metrics.interval import TOO_FEW, Interval
 from spec_bench.metrics.many import p_value
 from spec_bench.report.data.counts import Counts, Records, value_of_sums
-from spec_bench.report.data.rows import Row, groups_of, read_rows, rows_of
-from spec_bench.report.data.seeds import SEEDS, pooled
-from spec_bench.report.page.gather import origins_of
+from spec_bench.report.data.rows import Row, groups_of, rows_of
+from spec_bench.report.data.seeds import SEEDS
+from spec_bench.report.page.gather import read_cells
 from spec_bench.system import files
 from spec_bench.vocabulary.columns import Column, column, columns_in
 
@@ -89,10 +89,7 @@ class Differing:
 
 
 def read_side(path: Path) -> Side:
-    """A side from its folder or table.
-
-    Args:
-        path: a ``results.csv``, the folder that holds one, or a results folder with several.
+    """A side from a ``results.csv``, the folder that holds one, or a results folder with several.
 
     Raises:
         ValueError: there are no rows there.
@@ -103,16 +100,10 @@ def read_side(path: Path) -> Side:
         tables = [path / files.RESULTS]
     else:
         tables = files.results_files(path)
-    rows = read_rows(tables)
-    if rows.empty:
+    if not any(path.is_file() and path.stat().st_size for path in tables):
         raise ValueError(f"no {files.RESULTS} in {str(path)!r} or in the folders below it")
-    records = Records(tables[0])
-    origins = [each for table in tables for each, _ in origins_of(table, rows[_of(rows, table)])]
-    return Side(str(path), pooled(rows, records), records, tuple(origins))
-
-
-def _of(rows: pd.DataFrame, table: Path) -> pd.Series:
-    return rows.file == str(table)
+    cells = read_cells(tables)
+    return Side(str(path), cells.rows, cells.records, tuple(each for each, _ in cells.origins))
 
 
 def matches(before: Side, after: Side) -> Matches:
@@ -255,13 +246,8 @@ class Change:
 
 
 def changes(match: Match, before: Side, after: Side, margin: float) -> Iterator[Change]:
-    """The changes of a cell that both sides have: speed-up, block efficiency, quality.
-
-    Args:
-        match: the cell.
-        before: the first side.
-        after: the second side.
-        margin: a speed-up that changed by this share is as good as the same.
+    """The changes of a cell that both sides have: speed-up, block efficiency, quality; a speed-up
+    that changed by ``margin``, a share, is as good as the same.
     """
     if match.before.failed or match.after.failed:
         return
@@ -289,8 +275,8 @@ def _change(match: Match, each: Column, before: Records, after: Records, margin:
     one, other = _number(match.before.row.get(name)), _number(match.after.row.get(name))
     if _digests(match):
         return Change(match.name, each, one, other, None, relative, None, why=_OTHER_PROMPTS)
-    read = _timed if timed else partial(_counted, name=name)
-    first, second = read(match.before, before), read(match.after, after)
+    sides = ((match.before, before), (match.after, after))
+    first, second = (_timed(*s) if timed else s[1].by_seed(s[0].row, name) for s in sides)
     if timed and first and second:
         first, second = _medians(first), _medians(second)
     table, why = _table(first, second)
@@ -374,10 +360,6 @@ def _median(repeats: Sequence[Counts]) -> Counts:
             cell_s = typical_s * float(np.median(seconds / plain_s))
             medians[prompt] = float(tokens[0]), cell_s, float(plain_tokens[0]), typical_s
     return medians
-
-
-def _counted(cell: Cell, records: Records, name: str) -> Runs | None:
-    return records.by_seed(cell.row, name)
 
 
 def _table(first: Runs | None, second: Runs | None) -> tuple[Array | None, str]:

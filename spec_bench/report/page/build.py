@@ -49,12 +49,7 @@ def _decoders(content: str) -> dict[str, names.Decoder]:
 
 
 def render(template: str, **values: Any) -> str:
-    """A page from a template of the folder beside this file.
-
-    Args:
-        template: the file's name.
-        values: of its names.
-    """
+    """A page from a template of the folder beside this file, with values for its names."""
     return _environment().get_template(template).render(**values)
 
 
@@ -89,6 +84,8 @@ def build_page(data: PageData) -> str:
     cards = [(Place.of(group), card) for group in data.groups if (card := headline(group))]
     most = max(_FEWEST_LINES, _MOST_LINES // len(data.groups))
     records = Records(data.file)
+    summary = summary_of(data.checks, data.paper)
+    screened = "stage" in data.rows and (data.rows.stage == "screen").any()
     categories = [
         (Place.of(group), title, table)
         for group in data.groups
@@ -108,11 +105,12 @@ def build_page(data: PageData) -> str:
         meanings=meanings_of(data.rows),
         remarks=differences(rows_of(data.rows), [each.name for each in shown_columns(data.rows)]),
         results=[(Place.of(group), results_table(group, most)) for group in data.groups],
-        files=_files(data),
+        files=f"{data.file.name}{' and screening.csv' if screened else ''} beside this page",
         categories=categories,
         tables=list(_tables(data)),
         claims=_claims(data.checks, bool(data.paper)),
-        summary=_summary(data),
+        summary=summary,
+        summary_lines=[(line, line.cells(summary.verdicts)) for line in summary.lines],
         verdicts=dict.fromkeys(VERDICTS, _OTHER_VERDICT) | _VERDICTS,
         missing=list(_missing(data)),
         sampling=_sampling(data),
@@ -121,11 +119,8 @@ def build_page(data: PageData) -> str:
 
 
 def measured_on(targets: Sequence[str], paper: bool) -> str:
-    """The caveat on numbers of the embedded models; "" without such numbers.
-
-    Args:
-        targets: the target of each row.
-        paper: whether the experiment is a paper's.
+    """The caveat on rows whose targets are embedded models, in a paper's experiment or another; ""
+    without such rows.
     """
     small = [str(target).startswith("embedded:") for target in targets]
     if not any(small):
@@ -147,12 +142,6 @@ def _sections(data: PageData, categories: bool) -> dict[str, str]:
         "words": ("What the numbers mean", True),
     }
     return {key: title if there else "" for key, (title, there) in shown.items()}
-
-
-def _files(data: PageData) -> str:
-    """The files with all numbers."""
-    screened = "stage" in data.rows and (data.rows.stage == "screen").any()
-    return f"{data.file.name}{' and screening.csv' if screened else ''} beside this page"
 
 
 def _tiles(data: PageData) -> list[tuple[str, str]]:
@@ -196,13 +185,6 @@ def _claims(checks: Sequence[Check], paper: bool) -> list[dict[str, Any]]:
         {"section": section, "text": statement, "ours": paper, "checks": group}
         for (section, statement), group in by_statement.items()
     ]
-
-
-def _summary(data: PageData) -> dict[str, Any]:
-    """The summary of checks: a sentence, and a line of counts for each statement."""
-    summary = summary_of(data.checks, data.paper)
-    lines = [(line, line.cells(summary.verdicts)) for line in summary.lines]
-    return {"sentence": summary.sentence, "verdicts": summary.verdicts, "lines": lines}
 
 
 def _missing(data: PageData) -> Iterator[dict[str, object]]:

@@ -19,8 +19,10 @@ from PIL import Image
 
 from spec_bench.report.claims import Check, check_claims, check_generally
 from spec_bench.report.data.apart import slugs
+from spec_bench.report.data.counts import Records
 from spec_bench.report.data.records import origin_of
 from spec_bench.report.data.rows import Group, groups_of, prompts_of, read_rows
+from spec_bench.report.data.seeds import pooled
 from spec_bench.report.papers.paper import Figure, Item, Paper, Table, load_paper, recipes_by_name
 from spec_bench.report.tables.build import build_tables
 from spec_bench.report.tables.commands import commands_for
@@ -81,6 +83,34 @@ def results_file(name: str, results: Path) -> Path:
     )
 
 
+@dataclass(frozen=True)
+class Cells:
+    """The cells of results files, as every page shows them."""
+
+    rows: pd.DataFrame  # those that differ in the seed alone as one
+    records: Records  # their counts by prompt
+    origins: list[tuple[dict[str, str], int]]  # where they were measured, of each file
+
+
+def read_cells(tables: Sequence[Path], pair: str | None = None) -> Cells:
+    """Reads results files and what lies beside them; of one pair or (None) of all.
+
+    Raises:
+        ValueError: a file has no rows, or none is of the pair.
+    """
+    rows = read_rows(tables)
+    if rows.empty:
+        raise ValueError(f"{str(tables[0])!r} has no rows")
+    if pair is not None:
+        known = ", ".join(dict.fromkeys(rows.pair))
+        rows = rows[rows.pair == pair]
+        if rows.empty:
+            raise ValueError(f"no rows of pair {pair!r} in {str(tables[0])!r}; it has {known}")
+    origins = [each for path in tables for each in origins_of(path, rows[rows.file == str(path)])]
+    records = Records(tables[0])
+    return Cells(pooled(rows, records), records, origins)
+
+
 def gather(file: Path, results: Path | None, pair: str | None) -> PageData:
     """Reads, checks and draws.
 
@@ -92,21 +122,11 @@ def gather(file: Path, results: Path | None, pair: str | None) -> PageData:
     Raises:
         ValueError: the file has no rows, or none of the pair.
     """
-    rows = read_rows([file])
-    if rows.empty:
-        raise ValueError(f"{str(file)!r} has no rows")
-    if pair is not None:
-        known = list(dict.fromkeys(rows.pair))
-        rows = rows[rows.pair == pair]
-        if rows.empty:
-            raise ValueError(
-                f"no rows of pair {pair!r} in {str(file)!r}; it has {', '.join(known)}"
-            )
+    cells = read_cells([file], pair)
     name = file.parent.name
     recipe = recipes_by_name().get(name)
     paper = load_paper(recipe.partition("=")[0]) if recipe else None
-    origins, measured = origins_of(file, rows), Measured(rows)
-    rows = measured.rows
+    rows, measured = cells.rows, Measured(cells.rows)
     groups = groups_of(rows)
     items = [item for item in paper.items if name in item.experiments] if paper else []
     progress = _progress(paper, items, measured)
@@ -126,7 +146,7 @@ def gather(file: Path, results: Path | None, pair: str | None) -> PageData:
         progress=progress,
         commands=commands,
         tables=shown_tables(items, measured, results),
-        origins=origins,
+        origins=cells.origins,
     )
 
 
@@ -210,13 +230,8 @@ class Drawing:
 
 
 def drawings(paper: Paper, items: Sequence[Item], measured: Measured) -> list[Drawing]:
-    """The figures with their pairs: pairs that no figure has get the
+    """The figures that the experiment measures with their pairs: pairs that no figure has get the
     figures for any pair, or else the first one.
-
-    Args:
-        paper: whose figures.
-        items: its tables and figures that the experiment measures.
-        measured: the rows there are.
     """
     figures = [item for item in items if isinstance(item, Figure) and paper.draws(item)]
     pairs = measured.pairs()
@@ -298,12 +313,7 @@ _COLOURS = 64  # a figure has fewer, all else are their edges' shades
 
 
 def data_uri(path: Path, width: int) -> str:
-    """A picture as a data URI.
-
-    Args:
-        path: of a PNG.
-        width: pixels that it has at most, each way.
-    """
+    """A PNG as a data URI, at most so many pixels each way."""
     with Image.open(path) as picture:
         small = picture.convert("RGB")
         small.thumbnail((width, width))
@@ -334,13 +344,7 @@ def stems(tables: Sequence[ShownTable]) -> list[str]:
 def shown_tables(
     items: Sequence[Item], measured: Measured, results: Path | None
 ) -> list[ShownTable]:
-    """The paper's tables of the measured pairs; for another pair, the first table of each task.
-
-    Args:
-        items: a paper's tables and figures.
-        measured: the rows there are.
-        results: the results folder for the commands; None where it is the default.
-    """
+    """The paper's tables of the measured pairs; for another pair, the first table of each task."""
     tables = [item for item in items if isinstance(item, Table)]
     sheets = [sheet for item in tables for sheet in build_tables(item, measured, None, results)]
     shown = [ShownTable(sheet, "") for sheet in sheets if sheet.measured]

@@ -223,12 +223,7 @@ _OF_STAGES = ("stage ", "prompts ")
 
 
 def sentences(table: Path, runs: Collection[str]) -> list[str]:
-    """The last lines of the report on a results file, of the groups that some runs are in.
-
-    Args:
-        table: the results file.
-        runs: run ids.
-    """
+    """The last lines of the report on a results file, of the groups that some runs are in."""
     rows = pooled(read_results(table), Records(table))
     of_runs = rows.run_id.map(lambda ids: not {*runs}.isdisjoint(str(ids).split(",")))
     groups = [group for group in groups_of(rows) if of_runs[group.rows.index].any()]
@@ -241,11 +236,7 @@ def headlines(groups: Sequence[Group]) -> list[Headline]:
 
 
 def answer(lines: Sequence[Headline]) -> str:
-    """The conclusion of an experiment, in one sentence; "" where no group has a headline.
-
-    Args:
-        lines: its groups' headlines.
-    """
+    """The conclusion of an experiment, in one sentence, from its groups' headlines; "" of none."""
     if len(lines) < 2:
         return "".join(each.sentence for each in lines)
     pairs = len({each.pair for each in lines}) > 1

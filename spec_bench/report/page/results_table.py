@@ -10,12 +10,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from spec_bench.metrics.interval import Interval
-from spec_bench.report.data.categories import (
-    TABLES,
-    by_category,
-    kinds_of,
-    overall_columns,
-)
+from spec_bench.report.data.categories import TABLES, by_category, kinds_of, overall_columns
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.rows import Group, Row, failure_of, numbers_in, remarks_of, rows_of
 from spec_bench.report.page.headline import tree_titles
@@ -90,12 +85,7 @@ def shown_columns(rows: pd.DataFrame) -> list[Column]:
 
 
 def results_table(group: Group, most: int | None = None) -> ResultsTable:
-    """The group's table; columns without a value are left out.
-
-    Args:
-        group: the cells.
-        most: how many lines it may have; None: all.
-    """
+    """The group's table, of at most so many lines; columns without a value are left out."""
     rows = _ordered(group.rows)
     shown = shown_columns(rows)
     if "batch_size" in rows and (rows.batch_size == 1).all():

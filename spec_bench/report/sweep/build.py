@@ -9,47 +9,15 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from markupsafe import Markup
 
-from spec_bench.report.data.counts import Records
-from spec_bench.report.data.rows import prompts_of, read_from, read_rows
-from spec_bench.report.data.seeds import pooled
+from spec_bench.report.data.rows import prompts_of, read_from
 from spec_bench.report.page.build import measured_on, render
-from spec_bench.report.page.gather import origins_of
-from spec_bench.report.sweep.figures import DETAILED, FIGURES, SHOWN, Figure, Part, drawn, parts_of
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """The data of a page, or of a report with the same contents."""
-
-    rows: pd.DataFrame  # the cells, seeds pooled
-    parts: list[Part]  # groups of comparable cells, with recommendations
-    figures: list[dict[str, Figure]]  # of each part, by key of `FIGURES`
-    missing: list[dict[str, str]]  # of each part, why the others are not drawn
-
-
-def read_sweep(table: Path) -> Sweep:
-    """Reads one results file and its records.
-
-    Raises:
-        ValueError: there is no such file, or it has no rows.
-    """
-    if not table.is_file():
-        raise ValueError(f"no results file {str(table)!r}")
-    rows = read_rows([table])
-    if rows.empty:
-        raise ValueError(f"{str(table)!r} has no rows")
-    records = Records(table)
-    rows = pooled(rows, records)
-    parts = parts_of(rows, records)
-    results = [drawn(part, records) for part in parts]
-    return Sweep(rows, parts, [made for made, _ in results], [missing for _, missing in results])
+from spec_bench.report.page.gather import read_cells
+from spec_bench.report.sweep.figures import DETAILED, FIGURES, SHOWN, drawn, parts_of
 
 
 def build_page(table: Path) -> str:
@@ -60,25 +28,26 @@ def build_page(table: Path) -> str:
     """
     from plotly.offline import get_plotlyjs
 
-    sweep = read_sweep(table)
-    rows = sweep.rows
-    both = zip(sweep.figures, sweep.missing, strict=True)
-    drawn_first = next((place for place, made in enumerate(sweep.figures) if made), 0)
+    if not table.is_file():
+        raise ValueError(f"no results file {str(table)!r}")
+    cells = read_cells([table])
+    rows, parts = cells.rows, parts_of(cells.rows, cells.records)
+    figures = [drawn(part, cells.records) for part in parts]
     return render(
         "sweep.html.j2",
         name=table.parent.name,
         file=table.name,
-        parts=sweep.parts,
-        first=drawn_first,
+        parts=parts,
+        first=next((place for place, (made, _) in enumerate(figures) if made), 0),
         cells=len(rows),
         failed=int((rows.status == "failed").sum()),
         prompts=prompts_of(rows),
         measured_on=measured_on(rows.target, paper=False) or read_from(rows),
-        origins=origins_of(table, rows),
+        origins=cells.origins,
         figures={key: each.title for key, each in FIGURES.items()},
         shown=SHOWN,
         detailed=DETAILED,
-        data=_embedded([{"figures": made, "missing": missing} for made, missing in both]),
+        data=_embedded([{"figures": made, "missing": missing} for made, missing in figures]),
         plotly=packed(get_plotlyjs()),  # MIT, whole: it names its licence itself
     )
 

@@ -69,12 +69,7 @@ class Part:
 
 
 def parts_of(rows: pd.DataFrame, records: Records) -> list[Part]:
-    """All groups, of the first ones the fastest cells' records too.
-
-    Args:
-        rows: a results file's, without seeds apart.
-        records: the counts of its cells by prompt.
-    """
+    """All groups of pooled rows, of the first ones the fastest cells' records too."""
     parts, left = [], DETAILED
     for group in groups_of(rows):
         shown = _shown(group)
