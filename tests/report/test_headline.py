@@ -21,34 +21,6 @@ def group(*rows, **same):
 AR = row("ar", speedup=(1.0, 1.0, 1.0), token_rate=around(50.0, 1.0))
 
 
-def test_ar_is_the_answer_where_no_cells_own_interval_reaches_above_it():
-    slow = (
-        row("rsd_c", "2-2-1", speedup=around(0.95, 0.05)),
-        row("sd", "3", speedup=(0.6, 0.5, 1)),
-    )
-    found = card(AR, *slow)
-    assert (found.decoder, found.code, found.value, found.interval) == ("AR", "ar", "1.00×", "")
-    assert found.sentence == (
-        "XSum: use AR: the fastest other one, RSD-C 2-2-1, reaches 0.95× [0.90 to 1.00] of its "
-        "speed (8 prompts, 2 cells)."
-    )
-
-
-def test_a_cell_that_no_interval_excludes_keeps_ar_from_being_the_answer():
-    slow, unknown = row("rsd_c", "2-2-1", speedup=around(0.7, 0.03)), row("sd", "3", speedup=0.6)
-    assert card(AR, slow, unknown).sentence == (
-        "XSum: cannot decide yet: SD 3 looks no faster, 0.60×; try prompts=20 (8 prompts, "
-        "intervals corrected for 2 cells)."
-    )
-
-
-def test_a_decoder_whose_interval_lies_above_ar_is_the_answer_and_says_of_how_many():
-    found = card(AR, row("sd", "3", speedup=around(1.5, 0.1)))
-    assert (found.decoder, found.value, found.interval) == ("SD 3", "1.50×", "1.40 to 1.60")
-    assert found.sure == "surely faster than AR, the only exact one"
-    assert found.basis == "8 prompts"
-
-
 SD, RSD_S, CHAIN = ("sd", "3"), ("rsd_s", "4x3"), ("sd", "2")
 TABLES = {
     "the best estimate is uncertain, the second sure": (
@@ -68,6 +40,11 @@ TABLES = {
         3,
         "cannot decide yet: SD 3 looks faster, 1.79×; try prompts=20 (3 prompts)",
     ),
+    "one cell that is faster": (
+        (row(*SD, speedup=around(1.5, 0.1)),),
+        8,
+        "use SD 3, 1.50× [1.40 to 1.60]: surely faster than AR, the only exact one (8 prompts)",
+    ),
     "one cell": (
         (row(*SD, speedup=(1.1, 0.95, 1.27)),),
         8,
@@ -78,6 +55,18 @@ TABLES = {
         8,
         "use AR: the fastest other one, SD 3, reaches 0.90× [0.84 to 0.96] of its speed (8 "
         "prompts, 2 cells)",
+    ),
+    "AR where no cell's own interval reaches above it": (
+        (row("rsd_c", "2-2-1", speedup=around(0.95, 0.05)), row(*SD, speedup=(0.6, 0.5, 1))),
+        8,
+        "use AR: the fastest other one, RSD-C 2-2-1, reaches 0.95× [0.90 to 1.00] of its speed (8 "
+        "prompts, 2 cells)",
+    ),
+    "a cell that no interval excludes keeps AR from being the answer": (
+        (row("rsd_c", "2-2-1", speedup=around(0.7, 0.03)), row(*SD, speedup=0.6)),
+        8,
+        "cannot decide yet: SD 3 looks no faster, 0.60×; try prompts=20 (8 prompts, intervals "
+        "corrected for 2 cells)",
     ),
     "a tie with AR": (
         (row(*SD, speedup=(1.0, 0.98, 1.02)), row(*CHAIN, speedup=(0.7, 0.66, 0.75))),
@@ -97,7 +86,9 @@ TABLES = {
 @pytest.mark.parametrize("table", TABLES)
 def test_the_answer_looks_at_every_cell_and_says_what_they_can_decide(table):
     cells, prompts, told = TABLES[table]
-    assert card(AR, *cells, prompts=prompts).sentence == f"XSum: {told}."
+    found = card(AR, *cells, prompts=prompts)
+    assert found.sentence == f"XSum: {told}."
+    assert (found.code == "ar") == told.startswith("use AR") == (found.speed == "1.00×")
 
 
 def test_a_decoder_that_is_surely_faster_is_found_below_any_number_of_larger_guesses():

@@ -265,9 +265,7 @@ def test_the_index_has_every_experiment_with_its_page_and_a_picture(index):
     assert "Other experiments" in index
 
 
-def test_the_index_asks_for_nothing_over_the_network_and_links_only_to_files_there(
-    everything, index
-):
+def test_the_index_links_only_to_files_there(everything, index):
     assert "http:" not in index and "https:" not in index and "@import" not in index
     assert 'src="data:image/png;base64,' in index
     links = re.findall(r'href="([^"#]+)"', index)

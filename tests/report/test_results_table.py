@@ -1,5 +1,7 @@
 """The Markdown table of a results file: its columns are those that the rows have."""
 
+import pytest
+
 from spec_bench.report.data.rows import groups_of, read_results
 from spec_bench.report.page.results_table import results_table
 from spec_bench.report.plain import markdown
@@ -14,11 +16,30 @@ def header_and_lines(folder, *rows):
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
-def test_scores_of_squad_and_spider_are_columns(tmp_path):
-    scores = {"exact_match": (0.5, 0.4, 0.6), "f1": 0.75, "execution_accuracy": (0.9, 0.8, 1.0)}
-    header, _, line = header_and_lines(tmp_path, row("ar", "-", run_id="a", **scores))
-    assert header == ["decoder", "spec", "exact match", "f1", "execution accuracy"]
-    assert line[2:] == ["0.500 [0.400, 0.600]", "0.750", "0.900 [0.800, 1.000]"]
+COLUMNS = [
+    (
+        {"exact_match": (0.5, 0.4, 0.6), "f1": 0.75, "execution_accuracy": (0.9, 0.8, 1.0)},
+        ["exact match", "f1", "execution accuracy"],
+        ["0.500 [0.400, 0.600]", "0.750", "0.900 [0.800, 1.000]"],
+    ),
+    (
+        {"execution_accuracy": 0.5, "execution_errors": 3, "execution_timeouts": 0},
+        ["execution accuracy", "execution errors"],
+        ["0.500", "3"],
+    ),
+    (
+        {"beam_width": (3.5, 3.0, 4.0), "perplexity": (1.4, 1.25, 1.5)},
+        ["beam width", "perplexity"],
+        ["3.50 [3.00, 4.00]", "1.40 [1.25, 1.50]"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("values", "titles", "texts"), COLUMNS)
+def test_what_was_measured_is_a_column(values, titles, texts, tmp_path):
+    header, _, line = header_and_lines(tmp_path, row("dsbd", "4x2", run_id="a", **values))
+    assert header == ["decoder", "spec", *titles]
+    assert line[2:] == texts
 
 
 def test_scores_of_metric_modules_are_columns_and_nothing_else_is(tmp_path):
@@ -31,22 +52,6 @@ def test_scores_of_metric_modules_are_columns_and_nothing_else_is(tmp_path):
     )[:3]
     assert header == ["decoder", "spec", "block efficiency", "sacrebleu score", "mine ratio"]
     assert line[2:] == ["", "31.500 [30.000, 33.000]", "1.500"]
-
-
-def test_answers_that_did_not_run_are_shown_where_there_are_any(tmp_path):
-    counts = {"execution_errors": 3, "execution_timeouts": 0}
-    header, _, line = header_and_lines(
-        tmp_path, row("ar", "-", run_id="a", execution_accuracy=0.5, **counts)
-    )
-    assert header[2:] == ["execution accuracy", "execution errors"]
-    assert line[2:] == ["0.500", "3"]
-
-
-def test_perplexity_and_beam_width_are_columns_where_they_were_measured(tmp_path):
-    values = {"beam_width": (3.5, 3.0, 4.0), "perplexity": (1.4, 1.25, 1.5)}
-    header, _, line = header_and_lines(tmp_path, row("dsbd", "4x2", run_id="a", **values))
-    assert header[2:] == ["beam width", "perplexity"]
-    assert line[2:] == ["3.50 [3.00, 4.00]", "1.40 [1.25, 1.50]"]
 
 
 def test_a_speedup_that_stalls_decide_says_so(tmp_path):
