@@ -12,6 +12,7 @@ from pathlib import Path
 
 from spec_bench.report.data.recipe_rows import figure_rows
 from spec_bench.report.data.rows import load_rows, read_rows
+from spec_bench.report.page.gather import draw, drawings, gather, results_file, shown_tables, stems
 from spec_bench.report.papers.paper import (
     find_figure,
     find_table,
@@ -111,7 +112,6 @@ def run_checks(options: Namespace) -> None:
 def run_page(options: Namespace) -> None:
     """An experiment's page."""
     from spec_bench.report.page.build import build_page
-    from spec_bench.report.page.gather import gather, results_file
 
     file = results_file(options.name, options.results)
     path = options.output or file.parent / "page.html"
@@ -126,7 +126,6 @@ def run_all(options: Namespace) -> None:
     recipes that are not written any more are removed.
     """
     from spec_bench.report import stale
-    from spec_bench.report.page.gather import results_file
     from spec_bench.report.page.index import build_index
 
     results = options.results
@@ -145,7 +144,6 @@ def run_records(options: Namespace) -> None:
     """The size of each experiment's committed records, and the cells without any."""
     from spec_bench.report.claims.select import evident
     from spec_bench.report.data.records import kept_size, seal
-    from spec_bench.report.page.gather import results_file
 
     results = options.results
     files = [results_file(name, results) for name in options.names] or results_files(results)
@@ -165,7 +163,6 @@ def run_lengths(options: Namespace) -> None:
 
     from spec_bench.metrics.calls import lengths_of
     from spec_bench.report.data.records import repeats_of
-    from spec_bench.report.page.gather import results_file
 
     file = results_file(options.name, options.results)
     heads = ("decoder", "tree", "ratio of sums", "vLLM", "draft rate", "by position", "SPEED-Bench")
@@ -192,7 +189,6 @@ def run_positions(options: Namespace) -> None:
 
     from spec_bench.metrics.calls import by_position
     from spec_bench.report.data.records import repeats_of
-    from spec_bench.report.page.gather import results_file
 
     file = results_file(options.name, options.results)
     found = {
@@ -218,14 +214,12 @@ def run_positions(options: Namespace) -> None:
 def run_throughput(options: Namespace) -> None:
     """Tokens/s of one request and of all, by requests under way; where drafting stops paying."""
     from spec_bench.report.figures.throughput import throughput
-    from spec_bench.report.page.gather import results_file
 
     print(throughput(results_file(options.name, options.results)), end="")
 
 
 def run_sweep(options: Namespace) -> None:
     """A page on one results file: recommendations, then figures."""
-    from spec_bench.report.page.gather import results_file
     from spec_bench.report.sweep.build import build_page
 
     file = results_file(options.name, options.results)
@@ -251,7 +245,6 @@ def run_wandb(options: Namespace) -> None:
 def _write(file: Path, shown: Path | None) -> Sequence[Path]:
     """One experiment's files, each beside its results."""
     from spec_bench.report.page.build import build_page
-    from spec_bench.report.page.gather import draw, drawings, gather, shown_tables, stems
 
     folder, page = file.parent, file.parent / "page.html"
     write_text(page, build_page(gather(file, shown, None)))
