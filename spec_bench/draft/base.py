@@ -35,6 +35,7 @@ class Drafting:
     """What drafts for the rows of a batch; by itself nothing, as for autoregressive decoding."""
 
     follows: bool = False  # whether it can go on from tokens that only the device knows yet
+    _timer: Any = None  # the `ForwardTimer` of a network's passes
 
     def start(self, row: int, prompt: Sequence[int]) -> None:
         """Prefills a row with all prompt tokens but the last; the target comes after."""
@@ -136,8 +137,8 @@ class Drafting:
         """Moves a row into another one's place."""
 
     def take_forward_s(self) -> float:
-        """Seconds of drafting since the last call."""
-        return 0.0
+        """Seconds of drafting since the last call, prompts excluded."""
+        return float(self._timer.take_s()) if self._timer else 0.0
 
 
 class Memory:

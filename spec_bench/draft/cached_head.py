@@ -10,11 +10,13 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
 
 from spec_bench.core.transfer import Committed, places
 from spec_bench.draft.base import Drafting, Verified
 from spec_bench.draft.network import Heads
 from spec_bench.engine.cache import SlotCache
+from spec_bench.engine.model import ForwardTimer, LanguageModel
 
 Embed = Callable[[Tensor], Tensor]
 
@@ -238,3 +240,65 @@ class DraftingOnLast(Drafting):
 
     def move_row(self, source: int, target: int) -> None:
         self.hidden.move(source, target)
+
+
+# Heads with a cache of their own, on what the target hands over.
+
+
+def attending(cache: SlotCache, mask: Tensor) -> Attend:
+    """Attention over a cache's slots that ``mask`` shows, after a write that was begun."""
+
+    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float | None = None) -> Tensor:
+        keys, values = cache.layers[layer].update(k, v)
+        grouped = q.shape[1] != keys.shape[1]
+        return scaled_dot_product_attention(
+            q, keys, values, attn_mask=mask, scale=scale, enable_gqa=grouped
+        )
+
+    return attend
+
+
+class DraftingOnHanded(Drafting):
+    """Drafting whose head keeps an entry for each token that the target handed something over for.
+
+    Those of an iteration's path wait for the next tree. Letters: P entries that wait, W of what is
+    handed over.
+    """
+
+    follows = True
+
+    def __init__(
+        self, head: CachedHead, target: LanguageModel, cache: SlotCache, rows: int, waiting: int
+    ) -> None:
+        self._target, self._cache = target, cache
+        like = next(head.parameters())
+        self._handed = like.new_zeros((rows, 1, head.features))  # [rows, P, W], not yet cached
+        self._waiting = [waiting] * rows
+        self._cached = [0] * rows  # entries of each row that the target's states made
+        self._followed = self._outputs = like.new_empty(0)  # what was gone on from; the head's own
+        self._timer = ForwardTimer(like.device)
+
+    def see_path(self, hidden: Tensor, path: Tensor, accepted: Tensor) -> None:
+        rows, count = path.shape
+        room = self._handed
+        if count > room.shape[1]:
+            self._handed = room.new_zeros((room.shape[0], count, room.shape[2]))
+            for waiting in range(1, count + 1):  # as many as may wait from now on
+                places(waiting, room.device)
+        taken = hidden.gather(1, path.unsqueeze(-1).expand(-1, -1, hidden.shape[-1]))
+        self._handed[:rows, :count] = taken.to(room.dtype)
+
+    def commit(
+        self, lengths: Sequence[int], nodes: Sequence[Sequence[int]], path: Tensor, depth: int
+    ) -> None:
+        for row, (length, kept) in enumerate(zip(lengths, nodes, strict=True)):
+            self._cached[row], self._waiting[row] = length, len(kept)
+
+    def caught_up(self, row: int, tokens: int, emitted: int) -> None:
+        self._handed[row] = self._followed[row]
+        self._cached[row], self._waiting[row] = tokens - 1 - emitted, emitted
+
+    def move_row(self, source: int, target: int) -> None:
+        self._cache.move_row(source, target, self._cached[source])
+        self._handed[target] = self._handed[source]
+        self._cached[target], self._waiting[target] = self._cached[source], self._waiting[source]

@@ -17,45 +17,30 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
 from spec_bench.core.transfer import Committed, Known, places
 from spec_bench.draft.base import Drafter, Drafting, Equipment, Verified, drafter
+from spec_bench.draft.cached_head import DraftingOnHanded, attending
 from spec_bench.draft.dflash_network import DFlashHead
 from spec_bench.draft.layers import Turn
 from spec_bench.draft.levels import LevelDrafting
 from spec_bench.draft.network import Heads
 from spec_bench.engine.cache import index_of
-from spec_bench.engine.model import ForwardTimer, LanguageModel, Layers
+from spec_bench.engine.model import LanguageModel, Layers
 
 if TYPE_CHECKING:  # it needs transformers, which a refusal does not
     from spec_bench.engine.cache import SlotCache
 
 
-class DFlashDrafting(LevelDrafting):
-    """One DFlash or DSpark head on the target's hidden states.
-
-    Args:
-        head: the head, on the target's device.
-        target: gives embeddings and the last layer.
-        cache: the head's own.
-        rows: rows of the caches.
-    """
-
-    follows = True
+class DFlashDrafting(LevelDrafting, DraftingOnHanded):
+    """One DFlash or DSpark head on the target's hidden states."""
 
     def __init__(
         self, head: DFlashHead, target: LanguageModel, cache: SlotCache, rows: int
     ) -> None:
-        self._head, self._target, self._cache = head, target, cache
-        self.has_term = head.shape.markov_rank > 0
-        like = next(head.parameters())
-        self._handed = like.new_zeros((rows, 1, head.features))  # by the target, not yet cached
-        self._waiting = [0] * rows
-        self._cached = [0] * rows  # context entries of each row
+        super().__init__(head, target, cache, rows, waiting=0)
+        self._head, self.has_term = head, head.shape.markov_rank > 0
         self._starts, self._before = Known(), Known()
-        self._followed = self._outputs = like.new_empty(0)
-        self._timer = ForwardTimer(like.device)
 
     def start(self, row: int, prompt: Sequence[int]) -> None:
         self._cached[row] = self._waiting[row] = 0
@@ -83,16 +68,7 @@ class DFlashDrafting(LevelDrafting):
         last = self._before.on(device) + (block.shape[1] - 1)
         mask = (slots <= last.unsqueeze(1))[:, None, None]
 
-        def attend(
-            layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float | None = None
-        ) -> Tensor:
-            keys, values = self._cache.layers[layer].update(k, v)
-            grouped = q.shape[1] != keys.shape[1]
-            return scaled_dot_product_attention(
-                q, keys, values, attn_mask=mask, scale=scale, enable_gqa=grouped
-            )
-
-        self._outputs = head.outputs(block, turn, attend)
+        self._outputs = head.outputs(block, turn, attending(self._cache, mask))
         logits = head.logits(self._outputs, self._target.project, self._target.vocab_size)
         self._timer.stop()
         return logits
@@ -118,38 +94,11 @@ class DFlashDrafting(LevelDrafting):
         first = starts.on(written.device).unsqueeze(1)
         return self._head.turn(first + places(count, written.device))
 
-    def see_path(self, hidden: Tensor, path: Tensor, accepted: Tensor) -> None:
-        rows, count = path.shape
-        room = self._handed
-        if count > room.shape[1]:
-            self._handed = room.new_zeros((room.shape[0], count, room.shape[2]))
-        taken = hidden.gather(1, path.unsqueeze(-1).expand(-1, -1, hidden.shape[-1]))
-        self._handed[:rows, :count] = taken.to(room.dtype)
-
-    def commit(
-        self, lengths: Sequence[int], nodes: Sequence[Sequence[int]], path: Tensor, depth: int
-    ) -> None:
-        for row, (length, kept) in enumerate(zip(lengths, nodes, strict=True)):
-            self._cached[row], self._waiting[row] = length, len(kept)
-
     def follow(self, verified: Verified, depth: int, following: Committed) -> None:
         rows, count = verified.path.shape
         self._followed = self._handed[:rows].clone()
         self._waiting[:rows] = [count] * rows  # with fillers
         self._starts, self._before = verified.lengths, following.lengths
-
-    def caught_up(self, row: int, tokens: int, emitted: int) -> None:
-        self._handed[row] = self._followed[row]
-        self._cached[row], self._waiting[row] = tokens - 1 - emitted, emitted
-
-    def move_row(self, source: int, target: int) -> None:
-        self._cache.move_row(source, target, self._cached[source])
-        self._handed[target] = self._handed[source]
-        self._cached[target], self._waiting[target] = self._cached[source], self._waiting[source]
-
-    def take_forward_s(self) -> float:
-        """Seconds in the head since the last call, prompts excluded."""
-        return self._timer.take_s()
 
 
 @drafter("dflash")

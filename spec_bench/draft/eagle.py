@@ -25,12 +25,12 @@ from torch.nn.functional import scaled_dot_product_attention
 from spec_bench.core.transfer import Committed, Followed, Known, places
 from spec_bench.core.tree import Tree
 from spec_bench.draft.base import Drafter, Drafting, Equipment, Verified, drafter
-from spec_bench.draft.cached_head import FeatureHead
+from spec_bench.draft.cached_head import DraftingOnHanded, FeatureHead, attending
 from spec_bench.draft.eagle_network import Eagle1Head, Eagle3Head
 from spec_bench.draft.levels import LevelDrafting, taken, with_masks
 from spec_bench.draft.network import Heads
 from spec_bench.engine.cache import SlotCache, index_of
-from spec_bench.engine.model import ForwardOutput, ForwardTimer, LanguageModel, Layers
+from spec_bench.engine.model import ForwardOutput, LanguageModel, Layers
 from spec_bench.engine.tree_pass import causal, run_nodes, run_pending
 from spec_bench.settings.fields import Range
 
@@ -61,34 +61,18 @@ class _Pass:
         cache.begin(WritePlan(rows, starts, tokens.shape[1], visible.shape[2], index))
         mask = visible.unsqueeze(1)
 
-        def attend(
-            layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float | None = None
-        ) -> Tensor:
-            keys, values = cache.layers[layer].update(k, v)
-            grouped = q.shape[1] != keys.shape[1]
-            return scaled_dot_product_attention(
-                q, keys, values, attn_mask=mask, scale=scale, enable_gqa=grouped
-            )
-
         embedded = self._head.embedded(tokens, self._target.embed)
         if self._zero_first:
             embedded = embedded * (positions > 0).unsqueeze(-1)
-        output = self._head.step(self._feature, embedded, positions, attend)
+        output = self._head.step(self._feature, embedded, positions, attending(cache, mask))
         return ForwardOutput(output.new_empty(0), output)
 
 
-class EagleDrafting(Drafting):
+class EagleDrafting(DraftingOnHanded):
     """One EAGLE or MTP head on the target's features.
 
-    Args:
-        head: the head, on the target's device.
-        target: gives embeddings and, for EAGLE-1 and MTP, the last layer.
-        cache: the head's own.
-        rows: rows of the caches.
-        zero_first: whether the first pair's embedding is zeros, as some engines have it for MTP.
+    ``zero_first``: the first pair's embedding is zeros, as some engines have it for MTP.
     """
-
-    follows = True
 
     def __init__(
         self,
@@ -98,32 +82,25 @@ class EagleDrafting(Drafting):
         rows: int,
         zero_first: bool = False,
     ) -> None:
-        self._head, self._target, self._cache = head, target, cache
-        self._zero_first = zero_first
-        like = next(head.parameters())
-        self._features = like.new_zeros((rows, 1, head.features))  # of the waiting pairs
-        self._waiting = [1] * rows
-        self._cached = [0] * rows  # pairs of each row with features from the target
+        super().__init__(head, target, cache, rows, waiting=1)
+        self._head, self._zero_first = head, zero_first
         self._prompts: list[Sequence[int]] = [()] * rows
-        self._outputs = like.new_empty(0)  # [R, nodes so far, D]
-        self._followed = like.new_empty(0)  # the features that were gone on from
-        self._timer = ForwardTimer(like.device)
 
     def start(self, row: int, prompt: Sequence[int]) -> None:
         """A prompt of one token has no feature: zeros stand in at slot 0 until the first comes."""
         self._prompts[row] = prompt
         self._cached[row], self._waiting[row] = 0, 1
-        self._features[row] = 0
+        self._handed[row] = 0
 
     @torch.inference_mode()
     def see_prompt(self, row: int, start: int, hidden: Tensor) -> None:
         """Runs a chunk's pairs; the prompt's last one waits for the first tree."""
         prompt = self._prompts[row]
-        hidden = hidden.to(self._features.dtype)
+        hidden = hidden.to(self._handed.dtype)
         count = hidden.shape[0]
         if start + count == len(prompt) - 1:
             count -= 1
-            self._features[row, 0] = hidden[-1]
+            self._handed[row, 0] = hidden[-1]
             self._cached[row] = start + count
         if not count:
             return
@@ -158,8 +135,8 @@ class EagleDrafting(Drafting):
         """Runs the waiting pairs; logits [R, 1, 1, V] below the root."""
         self._timer.start()
         rows, waiting = len(committed), len(self._tokens[0])
-        tokens = self._tokens.on(self._features.device)
-        features: Any = self.run(self._features[:rows, :waiting])
+        tokens = self._tokens.on(self._handed.device)
+        features: Any = self.run(self._handed[:rows, :waiting])
         output = run_pending(features, self._cache, self._starts, tokens, logits_to_keep=0).hidden
         assert output is not None
         if waiting > 1:
@@ -190,45 +167,19 @@ class EagleDrafting(Drafting):
         self._timer.stop()
         return logits.unsqueeze(2)
 
-    def see_path(self, hidden: Tensor, path: Tensor, accepted: Tensor) -> None:
-        rows, count = path.shape
-        room = self._features
-        if count > room.shape[1]:
-            self._features = room.new_zeros((room.shape[0], count, room.shape[2]))
-            for waiting in range(1, count + 1):  # as many pairs as may wait from now on
-                places(waiting, room.device)
-        taken = hidden.gather(1, path.unsqueeze(-1).expand(-1, -1, hidden.shape[-1]))
-        self._features[:rows, :count] = taken.to(room.dtype)
-
-    def commit(
-        self, lengths: Sequence[int], nodes: Sequence[Sequence[int]], path: Tensor, depth: int
-    ) -> None:
-        for row, (length, kept) in enumerate(zip(lengths, nodes, strict=True)):
-            self._cached[row], self._waiting[row] = length, len(kept)
-
     def follow(self, verified: Verified, depth: int, following: Committed) -> None:
         lengths, path, accepted, emitted = verified
         rows, count = path.shape
-        self._followed = self._features[:rows].clone()
+        self._followed = self._handed[:rows].clone()
         self._waiting[:rows] = [count] * rows  # with fillers
         self._tokens = Followed([[0] * count for _ in lengths], emitted)
         self._starts = lengths
         self._last = Followed([count - 1] * rows, accepted)
         self._before = following.lengths.plus(-1)
 
-    def caught_up(self, row: int, tokens: int, emitted: int) -> None:
-        self._features[row] = self._followed[row]
-        self._cached[row], self._waiting[row] = tokens - 1 - emitted, emitted
-
     def move_row(self, source: int, target: int) -> None:
-        self._cache.move_row(source, target, self._cached[source])
-        self._features[target] = self._features[source]
-        self._cached[target], self._waiting[target] = self._cached[source], self._waiting[source]
+        super().move_row(source, target)
         self._prompts[target] = self._prompts[source]
-
-    def take_forward_s(self) -> float:
-        """Seconds in the head since the last call, prompts excluded."""
-        return self._timer.take_s()
 
 
 @drafter("eagle")
@@ -273,11 +224,11 @@ class ParallelEagleDrafting(LevelDrafting, EagleDrafting):
     def levels(self, committed: Committed) -> Tensor:
         self._timer.start()
         rows, waiting, more = len(committed), len(self._tokens[0]), self._count - 1
-        device, mask = self._features.device, self._masked.shape.mask_token
+        device, mask = self._handed.device, self._masked.shape.mask_token
         last = self._last.on(device).unsqueeze(1)
         assert mask is not None
         tokens = with_masks(self._tokens.on(device), last, more, mask)
-        handed = self._features[:rows, :waiting]
+        handed = self._handed[:rows, :waiting]
         features: Any = self.run(with_masks(handed, last, more, self._masked.mask_hidden))
         output = run_pending(features, self._cache, self._starts, tokens, logits_to_keep=0).hidden
         assert output is not None

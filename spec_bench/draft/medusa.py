@@ -144,10 +144,6 @@ class MedusaDrafting(LevelDrafting, DraftingOnLast):
         self._timer.stop()
         return logits
 
-    def take_forward_s(self) -> float:
-        """Seconds in the heads since the last call."""
-        return self._timer.take_s()
-
 
 @drafter("medusa")
 @dataclass(frozen=True)

@@ -192,10 +192,6 @@ class RecurrentDrafting(DraftingOnLast):
         self._timer.stop()
         return beams
 
-    def take_forward_s(self) -> float:
-        """Seconds in the head since the last call."""
-        return self._timer.take_s()
-
 
 @drafter("redrafter")
 @dataclass(frozen=True)

@@ -127,9 +127,8 @@ class GrownTree(Policy):
         rule for sampled children accepts it.
         """
 
-    @abstractmethod
     def grow(self, tree: Tree, scores: Tensor, draws: Draws) -> None:
-        """Adds one level below the tree's frontier.
+        """Adds one level below the tree's frontier; not asked of trees that are planted whole.
 
         Args:
             tree: grown up to its frontier of F nodes; ``tree.siblings`` is the distribution of this
@@ -138,6 +137,7 @@ class GrownTree(Policy):
                 after warping; for deterministic siblings the logits, their maximum shifted to 0.
             draws: where randomness comes from.
         """
+        raise NotImplementedError
 
     def needs(self, drafting: Drafting, committed: Committed) -> Sequence[Known]:
         """Numbers that planting these trees needs on the device: they go there together."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 import torch
-from torch import Tensor
 
 from spec_bench.core.draws import Draws
 from spec_bench.core.transfer import Committed
@@ -114,10 +113,6 @@ class HeadBeams(Rectangle):
 
     def siblings(self, settings: SamplingSettings) -> Siblings:
         return "deterministic"
-
-    def grow(self, tree: Tree, scores: Tensor, draws: Draws) -> None:
-        """Not grown level by level."""
-        raise AssertionError("a head's beams come whole")
 
     def plant(
         self,

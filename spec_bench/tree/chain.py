@@ -43,10 +43,6 @@ class Root(GrownTree):
     def siblings(self, settings: SamplingSettings) -> Siblings:
         return "iid"
 
-    def grow(self, tree: Tree, scores: Tensor, draws: Draws) -> None:
-        """Nothing grows."""
-        raise AssertionError("a root has no levels")
-
     @classmethod
     def audit_cases(cls) -> tuple[AuditTree, ...]:
         return (AuditTree(cls()),)

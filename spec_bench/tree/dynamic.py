@@ -162,10 +162,6 @@ class DynamicTree(GrownTree):
         tokens, score, value = (part.flatten(1) for part in (pad(tokens, missing), score, value))
         return Candidates(tokens, score, value, frontier, log_q)
 
-    def grow(self, tree: Tree, scores: Tensor, draws: Draws) -> None:
-        """Not grown by levels alone."""
-        raise AssertionError("a dynamic tree is cut back at its end")
-
 
 def kept(levels: Sequence[Candidates], total: int) -> Tensor:
     """[R, all C] which candidates of all levels have the ``total`` largest values.

@@ -41,10 +41,6 @@ class Guessed(Rectangle):
     def siblings(self, settings: SamplingSettings) -> Siblings:
         return "deterministic"
 
-    def grow(self, tree: Tree, scores: Tensor, draws: Draws) -> None:
-        """Not grown level by level."""
-        raise AssertionError("guesses come whole")
-
     def needs(self, drafting: Drafting, committed: Committed) -> Sequence[Known]:
         guesses = drafting.guesses(committed, self.width, self.depth)
         deepest = max(len(levels) for levels in guesses)
