@@ -50,21 +50,15 @@ class Kept(NamedTuple):
 
 
 class CachedHead(Heads):
-    """What all such heads have.
+    """What all such heads have."""
 
-    Attributes:
-        ids: V' target ids of the head's tokens; None where V' = V.
-        reads_target: whether the target's last layer makes its logits.
-        regresses: whether it also learns to say the target's feature.
-        cut_down: some outputs of that layer, in its place; see ``kept_outputs``.
-    """
-
-    reads_target: bool = False
-    regresses: bool = False
-    ids: Tensor | None
+    reads_target: bool = False  # whether the target's last layer makes its logits
+    regresses: bool = False  # whether it also learns to say the target's feature
+    ids: Tensor | None  # V' target ids of the head's tokens; None where V' = V
 
     def __init__(self) -> None:
         super().__init__()
+        # some outputs of the target's layer, in its place; see ``kept_outputs``
         self.cut_down: nn.Module | None = None
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
@@ -110,12 +104,8 @@ class CachedHead(Heads):
         raise NotImplementedError
 
     def logits(self, output: Tensor, project: Embed, vocab: int) -> Tensor:
-        """Logits over the target's tokens, -inf for those that the head does not know.
-
-        Args:
-            output: [..., D].
-            project: the target's last layer.
-            vocab: V, tokens that exist.
+        """Logits [..., V] of outputs [..., D], -inf for tokens that the head does not know;
+        ``project`` is the target's last layer.
         """
         return self.spread(self.own_logits(output, project), vocab, -torch.inf)
 
@@ -141,12 +131,7 @@ class FeatureHead(CachedHead):
     """What drafts from a feature."""
 
     def embedded(self, tokens: Tensor, embed: Embed) -> Tensor:
-        """The target's embeddings, or the head's own if its width differs.
-
-        Args:
-            tokens: [...].
-            embed: the target's.
-        """
+        """The target's embeddings of tokens [...], or the head's own if its width differs."""
         return embed(tokens).to(self._like.dtype)
 
     def fuse(self, hidden: Tensor) -> Tensor:
@@ -180,13 +165,7 @@ class FeatureHead(CachedHead):
 
 
 class HiddenStates:
-    """One vector per row: the target's last hidden state at the token before the row's root.
-
-    Args:
-        rows: rows of the caches.
-        size: D.
-        like: gives dtype and device.
-    """
+    """One vector per row: the target's last hidden state at the token before the row's root."""
 
     def __init__(self, rows: int, size: int, like: Tensor) -> None:
         self._states = torch.zeros((rows, size), dtype=like.dtype, device=like.device)
@@ -209,11 +188,7 @@ class HiddenStates:
 
 
 class DraftingOnLast(Drafting):
-    """Drafting that looks at the target's last hidden state at the token before the root.
-
-    Args:
-        hidden: these states of all rows.
-    """
+    """Drafting that looks at the target's last hidden state at the token before the root."""
 
     follows = True
 

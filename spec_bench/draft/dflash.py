@@ -124,11 +124,6 @@ class DFlash(Drafter):
         return heads.shape.block
 
     def layers(self, heads: Heads | None, blocks: int) -> Layers:
-        """As the config names them.
-
-        Raises:
-            ValueError: a place that no forward pass returns.
-        """
         assert isinstance(heads, DFlashHead)
         return heads.shape.places(blocks, self.layer_ids)
 

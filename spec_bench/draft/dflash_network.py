@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from spec_bench.draft import eagle_files
 from spec_bench.draft.cached_head import Attend, CachedHead, Embed, Kept
 from spec_bench.draft.eagle_shape import THETA, rope_of
-from spec_bench.draft.layers import MLP, Attention, RMSNorm, Turn, turn_at
+from spec_bench.draft.layers import MLP, Attention, RMSNorm, Sizes, Turn, turn_at
 from spec_bench.draft.network import HeadPlan
 from spec_bench.engine.architectures import frequencies
 
@@ -28,7 +28,7 @@ _STATES = "aux_hidden_state_layer_ids"
 
 
 @dataclass(frozen=True)
-class DFlashShape:
+class DFlashShape(Sizes):
     """Sizes and switches."""
 
     hidden: int  # width of the target's hidden states
@@ -59,7 +59,7 @@ class DFlashShape:
     max_positions: int = 2048  # the longest sequence
 
     @property
-    def width(self) -> int:
+    def width(self) -> int:  # type: ignore[override]
         """D: that of the target's embeddings, which it reads."""
         return self.hidden
 
@@ -96,11 +96,7 @@ def is_dflash(config: Mapping[str, Any]) -> bool:
 
 
 def shape_of(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> DFlashShape:
-    """The shape of a checkpoint.
-
-    Args:
-        weights: under our names, without maps of the vocabulary.
-        config: ``config.json``.
+    """The shape of a checkpoint, from its weights under our names without maps of the vocabulary.
 
     Raises:
         ValueError: a switch that is not supported, or a missing size.
@@ -223,12 +219,7 @@ def _has(weights: Mapping[str, Tensor], prefix: str) -> bool:
 
 
 class Layer(nn.Module):
-    """A block of Qwen3's.
-
-    Args:
-        shape: of the head.
-        place: its number.
-    """
+    """A block of Qwen3's."""
 
     def __init__(self, shape: DFlashShape, place: int) -> None:
         super().__init__()
@@ -246,11 +237,7 @@ class Layer(nn.Module):
 
 
 class MarkovTerm(nn.Module):
-    """DSpark's term: what a token adds to the logits after it.
-
-    Args:
-        shape: of the head.
-    """
+    """DSpark's term: what a token adds to the logits after it."""
 
     def __init__(self, shape: DFlashShape) -> None:
         super().__init__()
@@ -261,15 +248,7 @@ class MarkovTerm(nn.Module):
         self.gated = shape.gated
 
     def forward(self, tokens: Tensor, hidden: Tensor) -> Tensor:
-        """The term.
-
-        Args:
-            tokens: [R, F].
-            hidden: [R, 1, D] the head's output for the level after them.
-
-        Returns:
-            [R, F, V'].
-        """
+        """The term [R, F, V'] after tokens [R, F], by the output for that level [R, 1, D]."""
         known = self.markov_w1(tokens)
         if self.gated:
             both = torch.cat([hidden.expand(*known.shape[:2], -1), known], dim=-1)
@@ -279,12 +258,7 @@ class MarkovTerm(nn.Module):
 
 
 class DFlashHead(CachedHead):
-    """The head.
-
-    Args:
-        shape: sizes and switches.
-        ids: V' target ids of the head's tokens; None where V' = V.
-    """
+    """The head; ``ids``: V' target ids of its tokens, None where V' = V."""
 
     shape: DFlashShape
     angles: Tensor

@@ -205,15 +205,7 @@ class Eagle(Drafter):
 
 
 class ParallelEagleDrafting(LevelDrafting, EagleDrafting):
-    """One P-EAGLE head on the target's features.
-
-    Args:
-        head: the head, on the target's device.
-        target: gives embeddings.
-        cache: the head's own.
-        rows: rows of the caches.
-        levels: K.
-    """
+    """One P-EAGLE head on the target's features."""
 
     def __init__(
         self, head: Eagle3Head, target: LanguageModel, cache: SlotCache, rows: int, levels: int
@@ -252,11 +244,7 @@ class Eagle3(Drafter):
     heads = Eagle3Head
 
     def layers(self, heads: Heads | None, blocks: int) -> Layers:
-        """Three places, low to high: 2, L / 2 and L - 3 by default.
-
-        Raises:
-            ValueError: a place that no forward pass returns.
-        """
+        """Three places, low to high: 2, L / 2 and L - 3 by default."""
         assert isinstance(heads, Eagle3Head)
         return heads.places(blocks, self.layer_ids)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from safetensors import safe_open
@@ -58,13 +58,8 @@ def _version(widths: Mapping[str, tuple[int, ...]]) -> Literal[1, 3] | None:
 
 
 def canonical(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor | None]:
-    """Weights under our names, and the target ids of the head's tokens.
-
-    Args:
-        weights: of any family.
-
-    Returns:
-        The weights, and [V'] int64 if the head knows fewer tokens than its target.
+    """Weights of any family under our names, and the target ids of the head's tokens, [V'] int64;
+    None if it knows all.
 
     Raises:
         ValueError: the two maps of the vocabulary do not fit.
@@ -89,27 +84,7 @@ def canonical(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor 
     return named, ids
 
 
-class Layered(Sizes, Protocol):
-    """Sizes of a head."""
-
-    @property
-    def layers(self) -> int:
-        """Blocks."""
-
-    @property
-    def vocab(self) -> int:
-        """V, tokens of the target."""
-
-    @property
-    def rope(self) -> Mapping[str, Any]:
-        """``rope_type``, ``rope_theta`` and what the type needs."""
-
-    @property
-    def max_positions(self) -> int:
-        """The longest sequence."""
-
-
-def layer_config(shape: Layered) -> dict[str, Any]:
+def layer_config(shape: Sizes) -> dict[str, Any]:
     """``config.json`` of the blocks, as transformers'."""
     return {
         "model_type": "qwen3" if shape.qk_norm else "llama",

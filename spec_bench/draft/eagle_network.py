@@ -22,12 +22,8 @@ from spec_bench.engine.architectures import frequencies
 
 
 class Block(nn.Module):
-    """One decoder block.
-
-    Args:
-        shape: of the head.
-        layer: its number; the first one has no input norm in EAGLE-1, and reads embedding and
-            feature side by side in EAGLE-3.
+    """One decoder block: the first has no input norm in EAGLE-1, and reads embedding and feature
+    side by side in EAGLE-3.
     """
 
     def __init__(self, shape: EagleShape, layer: int) -> None:
@@ -45,16 +41,8 @@ class Block(nn.Module):
             self.input_layernorm = RMSNorm(shape.width, shape.eps)
 
     def forward(self, x: Tensor, embedded: Tensor, turn: Turn, attend: Attend) -> Tensor:
-        """One pass.
-
-        Args:
-            x: [R, T, D] features, or the block before.
-            embedded: [R, T, D] read beside them by EAGLE-3's first block.
-            turn: rotation by position.
-            attend: attention over what is kept.
-
-        Returns:
-            [R, T, D].
+        """x [R, T, D], features or the block before, and embeddings [R, T, D] beside them -> [R, T,
+        D].
         """
         if self.pairs:
             normed = self.hidden_norm(x)
@@ -78,11 +66,8 @@ class Block(nn.Module):
 
 
 class EagleHead(FeatureHead):
-    """What EAGLE-1 and EAGLE-3 share.
-
-    Args:
-        shape: sizes and switches.
-        ids: V' target ids of the head's tokens; None where V' = V.
+    """What EAGLE-1 and EAGLE-3 share; ``ids``: V' target ids of the head's tokens, None where V' =
+    V.
     """
 
     version: ClassVar[Literal[1, 3]]

@@ -13,6 +13,8 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from spec_bench.draft.layers import Sizes
+
 THETA = 10000.0  # if a config names none; nothing is inherited from the target
 _MASKS = ("ptd_token_id", "mask_token_id", "pard_token")
 _SWITCHES = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
@@ -38,7 +40,7 @@ _TOLD += ("embed_requires_grad", "return_dict", "output_hidden_states", "output_
 
 
 @dataclass(frozen=True)
-class EagleShape:
+class EagleShape(Sizes):
     """Sizes and switches."""
 
     version: Literal[1, 3]  # 1 (EAGLE and EAGLE-2 alike) or 3
@@ -80,12 +82,7 @@ class EagleShape:
 def shape_of(
     version: Literal[1, 3], weights: Mapping[str, Tensor], config: Mapping[str, Any]
 ) -> EagleShape:
-    """The shape of a checkpoint.
-
-    Args:
-        version: 1 or 3.
-        weights: under our names, without maps of the vocabulary.
-        config: ``config.json``.
+    """The shape of a checkpoint, from its weights under our names without maps of the vocabulary.
 
     Raises:
         ValueError: an unknown switch or activation, naming it; or a missing size.
@@ -141,11 +138,7 @@ def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _mask_token(settings: Mapping[str, Any]) -> int:
-    """P-EAGLE's.
-
-    Raises:
-        ValueError: none is named.
-    """
+    """P-EAGLE's; refused if none is named."""
     for name in _MASKS:
         if settings.get(name) is not None:
             return int(settings[name])
@@ -153,11 +146,7 @@ def _mask_token(settings: Mapping[str, Any]) -> int:
 
 
 def _layer_ids(config: Mapping[str, Any]) -> tuple[int, ...] | None:
-    """Places in ``hidden_states``.
-
-    Raises:
-        ValueError: not three of them.
-    """
+    """Places in ``hidden_states``; refused unless there are three."""
     inner = config.get("eagle_config") or {}
     key = "eagle_aux_hidden_state_layer_ids"
     ids = config.get(key) or inner.get(key) or inner.get("layer_ids")
@@ -174,11 +163,7 @@ def _id_shift(config: Mapping[str, Any]) -> int:
 
 
 def _refuse_unknown(config: Mapping[str, Any]) -> None:
-    """Refuses unknown settings that would change the numbers.
-
-    Raises:
-        ValueError: naming the key and the value.
-    """
+    """Refuses unknown settings that would change the numbers, naming key and value."""
     known = {*_SWITCHES, *_TOLD}
     for part in (config, config.get("eagle_config") or {}):
         for key, value in part.items():

@@ -79,11 +79,7 @@ def filled(heads: AnyHeads, weights: dict[str, Tensor]) -> AnyHeads:
 
 
 def _download(source: str, revision: str | None) -> Path:
-    """Fetches a hub repository.
-
-    Raises:
-        ValueError: no such folder, and the hub does not have it or cannot be reached.
-    """
+    """Fetches a hub repository; refused in a line if there is neither folder nor repository."""
     from huggingface_hub import snapshot_download
 
     try:

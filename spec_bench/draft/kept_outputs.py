@@ -12,12 +12,8 @@ from spec_bench.draft.network import Heads
 
 
 class KeptOutputs(nn.Module):
-    """A last layer of which some outputs are computed; the others are -inf.
-
-    Args:
-        weight: [V, D] of the whole layer.
-        bias: [V], if it has one.
-        ids: the outputs that are kept.
+    """A last layer, weight [V, D] and perhaps bias [V], of which the outputs ``ids`` are computed;
+    the others are -inf.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, ids: Sequence[int]) -> None:
@@ -36,12 +32,9 @@ class KeptOutputs(nn.Module):
 
 
 def keep_outputs(heads: Heads, ids: Sequence[int], output: Tensor) -> None:
-    """Cuts the last layers of draft heads, in place.
+    """Cuts the last layers of draft heads, in place, to the target's tokens ``ids``.
 
-    Args:
-        heads: of any kind.
-        ids: the target's tokens that may be proposed.
-        output: [V, D] the target's last layer, which EAGLE-1's, MTP's and DFlash's heads use.
+    ``output`` [V, D] is the target's last layer, which EAGLE-1's, MTP's and DFlash's heads use.
 
     Raises:
         ValueError: the heads know none of these tokens.

@@ -34,11 +34,6 @@ class LanguageModelDrafting(Drafting):
 
     A draft never runs on a tree's deepest level nor on the bonus token, so after a commit its cache
     may lack the last one or two committed tokens; the next iteration feeds them first.
-
-    Args:
-        models: D >= 1 models with the target's vocabulary.
-        caches: one per model.
-        rows: rows of the caches.
     """
 
     def __init__(self, models: Sequence[LanguageModel], caches: Sequence[Any], rows: int) -> None:
@@ -54,7 +49,6 @@ class LanguageModelDrafting(Drafting):
         return sum(cache.bytes for cache in self._caches)
 
     def start(self, row: int, prompt: Sequence[int]) -> None:
-        """Prefills a row with all prompt tokens but the last."""
         for model, cache in zip(self.models, self._caches, strict=True):
             prefill(model, cache, row, prompt[:-1])
         self._cached[row] = len(prompt) - 1
@@ -71,14 +65,6 @@ class LanguageModelDrafting(Drafting):
         return self._pending
 
     def at_root(self, committed: Committed) -> Tensor:
-        """Feeds pending tokens and proposes below the root.
-
-        Args:
-            committed: per row all tokens so far; the last one is the root.
-
-        Returns:
-            [R, 1, D, V] logits.
-        """
         tokens, starts, last = self._pending
         keep = 1 if last.exact and min(last) == len(tokens[0]) - 1 else 0
         logits = []
@@ -92,15 +78,6 @@ class LanguageModelDrafting(Drafting):
         return _by_draft(logits)
 
     def at_frontier(self, tree: Tree, committed: Committed) -> Tensor:
-        """Runs the tree's frontier and proposes below it.
-
-        Args:
-            tree: grown to a frontier of F nodes.
-            committed: per row all tokens so far.
-
-        Returns:
-            [R, F, D, V] logits.
-        """
         return _by_draft(
             [
                 run_nodes(model, cache, tree, committed.lengths, tree.frontier).logits
@@ -143,7 +120,6 @@ class LanguageModelDrafting(Drafting):
         self._cached[row] = tokens - 1 - emitted + min(emitted, self._ran)
 
     def move_row(self, source: int, target: int) -> None:
-        """Moves a row into another one's place."""
         for cache in self._caches:
             cache.move_row(source, target, self._cached[source])
         self._cached[target] = self._cached[source]
@@ -194,11 +170,7 @@ class RespelledDrafting(LanguageModelDrafting):
 
 
 def drafting_of(equipment: Equipment) -> LanguageModelDrafting:
-    """What drafts with the models that there are.
-
-    Raises:
-        ValueError: several drafts, one of them of another tokenizer.
-    """
+    """What drafts with the models; several drafts must have the target's tokenizer."""
     models, caches, rows = equipment.models, equipment.caches, equipment.rows
     respelled = [each for each in models if isinstance(each, MappedModel) and each.pieces]
     if not respelled:

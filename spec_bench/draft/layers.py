@@ -8,7 +8,8 @@ Letters: R rows, T tokens, D width, H query heads, K key heads, d head width.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,44 +17,22 @@ from torch import Tensor, nn
 from spec_bench.draft.cached_head import Attend
 
 
-class Sizes(Protocol):
-    """Of a block."""
+class Sizes:
+    """Of a head's blocks; a head's shape is a frozen dataclass with these and more."""
 
-    @property
-    def width(self) -> int:
-        """D."""
-
-    @property
-    def heads(self) -> int:
-        """H."""
-
-    @property
-    def kv_heads(self) -> int:
-        """K."""
-
-    @property
-    def head_dim(self) -> int:
-        """d."""
-
-    @property
-    def inner(self) -> int:
-        """Width of the MLP."""
-
-    @property
-    def eps(self) -> float:
-        """Of the norms."""
-
-    @property
-    def qkv_bias(self) -> bool:
-        """Whether q, k and v have one."""
-
-    @property
-    def o_bias(self) -> bool:
-        """Whether the output projection has."""
-
-    @property
-    def qk_norm(self) -> bool:
-        """Whether q and k are normed per head, as in Qwen3."""
+    width: int  # D
+    heads: int  # H
+    kv_heads: int  # K
+    head_dim: int  # d
+    inner: int  # width of the MLP
+    layers: int  # blocks
+    vocab: int  # V, tokens of the target
+    eps: float  # of the norms
+    qkv_bias: bool  # whether q, k and v have one
+    o_bias: bool  # whether the output projection has
+    qk_norm: bool  # whether q and k are normed per head, as in Qwen3
+    rope: Mapping[str, Any]  # `rope_type`, `rope_theta` and what the type needs
+    max_positions: int  # the longest sequence
 
 
 class Turn(NamedTuple):
@@ -70,25 +49,14 @@ class Turn(NamedTuple):
 
 
 def turn_at(positions: Tensor, angles: Tensor, factor: float) -> Turn:
-    """The rotation of tokens.
-
-    Args:
-        positions: [R, T].
-        angles: [d / 2] per position.
-        factor: of cosine and sine.
-    """
+    """The rotation at positions [R, T] by angles [d / 2]; ``factor`` scales cosine and sine."""
     angle = positions.unsqueeze(-1) * angles
     angle = torch.cat([angle, angle], dim=-1).unsqueeze(1)
     return Turn(angle.cos() * factor, angle.sin() * factor)
 
 
 class RMSNorm(nn.Module):
-    """Llama's: x / rms(x) in float32 at least, times a weight.
-
-    Args:
-        width: D.
-        eps: added to the mean square.
-    """
+    """Llama's: x / rms(x) in float32 at least, times a weight."""
 
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()

@@ -29,31 +29,22 @@ class LevelDrafting(Drafting):
 
     @abstractmethod
     def levels(self, committed: Committed) -> Tensor:
-        """Logits [R, K, V] of every level, the one below the root first.
-
-        Args:
-            committed: per row all tokens so far; the last one is the root.
-        """
+        """Logits [R, K, V] of every level, the one below the root first."""
 
     def term(self, tokens: Tensor, level: int) -> Tensor:
-        """What nodes of these tokens [R, F] add to the logits below them, [R, F, V].
-
-        Args:
-            tokens: the nodes'.
-            level: of the logits, 0 for those below the root.
+        """What nodes of tokens [R, F] add to the logits below them, [R, F, V]; level 0 is the
+        root's.
         """
         raise NotImplementedError
 
     @torch.inference_mode()
     def at_root(self, committed: Committed) -> Tensor:
-        """Runs the call; logits [R, 1, 1, V] below the root."""
         self._levels = self.levels(committed)
         device = self._levels.device
         return self._below(lambda: committed.roots.on(device).unsqueeze(1), 1, 0)
 
     @torch.inference_mode()
     def at_frontier(self, tree: Tree, committed: Committed) -> Tensor:
-        """Logits [R, F, 1, V] below the frontier."""
         nodes = tree.frontier
         return self._below(lambda: tree.tokens[:, nodes], nodes.stop - nodes.start, tree.grown)
 
@@ -65,16 +56,10 @@ class LevelDrafting(Drafting):
 
 
 def with_masks(values: Tensor, last: Tensor, masks: int, mask: int | Tensor) -> Tensor:
-    """What a pass over known tokens and masks reads: masks for all that is not known.
+    """[R, P + masks, ...] that a pass over known tokens and masks reads: ``mask`` for all that is
+    not known.
 
-    Args:
-        values: [R, P, ...] of the known tokens, the last of which are at ``last``.
-        last: [R, 1].
-        masks: how many follow each row's last.
-        mask: what stands there, of one token.
-
-    Returns:
-        [R, P + masks, ...].
+    Of ``values`` [R, P, ...] each row's last known one is at ``last`` [R, 1].
     """
     longer = pad(values, (*(0, 0) * (values.ndim - 2), 0, masks))
     known = places(longer.shape[1], longer.device) <= last

@@ -36,12 +36,8 @@ class Index(Protocol):
 
 
 class LookupDrafting(Drafting):
-    """One index per row, brought up to date before it is asked.
-
-    Args:
-        index: an empty one.
-        bounds: how far guesses go within a tree of that width and depth.
-        rows: rows of the batch.
+    """One index per row, brought up to date before it is asked; ``bounds``: of a tree's width and
+    depth.
     """
 
     def __init__(
@@ -106,16 +102,10 @@ class FirstMatch(Drafter):
 @drafter("lookup")
 @dataclass(frozen=True)
 class Lookup(FirstMatch):
-    """The row's own n-grams, their latest occurrences weighed against each other.
+    """The row's own n-grams, their latest occurrences weighed against each other."""
 
-    Attributes:
-        longest: the longest n-gram at the row's end that is looked for.
-        shortest: the shortest.
-        share: a token is proposed only where it followed in at least this share of occurrences.
-        per_match: most tokens proposed per token of the match; null: no bound but the tree's.
-    """
-
-    share: Share = 0.0
+    share: Share = 0.0  # a token is proposed only where it followed in this share of occurrences
+    # most tokens proposed per token of the match; null: no bound but the tree's
     per_match: Annotated[float, Range(0.01, 64)] | None = None
 
     single = False
@@ -131,12 +121,7 @@ class Lookup(FirstMatch):
 
 
 class LookupOrModelDrafting(Drafting):
-    """Two drafters side by side; the model runs only where it is asked, and then catches up.
-
-    Args:
-        lookup: the index of each row's past.
-        model: one draft model.
-    """
+    """Two drafters side by side; the model runs only where it is asked, and then catches up."""
 
     def __init__(self, lookup: LookupDrafting, model: LanguageModelDrafting) -> None:
         self._lookup, self._model = lookup, model

@@ -58,14 +58,7 @@ class MedusaHeads(Heads):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits of all heads.
-
-        Args:
-            x: [..., D] the target's last hidden states.
-
-        Returns:
-            [..., K, V].
-        """
+        """Logits [..., K, V] of the target's last hidden states [..., D]."""
         return torch.stack([head(x) for head in self.heads], dim=-2)
 
     def guesses(self, x: Tensor, embedded: Tensor) -> Iterator[Tensor]:
@@ -124,13 +117,7 @@ class MedusaHeads(Heads):
 
 
 class MedusaDrafting(LevelDrafting, DraftingOnLast):
-    """K heads; all nodes of a level get the same proposals, those of the level's head.
-
-    Args:
-        heads: the heads, on the target's device.
-        rows: rows of the caches.
-        vocab_size: tokens that exist; the heads may have padded rows.
-    """
+    """K heads; all nodes of a level get the same proposals, those of the level's head."""
 
     def __init__(self, heads: MedusaHeads, rows: int, vocab_size: int) -> None:
         self._heads, self._vocab = heads, vocab_size

@@ -61,10 +61,8 @@ def names_of(config: Mapping[str, Any]) -> Names:
 
 
 def first_layer(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor] | None:
-    """The tensors of a target's first MTP layer, without the prefix; None where it has none.
-
-    Raises:
-        ValueError: it has several.
+    """The tensors of a target's first MTP layer, without the prefix; None where it has none;
+    several are refused.
     """
     if "num_hidden_layers" not in config:
         return None
@@ -87,15 +85,8 @@ def first_layer(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor] | 
 def canonical(
     weights: Mapping[str, Tensor], config: Mapping[str, Any], wanted: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Weights under our names.
-
-    Args:
-        weights: as ``first_layer`` gives them.
-        config: the target's.
-        wanted: what the head has, by name.
-
-    Raises:
-        ValueError: they are quantised.
+    """Weights of ``first_layer`` under our names, for a head with those ``wanted``; quantised ones
+    are refused.
     """
     for name, weight in weights.items():
         if weight.element_size() < 2:
@@ -181,21 +172,12 @@ class MtpShape:
 
     @cached_property
     def transformers(self) -> Any:
-        """The config as transformers knows it.
-
-        Raises:
-            ValueError: transformers does not know the family.
-        """
+        """The config as transformers knows it; a family that it does not know is refused."""
         return body_config(self.config)
 
 
 class MtpHead(FeatureHead):
-    """One block with its projection and norms.
-
-    Args:
-        shape: the target's.
-        device: where parameters are made; ``meta`` where weights are assigned.
-    """
+    """One block with its projection and norms; made on ``meta`` where weights are assigned."""
 
     reads_target = True
     shape: MtpShape

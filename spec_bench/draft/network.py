@@ -111,11 +111,7 @@ class HeadPlan:
 
 
 class ResidualBlock(nn.Module):
-    """x + SiLU(linear(x)); starts as the identity.
-
-    Args:
-        width: size of x.
-    """
+    """x + SiLU(linear(x)); starts as the identity."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

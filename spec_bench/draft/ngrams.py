@@ -58,13 +58,7 @@ class FirstIndex:
         """The span that followed the first earlier occurrence of the longest n-gram at the end.
 
         One that begins close to the end is as long as it is, as in transformers'
-        ``PromptLookupCandidateGenerator``.
-
-        Args:
-            bounds: ``depth`` alone counts.
-
-        Returns:
-            Per level its one node.
+        ``PromptLookupCandidateGenerator``. Only ``depth`` bounds it; a level has one node.
         """
         end = len(self.tokens)
         for length in self._lengths:
@@ -95,11 +89,8 @@ class NgramIndex:
                     del ends[:-_RECENT]
 
     def match(self) -> tuple[int, list[int]]:
-        """The longest n-gram at the end that was there before.
-
-        Returns:
-            Its length and where its earlier occurrences ended, the latest last; (0, []) if there
-            were none.
+        """Length of the longest n-gram at the end that was there before, and where its earlier
+        occurrences ended, the latest last; (0, []) if there were none.
         """
         end = len(self.tokens)
         for length in self._lengths:
@@ -110,16 +101,10 @@ class NgramIndex:
         return 0, []
 
     def guesses(self, bounds: Bounds) -> list[list[Guess]]:
-        """What followed the match, with occurrences of equal beginnings merged.
+        """What followed the match, with occurrences of equal beginnings merged, level by level.
 
         A level keeps the continuations seen most often, and of equally frequent ones the most
         recent, in that order.
-
-        Args:
-            bounds: how far to go.
-
-        Returns:
-            Per level its nodes; as many levels as have a guess.
         """
         length, ends = self.match()
         left = bounds.width * bounds.depth
@@ -141,10 +126,8 @@ class NgramIndex:
     ) -> list[tuple[Guess, list[int]]]:
         """The nodes below a level's nodes, best first, each with its occurrences.
 
-        Args:
-            above: per node where the occurrences of the n-gram ended that run through it.
-            offset: tokens between those ends and the level below.
-            share: as in ``Bounds``.
+        ``above``: per node where the occurrences that run through it ended, ``offset`` tokens
+        before.
         """
         ranked: list[tuple[int, int, int, int, list[int]]] = []
         for parent, ends in enumerate(above):

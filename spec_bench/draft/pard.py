@@ -27,15 +27,7 @@ from spec_bench.settings.fields import Range
 
 
 class ParallelDrafting(LevelDrafting, LanguageModelDrafting):
-    """One such model.
-
-    Args:
-        model: the draft.
-        caches: its cache.
-        rows: rows of the caches.
-        levels: K.
-        mask_token: what stands for a token not known.
-    """
+    """One such model."""
 
     def __init__(
         self, model: LanguageModel, caches: Sequence[Any], rows: int, levels: int, mask_token: int

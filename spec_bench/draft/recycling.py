@@ -22,16 +22,8 @@ from spec_bench.settings.fields import Range
 
 
 class RecyclingDrafting(Drafting):
-    """The best next tokens of each token, a table per row.
-
-    Args:
-        best: how many are kept.
-        rows: rows of the batch.
-        vocab: V.
-        device: where the tables live.
-
-    Attributes:
-        tables: [rows, V + 1, best], zeros where nothing is known; the last line is for nobody.
+    """The best next tokens of each token: tables [rows, V + 1, best], zeros where nothing is known;
+    the last line is for nobody.
     """
 
     def __init__(self, best: int, rows: int, vocab: int, device: torch.device) -> None:

@@ -67,28 +67,14 @@ class RecurrentHead(Heads):
             self.rnn_w = nn.Linear(shape.hidden, shape.hidden, bias=False)
 
     def advance(self, state: Tensor, embedding: Tensor) -> Tensor:
-        """Takes in one token: s' = SiLU(U s + W e + b).
-
-        Args:
-            state: [..., D]; zeros at first.
-            embedding: [..., D] the token's embedding in the target.
-
-        Returns:
-            [..., D].
-        """
+        """Takes in one token: s' = SiLU(U s + W e + b), all [..., D]; s is zeros at first."""
         if not self.shape.recurrent:
             return state + embedding
         return nn.functional.silu(self.rnn_u(state) + self.rnn_w(embedding))
 
     def forward(self, x: Tensor, state: Tensor) -> Tensor:
-        """Logits of the next token.
-
-        Args:
-            x: [..., D] the target's last hidden state.
-            state: [..., D].
-
-        Returns:
-            [..., V].
+        """Logits [..., V] of the next token, by the target's last hidden state and the state [...,
+        D].
         """
         both = torch.cat([x, state], dim=-1)
         if self.shape.width != 2 * self.shape.hidden:
@@ -145,14 +131,7 @@ class RecurrentHead(Heads):
 
 
 class RecurrentDrafting(DraftingOnLast):
-    """Beams of equal length from one recurrent head.
-
-    Args:
-        head: the head, on the target's device.
-        embed: the target's input embeddings, tokens [...] -> [..., D].
-        rows: rows of the caches.
-        vocab_size: tokens that exist; the head may have padded rows.
-    """
+    """Beams of equal length from one recurrent head."""
 
     def __init__(
         self, head: RecurrentHead, embed: Callable[[Tensor], Tensor], rows: int, vocab_size: int
@@ -163,15 +142,9 @@ class RecurrentDrafting(DraftingOnLast):
         self._timer = ForwardTimer(self._like.device)
 
     def beams(self, roots: Sequence[int], width: int, length: int) -> Tensor:
-        """The W likeliest continuations of each root, best first.
+        """The W likeliest continuations of each of R roots, best first, [R, W, L].
 
-        Args:
-            roots: R last committed tokens; the head's first update takes them in.
-            width: W.
-            length: L.
-
-        Returns:
-            [R, W, L] tokens.
+        A root is the last committed token; the head's first update takes it in.
         """
         self._timer.start()
         rows = len(roots)

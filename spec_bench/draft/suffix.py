@@ -33,14 +33,8 @@ class SuffixTrie:
         self.depth, self.root = depth, Node()
 
     def read(self, tokens: Iterable[int], ends: Sequence[Node] = ()) -> list[Node]:
-        """Adds tokens behind a text.
-
-        Args:
-            tokens: added.
-            ends: the strings that the text ends with, by length; () for a new text.
-
-        Returns:
-            The strings that it ends with now.
+        """Adds tokens behind a text that ends with the strings ``ends``, by length, () for a new
+        one; the strings that it ends with now.
         """
         ends = list(ends)
         for token in tokens:
@@ -77,19 +71,12 @@ class Proposal(NamedTuple):
 
 @dataclass
 class SuffixIndex:
-    """One row's text and the earlier answers, and what they propose.
+    """One row's text and the earlier answers, and what they propose."""
 
-    Args:
-        depth: most tokens of a match and its proposal together.
-        factor: most tokens proposed for each token of the match.
-        least: a token is proposed only if the frequencies along its path multiply to this much.
-        answers: the earlier ones; None: none are looked at.
-    """
-
-    depth: int
-    factor: float
-    least: float
-    answers: SuffixTrie | None
+    depth: int  # most tokens of a match and its proposal together
+    factor: float  # most tokens proposed for each token of the match
+    least: float  # the frequencies along a proposed token's path multiply to this much
+    answers: SuffixTrie | None  # the earlier ones; None: none are looked at
     tokens: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -125,13 +112,8 @@ class SuffixIndex:
 
 
 def below(node: Node, most: int, bounds: Bounds, least: float) -> Proposal:
-    """The likeliest strings after one, best first by the product of frequencies.
-
-    Args:
-        node: the string.
-        most: nodes in all.
-        bounds: of levels and of a level's nodes.
-        least: product of frequencies below which none is taken.
+    """The likeliest strings after a node's, ``most`` of them, best first by the product of
+    frequencies, none with one below ``least``.
     """
     levels: list[list[Guess]] = []
     score, taken, order = 0.0, 0, 0

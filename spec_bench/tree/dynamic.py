@@ -148,14 +148,8 @@ class DynamicTree(GrownTree):
     def candidates(
         self, tokens: Tensor, score: Tensor, value: Tensor, log_q: Tensor | None, frontier: Tensor
     ) -> Candidates:
-        """A level of them, absent ones where there are fewer tokens than W.
-
-        Args:
-            tokens: [R, F, W or fewer], as are ``score`` and ``value``.
-            score: log of the draft's probability of the path.
-            value: by which candidates are kept.
-            log_q: [R, F, V] what they were drawn from; None where they are one-hot.
-            frontier: [R, F] which candidates of the level above they hang below.
+        """A level of them below candidates ``frontier`` [R, F] of the level above, absent ones
+        where there are fewer tokens [R, F, W or fewer] than W; see ``Candidates``.
         """
         missing = (0, self.width - tokens.shape[-1])
         score, value = (pad(part, missing, value=-torch.inf) for part in (score, value))
@@ -177,16 +171,11 @@ def kept(levels: Sequence[Candidates], total: int) -> Tensor:
 def best_of(
     levels: Sequence[Candidates], total: int, grown: Tree, children: tuple[int, ...]
 ) -> Tree:
-    """The tree of the candidates of largest value, its nodes level by level.
+    """The tree of the N candidates of largest value, its nodes level by level, with the roots of
+    the frontiers' tree.
 
     Which they are stays on the device; the host need not know: there are N nodes, wherever they
     hang. Only a CPU is asked how many there really are and how deep.
-
-    Args:
-        levels: all candidates.
-        total: N, how many are kept.
-        grown: the tree of the frontiers, whose roots the new one has.
-        children: of the new tree's shape.
     """
     keep = kept(levels, total)
     sizes = tuple((level.value.shape[1], level.frontier.shape[1]) for level in levels)
@@ -222,15 +211,12 @@ def best_of(
 def _layout(
     sizes: tuple[tuple[int, int], ...],
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Where candidates hang, all levels in one row.
+    """Where candidates hang, all levels in one row; sizes: each level's candidates and nodes above
+    that ran.
 
-    Args:
-        sizes: of each level the candidates and the nodes above that ran.
-
-    Returns:
-        For every candidate the node it hangs below, among all that ran, and its depth; for every
-        node that ran what to add to its place among its level's candidates to get its number among
-        all, whose first is 1. The root, which ran first, has the number 0.
+    For every candidate the node it hangs below, among all that ran, and its depth; for every node
+    that ran what to add to its place among its level's candidates to get its number among all,
+    whose first is 1. The root, which ran first, has the number 0.
     """
     hangs_below: list[int] = []
     depths: list[int] = []
@@ -338,11 +324,6 @@ class BestSlots(DynamicTree):
     far; the likeliest one's stays there, so that every level run is a level of the tree. A smaller
     W draws at most W siblings of a node, and only below the W likeliest nodes of a level; a smaller
     L ends the tree there.
-
-    Attributes:
-        width: W.
-        depth: L.
-        total: N.
     """
 
     def __post_init__(self) -> None:
@@ -442,12 +423,8 @@ class BestSlots(DynamicTree):
             tree.add_level(tokens, frontier // self.width, there, None)
 
     def _running(self, levels: Sequence[Candidates], below: Tensor) -> Tensor:
-        """[R] how many of a level's nodes, likeliest first, have the slot below them among the N
-        best.
-
-        Args:
-            levels: all candidates so far.
-            below: [R, C] value of the slot below each node of the last level, in that order.
+        """[R] how many of a level's nodes, likeliest first, have the slot below them, of value
+        ``below`` [R, C], among the N best.
         """
         known = torch.cat([level.value for level in levels], dim=1)
         known = known.sort(dim=1, descending=True).values[:, : self.total]

@@ -28,10 +28,6 @@ class Guessed(Rectangle):
 
     An iteration's tree is as deep and as wide as its largest row needs, just a root if no row has
     a guess; the random numbers drawn are always those of the largest tree.
-
-    Attributes:
-        width: W.
-        depth: L.
     """
 
     drafters = ("lookup", "first_match", "suffix")
@@ -104,9 +100,6 @@ class GuessOrDraft(Chain):
 
     A token looked up is a draw from a one-hot distribution, so a rule for drawn tokens is exact for
     either. The model runs if some row of the batch has no match.
-
-    Attributes:
-        depth: L.
     """
 
     fixed_parents = False

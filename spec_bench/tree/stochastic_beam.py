@@ -28,10 +28,6 @@ class StochasticBeam(Rectangle):
 
     At temperature 0 (deterministic siblings) it is a beam search whose score is the sum of
     (logit - largest logit) along the path, which is the limit of the stochastic beam.
-
-    Attributes:
-        width: W.
-        depth: L.
     """
 
     def siblings(self, settings: SamplingSettings) -> Siblings:

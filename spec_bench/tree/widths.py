@@ -119,15 +119,9 @@ class Widths(Branching):
 
 
 def grow_iid(tree: Tree, scores: Tensor, draws: Draws, width: int) -> None:
-    """Adds a level of i.i.d. children.
+    """Adds a level of ``width`` i.i.d. children per node, by scores [R, F, D, V].
 
     Child j of a node comes from draft j mod D, so that every draft gets its share.
-
-    Args:
-        tree: grown up to its frontier of F nodes.
-        scores: [R, F, D, V] warped log-probabilities of each draft.
-        draws: randomness.
-        width: children per node.
     """
     rows, nodes, drafts, _ = scores.shape
     q = scores.exp()

@@ -80,13 +80,8 @@ def look_up(
 def descended(tree: Tree, children: Tensor, passed: Tensor) -> tuple[Tensor, Tensor]:
     """The path from the root down while a child has passed, and its length [R].
 
-    Args:
-        tree: the trees.
-        children: [R, n, C] numbers, in the order drawn.
-        passed: [R, n, C].
-
-    Returns:
-        [R, L + 1], the last node repeated where a path ends early, and [R].
+    Of children [R, n, C], in the order drawn, ``passed`` says which did. The path [R, L + 1]
+    repeats its last node where it ends early.
     """
     shape, (rows, inner, _) = tree.shape, children.shape
     # Children are in the order drawn, so the first that passes has the lowest number.
@@ -118,14 +113,8 @@ def _fits(tree: Tree, rule: NodeRule | Sequence[NodeRule]) -> bool:
 def _judged(
     tree: Tree, p: Tensor, rule: NodeRule | Sequence[NodeRule], tokens: Tensor, valid: Tensor
 ) -> Verdict:
-    """The verdict of every node above the leaves, [R n, C] and [R n, V].
-
-    Args:
-        tree: the trees.
-        p: [R, N, V].
-        rule: for all nodes, or one per level.
-        tokens: [R, n, C].
-        valid: [R, n, C].
+    """The verdict of every node above the leaves, [R n, C] and [R n, V], of p [R, N, V], tokens and
+    valid [R, n, C].
     """
     shape, rows = tree.shape, p.shape[0]
     starts = [0, shape.inner] if callable(rule) else list(shape.starts[:-1])
@@ -199,14 +188,10 @@ def is_chain(shape: TreeShape) -> bool:
 
 
 def verified(tree: Tree, p: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Block verification (arXiv 2403.10444) of a chain in closed form.
+    """Block verification (arXiv 2403.10444) of a chain in closed form, of p [R, N, V] at every
+    node.
 
-    Args:
-        tree: fully grown, a chain.
-        p: [R, N, V] the target's distribution at every node.
-
-    Returns:
-        What a ``PathVerdict`` holds: order [R, N], success [R, N - 1], residual [R, N, V].
+    What a ``PathVerdict`` holds: order [R, N], success [R, N - 1], residual [R, N, V].
     """
     above, token, there = p[:, :-1], tree.tokens[:, 1:, None], tree.valid[:, 1:]
     law, at = _laws(tree), p[:, :-1].gather(-1, token)

@@ -118,9 +118,6 @@ def verify_layer(
         width: [R] W.
         trials: the random choices.
         first: index of the layer's first trial among them.
-
-    Returns:
-        The verdict.
     """
     rows = torch.arange(cells.shape[0], device=cells.device)
     in_a_row = torch.zeros_like(rows)

@@ -33,16 +33,8 @@ def by_position_walk(
 ) -> WalkResult:
     """The path that the target itself takes through the tree, as far as the tree goes.
 
-    Args:
-        tree: fully grown, N nodes; may be shallower than its policy's largest.
-        logits: [R, N, V] the target's logits at every node.
-        settings: the target's sampling settings.
-        rule: how many positions an iteration may reach, L + 1 of the largest tree.
-        draws: randomness.
-        merge_copies: treat nodes with equal prefixes as one (beams run apart).
-
-    Returns:
-        The path, its length and the last token.
+    Arguments and result as in ``walk_down``; ``rule``: how many positions an iteration may reach,
+    L + 1 of the largest tree.
     """
     if not logits.is_cpu and tree.shape.depth:
         return looked_up(tree, logits, settings, rule, draws, merge_copies=merge_copies)

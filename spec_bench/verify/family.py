@@ -35,11 +35,8 @@ def parents_of(tree: Tree, level: int) -> Parents:
 
 
 def children_of_all(tree: Tree, merge_copies: bool) -> tuple[Tensor, Tensor]:
-    """Numbers [R, n, C] of every node's children in the order drawn, and which exist.
-
-    Args:
-        tree: the trees.
-        merge_copies: whether nodes with equal prefixes share their children.
+    """Numbers [R, n, C] of every node's children in the order drawn, and which exist; with
+    ``merge_copies`` nodes of equal prefixes share theirs.
     """
     shape, device = tree.shape, tree.tokens.device
     table = _table(shape)
@@ -105,15 +102,9 @@ def _table(shape: TreeShape) -> Table | None:
 
 
 def post_order(tree: Tree) -> Tensor:
-    """Nodes such that each comes after its descendants, siblings in the order drawn.
+    """Nodes [R, N] such that each comes after its descendants, siblings in the order drawn.
 
-    A node's place depends only on the nodes that exist.
-
-    Args:
-        tree: the tree.
-
-    Returns:
-        [R, N]; absent nodes after the others, the root last.
+    A node's place depends only on the nodes that exist; absent ones come after them, the root last.
     """
     size = tree.shape.size
     index = torch.arange(size, device=tree.tokens.device)

@@ -52,9 +52,6 @@ def optimal(p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor) -> Verdi
         q: [B, 1, V] (one draft).
         tokens: [B, C] with multiplicity.
         valid: [B, C].
-
-    Returns:
-        The verdict.
     """
     assert q is not None and q.shape[1] == 1, "the optimal rule takes one draft distribution"
     q = q[:, 0]
@@ -177,13 +174,8 @@ def plan(p: Tensor, q: Tensor, count: Tensor, eps: float) -> tuple[Tensor, Tenso
 
 
 def _crossing(start: Tensor, power: Tensor, slope: Tensor, count: Tensor) -> Tensor:
-    """Where the line from (a, a^K) with a slope meets t^K again: [B, 1], at most 1, or a itself.
-
-    Args:
-        start: [B, 1] a.
-        power: [B, 1] a^K.
-        slope: [B, 1].
-        count: [B, 1] K.
+    """Where the line from (a, a^K) with a slope meets t^K again, at most 1, or a itself; all [B,
+    1].
     """
     # t^K less the line falls up to ``lowest`` and rises from there on.
     lowest = (slope / count) ** (1 / (count - 1).clamp(min=1.0))

@@ -59,9 +59,6 @@ def traversal(tree: Tree, p: Tensor) -> PathVerdict:
     Args:
         tree: fully grown.
         p: [R, N, V] the target's distribution at every node.
-
-    Returns:
-        The verdict.
     """
     shape = tree.shape
     if not shape.depth:  # nothing was proposed
@@ -103,19 +100,11 @@ def traversal(tree: Tree, p: Tensor) -> PathVerdict:
 def _tested(
     left: Tensor, mass: Tensor, law: Tensor | None, token: Tensor, there: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What a child finds at its token, and what its failure leaves of its parent's.
+    """What a child finds at its token, a P(x) [R, F, 1], and what its failure leaves of its
+    parent's.
 
-    An absent child has a distribution of zeros: it takes nothing, and S / (S + 1 - a) is a.
-
-    Args:
-        left: [R, F, V] a P.
-        mass: [R, F, 1] a, float64.
-        law: [R, F, V] that the child was drawn from; None where it is one-hot.
-        token: [R, F, 1] the child's.
-        there: [R, F, 1] whether it exists.
-
-    Returns:
-        a P(x) [R, F, 1], and ``left`` and ``mass`` without the child.
+    That is ``left`` a P [R, F, V] and ``mass`` a [R, F, 1], float64. An absent child's law is
+    zeros: it takes nothing, and S / (S + 1 - a) is a. A one-hot child has none.
     """
     at = left.gather(-1, token)
     if law is None:
@@ -129,16 +118,10 @@ def _tested(
 
 
 def _quotas(at: Tensor, laws: Tensor | None, tokens: Tensor, there: Tensor) -> Tensor:
-    """The quotas of all children, min(1, a P(x) / law(x)); 0 for absent ones.
+    """The quotas of all children, min(1, a P(x) / law(x)) [R, F, C], float64; 0 for absent ones.
 
-    Args:
-        at: [R, F, C] a P(x), of each child as its earlier siblings left it.
-        laws: [R, F, D, V] of the first D children; others are one-hot.
-        tokens: [R, F, C].
-        there: [R, F, C].
-
-    Returns:
-        [R, F, C] float64.
+    ``at`` is a P(x) of each child as its earlier siblings left it; ``laws`` [R, F, D, V] are of the
+    first D children; others are one-hot.
     """
     quota = at.double()
     if laws is not None:
@@ -149,16 +132,10 @@ def _quotas(at: Tensor, laws: Tensor | None, tokens: Tensor, there: Tensor) -> T
 
 
 def sibling_laws(tree: Tree, level: int, parents: Parents, tokens: Tensor) -> Tensor | None:
-    """What each child was drawn from, given its earlier siblings.
+    """What each of the level's children, tokens [R, F, C], was drawn from, given its earlier
+    siblings.
 
-    Args:
-        tree: the tree.
-        level: of the parents.
-        parents: the level's F nodes.
-        tokens: [R, F, C] of the children.
-
-    Returns:
-        [R, F, D, V] of the first D of C children; the others are one-hot. None where all are.
+    [R, F, D, V] of the first D; the others are one-hot. None where all are.
     """
     q, log_q = tree.q[level], tree.log_q[level]
     count = tokens.shape[-1]
@@ -191,16 +168,7 @@ def path_walk(
 ) -> WalkResult:
     """Tests all nodes by a whole-path rule; the token comes from the last accepted one's residual.
 
-    Args:
-        tree: fully grown, N nodes.
-        logits: [R, N, V] the target's logits at every node.
-        settings: the target's sampling settings.
-        rule: the whole-path rule.
-        draws: randomness.
-        merge_copies: ignored; nodes with equal prefixes stay apart: each is a draw.
-
-    Returns:
-        The path, its length and the last token.
+    Arguments and result as in ``walk_down``; nodes with equal prefixes stay apart: each is a draw.
     """
     shape = tree.shape
     p = probs(logits, settings)

@@ -109,9 +109,6 @@ def recursive_rejection(
         tokens: [B, C] children in the order drawn.
         valid: [B, C] which of them exist; absent ones come last.
         replacement: how the children were drawn.
-
-    Returns:
-        The verdict.
     """
     if q is None:
         return ranked_list(p, None, tokens, valid)
@@ -147,9 +144,6 @@ def ranked_list(p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor) -> V
         q: ignored.
         tokens: [B, C].
         valid: [B, C].
-
-    Returns:
-        The verdict.
     """
     if not p.is_cpu:
         return ranked(p, tokens, valid)
@@ -173,9 +167,6 @@ def k_seq(p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor) -> Verdict
         q: [B, 1, V] (one draft).
         tokens: [B, C] with multiplicity.
         valid: [B, C].
-
-    Returns:
-        The verdict.
     """
     assert q is not None and q.shape[1] == 1, "K-SEQ takes one draft distribution per node"
     q = q[:, 0]
@@ -237,13 +228,8 @@ def optimal_rho(
 
 
 def _narrowed(beta: Callable[[Tensor], Tensor], count: Tensor, step: Tensor, rounds: int) -> Tensor:
-    """The upper end of the bracket around rho, from beta as a function.
-
-    Args:
-        beta: of rho [B, points + 1].
-        count: [B, 1] K, float64.
-        step: [points + 1] from 0 to 1.
-        rounds: of narrowing.
+    """The upper end of the bracket around rho, from beta as a function of rho [B, points + 1];
+    ``step`` goes from 0 to 1.
     """
     low, high = torch.ones_like(count), count.clamp(min=1.0)
     for _ in range(rounds):
@@ -279,9 +265,6 @@ def ranked(p: Tensor, tokens: Tensor, valid: Tensor) -> Verdict:
         p: [B, V].
         tokens: [B, C].
         valid: [B, C].
-
-    Returns:
-        The verdict.
     """
     count = tokens.shape[1]
     earlier = constant(tuple(tuple(i < j for i in range(count)) for j in range(count)), p.device)
@@ -297,15 +280,10 @@ def ranked(p: Tensor, tokens: Tensor, valid: Tensor) -> Verdict:
 
 
 class SharedMass:
-    """beta(rho) = sum min(q, p/rho) for any number of rho, from one sort.
+    """beta(rho) = sum min(q, p/rho) for any number of rho, from one sort; p, q, p/q [B, V] float64.
 
     With the tokens in order of p/q, those below rho count p/rho and those above it q; so two
     running sums hold beta at every rho. There are no bins: most tokens would share one.
-
-    Args:
-        p: [B, V] float64.
-        q: [B, V] float64.
-        ratio: [B, V] p/q.
     """
 
     def __init__(self, p: Tensor, q: Tensor, ratio: Tensor) -> None:

@@ -86,11 +86,7 @@ class Simulated(TreeVerifier):
             computed.check(tree, shape, siblings, drafts)
 
     def _computed(self) -> NodeVerifier | None:
-        """The rule that is computed all the same.
-
-        Raises:
-            ValueError: it does not judge single nodes.
-        """
+        """The rule that is computed all the same; it must judge single nodes."""
         if self.computed is None:
             return None
         verifier = read_verifier(self.computed, "verifier.computed")
@@ -120,16 +116,7 @@ def typical_walk(
 
     Among equally long paths the first in the tree's order is taken, which is the best-ranked.
 
-    Args:
-        tree: fully grown, N nodes.
-        logits: [R, N, V] the target's logits at every node.
-        settings: the target's sampling settings.
-        rule: the thresholds.
-        draws: randomness.
-        merge_copies: makes no difference: nodes with equal prefixes are all accepted or none.
-
-    Returns:
-        The path, its length and the last token.
+    Arguments and result as in ``walk_down``; nodes with equal prefixes make no difference.
     """
     rows = torch.arange(tree.tokens.shape[0], device=tree.tokens.device)
     log_p = log_probs(logits, settings)

@@ -32,9 +32,6 @@ def top_and_sample(
         tokens: [B, C] the drawn ones first, then the best.
         valid: [B, C]; a drawn child is absent where the best are all of q's support.
         sampled: S, how many are drawn; all of them if there are fewer children.
-
-    Returns:
-        The verdict.
     """
     if q is None:
         return ranked_list(p, None, tokens, valid)
@@ -50,12 +47,8 @@ def top_and_sample(
 
 
 def beside_the_best(q: Tensor, best: Tensor, there: Tensor) -> Tensor:
-    """w [B, V]: q without its best tokens, renormalised; all zero where nothing is left.
-
-    Args:
-        q: [B, V].
-        best: [B, K - S].
-        there: [B, K - S] which of them exist.
+    """w [B, V]: q without its ``best`` tokens that are ``there`` [B, K - S], renormalised; all zero
+    where nothing is left.
     """
     gone = torch.zeros_like(q).scatter_add_(-1, best, there.to(q.dtype))
     rest = torch.where(gone > 0, 0.0, q)

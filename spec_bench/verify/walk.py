@@ -92,9 +92,6 @@ def walk_down(
         rule: the node rule, or one per level above the leaves.
         draws: randomness.
         merge_copies: treat nodes with equal prefixes as one (K i.i.d. paths).
-
-    Returns:
-        The path, its length and the last token.
     """
     shape, rows = tree.shape, places(tree.tokens.shape[0], tree.tokens.device)
     chosen = draws.verdict(shape.children)
@@ -135,16 +132,11 @@ def walk_down(
 def candidates(
     tree: Tree, level: int, place: Tensor, copies: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Children of the current node, in the order drawn; absent ones come last.
+    """Children of the current node, in the order drawn, places [R, C] within the next level, and
+    which exist; absent ones come last.
 
-    Args:
-        tree: the tree.
-        level: of the current node.
-        place: [R] of the current node within its level.
-        copies: [R, n_level] all nodes that count as the current one; None where it is alone.
-
-    Returns:
-        order [R, C] places within the next level, and valid [R, C].
+    ``place`` [R] is the current node's within its level; ``copies`` [R, n_level] are all nodes that
+    count as it, None where it is alone.
     """
     above, below = tree.shape.level(level), tree.shape.level(level + 1)
     most, count = tree.shape.children[level], tree.shape.levels[level]
@@ -162,14 +154,8 @@ def candidates(
 def draft_law(
     tree: Tree, level: int, rows: Tensor | slice, place: Tensor | int, tokens: Tensor
 ) -> Tensor | None:
-    """q of the candidates: [R, 1, V] if they share one, [R, C, V] if each has its own.
-
-    Args:
-        tree: the tree.
-        level: of the current nodes.
-        rows: of the trees, R of them.
-        place: of each row's current node within the level.
-        tokens: [R, C] the candidates'.
+    """q of the candidates, tokens [R, C], below each row's node at ``place``: [R, 1, V] if they
+    share one, [R, C, V] if each has its own.
     """
     log_q, q = tree.log_q[level], tree.q[level]
     if log_q is not None:
@@ -241,11 +227,7 @@ def walk_one_row(
 
 
 class _Row:
-    """The one row of a tree, on the host.
-
-    Attributes:
-        tokens: of all nodes.
-    """
+    """The one row of a tree, on the host."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree, self.tokens = tree, tree.tokens[0].tolist()
@@ -254,12 +236,8 @@ class _Row:
     def children(
         self, level: int, node: int, alike: Collection[int]
     ) -> tuple[Sequence[int], list[bool]]:
-        """Numbers of a node's children in the order drawn, and which of them are there.
-
-        Args:
-            level: of the node.
-            node: its number.
-            alike: all nodes that count as it.
+        """Numbers of a node's children in the order drawn, and which of them are there; ``alike``:
+        all nodes that count as it.
         """
         shape = self._tree.shape
         first, count = shape.starts[level + 1], shape.levels[level]
@@ -288,15 +266,8 @@ class _Row:
     def laws_in_turn(
         self, level: int, place: int, children: Iterable[tuple[int, int]]
     ) -> Iterator[tuple[int, int, Tensor | None]]:
-        """Each child with the distribution that it was drawn from, made when it is asked for.
-
-        Args:
-            level: of the parent.
-            place: of the parent within its level.
-            children: number among its siblings and token, of those that are there.
-
-        Yields:
-            Number, token and distribution [1, V]; None for one-hot proposals.
+        """Each child's number, token and distribution [1, V] that it was drawn from, made when it
+        is asked for; None for one-hot ones.
         """
         log_q, q = self._tree.log_q[level], self._tree.q[level]
         if log_q is not None:
