@@ -30,9 +30,8 @@ def choose(speeds: Sequence[tuple[str, Interval, float]], hint: str = "prompts={
     The fastest of several is partly luck: that one is faster must hold by intervals that cover all
     at once (Bonferroni). That none is faster needs each of their own 95% intervals at or below 1.
 
-    Args:
-        speeds: title, speed-up over plain decoding and number of prompts of each.
-        hint: how to ask for a number of prompts.
+    ``speeds`` has the title, speed-up over plain decoding and number of prompts of each; ``hint``
+    says how to ask for a number of prompts.
     """
     own, wide = (
         [at_once((s.value, s.low or 0.0, s.high or 0.0), n, of) for _, s, n in speeds]

@@ -19,12 +19,7 @@ def p_above(interval: Interval, bound: float = 0.0) -> float | None:
     where the 95% interval lies above it. Beyond the end it falls as slowly as with a degree of
     freedom less: of few prompts whose lengths are skewed, large deviations are not so rare.
 
-    Args:
-        interval: of a number, on the scale on which its ends were laid out.
-        bound: on the same scale.
-
-    Returns:
-        The p-value; None if there is no interval.
+    Interval and bound are on the scale on which the ends were laid out. None without an interval.
     """
     from scipy.special import stdtr, stdtrit
 
@@ -75,12 +70,8 @@ def at_once(
 def p_value(interval: Interval, margin: float = 0.0) -> float | None:
     """The probability of an estimate this far from 0 if the truth is within the margin, two-sided.
 
-    Args:
-        interval: of a difference, 0 if there is none.
-        margin: differences up to this size are as good as none.
-
-    Returns:
-        The p-value; None if there is no interval.
+    The interval is of a difference; differences up to the margin are as good as none. None if there
+    is no interval.
     """
     above, below = p_above(interval, margin), p_below(interval, -margin)
     return None if above is None or below is None else min(1.0, 2 * min(above, below))

@@ -292,11 +292,8 @@ def quality_columns(
 ) -> tuple[dict[str, Interval], str]:
     """The columns of one score and its signature.
 
-    Args:
-        name: one of ``SCORES``, which is its first column, or a module (see ``module_metric``),
-            whose columns are named after it: ``rouge_rouge2``.
-        predictions: the answers.
-        references: of each prompt.
+    The name is one of ``SCORES``, which is its first column, or a module (see ``module_metric``),
+    whose columns are named after it: ``rouge_rouge2``.
 
     Raises:
         ValueError: as the score does.

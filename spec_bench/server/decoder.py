@@ -226,11 +226,9 @@ class ServedDecoder:
     ) -> list[Generation]:
         """Asks for all answers, up to ``rows`` at a time; the next one where one has come.
 
-        Args:
-            requests: any number.
-            seed: with a request's id it fixes the seed that is sent to the server.
-            progress: called with (target calls, tokens) of each answer.
-            meter: begun when the requests that are sent first have their first chunks.
+        The seed and a request's id fix the seed that is sent to the server; ``progress`` is called
+        with (target calls, tokens) of each answer; the meter begins when the requests that are sent
+        first have their first chunks.
 
         Raises:
             RefusedError: the server ignores settings of the sampling.

@@ -196,18 +196,10 @@ class Server:
         stop_ids: Sequence[int] = (),
         begun: Callable[[], None] = lambda: None,
     ) -> Served:
-        """One answer, streamed, after as many attempts as are allowed.
+        """Returns one answer, streamed, after as many attempts as are allowed.
 
-        Args:
-            prompt: token ids.
-            max_tokens: at which it ends.
-            temperature: 0 for greedy.
-            top_p: mass that is sampled from.
-            top_k: most probable tokens that are sampled from; 0: all.
-            seed: of the server's sampling.
-            ignore_eos: go on past the end token.
-            stop_ids: tokens that end the answer, beside the model's own.
-            begun: called when its first token has come, once an attempt.
+        Temperature 0 is greedy, ``top_k`` 0 takes all tokens. ``stop_ids`` end the answer beside
+        the model's own; ``begun`` is called when its first token has come, once an attempt.
 
         Raises:
             RefusedError: the server refuses the request.

@@ -39,10 +39,6 @@ def placeholders(template: str) -> list[str]:
 def named(key: str, template: str) -> list[str]:
     """The names in a template of the settings.
 
-    Args:
-        key: the template's, for messages.
-        template: its text.
-
     Raises:
         ValueError: its braces do not match, or one of them names nothing.
     """
@@ -60,11 +56,8 @@ def check_templates(
 ) -> None:
     """Checks a task's templates, and that each of its fields is one that is read.
 
-    Args:
-        templates: of a turn.
-        plain: of a turn without a chat template.
-        fields: name -> where it stands in a row.
-        more: names that the task reads beside those of its templates.
+    ``plain`` are those without a chat template, ``fields`` maps a name to where it stands in a row,
+    and ``more`` are names that the task reads beside those of its templates.
 
     Raises:
         ValueError: naming the template, or the field and those that are read.
@@ -134,10 +127,7 @@ def _follow(row: Any, path: Sequence[str]) -> Any:
 def chat_text(tokenizer: Any, messages: Sequence[Mapping[str, Any]], asks: bool = True) -> str:
     """Messages as a tokenizer's chat template writes them.
 
-    Args:
-        tokenizer: a transformers tokenizer that has one.
-        messages: role and content of each.
-        asks: whether an answer is to follow.
+    ``messages`` have a role and a content each; ``asks`` is whether an answer is to follow.
 
     Raises:
         ValueError: there is none, it fails on them, with its reason in one line, takes longer than
