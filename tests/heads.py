@@ -3,8 +3,8 @@
 import torch
 
 from spec_bench.draft.dflash_network import DFlashHead, DFlashShape
+from spec_bench.draft.eagle_files import EagleShape
 from spec_bench.draft.eagle_network import Eagle1Head, Eagle3Head
-from spec_bench.draft.eagle_shape import EagleShape
 from spec_bench.draft.medusa import MedusaHeads, MedusaShape
 from spec_bench.draft.mtp import MtpHead, MtpShape
 from spec_bench.draft.redrafter import RecurrentHead, RecurrentShape

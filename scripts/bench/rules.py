@@ -32,9 +32,8 @@ from spec_bench.decode.config import DecoderConfig, read_decoder
 from spec_bench.engine.model import synchronise
 from spec_bench.tree.base import GrownTree
 from spec_bench.verify.base import TreeVerifier
-from spec_bench.verify.optimal import optimal
+from spec_bench.verify.optimal import optimal, top_and_sample
 from spec_bench.verify.rules import k_seq, recursive_rejection
-from spec_bench.verify.top_and_sample import top_and_sample
 
 COLUMNS = ("tree", "vocabulary", "rule", "ms an iteration", "over the first")
 WARM = SamplingSettings()

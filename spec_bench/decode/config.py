@@ -28,8 +28,15 @@ from spec_bench.engine.model import LanguageModel
 from spec_bench.settings.fields import read, shown
 from spec_bench.settings.registry import Registry
 from spec_bench.tree.base import GrownTree, Policy, policy
-from spec_bench.verify.base import BeamVerifier, TreeVerifier, Verifier, read_verifier, rule
-from spec_bench.verify.elsewhere import Served, Transformers
+from spec_bench.verify.base import (
+    BeamVerifier,
+    Served,
+    Transformers,
+    TreeVerifier,
+    Verifier,
+    read_verifier,
+    rule,
+)
 from spec_bench.vocabulary.decoders import DISPLAY
 from spec_bench.vocabulary.spec import parse
 

@@ -23,7 +23,7 @@ from spec_bench.engine.model import LanguageModel
 from spec_bench.records.types import Generation, Lossless, Request, StepRecord
 from spec_bench.settings.fields import shown
 from spec_bench.tree.base import GrownTree, Policy
-from spec_bench.verify.elsewhere import Transformers
+from spec_bench.verify.base import Transformers
 
 if TYPE_CHECKING:
     from spec_bench.engine.hugging_face import HuggingFaceModel

@@ -17,7 +17,6 @@ from torch import Tensor
 from spec_bench.core.transfer import Committed, Known
 from spec_bench.core.tree import Tree
 from spec_bench.draft.network import Heads
-from spec_bench.draft.ngrams import Guess
 from spec_bench.engine.model import LAST, LanguageModel, Layers
 from spec_bench.settings.registry import Registry
 
@@ -29,6 +28,13 @@ class Verified(NamedTuple):
     path: Tensor  # [R, L + 1] accepted nodes in order, the root first
     accepted: Tensor  # [R]; after a row's first `accepted + 1` nodes its path means nothing
     emitted: Tensor  # [R, L + 1] tokens; the last one, the next root, fills up what is left
+
+
+class Guess(NamedTuple):
+    """One node of the guessed tree."""
+
+    token: int  # its token
+    parent: int  # place of its parent among the nodes of the level above; 0 below the root
 
 
 class Drafting:
@@ -262,3 +268,23 @@ def heads_class(kind: str) -> type[Heads]:
     heads = drafter[kind].heads
     assert heads is not None
     return heads
+
+
+# Autoregressive decoding, and beams without a draft.
+
+
+class Nothing(Drafting):
+    """No drafting."""
+
+    follows = True
+
+
+@drafter("none")
+@dataclass(frozen=True)
+class NoDrafter(Drafter):
+    """Proposes nothing."""
+
+    policies = ("root", "beam_root")
+
+    def drafting(self, equipment: Equipment) -> Drafting:
+        return Nothing()

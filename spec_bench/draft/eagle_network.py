@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from spec_bench.draft import eagle_files
 from spec_bench.draft.cached_head import Attend, Embed, FeatureHead, Kept
-from spec_bench.draft.eagle_shape import THETA, EagleShape, shape_of
+from spec_bench.draft.eagle_files import THETA, EagleShape, shape_of
 from spec_bench.draft.layers import MLP, Attention, RMSNorm, Turn, turn_at
 from spec_bench.draft.network import HeadPlan
 from spec_bench.engine.architectures import frequencies

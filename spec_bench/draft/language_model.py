@@ -1,4 +1,4 @@
-"""Draft language models: one or several, each with its own cache over the same tree."""
+"""Whole models that draft: the pair's, one that guesses in parallel, or blocks of the target."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from torch import Tensor
 from spec_bench.core.transfer import Committed, Followed, Known, places
 from spec_bench.core.tree import Tree
 from spec_bench.draft.base import Drafter, Drafting, Equipment, Verified, drafter
+from spec_bench.draft.levels import LevelDrafting, taken, with_masks
+from spec_bench.draft.network import Heads
 from spec_bench.engine.mapped_model import MappedModel
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.scoring import commit_paths
 from spec_bench.engine.tree_pass import prefill, run_nodes, run_pending
-from spec_bench.settings.fields import Range
+from spec_bench.settings.fields import Count, Range, shown
 
 
 class _Pending(NamedTuple):
@@ -203,3 +205,148 @@ class LanguageModelDrafter(Drafter):
 def _by_draft(logits: list[Tensor]) -> Tensor:
     """[R, F, D, V] from D logits [R, F, V]; nothing is copied if there is one draft."""
     return logits[0].unsqueeze(2) if len(logits) == 1 else torch.stack(logits, dim=2)
+
+
+# PARD (arXiv 2504.18583): a draft model whose one pass guesses every level.
+#
+# After the root it reads K - 1 mask tokens, whose rows guess the tokens after them; it was trained
+# so. Nothing of the masks is kept, and no node of a tree is run: what the draft has not seen of the
+# committed tokens waits for the next pass.
+#
+# Letters: R rows, P pending tokens, K levels, V tokens.
+
+
+class ParallelDrafting(LevelDrafting, LanguageModelDrafting):
+    """One such model."""
+
+    def __init__(
+        self, model: LanguageModel, caches: Sequence[Any], rows: int, levels: int, mask_token: int
+    ) -> None:
+        super().__init__([model], caches, rows)
+        self._count, self._mask = levels, mask_token
+
+    def levels(self, committed: Committed) -> Tensor:
+        (model,), (cache,) = self.models, self._caches
+        tokens, starts, last = self._pending
+        ids, root = tokens.on(model.device), last.on(model.device).unsqueeze(1)
+        ids = with_masks(ids, root, self._count - 1, self._mask)
+        logits = run_pending(model, cache, starts, ids, logits_to_keep=0).logits
+        return taken(logits, root.to(logits.device), self._count)
+
+    def commit(
+        self, lengths: Sequence[int], nodes: Sequence[Sequence[int]], path: Tensor, depth: int
+    ) -> None:
+        super().commit(lengths, nodes, path, 1)
+
+    def follow(self, verified: Verified, depth: int, following: Committed) -> None:
+        super().follow(verified, 1, following)
+
+
+@drafter("pard")
+@dataclass(frozen=True)
+class Pard(Drafter):
+    """The pair's draft, if it is such a model; it guesses all levels at once, so L is 1."""
+
+    levels: Annotated[int, Range(1, 64)] = 12  # K, levels that one pass guesses
+    # what stands for a token not known; null: the draft's `pard_token`
+    mask_token: Annotated[int, Range(0)] | None = None
+
+    @property
+    def models(self) -> int:
+        return 1
+
+    def calls(self, depth: int) -> int:
+        return 1
+
+    def reach(self, heads: Heads | None) -> int:
+        return self.levels
+
+    def more_slots(self, heads: Heads | None) -> int:
+        return self.levels
+
+    @classmethod
+    def audit_cases(cls, models: int) -> tuple[Drafter, ...]:
+        """Its distribution at a level hangs on the committed tokens and the mask: here a chain's
+        first.
+        """
+        return (cls(levels=3, mask_token=0),) if models == 1 else ()
+
+    def drafting(self, equipment: Equipment) -> Drafting:
+        """What drafts.
+
+        Raises:
+            ValueError: the draft has another vocabulary, or no mask token is named.
+        """
+        (model,) = equipment.models
+        if isinstance(model, MappedModel):
+            raise ValueError("a pard drafter needs a draft with the target's vocabulary")
+        token = getattr(model, "mask_token", None) if self.mask_token is None else self.mask_token
+        if token is None:
+            raise ValueError(
+                "a pard drafter needs a draft trained for it: its config.json names no pard_token, "
+                "and drafter.mask_token is null"
+            )
+        return ParallelDrafting(model, equipment.caches, equipment.rows, self.levels, token)
+
+
+# The target drafts for itself with some of its blocks left out; no file and no training.
+#
+# Early exit after the first blocks (LayerSkip, arXiv 2404.16710, needs a model trained for it) or
+# blocks left out in between (Draft & Verify, arXiv 2309.08168). Any choice that is made beforehand
+# keeps the target's law: the shorter model is a draft model like any other, with its own cache.
+
+
+@drafter("own_blocks")
+@dataclass(frozen=True)
+class OwnBlocks(Drafter):
+    """The target's own blocks, some of them."""
+
+    first: Count | None = None  # so many of the first blocks; null: see `kept`
+    # their places, rising; null, if `first` is too: every other block, the first and the last among
+    # them
+    kept: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.first is not None and self.kept is not None:
+            raise ValueError(f"first and kept exclude each other, got {self.first} and {self.kept}")
+        if self.kept is not None and (
+            not self.kept or min(self.kept) < 0 or sorted(set(self.kept)) != list(self.kept)
+        ):
+            raise ValueError(f"kept must be rising places from 0, got {shown(list(self.kept))}")
+
+    @property
+    def own_model(self) -> bool:
+        return True
+
+    def places(self, blocks: int) -> tuple[int, ...]:
+        """The blocks kept of a target of so many.
+
+        Raises:
+            ValueError: it does not have one of them.
+        """
+        if self.kept is not None:
+            places = self.kept
+        elif self.first is not None:
+            places = tuple(range(self.first))
+        else:
+            places = tuple(sorted({*range(0, blocks, 2), blocks - 1}))
+        if places[-1] >= blocks:
+            raise ValueError(f"the target has blocks 0 to {blocks - 1}, got {places[-1]}")
+        return places
+
+    def model(self, target: LanguageModel) -> LanguageModel:
+        from spec_bench.engine.own_blocks import with_blocks  # needs transformers
+
+        views = vars(target).setdefault("views", {})
+        places = self.places(target.blocks)
+        if places not in views:
+            views[places] = with_blocks(target, places)
+        view: LanguageModel = views[places]
+        return view
+
+    @classmethod
+    def audit_cases(cls, models: int) -> tuple[Drafter, ...]:
+        return ()  # a draft model like any other, of a target that has blocks
+
+    def drafting(self, equipment: Equipment) -> Drafting:
+        return drafting_of(equipment)

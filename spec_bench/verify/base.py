@@ -8,7 +8,7 @@ time. Either says for which ways of drawing siblings it is exact, and the audit 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, fields, make_dataclass
+from dataclasses import dataclass, field, fields, make_dataclass
 from functools import partial
 from inspect import Parameter, signature
 from typing import Any, ClassVar, Protocol, get_type_hints
@@ -19,7 +19,7 @@ from spec_bench.core.draws import Draws
 from spec_bench.core.tree import Siblings, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.records.types import Lossless
-from spec_bench.settings.fields import read
+from spec_bench.settings.fields import Share, read
 from spec_bench.settings.registry import Registry
 from spec_bench.verify.at_once import walk as walk_nodes
 from spec_bench.verify.walk import NodeRule, OneByOne, Steps, WalkResult
@@ -203,3 +203,35 @@ def read_verifier(given: Mapping[str, Any], where: str) -> Verifier:
     kind = rule.find(name, f"{where}.rule")
     settings = {key: value for key, value in given.items() if key != "rule"}
     return read(kind, settings, where, f"rule {name!r}")
+
+
+# Another engine's own decoding: only who drafts and how much is set here, the rest is its code.
+#
+# Such rows share our prompts and our clock, but have a mark of their own: their distributions were
+# not enumerated.
+
+
+class OtherEngine(Verifier):
+    """Decoding by a library."""
+
+
+@rule("transformers", mark="unaudited")
+@dataclass(frozen=True)
+class Transformers(OtherEngine):
+    """``generate`` of transformers: alone, with an assistant, or with prompt lookup."""
+
+    # the assistant stops after a token less probable than this (`assistant_confidence_threshold`;
+    # the library's own default is 0.4)
+    confidence: Share = 0.0
+
+    library = "transformers"
+    policies = ("root", "chain", "guessed")
+
+
+@rule("server", mark="unaudited")
+@dataclass(frozen=True)
+class Served(OtherEngine):
+    """However a server decodes; that cannot be chosen here (``spec_bench.server``)."""
+
+    library = "server"
+    policies = ("root",)

@@ -14,7 +14,7 @@ from spec_bench.audit.decoders import (
 from spec_bench.audit.rules import TOLERANCE
 from spec_bench.draft.base import drafter
 from spec_bench.tree.base import GrownTree, policy
-from spec_bench.tree.stochastic_beam import StochasticBeam
+from spec_bench.tree.widths import StochasticBeam
 from spec_bench.verify import at_once
 from spec_bench.verify.base import rule
 

@@ -16,8 +16,7 @@ from spec_bench.core.warp import SamplingSettings, log_probs
 from spec_bench.decode.config import read_decoder
 from spec_bench.decode.decoder import Decoder
 from spec_bench.draft.base import head_kinds
-from spec_bench.draft.cached_head import CachedHead
-from spec_bench.draft.kept_outputs import keep_outputs
+from spec_bench.draft.cached_head import CachedHead, keep_outputs
 from spec_bench.draft.language_model import RespelledDrafting
 from spec_bench.engine.mapped_model import (
     MappedModel,

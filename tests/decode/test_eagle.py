@@ -15,8 +15,8 @@ from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder, read_decoder
 from spec_bench.decode.decoder import Decoder
 from spec_bench.draft.eagle import misreading
+from spec_bench.draft.eagle_files import EagleShape
 from spec_bench.draft.eagle_network import Eagle3Head, EagleHead
-from spec_bench.draft.eagle_shape import EagleShape
 from spec_bench.draft.heads import load_heads, save_heads
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.tree.chain import Chain

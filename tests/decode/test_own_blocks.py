@@ -6,7 +6,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder, read_decoder
-from spec_bench.draft.own_blocks import OwnBlocks
+from spec_bench.draft.language_model import OwnBlocks
 from spec_bench.engine.loading import adopt_model
 from spec_bench.engine.own_blocks import with_blocks
 from spec_bench.engine.tree_pass import run_pending

@@ -20,7 +20,7 @@ from torch import Tensor
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.decode.decoder import Decoder
-from spec_bench.draft.ngrams import Bounds
+from spec_bench.draft.lookup import Bounds
 from spec_bench.engine.mapped_model import MappedModel, VocabularyMap
 from spec_bench.tree.chain import Chain
 from tests.decode.test_recorded_parts import built

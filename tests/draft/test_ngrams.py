@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
 
-from spec_bench.draft.ngrams import Bounds, FirstIndex, Guess, NgramIndex
+from spec_bench.draft.lookup import Bounds, FirstIndex, Guess, NgramIndex
 
 
 def guesses(tokens, bounds, longest=3):

@@ -11,7 +11,7 @@ from spec_bench.decode.config import build_decoder
 from spec_bench.draft.eagle import EagleDrafting, ParallelEagleDrafting
 from spec_bench.draft.eagle_network import Eagle3Head
 from spec_bench.draft.heads import load_heads, save_heads
-from spec_bench.draft.pard import ParallelDrafting
+from spec_bench.draft.language_model import ParallelDrafting
 from tests.decode.test_greedy import differences_from_generate
 from tests.families import VOCAB, decoder_settings, tiny_pair
 from tests.heads import eagle3_head, p_eagle_head

@@ -8,8 +8,7 @@ import torch
 
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
-from spec_bench.draft.ngrams import Bounds
-from spec_bench.draft.suffix import Answers, SuffixIndex, SuffixTrie
+from spec_bench.draft.lookup import Answers, Bounds, SuffixIndex, SuffixTrie
 from tests.draft.counting import by_hand
 from tests.families import decoder_settings, random_requests, tiny_pair
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from spec_bench.draft.ngrams import Bounds
+from spec_bench.draft.lookup import Bounds
 from tests.draft.counting import by_hand
 from tests.tree.proposals import Choose, Draft, Forest, Path, apart, order, trie
 

@@ -13,8 +13,7 @@ from spec_bench.audit.catalogue import SETTINGS, WARM, beam_cases
 from spec_bench.audit.decoders import FALSE_ALARM_RATE
 from spec_bench.core.tree import Tree
 from spec_bench.tree.base import AuditTree, GrownTree, policy
-from spec_bench.tree.stochastic_beam import StochasticBeam
-from spec_bench.tree.widths import IidPaths
+from spec_bench.tree.widths import IidPaths, StochasticBeam
 from tests.tree import laws
 from tests.tree.definitions import DEFINITIONS
 

@@ -8,8 +8,7 @@ from spec_bench.core.gumbel import laws_without_replacement
 from spec_bench.core.tree import Tree
 from spec_bench.core.warp import SamplingSettings, log_probs
 from spec_bench.tree.node_list import NodeList
-from spec_bench.tree.stochastic_beam import StochasticBeam
-from spec_bench.tree.widths import IidPaths, Widths
+from spec_bench.tree.widths import IidPaths, StochasticBeam, Widths
 from spec_bench.verify.at_once import look_up
 from spec_bench.verify.base import rule as rules
 from spec_bench.verify.rules import SharedMass, k_seq, ranked, ranked_list, recursive_rejection

@@ -14,9 +14,8 @@ from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import read_decoder
 from spec_bench.verify import optimal as optimal_rule
 from spec_bench.verify.bound import bound_iid, bound_without_replacement
-from spec_bench.verify.optimal import EPS, choose_one, optimal, plan
+from spec_bench.verify.optimal import EPS, beside_the_best, choose_one, optimal, plan
 from spec_bench.verify.rules import normalised, optimal_rho, ranked_list, recursive_rejection
-from spec_bench.verify.top_and_sample import beside_the_best
 from spec_bench.verify.walk import Verdict
 from tests.audit.test_history import decoder, toy
 

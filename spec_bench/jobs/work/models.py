@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
+from spec_bench.draft.cached_head import keep_outputs
 from spec_bench.draft.eagle import misreading
 from spec_bench.draft.eagle_network import Eagle3Head
 from spec_bench.draft.heads import load_heads
-from spec_bench.draft.kept_outputs import keep_outputs
 from spec_bench.draft.network import Heads
 from spec_bench.engine.loading import (
     ModelSpec,
