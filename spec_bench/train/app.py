@@ -56,7 +56,7 @@ def _job(config: DictConfig) -> None:
     try:
         plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
         settings = build_train_settings(plain)
-        if (file := settings.data.file) is not None and not file.is_file():
+        if (file := settings.asked.data.file) is not None and not file.is_file():
             raise ValueError(f"data.path: no file {str(file)!r}")
         from spec_bench.train.train import train_heads
 

@@ -112,7 +112,7 @@ def check_data(settings: TrainSettings) -> None:
     Raises:
         ValueError: a missing file, or a line or record that is not what it should be.
     """
-    data = settings.data
+    data = settings.asked.data
     if data.file is not None:
         read = read_chats if data.kind == "chats" else read_prompts
         read(data.file)
@@ -130,7 +130,7 @@ def read_dialogues(
     Raises:
         ValueError: the data cannot be read, or teach nothing.
     """
-    data = settings.data
+    data = settings.asked.data
     if data.kind == "chats" and data.answered_by == "file":
         assert data.file is not None
         chats = read_chats(data.file)[: data.limit]
@@ -150,15 +150,15 @@ def read_dialogues(
 
 def _answered(settings: TrainSettings, model: HuggingFaceModel, tokenizer: Any) -> list[Dialogue]:
     """Prompts of any source with the target's own answers."""
-    data = settings.data
+    data = settings.asked.data
     stop_ids: tuple[int, ...] = ()
     end = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
     if data.kind == "sampled":
         assert data.limit is not None
         identity = [settings.pair.settings(), data.limit, end, vars(data.answers)]
-        file = settings.results / "cache" / f"prompts-{digest(identity)}.jsonl"
+        file = Path(settings.asked.results) / "cache" / f"prompts-{digest(identity)}.jsonl"
         prompts = sampled_prompts(
-            *(model, tokenizer, data.limit, end, data.answers, file, settings.sink.progress)
+            *(model, tokenizer, data.limit, end, data.answers, file, settings.asked.sink.progress)
         )
     elif isinstance(settings.task, Task):
         examples = settings.task.examples(data.limit)
@@ -179,9 +179,9 @@ def _answered(settings: TrainSettings, model: HuggingFaceModel, tokenizer: Any) 
     stop_ids = tuple(dict.fromkeys([*stop_ids, *end]))
     answers = data.answers
     identity = [settings.pair.settings(), prompts, stop_ids, vars(answers)]
-    file = settings.results / "cache" / f"answers-{digest(identity)}.jsonl"
+    file = Path(settings.asked.results) / "cache" / f"answers-{digest(identity)}.jsonl"
     log.info("answers of the target: %s", file)
-    texts = answer_prompts(model, prompts, stop_ids, answers, file, settings.sink.progress)
+    texts = answer_prompts(model, prompts, stop_ids, answers, file, settings.asked.sink.progress)
     return [
         Dialogue((*prompt, *answer), (False,) * len(prompt) + (True,) * len(answer))
         for prompt, answer in zip(prompts, texts, strict=True)

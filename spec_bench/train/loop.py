@@ -14,19 +14,21 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
 import torch
+from accelerate import Accelerator, InitProcessGroupKwargs
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 from tqdm import tqdm
 
 from spec_bench.settings.fields import one_line
 from spec_bench.system.files import digest, naming, replacing, set_aside, write_csv
 from spec_bench.train.batches import Batches, step_indices
 from spec_bench.train.dialogues import IGNORED
-from spec_bench.train.processes import Processes, share
 from spec_bench.train.settings import TrainSettings
 from spec_bench.train.trainee import TrainableHead, weighted, weights_of
 
@@ -64,36 +66,30 @@ def measure(
         return None
     trainee.eval()
     device, guesses = batches.model.device, trainee.guesses
-    loss = torch.zeros(guesses, dtype=torch.float64, device=device)
-    hits: Tensor | None = None
-    overlaps = torch.zeros_like(loss)
-    counts = [0] * guesses
+    loss, overlaps, counts = torch.zeros(3, guesses, dtype=torch.float64, device=device)
+    hits = torch.zeros((), dtype=torch.long, device=device)
     for start in range(0, len(indices), _DIALOGUES):
         chosen = indices[start : start + _DIALOGUES]
         batch = batches.of(chosen)
-        counts = [a + b for a, b in zip(counts, batches.counts(chosen), strict=True)]
-        laws = trainee.wanted(batch)
+        counts += torch.tensor(batches.counts(chosen), device=device)
+        wanted, right = trainee.wanted(batch), []
         for guess, logits in enumerate(trainee.logits(batch)):
             tokens = batch.guessed[:, guess]
-            if laws is not None:
-                overlaps[guess] += overlap(next(laws), logits)[tokens != IGNORED].sum()
-            surprise = torch.nn.functional.cross_entropy(
-                logits.float(), tokens, ignore_index=IGNORED, reduction="none"
-            )
+            if wanted is not None:
+                overlaps[guess] += overlap(next(wanted), logits)[tokens != IGNORED].sum()
+            surprise = cross_entropy(logits.float(), tokens, ignore_index=IGNORED, reduction="none")
             # Heads of fewer tokens than the target's are asked for none that they do not know.
             loss[guess] += surprise.nan_to_num(posinf=0.0).sum()
             best = logits.topk(min(ranks, logits.shape[-1]), dim=-1).indices
-            if hits is None:
-                hits = torch.zeros(guesses, best.shape[-1], dtype=torch.long, device=device)
-            hits[guess] += (best == tokens[:, None]).sum(0)
+            right.append((best == tokens[:, None]).sum(0))
+        hits = hits + torch.stack(right)
     trainee.train()
-    assert hits is not None
-    divisor = torch.tensor(counts, device=device).clamp(min=1)
+    divisor = counts.clamp(min=1)
     return Accuracy(
         tuple((loss / divisor).tolist()),
         tuple(tuple(row) for row in (hits / divisor[:, None]).tolist()),
-        tuple(counts),
-        tuple((overlaps / divisor).tolist()) if laws is not None else (),
+        tuple(map(int, counts.tolist())),
+        () if wanted is None else tuple((overlaps / divisor).tolist()),
     )
 
 
@@ -210,13 +206,32 @@ class TrainingLog:
 class Training:
     """Everything a training works with."""
 
-    settings: TrainSettings  # of the training
+    settings: TrainSettings
     trainee: TrainableHead  # the heads; frozen is everything else
     train: Batches  # dialogues to train on
     validation: Batches  # dialogues to validate on
     steps: int  # optimiser steps in all
     batch: int  # dialogues in a step
-    processes: Processes  # that share the work
+    processes: Accelerator  # that share each step's dialogues
+
+
+def processes_for(device: str) -> Accelerator:
+    """This process, or those that ``accelerate launch`` or ``torchrun`` started; ``cpu`` keeps them
+    off the GPUs.
+    """
+    patience = InitProcessGroupKwargs(timeout=timedelta(days=2))  # while the first answers prompts
+    return Accelerator(
+        device_placement=False,
+        mixed_precision="no",
+        cpu=device == "cpu",
+        kwargs_handlers=[patience],
+    )
+
+
+def share(indices: Sequence[int], rank: int, count: int, parts: int) -> list[list[int]]:
+    """This process's dialogues of a step, in ``parts`` pieces; pieces may be empty."""
+    mine = list(indices[rank::count])
+    return [mine[part::parts] for part in range(parts)]
 
 
 def columns(guesses: int) -> list[str]:
@@ -227,47 +242,46 @@ def columns(guesses: int) -> list[str]:
 
 
 def run_training(training: Training) -> Progress:
-    """Trains to the end, from the last checkpoint where there is one.
-
-    Returns:
-        What was done, over all runs of this training.
+    """Trains to the end, from the last checkpoint where there is one; what was done, over all runs
+    of this training.
     """
     settings, processes = training.settings, training.processes
-    trainee = training.trainee.to(processes.device).train()
+    asked, first = settings.asked, processes.is_main_process
+    trainee = training.trainee.to(training.train.model.device).train()
     optimiser = torch.optim.AdamW(
         trainee.parameters(),
-        lr=settings.optimiser.learning_rate,
-        betas=settings.optimiser.betas,
-        weight_decay=settings.optimiser.weight_decay,
+        lr=asked.optimiser.learning_rate,
+        betas=asked.optimiser.betas,
+        weight_decay=asked.optimiser.weight_decay,
     )
     checkpoint = Checkpoint(settings.folder, {**settings.config, "steps": training.steps})
     progress = checkpoint.load(trainee, optimiser)
     log = TrainingLog(settings.folder / "log.csv", columns(trainee.guesses))
-    if processes.rank == 0:
+    if first:
         log.rewind(progress.step)
-    wrapped = processes.wrap(trainee)
-    shown = settings.sink.progress and processes.rank == 0
-    bar = tqdm(total=training.steps, initial=progress.step, desc=settings.name, disable=not shown)
+    wrapped = processes.prepare_model(trainee)
+    hidden = not (asked.sink.progress and first)
+    bar = tqdm(total=training.steps, initial=progress.step, desc=asked.name, disable=hidden)
     began = time.perf_counter() - progress.seconds
     while progress.step < training.steps:
-        asked = settings.optimiser
-        rate = learning_rate(progress.step, training.steps, asked.warmup, asked.learning_rate)
+        peak, warmup = asked.optimiser.learning_rate, asked.optimiser.warmup
+        rate = learning_rate(progress.step, training.steps, warmup, peak)
         sums = _step(training, wrapped, optimiser, progress.step, rate)
         progress.step += 1
         _note(progress, sums, time.perf_counter() - began)
         bar.update()
         last = progress.step == training.steps
-        if progress.step % settings.log_every == 0 or last:
+        if progress.step % asked.log_every == 0 or last:
             row = _line(training, progress, rate, last)
             progress.seconds = row["seconds"] = round(time.perf_counter() - began, 2)
             progress.window = None
-            if processes.rank == 0:
+            if first:
                 log.add(row)
             bar.set_postfix(loss=row["loss"])
-        if processes.rank == 0 and (progress.step % settings.save_every == 0 or last):
+        if first and (progress.step % asked.save_every == 0 or last):
             checkpoint.save(trainee, optimiser, progress)
     bar.close()
-    processes.wait()
+    processes.wait_for_everyone()
     return progress
 
 
@@ -288,79 +302,68 @@ def _step(
     optimiser: torch.optim.Optimizer,
     step: int,
     rate: float,
-) -> dict[str, Tensor]:
-    """One update.
-
-    Returns:
-        Over all processes: per guess the summed loss, how often it was right, positions.
+) -> Tensor:
+    """Makes one update; [3, K] over all processes: per guess the summed loss, how often it was
+    right, positions.
     """
-    settings, processes = training.settings.optimiser, training.processes
-    indices = step_indices(
-        len(training.train.dialogues), training.batch, training.settings.seed, step
-    )
+    asked, processes = training.settings.asked, training.processes
+    settings, device = asked.optimiser, training.train.model.device
+    indices = step_indices(len(training.train.dialogues), training.batch, asked.seed, step)
     counts = training.train.counts(indices)
-    weights = weights_of(training.settings.head.decay, training.trainee.guesses)
+    weights = weights_of(asked.head.decay, training.trainee.guesses)
     for group in optimiser.param_groups:
         group["lr"] = rate
-    parts = share(indices, processes.rank, processes.count, settings.accumulate)
-    sums = torch.zeros(2, len(counts), device=processes.device)
+    count = processes.num_processes
+    parts = share(indices, processes.process_index, count, settings.accumulate)
+    sums = torch.zeros(2, len(counts), device=device)
     for number, part in enumerate(parts):
         # Gradients of the processes are exchanged with the last part's.
-        apart = processes.alone(wrapped) if number + 1 < len(parts) else nullcontext()
+        apart = processes.no_sync(wrapped) if number + 1 < len(parts) else nullcontext()
         with apart:
             batch = training.train.of(part)
-            with torch.autocast(
-                processes.device.type, torch.bfloat16, enabled=settings.precision == "bfloat16"
-            ):
+            low = settings.precision == "bfloat16"
+            with torch.autocast(device.type, torch.bfloat16, enabled=low):
                 losses = wrapped(*batch)
             # The exchange averages; a step's loss is the sum of what each process adds to it.
-            (weighted(losses.loss, counts, weights) * processes.count).backward()
+            (weighted(losses.loss, counts, weights) * count).backward()
         sums += torch.stack([losses.loss.detach(), losses.right.float()])
     if settings.clip:
         torch.nn.utils.clip_grad_norm_(training.trainee.parameters(), settings.clip)
     optimiser.step()
     optimiser.zero_grad(set_to_none=True)
-    summed = processes.total(sums)
-    return {"loss": summed[0].cpu(), "right": summed[1].cpu(), "count": torch.tensor(counts)}
+    total = processes.reduce(sums, reduction="sum").cpu()
+    return torch.cat([total, torch.tensor([counts], dtype=total.dtype)])
 
 
-def _note(progress: Progress, sums: dict[str, Tensor], seconds: float) -> None:
+def _note(progress: Progress, sums: Tensor, seconds: float) -> None:
     """Adds a step to what the next line of the log will say."""
-    lists: dict[str, Any] = {name: values.tolist() for name, values in sums.items()}
-    window = progress.window
-    if window is None:
-        window = {"seconds": progress.seconds, "tokens": progress.tokens}
-        progress.window = {**window, **lists}
-    else:
-        for name, values in lists.items():
-            window[name] = [a + b for a, b in zip(window[name], values, strict=True)]
-    progress.tokens += int(lists["count"][0])
+    if progress.window is None:
+        progress.window = {"seconds": progress.seconds, "tokens": progress.tokens, "sums": 0.0}
+    progress.window["sums"] += sums.double()
+    progress.tokens += int(sums[2, 0])
     progress.seconds = seconds
 
 
 def _line(training: Training, progress: Progress, rate: float, last: bool) -> dict[str, Any]:
     """A line of the log, without the seconds."""
-    window, settings = progress.window, training.settings
+    window, asked = progress.window, training.settings.asked
     assert window is not None
-    weights: Sequence[float] = weights_of(settings.head.decay, training.trainee.guesses).tolist()
-    means = [loss / max(1, n) for loss, n in zip(window["loss"], window["count"], strict=True)]
+    weights = weights_of(asked.head.decay, training.trainee.guesses).double()
+    loss, right, counts = window["sums"]
     spent = progress.seconds - window["seconds"]
     row: dict[str, Any] = {
         "step": progress.step,
         "tokens": progress.tokens,
-        "loss": round(sum(w * mean for w, mean in zip(weights, means, strict=True)), 5),
+        "loss": round(float(weights @ (loss / counts.clamp(min=1))), 5),
         "learning_rate": f"{rate:.4g}",
         "tokens_per_s": round((progress.tokens - window["tokens"]) / max(spent, 1e-9), 1),
     }
-    for i, (right, n) in enumerate(zip(window["right"], window["count"], strict=True)):
-        row[f"train t+{i + 1}"] = round(right / max(1, n), 4)
-    validates = progress.step % settings.validate_every == 0 or last
-    if validates and training.processes.rank == 0:
+    for i, share_right in enumerate((right / counts.clamp(min=1)).tolist()):
+        row[f"train t+{i + 1}"] = round(share_right, 4)
+    if training.processes.is_main_process and (progress.step % asked.validate_every == 0 or last):
         indices = range(len(training.validation.dialogues))
-        accuracy = measure(training.trainee, training.validation, indices, 1)
-        if accuracy is not None:
+        if (accuracy := measure(training.trainee, training.validation, indices, 1)) is not None:
             for i, share_right in enumerate(accuracy.best):
                 row[f"validation t+{i + 1}"] = round(share_right, 4)
-            loss = sum(w * mean for w, mean in zip(weights, accuracy.loss, strict=True))
-            row["validation_loss"] = round(loss, 5)
+            row["validation_loss"] = round(float(weights @ torch.tensor(accuracy.loss).double()), 5)
     return row

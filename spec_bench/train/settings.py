@@ -174,7 +174,6 @@ class AskedTraining:
     out: Text | None
     out_dtype: Literal["float32", "float16", "bfloat16"]
     seed: Annotated[Whole, Ge(0), Le(2**63 - 1)]
-    accelerate: Flag
     data: DataSettings
     optimiser: Optimisation
     log_every: Count
@@ -197,31 +196,18 @@ class AskedTraining:
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """Everything one training needs."""
+    """Everything one training needs: what was asked for, and what follows from it."""
 
-    name: str
-    results: Path
-    seed: int
-    threads: int | None
-    accelerate: bool
-    head: HeadSettings
-    data: DataSettings
-    optimiser: Optimisation
+    asked: AskedTraining
     pair: Pair
     task: Task | RandomPrompts | None
-    log_every: int
-    validate_every: int
-    save_every: int
-    ranks: int
-    out: Path
-    out_dtype: str
-    sink: SinkSettings
+    out: Path  # folder of the heads
     config: Mapping[str, Any]  # what the numbers follow from, as composed; part of the checkpoint
 
     @property
     def folder(self) -> Path:
         """Where checkpoint and log lie."""
-        return self.results / self.name
+        return Path(self.asked.results) / self.asked.name
 
 
 def build_train_settings(config: Any) -> TrainSettings:
@@ -237,24 +223,6 @@ def build_train_settings(config: Any) -> TrainSettings:
     check_folder("out", out)
     task = build_task(asked.task) if on_task else None
     pair = build_pair(replace(asked.pair, draft=None, heads=None), asked.engine)
-    identifying = ("seed", "head", "data", "optimiser", *(["task"] if on_task else []))
-    return TrainSettings(
-        name=asked.name,
-        results=results,
-        seed=asked.seed,
-        threads=asked.engine.threads,
-        accelerate=asked.accelerate,
-        head=asked.head,
-        data=asked.data,
-        optimiser=asked.optimiser,
-        pair=pair,
-        task=task,
-        log_every=asked.log_every,
-        validate_every=asked.validate_every,
-        save_every=asked.save_every,
-        ranks=asked.ranks,
-        out=out,
-        out_dtype=asked.out_dtype,
-        sink=asked.sink,
-        config={"pair": pair.settings(), **{key: config[key] for key in identifying}},
-    )
+    keys = ("seed", "head", "data", "optimiser", *(["task"] if on_task else []))
+    identifying = {"pair": pair.settings(), **{key: config[key] for key in keys}}
+    return TrainSettings(asked, pair, task, out, identifying)

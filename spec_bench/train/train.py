@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import Accelerator
 
 from spec_bench.draft.base import heads_class
 from spec_bench.draft.cached_head import FeatureHead
@@ -34,8 +34,7 @@ from spec_bench.train.dialogues import (
     split,
 )
 from spec_bench.train.draft_model import fresh_draft
-from spec_bench.train.loop import Accuracy, Progress, Training, measure, run_training
-from spec_bench.train.processes import Accelerated, Processes
+from spec_bench.train.loop import Accuracy, Progress, Training, measure, processes_for, run_training
 from spec_bench.train.settings import DRAFT_MODEL, HEAD_WIDTH, HeadSettings, TrainSettings
 from spec_bench.train.trainee import BlockTrainee, EagleTrainee, TrainableHead
 
@@ -123,58 +122,53 @@ def train_heads(settings: TrainSettings) -> dict[str, Any]:
         ValueError: data, target or checkpoint cannot be right.
     """
     check_data(settings)
-    sink = build_wandb(settings.sink.wandb, settings.folder)
-    several = settings.accelerate or int(os.environ.get("WORLD_SIZE", "1")) > 1
-    processes = (Accelerated if several else Processes)(settings.pair.specs[0].device)
-    if settings.threads is not None:
-        torch.set_num_threads(settings.threads)
+    asked = settings.asked
+    sink = build_wandb(asked.sink.wandb, settings.folder)
+    processes = processes_for(settings.pair.specs[0].device)
+    if asked.engine.threads is not None:
+        torch.set_num_threads(asked.engine.threads)
     training = _prepare(settings, processes)
     progress = run_training(training)
-    if processes.rank != 0:
+    if not processes.is_main_process:
         return {}
     facts = finish(training, progress)
     if sink is not None:
-        log_training(sink, settings.name, facts, settings.folder / "log.csv")
+        log_training(sink, asked.name, facts, settings.folder / "log.csv")
     accuracy = facts["accuracy"]["validation"] or facts["accuracy"]["train"]
-    print(f"{settings.name}: {facts['parameters']:,} parameters, right at {accuracy}")
+    print(f"{asked.name}: {facts['parameters']:,} parameters, right at {accuracy}")
     print(f"heads: {settings.out}")
     return facts
 
 
-def _prepare(settings: TrainSettings, processes: Processes) -> Training:
+def _prepare(settings: TrainSettings, processes: Accelerator) -> Training:
     """Loads the target, reads the data, makes fresh heads."""
+    asked, spec = settings.asked, settings.pair.specs[0]
     tokenizer, _ = tokenizer_of(settings.pair)
-    spec = settings.pair.specs[0]
     model = load_model(spec)
-    if spec.device_map is None:
+    if processes.num_processes > 1 and spec.device_map is None:
         model.module.to(processes.device)
         model.device = processes.device
-    for parameter in model.module.parameters():
-        parameter.requires_grad_(False)
-    if processes.rank:
-        processes.wait()  # for the first to write what it computes
-    dialogues = read_dialogues(settings, model, tokenizer)
-    train, validation = split(dialogues, settings.data.validation, settings.seed)
-    if not train:
-        raise ValueError(f"data.validation={settings.data.validation} leaves nothing to train on")
-    trainee = fresh_heads(settings.head, model, settings.seed, train)
-    layers, at_once = trainee.layers(model.blocks), settings.data.hidden_batch
+    model.module.requires_grad_(False)
+    with processes.main_process_first():  # which writes what it computes
+        dialogues = read_dialogues(settings, model, tokenizer)
+        train, validation = split(dialogues, asked.data.validation, asked.seed)
+        if not train:
+            raise ValueError(f"data.validation={asked.data.validation} leaves nothing to train on")
+        trainee = fresh_heads(asked.head, model, asked.seed, train)
+    layers, at_once = trainee.layers(model.blocks), asked.data.hidden_batch
     sides = [
-        trainee.batches(model, side, settings.head.guesses, layers, at_once)
+        trainee.batches(model, side, asked.head.guesses, layers, at_once)
         for side in (train, validation)
     ]
-    if not processes.rank:
-        processes.wait()
-    optimiser = settings.optimiser
+    optimiser = asked.optimiser
     batch = min(optimiser.batch, len(train))
-    if batch < processes.count * optimiser.accumulate:
+    if batch < processes.num_processes * optimiser.accumulate:
         raise ValueError(
-            f"a step's {batch} dialogues cannot be shared by {processes.count} processes with "
-            f"optimiser.accumulate={optimiser.accumulate}"
+            f"a step's {batch} dialogues cannot be shared by {processes.num_processes} processes "
+            f"with optimiser.accumulate={optimiser.accumulate}"
         )
     steps = optimiser.steps or optimiser.epochs * steps_of(len(train), batch)
     log.info("%d dialogues to train on, %d to validate on", len(train), len(validation))
-    trainee.to(processes.device)
     return Training(settings, trainee, sides[0], sides[1], steps, batch, processes)
 
 
@@ -187,26 +181,27 @@ def finish(training: Training, progress: Progress) -> dict[str, Any]:
         What ``training.json`` holds.
     """
     settings, trainee = training.settings, training.trainee
-    trainee.save(settings.out, DTYPES[settings.out_dtype])
+    asked = settings.asked
+    trainee.save(settings.out, DTYPES[asked.out_dtype])
     held_out = range(len(training.validation.dialogues))
     seen = range(min(_MOST_TRAIN, len(training.train.dialogues)))
-    validation = measure(trainee, training.validation, held_out, settings.ranks)
-    train = measure(trainee, training.train, seen, settings.ranks)
+    validation = measure(trainee, training.validation, held_out, asked.ranks)
+    train = measure(trainee, training.train, seen, asked.ranks)
     # Without the folder that this machine has it in.
     command = ["python", "-m", "spec_bench.train", *sys.argv[1:]]
     facts = {
-        "head": settings.head.name,
+        "head": asked.head.name,
         "target": settings.pair.target,
         "target_revision": settings.pair.revisions[0],
         "parameters": trainee.heads.parameter_count,
-        "stored_as": settings.out_dtype,
+        "stored_as": asked.out_dtype,
         "settings": settings.config,
         "data": {"train": _size(training.train), "validation": _size(training.validation)},
         "steps": progress.step,
         "dialogues_per_step": training.batch,
         "tokens": progress.tokens,
         "seconds": round(progress.seconds, 1),
-        "processes": training.processes.count,
+        "processes": training.processes.num_processes,
         "accuracy": {"train": _named(train), "validation": _named(validation)},
         "validation_loss": None if validation is None else _rounded(validation.loss),
         "provenance": provenance() | {"command": command},

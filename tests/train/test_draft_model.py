@@ -10,8 +10,7 @@ from spec_bench.engine.mapped_model import FILE, MappedModel, behind
 from spec_bench.records.types import Request
 from spec_bench.train.dialogues import Dialogue, user_opening
 from spec_bench.train.draft_model import DraftModel, DraftTrainee, TextBatches, known_tokens
-from spec_bench.train.loop import Training, measure, run_training
-from spec_bench.train.processes import Processes
+from spec_bench.train.loop import Training, measure, processes_for, run_training
 from tests.families import decoder_settings
 
 from .tiny import VOCAB, forgetful_target, random_text, settings
@@ -39,7 +38,8 @@ def training(folder, steps):
     texts = random_text(40, 20)
     made = settings(folder, "draft_model", 1, learning_rate=5e-3)
     return Training(
-        *(made, trainee(), batches(texts[:32]), batches(texts[32:])), *(steps, 16, Processes("cpu"))
+        *(made, trainee(), batches(texts[:32]), batches(texts[32:])),
+        *(steps, 16, processes_for("cpu")),
     )
 
 

@@ -1,34 +1,55 @@
 """A training that was stopped and goes on ends where an undisturbed one ends."""
 
 import csv
+import os
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
+from accelerate import Accelerator
 
 from spec_bench.draft.heads import load_heads
-from spec_bench.train.loop import TrainingLog, columns, run_training
-from spec_bench.train.processes import Processes
+from spec_bench.train.loop import TrainingLog, columns, run_training, share
 from tests.warm import Command, run
 
 from .tiny import CPU, training, two_streams
 
 TEXT = two_streams(64, 20)
 TRAIN = "spec_bench.train"
+ROOT = Path(__file__).parents[2]
+WORKER = """
+import sys, torch
+from pathlib import Path
+from spec_bench.train.loop import processes_for, run_training
+from tests.train.tiny import training, two_streams
+shared = processes_for("cpu")
+plan = training(Path(sys.argv[1]), "redrafter", two_streams(64, 20), 4, processes=shared, accumulate=2)
+run_training(plan)
+assert shared.num_processes == 2
+torch.save(plan.trainee.state_dict(), Path(sys.argv[1]) / f"rank{shared.process_index}.pt")
+"""
 
 
-class Interrupted(Processes):
+class Interrupted(Accelerator):
     """Is stopped from outside in the middle of a step."""
 
     def __init__(self, after):
-        super().__init__("cpu")
+        super().__init__(cpu=True, device_placement=False)
         self.left = after
 
-    def total(self, values):
+    def reduce(self, tensor, **given):
         self.left -= 1
         if self.left < 0:
             raise KeyboardInterrupt
-        return values
+        return super().reduce(tensor, **given)
+
+
+def equal(one, other):
+    pairs = zip(one.parameters(), other.parameters(), strict=True)
+    return all(torch.equal(*pair) for pair in pairs)
 
 
 def lines(folder):
@@ -52,8 +73,7 @@ def test_an_interrupted_training_gives_the_same_curve_and_weights(kind, stop, tm
     assert lines(again.settings.folder) == lines(whole.settings.folder)
     assert [row["step"] for row in lines(again.settings.folder)] == ["2", "4", "6", "8", "10"]
     assert progress.step == 10
-    for one, other in zip(whole.trainee.parameters(), again.trainee.parameters(), strict=True):
-        assert torch.equal(one, other)
+    assert equal(whole.trainee, again.trainee)
 
 
 def test_a_finished_training_is_not_trained_again(tmp_path):
@@ -63,8 +83,7 @@ def test_a_finished_training_is_not_trained_again(tmp_path):
     second = training(tmp_path, "medusa", TEXT, 4)
     run_training(second)
     assert lines(second.settings.folder) == before
-    for one, other in zip(first.trainee.parameters(), second.trainee.parameters(), strict=True):
-        assert torch.equal(one, other)
+    assert equal(first.trainee, second.trainee)
 
 
 def test_a_checkpoint_of_other_settings_is_refused(tmp_path):
@@ -84,8 +103,7 @@ def test_a_checkpoint_that_is_half_is_set_aside_and_training_begins_anew(bad, tm
     file.write_bytes(good[: len(good) // 2] if bad is None else bad)
     assert run_training(cut).step == 3
     assert file.with_name("checkpoint.pt.bad-1").exists()
-    for one, other in zip(whole.trainee.parameters(), cut.trainee.parameters(), strict=True):
-        assert torch.equal(one, other)
+    assert equal(whole.trainee, cut.trainee)
 
 
 @pytest.mark.parametrize("parts", [2, 5])
@@ -96,6 +114,33 @@ def test_a_step_in_parts_is_the_same_step(parts, tmp_path):
     run_training(split)
     for one, other in zip(whole.trainee.parameters(), split.trainee.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+
+
+def test_every_dialogue_of_a_step_is_learned_once():
+    pieces = [piece for rank in range(3) for piece in share(range(20), rank, 3, 2)]
+    assert sorted(index for piece in pieces for index in piece) == list(range(20))
+    assert all(pieces)
+
+
+@pytest.mark.slow
+def test_two_processes_arrive_at_the_weights_of_one(tmp_path):
+    (tmp_path / "worker.py").write_text(WORKER)
+    launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2")
+    done = subprocess.run(
+        [*launcher, str(tmp_path / "worker.py"), str(tmp_path)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    alone = training(tmp_path / "alone", "redrafter", TEXT, 4)
+    run_training(alone)
+    ranks = [torch.load(tmp_path / f"rank{rank}.pt") for rank in (0, 1)]
+    for name, value in alone.trainee.state_dict().items():
+        assert torch.equal(ranks[0][name], ranks[1][name])
+        torch.testing.assert_close(ranks[0][name], value, rtol=1e-3, atol=1e-4)
 
 
 def test_lines_after_the_checkpoint_are_dropped_a_half_written_one_too(tmp_path):
@@ -138,5 +183,4 @@ def test_a_training_killed_by_the_system_goes_on_exactly(head, tmp_path):
     whole, cut = (
         load_heads(str(tmp_path / name / "heads"), CPU, torch.float32) for name in ("whole", "cut")
     )
-    for one, other in zip(whole.parameters(), cut.parameters(), strict=True):
-        assert torch.equal(one, other)
+    assert equal(whole, cut)

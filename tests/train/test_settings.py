@@ -21,7 +21,7 @@ def settings(*overrides):
 
 @pytest.mark.parametrize("head", ["medusa", "redrafter", "redrafter_no_rnn"])
 def test_every_head_can_be_trained_on_chats_and_on_a_task(head):
-    assert settings(f"head={head}", "data.path=chats.json").head.guesses == 5
+    assert settings(f"head={head}", "data.path=chats.json").asked.head.guesses == 5
     assert settings(f"head={head}", "data.kind=task").task is not None
 
 

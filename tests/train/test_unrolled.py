@@ -17,15 +17,14 @@ from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.records.types import Request
 from spec_bench.train.batches import SequenceBatches
 from spec_bench.train.dialogues import Dialogue
-from spec_bench.train.loop import Training, measure, run_training
-from spec_bench.train.processes import Processes
+from spec_bench.train.loop import Training, measure, processes_for, run_training
 from spec_bench.train.train import frequent, trainee_of
 from spec_bench.train.trainee import SequenceTrainee
 from tests.families import VOCAB, decoder_settings, random_requests, tiny_pair
 from tests.heads import HEADS
 
 from . import tiny
-from .test_resume import Interrupted, lines
+from .test_resume import Interrupted, equal, lines
 from .tiny import CPU, forgetful_target, two_streams
 
 GREEDY = SamplingSettings(temperature=0, probability_dtype="float64")
@@ -213,7 +212,13 @@ def training(folder, kind, steps, processes=None, **given):
         return SequenceBatches(target, dialogues, K, layers, 8)
 
     return Training(
-        made, learner, side(text[:40]), side(text[40:]), steps, 16, processes or Processes("cpu")
+        made,
+        learner,
+        side(text[:40]),
+        side(text[40:]),
+        steps,
+        16,
+        processes or processes_for("cpu"),
     )
 
 
@@ -237,8 +242,7 @@ def test_a_training_that_was_stopped_ends_with_the_same_weights(kind, tmp_path):
     again = training(tmp_path / "cut", kind, 6, **noise)
     run_training(again)
     assert lines(again.settings.folder) == lines(whole.settings.folder)
-    for one, other in zip(whole.trainee.parameters(), again.trainee.parameters(), strict=True):
-        assert torch.equal(one, other)
+    assert equal(whole.trainee, again.trainee)
 
 
 def test_a_smaller_vocabulary_is_the_answers_most_frequent_tokens():

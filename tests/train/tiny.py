@@ -1,28 +1,24 @@
 """A target whose hidden states know nothing but the token they stand at, and texts to learn."""
 
+import copy
 import functools
+from dataclasses import replace
 from random import Random
 
 import torch
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from spec_bench.draft.medusa import MedusaHeads, MedusaShape
 from spec_bench.draft.redrafter import RecurrentHead, RecurrentShape
 from spec_bench.engine.hugging_face import HuggingFaceModel
-from spec_bench.engine.loading import ModelSpec
-from spec_bench.jobs.config.pair import Pair
-from spec_bench.sinks.settings import SinkSettings
+from spec_bench.jobs.config.compose import register
+from spec_bench.settings.configs import conf_dir
 from spec_bench.train.batches import Batches
 from spec_bench.train.dialogues import Dialogue
-from spec_bench.train.loop import Training
-from spec_bench.train.processes import Processes
-from spec_bench.train.settings import (
-    AnswerSettings,
-    DataSettings,
-    HeadSettings,
-    Optimisation,
-    TrainSettings,
-)
+from spec_bench.train.loop import Training, processes_for
+from spec_bench.train.settings import build_train_settings
 from spec_bench.train.trainee import TrainableHead
 
 VOCAB, WIDTH = 12, 32
@@ -89,41 +85,26 @@ def trainee(kind, guesses, seed=0):
     )
 
 
+@functools.cache
+def composed():
+    register()
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        config = compose("train", overrides=["data.kind=task", "sink=quiet"])
+    return OmegaConf.to_container(config, resolve=True)
+
+
 def settings(folder, kind, guesses, **changes):
-    optimiser = {
-        "epochs": 1,
-        "steps": None,
-        "batch": 16,
-        "accumulate": 1,
-        "learning_rate": 1e-2,
-        "warmup": 0.1,
-        "weight_decay": 0.0,
-        "betas": (0.9, 0.999),
-        "clip": 1.0,
-        "precision": "float32",
-    }
-    optimiser |= {name: changes.pop(name) for name in list(changes) if name in optimiser}
-    data = DataSettings("task", None, "target", AnswerSettings(), None, 256, 0.1, 8)
-    return TrainSettings(
-        name="tiny",
-        results=folder,
-        seed=0,
-        threads=None,
-        accelerate=False,
-        head=HeadSettings(kind, "medusa" if kind == "medusa" else "redrafter", guesses, 1, 1.0),
-        data=data,
-        optimiser=Optimisation(**optimiser),
-        pair=Pair("tiny", "tiny", (), (ModelSpec("tiny"),), (None,)),
-        task=None,
-        log_every=changes.pop("log_every", 2),
-        validate_every=changes.pop("validate_every", 4),
-        save_every=changes.pop("save_every", 3),
-        ranks=4,
-        out=folder / "out",
-        out_dtype="float32",
-        sink=SinkSettings(progress=False),
-        config={"kind": kind, "guesses": guesses, **changes},
-    )
+    config = copy.deepcopy(composed())
+    config |= {"name": "tiny", "results": str(folder), "out_dtype": "float32", "ranks": 4}
+    config |= {"log_every": 2, "validate_every": 4, "save_every": 3}
+    config["optimiser"] |= {"batch": 16, "learning_rate": 1e-2}
+    config["head"] |= {"guesses": guesses, "decay": 1.0}
+    for name in list(changes):
+        for part in (config, config["optimiser"]):
+            if name in part:
+                part[name] = changes.pop(name)
+    made = build_train_settings(config)
+    return replace(made, config={"kind": kind, "guesses": guesses, **changes})
 
 
 def training(folder, kind, dialogues, steps, guesses=3, processes=None, **changes):
@@ -136,6 +117,6 @@ def training(folder, kind, dialogues, steps, guesses=3, processes=None, **change
         batches(dialogues[:cut], guesses),
         batches(dialogues[cut:], guesses),
         steps,
-        made.optimiser.batch,
-        processes or Processes("cpu"),
+        made.asked.optimiser.batch,
+        processes or processes_for("cpu"),
     )
