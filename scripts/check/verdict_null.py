@@ -233,8 +233,8 @@ def page(prompts: int, rng: np.random.Generator) -> list[PValues]:
         table = np.empty((2 * (left + right), 1, prompts))
         table[::2, 0], table[1::2, 0] = length, length / np.exp(lean + own)
         gap = of_table([Contrast(rows[0], rows[1])], table, "token_rate", relative=True)
-        if gap is not None and (found := gap.above()) is not None:
-            found.append(found)
+        if gap is not None and (p_values := gap.above()) is not None:
+            found.append(p_values)
     return found
 
 

@@ -33,13 +33,8 @@ from spec_bench.engine.cache import CachePool
 from spec_bench.engine.hugging_face import COMPILE, HuggingFaceModel
 from spec_bench.engine.loading import DTYPES, ModelSpec, load_model, random_module
 from spec_bench.engine.static_pass import passes_of
-from spec_bench.measure.roofline import (
-    ModelCost,
-    free_bytes,
-    measured_bandwidth,
-    model_cost,
-    moved_bytes,
-)
+from spec_bench.measure import roofline
+from spec_bench.measure.roofline import ModelCost, free_bytes, model_cost, moved_bytes
 from spec_bench.metrics import CellRecords, metric
 from spec_bench.records.types import Generation, Request
 from spec_bench.system import files
@@ -238,7 +233,7 @@ def decode_pair(options: argparse.Namespace) -> Iterator[list[dict[str, Any]]]:
         build_decoder(simulated_settings(row), target, [draft], sampling, 1, pool) for row in rows
     ]
     costs = [model_cost(model.module, model.bytes_per_slot) for model in (target, draft)]
-    bytes_per_s = measured_bandwidth(target.module) or float("nan")
+    bytes_per_s = roofline.measured_bandwidth(target.module) or float("nan")
     cuda = options.device.startswith("cuda")
     settings = {
         "table": options.table,

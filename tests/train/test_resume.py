@@ -26,10 +26,11 @@ from pathlib import Path
 from spec_bench.train.loop import processes_for, run_training
 from tests.train.tiny import training, two_streams
 shared = processes_for("cpu")
-plan = training(Path(sys.argv[1]), "redrafter", two_streams(64, 20), 4, processes=shared, accumulate=2)
+folder, text = Path(sys.argv[1]), two_streams(64, 20)
+plan = training(folder, "redrafter", text, 4, processes=shared, accumulate=2)
 run_training(plan)
 assert shared.num_processes == 2
-torch.save(plan.trainee.state_dict(), Path(sys.argv[1]) / f"rank{shared.process_index}.pt")
+torch.save(plan.trainee.state_dict(), folder / f"rank{shared.process_index}.pt")
 """
 
 

@@ -87,7 +87,7 @@ class JobSettings:
                 for k, v in with_metrics(self.asked.task).items()
                 if k not in _NOT_IDENTITY and (k not in _USUAL or v != _USUAL[k])
             },
-            "examples": _stated(self.examples),
+            "examples": stated(self.examples),
             "generation": {**asdict(self.sampling), "max_new_tokens": self.max_new_tokens},
             "engine": {
                 "device": self.device,
@@ -268,7 +268,7 @@ def job_id(run_ids: Iterable[str]) -> str:
     return digest(sorted(run_ids))
 
 
-def _stated(examples: tuple[Example, ...]) -> dict[str, Any]:
+def stated(examples: tuple[Example, ...]) -> dict[str, Any]:
     """The examples as a cell's settings state them; with the digest of databases they query."""
     described: dict[str, Any] = {"count": len(examples), "digest": examples_digest(examples)}
     if files := {
