@@ -32,7 +32,7 @@ from spec_bench.report.claims.question import at_least, best, every, most, risin
 from spec_bench.report.claims.verdict import HOLDS, Check, PValues, verdicts_of
 from spec_bench.report.data.counts import Counts, Records
 from spec_bench.report.data.rows import Row
-from spec_bench.report.papers.code import code_of
+from spec_bench.report.papers.claim import code_of
 from spec_bench.report.papers.paper import load_paper
 
 OUT = Path(__file__).resolve().parents[2] / "results/benchmarks/verdict-null.md"

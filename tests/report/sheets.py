@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from spec_bench.report.tables.printed import Sheet, asked_frame
+from spec_bench.report.tables.printed import ASKED, Sheet, asked_frame
 
 PLACE = {
     **{"printed": "", "plus_minus": "", "lost": False, "best": False, "underlined": False},
@@ -25,4 +25,4 @@ def sheet(lines, columns, title, heads, name="a/1", **more):
     about.columns = ["labels", "block", "extra"]
     asked = [{"line": line, "column": column, "role": "ours"} for line, column in at]
     frame = asked_frame(asked, "line", "column", "role")
-    return Sheet(name, title, heads, columns, about, cells, frame, **more)
+    return Sheet(name, title, heads, columns, about, cells, frame, frame[ASKED], **more)

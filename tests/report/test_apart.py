@@ -4,8 +4,7 @@ import csv
 import io
 
 from spec_bench.report.cli.command_line import main
-from spec_bench.report.data.apart import slugs, split
-from spec_bench.report.data.headings import together
+from spec_bench.report.data.apart import slugs, split, together
 from spec_bench.report.figures import draw, figure_sheets
 from spec_bench.report.papers.paper import find_figure, find_table
 from spec_bench.report.tables.build import build_tables

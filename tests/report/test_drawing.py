@@ -7,7 +7,7 @@ from spec_bench.report.figures.draw import draw_sheet
 from spec_bench.report.figures.panels import drawing_of
 from spec_bench.report.figures.sweep import layout_of
 from spec_bench.report.figures.texts import fill
-from spec_bench.report.papers.code import code_of
+from spec_bench.report.papers.claim import code_of
 from spec_bench.report.papers.paper import find_figure, load_paper
 from tests.report.drawn import points, sheet_from
 from tests.report.rows import frame, row

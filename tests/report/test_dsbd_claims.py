@@ -13,7 +13,7 @@ from spec_bench.report.claims.contrast import Contrast, difference
 from spec_bench.report.claims.question import Found, Question, cells
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.rows import Group, rows_of
-from spec_bench.report.papers.code import code_of
+from spec_bench.report.papers.claim import code_of
 from spec_bench.report.papers.paper import load_paper
 from spec_bench.system import files
 from tests.report import rows as made

@@ -15,7 +15,7 @@ from spec_bench.report.figures.cells import (
 from spec_bench.report.figures.draw import draw_sheet
 from spec_bench.report.figures.style import pyplot
 from spec_bench.report.figures.texts import marks
-from spec_bench.report.papers.code import code_of
+from spec_bench.report.papers.claim import code_of
 from spec_bench.report.papers.paper import find_figure, load_paper
 from spec_bench.vocabulary.names import title
 from tests.report.drawn import points, series_of, sheet_of

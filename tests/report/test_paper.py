@@ -107,7 +107,7 @@ def test_what_a_paper_cannot_say_is_refused_in_one_line_with_file_and_key(
 def test_a_column_without_printed_numbers_is_refused(paper, metric, named, tmp_path, monkeypatch):
     package(tmp_path, paper, monkeypatch, PAPER.replace("block_efficiency", metric))
     with pytest.raises(ValueError, match=named):
-        printed_sheet(f"{paper}/1")
+        printed_sheet(f"{paper}/1", None)
 
 
 def test_an_unknown_paper_is_refused_with_those_there_are():

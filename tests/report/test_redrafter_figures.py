@@ -10,7 +10,7 @@ from spec_bench.report.figures import draw
 from spec_bench.report.figures.cells import usable
 from spec_bench.report.page.gather import drawings
 from spec_bench.report.page.headline import headline
-from spec_bench.report.papers.code import code_of
+from spec_bench.report.papers.claim import code_of
 from spec_bench.report.papers.paper import find_figure, find_item, load_paper
 from spec_bench.report.tables.measured import Measured
 from tests.report.drawn import points, sheet_of

@@ -10,7 +10,7 @@ import pytest
 
 from spec_bench.report.cli.command_line import main
 from spec_bench.report.figures.derived import derive
-from spec_bench.report.papers.code import code_of
+from spec_bench.report.papers.claim import code_of
 from spec_bench.report.papers.paper import load_paper
 from tests.report.drawn import committed_sheets
 from tests.report.rows import frame, head, row, write

@@ -46,8 +46,8 @@ from spec_bench.report.claims.select import (
     with_tree_attention,
 )  # fmt: skip
 from spec_bench.report.claims.verdict import NOT_COMPARABLE, Check
+from spec_bench.report.data.apart import together, value_text
 from spec_bench.report.data.counts import Records, Rounds
-from spec_bench.report.data.headings import together, value_text
 from spec_bench.report.data.rows import Group, Row, groups_of
 from spec_bench.report.papers.paper import Axes
 from spec_bench.vocabulary.columns import apart_in, header

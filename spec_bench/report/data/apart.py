@@ -12,7 +12,6 @@ from functools import partial
 
 import pandas as pd
 
-from spec_bench.report.data.headings import together, value_text
 from spec_bench.system.files import digest
 from spec_bench.vocabulary.columns import COLUMNS, Column, apart_in
 
@@ -20,6 +19,7 @@ _WITHIN = {"run": (), "task": ("pair", "task"), "pair": ("pair",)}
 _LONGEST = 24  # characters of a word in a file's name
 _WORDS = re.compile(r"[a-z]+(?:[ +_-][a-z]+)*")
 _UNCLEAR = ("true", "false", "none", "not stated")  # unclear without their column
+_UNSTATED, _FEW_UNSTATED = " not stated", 2
 _ANY: str = ""  # a value shared by all rows of the same task, or pair
 
 
@@ -132,3 +132,20 @@ def _word(text: str) -> str:
     alone = bool(_WORDS.fullmatch(value)) and value not in _UNCLEAR
     plain = re.sub(r"[^A-Za-z0-9.]+", "-", value if alone else text).strip("-")
     return plain if len(plain) <= _LONGEST else f"{plain[:_LONGEST].strip('-')}-{digest(text)[:4]}"
+
+
+def together(parts: Iterable[str]) -> str:
+    """All settings of a part; those not stated are counted if they are many."""
+    words = list(parts)
+    unstated = [word for word in words if word.endswith(_UNSTATED)]
+    if len(unstated) <= _FEW_UNSTATED:
+        return ", ".join(words)
+    stated = [word for word in words if word not in unstated]
+    return ", ".join([*stated, f"{len(unstated)} facts{_UNSTATED}"])
+
+
+def value_text(column: Column, value: object) -> str:
+    """A value of a column in a heading: ``batch size 4``; an unknown one is ``not stated``."""
+    if value is None or pd.isna(value) or value == "":
+        return f"{column.title}{_UNSTATED}"
+    return f"{column.title} {value:g}" if isinstance(value, float) else f"{column.title} {value}"

@@ -17,7 +17,7 @@ import pandas as pd
 from spec_bench.metrics.interval import Interval
 from spec_bench.records.sittings import OTHER
 from spec_bench.records.types import parse_reasons
-from spec_bench.report.data.headings import together, value_text
+from spec_bench.report.data.apart import together, value_text
 from spec_bench.report.data.past import without_past_times
 from spec_bench.report.data.sittings import OTHER_SITTING, with_sittings
 from spec_bench.system import files

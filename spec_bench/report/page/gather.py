@@ -348,14 +348,14 @@ def shown_tables(
     tables = [item for item in items if isinstance(item, Table)]
     sheets = [sheet for item in tables for sheet in build_tables(item, measured, None, results)]
     shown = [ShownTable(sheet, "") for sheet in sheets if sheet.measured]
-    covered = {pair for each in shown for pair in each.sheet.wanted().pair}
+    covered = {pair for each in shown for pair in each.sheet.wanted.pair}
     for pair in measured.pairs():
         if pair in covered:
             continue
         seen: set[str] = set()
         for item in tables:
             sheets = build_tables(item, measured, pair, results)
-            key = sheets[0].wanted().to_json()
+            key = sheets[0].wanted.to_json()
             if key not in seen and any(sheet.measured for sheet in sheets):
                 seen.add(key)
                 shown += [ShownTable(sheet, pair) for sheet in sheets if sheet.measured]

@@ -1,4 +1,4 @@
-"""A paper's claims: the functions of its ``claims.py``, in their order.
+"""The code of one paper: its claims, the functions of its ``claims.py``, in their order.
 
 A function's docstring begins with the statement that it checks and the statement's place,
 ``“RSD-S always outperforms SD.” (Figure 4)``, or ``reported, in a summary's words: 5% (Section 2)``
@@ -8,18 +8,37 @@ begin with an underscore are no claims.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
-
-from spec_bench.report.papers.code import code_of
+from zlib import crc32
 
 CLAIMS = "claims"
 _QUOTED = ("“", "reported,")
 _STATED = re.compile(r"(“.+”|reported, in a summary's words: .+) \((.+)\)")
+
+
+@functools.cache
+def code_of(folder: Path, name: str) -> ModuleType | None:
+    """A file of a paper's folder by its name without the ending; None where there is none.
+
+    It is imported once, as a module of a package that is the folder, so that one file may import
+    another: ``from .heads import best_heads``.
+    """
+    if not (folder / f"{name}.py").is_file():
+        return None
+    package = f"spec_bench_paper_{folder.name}_{crc32(str(folder).encode()):08x}"
+    if package not in sys.modules:
+        made = sys.modules[package] = ModuleType(package)
+        made.__path__ = [str(folder)]
+    return import_module(f"{package}.{name}")
 
 
 @dataclass(frozen=True)

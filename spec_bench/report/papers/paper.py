@@ -15,8 +15,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from spec_bench.report.papers.claim import Claim, read_claims
-from spec_bench.report.papers.code import code_of
+from spec_bench.report.papers.claim import Claim, code_of, read_claims
 from spec_bench.report.papers.items import Column, Figure, Item, Kind, Lines, Table
 from spec_bench.report.papers.recipes import (
     PAPER,

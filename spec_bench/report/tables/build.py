@@ -42,7 +42,7 @@ def build_tables(
     """
     measured = measured.of(item.experiments)
     first = build_table(item, measured, pair, results)
-    parts = measured.apart(first.wanted())
+    parts = measured.apart(first.wanted)
     if len(parts) == 1:
         return [first]
     sheets = [(text, build_table(item, part, pair, results)) for text, part in parts]
@@ -71,11 +71,11 @@ def build_table(
         check_pair(item, pair, measured)
     sheet = joined(printed_sheet(item.name, pair), measured)
     lost = lost_notes(paper.numbers_of(item.number))
-    pairs = sorted({*printed_sheet(item.name).wanted().pair})
+    pairs = sorted({*printed_sheet(item.name, None).wanted.pair})
     notes = (*sheet.notes, *lost, *notes_for(paper, item, sheet, measured, pair, pairs))
     commands: list[str] = []
     if item.recipes:
-        missing = measured.missing(sheet.wanted())
+        missing = measured.missing(sheet.wanted)
         commands = commands_for(item.recipes[0], missing, measured, results)
     return replace(sheet, notes=notes, commands=tuple(commands))
 
@@ -95,11 +95,10 @@ def joined(sheet: Sheet, measured: Measured) -> Sheet:
     """The table with its measured values; a line that the paper has not is left out where it was
     not measured, or where another line shows its rows.
     """
-    asked = sheet.asked.assign(row=measured.find(sheet.asked))
+    asked = [*sheet.asked[["line", "column", "role"]].itertuples(index=False, name=None)]
+    found = measured.find(sheet.asked)
     places: dict[tuple[int, int], list[tuple[str, int]]] = {}
-    for line, column, role, row in zip(
-        asked.line, asked.column, asked.role, asked.row, strict=True
-    ):
+    for (line, column, role), row in zip(asked, found, strict=True):
         places.setdefault((line, column), []).append((role, row))
     ours = [
         _ours(cell, sheet.columns[cell.column], places[cell.line, cell.column], measured)
@@ -109,21 +108,18 @@ def joined(sheet: Sheet, measured: Measured) -> Sheet:
     ]
     cells = sheet.cells.join(pd.DataFrame(ours, index=sheet.cells.index, columns=list(_NOTHING)))
     cells = cells.astype({"value": float, "low": float, "high": float, "ours": bool})
-    extra = sheet.lines.extra
-    own = asked[(asked.role == "ours") & (asked.row != NOWHERE)]
-    of_paper = ~own.line.map(extra).astype(bool)
-    repeated = {*own.line[own.row.isin(own.row[of_paper])]}
-    there = cells.groupby("line").ours.any()
-    kept = [
-        line for line in extra.index if not extra[line] or (there[line] and line not in repeated)
-    ]
-    cells = cells[cells.line.isin(kept)]
-    cells = cells.assign(ours_best=_ahead(cells, sheet.lines.loc[kept], sheet.columns))
+    own = {(at[0], row) for at, row in zip(asked, found, strict=True) if at[2] == "ours"}
+    extra = {*sheet.lines.index[sheet.lines.extra]}
+    of_paper = {row for line, row in own if line not in extra and row != NOWHERE}
+    repeated = {line for line, row in own if row in of_paper}
+    gone = extra - ({*cells.line[cells.ours]} - repeated)
+    lines = sheet.lines.drop(index=[*gone])
+    cells = cells[~cells.line.isin(gone)]
     return replace(
         sheet,
-        lines=sheet.lines.loc[kept],
-        cells=cells,
-        asked=sheet.asked[sheet.asked.line.isin(kept)],
+        lines=lines,
+        cells=cells.assign(ours_best=_ahead(cells, lines, sheet.columns)),
+        asked=sheet.asked[~sheet.asked.line.isin(gone)],
         measured=bool(cells.ours.any()),
     )
 
@@ -204,6 +200,8 @@ def _ahead(cells: pd.DataFrame, lines: pd.DataFrame, columns: Sequence[Column]) 
     """
     ahead = pd.Series(False, cells.index)
     exact = cells[cells.ours & (cells.mark == "")]
+    if exact.empty:
+        return ahead
     blocks = exact.line.map(lines.block)
     for (block, column), rivals in exact.groupby([blocks, "column"]):
         if not block or not columns[column].best or len(rivals) < 2:

@@ -6,8 +6,12 @@ the most prompts. Cells that differ in the seed alone are one row.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
+from itertools import product
+from math import isnan
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -35,19 +39,17 @@ class Measured:
         self.listed: list[Row] = rows_of(rows)
         self._aliases = _aliases(rows)
         self._of: dict[tuple[str, ...], Measured] = {}
-        self._joined = pd.DataFrame() if rows.empty else _preferred(rows, self._aliases)
+        self._cells = _preferred(rows, self._aliases)
 
     @classmethod
     def below(cls, folder: Path) -> Measured:
         """All results files below a folder."""
         return cls(load_rows(folder))
 
-    def pairs(self, tasks: Iterable[str] | None = None) -> list[str]:
+    def pairs(self, tasks: Iterable[str] = ()) -> list[str]:
         """Names of the pairs that have rows, of these tasks."""
-        rows, wanted = self._joined, {*([] if tasks is None else tasks)}
-        if rows.empty:
-            return []
-        return sorted({*(rows.pair[rows.task.isin(wanted)] if wanted else rows.pair)})
+        wanted = {*tasks}
+        return sorted({pair for pair, task, *_ in self._cells if not wanted or task in wanted})
 
     def of(self, experiments: tuple[str, ...]) -> Measured:
         """The rows of each pair for a table or figure of these experiments (``of_recipes``)."""
@@ -60,22 +62,24 @@ class Measured:
 
     def find(self, asked: pd.DataFrame) -> list[int]:
         """The position in ``rows`` of what each asks for, by its pick; NOWHERE: it was not run."""
-        asked = asked[ASKED].reset_index(drop=True)
-        for place, each in asked[asked.pick.isin(["common", "same depth"])].iterrows():
-            asked.loc[place, "spec"] = self._tree_of(each)
-        fitting = self._fitting(asked)
-        if fitting.empty:
-            return [NOWHERE] * len(asked)
-        named = fitting[(fitting.asked_spec == fitting.spec) & (fitting.pick != "fastest")]
-        others = fitting[fitting.pick == "preferred"]
-        fastest = _fastest(fitting[fitting.pick == "fastest"])
-        found = pd.concat([named, others, fastest]).drop_duplicates("place").set_index("place").row
-        return [int(row) for row in found.reindex(asked.index, fill_value=NOWHERE)]
+        return [self._place(each) for each in asked[ASKED].itertuples(index=False)]
 
-    def row(self, asked: pd.Series) -> Row | None:
-        """What one place asks for."""
-        (place,) = self.find(asked.to_frame().T)
-        return None if place == NOWHERE else self.listed[place]
+    def _place(self, asked: Any) -> int:
+        fitting = self._fitting(asked)
+        if asked.pick == "fastest":
+            # Where a search was confirmed, of those: its screening only picked whom to confirm.
+            trees = [each for each in _alive(fitting) if not isnan(each.speedup)]
+            best = max(trees, key=lambda each: (each.confirmed, each.speedup), default=None)
+            return NOWHERE if best is None else best.row
+        spec = asked.spec
+        if asked.pick == "common":
+            spec = self.common_spec(asked)
+        elif asked.pick == "same depth":
+            other = self._place(asked._replace(decoder=asked.among[0], pick="fastest"))
+            spec = "" if other == NOWHERE else str(len(parse(self.listed[other]["spec"]).numbers))
+        named = [each.row for each in fitting if each.spec == spec]
+        others = [each.row for each in fitting] if asked.pick == "preferred" else []
+        return next(iter([*named, *others]), NOWHERE)
 
     def missing(self, asked: pd.DataFrame) -> pd.DataFrame:
         """The asked cells without numbers, failed ones included."""
@@ -90,7 +94,8 @@ class Measured:
             The distinctive settings of each part, and the part, one that a search confirmed first;
             this alone where nothing differs.
         """
-        fitting = sorted({*self._fitting(asked[ASKED]).row})
+        cells = asked[ASKED].itertuples(index=False)
+        fitting = sorted({each.row for cell in cells for each in self._fitting(cell)})
         parts = split(self.rows.iloc[fitting], _SAMPLING) if fitting else []
         if len(parts) < 2:
             return [("", self)]
@@ -102,46 +107,33 @@ class Measured:
 
     def trees(self, asked: pd.DataFrame) -> list[int]:
         """How many trees each of the asked decoders has numbers of."""
-        asked = asked[ASKED].reset_index(drop=True)
-        counts = _alive(self._fitting(asked)).groupby("place").size()
-        return [int(count) for count in counts.reindex(asked.index, fill_value=0)]
+        cells = asked[ASKED].itertuples(index=False)
+        return [len(_alive(self._fitting(each))) for each in cells]
 
-    def common_spec(self, asked: pd.Series) -> str:
+    def common_spec(self, asked: Any) -> str:
         """An ablation's tree: the asked one if it was measured, else most of its decoders'; ""
         where there is none.
         """
-        every = pd.DataFrame([asked] * (2 * len(asked.among)))
-        every["decoder"] = [decoder for decoder in asked.among for _ in range(2)]
-        every["tree_attention"] = [True, False] * len(asked.among)
-        counts = self._fitting(every).drop_duplicates(["place", "spec"]).spec.value_counts()
+        cells = [
+            self._fitting(asked._replace(decoder=decoder, tree_attention=attention))
+            for decoder, attention in product(asked.among, (True, False))
+        ]
+        counts = Counter(spec for fitting in cells for spec in {each.spec for each in fitting})
         if asked.spec in counts:
             return str(asked.spec)
-        return max(counts.index, key=lambda spec: (counts[spec], spec), default="")
+        return max(counts, key=lambda spec: (counts[spec], spec), default="")
 
-    def _tree_of(self, asked: pd.Series) -> str:
-        """The tree that a pick comes to, of one that is not the asked decoder's own."""
-        if asked.pick == "common":
-            return self.common_spec(asked)
-        best = self.row(pd.Series({**asked, "decoder": asked.among[0], "pick": "fastest"}))
-        return "" if best is None else str(len(parse(best["spec"]).numbers))
-
-    def _fitting(self, asked: pd.DataFrame) -> pd.DataFrame:
-        """Each asked decoder's rows at the asked sampling, the preferred ones first."""
-        if self._joined.empty or asked.empty:
-            return pd.DataFrame(columns=[*_JOINED, "place", "pick", "asked_spec"])
-        left = asked.reset_index(drop=True).rename_axis("place").reset_index()
-        left = left.rename(columns={"spec": "asked_spec", "temperature": "asked_temperature"})
-        left = left.astype({"top_k": float, "top_p": float, "tree_attention": bool})
-        both = left.merge(self._joined, on=_EXACTLY)
-        warm = both.asked_temperature.astype(float)
-        return both[warm.isna() | (warm == both.temperature)].sort_values("rank", kind="stable")
+    def _fitting(self, asked: Any) -> list[Any]:
+        """An asked decoder's rows at the asked sampling, the preferred ones first."""
+        rows = self._cells.get(tuple(getattr(asked, name) for name in _EXACTLY), [])
+        warm = asked.temperature
+        return [each for each in rows if isnan(warm) or each.temperature == warm]
 
 
-_JOINED = [*_EXACTLY, "spec", "temperature", "failed", "confirmed", "speedup", "row", "rank"]
-
-
-def _preferred(rows: pd.DataFrame, aliases: dict[str, str]) -> pd.DataFrame:
-    """What tables ask of the rows, the preferred ones first."""
+def _preferred(rows: pd.DataFrame, aliases: dict[str, str]) -> dict[tuple[Any, ...], list[Any]]:
+    """What tables ask of the rows by ``_EXACTLY``, the preferred ones first."""
+    if rows.empty:
+        return {}
     stage = rows.stage if "stage" in rows else pd.Series("", rows.index)
     prompts = rows.prompts if "prompts" in rows else pd.Series(0.0, rows.index)
     table = pd.DataFrame(
@@ -165,22 +157,19 @@ def _preferred(rows: pd.DataFrame, aliases: dict[str, str]) -> pd.DataFrame:
         }
     )
     by = ["failed", "searched", "batch_size", "temperature", "seed", "fewer", "row"]
-    return table.sort_values(by).assign(rank=range(len(table)))[_JOINED]
+    cells: dict[tuple[Any, ...], list[Any]] = {}
+    for each in table.sort_values(by).itertuples(index=False):
+        cells.setdefault(tuple(getattr(each, name) for name in _EXACTLY), []).append(each)
+    return cells
 
 
-def _alive(fitting: pd.DataFrame) -> pd.DataFrame:
-    """One row with numbers for each tree of what was asked."""
-    return fitting[~fitting.failed.astype(bool)].drop_duplicates(["place", "spec"])
-
-
-def _fastest(fitting: pd.DataFrame) -> pd.DataFrame:
-    """The fastest tree of each place; where a search was confirmed, of those confirmed, since its
-    screening only picked whom to confirm.
-    """
-    trees = _alive(fitting)
-    trees = trees[trees.speedup.notna()]
-    trees = trees[trees.confirmed == trees.groupby("place").confirmed.transform("max")]
-    return trees.sort_values("speedup", ascending=False, kind="stable")
+def _alive(fitting: Iterable[Any]) -> list[Any]:
+    """The first row with numbers of each tree."""
+    trees: dict[str, Any] = {}
+    for each in fitting:
+        if not each.failed:
+            trees.setdefault(each.spec, each)
+    return list(trees.values())
 
 
 def _aliases(rows: pd.DataFrame) -> dict[str, str]:

@@ -42,7 +42,7 @@ def notes_for(
     """The notes below a table, beside those of its layout."""
     if not sheet.measured:
         return _not_measured(item, sheet, measured, asked)
-    found = (measured.listed[place] for place in measured.find(sheet.wanted()) if place != NOWHERE)
+    found = (measured.listed[place] for place in measured.find(sheet.wanted) if place != NOWHERE)
     rows = [row for row in found if row["status"] != "failed"]
     whose = f"Paper: measured on {paper.machine}."
     if item.unprinted is not None:
@@ -54,7 +54,7 @@ def notes_for(
     ]
     if any(column.best for column in sheet.columns):
         notes.append(BEST if item.unprinted is None else OURS_BEST)
-    notes += _stand_ins(sorted({*sheet.wanted().pair}))
+    notes += _stand_ins(sorted({*sheet.wanted.pair}))
     if asked is not None and asked not in paper_pairs:
         config = pair_configs().get(asked)
         small = config is not None and config.target.startswith("embedded:")
@@ -92,7 +92,7 @@ def _compared(sheet: Sheet) -> list[str]:
 
 def _not_measured(item: Table, sheet: Sheet, measured: Measured, asked: str | None) -> list[str]:
     """The notes of an unmeasured table, with the pairs that have measured cells."""
-    wanted = sheet.wanted()
+    wanted = sheet.wanted
     bold = item.unprinted is None and any(column.best for column in sheet.columns)
     notes = [f"{BEST.split(';')[0]}."] if bold else []
     if not item.recipes:
@@ -209,7 +209,7 @@ def _marks(sheet: Sheet) -> list[str]:
 
 def _searches(item: Table, sheet: Sheet, measured: Measured) -> list[str]:
     """The number of trees that a fastest one was searched among; the tree of an ablation."""
-    notes, wanted = [], sheet.wanted()
+    notes, wanted = [], sheet.wanted
     for decoder, note in item.searched.items():
         searched = wanted[(wanted.pick == "fastest") & (wanted.decoder == decoder)]
         among, found = measured, [place for place in measured.find(searched) if place != NOWHERE]
@@ -221,7 +221,7 @@ def _searches(item: Table, sheet: Sheet, measured: Measured) -> list[str]:
             notes.append(note.replace("{trees}", f"{few}" if few == many else f"{few} to {many}"))
     notes += _chains(wanted, measured)
     trees = set()
-    for _, each in wanted[wanted.pick == "common"].iterrows():
+    for each in wanted[wanted.pick == "common"].itertuples(index=False):
         if spec := measured.common_spec(each):
             trees.add(f"{each.pair} {spec.replace('-', 'x')}")
     if trees:

@@ -59,15 +59,11 @@ class Sheet:
     cells: pd.DataFrame
     # Columns ASKED with ``line``, ``column`` and ``role``: ours, minus or over.
     asked: pd.DataFrame
+    wanted: pd.DataFrame  # ASKED of the paper's own lines, each cell once, in order
     notes: tuple[str, ...] = ()
     commands: tuple[str, ...] = ()  # that would measure the missing cells
     measured: bool = False
     setting: str = ""  # of its measured cells, where other parts of the table lack it
-
-    def wanted(self) -> pd.DataFrame:
-        """Every measured cell that the paper's lines ask for, each once, in order."""
-        of_paper = ~self.asked.line.map(self.lines.extra).astype(bool)
-        return self.asked.loc[of_paper, ASKED].drop_duplicates(ignore_index=True)
 
 
 def tree_text(decoder: str, spec: str) -> str:
@@ -91,7 +87,7 @@ def asked_frame(rows: Sequence[Mapping[str, Any]], *more: str) -> pd.DataFrame:
 
 
 @functools.cache
-def printed_sheet(name: str, pair: str | None = None) -> Sheet:
+def printed_sheet(name: str, pair: str | None) -> Sheet:
     """A table of printed numbers (``rsd/7``); its asked cells of one pair, or of the table's.
 
     Raises:
@@ -112,15 +108,21 @@ def printed_sheet(name: str, pair: str | None = None) -> Sheet:
     across = places.across()
     heads = tuple(column for value in across for column in places.columns_under(value))
     cells, asked = places.cells(lines, across)
-    labels = [tuple(places.label(line, s) for s in table.heads.values()) for line in lines]
-    blocks = ["/".join(places.label(line, source) for source in table.block) for line in lines]
     frame = pd.DataFrame(
-        {"labels": labels, "block": blocks, "extra": [line["extra"] for line in lines]}
+        {
+            "labels": [
+                tuple(places.label(line, s) for s in table.heads.values()) for line in lines
+            ],
+            "block": ["/".join(places.label(line, s) for s in table.block) for line in lines],
+            "extra": [line["extra"] for line in lines],
+        }
     )
     _mark_best(cells, frame, heads)
     _mark_tuned(cells, frame, heads, table.tuned_from)
-    title = places.title()
-    return Sheet(name, title, tuple(table.heads), heads, frame, cells, asked, table.notes)
+    wanted = asked[asked.line.isin(frame.index[~frame.extra])][ASKED]
+    wanted = wanted.drop_duplicates(ignore_index=True)
+    title, labels = places.title(), tuple(table.heads)
+    return Sheet(name, title, labels, heads, frame, cells, asked, wanted, table.notes)
 
 
 class _Places:
@@ -191,23 +193,20 @@ class _Places:
     ) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Every line, value across and column, joined with the printed numbers; what each asks."""
         side = [self.table.across] if self.table.across else []
-        at = [*self.keys, *side, "metric", "tree"]
-        places = []
-        for line, value, column in product(lines, across, self.shown):
-            row = {**line, **dict.fromkeys(side, value)}
-            metric = self._metric(column, row["task"])
-            places.append((column, {**row, "metric": metric, "tree": column.spec}))
-        frame = pd.DataFrame([row for _, row in places], columns=at)
+        at = [*self.keys, *side]
         # A number has its tree's place, and the first of a line the one of any tree.
-        numbers = self.reference.assign(tree=self.reference.spec, number=range(len(self.numbers)))
-        numbers = pd.concat([numbers, numbers.assign(tree="")]).sort_values("number", kind="stable")
-        numbers = numbers[[*at, "number"]].drop_duplicates(at)
-        found = frame.merge(numbers, how="left", on=at).number.fillna(-1).astype(int)
+        numbers: dict[tuple[str, ...], Row] = {}
+        for number, tree in ((each, tree) for each in self.numbers for tree in (each["spec"], "")):
+            key = (*(number[name] for name in at), number["metric"], tree)
+            numbers.setdefault(key, number)
         cells, asked = [], []
         width = len(across) * len(self.shown)
-        for place, ((column, row), number) in enumerate(zip(places, found, strict=True)):
-            there = number >= 0 and not row["extra"]
-            row |= self.numbers[number] if there else {}
+        for place, (line, value, column) in enumerate(product(lines, across, self.shown)):
+            row = {**line, **dict.fromkeys(side, value)}
+            metric = self._metric(column, row["task"])
+            key = (*(row[name] for name in at), metric, column.spec)
+            there = key in numbers and not row["extra"]
+            row |= numbers[key] if there else {}
             own = {"line": place // width, "column": place % width}
             wants = [{**own, **each} for each in self._wanted(row, column)]
             asked += wants
@@ -361,6 +360,8 @@ def _mark_tuned(
     cells: pd.DataFrame, lines: pd.DataFrame, heads: Sequence[Column], tuned_from: Mapping[str, str]
 ) -> None:
     """Marks numbers that are larger than those of the draft before fine-tuning."""
+    if not tuned_from:
+        return
     by_labels = {labels: line for line, labels in lines.labels.items()}
     before = {
         line: by_labels.get((tuned_from[labels[0]], *labels[1:]))

@@ -39,9 +39,9 @@ class Progress:
 def wanted_of(paper: Paper, item: Item) -> pd.DataFrame:
     """The measured cells that a table or figure needs of the paper's pairs."""
     if not isinstance(item, Figure):
-        return printed_sheet(item.name).wanted()
+        return printed_sheet(item.name, None).wanted
     if item.tables:
-        tables = [printed_sheet(f"{paper.name}/{number}").wanted() for number in item.tables]
+        tables = [printed_sheet(f"{paper.name}/{number}", None).wanted for number in item.tables]
         return pd.concat(tables).drop_duplicates(ignore_index=True)
     sampling = item.sampling
     limits = {"top_k": sampling.get("top_k", 0), "top_p": sampling.get("top_p", 1.0)}
@@ -87,7 +87,7 @@ def list_paper(
     words: dict[str, tuple[str, ...]] = {}
     for item in paper.items:
         shares = progress_of(paper, item, measured, pair) if item.recipes else []
-        title = printed_sheet(item.name).title if item.kind == "table" else item.title
+        title = printed_sheet(item.name, None).title if item.kind == "table" else item.title
         lines.append(f"  {f'{item.kind} {item.name}':<20}{title}")
         lines.append(f"  {'':<20}  {_state(item, shares)}")
         if item.recipes:
