@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas
 import pytest
 
+from spec_bench.vocabulary.decoders import decoders_table
 from tests.printed import BLOCK
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -112,3 +113,12 @@ def test_the_environment_is_entered_before_the_first_command_that_needs_it():
 )
 def test_commands_are_printed_as_the_installed_script(path):
     assert not re.search(r"python -m spec_bench(?![\w.])", path.read_text(encoding="utf-8"))
+
+
+def test_the_documents_table_of_decoders_is_the_generated_one():
+    """If not: python -m spec_bench.vocabulary.decoders"""
+    paths = (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))
+    texts = [path.read_text(encoding="utf-8") for path in paths]
+    between = r"<!-- decoders -->\n(.*?)<!-- /decoders -->"
+    tables = [table.strip() for text in texts for table in re.findall(between, text, re.DOTALL)]
+    assert tables == [decoders_table()]

@@ -2,11 +2,18 @@
 
 import importlib.metadata
 import re
+import runpy
 import subprocess
 import sys
+from functools import reduce
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+
+from scripts.check import mutants
+from spec_bench.system import files
+from tests.said import naming
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = sorted(path.relative_to(ROOT) for path in (ROOT / "scripts").glob("*/*.py"))
@@ -49,3 +56,20 @@ def test_made_up_decoders_stand_in_for_a_jobs_where_its_own_work_is_timed():
     last = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\n")
     seconds, report_s, mib = map(float, last[-2].split())
     assert 0 < seconds < 600 and 0 < report_s < 600 and mib > 100
+
+
+def test_every_function_that_a_sweeps_seconds_are_split_by_exists():
+    for place in runpy.run_path(str(ROOT / "scripts" / "bench" / "sweep.py"))["TIMED"]:
+        module, _, path = place.partition(":")
+        assert callable(reduce(getattr, path.split("."), import_module(module))), place
+
+
+def test_every_mutants_old_text_stands_once_where_it_is_to_be_broken(tmp_path):
+    found = mutants.read_mutants()  # raises where a text is gone, or a test
+    assert len(found) > 50
+
+    other = tmp_path / "mutants.yaml"
+    text = mutants.MUTANTS.read_text(encoding="utf-8")
+    files.write_text(other, text.replace(found[0].old, "no such text"))
+    with pytest.raises(ValueError, match=naming(found[0].name)):
+        mutants.read_mutants(other)
