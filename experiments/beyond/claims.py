@@ -3,9 +3,8 @@
 What is reported is its paper's result as a summary states it, not in the paper's words.
 """
 
-from spec_bench.report.claims.ask import Ask, Checks
+from spec_bench.report.claims.ask import Ask, Checks, best, trees
 from spec_bench.report.claims.general import exact_scores
-from spec_bench.report.claims.question import best, trees
 
 BOTH = ("block_efficiency", "token_rate")
 TRAVERSAL = "traversal verification > {right} in {metric}, "

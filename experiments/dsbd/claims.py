@@ -10,30 +10,20 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
-from spec_bench.report.claims.ask import Ask, Checks
+from spec_bench.report.claims.ask import Ask, Checks, counted, scores_of, steps, titled
 from spec_bench.report.claims.contrast import (
     FEWEST_PICKED,
     RELATIVE,
     Contrast,
+    Difference,
     composed,
     counts_of,
+    less_is_better,
     of_table,
     values_of,
 )
 from spec_bench.report.claims.general import exact_scores
-from spec_bench.report.claims.question import (
-    at_least,
-    better,
-    counted,
-    less,
-    less_is_better,
-    more,
-    steps,
-    titled,
-    within,
-)
-from spec_bench.report.claims.select import scores_of
-from spec_bench.report.claims.verdict import NOT_DECIDED, Check, p_of_all
+from spec_bench.report.claims.verdict import Check, p_of_all
 
 # "DSBD can be 1.5-1.9x faster than beam sampling" at the same effectiveness (Section 4.2).
 _FACTOR = 1.5
@@ -46,7 +36,7 @@ _HOW = "each setting picked on one half of the prompts and compared on the other
 def before_single_samples(ask: Ask) -> Checks:
     """“achieving better output quality than multinomial sampling” (Section 3.1)"""
     yield from _fronts(ask).ahead(
-        lambda found: f"dsbd at or {found.better} ar in {found.metric}", "dsbd", "ar", "scores",
+        lambda found: f"dsbd at or {_beyond(found)} ar in {found.metric}", "dsbd", "ar", "scores",
         evidence=lambda found: (
             f"{found.gap}, mean of {found.n} settings{found.one_by_one('ahead', 'behind')}"
         ),
@@ -61,7 +51,11 @@ def no_loss(ask: Ask) -> Checks:
         return f"dsbd's {found.metric} within {room} of that of beam sampling of its average width"
 
     yield from _at_its_width(
-        ask, text, "scores", within(0.05), lambda found: found.one_by_one("ahead", "behind")
+        ask,
+        text,
+        "scores",
+        lambda gap: gap.within(0.05),
+        lambda found: found.one_by_one("ahead", "behind"),
     )
 
 
@@ -73,15 +67,16 @@ def faster(ask: Ask) -> Checks:
         return f"; one by one {min(factors):.2f} to {max(factors):.2f} times as fast"
 
     text = "dsbd faster than beam sampling of its average width"
-    yield from _at_its_width(ask, text, _RATE, better, said)
+    yield from _at_its_width(ask, text, _RATE, Difference.better, said)
     text = "dsbd at least 1.5 times as fast as beam sampling of its average width"
-    yield from _at_its_width(ask, text, _RATE, at_least(0.5), said, ", where +50% is claimed")
+    claimed = ", where +50% is claimed"
+    yield from _at_its_width(ask, text, _RATE, lambda gap: gap.above(0.5), said, claimed)
 
 
 def less_energy(ask: Ask) -> Checks:
     """“simultaneously reducing energy consumption by 1.8–2.5×” (Section 4.2)"""
     text = "dsbd takes fewer J/token than beam sampling of its average width"
-    yield from _at_its_width(ask, text, "energy_j_per_token", better, lambda found: "")
+    yield from _at_its_width(ask, text, "energy_j_per_token", Difference.better, lambda found: "")
 
 
 def front(ask: Ask) -> Checks:
@@ -104,32 +99,36 @@ def front(ask: Ask) -> Checks:
 def small_thresholds_widen(ask: Ask) -> Checks:
     """“a smaller t leads to a larger” (Section C.2)"""
     text = "dsbd: average accepted width grows as t falls"
-    yield from _by_threshold(ask, text, "beam_width", more)
+    yield from _by_threshold(ask, text, "beam_width", Difference.above)
 
 
 def small_thresholds_are_slow(ask: Ask) -> Checks:
     """“setting t = 0.9 could achieve a higher speed and energy efficiency than setting t = 0.7
     cannot achieve.” (Section C.2)
     """
-    yield from _by_threshold(ask, "dsbd: speed falls as t falls", _RATE, less)
+    yield from _by_threshold(ask, "dsbd: speed falls as t falls", _RATE, Difference.below)
 
 
 def small_thresholds_are_good(ask: Ask) -> Checks:
     """“First, we see that t = 0.7 tends to achieve a higher effectiveness.” (Section C.2)"""
-    yield from _by_threshold(ask, "dsbd: perplexity falls as t falls", "perplexity", less)
+    yield from _by_threshold(
+        ask, "dsbd: perplexity falls as t falls", "perplexity", Difference.below
+    )
 
 
 def draft_widths_widen(ask: Ask) -> Checks:
     """“But it also helps increase the number of beams accepted at each layer.” (Section C.3)"""
-    yield from _by_width(ask, "dsbd: average accepted width grows as W_S grows", "beam_width", more)
+    yield from _by_width(
+        ask, "dsbd: average accepted width grows as W_S grows", "beam_width", Difference.above
+    )
 
 
 def draft_widths_trade(ask: Ask) -> Checks:
     """“we can see that a higher W_S in general leads to lower efficiency but higher effectiveness.”
     (Section C.3)
     """
-    yield from _by_width(ask, "dsbd: speed falls as W_S grows", _RATE, less)
-    yield from _by_width(ask, "dsbd: perplexity falls as W_S grows", "perplexity", less)
+    yield from _by_width(ask, "dsbd: speed falls as W_S grows", _RATE, Difference.below)
+    yield from _by_width(ask, "dsbd: perplexity falls as W_S grows", "perplexity", Difference.below)
 
 
 def one_cache_scores(ask: Ask) -> Checks:
@@ -137,7 +136,7 @@ def one_cache_scores(ask: Ask) -> Checks:
     downstream scores.” (Section 4.3)
     """
     yield from _one_cache(ask).ahead(
-        lambda found: f"{_named(found)} {found.better} {found.label[1]} in {found.metric}",
+        lambda found: f"{_named(found)} {_beyond(found)} {found.label[1]} in {found.metric}",
         "dsbd_one_cache", ("sd", "ar"), "scores", each=("spec", "right"), evidence="{found}",
     )  # fmt: skip
 
@@ -150,7 +149,7 @@ def one_cache_speed(ask: Ask) -> Checks:
     """
     yield from _one_cache(ask).ahead(
         lambda found: f"{_named(found)} at most 10% slower than {found.label[1]}",
-        "dsbd_one_cache", "sd", _RATE, each=("spec", "right"), expect=at_least(-0.1),
+        "dsbd_one_cache", "sd", _RATE, each=("spec", "right"), expect=lambda gap: gap.above(-0.1),
         evidence="{found}, where at most -10% is claimed",
     )  # fmt: skip
 
@@ -185,6 +184,10 @@ def _one_cache(ask):
     return ask.of("dsbd-one-cache")
 
 
+def _beyond(found):
+    return "below" if less_is_better(found.column) else "above"
+
+
 def _named(found):
     return f"dsbd with one cache ({found.label[0]})"
 
@@ -193,7 +196,8 @@ def _at_its_width(ask, text, metric, expect, more, claimed=""):
     """DSBD's settings against beam sampling as wide as they are on average."""
 
     def said(found):
-        n, out = found.n, found.left_out
+        n, asked = found.n, found.question
+        out = len(asked.ask.side(found.group, asked.left)) - n
         mean = f"mean of {n} settings, beam sampling interpolated linearly in its width"
         rest = f", {out} settings outside its widths left out" if out else ""
         return f"{found.gap}{claimed}, {mean}{rest}{more(found)}"
@@ -234,7 +238,7 @@ def _above(group, score, beams, settings, ask):
     picked = "the best of the faster settings, or the fastest where none is faster"
     evidence = f"{picked}: {'; '.join(said)}; {_HOW}"
     whole = p_of_all(known) if len(known) == len(p_values) else None
-    return Check(_claim_above(score), group.title, evidence, NOT_DECIDED, p_values=whole)
+    return Check(_claim_above(score), group.title, evidence, p_values=whole)
 
 
 def _faster_at_no_lower(group, score, beams, settings, ask):
@@ -251,7 +255,7 @@ def _faster_at_no_lower(group, score, beams, settings, ask):
         f"less than {_ROOM:g}), mean of widths {', '.join(str(b['spec']) for b in beams)}; {_HOW}"
     )
     whole = p_of_all([fast, near]) if fast and near else None
-    return Check(claim, group.title, evidence, NOT_DECIDED, p_values=whole)
+    return Check(claim, group.title, evidence, p_values=whole)
 
 
 def _claim_above(score):
@@ -260,7 +264,7 @@ def _claim_above(score):
 
 def _undecided(claim, group):
     why = f"no records of {FEWEST_PICKED} prompts that all settings were timed in turn on"
-    return Check(claim, group.title, why, NOT_DECIDED)
+    return Check(claim, group.title, why)
 
 
 def _compared(beams, settings, score, ask, choice):
@@ -268,19 +272,13 @@ def _compared(beams, settings, score, ask, choice):
     parts = {score: [], _RATE: []}
     for beam in beams:
         contrast = Contrast(settings, (beam,))
-        tables = {name: counts_of([contrast], name, ask.records) for name in parts}
-        known = {name: own for name, own in tables.items() if own is not None}
-        if len(known) < 2 or len({own.shape[2] for own in known.values()}) > 1:
-            return None
-        cells = {
-            name: own.reshape(len(contrast.cells), -1, *own.shape[1:])
-            for name, own in known.items()
-        }
-        if cells[score].shape[-1] < FEWEST_PICKED:
+        cells = {name: counts_of([contrast], name, ask.records) for name in parts}
+        prompts = {0 if own is None else own.shape[-1] for own in cells.values()}
+        if len(prompts) > 1 or min(prompts) < FEWEST_PICKED:
             return None
         pick = partial(_picked, contrast, cells, score, choice)
         for name, own in cells.items():
-            parts[name] += [composed(settings, own[:-1], name, pick), own[-1]]
+            parts[name] += [composed(settings, own[:-1], name, pick)[None], own[-1:]]
     contrasts = [Contrast(settings[:1], (beam,)) for beam in beams]
     found = [
         of_table(contrasts, np.concatenate(own), name, name in RELATIVE)
@@ -314,8 +312,8 @@ def _fastest_of_no_worse(rates, scores):
 def _interpolated(asked, left, right):
     """Each cell against the right side of its average width, linear between those measured.
 
-    That width is taken as known: its own interval does
-    not enter. Cells outside the right side's places by more than a quarter are left out.
+    That width is taken as known: its own interval does not enter. Cells outside the right side's
+    places by more than a quarter are left out.
     """
     ordered = sorted(right, key=lambda row: asked.ask.value(row, "width"))
     for row in left:

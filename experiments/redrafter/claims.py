@@ -12,20 +12,9 @@ import pandas as pd
 from spec_bench.metrics.bootstrap import studentised_interval
 from spec_bench.metrics.interval import FEWEST
 from spec_bench.metrics.many import p_above, p_below
-from spec_bench.report.claims.ask import Ask, Checks
-from spec_bench.report.claims.contrast import Contrast, fisher
-from spec_bench.report.claims.question import (
-    best,
-    better,
-    cells,
-    counted,
-    ends,
-    nearness,
-    steps,
-    undecided,
-    within,
-)
-from spec_bench.report.claims.verdict import DOES_NOT_HOLD, HOLDS, NOT_DECIDED, Check, PValues
+from spec_bench.report.claims.ask import Ask, Checks, best, cells, counted, ends, steps
+from spec_bench.report.claims.contrast import Contrast, Difference, fisher
+from spec_bench.report.claims.verdict import DOES_NOT_HOLD, HOLDS, Check, PValues
 from spec_bench.report.data.statistics import correlation
 from spec_bench.report.papers.pairs import written
 from spec_bench.vocabulary.numbers import ends_of
@@ -92,8 +81,8 @@ def recurrence(ask: Ask) -> Checks:
         "left open"
     )
     for metric, expect, more in (
-        ("block_efficiency", better, ""),
-        ("token_rate", undecided, f"; {apart}"),
+        ("block_efficiency", Difference.better, ""),
+        ("token_rate", lambda gap: None, f"; {apart}"),
     ):
         yield from known.ahead(
             "the recurrence raises {metric}",
@@ -118,7 +107,7 @@ def heads_correlation(ask: Ask) -> Checks:
             if len(own) >= FEWEST and abs(r) < 1:
                 low, high, p_values = fisher(r, len(own))
                 evidence += f" {ends_of(low, high, '.3f')}"
-            yield Check(text, str(own.task.iloc[0]), evidence, NOT_DECIDED, p_values=p_values)
+            yield Check(text, str(own.task.iloc[0]), evidence, p_values=p_values)
 
 
 def before_medusa(ask: Ask) -> Checks:
@@ -158,7 +147,7 @@ def wider_beams(ask: Ask) -> Checks:
         "block efficiency grows with the beam width",
         "redrafter", "redrafter", "block_efficiency", by=steps("width"), where=_warmth,
         evidence=lambda found: (
-            f"{found.gap}, mean of {found.n} steps, {found.other['spec']} to "
+            f"{found.gap}, mean of {found.n} steps, {found.contrasts[0].right[0]['spec']} to "
             f"{found.contrasts[-1].left[0]['spec']}"
             f"{found.one_by_one('so', 'the other way')}"
         ),
@@ -187,9 +176,10 @@ def stable_over_lengths(ask: Ask) -> Checks:
     """
 
     def said(found):
-        lengths = f"{_along(found.other)} to {_along(found.first)} tokens"
+        one = found.contrasts[0]
+        lengths = f"{_along(one.right[0])} to {_along(one.left[0])} tokens"
         mean = f"longest less shortest {found.gap}, mean of {found.n} widths"
-        return f"{mean}; {lengths}; stable: within {nearness(found, '10%'):.2f} (10%)"
+        return f"{mean}; {lengths}; stable: within {0.1 * found.gap.left:.2f} (10%)"
 
     def _along(row):
         return _written(row["max_new_tokens"])
@@ -197,7 +187,7 @@ def stable_over_lengths(ask: Ask) -> Checks:
     yield from _beams(ask, across="max_new_tokens").ahead(
         "block efficiency is stable over the length of answers",
         "redrafter", "redrafter", "block_efficiency", by=ends("max_new_tokens"), same="spec",
-        expect=within("10%"), where=_task, evidence=said,
+        expect=lambda gap: gap.within_share(0.1), where=_task, evidence=said,
     )  # fmt: skip
 
 
@@ -221,7 +211,7 @@ def merging_changes_nothing(ask: Ask) -> Checks:
     """Beams merged in one row and as rows of the batch: as many tokens a call, fewer nodes."""
     yield from _merged(ask).ahead(
         "merging changes no block efficiency, greedy, beams {place}, within 1%",
-        *_ATTENTION, "block_efficiency", expect=within("1%"), **_BATCHES,
+        *_ATTENTION, "block_efficiency", expect=lambda gap: gap.within_share(0.01), **_BATCHES,
         evidence="{found}, mean of {n} batch sizes",
     )  # fmt: skip
 
@@ -306,7 +296,7 @@ def _merging(ask, text, metric):
 
 def _ends_of_batches(ask, text, along, metric, more):
     def said(found):
-        sizes = " against ".join(_written(row["batch_size"]) for row in (found.first, found.other))
+        sizes = " against ".join(_written(row["batch_size"]) for row in found.contrasts[0].cells)
         return f"batch {sizes} {found.gap}; {more(found)}{_ROUNDS}, their spread in the interval"
 
     across = ("batch_size", "batching")
@@ -319,7 +309,7 @@ def _ends_of_batches(ask, text, along, metric, more):
 def _rates(found):
     """The number at each batch size of the line that the contrast is an end of."""
     asked = found.question
-    (line,) = asked.lines([found.first])
+    (line,) = asked.lines(found.contrasts[0].left)
     members = asked.lines(asked.ask.side(found.group, asked.left))[line]
     rates = sorted((row["batch_size"], row[found.column]) for row in members)
     return f"tokens/s at {', '.join(f'{_written(size)}: {rate:.0f}' for size, rate in rates)}; "
@@ -335,7 +325,8 @@ def _task_and_pair(found):
 
 def _warmth(found):
     temperature = f"temperature {found.group.rows.temperature.iloc[0]:g}"
-    return found.title if "temperature" in found.title else f"{found.title}, {temperature}"
+    title = found.group.title
+    return title if "temperature" in title else f"{title}, {temperature}"
 
 
 def _written(value):
@@ -361,7 +352,7 @@ def _recurrence(blocks, by_steps, where):
     text = f"the recurrence raises validation accuracy at t+5, heads of {blocks:g} blocks"
     more, less = p_above(found), p_below(found)
     p_values = None if more is None or less is None else PValues(more, less)
-    return Check(text, where, evidence, NOT_DECIDED, p_values=p_values)
+    return Check(text, where, evidence, p_values=p_values)
 
 
 def _setting(head):
@@ -380,7 +371,7 @@ def _shares(text, ours, theirs, column):
         f"{ours[column]:.3f} against {theirs[column]:.3f}, {value:+.3f} (no interval: the heads' "
         "file has no accuracy by dialogue to pair them)"
     )
-    return Check(text, _where(ours), evidence, NOT_DECIDED)
+    return Check(text, _where(ours), evidence)
 
 
 def _where(head):

@@ -1,8 +1,7 @@
 """RSD's claims (arXiv:2402.14160) and ours beside them, in the words of ``report.claims``."""
 
-from spec_bench.report.claims.ask import Ask, Checks
+from spec_bench.report.claims.ask import Ask, Checks, best, cells, every, most
 from spec_bench.report.claims.general import exact_scores
-from spec_bench.report.claims.question import best, cells, every, most
 
 ALL = ("block_efficiency", "mbsu", "token_rate")
 SIZE = ("depth", "nodes")

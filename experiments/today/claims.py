@@ -1,7 +1,6 @@
 """What we check of today's drafters, in the words of ``report.claims``."""
 
-from spec_bench.report.claims.ask import Ask, Checks
-from spec_bench.report.claims.question import best, cells
+from spec_bench.report.claims.ask import Ask, Checks, best, cells
 
 EXPERIMENTS = ("today-drafters", "today-qwen3-8b", "today-mimo-7b")
 

@@ -112,7 +112,8 @@ def _compared(
     contrast = Contrast(tuple(rows[:-1]), (rows[-1],))
 
     def interval(columns: Array) -> Interval | None:
-        found = of_table([contrast], columns[:, None, :], metric, metric in RELATIVE)
+        table = columns.reshape(len(rows), -1, 1, columns.shape[-1])
+        found = of_table([contrast], table, metric, metric in RELATIVE)
         return None if found is None else Interval(found.value, *(found.ends or (None, None)))
 
     return Quantity(title, inputs, interval, value, fewest)

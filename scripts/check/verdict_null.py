@@ -25,10 +25,9 @@ import pandas as pd
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from spec_bench.report.claims.ask import Ask
+from spec_bench.report.claims.ask import Ask, best, every, most, rising, steps
 from spec_bench.report.claims.contrast import Contrast, of_table
 from spec_bench.report.claims.general import exact_scores, fastest
-from spec_bench.report.claims.question import at_least, best, every, most, rising, steps, within
 from spec_bench.report.claims.verdict import HOLDS, Check, PValues, verdicts_of
 from spec_bench.report.data.counts import Counts, Records
 from spec_bench.report.data.rows import Row
@@ -117,11 +116,11 @@ def _forms() -> tuple[Form, ...]:
         Form("all of 5 hold", same(each="width", judge=every(0)), (*one_not, *sevens)),
         Form("most of 5 hold", same(each="width", judge=most), (*mixed, *sevens)),
         Form(
-            "within 5%", same(expect=within(0.05)),
+            "within 5%", same(expect=lambda gap: gap.within(0.05)),
             (Cell("rsd_s", "2x2", 1.05, 1.0), Cell("sd", "2x2")),
         ),
         Form(
-            "at least 1.5 times", same(expect=at_least(0.5)),
+            "at least 1.5 times", same(expect=lambda gap: gap.above(0.5)),
             (Cell("rsd_s", "2x2", 1.5, 1.8), Cell("sd", "2x2")),
         ),
         Form(
@@ -230,8 +229,8 @@ def page(prompts: int, rng: np.random.Generator) -> list[PValues]:
         length = np.exp(4 + 0.5 * rng.standard_normal(prompts))
         lean = LEAN * rng.standard_normal(prompts)
         own = SPREAD * rng.standard_normal((left + right, prompts))
-        table = np.empty((2 * (left + right), 1, prompts))
-        table[::2, 0], table[1::2, 0] = length, length / np.exp(lean + own)
+        table = np.empty((left + right, 2, 1, prompts))
+        table[:, 0, 0], table[:, 1, 0] = length, length / np.exp(lean + own)
         gap = of_table([Contrast(rows[0], rows[1])], table, "token_rate", relative=True)
         if gap is not None and (p_values := gap.above()) is not None:
             found.append(p_values)

@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from spec_bench.report.claims import Check, check_generally
-from spec_bench.report.claims.summary import summary_of
+from spec_bench.report.claims.verdict import summary_of
 from spec_bench.report.data.categories import TABLES, by_category, kinds_of, overall_columns
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.records import check_records, origin_of

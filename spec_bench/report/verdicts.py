@@ -9,8 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from spec_bench.report.claims import Check
-    from spec_bench.report.claims.summary import Summary
+    from spec_bench.report.claims.verdict import Check, Summary
 
 _STYLES = {"holds": "green", "within noise": "yellow", "does not hold": "red"}  # others: plain
 OURS = "not said by the paper, checked beside it"
@@ -22,7 +21,13 @@ def print_checks(checks: Sequence[Check], summary: Summary) -> None:
     console.width = max(console.width, 130)
     console.print(_escaped(summary.sentence))
     if summary.lines:
-        console.print(_counts(summary))
+        table = Table(box=None, header_style="bold", pad_edge=False)
+        table.add_column("what the paper says")
+        for verdict in summary.verdicts:
+            table.add_column(verdict, justify="right")
+        for statement, counts in summary.lines.items():
+            table.add_row(_escaped(label(*statement)), *counts)
+        console.print(table)
     by_statement: dict[tuple[str, str], list[Check]] = {}
     for check in checks:
         by_statement.setdefault((check.statement, check.section), []).append(check)
@@ -35,17 +40,6 @@ def print_checks(checks: Sequence[Check], summary: Summary) -> None:
 def label(text: str, section: str) -> str:
     """The paper's statement, with its section."""
     return f"{text} ({section})" if text else OURS
-
-
-def _counts(summary: Summary) -> Table:
-    """The number of checks by statement and verdict."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("what the paper says")
-    for verdict in summary.verdicts:
-        table.add_column(verdict, justify="right")
-    for line in summary.lines:
-        table.add_row(_escaped(label(line.statement, line.section)), *line.cells(summary.verdicts))
-    return table
 
 
 def _table(checks: Sequence[Check]) -> Table:

@@ -8,13 +8,11 @@ import pandas as pd
 import pytest
 
 from spec_bench.report.claims import check_claims, check_generally
-from spec_bench.report.claims.ask import Ask
-from spec_bench.report.claims.contrast import Contrast, difference
+from spec_bench.report.claims.ask import Ask, cells
+from spec_bench.report.claims.contrast import Contrast, Difference, difference
 from spec_bench.report.claims.general import exact_scores_of
-from spec_bench.report.claims.question import at_least, cells, less, undecided, within
-from spec_bench.report.claims.select import of_experiment
-from spec_bench.report.claims.summary import summary_of
 from spec_bench.report.claims.verdict import judged as judged_together
+from spec_bench.report.claims.verdict import summary_of
 from spec_bench.report.cli.command_line import main
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.rows import Group, rows_of
@@ -435,8 +433,10 @@ def test_a_claim_stays_within_its_experiment_and_counts_a_cell_once():
         ],
         ignore_index=True,
     )
-    assert list(of_experiment(rows, "mcsd-search").prompts) == [20]
-    assert list(of_experiment(rows, "rsd-exp1").prompts) == [50]
+    ask = Ask(rows, Records(Path("results.csv")))
+    assert list(ask.of("mcsd-search").rows.prompts) == [20]
+    assert list(ask.of("rsd-exp1").rows.prompts) == [50]
+    assert ask.of("rsd-exp1", only=True).rows.empty
 
 
 @pytest.mark.parametrize(
@@ -542,12 +542,12 @@ def test_a_claim_is_asked_of_trees_that_agree_in_a_part_of_their_shorthand(askin
     ("expect", "verdict"),
     [
         ({}, "holds"),
-        ({"expect": less}, "does not hold"),
-        ({"expect": undecided}, "not decided"),
-        ({"expect": at_least(0.4)}, "holds"),
-        ({"expect": at_least(0.6)}, "does not hold"),
-        ({"expect": within(0.6)}, "holds"),
-        ({"expect": within(0.1)}, "does not hold"),
+        ({"expect": Difference.below}, "does not hold"),
+        ({"expect": lambda gap: None}, "not decided"),
+        ({"expect": lambda gap: gap.above(0.4)}, "holds"),
+        ({"expect": lambda gap: gap.above(0.6)}, "does not hold"),
+        ({"expect": lambda gap: gap.within(0.6)}, "holds"),
+        ({"expect": lambda gap: gap.within(0.1)}, "does not hold"),
     ],
 )
 def test_a_claim_says_which_difference_it_expects(expect, verdict, asking):
@@ -567,7 +567,7 @@ def test_cells_are_chosen_by_any_column_or_part_of_the_tree(asking):
 def test_another_engine_is_compared_only_where_a_side_names_it(asking):
     theirs = cell("hf_assisted", "3", 9.0, lossless="unaudited")
     rows = frame(cell("sd", "3", 3.0), cell("spectr", "4x3", 2.0), theirs)
-    (check,) = asked(asking(rows), left=cells(without="spectr"))
+    (check,) = asked(asking(rows), left=cells(decoder=lambda name: name != "spectr"))
     assert check.evidence.endswith("sd 3 against spectr 4x3")
     (check,) = asked(asking(rows), left="hf_assisted")
     assert check.evidence.endswith("hf_assisted 3 against spectr 4x3")
@@ -606,7 +606,7 @@ def test_a_papers_claims_are_the_functions_of_its_file_and_their_docstrings_the_
     quoted, ours, reported = own_claims(
         tmp_path / "mine",
         '''
-from spec_bench.report.claims.question import best
+from spec_bench.report.claims.ask import best
 def faster(ask):
     """“Ours is faster (by
     far).” (Section 1)
@@ -699,7 +699,7 @@ def test_a_summary_counts_verdicts_and_claims_that_nothing_was_measured_for(resu
         "claims not measured here."
     )
     assert summary.verdicts == ("holds", "not measured")
-    lines = {line.statement: line.cells(summary.verdicts) for line in summary.lines}
+    lines = {statement: counts for (statement, _), counts in summary.lines.items()}
     (trees,) = [cells for said, cells in lines.items() if "tree-based methods" in said]
     assert trees == [str(len(checks)), ""]
     assert lines["“RSD-S always outperforms SD, SpecTr and RSD-C.”"] == ["", "x"]

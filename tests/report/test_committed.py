@@ -5,8 +5,8 @@ import pytest
 
 from spec_bench.metrics.interval import FEWEST, WIDEST
 from spec_bench.records import parquet
+from spec_bench.report.claims import measured
 from spec_bench.report.claims.ask import Ask
-from spec_bench.report.claims.select import measured
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.rows import most_of, read_rows, rows_of
 from spec_bench.system import files

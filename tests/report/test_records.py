@@ -108,7 +108,7 @@ def test_a_difference_of_corpus_scores_is_paired_by_prompt(tmp_path):
     one, other, same = (row("sd", "2", run_id=name, seed=0) for name in ("fair", "poor", "same"))
     found = difference([[Contrast((one,), (other,))]], "bleu", Records(table))
     exact = [sacrebleu.corpus_bleu(texts, [golds]).score / 100 for texts in (fair, poor)]
-    assert found and found.paired and not found.relative
+    assert found and found.ends and not found.relative
     assert found.value == pytest.approx(exact[0] - exact[1])
     assert found.ends
     low, high = found.ends

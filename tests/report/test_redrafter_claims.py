@@ -69,7 +69,7 @@ def test_a_correlation_over_enough_heads_is_judged_by_fishers_z():
     low, high, p_values = fisher(0.9, 8)
     assert (low, high) == (pytest.approx(0.534, abs=1e-3), pytest.approx(0.982, abs=1e-3))
     assert p_values.for_claim == pytest.approx(0.0005, abs=1e-4)  # z = 1.47 * 5 ** 0.5 = 3.29
-    assert p_values.turned.for_claim == pytest.approx(1 - p_values.for_claim)
+    assert p_values.against_claim == pytest.approx(1 - p_values.for_claim)
 
 
 def test_the_best_beams_are_set_against_medusas_best_tree(checks_of):

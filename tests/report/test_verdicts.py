@@ -6,9 +6,8 @@ import pytest
 
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.many import at_once, p_above, p_below
+from spec_bench.report.claims import measured
 from spec_bench.report.claims.contrast import Contrast, Difference, of_table, picked_cells
-from spec_bench.report.claims.select import measured
-from spec_bench.report.claims.summary import summary_of
 from spec_bench.report.claims.verdict import (
     DOES_NOT_HOLD,
     HOLDS,
@@ -19,6 +18,7 @@ from spec_bench.report.claims.verdict import (
     judged,
     p_of_all,
     p_of_most,
+    summary_of,
     verdicts_of,
 )
 
@@ -90,8 +90,10 @@ def test_equal_is_shown_by_small_differences_and_not_by_few_prompts():
 
 
 def test_a_share_is_laid_out_on_its_logarithm_and_cannot_fall_below_minus_one():
-    table = np.array([[[3.0, 6.0, 3.0, 6.0, 3.0]], [[1.0] * 5], [[5.0] * 5], [[1.0] * 5]])
-    found = of_table([Contrast((ROW,), (ROW,))], table, "token_rate", relative=True)
+    left, right = [[[3.0, 6.0, 3.0, 6.0, 3.0]], [[1.0] * 5]], [[[5.0] * 5], [[1.0] * 5]]
+    found = of_table(
+        [Contrast((ROW,), (ROW,))], np.array([left, right]), "token_rate", relative=True
+    )
     assert found.value == pytest.approx(21 / 25 - 1)
     low, high = found.ends
     assert -1 < low < found.value < high
@@ -99,8 +101,8 @@ def test_a_share_is_laid_out_on_its_logarithm_and_cannot_fall_below_minus_one():
 
 
 def test_fewer_than_five_prompts_have_a_difference_without_interval_and_the_reason():
-    table = np.ones((4, 1, 4))
-    table[0, 0] = [1.0, 2.0, 3.0, 4.0]
+    table = np.ones((2, 2, 1, 4))
+    table[0, 0, 0] = [1.0, 2.0, 3.0, 4.0]
     found = of_table([Contrast((ROW,), (ROW,))], table, "token_rate", relative=True)
     assert found.ends is None
     assert "fewer than 5 prompts" in str(found)
@@ -109,7 +111,7 @@ def test_fewer_than_five_prompts_have_a_difference_without_interval_and_the_reas
 
 def test_a_pick_wants_eight_prompts():
     side = ({**ROW, "spec": "2"}, {**ROW, "spec": "3"})
-    table = np.random.default_rng(0).uniform(1, 2, (6, 1, 7))
+    table = np.random.default_rng(0).uniform(1, 2, (3, 2, 1, 7))
     found = of_table([Contrast(side, (ROW,))], table, "token_rate", relative=True)
     assert found.ends is None
     assert "fewer than 8 prompts" in str(found)
@@ -129,8 +131,8 @@ def test_the_best_of_equal_cells_is_not_ahead():
     rng, ahead = np.random.default_rng(3), 0
     side = tuple({**ROW, "spec": str(k)} for k in range(2, 42))
     for _ in range(60):
-        table = np.ones((82, 1, 20))
-        table[::2, 0] = np.exp(0.3 * rng.standard_normal((41, 20)))
+        table = np.ones((41, 2, 1, 20))
+        table[:, 0, 0] = np.exp(0.3 * rng.standard_normal((41, 20)))
         found = of_table([Contrast(side, (ROW,))], table, "token_rate", relative=True)
         ahead += found.above().for_claim < 0.025
     assert ahead <= 6  # of 60; picked and compared on the same prompts 60 are

@@ -4,8 +4,7 @@ A claim ``holds`` where the contrary, and ``does not hold`` where the claim woul
 numbers; else it is ``within noise``, and without an interval ``not decided``. All checks that are
 made at once are judged together (Holm): the chance of any false verdict among them is below 5%.
 Equality needs a small difference, not merely an unseen one. Cells that a search only screened are
-no evidence. A paper's claims are the functions of its ``claims.py``: ``ask`` has whom they ask,
-``question`` the words in which they do.
+no evidence. A paper's claims are the functions of its ``claims.py``, in the words of ``ask``.
 """
 
 from __future__ import annotations
@@ -17,13 +16,12 @@ import pandas as pd
 
 from spec_bench.report.claims import general
 from spec_bench.report.claims.ask import Ask
-from spec_bench.report.claims.select import evident, measured
 from spec_bench.report.claims.verdict import Check, judged
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.seeds import pooled
 from spec_bench.report.papers.paper import load_paper
 
-__all__ = ["Check", "check_claims", "check_generally"]
+__all__ = ["Check", "check_claims", "check_generally", "evident", "measured"]
 
 
 def check_claims(paper: str, rows: pd.DataFrame, results: Path) -> list[Check]:
@@ -63,5 +61,14 @@ def check_claims(paper: str, rows: pd.DataFrame, results: Path) -> list[Check]:
 def check_generally(rows: pd.DataFrame, results: Path) -> list[Check]:
     """The general claims, which hold for any results file, checked."""
     records = Records(results)
-    ask = Ask(evident(pooled(rows, records)), records)
-    return judged(list(general.checks(ask)))
+    return judged(list(general.checks(Ask(evident(pooled(rows, records)), records))))
+
+
+def measured(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows that are evidence: neither failed nor with simulated acceptance, nor screened."""
+    return evident(rows[(rows.status != "failed") & (rows.lossless != "simulated")])
+
+
+def evident(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows that no search only screened: many cells on few prompts, to pick some of them."""
+    return rows[rows.stage != "screen"] if "stage" in rows else rows

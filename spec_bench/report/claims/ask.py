@@ -8,53 +8,94 @@
             )
 
 compares every two trees of one depth, on each task. ``of`` says whose rows count; ``by`` which cell
-is set against which; ``expect`` which difference is claimed; ``judge`` whether of the mean of all
-comparisons (the default), of ``every`` or ``most`` of them, of a line that is ``rising`` or of
+is set against which (``pairs``, ``best``, ``steps``, ``ends``); ``expect`` which
+difference is claimed, ``Difference.better`` or a function of it; ``judge`` whether of the mean of
+all comparisons (the default), of ``every`` or ``most`` of them, of a line that is ``rising`` or of
 numbers that are ``counted``. What a claim, its place and its evidence say is a text with
 ``{left}``, ``{right}``, ``{metric}`` and ``{place}``, or a function of what was ``Found``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import product
-from math import prod
+from itertools import pairwise, product
+from math import inf, prod
 from typing import Any
 
 import pandas as pd
 
-from spec_bench.report.claims.question import (
-    Cells,
-    Contrasts,
-    Found,
-    Label,
-    Names,
-    Places,
-    Question,
-    Side,
-    Text,
-    cells,
-    several,
-)  # fmt: skip
-from spec_bench.report.claims.select import (
-    UNAUDITED,
-    name_of,
-    of_experiment,
-    scores_of,
-    with_tree_attention,
-)  # fmt: skip
-from spec_bench.report.claims.verdict import NOT_COMPARABLE, Check
+from spec_bench.report.claims.contrast import Contrast, Difference, difference, name_of, picked
+from spec_bench.report.claims.verdict import (
+    DOES_NOT_HOLD,
+    HOLDS,
+    NOT_COMPARABLE,
+    NOT_DECIDED,
+    Check,
+    PValues,
+    p_of_all,
+    p_of_most,
+    verdicts_of,
+)
 from spec_bench.report.data.apart import together, value_text
 from spec_bench.report.data.counts import Records, Rounds
-from spec_bench.report.data.rows import Group, Row, groups_of
+from spec_bench.report.data.recipe_rows import of_recipes, once
+from spec_bench.report.data.rows import Group, Row, groups_of, score_column, tree_attention
 from spec_bench.report.papers.paper import Axes
 from spec_bench.vocabulary.columns import apart_in, header
 from spec_bench.vocabulary.spec import parse
 
 Checks = Iterator[Check]
-_PARTS = ("depth", "width", "nodes", "threshold")
+Names = str | Sequence[str]
+Label = tuple[Any, ...]
+Contrasts = list[Contrast]
+Text = str | Callable[["Found"], str]
+By = Callable[["Question", list[Row], list[Row]], Iterator[Contrast]]
+Expect = Callable[[Difference], PValues | None]
+Judge = Callable[["Found"], Check | None]
+UNAUDITED = "unaudited"  # of another engine
+_PARTS = ("depth", "width", "nodes", "threshold", "form")
+
+
+def titled(metric: str) -> str:
+    """A metric's name in a sentence."""
+    return {"mbsu": "MBSU"}.get(metric, metric.replace("_", " "))
+
+
+def scores_of(group: Group, metric: str) -> list[str]:
+    """A metric's columns in a group: ``score`` is the task's score, whatever it is called;
+    ``scores`` that and perplexity, as far as they were measured.
+    """
+    if metric not in ("score", "scores"):
+        return [metric]
+    score = score_column(group.rows)
+    known = metric == "scores" and "perplexity" in group.rows
+    also = ["perplexity"] if known and group.rows.perplexity.notna().any() else []
+    return [*([score] if score else []), *also]
+
+
+def several(names: Names) -> tuple[str, ...]:
+    """A name, or several."""
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Cells on one side of a comparison, see ``cells``."""
+
+    decoders: tuple[str, ...]
+    where: Mapping[str, Any]
+
+
+def cells(*decoders: str, **where: Any) -> Cells:
+    """Cells of some decoders, or of all of our engine: ``cells("sd", width=lambda w: w > 1)``;
+    ``where`` has what ``Ask.value`` must be: a value, several, or a function that says yes.
+    """
+    return Cells(decoders, where)
+
+
+Side = str | Sequence[str] | Cells
 
 
 @dataclass(frozen=True)
@@ -79,13 +120,16 @@ class Ask:
         paths_as_rows: bool = False,  # whether cells without tree attention count too
         join: Callable[[pd.DataFrame], pd.DataFrame] | None = None,  # adds columns
     ) -> Ask:
-        """The same for some of the rows.
+        """The same for some of the rows, each cell once.
 
         With ``rounds`` the cells are of different jobs; their times are compared where every job
         was run under two seeds or more, and the interval covers the spread over such rounds.
         """
-        rows = self.rows if paths_as_rows else with_tree_attention(self.rows)
-        rows = of_experiment(rows, *experiments, only=only)
+        rows = self.rows if paths_as_rows else self.rows[tree_attention(self.rows)]
+        if only and not ("experiment" in rows and rows.experiment.isin(experiments).any()):
+            rows = rows.iloc[:0]
+        else:
+            rows = once(of_recipes(rows, experiments))
         rows = rows if join is None else join(rows)
         records = Rounds(self.records) if rounds else self.records
         if axis and axis not in self.axes:
@@ -115,7 +159,7 @@ class Ask:
 
     def value(self, row: Row, key: str) -> Any:
         """A column, a place on an axis, ``left`` for decoder and tree, or a part of the tree's
-        shorthand: ``depth``, ``width``, ``nodes``, ``paths``, ``threshold``; None without.
+        shorthand (``_PARTS``, ``paths``); None without.
         """
         if key in self.axes:
             return self.axes[key].get((str(row["decoder"]), str(row["spec"])))
@@ -128,24 +172,16 @@ class Ask:
             return None if spec.form == "name" else getattr(spec, key)
         return row.get(key)
 
-    def lines(self, rows: Iterable[Row], keys: Sequence[str]) -> dict[Label, list[Row]]:
-        """Cells by their values of some keys."""
-        lines: dict[Label, list[Row]] = {}
-        for row in rows:
-            lines.setdefault(tuple(self.value(row, key) for key in keys), []).append(row)
-        return lines
-
     def side(self, group: Group, side: Cells) -> list[Row]:
         """The cells of one side, decoder by decoder; another engine's only where it is named."""
+        where = {"tree_attention": True} if "tree_attention" in group.rows else {}
+        where |= side.where
         return [
             row
             for name in side.decoders or group.by_decoder
-            if name not in side.without
             for row in group.by_decoder.get(name, [])
             if side.decoders or row.get("lossless") != UNAUDITED
-            if row.get("tree_attention", True) == side.tree_attention
-            if not side.form or parse(row["spec"]).form == side.form
-            if all(_is(self.value(row, key), wanted) for key, wanted in side.where.items())
+            if all(_is(self.value(row, key), wanted) for key, wanted in where.items())
             if not self.axis or self.value(row, self.axis)
         ]
 
@@ -179,7 +215,9 @@ class Ask:
             known = [(group, asked.cases(group)) for group in groups]
             found = _by_label(asked, name, known, pooled)
             if isinstance(asked.judge, Places):
-                found = _of_groups(asked, name, known)
+                found = (
+                    Found(asked, g, name, (), [*c.values()][:1], cases=c) for g, c in known if c
+                )
             yield from filter(None, map(asked.judge, found))
             yield from _not_comparable(asked, name, known)
 
@@ -199,66 +237,344 @@ def _is(value: Any, wanted: Any) -> bool:
     return value in wanted if isinstance(wanted, tuple | list | set) else bool(value == wanted)
 
 
-_Case = tuple[Group, dict[Label, Contrasts]]
+def pairs(asked: Question, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
+    """Every left cell with every right one."""
+    rights = asked.lines(right)
+    for row in left:
+        yield from (Contrast((row,), (other,)) for other in rights.get(asked.line(row), []))
 
 
-def _of_groups(asked: Question, metric: str, known: Sequence[_Case]) -> Iterator[Found]:
-    """Each group with all of its cases."""
-    for group, cases in known:
-        if cases:
-            yield Found(asked, group, metric, (), [next(iter(cases.values()))], cases=cases)
+def best(asked: Question, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
+    """The best cell of each side with all of its decoders: that of some is not that of all."""
+    lefts, rights = asked.lines(left), asked.lines(right)
+    for key in (key for key in lefts if key in rights):
+        sides = ((lefts[key], asked.left), (rights[key], asked.right))
+        if all({str(row["decoder"]) for row in rows} >= {*side.decoders} for rows, side in sides):
+            yield Contrast(tuple(lefts[key]), tuple(rights[key]))
 
 
-def _by_label(
-    asked: Question, metric: str, known: Sequence[_Case], pooled: bool | str
-) -> Iterator[Found]:
-    """Each label's cases, task by task, then pooled."""
-    groups = [group for group, _ in known]
-    for label in dict.fromkeys(label for _, cases in known for label in cases):
-        members = [(group, cases[label]) for group, cases in known if label in cases]
-        for group, contrasts in members:
-            for column in scores_of(group, metric):
-                yield Found(asked, group, column, label, [contrasts])
-        for setting, part in (_tasks(asked.ask, groups, members) if pooled else {}).items():
-            group, strata = part[0][0], [contrasts for _, contrasts in part]
-            pair = f"all tasks, pair {group.rows.pair.iloc[0]}"
-            where = pooled if isinstance(pooled, str) else pair
-            place = ", ".join(filter(None, [where, setting]))
-            yield Found(asked, group, metric, label, strata, place)
+def steps(along: str) -> By:
+    """Each left cell with the next smaller one; a minus puts the smaller one on the left."""
+
+    def by(asked: Question, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
+        for line in asked.sorted_lines(left, along):
+            yield from (Contrast((later,), (earlier,)) for earlier, later in pairwise(line))
+
+    return by
 
 
-_Member = tuple[Group, Contrasts]
+def ends(along: str) -> By:
+    """The last cell of each line against its first one; lines of one mean reach as far."""
+
+    def by(asked: Question, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
+        lines = asked.sorted_lines(left, along)
+        key = along.lstrip("-")
+        reach = [sorted(asked.ask.value(line[end], key) for end in (0, -1)) for line in lines]
+        whole = reach and [min(low for low, _ in reach), max(high for _, high in reach)]
+        for line, span in zip(lines, reach, strict=True):
+            if len(line) > 1 and (asked.each or span == whole):
+                yield Contrast((line[-1],), (line[0],))
+
+    return by
 
 
-def _tasks(ask: Ask, groups: Sequence[Group], known: Sequence[_Member]) -> dict[str, list[_Member]]:
-    """The contrasts to pool: of several tasks, each once, whose runs agree in their settings.
+def usual(found: Found) -> str:
+    """The difference, of how many comparisons, of which trees."""
+    many = f", mean of {found.n} comparisons fixed in advance" if found.n > 1 else ""
+    return f"{found.gap}{many}{f', {found.best}' if found.best else ''}{found.picked}"
 
-    By the settings that differ from other runs', as text; "" without other runs.
+
+def trees(found: Found) -> str:
+    """The difference and the trees on the left."""
+    specs = ", ".join(dict.fromkeys(str(each.left[0]["spec"]) for each in found.contrasts))
+    return f"{found.gap}, {f'mean of {found.n} comparisons: ' if found.n > 1 else ''}{specs}"
+
+
+def mean(found: Found) -> Check | None:
+    """The mean of all comparisons."""
+    gap = difference(found.strata, found.column, found.question.ask.records)
+    return replace(found, gap=gap).check(found.question.expect(gap)) if gap else None
+
+
+def rising(found: Found) -> Check | None:
+    """More at the end of ``steps`` than at their start, and at no step less.
+
+    A step that adds nothing, as where every candidate list is accepted, is no objection.
     """
-    apart = [column for column in apart_in(groups[0].rows) if column.apart == "run"]
+    whole = found.of(Contrast(found.contrasts[-1].left, found.contrasts[0].right))
+    if whole is None or not found.single:
+        return None
+    total, parts = whole.above(), [gap.above() for gap in found.single]
+    falls = [each.against_claim for each in parts if each is not None]
+    if total is not None and len(falls) == len(parts):
+        against = min(1.0, min(total.against_claim, *falls) * (len(falls) + 1))
+        total = PValues(total.for_claim, against)
+    return replace(found, gap=whole).check(total)
+
+
+def counted(within: float | None = None, against: str = "") -> Judge:
+    """Counts have no interval: each left one is less, or within a share of the right one."""
+
+    def judge(found: Found) -> Check | None:
+        holds = [
+            one < other if within is None else abs(one - other) <= within * other
+            for _, one, other in found.counts(against)
+        ]
+        return found.check(HOLDS if all(holds) else DOES_NOT_HOLD) if holds else None
+
+    return judge
+
+
+@dataclass(frozen=True)
+class Places:
+    """Each place, a value of ``each``, alone; then all or most of them, from one value on."""
+
+    p_of: Callable[[Iterable[PValues]], PValues]
+    least: float = -inf
+
+    def __call__(self, found: Found) -> Check | None:
+        """One check of a whole group."""
+        records = found.question.ask.records
+        known = {
+            label[0]: gap
+            for label, contrasts in found.cases.items()
+            if (gap := difference([contrasts], found.column, records)) is not None
+        }
+        found = replace(found, by_place=known)
+        parts = [found.question.expect(gap) for at, gap in known.items() if at >= self.least]
+        judged = tuple(each for each in parts if each is not None)
+        if not parts:
+            return None
+        if len(judged) < len(parts):
+            return found.check(NOT_DECIDED)
+        return replace(found, judged=judged).check(self.p_of(judged))
+
+
+def every(least: float = -inf) -> Places:
+    """At every value of ``each``, from this one on, the claim must hold."""
+    return Places(p_of_all, least)
+
+
+most = Places(p_of_most)
+"""At more than half of the values of ``each`` the claim must hold."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of each group of rows."""
+
+    ask: Ask
+    text: Text
+    left: Cells
+    right: Cells
+    by: By = pairs
+    same: Names = ()  # columns or parts of the shorthand in which compared cells agree
+    each: Names = ()  # one check by value of these; ``left``, ``right``: decoder and tree
+    expect: Expect = Difference.better
+    where: Text = "{title}"
+    evidence: Text = usual
+    judge: Judge = mean
+
+    def line(self, row: Row) -> Label:
+        """A cell's values of ``same``."""
+        return tuple(self.ask.value(row, key) for key in several(self.same))
+
+    def lines(self, rows: Iterable[Row]) -> dict[Label, list[Row]]:
+        """Cells by their values of ``same``."""
+        lines: dict[Label, list[Row]] = {}
+        for row in rows:
+            lines.setdefault(self.line(row), []).append(row)
+        return lines
+
+    def sorted_lines(self, rows: Iterable[Row], along: str) -> list[list[Row]]:
+        """Each line's cells by a value, ascending; with a minus before its name descending."""
+        key = along.lstrip("-")
+        return [
+            sorted(line, key=lambda row: self.ask.value(row, key), reverse=key != along)
+            for line in self.lines(rows).values()
+        ]
+
+    def cases(self, group: Group) -> dict[Label, Contrasts]:
+        """A group's contrasts by the values of ``each``; () where there is one check."""
+        split: dict[Label, Contrasts] = {}
+        for contrast in self.by(self, *(self.ask.side(group, s) for s in (self.left, self.right))):
+            left, right = contrast.left[0], contrast.right[0]
+            label = tuple(
+                name_of(right) if key == "right" else self.ask.value(left, key)
+                for key in several(self.each)
+            )
+            split.setdefault(label, []).append(contrast)
+        return dict(sorted(split.items())) if self.ask.axis and self.each else split
+
+
+@dataclass(frozen=True)
+class Found:
+    """The comparison for a claim on one task or on all tasks together."""
+
+    question: Question
+    group: Group  # the cells of one task, the first one where all tasks are pooled
+    column: str  # the metric
+    label: Label
+    strata: Sequence[Contrasts]  # the contrasts of each task
+    pooled: str = ""  # the place of all tasks together
+    gap: Difference | None = None  # the mean; None for counts and places
+    cases: Mapping[Label, Contrasts] = field(default_factory=dict)  # of a group's places
+    by_place: Mapping[Any, Difference] = field(default_factory=dict)
+    judged: tuple[PValues, ...] = ()
+
+    def check(self, outcome: str | PValues | None) -> Check:
+        """The check with its texts, from its p-values or a verdict that no chance is in."""
+        asked = self.question
+        verdict = outcome if isinstance(outcome, str) else NOT_DECIDED
+        return Check(
+            self._said(asked.text),
+            self.pooled or self._said(asked.where),
+            "" if verdict == NOT_COMPARABLE else self._said(asked.evidence),
+            verdict,
+            p_values=outcome if isinstance(outcome, PValues) else None,
+        )
+
+    def _said(self, text: Text) -> str:
+        if callable(text):
+            return text(self)
+        names = {
+            "left": " or ".join(self.question.left.decoders),
+            "right": " or ".join(self.question.right.decoders),
+            "metric": self.metric,
+            "place": ", ".join(map(str, self.label)),
+            "title": self.group.title,
+            "found": str(self.gap),
+            "n": str(self.n),
+        }
+        try:
+            return text.format(**names)
+        except (KeyError, IndexError) as error:
+            raise ValueError(f"{text!r} names {error}; there are {', '.join(names)}") from error
+
+    def of(self, contrast: Contrast) -> Difference | None:
+        """The difference of one contrast alone."""
+        return difference([[contrast]], self.column, self.question.ask.records)
+
+    @property
+    def contrasts(self) -> Contrasts:
+        """Those of the first task."""
+        return self.strata[0]
+
+    @property
+    def n(self) -> int:
+        """The number of contrasts."""
+        return len(self.contrasts)
+
+    @property
+    def metric(self) -> str:
+        """The metric for people."""
+        return titled(self.column)
+
+    @cached_property
+    def single(self) -> list[Difference]:
+        """The difference of each contrast alone."""
+        return [gap for each in self.contrasts if (gap := self.of(each)) is not None]
+
+    def one_by_one(self, so: str, not_so: str) -> str:
+        """How many contrasts on one task hold on their own, judged together; "" where unknown."""
+        expect = self.question.expect
+        alone = expect if expect in (Difference.above, Difference.below) else Difference.better
+        p_values = [] if len(self.strata) > 1 or self.n < 2 else list(map(alone, self.single))
+        verdicts = verdicts_of([each for each in p_values if each])
+        if not p_values or len(verdicts) < len(p_values):
+            return ""
+        counts = f"{verdicts.count(HOLDS)} {so}, {verdicts.count(DOES_NOT_HOLD)} {not_so}"
+        return f"; one by one {counts}, the rest within noise"
+
+    @property
+    def won(self) -> str:
+        """At how many of the judged places the claim holds."""
+        return f"{verdicts_of(self.judged).count(HOLDS)} of {len(self.judged)}"
+
+    @property
+    def best(self) -> str:
+        """The best tree of each side, of one contrast on one task; "" of several."""
+        if self.n > 1 or len(self.strata) > 1:
+            return ""
+        both = (self.contrasts[0].left, self.contrasts[0].right)
+        return " against ".join(picked(side, self.column) for side in both)
+
+    @property
+    def picked(self) -> str:
+        """How trees were picked, where some were and there are intervals."""
+        gaps: list[Difference | None] = [*self.by_place.values()] or [self.gap]
+        paired = all(gap is not None and gap.ends is not None for gap in gaps)
+        if not paired or not any(each.picks for each in self.contrasts):
+            return ""
+        return "; each tree picked on one half of the prompts and compared on the other"
+
+    @property
+    def places(self) -> str:
+        """Differences by place."""
+        return ", ".join(f"{place}: {gap}" for place, gap in self.by_place.items())
+
+    def counts(self, against: str = "") -> list[tuple[str, float, float]]:
+        """The tree and both sides' counts of each contrast where they are known; ``against`` is a
+        part of the left cell's shorthand that stands for the right side's count.
+        """
+        counts = []
+        for contrast in self.contrasts:
+            left, right = contrast.left[0], contrast.right[0]
+            other = self.question.ask.value(left, against) if against else right.get(self.column)
+            ours = left.get(self.column)
+            if ours is not None and other is not None and not pd.isna([ours, other]).any():
+                counts.append((str(left["spec"]), float(ours), float(other)))
+        return counts
+
+
+_Cases = Sequence[tuple[Group, dict[Label, Contrasts]]]
+
+
+def _by_label(asked: Question, metric: str, known: _Cases, pooled: bool | str) -> Iterator[Found]:
+    """Each label's cases, task by task, then pooled: of several tasks, each once, whose runs agree
+    in their settings.
+    """
+    settings = _settings(asked.ask, [group for group, _ in known])
+    for label in dict.fromkeys(label for _, cases in known for label in cases):
+        parts: dict[str, list[tuple[Group, Contrasts]]] = {}
+        for (group, cases), setting in zip(known, settings, strict=True):
+            if label in cases:
+                parts.setdefault(setting, []).append((group, cases[label]))
+                for column in scores_of(group, metric):
+                    yield Found(asked, group, column, label, [cases[label]])
+        for setting, part in parts.items() if pooled else ():
+            rows = part[0][0].rows
+            if 1 < len(part) == len({str(group.rows.task.iloc[0]) for group, _ in part}):
+                where = (
+                    pooled if isinstance(pooled, str) else f"all tasks, pair {rows.pair.iloc[0]}"
+                )
+                place = ", ".join(filter(None, [where, setting]))
+                strata = [contrasts for _, contrasts in part]
+                yield Found(asked, part[0][0], metric, label, strata, place)
+
+
+def _settings(ask: Ask, groups: Sequence[Group]) -> list[str]:
+    """Each group's settings that differ from other runs', as text; "" without other runs."""
+    columns = [column for column in apart_in(groups[0].rows) if column.apart == "run"]
     texts = [
-        {id(group): value_text(column, group.rows.iloc[0][column.name]) for group in groups}
-        for column in apart
+        [value_text(column, group.rows.iloc[0][column.name]) for group in groups]
+        for column in columns
         if column.name not in ask.across
     ]
-    varying = [each for each in texts if len(set(each.values())) > 1]
-    parts: dict[str, list[_Member]] = {}
-    for group, contrasts in known:
-        setting = together(each[id(group)] for each in varying)
-        parts.setdefault(setting, []).append((group, contrasts))
-    tasks = {name: {str(g.rows.task.iloc[0]) for g, _ in part} for name, part in parts.items()}
-    return {name: part for name, part in parts.items() if 1 < len(part) == len(tasks[name])}
+    varying = [each for each in texts if len(set(each)) > 1]
+    return [together(each[place] for each in varying) for place in range(len(groups))]
 
 
-def _not_comparable(asked: Question, metric: str, known: Sequence[_Case]) -> Checks:
+def _not_comparable(asked: Question, metric: str, known: _Cases) -> Checks:
     """Checks of tasks whose two sides differ in settings; the evidence names the columns."""
-    tasks: dict[str, list[_Case]] = {}
-    for group, cases in known:
-        tasks.setdefault(str(group.rows.task.iloc[0]), []).append((group, cases))
-    for task, same_task in tasks.items():
-        if len(same_task) < 2 or any(cases for _, cases in same_task):
+    tasks: dict[str, list[Group]] = {}
+    for group, _ in known:
+        tasks.setdefault(str(group.rows.task.iloc[0]), []).append(group)
+    compared = {str(group.rows.task.iloc[0]) for group, cases in known if cases}
+    for task, groups in tasks.items():
+        if len(groups) < 2 or task in compared:
             continue
-        whole = Group(task, pd.concat([group.rows for group, _ in same_task]))
+        whole = Group(task, pd.concat([group.rows for group in groups]))
         for label, contrasts in [*asked.cases(whole).items()][:1]:
             check = Found(asked, whole, metric, label, [contrasts]).check(NOT_COMPARABLE)
             rows = [row for contrast in contrasts for row in contrast.cells]

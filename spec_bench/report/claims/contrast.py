@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import log, sqrt
+from math import log, nan, sqrt
 
 import numpy as np
 import pandas as pd
@@ -27,17 +27,13 @@ from spec_bench.metrics.bounded import score_difference_interval
 from spec_bench.metrics.interval import TOO_FEW, WIDEST, Interval
 from spec_bench.metrics.many import p_above, p_below
 from spec_bench.report.claims.verdict import PValues
-from spec_bench.report.data.counts import Counts, Records, value_of_sums
+from spec_bench.report.data.counts import Records, value_of_sums
 from spec_bench.report.data.rows import Row
 from spec_bench.vocabulary import columns
 from spec_bench.vocabulary.numbers import with_ends
 
 FEWEST_PICKED = 8
 """Fewer prompts pick nothing: half of them would be fewer than four."""
-NO_RECORDS = "no records by prompt to pair the cells"
-NOT_IN_TURN = "the cells were not timed in turn"
-TOO_WIDE = f"its ends are a factor of more than {WIDEST:g} apart"
-FEW_TO_PICK = f"fewer than {FEWEST_PICKED} prompts to pick a tree on one half and compare the other"
 TIMED = frozenset(each.name for each in columns.of_kind("time", "energy"))
 # Compared as left / right - 1, since another machine or text scales them; others as left - right.
 RELATIVE = frozenset(
@@ -50,6 +46,7 @@ RELATIVE = frozenset(
 # is at most 0.36 (m = 3), by which the variance of their mean grows.
 _WIDER = sqrt(1.36)
 Table = NDArray[np.float64]
+"""(cells, counts, repeats, prompts): of each cell the counts whose sums make its number."""
 Pick = Callable[[NDArray[np.bool_]], int]
 """Mask of the prompts to pick on, (prompts,) -> the picked cell's place."""
 
@@ -61,14 +58,6 @@ class Contrast:
     left: tuple[Row, ...]  # cells, of which the best counts
     right: tuple[Row, ...]  # likewise
     weights: tuple[float, ...] | None = None  # of the right cells, whose mean counts instead
-
-    @property
-    def shape(self) -> tuple[tuple[tuple[str, str], ...], ...]:
-        """The compared trees; contrasts of several tasks are pooled if this is the same."""
-        return tuple(
-            tuple((str(row["decoder"]), str(row["spec"])) for row in side)
-            for side in (self.left, self.right)
-        )
 
     @property
     def picks(self) -> bool:
@@ -89,15 +78,12 @@ class Difference:
     tested: Interval | None  # on the scale of the test, for relative metrics a logarithm
     relative: bool  # whether it is a share
     why: str = ""  # why there is no interval
-
-    @property
-    def paired(self) -> bool:
-        """Whether there is an interval over common prompts."""
-        return self.tested is not None and self.tested.low is not None
+    falls: bool = False  # whether less of the metric is better
+    left: float = nan  # mean number of the left sides' first cells, as measured
 
     @property
     def ends(self) -> tuple[float, float] | None:
-        """The interval's ends as printed."""
+        """The interval's ends as printed; None without records or prompts enough."""
         interval = self.tested
         if interval is None or interval.low is None or interval.high is None:
             return None
@@ -106,20 +92,19 @@ class Difference:
         return float(np.expm1(interval.low)), float(np.expm1(interval.high))
 
     @property
-    def too_wide(self) -> bool:
-        """Whether a share's interval is too wide to print."""
-        interval = self.tested
-        if not self.relative or interval is None or interval.low is None or interval.high is None:
-            return False
-        return interval.high - interval.low > log(WIDEST)
-
-    @property
     def of_picks(self) -> Difference:
-        """The same where a side was picked on one half of the prompts for the other."""
-        return replace(self, tested=widened(self.tested) if self.tested else None)
+        """The same where a side was picked on one half of the prompts for the other: as wide as the
+        correlation of both halves' comparisons may ask.
+        """
+        tested = self.tested
+        if tested is None or tested.low is None or tested.high is None:
+            return self
+        value = tested.value
+        low, high = (value + (end - value) * _WIDER for end in (tested.low, tested.high))
+        return replace(self, tested=replace(tested, low=low, high=high))
 
     def above(self, bound: float = 0.0) -> PValues | None:
-        """PValues of a claim that the difference is more than that; None without an interval."""
+        """P-values of a claim that the difference is more than that; None without an interval."""
         if self.tested is None:
             return None
         at = float(np.log1p(bound)) if self.relative else bound
@@ -127,17 +112,25 @@ class Difference:
         return None if more is None or less is None else PValues(more, less)
 
     def below(self, bound: float = 0.0) -> PValues | None:
-        """PValues of a claim that the difference is less than that."""
-        p_values = self.above(bound)
-        return p_values.turned if p_values else None
+        """P-values of a claim that the difference is less than that."""
+        found = self.above(bound)
+        return found and PValues(found.against_claim, found.for_claim)
+
+    def better(self) -> PValues | None:
+        """P-values of a claim that the left side is better, as the metric's direction has it."""
+        return self.below() if self.falls else self.above()
 
     def within(self, room: float) -> PValues | None:
-        """PValues of a claim that the difference is at most so large, either way (two tests)."""
+        """P-values of a claim that the difference is at most so large, either way (two tests)."""
         over, under = self.below(room), self.above(-room)
         if over is None or under is None:
             return None
         either = min(over.against_claim, under.against_claim)
         return PValues(max(over.for_claim, under.for_claim), min(1.0, 2 * either))
+
+    def within_share(self, share: float) -> PValues | None:
+        """The same of a share of the left side's number."""
+        return self.within(share * self.left)
 
     def __str__(self) -> str:
         form = "+.1%" if self.relative else "+.3f"
@@ -167,50 +160,76 @@ def difference(
     """
     relative = metric in RELATIVE if relative is None else relative
     contrasts = strata[0]
-    shapes = [[contrast.shape for contrast in stratum] for stratum in strata]
-    if not contrasts or any(shape != shapes[0] for shape in shapes):
+    if not contrasts or any(_trees(stratum) != _trees(contrasts) for stratum in strata):
         return None
     tables = [counts_of(stratum, metric, records, prompts) for stratum in strata]
     known = [table for table in tables if table is not None]
-    if len(known) < len(strata):
-        return None if len(strata) > 1 else _from_rows(contrasts, metric, records, relative)
-    return of_table(contrasts, _together(known), metric, relative)
+    if len(known) == len(strata):
+        if len({table.shape[2] for table in known}) > 1:  # seeds differ by task: summed
+            known = [table.sum(axis=2, keepdims=True) for table in known]
+        found = of_table(contrasts, np.concatenate(known, axis=3), metric, relative)
+    else:
+        found = None if len(strata) > 1 else _from_rows(contrasts, metric, records, relative)
+    left = np.array([each.left[0].get(metric) for each in contrasts], dtype=np.float64)
+    return found and replace(found, falls=less_is_better(metric), left=float(left.mean()))
+
+
+def _trees(contrasts: Sequence[Contrast]) -> list[list[list[tuple[str, str]]]]:
+    """The compared trees: contrasts of several tasks are pooled if these are the same."""
+    return [
+        [[(str(row["decoder"]), str(row["spec"])) for row in side] for side in (e.left, e.right)]
+        for e in contrasts
+    ]
+
+
+def less_is_better(metric: str) -> bool:
+    """Whether a column gets better downwards; of a score that is not listed more is better."""
+    return any(each.name == metric and each.better == "down" for each in columns.COLUMNS)
 
 
 def of_table(
     contrasts: Sequence[Contrast], table: Table, metric: str, relative: bool
 ) -> Difference | None:
-    """The mean difference from counts [every contrast's cells in their order, repeats, prompts]."""
-    picks = any(contrast.picks for contrast in contrasts)
-    if picks:
-        if table.shape[2] < FEWEST_PICKED:
-            value = _on_all(contrasts, table, metric, relative)
-            return None if value is None else Difference(value, None, relative, FEW_TO_PICK)
+    """The mean difference from the counts of every contrast's cells, in their order."""
+    picks, few = any(each.picks for each in contrasts), table.shape[-1] < FEWEST_PICKED
+    if picks and not few:
         contrasts, table = _settled(contrasts, table, metric)
-    statistic = _mean_difference(contrasts, metric, relative, _widths(contrasts, table))
+    shares = [partial(_share, each, metric, relative, len(contrasts)) for each in contrasts]
+    widths = [len(each.cells) * table.shape[1] for each in contrasts]
+    statistic = Total(tuple(zip(widths, shares, strict=True)))
+    flat = table.reshape(-1, *table.shape[2:])
+    if picks and few:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            mean = float(statistic(flat.sum(axis=(1, 2))[:, None])[0])
+        value = float(np.expm1(mean)) if relative else mean
+        why = f"fewer than {FEWEST_PICKED} prompts to pick a tree on one half and compare the other"
+        return Difference(value, None, relative, why) if np.isfinite(mean) else None
     # Scores are bounded and often equal; all else is smooth in the sums. Repeats are blocks.
     if metric in registered:
-        interval = studentised_interval(statistic, table)
+        interval = studentised_interval(statistic, flat)
     else:
-        interval = score_difference_interval(statistic, table.sum(axis=1))
+        interval = score_difference_interval(statistic, flat.sum(axis=1))
     if interval is None:
         return None
     value = float(np.expm1(interval.value)) if relative else interval.value
     gap = Difference(value, interval, relative, TOO_FEW)
     gap = gap.of_picks if picks else gap
-    return replace(gap, tested=Interval(value), why=TOO_WIDE) if gap.too_wide else gap
+    low, high = (gap.tested.low, gap.tested.high) if gap.tested else (None, None)
+    if relative and low is not None and high is not None and high - low > log(WIDEST):
+        why = f"its ends are a factor of more than {WIDEST:g} apart"
+        return replace(gap, tested=Interval(value), why=why)
+    return gap
 
 
-def _on_all(
-    contrasts: Sequence[Contrast], table: Table, metric: str, relative: bool
-) -> float | None:
-    """The difference of cells picked on the prompts that they are compared on."""
-    sums = table.sum(axis=(1, 2))[:, None]
+def _share(contrast: Contrast, metric: str, relative: bool, of: int, sums: Table) -> Table:
+    """One contrast's part of the mean of so many: sums (counts of its cells, batch) -> (batch,)."""
+    each = iter(np.split(sums, len(contrast.cells)))
+    best = []
+    for side, weights in ((contrast.left, None), (contrast.right, contrast.weights)):
+        rates = [value_of_sums(next(each), row, metric) for row in side]
+        best.append(np.max(rates, axis=0) if weights is None else np.dot(weights, rates))
     with np.errstate(divide="ignore", invalid="ignore"):
-        mean = _mean_difference(contrasts, metric, relative, _widths(contrasts, table))(sums)[0]
-    if not np.isfinite(mean):
-        return None
-    return float(np.expm1(mean)) if relative else float(mean)
+        return (np.log(best[0]) - np.log(best[1]) if relative else best[0] - best[1]) / of
 
 
 def _settled(
@@ -221,17 +240,15 @@ def _settled(
     Of each prompt it is the counts of the cell that the other half of the prompts picked.
     """
     settled, parts, start = [], [], 0
-    for contrast, width in zip(contrasts, _widths(contrasts, table), strict=True):
-        block = table[start : start + width]
-        start += width
-        block = block.reshape(len(contrast.cells), -1, *block.shape[1:])
-        left, rest = block[: len(contrast.left)], block[len(contrast.left) :]
-        parts.append(picked_cells(contrast.left, left, metric))
+    for contrast in contrasts:
+        middle = start + len(contrast.left)
+        end = start + len(contrast.cells)
+        left, right, rest = table[start:middle], contrast.right, table[middle:end]
         if contrast.weights is None:
-            rest = picked_cells(contrast.right, rest, metric)[None]
-        parts.extend(rest)
-        right = contrast.right[:1] if contrast.weights is None else contrast.right
+            right, rest = right[:1], picked_cells(right, rest, metric)[None]
+        parts += [picked_cells(contrast.left, left, metric)[None], rest]
         settled.append(Contrast(contrast.left[:1], right, contrast.weights))
+        start = end
     return settled, np.concatenate(parts)
 
 
@@ -241,15 +258,18 @@ def counts_of(
     records: Records,
     prompts: frozenset[str] | None = None,
 ) -> Table | None:
-    """[counts of every cell, seeds, prompts] such as numerators and denominators; None without.
+    """The counts of every contrast's cells, such as numerators and denominators; None without.
 
-    Of the seeds and prompts that all cells have; of times, that one sitting decoded in turn.
+    Of the seeds and prompts that all cells have; of times, that one session decoded interleaved.
     """
     rows = [row for contrast in contrasts for row in contrast.cells]
-    cells = (
-        records.interleaved(rows, metric) if metric in TIMED else _counted(rows, metric, records)
+    found = (
+        records.interleaved(rows, metric) or []
+        if metric in TIMED
+        else [records.by_seed(row, metric) for row in rows]
     )
-    if cells is None:
+    cells = [runs for runs in found if runs is not None]
+    if len(cells) < len(rows):
         return None
     seeds = [seed for seed in cells[0] if all(seed in runs for runs in cells)]
     runs = [runs[seed] for runs in cells for seed in seeds]
@@ -257,55 +277,8 @@ def counts_of(
     common = [prompt for prompt in common if prompts is None or prompt in prompts]
     if not common:
         return None
-    columns = [
-        [[runs[seed][prompt][end] for prompt in common] for seed in seeds]
-        for runs in cells
-        for end in range(len(runs[seeds[0]][common[0]]))
-    ]
-    return np.array(columns, dtype=np.float64)
-
-
-def _counted(rows: Sequence[Row], metric: str, records: Records) -> list[dict[str, Counts]] | None:
-    """Each row's counts by seed; None where a row has no records."""
-    counts = [records.by_seed(row, metric) for row in rows]
-    known = [each for each in counts if each is not None]
-    return known if len(known) == len(counts) else None
-
-
-def _together(tables: Sequence[Table]) -> Table:
-    """Several tasks' prompts side by side; where their numbers of seeds differ, seeds summed."""
-    if len({table.shape[1] for table in tables}) > 1:
-        tables = [table.sum(axis=1, keepdims=True) for table in tables]
-    return np.concatenate(tables, axis=2)
-
-
-def _widths(contrasts: Sequence[Contrast], table: Table) -> list[int]:
-    """The number of columns of the table for each contrast; every cell has as many."""
-    cells = [len(contrast.cells) for contrast in contrasts]
-    return [count * (len(table) // sum(cells)) for count in cells]
-
-
-def _mean_difference(
-    contrasts: Sequence[Contrast], metric: str, relative: bool, widths: Sequence[int]
-) -> Total:
-    """Of sums [counts of every cell, batch]: the contrasts' mean, [batch]."""
-    return Total(
-        tuple(
-            (width, partial(_share, contrast, metric, relative, len(contrasts)))
-            for contrast, width in zip(contrasts, widths, strict=True)
-        )
-    )
-
-
-def _share(contrast: Contrast, metric: str, relative: bool, of: int, sums: Table) -> Table:
-    """One contrast's part of the mean of so many: sums [counts of its cells, batch] -> [batch]."""
-    each = iter(np.split(sums, len(contrast.cells)))
-    best = []
-    for side, weights in ((contrast.left, None), (contrast.right, contrast.weights)):
-        rates = [value_of_sums(next(each), row, metric) for row in side]
-        best.append(np.max(rates, axis=0) if weights is None else np.dot(weights, rates))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return (np.log(best[0]) - np.log(best[1]) if relative else best[0] - best[1]) / of
+    counts = [[[by_seed[seed][name] for name in common] for seed in seeds] for by_seed in cells]
+    return np.ascontiguousarray(np.moveaxis(np.array(counts, dtype=np.float64), -1, 1))
 
 
 def _from_rows(
@@ -318,31 +291,26 @@ def _from_rows(
     """
     values = []
     for contrast in contrasts:
-        left, right = _best(contrast.left, metric), _right(contrast, metric)
-        if left is None or right is None or (relative and min(left, right) <= 0):
+        left, right = (
+            np.array([nan if pd.isna(row.get(metric)) else float(row[metric]) for row in side])
+            for side in (contrast.left, contrast.right)
+        )
+        other = right.max() if contrast.weights is None else np.dot(contrast.weights, right)
+        ends = float(left.max()), float(other)
+        if np.isnan(ends).any() or (relative and min(ends) <= 0):
             return None
-        values.append(np.log(left / right) if relative else left - right)
+        values.append(np.log(ends[0] / ends[1]) if relative else ends[0] - ends[1])
     sides = [row for contrast in contrasts for row in contrast.cells]
     recorded = all(records.by_seed(row, metric) for row in sides)
-    why = NOT_IN_TURN if recorded and metric in TIMED else NO_RECORDS
+    timed = recorded and metric in TIMED
+    why = "the cells were not timed in turn" if timed else "no records by prompt to pair the cells"
     mean = float(np.mean(values))
     return Difference(float(np.expm1(mean)) if relative else mean, None, relative, why)
 
 
-def _right(contrast: Contrast, metric: str) -> float | None:
-    """The right side's value; None where some cell has none."""
-    if contrast.weights is None:
-        return _best(contrast.right, metric)
-    cells = [_best((row,), metric) for row in contrast.right]
-    known = [cell for cell in cells if cell is not None]
-    return None if len(known) < len(cells) else float(np.dot(contrast.weights, known))
-
-
-def _best(side: Sequence[Row], metric: str) -> float | None:
-    """The best cell's value; None where some cell has no value."""
-    if any(pd.isna(row.get(metric)) for row in side):
-        return None
-    return max(float(row[metric]) for row in side)
+def name_of(row: Row) -> str:
+    """Decoder and tree, as they are written in results; a baseline has no tree."""
+    return f"{row['decoder']} {row['spec']}".removesuffix(" -")
 
 
 def picked(side: Sequence[Row], metric: str) -> str:
@@ -356,12 +324,17 @@ def picked(side: Sequence[Row], metric: str) -> str:
 
 
 def picked_cells(side: Sequence[Row], counts: Table, metric: str) -> Table:
-    """The counts of a side (cells, counts, repeats, prompts) with, for each prompt, the cell that
-    the other half picked by the metric; as if of the side's first cell (``composed``).
+    """(counts, repeats, prompts) of a side, of each prompt those of the cell that the other half
+    picked by the metric; as if of the side's first cell (``composed``).
     """
     if len(side) == 1:
         return counts[0]
-    return composed(side, counts, metric, lambda seen: _largest(side, counts[..., seen], metric))
+
+    def largest(seen: NDArray[np.bool_]) -> int:
+        values = values_of(side, counts[..., seen], metric)
+        return 0 if np.isnan(values).all() else int(np.nanargmax(values))
+
+    return composed(side, counts, metric, largest)
 
 
 def composed(side: Sequence[Row], counts: Table, metric: str, pick: Pick) -> Table:
@@ -375,13 +348,15 @@ def composed(side: Sequence[Row], counts: Table, metric: str, pick: Pick) -> Tab
     for half in (first, ~first):
         place = pick(~half)
         cell = counts[place][..., half].copy()
-        cell[0] *= _factor(side[place], metric) / _factor(side[0], metric)
+        if metric == "mbsu":
+            factors = [value_of_sums(np.ones((2, 1)), side[each], metric) for each in (place, 0)]
+            cell[0] *= float(factors[0][0]) / float(factors[1][0])
         chosen[..., half] = cell
     return chosen
 
 
 def values_of(side: Sequence[Row], counts: Table, metric: str) -> Table:
-    """(cells,) numbers of (cells, counts, repeats, prompts); NaN where there is none."""
+    """(cells,) numbers; NaN where there is none."""
     sums = counts.sum(axis=(2, 3))
     with np.errstate(divide="ignore", invalid="ignore"):
         values = [
@@ -389,27 +364,6 @@ def values_of(side: Sequence[Row], counts: Table, metric: str) -> Table:
             for row, totals in zip(side, sums, strict=True)
         ]
     return np.where(np.isfinite(values), values, np.nan)
-
-
-def _largest(side: Sequence[Row], counts: Table, metric: str) -> int:
-    values = values_of(side, counts, metric)
-    return 0 if np.isnan(values).all() else int(np.nanargmax(values))
-
-
-def widened(interval: Interval) -> Interval:
-    """The interval of both halves' comparison together, as wide as their correlation may ask."""
-    if interval.low is None or interval.high is None:
-        return interval
-    value = interval.value
-    low, high = (value + (end - value) * _WIDER for end in (interval.low, interval.high))
-    return replace(interval, low=low, high=high)
-
-
-def _factor(row: Row, metric: str) -> float:
-    """A cell's MBSU over its block efficiency; 1 for any other metric."""
-    if metric != "mbsu":
-        return 1.0
-    return float(value_of_sums(np.ones((2, 1)), row, metric)[0])
 
 
 def fisher(r: float, count: int) -> tuple[float, float, PValues]:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 
 import pandas as pd
 
 from spec_bench.metrics.bounded import added_by_prompt, sign_flip_p
-from spec_bench.report.claims.ask import Ask
-from spec_bench.report.claims.contrast import Contrast, Difference, counts_of, difference
-from spec_bench.report.claims.question import cells, first
-from spec_bench.report.claims.select import name_of, of_our_engine
-from spec_bench.report.claims.verdict import HOLDS, NOT_DECIDED, Check, PValues
+from spec_bench.report.claims.ask import UNAUDITED, Ask, Question, cells
+from spec_bench.report.claims.contrast import Contrast, counts_of, difference, name_of
+from spec_bench.report.claims.verdict import HOLDS, NOT_COMPARABLE, Check, PValues
 from spec_bench.report.data.categories import kinds_of
 from spec_bench.report.data.counts import Records, value_of_sums
 from spec_bench.report.data.rows import Group, Row, prompts_of, rows_of, score_column
@@ -25,32 +23,29 @@ SIMILAR = 0.05
 def checks(ask: Ask) -> Iterator[Check]:
     """All of them."""
     ask = ask.of()
-    yield from _orderings(ask)
+    known = partial(cells, status=("complete", "partial"), lossless="exact")
+    # The first trees of a file, ordered as in RSD's Figure 4 (arXiv:2402.14160).
+    for left, right in (("rsd_s", "rsd_c"), ("rsd_c", "spectr"), ("spectr", "sd")):
+        found = ask.ahead(
+            "{left} > {right} in {metric}", known(left), known(right), "block_efficiency",
+            by=_first, pooled="all tasks", evidence="difference {found}",
+        )  # fmt: skip
+        yield from (each for each in found if each.p_values or each.verdict == NOT_COMPARABLE)
     yield from exact_scores(ask)
     yield from fastest(ask)
-    yield from _fastest_by_category(ask)
+    for group in ask.groups:
+        for kind in kinds_of(group, ask.records):
+            where = f"{group.title}, category {kind.name}"
+            yield from _fastest_of(group, ask.records, where, frozenset(kind.prompts))
 
 
-def _orderings(ask: Ask) -> Iterator[Check]:
-    """The first trees of a file, ordered as in RSD's Figure 4 (arXiv:2402.14160)."""
-    known = partial(cells, status=("complete", "partial"), lossless="exact")
-    for left, right in (("rsd_s", "rsd_c"), ("rsd_c", "spectr"), ("spectr", "sd")):
-        yield from ask.ahead(
-            "{left} > {right} in {metric}",
-            known(left),
-            known(right),
-            "block_efficiency",
-            by=first,
-            recorded=True,
-            pooled="all tasks",
-            evidence="difference {found}",
-        )
+def _first(asked: Question, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
+    """The first cell of each side."""
+    yield from (Contrast((one,), (other,)) for one, other in zip(left[:1], right[:1], strict=False))
 
 
 def exact_scores(ask: Ask) -> Iterator[Check]:
-    """Exact decoders draw from the target's distribution, so scores differ from AR's by noise
-    only.
-    """
+    """Exact decoders draw from the target's distribution: scores differ from AR's by noise only."""
     for group in ask.groups:
         yield from exact_scores_of(group, ask.records)
 
@@ -63,9 +58,8 @@ def exact_scores_of(group: Group, records: Records) -> Iterator[Check]:
     randomisation test on the discordant prompts, McNemar's for right and wrong; Bonferroni over
     decoders). It holds where the mean over decoders is within ``SIMILAR`` of AR's.
     """
-    score = score_column(group.rows)
-    baselines = [row for row in group.by_decoder.get("ar", []) if row["status"] != "failed"]
-    if score is None or not baselines or pd.isna(baselines[0][score]):
+    score, baseline = score_column(group.rows), _baseline(group)
+    if score is None or baseline is None or pd.isna(baseline[score]):
         return
     exact = [
         row
@@ -74,97 +68,75 @@ def exact_scores_of(group: Group, records: Records) -> Iterator[Check]:
     ]
     if not exact:
         return
-    claim = f"{score} of exact decoders is that of ar, within {_room(score):g}"
-    contrasts = [Contrast((row,), (baselines[0],)) for row in exact]
-    if group.rows.temperature.eq(0).all() and (same := _same(contrasts, score, records)):
-        yield Check(claim, group.title, f"the same on {same}; a count", HOLDS)
+    least, most = columns_in([score, f"{score}{ENDS[0]}"])[0].limits
+    room = SIMILAR * ((1.0 if most is None else most) - (least or 0.0))
+    claim = f"{score} of exact decoders is that of ar, within {room:g}"
+    contrasts = [Contrast((row,), (baseline,)) for row in exact]
+    table = counts_of(contrasts, score, records)
+    if group.rows.temperature.eq(0).all() and table is not None and (table == table[0]).all():
+        same = f"the same on {table.shape[-1]} of {table.shape[-1]} prompts; a count"
+        yield Check(claim, group.title, same, HOLDS)
         return
     mean = difference([contrasts], score, records)
-    tests = list(_tests(exact, baselines[0], score, records))
-    near = mean.within(_room(score)) if mean else None
-    if near is None or len(tests) < len(exact):
-        yield Check(claim, group.title, str(mean), NOT_DECIDED)
+    near = mean.within(room) if mean else None
+    tests = [(_lopsided(each, score, records), name_of(each.left[0])) for each in contrasts]
+    known = [(p, name) for p, name in tests if p is not None]
+    if near is None or len(known) < len(tests):
+        yield Check(claim, group.title, str(mean))
         return
-    least, name = min(tests)
-    p_values = PValues(near.for_claim, min(1.0, least * len(exact)))
+    p, name = min(known)
     several = f"mean of {len(exact)} decoders, " if len(exact) > 1 else ""
-    evidence = f"{several}{mean}; most lopsided by prompt: {name}, p = {least:.2g}"
-    yield Check(claim, group.title, evidence, NOT_DECIDED, p_values=p_values)
+    evidence = f"{several}{mean}; most lopsided by prompt: {name}, p = {p:.2g}"
+    p_values = PValues(near.for_claim, min(1.0, p * len(exact)))
+    yield Check(claim, group.title, evidence, p_values=p_values)
 
 
-def _same(contrasts: Sequence[Contrast], score: str, records: Records) -> str:
-    """On how many prompts all greedy answers score the same; "" where some do not, or unknown."""
-    table = counts_of(contrasts, score, records)
-    if table is None:
-        return ""
-    cells = table.reshape(2 * len(contrasts), -1, *table.shape[1:])
-    return f"{table.shape[2]} of {table.shape[2]} prompts" if (cells == cells[0]).all() else ""
+def _baseline(group: Group) -> Row | None:
+    """AR's first cell that has numbers."""
+    cells = group.by_decoder.get("ar", [])
+    return next((row for row in cells if row["status"] != "failed"), None)
 
 
-def _tests(
-    exact: Sequence[Row], baseline: Row, score: str, records: Records
-) -> Iterator[tuple[float, str]]:
-    """The p-value and the name of every decoder whose prompts are known."""
-    for row in exact:
-        table = counts_of([Contrast((row,), (baseline,))], score, records)
-        if table is None or table.shape[2] < 2:
-            continue
-        half = len(table) // 2
-        sides = table.sum(axis=1)
-        added = [
-            added_by_prompt(partial(value_of_sums, row=cell, name=score), side)
-            for cell, side in ((row, sides[:half]), (baseline, sides[half:]))
-        ]
-        yield sign_flip_p(added[0] - added[1]), name_of(row)
-
-
-def _room(score: str) -> float:
-    """The largest difference of similar scores."""
-    least, most = columns_in([score, f"{score}{ENDS[0]}"])[0].limits
-    return SIMILAR * ((1.0 if most is None else most) - (least or 0.0))
+def _lopsided(contrast: Contrast, score: str, records: Records) -> float | None:
+    """The p-value of the signs of the prompts' differences; None where these are not known."""
+    table = counts_of([contrast], score, records)
+    if table is None or table.shape[-1] < 2:
+        return None
+    one, other = (
+        added_by_prompt(partial(value_of_sums, row=cell, name=score), side)
+        for cell, side in zip(contrast.cells, table.sum(axis=2), strict=True)
+    )
+    return sign_flip_p(one - other)
 
 
 def fastest(ask: Ask) -> Iterator[Check]:
     """Whether our fastest speculative decoder is really faster than the baseline."""
     for group in ask.groups:
-        yield from fastest_of(group, ask.records, group.title)
+        yield from _fastest_of(group, ask.records, group.title)
 
 
-def _fastest_by_category(ask: Ask) -> Iterator[Check]:
-    """The same on each category of prompts alone."""
-    for group in ask.groups:
-        for kind in kinds_of(group, ask.records):
-            where = f"{group.title}, category {kind.name}"
-            yield from fastest_of(group, ask.records, where, frozenset(kind.prompts))
-
-
-def fastest_of(
+def _fastest_of(
     group: Group, records: Records, where: str, prompts: frozenset[str] | None = None
 ) -> Iterator[Check]:
     """The check of one group: the decoder that half of the prompts picks, timed on the others."""
-    rows = of_our_engine(group.rows[group.rows.decoder != "ar"])
-    rows = rows[rows.status != "failed"]
-    baselines = [row for row in group.by_decoder.get("ar", []) if row["status"] != "failed"]
-    if "speedup" not in rows or rows.speedup.isna().all() or not baselines:
+    rows, baseline = group.rows, _baseline(group)
+    rows = rows[(rows.decoder != "ar") & (rows.lossless != UNAUDITED) & (rows.status != "failed")]
+    rows = rows[rows.speedup.notna()] if "speedup" in rows else rows.iloc[:0]
+    if rows.empty or baseline is None:
         return
-    rows = rows[rows.speedup.notna()]
-    cells = tuple(rows_of(rows))
-    gap = difference([[Contrast(cells, (baselines[0],))]], "token_rate", records, prompts=prompts)
+    contrast = Contrast(tuple(rows_of(rows)), (baseline,))
+    gap = difference([[contrast]], "token_rate", records, prompts=prompts)
     if gap is None:
         return
-    evidence = f"{gap} against ar's token rate{_basis(rows, prompts, gap)}"
-    yield Check("the fastest beats ar", where, evidence, NOT_DECIDED, p_values=gap.above())
-
-
-def _basis(rows: pd.DataFrame, prompts: frozenset[str] | None, gap: Difference) -> str:
-    """The text on the fastest decoder on all prompts, and on the number of decoders."""
+    basis, count = "", f"{len(prompts or ())} prompts"
     if prompts is None:
         best = rows.loc[rows.speedup.idxmax()]
-        text = f"; on all prompts {best.decoder} {best.spec}, {best.speedup:.2f} times"
+        basis = f"; on all prompts {best.decoder} {best.spec}, {best.speedup:.2f} times"
         count = prompts_of(rows)
-    else:
-        text, count = "", f"{len(prompts)} prompts"
-    if len(rows) == 1:
-        return f"{text}, on {count}" if count else text
-    how = ", picked on one half of the prompts and timed on the other" if gap.paired else ""
-    return f"{how}{text}, best of {len(rows)}" + (f" on {count}" if count else "")
+    if len(rows) > 1:
+        how = ", picked on one half of the prompts and timed on the other" if gap.ends else ""
+        basis = f"{how}{basis}, best of {len(rows)}" + (f" on {count}" if count else "")
+    elif count:
+        basis = f"{basis}, on {count}"
+    evidence = f"{gap} against ar's token rate{basis}"
+    yield Check("the fastest beats ar", where, evidence, p_values=gap.above())

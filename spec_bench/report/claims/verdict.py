@@ -1,4 +1,4 @@
-"""A claim with its evidence and verdict.
+"""A claim with its evidence and verdict, and how many of a page's hold.
 
 A verdict comes from two one-sided p-values (``PValues``): of numbers like these if the claim were
 false, and if it were true. A page's verdicts are made together (``judged``): Holm's correction over
@@ -7,15 +7,24 @@ both p-values of all its checks keeps the chance of any false verdict among them
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from spec_bench.metrics.many import holm
+from spec_bench.report.papers.paper import Paper
 
 HOLDS, WITHIN_NOISE, DOES_NOT_HOLD = "holds", "within noise", "does not hold"
 NOT_DECIDED = "not decided"  # a value without an interval
 NOT_COMPARABLE = "not comparable"  # both sides were measured, but not on the same
-VERDICTS = (HOLDS, WITHIN_NOISE, DOES_NOT_HOLD, NOT_DECIDED, NOT_COMPARABLE)
+_PHRASES = {  # of one check, and of several
+    HOLDS: ("holds", "hold"),
+    WITHIN_NOISE: ("is within noise", "are within noise"),
+    DOES_NOT_HOLD: ("does not hold", "do not hold"),
+    NOT_DECIDED: tuple(f"{verb} not decided for lack of an interval" for verb in ("is", "are")),
+    NOT_COMPARABLE: ("is not comparable", "are not comparable"),
+}
+VERDICTS = tuple(_PHRASES)
 ALPHA = 0.05
 """The chance that any verdict of a page is false."""
 
@@ -27,11 +36,6 @@ class PValues:
     for_claim: float  # if the claim is false at best: small where it holds
     against_claim: float  # if the claim is true at worst: small where it does not hold
 
-    @property
-    def turned(self) -> PValues:
-        """Of the contrary."""
-        return PValues(self.against_claim, self.for_claim)
-
 
 @dataclass(frozen=True)
 class Check:
@@ -40,7 +44,7 @@ class Check:
     claim: str
     where: str  # the task
     evidence: str  # the numbers
-    verdict: str  # one of ``VERDICTS``; where there are p_values, once ``judged``
+    verdict: str = NOT_DECIDED  # one of ``VERDICTS``; where there are p_values, once ``judged``
     statement: str = ""  # the paper's, its words as a quotation; "" where the check is ours
     section: str = ""  # of the paper, with the statement
     number: int = -1  # place of the claim among its paper's, from 0
@@ -79,14 +83,66 @@ def p_of_most(p_values: Iterable[PValues]) -> PValues:
     2008).
     """
     parts = list(p_values)
-    most, too_many = len(parts) // 2 + 1, (len(parts) + 1) // 2
+
+    def at_least(count: int, given: Iterable[float]) -> float:
+        return min(1.0, (len(parts) - count + 1) * sorted(given)[count - 1])
+
     return PValues(
-        _at_least(most, [each.for_claim for each in parts]),
-        _at_least(too_many, [each.against_claim for each in parts]),
+        at_least(len(parts) // 2 + 1, (each.for_claim for each in parts)),
+        at_least((len(parts) + 1) // 2, (each.against_claim for each in parts)),
     )
 
 
-def _at_least(count: int, p_values: Sequence[float]) -> float:
-    """The p-value of at least so many nulls being false."""
-    ranked = sorted(p_values)
-    return min(1.0, (len(ranked) - count + 1) * ranked[count - 1])
+@dataclass(frozen=True)
+class Summary:
+    """Verdicts on all claims of a paper, or of a results file."""
+
+    sentence: str  # how many hold, are within noise, do not hold, were not measured
+    verdicts: tuple[str, ...]  # those that occur, ``not measured`` last
+    # of each statement of the paper with its section, in its order: a count for each verdict, empty
+    # for none, and an x where not measured; our own checks last, together, without a statement
+    lines: dict[tuple[str, str], list[str]]
+
+
+def summary_of(checks: Sequence[Check], paper: Paper | None) -> Summary:
+    """The summary of checks of a paper's claims, or of a results file's of no paper."""
+    claims = paper.claims if paper else ()
+    by_claim: dict[int, Counter[str]] = {}
+    for check in checks:
+        by_claim.setdefault(check.number, Counter())[check.verdict] += 1
+    by_statement: dict[tuple[str, str], Counter[str]] = {}
+    for number, claim in enumerate(claims):
+        statement = by_statement.setdefault((claim.statement, claim.section), Counter())
+        statement.update(by_claim.get(number, {}))
+    counts = sum(by_claim.values(), Counter[str]())
+    verdicts = [verdict for verdict in VERDICTS if counts[verdict]]
+    phrases = [f"{counts[each]} {_PHRASES[each][counts[each] != 1]}" for each in verdicts]
+    listed = " and ".join(filter(None, [", ".join(phrases[:-1]), *phrases[-1:]]))
+    text = "nothing was measured that a claim is about"
+    if checks:
+        text = f"of {_counted(len(checks), 'check')}, {listed}"
+    if paper:
+        text = f"{paper.title.partition(':')[0]}: {text}"
+    together = sum(check.p_values is not None for check in checks)
+    if together > 1:
+        text += f"; corrected for {together} made together (Holm): 1 page in 20 has a false verdict"
+    missing = len(claims) - len(by_claim) if paper else 0
+    if missing:
+        text += f"; {missing} of its {_counted(len(claims), 'claim')} not measured here"
+    ordered = sorted(by_statement.items(), key=lambda item: not item[0][0])
+    last = ["not measured"] if missing else []
+    return Summary(
+        f"{text}.",
+        (*verdicts, *last),
+        {
+            place: [
+                *(str(own[each] or "") for each in verdicts),
+                *("" if own else "x" for _ in last),
+            ]
+            for place, own in ordered
+        },
+    )
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -99,7 +99,7 @@ def run_figure(options: Namespace) -> None:
 def run_checks(options: Namespace) -> None:
     """A paper's claims on the measured rows."""
     from spec_bench.report.claims import check_claims
-    from spec_bench.report.claims.summary import summary_of
+    from spec_bench.report.claims.verdict import summary_of
 
     paper = load_paper(options.paper)
     rows = load_rows(options.results)
@@ -142,7 +142,7 @@ def run_all(options: Namespace) -> None:
 
 def run_records(options: Namespace) -> None:
     """The size of each experiment's committed records, and the cells without any."""
-    from spec_bench.report.claims.select import evident
+    from spec_bench.report.claims import evident
     from spec_bench.report.data.records import kept_size, seal
 
     results = options.results

@@ -13,8 +13,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from spec_bench.report.claims import Check
-from spec_bench.report.claims.summary import summary_of
-from spec_bench.report.claims.verdict import VERDICTS
+from spec_bench.report.claims.verdict import VERDICTS, summary_of
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.differences import differences
 from spec_bench.report.data.past import archived, of_past_engine
@@ -110,7 +109,6 @@ def build_page(data: PageData) -> str:
         tables=list(_tables(data)),
         claims=_claims(data.checks, bool(data.paper)),
         summary=summary,
-        summary_lines=[(line, line.cells(summary.verdicts)) for line in summary.lines],
         verdicts=dict.fromkeys(VERDICTS, _OTHER_VERDICT) | _VERDICTS,
         missing=list(_missing(data)),
         sampling=_sampling(data),

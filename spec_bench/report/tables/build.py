@@ -186,9 +186,8 @@ def _between(
     over = role == "over"
     one, other = (each["value"] for each in known)
     gap = difference([[Contrast((rows[0],), (rows[1],))]], number, records, over)
-    if gap is None or not gap.paired:
+    if gap is None or gap.ends is None:
         return {"value": one / other if over else one - other}
-    assert gap.ends is not None, "it is paired"
     ends = (gap.value, *gap.ends)
     value, low, high = (1 + each if over else each * scale for each in ends)
     return {"value": value, "low": low, "high": high}
