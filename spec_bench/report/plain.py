@@ -14,7 +14,6 @@ import pandas as pd
 
 from spec_bench.report.claims import Check, check_generally
 from spec_bench.report.claims.verdict import summary_of
-from spec_bench.report.data.categories import TABLES, by_category, kinds_of, overall_columns
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.records import check_records, origin_of
 from spec_bench.report.data.rows import (
@@ -30,6 +29,7 @@ from spec_bench.report.data.rows import (
 from spec_bench.report.data.seeds import POOLED, SEEDS, pooled, seeds_text
 from spec_bench.report.data.sittings import meanings_of
 from spec_bench.report.page.headline import headlines
+from spec_bench.report.page.results_table import numbers_by_category
 from spec_bench.report.tables.render import escape_markdown, markdown_table
 from spec_bench.report.verdicts import print_checks
 from spec_bench.system.files import write_text
@@ -70,19 +70,18 @@ def markdown(groups: Sequence[Group], results: Path) -> str:
 def categories_markdown(groups: Sequence[Group], records: Records) -> Iterator[str]:
     """Two tables of each group whose prompts have categories."""
     for group in groups:
-        kinds = kinds_of(group, records)
-        cells = by_category(group, kinds, records) if kinds else []
-        named = [f"{kind.name} ({len(kind.prompts)})" for kind in kinds]
-        for column, title in TABLES.items() if cells else ():
-            last = overall_columns(group, column)
-            heads, lines = [*named, *last], []
-            for cell in cells:
-                by_kind = [cell.of(column).get(kind.name) for kind in kinds]
-                intervals = [*by_kind, *map(cell.overall, last.values())]
-                numbers = [f"{each:.2f}" if each else "" for each in intervals]
-                lines.append([str(cell.row["decoder"]), str(cell.row["spec"]), *numbers])
-            shown = [line for line in lines if any(line[2:])]
-            table = markdown_table(["decoder", "spec", *heads], shown, labels=2)
+        for title, counts, last, cells in numbers_by_category(group, records):
+            heads = ["decoder", "spec", *(f"{name} ({n})" for name, n in counts.items()), *last]
+            lines = [
+                [
+                    str(row["decoder"]),
+                    str(row["spec"]),
+                    *(f"{n:.2f}" if n else "" for n in numbers),
+                ]
+                for row, numbers in cells
+                if any(numbers)
+            ]
+            table = markdown_table(heads, lines, labels=2)
             yield f"### {escape_markdown(group.title)} by category: {title}\n\n{table}\n"
 
 

@@ -28,13 +28,18 @@ def print_checks(checks: Sequence[Check], summary: Summary) -> None:
         for statement, counts in summary.lines.items():
             table.add_row(_escaped(label(*statement)), *counts)
         console.print(table)
-    by_statement: dict[tuple[str, str], list[Check]] = {}
-    for check in checks:
-        by_statement.setdefault((check.statement, check.section), []).append(check)
-    for (text, section), group in by_statement.items():
+    for (text, section), group in by_statement(checks).items():
         if summary.lines:
             console.print(f"\n[bold]{_escaped(label(text, section))}[/bold]")
         console.print(_table(group))
+
+
+def by_statement(checks: Sequence[Check]) -> dict[tuple[str, str], list[Check]]:
+    """Groups checks by the paper's statement and its section."""
+    groups: dict[tuple[str, str], list[Check]] = {}
+    for check in checks:
+        groups.setdefault((check.statement, check.section), []).append(check)
+    return groups
 
 
 def label(text: str, section: str) -> str:

@@ -9,8 +9,7 @@ import pytest
 from spec_bench.records.sittings import of_other_sitting
 from spec_bench.report.cli.command_line import main
 from spec_bench.report.data.rows import groups_of, read_results
-from spec_bench.report.page.build import style
-from spec_bench.report.page.index import build_index
+from spec_bench.report.page.build import build_index, style
 from spec_bench.report.page.results_table import results_table
 from spec_bench.report.plain import markdown, write_report
 from spec_bench.vocabulary import names

@@ -12,13 +12,12 @@ from pathlib import Path
 
 from spec_bench.report.data.recipe_rows import figure_rows
 from spec_bench.report.data.rows import load_rows, read_rows
-from spec_bench.report.page.gather import draw, drawings, gather, results_file, shown_tables, stems
+from spec_bench.report.page.gather import draw, drawings, results_file, shown_tables, stems
 from spec_bench.report.papers.paper import (
     find_figure,
     find_table,
     load_paper,
     paper_names,
-    recipes_by_name,
 )
 from spec_bench.report.tables import render
 from spec_bench.report.tables.build import build_tables, check_pair
@@ -115,7 +114,7 @@ def run_page(options: Namespace) -> None:
 
     file = results_file(options.name, options.results)
     path = options.output or file.parent / "page.html"
-    write_text(path, build_page(gather(file, _elsewhere(options), options.pair)))
+    write_text(path, build_page(file, _elsewhere(options), options.pair))
     print(f"page: {path}")
 
 
@@ -126,7 +125,7 @@ def run_all(options: Namespace) -> None:
     recipes that are not written any more are removed.
     """
     from spec_bench.report import stale
-    from spec_bench.report.page.index import build_index
+    from spec_bench.report.page.build import build_index
 
     results = options.results
     direct = [path for path in results_files(results) if path.parent.parent == results]
@@ -244,23 +243,17 @@ def run_wandb(options: Namespace) -> None:
 
 def _write(file: Path, shown: Path | None) -> Sequence[Path]:
     """One experiment's files, each beside its results."""
-    from spec_bench.report.page.build import build_page
+    from spec_bench.report.page.build import build_page, paper_of
 
-    folder, page = file.parent, file.parent / "page.html"
-    write_text(page, build_page(gather(file, shown, None)))
-    recipe = recipes_by_name().get(folder.name)
-    if recipe is None:
-        return [page]
-    paper = load_paper(recipe.partition("=")[0])
-    items = [item for item in paper.items if folder.name in item.experiments]
-    measured = Measured(read_rows([file]))
-    written = [page]
+    folder, written = file.parent, [file.parent / "page.html"]
+    write_text(written[0], build_page(file, shown))
+    (paper, items), measured = paper_of(folder.name), Measured(read_rows([file]))
     tables = list(shown_tables(items, measured, shown))
     for table, stem in zip(tables, stems(tables), strict=True):
         for suffix, rendered in _TABLES.items():
             written.append(folder / "tables" / f"{stem}.{suffix}")
             write_text(written[-1], rendered(table.sheet))
-    for drawing in drawings(paper, items, measured):
+    for drawing in drawings(paper, items, measured) if paper else ():
         written += draw(drawing, measured, folder / "figures", *_PICTURES)
     return written
 

@@ -1,32 +1,54 @@
-"""The page's HTML: the gathered data, in the words and order of the templates, which escape it."""
+"""The HTML of an experiment's page and of the index of all experiments: gathered data, in the words
+and order of the templates, which escape it.
+"""
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import jinja2
 import pandas as pd
 from markupsafe import Markup
 
-from spec_bench.report.claims import Check
+from spec_bench.report.claims import check_claims, check_generally
 from spec_bench.report.claims.verdict import VERDICTS, summary_of
-from spec_bench.report.data.counts import Records
 from spec_bench.report.data.differences import differences
 from spec_bench.report.data.past import archived, of_past_engine
-from spec_bench.report.data.rows import Group, read_from, rows_of
+from spec_bench.report.data.rows import Group, groups_of, prompts_of, read_from, read_rows, rows_of
 from spec_bench.report.data.seeds import seeds_text
 from spec_bench.report.data.sittings import meanings_of
-from spec_bench.report.page.gather import PageData
-from spec_bench.report.page.headline import answer, headline, title_of
+from spec_bench.report.page.gather import (
+    Drawing,
+    data_uri,
+    draw,
+    drawings,
+    origins_of,
+    read_cells,
+    shown_tables,
+)
+from spec_bench.report.page.headline import answer, headline, headlines, title_of
 from spec_bench.report.page.results_table import category_tables, results_table, shown_columns
+from spec_bench.report.papers.paper import Item, Paper, load_paper, paper_names, recipes_by_name
+from spec_bench.report.tables.commands import commands_for
+from spec_bench.report.tables.measured import Measured
+from spec_bench.report.tables.progress import Progress, progress_of
 from spec_bench.report.tables.render import html_fragment
+from spec_bench.report.verdicts import by_statement
+from spec_bench.system import files
 from spec_bench.vocabulary import names
 
 _DOT = re.compile(r'class="dot ([\w-]+)"')
+_VERDICTS = {"holds": "good", "within noise": "open", "does not hold": "bad"}
+_MOST_LINES, _FEWEST_LINES = 600, 20  # of all tables, of each one
+_WIDTH = 1600  # pixels; figures are shown at up to 960
+_PICTURES = 5  # drawing takes a second each; the page has commands for the rest
+SMALL = "Measured on small models that ship with the package, on invented text; not the {} models."
 
 
 @functools.cache
@@ -38,87 +60,147 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["decoders"] = _decoders
+    # Of the decoders whose dots stand in a page: the style sheet has their looks and no others.
+    environment.filters["fragment"] = lambda sheet: Markup(html_fragment(sheet))  # escaped there
+    environment.filters["decoders"] = lambda page: names.apart(sorted(set(_DOT.findall(page))))
     return environment
 
 
-def _decoders(content: str) -> dict[str, names.Decoder]:
-    """The decoders whose dots stand in a page: the style sheet has their looks and no others."""
-    return names.apart(sorted(set(_DOT.findall(content))))
-
-
 def render(template: str, **values: Any) -> str:
-    """A page from a template of the folder beside this file, with values for its names."""
+    """Fills a template of the folder beside this file with values for its names."""
     return _environment().get_template(template).render(**values)
 
 
 def style() -> str:
-    """The pages' style sheet, without any decoder's colour."""
+    """Returns the pages' style sheet, without any decoder's colour."""
     return render("style.css.j2", decoders={})
 
 
-_VERDICTS = {"holds": "good", "within noise": "open", "does not hold": "bad"}
-_MOST_LINES, _FEWEST_LINES = 600, 20  # of all tables, of each one
-_OTHER_VERDICT = "none"
-SMALL = "Measured on small models that ship with the package, on invented text; not the {} models."
+def paper_of(experiment: str) -> tuple[Paper | None, list[Item]]:
+    """Returns the paper whose recipe an experiment is, and its items that it measures."""
+    if (recipe := recipes_by_name().get(experiment)) is None:
+        return None, []
+    paper = load_paper(recipe.partition("=")[0])
+    return paper, [item for item in paper.items if experiment in item.experiments]
 
 
-@dataclass(frozen=True)
-class Place:
-    """A group as the page's filters know it."""
+def build_page(file: Path, results: Path | None = None, pair: str | None = None) -> str:
+    """Reads a results file, checks and draws: an experiment's whole page.
 
-    title: str  # for people, without the pair, which stands beside it
-    pair: str  # name of the pair
-    task: str  # name of the task
+    Args:
+        file: a results file.
+        results: the results folder for the commands; None where it is the default.
+        pair: this pair's rows only; None: all.
 
-    @classmethod
-    def of(cls, group: Group) -> Place:
-        """A group's."""
-        first = group.rows.iloc[0]
-        return cls(title_of(group), str(first.pair), str(first.task))
-
-
-def build_page(data: PageData) -> str:
-    """The whole page."""
-    cards = [(Place.of(group), card) for group in data.groups if (card := headline(group))]
-    most = max(_FEWEST_LINES, _MOST_LINES // len(data.groups))
-    records = Records(data.file)
-    summary = summary_of(data.checks, data.paper)
-    screened = "stage" in data.rows and (data.rows.stage == "screen").any()
-    categories = [
-        (Place.of(group), title, table)
-        for group in data.groups
-        for title, table in category_tables(group, records)
+    Raises:
+        ValueError: the file has no rows, or none of the pair.
+    """
+    cells, paper = read_cells([file], pair), paper_of(file.parent.name)[0]
+    rows, groups, columns = cells.rows, groups_of(cells.rows), shown_columns(cells.rows)
+    checks = check_claims(paper.name, rows, file) if paper else check_generally(rows, file)
+    own = _of_paper(file.parent.name, groups, Measured(rows), results)
+    most = max(_FEWEST_LINES, _MOST_LINES // len(groups))
+    views: list[dict[str, Any]] = [
+        {
+            "title": title_of(group),
+            "pair": str(group.rows.iloc[0].pair),
+            "task": str(group.rows.iloc[0].task),
+            "card": headline(group),
+            "table": results_table(group, most),
+            "categories": list(category_tables(group, cells.records)),
+        }
+        for group in groups
     ]
+    screened = "stage" in rows and (rows.stage == "screen").any()
     return render(
         "page.html.j2",
-        data=data,
-        days=sorted({origin["day"] for origin, _ in data.origins if origin["day"]}),
-        sections=_sections(data, bool(categories)),
-        measured_on=measured_on(data.rows.target, bool(data.paper)) or read_from(data.rows),
-        tiles=_tiles(data),
-        pairs={pair: pair for pair in dict.fromkeys(map(str, data.rows.pair))},
-        tasks={task: names.task(task) for task in dict.fromkeys(map(str, data.rows.task))},
-        answer=answer([card for _, card in cards]),
-        headlines=cards,
-        meanings=meanings_of(data.rows),
-        remarks=differences(rows_of(data.rows), [each.name for each in shown_columns(data.rows)]),
-        results=[(Place.of(group), results_table(group, most)) for group in data.groups],
-        files=f"{data.file.name}{' and screening.csv' if screened else ''} beside this page",
-        categories=categories,
-        tables=list(_tables(data)),
-        claims=_claims(data.checks, bool(data.paper)),
-        summary=summary,
-        verdicts=dict.fromkeys(VERDICTS, _OTHER_VERDICT) | _VERDICTS,
-        missing=list(_missing(data)),
-        sampling=_sampling(data),
-        columns=shown_columns(data.rows),
+        **own,
+        name=file.parent.name,
+        file=file,
+        paper=paper,
+        days=sorted({origin["day"] for origin, _ in cells.origins if origin["day"]}),
+        groups=views,
+        measured_on=measured_on(rows.target, bool(paper)) or read_from(rows),
+        answer=answer([view["card"] for view in views if view["card"]]),
+        checks=checks,
+        claims=by_statement(checks),
+        summary=summary_of(checks, paper),
+        verdicts=dict.fromkeys(VERDICTS, "none") | _VERDICTS,
+        tiles=_tiles(rows, own["lacking"], file),
+        pairs={view["pair"]: view["pair"] for view in views},
+        tasks={view["task"]: names.task(view["task"]) for view in views},
+        remarks=[*meanings_of(rows), *differences(rows_of(rows), [c.name for c in columns])],
+        files=f"{file.name}{' and screening.csv' if screened else ''} beside this page",
+        sampling=_sampling(rows),
+        origins=cells.origins,
+        columns=columns,
     )
 
 
-def measured_on(targets: Sequence[str], paper: bool) -> str:
-    """The caveat on rows whose targets are embedded models, in a paper's experiment or another; ""
-    without such rows.
+def _of_paper(
+    experiment: str, groups: Sequence[Group], measured: Measured, results: Path | None
+) -> dict[str, Any]:
+    """Returns a paper's part of a page: figures, commands for those that are left out, tables, how
+    many of their cells are lacking, which, and commands for them. Of no paper: the plain figure.
+    """
+    paper, items = paper_of(experiment)
+    drawn = drawings(paper, items, measured) if paper else []
+    kind = "table" if any(item.kind == "table" for item in items) else "figure"
+    shares: dict[str, tuple[Item, Progress]] = {}
+    for item in items:
+        for part in progress_of(paper, item, measured) if paper and item.kind == kind else ():
+            if part.pair in measured.pairs():
+                shares.setdefault(part.wanted.to_json(), (item, part))
+    missing = pd.concat([pd.DataFrame(), *(part.missing for _, part in shares.values())])
+    recipe = recipes_by_name().get(experiment, "")
+    where = "" if results is None else f" --results {results}"
+    return {
+        "pictures": list(_pictures(paper, drawn[:_PICTURES], groups, measured)),
+        "more_figures": [
+            f"python -m spec_bench.report figure {drawing.item.name} --pair {pair}{where}"
+            for drawing in drawn[_PICTURES:]
+            for pair in drawing.pairs
+        ],
+        "tables": shown_tables(items, measured, results),
+        "shares": shares,
+        "lacking": len(missing.drop_duplicates()),
+        "missing": [
+            (
+                part,
+                item.name,
+                ", ".join(dict.fromkeys(map(names.task, part.missing.task))),
+                ", ".join(
+                    dict.fromkeys((part.missing.decoder + " " + part.missing.spec).str.strip())
+                ),
+            )
+            for item, part in shares.values()
+            if len(part.missing)
+        ],
+        "commands": commands_for(recipe, missing, measured, results) if shares else [],
+    }
+
+
+def _pictures(
+    paper: Paper | None, drawn: Sequence[Drawing], groups: Sequence[Group], measured: Measured
+) -> Iterator[tuple[str, str]]:
+    """Draws figures; a title and a data URI of each."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        if paper is None:
+            from spec_bench.report.figures.sweep import draw as draw_plain
+
+            draw_plain(groups, folder / "figure.png")
+            yield "All decoders, with their 95% intervals", data_uri(folder / "figure.png", _WIDTH)
+        for number, drawing in enumerate(drawn):
+            prompts = prompts_of(measured.rows[measured.rows.pair.isin(drawing.pairs)])
+            title = f"{drawing.title}{f' ({prompts} a cell)' if prompts else ''}"
+            for path in draw(drawing, measured, folder / str(number), "png"):
+                yield title, data_uri(path, _WIDTH)
+
+
+def measured_on(targets: Iterable[str], paper: bool) -> str:
+    """Returns the caveat on rows whose targets are embedded models, in a paper's experiment or
+    another; "" without such rows.
     """
     small = [str(target).startswith("embedded:") for target in targets]
     if not any(small):
@@ -127,86 +209,94 @@ def measured_on(targets: Sequence[str], paper: bool) -> str:
     return text if all(small) else f"Cells of the embedded pairs: {text[0].lower()}{text[1:]}"
 
 
-def _sections(data: PageData, categories: bool) -> dict[str, str]:
-    """Key and heading of the sections that have something to show, "" for the others."""
-    shown = {
-        "figures": ("Figures", bool(data.pictures or data.more_figures)),
-        "checks": ("Checks", bool(data.checks or data.paper)),
-        "results": ("Results", True),
-        "categories": ("By category", categories),
-        "paper": ("Beside the paper", bool(data.tables)),
-        "missing": ("Missing cells", bool(data.progress)),
-        "origin": ("Provenance", True),
-        "words": ("What the numbers mean", True),
-    }
-    return {key: title if there else "" for key, (title, there) in shown.items()}
-
-
-def _tiles(data: PageData) -> list[tuple[str, str]]:
+def _tiles(rows: pd.DataFrame, lacking: int, file: Path) -> list[tuple[str, str]]:
     """Counts, with their nouns."""
-    rows = data.rows
     failed = int((rows.status == "failed").sum())
-    parts = [part.missing for _, part in data.progress]
-    missing = len(pd.concat(parts).drop_duplicates()) if parts else 0
-    simulated = int((rows.lossless == "simulated").sum())
-    prompts = rows.prompts.max() if "prompts" in rows else float("nan")
-    tiles = [
+    prompts = rows.prompts.max() if "prompts" in rows else None
+    others = {
+        "failed": failed,
+        "missing": lacking,
+        "simulated": int((rows.lossless == "simulated").sum()),
+        "timed by an earlier engine: no times": int(of_past_engine(rows).sum()),
+        "of past weights, data or engines, archived": archived(file),
+    }
+    return [
         (str(len(rows) - failed), "cells measured"),
         (str(rows.pair.nunique()), "pairs" if rows.pair.nunique() > 1 else "pair"),
         (str(rows.task.nunique()), "tasks" if rows.task.nunique() > 1 else "task"),
-        ("–" if prompts != prompts else f"{prompts:.0f}", "prompts per cell"),
-    ]
-    others = {
-        "failed": failed,
-        "missing": missing,
-        "simulated": simulated,
-        "timed by an earlier engine: no times": int(of_past_engine(rows).sum()),
-        "of past weights, data or engines, archived": archived(data.file),
-    }
-    return [*tiles, *((str(count), f"cells {name}") for name, count in others.items() if count)]
-
-
-def _tables(data: PageData) -> Iterator[tuple[str, Markup]]:
-    """Each table's title and HTML, which ``html_fragment`` has escaped."""
-    for shown in data.tables:
-        ours = f" · ours: {shown.pair}" if shown.pair else ""
-        title = f"{shown.sheet.name}: {shown.sheet.title}{ours}"
-        yield title, Markup(html_fragment(shown.sheet))
-
-
-def _claims(checks: Sequence[Check], paper: bool) -> list[dict[str, Any]]:
-    """Checks under the paper's statements."""
-    by_statement: dict[tuple[str, str], list[Check]] = {}
-    for check in checks:
-        by_statement.setdefault((check.section, check.statement), []).append(check)
-    return [
-        {"section": section, "text": statement, "ours": paper, "checks": group}
-        for (section, statement), group in by_statement.items()
+        ("–" if pd.isna(prompts) else f"{prompts:.0f}", "prompts per cell"),
+        *((str(count), f"cells {name}") for name, count in others.items() if count),
     ]
 
 
-def _missing(data: PageData) -> Iterator[dict[str, object]]:
-    """The cells of the recipe that are missing on these pairs."""
-    for item, part in data.progress:
-        if part.missing.empty:
-            continue
-        cells = dict.fromkeys((part.missing.decoder + " " + part.missing.spec).str.strip())
-        yield {
-            "pair": part.pair,
-            "tasks": ", ".join(dict.fromkeys(map(names.task, part.missing.task))),
-            "item": item.name,
-            "count": len(part.missing),
-            "needed": part.needed,
-            "cells": ", ".join(cells),
-        }
-
-
-def _sampling(data: PageData) -> str:
+def _sampling(rows: pd.DataFrame) -> str:
     """The settings that cells were sampled with."""
-    rows = data.rows.assign(seeds=[seeds_text(row) for row in rows_of(data.rows)])
+    rows = rows.assign(seeds=[seeds_text(row) for row in rows_of(rows)])
     settings = rows[["temperature", "top_k", "top_p", "seeds", "batch_size"]].drop_duplicates()
     return "; ".join(
         f"temperature {row.temperature:g}, top-k {row.top_k:g}, top-p {row.top_p:g}, "
         f"{row.seeds}, batch {row.batch_size}"
         for row in settings.itertuples()
     )
+
+
+_THUMBNAIL = 480  # pixels
+_SHOWN = 1  # thumbnails of an experiment; its other figures are links alone
+_NAME = re.compile(r"(fig)?(\d*)-?(.*)")  # behind the paper: fig4-PAIR, 1-PAIR
+_DAY = re.compile(r" · measured (?:[0-9-]+ to )?([0-9-]{10})</p>")
+
+
+def build_index(results: Path) -> str:
+    """Returns the index page of all experiments below a results folder, paper by paper."""
+    folders = {path.parent for path in files.results_files(results)}
+    folders |= {path.parent for path in results.glob("*/*.png")}  # figures that no cell is behind
+    entries = [_entry(folder, results) for folder in sorted(folders)]
+    titles = {name: load_paper(name).title for name in paper_names()} | {"": "Other experiments"}
+    listed = {name: [each for each in entries if each["paper"] == name] for name in titles}
+    return render(
+        "index.html.j2",
+        papers=[(name or "others", titles[name], own) for name, own in listed.items() if own],
+        count=sum(bool(each["cells"]) for each in entries),
+        cells=sum(each["cells"] for each in entries),
+        measured_on=measured_on(chain.from_iterable(each["targets"] for each in entries), False),
+    )
+
+
+def _entry(folder: Path, results: Path) -> dict[str, Any]:
+    """One experiment: its page, its measured cells, its conclusion, its figures and tables. Its
+    paper is that whose recipe writes to the folder, else the one named at its start, or "".
+    """
+    file, page, name = folder / files.RESULTS, folder / "page.html", folder.name
+    rows = read_rows([file]) if file.is_file() else pd.DataFrame(columns=["pair", "task"])
+    measured = rows[rows.status != "failed"] if "status" in rows else rows
+    paper = recipes_by_name().get(name, name.partition("-")[0]).partition("=")[0]
+    paper = paper if paper in paper_names() else ""
+    days = [origin["day"] for origin, _ in origins_of(file, rows)] if len(rows) else []
+    if not any(days) and page.is_file():  # the raw runs are gone
+        days = _DAY.findall(page.read_text(encoding="utf-8"))[:1]
+    return {
+        "name": str(folder.relative_to(results)),
+        "paper": paper,
+        "page": str(page.relative_to(results)) if page.is_file() else "",
+        "pairs": list(dict.fromkeys(map(str, rows.pair))),
+        "tasks": [names.task(task) for task in dict.fromkeys(map(str, rows.task))],
+        "cells": len(measured),
+        "answer": answer(headlines(groups_of(rows))) if len(measured) else "",
+        "day": max(days, default=""),
+        "links": list(_links(folder, results, paper)),
+        "targets": list(rows.target) if "target" in rows else [],
+    }
+
+
+def _links(folder: Path, results: Path, paper: str) -> Iterator[tuple[str, str, str]]:
+    """Names its figures, then its tables; with their paths and a small picture of the first."""
+    pictures = sorted([*folder.glob("*.png"), *(folder / "figures").glob("*.png")])
+    for number, path in enumerate([*pictures, *sorted((folder / "tables").glob("*.md"))]):
+        kind, counted, pair = _NAME.findall(path.stem.removeprefix(f"{paper}-"))[0]
+        title = f"{'Figure' if kind else 'Table'} {counted}{f', {pair}' if pair else ''}"
+        small = path.suffix == ".png" and number < _SHOWN
+        yield (
+            title if counted else path.stem,
+            str(path.relative_to(results)),
+            data_uri(path, _THUMBNAIL) if small else "",
+        )
