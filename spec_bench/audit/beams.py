@@ -14,17 +14,16 @@ from __future__ import annotations
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from math import prod
+from typing import Any, NamedTuple
 
 import torch
-from scipy.stats import chisquare
 from torch import Tensor
 
-from spec_bench.audit.decoders import EnumeratedDraws, law_of
+from spec_bench.audit.decoders import PROMPT, law_of_iteration, markov_decoder, p_value
 from spec_bench.audit.rules import adversarial_pairs
-from spec_bench.audit.toys import MarkovModel, random_markov
+from spec_bench.audit.toys import MarkovModel
 from spec_bench.core.warp import SamplingSettings, beam_probs, next_token_log_probs
-from spec_bench.decode.beam_decoder import BeamDecoder
 from spec_bench.decode.beam_step import BeamRow
 from spec_bench.decode.config import DecoderConfig
 from spec_bench.records.types import Request
@@ -39,7 +38,6 @@ from spec_bench.verify.beams import (
 )
 
 THRESHOLDS = (0.0, 0.5, 0.7, 0.9, 1.0)
-PROMPT = (1, 0)
 Beams = tuple[tuple[int, ...], ...]
 
 
@@ -63,11 +61,7 @@ AS_IT_IS = LayerRule()
 
 
 class ListedTrials:
-    """Trials that go as listed, with the probability of going so.
-
-    Args:
-        outcomes: [R, T] bool.
-    """
+    """Trials that go as listed, [B, T] bool, with the probability of going so."""
 
     def __init__(self, outcomes: Tensor) -> None:
         self._outcomes = outcomes
@@ -93,26 +87,36 @@ def layer_cases(seed: int = 0) -> Iterator[LayerCase]:
             yield LayerCase(kept / kept.sum(), q, first_only)
 
 
+def _every_outcome(
+    case: LayerCase, trials: int, rule: LayerRule, width: Callable[[Tensor], int]
+) -> tuple[Tensor, Tensor, Tensor, LayerVerdict, Tensor]:
+    """Every tuple of drafts with every outcome of their trials, a row each: the chains [B, T + 1,
+    M], the drafts [B, T], W [B], the verdict, the probability [B].
+    """
+    q = (case.q * case.stands).unsqueeze(0)
+    chain = rule.chain(case.p.unsqueeze(0), q, trials)
+    drafts = torch.tensor(list(itertools.product(range(case.p.shape[0]), repeat=trials)))
+    hits = torch.tensor(list(itertools.product([False, True], repeat=trials)))
+    cells = drafts.repeat_interleave(hits.shape[0], dim=0)
+    listed, rows = ListedTrials(hits.repeat(drafts.shape[0], 1)), cells.shape[0]
+    chains = chain.expand(rows, -1, -1)
+    widths = torch.full((rows,), width(acceptance_in_a_row(chain, q)))
+    verdict = rule.verify(chains, q.expand(rows, -1), cells, widths, listed, 0)
+    return chains, cells, widths, verdict, case.q[cells].prod(dim=1) * listed.probability
+
+
 def output_law(
     case: LayerCase, trials: int, threshold: float, least: int, rule: LayerRule
 ) -> tuple[Tensor, int]:
     """The joint law of a layer's output beams, [M] * W, accepted ones first in drawing order; and W
     for T trials, threshold t and at least W_min.
     """
-    cells_count = case.p.shape[0]
-    q = (case.q * case.stands).unsqueeze(0)
-    chain = rule.chain(case.p.unsqueeze(0), q, trials)
-    width = int(rule.width(acceptance_in_a_row(chain, q), threshold, least))
-    drafts = torch.tensor(list(itertools.product(range(cells_count), repeat=trials)))
-    hits = torch.tensor(list(itertools.product([False, True], repeat=trials)))
-    cells = drafts.repeat_interleave(hits.shape[0], dim=0)
-    listed = ListedTrials(hits.repeat(drafts.shape[0], 1))
-    rows = cells.shape[0]
-    chains, widths = chain.expand(rows, -1, -1), torch.full((rows,), width)
-    verdict = rule.verify(chains, q.expand(rows, -1), cells, widths, listed, 0)
-    weight = case.q[cells].prod(dim=1) * listed.probability
+    chains, cells, widths, verdict, weight = _every_outcome(
+        case, trials, rule, lambda alpha: int(rule.width(alpha, threshold, least))
+    )
+    width = int(widths[0])
     laws, wanted = completion(chains, verdict, widths)
-    total = torch.zeros([cells_count] * width, dtype=torch.float64)
+    total = torch.zeros([case.p.shape[0]] * width, dtype=torch.float64)
     for row in weight.nonzero().flatten().tolist():
         kept = cells[row][verdict.accepted[row]].tolist()
         rest = [laws[row, slot] for slot in range(int(wanted[row]))]
@@ -130,27 +134,21 @@ def layer_error(
 
 def count_error(case: LayerCase, trials: int, law: Callable[[Tensor], Tensor]) -> float:
     """Largest error of P(T, k) against the trials themselves, none turned away as surplus."""
+    chains, _, _, verdict, weight = _every_outcome(case, trials, AS_IT_IS, lambda alpha: trials)
     q = (case.q * case.stands).unsqueeze(0)
-    chain = residual_chain(case.p.unsqueeze(0), q, trials)
-    predicted = law(acceptance_in_a_row(chain, q))[0]
-    enumerated = torch.zeros(trials + 1, dtype=torch.float64)
-    for drafts in itertools.product(range(case.p.shape[0]), repeat=trials):
-        for hits in itertools.product([False, True], repeat=trials):
-            listed = ListedTrials(torch.tensor([hits]))
-            cells, width = torch.tensor([drafts]), torch.tensor([trials])
-            verify_layer(chain, q, cells, width, listed, 0)
-            enumerated[sum(hits)] += case.q[list(drafts)].prod() * listed.probability[0]
+    predicted = law(acceptance_in_a_row(chains[:1], q))[0]
+    enumerated = torch.zeros_like(predicted).index_add(0, verdict.accepted.sum(dim=1), weight)
     return float((enumerated - predicted).abs().max())
 
 
 def audit_layers(*, seed: int = 0, rule: LayerRule = AS_IT_IS) -> tuple[float, int]:
     """Largest error over all cases, one to three drafts and all thresholds; number of cases."""
-    worst, cases = 0.0, 0
-    for case in layer_cases(seed):
-        for trials, threshold in itertools.product((1, 2, 3), THRESHOLDS):
-            worst = max(worst, layer_error(case, trials, threshold, 1, rule))
-            cases += 1
-    return worst, cases
+    errors = [
+        layer_error(case, trials, threshold, 1, rule)
+        for case in layer_cases(seed)
+        for trials, threshold in itertools.product((1, 2, 3), THRESHOLDS)
+    ]
+    return max(errors), len(errors)
 
 
 def audit_counts(
@@ -169,66 +167,6 @@ def _product(laws: list[Tensor]) -> Tensor:
     return joint
 
 
-class BeamSettings(NamedTuple):
-    """Sampling settings for beams."""
-
-    sampling: SamplingSettings  # warps the joint law of all beams
-    stop_ids: tuple[int, ...] = ()  # tokens that end a beam
-    vocab: int | None = None  # V of the chain; None: the case's
-
-
-BEAM_SETTINGS = {
-    "temperature 1": BeamSettings(SamplingSettings(probability_dtype="float64")),
-    "top-k 3, top-p 0.9, a stop token": BeamSettings(
-        SamplingSettings(top_k=3, top_p=0.9, probability_dtype="float64"), (2,), 3
-    ),
-    "temperature 1.5, top-k 2, a stop token": BeamSettings(
-        SamplingSettings(1.5, top_k=2, probability_dtype="float64"), (1,), 3
-    ),
-}
-
-
-def beam_decoder(
-    config: DecoderConfig, settings: SamplingSettings, *, vocab: int, seed: int, rows: int = 1
-) -> tuple[BeamDecoder, MarkovModel]:
-    """A beam decoder over a random chain, with a draft that resembles it."""
-    target = random_markov(vocab, seed)
-    draft = MarkovModel(target.logits + random_markov(vocab, 1000 + seed).logits)
-    built = config.build(target, [draft] * config.drafts, settings, rows)
-    assert isinstance(built, BeamDecoder)
-    return built, target
-
-
-def next_layer(
-    target: MarkovModel,
-    beams: Beams,
-    width: int,
-    settings: SamplingSettings,
-    stop_ids: tuple[int, ...] = (),
-) -> dict[Beams, float]:
-    """Beam sampling's law of the next layer: ``width`` beams, i.i.d. from the beam law of
-    ``beams``, what each has generated so far, stop tokens repeated.
-    """
-    ends = [PROMPT[-1] if not beam else beam[-1] for beam in beams]
-    position = len(PROMPT) + len(beams[0]) - 1
-    stopped = torch.tensor([[bool(beam) and beam[-1] in stop_ids for beam in beams]])
-    logits = target.logits[position % 2, torch.tensor(ends)].unsqueeze(0)
-    log_p = next_token_log_probs(logits, stopped, torch.tensor([ends]))
-    values = [[_log_likelihood(target, beam, stop_ids) for beam in beams]]
-    likelihood = torch.tensor(values, dtype=torch.float64)
-    law = beam_probs(likelihood, log_p, settings)[0].tolist()
-    children: dict[Beams, float] = {(): 1.0}
-    for _ in range(width):
-        grown: dict[Beams, float] = defaultdict(float)
-        for chosen, probability in children.items():
-            for cell, chance in enumerate(law):
-                if chance:
-                    parent, token = divmod(cell, target.vocab_size)
-                    grown[(*chosen, (*beams[parent], token))] += probability * chance
-        children = grown
-    return children
-
-
 def beam_law(
     target: MarkovModel,
     beams: Beams,
@@ -237,112 +175,31 @@ def beam_law(
     settings: SamplingSettings,
     stop_ids: tuple[int, ...] = (),
 ) -> dict[Beams, float]:
-    """The law of the beams after some more layers of beam sampling."""
+    """The law of the beams after some more layers of beam sampling: ``width`` beams, i.i.d. from
+    the beam law of those above. Each is what it has generated so far, stop tokens repeated.
+    """
     law: dict[Beams, float] = {beams: 1.0}
     for _ in range(layers):
         grown: dict[Beams, float] = defaultdict(float)
-        for state, probability in law.items():
-            for after, chance in next_layer(target, state, width, settings, stop_ids).items():
-                grown[after] += probability * chance
+        for above, probability in law.items():
+            ends = [beam[-1] if beam else PROMPT[-1] for beam in above]
+            position = len(PROMPT) + len(above[0]) - 1
+            stopped = torch.tensor([[bool(beam) and beam[-1] in stop_ids for beam in above]])
+            logits = target.logits[position % 2, torch.tensor(ends)].unsqueeze(0)
+            log_p = next_token_log_probs(logits, stopped, torch.tensor([ends]))
+            values = [[_log_likelihood(target, beam, stop_ids) for beam in above]]
+            likelihood = torch.tensor(values, dtype=torch.float64)
+            chances = beam_probs(likelihood, log_p, settings)[0].tolist()
+            children = [
+                ((*above[cell // target.vocab_size], cell % target.vocab_size), chance)
+                for cell, chance in enumerate(chances)
+                if chance
+            ]
+            for chosen in itertools.product(children, repeat=width):
+                below = tuple(beam for beam, _ in chosen)
+                grown[below] += probability * prod(chance for _, chance in chosen)
         law = grown
     return law
-
-
-def enumerated_beam_error(
-    config: DecoderConfig,
-    settings: SamplingSettings,
-    *,
-    vocab: int = 2,
-    seed: int = 0,
-    stop_ids: tuple[int, ...] = (),
-    alter: Callable[[BeamDecoder], None] | None = None,
-) -> tuple[float, int]:
-    """Exact error of one iteration: its beams, then beam sampling up to the deepest layer.
-
-    The decoder has threshold 0 where it drafts, the settings ``probability_dtype`` float64;
-    ``alter`` breaks the decoder on purpose, to see the audit catch it.
-
-    Returns:
-        The largest |probability - beam sampling's| and the number of outcomes enumerated.
-    """
-    built, target = beam_decoder(config, settings, vocab=vocab, seed=seed)
-    if alter:
-        alter(built)
-    request = Request("audit", PROMPT, built.depth + 2, stop_ids)
-
-    def iteration(draws: EnumeratedDraws) -> Beams:
-        built.make_draws = lambda generators: draws
-        rows = built.begin([request], seed=0)
-        built.step(rows)
-        return beams_of(rows[0])
-
-    law, count = law_of(iteration)
-    layers, width = built.depth + 1, built.plan.width
-    got: dict[Beams, float] = defaultdict(float)
-    for beams, probability in law.items():
-        rest = beam_law(target, beams, layers - len(beams[0]), width, settings, stop_ids)
-        for after, chance in rest.items():
-            got[after] += probability * chance
-    expected = beam_law(target, ((),), layers, width, settings, stop_ids)
-    assert set(got) <= set(expected), "an outcome that beam sampling cannot have"
-    return max(abs(got[beams] - chance) for beams, chance in expected.items()), count
-
-
-def beam_chi_square(
-    config: DecoderConfig,
-    settings: SamplingSettings,
-    *,
-    vocab: int = 2,
-    layers: int = 4,
-    samples: int = 5000,
-    seed: int = 0,
-    alter: Callable[[BeamDecoder], None] | None = None,
-) -> float:
-    """p-value of sampled beams after several iterations in batches, against beam sampling's law; 0
-    if beams came out that cannot. A decoder that drafts has threshold 0; ``alter`` breaks it.
-    """
-    rows = 250
-    built, target = beam_decoder(config, settings, vocab=vocab, seed=seed, rows=rows)
-    if alter:
-        alter(built)
-    counts: Counter[Beams] = Counter()
-    for start in range(0, samples, rows):
-        requests = [Request(f"{start + row}", PROMPT, layers) for row in range(rows)]
-        done = built.begin(requests, seed)
-        active = list(done)
-        while active:
-            built.step(active)
-            built.retire(active)
-        counts.update(beams_of(row) for row in done)
-    width = built.plan.width
-    law = {b: p for b, p in beam_law(target, ((),), layers, width, settings).items() if p > 0}
-    if set(counts) - set(law):
-        return 0.0
-    observed, expected = _pooled(counts, law, samples)
-    return float(chisquare(observed, expected).pvalue) if len(expected) > 1 else 1.0
-
-
-def beams_of(row: BeamRow) -> Beams:
-    """What each beam of a row has generated, in the order of the beams."""
-    return tuple(tuple(row.generated(beam)) for beam in range(row.width))
-
-
-def _pooled(
-    counts: Counter[Beams], law: dict[Beams, float], samples: int
-) -> tuple[list[float], list[float]]:
-    """Observed and expected counts, rare outcomes pooled to at least five expected."""
-    observed, expected = [0.0], [0.0]
-    for beams, chance in sorted(law.items(), key=lambda item: item[1]):
-        if expected[-1] >= 5:
-            observed.append(0.0)
-            expected.append(0.0)
-        observed[-1] += counts[beams]
-        expected[-1] += chance * samples
-    if len(expected) > 1 and expected[-1] < 5:
-        observed[-2] += observed.pop()
-        expected[-2] += expected.pop()
-    scale = sum(observed) / sum(expected)
-    return observed, [value * scale for value in expected]
 
 
 def _log_likelihood(
@@ -356,3 +213,59 @@ def _log_likelihood(
             break
         last = token
     return total
+
+
+def beams_of(row: BeamRow) -> Beams:
+    """What each beam of a row has generated, in the order of the beams."""
+    return tuple(tuple(row.generated(beam)) for beam in range(row.width))
+
+
+def enumerated_beam_error(
+    config: DecoderConfig,
+    settings: SamplingSettings,
+    *,
+    stop_ids: tuple[int, ...] = (),
+    **given: Any,
+) -> tuple[float, int]:
+    """Exact error of one iteration: its beams, then beam sampling up to the deepest layer.
+
+    The decoder has threshold 0 where it drafts, the settings ``probability_dtype`` float64; more
+    arguments are ``markov_decoder``'s. The largest |probability - beam sampling's| and the number
+    of outcomes enumerated.
+    """
+    built, target = markov_decoder(config, settings, **given)
+    layers, width = built.depth + 1, built.plan.width
+
+    def goes_on(beams: Beams) -> dict[Beams, float]:
+        return beam_law(target, beams, layers - len(beams[0]), width, settings, stop_ids)
+
+    request = Request("audit", PROMPT, built.depth + 2, stop_ids)
+    got, count = law_of_iteration(built, request, beams_of, goes_on)
+    expected = goes_on(((),))
+    assert set(got) <= set(expected), "an outcome that beam sampling cannot have"
+    return max(abs(got[beams] - chance) for beams, chance in expected.items()), count
+
+
+def beam_chi_square(
+    config: DecoderConfig,
+    settings: SamplingSettings,
+    *,
+    layers: int = 4,
+    samples: int = 5000,
+    seed: int = 0,
+) -> float:
+    """p-value of sampled beams after several iterations in batches, against beam sampling's law. A
+    decoder that drafts has threshold 0.
+    """
+    rows = 250
+    built, target = markov_decoder(config, settings, vocab=2, seed=seed, rows=rows)
+    counts: Counter[Beams] = Counter()
+    for start in range(0, samples, rows):
+        requests = [Request(f"{start + row}", PROMPT, layers) for row in range(rows)]
+        done = built.begin(requests, seed)
+        active = list(done)
+        while active:
+            built.step(active)
+            built.retire(active)
+        counts.update(beams_of(row) for row in done)
+    return p_value(counts, beam_law(target, ((),), layers, built.plan.width, settings), least=5)

@@ -13,13 +13,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import torch
 from scipy.optimize import linprog
-from torch import Tensor
 
+from spec_bench.audit.rules import Law, children_law
 from spec_bench.settings.arguments import Parser, output_file
 from spec_bench.system import signals
 from spec_bench.system.files import write_csv
@@ -32,30 +33,16 @@ TOLERANCE = 1e-9
 # A draft with no mass on a token has one candidate, not two: the square's edges q = 0 and q = 1 are
 # drawn as their limit from inside, which differs from the value there by about this much.
 INSIDE = 2.0**-40
-_PAIRS = ((0, 0), (0, 1), (1, 0), (1, 1))  # the two candidates' tokens, in the order drawn
 
 
-def acceptance_of(rule: NodeRule, p: float, q: float, *, replacement: bool) -> float:
+def acceptance_of(rule: NodeRule, law: Law, p: float, q: float) -> float:
     """P(one of two candidates is accepted), summed over all draws of the candidates; p and q are
     the probabilities of token 1, q strictly between 0 and 1.
     """
-    tokens = torch.tensor(_PAIRS)  # [B, 2]
-    law = draw_law(q, replacement=replacement)
-    target = torch.tensor([1 - p, p], dtype=torch.float64).expand(len(_PAIRS), -1)
-    draft = torch.tensor([1 - q, q], dtype=torch.float64).expand(len(_PAIRS), 1, -1)
-    verdict = rule(target, draft, tokens, torch.ones_like(tokens, dtype=torch.bool))
-    missed = (1 - verdict.acceptance).prod(dim=-1)
-    return float((law * (1 - missed)).sum())
-
-
-def draw_law(q: float, *, replacement: bool) -> Tensor:
-    """[4] the probability of each pair of candidates, in the order of ``_PAIRS``."""
-    draft = (1 - q, q)
-    if replacement:
-        law = [draft[first] * draft[second] for first, second in _PAIRS]
-    else:  # the second candidate is the other token, surely
-        law = [draft[first] if first != second else 0.0 for first, second in _PAIRS]
-    return torch.tensor(law, dtype=torch.float64)
+    target, draft = torch.tensor([[1 - p, p], [1 - q, q]], dtype=torch.float64)
+    tokens, valid, chance = children_law(draft.expand(3, -1), 2, law)
+    verdict = rule(target.expand(len(tokens), -1), draft.expand(len(tokens), 1, -1), tokens, valid)
+    return float((chance * (1 - (1 - verdict.acceptance).prod(dim=-1))).sum())
 
 
 def optimal_transport(p: float, q: float) -> float:
@@ -67,30 +54,27 @@ def optimal_transport(p: float, q: float) -> float:
     Raises:
         RuntimeError: the solver found no optimum.
     """
-    shape = (2, len(_PAIRS))
-    gain = np.array([[float(token in pair) for pair in _PAIRS] for token in range(2)])
-    cells = np.eye(2 * len(_PAIRS)).reshape(-1, *shape)
-    marginals = [*cells.sum(axis=2).T, *cells.sum(axis=1).T]
-    law = np.concatenate([[1 - p, p], draw_law(q, replacement=True).numpy()])
+    pairs, draft = list(product((0, 1), repeat=2)), (1 - q, q)
+    gain = np.array([[float(token in pair) for pair in pairs] for token in range(2)])
+    cells = np.eye(2 * len(pairs)).reshape(-1, 2, len(pairs))
+    marginals = np.array([*cells.sum(axis=2).T, *cells.sum(axis=1).T])
+    law = [1 - p, p, *(draft[first] * draft[second] for first, second in pairs)]
     tight = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
     # One marginal follows from the others; without it rounding cannot make the program infeasible.
     optimum = linprog(
-        -gain.ravel(), A_eq=np.array(marginals)[1:], b_eq=law[1:], method="highs", options=tight
+        -gain.ravel(), A_eq=marginals[1:], b_eq=law[1:], method="highs", options=tight
     )
     if not optimum.success:
         raise RuntimeError(f"no optimum for p = {p}, q = {q}: {optimum.message}")
     return float(-optimum.fun)
 
 
+_REPEATED, _DISTINCT = (partial(recursive_rejection, replacement=kept) for kept in (True, False))
 RULES: dict[str, Callable[[float, float], float]] = {
-    "multi_round": partial(
-        acceptance_of, partial(recursive_rejection, replacement=True), replacement=True
-    ),
-    "k_seq": partial(acceptance_of, k_seq, replacement=True),
+    "multi_round": partial(acceptance_of, _REPEATED, "iid"),
+    "k_seq": partial(acceptance_of, k_seq, "iid"),
     "otm": optimal_transport,
-    "recursive_rejection": partial(
-        acceptance_of, partial(recursive_rejection, replacement=False), replacement=False
-    ),
+    "recursive_rejection": partial(acceptance_of, _DISTINCT, "without_replacement"),
 }
 """Columns of the grid and how each is computed from (p, q)."""
 
@@ -119,18 +103,16 @@ def grid(points: int = POINTS) -> list[dict[str, float]]:
     if points < 2:
         raise ValueError(f"a grid needs at least 2 points a side, got {points}")
     rows = []
-    for p in np.linspace(0, 1, points).tolist():
-        for q in np.linspace(0, 1, points).tolist():
-            inside = min(max(q, INSIDE), 1 - INSIDE)
-            row = {"p": p, "q": q}
-            for name, rule in RULES.items():
-                row[name] = rule(p, inside)
-                formula = closed_form(name, p, inside)
-                if formula is not None and abs(row[name] - formula) > TOLERANCE:
-                    raise RuntimeError(
-                        f"{name} at p = {p}, q = {q}: {row[name]!r}, by formula {formula!r}"
-                    )
-            rows.append(row)
+    for p, q in product(np.linspace(0, 1, points).tolist(), repeat=2):
+        inside = min(max(q, INSIDE), 1 - INSIDE)
+        row = {"p": p, "q": q}
+        for name, rule in RULES.items():
+            row[name] = rule(p, inside)
+            formula = closed_form(name, p, inside)
+            if formula is not None and abs(row[name] - formula) > TOLERANCE:
+                said = f"{row[name]!r}, by formula {formula!r}"
+                raise RuntimeError(f"{name} at p = {p}, q = {q}: {said}")
+        rows.append(row)
     return rows
 
 

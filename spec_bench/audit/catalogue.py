@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
+from functools import partial
+from itertools import product
 from typing import Any
 
 from spec_bench.audit.rules import SAID
@@ -17,15 +19,20 @@ from spec_bench.draft.base import drafter
 from spec_bench.tree.base import AuditTree, GrownTree, Policy, policy
 from spec_bench.verify.base import BeamVerifier, Verifier, rule
 
+_in_double = partial(SamplingSettings, probability_dtype="float64")
 SETTINGS = {
-    "temperature 1": SamplingSettings(probability_dtype="float64"),
-    "temperature 1.5, top-p 0.9": SamplingSettings(1.5, top_p=0.9, probability_dtype="float64"),
-    "temperature 1, top-k 2": SamplingSettings(top_k=2, probability_dtype="float64"),
-    "temperature 1, draft at 0": SamplingSettings(
-        draft_temperature=0.0, probability_dtype="float64"
-    ),
+    "temperature 1": _in_double(),
+    "temperature 1.5, top-p 0.9": _in_double(1.5, top_p=0.9),
+    "temperature 1, top-k 2": _in_double(top_k=2),
+    "temperature 1, draft at 0": _in_double(draft_temperature=0.0),
 }
 WARM = SETTINGS["temperature 1"]
+BEAM_SETTINGS: dict[str, tuple[SamplingSettings, tuple[int, ...], int | None]] = {
+    "temperature 1": (WARM, (), None),
+    "top-k 3, top-p 0.9, a stop token": (_in_double(top_k=3, top_p=0.9), (2,), 3),
+    "temperature 1.5, top-k 2, a stop token": (_in_double(1.5, top_k=2), (1,), 3),
+}
+"""Of all beams together: how they are sampled, tokens that end one, V of the chain or the case."""
 
 
 @dataclass(frozen=True)
@@ -65,25 +72,11 @@ class AuditCase:
 
 
 def tree_cases(mark: str) -> Iterator[AuditCase]:
-    """The decoders of single sequences whose output bears a mark: ``exact``, or ``approximate``,
-    then with the trees that the rule is meant for.
+    """The decoders whose output bears a mark: ``exact``; ``exact_beam``, several sequences from the
+    beam law; ``approximate``, then with the trees that the rule is meant for.
     """
-    for kind in policy.values():
-        if issubclass(kind, GrownTree):
-            for tree in kind.audit_cases():
-                yield from _cases(tree, mark)
-
-
-def beam_cases() -> Iterator[AuditCase]:
-    """The decoders of several sequences that draw their beams from the beam law."""
-    for kind in policy.values():
-        if not issubclass(kind, GrownTree):
-            for tree in kind.audit_cases():
-                yield from _cases(tree, "exact_beam")
-
-
-def _cases(tree: AuditTree, mark: str) -> Iterator[AuditCase]:
-    for known in drafter.values():
+    trees = (tree for kind in policy.values() for tree in kind.audit_cases())
+    for tree, known in product(trees, drafter.values()):
         if not goes_with(known, type(tree.policy)):
             continue
         for drafting in known.audit_cases(tree.drafts):
@@ -95,6 +88,11 @@ def _cases(tree: AuditTree, mark: str) -> Iterator[AuditCase]:
                     continue
                 if (case := AuditCase(config, tree)).fits(WARM):
                     yield case
+
+
+def beam_cases() -> Iterator[AuditCase]:
+    """The decoders of several sequences that draw their beams from the beam law."""
+    return tree_cases("exact_beam")
 
 
 def _verifiers(tree: Policy, mark: str) -> Iterator[Verifier]:

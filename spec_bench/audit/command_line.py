@@ -11,39 +11,41 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from spec_bench.audit import models
 from spec_bench.audit.beams import (
-    BEAM_SETTINGS,
     audit_counts,
     audit_layers,
     beam_chi_square,
     enumerated_beam_error,
 )
-from spec_bench.audit.catalogue import WARM, AuditCase, beam_cases, tree_cases
+from spec_bench.audit.catalogue import BEAM_SETTINGS, WARM, AuditCase, beam_cases, tree_cases
 from spec_bench.audit.decoders import (
     FALSE_ALARM_RATE,
     chi_square,
     enumerated_error,
     total_variation,
 )
-from spec_bench.audit.models import FALSE_ALARM_RATE as SERVED_FALSE_ALARM_RATE
-from spec_bench.audit.models import audit_pair, server_lines
+from spec_bench.audit.models import audit_pair
 from spec_bench.audit.parts import Line, Part, audited, chosen
-from spec_bench.audit.paths import audit_path, path_cases
-from spec_bench.audit.rules import TOLERANCE, audit_rule, rule_cases
+from spec_bench.audit.rules import TOLERANCE, audit_path, audit_rule, path_cases, rule_cases
 from spec_bench.server.endpoint import ServerError
+
+Audit = Callable[[], tuple[float, int]]
 
 
 def rule_parts() -> Iterator[Part]:
     """Every node rule by enumeration over random and adversarial (p, q), then the path rules."""
-    for case in rule_cases():
-        yield Part(f"rule: {case.name}", partial(_rule, f"rule: {case.name}", audit_rule, case))
-    for name, judge, law in path_cases():
-        yield Part(f"rule: {name}", partial(_rule, f"rule: {name}", audit_path, judge, law))
+    audits: dict[str, Audit] = {case.name: partial(audit_rule, case) for case in rule_cases()}
+    audits |= {name: partial(audit_path, judge, law) for name, judge, law in path_cases()}
+    yield from (_part(f"rule: {name}", audit) for name, audit in audits.items())
 
 
-def _rule(name: str, audit: Callable[..., tuple[float, int]], *case: Any) -> Iterator[Line]:
-    error, cases = audit(*case)
-    yield _enumerated(name, error, f"{cases} cases")
+def _part(name: str, audit: Audit) -> Part:
+    def lines() -> Iterator[Line]:
+        error, cases = audit()
+        yield _enumerated(name, error, f"{cases} cases")
+
+    return Part(name, lines)
 
 
 def decoder_parts(samples: int, seed: int) -> Iterator[Part]:
@@ -53,16 +55,15 @@ def decoder_parts(samples: int, seed: int) -> Iterator[Part]:
 
 
 def _decoder(case: AuditCase, samples: int, seed: int) -> Iterator[Line]:
+    sampled = partial(chi_square, case.config, seed=seed, prompt=case.tree.prompt)
     for label, settings in case.settings():
         if case.enumerable(settings):
             error, count = enumerated_error(case.config, settings, **case.chain, seed=seed)
             yield _enumerated(f"{case.name}: {label}", error, f"{count} outcomes")
         else:
-            p_value = chi_square(
-                case.config, settings, samples=10 * samples, seed=seed, prompt=case.tree.prompt
-            )
-            yield _sampled(f"{case.name}: {label}", p_value, f"{10 * samples} continuations")
-    p_value = chi_square(case.config, WARM, samples=samples, seed=seed, prompt=case.tree.prompt)
+            p_value, counted = sampled(settings, samples=10 * samples), f"{10 * samples}"
+            yield _sampled(f"{case.name}: {label}", p_value, f"{counted} continuations")
+    p_value = sampled(WARM, samples=samples)
     yield _sampled(f"{case.name}: iterations in batches", p_value, f"{samples} continuations")
 
 
@@ -80,13 +81,8 @@ def _approximate(case: AuditCase, seed: int) -> Iterator[Line]:
 
 def beam_parts(samples: int, seed: int) -> Iterator[Part]:
     """Beam verification by enumeration, the beam decoders on a Markov chain."""
-    audits: dict[str, Callable[..., tuple[float, int]]] = {
-        "a layer's beams are i.i.d.": audit_layers,
-        "width recursion": audit_counts,
-    }
-    for label, audit in audits.items():
-        name = f"beams: {label}"
-        yield Part(name, partial(_rule, name, partial(audit, seed=seed)))
+    yield _part("beams: a layer's beams are i.i.d.", partial(audit_layers, seed=seed))
+    yield _part("beams: width recursion", partial(audit_counts, seed=seed))
     for case in beam_cases():
         yield Part(case.name, partial(_beams, case, samples, seed))
 
@@ -101,13 +97,12 @@ def _beams(case: AuditCase, samples: int, seed: int) -> Iterator[Line]:
 
 
 def _enumerated(subject: str, error: float, counted: str) -> Line:
-    result = f"error {error:.1e}"
-    return Line(subject, f"enumeration, {counted}", result, error <= TOLERANCE)
+    return Line(subject, f"enumeration, {counted}", f"error {error:.1e}", error <= TOLERANCE)
 
 
 def _sampled(subject: str, p_value: float, counted: str) -> Line:
-    result = f"p = {p_value:.3g}"
-    return Line(subject, f"chi-square, {counted}", result, p_value >= FALSE_ALARM_RATE)
+    passed = p_value >= FALSE_ALARM_RATE
+    return Line(subject, f"chi-square, {counted}", f"p = {p_value:.3g}", passed)
 
 
 def run(options: argparse.Namespace, prompts: list[str]) -> int:
@@ -116,11 +111,20 @@ def run(options: argparse.Namespace, prompts: list[str]) -> int:
     """
     try:
         if options.server:
-            lines = list(server_lines(options, prompts))
+            lines = list(models.server_lines(options, prompts))
             note = "false-alarm rate of the tests of a server's samples together "
-            note += f"{SERVED_FALSE_ALARM_RATE:g}"
+            note += f"{models.FALSE_ALARM_RATE:g}"
         else:
-            parts = _parts(options, prompts)
+            # What is wrong with the pair's tokenizers is reported before the minutes of the rules.
+            named = (options.target, options.draft, prompts, options.max_new_tokens)
+            of_pair = [] if options.target is None else [audit_pair(*named)]
+            parts = [
+                *rule_parts(),
+                *decoder_parts(options.samples, options.seed),
+                *approximate_parts(options.seed),
+                *beam_parts(options.samples, options.seed),
+                *(Part("pair", partial(iter, lines)) for lines in of_pair),
+            ]
             lines = list(audited(chosen(parts, options.only)))
             note = f"tolerance of exact checks {TOLERANCE:g}, "
             note += f"false-alarm rate of each chi-square {FALSE_ALARM_RATE:g}"
@@ -136,16 +140,3 @@ def run(options: argparse.Namespace, prompts: list[str]) -> int:
     failed = sum(not line.passed for line in claims)
     print(f"{len(claims) - failed} of {len(claims)} checks passed; {note}")
     return 1 if failed else 0
-
-
-def _parts(options: argparse.Namespace, prompts: list[str]) -> list[Part]:
-    # What is wrong with the pair's tokenizers is reported before the minutes of the rules.
-    named = (options.target, options.draft, prompts, options.max_new_tokens)
-    of_pair = audit_pair(*named) if options.target else None
-    return [
-        *rule_parts(),
-        *decoder_parts(options.samples, options.seed),
-        *approximate_parts(options.seed),
-        *beam_parts(options.samples, options.seed),
-        *([] if of_pair is None else [Part("pair", lambda: of_pair)]),
-    ]

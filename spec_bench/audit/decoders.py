@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -31,7 +31,10 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class EnumeratedDraws:
-    """``Draws`` for one row whose choices follow a script and extend it by first alternatives."""
+    """``Draws`` for one row whose choices follow a script and extend it by first alternatives.
+
+    ``tokens_at`` and ``passes`` are missing: outcomes that no walk meets would be counted too.
+    """
 
     def __init__(self, script: Sequence[int]) -> None:
         self._script = script
@@ -72,8 +75,13 @@ class EnumeratedDraws:
                 probs[token] = 0.0
         return noise
 
-    def verdict(self, children: Sequence[int]) -> EnumeratedDraws:
+    def verdict(self, count: object) -> EnumeratedDraws:
         return self
+
+    by_position = trials = verdict
+
+    def settle(self, emitted: Sequence[int]) -> None:
+        """Nothing was looked ahead at."""
 
     def first_accepted(self, level: int, acceptance: Tensor) -> Tensor:
         probs, missed = [], 1.0
@@ -85,30 +93,14 @@ class EnumeratedDraws:
     def accepts(self, level: int, child: int, acceptance: float) -> bool:
         return self.choose([1 - acceptance, acceptance]) == 1
 
-    def by_position(self, count: int) -> EnumeratedDraws:
-        return self
-
-    def token_at(self, level: int, probs: Tensor) -> Tensor:
-        return self.token(probs)
-
-    def tokens_at(self, levels: Tensor, probs: Tensor) -> Tensor:
-        raise NotImplementedError("outcomes of nodes that no walk meets would be counted too")
-
-    def settle(self, emitted: Sequence[int]) -> None:
-        """Nothing was looked ahead at."""
-
-    def passes(self, tests: Tensor, acceptance: Tensor) -> Tensor:
-        raise NotImplementedError("outcomes of tests that no walk meets would be counted too")
-
-    def trials(self, count: int) -> EnumeratedDraws:
-        return self
-
     def succeeds(self, index: int, probability: Tensor) -> Tensor:
-        chance = float(probability)
-        return torch.tensor([self.choose([1 - chance, chance]) == 1])
+        return torch.tensor([self.accepts(0, index, float(probability))])
 
     def token(self, probs: Tensor) -> Tensor:
         return torch.tensor([self.choose(probs[0].tolist())])
+
+    def token_at(self, level: int, probs: Tensor) -> Tensor:
+        return self.token(probs)
 
 
 def outcomes(run: Callable[[EnumeratedDraws], Outcome]) -> Iterator[tuple[float, Outcome]]:
@@ -132,14 +124,62 @@ def outcomes(run: Callable[[EnumeratedDraws], Outcome]) -> Iterator[tuple[float,
             return
 
 
-def law_of(run: Callable[[EnumeratedDraws], Key]) -> tuple[dict[Key, float], int]:
-    """The probability of each result of ``run``, and the number of outcomes enumerated."""
+def law_of_iteration(
+    built: Any,
+    request: Request,
+    reached: Callable[[Any], Key],
+    goes_on: Callable[[Key], Mapping[Key, float]],
+) -> tuple[Mapping[Key, float], int]:
+    """The law of one iteration's result, by enumeration, and the number of outcomes.
+
+    Args:
+        built: a decoder; its randomness is replaced.
+        request: what is decoded.
+        reached: reads the result from the row that has made a step.
+        goes_on: the law of what the target makes of a result that others are longer than.
+    """
+
+    def iteration(draws: EnumeratedDraws) -> Key:
+        built.make_draws = lambda generators: draws
+        rows = built.begin([request], seed=0)
+        built.step(rows)
+        return reached(rows[0])
+
+    results: dict[Key, float] = defaultdict(float)
     law: dict[Key, float] = defaultdict(float)
     count = 0
-    for probability, result in outcomes(run):
-        law[result] += probability
+    for probability, result in outcomes(iteration):
+        results[result] += probability
         count += 1
+    for result, probability in results.items():
+        for longer, chance in goes_on(result).items():
+            law[longer] += probability * chance
     return law, count
+
+
+def p_value(counts: Counter[Key], law: Mapping[Key, float], least: float = 0.0) -> float:
+    """Chi-square of counts against a law, rare outcomes pooled to at least so many expected; 0 if
+    something came out that cannot.
+    """
+    possible = sorted((p for p in law.items() if p[1] > 0), key=lambda item: item[1])
+    samples, bins = sum(counts.values()), list[list[float]]()  # observed, expected
+    if counts.keys() - dict(possible).keys():
+        return 0.0
+    for key, chance in possible:
+        if not bins or bins[-1][1] >= least:
+            bins.append([0.0, 0.0])
+        bins[-1][0] += counts[key]
+        bins[-1][1] += chance * samples
+    if len(bins) > 1 and bins[-1][1] < least:
+        rare = bins.pop()
+        bins[-1] = [bins[-1][0] + rare[0], bins[-1][1] + rare[1]]
+    if len(bins) == 1:
+        return 1.0
+    observed, expected = torch.tensor(bins, dtype=torch.float64).T
+    expected = expected / expected.sum() * observed.sum()
+    statistic = ((observed - expected) ** 2 / expected).sum()
+    # The upper tail of chi-square; scipy is not everywhere where torch is.
+    return float(torch.special.gammaincc(observed.new_tensor((len(bins) - 1) / 2), statistic / 2))
 
 
 # Every decoder end to end on a Markov chain: enumerated where possible, else by chi-square.
@@ -158,8 +198,11 @@ def markov_decoder(
     seed: int = 0,
     rows: int = 1,
     device: str = "cpu",
-) -> tuple[Decoder, MarkovModel]:
-    """A decoder over a random chain, with drafts that resemble it; and the chain."""
+    alter: Callable[[Any], None] | None = None,
+) -> tuple[Any, MarkovModel]:
+    """A decoder, of beams or not, over a random chain, with drafts that resemble it; and the chain.
+    ``alter`` breaks the decoder on purpose, to see the audit catch it.
+    """
     target = MarkovModel(random_markov(vocab, seed).logits.to(device))
     drafts = []
     for index in range(config.drafts):
@@ -167,7 +210,8 @@ def markov_decoder(
         drafts.append(MarkovModel(target.logits + noise))
     heads = None if config.heads is None else heads_on(target, config.heads, seed)
     built = config.build(target, drafts, settings, rows, heads=heads)
-    assert isinstance(built, Decoder), "beams have an audit of their own"
+    if alter:
+        alter(built)
     return built, target
 
 
@@ -181,36 +225,13 @@ def heads_on(target: MarkovModel, kind: str, seed: int) -> Heads:
     return heads.double().eval()
 
 
-def enumerated_error(
-    config: DecoderConfig,
-    settings: SamplingSettings,
-    *,
-    vocab: int = 3,
-    seed: int = 0,
-    prompt: Tokens = PROMPT,
-    alter: Callable[[Decoder], None] | None = None,
-) -> tuple[float, int]:
-    """Exact error of one iteration's output law.
-
-    A block has a random length; followed by tokens of the chain itself it must have the chain's
-    law. That is checked for every continuation of the longest block's length. The decoder has a
-    small tree, the settings ``probability_dtype`` float64; ``alter`` breaks the decoder on purpose,
-    to see the audit catch it.
-
-    Returns:
-        The largest |probability - chain's probability| and the number of outcomes enumerated.
-    """
-    built, target = markov_decoder(config, settings, vocab=vocab, seed=seed)
-    if alter:
-        alter(built)
-    got, expected, count = block_law(built, partial(target.law, settings=settings), prompt)
-    return max(abs(got[tokens] - chance) for tokens, chance in expected.items()), count
-
-
 def block_law(
     built: Decoder, law: Callable[[Tokens, int], Mapping[Tokens, float]], prompt: Tokens = PROMPT
 ) -> tuple[Mapping[Tokens, float], Mapping[Tokens, float], int]:
     """The law of one block followed by the target's own tokens, by enumeration.
+
+    A block has a random length; followed by tokens of the target itself it must have the target's
+    law, for every continuation of the longest block's length.
 
     Args:
         built: the decoder; its randomness is replaced.
@@ -221,36 +242,47 @@ def block_law(
         Decoder's and target's law of the tokens that follow the prompt, as many as the longest
         block has, and the number of outcomes enumerated.
     """
-    request = Request("audit", prompt, built.depth + 1)
-
-    def block(draws: EnumeratedDraws) -> Tokens:
-        built.make_draws = lambda generators: draws
-        rows = built.begin([request], seed=0)
-        built.step(rows)
-        return tuple(rows[0].tokens[len(prompt) :])
-
-    blocks, count = law_of(block)
     length = built.depth + 1
-    got: dict[Tokens, float] = defaultdict(float)
-    for tokens, probability in blocks.items():
+
+    def goes_on(tokens: Tokens) -> dict[Tokens, float]:
         rest = law((*prompt, *tokens), length - len(tokens))
-        for continuation, chance in rest.items():
-            got[tokens + continuation] += probability * chance
+        return {tokens + continuation: chance for continuation, chance in rest.items()}
+
+    request = Request("audit", prompt, length)
+    got, count = law_of_iteration(
+        built, request, lambda row: tuple(row.tokens[len(prompt) :]), goes_on
+    )
     return got, law(prompt, length), count
 
 
-def total_variation(
+def differences(
     config: DecoderConfig,
     settings: SamplingSettings,
     *,
     vocab: int = 3,
     seed: int = 0,
     prompt: Tokens = PROMPT,
-) -> float:
-    """Distance of one iteration's output law from the chain's: half the sum of differences."""
-    built, target = markov_decoder(config, settings, vocab=vocab, seed=seed)
-    got, expected, _ = block_law(built, partial(target.law, settings=settings), prompt)
-    return sum(abs(got[tokens] - chance) for tokens, chance in expected.items()) / 2
+    alter: Callable[[Any], None] | None = None,
+) -> tuple[list[float], int]:
+    """|probability - chain's probability| of everything one iteration can say, and the number of
+    outcomes enumerated. The tree is small, the settings' ``probability_dtype`` float64.
+    """
+    built, target = markov_decoder(config, settings, vocab=vocab, seed=seed, alter=alter)
+    got, expected, count = block_law(built, partial(target.law, settings=settings), prompt)
+    return [abs(got[tokens] - chance) for tokens, chance in expected.items()], count
+
+
+def enumerated_error(
+    config: DecoderConfig, settings: SamplingSettings, **given: Any
+) -> tuple[float, int]:
+    """The largest of the ``differences``, and the number of outcomes."""
+    errors, count = differences(config, settings, **given)
+    return max(errors), count
+
+
+def total_variation(config: DecoderConfig, settings: SamplingSettings, **given: Any) -> float:
+    """Distance of one iteration's output law from the chain's: half the sum of ``differences``."""
+    return sum(differences(config, settings, **given)[0]) / 2
 
 
 def chi_square(
@@ -262,36 +294,19 @@ def chi_square(
     samples: int = 6000,
     seed: int = 0,
     prompt: Tokens = PROMPT,
-    alter: Callable[[Decoder], None] | None = None,
-    device: str = "cpu",
+    **more: Any,
 ) -> float:
-    """p-value of the sampled continuations against the chain's exact law.
-
-    Covers several iterations, batches and seeded draws, which enumeration does not; 0 if a
-    continuation came out that cannot. ``alter`` breaks the decoder on purpose. Chain and draws are
-    on ``device``.
+    """p-value of the sampled continuations against the chain's exact law; more arguments are
+    ``markov_decoder``'s. Covers several iterations, batches and seeded draws, which enumeration
+    does not.
     """
     rows = 500
-    built, target = markov_decoder(
-        config, settings, vocab=vocab, seed=seed, rows=rows, device=device
-    )
-    if alter:
-        alter(built)
-    counts: Counter[tuple[int, ...]] = Counter()
+    built, target = markov_decoder(config, settings, vocab=vocab, seed=seed, rows=rows, **more)
+    counts: Counter[Tokens] = Counter()
     for start in range(0, samples, rows):
         requests = [Request(f"{start + row}", prompt, length) for row in range(rows)]
         counts.update(generation.tokens for generation in built.generate(requests, seed))
-    law = {tokens: p for tokens, p in target.law(prompt, length, settings).items() if p > 0}
-    if set(counts) - set(law):
-        return 0.0
-    observed = torch.tensor([counts[tokens] for tokens in law], dtype=torch.float64)
-    expected = torch.tensor(list(law.values()), dtype=torch.float64)
-    expected = expected / expected.sum() * observed.sum()
-    if len(law) == 1:
-        return 1.0
-    statistic = ((observed - expected) ** 2 / expected).sum()
-    # The upper tail of chi-square; scipy is not everywhere where torch is.
-    return float(torch.special.gammaincc(observed.new_tensor((len(law) - 1) / 2), statistic / 2))
+    return p_value(counts, target.law(prompt, length, settings))
 
 
 def check_exact(verifier: Verifier, tree: str) -> None:

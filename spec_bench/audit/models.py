@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,8 +45,7 @@ FALSE_ALARM_RATE = 1e-3
 _FEWEST = 20  # tokens that a test is made of
 
 
-@dataclass(frozen=True)
-class TokenLaw:
+class TokenLaw(NamedTuple):
     """Served tokens under the target, one entry a token."""
 
     log_p: np.ndarray  # log-probability of the token; -inf where the law excludes it
@@ -56,8 +55,7 @@ class TokenLaw:
     first: np.ndarray  # whether it is the first of its answer
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """One test."""
 
     name: str  # what is tested
@@ -68,26 +66,18 @@ class Finding:
 
 
 def token_law(logits: Tensor, tokens: Tensor, settings: SamplingSettings) -> TokenLaw:
-    """One answer under the target.
-
-    Args:
-        logits: [T, V] the target's before each token.
-        tokens: [T] what was served.
-        settings: how it was sampled.
-    """
+    """One answer, tokens [T], under the target, whose logits [T, V] stand before each token."""
     log_law = log_probs(logits.double(), settings).double()
     law = log_law.exp()
     safe = log_law.masked_fill(law == 0, 0.0)
     entropy = -(law * safe).sum(dim=-1)
-    variance = (law * safe.square()).sum(dim=-1) - entropy.square()
-    log_of_token = log_law.gather(-1, tokens.unsqueeze(-1))
-    ids = torch.arange(law.shape[-1])
-    before = (log_law > log_of_token) | ((log_law == log_of_token) & (ids < tokens.unsqueeze(-1)))
+    variance = ((law * safe.square()).sum(dim=-1) - entropy.square()).clamp(min=0)
+    log_p = log_law.gather(-1, tokens.unsqueeze(-1))
+    earlier = torch.arange(law.shape[-1]) < tokens.unsqueeze(-1)
+    before = (log_law > log_p) | ((log_law == log_p) & earlier)
     below = law.masked_fill(~before, 0.0).sum(dim=-1)
-    first = np.arange(len(tokens)) == 0
-    columns = (log_of_token.squeeze(-1), entropy, variance.clamp(min=0), below)
-    log_p, spread, variances, mass = (column.numpy() for column in columns)
-    return TokenLaw(log_p, spread, variances, mass, first)
+    columns = (log_p.squeeze(-1), entropy, variance, below, torch.arange(len(tokens)) == 0)
+    return TokenLaw(*(column.numpy() for column in columns))
 
 
 @torch.inference_mode()
@@ -108,60 +98,44 @@ def law_of_answers(
         assert logits is not None
         kept = logits[0, len(prompt) - 1 :].cpu()
         laws.append(token_law(kept, torch.tensor(answer), settings))
-    columns = (field.name for field in fields(TokenLaw))
-    return TokenLaw(*(np.concatenate([getattr(law, name) for law in laws]) for name in columns))
+    return TokenLaw(*map(np.concatenate, zip(*laws, strict=True)))
 
 
 def findings(law: TokenLaw, seed: int = 0, rate: float = FALSE_ALARM_RATE) -> list[Finding]:
     """The tests that there are tokens enough for; ``rate`` is the chance that a lossless server
     fails any of them.
     """
+    count = len(law.log_p)
     impossible = int(np.isneginf(law.log_p).sum())
     if impossible:
         statistic = f"{impossible} tokens that the target gives no probability"
-        return [Finding("within the support", len(law.log_p), 0.0, statistic, False)]
-    tests = {"log-probability against entropy": _surprise(law)}
-    uniform = law.below + np.random.default_rng(seed).random(len(law.below)) * np.exp(law.log_p)
-    for name, chosen in {"first tokens": law.first, "later tokens": ~law.first}.items():
-        if chosen.sum() >= _FEWEST:
-            tests[f"uniform ranks, {name}"] = _uniformity(uniform[chosen])
-    neighbours = np.flatnonzero(~law.first)
-    if len(neighbours) >= _FEWEST:
-        tests["independent ranks"] = _independence(uniform[neighbours - 1], uniform[neighbours])
-    return _corrected(tests, rate)
-
-
-def _surprise(law: TokenLaw) -> tuple[int, float, str]:
-    count, total = len(law.log_p), float((law.log_p + law.entropy).sum())
-    deviation = float(np.sqrt(law.variance.sum()))
+        return [Finding("within the support", count, 0.0, statistic, False)]
+    total, deviation = float((law.log_p + law.entropy).sum()), float(np.sqrt(law.variance.sum()))
     # A law of one token at every place leaves nothing to chance.
     z = total / deviation if deviation > 0 else 0.0
-    statistic = f"mean {law.log_p.mean():.3f}, expected {-law.entropy.mean():.3f} nats, z = {z:.2f}"
-    return count, float(2 * stats.norm.sf(abs(z))), statistic
-
-
-def _uniformity(uniform: np.ndarray) -> tuple[int, float, str]:
-    test = stats.kstest(uniform.clip(0, 1), "uniform")
-    return len(uniform), float(test.pvalue), f"largest distance {test.statistic:.3f}"
-
-
-def _independence(before: np.ndarray, after: np.ndarray) -> tuple[int, float, str]:
-    test = stats.spearmanr(before, after)
-    return len(after), float(test.pvalue), f"correlation of neighbours {test.statistic:.3f}"
+    said = f"mean {law.log_p.mean():.3f}, expected {-law.entropy.mean():.3f} nats, z = {z:.2f}"
+    chance = float(2 * stats.norm.sf(abs(z)))
+    tests = {"log-probability against entropy": (count, chance, said)}
+    uniform = law.below + np.random.default_rng(seed).random(count) * np.exp(law.log_p)
+    for name, chosen in {"first tokens": law.first, "later tokens": ~law.first}.items():
+        if (some := int(chosen.sum())) >= _FEWEST:
+            test = stats.kstest(uniform[chosen].clip(0, 1), "uniform")
+            said = f"largest distance {test.statistic:.3f}"
+            tests[f"uniform ranks, {name}"] = (some, float(test.pvalue), said)
+    later = np.flatnonzero(~law.first)
+    if len(later) >= _FEWEST:
+        test = stats.spearmanr(uniform[later - 1], uniform[later])
+        said = f"correlation of neighbours {test.statistic:.3f}"
+        tests["independent ranks"] = (len(later), float(test.pvalue), said)
+    return _corrected(tests, rate)
 
 
 def _corrected(tests: Mapping[str, tuple[int, float, str]], rate: float) -> list[Finding]:
     """Holm's step-down: the k-th smallest p-value is held against rate / (tests left)."""
     order = sorted(tests, key=lambda name: tests[name][1])
-    failed: set[str] = set()
-    for left, name in zip(range(len(order), 0, -1), order, strict=True):
-        if tests[name][1] > rate / left:
-            break
-        failed.add(name)
-    return [
-        Finding(name, count, p_value, statistic, name not in failed)
-        for name, (count, p_value, statistic) in tests.items()
-    ]
+    held = [tests[name][1] > rate / (len(order) - k) for k, name in enumerate(order)]
+    failed = order[: held.index(True)] if True in held else order
+    return [Finding(name, *test, name not in failed) for name, test in tests.items()]
 
 
 # The audit of models: greedy answers of a pair, and whether a running server is lossless.
@@ -194,36 +168,21 @@ _PLAIN = {
 GREEDY = SamplingSettings(temperature=0.0)
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(NamedTuple):
     """The first token at which two greedy outputs part."""
 
     prompt_id: str
     position: int  # within the answer
-    expected: int  # the reference's token
-    got: int  # the decoder's token
     gap: float  # |difference| of the two tokens' logits in a plain forward pass
-    bound: float = NEAR_TIE_GAP  # the largest gap that is a near-tie, by the dtype of the logits
-
-    @property
-    def near_tie(self) -> bool:
-        """Whether rounding alone explains the difference."""
-        return self.gap <= self.bound
+    near_tie: bool  # whether rounding alone explains it: a gap within the logits' dtype's bound
 
 
 @torch.inference_mode()
-def next_logits(model: LanguageModel, tokens: Sequence[int]) -> torch.Tensor:
-    """[V] logits after ``tokens``, without a tree."""
-    cache = model.allocate(1, len(tokens))
-    prefill(model, cache, 0, tokens[:-1])
-    last = torch.tensor([tokens[-1:]], device=model.device)
-    return run_pending(model, cache, [len(tokens) - 1], last).logits[0, -1]
-
-
 def first_difference(
     model: LanguageModel, request: Request, expected: Sequence[int], got: Sequence[int]
 ) -> Difference | None:
-    """Compares two answers to one request; None if they are equal. The gap is the target's.
+    """Compares two answers to one request; None if they are equal. The gap is the target's, without
+    a tree.
 
     Raises:
         ValueError: if one is a proper prefix of the other: no rounding explains that.
@@ -232,31 +191,32 @@ def first_difference(
         return None
     for position, (want, have) in enumerate(zip(expected, got, strict=False)):
         if want != have:
-            logits = next_logits(model, [*request.prompt_ids, *expected[:position]])
+            tokens = [*request.prompt_ids, *expected[:position]]
+            cache = model.allocate(1, len(tokens))
+            prefill(model, cache, 0, tokens[:-1])
+            last = torch.tensor([tokens[-1:]], device=model.device)
+            logits = run_pending(model, cache, [len(tokens) - 1], last).logits[0, -1]
             gap = (logits[want] - logits[have]).abs().item()
-            bound = near_tie_gap(logits.dtype, float(logits[want]))
-            return Difference(request.prompt_id, position, want, have, gap, bound)
+            near = gap <= near_tie_gap(logits.dtype, float(logits[want]))
+            return Difference(request.prompt_id, position, gap, near)
     raise ValueError(
         f"prompt {request.prompt_id!r}: answers of {len(expected)} and {len(got)} tokens agree as "
         "far as the shorter one goes"
     )
 
 
-class Agreement(NamedTuple):
-    """How many greedy answers equal the target's, how many differ by rounding, where others do."""
-
-    equal: int
-    near_ties: int
-    different: list[str]
-
-
-def agreement(
+def _greedy_line(
+    subject: str,
     target: LanguageModel,
     requests: Sequence[Request],
     expected: Sequence[Sequence[int]],
     got: Sequence[Sequence[int]],
-) -> Agreement:
-    """Compares the answers to some requests with the target's."""
+    bound: str = "",
+    more: str | None = None,
+) -> Line:
+    """How many greedy answers equal the target's, how many differ by rounding; where others do, if
+    ``more`` is to be said.
+    """
     equal, near_ties, different = 0, 0, []
     for request, want, have in zip(requests, expected, got, strict=True):
         try:
@@ -270,7 +230,10 @@ def agreement(
             near_ties += 1
         else:
             different.append(f"prompt {request.prompt_id} from token {difference.position}")
-    return Agreement(equal, near_ties, different)
+    result = f"{equal} equal, {near_ties} near-ties{bound}, {len(different)} different"
+    if more is not None:
+        result += more + (f" ({', '.join(different[:3])})" if different else "")
+    return Line(subject, f"{len(requests)} prompts", result, not different)
 
 
 def audit_pair(
@@ -305,14 +268,9 @@ def _pair_lines(
         return [built.generate([request], seed=0)[0].tokens for request in requests]
 
     def compared(case: AuditCase) -> Iterator[Line]:
-        result = agreement(target, requests, baseline, answers(case.config))
-        yield Line(
-            f"{case.name}: greedy equals autoregressive",
-            f"{len(requests)} prompts",
-            f"{result.equal} equal, {result.near_ties} near-ties "
-            f"(gap <= {NEAR_TIE_GAP:g}), {len(result.different)} different",
-            not result.different,
-        )
+        subject = f"{case.name}: greedy equals autoregressive"
+        bound = f" (gap <= {NEAR_TIE_GAP:g})"
+        yield _greedy_line(subject, target, requests, baseline, answers(case.config), bound)
 
     cases = [case for case in tree_cases("exact") if case.config.heads is None]
     baseline = answers(next(c.config for c in cases if c.config.drafter.kind == "none"))
@@ -388,18 +346,12 @@ def _server_greedy(server: Server, target: LanguageModel, asked: Asked) -> Line:
     requests = _requests(asked.prompts, asked.max_tokens, asked.stop_ids)
     expected = [plain.generate([request], seed=0)[0].tokens for request in requests]
     served = [server.complete(prompt, asked.max_tokens) for prompt in asked.prompts]
-    result = agreement(target, requests, expected, [answer.tokens for answer in served])
     steps = sum(answer.steps for answer in served)
     later = sum(len(answer.tokens) - 1 for answer in served)
     per_step = f"; {later / steps:.2f} tokens a step" if steps else ""
-    where = f" ({', '.join(result.different[:3])})" if result.different else ""
-    return Line(
-        "server, greedy: equals the target",
-        f"{len(requests)} prompts",
-        f"{result.equal} equal, {result.near_ties} near-ties, "
-        f"{len(result.different)} different{per_step}{where}",
-        not result.different,
-    )
+    got = [answer.tokens for answer in served]
+    subject = "server, greedy: equals the target"
+    return _greedy_line(subject, target, requests, expected, got, more=per_step)
 
 
 def _requests(

@@ -9,7 +9,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from fnmatch import fnmatchcase
+from fnmatch import filter as fitting
+from typing import NamedTuple
 
 from tqdm import tqdm
 
@@ -24,8 +25,7 @@ class Line:
     passed: bool | None  # None where nothing is claimed, only measured
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """What is audited together."""
 
     name: str  # rule or decoder, as it stands in the table
@@ -41,16 +41,13 @@ def chosen(parts: Sequence[Part], pattern: str | None) -> list[Part]:
     """
     if pattern is None:
         return list(parts)
-    matching = [part for part in parts if any(fnmatchcase(n, pattern) for n in _names(part))]
+    names = [(part.name, part.name.rpartition(": ")[2]) for part in parts]
+    matching = [part for part, own in zip(parts, names, strict=True) if fitting(own, pattern)]
     if not matching:
-        known = dict.fromkeys(name for part in parts for name in _names(part))
+        known = dict.fromkeys(name for own in names for name in own)
         near = get_close_matches(pattern.strip("*"), known, n=5, cutoff=0.4) or list(known)[:5]
         raise ValueError(f"--only {pattern!r} fits no part; near: {', '.join(near)}")
     return matching
-
-
-def _names(part: Part) -> tuple[str, ...]:
-    return part.name, part.name.rpartition(": ")[2]
 
 
 def audited(parts: Sequence[Part]) -> Iterator[Line]:

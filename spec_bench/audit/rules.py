@@ -1,17 +1,26 @@
-"""Every node rule by enumeration: the output's law equals p for every draw of the children."""
+"""Every rule by enumeration: the output's law is the target's for every draw of the children.
+
+A node rule judges one node's children. A rule of whole paths judges trees, under models that forget
+nothing: tables with a law of their own for every prefix, so a wrong ancestor shows as much as a
+wrong ratio. All trees that a node count and a law of siblings allow are verified in one call, a row
+each. Letters: R trees, N nodes, B draws of one node's C children, V vocabulary, L depth.
+"""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import mul
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
-from spec_bench.core.tree import Siblings
+from spec_bench.core.tree import Siblings, Tree, TreeShape
 from spec_bench.verify.base import NodeVerifier, rule
+from spec_bench.verify.path_rule import PathRule, Traversal
 from spec_bench.verify.walk import NodeRule
 
 TOLERANCE = 1e-12
@@ -44,9 +53,7 @@ def rule_cases() -> Iterator[RuleCase]:
     for kind in rule.values():
         if issubclass(kind, NodeVerifier) and kind.declared == "exact":
             for law, needed in kind.laws.items():
-                for drawn in (
-                    ({"sampled": 1}, {"sampled": 2}) if law == "top_and_sampled" else ({},)
-                ):
+                for drawn in [{"sampled": 1}, {"sampled": 2}] if law == "top_and_sampled" else [{}]:
                     yield from cases_of(kind(**needed, **drawn), law)
 
 
@@ -77,97 +84,83 @@ def adversarial_pairs(
     for index in range(random_pairs):
         sharpness = (0.1, 1.0, 3.0, 10.0)[index % 4]
         yield draw(sharpness), torch.stack([draw(sharpness) for _ in range(3)])
-    one_hot = torch.eye(vocab, dtype=torch.float64)
+    hot = torch.eye(vocab, dtype=torch.float64)
     uniform = torch.full((vocab,), 1 / vocab, dtype=torch.float64)
     soft = draw(1.0)
     yield soft, soft.expand(3, -1)
     yield uniform, uniform.expand(3, -1)
-    yield one_hot[0], one_hot[[0, 0, 0]]
-    yield one_hot[0], one_hot[[1, 1, 1]]
-    yield one_hot[0], torch.stack([soft, uniform, one_hot[1]])
-    yield soft, one_hot[[0, 1, 2]]
+    yield hot[0], hot[[0, 0, 0]]
+    yield hot[0], hot[[1, 1, 1]]
+    yield hot[0], torch.stack([soft, uniform, hot[1]])
+    yield soft, hot[[0, 1, 2]]
     half = torch.zeros(vocab, dtype=torch.float64)
     half[: vocab // 2] = 1 / (vocab // 2)
     yield half, (1 - half * (vocab // 2)).div(vocab - vocab // 2).expand(3, -1)
-    tiny = torch.cat([torch.full((vocab - 1,), 1e-15, dtype=torch.float64), one_hot[0, :1]])
+    tiny = torch.cat([torch.full((vocab - 1,), 1e-15, dtype=torch.float64), hot[0, :1]])
     yield tiny / tiny.sum(), uniform.expand(3, -1)
     yield uniform, (tiny / tiny.sum()).expand(3, -1)
     for keep in range(1, vocab):
         yield draw(1.0, keep), torch.stack([draw(1.0, vocab - keep) for _ in range(3)])
 
 
+def child_law(
+    q: Tensor, brothers: Tensor, child: int, width: int, law: Law, sampled: int = 1
+) -> Tensor:
+    """[B, V] what the child at a place among ``width`` siblings is drawn from, all zero where
+    nothing is left; q is [B, 3, V], brothers [B, child] are tokens of the earlier siblings.
+    """
+    if law == "several_drafts":
+        return q[:, child]
+    rest, vocab = q[:, 0], q.shape[-1]
+    ranked = rest.sort(dim=-1, descending=True, stable=True)
+    if law == "deterministic":
+        if child >= vocab:
+            return torch.zeros_like(rest)
+        return one_hot(ranked.indices[:, child], vocab).to(q.dtype)
+    if law == "top_and_sampled":  # those drawn, from what the best leave, stand first
+        sampled = min(sampled, width)
+        if child >= sampled:
+            best = one_hot(ranked.indices[:, child - sampled], vocab)
+            return best * (ranked.values[:, child - sampled, None] > 0).to(q.dtype)
+        brothers = ranked.indices[:, : width - sampled]
+    if law in ("without_replacement", "top_and_sampled"):
+        rest = rest.scatter(1, brothers, 0.0)
+        total = rest.sum(dim=1, keepdim=True)
+        rest = torch.where(total > 0, rest / total, 0.0)
+    return rest
+
+
+def _each_child(law: Tensor, there: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Every next child of B draws: which of them it goes on from, its token, whether it exists, its
+    chance; one that does not is token 0.
+    """
+    there = there & (law.sum(dim=1) > 0)
+    law = torch.where(there[:, None], law, torch.eye(law.shape[1], dtype=law.dtype)[0])
+    row, token = law.nonzero(as_tuple=True)
+    return row, token, there[row], law[row, token]
+
+
 def children_law(
     q: Tensor, children: int, law: Law, sampled: int = 1
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Every tuple of children with its probability.
-
-    Args:
-        q: [3, V] drafts; all but ``several_drafts`` use the first.
-        children: C.
-        law: as in ``RuleCase``.
-        sampled: as in ``RuleCase``.
-
-    Returns:
-        tokens [B, C], valid [B, C], probability [B].
+    """Every tuple of children that q [3, V] can give, with its probability: tokens [B, C], valid
+    [B, C] and probability [B]; all laws but ``several_drafts`` use the first draft.
     """
-    vocab = q.shape[1]
-    if law == "top_and_sampled":
-        return _top_and_sampled(q[0], children, min(sampled, children))
-    if law == "deterministic":
-        tokens = q[0].sort(descending=True, stable=True).indices[None, :children]
-        return tokens, torch.ones_like(tokens, dtype=torch.bool), q.new_ones(1)
-    tokens = torch.tensor(list(itertools.product(range(vocab), repeat=children)))
-    valid = torch.ones_like(tokens, dtype=torch.bool)
-    probability = q.new_ones(tokens.shape[0])
-    current = q[0].expand(tokens.shape[0], -1)
-    support = int((q[0] > 0).sum())
+    tokens = torch.empty((1, 0), dtype=torch.long)
+    valid, probability = tokens.bool(), q.new_ones(1)
     for child in range(children):
-        token = tokens[:, child : child + 1]
-        if law == "without_replacement" and child >= support:
-            # The support is used up: the child does not exist. One stand-in tuple carries it.
-            valid[:, child] = False
-            probability = probability * (token.squeeze(1) == 0)
-            continue
-        if law == "several_drafts":
-            current = q[child].expand(tokens.shape[0], -1)
-        probability = probability * current.gather(1, token).squeeze(1)
-        if law == "without_replacement":
-            current = current.scatter(1, token, 0.0)
-            total = current.sum(dim=1, keepdim=True)
-            current = current / torch.where(total > 0, total, 1.0)
-    possible = probability > 0
-    return tokens[possible], valid[possible], probability[possible]
-
-
-def _top_and_sampled(q: Tensor, children: int, sampled: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Children drawn beside the best of q [V], then the best; as ``children_law`` returns them."""
-    values, best = q.sort(descending=True, stable=True)
-    best, there = best[: children - sampled], values[: children - sampled] > 0
-    rest = q.clone()
-    rest[best] = 0.0
-    some = bool(rest.sum() > 0)
-    w = rest / rest.sum() if some else torch.eye(len(q), dtype=q.dtype)[0]
-    drawn = torch.tensor(list(itertools.product(range(len(q)), repeat=sampled)))
-    probability = w[drawn].prod(dim=1)
-    drawn, probability = drawn[probability > 0], probability[probability > 0]
-    tokens = torch.cat([drawn, best.expand(len(drawn), -1)], dim=1)
-    valid = torch.cat(
-        [torch.full_like(drawn, some, dtype=torch.bool), there.expand(len(drawn), -1)], dim=1
-    )
+        rows = len(tokens)
+        one_law = child_law(q.expand(rows, -1, -1), tokens, child, children, law, sampled)
+        row, token, there, chance = _each_child(one_law, torch.ones(rows, dtype=torch.bool))
+        tokens = torch.cat([tokens[row], token[:, None]], dim=1)
+        valid = torch.cat([valid[row], there[:, None]], dim=1)
+        probability = probability[row] * chance
     return tokens, valid, probability
 
 
 def output_law(case: RuleCase, p: Tensor, q: Tensor, children: int) -> Tensor:
-    """The law of the token that comes out, summed over all draws of the children.
-
-    Args:
-        case: rule and how its children are drawn.
-        p: [V].
-        q: [3, V].
-        children: C.
-
-    Returns:
-        [V]; equals p if the rule is lossless.
+    """[V] the law of the token that comes out, summed over all draws of C children from q [3, V];
+    equals p [V] if the rule is lossless.
     """
     tokens, valid, probability = children_law(q, children, case.law, case.sampled)
     tuples = tokens.shape[0]
@@ -184,9 +177,158 @@ def output_law(case: RuleCase, p: Tensor, q: Tensor, children: int) -> Tensor:
 
 def audit_rule(case: RuleCase, *, vocab: int = 4, seed: int = 0) -> tuple[float, int]:
     """Largest |output law - p| over all pairs and 1 to 3 children, and the number of cases."""
-    worst, cases = 0.0, 0
-    for p, q in adversarial_pairs(vocab, seed):
-        for children in (1, 2, 3):
-            error = (output_law(case, p, q, children) - p).abs().max().item()
-            worst, cases = max(worst, error), cases + 1
-    return worst, cases
+    errors = [
+        (output_law(case, p, q, children) - p).abs().max().item()
+        for p, q in adversarial_pairs(vocab, seed)
+        for children in (1, 2, 3)
+    ]
+    return max(errors), len(errors)
+
+
+# Rules of whole paths.
+
+WIDTHS = ((1, 1, 1), (2, 1, 1), (2, 2, 1), (1, 2), (3, 1))
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Target and drafts that look at the whole prefix of d tokens, read as a number."""
+
+    p: Sequence[Tensor]  # per depth [V^d, V] the target's law behind each prefix
+    q: Sequence[Tensor]  # per depth [V^d, 3, V] three drafts'
+
+    @property
+    def vocab(self) -> int:
+        return self.p[0].shape[-1]
+
+
+def random_tables(vocab: int, depth: int, seed: int) -> Tables:
+    """Laws of several sharpnesses, some of them cut to part of their support, float64."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def laws(*shape: int) -> Tensor:
+        logits = torch.randn((*shape, vocab), generator=generator, dtype=torch.float64)
+        level = torch.randint(3, (*shape, 1), generator=generator)
+        sharpness = torch.tensor([0.3, 1.0, 3.0])[level]
+        cut = torch.rand(logits.shape, generator=generator) < 0.15
+        cut &= logits < logits.amax(dim=-1, keepdim=True)
+        return (logits * sharpness).masked_fill(cut, -torch.inf).softmax(dim=-1)
+
+    p = [laws(vocab**d) for d in range(depth + 1)]
+    return Tables(p, [laws(vocab**d, 3) for d in range(depth)])
+
+
+@dataclass(frozen=True)
+class AllTrees:
+    """Every tree that can be drawn."""
+
+    tree: Tree  # a row each
+    chance: Tensor  # [R] of drawing it
+    prefix: Tensor  # [R, N] the tokens from below the root to each node, read as a number
+    p: Tensor  # [R, N, V] the target's law at each node
+
+
+def all_trees(tables: Tables, widths: Sequence[int], law: Law) -> AllTrees:
+    """Every tree with ``widths[l]`` children a node of level l."""
+    shape = TreeShape(tuple(accumulate(widths, mul)), tuple(widths))
+    tokens = torch.zeros((1, 1), dtype=torch.long)
+    valid, prefix = torch.ones_like(tokens, dtype=torch.bool), torch.zeros_like(tokens)
+    chance = torch.ones(1, dtype=torch.float64)
+    for depth, width in enumerate(widths):
+        for node in range(shape.size)[shape.level(depth)]:
+            for child in range(width):
+                brothers = tokens[:, tokens.shape[1] - child :]
+                one_law = child_law(tables.q[depth][prefix[:, node]], brothers, child, width, law)
+                row, token, there, more = _each_child(one_law, valid[:, node])
+                number = prefix[row, node] * tables.vocab + token
+                chance = chance[row] * more
+                tokens = torch.cat([tokens[row], token[:, None]], dim=1)
+                valid = torch.cat([valid[row], there[:, None]], dim=1)
+                prefix = torch.cat([prefix[row], number[:, None]], dim=1)
+    tree = _grown(tables, shape, tokens, valid, prefix, law)
+    p = torch.stack([tables.p[d][prefix[:, n]] for n, d in enumerate(shape.node_depth)], dim=1)
+    return AllTrees(tree, chance, prefix, p)
+
+
+def _grown(
+    tables: Tables, shape: TreeShape, tokens: Tensor, valid: Tensor, prefix: Tensor, law: Law
+) -> Tree:
+    """Trees of given tokens [R, N] with the drafts' laws."""
+    tree = Tree(shape, tokens[:, 0], "iid" if law == "several_drafts" else law)
+    for depth, width in enumerate(shape.children):
+        above, below = shape.level(depth), shape.level(depth + 1)
+        q = tables.q[depth][prefix[:, above]]  # [R, F, 3, V]
+        q = q[:, :, :width] if law == "several_drafts" else q[:, :, :1]
+        parent = torch.arange(q.shape[1]).repeat_interleave(width)
+        if law == "top_and_sampled":  # what the best leave
+            best = q.sort(dim=-1, descending=True, stable=True).indices[..., : width - 1]
+            q = q.scatter(-1, best, 0.0)
+            q = q / q.sum(dim=-1, keepdim=True).clamp(min=1e-300)
+        logs = q[:, :, 0].log() if law == "without_replacement" else None
+        given = None if law in ("without_replacement", "deterministic") else q
+        tree.add_level(tokens[:, below], parent, valid[:, below], given, logs)
+    return tree
+
+
+def last_node(rule: PathRule, trees: AllTrees) -> tuple[Tensor, Tensor]:
+    """P(each node is the last one accepted) [R, N], and the token's law behind it [R, N, V]."""
+    order, success, residual = rule(trees.tree, trees.p)
+    success = torch.cat([success, torch.ones_like(success[:, :1])], dim=1)
+    missed = torch.cat([torch.ones_like(success[:, :1]), (1 - success).cumprod(1)[:, :-1]], dim=1)
+    last = torch.zeros_like(success).scatter(1, order, missed * success)
+    total = residual.sum(dim=-1, keepdim=True)
+    return last, torch.where(total > 0, residual / total, trees.p)
+
+
+def path_error(rule: PathRule, tables: Tables, widths: Sequence[int], law: Law) -> float:
+    """Largest |law of L + 1 tokens - target's|, blocks being continued by the target."""
+    trees = all_trees(tables, widths, law)
+    last, token = last_node(rule, trees)
+    depth, vocab = len(widths), tables.vocab
+    wanted = continued(tables, torch.zeros(1, dtype=torch.long), 0, depth + 1)[0]
+    got = torch.zeros_like(wanted)
+    for node, at in enumerate(trees.tree.shape.node_depth):
+        weight = (trees.chance * last[:, node])[:, None] * token[:, node]  # [R, V]
+        number = trees.prefix[:, node, None] * vocab + torch.arange(vocab)
+        weight, number = weight.flatten(), number.flatten()
+        rest = continued(tables, number, at + 1, depth - at)
+        got.view(-1, rest.shape[1]).index_add_(0, number, weight[:, None] * rest)
+    return (got - wanted).abs().max().item()
+
+
+def continued(tables: Tables, prefix: Tensor, depth: int, length: int) -> Tensor:
+    """[B, V^length] the target's law of what follows prefixes [B] of ``depth`` tokens."""
+    law = torch.ones((prefix.shape[0], 1), dtype=torch.float64)
+    known = prefix[:, None]
+    for step in range(length):
+        law = (law.unsqueeze(-1) * tables.p[depth + step][known]).flatten(1)
+        known = (known.unsqueeze(-1) * tables.vocab + torch.arange(tables.vocab)).flatten(1)
+    return law
+
+
+def accepted_tokens(rule: PathRule, tables: Tables, widths: Sequence[int], law: Law) -> float:
+    """E[accepted draft tokens] of a whole-path rule."""
+    trees = all_trees(tables, widths, law)
+    depth = torch.tensor(trees.tree.shape.node_depth, dtype=torch.float64)
+    return float(trees.chance @ (last_node(rule, trees)[0] @ depth))
+
+
+def path_cases() -> Iterator[tuple[str, PathRule, Law]]:
+    """Every registered whole-path rule, for each law of siblings that it claims to be exact for."""
+    for name, kind in rule.items():
+        if issubclass(kind, Traversal) and kind.declared == "exact":
+            several: tuple[Law, ...] = ("several_drafts",) if kind.several_drafts else ()
+            yield from (
+                (f"{name}, {SAID[law]}", kind().judge(0), law) for law in (*kind.laws, *several)
+            )
+
+
+def audit_path(rule: PathRule, law: Law, seeds: Sequence[int] = (0, 1, 2)) -> tuple[float, int]:
+    """Largest error over trees of several widths and random models, and the number of cases."""
+    errors = []
+    for widths in WIDTHS:
+        for seed in seeds:
+            vocab = 2 if len(widths) == 3 else 3
+            tables = random_tables(vocab, len(widths), 10 * seed + len(widths))
+            errors.append(path_error(rule, tables, widths, law))
+    return max(errors), len(errors)

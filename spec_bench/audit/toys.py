@@ -10,13 +10,48 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from spec_bench.core.warp import SamplingSettings, log_probs
 from spec_bench.engine.model import ForwardOutput, ForwardTimer, Layers
+
+
+class TokenCache:
+    """Tokens and positions by slot: all that a toy keeps of a sequence, if anything."""
+
+    bytes = 0
+
+    def __init__(self, rows: int, slots: int, remembers: bool) -> None:
+        self.remembers = remembers
+        self.grow(rows, slots)
+
+    def grow(self, rows: int, slots: int) -> None:
+        """Forgets everything and has that room."""
+        shape = (rows, slots) if self.remembers else (0, 0)
+        self.tokens = torch.zeros(shape, dtype=torch.long)
+        self.positions = torch.full(shape, -1)
+
+    def put(self, rows: slice, starts: Sequence[int], tokens: Tensor, positions: Tensor) -> None:
+        """Writes the tokens of a pass behind each row's start."""
+        slots = torch.tensor(starts).unsqueeze(1) + torch.arange(tokens.shape[1])
+        index = torch.arange(rows.start, rows.start + len(starts)).unsqueeze(1)
+        self.tokens[index, slots], self.positions[index, slots] = tokens, positions
+
+    def commit(self, row: int, length: int, nodes: Sequence[int]) -> None:
+        """Keeps tree nodes of a row at slots length, length + 1, ..."""
+        if self.remembers:
+            source = [length + node for node in nodes]
+            for kept in (self.tokens, self.positions):
+                kept[row, length : length + len(source)] = kept[row, source]
+
+    def move_row(self, source: int, target: int, length: int, start: int = 0) -> None:
+        """Copies the slots from ``start`` up to ``length`` of one row over another's."""
+        if self.remembers:
+            for kept in (self.tokens, self.positions):
+                kept[target, start:length] = kept[source, start:length]
 
 
 class Toy(ABC):
@@ -28,6 +63,7 @@ class Toy(ABC):
     """
 
     max_positions: int | None = None
+    remembers = True  # whether its cache keeps tokens
 
     def __init__(self, logits: Tensor, states: int) -> None:
         self.logits = logits
@@ -39,9 +75,9 @@ class Toy(ABC):
         self.hidden_size = states
         self.blocks = 6  # of which nothing is known but their number
 
-    @abstractmethod
-    def allocate(self, rows: int, slots: int) -> Any:
+    def allocate(self, rows: int, slots: int) -> TokenCache:
         """A cache for ``rows`` sequences of up to ``slots`` tokens."""
+        return TokenCache(rows, slots, self.remembers)
 
     @abstractmethod
     def place(self, prefix: Sequence[int]) -> tuple[int, ...]:
@@ -49,13 +85,7 @@ class Toy(ABC):
 
     @abstractmethod
     def places(
-        self,
-        cache: Any,
-        rows: slice,
-        starts: list[int],
-        tokens: Tensor,
-        positions: Tensor,
-        visible: Tensor,
+        self, cache: TokenCache, rows: slice, tokens: Tensor, positions: Tensor, visible: Tensor
     ) -> tuple[Tensor, ...]:
         """The same after every token of a pass, [R, T] each; arguments as ``forward``'s."""
 
@@ -65,7 +95,7 @@ class Toy(ABC):
 
     def forward(
         self,
-        cache: Any,
+        cache: TokenCache,
         rows: slice,
         starts: list[int],
         tokens: Tensor,
@@ -78,18 +108,18 @@ class Toy(ABC):
         shared: int = 0,
     ) -> ForwardOutput:
         """See ``engine.model.LanguageModel``."""
-        places = self.places(cache, rows, starts, tokens, positions, visible)
-        logits = self.logits[places]
+        if self.remembers:
+            cache.put(rows, starts, tokens, positions)
+        logits = self.logits[self.places(cache, rows, tokens, positions, visible)]
         hidden = None
         if needs_hidden:
-            state = self.state(tokens, positions)
-            hidden = torch.nn.functional.one_hot(state, self.hidden_size).to(logits.dtype)
+            hidden = one_hot(self.state(tokens, positions), self.hidden_size).to(logits.dtype)
             hidden = torch.cat([hidden] * len(needs_hidden), dim=-1)
         return ForwardOutput(logits[:, -logits_to_keep:], hidden)
 
     def embed(self, tokens: Tensor) -> Tensor:
         """One-hot vectors, as wide as the hidden states."""
-        return torch.nn.functional.one_hot(tokens, self.hidden_size).to(self.logits.dtype)
+        return one_hot(tokens, self.hidden_size).to(self.logits.dtype)
 
     def project(self, hidden: Tensor) -> Tensor:
         """The logits of a one-hot hidden state, as linear in it."""
@@ -113,21 +143,6 @@ class Toy(ABC):
         return law
 
 
-class NoCache:
-    """A Markov chain needs no memory."""
-
-    bytes = 0
-
-    def grow(self, rows: int, slots: int) -> None:
-        """Nothing is stored."""
-
-    def commit(self, row: int, length: int, nodes: Sequence[int]) -> None:
-        """Nothing is stored."""
-
-    def move_row(self, source: int, target: int, length: int, start: int = 0) -> None:
-        """Nothing is stored."""
-
-
 class MarkovModel(Toy):
     """Next-token logits that depend on the last token and on whether its position is odd.
 
@@ -137,65 +152,21 @@ class MarkovModel(Toy):
         logits: [2, V, V] by position parity and last token.
     """
 
+    remembers = False
+
     def __init__(self, logits: Tensor) -> None:
         super().__init__(logits, 2 * logits.shape[-1])
-
-    def allocate(self, rows: int, slots: int) -> NoCache:
-        return NoCache()
 
     def place(self, prefix: Sequence[int]) -> tuple[int, ...]:
         return (len(prefix) - 1) % 2, prefix[-1]
 
     def places(
-        self,
-        cache: object,
-        rows: slice,
-        starts: list[int],
-        tokens: Tensor,
-        positions: Tensor,
-        visible: Tensor,
+        self, cache: TokenCache, rows: slice, tokens: Tensor, positions: Tensor, visible: Tensor
     ) -> tuple[Tensor, ...]:
         return positions % 2, tokens
 
     def state(self, tokens: Tensor, positions: Tensor) -> Tensor:
         return positions % 2 * self.vocab_size + tokens
-
-
-def random_markov(vocab: int, seed: int, sharpness: float = 1.5) -> MarkovModel:
-    """A chain with normal logits of the given standard deviation, float64."""
-    generator = torch.Generator().manual_seed(seed)
-    logits = torch.randn((2, vocab, vocab), generator=generator, dtype=torch.float64)
-    return MarkovModel(logits * sharpness)
-
-
-class TokenCache:
-    """Tokens and positions by slot: all that the toy keeps of a sequence.
-
-    Args:
-        rows: R.
-        slots: per row.
-    """
-
-    bytes = 0
-
-    def __init__(self, rows: int, slots: int) -> None:
-        self.grow(rows, slots)
-
-    def grow(self, rows: int, slots: int) -> None:
-        """Forgets everything and has that room."""
-        self.tokens = torch.zeros((rows, slots), dtype=torch.long)
-        self.positions = torch.full((rows, slots), -1)
-
-    def commit(self, row: int, length: int, nodes: Sequence[int]) -> None:
-        """Keeps tree nodes of a row at slots length, length + 1, ..."""
-        source = [length + node for node in nodes]
-        for kept in (self.tokens, self.positions):
-            kept[row, length : length + len(source)] = kept[row, source]
-
-    def move_row(self, source: int, target: int, length: int, start: int = 0) -> None:
-        """Copies the slots from ``start`` up to ``length`` of one row over another's."""
-        for kept in (self.tokens, self.positions):
-            kept[target, start:length] = kept[source, start:length]
 
 
 class HistoryModel(Toy):
@@ -210,24 +181,12 @@ class HistoryModel(Toy):
         super().__init__(logits, logits.shape[-1])
         self.memory = logits.dim() - 1
 
-    def allocate(self, rows: int, slots: int) -> TokenCache:
-        return TokenCache(rows, slots)
-
     def place(self, prefix: Sequence[int]) -> tuple[int, ...]:
         return tuple([*[0] * self.memory, *prefix][-self.memory :])
 
     def places(
-        self,
-        cache: TokenCache,
-        rows: slice,
-        starts: list[int],
-        tokens: Tensor,
-        positions: Tensor,
-        visible: Tensor,
+        self, cache: TokenCache, rows: slice, tokens: Tensor, positions: Tensor, visible: Tensor
     ) -> tuple[Tensor, ...]:
-        slots = torch.tensor(starts).unsqueeze(1) + torch.arange(tokens.shape[1])
-        index = torch.arange(rows.start, rows.start + len(starts)).unsqueeze(1)
-        cache.tokens[index, slots], cache.positions[index, slots] = tokens, positions
         seen = visible.shape[2]
         known = cache.tokens[rows, :seen].unsqueeze(1)
         places = cache.positions[rows, :seen].unsqueeze(1)
@@ -239,9 +198,17 @@ class HistoryModel(Toy):
         return tuple(reversed(history))
 
 
+def _random(shape: Sequence[int], seed: int, sharpness: float) -> Tensor:
+    """Normal logits of the given standard deviation, float64."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator, dtype=torch.float64) * sharpness
+
+
+def random_markov(vocab: int, seed: int, sharpness: float = 1.5) -> MarkovModel:
+    """A chain with normal logits of the given standard deviation, float64."""
+    return MarkovModel(_random((2, vocab, vocab), seed, sharpness))
+
+
 def random_history(vocab: int, seed: int, memory: int = 3, sharpness: float = 1.5) -> HistoryModel:
     """A toy with normal logits of the given standard deviation, float64."""
-    generator = torch.Generator().manual_seed(seed)
-    shape = (vocab,) * (memory + 1)
-    logits = torch.randn(shape, generator=generator, dtype=torch.float64)
-    return HistoryModel(logits * sharpness)
+    return HistoryModel(_random((vocab,) * (memory + 1), seed, sharpness))

@@ -3,21 +3,14 @@
 import pytest
 import torch
 
-from spec_bench.audit.beams import (
-    BEAM_SETTINGS,
-    beam_chi_square,
-    beam_decoder,
-    enumerated_beam_error,
-)
-from spec_bench.audit.catalogue import beam_cases
+from spec_bench.audit.beams import beam_chi_square, enumerated_beam_error
+from spec_bench.audit.catalogue import BEAM_SETTINGS, WARM, beam_cases
 from spec_bench.audit.decoders import FALSE_ALARM_RATE, markov_decoder, outcomes
 from spec_bench.audit.rules import TOLERANCE
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.beam_decoder import BeamDecoder
 from spec_bench.decode.config import read_decoder
 from spec_bench.records.types import Request
-
-WARM = SamplingSettings(probability_dtype="float64")
 
 
 def dsbd(width, depth):
@@ -74,13 +67,13 @@ def test_one_draft_beam_accepts_as_speculative_decoding_does(depth):
             law[outcome] = law.get(outcome, 0.0) + probability
         return law
 
-    ours = law_of(beam_decoder(dsbd(1, depth), WARM, vocab=2, seed=1)[0])
+    ours = law_of(markov_decoder(dsbd(1, depth), WARM, vocab=2, seed=1)[0])
     theirs = law_of(markov_decoder(chain, WARM, vocab=2, seed=1)[0])
     assert ours == {key: pytest.approx(value) for key, value in theirs.items()}
 
 
 def test_at_temperature_zero_all_beams_are_the_greedy_sequence():
-    built, target = beam_decoder(dsbd(3, 2), SamplingSettings(temperature=0.0), vocab=5, seed=2)
+    built, target = markov_decoder(dsbd(3, 2), SamplingSettings(temperature=0.0), vocab=5, seed=2)
     (answer,) = built.generate([Request("audit", (1, 0), 12)], seed=0)
     last, expected = 0, []
     for position in range(1, 13):

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from spec_bench.audit.paths import all_trees, path_error, random_tables
-from spec_bench.audit.rules import TOLERANCE
+from spec_bench.audit.rules import TOLERANCE, all_trees, path_error, random_tables
 from spec_bench.verify import at_once
 from spec_bench.verify.path_rule import PathVerdict, traversal
 

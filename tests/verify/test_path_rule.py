@@ -5,7 +5,8 @@ what is commonly written in their place.
 import pytest
 import torch
 
-from spec_bench.audit.paths import (
+from spec_bench.audit.rules import (
+    TOLERANCE,
     Tables,
     accepted_tokens,
     all_trees,
@@ -14,7 +15,6 @@ from spec_bench.audit.paths import (
     path_error,
     random_tables,
 )
-from spec_bench.audit.rules import TOLERANCE
 from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.verify import path_rule
 from spec_bench.verify.path_rule import post_order, traversal
