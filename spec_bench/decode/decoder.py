@@ -28,7 +28,7 @@ from spec_bench.engine.cache import CachePool
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.scoring import PathScorer, TreeScorer
 from spec_bench.records.types import Lossless, Request
-from spec_bench.tree.base import GrownTree
+from spec_bench.tree.base import Ground, GrownTree
 from spec_bench.verify.base import Walk
 from spec_bench.verify.walk import WalkResult
 
@@ -237,7 +237,7 @@ class Decoder(DecodingLoop[Row]):
     ) -> Launched:
         """Gives the device an iteration: grow, one target pass, walk, the message to the host."""
         draws, device = self._draws([row.generator for row in active]), self.target.device
-        tree = self.policy.plant(self.drafting, committed, device, self.settings, draws)
+        tree = self.policy.plant(Ground(self.drafting, committed, device, self.settings, draws))
         processes.agree(*tree.parts())
         logits, hidden = self._scorer.score(tree, committed.lengths)
         judged = run_part(draws, "verdict", partial(self._judge, tree), logits, of=tree)

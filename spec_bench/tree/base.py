@@ -86,6 +86,31 @@ class AuditTree(NamedTuple):
     prompt: tuple[int, ...] = (1, 0)  # what is continued
 
 
+class Ground(NamedTuple):
+    """What a batch's trees are planted on."""
+
+    drafting: Drafting  # gives logits
+    committed: Committed  # per row all tokens so far; the last one is the root
+    device: torch.device  # where the trees live
+    settings: SamplingSettings  # of the target; the draft's own temperature applies
+    draws: Draws  # randomness
+
+    @property
+    def roots(self) -> Tensor:
+        """[R] the last committed tokens, on the device."""
+        return self.committed.roots.on(self.device)
+
+    def logits_below(self, tree: Tree) -> Tensor:
+        """Has the drafter run a tree's frontier; returns its logits, [R, F, D, V]."""
+        drafting, committed = self.drafting, self.committed
+        below = drafting.at_frontier(tree, committed) if tree.grown else drafting.at_root(committed)
+        return below.to(self.device)
+
+    def scores_below(self, tree: Tree) -> Tensor:
+        """Returns what is proposed below a tree's frontier; see ``scored``."""
+        return scored(tree, self.logits_below(tree), self.settings)
+
+
 class GrownTree(Policy):
     """A tree for a single sequence, grown level by level."""
 
@@ -121,21 +146,13 @@ class GrownTree(Policy):
 
     @abstractmethod
     def siblings(self, settings: SamplingSettings) -> Siblings:
-        """How the children of one node are drawn.
-
-        A chain has no siblings; it declares the distribution that its single child fits, and any
-        rule for sampled children accepts it.
+        """Says how the children of one node are drawn. A chain has no siblings: any rule for
+        sampled children accepts the distribution of its single child.
         """
 
     def grow(self, tree: Tree, scores: Tensor, draws: Draws) -> None:
-        """Adds one level below the tree's frontier; not asked of trees that are planted whole.
-
-        Args:
-            tree: grown up to its frontier of F nodes; ``tree.siblings`` is the distribution of this
-            run.
-            scores: [R, F, D, V]: for each frontier node and each of D drafts the log-probabilities
-                after warping; for deterministic siblings the logits, their maximum shifted to 0.
-            draws: where randomness comes from.
+        """Adds one level below the frontier of F nodes, by ``scored`` logits [R, F, D, V] of D
+        drafts; not asked of trees that are planted whole.
         """
         raise NotImplementedError
 
@@ -143,73 +160,37 @@ class GrownTree(Policy):
         """Numbers that planting these trees needs on the device: they go there together."""
         return drafting.needs(committed)
 
-    def plant(
-        self,
-        drafting: Drafting,
-        committed: Committed,
-        device: torch.device,
-        settings: SamplingSettings,
-        draws: Draws,
-    ) -> Tree:
-        """A tree per row, grown to its depth.
+    def plant(self, ground: Ground) -> Tree:
+        """Returns a tree per row, grown to its depth."""
+        draws, settings = ground.draws, ground.settings
+        siblings = self.siblings(settings)
 
-        Args:
-            drafting: gives logits.
-            committed: per row all tokens so far; the last one is the root.
-            device: where the trees live.
-            settings: sampling settings; the draft's own temperature applies.
-            draws: randomness.
-        """
-        rooted = partial(self._rooted, self.siblings(settings))
-        tree = run_part(draws, "root", rooted, committed.roots.on(device))
+        def rooted(draws: Draws, roots: Tensor) -> Tree:
+            return Tree(self.shape, roots, siblings)
+
+        tree = run_part(draws, "root", rooted, ground.roots)
         for level in range(self.shape.depth):
-            logits = drafted_below(tree, drafting, committed)
-            tree = run_part(draws, level, partial(self._grown, tree, settings), logits, of=tree)
+            grown = partial(self._grown, tree, settings)
+            tree = run_part(draws, level, grown, ground.logits_below(tree), of=tree)
         return tree
-
-    def _rooted(self, siblings: Siblings, draws: Draws, roots: Tensor) -> Tree:
-        """Trees of roots [R] alone."""
-        return Tree(self.shape, roots, siblings)
 
     def _grown(self, tree: Tree, settings: SamplingSettings, draws: Draws, logits: Tensor) -> Tree:
         """The trees with one level more, of logits [R, F, D, V]."""
         tree = tree.copy()
-        tree.largest.append(logits.amax(dim=-1).flatten(1))
-        self.grow(tree, scores_of(logits, tree.siblings, settings), draws)
+        self.grow(tree, scored(tree, logits, settings), draws)
         return tree
 
     def under(self, tree_attention: bool) -> Policy:
         return self if self.fixed_parents else super().under(tree_attention)
 
 
-def drafted_below(tree: Tree, drafting: Drafting, committed: Committed) -> Tensor:
-    """A drafter's logits below a tree's frontier, [R, F, D, V]."""
-    logits = drafting.at_frontier(tree, committed) if tree.grown else drafting.at_root(committed)
-    return logits.to(tree.tokens.device)
-
-
-def logits_below(tree: Tree, drafting: Drafting, committed: Committed) -> Tensor:
-    """``drafted_below``; the tree keeps the largest of the logits."""
-    logits = drafted_below(tree, drafting, committed)
-    tree.largest.append(logits.amax(dim=-1).flatten(1))
-    return logits
-
-
-def scores_below(
-    tree: Tree, drafting: Drafting, committed: Committed, settings: SamplingSettings
-) -> Tensor:
-    """What is proposed below a tree's frontier, which the drafter runs; see ``scores_of``."""
-    return scores_of(logits_below(tree, drafting, committed), tree.siblings, settings)
-
-
-def scores_of(logits: Tensor, siblings: Siblings, settings: SamplingSettings) -> Tensor:
-    """What is proposed by logits [R, F, D, V], the draft's own temperature applied.
-
-    Returns:
-        [R, F, D, V] log-probabilities after warping; for deterministic siblings the logits, their
-        maximum shifted to 0.
+def scored(tree: Tree, logits: Tensor, settings: SamplingSettings) -> Tensor:
+    """Returns what is proposed below the frontier by logits [R, F, D, V], in their shape:
+    log-probabilities after warping, the draft's own temperature applied; for deterministic siblings
+    the logits, their maximum shifted to 0. The tree keeps the largest of the logits.
     """
-    if siblings == "deterministic":
+    tree.largest.append(logits.amax(dim=-1).flatten(1))
+    if tree.siblings == "deterministic":
         logits = logits.to(settings.dtype)
         return logits - logits.amax(dim=-1, keepdim=True)
     return log_probs(logits, settings.for_draft())
@@ -224,11 +205,7 @@ def distinct(settings: SamplingSettings) -> Siblings:
 
 
 def within_bounds(key: str, nodes: int) -> None:
-    """Refuses a tree that is too large to be meant, made so large by a setting.
-
-    Raises:
-        ValueError: naming the key, the number of nodes and the bound.
-    """
+    """Refuses a tree that a setting makes too large to be meant: a ValueError names both."""
     if nodes > MOST_NODES:
         raise ValueError(
             f"{key} must make a tree of at most {MOST_NODES} nodes, got {shown(nodes)}"

@@ -7,15 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-import torch
-
-from spec_bench.core.draws import Draws
-from spec_bench.core.transfer import Committed
 from spec_bench.core.tree import Siblings, Tree, beams_apart, merge_prefixes
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.draft.base import Drafting
 from spec_bench.settings.fields import Count, Share
-from spec_bench.tree.base import AuditTree, Policy, policy, within_bounds
+from spec_bench.tree.base import AuditTree, Ground, Policy, policy, within_bounds
 from spec_bench.tree.widths import Rectangle
 from spec_bench.vocabulary.spec import Spec
 
@@ -93,13 +88,9 @@ class HeadBeams(Rectangle):
 
     The head gives whole beams, so nothing is grown level by level here. Given the state
     they are deterministic: exact verification takes them as one-hot proposals in order of rank.
-
-    Attributes:
-        width: W.
-        depth: L.
-        merge: whether shared prefixes become one node; the shape is then the largest there can be.
     """
 
+    # whether shared prefixes become one node; the shape is then the largest there can be
     merge: bool = field(default=True, metadata={"setting": False})
 
     drafters = ("redrafter",)
@@ -114,17 +105,10 @@ class HeadBeams(Rectangle):
     def siblings(self, settings: SamplingSettings) -> Siblings:
         return "deterministic"
 
-    def plant(
-        self,
-        drafting: Drafting,
-        committed: Committed,
-        device: torch.device,
-        settings: SamplingSettings,
-        draws: Draws,
-    ) -> Tree:
-        beams = drafting.beams(committed.roots, self.width, self.depth)
+    def plant(self, ground: Ground) -> Tree:
+        beams = ground.drafting.beams(ground.committed.roots, self.width, self.depth)
         grow = merge_prefixes if self.merge else beams_apart
-        return grow(committed.roots.on(device), beams.to(device))
+        return grow(ground.roots, beams.to(ground.device))
 
     @classmethod
     def audit_cases(cls) -> tuple[AuditTree, ...]:

@@ -13,10 +13,10 @@ from spec_bench.core import processes
 from spec_bench.core.draws import Draws
 from spec_bench.core.transfer import Committed, Known
 from spec_bench.core.tree import Siblings, Tree, TreeShape
-from spec_bench.core.warp import SamplingSettings, log_probs
+from spec_bench.core.warp import SamplingSettings
 from spec_bench.draft.base import Drafting, Guess
 from spec_bench.settings.fields import Count, Share
-from spec_bench.tree.base import AuditTree, GrownTree, logits_below, policy, scores_below
+from spec_bench.tree.base import AuditTree, Ground, GrownTree, policy, scored
 from spec_bench.tree.widths import Rectangle, grow_iid
 from spec_bench.vocabulary.spec import Spec
 
@@ -92,37 +92,25 @@ class DynamicChain(Chain):
     The token that stopped the chain stays its last: drafting may depend on all tokens drawn, but
     every token drawn must be verified. In a batch a row that has stopped waits for the others, with
     absent nodes from there on; random numbers are drawn for L tokens in any case.
-
-    Attributes:
-        depth: L.
-        confidence: stops after a token that the draft gives less than this at temperature 1,
-            whatever the text is sampled at (0.4 by default in transformers >= 4.45,
-            ``assistant_confidence_threshold``).
-        path: stops where the product of these probabilities is less than this; null: never. See
-            ``worth_drafting``.
     """
 
+    # stops after a token that the draft gives less than this at temperature 1, whatever the text is
+    # sampled at (0.4 by default in transformers >= 4.45, `assistant_confidence_threshold`)
     confidence: Share = 0.4
-    path: Share | None = None
+    path: Share | None = None  # stops where the product of these is less than this; null: never
 
     fixed_parents = False
     varies = True
     asks = True
 
-    def plant(
-        self,
-        drafting: Drafting,
-        committed: Committed,
-        device: torch.device,
-        settings: SamplingSettings,
-        draws: Draws,
-    ) -> Tree:
-        tree = Tree(self.shape, committed.roots.on(device), self.siblings(settings))
-        going = torch.ones(len(committed), dtype=torch.bool, device=device)
-        path = torch.ones(len(committed), dtype=settings.dtype, device=device)
+    def plant(self, ground: Ground) -> Tree:
+        settings, roots = ground.settings, ground.roots
+        tree = Tree(self.shape, roots, self.siblings(settings))
+        going = torch.ones_like(roots, dtype=torch.bool)
+        path = torch.ones_like(roots, dtype=settings.dtype)
         for level in range(self.depth):
-            logits = logits_below(tree, drafting, committed)
-            self.grow(tree, log_probs(logits, settings.for_draft()), draws)
+            logits = ground.logits_below(tree)
+            self.grow(tree, scored(tree, logits, settings), ground.draws)
             node = level + 1
             tree.valid[:, node] &= going
             token = tree.tokens[:, node].unsqueeze(1)
@@ -134,49 +122,23 @@ class DynamicChain(Chain):
             processes.agree(going)
             if not bool(going.any()):  # the one question of a level: is another pass wanted?
                 break
-        skip(draws, self.depth - tree.grown, tree)
-        return shortened(tree)
+        return shortened(tree, ground.draws)
 
     @classmethod
     def audit_cases(cls) -> tuple[AuditTree, ...]:
         return (AuditTree(cls(3, confidence=0.4), vocab=2), AuditTree(cls(2, 0.0, path=0.5)))
 
 
-def skip(draws: Draws, levels: int, tree: Tree) -> None:
-    """Draws the random numbers of ``levels`` levels of one token that are not grown."""
+def shortened(tree: Tree, draws: Draws) -> Tree:
+    """Returns a chain without the levels that were not grown; their random numbers are drawn."""
     surely = torch.ones((len(tree.tokens), 1, 1), dtype=torch.float64, device=tree.tokens.device)
-    for _ in range(levels):
+    for _ in range(tree.shape.depth - tree.grown):
         draws.categorical(surely, 1)
-
-
-def shortened(tree: Tree) -> Tree:
-    """The tree without the levels that were not grown; random numbers are those of all levels."""
     levels, size = tree.shape.levels[: tree.grown], tree.shape.starts[tree.grown + 1]
     tree.shape = TreeShape(levels, tree.shape.children)
     tree.tokens, tree.parent = tree.tokens[:, :size], tree.parent[:, :size]
     tree.valid, tree.ancestors = tree.valid[:, :size], tree.ancestors[:, :size, :size]
     return tree
-
-
-def worth_drafting(
-    acceptance: float, tokens_per_s: float, draft_s: float, more_target_s: float
-) -> float:
-    """The least path probability at which one more draft token pays: ``DynamicChain.path``.
-
-    One more token is worth P(all so far accepted) x P(it is accepted) tokens. It costs its draft
-    pass and what it adds to the target's; in that time ``tokens_per_s`` would be delivered anyway.
-
-    Args:
-        acceptance: of the next token, expected.
-        tokens_per_s: delivered now.
-        draft_s: seconds of one draft pass.
-        more_target_s: seconds that one more node adds to a target pass.
-
-    Returns:
-        The threshold, at most 1; 1 if nothing is ever accepted.
-    """
-    cost = tokens_per_s * (draft_s + more_target_s)
-    return min(cost / acceptance, 1.0) if acceptance > 0 else 1.0
 
 
 # A tree of guesses made at once, each row's as large as there is something to guess.
@@ -216,16 +178,9 @@ class Guessed(Rectangle):
         committed.planned = TreeShape(tuple(counts), self.shape.children), packed
         return (packed,)
 
-    def plant(
-        self,
-        drafting: Drafting,
-        committed: Committed,
-        device: torch.device,
-        settings: SamplingSettings,
-        draws: Draws,
-    ) -> Tree:
-        shape, known = committed.planned
-        packed = known.on(device)
+    def plant(self, ground: Ground) -> Tree:
+        shape, known = ground.committed.planned
+        packed = known.on(ground.device)
         tree = Tree(shape, packed[:, 0, 0], "deterministic")
         for level in range(shape.depth):
             tokens, parent, there = packed[:, :, shape.level(level + 1)].unbind(1)
@@ -281,35 +236,23 @@ class GuessOrDraft(Chain):
         needed = () if all(counts) else drafting.needs(committed)
         return (counts, packed, *needed)
 
-    def plant(
-        self,
-        drafting: Drafting,
-        committed: Committed,
-        device: torch.device,
-        settings: SamplingSettings,
-        draws: Draws,
-    ) -> Tree:
-        counts, guesses = committed.planned
-        tree = Tree(self.shape, committed.roots.on(device), self.siblings(settings))
-        count, guess = counts.on(device), guesses.on(device)
+    def plant(self, ground: Ground) -> Tree:
+        counts, guesses = ground.committed.planned
+        tree = Tree(self.shape, ground.roots, self.siblings(ground.settings))
+        count, guess = counts.on(ground.device), guesses.on(ground.device)
+        vocab: int = ground.drafting.vocab_size  # type: ignore[attr-defined]
+        none = guess.new_full((len(guess), vocab), -torch.inf, dtype=ground.settings.dtype)
         runs = not all(counts)
         for level in range(self.depth if runs else max(counts)):
-            scores = _surely(guess[:, level], drafting, settings)
+            # log-probabilities [R, 1, 1, V] of distributions that have one token each
+            scores = none.scatter(1, guess[:, level : level + 1], 0.0)[:, None, None]
             if runs:
-                drafted = scores_below(tree, drafting, committed, settings)
+                drafted = ground.scores_below(tree)
                 scores = torch.where((count > 0).view(-1, 1, 1, 1), scores, drafted)
-            grow_iid(tree, scores, draws, 1)
+            grow_iid(tree, scores, ground.draws, 1)
             tree.valid[:, level + 1] &= (count == 0) | (count > level)
-        skip(draws, self.depth - tree.grown, tree)
-        return shortened(tree)
+        return shortened(tree, ground.draws)
 
     @classmethod
     def audit_cases(cls) -> tuple[AuditTree, ...]:
         return (AuditTree(cls(2)), AuditTree(cls(3), prompt=(0, 1, 1, 0, 1, 2, 0, 1)))
-
-
-def _surely(tokens: Tensor, drafting: Drafting, settings: SamplingSettings) -> Tensor:
-    """[R, 1, 1, V] log-probabilities of distributions that have one token each."""
-    vocab: int = drafting.vocab_size  # type: ignore[attr-defined]
-    none = torch.full((len(tokens), vocab), -torch.inf, dtype=settings.dtype, device=tokens.device)
-    return none.scatter_(1, tokens.unsqueeze(1), 0.0)[:, None, None]

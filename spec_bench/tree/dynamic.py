@@ -22,13 +22,12 @@ from torch.nn.functional import pad
 
 from spec_bench.core import processes
 from spec_bench.core.draws import Draws
-from spec_bench.core.gumbel import gumbel_top_k
-from spec_bench.core.transfer import Committed, constant, places
+from spec_bench.core.transfer import constant, places
 from spec_bench.core.tree import FlatShape, Siblings, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.draft.base import Drafting
 from spec_bench.settings.fields import Count, Share
-from spec_bench.tree.base import AuditTree, GrownTree, distinct, policy, scores_below, within_bounds
+from spec_bench.tree.base import AuditTree, Ground, GrownTree, distinct, policy, within_bounds
+from spec_bench.tree.widths import drawn_apart
 from spec_bench.vocabulary.spec import Spec
 
 
@@ -97,37 +96,23 @@ class DynamicTree(GrownTree):
     def children(
         self, tree: Tree, scores: Tensor, above: Tensor, draws: Draws
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """The candidates below the frontier.
-
-        Args:
-            tree: of the frontiers so far.
-            scores: [R, F, V] log-probabilities; for deterministic siblings logits.
-            above: [R, F, 1] score of each frontier node, -inf of absent ones.
-            draws: randomness.
-
-        Returns:
-            tokens, score and value [R, F, W], absent ones with -inf, and ``log_q``.
+        """Returns the candidates below the frontier of the frontiers' tree: tokens, score and value
+        [R, F, W], absent ones with -inf, and ``log_q``. ``scores`` [R, F, V] are log-probabilities,
+        for deterministic siblings logits; ``above`` [R, F, 1] each frontier node's score, -inf of
+        absent ones.
         """
 
     def going(self, levels: Sequence[Candidates]) -> Tensor | None:
         """[R] whether a row drafts on after these levels; None if all do."""
         return None
 
-    def plant(
-        self,
-        drafting: Drafting,
-        committed: Committed,
-        device: torch.device,
-        settings: SamplingSettings,
-        draws: Draws,
-    ) -> Tree:
-        tree = Tree(self.shape, committed.roots.on(device), self.siblings(settings))
-        above, frontier = (tree.tokens.new_zeros((len(committed), 1)) for _ in range(2))
-        above = above.to(settings.dtype)
-        levels: list[Candidates] = []
+    def plant(self, ground: Ground) -> Tree:
+        tree = Tree(self.shape, ground.roots, self.siblings(ground.settings))
+        frontier = torch.zeros_like(tree.tokens[:, :1])
+        above, levels = frontier.to(ground.settings.dtype), list[Candidates]()
         for _ in range(self.depth):
-            scores = scores_below(tree, drafting, committed, settings)[:, :, 0]
-            below = self.children(tree, scores, above.unsqueeze(-1), draws)
+            scores = ground.scores_below(tree)[:, :, 0]
+            below = self.children(tree, scores, above.unsqueeze(-1), ground.draws)
             levels.append(self.candidates(*below, frontier))
             level = levels[-1]
             going = self.going(levels)
@@ -248,15 +233,12 @@ class BestNodes(DynamicTree):
     tokens if the draft were the target, and drafts on only while that number grows.
     Probabilities are those of temperature 1, whatever the text is sampled at. Nothing is drawn:
     the proposals are one-hot, and any choice among them is allowed.
-
-    Attributes:
-        width: W; EAGLE-2 takes 10.
-        depth: L; 6 there (its "depth" 5 counts the levels after the first).
-        total: N; 59 there (its 60 counts the root).
-        gain: drafts on only while the last level raised the expected number of accepted tokens by
-            more than this (OPT-Tree's threshold); null: always.
+    EAGLE-2 takes W = 10, L = 6 (its "depth" 5 counts the levels after the first) and N = 59 (its 60
+    counts the root).
     """
 
+    # drafts on only while the last level raised the expected number of accepted tokens by more than
+    # this (OPT-Tree's threshold); null: always
     gain: Share | None = None
 
     def siblings(self, settings: SamplingSettings) -> Siblings:
@@ -377,34 +359,25 @@ class BestSlots(DynamicTree):
         counts: Sequence[int] | None = None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         log_q = scores.log_softmax(dim=-1)
-        deterministic = tree.siblings == "deterministic"
-        noise = torch.zeros_like(log_q) if deterministic else draws.gumbel(log_q, counts)
-        tokens, there = gumbel_top_k(log_q, noise, self.width)
+        tokens, there, law = drawn_apart(tree, log_q, draws, self.width, counts)
         drawn = log_q.gather(-1, tokens)
         mass = drawn.exp()
         left = (1 - (mass.cumsum(dim=-1) - mass)).clamp(min=0.0)
         value = torch.where(there, above + left.log(), -torch.inf)
         # By a rounding error a token may have more mass than was left.
         score = torch.minimum(above + drawn, value)
-        return tokens, score, value, None if deterministic else log_q
+        return tokens, score, value, law
 
-    def plant(
-        self,
-        drafting: Drafting,
-        committed: Committed,
-        device: torch.device,
-        settings: SamplingSettings,
-        draws: Draws,
-    ) -> Tree:
+    def plant(self, ground: Ground) -> Tree:
         if not self.unbounded:
-            return super().plant(drafting, committed, device, settings, draws)
-        tree = Tree(TreeShape((), ()), committed.roots.on(device), self.siblings(settings))
-        above, frontier = (tree.tokens.new_zeros((len(committed), 1)) for _ in range(2))
-        above, counts = above.to(settings.dtype), [1] * len(committed)
-        levels: list[Candidates] = []
+            return super().plant(ground)
+        tree = Tree(TreeShape((), ()), ground.roots, self.siblings(ground.settings))
+        frontier = torch.zeros_like(tree.tokens)
+        above, levels = frontier.to(ground.settings.dtype), list[Candidates]()
+        counts = [1] * len(frontier)
         while True:
-            scores = scores_below(tree, drafting, committed, settings)[:, :, 0]
-            below = self.children(tree, scores, above.unsqueeze(-1), draws, counts=counts)
+            scores = ground.scores_below(tree)[:, :, 0]
+            below = self.children(tree, scores, above.unsqueeze(-1), ground.draws, counts=counts)
             levels.append(self.candidates(*below, frontier))
             ordered = levels[-1].score.sort(dim=-1, descending=True, stable=True)
             running = self._running(levels, ordered.values[:, : self.total])
@@ -416,7 +389,7 @@ class BestSlots(DynamicTree):
             if not tree.tokens.is_cpu:  # passes of few sizes
                 most = min(1 << (most - 1).bit_length(), self.shape.levels[0])
             frontier = ordered.indices[:, :most]
-            there = places(frontier.shape[1], device) < running.unsqueeze(1)
+            there = places(frontier.shape[1], frontier.device) < running.unsqueeze(1)
             above = ordered.values[:, :most].masked_fill(~there, -torch.inf)
             tree.make_room(frontier.shape[1])
             tokens = levels[-1].tokens.gather(1, frontier)

@@ -15,19 +15,17 @@ from typing import Annotated
 import torch
 import yaml
 from torch import Tensor
-from torch.nn.functional import pad
 
 from spec_bench.core.draws import Draws
-from spec_bench.core.gumbel import gumbel_top_k
 from spec_bench.core.transfer import constant
 from spec_bench.core.tree import Siblings, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.settings.fields import MOST_NODES, Count, Range, shown
 from spec_bench.tree.base import AuditTree, GrownTree, distinct, policy, within_bounds
+from spec_bench.tree.widths import drawn_apart
 from spec_bench.vocabulary.spec import Spec
 
-Rank = Annotated[int, Range(0, MOST_NODES)]
-RankPath = tuple[Rank, ...]
+RankPath = tuple[Annotated[int, Range(0, MOST_NODES)], ...]
 
 _FILE = Path(__file__).with_name("node_lists.yaml")
 
@@ -47,9 +45,6 @@ class NodeList(GrownTree):
     # the name of a list that ships, or paths of ranks, counted from 0; every node's parent is a
     # node too
     nodes: str | tuple[RankPath, ...]
-
-    # fixed_parents stays False: not laid out by equal shares, which running paths one by one
-    # assumes
 
     def __post_init__(self) -> None:
         if isinstance(self.nodes, str) and self.nodes not in node_lists():
@@ -104,10 +99,9 @@ class NodeList(GrownTree):
         return "deterministic"
 
     def grow(self, tree: Tree, scores: Tensor, draws: Draws) -> None:
-        device = scores.device
-        ranks_here, parents_here = self.levels[tree.grown]
-        ranks, parent = constant(ranks_here, device), constant(parents_here, device)
-        best = scores[:, :, 0].topk(max(ranks_here) + 1, dim=-1).indices  # [R, F, ranks]
+        level = self.levels[tree.grown]
+        ranks, parent = (constant(part, scores.device) for part in level)
+        best = scores[:, :, 0].topk(max(level[0]) + 1, dim=-1).indices  # [R, F, ranks]
         tokens = best[:, parent, ranks]
         tree.add_level(tokens, parent, torch.ones_like(tokens, dtype=torch.bool), None)
 
@@ -123,17 +117,9 @@ def greedy_node_list(accuracies: Sequence[Sequence[float]], nodes: int) -> list[
     node is worth the product of the accuracies along its path, as if heads erred independently.
     Each step adds the node of largest worth among those whose parent is in the tree.
 
-    Args:
-        accuracies: per head, per rank from the best on: the share of positions whose right token
-            has this rank.
-        nodes: how many, without the root.
-
-    Returns:
-        Paths of ranks, by depth and then by rank; parents come before their children.
-
-    Raises:
-        ValueError: fewer than one node, more than these heads and ranks make, or an accuracy that
-            is not a probability.
+    ``accuracies``: per head, per rank from the best on, the share of positions whose right token
+    has this rank. ``nodes``: without the root. Returns paths of ranks, by depth and then by rank.
+    Raises ValueError: nodes that these heads and ranks do not make, or an accuracy that is none.
     """
     widths = [len(head) for head in accuracies]
     most = sum(prod(widths[: depth + 1]) for depth in range(len(widths)))
@@ -142,10 +128,8 @@ def greedy_node_list(accuracies: Sequence[Sequence[float]], nodes: int) -> list[
             f"a tree of {nodes} nodes was asked for; {len(widths)} heads of {widths} ranks make "
             f"trees of 1 to {most}"
         )
-    for head in accuracies:
-        for accuracy in head:
-            if not 0 <= accuracy <= 1:
-                raise ValueError(f"accuracies are shares between 0 and 1, got {accuracy}")
+    if wrong := [each for head in accuracies for each in head if not 0 <= each <= 1]:
+        raise ValueError(f"accuracies are shares between 0 and 1, got {wrong[0]}")
     chosen: list[tuple[int, ...]] = []
     # Among equals the shallower node is taken, then the better ranked one.
     waiting: list[tuple[float, int, tuple[int, ...]]] = [
@@ -167,15 +151,10 @@ def greedy_node_list(accuracies: Sequence[Sequence[float]], nodes: int) -> list[
 # accepted with probability a[k] once the node is reached, whatever the tokens and the depth. A tree
 # is then worth the sum over its nodes of the product along each path. Recursive rejection without
 # replacement fits that: a rank's acceptance does not depend on siblings drawn later.
-#
-# Knows plain numbers only.
 
 
-Ranks = tuple[int, ...]
-
-
-def expected_accepted(nodes: Sequence[Ranks], acceptance: Sequence[float]) -> float:
-    """E[accepted tokens] of a listed tree in one iteration, by a[k] of rank k."""
+def expected_accepted(nodes: Sequence[tuple[int, ...]], acceptance: Sequence[float]) -> float:
+    """Returns E[accepted tokens] of a listed tree in one iteration, by a[k] of rank k."""
     return sum(prod(acceptance[rank] for rank in node) for node in nodes)
 
 
@@ -195,7 +174,7 @@ def pooled(acceptance: Sequence[float]) -> list[float]:
     return [total / count for total, count in blocks for _ in range(count)]
 
 
-def best_list(acceptance: Sequence[float], nodes: int) -> list[Ranks]:
+def best_list(acceptance: Sequence[float], nodes: int) -> list[tuple[int, ...]]:
     """Sequoia's tree: the best one of that many nodes, however deep.
 
     Its dynamic programme (section 3.1.2) is not needed: where acceptance falls with rank, no node
@@ -218,10 +197,7 @@ class SampledList(NodeList):
 
     The list is fixed before anything is drawn, and ranks are the order of drawing, so a node's
     presence does not depend on its token: recursive rejection and traversal verification are exact.
-
-    Attributes:
-        nodes: the name of a list that ships, or paths of ranks; every node's parent and earlier
-            siblings are nodes too.
+    Every node's parent and earlier siblings are nodes too.
     """
 
     def __post_init__(self) -> None:
@@ -238,19 +214,10 @@ class SampledList(NodeList):
         return distinct(settings)
 
     def grow(self, tree: Tree, scores: Tensor, draws: Draws) -> None:
-        log_q = scores[:, :, 0]
-        ranks_here, parents_here = self.levels[tree.grown]
-        ranks, parent = constant(ranks_here, log_q.device), constant(parents_here, log_q.device)
-        most = max(ranks_here) + 1
-        deterministic = tree.siblings == "deterministic"
-        noise = torch.zeros_like(log_q) if deterministic else draws.gumbel(log_q)
-        tokens, valid = gumbel_top_k(log_q, noise, most)  # [R, F, most]
-        missing = (0, most - tokens.shape[-1])  # more children asked for than there are tokens
-        tokens, valid = (
-            pad(tokens, missing)[:, parent, ranks],
-            pad(valid, missing)[:, parent, ranks],
-        )
-        tree.add_level(tokens, parent, valid, None, None if deterministic else log_q)
+        level = self.levels[tree.grown]
+        ranks, parent = (constant(part, scores.device) for part in level)
+        tokens, valid, law = drawn_apart(tree, scores[:, :, 0], draws, max(level[0]) + 1)
+        tree.add_level(tokens[:, parent, ranks], parent, valid[:, parent, ranks], None, law)
 
     @classmethod
     def audit_cases(cls) -> tuple[AuditTree, ...]:
@@ -295,11 +262,6 @@ class FittedList(SampledList):
 
     @cached_property
     def paths(self) -> tuple[tuple[int, ...], ...]:
-        """The nodes by depth and then by rank.
-
-        Raises:
-            ValueError: they were not filled in.
-        """
         if not self.nodes:
             raise ValueError(f"no tree of {self.total} nodes was fitted to these models")
         return super().paths

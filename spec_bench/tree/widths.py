@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -77,13 +78,9 @@ class Widths(Branching):
 
     Without replacement this is RSD-C (RSD Algorithm 3, Gumbel-top-k) and MCSD's sampling without
     replacement; with replacement it is SpecInfer's and MCSD's tree.
-
-    Attributes:
-        widths: children per node at each level.
-        replacement: whether the children of a node are i.i.d. draws, shared in turn by several
-            drafts, or distinct.
     """
 
+    # whether the children of a node are i.i.d. draws, shared in turn by several drafts, or distinct
     replacement: bool
 
     @property
@@ -98,14 +95,9 @@ class Widths(Branching):
         if tree.siblings == "iid":
             grow_iid(tree, scores, draws, width)
             return
-        log_q = scores.squeeze(2)
-        parent = torch.arange(log_q.shape[1], device=log_q.device).repeat_interleave(width)
-        deterministic = tree.siblings == "deterministic"
-        noise = torch.zeros_like(log_q) if deterministic else draws.gumbel(log_q)
-        tokens, valid = gumbel_top_k(log_q, noise, width)
-        missing = (0, width - tokens.shape[-1])  # more children asked for than there are tokens
-        tokens, valid = pad(tokens, missing).flatten(1), pad(valid, missing).flatten(1)
-        tree.add_level(tokens, parent, valid, None, None if deterministic else log_q)
+        parent = torch.arange(scores.shape[1], device=scores.device).repeat_interleave(width)
+        tokens, valid, law = drawn_apart(tree, scores.squeeze(2), draws, width)
+        tree.add_level(tokens.flatten(1), parent, valid.flatten(1), None, law)
 
     @classmethod
     def audit_cases(cls) -> tuple[AuditTree, ...]:
@@ -116,6 +108,20 @@ class Widths(Branching):
             AuditTree(cls((2, 1), replacement=False)),
             AuditTree(cls((3, 1), replacement=False)),
         )
+
+
+def drawn_apart(
+    tree: Tree, log_q: Tensor, draws: Draws, count: int, counts: Sequence[int] | None = None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Draws distinct children of each node by log-probabilities [R, F, V], or takes the best where
+    siblings are deterministic; returns tokens and whether there are so many [R, F, count], and what
+    they were drawn from. ``counts``: see ``Draws.gumbel``.
+    """
+    law = None if tree.siblings == "deterministic" else log_q
+    noise = torch.zeros_like(log_q) if law is None else draws.gumbel(log_q, counts)
+    tokens, valid = gumbel_top_k(log_q, noise, count)
+    missing = (0, count - tokens.shape[-1])  # more children asked for than there are tokens
+    return pad(tokens, missing), pad(valid, missing), law
 
 
 def grow_iid(tree: Tree, scores: Tensor, draws: Draws, width: int) -> None:
@@ -217,13 +223,9 @@ class TopAndSample(Branching):
 
     The drawn ones come from the draft's distribution without the best (arXiv 2502.18779; SpecHub,
     arXiv 2411.05289, with two children). At draft temperature 0 all are the best.
-
-    Attributes:
-        widths: children per node at each level.
-        sampled: how many of them are drawn; all, if there are fewer.
     """
 
-    sampled: Count = 1
+    sampled: Count = 1  # how many of them are drawn; all, if there are fewer
 
     shared = ("sampled",)
 

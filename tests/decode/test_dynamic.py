@@ -8,7 +8,6 @@ from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.decode.decoder import Decoder
 from spec_bench.records.types import Request
-from spec_bench.tree.chain import worth_drafting
 from tests.families import DYNAMIC, decoder_settings
 from tests.tree.test_dynamic import eagle, paths
 
@@ -125,9 +124,3 @@ def test_where_all_rows_find_something_no_model_drafts():
     drafted = sum(tree.q[0].max() < 1 for tree, _ in seen)  # type: ignore[union-attr]
     assert 0 < drafted < len(seen)
     assert passes == decoder.depth * drafted
-
-
-def test_one_more_token_pays_where_its_chance_outweighs_its_cost():
-    # 20 tokens/s, 10 ms more: 0.2 tokens; a token accepted with 0.5 must be reached with 0.4.
-    assert worth_drafting(0.5, 20, 0.008, 0.002) == pytest.approx(0.4)
-    assert worth_drafting(0.1, 20, 0.008, 0.002) == worth_drafting(0, 20, 0.008, 0.002) == 1

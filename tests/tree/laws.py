@@ -17,7 +17,7 @@ from spec_bench.decode.beam_decoder import BeamDecoder
 from spec_bench.decode.config import goes_with
 from spec_bench.draft.base import Drafting, Equipment, drafter
 from spec_bench.records.types import Request
-from spec_bench.tree.base import GrownTree
+from spec_bench.tree.base import Ground, GrownTree
 from tests.tree.proposals import Draft, Forest
 
 Law = Mapping[Forest, float]
@@ -92,7 +92,8 @@ def planted(tree, settings, drafting, draws, rows=1):
     assert isinstance(tree.policy, GrownTree)
     committed = Committed([tree.prompt] * rows)
     tree.policy.needs(drafting, committed)
-    return tree.policy.plant(drafting, committed, torch.device("cpu"), settings, draws)
+    ground = Ground(drafting, committed, torch.device("cpu"), settings, draws)
+    return tree.policy.plant(ground)
 
 
 def forest(tree, row=0):
@@ -162,7 +163,7 @@ class ManyDraws:
     def __init__(self, seed):
         self._generator = torch.Generator().manual_seed(seed)
 
-    def gumbel(self, like):
+    def gumbel(self, like, counts=None):
         uniforms = torch.rand(like.shape, generator=self._generator, dtype=torch.float64)
         return -(-uniforms.log()).log()
 

@@ -11,6 +11,7 @@ from spec_bench.core.transfer import Committed
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import read_tree, resolve_spec
 from spec_bench.draft.language_model import LanguageModelDrafting
+from spec_bench.tree.base import Ground
 from spec_bench.tree.dynamic import BestNodes
 from tests.families import decoder_settings
 from tests.said import naming
@@ -29,7 +30,7 @@ def planted(policy, model, prompts, settings=WARM, draws=None):
     drafting.needs(committed)
     generators = [torch.Generator().manual_seed(row) for row in range(len(prompts))]
     draws = draws or SeededDraws(generators)
-    return policy.plant(drafting, committed, torch.device("cpu"), settings, draws)
+    return policy.plant(Ground(drafting, committed, torch.device("cpu"), settings, draws))
 
 
 def paths(tree, row):

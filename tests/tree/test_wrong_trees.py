@@ -45,8 +45,8 @@ class Reranked(Widths):
 class Dropped(DynamicChain):
     """The token that stopped the chain is not verified."""
 
-    def plant(self, drafting, committed, device, settings, draws):
-        tree = super().plant(drafting, committed, device, settings, draws)
+    def plant(self, ground):
+        tree = super().plant(ground)
         for level in range(tree.shape.depth):
             q = tree.q[level]
             assert q is not None
