@@ -34,6 +34,7 @@ from spec_bench.tree.base import GrownTree
 from spec_bench.verify.base import TreeVerifier
 from spec_bench.verify.optimal import optimal, top_and_sample
 from spec_bench.verify.rules import k_seq, recursive_rejection
+from spec_bench.verify.walk import Scored
 
 COLUMNS = ("tree", "vocabulary", "rule", "ms an iteration", "over the first")
 WARM = SamplingSettings()
@@ -87,7 +88,7 @@ def walk_of(
         scores = log_probs(draft[:, shape.level(level)].unsqueeze(2), WARM)
         tree_policy.grow(tree, scores, draws)
     rule, merge = verifier.judge(shape.depth), tree_policy.merge_copies
-    return lambda: verifier.walk(tree, target, WARM, rule, draws, merge_copies=merge)
+    return lambda: verifier.walk(Scored(tree, target, WARM, draws, merge), rule)
 
 
 def rule_alone(name: str, vocab: int, device: torch.device) -> Callable[[], Any]:

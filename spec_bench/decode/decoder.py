@@ -30,7 +30,7 @@ from spec_bench.engine.scoring import PathScorer, TreeScorer
 from spec_bench.records.types import Lossless, Request
 from spec_bench.tree.base import Ground, GrownTree
 from spec_bench.verify.base import Walk
-from spec_bench.verify.walk import WalkResult
+from spec_bench.verify.walk import Scored, WalkResult
 
 # An iteration that the device was given, and whose verdict the host may read later.
 #
@@ -292,8 +292,8 @@ class Decoder(DecodingLoop[Row]):
         log-probabilities, nodes and levels of a tree that has any, and the largest logit of each
         node, of the target and then of the draft.
         """
-        merge_copies = self.policy.merge_copies
-        result = self.walk(tree, logits, self.settings, self.rule, draws, merge_copies=merge_copies)
+        scored = Scored(tree, logits, self.settings, draws, self.policy.merge_copies)
+        result = self.walk(scored, self.rule)
         processes.agree(result.path, result.accepted, result.token)
         emitted = result.token.unsqueeze(1)
         if tree.shape.depth:

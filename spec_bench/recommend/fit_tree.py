@@ -113,8 +113,8 @@ def counted(decoder: Any, requests: Sequence[Any], width: int, seed: int) -> lis
 
     counts, walk = torch.zeros(width + 1, dtype=torch.long), decoder.walk
 
-    def counting(*arguments: Any, **more: Any) -> Any:
-        result = walk(*arguments, **more)
+    def counting(scored: Any, rule: Any) -> Any:
+        result = walk(scored, rule)
         rank = torch.where(result.accepted > 0, result.path[:, 1] - 1, width)
         counts.add_(torch.bincount(rank.cpu(), minlength=width + 1))
         return result

@@ -10,7 +10,7 @@ Letters: R rows, N nodes, n of them above the leaves, C children of one node, V 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import TypeVar
 
@@ -18,49 +18,30 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from spec_bench.core.draws import Draws
 from spec_bench.core.gumbel import laws_without_replacement
 from spec_bench.core.transfer import constant, places
 from spec_bench.core.tree import FlatShape, Tree, TreeShape
-from spec_bench.core.warp import SamplingSettings, probs
+from spec_bench.core.warp import probs
 from spec_bench.verify.family import children_of_all, widest
-from spec_bench.verify.walk import NodeRule, Verdict, WalkResult, walk_down, walk_one_row
+from spec_bench.verify.walk import Rules, Scored, Verdict, WalkResult, walk_down, walk_one_row
 
 Law = TypeVar("Law")
 _MOST = 2**29  # most numbers that the draft's distributions of all nodes may hold
 
 
-def walk(
-    tree: Tree,
-    logits: Tensor,
-    settings: SamplingSettings,
-    rule: NodeRule | Sequence[NodeRule],
-    draws: Draws,
-    *,
-    merge_copies: bool = False,
-) -> WalkResult:
-    """The accepted path of every row's tree; see ``walk_down`` for the arguments."""
-    chosen: Callable[..., WalkResult] = walk_down
+def walk(scored: Scored, rule: Rules) -> WalkResult:
+    """``walk_down``, in the way that is fast on the device."""
+    tree, logits = scored[:2]
     if not logits.is_cpu:
-        chosen = look_up if _fits(tree, rule) else walk_down
-    elif len(logits) == 1 and tree.shape.depth:
-        chosen = walk_one_row
-    return chosen(tree, logits, settings, rule, draws, merge_copies=merge_copies)
+        return (look_up if _fits(tree, rule) else walk_down)(scored, rule)
+    return (walk_one_row if len(logits) == 1 and tree.shape.depth else walk_down)(scored, rule)
 
 
-def look_up(
-    tree: Tree,
-    logits: Tensor,
-    settings: SamplingSettings,
-    rule: NodeRule | Sequence[NodeRule],
-    draws: Draws,
-    *,
-    merge_copies: bool = False,
-) -> WalkResult:
-    """Judges all nodes at once, then looks up where each leads from the root on.
-
-    Same arguments, draws and result as ``walk_down``; ``draws`` must know its choices in advance.
+def look_up(scored: Scored, rule: Rules) -> WalkResult:
+    """Judges all nodes at once, then looks up where each leads from the root on; the result and the
+    draws, which must know their choices in advance, are those of ``walk_down``.
     """
+    tree, logits, settings, draws, merge_copies = scored
     shape, device = tree.shape, logits.device
     rows, inner = tree.tokens.shape[0], shape.inner
     chosen = draws.verdict(shape.children)
@@ -95,9 +76,9 @@ def descended(tree: Tree, children: Tensor, passed: Tensor) -> tuple[Tensor, Ten
     return torch.cat(path, dim=1), accepted
 
 
-def _fits(tree: Tree, rule: NodeRule | Sequence[NodeRule]) -> bool:
-    """Whether all nodes' distributions are of one kind and not too large, and each node's rule is
-    known.
+def _fits(tree: Tree, rule: Rules) -> bool:
+    """Returns whether all nodes' distributions are of one kind and not too large, and each node's
+    rule is known.
     """
     if not tree.shape.depth or (tree.own_depths is not None and not callable(rule)):
         return False
@@ -110,9 +91,7 @@ def _fits(tree: Tree, rule: NodeRule | Sequence[NodeRule]) -> bool:
     return True
 
 
-def _judged(
-    tree: Tree, p: Tensor, rule: NodeRule | Sequence[NodeRule], tokens: Tensor, valid: Tensor
-) -> Verdict:
+def _judged(tree: Tree, p: Tensor, rule: Rules, tokens: Tensor, valid: Tensor) -> Verdict:
     """The verdict of every node above the leaves, [R n, C] and [R n, V], of p [R, N, V], tokens and
     valid [R, n, C].
     """

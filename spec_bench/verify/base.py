@@ -13,33 +13,20 @@ from functools import partial
 from inspect import Parameter, signature
 from typing import Any, ClassVar, Protocol, get_type_hints
 
-from torch import Tensor
-
-from spec_bench.core.draws import Draws
-from spec_bench.core.tree import Siblings, Tree, TreeShape
-from spec_bench.core.warp import SamplingSettings
+from spec_bench.core.tree import Siblings, TreeShape
 from spec_bench.records.types import Lossless
 from spec_bench.settings.fields import Share, read
 from spec_bench.settings.registry import Registry
 from spec_bench.verify.at_once import walk as walk_nodes
-from spec_bench.verify.walk import NodeRule, OneByOne, Steps, WalkResult
+from spec_bench.verify.walk import NodeRule, OneByOne, Scored, Steps, WalkResult
 
 Laws = Mapping[Siblings, Mapping[str, Any]]
 
 
 class Walk(Protocol):
-    """Finds the accepted path of each row's tree."""
+    """Finds the accepted path of each row's tree by what a verifier ``judge``s by."""
 
-    def __call__(
-        self,
-        tree: Tree,
-        logits: Tensor,
-        settings: SamplingSettings,
-        rule: Any,
-        draws: Draws,
-        *,
-        merge_copies: bool = False,
-    ) -> WalkResult: ...
+    def __call__(self, scored: Scored, rule: Any, /) -> WalkResult: ...
 
 
 class Verifier:
@@ -82,24 +69,15 @@ class TreeVerifier(Verifier):
     walk: ClassVar[Walk] = staticmethod(walk_nodes)  # how a path is found
 
     def judge(self, depth: int) -> Any:
-        """What the walk judges by: a node rule, one per level, or whatever else it takes.
-
-        Args:
-            depth: L.
+        """Returns what the walk judges by, for trees of so many levels: a node rule, one per level,
+        or whatever else it takes.
         """
         raise NotImplementedError
 
     def check(self, tree: str, shape: TreeShape, siblings: Siblings, drafts: int) -> None:
-        """Checks that the rule fits a tree; one that is not exact fits any.
-
-        Args:
-            tree: name of the policy.
-            shape: of the tree.
-            siblings: how they are drawn.
-            drafts: draft models that share the children of a node.
-
-        Raises:
-            ValueError: naming rule and tree.
+        """Refuses a tree, of a policy's name, that the rule does not fit, by a ValueError that
+        names both; a rule that is not exact fits any. ``drafts``: models that share a node's
+        children.
         """
         if self.mark != "exact":
             return
@@ -147,11 +125,11 @@ def _declare(
     several_drafts: bool = False,
     steps: Steps | None = None,
 ) -> type[Verifier]:
-    """The entry of a rule.
+    """Makes the entry of a node rule or a ``Verifier``.
 
     Args:
         name: of the rule.
-        thing: a node rule, or a ``Verifier``.
+        thing: what is decorated.
         siblings: for which ways of drawing them it is exact (or meant, where it is not exact);
             with the settings that each needs, where they matter.
         mark: how the output's distribution relates to the target's.
@@ -190,14 +168,8 @@ rule: Registry[type[Verifier]] = Registry(
 
 
 def read_verifier(given: Mapping[str, Any], where: str) -> Verifier:
-    """A verifier block with its types.
-
-    Args:
-        given: the block, as YAML has it.
-        where: what stands before a key in messages, such as ``decoder 'sd': verifier``.
-
-    Raises:
-        ValueError: in one line that names the key, the value and what is allowed.
+    """Gives a verifier block of YAML its types. Raises ValueError: a wrong key or value, named
+    after ``where``, such as ``decoder 'sd': verifier``.
     """
     name = given.get("rule")
     kind = rule.find(name, f"{where}.rule")

@@ -5,7 +5,11 @@ min(1, p'/q), not the inverse (Algorithm 1, line 16); P(m, 0) and the k = 0 term
 a draft whose parent was rejected counts as one more rejection instead of being dropped.
 
 Pure functions except ``verify_layer``, whose trials come from outside. Letters: R rows, T draft
-beams of the layer in the order drawn, M cells (parent, token).
+beams of the layer in the order drawn, M cells (parent, token). Everywhere p [R, M] is the target's
+beam distribution; q [R, M] the draft's over *all* its parents, restricted to accepted ones and not
+renormalised: its missing mass is the chance of a draft below a rejected parent, where q is 0;
+chain [R, T + 1, M] comes from ``residual_chain``, alpha [R, T] from ``acceptance_in_a_row``, and
+width [R] is W.
 """
 
 from __future__ import annotations
@@ -32,16 +36,8 @@ class LayerVerdict(NamedTuple):
 
 
 def residual_chain(p: Tensor, q: Tensor, trials: int) -> Tensor:
-    """p' after 0, 1, ..., T rejections in a row; an acceptance resets it to the first entry.
-
-    Args:
-        p: [R, M] the target's beam distribution.
-        q: [R, M] the draft's beam distribution over *all* its parents, restricted to accepted ones
-            and not renormalised: its missing mass is the chance of a draft below a rejected parent.
-        trials: T.
-
-    Returns:
-        [R, T + 1, M].
+    """Returns p' after 0, 1, ..., T rejections in a row [R, T + 1, M]; an acceptance resets it to
+    the first entry, p itself.
     """
     chain = [p]
     for _ in range(trials):
@@ -50,29 +46,16 @@ def residual_chain(p: Tensor, q: Tensor, trials: int) -> Tensor:
 
 
 def acceptance_in_a_row(chain: Tensor, q: Tensor) -> Tensor:
-    """alpha_j: the chance that a draft is accepted after j rejections in a row (eq. 4).
-
-    Args:
-        chain: [R, T + 1, M] from ``residual_chain``.
-        q: [R, M].
-
-    Returns:
-        [R, T].
-    """
+    """Returns alpha_j [R, T]: the chance of a draft after j rejections in a row (eq. 4)."""
     return torch.minimum(chain[:, :-1], q.unsqueeze(1)).sum(dim=-1).clamp(max=1.0)
 
 
 def accepted_count_law(alpha: Tensor) -> Tensor:
-    """P(T, k): how many of T drafts are accepted (eqs. 2 and 3), if none is rejected as surplus.
+    """Returns P(T, k) [R, T + 1]: how many of T drafts are accepted (eqs. 2 and 3), if none is
+    rejected as surplus.
 
     Follows (rejections in a row, accepted) trial by trial, which is the paper's recursion with its
     base P(m, 0) = prod (1 - alpha_j).
-
-    Args:
-        alpha: [R, T].
-
-    Returns:
-        [R, T + 1].
     """
     rows, trials = alpha.shape
     law = alpha.new_zeros((rows, trials + 1, trials + 1))  # [R, in a row, accepted]
@@ -87,18 +70,11 @@ def accepted_count_law(alpha: Tensor) -> Tensor:
 
 
 def layer_width(alpha: Tensor, threshold: float, least: int) -> Tensor:
-    """W: the largest K with P(at least K accepted) >= t, no less than W_min (eqs. 5 to 7).
+    """Returns W [R]: the largest K with P(at least K accepted) >= t in [0, 1], no less than W_min
+    in 1..T (eqs. 5 to 7).
 
     It depends on p and q alone and must be fixed before any draft of the layer is tested: the
     number that happened to be accepted would be biased.
-
-    Args:
-        alpha: [R, T].
-        threshold: t in [0, 1].
-        least: W_min, 1..T.
-
-    Returns:
-        [R] in least..T.
     """
     at_least = accepted_count_law(alpha).flip(-1).cumsum(dim=-1).flip(-1)  # [R, T + 1] by K
     # Float32 sums may miss 1 by a rounding error; K = 0 is certain.
@@ -109,15 +85,8 @@ def layer_width(alpha: Tensor, threshold: float, least: int) -> Tensor:
 def verify_layer(
     chain: Tensor, q: Tensor, cells: Tensor, width: Tensor, trials: Trials, first: int
 ) -> LayerVerdict:
-    """Tests a layer's drafts in the order drawn until W are accepted.
-
-    Args:
-        chain: [R, T + 1, M].
-        q: [R, M] restricted to accepted parents; 0 at a cell below a rejected one.
-        cells: [R, T].
-        width: [R] W.
-        trials: the random choices.
-        first: index of the layer's first trial among them.
+    """Tests a layer's drafts, cells [R, T] in the order drawn, until W are accepted; ``first`` is
+    the index of the layer's first trial.
     """
     rows = torch.arange(cells.shape[0], device=cells.device)
     in_a_row = torch.zeros_like(rows)
@@ -137,17 +106,9 @@ def verify_layer(
 
 
 def completion(chain: Tensor, verdict: LayerVerdict, width: Tensor) -> tuple[Tensor, Tensor]:
-    """The distributions of the beams that a layer still lacks: one comes from p', the others from
-    p.
-
-    Args:
-        chain: [R, T + 1, M].
-        verdict: the layer's.
-        width: [R] W.
-
-    Returns:
-        The distributions of up to T further beams [R, T, M], and how many of them are wanted [R].
-        The distribution of an unwanted one puts all mass on cell 0.
+    """Returns the distributions of up to T further beams [R, T, M] that a layer still lacks, one
+    from p', the others from p, and how many are wanted [R]; an unwanted one's has all mass on cell
+    0.
     """
     trials = verdict.accepted.shape[1]
     rows = torch.arange(width.shape[0], device=width.device)

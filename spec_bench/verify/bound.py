@@ -18,19 +18,11 @@ _REACH = 45.0  # log time on either side of 0
 
 
 def bound_iid(p: Tensor, q: Tensor, count: int, beside: Tensor | float = 0.0) -> Tensor:
-    """The most for K i.i.d. candidates, and for tokens that are candidates whatever is drawn.
+    """Returns the most for K = ``count`` i.i.d. candidates drawn from q [B, V], [B] float64:
+    1 - max(0, max_i (t_i^K - R_i) - beside), t and R the running sums of q and p.
 
-    All candidates are in H only where the tokens of the second kind are, so these cost their mass
-    in any set that counts; the rest of H is a prefix as before.
-
-    Args:
-        p: [B, V].
-        q: [B, V].
-        count: K.
-        beside: [B] p's mass on the tokens that are candidates in any case; q has none there.
-
-    Returns:
-        [B] float64: 1 - max(0, max_i (t_i^K - R_i) - beside), t and R the running sums of q and p.
+    ``beside`` [B] is p's mass on tokens that are candidates whatever is drawn; q has none there.
+    All candidates are in H only where these are, so they cost their mass in any set that counts.
     """
     own_p, own_q = by_ratio(p, q)
     missing = own_q.cumsum(dim=-1) ** count - own_p.cumsum(dim=-1)
@@ -38,21 +30,13 @@ def bound_iid(p: Tensor, q: Tensor, count: int, beside: Tensor | float = 0.0) ->
 
 
 def bound_without_replacement(p: Tensor, q: Tensor, count: int, step: float = STEP) -> Tensor:
-    """The most for K candidates drawn without replacement, or all of q's support if it has fewer.
+    """Returns the most, [B] float64, for K = ``count`` candidates drawn from q [B, V] without
+    replacement, or all of q's support if it has fewer.
 
     P(the first K draws fall into H): let a clock ring at rate q(x) for every token x of H, one at
     rate r = 1 - q(H) for all others together; K of H's must ring before it. This is the integral
     of r exp(-r t) P(at least K of H's rang by t), taken over log t with even steps, whose error is
     below 1e-12; the distribution of min(rang, K) is carried along while H grows.
-
-    Args:
-        p: [B, V].
-        q: [B, V].
-        count: K.
-        step: between points of log time.
-
-    Returns:
-        [B] float64.
     """
     own_p, own_q = by_ratio(p, q)
     support = (own_q > 0).sum(dim=-1, keepdim=True)

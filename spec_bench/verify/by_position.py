@@ -13,33 +13,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from spec_bench.core.draws import Draws
-from spec_bench.core.tree import Tree
-from spec_bench.core.warp import SamplingSettings, probs
+from spec_bench.core.warp import probs
 from spec_bench.verify.at_once import descended
 from spec_bench.verify.base import TreeVerifier, rule
 from spec_bench.verify.family import children_of_all
-from spec_bench.verify.walk import WalkResult, candidates, copies_below
+from spec_bench.verify.walk import Scored, WalkResult, candidates, copies_below
 
 
-def by_position_walk(
-    tree: Tree,
-    logits: Tensor,
-    settings: SamplingSettings,
-    rule: int,
-    draws: Draws,
-    *,
-    merge_copies: bool = False,
-) -> WalkResult:
-    """The path that the target itself takes through the tree, as far as the tree goes.
-
-    Arguments and result as in ``walk_down``; ``rule``: how many positions an iteration may reach,
-    L + 1 of the largest tree.
+def by_position_walk(scored: Scored, positions: int) -> WalkResult:
+    """Finds the path that the target itself takes through the tree, as far as the tree goes, by
+    draws for as many positions as an iteration may reach: L + 1 of the largest tree.
     """
+    tree, logits, settings, draws, merge_copies = scored
     if not logits.is_cpu and tree.shape.depth:
-        return looked_up(tree, logits, settings, rule, draws, merge_copies=merge_copies)
+        return looked_up(scored, positions)
     shape, rows = tree.shape, torch.arange(tree.tokens.shape[0], device=tree.tokens.device)
-    chosen = draws.by_position(rule)
+    chosen = draws.by_position(positions)
     node = place = accepted = torch.zeros_like(rows)
     copies: Tensor | None = None
     going = torch.ones_like(rows, dtype=torch.bool)
@@ -64,18 +53,11 @@ def by_position_walk(
     return WalkResult(torch.stack(path, dim=1), accepted, token)
 
 
-def looked_up(
-    tree: Tree,
-    logits: Tensor,
-    settings: SamplingSettings,
-    rule: int,
-    draws: Draws,
-    *,
-    merge_copies: bool = False,
-) -> WalkResult:
-    """The same path for devices where every step is a launch: draws all nodes' tokens at once."""
+def looked_up(scored: Scored, positions: int) -> WalkResult:
+    """Finds the same path where every step is a launch: draws all nodes' tokens at once."""
+    tree, logits, settings, draws, merge_copies = scored
     inner = tree.shape.inner
-    drawn = draws.by_position(rule).tokens_at(tree.depths, probs(logits, settings))
+    drawn = draws.by_position(positions).tokens_at(tree.depths, probs(logits, settings))
     children, there = children_of_all(tree, merge_copies)
     tokens = tree.tokens.gather(1, children.flatten(1)).view(children.shape)
     hit = (tokens == drawn[:, :inner].unsqueeze(2)) & there

@@ -46,13 +46,8 @@ class Choice(NamedTuple):
 
 @rule("optimal", siblings=("iid",), mark="exact")
 def optimal(p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor) -> Verdict:
-    """The optimal rule for i.i.d. children; K is the number of children present.
-
-    Args:
-        p: [B, V].
-        q: [B, 1, V] (one draft).
-        tokens: [B, C] with multiplicity.
-        valid: [B, C].
+    """The optimal rule for i.i.d. children of one draft, tokens with multiplicity; K is the number
+    of children present.
     """
     assert q is not None and q.shape[1] == 1, "the optimal rule takes one draft distribution"
     q = q[:, 0]
@@ -83,17 +78,9 @@ def _chosen(choice: Choice, tokens: Tensor, valid: Tensor) -> Tensor:
 
 
 def choose_one(p: Tensor, q: Tensor, count: Tensor, eps: float = EPS) -> Choice:
-    """How to choose one of K i.i.d. candidates so that its distribution overlaps with p as far as
-    possible.
-
-    Args:
-        p: [B, V].
-        q: [B, V].
-        count: [B, 1] K.
-        eps: overlap given away.
-
-    Returns:
-        The choice; its ``law`` is exact, whatever else is rough.
+    """Says how to choose one of K = ``count`` [B, 1] candidates drawn from q [B, V] so that its
+    distribution overlaps with p [B, V] as far as possible, less ``eps``. The choice's ``law`` is
+    exact, whatever else is rough.
     """
     least, most, slopes = plan(p, q, count, eps)
     support = q > 0
@@ -114,12 +101,8 @@ def choose_one(p: Tensor, q: Tensor, count: Tensor, eps: float = EPS) -> Choice:
 
 
 def _per_mass(upto: Tensor, mass: Tensor, count: Tensor) -> Tensor:
-    """P(a level is the highest occupied) / its mass: (G_l^K - G_{l-1}^K) / (G_l - G_{l-1}).
-
-    Args:
-        upto: [B, L] G, q's mass up to each level.
-        mass: [B, L] of each level.
-        count: [B, 1] K.
+    """Returns P(a level is the highest occupied) / its mass, (G_l^K - G_{l-1}^K) / (G_l - G_{l-1})
+    [B, L], of q's mass ``upto`` each level, G, and of each level.
     """
     highest = upto**count - (upto - mass).clamp(min=0.0) ** count
     # For a level of hardly any mass, the limit K G^(K-1).
@@ -128,20 +111,12 @@ def _per_mass(upto: Tensor, mass: Tensor, count: Tensor) -> Tensor:
 
 
 def plan(p: Tensor, q: Tensor, count: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Bounds of the wanted distribution over q, and the slopes of the levels.
+    """Returns the bounds of the wanted distribution over q, lambda and mu [B, 1], and the slopes of
+    the levels [B, L], rising; float64. Arguments as of ``choose_one``.
 
     With S the wanted distribution's running sums against t, levels are the edges of a polygon that
     is inscribed in t^K and touches S from below with each edge: an edge's width is its level's
     mass.
-
-    Args:
-        p: [B, V].
-        q: [B, V].
-        count: [B, 1] K.
-        eps: acceptance given away.
-
-    Returns:
-        lambda and mu [B, 1], and the slopes [B, L], rising; float64.
     """
     count = count.double()
     dr, dt = (by_ratio if p.shape[-1] <= POINTS else _binned)(p, q)
@@ -175,8 +150,8 @@ def plan(p: Tensor, q: Tensor, count: Tensor, eps: float) -> tuple[Tensor, Tenso
 
 
 def _crossing(start: Tensor, power: Tensor, slope: Tensor, count: Tensor) -> Tensor:
-    """Where the line from (a, a^K) with a slope meets t^K again, at most 1, or a itself; all [B,
-    1].
+    """Returns where the line from (a, a^K) with a slope meets t^K again, at most 1, or a itself;
+    all [B, 1].
     """
     # t^K less the line falls up to ``lowest`` and rises from there on.
     lowest = (slope / count) ** (1 / (count - 1).clamp(min=1.0))
@@ -212,7 +187,6 @@ def _binned(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
 # have the same distribution. With Top the draft's K - S best tokens and w = q without them,
 # renormalised, S children are drawn from w and the best follow as one-hot proposals. For S = 1 a
 # node accepts p(Top) + sum over the rest of min(p, w), which is the optimum for such candidates.
-# Letters: B nodes, C children, S of them drawn, V vocabulary.
 
 
 @rule("top_and_sample", siblings=("top_and_sampled", "deterministic"), mark="exact")
@@ -221,13 +195,8 @@ def top_and_sample(
 ) -> Verdict:
     """The drawn children by the optimal rule for i.i.d. ones, then the best as one-hot proposals.
 
-    Args:
-        p: [B, V].
-        q: [B, 1, V] the draft's distribution, or what is left of it beside the best; None where all
-            children are one-hot proposals.
-        tokens: [B, C] the drawn ones first, then the best.
-        valid: [B, C]; a drawn child is absent where the best are all of q's support.
-        sampled: S, how many are drawn; all of them if there are fewer children.
+    q is the draft's distribution, or what is left of it beside the best. A drawn child is absent
+    where the best are all of q's support. ``sampled``: S; all, if there are fewer children.
     """
     if q is None:
         return ranked_list(p, None, tokens, valid)
@@ -243,8 +212,8 @@ def top_and_sample(
 
 
 def beside_the_best(q: Tensor, best: Tensor, there: Tensor) -> Tensor:
-    """w [B, V]: q without its ``best`` tokens that are ``there`` [B, K - S], renormalised; all zero
-    where nothing is left.
+    """Returns w [B, V]: q without its ``best`` tokens that are ``there`` [B, K - S], renormalised;
+    all zero where nothing is left.
     """
     gone = torch.zeros_like(q).scatter_add_(-1, best, there.to(q.dtype))
     rest = torch.where(gone > 0, 0.0, q)

@@ -21,16 +21,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from spec_bench.core.draws import Draws
 from spec_bench.core.gumbel import laws_without_replacement
 from spec_bench.core.transfer import constant, places
 from spec_bench.core.tree import Siblings, Tree
-from spec_bench.core.warp import SamplingSettings, probs
+from spec_bench.core.warp import probs
 from spec_bench.verify import at_once
 from spec_bench.verify.base import TreeVerifier, rule
 from spec_bench.verify.family import Parents, children_of_all, parents_of, post_order
 from spec_bench.verify.rules import normalised
-from spec_bench.verify.walk import WalkResult
+from spec_bench.verify.walk import Scored, WalkResult
 
 
 class PathVerdict(NamedTuple):
@@ -49,16 +48,13 @@ _NOTHING = 1e-30  # no total that is met is as small, and float32 can divide by 
 
 
 def traversal(tree: Tree, p: Tensor) -> PathVerdict:
-    """Quotas top-down, then chances of success bottom-up (arXiv 2505.12398; 2403.10444).
+    """Quotas top-down, then chances of success bottom-up (arXiv 2505.12398; 2403.10444), of p [R,
+    N, V], the target's distribution at every node of a fully grown tree.
 
     In a node with quota a and residual P, each child v with token x, drawn from ``law``, has the
     quota min(1, a P(x) / law(x)). If v is not accepted, m = max(0, a P - distribution) is left:
     with S = sum m, P becomes m / S and a becomes S / (S + 1 - a). The last such a is the node's
     chance of success; a leaf's is its quota. Only the product a P is carried along.
-
-    Args:
-        tree: fully grown.
-        p: [R, N, V] the target's distribution at every node.
     """
     shape = tree.shape
     if not shape.depth:  # nothing was proposed
@@ -157,19 +153,11 @@ def sibling_laws(tree: Tree, level: int, parents: Parents, tokens: Tensor) -> Te
     return q[:, :, constant(tuple(child % q.shape[2] for child in range(count)), q.device)]
 
 
-def path_walk(
-    tree: Tree,
-    logits: Tensor,
-    settings: SamplingSettings,
-    rule: PathRule,
-    draws: Draws,
-    *,
-    merge_copies: bool = False,
-) -> WalkResult:
+def path_walk(scored: Scored, rule: PathRule) -> WalkResult:
     """Tests all nodes by a whole-path rule; the token comes from the last accepted one's residual.
-
-    Arguments and result as in ``walk_down``; nodes with equal prefixes stay apart: each is a draw.
+    Nodes with equal prefixes stay apart: each is a draw.
     """
+    tree, logits, settings, draws, _ = scored
     shape = tree.shape
     p = probs(logits, settings)
     order, success, residual = rule(tree, p)
@@ -187,10 +175,7 @@ def path_walk(
     return WalkResult(path, accepted, token)
 
 
-WHOLE_PATH: tuple[Siblings, ...] = get_args(Siblings)
-
-
-@rule("traversal", siblings=WHOLE_PATH, mark="exact", several_drafts=True)
+@rule("traversal", siblings=get_args(Siblings), mark="exact", several_drafts=True)
 @dataclass(frozen=True)
 class Traversal(TreeVerifier):
     """Traversal verification; of a chain, block verification."""

@@ -12,7 +12,8 @@ distribution, [B, C, V] where each has its own, None where proposals are one-hot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,12 +25,8 @@ from spec_bench.verify.walk import Steps, Verdict
 
 
 def normalised(weights: Tensor, fallback: Tensor, where: Tensor | None = None) -> Tensor:
-    """Non-negative weights [B, V] scaled to sum to 1.
-
-    Args:
-        weights: [B, V].
-        fallback: [B, V], taken where the weights have no mass ...
-        where: [B, 1] bool: ... and where this is false.
+    """Scales non-negative weights [B, V] to sum to 1. Where they have no mass, and where ``where``
+    [B, 1] is false, the ``fallback`` [B, V] is taken.
     """
     total = weights.sum(dim=-1, keepdim=True)
     good = total > torch.finfo(weights.dtype).tiny
@@ -100,15 +97,8 @@ def recursive_rejection(
     Without replacement: RSD section 3.1 and Algorithm 1, MCSD Algorithm 2. With replacement:
     SpecInfer's multi-round rejection, MCSD Algorithm 1, with one draft or one per child. After
     child j is rejected p becomes norm(max(0, p - q)); without replacement q loses the rejected
-    token and is renormalised, and the *updated* q enters the next ratio.
-
-    Args:
-        p: [B, V] the target's distribution.
-        q: [B, 1, V] or [B, C, V]; None for one-hot proposals in rank order. Where each child has
-            its own, without replacement that is what the children before it left.
-        tokens: [B, C] children in the order drawn.
-        valid: [B, C] which of them exist; absent ones come last.
-        replacement: how the children were drawn.
+    token and is renormalised, and the *updated* q enters the next ratio. Where each child has its
+    own q, without replacement that is what the children before it left. Absent children come last.
     """
     if q is None:
         return ranked_list(p, None, tokens, valid)
@@ -138,12 +128,6 @@ def ranked_list(p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor) -> V
     This is recursive rejection with one-hot proposals (a draft at temperature 0, a fixed list) and
     the naive rule (MCSD section 5, MCNS), which ignores q. A second copy of a token is never
     accepted.
-
-    Args:
-        p: [B, V].
-        q: ignored.
-        tokens: [B, C].
-        valid: [B, C].
     """
     if not p.is_cpu:
         return ranked(p, tokens, valid)
@@ -160,13 +144,8 @@ def k_seq(p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor) -> Verdict
 
     Each child is accepted with min(1, p/(rho q)); the residual is
     norm(p - min(q, p/rho) (1-(1-beta)^K)/beta), beta = sum min(q, p/rho)
-    (SpecTr, arXiv 2310.15141, Algorithm 2; RSD Appendix A.2). K is the number of children present.
-
-    Args:
-        p: [B, V].
-        q: [B, 1, V] (one draft).
-        tokens: [B, C] with multiplicity.
-        valid: [B, C].
+    (SpecTr, arXiv 2310.15141, Algorithm 2; RSD Appendix A.2). K is the number of children present,
+    with multiplicity; all have one draft.
     """
     assert q is not None and q.shape[1] == 1, "K-SEQ takes one draft distribution per node"
     q = q[:, 0]
@@ -184,61 +163,52 @@ def k_seq(p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor) -> Verdict
 def optimal_rho(
     p: Tensor, q: Tensor, count: Tensor, *, rounds: int = 2, points: int = 1024
 ) -> Tensor:
-    """The smallest rho that keeps K-SEQ lossless: the root of 1-(1-beta)^K = rho*beta in [1, K].
+    """Returns the smallest rho [B, 1] that keeps K-SEQ lossless: the root of 1-(1-beta)^K =
+    rho*beta in [1, K], of p and q [B, V] and K = ``count`` [B, 1] i.i.d. children; 1 where K <= 1.
 
-    beta = sum min(q, p/rho) is wanted at many rho at once. A token counts q while p/q > rho and
-    p/rho from there on; so with every token's p and q put into the interval between two probes
-    where p/q lies, running sums give beta at all probes. They are sums of float64, and the upper
-    end of the bracket is returned: what resolution lacks costs acceptance, never correctness.
-
-    Args:
-        p: [B, V].
-        q: [B, V].
-        count: [B, 1] K, the number of i.i.d. children.
-        rounds: each narrows the bracket by a factor of ``points``.
-        points: probes per round.
-
-    Returns:
-        [B, 1] rho, 1 where K <= 1.
+    beta = sum min(q, p/rho) is wanted at many rho at once: each round probes that many ``points``
+    and narrows the bracket to the two around the root. Sums are of float64, and the upper end of
+    the bracket is returned: what resolution lacks costs acceptance, never correctness.
     """
     if count.is_cpu and count.max() <= 1:  # elsewhere asking would stall the device
         return torch.ones_like(count)
-    given, number = p.dtype, torch.finfo(torch.float64)
+    given = p.dtype
     p, q, count = p.double(), q.double(), count.double()
     low, high = torch.ones_like(count), count.clamp(min=1.0)
     step = torch.linspace(0, 1, points + 1, dtype=p.dtype, device=p.device)
     # Without a distribution there is no index; such a request ends after the walk.
-    ratio = (p / q.clamp(min=number.tiny)).nan_to_num_()
-    if not p.is_cpu:
-        return _narrowed(SharedMass(p, q, ratio), count, step, rounds).to(given)
-    q_total = q.sum(dim=-1, keepdim=True)
-    empty = p.new_zeros((p.shape[0], points + 2))
+    ratio = (p / q.clamp(min=torch.finfo(p.dtype).tiny)).nan_to_num_()
+    kept = BinnedMass(p, q, ratio) if p.is_cpu else SharedMass(p, q, ratio)
     for _ in range(rounds):
         rho = torch.lerp(low, high, step)  # [B, points + 1]
-        # The first probe at or above p/q. Next to a probe either side will do: there q = p/rho.
-        first = ((ratio - low) * (points / (high - low).clamp(min=number.eps))).ceil_()
-        first = first.clamp_(0, points + 1).long()
-        p_below = empty.scatter_add(1, first, p).cumsum(dim=-1)[:, :-1]
-        q_below = empty.scatter_add(1, first, q).cumsum(dim=-1)[:, :-1]
-        beta = q_total - q_below + p_below / rho
+        beta = kept(rho)
         too_small = (1 - beta).clamp_(min=0.0).pow_(count).addcmul_(rho, beta) < 1
         index = too_small.sum(dim=-1, keepdim=True).clamp_(max=points)
         low, high = rho.gather(-1, (index - 1).clamp_(min=0)), rho.gather(-1, index)
     return high.to(given)
 
 
-def _narrowed(beta: Callable[[Tensor], Tensor], count: Tensor, step: Tensor, rounds: int) -> Tensor:
-    """The upper end of the bracket around rho, from beta as a function of rho [B, points + 1];
-    ``step`` goes from 0 to 1.
+class BinnedMass(NamedTuple):
+    """beta(rho) = sum min(q, p/rho) at evenly spaced rho; of p, q and p/q [B, V] float64.
+
+    A token counts q while p/q > rho and p/rho from there on; so with every token's p and q put into
+    the interval between two probes where p/q lies, running sums give beta at all probes.
     """
-    low, high = torch.ones_like(count), count.clamp(min=1.0)
-    for _ in range(rounds):
-        rho = torch.lerp(low, high, step)
-        kept = beta(rho)
-        too_small = (1 - kept).clamp_(min=0.0).pow_(count).addcmul_(rho, kept) < 1
-        index = too_small.sum(dim=-1, keepdim=True).clamp_(max=len(step) - 1)
-        low, high = rho.gather(-1, (index - 1).clamp_(min=0)), rho.gather(-1, index)
-    return high
+
+    p: Tensor
+    q: Tensor
+    ratio: Tensor
+
+    def __call__(self, rho: Tensor) -> Tensor:
+        """Returns beta at rho [B, P], in its shape."""
+        points, low, high = rho.shape[1] - 1, rho[:, :1], rho[:, -1:]
+        # The first probe at or above p/q. Next to a probe either side will do: there q = p/rho.
+        spaces = points / (high - low).clamp(min=torch.finfo(rho.dtype).eps)
+        first = ((self.ratio - low) * spaces).ceil_().clamp_(0, points + 1).long()
+        empty = rho.new_zeros((len(rho), points + 2))
+        p_below = empty.scatter_add(1, first, self.p).cumsum(dim=-1)[:, :-1]
+        q_below = empty.scatter_add(1, first, self.q).cumsum(dim=-1)[:, :-1]
+        return self.q.sum(dim=-1, keepdim=True) - q_below + p_below / rho
 
 
 def _columns(columns: list[Tensor], like: Tensor) -> Tensor:
@@ -248,10 +218,8 @@ def _columns(columns: list[Tensor], like: Tensor) -> Tensor:
     return torch.cat(columns, dim=-1) if columns else like.new_zeros((like.shape[0], 0))
 
 
-# Node rules without a step per child: for devices where every step is a launch.
-#
-# The numbers equal those of the rules' own loops up to rounding; a CPU uses the loops. Shapes: B
-# nodes, C children, V vocabulary.
+# Node rules without a step per child: for devices where every step is a launch. The numbers equal
+# those of the rules' own loops up to rounding; a CPU uses the loops.
 
 
 def ranked(p: Tensor, tokens: Tensor, valid: Tensor) -> Verdict:
@@ -260,11 +228,6 @@ def ranked(p: Tensor, tokens: Tensor, valid: Tensor) -> Verdict:
     Child j is met with probability 1 - p(x_1) - ... - p(x_{j-1}), copies counted once. That is
     summed from the other end, as what is left after the last child plus the children from j on, so
     that nothing cancels where the first children have nearly all of the mass.
-
-    Args:
-        p: [B, V].
-        tokens: [B, C].
-        valid: [B, C].
     """
     count = tokens.shape[1]
     earlier = constant(tuple(tuple(i < j for i in range(count)) for j in range(count)), p.device)
@@ -280,7 +243,7 @@ def ranked(p: Tensor, tokens: Tensor, valid: Tensor) -> Verdict:
 
 
 class SharedMass:
-    """beta(rho) = sum min(q, p/rho) for any number of rho, from one sort; p, q, p/q [B, V] float64.
+    """``BinnedMass`` at any rho, from one sort.
 
     With the tokens in order of p/q, those below rho count p/rho and those above it q; so two
     running sums hold beta at every rho. There are no bins: most tokens would share one.

@@ -13,12 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spec_bench.core.draws import Draws
-from spec_bench.core.tree import Siblings, Tree, TreeShape
-from spec_bench.core.warp import SamplingSettings, log_probs
+from spec_bench.core.tree import Siblings, TreeShape
+from spec_bench.core.warp import log_probs
 from spec_bench.settings.fields import Share
 from spec_bench.verify.base import NodeVerifier, TreeVerifier, read_verifier, rule
-from spec_bench.verify.walk import NodeRule, Verdict, WalkResult
+from spec_bench.verify.walk import NodeRule, Scored, Verdict, WalkResult
 
 
 def simulated(
@@ -33,19 +32,9 @@ def simulated(
     """Accepts the node's first child with a stated probability, whatever p and q say.
 
     The first child is the one most likely to have children of its own in a beam, so that a walk
-    does not end where the stated acceptance would let it go on. The output does not have the
-    target's distribution.
-
-    Args:
-        p: [B, V].
-        q: [B, 1 or C, V] or None.
-        tokens: [B, C].
-        valid: [B, C]; the first child that exists counts, a node without one accepts nothing.
-        acceptance: P(the walk leaves the node by an accepted child).
-        computed: a rule that is computed all the same, for its time; its residual is used.
-
-    Returns:
-        The verdict; without ``computed`` the residual is p.
+    does not end where the stated acceptance would let it go on; a node without one accepts nothing.
+    ``computed`` is a rule that is computed all the same, for its time; without one the residual is
+    p. The output does not have the target's distribution.
     """
     residual = p if computed is None else computed(p, q, tokens, valid).residual
     first = valid & (valid.cumsum(dim=-1) == 1)
@@ -103,21 +92,11 @@ class Simulated(TreeVerifier):
 # 3.3, which prints epsilon and delta swapped). Letters: R rows, N nodes, V vocabulary.
 
 
-def typical_walk(
-    tree: Tree,
-    logits: Tensor,
-    settings: SamplingSettings,
-    rule: TypicalAcceptance,
-    draws: Draws,
-    *,
-    merge_copies: bool = False,
-) -> WalkResult:
-    """The longest path of typical tokens, then one token of the target's.
-
-    Among equally long paths the first in the tree's order is taken, which is the best-ranked.
-
-    Arguments and result as in ``walk_down``; nodes with equal prefixes make no difference.
+def typical_walk(scored: Scored, rule: TypicalAcceptance) -> WalkResult:
+    """Finds the longest path of typical tokens, the first in the tree's order among equally long
+    ones, which is the best-ranked; then one token of the target's.
     """
+    tree, logits, settings, draws, _ = scored
     rows = torch.arange(tree.tokens.shape[0], device=tree.tokens.device)
     log_p = log_probs(logits, settings)
     at_parent = log_p.gather(1, tree.parent.unsqueeze(-1).expand_as(log_p))
@@ -150,14 +129,8 @@ class TypicalAcceptance(TreeVerifier):
         return self
 
     def accepts(self, log_p: Tensor, token: Tensor) -> Tensor:
-        """Whether tokens are typical.
-
-        Args:
-            log_p: [..., V] the target's warped log-probabilities.
-            token: [...].
-
-        Returns:
-            [...] bool.
+        """Returns whether tokens [...] are typical, [...], by the target's warped log-probabilities
+        [..., V].
         """
         p = log_p.exp()
         entropy = -torch.where(p > 0, p * log_p, 0.0).sum(dim=-1)

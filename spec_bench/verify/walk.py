@@ -34,6 +34,10 @@ class NodeRule(Protocol):
     def __call__(self, p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor) -> Verdict: ...
 
 
+Rules = NodeRule | Sequence[NodeRule]
+"""One for all nodes, or one per level above the leaves."""
+
+
 class Steps(NamedTuple):
     """A node rule child by child, for one node on a host: the numbers of its verdict, no others."""
 
@@ -60,6 +64,16 @@ class OneByOne:
 # All rows walk together and nothing leaves the device: the caller copies the result once.
 
 
+class Scored(NamedTuple):
+    """What a walk is given: a batch's trees and what the target made of them."""
+
+    tree: Tree  # fully grown, N nodes
+    logits: Tensor  # [R, N, V] the target's logits at every node
+    settings: SamplingSettings  # the target's
+    draws: Draws  # randomness
+    merge_copies: bool = False  # whether nodes with equal prefixes count as one (K i.i.d. paths)
+
+
 @dataclass(frozen=True)
 class WalkResult:
     """Where each row's walk ended."""
@@ -71,28 +85,13 @@ class WalkResult:
     token: Tensor  # [R] the residual or bonus token
 
 
-def walk_down(
-    tree: Tree,
-    logits: Tensor,
-    settings: SamplingSettings,
-    rule: NodeRule | Sequence[NodeRule],
-    draws: Draws,
-    *,
-    merge_copies: bool = False,
-) -> WalkResult:
+def walk_down(scored: Scored, rule: Rules) -> WalkResult:
     """Walks top-down, at every node testing the children in order.
 
     If all children are rejected (or there are none) the token comes from the residual; at a leaf
     where everything was accepted the bonus token comes from p at that leaf.
-
-    Args:
-        tree: fully grown, N nodes.
-        logits: [R, N, V] the target's logits at every node.
-        settings: the target's sampling settings.
-        rule: the node rule, or one per level above the leaves.
-        draws: randomness.
-        merge_copies: treat nodes with equal prefixes as one (K i.i.d. paths).
     """
+    tree, logits, settings, draws, merge_copies = scored
     shape, rows = tree.shape, places(tree.tokens.shape[0], tree.tokens.device)
     chosen = draws.verdict(shape.children)
     if not shape.depth:
@@ -132,11 +131,9 @@ def walk_down(
 def candidates(
     tree: Tree, level: int, place: Tensor, copies: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Children of the current node, in the order drawn, places [R, C] within the next level, and
-    which exist; absent ones come last.
-
-    ``place`` [R] is the current node's within its level; ``copies`` [R, n_level] are all nodes that
-    count as it, None where it is alone.
+    """Returns the current node's children in the order drawn, absent ones last: their places [R, C]
+    within the next level, and which exist. ``place`` [R] is the node's within its level; ``copies``
+    [R, n_level] are all that count as it, None where it is alone.
     """
     above, below = tree.shape.level(level), tree.shape.level(level + 1)
     most, count = tree.shape.children[level], tree.shape.levels[level]
@@ -154,8 +151,8 @@ def candidates(
 def draft_law(
     tree: Tree, level: int, rows: Tensor | slice, place: Tensor | int, tokens: Tensor
 ) -> Tensor | None:
-    """q of the candidates, tokens [R, C], below each row's node at ``place``: [R, 1, V] if they
-    share one, [R, C, V] if each has its own.
+    """Returns q of the candidates, tokens [R, C], below each row's node at ``place``: [R, 1, V] if
+    they share one, [R, C, V] if each has its own.
     """
     log_q, q = tree.log_q[level], tree.q[level]
     if log_q is not None:
@@ -185,16 +182,9 @@ def copies_below(tree: Tree, level: int, copies: Tensor | None, token: Tensor) -
 # Letters: C children of a node, D drafts, V vocabulary.
 
 
-def walk_one_row(
-    tree: Tree,
-    logits: Tensor,
-    settings: SamplingSettings,
-    rule: NodeRule | Sequence[NodeRule],
-    draws: Draws,
-    *,
-    merge_copies: bool = False,
-) -> WalkResult:
-    """Arguments and result as in ``walk_down``; one row on a CPU, of a tree with levels."""
+def walk_one_row(scored: Scored, rule: Rules) -> WalkResult:
+    """``walk_down`` of one row on a CPU, of a tree with levels."""
+    tree, logits, settings, draws, merge_copies = scored
     row, shape = _Row(tree), tree.shape
     chosen = draws.verdict(shape.children)
     path, alike = [0], {0}  # alike: all nodes that count as the path's last one
@@ -204,15 +194,18 @@ def walk_one_row(
         judge = rule if callable(rule) else rule[level]
         place = path[-1] - shape.starts[level]
         tokens = [row.tokens[child] for child in children]
-        if isinstance(judge, OneByOne) and row.draws_in_turn(level):
+        # A drafter that gives q of distinct siblings does not say what is left after each.
+        known = tree.q[level] is None or tree.siblings != "without_replacement"
+        if isinstance(judge, OneByOne) and known:
             present = [(number, tokens[number]) for number, exists in enumerate(there) if exists]
             laws = row.laws_in_turn(level, place, present)
             first, p = _in_turn(judge, p, laws, level, chosen)
         else:
             ids = torch.tensor([tokens])
             q = draft_law(tree, level, slice(None), place, ids)
-            chances, rest = judge(p, q, ids, torch.tensor([there]))
-            first, p = _first(chances, level, chosen), rest
+            chances, p = judge(p, q, ids, torch.tensor([there]))
+            tested = enumerate(chances[0].tolist())
+            first = next((n for n, chance in tested if chosen.accepts(level, n, chance)), None)
         if first is None:
             break
         path.append(children[first])
@@ -236,9 +229,7 @@ class _Row:
     def children(
         self, level: int, node: int, alike: Collection[int]
     ) -> tuple[Sequence[int], list[bool]]:
-        """Numbers of a node's children in the order drawn, and which of them are there; ``alike``:
-        all nodes that count as it.
-        """
+        """``candidates`` of one node, ``alike`` being all that count as it."""
         shape = self._tree.shape
         first, count = shape.starts[level + 1], shape.levels[level]
         width = min(shape.children[level], count)
@@ -255,19 +246,11 @@ class _Row:
             mine += [child for child in below if child not in listed]
         return mine[:width], [number < existing for number in range(width)]
 
-    def draws_in_turn(self, level: int) -> bool:
-        """Whether each child's own distribution is known: what its earlier siblings left of the
-        draft's.
-        """
-        tree = self._tree
-        one_hot = tree.q[level] is None
-        return one_hot or tree.siblings != "without_replacement"
-
     def laws_in_turn(
         self, level: int, place: int, children: Iterable[tuple[int, int]]
     ) -> Iterator[tuple[int, int, Tensor | None]]:
-        """Each child's number, token and distribution [1, V] that it was drawn from, made when it
-        is asked for; None for one-hot ones.
+        """Yields each child's number, token and distribution [1, V] that it was drawn from, which
+        its earlier siblings left of the draft's; None for one-hot ones.
         """
         log_q, q = self._tree.log_q[level], self._tree.q[level]
         if log_q is not None:
@@ -294,11 +277,3 @@ def _in_turn(
             return number, p
         p = rule.steps.leaves(p, q, token)
     return None, p
-
-
-def _first(chances: Tensor, level: int, chosen: VerdictDraws) -> int | None:
-    """The first child that is accepted; chances [1, C]."""
-    for number, chance in enumerate(chances[0].tolist()):
-        if chosen.accepts(level, number, chance):
-            return number
-    return None

@@ -30,9 +30,9 @@ def watched(name, rows, settings=WARM, **tree):
         now[:] = [tuple(row.tokens) for row in active]
         return step(active)
 
-    def walking(tree, *arguments, **more):
-        seen.append((tree, list(now)))
-        return walk(tree, *arguments, **more)
+    def walking(scored, rule):
+        seen.append((scored.tree, list(now)))
+        return walk(scored, rule)
 
     decoder.step, decoder.walk = stepping, walking  # type: ignore[method-assign]
     return decoder, draft, seen

@@ -13,7 +13,7 @@ from spec_bench.verify.at_once import look_up
 from spec_bench.verify.base import rule as rules
 from spec_bench.verify.rules import SharedMass, k_seq, ranked, ranked_list, recursive_rejection
 from spec_bench.verify.simulated import Simulated
-from spec_bench.verify.walk import walk_down, walk_one_row
+from spec_bench.verify.walk import Scored, walk_down, walk_one_row
 
 VOCAB, ROWS = 9, 40
 SETTINGS = SamplingSettings(temperature=1.3, top_p=0.8, probability_dtype="float64")
@@ -50,7 +50,7 @@ def test_the_path_looked_up_is_the_path_walked(name):
     results = []
     for find in (walk_down, look_up):
         draws = SeededDraws([torch.Generator().manual_seed(row) for row in range(ROWS)])
-        results.append(find(tree, logits, SETTINGS, rule, draws, merge_copies=policy.merge_copies))
+        results.append(find(Scored(tree, logits, SETTINGS, draws, policy.merge_copies), rule))
     walked, looked_up = results
     assert looked_up.accepted.tolist() == walked.accepted.tolist()
     assert looked_up.token.tolist() == walked.token.tolist()
@@ -104,10 +104,10 @@ def test_a_single_rows_path_is_the_one_walked_beside_others(name, dtype):
     logits = 2 * torch.randn(shape, generator=generator, dtype=torch.float64)
     draws = SeededDraws([torch.Generator().manual_seed(row) for row in range(ROWS)])
     merge = policy.merge_copies
-    walked = walk_down(tree, logits, settings, rule, draws, merge_copies=merge)
+    walked = walk_down(Scored(tree, logits, settings, draws, merge), rule)
     for row, count in enumerate(walked.accepted.tolist()):
         own, mine = SeededDraws([torch.Generator().manual_seed(row)]), logits[row : row + 1]
-        found = walk_one_row(alone(tree, row), mine, settings, rule, own, merge_copies=merge)
+        found = walk_one_row(Scored(alone(tree, row), mine, settings, own, merge), rule)
         assert (found.accepted.tolist(), found.token.tolist()) == ([count], [walked.token[row]])
         path = walked.path[row, : count + 1]
         assert (

@@ -15,7 +15,7 @@ from spec_bench.verify.by_position import by_position_walk, looked_up
 from spec_bench.verify.path_rule import path_walk, traversal
 from spec_bench.verify.rules import recursive_rejection
 from spec_bench.verify.simulated import TypicalAcceptance
-from spec_bench.verify.walk import walk_down, walk_one_row
+from spec_bench.verify.walk import Scored, walk_down, walk_one_row
 from tests.tree.test_dynamic import PROMPTS, planted
 
 VOCAB = 5
@@ -73,8 +73,7 @@ def logits_of(tree, seed):
 
 def walked(walk, tree, logits, rule, seeds):
     draws = SeededDraws([torch.Generator().manual_seed(seed) for seed in seeds])
-    result = walk(tree, logits, SETTINGS, rule, draws)
-    return result
+    return walk(Scored(tree, logits, SETTINGS, draws), rule)
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)

@@ -11,7 +11,7 @@ from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.verify.rules import recursive_rejection
 from spec_bench.verify.simulated import simulated
-from spec_bench.verify.walk import walk_down as walk
+from spec_bench.verify.walk import Scored, walk_down
 
 P = torch.tensor([[0.4, 0.3, 0.2, 0.1, 0.0]], dtype=torch.float64)
 Q = torch.full((1, 1, 5), 0.2, dtype=torch.float64)
@@ -55,6 +55,8 @@ def test_a_walk_uses_the_acceptance_of_each_depth():
     logits = torch.zeros(1, 5, 3, dtype=torch.float64)
     settings = SamplingSettings(probability_dtype="float64")
     law = [0.0, 0.0, 0.0]
-    for probability, result in outcomes(lambda draws: walk(tree, logits, settings, rules, draws)):
+    for probability, result in outcomes(
+        lambda draws: walk_down(Scored(tree, logits, settings, draws), rules)
+    ):
         law[result.accepted.item()] += probability
     assert law == pytest.approx([0.2, 0.8 * 0.5, 0.8 * 0.5])

@@ -10,6 +10,7 @@ from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.verify.base import read_verifier
 from spec_bench.verify.simulated import TypicalAcceptance, typical_walk
+from spec_bench.verify.walk import Scored
 from tests.said import naming
 
 DOUBLE = SamplingSettings(probability_dtype="float64")
@@ -52,7 +53,7 @@ def walk_over(logits):
     tree.add_level(torch.tensor([[0, 1]]), torch.tensor([[0, 1]]), there, None)
     tree.add_level(torch.tensor([[2]]), torch.tensor([[1]]), there[:, :1], None)
     draws = SeededDraws([torch.Generator().manual_seed(0)])
-    result = typical_walk(tree, logits, DOUBLE, TypicalAcceptance(), draws)
+    result = typical_walk(Scored(tree, logits, DOUBLE, draws), TypicalAcceptance())
     return result.path[0].tolist(), int(result.accepted), int(result.token)
 
 
