@@ -60,9 +60,9 @@ def figure_4(cells):
     )  # fmt: skip
 
 
-def _marks_set_the_limits(plot, sheet, data):
+def _marks_set_the_limits(plot, sheet, panel):
     """Few prompts have bars so long that the marks would lie on one heap."""
-    for side in ("x", "y"):
-        marks = pd.concat([series.rows[getattr(series, side)] for series in data.series])
+    for side, column in (("x", panel.said.x), ("y", panel.said.y)):
+        marks = pd.concat([series.rows[column] for series in panel.series])
         room = 0.18 * (marks.max() - marks.min()) or 0.1
         getattr(plot, f"set_{side}lim")(marks.min() - room, marks.max() + room)

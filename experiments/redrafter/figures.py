@@ -134,9 +134,9 @@ def figure_6(cells):
     )  # fmt: skip
 
 
-def _diagonal(plot, sheet, data):
+def _diagonal(plot, sheet, panel):
     """Where nothing is merged."""
-    ticks = sheet.values(data.panel.x)
+    ticks = sheet.values(panel.said.x)
     plot.plot([ticks[0], ticks[-1]], [ticks[0], ticks[-1]], "--", color=GREY, linewidth=0.8)
     plot.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
 

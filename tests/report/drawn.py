@@ -7,7 +7,7 @@ import pandas as pd
 
 from spec_bench.report.data.rows import read_rows
 from spec_bench.report.figures import NothingMeasuredError, figure_sheets, names_of
-from spec_bench.report.figures.derived import derive
+from spec_bench.report.figures.cells import derive
 from spec_bench.report.figures.panels import drawing_of, sheets
 from spec_bench.report.page.gather import drawings
 from spec_bench.report.papers.paper import find_figure, load_paper, recipes_by_name
@@ -39,7 +39,7 @@ def series_of(panel, **values):
 
 def points(series):
     """(x, y) in the order drawn, rounded."""
-    pairs = zip(series.rows[series.x], series.rows[series.y], strict=True)
+    pairs = zip(series.rows[series.layer.x], series.rows[series.layer.y], strict=True)
     return [(x if isinstance(x, str) else round(float(x), 6), round(float(y), 6)) for x, y in pairs]
 
 

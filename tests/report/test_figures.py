@@ -1,4 +1,4 @@
-"""The papers' figures: what is plotted, which rows are chosen, and what files come out."""
+"""Figures: which rows are chosen, what is plotted and written, and what files come out."""
 
 import pandas as pd
 import pytest
@@ -13,12 +13,14 @@ from spec_bench.report.figures.cells import (
     usable,
 )  # fmt: skip
 from spec_bench.report.figures.draw import draw_sheet
-from spec_bench.report.figures.style import pyplot
-from spec_bench.report.figures.texts import marks
+from spec_bench.report.figures.panels import drawing_of
+from spec_bench.report.figures.style import pyplot, settings
+from spec_bench.report.figures.sweep import layout_of
+from spec_bench.report.figures.texts import fill, marks
 from spec_bench.report.papers.claim import code_of
 from spec_bench.report.papers.paper import find_figure, load_paper
 from spec_bench.vocabulary.names import title
-from tests.report.drawn import points, series_of, sheet_of
+from tests.report.drawn import committed_sheets, points, series_of, sheet_from, sheet_of
 from tests.report.rows import EMBEDDED, frame
 from tests.report.rows import row as any_row
 from tests.said import naming
@@ -42,21 +44,38 @@ MCSD = frame(
     row("mcsd", "4", acceptance_rate=0.7),
     row("mcsd", "4-2", block_efficiency=2.0, speedup=1.2),
 )
+TREES = (("ar", "-", 0.0, 1.0), ("sd", "3", 3.0, 2.0), ("rsd_s", "4x3", 12.0, 3.0),
+         ("rsd_s", "2x2", 4.0, 2.5))  # fmt: skip
+CELLS = frame(
+    *(
+        any_row(
+            name, spec, task=task, nodes_per_call=nodes, block_efficiency=(tau, tau - 1, tau + 1)
+        )
+        for task in ("xsum", "dolly")
+        for name, spec, nodes, tau in TREES
+    )
+)
+SMALLEST = {"x": "nodes_per_call", "y": "block_efficiency", "across": "task"}
 FIG4, FIG5 = find_figure("rsd/4"), find_figure("rsd/5")
+NOTHING = pd.DataFrame()
 
 
-def test_the_best_tree_is_picked_panel_by_panel():
-    (taus, _, speeds, _) = sheet_of("rsd/4", EXP1).grid[0]
+def printed(sheet):
+    return any(series.layer.printed for series in sheet.series)
+
+
+# Which rows are chosen
+
+
+def test_the_best_tree_is_picked_panel_by_panel_but_for_accuracy_by_block_efficiency():
+    taus, _, speeds, scores = sheet_of("rsd/4", EXP1).grid[0]
     (best,) = series_of(taus, decoder="rsd_s")
     assert points(best) == [(2, 2.4), (3, 2.7)]
     assert list(best.rows.spec) == ["3x2", "4x3"]
     (best,) = series_of(speeds, decoder="rsd_s")
     assert points(best) == [(2, 1.7), (3, 1.4)]
-
-
-def test_accuracy_is_that_of_the_best_block_efficiency_and_not_the_luckiest():
-    (best,) = series_of(sheet_of("rsd/4", EXP1).grid[0][3], decoder="rsd_s")
-    assert points(best) == [(2, 1.0), (3, 1.0)]
+    (best,) = series_of(scores, decoder="rsd_s")
+    assert points(best) == [(2, 1.0), (3, 1.0)]  # not the luckiest
 
 
 def test_accuracy_is_relative_to_the_baseline_with_its_interval():
@@ -64,14 +83,10 @@ def test_accuracy_is_relative_to_the_baseline_with_its_interval():
     (series,) = series_of(panel, decoder="sd")
     assert series.points("cell.score") == [pytest.approx((0.8, 0.6, 1.0))]
     assert panel.band == pytest.approx((0.8, 1.2))
-
-
-def test_without_a_baseline_there_is_no_accuracy():
     taus, _, _, panel = sheet_of("rsd/4", EXP1[EXP1.decoder != "ar"]).grid[0]
-    assert taus.series
-    assert not panel.series
+    assert taus.series and not panel.series
     assert panel.band is None
-    assert panel.panel.empty == "no score"
+    assert panel.said.empty == "no score"
 
 
 def test_a_tree_belongs_to_the_experiment_that_lists_it():
@@ -82,8 +97,7 @@ def test_a_tree_belongs_to_the_experiment_that_lists_it():
     assert budgets["sd", "30"] == 30
     assert budgets["spectr", "7x3"] == 21
     assert ("spectr", "7x3") not in lengths
-    assert len(lengths) == 32
-    assert len(budgets) == 40
+    assert (len(lengths), len(budgets)) == (32, 40)
 
 
 def test_the_papers_points_are_those_of_its_table():
@@ -99,12 +113,12 @@ def test_the_papers_points_are_those_of_its_table():
 
 def test_the_papers_numbers_stand_beside_cells_that_were_sampled_as_the_papers():
     sheet = sheet_of("rsd/6", EXP1.assign(pair="llama2_7b"))
-    assert sheet.printed
+    assert printed(sheet)
     (theirs,) = series_of(sheet.panels[2], decoder="spectr")
     assert theirs.layer.printed
     assert points(theirs)[0] == (2, round(53.346 / 37.269, 6))
-    assert not sheet_of("rsd/6", EXP1.assign(pair="llama2_7b", temperature=0.5)).printed
-    assert not sheet_of("rsd/6", EXP1).printed
+    assert not printed(sheet_of("rsd/6", EXP1.assign(pair="llama2_7b", temperature=0.5)))
+    assert not printed(sheet_of("rsd/6", EXP1))
 
 
 def test_a_figure_shows_its_own_pairs_or_else_all():
@@ -115,16 +129,14 @@ def test_a_figure_shows_its_own_pairs_or_else_all():
 
 
 def test_a_cell_measured_twice_is_shown_once_and_from_its_own_experiment_alone():
-    rows = pd.concat(
-        [
-            frame(row("sd", "6", prompts=90)).assign(experiment="quickstart"),
-            frame(row("sd", "6", prompts=30)).assign(experiment="rsd-exp2"),
-            frame(row("sd", "6", prompts=20)).assign(experiment="rsd-exp2"),
-            frame(row("sd", "10", prompts=20)).assign(experiment="quickstart"),
-            frame(row("sd", "10", prompts=50, task="dolly")).assign(experiment="quickstart"),
-        ],
-        ignore_index=True,
+    cells = (
+        ("6", "quickstart", {"prompts": 90}),
+        ("6", "rsd-exp2", {"prompts": 30}),
+        ("6", "rsd-exp2", {"prompts": 20}),
+        ("10", "quickstart", {"prompts": 20}),
+        ("10", "quickstart", {"prompts": 50, "task": "dolly"}),
     )
+    rows = frame(*(row("sd", spec, experiment=name, **more) for spec, name, more in cells))
     shown = usable(rows, FIG5)
     assert list(zip(shown.task, shown.prompts, strict=True)) == [("xsum", 30)]
     alone = usable(rows[rows.experiment == "quickstart"], FIG5)
@@ -136,8 +148,7 @@ def test_failed_cells_and_paths_as_rows_are_not_shown():
         row("sd", "2"), row("sd", "3", status="failed"), row("rsd_c", "2-2", tree_attention=False)
     )
     assert list(usable(rows, FIG4).spec) == ["2"]
-    older = frame(row("sd", "2")).drop(columns="tree_attention")
-    assert len(usable(older, FIG4)) == 1
+    assert len(usable(frame(row("sd", "2")).drop(columns="tree_attention"), FIG4)) == 1
 
 
 def test_alpha_curves_have_one_level_trees_in_the_order_of_k():
@@ -162,17 +173,12 @@ def test_configurations_of_two_levels_have_an_order_and_a_budget():
 
 def test_error_bars_are_lengths_and_nothing_where_an_end_is_unknown():
     nan = float("nan")
-    lengths = error_bars([(2.0, 1.5, 2.25), (1.0, nan, nan)])
-    assert lengths == [[0.5, 0.0], [0.25, 0.0]]
+    assert error_bars([(2.0, 1.5, 2.25), (1.0, nan, nan)]) == [[0.5, 0.0], [0.25, 0.0]]
 
 
-def test_rows_that_are_not_exact_are_marked():
-    rows = frame(row("ar"), row("sd", "2", lossless="simulated"))
-    assert marks(rows) == " (simulated)"
+def test_rows_that_are_not_exact_are_marked_and_another_engine_is_named():
+    assert marks(frame(row("ar"), row("sd", "2", lossless="simulated"))) == " (simulated)"
     assert marks(EXP1) == ""
-
-
-def test_another_engines_row_among_ours_is_named_in_the_title():
     theirs, ours = row("hf_generate", lossless="unaudited"), row("sd", "2")
     assert marks(frame(row("ar"), theirs)) == " (another engine)"
     name = title("hf_generate")
@@ -185,40 +191,93 @@ def test_a_heat_map_has_p_down_and_q_across():
     assert square(rows, "otm").to_numpy().tolist() == [[1.0], [0.1]]
 
 
+# How a figure is described
+
+
+def test_two_columns_are_a_figure_with_a_colour_per_decoder_and_a_panel_per_task():
+    sheet = sheet_from(CELLS, **SMALLEST, title="{task}")
+    ((xsum, dolly),) = sheet.grid
+    assert (xsum.title, dolly.title) == ("XSum", "Dolly")
+    assert [series.label for series in xsum.series] == ["AR", "SD", "RSD-S"]
+    assert points(xsum.series[2]) == [(12.0, 3.0), (4.0, 2.5)]
+    assert xsum.series[2].points("block_efficiency")[0] == (3.0, 2.0, 4.0)
+    figure = draw_sheet(sheet)
+    assert [axes.get_xlabel() for axes in figure.axes] == ["nodes", "nodes"]
+    assert figure.axes[0].get_ylabel() == "block efficiency (tokens/call)"
+
+
+def test_a_line_goes_along_x_and_cells_of_other_settings_are_lines_of_their_own():
+    (panel,) = sheet_from(CELLS, **{**SMALLEST, "across": []}, mark="line").panels
+    (series,) = (each for each in panel.series if each.label == "RSD-S")
+    assert [points(line) for line in series.lines()] == [[(4.0, 2.5), (12.0, 3.0)]] * 2
+
+
+def test_a_list_of_columns_is_a_panel_each():
+    drawing = {"x": "nodes_per_call", "y": ["block_efficiency", "nodes_per_call"]}
+    assert [panel.said.y for panel in sheet_from(CELLS, **drawing).panels] == drawing["y"]
+
+
+def test_what_is_said_of_the_figure_holds_for_its_layers_unless_they_say_otherwise():
+    first, second = drawing_of(
+        **SMALLEST,
+        markersize=3,
+        keep={"task": "xsum"},
+        layers=[{"keep": {"decoder": "sd"}}, {"markersize": 5, "mark": "line"}],
+    ).drawn
+    told = (first.markersize, first.mark, first.keep)
+    assert told == (3, "point", {"task": "xsum", "decoder": "sd"})
+    assert (second.markersize, second.mark, second.keep) == (5, "line", {"task": "xsum"})
+
+
+def test_a_number_is_drawn_relative_to_a_decoder_of_the_same_panel():
+    panel = sheet_from(CELLS, **SMALLEST, over="sd").panels[0]
+    assert [y for series in panel.series for _, y in points(series)] == [0.5, 1.0, 1.5, 1.25]
+
+
+def test_what_a_figure_cannot_be_is_one_line_that_names_it(monkeypatch):
+    own = code_of(load_paper("mcsd").folder, "figures")
+    monkeypatch.setattr(own, "figure_3", lambda cells: drawing_of(mark="cloud"))
+    with pytest.raises(ValueError, match=r"^figure mcsd/3: mark .* front, got 'cloud'$"):
+        figure_sheets(find_figure("mcsd/3"), CELLS)
+
+
+def test_texts_name_columns_of_the_rows():
+    assert fill("{task}, temperature {temperature:g}", CELLS[:2]) == "XSum, temperature 0.3"
+    assert fill("{decoder} {spec}", CELLS[1:2]) == "SD 3"
+    assert fill("{decoder} {spec}", CELLS[2:4]) == "RSD-S"
+    assert fill("{decoders}", CELLS) == "AR, SD, RSD-S"
+    assert fill("{prompts:prompt}", CELLS) == "30 prompts"
+    assert fill("{seed:seed}", CELLS.assign(seed=1)) == "1 seed"
+
+
+# What files come out
+
+
 def grid_rows():
     rules = {"multi_round": 0.5, "k_seq": 0.6, "otm": 0.7, "recursive_rejection": 1.0}
     steps = (0.0, 0.5, 1.0)
     return frame(*({"p": p, "q": q, **rules, "otm": 1 - p * q} for p in steps for q in steps))
 
 
-DRAWN = [
-    ("rsd", "1", grid_rows(), "rsd-fig1"),
-    ("rsd", "4", EXP1, "rsd-fig4-embedded"),
-]
-
-
-@pytest.mark.parametrize(("paper", "figure", "rows", "name"), DRAWN)
-def test_a_figure_becomes_a_png_and_a_pdf(paper, figure, rows, name, tmp_path):
-    png, pdf = draw(paper, figure, rows, tmp_path / "new")
+@pytest.mark.parametrize(
+    ("figure", "rows", "name"),
+    [("1", grid_rows(), "rsd-fig1"), ("4", EXP1, "rsd-fig4-embedded")],
+)
+def test_a_figure_becomes_a_png_and_a_pdf(figure, rows, name, tmp_path):
+    png, pdf = draw("rsd", figure, rows, tmp_path / "new")
     assert [path.name for path in (png, pdf)] == [f"{name}.png", f"{name}.pdf"]
     assert png.read_bytes().startswith(b"\x89PNG")
     assert pdf.read_bytes().startswith(b"%PDF")
 
 
 def test_a_figure_of_several_pairs_is_a_file_each_or_one_that_shows_them_together(tmp_path):
-    def both(rows):
-        return pd.concat([rows, rows.assign(pair="other")], ignore_index=True)
+    def drawn(paper, figure, rows, **asked):
+        both = pd.concat([rows, rows.assign(pair="llama2_70b")], ignore_index=True)
+        return [path.stem for path in draw(paper, figure, both, tmp_path, formats=["png"], **asked)]
 
-    apart = draw("rsd", "4", both(EXP1), tmp_path, formats=["png"])
-    assert [path.stem for path in apart] == ["rsd-fig4-embedded", "rsd-fig4-other"]
-    together = draw("mcsd", "3", both(MCSD), tmp_path, formats=["png"])
-    assert [path.stem for path in together] == ["mcsd-fig3"]
-
-
-def test_a_pair_can_be_asked_for(tmp_path):
-    both = pd.concat([EXP1, EXP1.assign(pair="llama2_70b")])
-    paths = draw("rsd", "4", both, tmp_path, pair="embedded")
-    assert {path.stem for path in paths} == {"rsd-fig4-embedded"}
+    assert drawn("rsd", "6", EXP1) == ["rsd-fig6-embedded", "rsd-fig6-llama2_70b"]
+    assert drawn("mcsd", "3", MCSD) == ["mcsd-fig3"]
+    assert drawn("rsd", "4", EXP1, pair="embedded") == ["rsd-fig4-embedded"]
 
 
 @pytest.mark.parametrize(
@@ -231,6 +290,7 @@ def test_a_pair_can_be_asked_for(tmp_path):
         ("rsd", "1", "nothing measured for figure rsd/1; .*spec_bench.audit.bernoulli"),
         ("mcsd", "3", "nothing measured for figure mcsd/3; .*mcsd=acceptance"),
         ("mcsd", "4", "nothing measured for figure mcsd/4; .*mcsd=search"),
+        ("dsbd", "4", "nothing measured for figure dsbd/4; .*dsbd=fronts"),
     ],
 )
 def test_what_cannot_be_drawn_is_one_clear_line(paper, figure, message, tmp_path):
@@ -238,7 +298,7 @@ def test_what_cannot_be_drawn_is_one_clear_line(paper, figure, message, tmp_path
     with pytest.raises(ValueError, match=message):
         draw(paper, figure, length_only, tmp_path)
     with pytest.raises(ValueError, match=r"no figure|nothing measured"):
-        draw(paper, figure, pd.DataFrame(), tmp_path)
+        draw(paper, figure, NOTHING, tmp_path)
 
 
 def test_a_pair_without_rows_is_an_error_that_names_those_measured(tmp_path):
@@ -250,20 +310,6 @@ def test_a_pair_without_rows_is_an_error_that_names_those_measured(tmp_path):
 def test_every_figure_of_a_paper_is_drawn(paper):
     figures = [str(item.number) for item in load_paper(paper).of_kind("figure")]
     assert list(drawable(paper)) == figures
-
-
-def test_a_figure_says_on_how_many_prompts_each_cell_was_measured():
-    alike = draw_sheet(sheet_of("rsd/4", EXP1))
-    assert alike.get_supxlabel().endswith(" 8 prompts a cell.")
-    some = draw_sheet(sheet_of("rsd/4", EXP1.assign(prompts=[8, 8, 12, 12, 12])))
-    assert some.get_supxlabel().endswith(" 8 to 12 prompts a cell.")
-    pyplot.close("all")
-
-
-NOTHING = pd.DataFrame()
-OURS = frame(
-    *(row("mcsd_wor", k, task="alpaca", temperature=1.0, acceptance_rate=0.5) for k in ("1", "4"))
-)
 
 
 def test_printed_numbers_are_drawn_alone_and_the_heading_says_so():
@@ -280,14 +326,16 @@ def test_printed_numbers_are_drawn_alone_and_the_heading_says_so():
     best = {place: max(v for p, v in of_table if p == place) for place, _ in of_table}
     assert first.grid[0][0].rows.task.iloc[0] == load_paper("rsd").numbers_of(16)[0]["task"]
     assert dict(points(series)) == best
-    assert not any(each.layer.printed for panel in first.panels for each in panel.series)
+    assert not printed(first)
 
 
 def test_a_figure_of_other_pairs_is_drawn_once_and_not_under_each_number(tmp_path):
     """Figure 5 of LLaMA-160M used to come out as Figure 3 of whatever was measured."""
-    (theirs,) = draw("mcsd", "5", OURS, tmp_path, formats=("png",), alone=True)
+    ours = {"task": "alpaca", "temperature": 1.0, "acceptance_rate": 0.5}
+    rows = frame(*(row("mcsd_wor", k, **ours) for k in ("1", "4")))
+    (theirs,) = draw("mcsd", "5", rows, tmp_path, formats=("png",), alone=True)
     assert theirs.name == "mcsd-fig5-paper-s-numbers-alone.png"
-    (asked,) = draw("mcsd", "5", OURS, tmp_path, pair="embedded", formats=("png",), alone=True)
+    (asked,) = draw("mcsd", "5", rows, tmp_path, pair="embedded", formats=("png",), alone=True)
     assert asked.name == "mcsd-fig5-embedded.png"
 
 
@@ -303,5 +351,89 @@ def test_which_figures_are_for_pairs_that_they_do_not_have(name, shown):
 def test_what_the_paper_prints_nowhere_is_not_drawn(tmp_path):
     with pytest.raises(ValueError, match="nothing measured for figure dsbd/4"):
         draw("dsbd", "4", NOTHING, tmp_path, alone=True)
-    with pytest.raises(ValueError, match="nothing measured for figure rsd/7"):
-        draw("rsd", "7", NOTHING, tmp_path)
+
+
+# What is written has room
+
+
+TAUS = {"sd": 2.0, "rsd_c": 2.5, "rsd_s": 5.0}
+CROWDED = frame(
+    *(any_row(name, "10x8@59", block_efficiency=tau, speedup=1.1) for name, tau in TAUS.items())
+)
+
+
+def drawn(**said):
+    said = {"x": "block_efficiency", "y": "speedup", "width": 0.5, **said}
+    figure = draw_sheet(sheet_from(CROWDED, **said))
+    figure.draw_without_rendering()
+    pyplot.close(figure)
+    return figure
+
+
+def test_a_figure_says_on_how_many_prompts_each_cell_was_measured():
+    for counts, said in (
+        (8, " 8 prompts a cell."),
+        ([8, 8, 12, 12, 12], " 8 to 12 prompts a cell."),
+    ):
+        figure = draw_sheet(sheet_of("rsd/4", EXP1.assign(prompts=counts)))
+        assert figure.get_supxlabel().endswith(said)
+        pyplot.close(figure)
+
+
+def test_a_long_note_goes_on_in_a_second_line():
+    note = "Bars are 95% intervals over prompts, and long ones leave their panel. " * 2
+    figure = drawn(note=note)
+    (note,) = (text for text in figure.texts if "Bars" in text.get_text())
+    box = note.get_window_extent()
+    assert box.x0 >= 0 and box.x1 <= figure.bbox.x1 and box.y0 >= 0
+
+
+def test_a_text_beside_the_last_mark_stays_in_its_panel():
+    (axes,) = drawn(write="{spec}").axes
+    boxes = [text.get_window_extent() for text in axes.texts]
+    assert len(boxes) == len(CROWDED)
+    assert all(axes.bbox.x0 <= box.x0 and box.x1 <= axes.bbox.x1 for box in boxes)
+
+
+def test_a_legend_lists_the_series_of_one_row_of_panels_after_those_of_another():
+    rows = [{"keep": {"decoder": ["rsd_s", "sd"]}}, {"keep": {"decoder": ["rsd_c"]}}]
+    (legend,) = drawn(rows=rows).legends
+    assert [text.get_text() for text in legend.get_texts()] == ["RSD-S", "SD", "RSD-C"]
+
+
+@pytest.mark.parametrize(
+    "experiment",
+    ["eagle-heads", "dsbd-fronts", "redrafter-batches", "beyond-draft-free", "rsd-exp1"],
+)
+def test_no_text_and_no_legend_of_a_committed_figure_leaves_its_canvas(experiment):
+    for name, sheet in committed_sheets(experiment).items():
+        with settings():
+            figure = draw_sheet(sheet)
+            figure.draw_without_rendering()
+        plots = [plot for plot in figure.axes if plot.axison]
+        words = [
+            each for plot in plots for each in (plot.title, plot.xaxis.label, plot.yaxis.label)
+        ]
+        words += [*figure.texts, *(each for plot in figure.axes for each in plot.texts)]
+        written = [each for each in words if each.get_text()]
+        boxes = [each.get_window_extent() for each in (*figure.legends, *written)]
+        whole = figure.bbox.padded(2)  # pixels, for rounding
+        assert len(boxes) > 2
+        assert [box for box in boxes if not (whole.x0 <= box.x0 and box.x1 <= whole.x1)] == [], name
+        assert [box for box in boxes if not (whole.y0 <= box.y0 and box.y1 <= whole.y1)] == [], name
+        pyplot.close(figure)
+
+
+def test_a_legend_that_is_too_wide_has_fewer_columns():
+    names = {name: f"a decoder with a long name: {name}" for name in TAUS}
+    (legend,) = drawn(label="{decoder}", names=names, legend_columns=3).legends
+    assert len(legend.get_texts()) == 3
+    box = legend.get_window_extent()
+    assert box.x0 >= 0 and box.x1 <= legend.figure.bbox.x1
+
+
+@pytest.mark.parametrize(("longest", "within"), [(12, True), (70, False)])
+def test_titles_of_a_sweep_that_a_panel_has_no_room_for_stand_above_all_panels(longest, within):
+    drawing = layout_of(3, 4, longest)
+    assert drawing.legend is within
+    assert (drawing.rest > 0) is not within

@@ -7,32 +7,23 @@ import pytest
 
 from spec_bench.report.figures.throughput import crossing, lines_of, throughput
 
-BATCHES = (
-    Path(__file__).resolve().parents[2]
-    / "results"
-    / "embedded"
-    / "redrafter-batches"
-    / "results.csv"
-)
-
-
-def test_the_crossing_is_read_off_between_the_two_sizes_around_it():
-    points = [(1.0, 2.0, 1.8, 2.2), (4.0, 1.5, 0.9, 2.1), (16.0, 0.5, 0.4, 0.6)]
-    # halfway in log2 between 4 and 16
-    assert crossing(points) == (
-        "the speed-up is 1 at about 8.0 requests together (surely above at 1, surely below at 16)"
-    )
+ROOT = Path(__file__).resolve().parents[2]
+BATCHES = ROOT / "results/embedded/redrafter-batches/results.csv"
 
 
 @pytest.mark.parametrize(
     ("points", "said"),
     [
+        # halfway in log2 between 4 and 16
+        ([(1, 2.0, 1.8, 2.2), (4, 1.5, 0.9, 2.1), (16, 0.5, 0.4, 0.6)],
+         "the speed-up is 1 at about 8.0 requests together "
+         "(surely above at 1, surely below at 16)"),
         ([(1, 2.0, 1.9, 2.1), (2, 1.2, 0.9, 1.4)], "pays up to 2 requests together, surely at 1"),
         ([(1, 0.9, 0.8, 1.1), (2, 0.5, 0.4, 0.6)], "pays at none of 1, 2 requests together"),
         ([(1, 2.0, 1.9, 2.1)], ""),
     ],
-)
-def test_where_there_is_no_crossing_that_is_said(points, said):
+)  # fmt: skip
+def test_the_crossing_is_read_off_between_the_two_sizes_around_it(points, said):
     assert crossing(points) == said
 
 

@@ -74,8 +74,17 @@ def draw(
             raise NothingMeasuredError(
                 f"nothing measured on pair {pair!r}; measured: {', '.join(known) or 'none'}"
             )
+    alone, pairs = alone and pair is None, set(pairs_of(item))
+    measured = "pair" in rows and bool(pairs & set(rows.pair))
+    if alone and pairs and not measured and not shows_other_pairs(item):
+        rows = rows.iloc[:0]
     with settings():
-        drawn = _sheets(item, rows, alone and pair is None)
+        try:
+            drawn = figure_sheets(item, rows)
+        except NothingMeasuredError:
+            if not alone:
+                raise
+            drawn = figure_sheets(item, rows, alone=True)
         paths = []
         for sheet, name in zip(drawn, names_of(item, drawn), strict=True):
             whole = draw_sheet(sheet) if isinstance(sheet, Sheet) else sheet
@@ -102,24 +111,6 @@ def figure_sheets(item: Figure, rows: pd.DataFrame, alone: bool = False) -> list
     return plotted
 
 
-def _sheets(item: Figure, rows: pd.DataFrame, alone: bool) -> list[Any]:
-    """A figure's data, or the paper's numbers alone if unmeasured.
-
-    Raises:
-        NothingMeasuredError: and the paper prints nothing of it.
-    """
-    pairs = set(pairs_of(item))
-    measured = "pair" in rows and bool(pairs & set(rows.pair))
-    if alone and pairs and not measured and not shows_other_pairs(item):
-        rows = rows.iloc[:0]
-    try:
-        return figure_sheets(item, rows)
-    except NothingMeasuredError:
-        if not alone:
-            raise
-        return figure_sheets(item, rows, alone=True)
-
-
 def names_of(item: Figure, all_sheets: Sequence[Any]) -> list[str]:
     """The files' names: the figure's, its pair if it has one, its task if the pair has several."""
     own = [sheet for sheet in all_sheets if isinstance(sheet, Sheet)]
@@ -127,7 +118,7 @@ def names_of(item: Figure, all_sheets: Sequence[Any]) -> list[str]:
     for sheet in all_sheets:
         name = f"{item.paper}-fig{item.number}"
         if isinstance(sheet, Sheet):
-            pair = sheet.text("{pair}") if "pair" in sheet.rows else ""
+            pair = sheet.text("{pair}")
             same = [e for e in own if (e.text("{pair}"), e.setting) == (pair, sheet.setting)]
             name += f"-{pair}" if pair and "," not in pair else ""
             name += f"-{sheet.rows.task.iloc[0]}" if len(same) > 1 else ""

@@ -1,22 +1,40 @@
-"""The rows of a figure: measured cells of its pairs, tasks and experiments, and printed numbers."""
+"""The rows of a figure: measured cells of its pairs, tasks and experiments, and printed numbers.
+
+Figures add columns to those of ``results.csv``, each from a row's columns. Their names have a dot,
+which those of a results file have not: neither hides the other, and where one were there twice
+drawing stops (``with_columns``).
+
+* ``tree.*`` from its shorthand: ``form``, ``width``, ``depth``, ``nodes``, ``threshold``,
+  ``paths``, ``order`` (how the widths of two levels go with depth)
+* ``cell.name`` (decoder and tree), ``cell.attention`` and ``cell.ways`` (how often a tree was
+  verified: with tree attention, with its paths as rows, or both), ``cell.merged`` (how many times
+  fewer nodes merged beams have), ``cell.group``, ``cell.score`` with its ends, ``cell.score_name``
+  and ``cell.score_title``
+* ``paper.*``: ``draft_length`` or ``target_budget``, where the paper's tables are divided by one
+"""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import nan, prod
+from typing import Any
 
 import pandas as pd
 
 from spec_bench.report.data.recipe_rows import of_recipes, once
-from spec_bench.report.data.rows import tree_attention
-from spec_bench.report.figures.derived import derive, with_columns
+from spec_bench.report.data.rows import groups_of, score_column, tree_attention
 from spec_bench.report.papers.pairs import pair_configs, pair_of
-from spec_bench.report.papers.paper import Figure, Paper, load_paper
-from spec_bench.vocabulary.columns import COLUMNS
+from spec_bench.report.papers.paper import Axes, Figure, Paper, load_paper
+from spec_bench.vocabulary.columns import COLUMNS, ENDS, columns_in
+from spec_bench.vocabulary.names import task as task_title
 from spec_bench.vocabulary.published import side_by_side
+from spec_bench.vocabulary.spec import parse
 
+GROUP, SCORE, SCORE_NAME = "cell.group", "cell.score", "cell.score_name"
 _NOT_TRUNCATED = {"top_k": 0.0, "top_p": 1.0}
+_SAMPLED = ["task", "temperature", "top_k", "top_p"]
 
 
 class NothingMeasuredError(ValueError):
@@ -42,14 +60,23 @@ class Cells:
 
         Of the paper's pairs the tasks that the figure names are shown, of any other pair all; where
         none of its pairs is measured, all that are.
+
+        Raises:
+            NothingMeasuredError: there are none.
         """
+        item = self.item
+        pairs = pairs_of(item)
         if self.alone:
-            return published(self.item)
-        pairs = pairs_of(self.item)
-        shown = paper_pairs_first(usable(self.given, self.item, paths_as_rows), pairs)
-        if self.item.tasks:
-            shown = shown[~shown.pair.isin(pairs) | shown.task.isin(self.item.tasks)]
-        return with_axes(derive(shown), self.item.paper)
+            rows = printed_cells(item.paper, pairs)
+            if rows.empty:
+                raise nothing_measured(item)
+            if item.tables:
+                return rows[rows.table.isin(item.tables)]
+            return rows[rows.task.isin(item.tasks)] if item.tasks else rows
+        shown = paper_pairs_first(usable(self.given, item, paths_as_rows), pairs)
+        if item.tasks:
+            shown = shown[~shown.pair.isin(pairs) | shown.task.isin(item.tasks)]
+        return _with_axes(derive(shown), self.paper.axes)
 
     def printed(self, rows: pd.DataFrame) -> pd.DataFrame:
         """The paper's numbers of the pairs of some rows."""
@@ -63,8 +90,7 @@ def usable(rows: pd.DataFrame, item: Figure, paths_as_rows: bool = False) -> pd.
         NothingMeasuredError: nothing is left.
     """
     kept = rows if rows.empty or paths_as_rows else rows[tree_attention(rows)]
-    if not kept.empty:
-        kept = kept[kept.status != "failed"]
+    kept = kept if kept.empty else kept[kept.status != "failed"]
     if kept.empty:
         raise nothing_measured(item)
     return once(of_recipes(kept, item.experiments))
@@ -81,8 +107,8 @@ def pairs_of(item: Figure) -> list[str]:
     printed = item.pairs
     if item.tables:
         rows = load_paper(item.paper).reference
-        printed_rows = rows[rows.table.isin([str(number) for number in item.tables])]
-        printed = printed_rows[["target", "draft"]].drop_duplicates().to_numpy()
+        rows = rows[rows.table.isin([str(number) for number in item.tables])]
+        printed = rows[["target", "draft"]].drop_duplicates().to_numpy()
     names = (pair_of(str(target), str(draft)) for target, draft in printed)
     return list(dict.fromkeys(name for name in names if name))
 
@@ -94,7 +120,19 @@ def nothing_measured(item: Figure) -> NothingMeasuredError:
     return NothingMeasuredError(f"nothing measured for figure {item.name}; to measure it: {ways}")
 
 
-def with_axes(rows: pd.DataFrame, paper: str) -> pd.DataFrame:
+def shows_other_pairs(item: Figure) -> bool:
+    """Whether a figure is drawn of pairs that it does not have in the paper.
+
+    Either by ``any_pair``, or as the first of those that its recipe measures: the others would be
+    the same picture again.
+    """
+    if item.any_pair or not item.recipes:
+        return True
+    same = [each for each in load_paper(item.paper).figures if each.recipes[:1] == item.recipes[:1]]
+    return item.number == same[0].number
+
+
+def _with_axes(rows: pd.DataFrame, axes: Axes) -> pd.DataFrame:
     """Measured rows with a column for each axis that divides the paper's tables into blocks.
 
     A tree stands where the paper's tables have it: budgets are nominal, so that node counts would
@@ -102,7 +140,6 @@ def with_axes(rows: pd.DataFrame, paper: str) -> pd.DataFrame:
     in all rows unless some tree is only in its list.
     """
     trees = list(zip(rows.decoder, rows.spec.astype(str), strict=True))
-    axes = load_paper(paper).axes
     for axis, places in axes.items():
         others = {tree for name, axis_trees in axes.items() if name != axis for tree in axis_trees}
         belongs = any(tree in places and tree not in others for tree in trees)
@@ -140,33 +177,64 @@ def _of_pair(paper: str, pair: str) -> pd.DataFrame:
     if "token_rate" in rows and "speedup" not in rows:
         base = rows.token_rate.where(rows.decoder == "ar").groupby(rows.table).transform("first")
         rows["speedup"] = rows.token_rate / base
-    keys = ["task", "temperature", "top_k", "top_p", "decoder", "spec", "axis"]
-    return rows[~rows.duplicated(keys)]
+    return rows[~rows.duplicated([*_SAMPLED, "decoder", "spec", "axis"])]
 
 
-def published(item: Figure) -> pd.DataFrame:
-    """The printed numbers that a figure of them alone shows.
+def derive(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows with all columns that follow from a row alone."""
+    if rows.empty:
+        return rows
+    trees = {spec: _of_tree(str(spec)) for spec in rows.spec.unique()}
+    facts = pd.DataFrame([trees[spec] for spec in rows.spec], index=rows.index)
+    facts = facts.add_prefix("tree.")
+    has = tree_attention(rows)
+    facts["cell.attention"] = has.map({True: "tree attention", False: "beams as rows"})
+    cells = facts["cell.attention"].groupby([rows.pair, rows.decoder, rows.spec])
+    facts["cell.ways"] = cells.transform("nunique")
+    aside = (~has).map({True: ", paths as rows", False: ""})
+    facts["cell.name"] = (rows.decoder + " " + rows.spec.astype(str)).str.removesuffix(" -") + aside
+    if "nodes_per_call_p50" in rows:
+        times = facts["tree.nodes"] / rows.nodes_per_call_p50
+        facts["cell.merged"] = times.where(times > 1)
+    rows = with_columns(rows, facts)
+    scores, titles = [], {each.name: each.title for each in columns_in(list(rows.columns))}
+    for _, part in rows.groupby("task", sort=False) if "task" in rows else ():
+        if (name := score_column(part)) is not None:
+            ends = {f"{SCORE}{end}": part.get(f"{name}{end}", nan) for end in ("", *ENDS)}
+            titled = {SCORE_NAME: name, "cell.score_title": titles[name]}
+            scores.append(pd.DataFrame({**ends, **titled}, index=part.index))
+    return with_columns(rows, pd.concat(scores)) if scores else rows
+
+
+def _of_tree(spec: str) -> dict[str, Any]:
+    """The columns of a shorthand; NaN for a name or for a printed line without one."""
+    tree = parse(spec) if spec else None
+    if tree is None or tree.form == "name":
+        return {"form": "name", **dict.fromkeys(("width", "depth", "nodes", "paths"), nan)}
+    known = {name: getattr(tree, name) for name in ("form", "width", "depth", "nodes")}
+    known["threshold"] = nan if tree.threshold is None else tree.threshold
+    widths, order = tree.widths or (), ""
+    if len(widths) == 2:
+        first, second = widths
+        order = "decreasing" if first > second else "increasing" if first < second else "equal"
+    return {**known, "paths": prod(widths), "order": order}
+
+
+def with_columns(rows: pd.DataFrame, facts: pd.DataFrame) -> pd.DataFrame:
+    """The rows with more columns.
 
     Raises:
-        NothingMeasuredError: there are none.
+        ValueError: they have one of that name, and one of the two would be lost.
     """
-    rows = printed_cells(item.paper, pairs_of(item))
-    if rows.empty:
-        raise nothing_measured(item)
-    if item.tables:
-        rows = rows[rows.table.isin(item.tables)]
-    elif item.tasks:
-        rows = rows[rows.task.isin(item.tasks)]
-    return rows
+    if twice := [str(name) for name in facts if name in rows]:
+        raise ValueError(f"rows to draw have a column {twice[0]!r}, which figures add themselves")
+    return rows.join(facts)
 
 
-def shows_other_pairs(item: Figure) -> bool:
-    """Whether a figure is drawn of pairs that it does not have in the paper.
-
-    Either by ``any_pair``, or as the first of those that its recipe measures: the others would be
-    the same picture again.
-    """
-    if item.any_pair or not item.recipes:
-        return True
-    same = [each for each in load_paper(item.paper).figures if each.recipes[:1] == item.recipes[:1]]
-    return item.number == same[0].number
+def grouped(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows with ``cell.group``: the task, and of the other settings those that differ."""
+    titles = pd.Series("", index=rows.index, dtype=object)
+    for group in groups_of(rows) if "pair" in rows else ():
+        task = str(group.rows.iloc[0].task)
+        titles[group.rows.index] = group.title.replace(task, task_title(task), 1)
+    return with_columns(rows, titles.to_frame(GROUP))

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
 import matplotlib
+import pandas as pd
 
 matplotlib.use("Agg")
 from matplotlib import pyplot
 
 from spec_bench.report.data.rows import prompts_of, reason_of
 from spec_bench.report.data.statistics import error_bars
-from spec_bench.report.figures.panels import Axis, Drawing, PanelData, Series, Sheet
+from spec_bench.report.figures.panels import Axis, Panel, Series, Sheet
 from spec_bench.report.figures.style import GREY, TWO_COLUMNS_INCHES
 from spec_bench.report.figures.texts import fill, jobs, known
 from spec_bench.report.papers.pairs import pair_configs
@@ -27,80 +28,107 @@ _TEXTS: dict[str, dict[str, Any]] = {
     "inside": {**_WHITE, "ha": "center", "va": "center_baseline"},
     "below": {"xytext": (3, -9), "textcoords": "offset points", "fontsize": 6},
 }
+_Mark = tuple[int, float, float, str]
+"""A mark's row in the file, its place, and its text."""
 
 
 def draw_sheet(sheet: Sheet) -> Any:
     """A file of a figure, as matplotlib's figure."""
-    drawing, count = sheet.drawing, max(map(len, sheet.grid))
-    columns = [[line[i] for line in sheet.grid if i < len(line)] for i in range(count)]
-    empty = [all(not each.series and not each.panel.empty for each in own) for own in columns]
+    drawing, grid = sheet.drawing, sheet.grid
+    count = max(map(len, grid))
+    columns = [[line[i] for line in grid if i < len(line)] for i in range(count)]
+    empty = [all(not each.series and not each.said.empty for each in own) for own in columns]
     width = TWO_COLUMNS_INCHES * _by_columns(drawing.width, count) * (0.9 if any(empty) else 1)
     figure, axes = pyplot.subplots(
-        len(sheet.grid),
-        count,
-        figsize=(width, drawing.height * len(sheet.grid) + drawing.rest),
+        len(grid), count,
+        figsize=(width, drawing.height * len(grid) + drawing.rest),
         width_ratios=[_NARROW if each else 1.0 for each in empty],
         sharex="x" in drawing.share,
         sharey="y" in drawing.share,
         squeeze=False,
         layout="constrained",
-    )
-    for down, line in enumerate(sheet.grid):
+    )  # fmt: skip
+    for down, line in enumerate(grid):
         for across, plot in enumerate(axes[down]):
             if across < len(line):
                 _draw_panel(plot, sheet, line[across])
                 _label_panel(plot, sheet, down, across)
             else:
                 plot.set_axis_off()
-    _cut(sheet, axes)
+    for plots, line in zip(axes, grid, strict=True):  # when all are drawn: common axes fit all
+        for plot, panel in zip(plots, line, strict=False):
+            limits = [drawing.axis(column).low for column in (panel.said.x, panel.said.y)]
+            if panel.series and any(low is not None for low in limits):
+                plot.set(xlim=(limits[0], None), ylim=(limits[1], None))
     _surround(figure, sheet)
     return figure
 
 
-def _draw_panel(plot: Any, sheet: Sheet, data: PanelData) -> None:
+def _draw_panel(plot: Any, sheet: Sheet, panel: Panel) -> None:
     """Everything within a panel."""
-    drawing, panel = sheet.drawing, data.panel
-    if band := data.band:
+    said = panel.said
+    if band := panel.band:
         plot.axhspan(*band, color=GREY, alpha=0.15, linewidth=0)
-    if not data.series:
-        _explain(plot, drawing, data)
+    if not panel.series:
+        _explain(plot, panel)
         return
-    places = sheet.places(panel.x)
-    for series in data.series:
-        _draw_series(plot, drawing, series, places)
-    if panel.guide is not None:
-        plot.axhline(panel.guide, color=GREY, linewidth=0.8, zorder=0)
-    _scale(plot, "x", drawing.axis(panel.x), sheet.values(panel.x))
-    _scale(plot, "y", drawing.axis(panel.y), sheet.values(panel.y))
+    places = sheet.places(said.x)
+    for series in panel.series:
+        _draw_series(plot, series, places)
+    if said.guide is not None:
+        plot.axhline(said.guide, color=GREY, linewidth=0.8, zorder=0)
+    for side, column in (("x", said.x), ("y", said.y)):
+        axis, ticks = said.axis(column), getattr(plot, f"set_{side}ticks")
+        if axis.log:
+            values = sheet.values(column)
+            getattr(plot, f"set_{side}scale")("log", base=2)
+            ticks(values, [f"{value:g}" for value in values])
+            plot.minorticks_off()
+        if axis.ticks:
+            ticks(axis.ticks)
     if places:
-        turned = {"rotation": 40, "ha": "right"} if drawing.axis(panel.x).turned else {}
+        turned = {"rotation": 40, "ha": "right"} if said.axis(said.x).turned else {}
         plot.set_xticks(range(len(places)), places, **turned)
         plot.grid(axis="x", visible=not turned)
-    if panel.finish is not None:
-        panel.finish(plot, sheet, data)
-    if panel.legend and plot.get_legend_handles_labels()[0]:
-        plot.legend(frameon=False, fontsize=drawing.legend_size)
-    _write_texts(plot, data.series)
+    if said.finish is not None:
+        said.finish(plot, sheet, panel)
+    if said.legend and plot.get_legend_handles_labels()[0]:
+        plot.legend(frameon=False, fontsize=sheet.drawing.legend_size)
+    beside: list[_Mark] = []
+    for series in panel.series:
+        layer, marks = series.layer, _marks(series)
+        if layer.write and layer.at == "above":
+            text = "front: " + ", ".join(text for *_, text in marks)
+            place = {"xy": (0.01, 1.0), "xycoords": "axes fraction"}
+            plot.annotate(text, **place, fontsize=5.5, color=series.look.colour)
+        elif layer.at == "beside":
+            beside += marks
+        else:
+            for _, x, y, text in marks:
+                plot.annotate(text, (x, y), **_TEXTS[layer.at])
+    if beside:
+        _write_beside(plot, sorted(beside))
 
 
-def _draw_series(plot: Any, drawing: Drawing, series: Series, places: Sequence[str]) -> None:
+def _draw_series(plot: Any, series: Series, places: Sequence[str]) -> None:
     """A series' marks with their intervals, its lines, or its front."""
-    layer, x, y = series.layer, series.x, series.y
+    layer, look = series.layer, series.look
+    x, y, axis = layer.x, layer.y, layer.axis(layer.x)
     if layer.mark == "front":
         # Between two points of the front one gets the worse of both.
-        steps = "pre" if drawing.axis(layer.x).better == "up" else "post"
-        points = series.rows[x], series.rows[y]
-        plot.step(*points, where=steps, color=series.look.colour, linewidth=layer.linewidth)
+        steps = "pre" if axis.better == "up" else "post"
+        style = {"where": steps, "color": look.colour, "linewidth": layer.linewidth}
+        plot.step(series.rows[x], series.rows[y], **style)
         return
-    line = "" if layer.mark == "point" else "--" if series.look.dashed else "-"
-    for number, line_part in enumerate(series.lines() if line else [series]):
+    line = "" if layer.mark == "point" else "--" if look.dashed else "-"
+    for number, part in enumerate(series.lines() if line else [series]):
         bars = plot.errorbar(
-            _moved(line_part, drawing.axis(layer.x), places),
-            line_part.rows[y],
-            xerr=error_bars(line_part.points(x)) if not places and line_part.has_ends(x) else None,
-            yerr=error_bars(line_part.points(y)) if line_part.has_ends(y) else None,
-            fmt=f"{series.look.marker if layer.markersize else ''}{line}",
-            color=series.look.colour,
+            _moved(part, axis, places),
+            part.rows[y],
+            xerr=None if places else _bars(part, x),
+            yerr=_bars(part, y),
+            fmt=f"{look.marker if layer.markersize else ''}{line}",
+            color=look.colour,
             alpha=layer.alpha,
             linewidth=layer.linewidth,
             markersize=layer.markersize,
@@ -113,46 +141,33 @@ def _draw_series(plot: Any, drawing: Drawing, series: Series, places: Sequence[s
             each.set_alpha(layer.faint)
 
 
+def _bars(series: Series, column: str) -> list[list[float]] | None:
+    """The lengths of error bars; None where no row knows its interval."""
+    points = series.points(column)
+    return error_bars(points) if any(not pd.isna(low) for _, low, _ in points) else None
+
+
 def _moved(series: Series, axis: Axis, places: Sequence[str]) -> Any:
     """The places of a series' marks along x, moved aside by the layer's ``dodge``."""
-    rows, x, apart = series.rows, series.x, series.layer.dodge
-    values = rows[x].map(lambda value: places.index(str(value))) if places else rows[x]
+    values, apart, aside = series.rows[series.layer.x], series.layer.dodge, series.look.aside
+    if places:
+        values = values.map(lambda value: places.index(str(value)))
     if apart is None:
         return values
-    return values * apart**series.look.aside if axis.log else values + apart * series.look.aside
+    return values * apart**aside if axis.log else values + apart * aside
 
 
-def _scale(plot: Any, side: str, axis: Axis, values: Sequence[float]) -> None:
-    """Scale and ticks of one axis."""
-    ticks = getattr(plot, f"set_{side}ticks")
-    if axis.log:
-        getattr(plot, f"set_{side}scale")("log", base=2)
-        ticks(values, [f"{value:g}" for value in values])
-        plot.minorticks_off()
-    if axis.ticks:
-        ticks(axis.ticks)
-
-
-def _cut(sheet: Sheet, plots: Any) -> None:
-    """Sets lower limits, when all panels are drawn: common axes fit all of them."""
-    for down, line in enumerate(sheet.grid):
-        for across, data in enumerate(line):
-            limits = sheet.drawing.axis(data.panel.x).low, sheet.drawing.axis(data.panel.y).low
-            if data.series and limits != (None, None):
-                plots[down][across].set(xlim=(limits[0], None), ylim=(limits[1], None))
-
-
-def _explain(plot: Any, drawing: Drawing, data: PanelData) -> None:
+def _explain(plot: Any, panel: Panel) -> None:
     """Writes into an empty panel why it is empty."""
-    panel = data.panel
-    text = panel.empty
+    said, rows = panel.said, panel.rows
+    text = said.empty
     if text:
         plot.set_yticks([])
     else:
-        has_y = panel.y in data.rows and data.rows[panel.y].notna().any()
-        missing = panel.x if has_y else panel.y
-        reasons = [reason_of(row, missing) for _, row in data.rows.iterrows()]
-        axis = drawing.axis(missing)
+        has_y = said.y in rows and rows[said.y].notna().any()
+        missing = said.x if has_y else said.y
+        reasons = [reason_of(row, missing) for _, row in rows.iterrows()]
+        axis = said.axis(missing)
         text = f"{axis.label} not\nmeasured: {next(filter(None, reasons), 'no value')}{axis.hint}"
         plot.set_axis_off()
     plot.text(0.5, 0.5, text, transform=plot.transAxes, ha="center", va="center", color=GREY)
@@ -160,19 +175,19 @@ def _explain(plot: Any, drawing: Drawing, data: PanelData) -> None:
 
 def _label_panel(plot: Any, sheet: Sheet, down: int, across: int) -> None:
     """Title and axes' labels; common axes and sides are labelled at the edge only."""
-    drawing, data = sheet.drawing, sheet.grid[down][across]
-    panel = data.panel
-    if title := data.title if down == 0 or not drawing.side else "":
-        above = any(layer.at == "above" and layer.write for layer in panel.drawn)
+    drawing, panel = sheet.drawing, sheet.grid[down][across]
+    said = panel.said
+    if title := panel.title if down == 0 or not drawing.side else "":
+        above = any(layer.at == "above" and layer.write for layer in said.drawn)
         plot.set_title(title, **({"pad": 10} if above else {}))
-    if not data.series and not panel.empty:
+    if not panel.series and not said.empty:
         return
     if "x" not in drawing.share or down == len(sheet.grid) - 1:
-        plot.set_xlabel(drawing.axis(data.shown(panel.x), panel.x).label)
+        plot.set_xlabel(panel.label(said.x))
     if drawing.side:
-        plot.set_ylabel(fill(drawing.side, data.rows) if across == 0 else "")
+        plot.set_ylabel(fill(drawing.side, panel.rows) if across == 0 else "")
     elif "y" not in drawing.share or across == 0:
-        plot.set_ylabel(drawing.axis(data.shown(panel.y), panel.y).label)
+        plot.set_ylabel(panel.label(said.y))
 
 
 def _surround(figure: Any, sheet: Sheet) -> None:
@@ -183,20 +198,16 @@ def _surround(figure: Any, sheet: Sheet) -> None:
         most = int(_by_columns(drawing.legend_columns, len(sheet.grid[0])))
         for columns in range(min(most, len(entries)), 0, -1):
             legend = figure.legend(
-                handles=entries,
-                loc="outside upper center",
-                ncols=columns,
-                frameon=False,
-                title=heading or None,
-                title_fontsize=drawing.heading_size,
-            )
+                handles=entries, loc="outside upper center", ncols=columns, frameon=False,
+                title=heading or None, title_fontsize=drawing.heading_size,
+            )  # fmt: skip
             if columns == 1 or legend.get_tightbbox().width <= figure.bbox.width:
                 break
             legend.remove()  # too wide for the page: fewer columns
     elif heading:
         figure.suptitle(heading, fontsize=drawing.heading_size)
     note = sheet.text(drawing.note, jobs=jobs(sheet.rows))
-    if sheet.printed:
+    if any(series.layer.printed for series in sheet.series):
         config = pair_configs().get(sheet.text("{pair}"))
         stand_in = config.stand_in.partition(",")[0] if config and config.stand_in else ""
         said = f"The draft stands in for {stand_in}." if stand_in else ""
@@ -208,14 +219,14 @@ def _surround(figure: Any, sheet: Sheet) -> None:
 
 def _entries(sheet: Sheet) -> list[Any]:
     """The legend of colours and markers; none where panels have their own."""
-    if any(data.panel.legend for data in sheet.panels):
+    if any(panel.said.legend for panel in sheet.panels):
         return []
-    several = len(sheet.drawing.rows) > 1  # rows of panels with series of their own: one by one
-    lines = [[each for data in line for each in data.series if each.label] for line in sheet.grid]
-    series = [each for line in lines for each in line]
-    parts = lines if several else [series]
+    parts = [sheet.series]
+    if len(sheet.drawing.rows) > 1:  # rows of panels with series of their own: one by one
+        parts = [[each for panel in line for each in panel.series] for line in sheet.grid]
+    series = [each for part in parts for each in sorted(part, key=lambda one: one.look.index)]
     handles: dict[str, Any] = {}
-    for each in (one for part in parts for one in sorted(part, key=lambda one: one.look.index)):
+    for each in (one for one in series if one.label):
         layer, look = each.layer, each.look
         same = [other.layer.mark for other in series if other.label == each.label]
         line = "" if set(same) == {"point"} else "--" if look.dashed else "-"
@@ -225,13 +236,11 @@ def _entries(sheet: Sheet) -> list[Any]:
         elif layer.markersize:
             style |= {"marker": look.marker, "markersize": 4}
         handles.setdefault(each.label, pyplot.Line2D([], [], label=each.label, **style))
-    shapes = {each.shape: each.look.marker for each in series if each.shape}
-    order = sorted(shapes, key=lambda shape: MARKERS.index(shapes[shape]))
+    shapes = {each.shape: each.look.marker for each in series if each.label and each.shape}
     grey = {"color": GREY, "linestyle": ""}
-    return [
-        *handles.values(),
-        *(pyplot.Line2D([], [], marker=shapes[name], label=name, **grey) for name in order),
-    ]
+    for name in sorted(shapes, key=lambda shape: MARKERS.index(shapes[shape])):
+        handles[f"shape {name}"] = pyplot.Line2D([], [], marker=shapes[name], label=name, **grey)
+    return [*handles.values()]
 
 
 def _by_columns(values: float | Sequence[float], columns: int) -> float:
@@ -240,40 +249,14 @@ def _by_columns(values: float | Sequence[float], columns: int) -> float:
     return several[min(columns, len(several)) - 1]
 
 
-class _Mark(NamedTuple):
-    """A mark's row in the file, its place, and its text."""
-
-    row: int
-    x: float
-    y: float
-    text: str
-
-
-def _write_texts(plot: Any, series: Sequence[Series]) -> None:
-    """Writes the texts of a panel's layers at their marks."""
-    for each in series:
-        layer = each.layer
-        if layer.write and layer.at == "above":
-            text = "front: " + ", ".join(mark.text for mark in _marks(each))
-            place = {"xy": (0.01, 1.0), "xycoords": "axes fraction"}
-            plot.annotate(text, **place, fontsize=5.5, color=each.look.colour)
-        elif layer.write and layer.at in _TEXTS:
-            for mark in _marks(each):
-                plot.annotate(mark.text, (mark.x, mark.y), **_TEXTS[layer.at])
-    beside = [each for each in series if each.layer.write and each.layer.at == "beside"]
-    if marks := sorted(mark for each in beside for mark in _marks(each)):
-        _write_beside(plot, marks)
-
-
 def _marks(series: Series) -> list[_Mark]:
     """A series' marks with their places and texts."""
-    labels = []
-    for index, (_, row) in enumerate(series.rows.iterrows()):
-        if known(series.layer.write, row):
-            text = fill(series.layer.write, series.rows.iloc[[index]])
-            place = float(row[series.x]), float(row[series.y])
-            labels.append(_Mark(int(series.rows.index[index]), *place, text))
-    return labels
+    found, rows, layer = [], series.rows, series.layer
+    for index, (_, row) in enumerate(rows.iterrows() if layer.write else ()):
+        if known(layer.write, row):
+            text = fill(layer.write, rows.iloc[[index]])
+            found.append((int(rows.index[index]), float(row[layer.x]), float(row[layer.y]), text))
+    return found
 
 
 def _write_beside(plot: Any, marks: Sequence[_Mark]) -> None:
@@ -283,11 +266,11 @@ def _write_beside(plot: Any, marks: Sequence[_Mark]) -> None:
     """
     size = 5.5 if len(marks) > _MANY else 6.5
     plot.figure.draw_without_rendering()  # lays out the axes, so that places on paper are known
-    places = plot.transData.transform([(mark.x, mark.y) for mark in marks]) * 72 / plot.figure.dpi
+    places = plot.transData.transform([(x, y) for _, x, y, _ in marks]) * 72 / plot.figure.dpi
     taken = [(float(x), float(y)) for x, y in places]
     first, last = (float(edge) * 72 / plot.figure.dpi for edge in (plot.bbox.x0, plot.bbox.x1))
-    for mark, (x, y) in zip(marks, places, strict=True):
-        width = 0.6 * size * len(mark.text)
+    for (_, *at, text), (x, y) in zip(marks, places, strict=True):
+        width = 0.6 * size * len(text)
         best = (-inf, (0.0, 0.0), 1, 0)
         for side, lift in _SIDES:
             middle = x + side * (5 + width / 2), y + lift
@@ -299,11 +282,6 @@ def _write_beside(plot: Any, marks: Sequence[_Mark]) -> None:
         _, middle, side, lift = best
         taken.append(middle)
         plot.annotate(
-            mark.text,
-            (mark.x, mark.y),
-            textcoords="offset points",
-            xytext=(side * 5, lift),
-            ha="left" if side > 0 else "right",
-            va="center",
-            fontsize=size,
-        )
+            text, at, textcoords="offset points", xytext=(side * 5, lift),
+            ha="left" if side > 0 else "right", va="center", fontsize=size,
+        )  # fmt: skip

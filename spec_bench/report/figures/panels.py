@@ -3,31 +3,30 @@
 A figure is a grid of panels, a panel has layers, a layer is one way of drawing some rows. What is
 said of the figure holds for its panels and what is said of a panel for its layers, unless these say
 otherwise; a layer's ``keep`` adds to that of its panel. Columns are those of ``results.csv`` and
-those of ``derived``, such as ``tree.depth`` and ``cell.score``. Texts may name columns in braces
+those of ``cells``, such as ``tree.depth`` and ``cell.score``. Texts may name columns in braces
 (``texts``). Nothing is drawn here: the sheets, one for each file, can be read as numbers.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, TypeVar
+from itertools import product
+from typing import Any, Literal
 
 import pandas as pd
 
 from spec_bench.report.data.apart import split
 from spec_bench.report.data.statistics import best_rows, correlation, front, relative_to
-from spec_bench.report.figures.cells import Cells
-from spec_bench.report.figures.derived import GROUP, SCORE, SCORE_NAME, grouped
+from spec_bench.report.figures.cells import GROUP, SCORE, SCORE_NAME, Cells, grouped
 from spec_bench.report.figures.style import Look, looks, shapes
 from spec_bench.report.figures.texts import fill
 from spec_bench.vocabulary.columns import COLUMNS, ENDS, apart_in
 
 Names = str | Sequence[str]
 _MARKS = ("line", "point", "front")
-_ASKED = ("pair", "task", "temperature", "top_k", "top_p")  # printed and measured alike
+_ASKED = ["pair", "task", "temperature", "top_k", "top_p"]  # printed and measured alike
 ALONE = "paper's numbers alone"
 """The setting in the names and headings of figures of the printed numbers."""
 _OF_A_LINE = ("draft",)  # and the settings of runs: cells that differ are of two lines
@@ -47,9 +46,10 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Layer:
-    """One way of drawing some rows in a panel; every value of ``hue`` is a series."""
+class Drawing:
+    """A figure, or with its changes one panel of it, or one layer of a panel."""
 
+    # A layer: every value of ``hue`` is a series.
     x: str = ""
     y: str = ""
     keep: Mapping[str, Any] = field(default_factory=dict)  # column -> value, values; "max"
@@ -75,42 +75,22 @@ class Layer:
     faint: float | None = None  # opacity of the error bars
     write: str = ""  # at each mark; left out where its column has no value
     at: Literal["inside", "below", "beside", "above"] = "beside"  # above: all over the panel
-
-    @property
-    def hues(self) -> tuple[str, ...]:
-        """The columns of ``hue``."""
-        return _several(self.hue)
-
-
-@dataclass(frozen=True)
-class Panel(Layer):
-    """A panel."""
-
+    # A panel.
     title: str = ""  # where the figure has a ``side``, above the top panels only
     legend: bool = False
     guide: float | None = None  # a grey line at this height
     band: bool = False  # the interval of the decoder that ``over`` names, in grey
     empty: str = ""  # where nothing is drawn; by default why it was not measured
-    finish: Callable[[Any, Sheet, PanelData], None] | None = None  # draws more, before the texts
+    finish: Callable[[Any, Sheet, Panel], None] | None = None  # draws more, before the texts
     # What differs by layer; a row of panels without anything of the first one is left out.
     layers: Sequence[Mapping[str, Any]] = ({},)
-
-    @cached_property
-    def drawn(self) -> tuple[Layer, ...]:
-        """Its layers, bottom to top."""
-        return tuple(_changed(Layer, self, layer) for layer in self.layers)
-
-
-@dataclass(frozen=True)
-class Drawing(Panel):
-    """A figure."""
-
+    # The figure.
     files: Names = "pair"  # every combination of these columns' values is a file
-    down: str | None = None  # its values are rows of panels; ``cell.group``: comparable cells
+    down: Names = ()  # its values are rows of panels; ``cell.group``: comparable cells
     across: Names = ()  # their combinations are columns of panels
     rows: Sequence[Mapping[str, Any]] = ({},)  # what differs by row of panels
     columns: Sequence[Mapping[str, Any]] = ({},)  # and by column
-    wrap: int | None = None  # so many panels side by side at most; for one row only
+    wrap: int | None = None  # so many panels side by side at most
     share: str = ""  # "x", "y", "xy": common limits, labelled at the figure's edge only
     side: str = ""  # text left of each row of panels, in place of the vertical axis's label
     axes: Mapping[str, Axis] = field(default_factory=dict)
@@ -125,15 +105,31 @@ class Drawing(Panel):
     note: str = "Bars: 95% intervals over prompts."  # ``{jobs}``: decoders of another job
     note_printed: str = ""  # added where printed numbers are drawn
 
-    def panel(self, row: int, column: int) -> Panel:
-        """The panel in one of ``rows`` and one of ``columns``."""
-        return _changed(Panel, _changed(Panel, self, self.rows[row]), self.columns[column])
+    def __post_init__(self) -> None:
+        if self.mark not in _MARKS:
+            raise ValueError(f"mark must be one of {', '.join(_MARKS)}, got {self.mark!r}")
+
+    def changed(self, changes: Mapping[str, Any]) -> Drawing:
+        """A panel of the figure, or a layer of the panel."""
+        return replace(self, **{**changes, "keep": {**self.keep, **changes.get("keep", {})}})
+
+    @cached_property
+    def drawn(self) -> list[Drawing]:
+        """A panel's layers, bottom to top."""
+        return [self.changed(layer) for layer in self.layers]
 
     @property
-    def grid(self) -> list[Panel]:
-        """The panels of all ``rows`` and ``columns``."""
-        places = itertools.product(range(len(self.rows)), range(len(self.columns)))
-        return [self.panel(*place) for place in places]
+    def all_layers(self) -> list[Drawing]:
+        """The layers of all panels."""
+        places = product(self.rows, self.columns)
+        return [
+            layer for row, column in places for layer in self.changed(row).changed(column).drawn
+        ]
+
+    @property
+    def hues(self) -> tuple[str, ...]:
+        """The columns of ``hue``."""
+        return several(self.hue)
 
     def axis(self, column: str, asked: str = "") -> Axis:
         """The axis of a column, with its label and direction filled in."""
@@ -146,42 +142,15 @@ class Drawing(Panel):
         return replace(given, label=label, better=given.better or better or "up")
 
 
-_Part = TypeVar("_Part", bound=Layer)
-
-
-def _changed(kind: type[_Part], above: Layer, changes: Mapping[str, Any]) -> _Part:
-    """A panel of a figure, or a layer of a panel: what is said above it, and its changes."""
-    base = {each.name: getattr(above, each.name) for each in fields(kind)}
-    return _made(kind, {**base, **changes, "keep": {**above.keep, **changes.get("keep", {})}})
-
-
-def _made(kind: type[_Part], said: Mapping[str, Any]) -> _Part:
-    known = [each.name for each in fields(kind)]
-    for name in said:
-        if name not in known:
-            raise ValueError(f"a {kind.__name__.lower()} has no {name!r}, but {', '.join(known)}")
-    return kind(**said)
-
-
 @dataclass(frozen=True)
 class Series:
     """The cells that one layer plots in one colour, in the order of the line."""
 
-    layer: Layer
+    layer: Drawing
     rows: pd.DataFrame
     look: Look
     label: str  # in a legend; "": in none
     shape: str = ""  # its marker's label, in a legend
-
-    @property
-    def x(self) -> str:
-        """The column along the horizontal axis."""
-        return self.layer.x
-
-    @property
-    def y(self) -> str:
-        """The column along the vertical axis."""
-        return self.layer.y
 
     def points(self, column: str) -> list[tuple[float, float, float]]:
         """(value, low, high) of x or y; the ends are NaN where they are not known."""
@@ -189,14 +158,10 @@ class Series:
         low, high = (self.rows.get(f"{column}{end}", nothing) for end in ENDS)
         return list(zip(self.rows[column], low, high, strict=True))
 
-    def has_ends(self, column: str) -> bool:
-        """Whether intervals are known, of some rows at least."""
-        return any(not pd.isna(low) for _, low, _ in self.points(column))
-
     def lines(self) -> list[Series]:
         """The series by its lines: the cells of one differ in nothing but x."""
-        apart = [each.name for each in apart_in(self.rows)]
-        others = [name for name in (*apart, *_OF_A_LINE) if name in self.rows and name != self.x]
+        apart = [*(each.name for each in apart_in(self.rows)), *_OF_A_LINE]
+        others = [name for name in apart if name in self.rows and name != self.layer.x]
         names = [name for name in others if self.rows[name].nunique(dropna=False) > 1]
         if not names:
             return [self]
@@ -205,33 +170,34 @@ class Series:
 
 
 @dataclass(frozen=True)
-class PanelData:
+class Panel:
     """The data of one panel."""
 
-    panel: Panel
+    said: Drawing
     rows: pd.DataFrame  # all cells of its place, plotted or not
     series: tuple[Series, ...] = ()  # in the order drawn
 
     @property
     def title(self) -> str:
         """The text above it."""
-        return fill(self.panel.title, self.rows, self.panel.names)
+        return fill(self.said.title, self.rows, self.said.names)
 
     @property
     def has_subject(self) -> bool:
         """Whether it plots its first layer, the figure's subject."""
-        return any(series.layer == self.panel.drawn[0] for series in self.series)
+        return any(series.layer is self.said.drawn[0] for series in self.series)
 
-    def shown(self, column: str) -> str:
-        """The real column behind one of this panel's: ``cell.score`` is one of the scores."""
+    def label(self, column: str) -> str | None:
+        """An axis's label: ``cell.score`` is one of the scores."""
         names = self.rows[SCORE_NAME].dropna().unique() if SCORE_NAME in self.rows else []
-        return str(names[0]) if column == SCORE and len(names) == 1 else column
+        real = str(names[0]) if column == SCORE and len(names) == 1 else column
+        return self.said.axis(real, column).label
 
     @property
     def band(self) -> tuple[float, float] | None:
         """The interval of the decoder that all is relative to; None where there is none."""
-        base, y = _first_of(self.rows, self.panel.over), self.panel.y
-        if not self.panel.band or base is None or y not in base or not base[y]:
+        base, y = _first_of(self.rows, self.said.over), self.said.y
+        if not self.said.band or base is None or y not in base or not base[y]:
             return None
         low, high = (base[f"{y}{end}"] / base[y] for end in ENDS)
         return None if pd.isna(low) or pd.isna(high) else (float(low), float(high))
@@ -242,35 +208,29 @@ class Sheet:
     """One file of a figure."""
 
     drawing: Drawing
-    grid: list[list[PanelData]]  # rows of panels, top to bottom
+    grid: list[list[Panel]]  # rows of panels, top to bottom
     rows: pd.DataFrame = field(repr=False)  # all cells that are plotted
     setting: str = ""  # that the figure's other files lack; "" without other files
 
     @property
-    def panels(self) -> list[PanelData]:
+    def panels(self) -> list[Panel]:
         """All panels, row by row."""
         return [panel for line in self.grid for panel in line]
 
     @property
-    def printed(self) -> bool:
-        """Whether some of the paper's numbers are plotted."""
-        return any(series.layer.printed for panel in self.panels for series in panel.series)
+    def series(self) -> list[Series]:
+        """Those of all panels."""
+        return [series for panel in self.panels for series in panel.series]
 
-    def values(self, x: str) -> list[Any]:
-        """All values that the panels with this x plot along it, ascending."""
-        columns = [each.rows[x] for each in self._plotted(x) if x in each.rows]
-        return sorted(pd.concat(columns).unique()) if columns else []
+    def values(self, column: str) -> list[Any]:
+        """All that panels plot of a column, ascending."""
+        plotted = [s.rows[column] for s in self.series if column in (s.layer.x, s.layer.y)]
+        return sorted(pd.concat(plotted).unique()) if plotted else []
 
     def places(self, x: str) -> list[str]:
         """The places along an x that is text, the same in all panels; none for numbers."""
-        columns = [each.rows[each.x] for each in self._plotted(x)]
-        if not columns or pd.api.types.is_numeric_dtype(columns[0]):
-            return []
-        return list(dict.fromkeys(str(value) for value in self.rows[columns[0].name]))
-
-    def _plotted(self, column: str) -> list[Series]:
-        series = [each for panel in self.panels for each in panel.series]
-        return [each for each in series if column in (each.x, each.y)]
+        texts = any(isinstance(value, str) for value in self.values(x))
+        return list(dict.fromkeys(map(str, self.rows[x]))) if texts else []
 
     def text(self, template: str, **more: object) -> str:
         """A text about all that is plotted."""
@@ -298,15 +258,21 @@ def panels(
     """
     drawing = drawing_of(x, y, **{"files": () if cells.item.together else "pair", **said})
     if cells.alone:
-        if of is not None:
-            return []
-        found = sheets(_alone(cells, drawing), cells.rows(), pd.DataFrame())
+        drawing = replace(
+            drawing,
+            layers=[each for each in drawing.layers if not each.get("printed")],
+            heading="{pair}" if "pair" in several(drawing.files) else "",
+            note=f"As printed in the tables of {cells.paper.title}; no intervals.",
+            note_printed="",
+            needs={},
+        )
+        found = sheets(drawing, cells.rows(), pd.DataFrame()) if of is None else ()
         return [replace(sheet, setting=ALONE) for sheet in found]
     measured = cells.rows(paths_as_rows) if of is None else of
     printed = cells.printed(measured) if "pair" in measured else pd.DataFrame()
-    shown = {*_several(drawing.files), *_several(drawing.across), drawing.down or ""}
-    shown |= {"pair", "task"}
-    for layer in (layer for panel in drawing.grid for layer in panel.drawn):
+    facets = (drawing.files, drawing.across, drawing.down)
+    shown = {"pair", "task", *(name for names in facets for name in several(names))}
+    for layer in drawing.all_layers:
         shown |= {layer.x, layer.y, *layer.hues, *layer.keep, layer.marker or ""}
     groups = {each.name for each in apart_in(measured)} if GROUP in shown else set()
     return [
@@ -317,44 +283,23 @@ def panels(
 
 
 def drawing_of(x: Names = "", y: Names = "", **said: Any) -> Drawing:
-    """A figure as it is said; several columns for x or y are a column of panels each.
-
-    Raises:
-        ValueError: it cannot be one.
-    """
+    """A figure as it is said; several columns for x or y are a column of panels each."""
     for name, column in (("x", x), ("y", y)):
-        said[name] = column if isinstance(column, str) else column[0]
-        if not isinstance(column, str):
-            if "columns" in said:
-                raise ValueError(f"columns and several {name} exclude each other")
+        if isinstance(column, str):
+            said[name] = column
+        else:
             said["columns"] = [{name: each} for each in column]
-    drawing = _made(Drawing, said)
-    if drawing.wrap and (drawing.down or len(drawing.rows) > 1):
-        raise ValueError("wrap is for figures with one row of panels")
-    for layer in (layer for panel in drawing.grid for layer in panel.drawn):
-        if not layer.x or not layer.y:
-            raise ValueError("a panel needs a column for x and one for y")
-        if layer.mark not in _MARKS:
-            raise ValueError(f"mark must be one of {', '.join(_MARKS)}, got {layer.mark!r}")
-    return drawing
-
-
-def _alone(cells: Cells, drawing: Drawing) -> Drawing:
-    """The drawing of the paper's numbers by themselves."""
-    return replace(
-        drawing,
-        layers=[each for each in drawing.layers if not each.get("printed")],
-        heading="{pair}" if "pair" in _several(drawing.files) else "",
-        note=f"As printed in the tables of {cells.paper.title}; no intervals.",
-        note_printed="",
-        needs={},
-    )
+    return Drawing(**said)
 
 
 def sheets(drawing: Drawing, rows: pd.DataFrame, printed: pd.DataFrame) -> Iterator[Sheet]:
     """A figure's files, each with something plotted; rows have their derived columns."""
-    used = _used(drawing, rows)
-    files = [name for name in _several(drawing.files) if name in rows]
+    used = pd.Series(False, rows.index)  # rows that some layer draws, or compares with
+    for layer in drawing.all_layers:
+        used |= rows.index.isin(kept(rows, layer.keep).index)
+        if layer.over:
+            used |= rows.decoder == layer.over
+    files = [name for name in several(drawing.files) if name in rows]
     for values in _facets(kept(rows, drawing.keep), files):
         part = grouped(rows[used & _matches(rows, values)])
         counts = {name: part[name].nunique() if name in part else 0 for name in drawing.needs}
@@ -376,38 +321,25 @@ def kept(rows: pd.DataFrame, keep: Mapping[str, Any]) -> pd.DataFrame:
     return rows
 
 
-def _used(drawing: Drawing, rows: pd.DataFrame) -> pd.Series:
-    """Marks the rows that some layer draws, or compares with."""
-    used = pd.Series(False, rows.index)
-    for panel in drawing.grid:
-        for layer in panel.drawn:
-            used |= rows.index.isin(kept(rows, layer.keep).index)
-        if panel.over:
-            used |= rows.decoder == panel.over
-    return used
-
-
 def _sheet(drawing: Drawing, rows: pd.DataFrame, printed: pd.DataFrame) -> Sheet | None:
     """One file; None where nothing is plotted."""
-    drawn = kept(rows, drawing.keep)
-    downs = _facets(drawn, [drawing.down] if drawing.down else [])
-    acrosses = _facets(drawn, _several(drawing.across))
-    views = list(itertools.product(range(len(acrosses)), range(len(drawing.columns))))
-    grid: list[list[PanelData]] = []
-    for down, row in itertools.product(downs, range(len(drawing.rows))):
+    drawn, wide = kept(rows, drawing.keep), len(drawing.columns)
+    acrosses = _facets(drawn, several(drawing.across))
+    grid: list[list[Panel]] = []
+    for down, row in product(_facets(drawn, several(drawing.down)), drawing.rows):
         line = []
-        for across, column in views:
-            part = rows[_matches(rows, {**down, **acrosses[across]})]
-            line.append(_panel(drawing, drawing.panel(row, column), part, rows, printed))
+        for across, column in product(acrosses, drawing.columns):
+            here = rows[_matches(rows, {**down, **across})]
+            line.append(_panel(drawing.changed(row).changed(column), here, rows, printed))
         if any(panel.has_subject for panel in line):
             grid.append(line)
-    filled = {views[i][0] for line in grid for i, panel in enumerate(line) if panel.has_subject}
-    grid = [[line[i] for i, (across, _) in enumerate(views) if across in filled] for line in grid]
+    filled = {i // wide for line in grid for i, panel in enumerate(line) if panel.has_subject}
+    grid = [[panel for i, panel in enumerate(line) if i // wide in filled] for line in grid]
     if not grid:
         return None
     if drawing.wrap:
-        (flat,), wide = grid, drawing.wrap
-        grid = [flat[start : start + wide] for start in range(0, len(flat), wide)]
+        flat, most = [panel for line in grid for panel in line], drawing.wrap
+        grid = [flat[start : start + most] for start in range(0, len(flat), most)]
     plotted = [each for line in grid for panel in line for each in panel.series]
     measured = pd.concat([each.rows for each in plotted if not each.layer.printed])
     return Sheet(drawing, grid, rows[rows.index.isin(measured.index)])
@@ -431,32 +363,23 @@ def _matches(rows: pd.DataFrame, values: Mapping[str, Any]) -> pd.Series:
 
 
 def _panel(
-    drawing: Drawing,
-    panel: Panel,
-    rows: pd.DataFrame,
-    file_rows: pd.DataFrame,
-    printed: pd.DataFrame,
-) -> PanelData:
+    said: Drawing, rows: pd.DataFrame, file_rows: pd.DataFrame, printed: pd.DataFrame
+) -> Panel:
     """One panel: the rows at its place, with looks after all rows of the file."""
     series: list[Series] = []
-    for layer in panel.drawn:
-        shown = _beside(printed, rows, layer.x) if layer.printed else rows
+    for layer in said.drawn:
+        shown = rows
+        if layer.printed:  # the cells of the pairs, tasks and sampling that were measured here
+            shown = printed.iloc[:0]
+            if layer.x in printed:
+                same = printed.reset_index().merge(rows[_ASKED].drop_duplicates(), on=_ASKED)
+                shown = printed.loc[same["index"]].dropna(subset=[layer.x])
         if {layer.x, layer.y} <= set(shown):
-            parts = _series(layer, _plotted(layer, shown), file_rows)
-            series += [_front(drawing, each) if layer.mark == "front" else each for each in parts]
-    return PanelData(panel, rows, tuple(series))
+            series += _series(layer, _plotted(layer, shown), file_rows)
+    return Panel(said, rows, tuple(series))
 
 
-def _beside(printed: pd.DataFrame, rows: pd.DataFrame, x: str) -> pd.DataFrame:
-    """The printed cells of the pairs, tasks and sampling that a panel's measured rows have."""
-    if printed.empty or x not in printed:
-        return printed.iloc[:0]
-    asked = rows[list(_ASKED)].drop_duplicates()
-    same = printed.reset_index().merge(asked, on=list(_ASKED)).set_index("index")
-    return printed.loc[same.index].dropna(subset=[x])
-
-
-def _plotted(layer: Layer, rows: pd.DataFrame) -> pd.DataFrame:
+def _plotted(layer: Drawing, rows: pd.DataFrame) -> pd.DataFrame:
     """The rows that a layer draws, its y as it is drawn."""
     x, y = layer.x, layer.y
     if layer.over:
@@ -469,45 +392,41 @@ def _plotted(layer: Layer, rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows[y].notna()]
 
 
-def _series(layer: Layer, rows: pd.DataFrame, file_rows: pd.DataFrame) -> list[Series]:
+def _series(layer: Drawing, rows: pd.DataFrame, file_rows: pd.DataFrame) -> list[Series]:
     """A series per value of hue and marker that has rows."""
-    hue = [name for name in layer.hues if name in file_rows]
     known = kept(file_rows, layer.keep)
+    hue = [name for name in layer.hues if name in file_rows]
     by_hue = looks(layer, known, hue)
     by_marker = shapes(known[layer.marker]) if layer.marker else {}
     columns = [*hue, *([layer.marker] if layer.marker else [])]
     parts = rows.groupby(columns, sort=False, dropna=False) if columns else [((), rows)]
-    curves: list[Series] = []
+    found: list[Series] = []
     for _, part in parts if len(rows) else ():
         look = by_hue[tuple(part[name].iloc[0] for name in hue)]
         if layer.marker:
             look = replace(look, marker=by_marker[part[layer.marker].iloc[0]])
-        label = _label(layer, part, file_rows) if len(hue) == len(layer.hues) else ""
-        ordered = part.sort_values(layer.order or layer.x, kind="stable")
-        cells = ordered if layer.mark == "line" else part
-        curves.append(Series(layer, cells, look, label, fill(layer.shape, part)))
-    return sorted(curves, key=lambda series: series.look.index)
+        label = _label(layer, part, known) if len(hue) == len(layer.hues) else ""
+        shape, cells = fill(layer.shape, part), part
+        if layer.mark == "line":
+            cells = part.sort_values(layer.order or layer.x, kind="stable")
+        elif layer.mark == "front":  # the cells that no other beats, x ascending
+            places = list(zip(part[layer.x], part[layer.y], strict=True))
+            x_up, y_up = (layer.axis(name).better == "up" for name in (layer.x, layer.y))
+            cells = part.iloc[front(places, higher_x=x_up, higher_y=y_up)]
+        found.append(Series(layer, cells, look, label, shape))
+    return sorted(found, key=lambda series: series.look.index)
 
 
-def _label(layer: Layer, part: pd.DataFrame, file_rows: pd.DataFrame) -> str:
+def _label(layer: Drawing, part: pd.DataFrame, known: pd.DataFrame) -> str:
     """A series' name in the legend: of all its rows in the file, in whichever panel."""
     template = layer.label
     if template is None:
         template = " ".join(f"{{{name}}}" for name in layer.hues) + "{marks}"
-    matching = kept(file_rows, layer.keep)
     for name in layer.hues:
-        matching = matching[matching[name].isin(part[name].unique())]
+        known = known[known[name].isin(part[name].unique())]
     r = correlation(part[layer.x], part[layer.y]) if "{correlation}" in template else None
     more = {"count": len(part), "correlation": "" if r is None else f", r = {r:.3f}"}
-    return fill(template, part if matching.empty else matching, layer.names, **more)
-
-
-def _front(drawing: Drawing, series: Series) -> Series:
-    """The series with those of its rows that no other beats, x ascending."""
-    places = list(zip(series.rows[series.x], series.rows[series.y], strict=True))
-    up = {name: drawing.axis(name).better == "up" for name in (series.x, series.y)}
-    chosen = front(places, higher_x=up[series.x], higher_y=up[series.y])
-    return replace(series, rows=series.rows.iloc[chosen])
+    return fill(template, part if known.empty else known, layer.names, **more)
 
 
 def _first_of(rows: pd.DataFrame, decoder: str | None) -> pd.Series | None:
@@ -516,5 +435,6 @@ def _first_of(rows: pd.DataFrame, decoder: str | None) -> pd.Series | None:
     return None if matching.empty else matching.iloc[0]
 
 
-def _several(names: Names) -> tuple[str, ...]:
+def several(names: Names) -> tuple[str, ...]:
+    """A name, or several."""
     return (names,) if isinstance(names, str) else tuple(names)

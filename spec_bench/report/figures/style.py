@@ -16,7 +16,7 @@ from matplotlib import pyplot
 from spec_bench.vocabulary.decoders import COLOURS, MARKERS, PALETTE, find_decoder
 
 if TYPE_CHECKING:
-    from spec_bench.report.figures.panels import Layer
+    from spec_bench.report.figures.panels import Drawing
 
 FORMATS = ("png", "pdf")
 TWO_COLUMNS_INCHES = 7.2  # the width of a page of two columns
@@ -51,24 +51,31 @@ class Look:
     dashed: bool
 
 
-def looks(layer: Layer, rows: pd.DataFrame, hue: Sequence[str]) -> dict[tuple[Any, ...], Look]:
-    """The looks of a layer's series, by their value of hue, in all panels of a file."""
-    values = _ordered(layer, rows, hue) if hue else [()]
+def looks(layer: Drawing, rows: pd.DataFrame, hue: Sequence[str]) -> dict[tuple[Any, ...], Look]:
+    """The looks of a layer's series, by their value of hue, in all panels of a file: numbers
+    ascending, what ``keep`` or ``colours`` list in that order, else as they come.
+    """
+    values = [tuple(each) for each in rows[list(hue)].drop_duplicates().to_numpy()] if hue else [()]
+    colours, markers = layer.colours, layer.markers
+    if len(hue) == 1:
+        listed = layer.keep.get(hue[0])
+        if not isinstance(listed, list):
+            listed = list(colours) if isinstance(colours, Mapping) else []
+        if not listed and pd.api.types.is_numeric_dtype(rows[hue[0]]):
+            values = sorted(values)
+        first = [(each,) for each in listed]
+        values = [*first, *(each for each in values if each not in first)]
     found = {}
     for index, value in enumerate(values):
         name = str(value[0]) if len(value) == 1 else ""
         usual = find_decoder(name) if layer.hues == ("decoder",) else None
-        colour: Any = PALETTE[index % len(PALETTE)].light
-        marker: str = MARKERS[index % len(MARKERS)]
-        if isinstance(layer.colours, float) and len(values) > 2:
-            colour = pyplot.cm.viridis(layer.colours * index / (len(values) - 1))
-        if usual is not None:
-            colour, marker = usual.colour.light, usual.marker
-        if isinstance(layer.colours, Mapping):
-            colour = _COLOURS.get(layer.colours.get(name, ""), layer.colours.get(name, colour))
-        if layer.markers:
-            markers = layer.markers
-            marker = markers if isinstance(markers, str) else markers.get(name, marker)
+        colour: Any = usual.colour.light if usual else PALETTE[index % len(PALETTE)].light
+        marker: str = usual.marker if usual else MARKERS[index % len(MARKERS)]
+        if isinstance(colours, Mapping):
+            colour = _COLOURS.get(colours.get(name, ""), colours.get(name, colour))
+        elif len(values) > 2 and usual is None:
+            colour = pyplot.cm.viridis(colours * index / (len(values) - 1))
+        marker = markers if isinstance(markers, str) else markers.get(name, marker)
         dashed = layer.dashed if isinstance(layer.dashed, bool) else name in layer.dashed
         found[value] = Look(index, index - (len(values) - 1) / 2, colour, marker, dashed)
     return found
@@ -87,19 +94,6 @@ def shapes(values: pd.Series) -> dict[Any, str]:
     """A marker for each value of a column."""
     known = sorted(values.dropna().unique())
     return {value: MARKERS[i % len(MARKERS)] for i, value in enumerate(known)}
-
-
-def _ordered(layer: Layer, rows: pd.DataFrame, hue: Sequence[str]) -> list[tuple[Any, ...]]:
-    """The values of hue as the figure lists them, numbers ascending, else as they come."""
-    values = [tuple(each) for each in rows[list(hue)].drop_duplicates().to_numpy()]
-    if len(hue) > 1:
-        return values
-    listed = layer.keep.get(hue[0])
-    if not isinstance(listed, list):
-        listed = list(layer.colours) if isinstance(layer.colours, Mapping) else []
-    if not listed and pd.api.types.is_numeric_dtype(rows[hue[0]]):
-        return sorted(values)
-    return [*((each,) for each in listed), *(each for each in values if each[0] not in listed)]
 
 
 def settings() -> Any:

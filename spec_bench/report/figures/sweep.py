@@ -4,31 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from spec_bench.report.data.rows import Group
-from spec_bench.report.figures.derived import derive
+from spec_bench.report.figures.cells import derive
 from spec_bench.report.figures.draw import draw_sheet
 from spec_bench.report.figures.panels import Axis, Drawing, sheets
 from spec_bench.report.figures.style import TWO_COLUMNS_INCHES, save, settings
 
-_PANELS = (
-    {"y": "block_efficiency", "title": "block efficiency (tokens per target call)"},
-    {"y": "mbsu", "title": "memory-bound speed-up (MBSU)"},
-    {"y": "token_rate", "title": "token rate (tokens/s, decoding)"},
-    {
-        "y": "cell.score",
-        "title": "quality (the task's score)",
-        "label": "{cell.group}: {cell.score_title}",
-    },
-)
-_INCHES_PER_DECODER = 0.34
-_LEAST_INCHES, _MOST_INCHES = 8.0, 24.0
+_TITLES = {
+    "block_efficiency": "block efficiency (tokens per target call)",
+    "mbsu": "memory-bound speed-up (MBSU)",
+    "token_rate": "token rate (tokens/s, decoding)",
+    "cell.score": "quality (the task's score)",
+}
 _WIDEST = 40  # characters of a group's title that a panel has room for beside its marks
-_INCHES_PER_LINE = 0.16  # of a legend above the panels
-_DPI = 150
 
 
 def draw(groups: Sequence[Group], path: Path) -> None:
@@ -36,14 +27,14 @@ def draw(groups: Sequence[Group], path: Path) -> None:
     rows = pd.concat([group.rows for group in groups])
     rows = derive(rows[rows.status != "failed"].reset_index(drop=True))
     longest = max(len(group.title) for group in groups)
-    drawing = Drawing(**layout_of(rows["cell.name"].nunique(), len(groups), longest))
+    drawing = layout_of(rows["cell.name"].nunique(), len(groups), longest)
     with settings():
         for sheet in sheets(drawing, rows, pd.DataFrame()):
-            save(draw_sheet(sheet), path.parent, path.stem, ("png",), dpi=_DPI)
+            save(draw_sheet(sheet), path.parent, path.stem, ("png",), dpi=150)
 
 
-def layout_of(cells: int, groups: int, longest: int = 0) -> dict[str, Any]:
-    """What the figure says, as the words of ``Drawing``.
+def layout_of(cells: int, groups: int, longest: int = 0) -> Drawing:
+    """What the figure says.
 
     Groups with long titles are named once above all panels, a line each, and not within each panel.
 
@@ -53,29 +44,28 @@ def layout_of(cells: int, groups: int, longest: int = 0) -> dict[str, Any]:
         longest: characters of the longest of the groups' titles.
     """
     above = longest > _WIDEST
-    panels = [{**panel, "label": "{cell.group}"} for panel in _PANELS] if above else _PANELS
-    rest = groups * _INCHES_PER_LINE if above else 0.0
-    inches = min(max(_LEAST_INCHES, 2 * _INCHES_PER_DECODER * cells), _MOST_INCHES)
-    return {
-        "x": "cell.name",
-        "columns": panels,
-        "wrap": 2,
-        "share": "x",
-        "files": (),
-        "hue": "cell.group",
-        "label": "{cell.group}",
-        "legend": not above,
-        "dodge": 0.6 / max(groups, 3),
-        "markersize": 4.5,
-        "capsize": 2,
-        "elinewidth": 1.2,
-        "axes": {"cell.name": Axis("", turned=True)}
-        | {str(panel["y"]): Axis("", low=0) for panel in _PANELS},
-        "width": inches / TWO_COLUMNS_INCHES,
-        "height": 3.1,
-        "rest": rest,
-        "legend_columns": 1,
-        "heading": "{pairs}{marks}: bars are 95% intervals over prompts",
-        "heading_size": 9,
-        "note": "",
-    }
+    columns = [{"y": y, "title": title} for y, title in _TITLES.items()]
+    if not above:
+        columns[-1]["label"] = "{cell.group}: {cell.score_title}"
+    return Drawing(
+        x="cell.name",
+        columns=columns,
+        wrap=2,
+        share="x",
+        files=(),
+        hue="cell.group",
+        label="{cell.group}",
+        legend=not above,
+        dodge=0.6 / max(groups, 3),
+        markersize=4.5,
+        capsize=2,
+        elinewidth=1.2,
+        axes={"cell.name": Axis("", turned=True), **dict.fromkeys(_TITLES, Axis("", low=0))},
+        width=min(max(8.0, 0.68 * cells), 24.0) / TWO_COLUMNS_INCHES,  # inches
+        height=3.1,
+        rest=0.16 * groups if above else 0.0,  # a line of the legend each
+        legend_columns=1,
+        heading="{pairs}{marks}: bars are 95% intervals over prompts",
+        heading_size=9,
+        note="",
+    )

@@ -15,15 +15,17 @@ from typing import Any
 import pandas as pd
 
 from spec_bench.report.data.counts import Records
-from spec_bench.report.data.rows import read_results
+from spec_bench.report.data.rows import numbers_in, read_results
 from spec_bench.report.data.seeds import pooled
 from spec_bench.vocabulary import names
+from spec_bench.vocabulary.numbers import with_ends
 
 PER_USER, IN_ALL = "token_rate_per_request", "token_rate_end_to_end"
 _GROUP = ["pair", "target", "task", "temperature"]
 _LINE = ["decoder", "spec", "tree_attention", "batching", "engine", "device"]
+_SPEEDUP = ["speedup", "speedup_low", "speedup_high"]
 _TIMES = ("ttft_s_p50", "inter_token_s_p50", "latency_s_p50", "latency_s_p99")
-HEADS = (
+_HEADS = (
     "decoder", "together", "tokens/s per user", "tokens/s in all", "speed-up",
     "TTFT p50", "per token p50", "latency p50", "latency p99",
 )  # fmt: skip
@@ -54,39 +56,29 @@ def _title(row: Mapping[str, Any]) -> str:
     return f"{names.decoder(str(row['decoder'])).title}{tree}{rows}{arrivals}"
 
 
-def crossing(points: Sequence[tuple[float, float, float, float]]) -> str:
+def crossing(points: Sequence[Sequence[float]]) -> str:
     """From where on speculation stops paying, in words.
 
     Args:
         points: (requests together, speed-up, its interval's ends), rising.
     """
+
+    def listed(numbers: Sequence[float]) -> str:
+        return ", ".join(f"{each:g}" for each in numbers) or "none"
+
     if len(points) < 2:
         return ""
-    surely = [together for together, _, low, _ in points if low > 1]
-    never = [together for together, _, _, high in points if high < 1]
+    surely = listed([together for together, _, low, _ in points if low > 1])
+    never = listed([together for together, _, _, high in points if high < 1])
     for (few, above, *_), (many, below, *_) in pairwise(points):
         if above > 1 >= below:
             share = (above - 1) / (above - below)
             at = 2 ** (math.log2(few) + share * (math.log2(many) - math.log2(few)))
-            known = f"surely above at {_listed(surely)}, surely below at {_listed(never)}"
+            known = f"surely above at {surely}, surely below at {never}"
             return f"the speed-up is 1 at about {at:.1f} requests together ({known})"
     if points[-1][1] > 1:
-        return f"pays up to {points[-1][0]:g} requests together, surely at {_listed(surely)}"
-    return f"pays at none of {_listed([together for together, *_ in points])} requests together"
-
-
-def _listed(numbers: Sequence[float]) -> str:
-    return ", ".join(f"{each:g}" for each in numbers) or "none"
-
-
-def cells(row: Mapping[str, Any], title: str) -> list[str]:
-    """A row of the table, in the order of ``HEADS``."""
-    speed = "" if pd.isna(row["speedup"]) else f"{row['speedup']:.2f}"
-    if speed and pd.notna(row["speedup_low"]):
-        speed += f" [{row['speedup_low']:.2f}, {row['speedup_high']:.2f}]"
-    rates = [f"{row[each]:.1f}" for each in (PER_USER, IN_ALL)]
-    times = ["" if pd.isna(row[each]) else f"{row[each]:.3f}" for each in _TIMES]
-    return [title, f"{row['batch_size']:g}", *rates, speed, *times]
+        return f"pays up to {points[-1][0]:g} requests together, surely at {surely}"
+    return f"pays at none of {listed([together for together, *_ in points])} requests together"
 
 
 def throughput(file: Path) -> str:
@@ -102,21 +94,21 @@ def throughput(file: Path) -> str:
     console = Console(width=160)
     with console.capture() as printed:
         for group in dict.fromkeys(group for group, *_ in lines):
-            table = Table(*HEADS, box=None, title=group, title_justify="left")
+            table = Table(*_HEADS, box=None, title=group, title_justify="left")
             found = []
             for _, title, line in (each for each in lines if each[0] == group):
                 for row in line.to_dict("records"):
-                    table.add_row(*cells(row, title))
-                ends = line[["batch_size", "speedup", "speedup_low", "speedup_high"]].dropna()
-                if line.iloc[0].decoder != "ar" and (said := crossing(_points(ends))):
+                    gain = numbers_in(row, "speedup")
+                    rates = [f"{row[each]:.1f}" for each in (PER_USER, IN_ALL)]
+                    times = ["" if pd.isna(row[each]) else f"{row[each]:.3f}" for each in _TIMES]
+                    speed = "" if gain[0] is None else with_ends(gain[0], *gain[1:], ".2f")
+                    table.add_row(title, f"{row['batch_size']:g}", *rates, speed, *times)
+                points = line[["batch_size", *_SPEEDUP]].dropna().to_numpy(dtype=float).tolist()
+                if line.iloc[0].decoder != "ar" and (said := crossing(points)):
                     found.append(f"{title}: {said}.")
             console.print(table, *found, sep="\n")
     draw(lines, file.parent / "throughput.png")
     return printed.get()
-
-
-def _points(ends: pd.DataFrame) -> list[tuple[float, float, float, float]]:
-    return [tuple(map(float, each)) for each in ends.itertuples(index=False)]  # type: ignore[misc]
 
 
 def draw(lines: Sequence[tuple[str, str, pd.DataFrame]], path: Path) -> None:
@@ -130,36 +122,27 @@ def draw(lines: Sequence[tuple[str, str, pd.DataFrame]], path: Path) -> None:
         figure = Figure(figsize=(7.2, 3.1 * len(groups)), layout="constrained")
         panels = figure.subplots(len(groups), 2, squeeze=False)
         for group, (speeds, gains) in zip(groups, panels, strict=True):
-            drawn_here = [each for each in lines if each[0] == group]
-            for place, (_, title, line) in enumerate(drawn_here):
-                aside = 1 + 0.03 * (place - len(drawn_here) / 2)  # of a logarithmic axis
+            here = [each for each in lines if each[0] == group]
+            for place, (_, title, line) in enumerate(here):
+                aside = 1 + 0.03 * (place - len(here) / 2)  # of a logarithmic axis
                 (drawn,) = speeds.plot(line[PER_USER], line[IN_ALL], "o-", ms=4, label=title)
-                for x, y, together in zip(
-                    line[PER_USER], line[IN_ALL], line.batch_size, strict=True
-                ):
-                    speeds.annotate(
-                        f"{together:g}", (x, y), xytext=(3, 3), textcoords="offset points", size=6
-                    )
+                for x, y, count in line[[PER_USER, IN_ALL, "batch_size"]].to_numpy():
+                    near = {"xytext": (3, 3), "textcoords": "offset points", "size": 6}
+                    speeds.annotate(f"{count:g}", (x, y), **near)
                 gained = line.dropna(subset=["speedup"])
                 if gained.empty or gained.iloc[0].decoder == "ar":
                     continue
-                away = [
-                    (gained.speedup - gained.speedup_low).clip(lower=0),
-                    (gained.speedup_high - gained.speedup).clip(lower=0),
-                ]
+                value, low, high = (gained[name] for name in _SPEEDUP)
+                bars = [(value - low).clip(lower=0), (high - value).clip(lower=0)]
                 gains.errorbar(
-                    gained.batch_size * aside, gained.speedup, away, fmt="o-", ms=4, capsize=2,
+                    gained.batch_size * aside, value, bars, fmt="o-", ms=4, capsize=2,
                     color=drawn.get_color(),
                 )  # fmt: skip
-            _label(speeds, gains, group)
+            speeds.set(xlabel="tokens/s of a request", ylabel="tokens/s of all", xlim=0, ylim=0)
+            speeds.set_title(group, loc="left", size=8)
+            speeds.legend(fontsize=6.5)
+            gains.axhline(1, color="grey", lw=0.8)
+            gains.set_xscale("log", base=2)
+            gains.xaxis.set_major_formatter("{x:g}")
+            gains.set(xlabel="requests together", ylim=0, ylabel="speed-up at equal concurrency")
         save(figure, path.parent, path.stem, ("png",), dpi=150)
-
-
-def _label(speeds: Any, gains: Any, group: str) -> None:
-    speeds.set(xlabel="tokens/s of a request", ylabel="tokens/s of all", xlim=0, ylim=0)
-    speeds.set_title(group, loc="left", size=8)
-    speeds.legend(fontsize=6.5)
-    gains.axhline(1, color="grey", lw=0.8)
-    gains.set_xscale("log", base=2)
-    gains.xaxis.set_major_formatter("{x:g}")
-    gains.set(xlabel="requests together", ylabel="speed-up at equal concurrency", ylim=0)

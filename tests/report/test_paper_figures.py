@@ -1,0 +1,329 @@
+"""The figures of DSBD and of ReDrafter, and the series of all committed experiments.
+
+A figure whose curves fell into one, or whose line goes back and forth, is a figure all the same:
+what it says has to be looked at.
+"""
+
+from itertools import pairwise
+
+import pandas as pd
+import pytest
+
+from spec_bench.report.cli.command_line import main
+from spec_bench.report.data.recipe_rows import figure_rows
+from spec_bench.report.data.rows import groups_of
+from spec_bench.report.data.statistics import correlation, half_width
+from spec_bench.report.figures import draw
+from spec_bench.report.figures.cells import derive, usable
+from spec_bench.report.figures.draw import draw_sheet
+from spec_bench.report.figures.texts import jobs
+from spec_bench.report.page.gather import drawings
+from spec_bench.report.page.headline import headline
+from spec_bench.report.papers.claim import code_of
+from spec_bench.report.papers.paper import find_figure, find_item, load_paper
+from spec_bench.report.tables.measured import Measured
+from tests.report.drawn import committed_sheets, points, series_of, sheet_of
+from tests.report.rows import (
+    MT_BENCH,
+    around,
+    dsbd_fronts,
+    frame,
+    head,
+    redrafter_batches,
+    redrafter_beams,
+    redrafter_grid,
+    row,
+    write,
+)
+from tests.said import naming
+
+OWN = code_of(load_paper("redrafter").folder, "heads")
+EXPERIMENTS = (
+    "beyond-draft-free", "beyond-trees", "beyond-verification", "dsbd-fronts", "eagle-heads",
+    "eagle-mt-bench", "eagle-rules", "mcsd-acceptance", "mcsd-search", "mcsd-search-monotone",
+    "redrafter-batches", "redrafter-beams", "redrafter-grid", "rsd-exp1", "rsd-exp2",
+)  # fmt: skip
+
+
+def numbers_drawn(paper, experiment, rows):
+    """The figures of a page on these rows."""
+    paper = load_paper(paper)
+    items = [item for item in paper.items if experiment in item.experiments]
+    return [drawing.item.number for drawing in drawings(paper, items, Measured(rows))]
+
+
+def marks(series, mark):
+    return [each for each in series if each.layer.mark == mark]
+
+
+# DSBD: fronts, and what stands in a panel without numbers
+
+
+def test_the_front_is_drawn_as_steps_that_promise_no_more_than_was_had():
+    sheet = sheet_of("dsbd/4", dsbd_fronts())
+    (front,) = marks(sheet.panels[0].series, "front")
+    assert list(front.rows.spec) == ["4x2@0.7", "4x2@0.9", "3x2@0.9"]
+    plot = draw_sheet(sheet).axes[0]
+    (line,) = (line for line in plot.lines if line.get_drawstyle() != "default")
+    assert line.get_drawstyle() == "steps-pre"  # between two speeds the faster one's score
+    assert list(line.get_xdata()) == [24.0, 30.0, 36.0]
+    assert list(line.get_ydata()) == [0.72, 0.70, 0.64]
+    assert "front: 4x2@0.7, 4x2@0.9, 3x2@0.9" in [text.get_text() for text in plot.texts]
+
+
+def test_beam_sampling_is_a_curve_in_the_order_of_its_width():
+    sheet = sheet_of("dsbd/4", dsbd_fronts().iloc[::-1].reset_index(drop=True))
+    (curve,) = series_of(sheet.panels[0], decoder="beam_sampling")
+    assert [x for x, _ in points(curve)] == [30.0, 20.0, 10.0]
+    texts = [text.get_text() for text in draw_sheet(sheet).axes[0].texts]
+    assert [text for text in texts if len(text) == 1] == ["1", "2", "3"]
+
+
+def test_marks_bear_the_intervals_of_both_numbers():
+    (series,) = series_of(sheet_of("dsbd/4", dsbd_fronts()).panels[0], decoder="sd")
+    assert series.points("token_rate") == [(50.0, 49.0, 51.0)]
+    assert series.points("cell.score") == [pytest.approx((0.5, 0.47, 0.53))]
+
+
+def test_a_panel_without_a_meter_says_why():
+    sheet = sheet_of("dsbd/4", dsbd_fronts())
+    assert [bool(panel.series) for panel in sheet.panels] == [True, False]
+    (text,) = draw_sheet(sheet).axes[1].texts
+    assert "measured: no meter" in text.get_text()
+    assert "energy=nvml" in text.get_text()
+    metered = sheet_of("dsbd/4", dsbd_fronts(energy_j_per_token=(2.0, 1.5, 2.5)))
+    assert all(panel.series for panel in metered.panels)
+
+
+def test_a_pair_of_the_paper_has_the_figures_tasks_and_another_pair_all():
+    spider = dsbd_fronts(task="spider").rename(
+        columns=lambda name: name.replace("exact_match", "execution_accuracy")
+    )
+    both = pd.concat([dsbd_fronts(), spider], ignore_index=True)
+    assert [line[0].title for line in sheet_of("dsbd/4", both).grid] == ["SQuAD", "Spider"]
+    own = both.assign(pair="llama2_13b_68m")
+    assert [line[0].title for line in sheet_of("dsbd/4", own).grid] == ["SQuAD"]
+    ((panel, _),) = sheet_of("dsbd/5", own).grid
+    assert panel.label("cell.score") == "execution accuracy"
+
+
+def test_figure_6_is_drawn_from_perplexity_where_less_is_better():
+    panel = sheet_of("dsbd/6", dsbd_fronts()).panels[0]
+    assert panel.said.y == "perplexity"
+    (front,) = marks(panel.series, "front")
+    assert list(front.rows.spec) == ["4x2@0.7", "4x2@0.9", "3x2@0.9"]
+
+
+def test_settings_are_told_apart_by_threshold_and_by_width():
+    def found(number):
+        panel = sheet_of(f"dsbd/{number}", dsbd_fronts()).panels[0]
+        return {each.label: list(each.rows.spec) for each in marks(panel.series, "point")}
+
+    assert found(8) == {"t = 0.7": ["4x2@0.7"], "t = 0.9": ["3x2@0.9", "4x2@0.9"]}
+    assert list(found(9)) == ["W_S = 3", "W_S = 4"]
+
+
+def test_cells_of_two_jobs_are_named_below_the_fronts():
+    rows = dsbd_fronts()
+    assert jobs(rows) == ""
+    rows["baseline"] = ["same job", "same job", *(["earlier job"] * 6)]
+    assert jobs(rows[rows.decoder != "ar"]) == (
+        "\nNot one job: SD measured with AR, the rest in a later one."
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "marks"),
+    [({}, ["(beam law)", "(beam law)", ""]), ({"lossless": "simulated"}, ["(simulated)"] * 3)],
+)
+def test_rows_that_are_not_exact_are_marked_in_the_legend(more, marks):
+    (legend,) = draw_sheet(sheet_of("dsbd/4", dsbd_fronts(**more))).legends
+    labels = [text.get_text() for text in legend.get_texts()]
+    names = ("DSBD", "beam sampling", "SD 3")
+    assert labels == [f"{name} {mark}".strip() for name, mark in zip(names, marks, strict=True)]
+
+
+def test_a_page_has_every_figure_that_is_for_any_pair(tmp_path):
+    rows = dsbd_fronts().assign(experiment="dsbd-fronts", file="results.csv")
+    assert numbers_drawn("dsbd", "dsbd-fronts", rows) == [4, 6, 7, 8, 9]
+    assert numbers_drawn("dsbd", "dsbd-fronts", rows.assign(pair="opt_13b")) == [4, 6]
+    assert numbers_drawn("redrafter", "redrafter-grid", redrafter_grid(tmp_path)) == [3, 4]
+
+
+# ReDrafter: which heads, which correlation, which curves
+
+
+def test_heads_lie_beside_the_rows_or_are_the_rows(tmp_path):
+    rows = redrafter_grid(tmp_path)
+    assert len(OWN.heads_of(rows)) == 9
+    own = pd.DataFrame([head("medusa")])
+    assert OWN.heads_of(own) is own
+    assert OWN.heads_of(rows.assign(file="nowhere/results.csv")).empty
+    assert len(usable(rows, find_item("figure", "redrafter/4"))) == 8  # of several heads each
+
+
+def test_of_each_kind_the_head_that_is_best_in_validation_is_shown():
+    heads = pd.DataFrame([head("redrafter", "a", 0.3), head("medusa"), head("redrafter", "b", 0.6)])
+    best = OWN.best_heads(heads)
+    assert list(best) == ["medusa", "redrafter"]
+    assert best["redrafter"]["folder"] == "b"
+
+
+def test_redrafters_of_two_and_of_four_blocks_are_two_lines():
+    heads = [
+        {**head("redrafter", f"{n}{each}", each), "blocks": n}
+        for n in (1, 2, 4)
+        for each in (0.3, 0.6)
+    ]
+    rows = pd.DataFrame([head("medusa"), *heads])
+    assert {k: h["folder"] for k, h in OWN.shown_heads(rows).items() if k != "medusa"} == {
+        "redrafter_2": "20.6",
+        "redrafter_4": "40.6",
+    }
+    training, _ = sheet_of("redrafter/3", rows).panels
+    labels = [series.label.replace("\n", " ").partition(",")[0] for series in training.series]
+    assert labels == ["Medusa 2 blocks", "ReDrafter 2 blocks", "ReDrafter 4 blocks"]
+    assert len({series.look.colour for series in training.series}) == 3
+
+
+def test_heads_are_found_beside_a_group_of_experiments_too(tmp_path):
+    """As those of the embedded pair lie, ``results/embedded/redrafter-heads/heads.csv``."""
+    file = tmp_path / "embedded" / "redrafter-heads" / "heads.csv"
+    file.parent.mkdir(parents=True)
+    pd.DataFrame([head("medusa")]).to_csv(file, index=False)
+    item = find_figure("redrafter/3")
+    assert list(figure_rows(item, pd.DataFrame(), tmp_path)["head"]) == ["medusa"]
+
+
+def test_heads_are_shown_in_training_and_in_validation_which_alone_has_bars():
+    training, validation = sheet_of("redrafter/3", pd.DataFrame([head("medusa")])).panels
+    (series,) = training.series
+    assert (training.title, series.label) == ("training", "Medusa\n2 blocks, 2.00M")
+    assert points(series)[:2] == [("t+1", 0.65), ("t+2", 0.6)]
+    assert all(pd.isna(low) for _, low, _ in series.points("accuracy"))
+    (series,) = validation.series
+    value, low, high = series.points("accuracy")[0]
+    assert high - value == value - low == pytest.approx(half_width(0.6, 800))
+    assert half_width(0.5, 100) == pytest.approx(0.098)
+
+
+def test_cells_and_heads_are_joined_by_the_heads_folder(tmp_path):
+    rows = redrafter_grid(tmp_path)
+    rows.loc[0, "draft"] = "heads/redrafter-0/"  # as a user may write it
+    rows.loc[1, "draft"] = "heads/of-someone-else"
+    joined = OWN.grid_of(OWN.heads_of(rows), rows)
+    assert len(joined) == 7
+    assert joined.iloc[0]["validation t+5"] == pytest.approx(0.45)
+
+
+def test_correlation_is_pearsons_and_needs_three_heads_that_differ():
+    x, y = pd.Series([0.1, 0.2, 0.3]), pd.Series([10.0, 30.0, 20.0])
+    assert correlation(x, y) == pytest.approx(0.5)
+    assert correlation(x[:2], y[:2]) is None
+    assert correlation(x, pd.Series([10.0, 10.0, 10.0])) is None
+
+
+def test_clouds_of_heads_bear_their_number_and_correlation(tmp_path):
+    speeds, taus = sheet_of("redrafter/4", redrafter_grid(tmp_path)).panels
+    labels = [series.label for series in speeds.series]
+    assert labels == ["with recurrence (4 heads), r = 1.000", "without (4 heads), r = 1.000"]
+    assert (speeds.said.y, taus.said.y) == ("token_rate", "block_efficiency")
+
+
+def test_beams_are_ordered_by_width_and_count_their_tokens():
+    rows = redrafter_beams().iloc[::-1].reset_index(drop=True)
+    widths, merging = sheet_of("redrafter/5", rows).panels
+    assert [series.label for series in widths.series] == ["up to 8 tokens", "up to 32 tokens"]
+    assert [x for x, _ in points(widths.series[0])] == [1, 2, 4]
+    (longest,) = merging.series
+    assert points(longest) == [(5, 5), (10, 8), (20, 12)]
+    assert set(longest.rows.max_new_tokens) == {32}
+    assert longest.points("nodes_per_call_p50")[-1] == (12, 10, 16)
+    assert [round(merged, 2) for merged in longest.rows["cell.merged"].dropna()] == [1.25, 1.67]
+
+
+def test_curves_with_tree_attention_are_apart_from_those_without(tmp_path):
+    (_, decoders), (_, both) = sheet_of("redrafter/6", redrafter_batches()).grid
+    assert [series.label for series in decoders.series] == ["AR", "ReDrafter, exact match 8x5"]
+    labels = [series.label for series in both.series]
+    assert labels == [
+        f"ReDrafter, exact match 8x5, {how}" for how in ("tree attention", "beams as rows")
+    ]
+    assert [points(series) for series in both.series] == [[(1, 50), (4, 100)], [(1, 30), (4, 60)]]
+    rows = redrafter_batches()
+    with pytest.raises(ValueError, match=naming("redrafter/6")):
+        draw("redrafter", "6", rows[rows.batch_size == 1], tmp_path)  # one size is no curve
+
+
+def test_a_curve_of_approximate_cells_says_so():
+    rates = {"token_rate": around(50.0, 1.0), "token_rate_per_request": around(50.0, 1.0)}
+    typical = [
+        row("redrafter_typical", "8x5", **MT_BENCH, **rates, batch_size=size) for size in (1, 4)
+    ]
+    ((panel, _),) = sheet_of("redrafter/6", frame(*typical)).grid
+    assert panel.series[0].label == "ReDrafter, typical 8x5 (approximate)"
+
+
+def test_the_headline_is_the_exact_cell_even_where_the_approximate_one_is_faster():
+    gains = {"ar": ("-", 1.0), "redrafter": ("8x5", 1.3), "redrafter_typical": ("8x5", 1.5)}
+    cells = (row(n, t, **MT_BENCH, speedup=around(x, x / 20)) for n, (t, x) in gains.items())
+    (group,) = groups_of(frame(*cells))
+    found = headline(group)
+    assert (found.decoder, found.value) == ("ReDrafter, exact match 8x5", "1.30×")
+    assert found.sure == "surely faster than AR, the only exact one"
+
+
+# Series of committed experiments, drawn from rows with all their columns
+
+
+def told(sheet):
+    """Name and number of marks of each series."""
+    return [
+        [(each.layer.mark, each.label, each.shape, len(each.rows)) for each in panel.series]
+        for panel in sheet.panels
+    ]
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_committed_figures_have_series_of_their_own_and_lines_go_forward(experiment):
+    sheets = committed_sheets(experiment)
+    assert sheets
+    named = [
+        [(mark, label, shape) for mark, label, shape, _ in panel if label]
+        for sheet in sheets.values()
+        for panel in told(sheet)
+    ]
+    assert [names for names in named if len({*names}) < len(names)] == []
+    lines = [
+        list(line.rows[series.layer.order or series.layer.x])
+        for sheet in sheets.values()
+        for series in marks(sheet.series, "line")
+        for line in series.lines()
+    ]
+    assert [x for x in lines if any(a >= b for a, b in pairwise(x))] == []
+
+
+@pytest.mark.parametrize(
+    "experiment", ["redrafter-batches", "redrafter-beams", "mcsd-acceptance", "dsbd-fronts"]
+)
+def test_no_column_of_the_rows_can_stand_for_one_that_figures_derive(experiment):
+    names = ("attention", "ways", "group", "score", "score_name", "merged")
+    parts = ("form", "width", "depth", "nodes", "threshold", "paths", "order", "draft_length")
+    more = dict.fromkeys((*names, *parts), "of another")
+    found, plain = committed_sheets(experiment, **more), committed_sheets(experiment)
+    assert {name: told(each) for name, each in found.items()} == {
+        name: told(each) for name, each in plain.items()
+    }
+
+
+def test_a_column_that_rows_and_figures_both_have_stops_the_drawing(tmp_path, capsys):
+    rows = frame(row("sd", "3", block_efficiency=2.0))
+    with pytest.raises(ValueError, match=naming("'tree.depth'")):
+        derive(rows.assign(**{"tree.depth": 7}))
+    heads = frame(head("redrafter", "mine", status="trained"))
+    with pytest.raises(ValueError, match=naming("heads.csv", "'status'")):
+        OWN.grid_of(heads, frame(row("redrafter", "4x3", draft="mine")))
+    cells = [row("mcsd_wor", k, acceptance_rate=0.7, **{"tree.width": 1}) for k in "14"]
+    write(tmp_path, "mcsd-acceptance", *cells)
+    assert main(["all", "--results", str(tmp_path)]) == 2
+    assert "'tree.width'" in capsys.readouterr().err
