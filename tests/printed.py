@@ -17,22 +17,16 @@ PAGES = (
 )
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SCRIPT = "spec-bench"
-COMMAND = re.compile(
-    r"(?:\w+=\S+ )?(make|spec-bench|python3?|torchrun|accelerate|wandb|pip|cmake) "
-)
+PROGRAMS = "make|spec-bench|python3?|torchrun|accelerate|wandb|pip|cmake"
+COMMAND = re.compile(rf"(?:\w+=\S+ )?({PROGRAMS}) ")
 
 
 @dataclass(frozen=True)
 class Printed:
-    """A printed command.
+    """A printed command."""
 
-    Attributes:
-        place: the page.
-        words: as a shell reads them, without what is said behind ``#``.
-    """
-
-    place: str
-    words: tuple[str, ...]
+    place: str  # the page
+    words: tuple[str, ...]  # as a shell reads them, without what is said behind ``#``
 
     @property
     def text(self):

@@ -324,7 +324,7 @@ def test_compare_says_what_the_command_says():
 
 def test_audit_gives_the_lines_of_the_command(monkeypatch):
     from spec_bench.audit import command_line
-    from spec_bench.audit.parts import Line, Part
+    from spec_bench.audit.catalogue import Line, Part
 
     def parts_of(passed):
         return lambda *_: [Part("a", lambda: [Line("rule: a", "b", "c", passed)])]

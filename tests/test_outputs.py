@@ -36,7 +36,7 @@ COMMANDS = {
 }
 
 
-def pipe(place):
+def pipe(place, kind):
     os.mkfifo(place / "pipe")
     return place / "pipe"
 
@@ -46,23 +46,21 @@ def other_kind(place, kind):
     return place / "there"
 
 
-def dangling(place, kind):
-    (place / "link").symlink_to("nowhere/at/all")
-    return place / "link" if kind == "FOLDER" else place / "link/below"
+def link(to):
+    def linked(place, kind):
+        (place / "link").symlink_to(to)
+        return place / "link" if kind == "FOLDER" else place / "link/below"
 
-
-def loop(place, kind):
-    (place / "loop").symlink_to("loop")
-    return place / "loop" if kind == "FOLDER" else place / "loop/below"
+    return linked
 
 
 BAD = {
     "a device": lambda place, kind: Path("/dev/null"),
     "below a device": lambda place, kind: Path("/dev/null/x"),
-    "a pipe": lambda place, kind: pipe(place),
+    "a pipe": pipe,
     "a file or a folder": other_kind,
-    "a link to nothing": dangling,
-    "a link to itself": loop,
+    "a link to nothing": link("nowhere/at/all"),
+    "a link to itself": link("link"),
     "a name too long": lambda place, kind: place / ("x" * 300),
     "below a name too long": lambda place, kind: place / ("x" * 300) / "below",
     "a path too long": lambda place, kind: place.joinpath(*["x" * 200] * 30),

@@ -16,7 +16,6 @@ def numbers_of(paper):
     return read_published(EXPERIMENTS / paper / FILE)
 
 
-PAPERS = ("rsd", "mcsd", "redrafter", "dsbd", "eagle")
 # How many numbers the checked copies of the papers' tables hold, and their sum.
 CHECKED = {
     "rsd": {
@@ -75,15 +74,12 @@ def test_rsd_has_1998_cells_in_54_tables():
 
 
 def test_every_number_without_a_value_says_why_it_is_lost():
-    lost = [
-        row for paper in ("rsd", "mcsd", "redrafter", "dsbd", "eagle") for row in numbers_of(paper)
-    ]
-    lost = [row for row in lost if not row["value"]]
+    lost = [row for paper in CHECKED for row in numbers_of(paper) if not row["value"]]
     assert Counter(row["reason"] for row in lost) == {"row_lost": 105, "order_unknown": 8}
     assert all(row["candidates"] for row in lost if row["reason"] == "order_unknown")
 
 
-@pytest.mark.parametrize("paper", PAPERS)
+@pytest.mark.parametrize("paper", CHECKED)
 def test_a_cells_metric_is_printed_once(paper):
     keys = Counter((*(row[key] for key in KEYS), row["metric"]) for row in numbers_of(paper))
     assert {key: count for key, count in keys.items() if count > 1} == {}

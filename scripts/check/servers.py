@@ -31,8 +31,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from scripts.check.server_rows import TITLES, Plan, markdown, our_rows, served_rows
+from spec_bench.audit.catalogue import Line
 from spec_bench.audit.models import PROMPTS, Asked, audit_server
-from spec_bench.audit.parts import Line
 from spec_bench.core.sampling import SamplingSettings
 from spec_bench.engine.loading import ModelSpec, load_model, load_tokenizer
 from spec_bench.jobs.job.job import library_of

@@ -185,7 +185,7 @@ def audit(
     import pandas as pd
 
     from spec_bench.audit import command_line
-    from spec_bench.audit.parts import audited
+    from spec_bench.audit.catalogue import audited
 
     named = [parts] if isinstance(parts, str) else list(parts)
     if wrong := [each for each in named if each not in AUDITED]:

@@ -18,7 +18,17 @@ from spec_bench.audit.beams import (
     beam_chi_square,
     enumerated_beam_error,
 )
-from spec_bench.audit.catalogue import BEAM_SETTINGS, WARM, AuditCase, beam_cases, tree_cases
+from spec_bench.audit.catalogue import (
+    BEAM_SETTINGS,
+    WARM,
+    AuditCase,
+    Line,
+    Part,
+    audited,
+    beam_cases,
+    chosen,
+    tree_cases,
+)
 from spec_bench.audit.decoders import (
     FALSE_ALARM_RATE,
     chi_square,
@@ -26,7 +36,6 @@ from spec_bench.audit.decoders import (
     total_variation,
 )
 from spec_bench.audit.models import audit_pair
-from spec_bench.audit.parts import Line, Part, audited, chosen
 from spec_bench.audit.rules import TOLERANCE, audit_path, audit_rule, path_cases, rule_cases
 from spec_bench.server.endpoint import ServerError
 

@@ -132,11 +132,8 @@ def law_of_iteration(
 ) -> tuple[Mapping[Key, float], int]:
     """The law of one iteration's result, by enumeration, and the number of outcomes.
 
-    Args:
-        built: a decoder; its randomness is replaced.
-        request: what is decoded.
-        reached: reads the result from the row that has made a step.
-        goes_on: the law of what the target makes of a result that others are longer than.
+    ``reached`` reads the result from the row that has made a step, ``goes_on`` is the law of what
+    the target makes of a result until it is as long as any. The decoder's randomness is replaced.
     """
 
     def iteration(draws: EnumeratedDraws) -> Key:
@@ -184,7 +181,6 @@ def p_value(counts: Counter[Key], law: Mapping[Key, float], least: float = 0.0) 
 
 # Every decoder end to end on a Markov chain: enumerated where possible, else by chi-square.
 
-
 FALSE_ALARM_RATE = 1e-6
 PROMPT = (1, 0)
 Tokens = tuple[int, ...]
@@ -231,16 +227,9 @@ def block_law(
     """The law of one block followed by the target's own tokens, by enumeration.
 
     A block has a random length; followed by tokens of the target itself it must have the target's
-    law, for every continuation of the longest block's length.
-
-    Args:
-        built: the decoder; its randomness is replaced.
-        law: the target's: P(continuation) of every continuation of a prefix, of a length.
-        prompt: what is continued.
-
-    Returns:
-        Decoder's and target's law of the tokens that follow the prompt, as many as the longest
-        block has, and the number of outcomes enumerated.
+    law, for every continuation of the longest block's length. ``law`` is the target's:
+    P(continuation) of every continuation of a prefix, of a length. The decoder's law, the target's,
+    and the number of outcomes enumerated.
     """
     length = built.depth + 1
 

@@ -27,8 +27,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from spec_bench.audit.catalogue import AuditCase, tree_cases
-from spec_bench.audit.parts import Line, Part, audited
+from spec_bench.audit.catalogue import AuditCase, Line, Part, audited, tree_cases
 from spec_bench.core.sampling import SamplingSettings
 from spec_bench.core.warp import log_probs
 from spec_bench.decode.config import DecoderConfig, build_decoder
@@ -138,14 +137,12 @@ def _corrected(tests: Mapping[str, tuple[int, float, str]], rate: float) -> list
     return [Finding(name, *test, name not in failed) for name, test in tests.items()]
 
 
-# The audit of models: greedy answers of a pair, and whether a running server is lossless.
-#
-# At temperature 0 every exact decoder emits the autoregressive tokens. Floating point makes one
-# honest exception possible. A tree pass multiplies matrices of another shape than a single token's,
-# so two logits that are equal to the last bits can change places. Such a near-tie is not skipped:
-# the gap between the two tokens' logits at the first difference is measured with a plain forward
-# pass, reported, and only accepted if it is below a stated bound.
-
+# Greedy answers of a pair and of a server. At temperature 0 every exact decoder emits the
+# autoregressive tokens. Floating point makes one honest exception possible. A tree pass multiplies
+# matrices of another shape than a single token's, so two logits that are equal to the last bits
+# can change places. Such a near-tie is not skipped: the gap between the two tokens' logits at the
+# first difference is measured with a plain forward pass, reported, and only accepted if it is
+# below a stated bound.
 
 PROMPTS = (
     "The harbour was closed because",
@@ -182,10 +179,7 @@ def first_difference(
     model: LanguageModel, request: Request, expected: Sequence[int], got: Sequence[int]
 ) -> Difference | None:
     """Compares two answers to one request; None if they are equal. The gap is the target's, without
-    a tree.
-
-    Raises:
-        ValueError: if one is a proper prefix of the other: no rounding explains that.
+    a tree. A ValueError if one is a proper prefix of the other: no rounding explains that.
     """
     if list(expected) == list(got):
         return None
@@ -241,10 +235,8 @@ def audit_pair(
 ) -> Iterator[Line]:
     """Greedy equality of every decoder with the autoregressive one on a real pair.
 
-    Tokenizers are read at once, the models with the first line.
-
-    Raises:
-        ValueError: a tokenizer that cannot be read, or two that differ.
+    Tokenizers are read at once, a ValueError if they cannot be or differ; models with the first
+    line.
     """
     tokenizer = load_tokenizer(target_path)
     if read_ids(Path(draft_path)) is None:
@@ -291,23 +283,19 @@ class Asked:
 
 
 def server_lines(options: Any, prompts: Sequence[str]) -> Iterator[Line]:
-    """The audit of the server that the command line names; the key is the environment's.
-
-    The server is asked before the target is loaded: a wrong address costs no time.
-
-    Raises:
-        ValueError: it is no address, or httpx is not installed.
-        ServerError: the server gives no answers.
+    """The audit of the server that the command line names; the key is the environment's. The server
+    is asked before the target is loaded: a wrong address, a ValueError or ServerError, costs no
+    time.
     """
     tokenizer = load_tokenizer(options.target)
     ids = [tuple(tokenizer(prompt)["input_ids"]) for prompt in prompts or PROMPTS]
     asked = Asked(
-        [each for each in ids if each],
-        options.max_new_tokens,
-        options.answers,
-        SamplingSettings(temperature=options.temperature),
-        options.seed,
-        _stop_ids(tokenizer),
+        prompts=[each for each in ids if each],
+        max_tokens=options.max_new_tokens,
+        answers=options.answers,
+        sampling=SamplingSettings(temperature=options.temperature),
+        seed=options.seed,
+        stop_ids=_stop_ids(tokenizer),
     )
     server = Server(options.server, options.served_model, os.environ.get(KEY, "").strip())
     server.complete(asked.prompts[0], 1)
@@ -318,10 +306,7 @@ def server_lines(options: Any, prompts: Sequence[str]) -> Iterator[Line]:
 
 def audit_server(server: Server, target: LanguageModel, asked: Asked) -> Iterator[Line]:
     """Greedy equality with the target that the server claims to serve, then tests of sampled
-    answers.
-
-    Raises:
-        ServerError: the server gives no answers.
+    answers; a ServerError if it gives none.
     """
     yield _server_greedy(server, target, asked)
     law: Any = {"temperature": asked.sampling.temperature, "top_p": asked.sampling.top_p}

@@ -245,17 +245,8 @@ def all_trees(tables: Tables, widths: Sequence[int], law: Law) -> AllTrees:
                 tokens = torch.cat([tokens[row], token[:, None]], dim=1)
                 valid = torch.cat([valid[row], there[:, None]], dim=1)
                 prefix = torch.cat([prefix[row], number[:, None]], dim=1)
-    tree = _grown(tables, shape, tokens, valid, prefix, law)
-    p = torch.stack([tables.p[d][prefix[:, n]] for n, d in enumerate(shape.node_depth)], dim=1)
-    return AllTrees(tree, chance, prefix, p)
-
-
-def _grown(
-    tables: Tables, shape: TreeShape, tokens: Tensor, valid: Tensor, prefix: Tensor, law: Law
-) -> Tree:
-    """Trees of given tokens [R, N] with the drafts' laws."""
     tree = Tree(shape, tokens[:, 0], "iid" if law == "several_drafts" else law)
-    for depth, width in enumerate(shape.children):
+    for depth, width in enumerate(widths):  # with the drafts' laws
         above, below = shape.level(depth), shape.level(depth + 1)
         q = tables.q[depth][prefix[:, above]]  # [R, F, 3, V]
         q = q[:, :, :width] if law == "several_drafts" else q[:, :, :1]
@@ -267,7 +258,8 @@ def _grown(
         logs = q[:, :, 0].log() if law == "without_replacement" else None
         given = None if law in ("without_replacement", "deterministic") else q
         tree.add_level(tokens[:, below], parent, valid[:, below], given, logs)
-    return tree
+    p = torch.stack([tables.p[d][prefix[:, n]] for n, d in enumerate(shape.node_depth)], dim=1)
+    return AllTrees(tree, chance, prefix, p)
 
 
 def last_node(rule: PathRule, trees: AllTrees) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Where a number came from: code revision, versions, machine, settings of torch.
+"""Where a number came from: code revision, versions, machine, settings of torch, load and clocks.
 
 Knows nothing about cells; the runner stores what this returns beside each of them.
 """
@@ -11,26 +11,19 @@ import platform
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import spec_bench
+from spec_bench.measure.energy.counters import nvml_handles
 from spec_bench.measure.energy.meters import UnmeteredError
 from spec_bench.measure.energy.nvidia_smi import query
 
 _PACKAGES = (
-    "torch",
-    "transformers",
-    "datasets",
-    "evaluate",
-    "sacrebleu",
-    "rouge-score",
-    "hydra-core",
-    "wandb",
-    "pandas",
-    "numpy",
-    "tokenizers",
+    *("torch", "transformers", "datasets", "evaluate", "sacrebleu", "rouge-score", "hydra-core"),
+    *("wandb", "pandas", "numpy", "tokenizers"),
 )
 
 
@@ -54,17 +47,14 @@ def versions() -> dict[str, str]:
     """Installed versions of the packages that can change a number."""
     installed = {}
     for package in _PACKAGES:
-        try:
+        with suppress(importlib.metadata.PackageNotFoundError):
             installed[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return installed
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:
-    """Revision of the checkout that holds ``folder`` and whether it had changes; None outside.
-
-    New results do not count as changes.
+    """Revision of the checkout that holds ``folder`` and whether it had changes, new results not
+    counted; None outside.
     """
 
     def git(*arguments: str) -> str:
@@ -81,9 +71,8 @@ def git_state(folder: Path) -> dict[str, Any] | None:
 
 def cpu_model() -> str:
     """The processor's name as the system gives it."""
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text(errors="replace").splitlines():
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
             if line.startswith("model name"):
                 return line.split(":", 1)[1].strip()
     return platform.processor() or platform.machine()
@@ -101,16 +90,8 @@ def machine(device: str) -> str:
     import torch
 
     if device.startswith("cuda"):
-        return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name(device)}"
+        return f"{torch.cuda.device_count()} x {device_name(device)}"
     return f"{os.cpu_count()} x {cpu_model()}"
-
-
-def gpu_uuid(ordinal: int) -> str:
-    """The identity of a visible GPU, independent of its number, as NVML writes it."""
-    import torch
-
-    uuid = str(torch.cuda.get_device_properties(ordinal).uuid)
-    return uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
 
 
 def driver_version(path: Path = Path("/sys/module/nvidia/version")) -> str | None:
@@ -135,23 +116,28 @@ GPU_FIELDS = {
     "persistence_mode": "persistence_mode",
     "mig_mode": "mig.mode.current",
 }
-_NUMBERS = ("_mhz", "_w")
 
 
 def gpu_states(uuids: Sequence[str]) -> list[dict[str, Any]]:
-    """Clocks, power limits and modes of some GPUs as ``nvidia-smi`` tells them, in their order.
+    """Clocks, power limits and modes as ``nvidia-smi`` tells them, of the GPUs of these UUIDs that
+    the driver lists, in their order.
 
     A field that the driver does not know is None; without the program there is nothing.
-
-    Args:
-        uuids: of the GPUs; one that the driver does not list is left out.
     """
+
+    def value(name: str, cell: str) -> str | float | None:
+        if cell.startswith("["):  # [N/A] or [Not Supported]
+            return None
+        with suppress(ValueError):
+            return float(cell) if name.endswith(("_mhz", "_w")) else cell
+        return None
+
     try:
         rows = query(GPU_FIELDS.values())
     except UnmeteredError:
         return []
     states = [
-        {name: _value(name, cell) for name, cell in zip(GPU_FIELDS, cells, strict=True)}
+        {name: value(name, cell) for name, cell in zip(GPU_FIELDS, cells, strict=True)}
         for cells in rows
         if len(cells) == len(GPU_FIELDS)
     ]
@@ -159,44 +145,18 @@ def gpu_states(uuids: Sequence[str]) -> list[dict[str, Any]]:
     return [by_uuid[uuid] for uuid in uuids if uuid in by_uuid]
 
 
-def _value(name: str, cell: str) -> str | float | None:
-    """A cell as a number or a text; None for ``[N/A]`` and ``[Not Supported]``."""
-    if cell.startswith("["):
-        return None
-    if not name.endswith(_NUMBERS):
-        return cell
-    try:
-        return float(cell)
-    except ValueError:
-        return None
-
-
 def torch_state() -> dict[str, Any]:
-    """Threads, devices and the switches of torch that move a number or a time."""
+    """Threads, devices and the switches of torch that move a number or a time, and that say which
+    kernels a GPU runs and how finely they add.
+    """
     import torch
 
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else range(0)
-    uuids = [gpu_uuid(index) for index in devices]
-    return {
-        "threads": torch.get_num_threads(),
-        "interop_threads": torch.get_num_interop_threads(),
-        "float32_matmul_precision": torch.get_float32_matmul_precision(),
-        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
-        "cuda": torch.version.cuda,
-        "cudnn": torch.backends.cudnn.version(),
-        "driver": driver_version() if devices else None,
-        "devices": [torch.cuda.get_device_name(index) for index in devices],
-        "device_uuids": uuids,
-        "gpus": gpu_states(uuids) if uuids else [],
-        **kernel_switches(),
-    }
-
-
-def kernel_switches() -> dict[str, Any]:
-    """torch's switches that say which kernels a GPU runs and how finely they add."""
-    import torch
-
-    matmul = torch.backends.cuda.matmul
+    cuda = torch.cuda
+    devices = range(cuda.device_count() if cuda.is_available() else 0)
+    # As NVML writes a GPU's identity, which does not hang on its number.
+    uuids = [str(cuda.get_device_properties(index).uuid) for index in devices]
+    uuids = [each if each.startswith(("GPU-", "MIG-")) else f"GPU-{each}" for each in uuids]
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     kernels = {
         "flash": torch.backends.cuda.flash_sdp_enabled(),
         "memory_efficient": torch.backends.cuda.mem_efficient_sdp_enabled(),
@@ -204,8 +164,120 @@ def kernel_switches() -> dict[str, Any]:
         "cudnn": torch.backends.cuda.cudnn_sdp_enabled(),
     }
     return {
+        "threads": torch.get_num_threads(),
+        "interop_threads": torch.get_num_interop_threads(),
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+        "cuda": torch.version.cuda,
+        "cudnn": cudnn.version(),
+        "driver": driver_version() if devices else None,
+        "devices": [cuda.get_device_name(index) for index in devices],
+        "device_uuids": uuids,
+        "gpus": gpu_states(uuids) if uuids else [],
         "attention_kernels": [name for name, on in kernels.items() if on],
-        "tf32": bool(matmul.allow_tf32 or torch.backends.cudnn.allow_tf32),
+        "tf32": bool(matmul.allow_tf32 or cudnn.allow_tf32),
         "bf16_reduced_precision_reduction": bool(matmul.allow_bf16_reduced_precision_reduction),
         "fp16_reduced_precision_reduction": bool(matmul.allow_fp16_reduced_precision_reduction),
     }
+
+
+# How busy the machine is and how fast it runs, read in well under a tenth of a millisecond; and the
+# peak memory of the accelerator.
+
+_CPUS = Path("/proc/cpuinfo")
+_READ_BYTES = 16 * 1024  # some ten processors: a large machine's whole file takes milliseconds
+_CLOCK = b"cpu MHz"
+
+
+class MachineState(NamedTuple):
+    """One reading; None is what the system does not tell."""
+
+    # Processes that ran or waited to, this one included, mean over the last minute (os.getloadavg).
+    load_average: float | None
+    clock_mhz: float | None  # the device's
+
+
+class Machine:
+    """Reads a job's machine; as a context manager it holds NVML open if the job is on GPUs, those
+    at ``ordinals`` among the visible ones; None: all of them.
+    """
+
+    def __init__(self, device: str, ordinals: Sequence[int] | None = None) -> None:
+        self._cuda, self._ordinals = device.startswith("cuda"), ordinals
+        self._nvml: Any = None
+        self._handles: list[Any] = []
+
+    def __enter__(self) -> Machine:
+        """Opens NVML; without it the clock of a GPU stays unknown."""
+        if self._cuda:
+            with suppress(ImportError):
+                import pynvml
+
+                with suppress(pynvml.NVMLError, UnmeteredError):
+                    pynvml.nvmlInit()
+                    self._nvml = pynvml
+                    self._handles = nvml_handles(pynvml, None, self._ordinals)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Closes NVML."""
+        if self._nvml is not None:
+            self._nvml.nvmlShutdown()
+            self._nvml, self._handles = None, []
+
+    def read(self) -> MachineState:
+        """The state now, of a GPU the mean clock of the job's multiprocessors; at the end of a
+        window, outside what is timed.
+        """
+        load, mhz = None, None
+        with suppress(AttributeError, OSError):
+            load = os.getloadavg()[0]
+        if not self._cuda:
+            mhz = cpu_mhz()
+        elif self._handles:
+            kind = self._nvml.NVML_CLOCK_SM
+            with suppress(self._nvml.NVMLError):
+                clocks = [self._nvml.nvmlDeviceGetClockInfo(gpu, kind) for gpu in self._handles]
+                mhz = float(sum(clocks)) / len(clocks)
+        return MachineState(load, mhz)
+
+
+def cpu_mhz(path: Path = _CPUS) -> float | None:
+    """Mean clock of the first processors that the system lists; None if it does not tell."""
+    try:
+        with path.open("rb", buffering=0) as stream:
+            text = stream.read(_READ_BYTES) or b""
+    except OSError:
+        return None
+    lines = text[: text.rfind(b"\n") + 1].splitlines()
+    clocks = [float(line.partition(b":")[2]) for line in lines if line.startswith(_CLOCK)]
+    return sum(clocks) / len(clocks) if clocks else None
+
+
+class PeakMemory:
+    """The most memory that one cell's tensors took on CUDA, over all windows it was given.
+
+    On a CPU the allocator keeps no peak and the process is shared by all cells: the value stays
+    None rather than being some other cell's.
+    """
+
+    def __init__(self, device: str) -> None:
+        self._cuda = device.startswith("cuda")
+        self.peak_bytes: int | None = None
+
+    def begin(self) -> None:
+        """Opens a window: forgets peaks of other cells."""
+        if self._cuda:
+            import torch
+
+            for index in range(torch.cuda.device_count()):
+                torch.cuda.reset_peak_memory_stats(index)
+
+    def end(self) -> None:
+        """Closes the window and keeps its peak, summed over devices, if it is the largest."""
+        if self._cuda:
+            import torch
+
+            devices = range(torch.cuda.device_count())
+            peak_bytes = sum(torch.cuda.max_memory_allocated(index) for index in devices)
+            self.peak_bytes = max(self.peak_bytes or 0, peak_bytes)

@@ -58,12 +58,7 @@ class Pass:
 
 
 def model_cost(module: Any, slot_bytes: int) -> ModelCost:
-    """Counts a transformers causal LM; one on the ``meta`` device will do.
-
-    Args:
-        module: the model; its weights are of one dtype, which its keys, values and logits share.
-        slot_bytes: bytes that one token's keys and values take (``bytes_per_slot``).
-    """
+    """Counts a transformers causal LM, all of one dtype; one on the ``meta`` device will do."""
     head = module.get_output_embeddings().weight
     tables = [
         part.weight
@@ -106,25 +101,19 @@ def moved_bytes(
 ) -> float:
     """Bytes that a prompt's target and draft calls cannot do without, prefill excluded.
 
-    Args:
-        generation: what was decoded.
-        prompt_tokens: of its prompt.
-        target: the target's cost.
-        drafts: of each draft model, which runs once per level.
-        head_bytes: of draft heads, read once per iteration.
-        batch: rows that share a pass, and its reading of the weights; there are fewer when rows end
-            at different times, so this is a lower bound.
+    Draft models run once per level, draft heads are read once per iteration. ``batch`` rows share a
+    pass, and its reading of the weights; there are fewer when rows end at different times, so this
+    is a lower bound.
     """
+
+    def moved(cost: ModelCost, tokens: int) -> float:
+        one = Pass(tokens, context, tokens)
+        return bytes_moved(cost, one) - cost.weight_bytes * (1 - 1 / batch)
+
     total, context = 0.0, float(prompt_tokens - 1)
     for step in generation.steps:
-        nodes = step.nodes + 1
-        one = Pass(nodes, context, nodes)
-        total += bytes_moved(target, one) - target.weight_bytes * (1 - 1 / batch)
-        a_level = Pass(1, context, 1)
-        for draft in drafts:
-            moved = bytes_moved(draft, a_level) - draft.weight_bytes * (1 - 1 / batch)
-            total += step.depth * moved
-        total += head_bytes / batch
+        levels = sum(step.depth * moved(draft, 1) for draft in drafts)
+        total += moved(target, step.nodes + 1) + levels + head_bytes / batch
         context += step.accepted + 1
     return total
 
@@ -150,14 +139,9 @@ _DRAWN = (torch.float64, torch.float32, torch.bfloat16, torch.float16)  # dtypes
 def measured_bandwidth(model: nn.Module) -> float | None:
     """Bytes per second of the device that holds a model, in the model's dtype and torch's threads.
 
-    A process measures each device, dtype and size once.
-
-    Args:
-        model: on one device, or its first layers on the first of several.
-
-    Returns:
-        The fastest of a sum, a matrix-vector product and a copy, best of five; None if the buffer
-        does not fit.
+    A process measures each device, dtype and size once. The fastest of a sum, a matrix-vector
+    product and a copy, best of five, on the device of the first layers; None if the buffer does not
+    fit.
     """
     weights = list(model.parameters())
     if not weights:
@@ -205,7 +189,8 @@ def fastest_stream(
     Two ways read it, a sum and a matrix-vector product (what decoding does); a copy of one half
     over the other moves as many bytes.
     """
-    rows, columns, count = _blocks(buffer_bytes, dtype)
+    columns, count = 4096, max(2, 2 * round(buffer_bytes / (2 * BLOCK_BYTES)))
+    rows = max(1, min(BLOCK_BYTES, buffer_bytes // count) // (columns * dtype.itemsize))
     blocks = torch.randn(count, rows, columns, dtype=dtype, device=device)
     vector = torch.randn(columns, dtype=dtype, device=device)
     pairs = list(zip(blocks[: count // 2], blocks[count // 2 :], strict=True))
@@ -214,23 +199,11 @@ def fastest_stream(
         lambda: [torch.mv(block, vector) for block in blocks],
         lambda: [to.copy_(source) for to, source in pairs],
     )
-    seconds = min(shortest_s(work, repeats, now_s) for work in ways)
-    return blocks.numel() * dtype.itemsize, seconds
-
-
-def _blocks(buffer_bytes: int, dtype: torch.dtype) -> tuple[int, int, int]:
-    """(rows, columns, an even number of blocks) of a buffer of about that many bytes."""
-    columns, count = 4096, max(2, 2 * round(buffer_bytes / (2 * BLOCK_BYTES)))
-    block = min(BLOCK_BYTES, buffer_bytes // count)
-    return max(1, block // (columns * dtype.itemsize)), columns, count
-
-
-def shortest_s(work: Callable[[], object], repeats: int, now_s: Callable[[], float]) -> float:
-    """Wall seconds of the fastest run, after one that is not timed."""
-    work()
     shortest_s = math.inf
-    for _ in range(repeats):
-        start_s = now_s()
-        work()
-        shortest_s = min(shortest_s, now_s() - start_s)
-    return shortest_s
+    for work in ways:
+        work()  # not timed
+        for _ in range(repeats):
+            start_s = now_s()
+            work()
+            shortest_s = min(shortest_s, now_s() - start_s)
+    return blocks.numel() * dtype.itemsize, shortest_s

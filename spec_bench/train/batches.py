@@ -35,7 +35,7 @@ class Batches:
     dialogues: Sequence[Dialogue]  # all of them
     guesses: int  # K
     layers: Layers = LAST  # the hidden states that are learned from, side by side
-    at_once: int = 16  # dialogues in a pass of the target
+    together: int = 16  # dialogues in a pass of the target
     picked = staticmethod(positions)  # at which positions of a dialogue they are learned from
 
     @torch.no_grad()
@@ -50,8 +50,8 @@ class Batches:
         # Dialogues of similar length share a pass, so that little is padded.
         order = sorted(range(len(indices)), key=lambda i: len(self.dialogues[indices[i]].ids))
         parts: list[Tensor] = [torch.empty(0)] * len(indices)
-        for start in range(0, len(order), self.at_once):
-            group = order[start : start + self.at_once]
+        for start in range(0, len(order), self.together):
+            group = order[start : start + self.together]
             found = self._pass([self.dialogues[indices[i]] for i in group])
             for place, part in zip(group, found, strict=True):
                 parts[place] = part
@@ -108,11 +108,6 @@ def step_indices(count: int, batch: int, seed: int, step: int) -> list[int]:
     return order_of(count, seed, epoch)[place * batch : (place + 1) * batch]
 
 
-def everywhere(dialogue: Dialogue) -> list[int]:
-    """All positions of a dialogue."""
-    return list(range(len(dialogue.ids)))
-
-
 class SequenceBatch(NamedTuple):
     """What one part of a step learns from."""
 
@@ -128,23 +123,21 @@ class SequenceBatch(NamedTuple):
 class SequenceBatches(Batches):
     """Dialogues as batches of whole sequences, with hidden states of every token."""
 
-    picked = staticmethod(everywhere)
+    picked = staticmethod(lambda dialogue: list(range(len(dialogue.ids))))
 
     @torch.no_grad()
     def of(self, indices: Sequence[int]) -> SequenceBatch:  # type: ignore[override]
         device, beyond = self.model.device, self.guesses
-        if not indices:  # a part of a step that no dialogue fell to
-            nothing = self.hidden([0])[:0].expand(0, -1).unsqueeze(0)
-            embedded = torch.zeros((1, 0, self.model.hidden_size), device=device)
-            none = torch.zeros((0, 2 + beyond), dtype=torch.long, device=device)
-            return SequenceBatch(nothing, embedded, none[:, :2], none[:, 2:])
-        chosen = [self.dialogues[index] for index in indices]
-        parts = self.hidden(indices).split([len(each.ids) for each in chosen])
+        held = indices or [0]  # where no dialogue fell to a part of a step, nothing is learned
+        chosen = [self.dialogues[index] for index in held]
+        parts = self.hidden(held).split([len(each.ids) for each in chosen])
         hidden = pad_sequence(list(parts), batch_first=True)
         hidden = torch.nn.functional.pad(hidden, (0, 0, 0, beyond))
         ids = [torch.tensor([*each.ids[1:], 0]) for each in chosen]
         tokens = torch.nn.functional.pad(pad_sequence(ids, batch_first=True), (0, beyond))
         embedded = self._embedded(tokens)
         at = [(row, t) for row, each in enumerate(chosen) for t in positions(each)]
-        guessed = self.tokens(indices)[:, 1:].to(device)
-        return SequenceBatch(hidden, embedded, torch.tensor(at, device=device), guessed)
+        learned = len(at) if indices else 0
+        guessed = self.tokens(held)[:learned, 1:].to(device)
+        places = torch.tensor(at, device=device)[:learned]
+        return SequenceBatch(hidden, embedded, places, guessed)

@@ -15,21 +15,9 @@ from spec_bench.system import signals
 from spec_bench.system.files import write_csv
 
 
-def rows_of(folder: Path) -> list[dict[str, Any]]:
-    """Rows of all finished trainings below a folder, by name.
-
-    Raises:
-        ValueError: there is none.
-    """
-    files = sorted(folder.glob("**/training.json"))
-    if not files:
-        raise ValueError(
-            f"{folder}: no training.json below it; nothing was trained to its end here"
-        )
-    return [_row(json.loads(file.read_text(encoding="utf-8")), file.parent) for file in files]
-
-
-def _row(facts: dict[str, Any], folder: Path) -> dict[str, Any]:
+def row_of(file: Path) -> dict[str, Any]:
+    """The row of a finished training, of its ``training.json``."""
+    facts = json.loads(file.read_text(encoding="utf-8"))
     head = facts["settings"]["head"]
     row: dict[str, Any] = {
         "head": facts["head"],
@@ -43,13 +31,8 @@ def _row(facts: dict[str, Any], folder: Path) -> dict[str, Any]:
             row[f"{side} {guess}"] = share
     for size in ("dialogues", "positions"):
         row[f"validation {size}"] = facts["data"]["validation"][size]
-    return row | {"steps": facts["steps"], "seconds": facts["seconds"], "folder": folder.as_posix()}
-
-
-def write_rows(rows: list[dict[str, Any]], file: Path) -> None:
-    """A CSV with the columns of all rows, in order of their first appearance."""
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    write_csv(file, rows, columns)
+    more = {"steps": facts["steps"], "seconds": facts["seconds"]}
+    return row | more | {"folder": file.parent.as_posix()}
 
 
 def main() -> int:
@@ -58,12 +41,13 @@ def main() -> int:
     parser.add_argument("folders", type=Path, nargs="+", help="e.g. results/train/grid")
     parser.add_argument("--out", type=output_file, help="default: heads.csv in the first folder")
     options = parser.parse_args()
-    try:
-        rows = [row for folder in options.folders for row in rows_of(folder)]
-    except ValueError as error:
-        sys.exit(str(error))
+    rows = list[dict[str, Any]]()
+    for folder in options.folders:
+        if not (files := sorted(folder.glob("**/training.json"))):
+            sys.exit(f"{folder}: no training.json below it; nothing was trained to its end here")
+        rows += map(row_of, files)
     file = options.out or options.folders[0] / "heads.csv"
-    write_rows(rows, file)
+    write_csv(file, rows, list(dict.fromkeys(name for row in rows for name in row)))
     print(f"{file}: {len(rows)} heads")
     return 0
 

@@ -11,8 +11,9 @@ import hashlib
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress, dropwhile
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +30,10 @@ from spec_bench.train.settings import AnswerSettings, TrainSettings
 log = logging.getLogger(__name__)
 
 IGNORED = -100  # no loss where nothing is to be learned; the default of torch's cross-entropy
-ROLES = {
-    "human": "user",
-    "user": "user",
-    "gpt": "assistant",
-    "assistant": "assistant",
-    "chatgpt": "assistant",
-    "system": "system",
-}
+ROLES = dict.fromkeys(("human", "user"), "user")
+ROLES |= dict.fromkeys(("gpt", "assistant", "chatgpt"), "assistant") | {"system": "system"}
 EXPECTED = '{"conversations": [{"from": "human" or "gpt", "value": "..."}, ...]}'
+EXPECTED_PROMPT = '{"prompt": "..."}'
 Messages = list[dict[str, str]]
 _LONGEST = 64  # tokens; a turn that has not ended by then is dropped
 _MARK = "\N{SYMBOL FOR UNIT SEPARATOR}"
@@ -68,11 +64,8 @@ def positions(dialogue: Dialogue) -> list[int]:
 
 
 def known_and_guessed(dialogue: Dialogue, guesses: int) -> Tensor:
-    """Tokens t + 1..t + 1 + K of every position.
-
-    Returns:
-        [N, K + 1] int64: first the token that is known, then those to be guessed; IGNORED from the
-        end of the answer on.
+    """[N, K + 1] int64: tokens t + 1..t + 1 + K of every position, first the one that is known;
+    IGNORED from the end of the answer on.
     """
     at = positions(dialogue)
     ids = torch.tensor([*dialogue.ids, *[0] * guesses])
@@ -85,12 +78,7 @@ def known_and_guessed(dialogue: Dialogue, guesses: int) -> Tensor:
 
 def answered_tokens(dialogues: Sequence[Dialogue]) -> Counter[int]:
     """How often answers hold each token."""
-    return Counter(
-        token
-        for each in dialogues
-        for token, learned in zip(each.ids, each.learned, strict=True)
-        if learned
-    )
+    return Counter(token for each in dialogues for token in compress(each.ids, each.learned))
 
 
 def split(
@@ -107,11 +95,7 @@ def split(
 
 
 def check_data(settings: TrainSettings) -> None:
-    """Reads what there is to read before a large target is loaded.
-
-    Raises:
-        ValueError: a missing file, or a line or record that is not what it should be.
-    """
+    """Reads what there is to read before a large target is loaded; a ValueError if it is wrong."""
     data = settings.asked.data
     if data.file is not None:
         read = read_chats if data.kind == "chats" else read_prompts
@@ -123,21 +107,17 @@ def check_data(settings: TrainSettings) -> None:
 def read_dialogues(
     settings: TrainSettings, model: HuggingFaceModel, tokenizer: Any
 ) -> list[Dialogue]:
-    """The dialogues to learn from, at most ``data.max_length`` tokens each.
-
-    Where the target answers, its answers are kept below ``results/cache``.
-
-    Raises:
-        ValueError: the data cannot be read, or teach nothing.
+    """The dialogues to learn from, at most ``data.max_length`` tokens each; where the target
+    answers, its answers are kept below ``results/cache``. A ValueError if they teach nothing.
     """
     data = settings.asked.data
+    longest = min(data.max_length, model.max_positions or data.max_length)
     if data.kind == "chats" and data.answered_by == "file":
         assert data.file is not None
         chats = read_chats(data.file)[: data.limit]
         dialogues = [encode_chat(chat, tokenizer) for chat in chats]
     else:
-        dialogues = _answered(settings, model, tokenizer)
-    longest = min(data.max_length, model.max_positions or data.max_length)
+        dialogues = _answered(settings, model, tokenizer, longest)
     dialogues = [dialogue.cut(longest) for dialogue in dialogues]
     useful = [dialogue for dialogue in dialogues if positions(dialogue)]
     if len(useful) < 2:
@@ -148,64 +128,73 @@ def read_dialogues(
     return useful
 
 
-def _answered(settings: TrainSettings, model: HuggingFaceModel, tokenizer: Any) -> list[Dialogue]:
+def _answered(
+    settings: TrainSettings, model: HuggingFaceModel, tokenizer: Any, room: int
+) -> list[Dialogue]:
     """Prompts of any source with the target's own answers."""
-    data = settings.asked.data
-    stop_ids: tuple[int, ...] = ()
+    data, answers = settings.asked.data, settings.asked.data.answers
     end = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
+    stop_ids = end
+
+    def answered(
+        name: str, told: object, asked: Sequence[Ids], ends: Ids, how: AnswerSettings
+    ) -> list[list[int]]:
+        identity = digest([settings.pair.settings(), told, ends, vars(answers)])
+        file = Path(settings.asked.results) / "cache" / f"{name}-{identity}.jsonl"
+        log.info("%s of the target: %s", name, file)
+        return answer_prompts(model, asked, ends, how, file, settings.asked.sink.progress)
+
     if data.kind == "sampled":
+        # Nobody's data, and as many as are wanted (Magpie, arXiv 2406.08464, section 2): what
+        # follows the template's opening of a user's turn, sampled at temperature 1.
         assert data.limit is not None
-        identity = [settings.pair.settings(), data.limit, end, vars(data.answers)]
-        file = Path(settings.asked.results) / "cache" / f"prompts-{digest(identity)}.jsonl"
-        prompts = sampled_prompts(
-            *(model, tokenizer, data.limit, end, data.answers, file, settings.asked.sink.progress)
-        )
+        opening = [user_opening(tokenizer)] * data.limit
+        how = AnswerSettings((1.0,), _LONGEST, answers.batch_size, answers.seed)
+        turns = answered("prompts", data.limit, opening, end, how)
+        prompts = _prompts_of_turns(turns, end, tokenizer)
     elif isinstance(settings.task, Task):
         examples = settings.task.examples(data.limit)
         prompts = [settings.task.encode(example, tokenizer) for example in examples]
-        stop_ids = settings.task.stop_ids(tokenizer)
+        stop_ids = tuple(dict.fromkeys([*settings.task.stop_ids(tokenizer), *end]))
     elif settings.task is not None:
         raise ValueError("data.kind=task needs a task with text; random prompts teach nothing")
-    elif data.kind == "chats":
-        assert data.file is not None
-        prompts = [p for chat in read_chats(data.file) for p in chat_prompts(chat, tokenizer)]
     else:
         assert data.file is not None
-        prompts = [tuple(tokenizer(text)["input_ids"]) for text in read_prompts(data.file)]
-    room = min(data.max_length, model.max_positions or data.max_length)
+        if data.kind == "chats":
+            prompts = [p for chat in read_chats(data.file) for p in chat_prompts(chat, tokenizer)]
+        else:
+            prompts = [tuple(tokenizer(text)["input_ids"]) for text in read_prompts(data.file)]
     prompts = [prompt for prompt in prompts if len(prompt) + 2 <= room][: data.limit]
     if not prompts:
         raise ValueError(f"data.kind={data.kind}: no prompt fits into data.max_length={room}")
-    stop_ids = tuple(dict.fromkeys([*stop_ids, *end]))
-    answers = data.answers
-    identity = [settings.pair.settings(), prompts, stop_ids, vars(answers)]
-    file = Path(settings.asked.results) / "cache" / f"answers-{digest(identity)}.jsonl"
-    log.info("answers of the target: %s", file)
-    texts = answer_prompts(model, prompts, stop_ids, answers, file, settings.asked.sink.progress)
+    texts = answered("answers", prompts, prompts, stop_ids, answers)
     return [
         Dialogue((*prompt, *answer), (False,) * len(prompt) + (True,) * len(answer))
         for prompt, answer in zip(prompts, texts, strict=True)
     ]
 
 
-def read_prompts(file: Path) -> list[str]:
-    """The prompts of a JSONL file, {"prompt": "..."} a line.
-
-    Raises:
-        ValueError: no such file, or a line without a prompt; one line that names it.
+def _prompts_of_turns(turns: Sequence[Ids], ends: Ids, tokenizer: Any) -> list[tuple[int, ...]]:
+    """What a chat model wrote as a user's turns, up to the assistant's; those that do not end, or
+    repeat another one, are dropped.
     """
-    if not file.is_file():
-        raise ValueError(f"data.path: no file {str(file)!r}; JSONL of prompts is needed")
+    ended = (turn[:-1] for turn in turns if turn[-1] in ends)
+    texts = (tokenizer.decode(turn, skip_special_tokens=True).strip() for turn in ended)
+    chats = (
+        [{"role": "user", "content": text}, {"role": "assistant", "content": ""}]
+        for text in dict.fromkeys(texts)
+        if text
+    )
+    return [chat_prompts(chat, tokenizer)[0] for chat in chats]
+
+
+def read_prompts(file: Path) -> list[str]:
+    """The prompts of a JSONL file, {"prompt": "..."} a line; a ValueError names one without it."""
     prompts = []
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            prompt = json.loads(line)["prompt"]
-        except (ValueError, KeyError, TypeError):
-            prompt = None
+    for where, record in _records(file, EXPECTED_PROMPT, lines=True):
+        prompt = record.get("prompt") if isinstance(record, dict) else None
         if not isinstance(prompt, str) or not prompt:
-            raise ValueError(f'{file.name}, line {number}: expected {{"prompt": "..."}}')
+            raise ValueError(f"{where}: expected {EXPECTED_PROMPT}")
         prompts.append(prompt)
     return prompts
 
@@ -216,31 +205,81 @@ def read_chats(file: Path) -> list[Messages]:
 
     A JSON file holds a list of chats, a JSONL file one a line. As FastChat does, answers before the
     first question are dropped. Chats in which the speakers do not take turns, or that no assistant
-    answers, are left out; the log says how many.
-
-    Raises:
-        ValueError: no such file, no JSON, a record that is no chat, or no chat left over; one line
-            that names the file, the record or line, and what is expected.
+    answers, are left out; the log says how many. A ValueError of one line names the file, the
+    record or line, and what is expected.
     """
-    if not file.is_file():
-        raise ValueError(
-            f"data.path: no file {str(file)!r}; a JSON or JSONL file of chats is needed"
-        )
-    chats, left_out = [], 0
-    for place, record in _records(file):
-        messages = _messages(record, f"{file.name}, {place}")
-        if (chat := _in_turns(messages)) is None:
-            left_out += 1
-        else:
-            chats.append(chat)
+    lines = file.suffix == ".jsonl"
+    found = [_in_turns(_messages(*record)) for record in _records(file, EXPECTED, lines)]
+    chats = [chat for chat in found if chat]
     if not chats:
         raise ValueError(
-            f"{file.name}: none of its {left_out} records is a chat of alternating turns with an "
+            f"{file.name}: none of its {len(found)} records is a chat of alternating turns with an "
             f"answer; expected {EXPECTED}"
         )
-    if left_out:
-        log.info("%s: %d of %d chats left out", file.name, left_out, left_out + len(chats))
+    if left_out := len(found) - len(chats):
+        log.info("%s: %d of %d chats left out", file.name, left_out, len(found))
     return chats
+
+
+def _records(file: Path, expected: str, lines: bool) -> Iterator[tuple[str, Any]]:
+    """(where it stands, value) of each of a file's records: its lines, or items of its list."""
+    if not file.is_file():
+        raise ValueError(f"data.path: no file {str(file)!r}; expected JSON or JSONL of {expected}")
+
+    def parsed(text: str, where: str) -> Any:
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise ValueError(f"{where}: no JSON ({error}); expected {expected}") from None
+
+    text = file.read_text(encoding="utf-8")
+    if lines:
+        for number, line in enumerate(text.splitlines(), start=1):
+            if line.strip():
+                yield (where := f"{file.name}, line {number}"), parsed(line, where)
+        return
+    records = parsed(text, file.name)
+    if not isinstance(records, list):
+        raise ValueError(f"{file.name}: holds {_kind(records)}; expected a list of {expected}")
+    for number, record in enumerate(records, start=1):
+        yield f"{file.name}, record {number}", record
+
+
+def _messages(where: str, record: Any) -> Messages:
+    """A record's turns; a ValueError names what is wrong with one that is no chat."""
+    if not isinstance(record, dict):
+        raise ValueError(f"{where}: {_kind(record)}; expected {EXPECTED}")
+    key, who, what = "conversations", "from", "value"
+    if key not in record and "messages" in record:
+        key, who, what = "messages", "role", "content"
+    turns = record.get(key)
+    if not isinstance(turns, list):
+        has = "no 'conversations'" if key not in record else f"{key!r} is {_kind(turns)}"
+        raise ValueError(f"{where}: {has}; expected {EXPECTED}")
+    messages = []
+    for number, turn in enumerate(turns, start=1):
+        at = f"{where}, turn {number}"
+        if not isinstance(turn, dict) or not isinstance(turn.get(what), str):
+            raise ValueError(f"{at}: no text under {what!r}; expected {EXPECTED}")
+        if (role := turn.get(who)) not in ROLES:
+            raise ValueError(f"{at}: {who!r} is {role!r}; expected one of {', '.join(ROLES)}")
+        messages.append({"role": ROLES[role], "content": turn[what]})
+    return messages
+
+
+def _in_turns(messages: Messages) -> Messages | None:
+    """The chat from its first question to its last answer; None where turns do not alternate."""
+    system = [message for message in messages[:1] if message["role"] == "system"]
+    rest = list(dropwhile(lambda turn: turn["role"] == "assistant", messages[len(system) :]))
+    pairs = len(rest) // 2
+    rest = rest[: 2 * pairs]
+    alternate = [message["role"] for message in rest] == ["user", "assistant"] * pairs
+    return system + rest if pairs and alternate else None
+
+
+def _kind(value: Any) -> str:
+    names: Mapping[type, str] = {dict: "an object", list: "a list", str: "a text"}
+    return "null" if value is None else names.get(type(value), f"a {type(value).__name__}")
 
 
 def encode_chat(messages: Messages, tokenizer: Any) -> Dialogue:
@@ -251,7 +290,18 @@ def encode_chat(messages: Messages, tokenizer: Any) -> Dialogue:
     Raises:
         ValueError: no chat template, a slow tokenizer, or a template that rewrites earlier turns.
     """
-    text, spans = _rendered(messages, tokenizer)
+    text, spans = "", []
+    for index, message in enumerate(messages):
+        if message["role"] == "assistant":
+            before = chat_text(tokenizer, messages[:index])
+            after = chat_text(tokenizer, messages[: index + 1], False)
+            if not (before.startswith(text) and after.startswith(before)):
+                raise ValueError(
+                    "the chat template writes earlier turns differently once later ones follow; "
+                    "set pair.chat_template to one that does not"
+                )
+            spans.append((len(before), len(after)))
+            text = after
     if not getattr(tokenizer, "is_fast", False):
         raise ValueError("chats need a fast tokenizer: only those know a token's place in the text")
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
@@ -271,134 +321,16 @@ def chat_prompts(messages: Messages, tokenizer: Any) -> list[tuple[int, ...]]:
     return prompts
 
 
-def _rendered(messages: Messages, tokenizer: Any) -> tuple[str, list[tuple[int, int]]]:
-    """The whole text, and where in it the assistant speaks."""
-    text, spans = "", []
-    for index, message in enumerate(messages):
-        if message["role"] != "assistant":
-            continue
-        before = chat_text(tokenizer, messages[:index])
-        after = chat_text(tokenizer, messages[: index + 1], False)
-        if not (before.startswith(text) and after.startswith(before)):
-            raise ValueError(
-                "the chat template writes earlier turns differently once later ones follow; "
-                "set pair.chat_template to one that does not"
-            )
-        spans.append((len(before), len(after)))
-        text = after
-    return text, spans
-
-
-def _records(file: Path) -> Iterator[tuple[str, Any]]:
-    """(line or record, value) of a file."""
-    text = file.read_text(encoding="utf-8")
-    if file.suffix == ".jsonl":
-        for number, line in enumerate(text.splitlines(), start=1):
-            if line.strip():
-                yield f"line {number}", _parsed(line, f"{file.name}, line {number}")
-        return
-    records = _parsed(text, file.name)
-    if not isinstance(records, list):
-        raise ValueError(f"{file.name}: holds {_kind(records)}; expected a list of {EXPECTED}")
-    for number, record in enumerate(records, start=1):
-        yield f"record {number}", record
-
-
-def _parsed(text: str, where: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise ValueError(f"{where}: no JSON ({error}); expected {EXPECTED}") from None
-
-
-def _messages(record: Any, where: str) -> Messages:
-    """A record's turns; a ValueError names what is wrong with one that is no chat."""
-    if not isinstance(record, dict):
-        raise ValueError(f"{where}: {_kind(record)}; expected {EXPECTED}")
-    key, who, what = (
-        ("messages", "role", "content")
-        if "conversations" not in record and "messages" in record
-        else ("conversations", "from", "value")
-    )
-    turns = record.get(key)
-    if not isinstance(turns, list):
-        has = "no 'conversations'" if key not in record else f"{key!r} is {_kind(turns)}"
-        raise ValueError(f"{where}: {has}; expected {EXPECTED}")
-    messages = []
-    for number, turn in enumerate(turns, start=1):
-        at = f"{where}, turn {number}"
-        if not isinstance(turn, dict) or not isinstance(turn.get(what), str):
-            raise ValueError(f"{at}: no text under {what!r}; expected {EXPECTED}")
-        if turn.get(who) not in ROLES:
-            raise ValueError(
-                f"{at}: {who!r} is {turn.get(who)!r}; expected one of {', '.join(ROLES)}"
-            )
-        messages.append({"role": ROLES[turn[who]], "content": turn[what]})
-    return messages
-
-
-def _in_turns(messages: Messages) -> Messages | None:
-    """The chat from its first question to its last answer; None where turns do not alternate."""
-    system = messages[:1] if messages and messages[0]["role"] == "system" else []
-    rest = messages[len(system) :]
-    while rest and rest[0]["role"] == "assistant":
-        rest = rest[1:]
-    if len(rest) % 2:
-        rest = rest[:-1]
-    expected = ["user", "assistant"] * (len(rest) // 2)
-    if not rest or [message["role"] for message in rest] != expected:
-        return None
-    return system + rest
-
-
-def _kind(value: Any) -> str:
-    names = {dict: "an object", list: "a list", str: "a text", type(None): "null"}
-    return names.get(type(value), f"a {type(value).__name__}")
-
-
 def user_opening(tokenizer: Any) -> tuple[int, ...]:
-    """The ids that a chat template writes before a user's first words.
-
-    Raises:
-        ValueError: the tokenizer has no chat template, or one that drops what the user says.
-    """
+    """The ids that a chat template writes before a user's first words."""
     text = chat_text(tokenizer, [{"role": "user", "content": _MARK}], asks=False)
     return tuple(tokenizer(text.partition(_MARK)[0], add_special_tokens=False)["input_ids"])
-
-
-def sampled_prompts(
-    model: HuggingFaceModel,
-    tokenizer: Any,
-    count: int,
-    stop_ids: Sequence[int],
-    answers: AnswerSettings,
-    file: Path,
-    progress: bool = False,
-) -> list[tuple[int, ...]]:
-    """Distinct prompts that a chat model writes itself, up to the assistant's turn.
-
-    What follows the template's opening of a user's turn is sampled at temperature 1 until that turn
-    ends (Magpie, arXiv 2406.08464, section 2): nobody's data, and as many as are wanted. Of
-    ``count`` turns those that do not end, or repeat another one, are dropped. The file holds what
-    is sampled so far; a run that was killed goes on from it.
-    """
-    opening = user_opening(tokenizer)
-    settings = AnswerSettings((1.0,), _LONGEST, answers.batch_size, answers.seed)
-    turns = answer_prompts(model, [opening] * count, stop_ids, settings, file, progress)
-    ended = (turn[:-1] for turn in turns if turn[-1] in set(stop_ids))
-    texts = (tokenizer.decode(turn, skip_special_tokens=True).strip() for turn in ended)
-    chats = [
-        [{"role": "user", "content": text}, {"role": "assistant", "content": ""}]
-        for text in dict.fromkeys(texts)
-        if text
-    ]
-    return [chat_prompts(chat, tokenizer)[0] for chat in chats]
 
 
 def answer_prompts(
     model: HuggingFaceModel,
     prompts: Sequence[Ids],
-    stop_ids: Sequence[int],
+    stop_ids: Ids,
     settings: AnswerSettings,
     file: Path,
     progress: bool = False,
@@ -410,51 +342,38 @@ def answer_prompts(
     answers: list[list[int]] = [[] for _ in prompts]
     done = _read(file)
     file.parent.mkdir(parents=True, exist_ok=True)
-    groups = list(_groups(prompts, settings))
+    groups = []  # batches of prompts of one temperature and similar length
+    count, size = len(settings.temperatures), settings.batch_size
+    for place, temperature in enumerate(settings.temperatures):
+        chosen = sorted(range(place, len(prompts), count), key=lambda i: (len(prompts[i]), i))
+        groups += [(temperature, chosen[at : at + size]) for at in range(0, len(chosen), size)]
+    bar = tqdm(groups, desc="answers", unit="batch", disable=not progress)
     with naming(file), file.open("a", encoding="utf-8") as lines:
-        for number, (temperature, chosen) in enumerate(
-            tqdm(groups, desc="answers", unit="batch", disable=not progress)
-        ):
+        for number, (temperature, chosen) in enumerate(bar):
             if number not in done:
                 torch.manual_seed(settings.seed + number)
-                rows = _generate(
-                    model, [prompts[i] for i in chosen], stop_ids, temperature, settings
-                )
-                done[number] = rows
-                lines.write(json.dumps({"batch": number, "answers": rows}) + "\n")
+                batch, limit = [prompts[i] for i in chosen], settings.max_new_tokens
+                done[number] = _generate(model, batch, stop_ids, temperature, limit)
+                lines.write(json.dumps({"batch": number, "answers": done[number]}) + "\n")
                 lines.flush()
             for index, answer in zip(chosen, done[number], strict=True):
                 answers[index] = answer
     return answers
 
 
-def _groups(prompts: Sequence[Ids], settings: AnswerSettings) -> Iterator[tuple[float, list[int]]]:
-    """Batches of prompts of one temperature and similar length."""
-    count = len(settings.temperatures)
-    for place, temperature in enumerate(settings.temperatures):
-        chosen = sorted(range(place, len(prompts), count), key=lambda i: (len(prompts[i]), i))
-        for start in range(0, len(chosen), settings.batch_size):
-            yield temperature, chosen[start : start + settings.batch_size]
-
-
 @torch.inference_mode()
 def _generate(
-    model: HuggingFaceModel,
-    prompts: Sequence[Ids],
-    stop_ids: Sequence[int],
-    temperature: float,
-    settings: AnswerSettings,
+    model: HuggingFaceModel, prompts: Sequence[Ids], stop_ids: Ids, temperature: float, limit: int
 ) -> list[list[int]]:
     """One batch, padded on the left; each answer up to its first stop token, that included."""
     longest, pad = max(map(len, prompts)), stop_ids[0]
     rows = [[pad] * (longest - len(prompt)) + list(prompt) for prompt in prompts]
     real = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]
-    ids: Tensor = torch.tensor(rows, device=model.device)
     sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
     generated = model.module.generate(
-        input_ids=ids,
+        input_ids=torch.tensor(rows, device=model.device),
         attention_mask=torch.tensor(real, device=model.device),
-        max_new_tokens=settings.max_new_tokens,
+        max_new_tokens=limit,
         eos_token_id=list(stop_ids),
         pad_token_id=pad,
         **(sampling if temperature else {"do_sample": False}),
@@ -467,14 +386,9 @@ def _generate(
 
 def _read(file: Path) -> dict[int, list[list[int]]]:
     """What a former run answered; a line that it had not finished is forgotten."""
-    done: dict[int, list[list[int]]] = {}
-    if not file.is_file():
-        return done
-    text = file.read_text(encoding="utf-8")
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
     complete = text[: text.rfind("\n") + 1]
-    for line in complete.splitlines():
-        record = json.loads(line)
-        done[record["batch"]] = record["answers"]
     if len(complete) != len(text):
         write_text(file, complete)
-    return done
+    records = map(json.loads, complete.splitlines())
+    return {record["batch"]: record["answers"] for record in records}

@@ -11,7 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from datetime import timedelta
@@ -21,8 +21,9 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator, InitProcessGroupKwargs
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.optim import AdamW, Optimizer
 from tqdm import tqdm
 
 from spec_bench.settings.fields import one_line
@@ -93,6 +94,11 @@ def measure(
     )
 
 
+def named(side: str, shares: Sequence[float]) -> dict[str, float]:
+    """Shares of each guess under the papers' names for it."""
+    return {f"{side}t+{i + 1}": round(share, 4) for i, share in enumerate(shares)}
+
+
 def overlap(one: Tensor, other: Tensor) -> Tensor:
     """[N] sum min(p, q) of the distributions of two logits [N, V] at temperature 1."""
     p, q = (logits.float().softmax(dim=-1) for logits in (one, other))
@@ -116,9 +122,7 @@ class Checkpoint:
         self.file = folder / "checkpoint.pt"
         self.settings = digest(settings)
 
-    def save(
-        self, module: torch.nn.Module, optimiser: torch.optim.Optimizer, progress: Progress
-    ) -> None:
+    def save(self, module: nn.Module, optimiser: Optimizer, progress: Progress) -> None:
         """Writes everything, atomically."""
         state = {
             "settings": self.settings,
@@ -131,11 +135,9 @@ class Checkpoint:
         with replacing(self.file) as partial, partial.open("wb") as stream:
             torch.save(state, stream)  # not by name: torch would not say why it cannot
 
-    def load(self, module: torch.nn.Module, optimiser: torch.optim.Optimizer) -> Progress:
-        """Goes back to the last checkpoint; without one nothing changes.
-
-        Raises:
-            ValueError: the checkpoint is of other settings.
+    def load(self, module: nn.Module, optimiser: Optimizer) -> Progress:
+        """Goes back to the last checkpoint; without one, or with half of one, which is set aside,
+        nothing changes. A ValueError if it is of other settings.
         """
         if not self.file.is_file():
             return Progress()
@@ -145,9 +147,17 @@ class Checkpoint:
             if not isinstance(state, dict) or not isinstance(state["settings"], str):
                 raise ValueError("it holds no training")
             if state["settings"] == self.settings:
-                return _restored(state, module, optimiser)
+                progress = Progress(**state["progress"])
+                module.load_state_dict(state["module"])
+                optimiser.load_state_dict(state["optimiser"])
+                torch.set_rng_state(state["random"])
+                if state["random_cuda"] and torch.cuda.is_available():
+                    torch.cuda.set_rng_state_all(state["random_cuda"])
+                return progress
         except _FAULTS as error:
-            self._set_aside(error)
+            with suppress(FileNotFoundError):  # another process of the training was first
+                name, said = set_aside(self.file).name, "%s: %s; it is now %s, training begins anew"
+                log.warning(said, self.file, one_line(error, 120), name)
             module.load_state_dict(fresh[0])
             optimiser.load_state_dict(fresh[1])
             return Progress()
@@ -155,27 +165,6 @@ class Checkpoint:
             f"{self.file.parent} holds a training with other settings; give this one another "
             "name=..., or remove that folder"
         )
-
-    def _set_aside(self, error: Exception) -> None:
-        reason = one_line(error, 120)
-        try:
-            name = set_aside(self.file).name
-        except FileNotFoundError:  # another process of the training was first
-            return
-        log.warning("%s: %s; it is now %s, training begins anew", self.file, reason, name)
-
-
-def _restored(
-    state: Mapping[str, Any], module: torch.nn.Module, optimiser: torch.optim.Optimizer
-) -> Progress:
-    """Puts everything back as it was saved."""
-    progress = Progress(**state["progress"])
-    module.load_state_dict(state["module"])
-    optimiser.load_state_dict(state["optimiser"])
-    torch.set_rng_state(state["random"])
-    if state["random_cuda"] and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(state["random_cuda"])
-    return progress
 
 
 class TrainingLog:
@@ -219,12 +208,11 @@ def processes_for(device: str) -> Accelerator:
     """This process, or those that ``accelerate launch`` or ``torchrun`` started; ``cpu`` keeps them
     off the GPUs.
     """
-    patience = InitProcessGroupKwargs(timeout=timedelta(days=2))  # while the first answers prompts
+    cpu = device == "cpu"
+    # The others wait while the first answers prompts.
+    patience = [InitProcessGroupKwargs(timeout=timedelta(days=2))]
     return Accelerator(
-        device_placement=False,
-        mixed_precision="no",
-        cpu=device == "cpu",
-        kwargs_handlers=[patience],
+        device_placement=False, mixed_precision="no", cpu=cpu, kwargs_handlers=patience
     )
 
 
@@ -248,11 +236,9 @@ def run_training(training: Training) -> Progress:
     settings, processes = training.settings, training.processes
     asked, first = settings.asked, processes.is_main_process
     trainee = training.trainee.to(training.train.model.device).train()
-    optimiser = torch.optim.AdamW(
-        trainee.parameters(),
-        lr=asked.optimiser.learning_rate,
-        betas=asked.optimiser.betas,
-        weight_decay=asked.optimiser.weight_decay,
+    plan = asked.optimiser
+    optimiser = AdamW(
+        trainee.parameters(), plan.learning_rate, plan.betas, weight_decay=plan.weight_decay
     )
     checkpoint = Checkpoint(settings.folder, {**settings.config, "steps": training.steps})
     progress = checkpoint.load(trainee, optimiser)
@@ -264,11 +250,15 @@ def run_training(training: Training) -> Progress:
     bar = tqdm(total=training.steps, initial=progress.step, desc=asked.name, disable=hidden)
     began = time.perf_counter() - progress.seconds
     while progress.step < training.steps:
-        peak, warmup = asked.optimiser.learning_rate, asked.optimiser.warmup
-        rate = learning_rate(progress.step, training.steps, warmup, peak)
+        rate = learning_rate(progress.step, training.steps, plan.warmup, plan.learning_rate)
         sums = _step(training, wrapped, optimiser, progress.step, rate)
+        if progress.window is None:  # what the next line of the log will say
+            began_at = {"seconds": progress.seconds, "tokens": progress.tokens}
+            progress.window = {**began_at, "sums": 0.0}
+        progress.window["sums"] += sums.double()
         progress.step += 1
-        _note(progress, sums, time.perf_counter() - began)
+        progress.tokens += int(sums[2, 0])
+        progress.seconds = time.perf_counter() - began
         bar.update()
         last = progress.step == training.steps
         if progress.step % asked.log_every == 0 or last:
@@ -297,11 +287,7 @@ def learning_rate(step: int, steps: int, warmup: float, peak: float) -> float:
 
 
 def _step(
-    training: Training,
-    wrapped: torch.nn.Module,
-    optimiser: torch.optim.Optimizer,
-    step: int,
-    rate: float,
+    training: Training, wrapped: nn.Module, optimiser: Optimizer, step: int, rate: float
 ) -> Tensor:
     """Makes one update; [3, K] over all processes: per guess the summed loss, how often it was
     right, positions.
@@ -328,20 +314,11 @@ def _step(
             (weighted(losses.loss, counts, weights) * count).backward()
         sums += torch.stack([losses.loss.detach(), losses.right.float()])
     if settings.clip:
-        torch.nn.utils.clip_grad_norm_(training.trainee.parameters(), settings.clip)
+        nn.utils.clip_grad_norm_(training.trainee.parameters(), settings.clip)
     optimiser.step()
     optimiser.zero_grad(set_to_none=True)
     total = processes.reduce(sums, reduction="sum").cpu()
     return torch.cat([total, torch.tensor([counts], dtype=total.dtype)])
-
-
-def _note(progress: Progress, sums: Tensor, seconds: float) -> None:
-    """Adds a step to what the next line of the log will say."""
-    if progress.window is None:
-        progress.window = {"seconds": progress.seconds, "tokens": progress.tokens, "sums": 0.0}
-    progress.window["sums"] += sums.double()
-    progress.tokens += int(sums[2, 0])
-    progress.seconds = seconds
 
 
 def _line(training: Training, progress: Progress, rate: float, last: bool) -> dict[str, Any]:
@@ -357,13 +334,11 @@ def _line(training: Training, progress: Progress, rate: float, last: bool) -> di
         "loss": round(float(weights @ (loss / counts.clamp(min=1))), 5),
         "learning_rate": f"{rate:.4g}",
         "tokens_per_s": round((progress.tokens - window["tokens"]) / max(spent, 1e-9), 1),
+        **named("train ", (right / counts.clamp(min=1)).tolist()),
     }
-    for i, share_right in enumerate((right / counts.clamp(min=1)).tolist()):
-        row[f"train t+{i + 1}"] = round(share_right, 4)
     if training.processes.is_main_process and (progress.step % asked.validate_every == 0 or last):
         indices = range(len(training.validation.dialogues))
         if (accuracy := measure(training.trainee, training.validation, indices, 1)) is not None:
-            for i, share_right in enumerate(accuracy.best):
-                row[f"validation t+{i + 1}"] = round(share_right, 4)
+            row |= named("validation ", accuracy.best)
             row["validation_loss"] = round(float(weights @ torch.tensor(accuracy.loss).double()), 5)
     return row

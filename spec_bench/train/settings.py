@@ -75,27 +75,21 @@ class HeadSettings:
 
         kinds = (*head_kinds(), DRAFT_MODEL)
         if self.kind not in kinds:
-            raise ValueError(
-                f"head.kind must be one of {', '.join(sorted(kinds))}, got {self.kind!r}"
-            )
-        if self.kind == DRAFT_MODEL:
-            self._check_draft_model()
-        elif self.init == "target" and not heads_class(self.kind).starts_as_target:
-            raise ValueError(
-                f"head.init=target: the last layer of {self.kind} has another width than the "
-                "target's"
-            )
-
-    def _check_draft_model(self) -> None:
-        """Raises a ValueError for a Llama that cannot be."""
+            known = ", ".join(sorted(kinds))
+            raise ValueError(f"head.kind must be one of {known}, got {self.kind!r}")
+        if self.kind != DRAFT_MODEL:
+            if self.init == "target" and not heads_class(self.kind).starts_as_target:
+                raise ValueError(
+                    f"head.init=target: the last layer of {self.kind} has another width than the "
+                    "target's"
+                )
+            return
         for name in ("width", "inner", "draft_vocab"):
             if getattr(self, name) is None:
                 raise ValueError(f"head.kind={DRAFT_MODEL} needs head.{name}")
         if self.width is not None and self.width % HEAD_WIDTH:
-            raise ValueError(
-                f"head.width must be a multiple of {HEAD_WIDTH}, an attention head's, got "
-                f"{self.width}"
-            )
+            allowed = f"a multiple of {HEAD_WIDTH}, an attention head's"
+            raise ValueError(f"head.width must be {allowed}, got {self.width}")
         if self.guesses != 1 or self.blocks < 1:
             raise ValueError(
                 f"head.kind={DRAFT_MODEL} has one guess and a block at least, got "
@@ -118,9 +112,8 @@ class DataSettings:
 
     def __post_init__(self) -> None:
         if self.kind != "chats" and self.answered_by != "target":
-            raise ValueError(
-                f"data.kind={self.kind} has no answers: data.answered_by must be target"
-            )
+            needed = "data.answered_by must be target"
+            raise ValueError(f"data.kind={self.kind} has no answers: {needed}")
         if self.kind == "sampled" and self.limit is None:
             raise ValueError("data.kind=sampled needs data.limit, the number of prompts sampled")
         if self.kind in ("chats", "prompts") and self.path is None:
@@ -188,10 +181,8 @@ class AskedTraining:
 
     def __post_init__(self) -> None:
         if self.validate_every % self.log_every:
-            raise ValueError(
-                f"validate_every must be a multiple of log_every ({self.log_every}), got "
-                f"{self.validate_every}"
-            )
+            allowed = f"a multiple of log_every ({self.log_every})"
+            raise ValueError(f"validate_every must be {allowed}, got {self.validate_every}")
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,7 @@ import json
 import logging
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -33,10 +32,9 @@ from spec_bench.train.dialogues import (
     read_dialogues,
     split,
 )
-from spec_bench.train.draft_model import fresh_draft
-from spec_bench.train.loop import Accuracy, Progress, Training, measure, processes_for, run_training
+from spec_bench.train.loop import Progress, Training, measure, named, processes_for, run_training
 from spec_bench.train.settings import DRAFT_MODEL, HEAD_WIDTH, HeadSettings, TrainSettings
-from spec_bench.train.trainee import BlockTrainee, EagleTrainee, TrainableHead
+from spec_bench.train.trainee import BlockTrainee, EagleTrainee, TrainableHead, fresh_draft
 
 _MOST_TRAIN = 512  # training dialogues that the accuracy of training is measured on
 log = logging.getLogger(__name__)
@@ -47,9 +45,6 @@ def fresh_heads(
 ) -> TrainableHead:
     """Heads that have learned nothing yet, as wide as the target and with its last layer where
     they start with that; those of a smaller vocabulary know the dialogues' most frequent tokens.
-
-    Raises:
-        ValueError: the target's embeddings are not as wide as its hidden states.
     """
     table = model.module.get_input_embeddings().weight
     vocab, width = table.shape
@@ -72,7 +67,8 @@ def fresh_heads(
             "num_hidden_layers": head.blocks,
             "num_attention_heads": head.width // HEAD_WIDTH,
         }
-        return fresh_draft(shape, head.draft_vocab, config, output, dialogues)
+        return fresh_draft(shape, head.draft_vocab, config, output(), dialogues)
+    ids = frequent(dialogues, head.draft_vocab) if (head.draft_vocab or vocab) < vocab else None
     plan = HeadPlan(
         head.guesses,
         head.blocks,
@@ -80,7 +76,7 @@ def fresh_heads(
         head.inner,
         head.init,
         config.to_dict(),
-        frequent(dialogues, head.draft_vocab) if (head.draft_vocab or vocab) < vocab else None,
+        ids,
         head.fc_norm,
     )
     made = heads_class(head.kind).fresh(plan, width, vocab, output)
@@ -113,13 +109,8 @@ def frequent(dialogues: Sequence[Dialogue], count: int | None) -> tuple[int, ...
 
 
 def train_heads(settings: TrainSettings) -> dict[str, Any]:
-    """Trains heads as the settings say and writes them.
-
-    Returns:
-        What ``training.json`` holds; empty in all processes but the first.
-
-    Raises:
-        ValueError: data, target or checkpoint cannot be right.
+    """Trains heads as the settings say and writes them; what ``training.json`` holds, empty in all
+    processes but the first. A ValueError if data, target or checkpoint cannot be right.
     """
     check_data(settings)
     asked = settings.asked
@@ -155,9 +146,9 @@ def _prepare(settings: TrainSettings, processes: Accelerator) -> Training:
         if not train:
             raise ValueError(f"data.validation={asked.data.validation} leaves nothing to train on")
         trainee = fresh_heads(asked.head, model, asked.seed, train)
-    layers, at_once = trainee.layers(model.blocks), asked.data.hidden_batch
+    layers, together = trainee.layers(model.blocks), asked.data.hidden_batch
     sides = [
-        trainee.batches(model, side, asked.head.guesses, layers, at_once)
+        trainee.batches(model, side, asked.head.guesses, layers, together)
         for side in (train, validation)
     ]
     optimiser = asked.optimiser
@@ -173,12 +164,8 @@ def _prepare(settings: TrainSettings, processes: Accelerator) -> Training:
 
 
 def finish(training: Training, progress: Progress) -> dict[str, Any]:
-    """Writes ``settings.out``: heads, ``accuracies.json``, ``training.json``, ``log.csv``.
-
-    The heads are rounded to ``out_dtype`` first: what is stored is what is measured.
-
-    Returns:
-        What ``training.json`` holds.
+    """Writes ``settings.out``: heads, ``accuracies.json``, ``training.json``, which it returns, and
+    ``log.csv``. The heads are rounded to ``out_dtype`` first: what is stored is what is measured.
     """
     settings, trainee = training.settings, training.trainee
     asked = settings.asked
@@ -202,20 +189,23 @@ def finish(training: Training, progress: Progress) -> dict[str, Any]:
         "tokens": progress.tokens,
         "seconds": round(progress.seconds, 1),
         "processes": training.processes.num_processes,
-        "accuracy": {"train": _named(train), "validation": _named(validation)},
-        "validation_loss": None if validation is None else _rounded(validation.loss),
+        "accuracy": {
+            "train": train and named("", train.best),
+            "validation": validation and named("", validation.best),
+        },
+        "validation_loss": validation and _rounded(validation.loss),
         "provenance": provenance() | {"command": command},
     }
-    _write(settings.out / "training.json", facts)
-    measured = validation or train
-    if measured is not None:
-        ranks = [_rounded(head) for head in measured.ranks]
-        on = "validation" if validation else "training"
-        _write(
-            settings.out / "accuracies.json",
-            {"measured_on": on, "positions": list(measured.counts), "accuracies": ranks}
-            | ({"overlaps": _rounded(measured.overlaps)} if measured.overlaps else {}),
-        )
+    files = {"training.json": facts}
+    if measured := validation or train:
+        files["accuracies.json"] = {
+            "measured_on": "validation" if validation else "training",
+            "positions": list(measured.counts),
+            "accuracies": [_rounded(head) for head in measured.ranks],
+            **({"overlaps": _rounded(measured.overlaps)} if measured.overlaps else {}),
+        }
+    for name, value in files.items():
+        write_text(settings.out / name, json.dumps(value, indent=2, default=str) + "\n")
     shutil.copyfile(settings.folder / "log.csv", settings.out / "log.csv")
     return facts
 
@@ -228,16 +218,5 @@ def _size(batches: Batches) -> dict[str, int]:
     }
 
 
-def _named(accuracy: Accuracy | None) -> dict[str, float] | None:
-    """Accuracy of each guess under the papers' name for it."""
-    if accuracy is None:
-        return None
-    return {f"t+{i + 1}": round(share, 4) for i, share in enumerate(accuracy.best)}
-
-
-def _rounded(values: tuple[float, ...]) -> list[float]:
+def _rounded(values: Sequence[float]) -> list[float]:
     return [round(value, 5) for value in values]
-
-
-def _write(file: Path, value: Mapping[str, Any]) -> None:
-    write_text(file, json.dumps(value, indent=2, default=str) + "\n")

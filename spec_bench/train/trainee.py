@@ -12,22 +12,27 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from math import sqrt
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import log_softmax, smooth_l1_loss
+from torch.nn.functional import cross_entropy, linear, log_softmax, smooth_l1_loss
+from torch.nn.utils.rnn import pad_sequence
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from spec_bench.draft.cached_head import CachedHead, FeatureHead
 from spec_bench.draft.dflash_network import DFlashHead
 from spec_bench.draft.eagle_network import Eagle3Head
 from spec_bench.draft.heads import save_heads
 from spec_bench.draft.network import Heads
+from spec_bench.engine.mapped_model import of_ids, write_ids
 from spec_bench.engine.model import LAST, Layers
 from spec_bench.train.batches import Batches, SequenceBatch, SequenceBatches
-from spec_bench.train.dialogues import IGNORED
+from spec_bench.train.dialogues import IGNORED, Dialogue, answered_tokens
 
 LOGITS_WEIGHT = 0.1  # of EAGLE-1's cross-entropy beside its regression (section 3.2)
 
@@ -58,12 +63,7 @@ class TrainableHead(nn.Module):
         self.heads.float()
 
     def logits(self, batch: Any) -> Iterator[Tensor]:
-        """Logits of guess 1, 2, ..., K, each [N, V].
-
-        Args:
-            batch: ``x`` [N, D], the target's last hidden states; ``embedded`` [N, K, D], its
-                embeddings of the right tokens t + 1..t + K.
-        """
+        """Logits of guess 1, 2, ..., K, each [N, V]."""
         return self.heads.guesses(batch.x, batch.embedded)
 
     def wanted(self, batch: Any) -> Iterator[Tensor] | None:
@@ -73,21 +73,11 @@ class TrainableHead(nn.Module):
         return None
 
     def forward(self, x: Tensor, embedded: Tensor, guessed: Tensor) -> Losses:
-        """Summed losses.
-
-        Args:
-            x: [N, D].
-            embedded: [N, K, D].
-            guessed: [N, K] the right tokens, IGNORED where there is nothing to guess.
-        """
+        """Summed losses; fields as in ``Batch``."""
         losses, right = [], []
-        for guess, logits in enumerate(self.heads.guesses(x, embedded)):
-            tokens = guessed[:, guess]
-            losses.append(
-                nn.functional.cross_entropy(
-                    logits.float(), tokens, ignore_index=IGNORED, reduction="sum"
-                )
-            )
+        summed = partial(cross_entropy, ignore_index=IGNORED, reduction="sum")
+        for logits, tokens in zip(self.heads.guesses(x, embedded), guessed.unbind(1), strict=True):
+            losses.append(summed(logits.float(), tokens))
             right.append((logits.detach().argmax(-1) == tokens).sum())
         return Losses(torch.stack(losses), torch.stack(right))
 
@@ -102,23 +92,18 @@ def weights_of(decay: float, guesses: int) -> Tensor:
 
 
 def weighted(losses: Tensor, counts: Sequence[int], weights: Tensor) -> Tensor:
-    """The loss that is minimised: sum over guesses of weight times mean cross-entropy.
-
-    Args:
-        losses: [K] sums over some of a step's positions.
-        counts: K numbers of positions with something to guess, over all of the step.
-        weights: [K].
+    """The loss that is minimised: sum over guesses of weight [K] times mean cross-entropy, of sums
+    [K] over some of a step's positions and K counts of what is to guess, over all of the step.
     """
     means = losses / torch.tensor(counts, device=losses.device).clamp(min=1)
     return (means * weights.to(losses.device)).sum()
 
 
 class SequenceTrainee(TrainableHead):
-    """A head that keeps what it saw of the past, behind the call of all heads.
+    """A head that keeps what it saw of the past, behind the call of all heads; accuracy is measured
+    of K guesses.
 
     Args:
-        heads: the head.
-        guesses: K, guesses whose accuracy is measured.
         project: the target's last layer.
         steps: guesses that are learned; None: all K.
         noise: what is added to features in training is uniform up to it.
@@ -141,13 +126,8 @@ class SequenceTrainee(TrainableHead):
 
     @abstractmethod
     def outputs(self, hidden: Tensor, embedded: Tensor, at: Tensor, steps: int) -> Iterator[Tensor]:
-        """Outputs [N, D] of guess 0, 1, ..., ``steps - 1``.
-
-        Args:
-            hidden: [B, T + K, W] the target's features.
-            embedded: [B, T + K, D] of the tokens t + 1.
-            at: [N, 2] dialogue and row of what is learned, in order.
-            steps: how many, at most K + 1.
+        """Outputs [N, D] of guess 0, 1, ..., ``steps - 1``, at most K + 1; of the features [B, T +
+        K, W], else as in ``SequenceBatch``.
         """
 
     def logits(self, batch: SequenceBatch) -> Iterator[Tensor]:
@@ -169,42 +149,37 @@ class SequenceTrainee(TrainableHead):
         if self._noise:
             features = features + (torch.rand_like(features) * 2 - 1) * self._noise
         asked = [guessed[:, step] != IGNORED for step in range(self._steps)]
-        where = [
-            (row * last.shape[1] + place + 1 + step)[there] for step, there in enumerate(asked)
-        ]
+        following = row * last.shape[1] + place + 1
+        where = [(following + step)[there] for step, there in enumerate(asked)]
         needed, index = torch.cat(where).unique(return_inverse=True)
         following = last.flatten(0, 1)[needed]
-        law, known = self._target_law(following)
+        p, known = self._target_distribution(following)
         indices = index.split([len(part) for part in where])
         parts, right = [], torch.zeros(self.guesses, dtype=torch.long, device=hidden.device)
         for step, output in enumerate(self.outputs(features, embedded, at, self._steps)):
             logits, index = output[asked[step]], indices[step]
-            losses, best = self._loss(logits, following[index], law[index], known[index])
+            losses, best = self._loss(logits, following[index], p[index], known[index])
             parts.append(losses.sum())
             right[step] = (best == guessed[asked[step], step]).sum()
         unlearned = hidden.new_zeros(self.guesses - self._steps)
         return Losses(torch.cat([torch.stack(parts), unlearned]), right)
 
     @torch.no_grad()
-    def _target_law(self, following: Tensor) -> tuple[Tensor, Tensor]:
+    def _target_distribution(self, following: Tensor) -> tuple[Tensor, Tensor]:
         """[n, V'] what the target says, and [n] whether its best token is one the head knows."""
         logits, ids = self._project(following), self.heads.ids
-        if ids is None:
-            known = torch.ones(len(logits), dtype=torch.bool, device=logits.device)
-        else:
+        known = torch.ones_like(logits[:, 0], dtype=torch.bool)
+        if ids is not None:
             known, logits = torch.isin(logits.argmax(-1), ids), logits[:, ids]
         return logits.float().softmax(dim=-1), known
 
     def _loss(
-        self, output: Tensor, following: Tensor, law: Tensor, known: Tensor
+        self, output: Tensor, following: Tensor, p: Tensor, known: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """[n] losses and [n] best tokens of outputs [n, D], before states [n, D], distributions [n,
-        V'].
-        """
+        """Losses and best tokens [n] of outputs and next states [n, D], distributions [n, V']."""
         head = self.heads
-        logits = head.own_logits(output, self._project)
-        logits = logits[:, : law.shape[-1]]  # padded rows are no tokens
-        entropy = -(law * log_softmax(logits.float(), dim=-1)).sum(-1)
+        logits = head.own_logits(output, self._project)[:, : p.shape[-1]]  # padding is no token
+        entropy = -(p * log_softmax(logits.float(), dim=-1)).sum(-1)
         best = logits.detach().argmax(-1)
         best = best if head.ids is None else head.ids[best]
         if head.regresses:
@@ -223,24 +198,23 @@ def padded(at: Tensor, dialogues: int) -> tuple[Tensor, Tensor]:
     return rows, there
 
 
-class Memory:
-    """Attention over the rows' keys of step 0 and each row's own of later steps.
+def _grouped(q: Tensor, *parts: Tensor) -> list[Tensor]:
+    """Keys or values, one for each head of the queries."""
+    return [part.repeat_interleave(q.shape[1] // part.shape[1], dim=1) for part in parts]
 
-    Args:
-        rows: [B, A] the rows that later steps are run for.
-    """
+
+class Memory:
+    """Attention over the rows' keys of step 0 and each row's own of later steps."""
 
     def __init__(self, rows: Tensor) -> None:
-        self._rows = rows
+        self._rows = rows  # [B, A] that later steps are run for
         self._kept: dict[int, list[tuple[Tensor, Tensor]]] = {}
 
     def __call__(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float | None = None
     ) -> Tensor:
         """See ``draft.cached_head.Attend``; step 0 has all T rows, later ones A."""
-        groups = q.shape[1] // k.shape[1]
-        if groups > 1:
-            k, v = (part.repeat_interleave(groups, dim=1) for part in (k, v))
+        k, v = _grouped(q, k, v)
         kept = self._kept.setdefault(layer, [])
         kept.append((k, v))
         (first, values), later = kept[0], kept[1:]
@@ -296,9 +270,8 @@ class EagleTrainee(SequenceTrainee):
 class BlockMemory:
     """Attention over a row's context and its own block.
 
-    Args:
-        context: per layer the keys and values [B, heads, T, d] of the context entries.
-        rows: [B, A] the last entry that each block sees.
+    ``context`` has per layer the keys and values [B, heads, T, d] of the context entries, ``rows``
+    [B, A] the last entry that each block sees.
     """
 
     def __init__(self, context: Sequence[tuple[Tensor, Tensor]], rows: Tensor) -> None:
@@ -311,9 +284,7 @@ class BlockMemory:
     ) -> Tensor:
         """See ``draft.cached_head.Attend``; its rows are the B x A blocks."""
         shape = self._hidden.shape[:2]
-        groups = q.shape[1] // k.shape[1]
-        keys, values = (part.repeat_interleave(groups, dim=1) for part in self._context[layer])
-        k, v = (part.repeat_interleave(groups, dim=1) for part in (k, v))
+        keys, values, k, v = _grouped(q, *self._context[layer], k, v)
         scale = 1 / sqrt(q.shape[-1]) if scale is None else scale
         asked = q.unflatten(0, shape)  # [B, A, heads, S, d]
         before = torch.einsum("bahsd,bhtd->bahst", asked, keys) * scale
@@ -331,15 +302,10 @@ class BlockTrainee(SequenceTrainee):
     Row t's block begins with token t + 1, which is known, and has masks after it. It sees the
     context entries of the tokens up to t, and itself (DFlash, arXiv 2602.06036): what decoding runs
     with t + 1 as the root.
-
-    Args:
-        heads: the head.
-        mask: [D] the target's embedding of the mask token.
-        given: as ``SequenceTrainee``'s, after the head.
     """
 
     heads: DFlashHead
-    mask: Tensor
+    mask: Tensor  # [D] the target's embedding of the mask token
 
     def __init__(self, heads: DFlashHead, mask: Tensor, *given: Any) -> None:
         super().__init__(heads, *given)
@@ -364,3 +330,150 @@ class BlockTrainee(SequenceTrainee):
         turn = head.turn((rows.unsqueeze(-1) + 1 + places[:size]).flatten(0, 1))
         made = head.outputs(block, turn, BlockMemory(context, rows))
         yield from made.unflatten(0, rows.shape)[there][:, :steps].unbind(1)
+
+
+# A small draft model of some of the target's tokens, and how it learns the target's distribution.
+#
+# At every position of an answer it is given the tokens so far and learns the target's distribution
+# of the next one, restricted to the tokens that it knows: distillation on the target's own answers
+# (DistillSpec, arXiv 2310.08461), with EAGLE-3's smaller vocabulary.
+
+
+class DraftModel(nn.Module):
+    """A Llama with tied embeddings of V' tokens and of one that stands for all others; ``shape`` is
+    of the Llama, as its config names it.
+    """
+
+    ids: Tensor  # [V'] the target's tokens that it knows
+    reads: Tensor
+
+    def __init__(self, ids: Sequence[int], vocab: int, shape: dict[str, Any]) -> None:
+        super().__init__()
+        tied = {"tie_word_embeddings": True, "use_cache": True}
+        self.module = LlamaForCausalLM(LlamaConfig(vocab_size=len(ids) + 1, **tied, **shape))
+        self.vocab = vocab
+        self.register_buffer("ids", torch.tensor(ids), persistent=False)
+        self.register_buffer("reads", torch.tensor(of_ids(ids, vocab).reads), persistent=False)
+
+    @property
+    def parameter_count(self) -> int:
+        """Its parameters, shared ones once."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    def forward(self, tokens: Tensor, at: Tensor) -> Tensor:
+        """Logits [N, V'] behind the tokens [B, T] at some places [N, 2], dialogue and position."""
+        hidden = self.module.model(input_ids=self.reads[tokens], use_cache=False)[0]
+        states = hidden[at[:, 0], at[:, 1]]
+        return linear(states, self.module.lm_head.weight[:-1])
+
+
+class TextBatch(NamedTuple):
+    """What one part of a step learns from."""
+
+    tokens: Tensor  # [B, T] whole dialogues, padded on the right
+    at: Tensor  # [N, 2] dialogue and position t before each token of an answer
+    x: Tensor  # [N, D] the target's last hidden states there
+    guessed: Tensor  # [N, 1] tokens t + 1
+
+
+def before_answers(dialogue: Dialogue) -> list[int]:
+    """Positions whose next token is an answer's."""
+    return [t for t, learned in enumerate(dialogue.learned[1:]) if learned]
+
+
+@dataclass(frozen=True)
+class TextBatches(Batches):
+    """Dialogues as batches of tokens, with hidden states before each token of an answer."""
+
+    picked = staticmethod(before_answers)
+
+    @torch.no_grad()
+    def of(self, indices: Sequence[int]) -> TextBatch:  # type: ignore[override]
+        device = self.model.device
+        held = indices or [0]  # where no dialogue fell to a part of a step, nothing is learned
+        chosen = [self.dialogues[index] for index in held]
+        tokens = pad_sequence([torch.tensor(each.ids) for each in chosen], batch_first=True)
+        at = [(row, t) for row, each in enumerate(chosen) for t in before_answers(each)]
+        learned = len(at) if indices else 0
+        guessed = torch.tensor([[chosen[row].ids[t + 1]] for row, t in at], device=device)
+        places, x = torch.tensor(at, device=device), self.hidden(held)
+        return TextBatch(tokens.to(device), places[:learned], x[:learned], guessed[:learned])
+
+    def counts(self, indices: Sequence[int]) -> list[int]:
+        return [sum(len(before_answers(self.dialogues[index])) for index in indices)]
+
+
+class DraftTrainee(TrainableHead):
+    """A draft model behind the call of all heads; ``output`` is the target's last layer, [V, D]."""
+
+    heads: DraftModel  # type: ignore[assignment]
+    batches = TextBatches
+
+    def __init__(self, draft: DraftModel, output: Tensor) -> None:
+        super().__init__(draft, 1)  # type: ignore[arg-type]
+        self._output = output  # neither trained nor saved
+        self._known: Tensor | None = None
+
+    def logits(self, batch: TextBatch) -> Iterator[Tensor]:
+        """Logits [N, V], -inf for tokens that the draft does not know."""
+        known = self.heads(batch.tokens, batch.at)
+        whole = known.new_full((len(known), self.heads.vocab), -torch.inf)
+        whole[:, self.heads.ids] = known
+        yield whole
+
+    def wanted(self, batch: TextBatch) -> Iterator[Tensor]:
+        yield linear(batch.x, self._output.to(batch.x.device))[:, : self.heads.vocab]
+
+    def forward(  # type: ignore[override]
+        self, tokens: Tensor, at: Tensor, x: Tensor, guessed: Tensor
+    ) -> Losses:
+        """Summed cross-entropy with the target's distribution over V'; fields as in
+        ``TextBatch``.
+        """
+        logits = self.heads(tokens, at)
+        with torch.no_grad():
+            if self._known is None:
+                self._known = self._output.to(x.device)[self.heads.ids]
+            p = linear(x, self._known).softmax(dim=-1)
+        loss = -(p * log_softmax(logits.float(), dim=-1)).sum()
+        best = self.heads.ids[logits.detach().argmax(-1)]
+        return Losses(loss.unsqueeze(0), (best == guessed[:, 0]).sum().unsqueeze(0))
+
+    def save(self, folder: Path, dtype: torch.dtype) -> None:
+        """Writes a model folder with the tokens that it knows; its tokenizer is the target's."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.heads.to(dtype).module.save_pretrained(folder)
+        write_ids(folder, self.heads.ids.tolist())
+        self.heads.float()
+
+
+def fresh_draft(
+    shape: dict[str, Any], count: int, target: Any, output: Tensor, dialogues: Sequence[Dialogue]
+) -> DraftTrainee:
+    """A draft model that has learned nothing yet.
+
+    Args:
+        shape: layers, width, heads and MLP as ``LlamaConfig`` names them.
+        count: V'.
+        target: the target's text config, whose places of a text are taken.
+        output: the target's last layer, [V, D] float32.
+        dialogues: whose answers' most frequent tokens the draft knows; where they have too few,
+            the lowest ids too, which a byte-pair vocabulary merged first.
+
+    Raises:
+        ValueError: the target has fewer tokens than that.
+    """
+    if count > len(output):
+        raise ValueError(f"head.draft_vocab={count}: the target has {len(output)} tokens")
+    taken = ("max_position_embeddings", "rms_norm_eps")
+    places = {name: getattr(target, name) for name in taken if hasattr(target, name)}
+    ends = {f"{end}_token_id": None for end in ("bos", "eos", "pad")}
+    known = known_tokens(dialogues, count)
+    return DraftTrainee(DraftModel(known, len(output), {**places, **ends, **shape}), output)
+
+
+def known_tokens(dialogues: Sequence[Dialogue], count: int) -> tuple[int, ...]:
+    """The tokens that answers hold twice or more, most frequent first, then the lowest ids."""
+    times = answered_tokens(dialogues)
+    frequent = sorted((t for t in times if times[t] > 1), key=lambda t: (-times[t], t))
+    return tuple(sorted(list(dict.fromkeys([*frequent, *range(2 * count)]))[:count]))

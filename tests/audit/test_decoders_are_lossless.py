@@ -1,18 +1,24 @@
-"""Decoders end to end on a Markov chain; broken ones are caught."""
+"""Decoders, of beams too, end to end on a Markov chain; broken ones are caught."""
 
 import pytest
 import torch
 
-from spec_bench.audit.catalogue import SETTINGS, WARM, beam_cases, tree_cases
+from spec_bench.audit.beams import beam_chi_square, enumerated_beam_error
+from spec_bench.audit.catalogue import BEAM_SETTINGS, SETTINGS, WARM, beam_cases, tree_cases
 from spec_bench.audit.decoders import (
     FALSE_ALARM_RATE,
     chi_square,
     enumerated_error,
+    law_of_iteration,
+    markov_decoder,
     outcomes,
     total_variation,
 )
 from spec_bench.audit.rules import TOLERANCE
+from spec_bench.core.warp import SamplingSettings
+from spec_bench.decode.config import read_decoder
 from spec_bench.draft.base import drafter
+from spec_bench.records.types import Request
 from spec_bench.tree.base import GrownTree, policy
 from spec_bench.tree.widths import StochasticBeam
 from spec_bench.verify import at_once
@@ -130,62 +136,114 @@ def test_a_stochastic_beam_with_a_deterministic_draft_is_exact_by_enumeration():
 
 
 def test_siblings_tested_in_another_order_than_decreasing_psi_are_caught():
-    def reverse_order(decoder):
-        class Reversed(StochasticBeam):
-            def grow(self, tree, scores, draws):
-                super().grow(tree, scores, draws)
-                reverse(tree)
-
-        def reverse(tree):
-            nodes = tree.frontier
-            for block in (tree.tokens, tree.parent, tree.valid):
+    class Reversed(StochasticBeam):
+        def grow(self, tree, scores, draws):
+            super().grow(tree, scores, draws)
+            nodes, size = tree.frontier, tree.shape.size
+            for block in (tree.tokens, tree.parent, tree.valid, tree.ancestors):
                 block[:, nodes] = block[:, nodes].flip(1)
-            tree.ancestors[:, nodes] = tree.ancestors[:, nodes].flip(1)
-            eye = torch.eye(tree.shape.size, dtype=torch.bool)[nodes]
-            path = tree.ancestors.gather(
-                1, tree.parent[:, nodes].unsqueeze(-1).expand(-1, -1, tree.shape.size)
-            )
-            tree.ancestors[:, nodes] = path | eye
+            above = tree.parent[:, nodes].unsqueeze(-1).expand(-1, -1, size)
+            path = tree.ancestors.gather(1, above)
+            tree.ancestors[:, nodes] = path | torch.eye(size, dtype=torch.bool)[nodes]
             tree.carried = tuple(part.flip(1) for part in tree.carried)
 
+    def alter(decoder):
         decoder.policy = Reversed(3, 2)
 
-    assert chi_square(RSD_S, WARM, alter=reverse_order) < FALSE_ALARM_RATE
+    assert chi_square(RSD_S, WARM, alter=alter) < FALSE_ALARM_RATE
 
 
-def test_a_bonus_token_from_the_level_above_the_leaf_is_caught():
-    def shift_positions(decoder):
-        forward = decoder.target.forward
+def shift_positions(decoder):
+    """The bonus token is from the level above the leaf."""
+    forward = decoder.target.forward
 
-        def shifted(cache, rows, starts, tokens, positions, visible, **kwargs):
-            last = positions == positions.amax(dim=1, keepdim=True)
-            return forward(cache, rows, starts, tokens, positions - last.int(), visible, **kwargs)
+    def shifted(cache, rows, starts, tokens, positions, visible, **kwargs):
+        last = positions == positions.amax(dim=1, keepdim=True)
+        return forward(cache, rows, starts, tokens, positions - last.int(), visible, **kwargs)
 
-        decoder.target.forward = shifted  # type: ignore[method-assign]
-
-    error, _ = enumerated_error(SD, WARM, alter=shift_positions)
-    assert error > 0.01
+    decoder.target.forward = shifted
 
 
-def test_a_rule_that_keeps_p_after_a_rejection_is_caught_end_to_end():
-    def wrong_residual(decoder):
-        rule = decoder.rule
-        decoder.rule = lambda p, q, tokens, valid: rule(p, q, tokens, valid)._replace(residual=p)
-
-    error, _ = enumerated_error(MCSD, WARM, alter=wrong_residual)
-    assert error > 0.01
+def keep_p(decoder):
+    """p stays after a rejection."""
+    rule = decoder.rule
+    decoder.rule = lambda p, q, tokens, valid: rule(p, q, tokens, valid)._replace(residual=p)
 
 
-def test_k_seq_with_duplicate_candidates_counted_once_is_caught():
-    def count_once(decoder):
-        rule = decoder.rule
+def count_once(decoder):
+    """Duplicate candidates are counted once."""
+    rule = decoder.rule
 
-        def deduplicated(p, q, tokens, valid):
-            same = (tokens.unsqueeze(1) == tokens.unsqueeze(2)) & valid.unsqueeze(1)
-            earlier = same.tril(diagonal=-1).any(dim=2)
-            return rule(p, q, tokens, valid & ~earlier)
+    def deduplicated(p, q, tokens, valid):
+        same = (tokens.unsqueeze(1) == tokens.unsqueeze(2)) & valid.unsqueeze(1)
+        earlier = same.tril(diagonal=-1).any(dim=2)
+        return rule(p, q, tokens, valid & ~earlier)
 
-        decoder.rule = deduplicated
+    decoder.rule = deduplicated
 
-    error, _ = enumerated_error(SPECTR, WARM, alter=count_once)
-    assert error > 1e-3
+
+@pytest.mark.parametrize(
+    ("config", "alter", "least"),
+    [(SD, shift_positions, 0.01), (MCSD, keep_p, 0.01), (SPECTR, count_once, 1e-3)],
+)
+def test_a_broken_decoder_is_caught(config, alter, least):
+    assert enumerated_error(config, WARM, alter=alter)[0] > least
+
+
+# Beam decoders: the joint law of all beams, exactly and by chi-square.
+
+
+def dsbd(width, depth):
+    """DSBD with threshold 0, where every layer has its full width."""
+    tree = {"policy": "beams", "width": width, "depth": depth, "threshold": 0.0, "least": 1}
+    return made(tree, {"rule": "beam_rejection"})
+
+
+def made(tree, verifier):
+    drafter = {"kind": "language_model"}
+    return read_decoder({"name": "x", "drafter": drafter, "tree": tree, "verifier": verifier})
+
+
+@pytest.mark.parametrize("case", beam_cases(), ids=lambda case: case.name)
+def test_one_iteration_has_the_law_of_beam_sampling(case):
+    for label, (settings, stop_ids, vocab) in BEAM_SETTINGS.items():
+        error, count = enumerated_beam_error(
+            case.config, settings, vocab=vocab or case.tree.vocab, stop_ids=stop_ids
+        )
+        assert error <= TOLERANCE, label
+        assert count > 1
+
+
+@pytest.mark.parametrize("case", [*beam_cases()][:2], ids=lambda case: case.name)
+def test_several_iterations_in_a_batch_have_the_law_of_beam_sampling(case):
+    assert beam_chi_square(case.config, WARM, samples=3000, seed=4) >= FALSE_ALARM_RATE
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_one_draft_beam_accepts_as_speculative_decoding_does(depth):
+    """W_S = W_L = 1 and gamma = L: the same law of (accepted, tokens) in one iteration."""
+    rule = {"rule": "recursive_rejection", "replacement": False}
+    request = Request("audit", (1, 0), depth + 3)
+
+    def law_of(config, tokens):
+        built, _ = markov_decoder(config, WARM, vocab=2, seed=1)
+
+        def reached(row):
+            return row.steps[0].accepted, tuple(tokens(row))
+
+        return law_of_iteration(built, request, reached, lambda result: {result: 1.0})[0]
+
+    ours = law_of(dsbd(1, depth), lambda row: row.generated(0))
+    theirs = law_of(made({"policy": "chain", "depth": depth}, rule), lambda row: row.tokens[2:])
+    assert ours == {key: pytest.approx(value) for key, value in theirs.items()}
+
+
+def test_at_temperature_zero_all_beams_are_the_greedy_sequence():
+    built, target = markov_decoder(dsbd(3, 2), SamplingSettings(temperature=0.0), vocab=5, seed=2)
+    (answer,) = built.generate([Request("audit", (1, 0), 12)], seed=0)
+    last, expected = 0, []
+    for position in range(1, 13):
+        last = int(target.logits[position % 2, last].argmax())
+        expected.append(last)
+    assert list(answer.tokens) == expected
+    assert torch.isfinite(torch.tensor(answer.log_likelihood))

@@ -12,57 +12,43 @@ from spec_bench.decode.config import read_decoder
 from spec_bench.records.types import Request
 
 WARM = SamplingSettings(probability_dtype="float64")
-LM = {"kind": "language_model"}
 REPLACED = {"rule": "recursive_rejection", "replacement": True}
 DISTINCT = {"rule": "recursive_rejection", "replacement": False}
+TRAVERSAL, OPTIMAL = {"rule": "traversal"}, {"rule": "optimal"}
 
 
 def widths(*children, replacement):
     return {"policy": "widths", "widths": list(children), "replacement": replacement}
 
 
+def paths(depth, **more):
+    return {"policy": "iid_paths", "paths": 2, "depth": depth, **more}
+
+
 def decoder(tree, verifier, drafts=1):
-    return {"name": "toy", "drafter": LM | {"drafts": drafts}, "tree": tree, "verifier": verifier}
+    drafter = {"kind": "language_model", "drafts": drafts}
+    return {"name": "toy", "drafter": drafter, "tree": tree, "verifier": verifier}
 
 
+CHAIN = {"policy": "chain", "depth": 3}
+STOPS = {"policy": "dynamic_chain", "depth": 3, "confidence": 0.5}
 SLOTS = {"policy": "best_slots", "width": 2, "depth": 3, "total": 4}
+BEST = {"policy": "top_and_sample", "widths": [2, 1, 1]}
+TREE = widths(2, 1, 1, replacement=False)
 CASES = {
-    "K-SEQ, two paths of three": (
-        2,
-        decoder({"policy": "iid_paths", "paths": 2, "depth": 3}, {"rule": "k_seq"}),
-    ),
-    "chain of three": (2, decoder({"policy": "chain", "depth": 3}, DISTINCT)),
-    "widths 2-1-1, without replacement": (2, decoder(widths(2, 1, 1, replacement=False), DISTINCT)),
+    "K-SEQ, two paths of three": (2, decoder(paths(3), {"rule": "k_seq"})),
+    "chain of three": (2, decoder(CHAIN, DISTINCT)),
+    "widths 2-1-1, without replacement": (2, decoder(TREE, DISTINCT)),
     "widths 2-1-1, replacement": (2, decoder(widths(2, 1, 1, replacement=True), REPLACED)),
-    "a block of three": (2, decoder({"policy": "chain", "depth": 3}, {"rule": "traversal"})),
-    "whole paths of widths 2-1-1": (
-        2,
-        decoder(widths(2, 1, 1, replacement=False), {"rule": "traversal"}),
-    ),
-    "the best and one drawn, 2-1-1": (
-        2,
-        decoder({"policy": "top_and_sample", "widths": [2, 1, 1]}, {"rule": "top_and_sample"}),
-    ),
-    "the optimal rule, two paths of two": (
-        2,
-        decoder({"policy": "iid_paths", "paths": 2, "depth": 2}, {"rule": "optimal"}),
-    ),
-    "the optimal rule, two paths of three": (
-        2,
-        decoder({"policy": "iid_paths", "paths": 2, "depth": 3}, {"rule": "optimal"}),
-    ),
-    "two paths of three, merged, as whole paths": (
-        2,
-        decoder(
-            {"policy": "iid_paths", "paths": 2, "depth": 3, "merged": True}, {"rule": "traversal"}
-        ),
-    ),
-    "a chain that stops, as a block": (
-        3,
-        decoder({"policy": "dynamic_chain", "depth": 3, "confidence": 0.5}, {"rule": "traversal"}),
-    ),
+    "a block of three": (2, decoder(CHAIN, TRAVERSAL)),
+    "whole paths of widths 2-1-1": (2, decoder(TREE, TRAVERSAL)),
+    "the best and one drawn, 2-1-1": (2, decoder(BEST, {"rule": "top_and_sample"})),
+    "the optimal rule, two paths of two": (2, decoder(paths(2), OPTIMAL)),
+    "the optimal rule, two paths of three": (2, decoder(paths(3), OPTIMAL)),
+    "two paths of three, merged, as whole paths": (2, decoder(paths(3, merged=True), TRAVERSAL)),
+    "a chain that stops, as a block": (3, decoder(STOPS, TRAVERSAL)),
     "the best slots of three levels": (2, decoder(SLOTS, DISTINCT)),
-    "the best slots of three levels, as whole paths": (2, decoder(SLOTS, {"rule": "traversal"})),
+    "the best slots of three levels, as whole paths": (2, decoder(SLOTS, TRAVERSAL)),
     "three children from two drafts": (3, decoder(widths(3, replacement=True), REPLACED, drafts=2)),
 }
 

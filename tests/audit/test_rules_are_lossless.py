@@ -46,44 +46,42 @@ def test_children_that_are_not_there_are_not_accepted_and_change_nothing(case):
         torch.testing.assert_close(nothing.residual, p)
 
 
-def without_replacement():
-    cases = {case.name: case for case in rule_cases()}
-    return cases["recursive_rejection, without replacement"]
+def ours(p, q, tokens, valid):
+    return recursive_rejection(p, q, tokens, valid, replacement=False)
 
 
-def test_a_wrong_residual_is_caught():
-    def wrong(p, q, tokens, valid):
-        right = recursive_rejection(p, q, tokens, valid, replacement=False)
-        return Verdict(right.acceptance, p)
-
-    assert audit_rule(dataclasses.replace(without_replacement(), rule=wrong))[0] > 0.01
+def original_draft(p, q, tokens, valid):
+    return recursive_rejection(p, q, tokens, valid, replacement=True)
 
 
-def test_a_ratio_with_the_original_draft_distribution_is_caught():
-    def wrong(p, q, tokens, valid):
-        return recursive_rejection(p, q, tokens, valid, replacement=True)
-
-    assert audit_rule(dataclasses.replace(without_replacement(), rule=wrong))[0] > 0.01
+def wrong_residual(p, q, tokens, valid):
+    return Verdict(ours(p, q, tokens, valid).acceptance, p)
 
 
-def test_an_inverted_ratio_is_caught():
-    def wrong(p, q, tokens, valid):
-        right = recursive_rejection(p, q, tokens, valid, replacement=False)
-        ratio = q[:, 0].gather(1, tokens) / p.gather(1, tokens).clamp(min=1e-300)
-        return Verdict(ratio.clamp(max=1.0) * valid, right.residual)
-
-    assert audit_rule(dataclasses.replace(without_replacement(), rule=wrong))[0] > 0.01
+def inverted_ratio(p, q, tokens, valid):
+    ratio = q[:, 0].gather(1, tokens) / p.gather(1, tokens).clamp(min=1e-300)
+    return Verdict(ratio.clamp(max=1.0) * valid, ours(p, q, tokens, valid).residual)
 
 
-def test_k_seq_with_rho_one_is_caught():
-    def wrong(p, q, tokens, valid):
-        kept = torch.minimum(p, q[:, 0])
-        beta = kept.sum(-1, keepdim=True).clamp(min=1e-300)
-        count = valid.sum(-1, keepdim=True)
-        residual = (p - kept * (1 - (1 - beta) ** count) / beta).clamp(min=0)
-        residual = residual / residual.sum(-1, keepdim=True).clamp(min=1e-300)
-        ratio = p.gather(1, tokens) / q[:, 0].gather(1, tokens).clamp(min=1e-300)
-        return Verdict(ratio.clamp(max=1.0) * valid, residual)
+def rho_one(p, q, tokens, valid):
+    kept = torch.minimum(p, q[:, 0])
+    beta = kept.sum(-1, keepdim=True).clamp(min=1e-300)
+    count = valid.sum(-1, keepdim=True)
+    residual = (p - kept * (1 - (1 - beta) ** count) / beta).clamp(min=0)
+    residual = residual / residual.sum(-1, keepdim=True).clamp(min=1e-300)
+    ratio = p.gather(1, tokens) / q[:, 0].gather(1, tokens).clamp(min=1e-300)
+    return Verdict(ratio.clamp(max=1.0) * valid, residual)
 
-    case = next(case for case in rule_cases() if case.name == "k_seq, i.i.d.")
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("recursive_rejection, without replacement", original_draft),
+        ("recursive_rejection, without replacement", wrong_residual),
+        ("recursive_rejection, without replacement", inverted_ratio),
+        ("k_seq, i.i.d.", rho_one),
+    ],
+)
+def test_a_wrong_rule_is_caught(name, wrong):
+    (case,) = [case for case in rule_cases() if case.name == name]
     assert audit_rule(dataclasses.replace(case, rule=wrong))[0] > 0.01

@@ -1,4 +1,6 @@
-"""Tests of served text: a lossless server passes at the stated rate, each kind of loss fails."""
+"""The audit's command; of served text: a lossless server passes at the stated rate, each kind of
+loss fails.
+"""
 
 import itertools
 import math
@@ -9,10 +11,12 @@ import torch
 
 from spec_bench.audit import command_line
 from spec_bench.audit.__main__ import load
+from spec_bench.audit.catalogue import Line, Part, audited, chosen
 from spec_bench.audit.models import (
     _PLAIN,
     Asked,
     TokenLaw,
+    _corrected,
     audit_server,
     findings,
     law_of_answers,
@@ -25,6 +29,7 @@ from spec_bench.engine.loading import ModelSpec, load_model
 from spec_bench.records.types import Request
 from spec_bench.server.endpoint import Server
 from tests.jobs.tiny import make_family
+from tests.said import naming
 from tests.server.completions import Completions, serving
 
 VOCAB = 12
@@ -91,22 +96,20 @@ def test_plain_sampling_passes_every_test_at_about_the_stated_rate():
     assert alarms <= 14  # of 60 at a rate of at most 0.1: chance below 0.001
 
 
-def sharper(factor):
-    return MarkovModel(TARGET.logits * factor)
+P = TARGET.logits.softmax(dim=-1)
+BEST = P.topk(2, dim=-1)
+OTHERS = {
+    "sharp": TARGET.logits * 1.4,
+    "flat": TARGET.logits * 0.6,
+    "the two best swapped, of the same entropy": P.scatter(
+        -1, BEST.indices, BEST.values.flip(-1)
+    ).log(),
+}
 
 
-def mixed_with_second_best():
-    """A law that swaps the mass of the two best tokens: the same entropy."""
-    p = TARGET.logits.softmax(dim=-1)
-    best = p.topk(2, dim=-1)
-    return MarkovModel(p.scatter(-1, best.indices, best.values.flip(-1)).log())
-
-
-@pytest.mark.parametrize(
-    "model", [sharper(1.4), sharper(0.6), mixed_with_second_best()], ids=["sharp", "flat", "swap"]
-)
-def test_another_law_is_found(model):
-    assert not all(verdicts(sampled(model, 20, seed=5)).values())
+@pytest.mark.parametrize("logits", OTHERS.values(), ids=OTHERS)
+def test_another_law_is_found(logits):
+    assert not all(verdicts(sampled(MarkovModel(logits), 20, seed=5)).values())
 
 
 def test_a_token_without_probability_fails_at_once():
@@ -121,16 +124,9 @@ def test_answers_that_repeat_each_other_are_found():
     assert not all(verdicts([answer] * 25).values())
 
 
-def decoder(draft, settings):
-    return build_decoder(CHAIN, TARGET, [draft], settings)
-
-
 def answering(sample, shift=0):
-    """A server that drafts, each request by its temperature; or by ``sample`` whatever is asked.
-
-    Args:
-        sample: settings used where the request asks for a temperature above 0.
-        shift: added to one token of each greedy answer.
+    """A server that drafts, each request by its temperature, or above 0 by ``sample`` if given;
+    ``shift`` is added to one token of each greedy answer.
     """
     numbers = itertools.count()
     draft = random_markov(VOCAB, seed=2)
@@ -139,7 +135,8 @@ def answering(sample, shift=0):
         asked = SamplingSettings(temperature=body["temperature"])
         settings = sample if sample and asked.temperature else asked
         request = Request(str(next(numbers)), tuple(body["prompt"]), body["max_tokens"])
-        (generation,) = decoder(draft, settings).generate([request], body.get("seed", 0))
+        decoder = build_decoder(CHAIN, TARGET, [draft], settings)
+        (generation,) = decoder.generate([request], body.get("seed", 0))
         tokens, steps, at = list(generation.tokens), [], 0
         if not asked.temperature:
             tokens[-1] = (tokens[-1] + shift) % VOCAB
@@ -151,7 +148,7 @@ def answering(sample, shift=0):
     return Completions(answer)
 
 
-def audited(completions):
+def lines_of(completions):
     """How the audit of a server ends, line by line."""
     asked = Asked([(3,), (5, 4)], 30, 8, WARM, 0, ())
     with serving(completions):
@@ -159,47 +156,33 @@ def audited(completions):
         return {line.subject: bool(line.passed) for line in audit_server(server, TARGET, asked)}
 
 
-def test_a_server_that_drafts_losslessly_passes():
-    found = audited(answering(None))
-    assert found["server, greedy: equals the target"]
+@pytest.mark.parametrize(
+    ("server", "greedy", "sampled"),
+    [
+        (answering(None), True, True),
+        (answering(SamplingSettings(temperature=3.0)), True, False),
+        (answering(None, shift=1), False, True),
+    ],
+    ids=["lossless", "another temperature", "one greedy token differs"],
+)
+def test_a_server_that_loses_something_is_found_by_what_it_loses(server, greedy, sampled):
+    found = lines_of(server)
     assert len(found) == 4  # 16 answers: too few first tokens for a test of their own
-    assert all(found.values())
+    assert found.pop("server, greedy: equals the target") == greedy
+    assert all(found.values()) == sampled
 
 
-def test_a_server_that_loses_the_temperature_is_found():
-    found = audited(answering(SamplingSettings(temperature=3.0)))
-    assert found.pop("server, greedy: equals the target")
-    assert not all(found.values())
-
-
-def test_a_greedy_answer_that_differs_in_one_token_is_found():
-    found = audited(answering(None, shift=1))
-    assert not found.pop("server, greedy: equals the target")
-    assert all(found.values())
-
-
-def test_holm_holds_the_smallest_against_the_rate_over_all():
-    from spec_bench.audit.models import _corrected
-
+@pytest.mark.parametrize(("rate", "failed"), [(0.029, ""), (0.031, "c"), (0.041, "abc")])
+def test_holm_holds_the_smallest_against_the_rate_over_all(rate, failed):
     tests = {"a": (9, 0.02, ""), "b": (9, 0.04, ""), "c": (9, 0.01, "")}
-
-    def failed(rate):
-        found = _corrected(tests, rate)
-        return {each.name for each in found if not each.passed}
-
-    assert failed(0.029) == set()
-    assert failed(0.031) == {"c"}
-    assert failed(0.041) == {"a", "b", "c"}
+    found = _corrected(tests, rate)
+    assert [each.name for each in found if not each.passed] == [*failed]
 
 
-@pytest.fixture
-def family(tmp_path):
+def test_the_command_audits_a_server_of_a_folders_model(tmp_path, capsys):
     make_family(tmp_path)
-    return tmp_path
-
-
-def test_the_command_audits_a_server_of_a_folders_model(family, capsys):
-    target = load_model(ModelSpec(str(family / "target")))
+    folder = str(tmp_path / "target")
+    target = load_model(ModelSpec(folder))
     plain = {
         temperature: build_decoder(_PLAIN, target, [], SamplingSettings(temperature))
         for temperature in (0.0, 1.0)
@@ -210,7 +193,7 @@ def test_the_command_audits_a_server_of_a_folders_model(family, capsys):
         decoder = plain[body["temperature"]]
         return [[t] for t in decoder.generate([request], body.get("seed", 0))[0].tokens]
 
-    command = ["--target", str(family / "target"), "--answers", "2", "--max-new-tokens", "6"]
+    command = ["--target", folder, "--answers", "2", "--max-new-tokens", "6"]
     with serving(Completions(answer)) as served:
         assert load([*command, "--server", served.url])() == 0
         assert "4 of 4 checks passed" in capsys.readouterr().out
@@ -246,3 +229,41 @@ def test_a_pair_that_is_not_there_is_named_before_the_rules_are_enumerated(
     assert load(["--target", missing, "--draft", missing, "--prompts", str(prompts)])() == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert repr(missing) in line
+
+
+# The audit's parts are chosen by name, and fail alone.
+
+
+def fine():
+    yield Line("sd", "enumeration", "error 0", True)
+
+
+def broken():
+    raise RuntimeError("no\nhead")
+
+
+PARTS = [Part("rule: k_seq", broken), Part("sd", fine)]
+
+
+def test_a_fault_is_the_failure_of_its_part_and_the_others_go_on():
+    lines = list(audited(PARTS))
+    assert [(each.subject, each.passed) for each in lines] == [("rule: k_seq", False), ("sd", True)]
+    assert lines[0].result == "RuntimeError: no head"
+
+
+def test_a_pattern_fits_the_name_with_or_without_its_kind():
+    assert chosen(PARTS, "k_*") == chosen(PARTS, "rule: *") == PARTS[:1]
+    assert chosen(PARTS, None) == PARTS
+
+
+def test_a_pattern_that_fits_nothing_names_what_is_near():
+    with pytest.raises(ValueError, match=naming("--only", "'k_sek'", "k_seq")):
+        chosen(PARTS, "k_sek")
+
+
+def test_a_failing_part_ends_with_status_1(monkeypatch, capsys):
+    monkeypatch.setattr(command_line, "rule_parts", lambda: iter(PARTS))
+    for name in ("decoder_parts", "approximate_parts", "beam_parts"):
+        monkeypatch.setattr(command_line, name, lambda *_: iter(()))
+    assert load([])() == 1
+    assert "1 of 2 checks passed" in capsys.readouterr().out

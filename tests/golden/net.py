@@ -17,8 +17,8 @@ Kinds, each a dictionary of values by name:
 
 It goes through the command lines and the files they write, so that it outlives what is inside;
 only ``run_ids`` needs a function (see ``cells``). What is recorded lies in ``data``; ``pages`` and
-``printed`` keep digests there. ``check.py`` checks, ``record.py`` records; a wanted difference is
-recorded again, with its reason in the commit message.
+``printed`` keep digests there. ``check.py`` checks and records; a wanted difference is recorded
+again, with its reason in the commit message.
 
 Tokens, counts and ids are pinned as they are. Numbers that hang on the last digits of a float32
 pass (``_OF_PASSES``) have room for another processor's matrix products, or another library's. Such
@@ -31,13 +31,11 @@ import hashlib
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 from . import cells, figures, report
 from .workspace import COMMITTED, run
 
 DATA = Path(__file__).resolve().parent / "data"
-Values = dict[str, Any]
 _CLOSE = 1e-7  # relative: a sum in another order is no difference
 # A logit of some 20 in float32 is known to about 1e-5, so a mean log-probability is, and perplexity
 # relatively; 5e-7 was seen between processors. Tables print its second digit.
@@ -58,11 +56,10 @@ def _drawn():
         report.write_all()
         report.write_quickstart()
         files, pages = report.written(), report.pages()
-        drawn = sorted(Path("results").rglob("*.png"))
         found = {
-            str(path): figures.pixel_difference(path, COMMITTED.parent / path)
-            for path in drawn
-            if (COMMITTED.parent / path).is_file()
+            str(path): figures.pixel_difference(path, committed)
+            for path in sorted(Path("results").rglob("*.png"))
+            if (committed := COMMITTED.parent / path).is_file()
         }
         for name in report.items("figure"):
             if refused := draw_figure(name):
@@ -77,28 +74,21 @@ def draw_figure(name):
     return said.err if said.status else ""
 
 
-def _printed(names):
-    return report.printed(names or report.printed_names())
-
-
-def _run_ids(names):
-    return cells.run_ids(names or cells.COMMANDS)
-
-
 KINDS = {
     "files": lambda names: _drawn()["files"],
     "pages": lambda names: _drawn()["pages"],
     "pixels": lambda names: _drawn()["pixels"],
     "figures": lambda names: _drawn()["figures"],
-    "printed": _printed,
+    "printed": lambda names: report.printed(names or report.printed_names()),
     "checks": lambda names: report.checks(),
-    "run_ids": _run_ids,
+    "run_ids": lambda names: cells.run_ids(names or cells.COMMANDS),
     "tokens": lambda names: cells.all_decoded(),
 }
 """Each kind's values; those of some names where it can tell them apart, else all."""
 
 COMMITTED_KINDS = ("files", "pixels")  # held against the committed results, not against records
 DIGESTED = ("pages", "printed")  # kept as digests
+PACKED = ("checks", "figures", "tokens")  # compressed: they are long and nobody reads them
 
 
 def expected(kind):
@@ -115,20 +105,15 @@ def expected(kind):
             for folder in ("embedded", "quickstart")
             for path in sorted((COMMITTED / folder).rglob("*.png"))
         }
-    if packed(kind):
+    if kind in PACKED:
         return dict(json.loads(gzip.decompress((DATA / f"{kind}.json.gz").read_bytes())))
     return dict(json.loads((DATA / f"{kind}.json").read_text(encoding="utf-8")))
-
-
-def packed(kind):
-    """Whether a kind's records are compressed: they are long and nobody reads them."""
-    return kind in ("checks", "figures", "tokens")
 
 
 def save(kind, values, folder):
     """Writes a kind's records, the same values to the same bytes."""
     folder.mkdir(parents=True, exist_ok=True)
-    if packed(kind):
+    if kind in PACKED:
         path = folder / f"{kind}.json.gz"
         text = json.dumps(values, sort_keys=True, separators=(",", ":"))
         path.write_bytes(gzip.compress(text.encode(), mtime=0))
@@ -147,15 +132,13 @@ def kept(kind, values):
 
 def differing(kind, wanted, found):
     """The names of the values that differ or that are no longer there."""
-    return [
-        name for name in wanted if name not in found or not _same(kind, wanted[name], found[name])
-    ]
 
+    def same(one, other):
+        if kind == "pixels":
+            return other <= figures.PIXEL_TOLERANCE
+        return next(differences(one, other), None) is None
 
-def _same(kind, wanted, found):
-    if kind == "pixels":
-        return bool(found <= figures.PIXEL_TOLERANCE)
-    return next(iter(differences(wanted, found)), None) is None
+    return [name for name in wanted if name not in found or not same(wanted[name], found[name])]
 
 
 def differences(wanted, found, where=""):

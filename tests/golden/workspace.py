@@ -15,6 +15,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
 COMMITTED = Path(__file__).resolve().parents[2] / "results"
 EXPERIMENTS = ("embedded", "quickstart")  # below results; what else lies there is not committed
@@ -23,13 +24,7 @@ _WIDE = "4000"  # columns of the terminal: a table's row stays one line
 
 @dataclass(frozen=True)
 class Said:
-    """What a command line said.
-
-    Attributes:
-        status: its exit status.
-        out: standard output.
-        err: standard error.
-    """
+    """What a command line said: its exit status and both streams."""
 
     status: int
     out: str
@@ -55,42 +50,31 @@ def workspace():
 def run(module, *arguments):
     """``python -m MODULE ARGUMENTS`` without a new interpreter."""
     out, err = io.StringIO(), io.StringIO()
-    argv, columns = sys.argv, os.environ.get("COLUMNS")
-    full_error = os.environ.pop("HYDRA_FULL_ERROR", None)
     # Another test may have imported it; runpy warns of a module that is there already.
     imported = sys.modules.pop(f"{module}.__main__", None)
-    sys.argv = [module, *arguments]
-    os.environ["COLUMNS"] = _WIDE
     status = 0
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    with (
+        mock.patch.object(sys, "argv", [module, *arguments]),
+        mock.patch.dict(os.environ, COLUMNS=_WIDE),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        os.environ.pop("HYDRA_FULL_ERROR", None)
+        try:
             runpy.run_module(module, run_name="__main__")
-    except SystemExit as stopped:
-        status = stopped.code if isinstance(stopped.code, int) else int(stopped.code is not None)
-    finally:
-        sys.argv = argv
-        if imported is not None:
-            sys.modules[f"{module}.__main__"] = imported
-        _restore("COLUMNS", columns)
-        _restore("HYDRA_FULL_ERROR", full_error)
+        except SystemExit as stopped:
+            code = stopped.code
+            status = code if isinstance(code, int) else int(code is not None)
+        finally:
+            if imported is not None:
+                sys.modules[f"{module}.__main__"] = imported
     return Said(status, out.getvalue(), err.getvalue())
 
 
 def must(module, *arguments):
-    """What a command line printed.
-
-    Raises:
-        RuntimeError: it did not end with status 0.
-    """
+    """What a command line printed, which must end with status 0."""
     said = run(module, *arguments)
     if said.status != 0:
         command = " ".join(["python -m", module, *arguments])
         raise RuntimeError(f"{command}: status {said.status}\n{said.out[-2000:]}{said.err[-2000:]}")
     return said.out
-
-
-def _restore(name, value):
-    if value is None:
-        os.environ.pop(name, None)
-    else:
-        os.environ[name] = value

@@ -3,15 +3,13 @@
 import json
 import os
 import time
-from collections.abc import Callable
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 
 import pytest
 
-from tests.measure.energy_curves import Curve
-from tests.measure.energy_smi import VARIABLE, install
-
-PlayPower = Callable[..., list[Curve]]
+from spec_bench.measure.energy import build_meter
+from tests.measure.stand_ins import VARIABLE, install
 
 
 @pytest.fixture
@@ -36,3 +34,33 @@ def kill_meter(file):
     file.touch()
     while file.exists():
         time.sleep(0.01)
+
+
+@contextmanager
+def opened(name, ordinals=None, **settings):
+    """A meter, open."""
+    meter = build_meter({"meter": name, "idle_s": 0, **settings}, ordinals)
+    meter.open()
+    try:
+        yield meter
+    finally:
+        meter.close()
+
+
+def window(meter, seconds=0.0, meanwhile=lambda: None):
+    """A window, with its begin and end in seconds since the epoch, as close as can be told."""
+    marks, mark = [], type(meter).mark
+
+    def marked():
+        before_s = time.time()
+        found = mark(meter)
+        marks.append(found if isinstance(found, float) else before_s)
+        return found
+
+    meter.mark = marked
+    meter.begin()
+    time.sleep(seconds)
+    meanwhile()
+    reading = meter.end()
+    del meter.mark
+    return reading, marks[0] if marks else None, marks[-1] if marks else None

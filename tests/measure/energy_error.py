@@ -12,8 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from spec_bench.measure.energy import build_meter
-from tests.measure.energy_curves import Curve
-from tests.measure.energy_smi import VARIABLE, install
+from tests.measure.stand_ins import VARIABLE, Curve, install
 
 WINDOW_S = 2.5
 WINDOWS = 12

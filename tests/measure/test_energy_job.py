@@ -13,7 +13,7 @@ from spec_bench.records.types import Generation
 from tests.jobs.conftest import family, run_job
 from tests.jobs.tiny import rows_of
 from tests.measure.conftest import kill_meter
-from tests.measure.energy_curves import Curve
+from tests.measure.stand_ins import Curve
 from tests.said import naming
 
 __all__ = ["family", "run_job"]

@@ -1,10 +1,26 @@
-"""What is recorded of the GPUs: the driver's own words, as ``nvidia-smi`` prints them."""
+"""What a run says of its checkout and its machine: revision, GPUs as ``nvidia-smi`` prints them,
+load and clock beside a row, and what reading these costs.
+"""
+
+import os
+import subprocess
+import sys
+import time
 
 import pytest
 import torch
 
 from spec_bench.engine.model import set_switches
-from spec_bench.measure.provenance import GPU_FIELDS, driver_version, gpu_states, torch_state
+from spec_bench.measure.provenance import (
+    GPU_FIELDS,
+    Machine,
+    cpu_mhz,
+    driver_version,
+    git_state,
+    gpu_states,
+    torch_state,
+)
+from tests.measure.stand_ins import Curve, StandInNvml
 from tests.simcuda import SimCuda
 
 ONE, TWO = "GPU-5f4ad2f0-9c1e-4c3b-a2d7-0c1f2e3d4a5b", "GPU-00000000-0000-0000-0000-000000000000"
@@ -80,3 +96,65 @@ def test_the_drivers_version_is_the_modules(tmp_path):
     file.write_text("570.86.15\n")
     assert driver_version(file) == "570.86.15"
     assert driver_version(tmp_path / "none") is None
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    (tmp_path / "code.py").write_text("x = 1\n")
+    for words in (["init"], ["add", "."], ["commit", "-m", "one"]):
+        who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        subprocess.run(["git", "-C", str(tmp_path), *who, *words], check=True, capture_output=True)
+    return tmp_path
+
+
+def test_new_results_are_no_change_of_a_checkout_and_other_code_is(checkout):
+    (checkout / "results").mkdir()
+    (checkout / "results" / "results.csv").write_text("run_id\n")
+    state = git_state(checkout)
+    assert len(state["revision"]) == 40
+    assert state["dirty"] is False
+    (checkout / "code.py").write_text("x = 2\n")
+    assert git_state(checkout)["dirty"] is True
+
+
+def test_a_folder_of_no_checkout_has_no_state(tmp_path):
+    assert git_state(tmp_path) is None
+
+
+def test_the_clock_is_the_mean_of_the_processors_listed(tmp_path):
+    listed = tmp_path / "cpuinfo"
+    listed.write_text("cpu MHz\t\t: 2000.5\nflags : x\ncpu MHz\t\t: 3000.5\ncpu MH")
+    assert cpu_mhz(listed) == 2500.5
+    listed.write_text("processor : 0\n")
+    assert cpu_mhz(listed) is None
+    assert cpu_mhz(tmp_path / "none") is None
+
+
+def test_the_load_is_the_systems_and_a_reading_is_cheap(monkeypatch):
+    with Machine("cpu") as machine:
+        taken = []
+        for _ in range(50):
+            began = time.perf_counter()
+            machine.read()
+            taken.append(time.perf_counter() - began)
+        assert min(taken) < 1e-4
+        monkeypatch.setattr(os, "getloadavg", lambda: (2.5, 1.0, 1.0))
+        assert machine.read().load_average == 2.5
+
+
+def test_without_a_load_or_nvml_nothing_is_said(monkeypatch):
+    monkeypatch.delattr(os, "getloadavg")
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with Machine("cuda") as machine:
+        assert machine.read() == (None, None)
+
+
+def test_the_clock_of_a_gpu_is_its_own(monkeypatch):
+    stand_in = StandInNvml([Curve("steady"), Curve("steady")])
+    monkeypatch.setitem(sys.modules, "pynvml", stand_in)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
+    with Machine("cuda", (0,)) as machine:
+        assert machine.read().clock_mhz == 1001
+    with Machine("cuda") as machine:
+        assert machine.read().clock_mhz == 1000.5
+    assert stand_in.started == 0

@@ -9,11 +9,11 @@ from spec_bench.engine.loading import ModelSpec, load_model
 from spec_bench.engine.mapped_model import FILE, MappedModel, behind
 from spec_bench.records.types import Request
 from spec_bench.train.dialogues import Dialogue, user_opening
-from spec_bench.train.draft_model import DraftModel, DraftTrainee, TextBatches, known_tokens
-from spec_bench.train.loop import Training, measure, processes_for, run_training
+from spec_bench.train.loop import measure, run_training
+from spec_bench.train.trainee import DraftModel, DraftTrainee, TextBatches, known_tokens
 from tests.families import decoder_settings
 
-from .tiny import VOCAB, forgetful_target, random_text, settings
+from .tiny import VOCAB, forgetful_target, planned, random_text, settings
 
 IDS = (0, 1, 3, 4, 6, 7, 9, 10, 11)  # of 12
 SHAPE = {
@@ -37,10 +37,7 @@ def trainee():
 def training(folder, steps):
     texts = random_text(40, 20)
     made = settings(folder, "draft_model", 1, learning_rate=5e-3)
-    return Training(
-        *(made, trainee(), batches(texts[:32]), batches(texts[32:])),
-        *(steps, 16, processes_for("cpu")),
-    )
+    return planned(made, trainee(), batches(texts[:32]), batches(texts[32:]), steps)
 
 
 def test_what_it_learns_at_a_position_is_the_targets_law_of_the_next_token():
@@ -61,7 +58,6 @@ def test_it_comes_near_the_targets_law_as_far_as_it_knows_the_tokens(tmp_path):
     before = measure(made.trainee, made.validation, everything, 4)
     run_training(made)
     after = measure(made.trainee, made.validation, everything, 4)
-    assert before is not None and after is not None
     (logits,) = made.trainee.wanted(made.validation.of(everything))
     reach = float(logits.softmax(-1)[:, IDS].sum(-1).mean())  # what any draft over them could share
     lacked, lacks = reach - before.overlaps[0], reach - after.overlaps[0]

@@ -9,17 +9,14 @@ from spec_bench.core.transfer import Committed
 from spec_bench.core.tree import Tree
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
-from spec_bench.decode.decoder import Decoder
 from spec_bench.draft.base import Drafting
-from spec_bench.draft.eagle_network import Eagle3Head
 from spec_bench.draft.network import HeadPlan
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.records.types import Request
 from spec_bench.train.batches import SequenceBatches
 from spec_bench.train.dialogues import Dialogue
-from spec_bench.train.loop import Training, measure, processes_for, run_training
+from spec_bench.train.loop import measure, run_training
 from spec_bench.train.train import frequent, trainee_of
-from spec_bench.train.trainee import SequenceTrainee
 from tests.families import VOCAB, decoder_settings, random_requests, tiny_pair
 from tests.heads import HEADS
 
@@ -29,6 +26,7 @@ from .tiny import CPU, forgetful_target, two_streams
 
 GREEDY = SamplingSettings(temperature=0, probability_dtype="float64")
 K = 3
+IDS = tuple(range(5, 17))
 KINDS = ["eagle", "eagle3", "mtp", "dflash"]
 
 
@@ -57,16 +55,14 @@ def decoded(kind, head, request):
     target, _ = tiny_pair("llama", torch.float64)
     settings = decoder_settings("sd", str(K)) | {"drafter": {"kind": kind}}
     built = build_decoder(settings, target, [], GREEDY, heads=head)
-    assert isinstance(built, Decoder)
     reserve = built.reserve
 
     def recorded(slots):
         reserve(slots)
         built.drafting = Recorded(built.drafting)
 
-    built.reserve = recorded  # type: ignore[method-assign]
+    built.reserve = recorded
     (answer,) = built.generate([request], 0)
-    assert isinstance(built.drafting, Recorded)
     return built.drafting.trees, answer
 
 
@@ -74,7 +70,6 @@ def learned(kind, head, ids):
     """Logits of K steps at every row of one sequence, as training runs them."""
     target, _ = tiny_pair("llama", torch.float64)
     trainee = trainee_of(head, target, K)
-    assert isinstance(trainee, SequenceTrainee)
     dialogue = Dialogue(ids, (True,) * len(ids))
     batch = SequenceBatches(target, [dialogue], K, trainee.layers(target.blocks)).of([0])
     hidden, embedded = batch.hidden.double(), batch.embedded.double()
@@ -107,12 +102,11 @@ def test_trainings_forward_is_decodings(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_would_be_accepted_is_held_against_the_targets_own_law(kind):
     target, _ = tiny_pair("llama")
-    head, ids = HEADS[kind](32, VOCAB), tuple(range(5, 17))
+    head, ids = HEADS[kind](32, VOCAB), IDS
     learner = trainee_of(head, target, K)
     dialogue = Dialogue(ids, (True,) * len(ids))
     batches = SequenceBatches(target, [dialogue], K, learner.layers(target.blocks))
     measured = measure(learner, batches, [0], 1)
-    assert measured is not None
     with torch.no_grad():
         p = target.module(torch.tensor([ids])).logits[0].softmax(dim=-1)
         steps = [logits.softmax(dim=-1) for logits in learner.logits(batches.of([0]))]
@@ -124,24 +118,30 @@ def test_what_would_be_accepted_is_held_against_the_targets_own_law(kind):
         assert 0.01 < measured.overlaps[step] < 0.99
 
 
+def path_drafted(kind, head):
+    """A decoder that has drafted along a given path, K levels deep; and each level's logits."""
+    target, _ = tiny_pair("llama", torch.float64)
+    settings = decoder_settings("sd", str(K)) | {"drafter": {"kind": kind}}
+    built = build_decoder(settings, target, [], GREEDY, heads=head)
+    built.begin([Request("x", IDS[:6], 4)], 0)
+    committed, drafting = Committed([list(IDS[:6])]), built.drafting
+    drafting.needs(committed)
+    tree = Tree(built.policy.shape, committed.roots.on(CPU))
+    found = []
+    for token in IDS[6 : 6 + K]:
+        found.append(
+            drafting.at_frontier(tree, committed) if found else drafting.at_root(committed)
+        )
+        level = torch.tensor([[token]])
+        tree.add_level(level, torch.zeros(1, dtype=torch.long), level >= 0, None)
+    return built, committed, tree, found
+
+
 def test_a_head_that_is_right_is_compared_at_every_depth():
     """On its own right path: what the head would draft after accepted tokens."""
     head = HEADS["eagle3"](32, VOCAB).double()
-    target, _ = tiny_pair("llama", torch.float64)
-    ids = tuple(range(5, 17))
-    steps = learned("eagle3", head, ids)
-    settings = decoder_settings("sd", str(K)) | {"drafter": {"kind": "eagle3"}}
-    built = build_decoder(settings, target, [], GREEDY, heads=head)
-    assert isinstance(built, Decoder)
-    built.begin([Request("x", ids[:6], 4)], 0)
-    committed, drafting = Committed([list(ids[:6])]), built.drafting
-    drafting.needs(committed)
-    tree = Tree(built.policy.shape, committed.roots.on(CPU))
-    found = [drafting.at_root(committed)]
-    for depth in range(K - 1):
-        token = torch.tensor([[ids[6 + depth]]])
-        tree.add_level(token, torch.zeros(1, dtype=torch.long), token >= 0, None)
-        found.append(drafting.at_frontier(tree, committed))
+    steps = learned("eagle3", head, IDS)
+    found = path_drafted("eagle3", head)[-1]
     for depth in range(K):
         there = found[depth][0, 0, 0].isfinite()
         torch.testing.assert_close(
@@ -152,31 +152,17 @@ def test_a_head_that_is_right_is_compared_at_every_depth():
 @pytest.mark.parametrize("kind", KINDS)
 def test_behind_accepted_tokens_the_head_sees_the_targets_features_alone(kind):
     """The keys that its own features gave are gone, although their tokens stand."""
-    head, ids = HEADS[kind](32, VOCAB).double(), tuple(range(5, 17))
-    target, _ = tiny_pair("llama", torch.float64)
-    settings = decoder_settings("sd", str(K)) | {"drafter": {"kind": kind}}
-    built = build_decoder(settings, target, [], GREEDY, heads=head)
-    assert isinstance(built, Decoder)
-    built.begin([Request("x", ids[:6], 4)], 0)
-    committed, drafting = Committed([list(ids[:6])]), built.drafting
-    drafting.needs(committed)
-    tree = Tree(built.policy.shape, committed.roots.on(CPU))
-    drafting.at_root(committed)
-    for depth in range(K):
-        if depth:
-            drafting.at_frontier(tree, committed)
-        token = torch.tensor([[ids[6 + depth]]])
-        tree.add_level(token, torch.zeros(1, dtype=torch.long), token >= 0, None)
-    nodes, lengths = [list(range(K + 1))], committed.lengths
+    head = HEADS[kind](32, VOCAB).double()
+    built, committed, tree, _ = path_drafted(kind, head)
+    drafting, nodes, lengths = built.drafting, [list(range(K + 1))], committed.lengths
     hidden = built._scorer.score(tree, lengths).hidden
-    assert hidden is not None
     path = torch.tensor(nodes)
     drafting.see_path(hidden, path, torch.tensor([K]))
     built._scorer.commit(lengths, nodes, path)
     drafting.commit(lengths, nodes, path, K)
-    committed = Committed([list(ids[: 7 + K])])
+    committed = Committed([list(IDS[: 7 + K])])
     drafting.needs(committed)
-    found, expected = drafting.at_root(committed)[0, 0, 0], learned(kind, head, ids)[0][5 + K]
+    found, expected = drafting.at_root(committed)[0, 0, 0], learned(kind, head, IDS)[0][5 + K]
     there = expected.isfinite()
     torch.testing.assert_close(found[there], expected[there], rtol=1e-5, atol=1e-5)
 
@@ -196,9 +182,7 @@ def trainee(kind, guesses=K, **given):
     target = target_of(kind)
     plan = HeadPlan(guesses, 1, target=target.module.config.to_dict(), ids=given.pop("ids", None))
     head = type(HEADS[kind](8, 8)).fresh(plan, tiny.WIDTH, tiny.VOCAB, lambda: torch.empty(0))
-    made = trainee_of(head, target, guesses, **given)
-    assert isinstance(made, SequenceTrainee)
-    return made
+    return trainee_of(head, target, guesses, **given)
 
 
 def training(folder, kind, steps, processes=None, **given):
@@ -208,18 +192,8 @@ def training(folder, kind, steps, processes=None, **given):
     target = target_of(kind)
     layers = {"eagle3": (0, 0, 0, -1), "dflash": (0, -1)}.get(kind, (-1,))  # it has one block
 
-    def side(dialogues):
-        return SequenceBatches(target, dialogues, K, layers, 8)
-
-    return Training(
-        made,
-        learner,
-        side(text[:40]),
-        side(text[40:]),
-        steps,
-        16,
-        processes or processes_for("cpu"),
-    )
+    sides = (SequenceBatches(target, part, K, layers, 8) for part in (text[:40], text[40:]))
+    return tiny.planned(made, learner, *sides, steps, processes)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -249,7 +223,6 @@ def test_a_smaller_vocabulary_is_the_answers_most_frequent_tokens():
     dialogues = [Dialogue((9, 3, 3, 5, 7), (False, True, True, True, False))]
     assert frequent(dialogues, 2) == (3, 5)
     head = trainee("eagle3", ids=(3, 5)).heads
-    assert isinstance(head, Eagle3Head)
     logits = head.logits(torch.randn(1, tiny.WIDTH), lambda x: x, tiny.VOCAB)
     assert logits.isfinite().nonzero()[:, 1].tolist() == [3, 5]
 
@@ -259,7 +232,7 @@ def test_positions_whose_best_token_the_head_lacks_teach_nothing():
     project = learner._project
     states = torch.randn(40, tiny.WIDTH)
     best = project(states).argmax(-1)
-    law, known = learner._target_law(states)
+    law, known = learner._target_distribution(states)
     assert known.tolist() == [token in (3, 5) for token in best.tolist()]
     loss, _ = learner._loss(torch.randn(40, tiny.WIDTH), states, law, known)
     assert torch.equal(loss > 0, known)

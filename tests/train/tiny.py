@@ -29,16 +29,15 @@ CPU = torch.device("cpu")
 def forgetful_target():
     """One layer that adds nothing: x_t is the normalised embedding of token t."""
     torch.manual_seed(0)
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=VOCAB,
-            hidden_size=WIDTH,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            intermediate_size=16,
-            max_position_embeddings=256,
-        )
-    ).eval()
+    config = LlamaConfig(
+        vocab_size=VOCAB,
+        hidden_size=WIDTH,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=256,
+    )
+    model = LlamaForCausalLM(config).eval()
     with torch.no_grad():
         model.model.embed_tokens.weight.normal_()
         model.model.layers[0].self_attn.o_proj.weight.zero_()
@@ -56,33 +55,27 @@ def two_streams(count, length=40, seed=0):
         ids = [rng.randrange(VOCAB), rng.randrange(VOCAB)]
         while len(ids) < length:
             ids.append(after[ids[-2]])
-        dialogues.append(Dialogue(tuple(ids), (False, *[True] * (length - 1))))
+        dialogues.append(said(ids))
     return dialogues
 
 
 def random_text(count, length=40, seed=0):
     """Texts in which nothing says anything about what follows."""
     rng = Random(seed)
-    return [
-        Dialogue(
-            tuple(rng.randrange(VOCAB) for _ in range(length)), (False, *[True] * (length - 1))
-        )
-        for _ in range(count)
-    ]
+    return [said([rng.randrange(VOCAB) for _ in range(length)]) for _ in range(count)]
 
 
-def batches(dialogues, guesses):
-    model = forgetful_target()
-    return Batches(model, dialogues, guesses)
+def said(ids):
+    """An answer to one token."""
+    return Dialogue(tuple(ids), (False, *[True] * (len(ids) - 1)))
 
 
 def trainee(kind, guesses, seed=0):
     torch.manual_seed(seed)
     if kind == "medusa":
         return TrainableHead(MedusaHeads(MedusaShape(WIDTH, VOCAB, guesses)), guesses)
-    return TrainableHead(
-        RecurrentHead(RecurrentShape(WIDTH, VOCAB, 1, kind == "redrafter")), guesses
-    )
+    shape = RecurrentShape(WIDTH, VOCAB, 1, kind == "redrafter")
+    return TrainableHead(RecurrentHead(shape), guesses)
 
 
 @functools.cache
@@ -110,13 +103,18 @@ def settings(folder, kind, guesses, **changes):
 def training(folder, kind, dialogues, steps, guesses=3, processes=None, **changes):
     """A training of fresh heads; the last eighth of the dialogues validates."""
     made = settings(folder, kind, guesses, **changes)
-    cut = len(dialogues) * 7 // 8
-    return Training(
+    cut, target = len(dialogues) * 7 // 8, forgetful_target()
+    return planned(
         made,
         trainee(kind, guesses),
-        batches(dialogues[:cut], guesses),
-        batches(dialogues[cut:], guesses),
+        Batches(target, dialogues[:cut], guesses),
+        Batches(target, dialogues[cut:], guesses),
         steps,
-        made.asked.optimiser.batch,
-        processes or processes_for("cpu"),
+        processes,
     )
+
+
+def planned(made, learner, train, validation, steps, processes=None):
+    """A training of these settings."""
+    batch, processes = made.asked.optimiser.batch, processes or processes_for("cpu")
+    return Training(made, learner, train, validation, steps, batch, processes)

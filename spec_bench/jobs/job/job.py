@@ -32,8 +32,7 @@ from spec_bench.jobs.work.models import (
 )
 from spec_bench.jobs.work.prompts import Prompts
 from spec_bench.jobs.work.session import Session, baseline_of
-from spec_bench.measure.machine import Machine, PeakMemory
-from spec_bench.measure.provenance import provenance
+from spec_bench.measure.provenance import Machine, PeakMemory, provenance
 from spec_bench.records.types import CellResult, Request
 from spec_bench.server.decoder import Asking, ServedDecoder
 from spec_bench.server.endpoint import Server, fit

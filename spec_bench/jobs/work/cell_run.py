@@ -23,7 +23,7 @@ from spec_bench.system import files
 
 if TYPE_CHECKING:
     from spec_bench.decode.config import AnyDecoder
-    from spec_bench.measure.machine import PeakMemory
+    from spec_bench.measure.provenance import PeakMemory
 
 log = logging.getLogger(__name__)
 _MESSAGE_LENGTH = 300

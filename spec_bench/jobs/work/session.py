@@ -12,7 +12,7 @@ from spec_bench.jobs.work.cell_run import CellRun
 from spec_bench.jobs.work.metering import Metering
 from spec_bench.jobs.work.pairing import Timings, timings_of, unpaired
 from spec_bench.jobs.work.prompts import Prompts
-from spec_bench.measure.machine import Machine
+from spec_bench.measure.provenance import Machine
 from spec_bench.records.types import Request
 
 

@@ -29,10 +29,8 @@ def job_gpus(
     """The GPUs whose energy is the job's, so that a neighbour's watts are not counted.
 
     Those that ``devices`` names; else those that CUDA_VISIBLE_DEVICES leaves visible, and of them
-    the ones at ``ordinals``.
-
-    Raises:
-        UnmeteredError: no GPU is left, or what is visible has no power meter of its own.
+    the ones at ``ordinals``. An ``UnmeteredError`` if no GPU is left, or what is visible has no
+    power meter of its own.
     """
     if devices is not None:
         return [_named(gpus, name) for name in devices]
@@ -50,10 +48,7 @@ def visible_gpus(gpus: Sequence[Gpu], visible: str | None) -> list[Gpu]:
     As CUDA reads the variable (CUDA C++ Programming Guide, "CUDA Environment Variables"): indices
     or beginnings of UUIDs, and whatever follows the first wrong one is not visible. Indices are
     taken in PCI bus order, which is CUDA's own on machines with GPUs of one kind, and elsewhere
-    with CUDA_DEVICE_ORDER=PCI_BUS_ID.
-
-    Raises:
-        UnmeteredError: it names a MIG instance, which has no power sensor of its own.
+    with CUDA_DEVICE_ORDER=PCI_BUS_ID. An ``UnmeteredError`` if it names a MIG instance.
     """
     if visible is None:
         return list(gpus)
@@ -86,18 +81,13 @@ def _named(gpus: Sequence[Gpu], name: str) -> Gpu:
 def nvml_handles(
     nvml: Any, devices: Sequence[str] | None, ordinals: Sequence[int] | None
 ) -> list[Any]:
-    """NVML's handles of the job's GPUs (``job_gpus``).
-
-    Raises:
-        UnmeteredError: as ``job_gpus``.
-        nvml.NVMLError: NVML does not tell.
-    """
+    """NVML's handles of the job's GPUs (``job_gpus``); NVML's own error if it does not tell."""
     gpus = []
     for index in range(nvml.nvmlDeviceGetCount()):
         uuid = nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(index))
         gpus.append(Gpu(index, uuid.decode() if isinstance(uuid, bytes) else str(uuid)))
-    chosen = job_gpus(gpus, devices, ordinals)
-    return [nvml.nvmlDeviceGetHandleByIndex(gpu.index) for gpu in chosen]
+    mine = job_gpus(gpus, devices, ordinals)
+    return [nvml.nvmlDeviceGetHandleByIndex(gpu.index) for gpu in mine]
 
 
 @meter("nvml", update_period_s=0.1, idle_s=3.0, devices=None)
@@ -153,9 +143,8 @@ class RaplMeter(EnergyMeter[tuple[int, ...]]):
     _ranges: Mapping[Path, int]  # each counter's folder -> its largest value; after it comes 0
 
     def start(self) -> None:
-        """Finds packages, and memory outside them; not cores (part of a package) nor the platform.
-
-        ``intel-rapl-mmio`` counts the same packages in another way and is left out.
+        """Finds packages, and memory outside them; not cores (part of a package) nor the platform,
+        nor ``intel-rapl-mmio``, which counts the same packages in another way.
         """
         root = Path(self.settings.root)
         zones = {folder: _text(folder / "name") for folder in sorted(root.glob("intel-rapl:*"))}

@@ -88,10 +88,8 @@ class EnergySettings:
 
 
 def energy_settings(config: EnergySettings | Mapping[str, Any]) -> EnergySettings:
-    """Checks the config group ``energy``; what it leaves out gets its meter's default.
-
-    Raises:
-        ValueError: an unknown meter or setting, or a value that cannot be right.
+    """Checks the config group ``energy``; what it leaves out gets its meter's default. A ValueError
+    names an unknown meter or setting, or a value that cannot be right.
     """
     if isinstance(config, EnergySettings):
         return config
@@ -137,11 +135,7 @@ class EnergyMeter(Generic[Mark]):
         self._mark: Mark | UnmeteredError = UnmeteredError("no window was opened")
 
     def start(self) -> None:
-        """Finds the devices and starts measuring.
-
-        Raises:
-            UnmeteredError: nothing can be measured.
-        """
+        """Finds the devices and starts measuring; an ``UnmeteredError`` if nothing can be."""
         raise UnmeteredError("no meter")
 
     def mark(self) -> Mark:
@@ -149,11 +143,7 @@ class EnergyMeter(Generic[Mark]):
         raise NotImplementedError
 
     def joules(self, begin: Mark, end: Mark) -> tuple[float, str]:
-        """The energy between two marks, and what to mind about it.
-
-        Raises:
-            UnmeteredError: there is no number.
-        """
+        """The energy between two marks, and what to mind about it; or an ``UnmeteredError``."""
         raise NotImplementedError
 
     def stop(self) -> None:

@@ -21,6 +21,9 @@ from datetime import UTC, datetime
 from functools import partial
 from io import FileIO
 from itertools import pairwise
+from typing import Any
+
+import numpy as np
 
 from spec_bench.measure.energy.counters import Gpu, job_gpus
 from spec_bench.measure.energy.meters import EnergyMeter, EnergySettings, UnmeteredError, meter
@@ -52,7 +55,11 @@ class SmiMeter(EnergyMeter[float]):
     _sampler: SmiSampler | None = None
 
     def start(self) -> None:
-        gpus = job_gpus(find_gpus(), self.settings.devices, self.ordinals)
+        try:
+            known = [Gpu(int(index), uuid) for index, uuid in query(("index", "uuid"))]
+        except ValueError:
+            raise UnmeteredError(f"{PROGRAM} gives no list of GPUs") from None
+        gpus = job_gpus(known, self.settings.devices, self.ordinals)
         self._sampler = SmiSampler(gpus, find_field(gpus, self.fields), self.settings.period_s)
         self._sampler.start()
 
@@ -106,25 +113,15 @@ class PaperMeter(SmiMeter):
 def integral_j(
     times_s: Sequence[float], power_w: Sequence[float], begin_s: float, end_s: float
 ) -> float:
-    """The trapezoid rule over a window whose ends are interpolated between their neighbours.
-
-    Raises:
-        UnmeteredError: the samples do not cover the window.
+    """The trapezoid rule over a window whose ends are interpolated between their neighbours; an
+    ``UnmeteredError`` if the samples do not cover it.
     """
     if not times_s or times_s[0] > begin_s or times_s[-1] < end_s:
         raise UnmeteredError("the samples of power do not reach over the window")
-    first, last = bisect_right(times_s, begin_s), bisect_left(times_s, end_s)
-
-    def at(moment_s: float, before: int) -> float:
-        if times_s[before] == moment_s:
-            return power_w[before]
-        weight = (moment_s - times_s[before]) / (times_s[before + 1] - times_s[before])
-        return power_w[before] + weight * (power_w[before + 1] - power_w[before])
-
-    times = [begin_s, *times_s[first:last], end_s]
-    power = [at(begin_s, first - 1), *power_w[first:last], at(end_s, last - 1)]
-    steps = zip(pairwise(times), pairwise(power), strict=True)
-    return sum((after - before) * (a + b) / 2 for (before, after), (a, b) in steps)
+    inside = times_s[bisect_right(times_s, begin_s) : bisect_left(times_s, end_s)]
+    moments = [begin_s, *inside, end_s]
+    power = np.interp(moments, times_s, power_w)
+    return float(np.diff(moments) @ (power[1:] + power[:-1]) / 2)
 
 
 def summed_j(
@@ -145,16 +142,12 @@ def largest_gap_s(times_s: Sequence[float], begin_s: float, end_s: float) -> flo
 
 
 def query(wanted: Iterable[str]) -> list[list[str]]:
-    """One answer of the program: a list of cells for each GPU.
-
-    Raises:
-        UnmeteredError: it is missing or fails; the message is its own first line.
+    """One answer of the program: a list of cells for each GPU; an ``UnmeteredError`` with its own
+    first line if it is missing or fails.
     """
-    command = _command(wanted)
+    output: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     try:
-        done = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=ANSWER_S
-        )
+        done = subprocess.run(_command(wanted), timeout=ANSWER_S, **output)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UnmeteredError(f"{PROGRAM} failed: {type(error).__name__}") from None
     if done.returncode:
@@ -163,19 +156,9 @@ def query(wanted: Iterable[str]) -> list[list[str]]:
     return [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line]
 
 
-def find_gpus() -> list[Gpu]:
-    """All GPUs of the machine; an ``UnmeteredError`` as of ``query``, or if it gives no list."""
-    try:
-        return [Gpu(int(index), uuid) for index, uuid in query(("index", "uuid"))]
-    except ValueError:
-        raise UnmeteredError(f"{PROGRAM} gives no list of GPUs") from None
-
-
 def find_field(gpus: Sequence[Gpu], fields: Sequence[str]) -> str:
-    """The first power field that the driver knows and that is a number on all of these GPUs.
-
-    Raises:
-        UnmeteredError: there is none; the message is about the last one.
+    """The first power field that the driver knows and that is a number on all of these GPUs; else
+    an ``UnmeteredError`` about the last one.
     """
     refused = UnmeteredError(f"{PROGRAM} has no power field")
     for field in fields:
@@ -207,18 +190,15 @@ def _command(fields: Iterable[str]) -> list[str]:
 
 
 def parse_line(line: str, field: str) -> tuple[float, int, float]:
-    """Seconds since the epoch, GPU index and watts of ``timestamp, index, power``, stamped in UTC.
-
-    Raises:
-        UnmeteredError: a power that is no number, or a bad line.
+    """Seconds since the epoch, GPU index and watts of ``timestamp, index, power``, stamped in UTC;
+    an ``UnmeteredError`` of a power that is no number, or of a bad line.
     """
     try:
         stamp, index, power = (part.strip() for part in line.split(","))
         stamp_s = datetime.strptime(stamp, _STAMP).replace(tzinfo=UTC).timestamp()
-        gpu = int(index)
+        return stamp_s, int(index), _watts(power, field, int(index))
     except ValueError:
         raise UnmeteredError(f"{PROGRAM} printed: {line.strip()[:120]}") from None
-    return stamp_s, gpu, _watts(power, field, gpu)
 
 
 class SmiSampler:

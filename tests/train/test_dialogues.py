@@ -1,0 +1,185 @@
+"""What heads learn from: chats in ShareGPT's format, the target's own answers, kept as they come;
+and what is said of a file that is wrong.
+"""
+
+import json
+
+import pytest
+
+from spec_bench.engine.loading import load_tokenizer
+from spec_bench.jobs.config.model_files import model_path
+from spec_bench.train.batches import order_of, step_indices
+from spec_bench.train.dialogues import (
+    Dialogue,
+    answer_prompts,
+    chat_prompts,
+    encode_chat,
+    read_chats,
+    read_prompts,
+    split,
+)
+from spec_bench.train.settings import AnswerSettings
+from tests.said import naming
+
+from .tiny import forgetful_target
+
+CHAT = {
+    "conversations": [
+        {"from": "human", "value": "Who paints in Weston?"},
+        {"from": "gpt", "value": "Bruno paints there."},
+        {"from": "human", "value": "And who sings?"},
+        {"from": "gpt", "value": "Emma."},
+    ]
+}
+
+
+def written(tmp_path, content, name="chats.json"):
+    file = tmp_path / name
+    file.write_text(content if isinstance(content, str) else json.dumps(content))
+    return file
+
+
+def tokenizer():
+    return load_tokenizer(model_path("embedded:target"))
+
+
+def test_only_what_the_assistant_says_is_learned(tmp_path):
+    (chat,) = read_chats(written(tmp_path, [CHAT]))
+    names = tokenizer()
+    dialogue = encode_chat(chat, names)
+    learned = [i for i, yes in zip(dialogue.ids, dialogue.learned, strict=True) if yes]
+    rest = [i for i, yes in zip(dialogue.ids, dialogue.learned, strict=True) if not yes]
+    # An answer's end belongs to it: heads must learn where answers end.
+    assert names.decode(learned) == "Bruno paints there.</s>Emma.</s>"
+    assert names.decode(rest) == (
+        "<s><|user|>\nWho paints in Weston?\n<|assistant|>\n"
+        "<|user|>\nAnd who sings?\n<|assistant|>\n"
+    )
+
+
+def test_a_dialogue_is_the_text_that_the_task_layer_would_ask(tmp_path):
+    (chat,) = read_chats(written(tmp_path, [CHAT]))
+    names = tokenizer()
+    dialogue = encode_chat(chat, names)
+    first, second = chat_prompts(chat, names)
+    assert dialogue.ids[: len(first)] == first
+    assert dialogue.ids[: len(second)] == second
+    assert not any(dialogue.learned[: len(first)])
+    assert dialogue.learned[len(first)]
+
+
+def test_messages_and_json_lines_are_read_as_well(tmp_path):
+    roles = {"human": "user", "gpt": "assistant"}
+    turns = CHAT["conversations"]
+    messages = [{"role": roles[t["from"]], "content": t["value"]} for t in turns]
+    lines = "\n\n".join(
+        json.dumps(chat) for chat in (CHAT, {"messages": messages, "conversation_id": "0"})
+    )
+    one, other = read_chats(written(tmp_path, lines, "chats.jsonl"))
+    assert one == other == messages
+    (published,) = read_chats(written(tmp_path, [{"id": "QWJhYvA_0", **CHAT}]))
+    assert published == messages
+
+
+def test_chats_out_of_turn_are_left_out_and_first_answers_dropped(tmp_path):
+    human, gpt = CHAT["conversations"][:2]
+    chats = [{"conversations": c} for c in ([gpt, human, gpt], [human, human, gpt], [human], [])]
+    (found,) = read_chats(written(tmp_path, chats))
+    assert [turn["content"] for turn in found] == ["Who paints in Weston?", "Bruno paints there."]
+    assert [turn["role"] for turn in found] == ["user", "assistant"]
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ("[{", ("chats.json: no JSON (", "; expected {")),
+        ({"a": 1}, ("chats.json: holds an object; expected a list of",)),
+        ([CHAT, "hello"], ("chats.json, record 2: a text; expected {",)),
+        ([{"id": 1}], ("record 1: no 'conversations'; expected {",)),
+        ([{"conversations": "x"}], ("record 1: 'conversations' is a text; expected {",)),
+        ([{"conversations": [{"from": "human"}]}], ("record 1, turn 1: no text under 'value'; ",)),
+        (
+            [CHAT, {"conversations": [{"from": "robot", "value": "x"}]}],
+            ("record 2, turn 1: 'from' is 'robot'; expected one of human, user, gpt",),
+        ),
+        (json.dumps(CHAT) + "\n{", ("chats.jsonl, line 2: no JSON",)),
+        ([], ("none of its 0 records is a chat of alternating turns",)),
+    ],
+)
+def test_a_wrong_file_gives_one_line_naming_record_and_expectation(content, complaint, tmp_path):
+    name = "chats.jsonl" if "jsonl" in complaint[0] else "chats.json"
+    with pytest.raises(ValueError, match=naming(*complaint)) as raised:
+        read_chats(written(tmp_path, content, name))
+    assert "\n" not in str(raised.value)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(ValueError, match=naming("data.path", "nowhere.json")):
+        read_chats(tmp_path / "nowhere.json")
+
+
+def test_a_template_that_rewrites_earlier_turns_is_refused(tmp_path):
+    (chat,) = read_chats(written(tmp_path, [CHAT]))
+    names = tokenizer()
+    names.chat_template = (
+        "{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}"
+    )
+    with pytest.raises(ValueError, match="writes earlier turns differently"):
+        encode_chat(chat, names)
+
+
+# The target's own answers.
+
+PROMPTS = [[1, 2], [3], [4, 5, 6], [7, 8], [2]]
+SETTINGS = AnswerSettings(temperatures=(0.0, 1.0), max_new_tokens=12, batch_size=2, seed=3)
+
+
+def answers(file, settings=SETTINGS):
+    return answer_prompts(forgetful_target(), PROMPTS, [0, 11], settings, file)
+
+
+def test_an_answer_ends_with_its_first_stop_token_or_at_the_limit(tmp_path):
+    for answer in answers(tmp_path / "a.jsonl"):
+        assert 1 <= len(answer) <= 12
+        assert not {0, 11} & set(answer[:-1])
+        assert answer[-1] in (0, 11) or len(answer) == 12
+
+
+def test_greedy_answers_do_not_depend_on_the_batch(tmp_path):
+    greedy = AnswerSettings((0.0,), 12, 2)
+    alone = AnswerSettings((0.0,), 12, 1)
+    assert answers(tmp_path / "a", greedy) == answers(tmp_path / "b", alone)
+
+
+def test_answers_that_were_cut_off_are_completed_to_the_same_ones(tmp_path):
+    whole = answers(tmp_path / "whole.jsonl")
+    lines = (tmp_path / "whole.jsonl").read_text().splitlines(keepends=True)
+    assert len(lines) == 3
+    cut = tmp_path / "cut.jsonl"
+    cut.write_text(lines[0] + lines[1][:20])
+    assert answers(cut) == whole
+    assert cut.read_text() == "".join(lines)
+
+
+def test_a_line_without_a_prompt_is_named(tmp_path):
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"prompt": "a"}\n{"text": "b"}\n')
+    with pytest.raises(ValueError, match=naming("prompts.jsonl, line 2: expected {")):
+        read_prompts(file)
+
+
+def test_a_prompt_is_never_on_both_sides():
+    asked = [(prompt, answer, 1) for prompt in range(60) for answer in range(3)]
+    texts = [Dialogue(ids, (False, True, True)) for ids in asked]
+    train, validation = split(texts, 0.3, 0)
+    assert len(train) + len(validation) == 180
+    assert 30 < len(validation) < 90
+    assert not {d.prompt for d in train} & {d.prompt for d in validation}
+
+
+def test_an_epoch_takes_every_dialogue_at_most_once_and_epochs_differ():
+    steps = [step_indices(10, 4, 0, step) for step in range(4)]
+    assert all(len(step) == 4 for step in steps)
+    assert len({*steps[0], *steps[1]}) == 8
+    assert steps[0] != steps[2]
+    assert sorted(order_of(10, 0, 0)) == list(range(10))
