@@ -6,17 +6,16 @@ import torch
 from spec_bench.engine.model import LAST
 from spec_bench.train.batches import Batches
 from spec_bench.train.dialogues import IGNORED, Dialogue, known_and_guessed, positions
-from spec_bench.train.loop import measure, run_training
+from spec_bench.train.loop import measure
 
-from .tiny import VOCAB, forgetful_target, random_text, training, two_streams
+from .tiny import VOCAB, forgetful_target, random_text, trained, two_streams
 
 CHANCE = 1 / VOCAB
 
 
 def learned(folder, kind, dialogues):
     """Validation accuracy of three guesses."""
-    plan = training(folder, kind, dialogues, 60, learning_rate=0.03, validate_every=60)
-    run_training(plan)
+    plan = trained(folder, kind, dialogues, 60, learning_rate=0.03, validate_every=60)
     held_out = range(len(plan.validation.dialogues))
     accuracy = measure(plan.trainee, plan.validation, held_out, 1)
     return accuracy.best

@@ -40,20 +40,19 @@ def test_no_tree_of_that_size_expects_to_accept_more(nodes):
     assert sum(worth(path, ACCURACIES) for path in paths) == pytest.approx(sum(best))
 
 
-def test_of_equal_worth_the_shallower_node_is_taken():
+def test_of_equal_worth_the_shallower_node_is_taken_and_heads_may_differ_in_ranks():
     assert greedy_node_list([[1.0, 1.0], [1.0, 1.0]], 2) == [(0,), (1,)]
-
-
-def test_heads_may_have_different_numbers_of_ranks():
     assert greedy_node_list([[0.5], [0.9, 0.8]], 3) == [(0,), (0, 0), (0, 1)]
 
 
-@pytest.mark.parametrize("nodes", [0, 40])
-def test_a_tree_that_the_heads_cannot_make_is_refused(nodes):
-    with pytest.raises(ValueError, match=rf"{nodes} nodes .* trees of 1 to 39"):
-        greedy_node_list(ACCURACIES, nodes)
-
-
-def test_an_accuracy_that_is_no_share_is_refused():
-    with pytest.raises(ValueError, match=naming("0 and 1", "51")):
-        greedy_node_list([[51.0, 12.0]], 1)
+@pytest.mark.parametrize(
+    ("accuracies", "nodes", "named"),
+    [
+        (ACCURACIES, 0, ("0 nodes", "1 to 39")),
+        (ACCURACIES, 40, ("40 nodes", "1 to 39")),
+        ([[51.0, 12.0]], 1, ("0 and 1", "51")),
+    ],
+)
+def test_what_the_heads_cannot_make_and_what_is_no_share_are_refused(accuracies, nodes, named):
+    with pytest.raises(ValueError, match=naming(*named)):
+        greedy_node_list(accuracies, nodes)

@@ -15,7 +15,7 @@ from spec_bench.draft.heads import load_heads
 from spec_bench.train.loop import TrainingLog, columns, run_training, share
 from tests.warm import Command, run
 
-from .tiny import CPU, training, two_streams
+from .tiny import CPU, trained, training, two_streams
 
 TEXT = two_streams(64, 20)
 TRAIN = "spec_bench.train"
@@ -23,12 +23,11 @@ ROOT = Path(__file__).parents[2]
 WORKER = """
 import sys, torch
 from pathlib import Path
-from spec_bench.train.loop import processes_for, run_training
-from tests.train.tiny import training, two_streams
+from spec_bench.train.loop import processes_for
+from tests.train.tiny import trained, two_streams
 shared = processes_for("cpu")
 folder, text = Path(sys.argv[1]), two_streams(64, 20)
-plan = training(folder, "redrafter", text, 4, processes=shared, accumulate=2)
-run_training(plan)
+plan = trained(folder, "redrafter", text, 4, processes=shared, accumulate=2)
 assert shared.num_processes == 2
 torch.save(plan.trainee.state_dict(), folder / f"rank{shared.process_index}.pt")
 """
@@ -65,38 +64,28 @@ def lines(folder):
 @pytest.mark.parametrize("kind", ["medusa", "redrafter"])
 @pytest.mark.parametrize("stop", [2, 4, 7])
 def test_an_interrupted_training_gives_the_same_curve_and_weights(kind, stop, tmp_path):
-    whole = training(tmp_path / "whole", kind, TEXT, 10)
-    run_training(whole)
+    whole = trained(tmp_path / "whole", kind, TEXT, 10)
     with pytest.raises(KeyboardInterrupt):
-        run_training(training(tmp_path / "cut", kind, TEXT, 10, processes=Interrupted(stop)))
-    again = training(tmp_path / "cut", kind, TEXT, 10)
-    progress = run_training(again)
+        trained(tmp_path / "cut", kind, TEXT, 10, processes=Interrupted(stop))
+    again = trained(tmp_path / "cut", kind, TEXT, 10)
     assert lines(again.settings.folder) == lines(whole.settings.folder)
     assert [row["step"] for row in lines(again.settings.folder)] == ["2", "4", "6", "8", "10"]
-    assert progress.step == 10
     assert equal(whole.trainee, again.trainee)
 
 
-def test_a_finished_training_is_not_trained_again(tmp_path):
-    first = training(tmp_path, "medusa", TEXT, 4)
-    run_training(first)
+def test_a_finished_training_is_not_trained_again_nor_with_other_settings(tmp_path):
+    first = trained(tmp_path, "medusa", TEXT, 4)
     before = lines(first.settings.folder)
-    second = training(tmp_path, "medusa", TEXT, 4)
-    run_training(second)
+    second = trained(tmp_path, "medusa", TEXT, 4)
     assert lines(second.settings.folder) == before
     assert equal(first.trainee, second.trainee)
-
-
-def test_a_checkpoint_of_other_settings_is_refused(tmp_path):
-    run_training(training(tmp_path, "medusa", TEXT, 3))
     with pytest.raises(ValueError, match="holds a training with other settings"):
-        run_training(training(tmp_path, "medusa", TEXT, 3, learned_from="something else"))
+        trained(tmp_path, "medusa", TEXT, 4, learned_from="something else")
 
 
 @pytest.mark.parametrize("bad", [b"", b"half", b"\0" * 4000, None])
 def test_a_checkpoint_that_is_half_is_set_aside_and_training_begins_anew(bad, tmp_path):
-    whole = training(tmp_path / "whole", "medusa", TEXT, 3)
-    run_training(whole)
+    whole = trained(tmp_path / "whole", "medusa", TEXT, 3)
     cut = training(tmp_path / "cut", "medusa", TEXT, 3)
     file = cut.settings.folder / "checkpoint.pt"
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -109,10 +98,8 @@ def test_a_checkpoint_that_is_half_is_set_aside_and_training_begins_anew(bad, tm
 
 @pytest.mark.parametrize("parts", [2, 5])
 def test_a_step_in_parts_is_the_same_step(parts, tmp_path):
-    whole = training(tmp_path / "1", "redrafter", TEXT, 4)
-    split = training(tmp_path / "n", "redrafter", TEXT, 4, accumulate=parts)
-    run_training(whole)
-    run_training(split)
+    whole = trained(tmp_path / "1", "redrafter", TEXT, 4)
+    split = trained(tmp_path / "n", "redrafter", TEXT, 4, accumulate=parts)
     for one, other in zip(whole.trainee.parameters(), split.trainee.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
 
@@ -136,8 +123,7 @@ def test_two_processes_arrive_at_the_weights_of_one(tmp_path):
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
-    alone = training(tmp_path / "alone", "redrafter", TEXT, 4)
-    run_training(alone)
+    alone = trained(tmp_path / "alone", "redrafter", TEXT, 4)
     ranks = [torch.load(tmp_path / f"rank{rank}.pt") for rank in (0, 1)]
     for name, value in alone.trainee.state_dict().items():
         assert torch.equal(ranks[0][name], ranks[1][name])

@@ -17,7 +17,7 @@ from spec_bench.jobs.config.compose import register
 from spec_bench.settings.configs import conf_dir
 from spec_bench.train.batches import Batches
 from spec_bench.train.dialogues import Dialogue
-from spec_bench.train.loop import Training, processes_for
+from spec_bench.train.loop import Training, processes_for, run_training
 from spec_bench.train.settings import build_train_settings
 from spec_bench.train.trainee import TrainableHead
 
@@ -118,3 +118,10 @@ def planned(made, learner, train, validation, steps, processes=None):
     """A training of these settings."""
     batch, processes = made.asked.optimiser.batch, processes or processes_for("cpu")
     return Training(made, learner, train, validation, steps, batch, processes)
+
+
+def trained(*given, **named):
+    """A training, run to its end."""
+    plan = training(*given, **named)
+    run_training(plan)
+    return plan
