@@ -37,8 +37,8 @@ from scripts.family.embedded_pair import (
 )
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.decoder import Decoder
-from spec_bench.engine.checkpoint import lay_by_columns
 from spec_bench.engine.hugging_face import COMPILE, HuggingFaceModel
+from spec_bench.engine.products import lay_by_columns
 from spec_bench.metrics import CellRecords, metric
 from spec_bench.records.types import Generation, Request
 

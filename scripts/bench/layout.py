@@ -30,7 +30,7 @@ def seconds(model: HuggingFaceModel, cache: object, tokens: torch.Tensor) -> flo
     positions = CONTEXT + torch.arange(count).unsqueeze(0)
     visible = torch.ones(1, count, CONTEXT + count, dtype=torch.bool).tril(CONTEXT)
     start_s = time.perf_counter()
-    model.forward(cache, slice(0, 1), [CONTEXT], tokens, positions, visible)
+    model.forward(cache, [CONTEXT], tokens, positions, visible)
     return time.perf_counter() - start_s
 
 

@@ -25,9 +25,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from spec_bench.core.draws import SeededDraws
 from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.engine.checkpoint import lay_by_columns
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.model import synchronise
+from spec_bench.engine.products import lay_by_columns
 from spec_bench.engine.tree_pass import run_nodes
 from spec_bench.system.files import write_csv
 from spec_bench.tree.widths import IidPaths

@@ -96,18 +96,19 @@ class Toy(ABC):
     def forward(
         self,
         cache: TokenCache,
-        rows: slice,
-        starts: list[int],
+        starts: Sequence[int],
         tokens: Tensor,
         positions: Tensor,
         visible: Tensor,
         *,
+        row: int = 0,
         logits_to_keep: int = 0,
         needs_hidden: Layers = (),
         prefill: bool = False,
         shared: int = 0,
     ) -> ForwardOutput:
         """See ``engine.model.LanguageModel``."""
+        rows = slice(row, row + len(starts))
         if self.remembers:
             cache.put(rows, starts, tokens, positions)
         logits = self.logits[self.places(cache, rows, tokens, positions, visible)]

@@ -17,13 +17,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import isnan
+from operator import sub
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from spec_bench.core import processes
 from spec_bench.core.draws import Draws, SeededDraws, row_generator
+from spec_bench.core.transfer import Known, constant, places, send
 from spec_bench.core.warp import SamplingSettings, beam_probs, is_distribution, next_token_log_probs
 from spec_bench.decode.beam_step import (
     Beam,
@@ -42,8 +45,171 @@ from spec_bench.decode.loop import DecodingLoop
 from spec_bench.decode.rows import check_lawful
 from spec_bench.engine.cache import CachePool
 from spec_bench.engine.model import LanguageModel
-from spec_bench.engine.tree_pass import Forest, prefill
+from spec_bench.engine.tree_pass import prefill, run_under_ancestors
 from spec_bench.records.types import Lossless, Request, StepRecord
+
+
+class Forest:
+    """One iteration's draft beams after each row's input beams, as tensors that a model runs over.
+
+    Column c of a row is slot ``length + c``: first the row's trie nodes, the input beams last among
+    them, then the forest's nodes, layer by layer, D each. Rows may have tries of different sizes.
+    What the host knows of all this goes to the device with ``send``.
+
+    Letters: R rows, B input beams (the widest row's), D draft beams per layer, C columns.
+    """
+
+    input_tokens: Tensor  # [R, B]
+
+    def __init__(self, rows: Sequence[BeamRow], plan: BeamPlan, device: torch.device) -> None:
+        self.device, self.width = device, plan.width
+        self.widths = [row.width for row in rows]
+        self.inputs = max(self.widths)  # B
+        self._ragged = min(self.widths) < self.inputs
+        lengths, sizes = [len(row.trunk) for row in rows], [len(row.tokens) for row in rows]
+        self._lengths, self._sizes, most = Known(lengths), Known(sizes), max(sizes)
+        columns = most + plan.depth * plan.width
+        self._trie_seen = torch.zeros((len(rows), most, columns), dtype=torch.bool)
+        for row, size, seen in zip(rows, sizes, self._trie_seen, strict=True):
+            seen[:size, :size] = row.ancestors()
+        self._trie_tokens = Known([[*r.tokens, *[0] * (most - len(r.tokens))] for r in rows])
+        self._behind = Known(map(sum, zip(lengths, sizes, strict=True)))
+        self._starts = Known(map(sub, self._behind, self.widths))
+        # A short row repeats its first input beam; all of a row are equally long.
+        self._inputs = Known(
+            [
+                [size - width + (beam if beam < width else 0) for beam in range(self.inputs)]
+                for size, width in zip(sizes, self.widths, strict=True)
+            ]
+        )
+        depths = [row.depths() for row in rows]
+        self._depth = Known([n + depth[-1] for n, depth in zip(lengths, depths, strict=True)])
+        self._order, self._back = self._slot_order(plan.depth)
+        self._drafted = [row.drafted for row in rows]
+        self._pending = self._of_draft(depths) if plan.depth else []
+        self.tokens: list[Tensor] = []  # a layer each, [R, D]
+        self._seen: list[Tensor] = []  # the input beams', then a layer each
+
+    def _slot_order(self, layers: int) -> tuple[Known, Known]:
+        """Where the target's pass takes its nodes from, and where it returns their logits.
+
+        The slots of a row hold its own input beams, then the forest, then fillers.
+        """
+        inputs, nodes = self.inputs, layers * self.width
+        drafted = range(inputs, inputs + nodes)
+        order = [[*range(w), *drafted, *[0] * (inputs - w)] for w in self.widths]
+        back = [
+            [*(beam if beam < w else 0 for beam in range(inputs)), *range(w, w + nodes)]
+            for w in self.widths
+        ]
+        return Known(order), Known(back)
+
+    def _of_draft(self, depths: Sequence[Sequence[int]]) -> list[Known]:
+        """What the draft has not run yet: nodes, their positions, first slots, the input beams.
+
+        A row with fewer pending nodes runs fillers after them; a later pass writes there.
+        """
+        drafted = self._drafted
+        most = max(size - done for size, done in zip(self._sizes, drafted, strict=True))
+        nodes = [
+            [min(done + step, size - 1) for step in range(most)]
+            for size, done in zip(self._sizes, drafted, strict=True)
+        ]
+        positions = [
+            [n + depth[node] for node in row]
+            for n, depth, row in zip(self._lengths, depths, nodes, strict=True)
+        ]
+        starts = [n + done for n, done in zip(self._lengths, drafted, strict=True)]
+        inputs = [[node - drafted[r] for node in row] for r, row in enumerate(self._inputs)]
+        return [Known(nodes), Known(positions), Known(starts), Known(inputs)]
+
+    def send(self, others: Sequence[Tensor]) -> list[Tensor]:
+        """Sends all that the host knows to the device in one copy, along with other tensors; those,
+        on the device.
+        """
+        numbers = [self._lengths, self._sizes, self._trie_tokens, self._behind, self._starts]
+        numbers += [self._inputs, self._depth, *self._pending]
+        if self._ragged:
+            numbers += [self._order, self._back]
+        self._trie_seen, *there = send(numbers, self.device, [self._trie_seen, *others])
+        inputs = self._inputs.on(self.device)
+        self.input_tokens = _pick(self._trie_tokens.on(self.device), inputs)
+        self._seen = [_pick(self._trie_seen, inputs)]
+        return there
+
+    def add_layer(self, tokens: Tensor, parents: Tensor) -> None:
+        """Appends D draft beams; tokens and parents: [R, D], parents within the layer before."""
+        first = len(self.tokens) * self.width
+        index = parents.unsqueeze(-1).expand(-1, -1, self._seen[-1].shape[-1])
+        layer = constant(tuple(range(first, first + self.width)), self.device)
+        nodes = self._sizes.on(self.device).unsqueeze(1) + layer
+        seen = self._seen[-1].gather(1, index).scatter(2, nodes.unsqueeze(-1), True)
+        self.tokens.append(tokens)
+        self._seen.append(seen)
+
+    def run_pending(self, model: LanguageModel, cache: object) -> Tensor:
+        """Runs the trie nodes that a draft has not seen, including the input beams; returns logits
+        after these [R, B, V], where a row with fewer repeats its first.
+        """
+        nodes, positions, starts, inputs = self._pending
+        index = nodes.on(self.device)
+        columns = max(self._drafted) + index.shape[1]
+        logits = run_under_ancestors(
+            model,
+            cache,
+            self._lengths,
+            starts,
+            _pick(self._trie_tokens.on(self.device), index),
+            positions.on(self.device),
+            _to_columns(_pick(self._trie_seen, index), columns),
+        ).logits
+        return _pick(logits, inputs.on(logits.device))
+
+    def run_layer(self, model: LanguageModel, cache: object) -> Tensor:
+        """Runs the newest layer with a draft; logits [R, D, V]."""
+        layer = len(self.tokens)
+        starts = self._behind.plus((layer - 1) * self.width)
+        columns = max(self._sizes) + layer * self.width
+        positions = (self._depth.on(self.device) + layer).unsqueeze(1).expand(-1, self.width)
+        return run_under_ancestors(
+            model,
+            cache,
+            self._lengths,
+            starts,
+            self.tokens[-1],
+            positions,
+            self._seen[-1][..., :columns],
+        ).logits
+
+    def run_all(self, model: LanguageModel, cache: object) -> Tensor:
+        """Runs the input beams and the whole forest with the target: the iteration's target call.
+        Returns logits [R, B + layers D, V].
+        """
+        tokens = torch.cat([self.input_tokens, *self.tokens], dim=1)
+        seen = torch.cat(self._seen, dim=1)
+        layers = range(1, len(self.tokens) + 1)
+        levels = (0,) * self.inputs + tuple(n for n in layers for _ in range(self.width))
+        positions = self._depth.on(self.device).unsqueeze(1) + constant(levels, self.device)
+        if self._ragged:
+            order = self._order.on(self.device)
+            tokens, positions, seen = (_pick(part, order) for part in (tokens, positions, seen))
+        run = max(size - width for size, width in zip(self._sizes, self.widths, strict=True))
+        seen = _to_columns(seen, run + tokens.shape[1])
+        logits = run_under_ancestors(
+            model, cache, self._lengths, self._starts, tokens, positions, seen
+        ).logits
+        return _pick(logits, self._back.on(logits.device)) if self._ragged else logits
+
+
+def _pick(values: Tensor, index: Tensor) -> Tensor:
+    """values [R, T, ...] at index [R, U]: per row, positions along T."""
+    return values[places(len(index), values.device).unsqueeze(1), index]
+
+
+def _to_columns(seen: Tensor, columns: int) -> Tensor:
+    """A mask [..., C] cut or filled up with False to a number of columns."""
+    missing = columns - seen.shape[-1]
+    return pad(seen, (0, missing)) if missing > 0 else seen[..., :columns]
 
 
 @dataclass
@@ -132,16 +298,7 @@ class BeamDecoder(DecodingLoop[BeamRow]):
         Returns the forest, nothing drafted; the input beams, with as many places as the widest row
         has; how many layers each row has left [R].
         """
-        forest = Forest(
-            [(row.tokens, row.ancestors()) for row in active],
-            [row.depths() for row in active],
-            [row.width for row in active],
-            [len(row.trunk) for row in active],
-            [row.drafted for row in active],
-            self.plan.width,
-            self.plan.depth,
-            self.target.device,
-        )
+        forest = Forest(active, self.plan, self.target.device)
         limit = torch.tensor([row.remaining for row in active])
         moves = moved_slots([row.moves for row in active], len(self._caches))
         limit, *parents = forest.send([limit, *host_parents(active, forest.inputs), *moves])

@@ -26,15 +26,13 @@ from spec_bench.verify.beams import (
     verify_layer,
 )
 
-# Moves of beams' nodes in the caches: at once on a CPU, elsewhere with the next iteration's copy.
-#
-# Which nodes stay is known on the host, after the iteration's one transfer. So the indices wait
-# until something goes to the device anyway, before the next pass.
-
 
 @dataclass(frozen=True)
 class Moves:
-    """One row's nodes that must move to the front."""
+    """One row's nodes that must move to the front of the caches: at once on a CPU, elsewhere with
+    the next iteration's copy. Which stay is known on the host, after the iteration's one transfer;
+    so the indices wait until something goes to the device anyway, before the next pass.
+    """
 
     length: int = 0  # slots before node 0
     kept: tuple[Sequence[int], ...] = ()  # per cache the nodes to keep, in increasing order
@@ -44,12 +42,6 @@ class Moves:
         for cache, nodes in zip(caches, self.kept, strict=False):
             cache.commit(row, self.length, nodes)
 
-    def slots(self, cache: int) -> list[tuple[int, int]]:
-        """(from, to) of every node that moves in a cache."""
-        nodes = self.kept[cache] if self.kept else ()
-        pairs = enumerate(nodes)
-        return [(self.length + node, self.length + to) for to, node in pairs if to != node]
-
 
 def moved_slots(moves: Sequence[Moves], caches: int) -> list[Tensor]:
     """Returns R rows' moves as indices on the host, per cache [2, R, T] slots from and to, or
@@ -57,7 +49,12 @@ def moved_slots(moves: Sequence[Moves], caches: int) -> list[Tensor]:
     """
     tables = []
     for cache in range(caches):
-        pairs = [move.slots(cache) for move in moves]
+        pairs = []
+        for move in moves:
+            nodes = enumerate(move.kept[cache] if move.kept else ())
+            pairs.append(
+                [(move.length + node, move.length + to) for to, node in nodes if to != node]
+            )
         most = max(map(len, pairs))
         for slots, move in zip(pairs, moves, strict=True):
             last = slots[-1] if slots else (move.length, move.length)
@@ -212,12 +209,10 @@ class BeamRow(Answering):
         """Ends the row with an answer and shares its tokens out to the steps that made them."""
         self.answer, self.log_likelihood = tuple(answer), log_likelihood
         self.finish = "stop" if answer[-1] in self.request.stop_ids else "length"
-        left, steps = len(answer), []
-        for step in self.steps:
-            delivered = min(step.delivered, left)
-            left -= delivered
-            steps.append(StepRecord(step.nodes, step.depth, step.accepted, delivered, step.widths))
-        self.steps = steps
+        left = len(answer)
+        for place, step in enumerate(self.steps):
+            self.steps[place] = replace(step, delivered=min(step.delivered, left))
+            left -= self.steps[place].delivered
 
 
 def host_parents(active: Sequence[BeamRow], places: int) -> list[torch.Tensor]:
@@ -234,13 +229,12 @@ def host_parents(active: Sequence[BeamRow], places: int) -> list[torch.Tensor]:
     for index, row in enumerate(active):
         beams = slice(0, row.width)
         first[index, beams] = torch.tensor(row.first_of_text())
-        likelihood[index, beams] = torch.tensor(
-            [beam.likelihood for beam in row.beams], dtype=torch.float64
-        )
+        likelihoods = [beam.likelihood for beam in row.beams]
+        likelihood[index, beams] = torch.tensor(likelihoods, dtype=torch.float64)
         length[index, beams] = torch.tensor([beam.length for beam in row.beams])
         stopped[index, beams] = torch.tensor([beam.stopped for beam in row.beams])
-        if row.request.stop_ids:
-            stop_ids[index, : len(row.request.stop_ids)] = torch.tensor(row.request.stop_ids)
+        stops = row.request.stop_ids
+        stop_ids[index, : len(stops)] = torch.tensor(stops, dtype=torch.long)
     return [likelihood, length, stopped, stop_ids, first]
 
 
@@ -292,11 +286,6 @@ class Parents:
         same = text.unsqueeze(1) == text.unsqueeze(2)
         first = torch.where(same, place, text.shape[1]).amin(dim=-1)
         return Parents(tokens, likelihood, length, stopped | ends, self.stop_ids, first)
-
-    def only(self, there: Tensor) -> Parents:
-        """The beams without those that are not ``there`` [R, B]."""
-        likelihood = self.likelihood.masked_fill(~there, -torch.inf)
-        return replace(self, likelihood=likelihood)
 
 
 @dataclass(frozen=True)
@@ -381,7 +370,9 @@ def verify(
         full = full + (going & (wanted == 0))
         going = going & ~ends
         if layer < depth:
-            parents = parents.children(cells, log_p).only(verdict.accepted)
+            parents = parents.children(cells, log_p)
+            likelihood = parents.likelihood.masked_fill(~verdict.accepted, -torch.inf)
+            parents = replace(parents, likelihood=likelihood)
     lawful = [is_distribution(logits).all(dim=1), *drafted.lawful]
     asked_for = torch.stack(layer_widths[1:], dim=1)
     return _to_host(ended, full, asked_for, beams, drafted, vocab, lawful)
@@ -411,15 +402,11 @@ def _to_host(
             for cell, there, likelihood, length, stopped in zip(*fields, strict=True)
             if there
         ]
+        parents = [[int(cell) // vocab for cell in cells] for cells in drafts]
+        tokens = [[int(cell) % vocab for cell in cells] for cells in drafts]
+        reached = tuple(int(value) for value in asked[: int(layer)])
+        lawfully = bool(sound[0]), all(sound[1:])
         outcomes.append(
-            Outcome(
-                int(layer),
-                int(accepted),
-                tuple(int(value) for value in asked[: int(layer)]),
-                output,
-                [[int(cell) // vocab for cell in cells] for cells in drafts],
-                [[int(cell) % vocab for cell in cells] for cells in drafts],
-                (bool(sound[0]), all(sound[1:])),
-            )
+            Outcome(int(layer), int(accepted), reached, output, parents, tokens, lawfully)
         )
     return outcomes

@@ -1,13 +1,16 @@
-"""Which kinds of drafter, tree policy and rule go together, whatever their settings are.
+"""A decoder with its types: drafter x tree x verifier, read from settings and checked as a whole.
 
-Each kind says what it goes with; this module requires both sides to agree.
+The settings are plain mappings as `conf/decoder` has them. Each block becomes a frozen dataclass
+chosen by the block's kind (`drafter.kind`, `tree.policy`, `verifier.rule`) that knows everything
+about itself and says what it goes with; here is only what two blocks must agree on. Everything that
+can be refused is refused here, before a model is loaded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from spec_bench.core.warp import SamplingSettings
@@ -18,8 +21,8 @@ from spec_bench.decode.generate import (
     GenerateDecoder,
     aid_of,
     as_module,
-    check_elsewhere,
-    check_settings,
+    beyond_transformers,
+    check_sampling,
 )
 from spec_bench.draft.base import Drafter, drafter
 from spec_bench.draft.network import Heads
@@ -42,26 +45,18 @@ from spec_bench.vocabulary.spec import parse
 
 
 def goes_with(kind: type[Drafter], tree: type[Policy]) -> bool:
-    """Whether a drafter and a tree policy go together."""
+    """Returns whether a drafter and a tree policy go together."""
     welcome = kind.policies is None or tree.name in kind.policies
     return welcome and (tree.drafters is None or kind.kind in tree.drafters)
 
 
 def verifies(verifier: type[Verifier], tree: type[Policy]) -> bool:
-    """Whether a rule and a tree policy are for the same kind of thing."""
+    """Returns whether a rule and a tree policy are for the same kind of thing."""
     if issubclass(verifier, BeamVerifier):
         return verifier.policy == tree.name
     if verifier.policies is not None:
         return tree.name in verifier.policies
     return issubclass(tree, GrownTree)
-
-
-# A decoder with its types: drafter x tree x verifier, read from settings and checked as a whole.
-#
-# The settings are plain mappings as `conf/decoder` has them. Each block becomes a frozen dataclass
-# chosen by the block's kind (`drafter.kind`, `tree.policy`, `verifier.rule`) that knows everything
-# about itself; here is only what two blocks must agree on. Everything that can be refused is
-# refused here, before a model is loaded.
 
 
 AnyDecoder = Decoder | BeamDecoder | GenerateDecoder
@@ -82,45 +77,45 @@ class DecoderConfig:
     tree_attention: bool = True
 
     def __post_init__(self) -> None:
+        if fault := next(self._faults(), None):
+            raise ValueError(f"{self.title}: {fault}")
+
+    def _faults(self) -> Iterator[str]:
+        """Yields what does not fit together."""
         kind, name = self.drafter.kind, self.tree.name
         if not goes_with(type(self.drafter), type(self.tree)):
             others = [p for p, known in policy.items() if goes_with(type(self.drafter), known)]
-            raise ValueError(
-                f"{self.title}: drafter.kind {kind!r} does not go with tree policy {name!r}; it "
-                f"goes with {', '.join(others)}"
+            yield (
+                f"drafter.kind {kind!r} does not go with tree policy {name!r}; it goes with "
+                f"{', '.join(others)}"
             )
         if not verifies(type(self.verifier), type(self.tree)):
             rules = [r for r, known in rule.items() if verifies(known, type(self.tree))]
-            raise ValueError(
-                f"{self.title}: tree policy {name!r} goes with rule {', '.join(rules)}, got "
-                f"{self.verifier.name!r}"
-            )
+            own = self.verifier.name
+            yield f"tree policy {name!r} goes with rule {', '.join(rules)}, got {own!r}"
         if isinstance(self.verifier, BeamVerifier):
             if self.drafts != self.verifier.models:
-                raise ValueError(
-                    f"{self.title}: rule {self.verifier.name!r} uses {self.verifier.models} draft "
-                    f"models, got {self.drafts}"
+                yield (
+                    f"rule {self.verifier.name!r} uses {self.verifier.models} draft models, got "
+                    f"{self.drafts}"
                 )
         elif self.drafts > 1 and not self.tree.several_drafts:
-            raise ValueError(
-                f"{self.title}: {self.drafts} drafts need tree.policy 'widths' with replacement: "
-                f"true, got {name!r}"
+            yield (
+                f"{self.drafts} drafts need tree.policy 'widths' with replacement: true, got "
+                f"{name!r}"
             )
         widest = max(self.tree.shape.levels, default=1) if isinstance(self.tree, GrownTree) else 1
         if self.drafter.single and widest > 1:
-            raise ValueError(
-                f"{self.title}: drafter.kind {kind!r} proposes one chain, so tree.width must be 1, "
-                f"got {widest}"
+            yield (
+                f"drafter.kind {kind!r} proposes one chain, so tree.width must be 1, got {widest}"
             )
         if isinstance(self.verifier, Transformers):
-            check_elsewhere(self.title, self.drafter, self.tree, self.tree_attention)
+            yield from beyond_transformers(self.drafter, self.tree, self.tree_attention)
         for key in self.tree.shared:
             value, other = getattr(self.tree, key), getattr(self.verifier, key, None)
             if other not in (None, value):
-                raise ValueError(
-                    f"{self.title}: tree.{key} is {shown(value)} and verifier.{key} "
-                    f"{shown(other)}; they must be the same"
-                )
+                said = f"tree.{key} is {shown(value)} and verifier.{key} {shown(other)}"
+                yield f"{said}; they must be the same"
 
     @property
     def title(self) -> str:
@@ -151,14 +146,14 @@ class DecoderConfig:
         """Checks that the rule fits how the tree draws siblings under sampling settings; a
         ValueError names both if not.
         """
-        if isinstance(self.verifier, Transformers):
-            check_settings(self.title, settings)
-        if isinstance(self.tree, GrownTree) and isinstance(self.verifier, TreeVerifier):
-            siblings = self.tree.siblings(settings)
-            try:
+        try:
+            if isinstance(self.verifier, Transformers):
+                check_sampling(settings)
+            if isinstance(self.tree, GrownTree) and isinstance(self.verifier, TreeVerifier):
+                siblings = self.tree.siblings(settings)
                 self.verifier.check(self.tree.name, self.tree.shape, siblings, self.drafts)
-            except ValueError as error:
-                raise ValueError(f"{self.title}: {error}") from None
+        except ValueError as error:
+            raise ValueError(f"{self.title}: {error}") from None
 
     def build(
         self,
@@ -183,7 +178,12 @@ class DecoderConfig:
         pool = pool or CachePool()
         if isinstance(self.verifier, BeamVerifier):
             kind = BeamSearch if self.verifier.searches else BeamDecoder
-            plan, mark = self._beam_plan(self.verifier), self.verifier.mark
+            tree: Any = self.tree
+            penalty, plan = self.verifier.length_penalty, BeamPlan(tree.width)
+            if self.drafts:
+                drafting = tree.width, tree.depth, tree.threshold, tree.least
+                plan = BeamPlan(*drafting, self.verifier.one_cache)
+            plan, mark = replace(plan, length_penalty=penalty), self.verifier.mark
             return kind(self.name, target, models, plan, settings, rows, mark, pool=pool)
         assert isinstance(self.tree, GrownTree)
         if isinstance(self.verifier, Transformers):
@@ -247,13 +247,6 @@ class DecoderConfig:
                 f"{target.vocab_size}"
             )
         return heads
-
-    def _beam_plan(self, verifier: BeamVerifier) -> BeamPlan:
-        tree: Any = self.tree
-        penalty, one_cache = verifier.length_penalty, verifier.one_cache
-        if self.drafts == 0:
-            return BeamPlan(tree.width, length_penalty=penalty)
-        return BeamPlan(tree.width, tree.depth, tree.threshold, tree.least, one_cache, penalty)
 
 
 def _block_of(given: Mapping[str, Any], key: str, title: str) -> Mapping[str, Any]:
@@ -333,13 +326,9 @@ def read_decoder(
         tree = tree.under(wanted)
     except ValueError as error:
         raise ValueError(f"{title}: {error}") from None
-    config = DecoderConfig(
-        name,
-        _read_block(drafter, blocks["drafter"], "kind", f"{title}: drafter"),
-        tree,
-        read_verifier(blocks["verifier"], f"{title}: verifier"),
-        wanted,
-    )
+    proposes = _read_block(drafter, blocks["drafter"], "kind", f"{title}: drafter")
+    decides = read_verifier(blocks["verifier"], f"{title}: verifier")
+    config = DecoderConfig(name, proposes, tree, decides, wanted)
     config.check_under(settings or SamplingSettings())
     return config
 
@@ -349,10 +338,8 @@ def build_decoder(
     target: LanguageModel,
     drafts: Sequence[LanguageModel],
     settings: SamplingSettings,
-    rows: int = 1,
-    pool: CachePool | None = None,
-    heads: Heads | None = None,
+    *more: Any,
+    **named: Any,
 ) -> AnyDecoder:
     """Reads settings and builds their decoder; see ``read_decoder`` and ``DecoderConfig.build``."""
-    config = read_decoder(given, settings)
-    return config.build(target, drafts, settings, rows, pool, heads)
+    return read_decoder(given, settings).build(target, drafts, settings, *more, **named)

@@ -20,13 +20,14 @@ from spec_bench.core.transfer import Committed, Followed, Known, places, send
 from spec_bench.core.tree import Tree
 from spec_bench.core.warp import SamplingSettings, raw_log_probs
 from spec_bench.decode.loop import DecodingLoop
-from spec_bench.decode.recorded_parts import RecordedParts
+from spec_bench.decode.recorded_parts import RecordedDraws, RowParts
 from spec_bench.decode.rows import Row, check_largest
 from spec_bench.draft.base import Drafter, Drafting, Equipment, Verified
 from spec_bench.draft.network import Heads
 from spec_bench.engine.cache import CachePool
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.scoring import PathScorer, TreeScorer
+from spec_bench.engine.static_pass import MOST_ROWS
 from spec_bench.records.types import Lossless, Request
 from spec_bench.tree.base import Ground, GrownTree
 from spec_bench.verify.base import Walk
@@ -72,17 +73,11 @@ class Launched:
         self._arrived.record(torch.cuda.current_stream(message.device))
 
     def read(self) -> list[list[float]]:
-        """The message; the host waits until this iteration is over."""
+        """Returns the message; the host waits until this iteration is over."""
         if self._arrived is not None:
             self._arrived.synchronize()
-        message = self.judged.message if self._home is None else self._home
-        verdict: list[list[float]] = message.tolist()
-        return verdict
-
-    def is_of(self, rows: Sequence[Row]) -> bool:
-        """Whether these very rows take part, in this order."""
-        pairs = zip(self.rows, rows, strict=False)
-        return len(self.rows) == len(rows) and all(one is other for one, other in pairs)
+        verdict: Any = self.judged.message if self._home is None else self._home
+        return verdict.tolist()
 
     def take_back(self) -> None:
         """As if it had never been launched: what it wrote lies behind what the rows keep."""
@@ -100,15 +95,6 @@ class Launched:
         before = [row.length for row in self.rows]  # before this iteration, exactly
         there = self.lengths.on(accepted.device) + accepted + 1
         return Followed([length + depth for length in before], there, min(before) + 1)
-
-    def followed(self) -> Committed:
-        """What the next iteration goes on from."""
-        return Committed.followed(self.next_lengths(), self.judged.result.token)
-
-    def verified(self) -> Verified:
-        """What a drafter goes on from."""
-        result = self.judged.result
-        return Verified(self.lengths, result.path, result.accepted, self.judged.emitted)
 
 
 DrawsFactory = Callable[[Sequence[torch.Generator]], Draws]
@@ -138,14 +124,13 @@ class Decoder(DecodingLoop[Row]):
 
     def __post_init__(self) -> None:
         layers = self.drafter.layers(self.heads, self.target.blocks)
-        self._scorer = (
-            TreeScorer(self.target, self.pool, needs_hidden=layers)
-            if self.tree_attention
-            else PathScorer(self.target, self.pool, self.policy.shape, needs_hidden=layers)
-        )
+        self._scorer = TreeScorer(self.target, self.pool, needs_hidden=layers)
+        if not self.tree_attention:
+            shape = self.policy.shape
+            self._scorer = PathScorer(self.target, self.pool, shape, needs_hidden=layers)
         self.drafting = Drafting()
         self._memory = self.drafter.remembering()
-        self._parts: RecordedParts | None = None
+        self._parts: dict[int, RowParts] = {}
         self._next: Launched | None = None  # given to the device before the host asked for it
         self._slots = 0
 
@@ -190,9 +175,8 @@ class Decoder(DecodingLoop[Row]):
             self.pool.cache(f"{kind} {index}", draft, self.rows, slots)
             for index, draft in enumerate(self.drafts)
         ]
-        heads_cache = None
-        if self.heads is not None and self.heads.bytes_per_slot:
-            heads_cache = self.pool.cache("heads", self.heads, self.rows, slots)
+        own = self.heads is not None and self.heads.bytes_per_slot
+        heads_cache = self.pool.cache("heads", self.heads, self.rows, slots) if own else None
         given = self.target, self.drafts, caches, self.heads, self.rows, heads_cache, self._memory
         self.drafting = self.drafter.drafting(Equipment(*given))
 
@@ -212,7 +196,7 @@ class Decoder(DecodingLoop[Row]):
         verdict, commit, record. Returns the tokens emitted, over all rows.
         """
         now, self._next = self._next, None
-        if now is None or not now.is_of(active):
+        if now is None or list(map(id, now.rows)) != list(map(id, active)):
             committed = Committed(row.tokens for row in active)
             needs = self.policy.needs(self.drafting, committed)
             send((committed.lengths, committed.roots, *needs), self.target.device)
@@ -262,28 +246,31 @@ class Decoder(DecodingLoop[Row]):
         most = self.depth + 1  # tokens that an iteration may bring
         if any(len(row.delivered) + most >= row.request.max_new_tokens for row in now.rows):
             return False
-        longest = max(row.length for row in now.rows) + self.depth + 1
-        limits = [model.max_positions for model in models if model.max_positions is not None]
-        return longest + self.policy.slots <= min([self._slots, *limits])
+        longest = max(row.length for row in now.rows) + most
+        limits = [model.max_positions or self._slots for model in models]
+        return longest + self.policy.slots <= min(self._slots, *limits)
 
     def _follow(self, now: Launched) -> Launched:
         """Keeps an iteration's accepted path and launches the next, all without the host."""
         now.send_home()
-        committed, path = now.followed(), now.judged.result.path
-        self._scorer.commit(now.lengths, (), path)
-        self.drafting.follow(now.verified(), now.drafted_depth, committed)
+        result = now.judged.result
+        committed = Committed.followed(now.next_lengths(), result.token)
+        self._scorer.commit(now.lengths, (), result.path)
+        verified = Verified(now.lengths, result.path, result.accepted, now.judged.emitted)
+        self.drafting.follow(verified, now.drafted_depth, committed)
         now.there = True
         states = [row.generator.get_state() for row in now.rows]
         return self._launch(now.rows, committed, states)
 
     def _draws(self, generators: Sequence[torch.Generator]) -> Draws:
         """An iteration's randomness; on a GPU, where passes are recorded, its parts are too."""
-        passes = getattr(self.target, "static", None)
-        if passes is None or self.make_draws is not SeededDraws or self.target.device.type == "cpu":
+        passes, rows = getattr(self.target, "static", None), len(generators)
+        on_gpu = self.target.device.type != "cpu"
+        if not (passes and on_gpu and rows <= MOST_ROWS) or self.make_draws is not SeededDraws:
             return self.make_draws(generators)
-        if self._parts is None or self._parts.passes is not passes:
-            self._parts = RecordedParts(passes)
-        return self._parts.draws(generators)
+        if rows not in self._parts or self._parts[rows].passes is not passes:
+            self._parts[rows] = RowParts(passes)
+        return RecordedDraws(generators, self._parts[rows])
 
     def _judge(self, tree: Tree, draws: Draws, logits: Tensor) -> Judged:
         """Which path of each tree is accepted, and the message to the host about it.
@@ -317,10 +304,8 @@ class Decoder(DecodingLoop[Row]):
         width = now.tree.shape.depth + 1
         counts = [int(line[0]) + 1 for line in verdict]
         if not now.there:
-            nodes = [
-                [int(node) for node in line[1 : 1 + count]]
-                for line, count in zip(verdict, counts, strict=True)
-            ]
+            pairs = zip(verdict, counts, strict=True)
+            nodes = [[int(node) for node in line[1 : 1 + count]] for line, count in pairs]
             lengths = now.lengths
             if not lengths.exact:
                 lengths = Followed([row.length for row in now.rows], lengths.on(self.target.device))

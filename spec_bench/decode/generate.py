@@ -6,7 +6,7 @@ prompt's seconds, as ``engine.generate`` reports them, are moved from decoding t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -53,11 +53,6 @@ class GeneratedRow(Answering):
         """Of the answer, scored on demand: off the clock."""
         return log_likelihood(self.target, self.request.prompt_ids, self.delivered)
 
-    def ended(self, tokens: Sequence[int], steps: Sequence[StepRecord]) -> None:
-        """Takes what was decoded."""
-        self.delivered, self.steps = list(tokens), list(steps)
-        self.finish = "stop" if tokens[-1] in self.request.stop_ids else "length"
-
     def generation(
         self, prefill_s: float, decode_s: float, draft_s: float, target_s: float
     ) -> Generation:
@@ -93,9 +88,7 @@ class GenerateDecoder(DecodingLoop[GeneratedRow]):
     def depth(self) -> int:
         return self.aid.tokens
 
-    @property
-    def nodes(self) -> int:
-        return self.aid.tokens
+    nodes = depth
 
     @property
     def draft_calls(self) -> int:
@@ -117,12 +110,12 @@ class GenerateDecoder(DecodingLoop[GeneratedRow]):
         """Decodes whole answers."""
         requests = [row.request for row in active]
         generated = generate(self.target, requests, self.settings, active[0].seed, self.aid)
+        draft_s, target_s = (each / len(active) for each in generated.prompt_s)
         for row, tokens in zip(active, generated.answers, strict=True):
-            draft_s, target_s = (each / len(active) for each in generated.prompt_s)
             row.prompt_s = draft_s, target_s
-            row.ended(
-                tokens, steps_of(generated.calls, len(row.request.prompt_ids), tokens, self.aid)
-            )
+            row.delivered = tokens
+            row.steps = steps_of(generated.calls, len(row.request.prompt_ids), tokens, self.aid)
+            row.finish = "stop" if tokens[-1] in row.request.stop_ids else "length"
         drafting_s, verifying_s = self._forward_s
         self._forward_s = drafting_s + generated.forward_s[0], verifying_s + generated.forward_s[1]
         return sum(len(tokens) for tokens in generated.answers)
@@ -161,49 +154,41 @@ def steps_of(
 
 # What a decoder's blocks ask of another engine, and what it cannot do.
 
-
 _DRAFTERS = ("none", "language_model", "lookup")
 
 
-def check_elsewhere(title: str, drafter: Drafter, tree: Policy, tree_attention: bool) -> None:
-    """Checks that transformers can decode this; a ValueError names the decoder, ``title``, and what
-    it cannot do.
-    """
+def beyond_transformers(drafter: Drafter, tree: Policy, tree_attention: bool) -> Iterator[str]:
+    """Yields what transformers cannot decode of this."""
     if drafter.kind not in _DRAFTERS:
-        raise ValueError(
-            f"{title}: rule 'transformers' goes with drafter.kind {', '.join(_DRAFTERS)}, got "
-            f"{drafter.kind!r}"
-        )
+        known = ", ".join(_DRAFTERS)
+        yield f"rule 'transformers' goes with drafter.kind {known}, got {drafter.kind!r}"
     if not tree_attention:
-        raise ValueError(f"{title}: transformers runs no trees, so tree_attention must be true")
-    if not isinstance(drafter, Lookup):
-        return
-    fixed = {"shortest": 1, "share": 0.0, "per_match": None}
-    for key, value in fixed.items():
-        if getattr(drafter, key) != value:
-            given = shown(getattr(drafter, key))
-            raise ValueError(f"{title}: transformers has drafter.{key} {shown(value)}, got {given}")
-    width = getattr(tree, "width", 1)
-    if width != 1:
-        raise ValueError(f"{title}: transformers looks up one chain, tree.width is {width}")
+        yield "transformers runs no trees, so tree_attention must be true"
+    if isinstance(drafter, Lookup):
+        fixed = {"shortest": 1, "share": 0.0, "per_match": None}
+        for key, value in fixed.items():
+            if (own := getattr(drafter, key)) != value:
+                yield f"transformers has drafter.{key} {shown(value)}, got {shown(own)}"
+        if (width := getattr(tree, "width", 1)) != 1:
+            yield f"transformers looks up one chain, tree.width is {width}"
 
 
-def check_settings(title: str, settings: SamplingSettings) -> None:
+def check_sampling(settings: SamplingSettings) -> None:
     """Checks that transformers can sample that way; a ValueError if the draft has a temperature of
     its own.
     """
     temperature = settings.draft_temperature
     if temperature not in (None, settings.temperature):
         raise ValueError(
-            f"{title}: transformers samples target and assistant at one temperature, "
-            f"draft_temperature must be {settings.temperature:g} or null, got {temperature:g}"
+            "transformers samples target and assistant at one temperature, draft_temperature must "
+            f"be {settings.temperature:g} or null, got {temperature:g}"
         )
 
 
 def aid_of(
     drafter: Drafter, tree: GrownTree, rule: Transformers, drafts: Sequence[LanguageModel]
 ) -> Aid:
-    """What drafts, as ``generate`` takes it."""
+    """Returns what drafts, as ``generate`` takes it."""
     depth = tree.shape.depth
     if isinstance(drafter, Lookup):
         return Aid(tokens=depth, longest=drafter.longest)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from spec_bench.core.draws import SeededDraws, SeededPositions
-from spec_bench.engine.static_pass import CHECKS, MOST_ROWS, StaticPasses
+from spec_bench.engine.static_pass import CHECKS, StaticPasses
 from spec_bench.settings.fields import one_line
 
 log = logging.getLogger(__name__)
@@ -40,31 +40,17 @@ class Part:
 class RowParts:
     """The parts of an iteration of so many rows."""
 
+    passes: StaticPasses  # the target's, which say how a device records
     # per part the random numbers that it asks for
     asked: dict[Hashable, list[Asked]] = field(default_factory=dict)
     made: dict[Hashable, Part] = field(default_factory=dict)  # the recorded ones
     refused: str = ""  # why none is recorded any more; "" while they are
 
-
-class RecordedParts:
-    """The recorded parts of one decoder, by rows; the target's passes say how a device records."""
-
-    def __init__(self, passes: StaticPasses) -> None:
-        self.passes = passes
-        self._rows: dict[int, RowParts] = {}
-
-    def draws(self, generators: Sequence[torch.Generator]) -> SeededDraws:
-        """An iteration's draws; recorded up to ``MOST_ROWS`` rows."""
-        if len(generators) > MOST_ROWS:
-            return SeededDraws(generators)
-        parts = self._rows.setdefault(len(generators), RowParts())
-        return SeededDraws(generators) if parts.refused else RecordedDraws(generators, self, parts)
-
-    def refuse(self, parts: RowParts, name: Hashable, reason: str) -> None:
-        """Leaves the parts of so many rows to calls."""
+    def refuse(self, name: Hashable, reason: str) -> None:
+        """Leaves all parts to calls."""
         log.warning("recorded parts stay calls: %s: %s", name, reason[:300])
-        parts.refused = reason
-        parts.made.clear()
+        self.refused = reason
+        self.made.clear()
         self.passes.refusals.append(reason)
         self.passes.counts.refused += 1
 
@@ -72,18 +58,16 @@ class RecordedParts:
 class RecordedDraws(SeededDraws):
     """Draws that note what a part asks for, or give it what was drawn before."""
 
-    def __init__(
-        self, generators: Sequence[torch.Generator], recorded: RecordedParts, parts: RowParts
-    ) -> None:
+    def __init__(self, generators: Sequence[torch.Generator], parts: RowParts) -> None:
         super().__init__(generators)
-        self._recorded, self._parts = recorded, parts
+        self._parts = parts
         self._note: list[Asked] | None = None
         self._ready: Iterator[Tensor] | None = None
 
     def run_part(
         self, name: Hashable, function: Callable[..., Any], given: tuple[Tensor, ...], of: object
     ) -> Any:
-        """A part, called or replayed; see ``core.draws.run_part``."""
+        """Calls or replays a part; see ``core.draws.run_part``."""
         parts, key = self._parts, (name, tuple(tensor.shape for tensor in given))
         if parts.refused:
             return function(self, *given)
@@ -99,12 +83,13 @@ class RecordedDraws(SeededDraws):
         numbers = self._drawn(parts.asked[key], None if part is None else part.numbers)
         try:
             if part is None:
-                part = parts.made[key] = self._made(function, given, numbers, of)
+                part = parts.made[key] = Part([each.clone() for each in given], numbers, of)
+                self._record(part, function)
             for kept, new in zip(part.given, given, strict=True):
                 kept.copy_(new)
             part.replay()
         except Exception as error:  # recording fails in many ways; none may end a run
-            self._recorded.refuse(parts, name, one_line(error))
+            parts.refuse(name, one_line(error))
             return self._called(function, given, numbers)
         if not part.unchecked:
             return part.result
@@ -113,19 +98,11 @@ class RecordedDraws(SeededDraws):
         result = self._called(function, given, numbers)
         if all(map(same, found, tensors_of(result))):
             return part.result
-        self._recorded.refuse(parts, name, "a replay's answer is not a call's")
+        parts.refuse(name, "a replay's answer is not a call's")
         return result
 
-    def _made(
-        self,
-        function: Callable[..., Any],
-        given: tuple[Tensor, ...],
-        numbers: list[Tensor],
-        of: object,
-    ) -> Part:
-        """A part, recorded over buffers."""
-        part = Part([tensor.clone() for tensor in given], numbers, of)
-
+    def _record(self, part: Part, function: Callable[..., Any]) -> None:
+        """Records a part over its buffers."""
         # Graphs of one pool hand each other's memory on: what a part leaves lies outside of it.
         part.result = self._called(function, part.given, part.numbers)
         kept = tensors_of(part.result)
@@ -137,17 +114,16 @@ class RecordedDraws(SeededDraws):
                     there.copy_(new)
             return ()
 
-        recorder = self._recorded.passes.recorder
+        recorder = self._parts.passes.recorder
         assert recorder is not None  # on a GPU there is one
         graph, _ = recorder.record(run)
         part.replay = graph.replay
-        self._recorded.passes.counts.captures += 1
-        return part
+        self._parts.passes.counts.captures += 1
 
     def _called(
         self, function: Callable[..., Any], given: Sequence[Tensor], numbers: Sequence[Tensor]
     ) -> Any:
-        """The function with random numbers that were drawn before."""
+        """Calls the function with random numbers that were drawn before."""
         self._ready = iter(numbers)
         try:
             return function(self, *given)
@@ -155,7 +131,7 @@ class RecordedDraws(SeededDraws):
             self._ready = None
 
     def _drawn(self, asked: Sequence[Asked], buffers: Sequence[Tensor] | None) -> list[Tensor]:
-        """The numbers that a part will ask for, into its buffers, in the order in which it asks."""
+        """Draws what a part will ask for into its buffers, in the order in which it asks."""
         if buffers is None:
             rows, device = len(self.generators), self.generators[0].device
             shapes = [(rows, *shape) for _, shape in asked]
@@ -171,7 +147,7 @@ class RecordedDraws(SeededDraws):
 
     def gumbel(self, like: Tensor, counts: Sequence[int] | None = None) -> Tensor:
         if counts is not None and self._note is not None:
-            self._recorded.refuse(self._parts, "gumbel", "how much it draws hangs on the tree")
+            self._parts.refuse("gumbel", "how much it draws hangs on the tree")
         return super().gumbel(like, counts)
 
     def _uniforms(self, *shape: int) -> Tensor:
@@ -184,16 +160,16 @@ class RecordedDraws(SeededDraws):
     def by_position(self, count: int) -> SeededPositions:
         if self._ready is not None:
             return SeededPositions(next(self._ready))
-        note, self._note = self._note, None
+        note, self._note = self._note, None  # what it draws is noted as a whole
         positions = super().by_position(count)
+        self._note = note
         if note is not None:
             note.append(("positions", (count,)))
-        self._note = note
         return positions
 
 
 def tensors_of(value: Any) -> list[Tensor]:
-    """All tensors in a value, those of lists, tuples and attributes among them."""
+    """Returns all tensors in a value, those of lists, tuples and attributes among them."""
     if isinstance(value, Tensor):
         return [value]
     if isinstance(value, (list, tuple)):
@@ -202,7 +178,7 @@ def tensors_of(value: Any) -> list[Tensor]:
 
 
 def same(one: Tensor, other: Tensor) -> bool:
-    """Whether whole numbers are equal, and others up to rounding."""
+    """Returns whether whole numbers are equal, and others up to rounding."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     if not one.is_floating_point():

@@ -52,17 +52,9 @@ class Answering(ABC):
     ) -> Generation:
         """The finished record, with this row's share of the batch's seconds."""
         assert self.finish is not None
-        return Generation(
-            self.request.prompt_id,
-            self.answer,
-            self.finish,
-            tuple(self.steps),
-            prefill_s,
-            decode_s,
-            draft_s,
-            target_s,
-            log_likelihood=self.log_likelihood,
-        )
+        answered = self.request.prompt_id, self.answer, self.finish, tuple(self.steps)
+        seconds = prefill_s, decode_s, draft_s, target_s
+        return Generation(*answered, *seconds, log_likelihood=self.log_likelihood)
 
 
 @dataclass
@@ -111,12 +103,6 @@ class Row(Answering):
         return tuple(self.delivered)
 
 
-# Divides a batch's wall time among its rows, and keeps each row's own latency.
-#
-# The shares of all rows add up to the time that really passed. An iteration's seconds belong to the
-# rows that took part in it, in equal parts; a prefill's to the rows prefilled.
-
-
 @dataclass
 class _RowTimes:
     """One row's seconds."""
@@ -128,9 +114,12 @@ class _RowTimes:
 
 
 class BatchClock:
-    """Reads the clock around prefills and iterations; synchronises, with ``now_s``, only where
-    nothing is decoded. ``take_forward_s`` returns (draft, target) seconds in forward passes since
-    it was last called.
+    """Divides a batch's wall time among its rows, and keeps each row's own latency.
+
+    The shares of all rows add up to the time that really passed. An iteration's seconds belong to
+    the rows that took part in it, in equal parts; a prefill's to the rows prefilled. The clock
+    synchronises, with ``now_s``, only where nothing is decoded. ``take_forward_s`` returns (draft,
+    target) seconds in forward passes since it was last called.
     """
 
     def __init__(

@@ -25,7 +25,6 @@ from spec_bench.draft.dflash_network import DFlashHead
 from spec_bench.draft.layers import Turn
 from spec_bench.draft.levels import LevelDrafting
 from spec_bench.draft.network import Heads
-from spec_bench.engine.cache import index_of
 from spec_bench.engine.model import LanguageModel, Layers
 
 if TYPE_CHECKING:  # it needs transformers, which a refusal does not
@@ -47,7 +46,7 @@ class DFlashDrafting(LevelDrafting, DraftingOnHanded):
 
     @torch.inference_mode()
     def see_prompt(self, row: int, start: int, hidden: Tensor) -> None:
-        self._keep(hidden.unsqueeze(0), slice(row, row + 1), Known([start]))
+        self._keep(hidden.unsqueeze(0), row, Known([start]))
         self._cached[row] = start + len(hidden)
 
     def needs(self, committed: Committed) -> Sequence[Known]:
@@ -61,9 +60,9 @@ class DFlashDrafting(LevelDrafting, DraftingOnHanded):
         rows, head, device = len(committed), self._head, self._handed.device
         if waiting := max(self._waiting[:rows]):
             # A row with fewer writes fillers after them, where the block comes next.
-            self._keep(self._handed[:rows, :waiting], slice(0, rows), self._starts)
+            self._keep(self._handed[:rows, :waiting], 0, self._starts)
         block = head.block(committed.roots.on(device), self._target.embed)
-        turn = self._begin(block, slice(0, rows), self._before)
+        turn = self._begin(block, 0, self._before)
         slots = places(max(self._before) + block.shape[1], device)
         last = self._before.on(device) + (block.shape[1] - 1)
         mask = (slots <= last.unsqueeze(1))[:, None, None]
@@ -77,20 +76,19 @@ class DFlashDrafting(LevelDrafting, DraftingOnHanded):
         added = self._head.markov_head(tokens, self._outputs[:, level : level + 1])
         return self._head.spread(added, self._target.vocab_size, 0.0)
 
-    def _keep(self, hidden: Tensor, rows: slice, starts: Known) -> None:
+    def _keep(self, hidden: Tensor, row: int, starts: Known) -> None:
         """Writes the context entries of what was handed over [R, P, W], at their slots."""
         entries = self._head.context(hidden.to(self._handed.dtype))
-        turn = self._begin(entries, rows, starts)
+        turn = self._begin(entries, row, starts)
         for layer, kept in enumerate(self._head.context_kept(entries, turn)):
             self._cache.layers[layer].update(*kept)
 
-    def _begin(self, written: Tensor, rows: slice, starts: Known) -> Turn:
+    def _begin(self, written: Tensor, row: int, starts: Known) -> Turn:
         """Plans a write of [R, P, D] at consecutive slots; the rotation at them."""
         from spec_bench.engine.cache import WritePlan  # needs transformers
 
         count = written.shape[1]
-        index = index_of(starts, written[..., 0])
-        self._cache.begin(WritePlan(rows, starts, count, max(starts) + count, index))
+        self._cache.begin(WritePlan(row, starts, count, max(starts) + count))
         first = starts.on(written.device).unsqueeze(1)
         return self._head.turn(first + places(count, written.device))
 

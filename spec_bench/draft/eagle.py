@@ -29,7 +29,7 @@ from spec_bench.draft.cached_head import DraftingOnHanded, FeatureHead, attendin
 from spec_bench.draft.eagle_network import Eagle1Head, Eagle3Head
 from spec_bench.draft.levels import LevelDrafting, taken, with_masks
 from spec_bench.draft.network import Heads
-from spec_bench.engine.cache import SlotCache, index_of
+from spec_bench.engine.cache import SlotCache, WritePlan
 from spec_bench.engine.model import ForwardOutput, LanguageModel, Layers
 from spec_bench.engine.tree_pass import causal, run_nodes, run_pending
 from spec_bench.settings.fields import Range
@@ -48,17 +48,14 @@ class _Pass:
     def forward(
         self,
         cache: SlotCache,
-        rows: slice,
-        starts: list[int],
+        starts: Sequence[int],
         tokens: Tensor,
         positions: Tensor,
         visible: Tensor,
+        row: int = 0,
         **ignored: Any,
     ) -> ForwardOutput:
-        from spec_bench.engine.cache import WritePlan  # needs transformers
-
-        index = index_of(starts, tokens)
-        cache.begin(WritePlan(rows, starts, tokens.shape[1], visible.shape[2], index))
+        cache.begin(WritePlan(row, starts, tokens.shape[1], visible.shape[2]))
         mask = visible.unsqueeze(1)
 
         embedded = self._head.embedded(tokens, self._target.embed)
@@ -106,14 +103,9 @@ class EagleDrafting(DraftingOnHanded):
             return
         tokens = torch.tensor([prompt[start + 1 : start + 1 + count]], device=hidden.device)
         positions = start + torch.arange(count, device=hidden.device).unsqueeze(0)
-        self.run(hidden[:count].unsqueeze(0)).forward(
-            self._cache,
-            slice(row, row + 1),
-            [start],
-            tokens,
-            positions,
-            causal(positions, start + count),
-        )
+        visible = causal(positions, start + count)
+        features = self.run(hidden[:count].unsqueeze(0))
+        features.forward(self._cache, [start], tokens, positions, visible, row)
 
     def needs(self, committed: Committed) -> Sequence[Known]:
         waiting = self._waiting[: len(committed)]
@@ -293,7 +285,7 @@ def own_text(target: LanguageModel, prompt: Sequence[int], count: int = TOKENS) 
         positions = at + torch.arange(tokens.shape[1], device=target.device).unsqueeze(0)
         visible = causal(positions, len(text))
         logits = target.forward(
-            cache, slice(0, 1), [at], tokens, positions, visible, logits_to_keep=1, prefill=True
+            cache, [at], tokens, positions, visible, logits_to_keep=1, prefill=True
         ).logits
         text.append(int(logits[0, -1].argmax()))
     return text
@@ -310,11 +302,9 @@ def agreements(
     positions = torch.arange(count, device=target.device).unsqueeze(0)
     visible = torch.ones((1, count, count), dtype=torch.bool, device=target.device).tril()
     places = tuple(sorted({place for reading in readings.values() for place in reading}))
+    cache = target.allocate(1, count)
     logits, hidden = target.forward(
-        target.allocate(1, count),
-        *(slice(0, 1), [0], ids, positions, visible),
-        needs_hidden=places,
-        prefill=True,
+        cache, [0], ids, positions, visible, needs_hidden=places, prefill=True
     )
     assert hidden is not None
     states = dict(zip(places, hidden.chunk(len(places), dim=-1), strict=True))

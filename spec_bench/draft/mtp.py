@@ -186,7 +186,7 @@ class MtpHead(FeatureHead):
         super().__init__()
         self.shape, self.hidden_first = shape, names_of(shape.config).hidden_first
         self.register_buffer("ids", None)
-        parts = OwnBlock.of(shape.transformers)
+        parts = OwnBlock(shape.transformers)
         self.rotary = parts.made_rotary()
         with torch.device(device):
             self.enorm, self.hnorm, self.norm = (parts.made_norm() for _ in range(3))
@@ -208,7 +208,7 @@ class MtpHead(FeatureHead):
             found.append(Kept(k.shape[1], k.shape[3], v.shape[3]))
             return q.new_empty((*q.shape[:3], v.shape[3]))
 
-        OwnBlock.of(self.shape.transformers).try_attention(attend)
+        OwnBlock(self.shape.transformers).try_attention(attend)
         return found
 
     def step(self, feature: Tensor, embedded: Tensor, positions: Tensor, attend: Attend) -> Tensor:

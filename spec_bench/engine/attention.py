@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -36,19 +37,20 @@ def grouped_attention(
     value: Tensor,
     attention_mask: Tensor | None,
     scaling: float | None = None,
+    pack: bool = True,
     **given: Any,
 ) -> tuple[Tensor, None]:
     """Attention with the signature that transformers expects.
 
     Takes query [R, H, T, D], the heads of one key head adjacent, key and value [R, K, S, D], and a
     mask [R, 1, T, S] that is added to the scores times ``scaling`` (None: 1 / sqrt(D)). If it needs
-    what else is given, transformers' own function runs. Returns [R, T, H, D], and None for the
-    weights.
+    what else is given, or the mask has no span and ``pack`` is off, transformers' own function
+    runs. Returns [R, T, H, D], and None for the weights.
     """
     groups = getattr(module, "num_key_value_groups", 1)
     span = getattr(attention_mask, "span", None)
-    shared = attention_mask is not None and attention_mask.shape[1] == 1
-    if span is None and (groups == 1 or not shared or given.get("position_bias") is not None):
+    packs = pack and groups > 1 and attention_mask is not None and attention_mask.shape[1] == 1
+    if span is None and not (packs and given.get("position_bias") is None):
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, **given
         )
@@ -62,20 +64,6 @@ def grouped_attention(
     else:
         output = scaled_dot_product_attention(packed, key, value, attn_mask=mask, scale=scaling)
     return output.reshape(rows, heads, count, -1).transpose(1, 2).contiguous(), None
-
-
-def split_only(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    **given: Any,
-) -> tuple[Tensor, None]:
-    """``grouped_attention`` where the mask has a span, else transformers' own."""
-    split = getattr(attention_mask, "span", None) is not None
-    attention = grouped_attention if split else sdpa_attention_forward
-    return attention(module, query, key, value, attention_mask, **given)
 
 
 def _packed_mask(mask: Tensor, groups: int) -> Tensor:
@@ -103,9 +91,9 @@ def split_long_prefixes(module: PreTrainedModel) -> bool:
     longest = longest_sequence(module.config.get_text_config())
     if longest is not None and longest <= FROM:
         return False
-    if not packs_on(module.device) and not _shares_heads(module):
+    if module.device.type != "cuda" and not _shares_heads(module):
         return False
-    return splits(module) or use(module, SPLIT, split_only)
+    return splits(module) or use(module, SPLIT, partial(grouped_attention, pack=False))
 
 
 def _shares_heads(module: PreTrainedModel) -> bool:
@@ -115,25 +103,23 @@ def _shares_heads(module: PreTrainedModel) -> bool:
 
 
 def splits(module: PreTrainedModel) -> bool:
-    """Whether a model's attention takes masks with a span."""
-    attention = getattr(module.config.get_text_config(), "_attn_implementation", "")
-    return attention in (NAME, SPLIT)
+    """Returns whether a model's attention takes masks with a span."""
+    return _attention_of(module) in (NAME, SPLIT)
+
+
+def _attention_of(module: PreTrainedModel) -> str:
+    return getattr(module.config.get_text_config(), "_attn_implementation", "")
 
 
 def use(module: PreTrainedModel, name: str, attention: Callable[..., Any]) -> bool:
     """Puts our attention in the place of torch's fused one, where a model has that."""
-    fused = getattr(module.config.get_text_config(), "_attn_implementation", "") == "sdpa"
-    if not fused or not getattr(module, "_supports_attention_backend", False):
+    supported = getattr(module, "_supports_attention_backend", False)
+    if _attention_of(module) != "sdpa" or not supported:
         return False
     AttentionInterface.register(name, attention)
     AttentionMaskInterface.register(name, sdpa_mask)
     module.set_attn_implementation(name)
     return True
-
-
-def packs_on(device: torch.device) -> bool:
-    """Whether packing pays there: a CPU's kernels repeat no keys in memory that is scarce."""
-    return device.type == "cuda"
 
 
 # Attention in two parts: over the slots that all tokens see, without a mask, and over the others.
@@ -209,7 +195,7 @@ def merged(left: Tensor, left_sum: Tensor, right: Tensor, right_sum: Tensor) -> 
 def attend(
     query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Attention [R, K, N, D], and the log of the sum of the exponentials of its scores [R, K, N];
+    """Returns attention [R, K, N, D], and the log of its scores' summed exponentials [R, K, N];
     arguments as ``split_attention``'s.
     """
     aten = torch.ops.aten

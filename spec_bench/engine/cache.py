@@ -1,4 +1,4 @@
-"""Which slots of a cache a pass writes."""
+"""The slot cache, which slots of it a pass writes, and the caches that a job's decoders share."""
 
 from __future__ import annotations
 
@@ -14,17 +14,9 @@ from transformers.cache_utils import CacheLayerMixin
 from spec_bench.core.transfer import Known, places
 
 
-def index_of(starts: Sequence[int], tokens: Tensor) -> tuple[Tensor, Tensor] | None:
-    """A plan's ``index`` for tokens [R, T] whose first slots only the device knows; else None."""
-    if getattr(starts, "exact", True):
-        return None
-    return places(len(starts), tokens.device).unsqueeze(1), slots_of(starts, tokens)
-
-
-def slots_of(starts: Sequence[int], tokens: Tensor) -> Tensor:
-    """[R, T] the adjacent slots of tokens [R, T], from their row's first slot on."""
-    first = Known.of(starts).on(tokens.device).unsqueeze(1)
-    return first + places(tokens.shape[1], tokens.device)
+def slots_of(starts: Sequence[int], count: int, device: torch.device) -> Tensor:
+    """[R, T] the adjacent slots of T = ``count`` tokens, from their row's first slot on."""
+    return Known.of(starts).on(device).unsqueeze(1) + places(count, device)
 
 
 # The slot cache: keys and values of every row, written at given slots, compacted on commit.
@@ -37,15 +29,23 @@ def slots_of(starts: Sequence[int], tokens: Tensor) -> Tensor:
 
 @dataclass
 class WritePlan:
-    """Where the current pass writes and how far it reads."""
+    """Where a pass writes and how far it reads."""
 
-    rows: slice  # the rows of this pass, a contiguous range
-    starts: list[int]  # [R] first slot written, one per row of the pass
+    row: int  # the first row of this pass, which has R adjacent ones
+    starts: Sequence[int]  # [R] first slot written, one per row of the pass
     count: int  # T, tokens per row
     reach: int  # S, slots that attention reads
     # row [R, 1] and slot [R, T] of every token, for a pass that takes them as data; `starts` mean
     # nothing then
     index: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def rows(self) -> slice:
+        """The rows of this pass."""
+        return slice(self.row, self.row + len(self.starts))
+
+
+_NO_PASS = WritePlan(0, [0], 0, 0)
 
 
 @dataclass(frozen=True)
@@ -80,27 +80,21 @@ class SlotLayer(CacheLayerMixin):
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
         """Stores [R, H, T, dim] where the plan says; returns all slots that attention reads."""
-        if self._owner.views is not None:
-            keys, values, new_keys, new_values = self._owner.views[self._place]
+        owner, plan = self._owner, self._owner.plan
+        if owner.views is not None:
+            keys, values, new_keys, new_values = owner.views[self._place]
             new_keys.copy_(key_states)
             new_values.copy_(value_states)
             return keys, values
-        plan = self._owner.plan
         reach = (plan.rows, slice(None), slice(0, plan.reach))
         keys, values = self.keys[reach], self.values[reach]
-        if plan.index is not None:
-            rows, slots = plan.index  # of all slots, including the one after the last
+        if owner.first is not None and plan.index is None:
+            keys.narrow(2, owner.first, plan.count).copy_(key_states)
+            values.narrow(2, owner.first, plan.count).copy_(value_states)
+        else:  # of all slots, including the one after the last
+            rows, slots = plan.index or owner.slot_index(key_states.device)
             self.keys[rows, :, slots] = key_states.transpose(1, 2)
             self.values[rows, :, slots] = value_states.transpose(1, 2)
-            return keys, values
-        first = self._owner.first
-        if first is not None:
-            keys.narrow(2, first, plan.count).copy_(key_states)
-            values.narrow(2, first, plan.count).copy_(value_states)
-        else:
-            rows, slots = self._owner.slot_index(key_states.device)
-            keys[rows, :, slots] = key_states.transpose(1, 2)
-            values[rows, :, slots] = value_states.transpose(1, 2)
         return keys, values
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
@@ -140,7 +134,7 @@ class SlotCache(Cache):
         # what was made to run over this storage, and is of no use with another
         self.passes: dict[Any, Any] = {}
         self._scratch = scratch
-        self.plan = WritePlan(slice(0, 1), [0], 0, 0)
+        self.plan = _NO_PASS
         self._index: dict[torch.device, tuple[Tensor, Tensor]] = {}
         self._layouts = list(layouts)
         nothing = torch.empty((0, 0, 0, 0))
@@ -197,18 +191,15 @@ class SlotCache(Cache):
         """Sets where the next pass writes; a ValueError if a row has no room for it. With ``views``
         all layers' parts of the storage are cut at once, which is quicker, but cannot be traced.
         """
-        first, last = min(plan.starts), max(plan.starts)
-        self.check(last + plan.count)
+        self.check(max(plan.starts) + plan.count)
         self.plan = plan
-        one = first == last and plan.index is None
-        self.first = first if one else None
+        self.first = plan.starts[0] if Known.of(plan.starts).equal else None
         self._index.clear()
-        self.views = self._cut(plan, first) if views and one else None
+        self.views = self._cut(plan, self.first) if views and self.first is not None else None
 
     def end(self) -> None:
         """Ends the pass: forgets its plan, including the copy on the device."""
-        self.plan = WritePlan(slice(0, 1), [0], 0, 0)
-        self.views = None
+        self.plan, self.views = _NO_PASS, None
         self._index.clear()
 
     def _cut(self, plan: WritePlan, first: int) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
@@ -226,10 +217,8 @@ class SlotCache(Cache):
         """(row [R, 1], slot [R, T]) to write, for rows that start at different slots."""
         plan = self.plan
         if device not in self._index:
-            starts = Known.of(plan.starts).on(device).unsqueeze(1)
-            rows = places(len(plan.starts), device).unsqueeze(1)
-            slots = starts + places(plan.count, device)
-            self._index[device] = rows, slots
+            rows = places(plan.rows.stop, device)[plan.rows.start :].unsqueeze(1)
+            self._index[device] = rows, slots_of(plan.starts, plan.count, device)
         return self._index[device]
 
     def commit(self, row: int, length: int, nodes: Sequence[int]) -> None:

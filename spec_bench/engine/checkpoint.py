@@ -19,8 +19,7 @@ from uuid import uuid4
 import torch
 from huggingface_hub.errors import GatedRepoError
 from safetensors import safe_open
-from torch import nn
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.utils import cached_file, logging
 
 from spec_bench.engine.architectures import register_families
@@ -154,39 +153,6 @@ def _without_report() -> Iterator[None]:
         logging.set_verbosity(before)
 
 
-# How a model's weights are stored: column by column where that makes tree passes faster.
-#
-# At the 4 to 15 tokens of a tree MKL multiplies by a matrix stored row by row up to two times
-# slower than by one stored column by column. A single token and a prompt take the same time either
-# way, and 2 or 3 tokens a quarter more by columns. `make bench` prints the ratios.
-
-
-# 2 MiB of float32, more than a core's own cache holds; smaller matrices gain nothing.
-SMALLEST = 2**19
-
-
-def lay_by_columns(module: nn.Module) -> int:
-    """Lays out the large float32 matrices of a model's linear layers by columns, in place; how many
-    changed.
-
-    Shapes and values stay as they are; only the rounding of products changes. A matrix shared with
-    the embedding stays shared. Nothing is done off the CPU, without MKL, or to a split model.
-    """
-    if not torch.backends.mkl.is_available():
-        return 0
-    layers = [part for part in module.modules() if isinstance(part, nn.Linear)]
-    matrices = {id(part.weight): part.weight for part in layers if _suits(part.weight.data)}
-    for weight in matrices.values():
-        weight.data = weight.data.t().contiguous().t()
-    return len(matrices)
-
-
-def _suits(data: torch.Tensor) -> bool:
-    """Whether this is a large plain matrix on the CPU, laid out by rows."""
-    plain = type(data) is torch.Tensor and data.is_cpu and data.dtype == torch.float32
-    return plain and data.is_contiguous() and data.numel() >= SMALLEST
-
-
 # A GGUF file as a model folder, once: its weights dequantised, its tokenizer beside them.
 #
 # transformers reads such a file anew in every process, the tokenizer for most of a minute. Needs
@@ -203,9 +169,6 @@ def convert(file: Path, folder: Path) -> None:
     """
     if find_spec("gguf") is None:
         raise ValueError("GGUF files need the package gguf: pip install gguf")
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
     given = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name}
     try:
         quantised, found = AutoModelForCausalLM.from_pretrained(

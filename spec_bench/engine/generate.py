@@ -104,16 +104,13 @@ def generate(
             generation_config=_asked(target, requests, settings),
             **aid.keywords,
         )[:, ids.shape[1] :].tolist()
-    passes, drafted = watches[0], watches[1] if aid.draft else None
-    seconds = [each.seconds() if each else (0.0, 0.0) for each in (drafted, passes)]
+    target_s, draft_s, *_ = *(each.seconds() for each in watches), (0.0, 0.0)
     answers = [_cut(text, request) for text, request in zip(texts, requests, strict=True)]
-    return Generated(
-        answers, passes.calls, (seconds[0][0], seconds[1][0]), (seconds[0][1], seconds[1][1])
-    )
+    return Generated(answers, watches[0].calls, *zip(draft_s, target_s, strict=True))
 
 
 def library() -> str:
-    """The library with its version."""
+    """Returns the library with its version."""
     return f"{LIBRARY} {version(LIBRARY)}"
 
 
@@ -129,13 +126,11 @@ class _Passes:
     def watching(self) -> Iterator[None]:
         """Watches the library's calls of the module."""
         module = self.model.module
-        before = module.register_forward_pre_hook(self._before, with_kwargs=True)
-        after = module.register_forward_hook(self._after)
-        try:
+        with (  # a handle's end removes its hook
+            module.register_forward_pre_hook(self._before, with_kwargs=True),
+            module.register_forward_hook(self._after),
+        ):
             yield
-        finally:
-            before.remove()
-            after.remove()
 
     def seconds(self) -> tuple[float, float]:
         """The prompt's own seconds, and those of all passes."""
@@ -177,15 +172,11 @@ def _settings(module: PreTrainedModel, settings: GenerationConfig) -> Iterator[N
 def _asked(
     target: HuggingFaceModel, requests: Sequence[Request], settings: SamplingSettings
 ) -> GenerationConfig:
-    """The target's distribution as the library's settings."""
+    """Returns the target's distribution as the library's settings."""
     from transformers import GenerationConfig
 
     warm = settings.temperature > 0
-    sampling = {
-        "temperature": settings.temperature,
-        "top_k": settings.top_k,
-        "top_p": settings.top_p,
-    }
+    sampling = {name: getattr(settings, name) for name in ("temperature", "top_k", "top_p")}
     padding = range(target.vocab_size, target.embedded)
     return GenerationConfig(
         do_sample=warm,
@@ -213,9 +204,9 @@ def _cut(text: Sequence[int], request: Request) -> list[int]:
 
 @torch.inference_mode()
 def log_likelihood(target: HuggingFaceModel, prompt: Sequence[int], answer: Sequence[int]) -> float:
-    """Natural log of an answer's probability under the target at temperature 1, by one pass."""
+    """Returns ln P(answer) under the target at temperature 1, by one pass."""
     ids = torch.tensor([[*prompt, *answer]], device=target.device)
     logits = target.module(input_ids=ids[:, :-1], use_cache=False).logits
     at = logits[0, -len(answer) :, : target.vocab_size].to(target.device)
-    law = at.to(torch.promote_types(at.dtype, torch.float32)).log_softmax(dim=-1)
-    return float(law.gather(1, ids[0, -len(answer) :, None]).double().sum())
+    log_p = at.to(torch.promote_types(at.dtype, torch.float32)).log_softmax(dim=-1)
+    return float(log_p.gather(1, ids[0, -len(answer) :, None]).double().sum())

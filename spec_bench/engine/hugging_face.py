@@ -21,7 +21,7 @@ from transformers import DynamicCache, PreTrainedModel
 from spec_bench.core import processes
 from spec_bench.engine.architectures import longest_sequence
 from spec_bench.engine.attention import FROM, has_kernels, splits
-from spec_bench.engine.cache import LayerLayout, SlotCache, WritePlan, index_of, slots_of
+from spec_bench.engine.cache import LayerLayout, SlotCache, WritePlan, slots_of
 from spec_bench.engine.masks import LayerMasks
 from spec_bench.engine.model import ForwardOutput, ForwardTimer, Layers
 from spec_bench.engine.static_pass import Buffers, Kind, StaticPasses, why_not_recorded
@@ -56,21 +56,19 @@ class HuggingFaceModel:
             has_kernels(layout.device, layout.key_dim, layout.value_dim) for layout in self._layouts
         )
         self.bytes_per_slot = sum(layout.bytes_per_slot for layout in self._layouts)
-        self.follows = self.device.type == "cuda"
+        self.follows = on_gpu = self.device.type == "cuda"
         self.hidden_size: int = config.hidden_size
         self.blocks: int = config.num_hidden_layers
         self.static: StaticPasses | None = None
         here = all(layout.device == self.device for layout in self._layouts)
-        alone = processes.count() < 2  # communication between processes is not recorded
-        if over_buffers and here and alone:
-            if self.device.type == "cuda" and (why := why_not_recorded(config)):
-                log.warning("engine.compile=%s: passes stay eager: %s", self.compile, why)
-            else:
-                fused = capture(self.module, self.compile)
-                ways = dict.fromkeys((fused, self.module))  # the module itself if it is not fused
-                self.static = StaticPasses(
-                    [partial(self._over_buffers, way) for way in ways], self.device
-                )
+        if not over_buffers or not here or processes.count() > 1:
+            return  # communication between processes is not recorded
+        if on_gpu and (why := why_not_recorded(config)):
+            log.warning("engine.compile=%s: passes stay eager: %s", self.compile, why)
+        else:  # the module itself if it is not fused
+            ways = dict.fromkeys((capture(self.module, self.compile), self.module))
+            over = [partial(self._over_buffers, way) for way in ways]
+            self.static = StaticPasses(over, self.device)
 
     @torch.inference_mode()
     def _layers(self) -> list[LayerLayout]:
@@ -82,15 +80,10 @@ class HuggingFaceModel:
         self.module(input_ids=token, past_key_values=cache, use_cache=True)
         if not any(layer.is_initialized for layer in cache.layers):
             raise ValueError("it keeps no keys and values of past tokens")
+        kept = [(layer.keys, layer.values) for layer in cache.layers]
         return [
-            LayerLayout(
-                layer.keys.shape[1],
-                layer.keys.shape[3],
-                layer.values.shape[3],
-                layer.keys.dtype,
-                layer.keys.device,
-            )
-            for layer in cache.layers
+            LayerLayout(keys.shape[1], keys.shape[3], values.shape[3], keys.dtype, keys.device)
+            for keys, values in kept
         ]
 
     @contextmanager
@@ -121,27 +114,25 @@ class HuggingFaceModel:
     def forward(
         self,
         cache: SlotCache,
-        rows: slice,
-        starts: list[int],
+        starts: Sequence[int],
         tokens: Tensor,
         positions: Tensor,
         visible: Tensor,
         *,
+        row: int = 0,
         logits_to_keep: int = 0,
         needs_hidden: Layers = (),
         prefill: bool = False,
         shared: int = 0,
     ) -> ForwardOutput:
         self.timer.start()
-        reach = visible.shape[2]
+        count, reach = tokens.shape[1], visible.shape[2]
         plain = self._run is self.module
         if shared < FROM or not plain or not self._kernels or not splits(self.module):
             shared = 0
 
         def eager() -> tuple[Tensor, ...]:
-            at = slice(rows.start, rows.start + len(starts))
-            plan = WritePlan(at, starts, tokens.shape[1], reach, index_of(starts, tokens))
-            cache.begin(plan, views=plain)
+            cache.begin(WritePlan(row, starts, count, reach), views=plain)
             output = self._run(
                 input_ids=tokens,
                 attention_mask=self.masks.by_kind(visible, shared),
@@ -156,14 +147,13 @@ class HuggingFaceModel:
 
         kind = None
         # A recorded pass masks all slots: over long prefixes it would be the slower one.
-        if self.static is not None and not prefill and rows.start == 0 and not shared:
-            count = tokens.shape[1]
+        if self.static is not None and not prefill and row == 0 and not shared:
             kind = self.static.kind(cache, len(starts), count, reach, needs_hidden)
         if self.static is None or kind is None:
             outputs = eager()
         else:
-            cache.check(max(starts) + tokens.shape[1])
-            given = (tokens, positions, slots_of(starts, tokens), visible)
+            cache.check(max(starts) + count)
+            given = (tokens, positions, slots_of(starts, count, tokens.device), visible)
             outputs = self.static.forward(cache, kind, given, logits_to_keep, eager)
         logits = outputs[0]
         if logits.shape[-1] > self.vocab_size:  # padded rows of the embedding
@@ -179,7 +169,7 @@ class HuggingFaceModel:
     ) -> tuple[Tensor, ...]:
         """A pass over buffers; no number in it but the kind's comes from the host."""
         index = buffers.rows, buffers.slots
-        cache.plan = WritePlan(slice(0, kind.rows), [0] * kind.rows, kind.tokens, kind.slots, index)
+        cache.plan = WritePlan(0, [0] * kind.rows, kind.tokens, kind.slots, index)
         cache.views = None
         output = run(
             input_ids=buffers.tokens,
@@ -204,12 +194,9 @@ class HuggingFaceModel:
             tokens = torch.arange(kind.rows * kind.tokens, device=self.device) % self.vocab_size
             positions = torch.arange(start, slots, device=self.device).expand(kind.rows, -1)
             visible = torch.arange(slots, device=self.device) <= positions.unsqueeze(-1)
-            self.forward(
-                *(cache, slice(0, kind.rows), [start] * kind.rows),
-                *(tokens.view(kind.rows, -1), positions, visible),
-                needs_hidden=kind.needs_hidden,
-                shared=start,
-            )
+            given = tokens.view(kind.rows, -1), positions, visible
+            starts, hidden = [start] * kind.rows, kind.needs_hidden
+            self.forward(cache, starts, *given, needs_hidden=hidden, shared=start)
 
         self.static.prepare(cache, shortest, batch, run)
         self.timer.take_s()
@@ -226,8 +213,7 @@ def _outputs(output: Any, layers: Layers) -> tuple[Tensor, ...]:
 
 
 # How a model's forward pass is captured: the choices of ``engine.compile``.
-
-
+#
 # ``none`` calls the module. ``static`` runs it over fixed buffers, which a GPU records and replays.
 # ``dynamo`` runs its kernels without the modules' Python around them: the same numbers, some
 # seconds to trace. ``inductor`` fuses kernels and takes a minute or more.

@@ -24,25 +24,21 @@ from spec_bench.engine.architectures import (
     longest_sequence,
     register_families,
 )
-from spec_bench.engine.attention import pack_shared_heads, packs_on, split_long_prefixes
-from spec_bench.engine.checkpoint import lay_by_columns, read_module, reason_of
+from spec_bench.engine.attention import pack_shared_heads, split_long_prefixes
+from spec_bench.engine.checkpoint import read_module, reason_of
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.mapped_model import keep_outputs
 from spec_bench.engine.model import set_switches
-from spec_bench.engine.model_spec import COMPILERS as COMPILERS
 from spec_bench.engine.model_spec import DTYPES as DTYPE_NAMES
 from spec_bench.engine.model_spec import ModelSpec as ModelSpec
-from spec_bench.engine.model_spec import kept_tokens, refuse_different, too_old
+from spec_bench.engine.model_spec import kept_tokens, too_old
 from spec_bench.engine.probe import check_model
-from spec_bench.engine.products import call_directly, fuse_products, pack_products
+from spec_bench.engine.products import call_directly, fuse_products, lay_by_columns, pack_products
 from spec_bench.settings.fields import one_line
 
-# Published architectures without their weights: ``random:llama2_7b``, ``random:FOLDER``.
-#
-# Knows the shapes of the models that the papers used and how to fill them with seeded noise, right
-# on the device and in the precision asked for. Such a model has the speed, the memory and the
-# energy of the real one; its output means nothing. It has no tokenizer, only token ids
-# (``TokenIds``).
+# Published architectures without their weights (``random:llama2_7b``, ``random:FOLDER``) are filled
+# with seeded noise. Such a model has the speed, the memory and the energy of the real one; its
+# output means nothing. It has no tokenizer, only token ids.
 
 
 class TokenIds:
@@ -67,10 +63,9 @@ class TokenIds:
 
 
 def random_config(path: str) -> PretrainedConfig:
-    """The config of ``random:NAME`` or ``random:FOLDER``; see ``architecture``."""
+    """Returns the config of ``random:NAME`` or ``random:FOLDER``; see ``architecture``."""
     register_families()
-    name = path.removeprefix(PREFIX)
-    known = architecture(path)
+    known, name = architecture(path), path.removeprefix(PREFIX)
     if name in ARCHITECTURES:
         return AutoConfig.for_model(**known)
     return AutoConfig.from_pretrained(str(Path(name).expanduser()))
@@ -104,17 +99,28 @@ def load_model(spec: ModelSpec) -> HuggingFaceModel:
         _start_cuda(spec.device)
     if spec.path.startswith(PREFIX):
         module = random_module(spec.path, DTYPES[spec.dtype], spec.device, spec.seed)
-        return _wrapped(module, spec)
-    device_map: Any = spec.device_map
-    if isinstance(device_map, tuple):
-        device_map = dict(device_map)
-    split = {"tp_plan": "auto"} if spec.tensor_parallel else {"device_map": device_map}
-    module = read_module(spec.path, spec.revision, DTYPES[spec.dtype], split)
-    if device_map is None and not spec.tensor_parallel:
-        module = module.to(spec.device)
-    if spec.outputs is not None:
-        keep_outputs(module, kept_tokens(spec.outputs))
-    return _wrapped(module.eval(), spec)
+    else:
+        device_map: Any = spec.device_map
+        if isinstance(device_map, tuple):
+            device_map = dict(device_map)
+        split = {"tp_plan": "auto"} if spec.tensor_parallel else {"device_map": device_map}
+        module = read_module(spec.path, spec.revision, DTYPES[spec.dtype], split)
+        if device_map is None and not spec.tensor_parallel:
+            module = module.to(spec.device)
+        if spec.outputs is not None:
+            keep_outputs(module, kept_tokens(spec.outputs))
+        module.eval()
+    eager = spec.compile in ("none", "static")  # the others trace the modules' own calls
+    if not (eager and pack_products(module)):
+        lay_by_columns(module)
+    if cast(Any, module.get_input_embeddings()).weight.is_cuda:
+        pack_shared_heads(module)
+        fuse_products(module)
+    split_long_prefixes(module)
+    model = tried(module, spec.path, spec.compile)
+    if eager:
+        call_directly(module)
+    return model
 
 
 def _start_cuda(device: str) -> None:
@@ -126,29 +132,13 @@ def _start_cuda(device: str) -> None:
         raise ValueError(f"device {device!r} does not start: {reason}") from error
 
 
-def _wrapped(module: PreTrainedModel, spec: ModelSpec) -> HuggingFaceModel:
-    """A transformers model behind the engine's interface, tried once."""
-    eager = spec.compile in ("none", "static")  # the others trace the modules' own calls
-    if not (eager and pack_products(module)):
-        lay_by_columns(module)
-    embedding = cast(Any, module.get_input_embeddings()).weight
-    if packs_on(embedding.device):
-        pack_shared_heads(module)
-        fuse_products(module)
-    split_long_prefixes(module)
-    model = tried(module, spec.path, spec.compile)
-    if eager:
-        call_directly(module)
-    return model
-
-
 def is_model(value: object) -> bool:
-    """Whether a value is a loaded transformers model."""
+    """Returns whether a value is a loaded transformers model."""
     return isinstance(value, PreTrainedModel)
 
 
 def is_tokenizer(value: object) -> bool:
-    """Whether a value is a loaded tokenizer of transformers."""
+    """Returns whether a value is a loaded tokenizer of transformers."""
     return isinstance(value, PreTrainedTokenizerBase)
 
 
@@ -204,7 +194,13 @@ def check_vocabularies(target: PreTrainedTokenizerBase, draft: PreTrainedTokeniz
     the same id; else a ValueError names the first token that differs.
     """
     ours, theirs = target.get_vocab(), draft.get_vocab()
-    refuse_different(ours, theirs)
+    if ours != theirs:
+        token = min(set(ours.items()) ^ set(theirs.items()), key=lambda item: item[::-1])[0]
+        raise ValueError(
+            f"target and draft vocabularies differ ({len(ours)} and {len(theirs)} tokens): token "
+            f"{token!r} has id {ours.get(token)} in the target, {theirs.get(token)} in the draft; "
+            "speculative decoding needs the same tokens"
+        )
     return max(ours.values()) + 1
 
 

@@ -173,19 +173,10 @@ class MappedModel:
     def project(self, hidden: Tensor) -> Tensor:
         return self._spread(self.inner.project(hidden))
 
-    def allocate(self, rows: int, slots: int) -> Any:
-        return self.inner.allocate(rows, slots)
-
     def forward(
-        self,
-        cache: Any,
-        rows: slice,
-        starts: list[int],
-        tokens: Tensor,
-        *given: Tensor,
-        **options: Any,
+        self, cache: Any, starts: Sequence[int], tokens: Tensor, *given: Any, **named: Any
     ) -> ForwardOutput:
-        output = self.inner.forward(cache, rows, starts, self._reads[tokens], *given, **options)
+        output = self.inner.forward(cache, starts, self._reads[tokens], *given, **named)
         return ForwardOutput(self._spread(output.logits), output.hidden)
 
     def _spread(self, logits: Tensor) -> Tensor:

@@ -49,18 +49,16 @@ def kinds_of_layers(config: PretrainedConfig) -> tuple[str, ...]:
             "cannot be run over trees of tokens"
         )
     named = getattr(config, "layer_types", None)
-    if named is not None:
-        for kind in named:
-            if kind not in REACH:
-                raise ValueError(
-                    f"it has layers of the kind {kind!r}; only {', '.join(REACH)} can be run over "
-                    "trees of tokens"
-                )
-        return tuple(dict.fromkeys(named))
-    for kind, setting in REACH.items():
-        if setting and getattr(config, setting, None) is not None:
-            return (kind,)
-    return ("full_attention",)
+    if named is None:
+        named = [k for k, name in REACH.items() if name and getattr(config, name, None) is not None]
+        named = named[:1] or ["full_attention"]
+    for kind in named:
+        if kind not in REACH:
+            raise ValueError(
+                f"it has layers of the kind {kind!r}; only {', '.join(REACH)} can be run over "
+                "trees of tokens"
+            )
+    return tuple(dict.fromkeys(named))
 
 
 class LayerMasks:
@@ -109,14 +107,13 @@ class LayerMasks:
         On a GPU the rows start at multiples of 8 elements; otherwise attention would copy the mask
         in every layer.
         """
-        if seen.is_cuda:
-            missing = -seen.shape[-1] % ALIGNED
-            mask = torch.zeros(
-                (*seen.shape[:-1], seen.shape[-1] + missing), dtype=self._dtype, device=seen.device
-            )[..., : seen.shape[-1]]
-            return mask.masked_fill_(~seen, torch.finfo(self._dtype).min).unsqueeze(1)
-        zero = torch.zeros((), dtype=self._dtype, device=seen.device)
-        return zero.masked_fill(~seen, torch.finfo(self._dtype).min).unsqueeze(1)
+        count, lowest = seen.shape[-1], torch.finfo(self._dtype).min
+        if not seen.is_cuda:
+            zero = torch.zeros((), dtype=self._dtype, device=seen.device)
+            return zero.masked_fill(~seen, lowest).unsqueeze(1)
+        room = (*seen.shape[:-1], count + -count % ALIGNED)
+        mask = torch.zeros(room, dtype=self._dtype, device=seen.device)[..., :count]
+        return mask.masked_fill_(~seen, lowest).unsqueeze(1)
 
 
 def cut(visible: Tensor, reach: int, *, chunked: bool = False) -> Tensor:
@@ -126,21 +123,21 @@ def cut(visible: Tensor, reach: int, *, chunked: bool = False) -> Tensor:
     count = visible.cumsum(dim=-1, dtype=torch.int32)  # one more than the position, along the path
     total = count[..., -1:]
     if chunked:
-        same = (count - 1).div(reach, rounding_mode="floor") == (total - 1).div(
-            reach, rounding_mode="floor"
-        )
-        return visible & same
+        own, last = ((each - 1).div(reach, rounding_mode="floor") for each in (count, total))
+        return visible & (own == last)
     return visible & (count > total - reach)
 
 
 @contextmanager
 def shortened(config: PretrainedConfig, reach: int) -> Iterator[None]:
     """Temporarily replaces a model's windows and chunks by ones of ``reach`` tokens."""
-    settings = [name for name in REACH.values() if name and getattr(config, name, None) is not None]
-    original: dict[str, Any] = {name: getattr(config, name) for name in settings}
+    original: dict[str, Any] = {
+        name: getattr(config, name, None) for name in REACH.values() if name
+    }
+    original = {name: value for name, value in original.items() if value is not None}
     try:
-        for name in settings:
-            setattr(config, name, min(reach, original[name]))
+        for name, value in original.items():
+            setattr(config, name, min(reach, value))
         yield
     finally:
         for name, value in original.items():

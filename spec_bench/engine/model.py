@@ -7,6 +7,7 @@ about tokenisation, sampling or drafting.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -119,20 +120,20 @@ class LanguageModel(Protocol):
     def forward(
         self,
         cache: Any,
-        rows: slice,
-        starts: list[int],
+        starts: Sequence[int],
         tokens: Tensor,
         positions: Tensor,
         visible: Tensor,
         *,
+        row: int = 0,
         logits_to_keep: int = 0,
         needs_hidden: Layers = (),
         prefill: bool = False,
         shared: int = 0,
     ) -> ForwardOutput:
-        """Runs T tokens [R, T] per row, R contiguous rows of the cache, and stores them at slots
-        starts[r], starts[r] + 1, ...; ``positions`` are [R, T], and ``visible`` [R, T, S] says
-        which slots each token attends to.
+        """Runs T tokens [R, T] in each of R rows of the cache, from ``row`` on, and stores them at
+        slots starts[r], starts[r] + 1, ...; ``positions`` are [R, T], and ``visible`` [R, T, S]
+        says which slots each token attends to.
 
         Returns logits, of the last ``logits_to_keep`` (0: all T), and hidden states if asked for. A
         prompt's pass, ``prefill``, is repeated by no other; but for windows every token attends to

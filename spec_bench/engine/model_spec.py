@@ -1,5 +1,5 @@
-"""Which model is loaded, where and how precise, and which tokens a pair shares, checked; imports
-torch only to ask for CUDA.
+"""Which model is loaded, where and how precise, and which tokens its last layer keeps, checked;
+imports torch only to ask for CUDA.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -69,25 +68,21 @@ class ModelSpec:
         if self.device.startswith("cuda") and not sees_cuda():
             reason = cuda_fault() or "torch sees no CUDA device"
             raise ValueError(f"device {self.device!r} was asked for but {reason}")
-        if self.tensor_parallel:
-            self._check_split()
-        if self.path.startswith(PREFIX) and self.device_map is not None:
-            raise ValueError(
-                f"{self.path!r} is made on one device: pair.target_device_map must be null, got "
-                f"{self.device_map!r}"
-            )
-
-    def _check_split(self) -> None:
-        if processes.count() < 2:
+        mapped, random = self.device_map is not None, self.path.startswith(PREFIX)
+        if self.tensor_parallel and processes.count() < 2:
             raise ValueError(
                 "engine.tensor_parallel: true needs several processes: start with "
                 "torchrun --nproc-per-node N -m spec_bench ..."
             )
-        if self.device_map is not None or self.path.startswith(PREFIX):
+        if self.tensor_parallel and (mapped or random):
             raise ValueError(
-                f"engine.tensor_parallel: true splits a model with weights over processes; "
-                f"{self.path!r} has "
-                + ("a device map" if self.device_map is not None else "no weights")
+                "engine.tensor_parallel: true splits a model with weights over processes; "
+                f"{self.path!r} has {'a device map' if mapped else 'no weights'}"
+            )
+        if random and mapped:
+            raise ValueError(
+                f"{self.path!r} is made on one device: pair.target_device_map must be null, got "
+                f"{self.device_map!r}"
             )
 
 
@@ -127,10 +122,7 @@ def too_old(version: str) -> str:
     )
 
 
-# Which tokens a draft may propose, and whether two models give every token the same id.
-#
-# Knows JSON; imports neither torch nor transformers.
-
+# Which tokens a draft may propose.
 
 INTERSECTION = "intersection"
 
@@ -155,20 +147,6 @@ def kept_tokens(outputs: str | int) -> tuple[int, ...]:
     if not ids or not whole or len(set(ids)) < len(ids):
         raise ValueError(f"pair.draft_vocabulary: {outputs!r} holds no list of distinct ids >= 0")
     return tuple(sorted(ids))
-
-
-def refuse_different(ours: Mapping[str, int], theirs: Mapping[str, int]) -> None:
-    """Refuses two vocabularies that are not the same; the ValueError names the first token that
-    differs.
-    """
-    if ours == theirs:
-        return
-    token = min(set(ours.items()) ^ set(theirs.items()), key=lambda item: item[::-1])[0]
-    raise ValueError(
-        f"target and draft vocabularies differ ({len(ours)} and {len(theirs)} tokens): "
-        f"token {token!r} has id {ours.get(token)} in the target, {theirs.get(token)} in the "
-        "draft; speculative decoding needs the same tokens"
-    )
 
 
 def parsed(file: Path) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -33,56 +32,46 @@ def body_config(config: Mapping[str, Any]) -> Any:
         raise ValueError(f"transformers knows no models of type {family!r}") from None
 
 
-@dataclass(frozen=True)
 class OwnBlock:
-    """The parts."""
+    """One more of a model's last layer, whose config, as ``body_config`` gives it, is told to call
+    ``attend``, a function of (layer, q [B, H, T, d], k, v, scale), in place of attention. A
+    ValueError if that layer attends to less than all tokens.
+    """
 
-    # the last layer's class and config; called with `attend`, a function of (layer, q [B, H, T, d],
-    # k, v, scale) in place of attention
-    block: type[nn.Module]
-    norm: type[nn.Module]  # the class of the norm, with the sizes of the target's last one
-    rotary: type[nn.Module]  # (x, positions [B, T]) to (cosine, sine)
-    config: Any
-
-    @classmethod
-    def of(cls, config: Any) -> OwnBlock:
-        """The parts of a model's last layer; its config, as ``body_config`` gives it, is told to
-        attend by ``attend``. A ValueError if that layer attends to less than all tokens.
-        """
+    def __init__(self, config: Any) -> None:
         from transformers import AttentionInterface, AutoModel
 
         if (kinds := getattr(config, "layer_types", None)) and kinds[-1] != "full_attention":
             raise ValueError(f"a block of {kinds[-1]} is not supported")
         with torch.device("meta"):
-            body = AutoModel.from_config(config, attn_implementation="eager")
+            self._body: Any = AutoModel.from_config(config, attn_implementation="eager")
         AttentionInterface.register(_ATTENTION, _attention)
         config._attn_implementation = _ATTENTION
-        return cls(type(body.layers[-1]), type(body.norm), type(body.rotary_emb), config)
+        self._config = config
 
-    def made_norm(self) -> nn.Module:
-        """A norm of the hidden size."""
-        return self.norm(self.config.hidden_size, eps=self.config.rms_norm_eps)
+    def made_norm(self) -> Any:
+        """Returns a norm of the hidden size."""
+        return type(self._body.norm)(self._config.hidden_size, eps=self._config.rms_norm_eps)
 
-    def made_block(self) -> nn.Module:
-        """A block with weights as its class makes them."""
-        return self.block(self.config, self.config.num_hidden_layers - 1)
+    def made_block(self) -> Any:
+        """Returns a block with weights as its class makes them."""
+        return type(self._body.layers[-1])(self._config, self._config.num_hidden_layers - 1)
+
+    def made_rotary(self) -> Any:
+        """Returns the angles: (x, positions [B, T]) to (cosine, sine)."""
+        return type(self._body.rotary_emb)(self._config)
 
     def try_attention(self, attend: Any) -> None:
-        """A token runs through the block's attention, on no device: ``attend`` sees the shapes."""
-        z = torch.zeros((1, 1, self.config.hidden_size))
+        """Runs a token through the block's attention, on no device: ``attend`` sees the shapes."""
+        z = torch.zeros((1, 1, self._config.hidden_size))
         turn = self.made_rotary()(z, torch.zeros((1, 1), dtype=torch.long))
         with torch.device("meta"):
-            attention: Any = self.made_block().self_attn
-            attention(
+            self.made_block().self_attn(
                 hidden_states=z.to("meta"),
                 position_embeddings=tuple(each.to("meta") for each in turn),
                 attention_mask=None,
                 attend=attend,
             )
-
-    def made_rotary(self) -> nn.Module:
-        """The angles."""
-        return self.rotary(self.config)
 
 
 def _attention(
@@ -100,12 +89,10 @@ def _attention(
     return mixed.transpose(1, 2).contiguous(), None
 
 
-# A model with some of its blocks left out: a view of the same weights, with a cache of its own.
-
-
 def with_blocks(model: LanguageModel, kept: Sequence[int]) -> LanguageModel:
-    """Returns the model with the blocks ``kept`` alone, rising places, its norm and its last layer.
-    Of the first blocks of a model the view computes bit for bit what the model does.
+    """Returns a view of a model's weights, with a cache of its own: the blocks ``kept`` alone, in
+    rising order, the norm and the last layer. Of the first blocks of a model the view computes bit
+    for bit what the model does.
 
     A ValueError for a block that it does not have, or a model whose blocks cannot be told or left
     out.
@@ -127,11 +114,8 @@ def _without_others(module: Any, kept: Sequence[int]) -> Any:
     config = copy.deepcopy(module.config)
     text = config.get_text_config()
     blocks = text.num_hidden_layers
-    lists = [
-        name
-        for name, part in module.named_modules()
-        if isinstance(part, nn.ModuleList) and len(part) == blocks
-    ]
+    parts = module.named_modules()
+    lists = [n for n, part in parts if isinstance(part, nn.ModuleList) and len(part) == blocks]
     if len(lists) != 1 or text is not config:
         raise ValueError(f"{type(module).__name__}: its blocks are not one list")
     config.num_hidden_layers = len(kept)

@@ -1,9 +1,10 @@
-"""Products of a model's matrices, faster: packed once for a CPU, joined where they share an input,
-and modules called without the checks that ``torch.nn.Module`` makes at each call.
+"""Products of a model's matrices, faster: packed or laid out for a CPU, joined where they share an
+input, and modules called without the checks that ``torch.nn.Module`` makes at each call.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -15,6 +16,7 @@ from torch.nn.functional import linear
 LEAST_BYTES = 1 << 26  # of all matrices together; fewer stay in a cache
 _LEAST_ROWS = 4  # one to three are slower than four
 _LAYOUT = 8  # rows that a matrix is packed for; it hardly matters
+SMALLEST = 2**19  # 2 MiB of float32, more than a core's cache; laid by columns less gains nothing
 
 
 class _Packed(nn.Linear):
@@ -34,7 +36,7 @@ class _Packed(nn.Linear):
 
 
 def pack_products(module: nn.Module) -> int:
-    """Packs the matrices of a large float32 model on a CPU, in place; how many.
+    """Packs the matrices of a large float32 model on a CPU, in place; returns how many.
 
     A matrix that another part of the model reads, as the embedding does, keeps its own values too.
     """
@@ -44,10 +46,7 @@ def pack_products(module: nn.Module) -> int:
     layers = [layer for layer in layers if _suits(layer)]
     if sum(layer.weight.nbytes for layer in layers) < LEAST_BYTES:
         return 0
-    users: dict[int, int] = {}
-    for part in module.modules():
-        for weight in part._parameters.values():
-            users[id(weight)] = users.get(id(weight), 0) + 1
+    users = Counter(id(w) for part in module.modules() for w in part._parameters.values())
     for layer in layers:
         alone = users[id(layer.weight)] == 1
         layer.packed = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), _LAYOUT)
@@ -59,15 +58,40 @@ def pack_products(module: nn.Module) -> int:
 
 
 def dense_weight(layer: Any) -> Tensor:
-    """The matrix [out, in] of a linear layer, packed or not."""
+    """Returns the matrix [out, in] of a linear layer, packed or not."""
     return layer.packed.to_dense() if isinstance(layer, _Packed) else layer.weight
 
 
 def _suits(layer: nn.Linear) -> bool:
-    """Whether this is a plain float32 matrix on the CPU that nobody watches."""
-    data = layer.weight.data
-    plain = type(data) is Tensor and data.is_cpu and data.dtype == torch.float32
-    return plain and "forward" not in vars(layer) and not layer._forward_hooks
+    """Returns whether this is a plain float32 matrix on the CPU that nobody watches."""
+    return _plain_on_cpu(layer.weight) and "forward" not in vars(layer) and not layer._forward_hooks
+
+
+def _plain_on_cpu(weight: Tensor) -> bool:
+    return type(weight.data) is Tensor and weight.is_cpu and weight.dtype == torch.float32
+
+
+def lay_by_columns(module: nn.Module) -> int:
+    """Lays out the large float32 matrices of a model's linear layers by columns, in place; how many
+    changed.
+
+    At the 4 to 15 tokens of a tree MKL multiplies by a matrix stored row by row up to two times
+    slower than by one stored column by column. A single token and a prompt take the same time
+    either way, and 2 or 3 tokens a quarter more by columns. Values stay as they are; only the
+    rounding of products changes. A matrix shared with the embedding stays shared. Nothing is done
+    off the CPU, without MKL, or to a split model.
+    """
+    if not torch.backends.mkl.is_available():
+        return 0
+    weights = [part.weight for part in module.modules() if isinstance(part, nn.Linear)]
+    large = {
+        id(weight): weight
+        for weight in weights
+        if _plain_on_cpu(weight) and weight.is_contiguous() and weight.numel() >= SMALLEST
+    }
+    for weight in large.values():
+        weight.data = weight.data.t().contiguous().t()
+    return len(large)
 
 
 # Products of one input with several matrices as one product with all of them.
@@ -114,21 +138,31 @@ class _Part(nn.Linear):
 
 
 def fuse_products(module: nn.Module) -> int:
-    """Joins the groups of a model's plain linear layers, in place; how many there are."""
+    """Joins the groups of a model's plain linear layers, in place, which gives up their own memory;
+    returns how many there are.
+    """
     joined = 0
     for block in module.modules():
         for names in GROUPS:
-            layers = [getattr(block, name, None) for name in names]
-            if _alike(layers):
-                _join(layers)
-                joined += 1
+            layers: list[Any] = [getattr(block, name, None) for name in names]
+            if not _alike(layers):
+                continue
+            joined += 1
+            together = _Together(layers)
+            weights = together.weight.split(together.sizes)
+            biases = () if together.bias is None else together.bias.split(together.sizes)
+            for place, layer in enumerate(layers):
+                layer.weight = nn.Parameter(weights[place], requires_grad=False)
+                if biases:
+                    layer.bias = nn.Parameter(biases[place], requires_grad=False)
+                layer.__class__, layer.together, layer.place = _Part, together, place
     if joined:
         torch.cuda.empty_cache()  # what the parts held is free to all; on a CPU nothing happens
     return joined
 
 
 def _alike(layers: Sequence[Any]) -> bool:
-    """Whether they are plain layers of one input, all with a bias or none."""
+    """Returns whether they are plain layers of one input, all with a bias or none."""
     if any(type(layer) is not nn.Linear or layer._forward_hooks for layer in layers):
         return False
     kinds = {
@@ -140,20 +174,8 @@ def _alike(layers: Sequence[Any]) -> bool:
 
 
 def is_plain(weight: Tensor) -> bool:
-    """Whether a weight is neither quantised, nor split over processes, nor still to be loaded."""
+    """Returns whether a weight is not quantised, split over processes or still to be loaded."""
     return type(weight.data) is Tensor and not weight.is_meta
-
-
-def _join(layers: Sequence[Any]) -> None:
-    """Makes layers parts of one matrix; their own memory is given up."""
-    together = _Together(layers)
-    weights = together.weight.split(together.sizes)
-    biases = together.bias.split(together.sizes) if together.bias is not None else None
-    for place, layer in enumerate(layers):
-        layer.weight = nn.Parameter(weights[place], requires_grad=False)
-        if biases is not None:
-            layer.bias = nn.Parameter(biases[place], requires_grad=False)
-        layer.__class__, layer.together, layer.place = _Part, together, place
 
 
 # Calls of a model's modules without the checks that `torch.nn.Module` makes at each of them.

@@ -90,13 +90,11 @@ class PathScorer(TreeScorer):
         per_node = [self._paths // count for count in counts for _ in range(count)]
         within = [index for count in counts for index in range(count)]
         self._first_path = tuple(i * width for i, width in zip(within, per_node, strict=True))
-        self._nodes = tuple(
-            tuple(
-                shape.starts[depth] + path * count // self._paths
-                for depth, count in enumerate(counts)
-            )
+        starts = tuple(zip(shape.starts, counts, strict=False))
+        self._nodes = tuple(  # [K, L + 1]
+            tuple(start + path * count // self._paths for start, count in starts)
             for path in range(self._paths)
-        )  # [K, L + 1]
+        )
 
     def reserve(self, rows: int, slots: int) -> None:
         self._cache = self._pool.cache("target", self._target, rows * self._paths, slots)
@@ -111,22 +109,15 @@ class PathScorer(TreeScorer):
         nodes = constant(self._nodes, tree.tokens.device)
         tokens = tree.tokens[:, nodes].flatten(0, 1)  # [R K, L + 1]
         starts = Known.of(lengths).repeated(self._paths)
+        wanted = self.needs_hidden
         output = run_pending(
-            self._target,
-            self._cache,
-            starts,
-            tokens,
-            logits_to_keep=0,
-            needs_hidden=self.needs_hidden,
+            self._target, self._cache, starts, tokens, logits_to_keep=0, needs_hidden=wanted
         )
         depth = constant(self._shape.node_depth, tokens.device)
         path = constant(self._first_path, tokens.device)
         by_row = (len(lengths), self._paths)
-        at_nodes = [
-            None if part is None else part.unflatten(0, by_row)[:, path, depth] for part in output
-        ]
-        assert at_nodes[0] is not None
-        return ForwardOutput(at_nodes[0], at_nodes[1])
+        at: Any = [None if o is None else o.unflatten(0, by_row)[:, path, depth] for o in output]
+        return ForwardOutput(*at)
 
     def commit(self, lengths: Sequence[int], nodes: Sequence[Sequence[int]], path: Tensor) -> None:
         for row, (length, kept) in enumerate(zip(lengths, nodes, strict=True)):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import astuple, dataclass
+from functools import cached_property
+from operator import sub
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -16,7 +18,6 @@ from spec_bench.engine.cache import SlotCache
 from spec_bench.settings.fields import one_line
 
 # Whether two computations of the same logits agree up to rounding.
-
 
 # How far apart logits may be: |difference| over |deviation from their mean|, over the vocabulary.
 # A wrong mask moves them by a tenth and more.
@@ -38,7 +39,7 @@ def near_tie_gap(dtype: torch.dtype, logit: float) -> float:
 
 
 def apart(one: Tensor, other: Tensor) -> Tensor:
-    """How far rows of logits [..., V] lie apart, in units of the second's spread: [...]."""
+    """Returns how far rows of logits [..., V] lie apart, in units of the second's spread: [...]."""
     lowest = torch.finfo(one.dtype).min
     one, other = (rows.nan_to_num(neginf=lowest).double() for rows in (one, other))
     spread = (other - other.mean(dim=-1, keepdim=True)).norm(dim=-1)
@@ -60,7 +61,6 @@ def disagreement(one: Tensor, other: Tensor) -> str:
 
 # Recording of a GPU's work: once as a graph, then replayed in one launch.
 
-
 Outputs = tuple[Tensor, ...]
 _WARM_UPS = 2  # before a recording: libraries set themselves up in their first calls
 
@@ -76,7 +76,7 @@ class Recorder:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self.constants: list[Tensor] = []  # that a graph reads
+        self.constants: list[Tensor] = []
         self._stream = torch.cuda.Stream(device)
         self._renew()
 
@@ -87,7 +87,7 @@ class Recorder:
         self._kept = one, self._record(lambda: (one + 1,))
 
     def record(self, function: Callable[[], Outputs]) -> tuple[Any, Outputs]:
-        """The function as a graph, with what its replays overwrite."""
+        """Returns the function as a graph, with what its replays overwrite."""
         try:
             return self._record(function)
         except Exception:
@@ -96,6 +96,8 @@ class Recorder:
 
     def _record(self, function: Callable[[], Outputs]) -> tuple[Any, Outputs]:
         now = torch.cuda.current_stream(self._device)
+        where: dict[str, Any] = {"pool": self._pool, "stream": self._stream}
+        where["capture_error_mode"] = "thread_local"
         with torch.cuda.device(self._device), torch.cuda.stream(now):
             self._stream.wait_stream(now)
             with torch.cuda.stream(self._stream):
@@ -103,12 +105,7 @@ class Recorder:
                     function()
             now.wait_stream(self._stream)
             graph = torch.cuda.CUDAGraph()
-            with (
-                torch.cuda.graph(
-                    graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
-                ),
-                holding_constants(self.constants),
-            ):
+            with torch.cuda.graph(graph, **where), holding_constants(self.constants):
                 outputs = function()
         return graph, outputs
 
@@ -123,9 +120,7 @@ class PassCounts:
     refused: int = 0  # kinds of pass that stayed with the module for good
 
     def __sub__(self, before: PassCounts) -> PassCounts:
-        return PassCounts(
-            *(now - then for now, then in zip(astuple(self), astuple(before), strict=True))
-        )
+        return PassCounts(*map(sub, astuple(self), astuple(before)))
 
     @property
     def share(self) -> str:
@@ -138,18 +133,34 @@ class PassCounts:
 
 
 def passes_of(models: Iterable[Any]) -> PassCounts:
-    """The counts of several models; those that run in one way only count none."""
-    held = {id(model): getattr(model, "static", None) for model in models}.values()
+    """Returns the counts of several models; those that run in one way only count none."""
+    held = {getattr(model, "static", None) for model in models}
     counts = [astuple(passes.counts) for passes in held if passes is not None]
     return PassCounts(*map(sum, zip(*counts, strict=True)))
 
 
-# What a static pass runs over: its kind, and tensors that stay where they are and are refilled.
+# Passes over fixed buffers: the same work at the same addresses, so that a GPU can replay it.
 #
-# Letters: R rows, T tokens of one pass, S cache slots read.
+# A pass is made per kind, all of whose numbers are rounded up, so that a job needs few kinds. What
+# varies between two passes of a kind (tokens, positions, mask and the slots to write) is data on
+# the device that is filled in place; no number comes from the host. On CUDA the pass is recorded
+# and replayed in one launch; elsewhere its function is called on the same buffers, so that
+# everything but the recording runs, and is tested, on a CPU.
+#
+# A recording that misses something answers for the input it was made with. So a pass is made over
+# fillers, and its first two real answers are compared with the module's own; if they differ, or the
+# recording fails, that kind of pass stays with the module, and a line says so.
+#
+# Letters: R rows, T tokens of one pass, S cache slots read, V tokens of the vocabulary.
 
-
-_LEAST_SLOTS = 64
+log = logging.getLogger(__name__)
+# Models whose passes never wait for the device; of others a recording might fail, and a failed one
+# costs more than it could gain.
+RECORDED = ("gpt_neox", "llama", "mistral", "opt", "qwen2", "qwen3")
+_WAITING_ROPE = ("dynamic", "longrope")  # they look at the longest position
+MOST_ROWS = 16
+MOST_TOKENS = 512  # of all rows; larger passes keep a GPU busy by themselves
+CHECKS = 2  # first answers of a pass that are compared with the module's
 
 
 class Kind(NamedTuple):
@@ -174,16 +185,12 @@ class Buffers:
 
     @classmethod
     def standing_in(cls, kind: Kind, scratch: int, device: torch.device) -> Buffers:
-        """Buffers full of fillers, which write to the slot ``scratch`` and see every slot."""
+        """Returns buffers of fillers, which write to the slot ``scratch`` and see every slot."""
         shape = (kind.rows, kind.tokens)
-        return cls(
-            torch.zeros(shape, dtype=torch.long, device=device),
-            torch.zeros(shape, dtype=torch.long, device=device),
-            torch.full(shape, scratch, device=device),
-            torch.ones((*shape, kind.slots), dtype=torch.bool, device=device),
-            torch.arange(kind.rows, device=device).unsqueeze(1),
-            scratch,
-        )
+        tokens, positions, slots = (torch.full(shape, n, device=device) for n in (0, 0, scratch))
+        visible = torch.ones((*shape, kind.slots), dtype=torch.bool, device=device)
+        rows = torch.arange(kind.rows, device=device).unsqueeze(1)
+        return cls(tokens, positions, slots, visible, rows, scratch)
 
     def fill(self, tokens: Tensor, positions: Tensor, slots: Tensor, visible: Tensor) -> None:
         """Puts a pass's input first along R and last along T; fillers then see nothing."""
@@ -199,10 +206,8 @@ class Buffers:
 
 def rounded_slots(reach: int) -> int:
     """S of the pass that serves ``reach`` slots: 64, 256, and from 1,024 on each power of two."""
-    for slots in (_LEAST_SLOTS, 256, 1024):
-        if reach <= slots:
-            return slots
-    return 1 << (reach - 1).bit_length()
+    few = (slots for slots in (64, 256, 1024) if reach <= slots)
+    return next(few, 1 << (reach - 1).bit_length())
 
 
 def slot_steps(least: int, most: int) -> list[int]:
@@ -211,31 +216,6 @@ def slot_steps(least: int, most: int) -> list[int]:
     while steps[-1] < most:
         steps.append(min(rounded_slots(steps[-1] + 1), most))
     return steps
-
-
-# Passes over fixed buffers: the same work at the same addresses, so that a GPU can replay it.
-#
-# A pass is made per kind: rows, tokens, slots read, what comes out; all of them rounded up, so that
-# a job needs few kinds. What varies between two passes of a kind (tokens, positions, mask and the
-# slots to write) is data on the device that is filled in place; no number comes from the host. On
-# CUDA the pass is recorded as a graph and replayed in one launch; elsewhere its function is called
-# on the same buffers, so that everything but the recording runs, and is tested, on a CPU.
-#
-# A recording that misses something answers for the input it was made with. So a pass is made over
-# fillers, and its first two real answers are compared with the module's own; if they differ, or the
-# recording fails, that kind of pass stays with the module, and a line says so.
-#
-# Letters: R rows, T tokens of one pass, S cache slots read, V tokens of the vocabulary.
-
-
-log = logging.getLogger(__name__)
-# Models whose passes never wait for the device; of others a recording might fail, and a failed one
-# costs more than it could gain.
-RECORDED = ("gpt_neox", "llama", "mistral", "opt", "qwen2", "qwen3")
-_WAITING_ROPE = ("dynamic", "longrope")  # they look at the longest position
-MOST_ROWS = 16
-MOST_TOKENS = 512  # of all rows; larger passes keep a GPU busy by themselves
-CHECKS = 2  # first answers of a pass that are compared with the module's
 
 
 class StaticPass:
@@ -277,10 +257,9 @@ def why_not_recorded(config: Any) -> str:
     if config.model_type not in RECORDED:
         known = ", ".join(RECORDED)
         return f"model type {config.model_type!r} is not known to record; known: {known}"
-    rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
-    return (
-        f"rotary embeddings of type {rope!r} wait for the device" if rope in _WAITING_ROPE else ""
-    )
+    rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type")
+    waits = rope in _WAITING_ROPE
+    return f"rotary embeddings of type {rope!r} wait for the device" if waits else ""
 
 
 class StaticPasses:
@@ -292,16 +271,13 @@ class StaticPasses:
         self, ways: Iterable[Callable[[SlotCache, Kind, Buffers], Outputs]], device: torch.device
     ) -> None:
         self._ways, self._device = list(ways), device
-        self._recorder: Recorder | None = None
         self.counts = PassCounts()
         self.refusals: list[str] = []  # why passes stayed with the module
 
-    @property
+    @cached_property
     def recorder(self) -> Recorder | None:
         """Where a GPU's work is recorded; None elsewhere."""
-        if self._recorder is None and self._device.type == "cuda":
-            self._recorder = Recorder(self._device)
-        return self._recorder
+        return Recorder(self._device) if self._device.type == "cuda" else None
 
     def kind(
         self, cache: SlotCache, rows: int, count: int, reach: int, hidden: tuple[int, ...]
@@ -377,11 +353,8 @@ class StaticPasses:
     def _refuse(self, kind: Kind, reason: str) -> None:
         """Notes why a kind of pass stays with the module; the first time a line says so."""
         if not self.refusals:
-            log.warning(
-                "a static pass of %d x %d tokens over %d slots stays eager: %s",
-                *kind[:3],
-                reason[:300],
-            )
+            what = "a static pass of %d x %d tokens over %d slots stays eager: %s"
+            log.warning(what, *kind[:3], reason[:300])
         self.refusals.append(reason)
         self.counts.refused += 1
 

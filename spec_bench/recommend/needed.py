@@ -79,7 +79,7 @@ def pass_costs(target: LanguageModel) -> dict[int, float]:
                 seen = seen.to(target.device).tril(_CONTEXT)
                 synchronise(target.device)
                 start = time.perf_counter()
-                target.forward(cache, slice(0, 1), [_CONTEXT], tokens, positions, seen)
+                target.forward(cache, [_CONTEXT], tokens, positions, seen)
                 synchronise(target.device)
                 if turn:  # the first may warm up
                     seconds[count].append(time.perf_counter() - start)

@@ -157,9 +157,9 @@ def shift_positions(decoder):
     """The bonus token is from the level above the leaf."""
     forward = decoder.target.forward
 
-    def shifted(cache, rows, starts, tokens, positions, visible, **kwargs):
+    def shifted(cache, starts, tokens, positions, visible, **kwargs):
         last = positions == positions.amax(dim=1, keepdim=True)
-        return forward(cache, rows, starts, tokens, positions - last.int(), visible, **kwargs)
+        return forward(cache, starts, tokens, positions - last.int(), visible, **kwargs)
 
     decoder.target.forward = shifted
 

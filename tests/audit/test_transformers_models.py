@@ -12,7 +12,7 @@ from spec_bench.audit.decoders import block_law
 from spec_bench.core.warp import probs
 from spec_bench.decode.decoder import Decoder
 from spec_bench.engine.hugging_face import HuggingFaceModel
-from spec_bench.engine.loading import COMPILERS
+from spec_bench.engine.model_spec import COMPILERS
 
 VOCAB = 3
 CASES = {case.name: case.config for case in tree_cases("exact")}

@@ -107,7 +107,7 @@ def test_several_of_the_drafts_tokens_add_up_and_what_it_lacks_is_never_proposed
         torch.tensor([0.1, 0.3, 0.25, 0.2, 0.15], dtype=torch.float64).log().expand(2, 5, 5)
     )
     logits = MappedModel(chain, MAP, V).forward(
-        *(None, slice(0, 1), [0], torch.tensor([[2]]), torch.tensor([[0]])),
+        *(None, [0], torch.tensor([[2]]), torch.tensor([[0]])),
         torch.ones(1, 1, 1, dtype=torch.bool),
     )[0]
     expected = torch.tensor([0.2, 0.0, 0.4, 0.0], dtype=torch.float64) / 0.6
@@ -147,7 +147,7 @@ def test_a_wrong_report_of_q_is_seen_in_the_law(name):
     p = torch.tensor([0.35, 0.1, 0.3, 0.25], dtype=torch.float64)
     chain = MarkovModel(q.log().expand(2, 5, 5))
     (logits, _) = MappedModel(chain, MAP, V).forward(
-        *(None, slice(0, 1), [0], torch.tensor([[2]]), torch.tensor([[0]])),
+        *(None, [0], torch.tensor([[2]]), torch.tensor([[0]])),
         torch.ones(1, 1, 1, dtype=torch.bool),
     )
     settings = SamplingSettings(1.0, probability_dtype="float64")

@@ -9,7 +9,7 @@ import torch
 
 from spec_bench.core.draws import run_part
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.recorded_parts import RecordedParts
+from spec_bench.decode.recorded_parts import RecordedDraws, RowParts
 from tests.engine import test_static_passes as static_passes
 from tests.families import OURS, random_requests
 from tests.simcuda import DEVICE, SimCuda
@@ -73,9 +73,9 @@ def test_a_part_that_hangs_on_the_host_is_called_and_a_line_says_so(caplog):
 
     with SimCuda(), caplog.at_level(logging.WARNING), torch.inference_mode():
         model, _ = static_passes.pair_of("static", DEVICE)
-        parts, rows = RecordedParts(model.static), generators()
+        parts, rows = RowParts(model.static), generators()
         given = torch.zeros((2, 3), dtype=torch.float64, device=DEVICE)
-        found = [run_part(parts.draws(rows), "part", part, given).cpu() for _ in range(4)]
+        found = [run_part(RecordedDraws(rows, parts), "part", part, given).cpu() for _ in range(4)]
         shape = {"dtype": torch.float64, "device": DEVICE}
         same = generators()
         expected = [
@@ -93,10 +93,10 @@ def test_noise_whose_amount_hangs_on_the_tree_is_not_recorded():
 
     with SimCuda(), torch.inference_mode():
         model, _ = static_passes.pair_of("static", DEVICE)
-        parts, rows, same = RecordedParts(model.static), generators(), generators()
+        parts, rows, same = RowParts(model.static), generators(), generators()
         given = torch.zeros((2, 2, 4), dtype=torch.float64, device=DEVICE)
         for _ in range(3):
-            noise = run_part(parts.draws(rows), "part", part, given).cpu()
+            noise = run_part(RecordedDraws(rows, parts), "part", part, given).cpu()
             first = torch.rand((1, 4), generator=same[0], dtype=torch.float64, device=DEVICE)
             torch.rand((2, 4), generator=same[1], dtype=torch.float64, device=DEVICE)
             assert torch.equal(noise[0, :1], -torch.log(-torch.log(first.cpu())))
@@ -106,9 +106,9 @@ def test_noise_whose_amount_hangs_on_the_tree_is_not_recorded():
 def test_a_part_replays_only_with_the_tree_that_it_was_recorded_with():
     with SimCuda(), torch.inference_mode():
         model, _ = static_passes.pair_of("static", DEVICE)
-        parts, rows = RecordedParts(model.static), generators()
+        parts, rows = RowParts(model.static), generators()
         for turn, nodes in enumerate([1] * 5 + [3] * 5 + [1, 3]):
-            draws, ones = parts.draws(rows), torch.ones((2, nodes), device=DEVICE)
+            draws, ones = RecordedDraws(rows, parts), torch.ones((2, nodes), device=DEVICE)
             tree = run_part(draws, "root", lambda _, given: [given + 1], turn * ones)
 
             def level(_, given, tree=tree):

@@ -10,8 +10,8 @@ from torch._dynamo.utils import counters
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.engine.hugging_face import HuggingFaceModel, capture
-from spec_bench.engine.loading import COMPILERS, ModelSpec
-from spec_bench.engine.model_spec import COMPILE_MODES
+from spec_bench.engine.loading import ModelSpec
+from spec_bench.engine.model_spec import COMPILE_MODES, COMPILERS
 from tests.families import VOCAB, decoder_settings, random_requests, tiny_pair
 from tests.said import naming
 

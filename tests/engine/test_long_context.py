@@ -51,7 +51,7 @@ def decoded(sim, name, length):
 
     def noted(*given, **named):
         if named.get("prefill"):
-            chunks.append(given[3].shape[1])
+            chunks.append(given[2].shape[1])
         return forward(*given, **named)
 
     target.forward = noted  # type: ignore[method-assign]

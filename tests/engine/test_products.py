@@ -5,10 +5,9 @@ import torch
 from torch import nn
 
 from spec_bench.engine import products
-from spec_bench.engine.checkpoint import SMALLEST, lay_by_columns
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.loading import ModelSpec, load_model
-from spec_bench.engine.products import call_directly, fuse_products
+from spec_bench.engine.products import SMALLEST, call_directly, fuse_products, lay_by_columns
 from tests.engine.test_compiled import NEEDS_COMPILER
 from tests.engine.test_static_passes import built, pair_of, tokens
 from tests.families import VOCAB, tiny_model, tiny_pair

@@ -68,7 +68,6 @@ def test_hidden_states_are_those_that_decoding_hands_to_the_heads():
         length = len(dialogue.ids)
         output = model.forward(
             model.allocate(1, length),
-            slice(0, 1),
             [0],
             torch.tensor([dialogue.ids]),
             torch.arange(length)[None],

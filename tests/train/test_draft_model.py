@@ -79,7 +79,7 @@ def test_what_is_saved_drafts_losslessly_behind_the_target(tmp_path):
     batch = made.validation.of([0])
     (learned,) = made.trainee.logits(batch)
     seen = draft.forward(
-        *(draft.allocate(1, 32), slice(0, 1), [0], batch.tokens, torch.arange(20)[None]),
+        *(draft.allocate(1, 32), [0], batch.tokens, torch.arange(20)[None]),
         torch.ones(20, 20, dtype=torch.bool).tril()[None],
     ).logits[0, :-1]
     torch.testing.assert_close(seen, learned, rtol=1e-3, atol=1e-4)
