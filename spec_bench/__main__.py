@@ -13,7 +13,7 @@ from spec_bench.system.signals import orderly
 COMMANDS = {
     "answers": "exchange.write",
     "compare": "report.comparison.command",
-    "convert": "engine.checkpoint",
+    "convert": "engine.loading",
     "fit_tree": "recommend.fit_tree",
     "recommend": "recommend.command",
     "serve": "serve.command",

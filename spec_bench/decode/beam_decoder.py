@@ -85,8 +85,8 @@ class Forest:
         depths = [row.depths() for row in rows]
         self._depth = Known([n + depth[-1] for n, depth in zip(lengths, depths, strict=True)])
         self._order, self._back = self._slot_order(plan.depth)
-        self._drafted = [row.drafted for row in rows]
-        self._pending = self._of_draft(depths) if plan.depth else []
+        self._drafted = max(row.drafted for row in rows)
+        self._pending = self._of_draft(rows, depths) if plan.depth else []
         self.tokens: list[Tensor] = []  # a layer each, [R, D]
         self._seen: list[Tensor] = []  # the input beams', then a layer each
 
@@ -104,23 +104,21 @@ class Forest:
         ]
         return Known(order), Known(back)
 
-    def _of_draft(self, depths: Sequence[Sequence[int]]) -> list[Known]:
+    def _of_draft(self, rows: Sequence[BeamRow], depths: Sequence[Sequence[int]]) -> list[Known]:
         """What the draft has not run yet: nodes, their positions, first slots, the input beams.
 
         A row with fewer pending nodes runs fillers after them; a later pass writes there.
         """
-        drafted = self._drafted
-        most = max(size - done for size, done in zip(self._sizes, drafted, strict=True))
-        nodes = [
-            [min(done + step, size - 1) for step in range(most)]
-            for size, done in zip(self._sizes, drafted, strict=True)
-        ]
+        most = max(len(row.tokens) - row.drafted for row in rows)
+        ends = [(row.drafted, len(row.tokens) - 1) for row in rows]
+        nodes = [[min(done + step, last) for step in range(most)] for done, last in ends]
         positions = [
-            [n + depth[node] for node in row]
-            for n, depth, row in zip(self._lengths, depths, nodes, strict=True)
+            [len(row.trunk) + depth[node] for node in own]
+            for row, depth, own in zip(rows, depths, nodes, strict=True)
         ]
-        starts = [n + done for n, done in zip(self._lengths, drafted, strict=True)]
-        inputs = [[node - drafted[r] for node in row] for r, row in enumerate(self._inputs)]
+        starts = [len(row.trunk) + row.drafted for row in rows]
+        pairs = zip(rows, self._inputs, strict=True)
+        inputs = [[node - row.drafted for node in own] for row, own in pairs]
         return [Known(nodes), Known(positions), Known(starts), Known(inputs)]
 
     def send(self, others: Sequence[Tensor]) -> list[Tensor]:
@@ -153,33 +151,21 @@ class Forest:
         """
         nodes, positions, starts, inputs = self._pending
         index = nodes.on(self.device)
-        columns = max(self._drafted) + index.shape[1]
-        logits = run_under_ancestors(
-            model,
-            cache,
-            self._lengths,
-            starts,
+        tokens, seen = (
             _pick(self._trie_tokens.on(self.device), index),
-            positions.on(self.device),
-            _to_columns(_pick(self._trie_seen, index), columns),
-        ).logits
+            _pick(self._trie_seen, index),
+        )
+        seen = _to_columns(seen, self._drafted + index.shape[1])
+        logits = self._run(model, cache, starts, tokens, positions.on(self.device), seen)
         return _pick(logits, inputs.on(logits.device))
 
     def run_layer(self, model: LanguageModel, cache: object) -> Tensor:
         """Runs the newest layer with a draft; logits [R, D, V]."""
         layer = len(self.tokens)
         starts = self._behind.plus((layer - 1) * self.width)
-        columns = max(self._sizes) + layer * self.width
+        seen = self._seen[-1][..., : max(self._sizes) + layer * self.width]
         positions = (self._depth.on(self.device) + layer).unsqueeze(1).expand(-1, self.width)
-        return run_under_ancestors(
-            model,
-            cache,
-            self._lengths,
-            starts,
-            self.tokens[-1],
-            positions,
-            self._seen[-1][..., :columns],
-        ).logits
+        return self._run(model, cache, starts, self.tokens[-1], positions, seen)
 
     def run_all(self, model: LanguageModel, cache: object) -> Tensor:
         """Runs the input beams and the whole forest with the target: the iteration's target call.
@@ -195,10 +181,11 @@ class Forest:
             tokens, positions, seen = (_pick(part, order) for part in (tokens, positions, seen))
         run = max(size - width for size, width in zip(self._sizes, self.widths, strict=True))
         seen = _to_columns(seen, run + tokens.shape[1])
-        logits = run_under_ancestors(
-            model, cache, self._lengths, self._starts, tokens, positions, seen
-        ).logits
+        logits = self._run(model, cache, self._starts, tokens, positions, seen)
         return _pick(logits, self._back.on(logits.device)) if self._ragged else logits
+
+    def _run(self, model: LanguageModel, cache: object, starts: Known, *given: Tensor) -> Tensor:
+        return run_under_ancestors(model, cache, self._lengths, starts, *given).logits
 
 
 def _pick(values: Tensor, index: Tensor) -> Tensor:
@@ -208,8 +195,7 @@ def _pick(values: Tensor, index: Tensor) -> Tensor:
 
 def _to_columns(seen: Tensor, columns: int) -> Tensor:
     """A mask [..., C] cut or filled up with False to a number of columns."""
-    missing = columns - seen.shape[-1]
-    return pad(seen, (0, missing)) if missing > 0 else seen[..., :columns]
+    return pad(seen, (0, columns - seen.shape[-1]))
 
 
 @dataclass
@@ -250,12 +236,9 @@ class BeamDecoder(DecodingLoop[BeamRow]):
         return longest_prompt + branches * (max_new_tokens + 2) + self.nodes
 
     def reserve(self, slots: int) -> None:
-        models = (self.target, *self.drafts)
-        roles = ("target", *(f"draft {index}" for index in range(len(self.drafts))))
-        self._caches = [
-            self.pool.cache(role, model, self.rows, slots)
-            for role, model in zip(roles, models, strict=True)
-        ]
+        roles = {"target": self.target}
+        roles |= {f"draft {index}": draft for index, draft in enumerate(self.drafts)}
+        self._caches = [self.pool.cache(r, model, self.rows, slots) for r, model in roles.items()]
 
     def join(self, index: int, request: Request, seed: int) -> BeamRow:
         generator = row_generator(seed, request.prompt_id, self.target.device)
@@ -267,7 +250,7 @@ class BeamDecoder(DecodingLoop[BeamRow]):
     def step(self, active: Sequence[BeamRow]) -> int:
         draws = self.make_draws([row.generator for row in active])
         forest, parents, limit = self._begin(active)
-        drafted = self._draft(active, forest, parents, draws)
+        drafted = self._draft(forest, parents, draws)
         logits = forest.run_all(self.target, self._caches[0])
         outcomes = verify(
             logits.to(self.settings.dtype), parents, drafted, self.plan, self.settings, limit, draws
@@ -309,9 +292,7 @@ class BeamDecoder(DecodingLoop[BeamRow]):
             row.moves = Moves()
         return forest, Parents(forest.input_tokens, *parents[:count]), limit
 
-    def _draft(
-        self, active: Sequence[BeamRow], forest: Forest, parents: Parents, draws: Draws
-    ) -> Drafted:
+    def _draft(self, forest: Forest, parents: Parents, draws: Draws) -> Drafted:
         """Beam sampling with the draft: D beams per layer, i.i.d. and with replacement."""
         drafted = Drafted([], [])
         for layer in range(self.plan.depth):
@@ -332,12 +313,12 @@ class BeamDecoder(DecodingLoop[BeamRow]):
     def _commit(self, index: int, row: BeamRow, outcome: Outcome) -> int:
         """Puts one row's output beams in place; returns the layers it grew by."""
         size, width = len(row.tokens), self.plan.width
-        forest_parents = []
-        for layer, parents in enumerate(outcome.draft_parents):
-            first = size - row.width if layer == 0 else size + (layer - 1) * width
-            forest_parents += [first + parent for parent in parents]
+        # the first node of each layer's parents
+        firsts = [size - row.width, *(size + layer * width for layer in range(self.plan.depth))]
+        layers = zip(firsts, outcome.draft_parents, strict=False)
+        forest_parents = [first + parent for first, parents in layers for parent in parents]
         forest_tokens = [token for tokens in outcome.draft_tokens for token in tokens]
-        first = size - row.width if outcome.layer == 1 else size + (outcome.layer - 2) * width
+        first = firsts[outcome.layer - 1]
         beams = [replace(beam, parent=first + beam.parent) for beam in outcome.beams]
         if self.plan.one_cache:
             beams = [max(beams, key=lambda beam: beam.score(self.plan.length_penalty))]
@@ -346,11 +327,8 @@ class BeamDecoder(DecodingLoop[BeamRow]):
         kept = row.advance(forest_tokens, forest_parents, beams, outcome.layer, drafted)
         self._keep(index, row, Moves(length, (kept, kept[: row.drafted])))
         row.grow_trunk(bool(self.drafts))
-        row.steps.append(
-            StepRecord(
-                self.nodes, self.depth, outcome.accepted_layers, outcome.layer, outcome.widths
-            )
-        )
+        came = outcome.accepted_layers, outcome.layer, outcome.widths
+        row.steps.append(StepRecord(self.nodes, self.depth, *came))
         if all(beam.stopped for beam in row.beams) or row.remaining == 0:
             row.deliver(self.plan.length_penalty)
         return outcome.layer
@@ -363,20 +341,12 @@ class BeamDecoder(DecodingLoop[BeamRow]):
 # sampling settings.
 
 
-@dataclass(frozen=True)
-class Hypothesis:
-    """An answer that has ended."""
-
-    tokens: tuple[int, ...]
-    log_likelihood: float
-    score: float
-
-
 @dataclass
 class SearchRow(BeamRow):
     """The beams of one prompt and the answers that have ended."""
 
-    pool: list[Hypothesis] = field(default_factory=list)  # the W best ended answers, best first
+    # the W best ended answers, best first: score, log-likelihood, tokens
+    pool: list[tuple[float, float, tuple[int, ...]]] = field(default_factory=list)
 
 
 @dataclass
@@ -426,15 +396,16 @@ class BeamSearch(BeamDecoder):
             elif rank < width and likelihood > -torch.inf:
                 tokens = (*row.generated(parent), token)
                 score = beam.score(self.plan.length_penalty)
-                pool.append(Hypothesis(tokens, likelihood, score))
-        pool.sort(key=lambda hypothesis: -hypothesis.score)
+                pool.append((score, likelihood, tokens))
+        pool.sort(key=lambda ended: -ended[0])
         del pool[width:]
         going = [beam for beam in going if beam.likelihood > -torch.inf][:width]
         if going:
             best = replace(going[0], length=length).score(self.plan.length_penalty)
-            hopeless = len(pool) == width and best <= pool[-1].score
+            hopeless = len(pool) == width and best <= pool[-1][0]
         if not going or hopeless:
-            row.close(pool[0].tokens, pool[0].log_likelihood)
+            _, likelihood, answer = pool[0]
+            row.close(answer, likelihood)
             return
         kept = row.advance([], [], going, 1, 0)
         self._keep(index, row, Moves(len(row.trunk), (kept,)))

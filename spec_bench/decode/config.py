@@ -9,6 +9,7 @@ can be refused is refused here, before a model is loaded.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -146,14 +147,12 @@ class DecoderConfig:
         """Checks that the rule fits how the tree draws siblings under sampling settings; a
         ValueError names both if not.
         """
-        try:
+        with _naming(self.name):
             if isinstance(self.verifier, Transformers):
                 check_sampling(settings)
             if isinstance(self.tree, GrownTree) and isinstance(self.verifier, TreeVerifier):
                 siblings = self.tree.siblings(settings)
                 self.verifier.check(self.tree.name, self.tree.shape, siblings, self.drafts)
-        except ValueError as error:
-            raise ValueError(f"{self.title}: {error}") from None
 
     def build(
         self,
@@ -249,11 +248,20 @@ class DecoderConfig:
         return heads
 
 
-def _block_of(given: Mapping[str, Any], key: str, title: str) -> Mapping[str, Any]:
+@contextmanager
+def _naming(decoder: object) -> Iterator[None]:
+    """Names a decoder in the ValueErrors within."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"decoder {shown(decoder)}: {error}") from None
+
+
+def _block_of(given: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     """Returns one block of a decoder's settings; a ValueError if it is no mapping."""
     block = given.get(key)
     if not isinstance(block, Mapping):
-        raise ValueError(f"{title}: {key} must be a mapping, got {shown(block)}")
+        raise ValueError(f"{key} must be a mapping, got {shown(block)}")
     return block
 
 
@@ -267,14 +275,6 @@ def _read_block(registry: Registry[Any], block: Mapping[str, Any], kind: str, wh
     return read(registered, settings, where, f"{registry.noun} {name!r}")
 
 
-def read_tree(given: Mapping[str, Any]) -> Policy:
-    """Reads the tree of a decoder's settings; a ValueError of one line names the key, its value and
-    what is allowed.
-    """
-    title = f"decoder {shown(given.get('name'))}"
-    return _read_block(policy, _block_of(given, "tree", title), "policy", f"{title}: tree")
-
-
 def resolve_spec(given: Mapping[str, Any], spec: str | int | None) -> dict[str, Any]:
     """Writes a shorthand into a copy of a decoder's settings; None keeps the tree as it is. The
     numbers' values are not checked here; a ValueError if the shorthand does not fit the tree
@@ -283,17 +283,15 @@ def resolve_spec(given: Mapping[str, Any], spec: str | int | None) -> dict[str, 
     resolved = deepcopy(dict(given))
     if spec is None:
         return resolved
-    title = f"decoder {shown(given.get('name'))}"
-    name = _block_of(given, "tree", title).get("policy")
-    kind = policy.find(name, f"{title}: tree.policy")
-    text = str(spec).strip()
-    known = parse(text) if text else None
-    sizes = kind.of_spec(known) if known and known.form in kind.forms else None
-    if sizes is None:
-        raise ValueError(
-            f"{title}: spec {shown(text)} does not fit its tree policy {name!r}, which takes "
-            f"{kind.takes}"
-        )
+    with _naming(given.get("name")):
+        name = _block_of(given, "tree").get("policy")
+        kind = policy.find(name, "tree.policy")
+        text = str(spec).strip()
+        known = parse(text) if text else None
+        sizes = kind.of_spec(known) if known and known.form in kind.forms else None
+        if sizes is None:
+            own = f"spec {shown(text)} does not fit its tree policy {name!r}"
+            raise ValueError(f"{own}, which takes {kind.takes}")
     resolved["tree"] = {**resolved["tree"], **sizes}
     return resolved
 
@@ -307,28 +305,21 @@ def read_decoder(
 
     A ValueError of one line names the key, its value and what is allowed.
     """
-    name = given.get("name")
-    title = f"decoder {shown(name)}"
-    if not isinstance(name, str) or not name:
-        raise ValueError(f"{title}: name must be a text")
-    for key in given:
-        if key not in (*_KEYS, DISPLAY):
-            raise ValueError(
-                f"{title}: {shown(key, quoted=False)} is no key of a decoder, which has "
-                f"{', '.join(_KEYS)}"
-            )
-    blocks = {key: _block_of(given, key, title) for key in ("drafter", "tree", "verifier")}
-    wanted = given.get("tree_attention", True)
-    if not isinstance(wanted, bool):
-        raise ValueError(f"{title}: tree_attention must be true or false, got {shown(wanted)}")
-    tree = read_tree(given)
-    try:
-        tree = tree.under(wanted)
-    except ValueError as error:
-        raise ValueError(f"{title}: {error}") from None
-    proposes = _read_block(drafter, blocks["drafter"], "kind", f"{title}: drafter")
-    decides = read_verifier(blocks["verifier"], f"{title}: verifier")
-    config = DecoderConfig(name, proposes, tree, decides, wanted)
+    name, whole = given.get("name"), given.get("tree_attention", True)
+    with _naming(name):
+        if not isinstance(name, str) or not name:
+            raise ValueError("name must be a text")
+        for key in given:
+            if key not in (*_KEYS, DISPLAY):
+                own = shown(key, quoted=False)
+                raise ValueError(f"{own} is no key of a decoder, which has {', '.join(_KEYS)}")
+        proposing, growing, deciding = (_block_of(given, key) for key in _KEYS[1:4])
+        if not isinstance(whole, bool):
+            raise ValueError(f"tree_attention must be true or false, got {shown(whole)}")
+        tree = _read_block(policy, growing, "policy", "tree").under(whole)
+        proposes = _read_block(drafter, proposing, "kind", "drafter")
+        decides = read_verifier(deciding, "verifier")
+    config = DecoderConfig(name, proposes, tree, decides, whole)
     config.check_under(settings or SamplingSettings())
     return config
 

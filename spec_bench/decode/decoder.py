@@ -26,8 +26,8 @@ from spec_bench.draft.base import Drafter, Drafting, Equipment, Verified
 from spec_bench.draft.network import Heads
 from spec_bench.engine.cache import CachePool
 from spec_bench.engine.model import LanguageModel
-from spec_bench.engine.scoring import PathScorer, TreeScorer
 from spec_bench.engine.static_pass import MOST_ROWS
+from spec_bench.engine.tree_pass import PathScorer, TreeScorer
 from spec_bench.records.types import Lossless, Request
 from spec_bench.tree.base import Ground, GrownTree
 from spec_bench.verify.base import Walk

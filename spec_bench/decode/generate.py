@@ -20,7 +20,7 @@ from spec_bench.draft.lookup import Lookup
 from spec_bench.engine.generate import Aid, Call, generate, log_likelihood
 from spec_bench.engine.mapped_model import MappedModel
 from spec_bench.engine.model import LanguageModel
-from spec_bench.records.types import Generation, Lossless, Request, StepRecord
+from spec_bench.records.types import Finish, Generation, Lossless, Request, StepRecord
 from spec_bench.settings.fields import shown
 from spec_bench.tree.base import GrownTree, Policy
 from spec_bench.verify.base import Transformers
@@ -36,22 +36,16 @@ class GeneratedRow(Answering):
     request: Request  # what was asked for
     seed: int  # of its draws
     target: HuggingFaceModel  # what its answer is scored by
-    delivered: list[int] = field(default_factory=list)  # tokens of the answer
+    answer: tuple[int, ...] = ()
     steps: list[StepRecord] = field(default_factory=list)
+    finish: Finish | None = None
     # (draft, target) seconds of its share of the prompts' passes
     prompt_s: tuple[float, float] = (0.0, 0.0)
-
-    def __post_init__(self) -> None:
-        self.finish = None
-
-    @property
-    def answer(self) -> tuple[int, ...]:
-        return tuple(self.delivered)
 
     @property
     def log_likelihood(self) -> float:  # type: ignore[override]
         """Of the answer, scored on demand: off the clock."""
-        return log_likelihood(self.target, self.request.prompt_ids, self.delivered)
+        return log_likelihood(self.target, self.request.prompt_ids, self.answer)
 
     def generation(
         self, prefill_s: float, decode_s: float, draft_s: float, target_s: float
@@ -113,7 +107,7 @@ class GenerateDecoder(DecodingLoop[GeneratedRow]):
         draft_s, target_s = (each / len(active) for each in generated.prompt_s)
         for row, tokens in zip(active, generated.answers, strict=True):
             row.prompt_s = draft_s, target_s
-            row.delivered = tokens
+            row.answer = tuple(tokens)
             row.steps = steps_of(generated.calls, len(row.request.prompt_ids), tokens, self.aid)
             row.finish = "stop" if tokens[-1] in row.request.stop_ids else "length"
         drafting_s, verifying_s = self._forward_s

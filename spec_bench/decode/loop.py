@@ -169,24 +169,21 @@ class DecodingLoop(ABC, Generic[RowType]):
         the request, and its length and the limit, or its unknown token.
         """
         for request in requests:
-            if not request.prompt_ids:
-                raise ValueError(
-                    f"prompt {request.prompt_id!r} is empty; at least one token needed"
-                )
+            title, count = f"prompt {request.prompt_id!r}", len(request.prompt_ids)
+            if not count:
+                raise ValueError(f"{title} is empty; at least one token needed")
             largest = max(request.prompt_ids)
             if largest >= self.target.vocab_size:
-                raise ValueError(
-                    f"prompt {request.prompt_id!r} holds token {largest}, the models embed tokens "
-                    f"0 to {self.target.vocab_size - 1}"
-                )
+                last = self.target.vocab_size - 1
+                raise ValueError(f"{title} holds token {largest}, the models embed 0 to {last}")
             # Positions, unlike slots, grow with a tree's depth and not with its nodes.
-            needed = len(request.prompt_ids) + request.max_new_tokens + self.depth
+            needed = count + request.max_new_tokens + self.depth
             for model in (self.target, *self.drafts):
                 if model.max_positions is not None and needed > model.max_positions:
                     raise ValueError(
-                        f"prompt {request.prompt_id!r} needs {needed} positions "
-                        f"({len(request.prompt_ids)} prompt + {request.max_new_tokens} new + "
-                        f"{self.depth} tree levels), the model has {model.max_positions}"
+                        f"{title} needs {needed} positions ({count} prompt + "
+                        f"{request.max_new_tokens} new + {self.depth} tree levels), the model has "
+                        f"{model.max_positions}"
                     )
 
     def admit(self, requests: Sequence[Request]) -> None:

@@ -16,8 +16,7 @@ from spec_bench.draft.levels import LevelDrafting, taken, with_masks
 from spec_bench.draft.network import Heads
 from spec_bench.engine.mapped_model import MappedModel
 from spec_bench.engine.model import LanguageModel
-from spec_bench.engine.scoring import commit_paths
-from spec_bench.engine.tree_pass import prefill, run_nodes, run_pending
+from spec_bench.engine.tree_pass import commit_paths, prefill, run_nodes, run_pending
 from spec_bench.settings.fields import Count, Range, shown
 
 

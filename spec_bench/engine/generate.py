@@ -16,7 +16,6 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -29,8 +28,7 @@ if TYPE_CHECKING:  # it needs transformers, which a refusal does not
 
     from spec_bench.engine.hugging_face import HuggingFaceModel
 
-LIBRARY = "transformers"
-_log = logging.getLogger(LIBRARY)
+_log = logging.getLogger("transformers")
 
 
 class Aid(NamedTuple):
@@ -107,11 +105,6 @@ def generate(
     target_s, draft_s, *_ = *(each.seconds() for each in watches), (0.0, 0.0)
     answers = [_cut(text, request) for text, request in zip(texts, requests, strict=True)]
     return Generated(answers, watches[0].calls, *zip(draft_s, target_s, strict=True))
-
-
-def library() -> str:
-    """Returns the library with its version."""
-    return f"{LIBRARY} {version(LIBRARY)}"
 
 
 @dataclass

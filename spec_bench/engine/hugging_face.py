@@ -20,11 +20,11 @@ from transformers import DynamicCache, PreTrainedModel
 
 from spec_bench.core import processes
 from spec_bench.engine.architectures import longest_sequence
-from spec_bench.engine.attention import FROM, has_kernels, splits
+from spec_bench.engine.attention import FROM, LayerMasks, Mask, has_kernels, splits
 from spec_bench.engine.cache import LayerLayout, SlotCache, WritePlan, slots_of
-from spec_bench.engine.masks import LayerMasks
 from spec_bench.engine.model import ForwardOutput, ForwardTimer, Layers
 from spec_bench.engine.static_pass import Buffers, Kind, StaticPasses, why_not_recorded
+from spec_bench.engine.tree_pass import run_pending
 
 log = logging.getLogger(__name__)
 
@@ -133,17 +133,10 @@ class HuggingFaceModel:
 
         def eager() -> tuple[Tensor, ...]:
             cache.begin(WritePlan(row, starts, count, reach), views=plain)
-            output = self._run(
-                input_ids=tokens,
-                attention_mask=self.masks.by_kind(visible, shared),
-                position_ids=positions,
-                past_key_values=cache,
-                use_cache=True,
-                logits_to_keep=logits_to_keep,
-                output_hidden_states=bool(needs_hidden),
-            )
+            given = tokens, positions, self.masks.by_kind(visible, shared)
+            made = _called(self._run, cache, *given, needs_hidden, logits_to_keep=logits_to_keep)
             cache.end()
-            return _outputs(output, needs_hidden)
+            return made
 
         kind = None
         # A recorded pass masks all slots: over long prefixes it would be the slower one.
@@ -171,15 +164,8 @@ class HuggingFaceModel:
         index = buffers.rows, buffers.slots
         cache.plan = WritePlan(0, [0] * kind.rows, kind.tokens, kind.slots, index)
         cache.views = None
-        output = run(
-            input_ids=buffers.tokens,
-            attention_mask=self.masks.by_kind(buffers.visible),
-            position_ids=buffers.positions,
-            past_key_values=cache,
-            use_cache=True,
-            output_hidden_states=bool(kind.needs_hidden),
-        )
-        return _outputs(output, kind.needs_hidden)
+        given = buffers.tokens, buffers.positions, self.masks.by_kind(buffers.visible)
+        return _called(run, cache, *given, kind.needs_hidden)
 
     @torch.inference_mode()
     def prepare(self, cache: SlotCache, batch: int, shortest: int) -> None:
@@ -190,20 +176,33 @@ class HuggingFaceModel:
             return
 
         def run(kind: Kind, slots: int) -> None:
-            start = slots - kind.tokens
             tokens = torch.arange(kind.rows * kind.tokens, device=self.device) % self.vocab_size
-            positions = torch.arange(start, slots, device=self.device).expand(kind.rows, -1)
-            visible = torch.arange(slots, device=self.device) <= positions.unsqueeze(-1)
-            given = tokens.view(kind.rows, -1), positions, visible
-            starts, hidden = [start] * kind.rows, kind.needs_hidden
-            self.forward(cache, starts, *given, needs_hidden=hidden, shared=start)
+            starts, ids = [slots - kind.tokens] * kind.rows, tokens.view(kind.rows, -1)
+            run_pending(self, cache, starts, ids, logits_to_keep=0, needs_hidden=kind.needs_hidden)
 
         self.static.prepare(cache, shortest, batch, run)
         self.timer.take_s()
 
 
-def _outputs(output: Any, layers: Layers) -> tuple[Tensor, ...]:
+def _called(
+    run: Callable[..., Any],
+    cache: SlotCache,
+    tokens: Tensor,
+    positions: Tensor,
+    mask: Mask,
+    layers: Layers,
+    **more: int,
+) -> tuple[Tensor, ...]:
     """A module's logits and, if asked for, the hidden states of some places, side by side."""
+    output = run(
+        input_ids=tokens,
+        attention_mask=mask,
+        position_ids=positions,
+        past_key_values=cache,
+        use_cache=True,
+        output_hidden_states=bool(layers),
+        **more,
+    )
     if not layers:
         return (output.logits,)
     chosen = [output.hidden_states[place] for place in layers]

@@ -19,8 +19,8 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from spec_bench.core.tree import Tree, TreeShape
+from spec_bench.engine.attention import shortened
 from spec_bench.engine.hugging_face import HuggingFaceModel
-from spec_bench.engine.masks import shortened
 from spec_bench.engine.static_pass import TOLERANCE, apart
 from spec_bench.engine.tree_pass import prefill, run_nodes, run_pending
 

@@ -7,13 +7,15 @@ position ``length + depth(i)``; node 0 is the last committed token, which has no
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from spec_bench.core.transfer import Known, constant, places
-from spec_bench.core.tree import Tree
+from spec_bench.core.tree import Tree, TreeShape
+from spec_bench.engine.cache import CachePool
 from spec_bench.engine.model import ForwardOutput, LanguageModel, Layers
 
 PREFILL_CHUNK = 512
@@ -142,3 +144,123 @@ def run_under_ancestors(
 def causal(positions: Tensor, slots: int) -> Tensor:
     """[R, T, slots] visibility where every token is at the slot of its position."""
     return torch.arange(slots, device=positions.device) <= positions.unsqueeze(-1)
+
+
+# How the target scores a draft tree: all nodes in one row, or every path in a row of its own.
+#
+# With tree attention a sequence is one cache row and a tree one sequence of nodes under a mask.
+# Without it (MCSD's ablation) each path from the root to a leaf is a cache row: shared nodes are
+# run once per path, the prompt is held once per path, and an accepted path is copied over all of
+# them. Both give the same logits; they differ in work and in memory.
+
+
+class TreeScorer:
+    """Tree attention: one cache row per sequence, every node run once."""
+
+    rows_per_sequence = 1  # cache rows that one takes
+
+    def __init__(
+        self, target: LanguageModel, pool: CachePool, *, needs_hidden: Layers = ()
+    ) -> None:
+        self._target, self._pool, self.needs_hidden = target, pool, needs_hidden
+        self._cache: Any = None
+
+    def reserve(self, rows: int, slots: int) -> None:
+        """Makes room for ``rows`` sequences of ``slots`` tokens, tree included."""
+        self._cache = self._pool.cache("target", self._target, rows, slots)
+
+    def prefill(self, row: int, tokens: Sequence[int], seen: Seen = unseen) -> None:
+        """Runs a prompt without its last token; its hidden states, if wanted, are handed on."""
+        prefill(self._target, self._cache, row, tokens, self.needs_hidden, seen)
+
+    def score(self, tree: Tree, lengths: list[int]) -> ForwardOutput:
+        """Returns logits [R, N, V] at every node, and hidden states [R, N, D] if wanted;
+        ``lengths`` [R] tokens are committed.
+        """
+        nodes = slice(0, tree.shape.size)
+        return run_nodes(
+            self._target, self._cache, tree, lengths, nodes, needs_hidden=self.needs_hidden
+        )
+
+    def commit(self, lengths: Sequence[int], nodes: Sequence[Sequence[int]], path: Tensor) -> None:
+        """Keeps every row's accepted path behind ``lengths`` [R] tokens: its nodes, root first, on
+        the host, and as [R, L + 1] on the device, where what comes after them means nothing.
+        """
+        commit_paths(self._cache, lengths, nodes, path)
+
+    def move_row(self, source: int, target: int, length: int) -> None:
+        """Puts one sequence of ``length`` tokens in another's place."""
+        self._cache.move_row(source, target, length)
+
+
+def commit_paths(
+    cache: Any, lengths: Sequence[int], nodes: Sequence[Sequence[int]], path: Tensor
+) -> None:
+    """Keeps paths, given as to ``TreeScorer.commit``, in a cache's first R rows: on a CPU only what
+    has to move, row by row; elsewhere all rows at once by the path on the device, so that no
+    indices are copied there.
+    """
+    if not path.is_cpu:
+        cache.commit_all(lengths, path)
+        return
+    for row, (length, kept) in enumerate(zip(lengths, nodes, strict=True)):
+        cache.commit(row, length, kept)
+
+
+class PathScorer(TreeScorer):
+    """No tree attention: the K paths of a sequence are K cache rows under a causal mask.
+
+    The parents in trees of this shape never change: node i of a level with n nodes lies on the
+    paths of the leaves K i / n to K (i + 1) / n - 1.
+    """
+
+    def __init__(
+        self, target: LanguageModel, pool: CachePool, shape: TreeShape, *, needs_hidden: Layers = ()
+    ) -> None:
+        super().__init__(target, pool, needs_hidden=needs_hidden)
+        self._shape = shape
+        self._paths = self.rows_per_sequence = shape.levels[-1] if shape.levels else 1
+        counts = (1, *shape.levels)
+        per_node = [self._paths // count for count in counts for _ in range(count)]
+        within = [index for count in counts for index in range(count)]
+        self._first_path = tuple(i * width for i, width in zip(within, per_node, strict=True))
+        starts = tuple(zip(shape.starts, counts, strict=False))
+        self._nodes = tuple(  # [K, L + 1]
+            tuple(start + path * count // self._paths for start, count in starts)
+            for path in range(self._paths)
+        )
+
+    def reserve(self, rows: int, slots: int) -> None:
+        self._cache = self._pool.cache("target", self._target, rows * self._paths, slots)
+
+    def prefill(self, row: int, tokens: Sequence[int], seen: Seen = unseen) -> None:
+        first = row * self._paths
+        prefill(self._target, self._cache, first, tokens, self.needs_hidden, seen)
+        for copy in range(first + 1, first + self._paths):
+            self._cache.move_row(first, copy, len(tokens))
+
+    def score(self, tree: Tree, lengths: list[int]) -> ForwardOutput:
+        nodes = constant(self._nodes, tree.tokens.device)
+        tokens = tree.tokens[:, nodes].flatten(0, 1)  # [R K, L + 1]
+        starts = Known.of(lengths).repeated(self._paths)
+        wanted = self.needs_hidden
+        output = run_pending(
+            self._target, self._cache, starts, tokens, logits_to_keep=0, needs_hidden=wanted
+        )
+        depth = constant(self._shape.node_depth, tokens.device)
+        path = constant(self._first_path, tokens.device)
+        by_row = (len(lengths), self._paths)
+        at: Any = [None if o is None else o.unflatten(0, by_row)[:, path, depth] for o in output]
+        return ForwardOutput(*at)
+
+    def commit(self, lengths: Sequence[int], nodes: Sequence[Sequence[int]], path: Tensor) -> None:
+        for row, (length, kept) in enumerate(zip(lengths, nodes, strict=True)):
+            first = row * self._paths
+            accepted = first + self._first_path[kept[-1]]
+            for copy in range(first, first + self._paths):
+                if copy != accepted:
+                    self._cache.move_row(accepted, copy, length + len(kept), length)
+
+    def move_row(self, source: int, target: int, length: int) -> None:
+        for path in range(self._paths):
+            self._cache.move_row(source * self._paths + path, target * self._paths + path, length)

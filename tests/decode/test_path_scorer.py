@@ -7,7 +7,7 @@ from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder, read_decoder
 from spec_bench.engine.cache import CachePool
-from spec_bench.engine.scoring import PathScorer, TreeScorer
+from spec_bench.engine.tree_pass import PathScorer, TreeScorer
 from tests.families import decoder_settings, random_requests, tiny_pair
 from tests.said import naming
 

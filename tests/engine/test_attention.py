@@ -18,16 +18,19 @@ from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.engine import hugging_face
 from spec_bench.engine.attention import (
     NAME,
+    LayerMasks,
     Span,
+    cut,
     grouped_attention,
     has_kernels,
+    kinds_of_layers,
     merged,
     pack_shared_heads,
+    shortened,
     span_of,
     split_long_prefixes,
 )
 from spec_bench.engine.hugging_face import HuggingFaceModel
-from spec_bench.engine.masks import LayerMasks, cut, kinds_of_layers, shortened
 from spec_bench.engine.probe import check_model
 from spec_bench.engine.tree_pass import prefill, run_nodes, run_pending
 from tests.families import ARCHITECTURES, VOCAB, tiny_model, tiny_pair

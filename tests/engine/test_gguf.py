@@ -9,8 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from spec_bench.engine.checkpoint import main
-from spec_bench.engine.loading import ModelSpec, load_model, load_tokenizer
+from spec_bench.engine.loading import ModelSpec, load_model, load_tokenizer, main
 from spec_bench.jobs.config.model_files import fingerprint, model_path
 from spec_bench.system.model_cache import converted_folder, fetched_folder, gguf_of
 from tests.said import naming

@@ -7,9 +7,9 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from spec_bench.engine.attention import LayerMasks
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.loading import ModelSpec, load_model
-from spec_bench.engine.masks import LayerMasks
 from spec_bench.engine.probe import check_model
 from tests.kinds import KINDS, VOCAB, core_first, tiny_module
 
