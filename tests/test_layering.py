@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "spec_bench"
 # The ground floor: no torch. Each of its rooms may import those before it, any layer all of them.
 GROUND = ("system", "settings", "records", "vocabulary")
 MACHINE = {"core", "engine", "draft", "tree", "verify", "decode"}
-_JOBS = ("config", "store", "work", "rows", "job", "sweep")
+_JOBS = ("config", "store", "work", "job", "sweep")
 _REPORT = ("papers", "data", "claims", "tables", "figures", "verdicts", "page", "plain")
 _PAGES = ("sweep", "comparison", "stale", "wandb_report")
 
@@ -165,7 +165,7 @@ def test_a_file_imports_only_what_its_layer_may(path):
         ("system", "from spec_bench.records import jsonl"),
         ("records", "from spec_bench.vocabulary import names"),
         ("core", "from spec_bench.settings.validation import check"),
-        ("jobs/store", "from spec_bench.jobs.work.cell_run import CellRun"),
+        ("jobs/store", "from spec_bench.jobs.work.prompts import Prompts"),
         ("jobs/config", "from spec_bench.jobs import app"),
         ("report/papers", "from spec_bench.report.claims import verdict"),
     ],

@@ -45,7 +45,7 @@ TIMED = {
     "spec_bench.jobs.job.job:ModelBackend.prepare": BUILDING,
     "spec_bench.jobs.job.job:_warm_up": WARM_UP,
     "spec_bench.jobs.work.metering:Metering.generate": AROUND,
-    "spec_bench.jobs.rows.collect:collect": METRICS,
+    "spec_bench.jobs.job.collect:collect": METRICS,
     "spec_bench.metrics.bootstrap:studentised_interval": INTERVALS,
     "spec_bench.jobs.store.store:CellStore.describe": FILES,
     "spec_bench.jobs.store.store:CellStore.append": FILES,

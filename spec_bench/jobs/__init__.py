@@ -2,6 +2,6 @@
 
 The only layer that knows Hydra. It knows nothing about tensors, trees or probabilities. Its
 folders, in the order in which they may import each other: ``config`` (what was asked), ``store``
-(where it is kept), ``work`` (what a job works with), ``rows`` (records into rows), ``job`` (one
-job), ``sweep`` (many), and ``app`` above them.
+(where it is kept), ``work`` (what a job works with), ``job`` (one), ``sweep`` (many), and ``app``
+above them.
 """

@@ -6,6 +6,7 @@ says why, nothing was loaded or decoded), 130 interrupted; a rerun resumes.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
@@ -15,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 import hydra
+import yaml
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
@@ -35,9 +37,8 @@ from spec_bench.jobs.config.engine_settings import placed
 from spec_bench.jobs.config.pair import with_own_name
 from spec_bench.jobs.config.settings import JobSettings, build_settings
 from spec_bench.jobs.config.simulation import LISTS
-from spec_bench.jobs.rows.outcome import feed, note_of
-from spec_bench.jobs.store.experiment import Experiment, Tables
-from spec_bench.jobs.sweep import seen
+from spec_bench.jobs.store.experiment import Experiment, JobNote, Tables
+from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.sweep.confirm import confirming
 from spec_bench.jobs.sweep.launch import (
     JobError,
@@ -51,12 +52,14 @@ from spec_bench.jobs.sweep.launch import (
     register_resolvers,
 )
 from spec_bench.jobs.sweep.plan import PlannedCell, plan, print_plan
+from spec_bench.jobs.sweep.sweep import came_to, decodes, end_sweep, seen
 from spec_bench.metrics import check_references, check_score
 from spec_bench.records.types import CellResult
 from spec_bench.settings.configs import conf_dir
 from spec_bench.sinks.console import print_table
+from spec_bench.sinks.rows import labels_of
 from spec_bench.sinks.settings import build_sinks
-from spec_bench.sinks.sink import Sink
+from spec_bench.sinks.sink import LoggedCell, Sink
 from spec_bench.system import files, signals
 
 log = logging.getLogger(__name__)
@@ -136,9 +139,9 @@ def _job(config: DictConfig) -> int:
                 log.warning("%s", why)
             # Bars of several processes would overwrite each other.
             asked = replace(asked, sink=replace(asked.sink, progress=False))
-        with seen.seen(Path(asked.results), asked.name, here=_in_main):
+        with seen(Path(asked.results), asked.name, here=_in_main):
             results = run(asked)
-            seen.came_to(results)
+            came_to(results)
     except OSError as error:
         refused = files.refused(error)
         if _wants_trace or refused is None:
@@ -174,18 +177,19 @@ def settings_of(config: DictConfig) -> JobSettings:
 
 def run(asked: RunSettings) -> list[CellResult]:
     """Runs a job and hands the results to the sinks."""
-    settings = build_settings(asked, *_configs())
-    for score in settings.task.scores:
+    # The ids of a search's second stage, and of what is watched, hang on the hub's commits too.
+    settings = build_settings(asked, *_configs()).pinned()
+    task, examples = settings.task, (*settings.examples, *settings.fresh)
+    for score in task.scores:
         check_score(score)
-        examples = (*settings.examples, *settings.fresh)
         check_references(score, [g for each in examples for g in each.references])
     first = processes.rank() == 0
     sinks = build_sinks(asked.sink, settings.results / asked.name) if first else []
     if asked.engine.device == AUTO and asked.pair.paper and settings.device == "cpu":
         log.warning("no GPU is seen: %s is decoded on the CPU", settings.pair.name)
     if asked.prompts and len(settings.examples) < asked.prompts:
-        known = (settings.task.name, len(settings.examples), asked.prompts)
-        log.warning("task %s has %d examples, %d were asked for", *known)
+        count = len(settings.examples)
+        log.warning("task %s has %d examples, %d were asked for", task.name, count, asked.prompts)
     for why in settings.left_out:
         log.warning("left out: %s", why)
     results = run_stage(settings, sinks)
@@ -195,24 +199,48 @@ def run(asked: RunSettings) -> list[CellResult]:
 
 
 def run_stage(settings: JobSettings, sinks: Sequence[Sink]) -> list[CellResult]:
-    """Runs one job and hands its results over."""
-    where = (settings.pair.name, settings.task.name, len(settings.cells))
-    log.info("%s, %s: %d cells", *where)
+    """Runs one job and hands its results over: the CSV always; table and sinks as configured."""
+    pair, task = settings.pair.name, settings.task.name
+    log.info("%s, %s: %d cells", pair, task, len(settings.cells))
+    experiment = Experiment(settings.results, settings.asked.name)
     if processes.rank() == 0:
-        Experiment(settings.results, settings.asked.name).check_places()
-    seen.decodes(settings)
-    results = [result.at_stage(settings.stage) for result in run_job_of(settings)]
-    if processes.rank() == 0:
-        _hand_over(settings, results, sinks)
+        experiment.check_places()
+    decodes(settings)
+    with signals.raising(False):  # torch, late so that no refusal waits for it
+        from spec_bench.jobs.job.job import run_job
+    results = [result.at_stage(settings.stage) for result in run_job(settings)]
+    if processes.rank():
+        return results
+    number, sink = place_in_sweep(), settings.asked.sink
+    # The jobs of a sweep that run in the user's process are all over before ``main`` is.
+    more = _in_main and number is not None and not sinks
+    labels = json.dumps(labels_of(settings.facts(settings.cells[0])), sort_keys=True)
+    note = JobNote(number or 0, labels, tuple(each.run_id for each in results), settings.stage)
+    rows = _tables.add(experiment, note, more, wait=_in_main)
+    if sinks:
+        job_rows = [row for row in rows if (row["pair"], row["task"]) == (pair, task)]
+        logged = [_logged(settings.results, result) for result in results]
+        for each in sinks:
+            each.take(logged, job_rows)
+    if sink.table:  # last: there may be nobody who reads it
+        print_table(results)
+        answers = _answers(experiment.csv, results) if rows else []
+        print(f"results: {experiment.csv}", *answers, sep="\n")
     return results
 
 
-def run_job_of(settings: JobSettings) -> list[CellResult]:
-    """Imports torch, late so that no refusal waits for it, and runs the job."""
-    with signals.raising(False):
-        from spec_bench.jobs.job.job import run_job
+def _logged(results: Path, result: CellResult) -> LoggedCell:
+    """A cell's row, resolved settings and records, as its folder holds them."""
+    store = CellStore(results, result.run_id)
+    config = yaml.safe_load((store.folder / files.CONFIG).read_text(encoding="utf-8"))
+    return LoggedCell(result, dict(config), tuple(store.load().values()), store.folder)
 
-    return run_job(settings)
+
+def _answers(table: Path, results: Sequence[CellResult]) -> list[str]:
+    """What to use on the job's task, as the report on the table says it."""
+    from spec_bench.report.page.headline import sentences  # loads pandas
+
+    return sentences(table, {each.run_id for each in results})
 
 
 def _asked(config: DictConfig) -> RunSettings:
@@ -230,35 +258,11 @@ def _configs() -> tuple[DecoderLoader, list[Path]]:
     return partial(load_decoder, folders), folders
 
 
-def _hand_over(settings: JobSettings, results: list[CellResult], sinks: Sequence[Sink]) -> None:
-    """CSV always; table and sinks as configured."""
-    # The jobs of a sweep that run in the user's process are all over before ``main`` is.
-    more = _in_main and place_in_sweep() is not None and not sinks
-    number = place_in_sweep() or 0
-    rows = _tables.add(
-        Experiment(settings.results, settings.asked.name), note_of(settings, results, number), more,
-        wait=_in_main,
-    )  # fmt: skip
-    if sinks:
-        feed(sinks, settings, results, rows)
-    if settings.asked.sink.table:  # last: there may be nobody who reads it
-        table = files.results_file(settings.results, settings.asked.name)
-        print_table(results)
-        print(f"results: {table}", *(_answers(table, results) if rows else ()), sep="\n")
-
-
-def _answers(table: Path, results: Sequence[CellResult]) -> list[str]:
-    """What to use on the job's task, as the report on the table says it."""
-    from spec_bench.report.page.headline import sentences  # loads pandas
-
-    return sentences(table, {each.run_id for each in results})
-
-
 def _finish_tables() -> None:
     """Completes the tables that a sweep's last jobs left to others."""
     try:
         _tables.finish()
-        seen.end_sweep()
+        end_sweep()
     except OSError as error:
         refused = files.refused(error)
         if _wants_trace or refused is None:

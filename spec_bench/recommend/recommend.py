@@ -20,7 +20,7 @@ import pandas as pd
 from spec_bench.jobs.app import run_stage
 from spec_bench.jobs.config.cells import Cell
 from spec_bench.jobs.config.config import ConfirmSettings
-from spec_bench.jobs.config.settings import JobSettings, run_id
+from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.recommend.needed import Needed, needed_by
 from spec_bench.records.types import CellResult
 from spec_bench.report.data.rows import Group
@@ -126,10 +126,10 @@ def recommend(settings: JobSettings, show: Callable[[str], None] | None = None) 
         )
         measured = run_stage(job, ())
         rows = {row.run_id: row for row in measured}
-        first = rows[run_id(job.cell_settings(plain))]
+        first = rows[job.run_id(plain)]
         if first.status != "complete":
             raise ValueError(f"plain decoding failed: {first.reason}")
-        found = [(cell, rows[run_id(job.cell_settings(cell))]) for cell in left]
+        found = [(cell, rows[job.run_id(cell)]) for cell in left]
         found.sort(key=lambda each: _rank(each[1], confirm.by))
         known = {settings.cells.index(cell): _line(cell, row, stage) for cell, row in found}
         lines = known | {place: line for place, line in lines.items() if place not in known}

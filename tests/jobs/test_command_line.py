@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from spec_bench.jobs import app
+from spec_bench.jobs.job.session import CellRun
 from spec_bench.jobs.store.store import CellStore
-from spec_bench.jobs.work.cell_run import CellRun
 from tests.jobs.tiny import overrides, rows_of, tokens_of
 from tests.warm import Command
 
@@ -139,7 +139,7 @@ def test_what_could_not_be_written_or_counted_is_said_before_decoding(
     family, tmp_path, monkeypatch, capsys, results, named
 ):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(app, "run_job_of", lambda settings: pytest.fail("it decoded"))
+    monkeypatch.setattr("spec_bench.jobs.job.job.run_job", lambda _: pytest.fail("it decoded"))
     table = tmp_path / "results" / "default" / "results.csv"
     table.parent.mkdir(parents=True)
     table.write_text("pair;run_id\np;1\n")

@@ -101,16 +101,14 @@ def test_own_second_turns_continue_what_the_cell_itself_decoded(
 def test_an_own_second_turns_limit_is_what_the_models_have_room_for(run_job, chat, monkeypatch):
     """MT-bench's 1024 tokens a turn fit into a model of 2048 places."""
     room, limit = 120, 40
-    monkeypatch.setattr(prompts, "_context", lambda settings: room)
-    asked = {}
-    made = prompts.Prompts._of.__func__  # type: ignore[attr-defined]
+    monkeypatch.setattr(prompts, "context_of", lambda settings: room)
+    asked, resolve = {}, prompts.Prompts._resolve
 
-    def noting(cls, settings, tokenizer, examples, *more):
-        for request in (each for _, own in examples for each in own):
-            asked[request.prompt_id] = (len(request.prompt_ids), request.max_new_tokens)
-        return made(cls, settings, tokenizer, examples, *more)
+    def noting(own, request, done):
+        asked[request.prompt_id] = (len(request.prompt_ids), request.max_new_tokens)
+        return resolve(own, request, done)
 
-    monkeypatch.setattr(prompts.Prompts, "_of", classmethod(noting))
+    monkeypatch.setattr(prompts.Prompts, "_resolve", noting)
     run_job(*chat, "prompts=1", "task.later_turns=own", f"generation.max_new_tokens={limit}")
     longest, left = asked["81/1"]
     assert asked["81/0"][1] == limit

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spec_bench.jobs.store.under_way import JobState, UnderWay
+from spec_bench.jobs.store.progress import JobState, SweepNotes
 from spec_bench.jobs.sweep.watch import main
 from spec_bench.system import files
 
@@ -108,7 +108,7 @@ def lay(path, damage):
 def folder(tmp_path, monkeypatch):
     """Of a sweep whose second job runs."""
     monkeypatch.setenv("COLUMNS", "400")
-    UnderWay(tmp_path, "mine").begin([(0, ["seed=0"]), (1, ["seed=1"])])
+    SweepNotes(tmp_path, "mine").begin([(0, ["seed=0"]), (1, ["seed=1"])])
     folder = files.jobs_folder(tmp_path, "mine") / "under_way"
     (folder / "1.json").write_bytes(note(number=1, words=["cells=[sd:3]"]))
     return folder

@@ -13,7 +13,7 @@ from spec_bench.jobs.config.config import check_settings
 from spec_bench.jobs.config.engine_settings import EngineSettings
 from spec_bench.jobs.config.model_files import hub_commit
 from spec_bench.jobs.config.pair import PairSettings
-from spec_bench.jobs.config.settings import build_settings, job_id, run_id
+from spec_bench.jobs.config.settings import build_settings, job_id
 from spec_bench.records.types import ENGINE
 from spec_bench.settings.configs import conf_dir
 from spec_bench.tree.widths import IidPaths
@@ -29,7 +29,7 @@ def job_of(family, *more):
 
 def ids(family, *more):
     job = job_of(family, *more)
-    return [run_id(job.cell_settings(cell)) for cell in job.cells]
+    return [job.run_id(cell) for cell in job.cells]
 
 
 @pytest.mark.parametrize(("asked", "said"), [("null", None), ("0.5", 0.5), ("1.0", None)])

@@ -7,8 +7,8 @@ from collections import defaultdict
 import pytest
 
 from spec_bench.decode.decoder import Decoder
+from spec_bench.jobs.job.session import paired, timings, unpaired
 from spec_bench.jobs.store.store import CellStore
-from spec_bench.jobs.work.pairing import paired, timings, unpaired
 from spec_bench.records import cell_folder, parquet
 from spec_bench.records.types import Generation, StepRecord
 from spec_bench.report.claims.contrast import Contrast, difference

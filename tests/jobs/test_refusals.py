@@ -159,7 +159,7 @@ def test_wrong_overrides_of_every_group_are_one_line_and_write_nothing(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [])
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
-    monkeypatch.setattr(app, "run_job_of", None)  # a job that starts is an error, not a wait
+    monkeypatch.setattr(app, "run_stage", None)  # a job that starts is an error, not a wait
     cases = list(wrong_overrides(count))
     found = {str(case): complaint(capsys, case) for case in cases}
     assert not {case: what for case, what in found.items() if what}
@@ -192,7 +192,7 @@ def test_what_only_torch_or_the_task_would_stumble_over_is_named_before(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
     monkeypatch.setattr(torch.xpu, "is_available", lambda: False)
-    monkeypatch.setattr(app, "run_job_of", None)
+    monkeypatch.setattr(app, "run_stage", None)
     monkeypatch.setattr(sys, "argv", ["spec_bench", override, "hydra/job_logging=none"])
     with pytest.raises(SystemExit) as stopped:
         app.main()

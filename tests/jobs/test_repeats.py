@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from spec_bench.decode.decoder import Decoder
-from spec_bench.jobs.job.turns import check_repeated
+from spec_bench.jobs.job.session import check_repeated
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.sweep.plan import state_of
 from tests.jobs.test_job import count_generate

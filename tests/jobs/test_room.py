@@ -12,8 +12,8 @@ from spec_bench.engine.cache import CachePool
 from spec_bench.engine.loading import ModelSpec, load_model
 from spec_bench.jobs.config.engine_settings import EngineSettings
 from spec_bench.jobs.config.pair import PairSettings
-from spec_bench.jobs.config.positions import slots_of
 from spec_bench.jobs.sweep.plan import job_memory
+from spec_bench.jobs.work.prompts import slots_of
 from spec_bench.records.types import Request
 from tests.families import decoder_names, decoder_settings, tiny_pair
 from tests.heads import heads_of

@@ -8,7 +8,7 @@ from spec_bench.jobs.app import run_config
 from spec_bench.jobs.config.cells import load_decoder
 from spec_bench.jobs.config.compose import register
 from spec_bench.jobs.config.config import check_settings
-from spec_bench.jobs.config.settings import build_settings, run_id
+from spec_bench.jobs.config.settings import build_settings
 from spec_bench.settings.configs import conf_dir
 from tests.jobs.tiny import rows_of
 from tests.said import naming
@@ -71,7 +71,7 @@ def test_the_acceptance_is_part_of_the_run_id_of_speculative_cells_only():
     ids = []
     for simulate in ("null", "0.7", "0.8", "[0.8,0.7,0.6]"):
         job = settings(f"simulate={simulate}")
-        ids.append([run_id(job.cell_settings(cell)) for cell in job.cells])
+        ids.append([job.run_id(cell) for cell in job.cells])
     baselines, cells = zip(*ids, strict=True)
     assert len(set(baselines)) == 1
     assert len(set(cells)) == 4

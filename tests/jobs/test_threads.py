@@ -29,16 +29,16 @@ def pass_that_takes(one, many):
 def test_the_faster_number_of_threads_is_kept_and_not_timed_again(tmp_path, one, many, found):
     torch.set_num_threads(2)
     kept = tmp_path / "runs" / "threads.json"
-    assert models.kept(kept, "model, machine", 2, pass_that_takes(one, many)) == found
+    assert models.faster(kept, "model, machine", 2, pass_that_takes(one, many)) == found
     assert json.loads(kept.read_text()) == {"model, machine": found}
     assert torch.get_num_threads() == 2  # timing left it
 
     def never():
         raise AssertionError("timed again")
 
-    assert models.kept(kept, "model, machine", 2, never) == found
-    assert models.kept(kept, "model, machine", 1, never) == 1  # a worker that may use one
-    assert models.kept(kept, "another, machine", 2, pass_that_takes(many, one)) == 3 - found
+    assert models.faster(kept, "model, machine", 2, never) == found
+    assert models.faster(kept, "model, machine", 1, never) == 1  # a worker that may use one
+    assert models.faster(kept, "another, machine", 2, pass_that_takes(many, one)) == 3 - found
 
 
 def test_slow_passes_are_timed_once_each_and_no_longer():

@@ -15,7 +15,7 @@ from unittest import mock
 import pytest
 
 from spec_bench.jobs.store.experiment import Experiment, JobNote
-from spec_bench.jobs.store.under_way import JobState, Progress, UnderWay, summary
+from spec_bench.jobs.store.progress import JobState, Progress, SweepNotes, seconds_left
 from spec_bench.jobs.sweep.watch import ending, main
 from spec_bench.system import files
 from tests.jobs.tiny import overrides
@@ -25,7 +25,7 @@ JOBS = [(0, ["seed=0"]), (1, ["seed=1"]), (2, ["seed=2"])]
 
 @pytest.fixture
 def under_way(tmp_path):
-    made = UnderWay(tmp_path, "mine")
+    made = SweepNotes(tmp_path, "mine")
     made.begin(JOBS)
     return made
 
@@ -36,7 +36,7 @@ def line(tokens):
 
 def test_a_job_waits_runs_and_is_done(under_way, tmp_path):
     with under_way.running(1) as job:
-        job.decodes(["cell"], prompts=4)
+        job.say(cells=("cell",), prompts=4)
         folder = files.run_folder(tmp_path, "cell")
         folder.mkdir(parents=True)
         (folder / files.GENERATIONS).write_text(line(3) + line(5) + '{"cut', encoding="utf-8")
@@ -54,7 +54,7 @@ def test_a_job_that_fails_says_why_in_a_line(under_way):
         raise ValueError("no\nsuch pair")
     (job, *_) = under_way.jobs()
     assert (job.state, job.line) == ("failed", "no such pair")
-    assert ending(summary(under_way.progress(), 0.0)) == [
+    assert ending(under_way.progress(), 0.0) == [
         "3 jobs: 1 failed, 2 waiting", "  job 1 (seed=0): no such pair"
     ]  # fmt: skip
 
@@ -64,11 +64,11 @@ def test_an_interrupted_job_is_called_so_and_keeps_what_it_has_done(under_way, t
     folder.mkdir(parents=True)
     (folder / files.GENERATIONS).write_text(line(3) * 3, encoding="utf-8")
     with suppress(KeyboardInterrupt), under_way.running(0) as job:
-        job.decodes(["cell"], prompts=4)
+        job.say(cells=("cell",), prompts=4)
         raise KeyboardInterrupt
     first = under_way.progress()[0]
     assert (first.job.state, first.done, first.total) == ("interrupted", 3, 4)
-    said = ending(summary(under_way.progress(), time.time()))
+    said = ending(under_way.progress(), time.time())
     assert "1 interrupted" in said[0] and "same command resumes" in said[1]
 
 
@@ -90,11 +90,11 @@ def test_a_job_whose_process_is_gone_is_lost_and_one_elsewhere_once_it_is_silent
 def test_the_end_is_in_sight_by_what_has_run():
     done = JobState(0, state="done", cells=("a", "b"), prompts=5, began=100.0, ended=120.0)
     running = JobState(1, state="running", cells=("c", "d"), prompts=5, began=120.0)
-    found = summary([Progress(done, 10), Progress(running, 4), Progress(JobState(2))], now=128.0)
+    found = [Progress(done, 10), Progress(running, 4), Progress(JobState(2))]
     # 28 s for 14 generations; 6 of the second job are left and all 10 of the third.
-    assert found.left_s == pytest.approx(32.0)
-    assert ending(found)[0] == "3 jobs: 1 done, 1 running, 1 waiting; some 32 s left"
-    assert summary([Progress(JobState(0))], now=0.0).left_s is None
+    assert seconds_left(found, 128.0) == pytest.approx(32.0)
+    assert ending(found, 128.0)[0] == "3 jobs: 1 done, 1 running, 1 waiting; some 32 s left"
+    assert seconds_left([Progress(JobState(0))], 0.0) is None
 
 
 def test_watch_says_what_there_is_where_a_name_is_unknown(under_way, tmp_path, capsys):
@@ -152,5 +152,5 @@ def test_a_sweep_tells_all_that_failed(tmp_path, family):
     assert told[0].startswith("  job 2 (decoder=sd spec=4x3): decoder 'sd': spec '4x3'")
     assert told[1].startswith("  job 3 (decoder=rsd_s spec=3): decoder 'rsd_s': spec '3'")
     assert told[2] == "  the same command does what is missing"
-    states = [job.state for job in UnderWay(tmp_path / "results", "mine").jobs()]
+    states = [job.state for job in SweepNotes(tmp_path / "results", "mine").jobs()]
     assert states == ["done", "failed", "failed", "done"]

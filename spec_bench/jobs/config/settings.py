@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from importlib.metadata import version
@@ -104,6 +104,10 @@ class JobSettings:
             "seed": self.asked.seed,
             "engine_number": ENGINE,
         }
+
+    def run_id(self, cell: Cell) -> str:
+        """The id of one cell: output folder, sinks and names are no part of it."""
+        return digest(self.cell_settings(cell))
 
     def pinned(self, fetch: bool = True) -> JobSettings:
         """The same with the hub's models at their current commits; see ``pair.pinned``."""
@@ -254,13 +258,6 @@ def on_hub(task: Task | RandomPrompts) -> bool:
 def stand_ins(count: int | None) -> tuple[Example, ...]:
     """So many examples of nothing."""
     return tuple(Example(str(index), ("",), ((),)) for index in range(count or 0))
-
-
-def run_id(settings: Mapping[str, Any]) -> str:
-    """The id of one cell, of ``JobSettings.cell_settings``: output folder, sinks and names are no
-    part of it.
-    """
-    return digest(settings)
 
 
 def job_id(run_ids: Iterable[str]) -> str:

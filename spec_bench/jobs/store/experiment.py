@@ -10,15 +10,17 @@ generations of other jobs.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from time import monotonic
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from spec_bench.jobs.config.settings import job_id
 from spec_bench.jobs.store.store import CellStore
@@ -30,6 +32,7 @@ from spec_bench.sinks.csv import merge_csv, read_rows
 from spec_bench.system import files
 
 log = logging.getLogger(__name__)
+_adapter = cache(TypeAdapter)
 _QUICK_S = 0.5  # a rebuild this short is always done
 _SHARE = 0.05  # of a sweep's time that longer ones may take
 
@@ -45,23 +48,6 @@ class JobNote:
     ended: float = 0.0  # when, in seconds; of a cell's states the one of the latest job counts
 
 
-def _stages(notes: Iterable[JobNote]) -> dict[str, Stage]:
-    """All run ids in the notes' order, each once, with their stages."""
-    stages: dict[str, Stage] = {}
-    for note in notes:
-        for name in note.cells:
-            stages[name] = note.stage or stages.get(name, "")
-    return stages
-
-
-def _ends(notes: Iterable[JobNote]) -> dict[str, float]:
-    """Run id -> when the last of its jobs ended."""
-    ends: dict[str, float] = {}
-    for note in sorted(notes, key=lambda note: note.ended):
-        ends.update(dict.fromkeys(note.cells, note.ended))
-    return ends
-
-
 class Experiment:
     """The cells that share a name, and so a CSV and a file of records."""
 
@@ -72,11 +58,9 @@ class Experiment:
         self._notes = files.jobs_folder(results, name)
 
     def check_places(self) -> None:
-        """Checks that a job's final files can be written: better now than after decoding.
-
-        Raises:
-            ValueError: a folder takes no file, the table there takes no more rows, or the records
-                beside it are no good and those of some row are nowhere else.
+        """Checks that a job's final files can be written: better now than after decoding. Raises
+        ValueError: a folder takes no file, the table there takes no more rows, or the records
+        beside it are no good and those of some row are nowhere else.
         """
         for folder in (self.csv.parent, self._results / files.RUNS):
             files.check_writable(folder)
@@ -100,16 +84,11 @@ class Experiment:
         return self.rebuild()
 
     def rebuild(self, *, wait: bool = True) -> list[dict[str, Any]]:
-        """Rewrites CSV and records, once more if a job has ended meanwhile; the rows.
+        """Rewrites CSV and records, once more if a job has ended meanwhile; the rows, those that no
+        note knows first, in their order.
 
-        Rows of the file that no note knows stay first, in their order.
-
-        Args:
-            wait: for another process that is at it. A worker does not: that process goes over all
-                once more, and the user's process does so at a sweep's end.
-
-        Returns:
-            The rows; none where another process is at it.
+        A worker does not ``wait`` for another process that is at it, and has no rows then: that
+        process goes over all once more, and the user's process does so at a sweep's end.
         """
         self._notes.mkdir(parents=True, exist_ok=True)
         with (self._notes / ".lock").open("w") as file:
@@ -121,8 +100,12 @@ class Experiment:
         for _ in range(2):
             if state == (state := self._state()):
                 break
-            notes = self._read_notes()
-            order, ended = _stages(notes), _ends(notes)
+            found = [note for path in self._paths() if (note := _note(path)) is not None]
+            order, ended = dict[str, Stage](), dict[str, float]()  # by run id
+            for note in sorted(found, key=lambda note: (note.number, note.place)):
+                for name in note.cells:
+                    order[name] = note.stage or order.get(name, "")
+                    ended[name] = max(note.ended, ended.get(name, 0.0))
             known = ((CellStore(self._results, each).result(), order[each]) for each in order)
             results = [result.at_stage(stage) for result, stage in known if result is not None]
             rows = merge_csv(self.csv, results, order, ended)
@@ -153,11 +136,6 @@ class Experiment:
             log.warning("%s; it is now %s", error, files.set_aside(self.records))
             return parquet.joined([])
 
-    def _read_notes(self) -> list[JobNote]:
-        """All jobs' notes by their places in the sweep."""
-        notes = [note for path in self._paths() if (note := _note(path)) is not None]
-        return sorted(notes, key=lambda note: (note.number, note.place))
-
     def _state(self) -> dict[str, tuple[int, int]]:
         """What changes whenever a job writes its note, even the same note again."""
         states = {path.name: path.stat() for path in self._paths()}
@@ -183,16 +161,9 @@ class Tables:
     def add(
         self, experiment: Experiment, note: JobNote, more: bool, *, wait: bool = True
     ) -> list[dict[str, Any]]:
-        """Notes a job that has ended.
+        """Notes a job that has ended; the table's rows, none if it is left to a later job.
 
-        Args:
-            experiment: the job's.
-            note: of the job.
-            more: whether jobs may follow in this process, and ``finish`` will be called.
-            wait: as of ``Experiment.rebuild``.
-
-        Returns:
-            The table's rows; none if it is left to a later job.
+        Jobs may follow in this process where ``more`` says so, and ``finish`` will be called.
         """
         experiment.note(note)
         ended, took = self._last.get(experiment.csv, (0.0, 0.0))
@@ -218,18 +189,13 @@ class Tables:
 def _note(path: Path) -> JobNote | None:
     """A job's note; an unusable one is set aside, and its cells' rows stay as they are."""
     try:
-        note = JobNote(**json.loads(path.read_bytes()))
-        texts = (note.place, note.stage, *note.cells)
-        if type(note.number) is not int or not all(isinstance(each, str) for each in texts):
-            raise ValueError("it does not name a number, a place and cells")
-        if type(note.ended) not in (int, float):
-            raise ValueError(f"it ended at {note.ended!r}")
+        note = _adapter(JobNote).validate_json(path.read_bytes(), strict=True)
         if job_id(note.cells) != path.stem:
             raise ValueError("it is another job's")
     except FileNotFoundError:
         return None
-    except (ValueError, TypeError, RecursionError, OSError) as error:
+    except (ValueError, OSError) as error:
         aside = files.set_aside(path).name
-        log.warning("%s: %s; it is now %s", path, one_line(error), aside)
+        log.warning("%s: %s; it is now %s", path, one_line(error, 200), aside)
         return None
-    return replace(note, cells=tuple(note.cells))
+    return note

@@ -1,54 +1,60 @@
-"""What one cell leaves on disk, and how a rerun finds it again.
+"""What one cell leaves on disk, and how a rerun finds it again and makes it good.
 
 ``runs/<run_id>/`` holds ``config.yaml``, ``provenance.json``, ``generations.jsonl`` (one line per
 prompt and repeat, on disk before the next prompt starts), ``scores.json`` (what each answer
-scored), ``result.json`` (whole or not there), with
-it ``records.parquet`` (the generations as an experiment keeps them) and, after a failure,
-``trace.txt``; the baseline's also ``retimed-<sitting>.jsonl``, where later sittings timed it again.
-Knows nothing about what numbers mean.
+scored), ``result.json`` (whole or not there), with it ``records.parquet`` (the generations as an
+experiment keeps them) and, after a failure, ``trace.txt``; the baseline's also
+``retimed-<sitting>.jsonl``, where later sessions timed it again.
+
+A folder is checked whenever a job opens it: anything may have written to it last. What a full disk,
+a power cut, an editor or a copy from another folder leaves is named in one line, set aside beside
+its place (``NAME.bad-1``), and made again. What is good stays. Knows nothing about what numbers
+mean.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from functools import cache
+from math import isfinite
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 import yaml
+from pydantic import TypeAdapter
 
-from spec_bench.jobs.store import kept
-from spec_bench.jobs.store.kept import Kept
 from spec_bench.records import cell_folder, parquet, seals
 from spec_bench.records.cell_folder import Lines
 from spec_bench.records.parquet import Packed, Scores
 from spec_bench.records.types import CellResult, Generation
-from spec_bench.sinks.rows import stored
+from spec_bench.settings.fields import one_line
+from spec_bench.sinks.rows import restored, stored
 from spec_bench.system import files
+from spec_bench.vocabulary import columns
 
 log = logging.getLogger(__name__)
+_FAULTS = (
+    *(ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError, OverflowError),
+    yaml.YAMLError,
+)
+_adapter = cache(TypeAdapter)
 Repeats = defaultdict[int, dict[str, Generation]]
 """Generations by repeat, from 0, and prompt id."""
 
 
 class CellStore:
-    """One cell's folder.
-
-    Attributes:
-        folder: ``<results>/runs/<run_id>``.
-    """
+    """One cell's folder, ``<results>/runs/<run_id>``."""
 
     def __init__(self, results: Path, run_id: str) -> None:
         self.folder = files.run_folder(results, run_id)
         self._lock: TextIO | None = None
         self._scores: Scores | None = None  # that this process wrote
-
-    @property
-    def trace_path(self) -> Path:
-        """Where a failure's traceback is."""
-        return self.folder / files.TRACE
 
     def lock(self) -> None:
         """Waits until no other process works on this cell; a killed process holds no lock."""
@@ -87,7 +93,7 @@ class CellStore:
             os.fsync(stream.fileno())
 
     def load_retimed(self) -> list[Generation]:
-        """What later sittings timed again; unusable lines are left out."""
+        """What later sessions timed again; unusable lines are left out."""
         return cell_folder.read_retimed(self.folder)
 
     def load(self) -> dict[str, Generation]:
@@ -99,12 +105,112 @@ class CellStore:
         return _by_repeat(cell_folder.read(self.folder / files.GENERATIONS))
 
     def mend(self, settings: Mapping[str, Any]) -> Repeats:
-        """Sets aside what cannot be used (``kept``); the generations on disk."""
-        return _by_repeat(kept.mend(self.folder, settings))
+        """Sets aside what cannot be used, where this process holds the lock; the generations."""
+        lines = self._mend_lines(None)
+        self._mend_result()
+        self._mend_scores()
+        try:
+            cell_folder.read_starts(self.folder / files.PROVENANCE)
+        except ValueError as error:
+            self._aside(files.PROVENANCE, str(error))
+        self._mend_records(lines)
+        self._mend_config(settings)
+        return _by_repeat(lines)
 
     def mend_tokens(self, vocabulary: int) -> Repeats:
-        """The same once the number of tokens is known."""
-        return _by_repeat(kept.mend_lines(self.folder, vocabulary))
+        """The generations whose token ids the target knows, once their number is known."""
+        return _by_repeat(self._mend_lines(vocabulary))
+
+    def _mend_lines(self, vocabulary: int | None) -> Lines:
+        """Keeps files of generations to their whole lines; a last one torn by a kill is cut off."""
+        for path in (*files.retimed_files(self.folder), self.folder / files.GENERATIONS):
+            lines = cell_folder.read(path, vocabulary)
+            if lines.faults:
+                more = f" and {len(lines.faults) - 1} more lines" if len(lines.faults) > 1 else ""
+                self._aside(path.name, f"{lines.faults[0]}{more}", copy=True)
+                cell_folder.replace(path, lines.generations)
+            elif lines.torn:
+                with path.open("rb+") as stream:
+                    stream.truncate(path.stat().st_size - lines.torn)
+        return lines
+
+    def _mend_result(self) -> None:
+        """Removes a result that cannot be read, or was made of other generations than are here."""
+        try:
+            kept = read_result(self.folder)
+        except ValueError as error:
+            self._aside(files.RESULT, str(error))
+            return
+        if kept is None or kept.result.status == "failed":
+            return
+        path = self.folder / files.GENERATIONS
+        if kept.measured is None:  # an older version's
+            asked = kept.result.metrics.get("prompts") or 0
+            fits = path.is_file() and path.read_bytes().count(b"\n") >= int(asked)
+        else:
+            fits = _measured(path, int(kept.measured["bytes"])) == kept.measured
+        if not fits:
+            why = f"it was made of other generations than {files.GENERATIONS} holds"
+            self._aside(files.RESULT, why)
+
+    def _mend_scores(self) -> None:
+        """Removes a result whose scores are not here: it is made again, from the same answers. So
+        is that of an older version, which sealed none.
+        """
+        kept = read_result(self.folder)
+        try:
+            scores = cell_folder.read_scores(self.folder)
+        except ValueError as error:
+            if os.path.lexists(self.folder / files.SCORES):
+                self._aside(files.SCORES, _message(error.__cause__ or error))
+            if kept is not None:
+                self._aside(files.RESULT, f"its {files.SCORES} is gone")
+            return
+        if kept is None or kept.result.status == "failed" or kept.scores is not None:
+            return
+        if scores or kept.result.metrics.get("quality_signature"):
+            self._aside(files.RESULT, f"of an older version, which sealed no {files.SCORES}")
+
+    def _mend_records(self, lines: Lines) -> None:
+        """Packs a finished cell's records again where they are not those of its files."""
+        name, path, packed = self.folder.name, self.folder / files.RECORDS, None
+        if os.path.lexists(path):
+            try:
+                packed = parquet.read(path)
+                if set(packed.run_ids) - {name}:
+                    raise ValueError("it has other runs' records")
+            except ValueError as error:
+                self._aside(files.RECORDS, _message(error))
+                packed = None
+        if not (self.folder / files.RESULT).exists():
+            return
+        if packed is not None:
+            more = cell_folder.read_scores(self.folder), self.load_retimed()
+            now = parquet.pack(name, lines.generations, None, *more)
+            if packed.lines.equals(now.lines):
+                return
+            # Where only later timings are missing, a kill kept them out.
+            if not packed.lines_of(name).equals(now.lines_of(name)):
+                self._aside(files.RECORDS, f"its lines are not those of {files.GENERATIONS}")
+        self.pack()
+
+    def _mend_config(self, settings: Mapping[str, Any]) -> None:
+        """Rewrites the file of a cell's settings if it differs from the known ones."""
+        path = self.folder / files.CONFIG
+        if not path.exists() and not (self.folder / files.RESULT).exists():
+            return
+        text = yaml.safe_dump(dict(settings), sort_keys=False)
+        try:
+            if not path.exists() or yaml.safe_load(path.read_bytes()) != yaml.safe_load(text):
+                raise ValueError("it has other settings than its run id stands for")
+        except _FAULTS as error:
+            if path.exists():
+                self._aside(files.CONFIG, _message(error))
+            files.write_text(path, text)
+
+    def _aside(self, name: str, why: str, copy: bool = False) -> None:
+        path = self.folder / name
+        log.warning("%s: %s; it is now %s", path, why, files.set_aside(path, copy).name)
 
     def keep_scores(self, scores: Scores) -> None:
         """Writes what each prompt's answer scored, by score and prompt id; ``finish`` seals it."""
@@ -114,16 +220,12 @@ class CellStore:
     def finish(
         self, result: CellResult, job: str, compared: Mapping[str, Any] | None = None
     ) -> None:
-        """Packs the cell's records and writes its result, the last thing a cell writes.
-
-        Args:
-            result: the cell's.
-            job: the job that finished it.
-            compared: the baseline's run id, and the sittings whose timings of it the speed-up is
-                against; None without a speed-up.
+        """Packs the cell's records and writes its result, the last thing a cell writes, with the
+        job that finished it and, in ``compared``, the baseline's run id and the sessions whose
+        timings of it the speed-up is against.
         """
         self.pack()
-        made_of = kept.measured(self.folder / files.GENERATIONS)
+        made_of = _measured(self.folder / files.GENERATIONS)
         document = {**stored(result), "compared": compared, "job": job, "generations": made_of}
         document["scores"] = None if self._scores is None else cell_folder.scores_seal(self._scores)
         files.write_json(self.folder / files.RESULT, seals.sealed(document))
@@ -134,50 +236,36 @@ class CellStore:
             parquet.write(self.folder / files.RECORDS, packed)
 
     def records(self) -> Packed | None:
-        """The cell's records as an experiment keeps them; None if the cell is not here.
-
-        Writes nothing: another process may be at work on the cell.
+        """The cell's records as an experiment keeps them; None if the cell is not here. Writes
+        nothing: another process may be at work on the cell.
         """
         path = self.folder / files.RECORDS
         try:
-            there = os.path.lexists(path)
-            return parquet.read(path) if there else cell_folder.pack_run(self.folder)
+            if os.path.lexists(path):
+                return parquet.read(path)
         except ValueError as error:
             log.warning("%s; packed again", error)
-            return cell_folder.pack_run(self.folder)
+        return cell_folder.pack_run(self.folder)
 
     def result(self) -> CellResult | None:
-        """The cell's result, complete or failed; None if it was not finished."""
-        kept_result = self._kept()
-        return None if kept_result is None else kept_result.result
-
-    def job(self) -> str | None:
-        """The job that finished the cell; cells of one job were measured interleaved."""
-        kept_result = self._kept()
-        return None if kept_result is None else kept_result.job
-
-    def _kept(self) -> Kept | None:
-        """The result on disk; an unusable one is reported, and set aside by a rerun."""
+        """The cell's result, complete or failed; None if it was not finished. An unusable one is
+        reported; a rerun sets it aside.
+        """
         try:
-            return kept.read_result(self.folder)
+            kept = read_result(self.folder)
         except ValueError as error:
             log.warning("%s: %s; a rerun replaces it", self.folder / files.RESULT, error)
             return None
+        return None if kept is None else kept.result
 
     def complete(self, repeats: int = 1) -> bool:
-        """Whether the cell needs no more work; a failed cell is tried again.
-
-        Args:
-            repeats: how often every prompt is decoded. They are not part of a cell's settings: more
-                of them extend it.
+        """Returns whether the cell needs no more work; a failed cell is tried again. ``repeats``,
+        how often every prompt is decoded, are no part of its settings: more of them extend it.
         """
         result = self.result()
-        return result is not None and result.status == "complete" and repeats_of(result) >= repeats
-
-
-def repeats_of(result: CellResult) -> int:
-    """How often every prompt of a cell was decoded."""
-    return int(result.metrics.get("repeats") or 1)
+        if result is None or result.status != "complete":
+            return False
+        return int(result.metrics.get("repeats") or 1) >= repeats
 
 
 class FollowerStore(CellStore):
@@ -191,6 +279,53 @@ class FollowerStore(CellStore):
 
     lock = unlock = describe = _append = _nothing
     keep_scores = pack = finish = _nothing
+
+
+class Kept(NamedTuple):
+    """A result as its folder keeps it."""
+
+    result: CellResult
+    # size and digest of the generations it was made of; None for an older version
+    measured: Mapping[str, Any] | None
+    scores: str | None  # their seal; None for an older version, and a failed cell
+
+
+def read_result(folder: Path) -> Kept | None:
+    """A cell's result; None if it has none. Raises ValueError: the file cannot be used, as it is of
+    another cell, altered, or no number stands where a column holds one; the message says why.
+    """
+    path = folder / files.RESULT
+    if not os.path.lexists(path):
+        return None
+    try:
+        content = seals.opened(path)
+        result = restored(content)
+        if result.run_id != folder.name:
+            raise ValueError(f"it is of run {result.run_id!r}")
+        for name, value in result.metrics.items():
+            if isinstance(value, int | float) and not isfinite(value):
+                raise ValueError(f"{name} is {value}")
+        for column in columns.columns_in(result.metrics):
+            for name in column.names:
+                value = result.metrics.get(name)
+                if value is not None and isinstance(value, str) == (column.holds == "number"):
+                    raise ValueError(f"{name} is {value!r}")
+        _adapter(CellResult).validate_json(json.dumps(asdict(result)), strict=True)
+    except _FAULTS as error:
+        raise ValueError(_message(error)) from error
+    return Kept(result, content.get("generations"), content.get("scores"))
+
+
+def _measured(path: Path, size: int | None = None) -> dict[str, Any]:
+    """What tells generations from others: bytes and SHA-256 of a file, or of its first ``size``."""
+    part = path.read_bytes()[:size] if path.is_file() else b""
+    return {"bytes": len(part), "sha256": hashlib.sha256(part).hexdigest()}
+
+
+def _message(error: BaseException) -> str:
+    """An error in one short line."""
+    text = one_line(error, 200)
+    return f"{text} is missing" if isinstance(error, KeyError) else text
 
 
 def _by_repeat(lines: Lines) -> Repeats:

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from spec_bench.jobs.config.cells import BASELINE
 from spec_bench.jobs.config.config import ConfirmSettings
-from spec_bench.jobs.config.settings import JobSettings, run_id
+from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.records.types import CellResult
 from spec_bench.vocabulary import columns
 
@@ -46,7 +46,7 @@ def confirming(settings: JobSettings, results: Sequence[CellResult]) -> JobSetti
     if not chosen:
         log.warning("nothing to confirm: no cell has a %s", confirm.by)
         return None
-    cells = [c for c in settings.cells if run_id(settings.cell_settings(c)) in chosen]
+    cells = [c for c in settings.cells if settings.run_id(c) in chosen]
     return replace(
         settings,
         cells=(settings.cells[0], *cells),

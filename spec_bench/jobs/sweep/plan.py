@@ -24,14 +24,13 @@ from spec_bench.jobs.config.config import RunSettings
 from spec_bench.jobs.config.engine_settings import EngineSettings, placed
 from spec_bench.jobs.config.model_files import BYTES
 from spec_bench.jobs.config.pair import PairSettings, pair_sizes, with_own_name
-from spec_bench.jobs.config.positions import slots_of
 from spec_bench.jobs.config.served_cells import SERVER
-from spec_bench.jobs.config.settings import JobSettings, build_settings, run_id
+from spec_bench.jobs.config.settings import JobSettings, build_settings
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.sweep.confirm import confirming
 from spec_bench.jobs.sweep.devices import gpu_memory_gib
 from spec_bench.jobs.sweep.launch import gpus_of_job
-from spec_bench.jobs.work.prompts import prompt_ids
+from spec_bench.jobs.work.prompts import prompt_ids, slots_of
 from spec_bench.records.types import CellFacts
 from spec_bench.sinks.csv import read_rows
 from spec_bench.system import files
@@ -151,7 +150,7 @@ def _plan_job(
     )
     planned = []
     for cell in settings.cells:
-        store = CellStore(settings.results, run_id(settings.cell_settings(cell)))
+        store = CellStore(settings.results, settings.run_id(cell))
         state: State = "unknown"
         left = prompts * settings.asked.repeats
         if not settings.unread:

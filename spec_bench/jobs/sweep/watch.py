@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,12 +14,20 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from spec_bench.jobs.store.under_way import Progress, Summary, UnderWay, summary
+from spec_bench.jobs.store.progress import Progress, State, SweepNotes, seconds_left
 from spec_bench.settings.arguments import Parser
 from spec_bench.system import files
 
 _EVERY_S = 2.0
-_ORDER = ("done", "failed", "interrupted", "lost", "unreadable", "running", "waiting")
+_ORDER: tuple[State, ...] = (
+    "done",
+    "failed",
+    "interrupted",
+    "lost",
+    "unreadable",
+    "running",
+    "waiting",
+)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -28,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="FOLDER")
     parser.add_argument("--once", action="store_true", help="print it once, for scripts")
     options = parser.parse_args(list(arguments))
-    watched = UnderWay(options.results, options.name)
+    watched = SweepNotes(options.results, options.name)
     if not watched.known:
         folder = options.results / files.RUNS / "jobs"
         names = sorted(path.parent.name for path in folder.glob("*/under_way"))
@@ -50,17 +59,18 @@ def main(arguments: Sequence[str]) -> int:
                 if not any(each.job.state in ("running", "waiting") for each in found):
                     break
                 time.sleep(_EVERY_S)
-    for line in ending(summary(found, time.time())):
+    lines = ending(found, time.time())
+    for line in lines:
         console.print(Text(line), soft_wrap=True)
-    return 2 if summary(found, time.time()).failed else 0
+    return 2 if len(lines) > 1 else 0
 
 
-def tell(watched: Sequence[UnderWay], over: threading.Event) -> None:
+def tell(watched: Sequence[SweepNotes], over: threading.Event) -> None:
     """Prints a line whenever the count of jobs by state has changed, until it is over."""
     said = ""
     while not over.wait(_EVERY_S):
-        found = summary([each for part in watched for each in part.progress()], time.time())
-        counted = ending(found)[0]
+        found = [each for part in watched for each in part.progress()]
+        counted = ending(found, time.time())[0]
         if counted.partition(";")[0] != said:
             said = counted.partition(";")[0]
             print(counted, file=sys.stderr, flush=True)
@@ -82,14 +92,18 @@ def table_of(progress: Sequence[Progress], now: float) -> Table:
     return table
 
 
-def ending(found: Summary) -> list[str]:
-    """A sweep in a line, and a line for every job that failed."""
-    counts = [f"{found.counts[state]} {state}" for state in _ORDER if state in found.counts]
-    left = "" if found.left_s is None else f"; some {_spoken(found.left_s)} left"
-    lines = [f"{sum(found.counts.values())} jobs: {', '.join(counts)}{left}"]
-    for job in found.failed:
-        why = job.line or "its process is gone; the same command resumes"
-        lines.append(f"  job {job.number + 1} ({' '.join(job.words)}): {why}")
+def ending(progress: Sequence[Progress], now: float) -> list[str]:
+    """A sweep in a line, and a line for every job that failed, was interrupted or lost, or whose
+    note is unreadable.
+    """
+    states, left = Counter(each.job.state for each in progress), seconds_left(progress, now)
+    counts = ", ".join(f"{states[state]} {state}" for state in _ORDER if state in states)
+    more = "" if left is None else f"; some {_spoken(left)} left"
+    lines = [f"{len(progress)} jobs: {counts}{more}"]
+    for job in (each.job for each in progress):
+        if job.state not in ("done", "running", "waiting"):
+            why = job.line or "its process is gone; the same command resumes"
+            lines.append(f"  job {job.number + 1} ({' '.join(job.words)}): {why}")
     return lines
 
 

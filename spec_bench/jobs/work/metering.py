@@ -10,32 +10,14 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from types import TracebackType
-from typing import Protocol
 
 from spec_bench.core import processes
+from spec_bench.decode.config import AnyDecoder
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.measure.energy import EnergyReading, EnergySettings, build_meter
 from spec_bench.records.types import Generation, Reason, Request
 
-Progress = Callable[[int, int], None]
 log = logging.getLogger(__name__)
-_COLUMN = "energy_j_per_token"
-
-
-class Decodes(Protocol):
-    """What is metered."""
-
-    def generate(
-        self,
-        requests: Sequence[Request],
-        seed: int,
-        progress: Progress | None = None,
-        meter: Metering | None = None,
-        /,
-    ) -> list[Generation]:
-        """Decodes a batch, with the meter begun after its prefill."""
-        ...
 
 
 class Metering:
@@ -57,17 +39,11 @@ class Metering:
             log.info("idle power by %s: %.1f W", self.meter.name, self.meter.idle_power_w)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Closes the meter."""
+    def __exit__(self, *_: object) -> None:
         self.meter.close()
 
     def begin(self) -> None:
-        """Opens the decode window."""
+        """Opens the decode window, as does the decoder after its prefill."""
         self.meter.begin()
 
     def end(self) -> None:
@@ -75,7 +51,11 @@ class Metering:
         self._reading = self.meter.end()
 
     def generate(
-        self, decoder: Decodes, batch: Sequence[Request], seed: int, progress: Progress
+        self,
+        decoder: AnyDecoder,
+        batch: Sequence[Request],
+        seed: int,
+        progress: Callable[[int, int], None],
     ) -> list[Generation]:
         """Decodes a batch inside a window; each row carries its equal share of the energy."""
         if self.meter.name == "none":
@@ -86,15 +66,8 @@ class Metering:
 
 def shared(generations: Sequence[Generation], reading: EnergyReading) -> list[Generation]:
     """The batch's rows with an equal share each of its window's energy."""
-    rows = len(generations)
-    return [
-        replace(
-            generation,
-            energy_j=None if reading.energy_j is None else reading.energy_j / rows,
-            energy_note=reading.note,
-        )
-        for generation in generations
-    ]
+    each_j = None if reading.energy_j is None else reading.energy_j / len(generations)
+    return [replace(row, energy_j=each_j, energy_note=reading.note) for row in generations]
 
 
 def energy_columns(metering: Metering) -> dict[str, float | str | None]:
@@ -115,7 +88,9 @@ def energy_reasons(metering: Metering, generations: Sequence[Generation]) -> lis
         for generation in generations
     )
     return [
-        Reason(_COLUMN, note + (f" ({count} of {every} prompts)" if count < every else ""))
+        Reason(
+            "energy_j_per_token", note + (f" ({count} of {every} prompts)" if count < every else "")
+        )
         for note, count in notes.items()
         if note
     ]

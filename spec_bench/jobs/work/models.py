@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from pathlib import Path
 from statistics import median
@@ -36,7 +36,9 @@ from spec_bench.measure.provenance import device_name, machine
 from spec_bench.system import files
 
 log = logging.getLogger(__name__)
-
+_TOKENS = 8  # of a pass that is timed: between one token and a tree
+_ROUNDS = 15
+_SECONDS = 2.0  # after which no further round begins
 _models: dict[tuple[ModelSpec, str | None], LanguageModel] = {}
 _mapped: dict[tuple[int, int, str | int | None, str], LanguageModel] = {}
 _heads: dict[tuple[str, str | None, str, str | int | None], Heads] = {}
@@ -45,16 +47,10 @@ _tokenizers: dict[tuple[str, str | None, str | None], Any] = {}
 
 
 def models_of(pair: Pair, tokens: int) -> list[LanguageModel]:
-    """The pair's models, the target first.
+    """The pair's models, the target first; ``tokens``: how many the tokenizer has.
 
-    Args:
-        pair: which.
-        tokens: how many tokens the tokenizer has. Embedding rows beyond them are padding and are
-            cut; tokens that a model does not embed (say, an added padding token) do no harm unless
-            a prompt holds one, which is checked with the prompts.
-
-    Raises:
-        ValueError: a model cannot be loaded.
+    Embedding rows beyond them are padding and are cut; tokens that a model does not embed (say, an
+    added padding token) do no harm unless a prompt holds one, which is checked with the prompts.
     """
     models = [_model(spec, mark) for spec, mark in zip(pair.specs, pair.revisions, strict=True)]
     apart = pair.draft_vocabulary == INTERSECTION
@@ -64,23 +60,19 @@ def models_of(pair: Pair, tokens: int) -> list[LanguageModel]:
         if model is models[0] or not (apart or read_ids(Path(spec.path)))
     ]
     models[0].vocab_size = count = min(tokens, *alike)
-    return [
-        models[0],
-        *(_draft(pair, place, models[place], count) for place in range(1, len(models))),
-    ]
+    drafts = zip(models[1:], pair.specs[1:], pair.revisions[1:], strict=True)
+    return [models[0], *(_draft(pair, *each, count) for each in drafts)]
 
 
-def _draft(pair: Pair, place: int, model: LanguageModel, count: int) -> LanguageModel:
+def _draft(
+    pair: Pair, model: LanguageModel, spec: ModelSpec, mark: str | None, count: int
+) -> LanguageModel:
     """A draft behind the target's tokens; the same one whenever it is asked for."""
-    spec, mark = pair.specs[place], pair.revisions[place]
     key = (id(model), count, pair.draft_vocabulary, pair.target)
     if key not in _mapped:
         if pair.draft_vocabulary == INTERSECTION:
-            ours, theirs = (
-                _tokenizer(s.path, s.revision, m)
-                for s, m in ((pair.specs[0], pair.revisions[0]), (spec, mark))
-            )
-            vocabulary = of_tokenizers(ours, theirs, count)
+            ours = _tokenizer(pair.specs[0].path, pair.specs[0].revision, pair.revisions[0])
+            vocabulary = of_tokenizers(ours, _tokenizer(spec.path, spec.revision, mark), count)
             log.info("%s proposes %d of the target's tokens", spec.path, vocabulary.shared)
             _mapped[key] = MappedModel(model, vocabulary, count)
         else:
@@ -90,10 +82,8 @@ def _draft(pair: Pair, place: int, model: LanguageModel, count: int) -> Language
 
 
 def heads_of(pair: Pair, kind: str | None, target: LanguageModel) -> Heads | None:
-    """The pair's draft heads of that kind, on the target's device and in its dtype.
-
-    Raises:
-        ValueError: there are no heads where the pair says, or they do not fit their config.
+    """The pair's draft heads of that kind, on the target's device and in its dtype. Raises
+    ValueError: there are no heads where the pair says, or they do not fit their config.
     """
     if kind is None:
         return None
@@ -127,10 +117,8 @@ def tokenizer_of(pair: Pair) -> tuple[Any, int]:
     """The target's tokenizer, after checking that every draft's agrees, and how many tokens exist.
 
     A tokenizer that the pair names is every model's, and none is looked for beside them. A pair
-    that names a chat template gets a copy with that template.
-
-    Raises:
-        ValueError: naming the first token on which two vocabularies differ.
+    that names a chat template gets a copy with that template. Raises ValueError: two vocabularies
+    differ, naming the first token on which they do.
     """
     places = [
         (spec.path, spec.revision, mark)
@@ -179,22 +167,13 @@ def _tokenizer(path: str, revision: str | None, mark: str | None) -> Any:
     return _tokenizers[key]
 
 
-# How many threads a job computes with on a CPU if its settings name no number.
-#
-# Passes of a small model are faster on one thread than on many, which wait for each other; those of
-# a large one on all there are. So passes of the target are timed on one thread and on as many as
-# torch would use, in turn, and the faster is chosen. The choice is kept in the results folder, by
-# machine and target, so that the cells of a sweep, and of its later jobs, are timed alike.
-
-
-_TOKENS = 8  # of a pass: between one token and a tree
-_ROUNDS = 15
-_SECONDS = 2.0  # after which no further round begins
-
-
 def use_threads(settings: JobSettings, target: LanguageModel) -> None:
-    """Sets torch's number of threads: the one asked for, else the faster one. It stays where the
-    target is no module, or on a GPU.
+    """Sets torch's number of threads: the one asked for, else, on a CPU, the faster one.
+
+    Passes of a small model are faster on one thread than on many, which wait for each other; those
+    of a large one on all there are. So passes of the target are timed on one thread and on as many
+    as torch would use, in turn. The choice is kept in the results folder, by machine and target, so
+    that the cells of a sweep, and of its later jobs, are timed alike.
     """
     if settings.engine.threads is not None:
         torch.set_num_threads(settings.engine.threads)
@@ -209,60 +188,45 @@ def use_threads(settings: JobSettings, target: LanguageModel) -> None:
             module(tokens, use_cache=False)
 
     key = f"{settings.pair.specs[0].path}, {machine('cpu')}"
-    torch.set_num_threads(kept(files.threads_file(settings.results), key, usual, run_pass))
+    torch.set_num_threads(faster(files.threads_file(settings.results), key, usual, run_pass))
 
 
-def kept(path: Path, key: str, usual: int, run_pass: Callable[[], object]) -> int:
-    """The number measured earlier; if there is none, it is measured now, by one process at a time.
-
-    Args:
-        path: the file that keeps it.
-        key: machine and model.
-        usual: torch's number of threads, the most.
-        run_pass: a forward pass.
+def faster(path: Path, key: str, usual: int, run_pass: Callable[[], object]) -> int:
+    """The number of threads with which a pass takes less time, as the file keeps it by machine and
+    model; where it does not, it is measured now, by one process at a time. ``usual`` is the most.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_suffix(".lock").open("w") as lock:
         files.lock(lock, wait=True)
-        known = _read(path)
+        try:
+            known = json.loads(path.read_text())
+        except (OSError, ValueError):
+            known = None
+        known = known if isinstance(known, dict) else {}
         if not isinstance(known.get(key), int):
-            known = {**known, key: faster(seconds_by_threads(usual, run_pass))}
+            seconds = seconds_by_threads(usual, run_pass)
+            known[key] = min(seconds, key=lambda count: (seconds[count], count))
             log.info("computing on %s of %s threads: faster here", known[key], usual)
             files.write_json(path, known)
         return max(1, min(known[key], usual))
 
 
 def seconds_by_threads(usual: int, run_pass: Callable[[], object]) -> dict[int, float]:
-    """Median seconds of a pass on one thread and on ``usual``, timed in turn.
-
-    Torch's number of threads is as before when this returns.
+    """Median seconds of a pass on one thread and on ``usual``, timed in turn. Torch's number of
+    threads is as before when this returns.
     """
-    counts, taken = (1, usual), {1: list[float](), usual: list[float]()}
+    taken = {1: list[float](), usual: list[float]()}
     began = perf_counter()
     try:
         for round_ in range(_ROUNDS + 1):
-            for count in counts:
+            for count, seconds in taken.items():
                 torch.set_num_threads(count)
                 start = perf_counter()
                 run_pass()
                 if round_:  # the first warms up
-                    taken[count].append(perf_counter() - start)
+                    seconds.append(perf_counter() - start)
             if round_ and perf_counter() - began > _SECONDS:
                 break
     finally:
         torch.set_num_threads(usual)
     return {count: median(seconds) for count, seconds in taken.items()}
-
-
-def faster(seconds: Mapping[int, float]) -> int:
-    """The number of threads with the least time; the smaller of equal ones."""
-    return min(seconds, key=lambda count: (seconds[count], count))
-
-
-def _read(path: Path) -> dict[str, int]:
-    """What the file keeps; nothing if it is missing or unreadable."""
-    try:
-        known = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return known if isinstance(known, dict) else {}

@@ -1,131 +1,111 @@
-"""What a job decodes and scores: the task's examples as requests, and back from ids to texts."""
+"""What a job decodes and scores: the task's examples as requests, and back from ids to texts.
+
+Also whether the models have room for them, which their configs tell; no weights are read.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from spec_bench.jobs.config.positions import context_of, refuse_overlong
+from spec_bench.engine.model_spec import ModelSpec
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.records.types import Generation, Request
 from spec_bench.tasks import Example, RandomPrompts, Task
-from spec_bench.tasks.example import fitted
+from spec_bench.tasks.example import TREE_LEVELS, fitted
+
+if TYPE_CHECKING:
+    from spec_bench.decode.config import DecoderConfig
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class FollowUp:
-    """A later turn that continues a cell's own answers, so it is asked once they are there."""
-
-    example: Example  # what is asked
-    turn: int  # which turn of it, from 1
-    earlier: tuple[str, ...]  # prompt ids of the turns before it
 
 
 @dataclass(frozen=True)
 class Prompts:
     """A job's requests and what good answers look like."""
 
-    # One per turn that is asked of each example. A later turn continues fixed answers, so that all
-    # decoders continue the same text, or the cell's own (`follow_ups`): such a request has a prompt
-    # as long as it can become here; `resolved` has the real one.
-    requests: tuple[Request, ...]
-    references: dict[str, list[str]]  # by prompt id
     task: Task | RandomPrompts
     tokenizer: Any
-    # what continues a cell's answers, by prompt id
-    follow_ups: Mapping[str, FollowUp] = field(default_factory=dict)
-    left_out: int = 0  # turns that are not asked, for want of a fixed answer to continue
-    examples: tuple[Example, ...] = ()  # what is asked, overlong ones cut or left out
-    truncated: int = 0  # how many were cut
+    examples: tuple[Example, ...]  # what is asked, overlong ones cut or left out
+    # One per turn that is asked of each example. A later turn continues fixed answers, so that all
+    # decoders continue the same text, or the cell's own: such a request has a prompt as long as it
+    # can become here; `resolved` has the real one.
+    requests: tuple[Request, ...]
+    truncated: int = 0  # how many examples were cut
     skipped: int = 0  # how many were left out
 
     @classmethod
     def build(cls, settings: JobSettings, tokenizer: Any) -> Prompts:
-        """Encodes the job's examples.
-
-        Raises:
-            ValueError: the models have no room for a prompt, those to be cut cannot be, or none is
-                left.
+        """Encodes the job's examples. Raises ValueError: the models have no room for a prompt,
+        those to be cut cannot be, or none is left.
         """
-        task = settings.task
-        asked, truncated = list[tuple[Example, list[Request]]](), 0
-        room = _room(settings)
+        task, name, most = settings.task, settings.task.name, settings.max_new_tokens
+        asked, truncated, room = list[tuple[Example, list[Request]]](), 0, _room(settings)
         for example in settings.examples:
             requests = _requests(settings, tokenizer, example)
-            if room is not None and _longest(settings, requests) > room:
-                assert isinstance(task, Task)
+            if isinstance(task, Task) and room is not None and _longest(requests, most) > room:
                 if task.overlong == "skip":
                     continue
-                cut = fitted(
+                example = fitted(
                     *(example, room, task.cut_to),
-                    lambda each: _longest(settings, _requests(settings, tokenizer, each)),
+                    lambda each: _longest(_requests(settings, tokenizer, each), most),
                 )
-                example, requests, truncated = (
-                    cut,
-                    _requests(settings, tokenizer, cut),
-                    truncated + 1,
-                )
+                requests = _requests(settings, tokenizer, example)
+                truncated += 1
             asked.append((example, requests))
         skipped = len(settings.examples) - len(asked)
         if not asked:
-            raise ValueError(
-                f"task {task.name}: all {skipped} prompts are longer than {room} tokens"
-            )
-        refuse_overlong(settings, [each for _, requests in asked for each in requests])
+            raise ValueError(f"task {name}: all {skipped} prompts are longer than {room} tokens")
+        every = tuple(each for _, requests in asked for each in requests)
+        refuse_overlong(settings, every)
         if truncated or skipped:
             log.warning(
                 "%s: of %d prompts longer than %d tokens are cut %d, left out %d",
-                *(task.name, len(settings.examples), room, truncated, skipped),
+                *(name, len(settings.examples), room, truncated, skipped),
             )
-        return cls._of(settings, tokenizer, asked, truncated, skipped)
-
-    @classmethod
-    def _of(
-        cls,
-        settings: JobSettings,
-        tokenizer: Any,
-        asked: Sequence[tuple[Example, Sequence[Request]]],
-        truncated: int,
-        skipped: int,
-    ) -> Prompts:
-        """Examples and their requests as they are."""
-        task = settings.task
-        requests: list[Request] = []
-        references, follow_ups, left_out = {}, {}, 0
-        for example, of_example in asked:
-            names = prompt_ids(task, example)
-            for turn, prompt_id in enumerate(names):
-                if turn and isinstance(task, Task) and task.later_turns == "own":
-                    follow_ups[prompt_id] = FollowUp(example, turn, names[:turn])
-                references[prompt_id] = task.references(example, turn)
-            requests += of_example
-            if isinstance(task, Task) and task.later_turns == "fixed":
-                left_out += len(example.turns) - len(names)
-        log.info("%s: %d prompts", task.name, len(requests))
-        if (least := min(each.max_new_tokens for each in requests)) < settings.max_new_tokens:
-            limits = (task.name, least, settings.max_new_tokens)
-            log.warning("%s: room for %d to %d new tokens of later turns", *limits)
-        if left_out:
+        log.info("%s: %d prompts", name, len(every))
+        if (least := min(each.max_new_tokens for each in every)) < most:
+            log.warning("%s: room for %d to %d new tokens of later turns", name, least, most)
+        examples = tuple(example for example, _ in asked)
+        made = cls(task, tokenizer, examples, every, truncated, skipped)
+        if made.left_out:
             log.warning(
                 "%s: %d later turns are not asked: no fixed answer to continue (task.answers)",
-                *(task.name, left_out),
+                *(name, made.left_out),
             )
-        return cls(
-            *(tuple(requests), references, task, tokenizer, follow_ups, left_out),
-            *(tuple(example for example, _ in asked), truncated, skipped),
-        )
+        return made
+
+    @cached_property
+    def _turns(self) -> dict[str, tuple[Example, int]]:
+        """The example and the turn of it, from 0, of each prompt id."""
+        named = ((each, prompt_ids(self.task, each)) for each in self.examples)
+        return {name: (each, turn) for each, names in named for turn, name in enumerate(names)}
+
+    @property
+    def left_out(self) -> int:
+        """Turns that are not asked, for want of a fixed answer to continue."""
+        fixed = isinstance(self.task, Task) and self.task.later_turns == "fixed"
+        return sum(len(each.turns) for each in self.examples) - len(self._turns) if fixed else 0
+
+    @cached_property
+    def references(self) -> dict[str, list[str]]:
+        """The reference answers by prompt id."""
+        return {name: self.task.references(*place) for name, place in self._turns.items()}
+
+    @cached_property
+    def categories(self) -> dict[str, str]:
+        """What kind each prompt is, by prompt id."""
+        return {name: example.category for name, (example, _) in self._turns.items()}
 
     def waves(self) -> list[tuple[Request, ...]]:
         """The requests in groups; a group needs answers only of groups before it."""
         turns: dict[int, list[Request]] = {}
         for request in self.requests:
-            follow_up = self.follow_ups.get(request.prompt_id)
-            turns.setdefault(follow_up.turn if follow_up else 0, []).append(request)
+            turn = self._turns[request.prompt_id][1] if _continues_own(self.task) else 0
+            turns.setdefault(turn, []).append(request)
         return [tuple(turns[turn]) for turn in sorted(turns)]
 
     def resolved(
@@ -137,14 +117,12 @@ class Prompts:
         return [self._resolve(request, done) for request in requests]
 
     def _resolve(self, request: Request, done: Mapping[str, Generation]) -> Request:
-        follow_up = self.follow_ups.get(request.prompt_id)
-        if follow_up is None:
+        example, turn = self._turns[request.prompt_id]
+        if not turn or not _continues_own(self.task):
             return request
-        answers = self.texts(done[prompt_id] for prompt_id in follow_up.earlier)
-        ids = self.task.encode(
-            follow_up.example, self.tokenizer, follow_up.turn, list(answers.values())
-        )
-        return Request(request.prompt_id, ids, request.max_new_tokens, request.stop_ids)
+        answers = self.texts(done[each] for each in prompt_ids(self.task, example)[:turn])
+        ids = self.task.encode(example, self.tokenizer, turn, list(answers.values()))
+        return replace(request, prompt_ids=ids)
 
     def texts(self, generations: Iterable[Generation]) -> dict[str, str]:
         """The answers by prompt id, for scoring only; counts come from token ids."""
@@ -155,18 +133,10 @@ class Prompts:
             for generation in generations
         }
 
-    @cached_property
-    def categories(self) -> dict[str, str]:
-        """What kind each prompt is, by prompt id."""
-        return {
-            prompt_id: example.category
-            for example in self.examples
-            for prompt_id in prompt_ids(self.task, example)
-        }
 
-    def scores(self) -> tuple[str, ...]:
-        """The task's scores."""
-        return self.task.scores
+def _continues_own(task: Task | RandomPrompts) -> bool:
+    """Returns whether later turns continue a cell's own answers."""
+    return isinstance(task, Task) and task.later_turns == "own"
 
 
 def _requests(settings: JobSettings, tokenizer: Any, example: Example) -> list[Request]:
@@ -176,24 +146,24 @@ def _requests(settings: JobSettings, tokenizer: Any, example: Example) -> list[R
     answers at their limits, so that 1024 tokens per turn fit into 2048.
     """
     task, limit = settings.task, settings.max_new_tokens
-    stop_ids, requests, room = task.stop_ids(tokenizer), list[Request](), None
-    for turn, prompt_id in enumerate(prompt_ids(task, example)):
-        if turn and isinstance(task, Task) and task.later_turns == "own":
+    names, stop_ids, requests = prompt_ids(task, example), task.stop_ids(tokenizer), list[Request]()
+    own = len(names) > 1 and _continues_own(task)
+    room = context_of(settings) if own else None
+    for turn, prompt_id in enumerate(names):
+        left = limit
+        if turn and own:
             ids = task.encode(example, tokenizer, turn, [""] * turn)
             ids += ids[-1:] * (turn * limit)
-            room = context_of(settings) if room is None else room
-            left = limit if room is None else min(limit, room - len(ids))
-            # If not even one token is left the prompt is refused as it is.
-            requests.append(Request(prompt_id, ids, left if left > 0 else limit, stop_ids))
+            if room is not None and room > len(ids):
+                left = min(limit, room - len(ids))  # else the prompt is refused as it is
         else:
             ids = task.encode(example, tokenizer, turn)
-            requests.append(Request(prompt_id, ids, limit, stop_ids))
+        requests.append(Request(prompt_id, ids, left, stop_ids))
     return requests
 
 
-def _longest(settings: JobSettings, requests: Sequence[Request]) -> int:
+def _longest(requests: Sequence[Request], limit: int) -> int:
     """Tokens of the longest prompt, less what its limit leaves of the job's."""
-    limit = settings.max_new_tokens
     return max((len(each.prompt_ids) + each.max_new_tokens - limit for each in requests), default=0)
 
 
@@ -210,7 +180,73 @@ def _room(settings: JobSettings) -> int | None:
 
 def prompt_ids(task: Task | RandomPrompts, example: Example) -> tuple[str, ...]:
     """Ids of the turns that are asked: the example's; where it has several, with ``/TURN``."""
-    if len(example.turns) == 1:
-        return example.prompt_ids
-    assert isinstance(task, Task), "random prompts have one turn"
-    return example.prompt_ids[: task.asked(example)]
+    return example.prompt_ids[: task.asked(example) if isinstance(task, Task) else 1]
+
+
+def levels_of(config: DecoderConfig) -> int:
+    """Positions that a draft tree takes behind the text, the built decoder's ``depth``."""
+    from spec_bench.tree.base import GrownTree  # imports torch
+
+    tree: Any = config.tree
+    return int(tree.shape.depth if isinstance(tree, GrownTree) else getattr(tree, "depth", 0))
+
+
+def slots_of(config: DecoderConfig, prompt: int, new_tokens: int) -> int:
+    """Cache slots that a prompt of so many tokens takes, the built decoder's ``slots_needed``."""
+    from spec_bench.tree.base import GrownTree
+
+    tree: Any = config.tree
+    if isinstance(tree, GrownTree):
+        return prompt + new_tokens + tree.slots
+    branches = 1 if getattr(config.verifier, "one_cache", False) else tree.width
+    return prompt + branches * (new_tokens + 2) + getattr(tree, "depth", 0) * tree.width
+
+
+def context_of(settings: JobSettings) -> int | None:
+    """Tokens of a prompt and its answer that all models have room for; None if none says.
+
+    It follows from the pair alone: a cell has the same prompts in every job.
+    """
+    known = [length for spec in settings.pair.specs if (length := _length(spec)) is not None]
+    return min(known) - TREE_LEVELS if known else None
+
+
+def refuse_overlong(settings: JobSettings, requests: Sequence[Request]) -> None:
+    """Refuses prompts that some cell's models have no room for."""
+    if settings.served:
+        return  # the server knows its limit
+    lengths = [(_length(spec), spec.path) for spec in settings.pair.specs]
+    known = [
+        (length - levels, length, levels, path)
+        for levels, drafts in {(levels_of(each.config), each.drafts) for each in settings.cells}
+        for length, path in lengths[: 1 + drafts]
+        if length is not None
+    ]
+    if not known:
+        return
+    room, length, levels, path = min(known)
+    over = [each for each in requests if len(each.prompt_ids) + each.max_new_tokens > room]
+    if over:
+        first, count = over[0], f"{len(over)} of {len(requests)} prompts are too long"
+        prompt, new = len(first.prompt_ids), first.max_new_tokens
+        ways = "make task.prompt_tokens or generation.max_new_tokens smaller"
+        if isinstance(settings.task, Task):
+            ways = (
+                "task.overlong=skip leaves such prompts out, task.overlong=truncate cuts the "
+                "middle out of their texts, a smaller generation.max_new_tokens leaves more room"
+            )
+        raise ValueError(
+            f"task {settings.task.name}: {count}: prompt {first.prompt_id!r} needs "
+            f"{prompt + new + levels} positions ({prompt} prompt + "
+            f"{new} new + {levels} tree levels), {path!r} has {length}; {ways}"
+        )
+
+
+def _length(spec: ModelSpec) -> int | None:
+    """A model's longest sequence; None if it has no limit or its config cannot be read."""
+    from spec_bench.engine.loading import read_context_length
+
+    try:
+        return read_context_length(spec.path, spec.revision)
+    except Exception:  # whatever it is, loading the model hits it again and says so
+        return None

@@ -11,9 +11,10 @@ import os
 import re
 import socket
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -55,7 +56,7 @@ class JobState:
 class Progress:
     """How far a job is."""
 
-    job: JobState  # which
+    job: JobState
     done: int = 0  # generations on disk, of `total`
     tokens: int = 0  # of these
     wrote: float = 0.0  # when the last of them came, in seconds; 0: none has
@@ -66,13 +67,8 @@ class Progress:
         return self.job.prompts * len(self.job.cells)
 
 
-class UnderWay:
-    """The jobs of one experiment as they run.
-
-    Args:
-        results: the folder of results.
-        name: of the experiment.
-    """
+class SweepNotes:
+    """The notes of one experiment's jobs."""
 
     def __init__(self, results: Path, name: str) -> None:
         self._results = results
@@ -93,24 +89,24 @@ class UnderWay:
 
     @contextmanager
     def running(self, number: int) -> Iterator[RunningJob]:
-        """A job runs within the block."""
-        job = RunningJob(self, JobState(number, (), "running", began=time.time()))
+        """A job runs within the block; a line that was said of it by then is why it failed."""
+        job = RunningJob(self._folder / f"{number}.json", JobState(number))
+        job.say(
+            state="running",
+            host=socket.gethostname(),
+            process=os.getpid(),
+            devices=os.environ.get("CUDA_VISIBLE_DEVICES", ""),
+            began=time.time(),
+        )
         try:
             yield job
         except BaseException as error:
-            stopped = isinstance(error, KeyboardInterrupt)
-            job.problem(_RESUMES if stopped else one_line(error))
+            why = _RESUMES if isinstance(error, KeyboardInterrupt) else one_line(error)
+            job.say(line=job.state.line or why)
             raise
         finally:
-            job.end()
-
-    def write(self, job: JobState) -> None:
-        """Says where a job is."""
-        try:
-            files.write_json(self._folder / f"{job.number}.json", asdict(job))
-        except OSError as error:  # nobody's numbers hang on it
-            if files.refused(error) is None:
-                raise
+            bad = "interrupted" if job.state.line == _RESUMES else "failed"
+            job.say(state=bad if job.state.line else "done", ended=time.time())
 
     def jobs(self) -> list[JobState]:
         """All jobs in their order, those that have not begun too; an unreadable note is a job."""
@@ -174,68 +170,34 @@ def _read(kind: Any, path: Path) -> Any:
         raise ValueError(f"{path.name} is unreadable: {one_line(error, 120)}") from error
 
 
+@dataclass
 class RunningJob:
-    """What a job says of itself as it runs.
+    """What a job says of itself as it runs."""
 
-    Args:
-        under_way: where.
-        state: as it begins.
+    path: Path  # its note
+    state: JobState
+
+    def say(self, **changed: Any) -> None:
+        """Writes its note with other values."""
+        self.state = replace(self.state, **changed)
+        try:
+            files.write_json(self.path, asdict(self.state))
+        except OSError as error:  # nobody's numbers hang on it
+            if files.refused(error) is None:
+                raise
+
+
+def seconds_left(progress: Sequence[Progress], now: float) -> float | None:
+    """Seconds until a sweep's end, by those that a generation took so far, over jobs that run
+    together; None where nothing has run, and where all is over.
     """
-
-    def __init__(self, under_way: UnderWay, state: JobState) -> None:
-        self._under_way = under_way
-        self._state = replace(
-            state, host=socket.gethostname(), process=os.getpid(),
-            devices=os.environ.get("CUDA_VISIBLE_DEVICES", ""),
-        )  # fmt: skip
-        under_way.write(self._state)
-
-    def decodes(self, cells: Sequence[str], prompts: int) -> None:
-        """These cells come next, each of so many prompts, repeats counted."""
-        all_cells = tuple(dict.fromkeys((*self._state.cells, *cells)))
-        self._state = replace(self._state, cells=all_cells, prompts=prompts)
-        self._under_way.write(self._state)
-
-    def problem(self, line: str) -> None:
-        """The job has failed; the first line says why."""
-        if not self._state.line:
-            self._state = replace(self._state, line=line)
-
-    def end(self) -> None:
-        """The job is over."""
-        bad: State = "interrupted" if self._state.line == _RESUMES else "failed"
-        state = bad if self._state.line else "done"
-        self._under_way.write(replace(self._state, state=state, ended=time.time()))
-
-
-@dataclass(frozen=True)
-class Summary:
-    """A sweep in numbers."""
-
-    counts: dict[State, int] = field(default_factory=dict)  # jobs by state
-    # until its end by what has run; None where nothing has, and where all is over
-    left_s: float | None = None
-    # jobs that failed, were interrupted or lost, or whose note is unreadable
-    failed: tuple[JobState, ...] = ()
-
-
-def summary(progress: Sequence[Progress], now: float) -> Summary:
-    """What a sweep's jobs come to.
-
-    The end is in sight by the seconds that a generation took so far, over jobs that run together.
-    """
-    counts: dict[State, int] = {}
-    for each in progress:
-        counts[each.job.state] = counts.get(each.job.state, 0) + 1
+    states = Counter(each.job.state for each in progress)
     ran = [each for each in progress if each.job.began and each.done]
     spent = sum((each.job.ended or now) - each.job.began for each in ran)
     finished = sum(each.done for each in ran)
-    per_job = max((each.total for each in progress), default=0)
-    waiting = [each for each in progress if each.job.state in ("waiting", "running", "lost")]
-    missing = sum((each.total or per_job) - each.done for each in waiting)
-    together = max(counts.get("running", 0), 1)
-    going = finished and {"running", "waiting"} & set(counts)
-    left = spent / finished * missing / together if going else None
-    good = ("done", "running", "waiting")
-    failed = tuple(each.job for each in progress if each.job.state not in good)
-    return Summary(counts, left, failed)
+    if not finished or not {"running", "waiting"} & set(states):
+        return None
+    per_job = max(each.total for each in progress)
+    open_jobs = [each for each in progress if each.job.state in ("waiting", "running", "lost")]
+    missing = sum((each.total or per_job) - each.done for each in open_jobs)
+    return spent / finished * missing / max(states["running"], 1)

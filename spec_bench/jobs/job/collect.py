@@ -1,0 +1,281 @@
+"""From a finished cell's records to its row.
+
+Knows the session, the metrics and the columns; nothing about how a cell was decoded, nor of Hydra.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import count, starmap, takewhile
+from typing import Any
+
+from spec_bench.core import processes
+from spec_bench.decode.config import AnyDecoder
+from spec_bench.decode.decoder import Decoder
+from spec_bench.decode.generate import GenerateDecoder
+from spec_bench.engine.hugging_face import HuggingFaceModel
+from spec_bench.jobs.config.settings import JobSettings, job_id
+from spec_bench.jobs.job.session import CellRun, Session, paired
+from spec_bench.jobs.work.metering import energy_columns, energy_reasons
+from spec_bench.jobs.work.prompts import Prompts
+from spec_bench.measure.roofline import (
+    bound_over_measured,
+    measured_bandwidth,
+    model_cost,
+    moved_bytes,
+    nominal_bandwidth,
+)
+from spec_bench.metrics import CellRecords, summary_of
+from spec_bench.metrics.calls import levels_per_call
+from spec_bench.metrics.efficiency import in_bursts, stall_note
+from spec_bench.metrics.interval import FEWEST, TOO_FEW
+from spec_bench.records.types import CellFacts, CellResult, Generation, Reason
+from spec_bench.system import files
+from spec_bench.tasks import Task
+from spec_bench.vocabulary.columns import ENDS, header
+
+RATE = "acceptance_rate"
+_VARY = "trees have another form in every call, where a path ends is no rejection"
+_CUT = ("block_efficiency", "mbsu", RATE)
+_DROPPED = (
+    "transformers drops what it accepts behind an answer's end; see tokens delivered per call"
+)
+# What a row of a server leaves empty, and why.
+_NOT_SEEN = ("draft_s", "target_s", "host_")  # what these columns' names begin with
+_BURSTS = (
+    "chunks came in bursts, as behind a proxy that buffers: when each was made is not to be seen"
+)
+_UNNAMED = "of a server, that of the GPUs that are named: energy=nvml energy.devices=[0]"
+# What hangs on when the chunks came; whole answers' seconds do not.
+_WHOLE = "token_rate_end_to_end"
+_TIMED = (
+    "prefill_s", "decode_s", "ttft_s", "inter_token_s", "chunk_gap_s", "token_rate", "speedup",
+    "energy_j", "energy_saving",
+)  # fmt: skip
+_NOT_PROPOSED = ("acceptance_rate", "nodes_per_call")
+
+
+def collect(session: Session, ran: Mapping[str, Any]) -> None:
+    """Writes the result of every cell that this job worked on.
+
+    The packed records of an earlier baseline that was timed again get the new timings.
+    """
+    job, baseline = job_id(run.run_id for run in session.runs), session.baseline
+    assert baseline or session.settings.served
+    for run in session.pending:
+        facts, compared = replace(session.settings.facts(run.cell), **ran), None
+        try:
+            if run.decoder is not None:
+                timed = _in_order(run, session.prompts)
+                reference = paired(timed, session.against) if baseline else None
+                result = _complete(session, facts, run, run.decoder, timed, reference)
+                if reference is not None and baseline:
+                    sittings = sorted({each.sitting for one in reference for each in one})
+                    compared = {"run_id": baseline.run_id, "sittings": sittings}
+        except Exception as error:
+            run.fail(error)
+        if run.failure is not None:
+            result = CellResult(run.run_id, facts, "failed", reasons=(run.failure,))
+        run.store.finish(result, job, compared)
+    earlier = baseline is not None and baseline not in session.pending
+    if baseline and earlier and files.retimed_files(baseline.store.folder):
+        baseline.store.pack()
+
+
+def _complete(
+    session: Session,
+    facts: CellFacts,
+    run: CellRun,
+    decoder: AnyDecoder,
+    timed: list[list[Generation]],
+    baseline: list[list[Generation]] | None,
+) -> CellResult:
+    """A row with its numbers; if a column is empty the reason says why.
+
+    Without a baseline that was timed in turn it is ``partial``: a rerun times both, and fills in
+    the speedup.
+    """
+    settings, prompts = session.settings, session.prompts
+    reference, more = (baseline[0], baseline[1:]) if baseline else (None, [])
+    records = CellRecords(
+        timed[0],
+        baseline=reference,
+        again=timed[1:],
+        baseline_again=more,
+        texts=prompts.texts(timed[0]),
+        references=prompts.references,
+        draft_calls=_draft_calls(decoder, timed[0]),
+        parameter_ratio=decoder.speed_ratio,
+    )
+    summary = summary_of(records, prompts.task.scores)
+    run.store.keep_scores(summary.scores)
+    without = _without(decoder)
+    emptied = [f"{name}{end}" for name in without for end in ("", *ENDS)]
+    emptied += [f"{RATE}_by_depth"] * bool(without)
+    lengths = {each.prompt_id: len(each.prompt_ids) for each in prompts.requests}
+    return CellResult(
+        run.run_id,
+        facts,
+        "partial" if reference is None and not has_no_baseline(settings) else "complete",
+        decoder.lossless,
+        (*_reasons(session, records), *starmap(Reason, without.items())),
+        summary.row
+        | dict.fromkeys(emptied)
+        | _beside(settings, run, decoder, prompts)
+        | bound_columns(decoder, records.windows, lengths, facts.device)
+        | served_columns(records.windows)
+        | energy_columns(session.metering),
+        None if reference is None else "same job",
+    )
+
+
+def _without(decoder: AnyDecoder) -> dict[str, str]:
+    """Metrics that a decoder's records do not tell, and why.
+
+    A record says how deep a call's tree was and how much of it was accepted. In a tree that the
+    draft reshapes every time a path may end above the deepest level: reaching its end is no
+    rejection, and whether that happened is not recorded. transformers drops what it accepts behind
+    an answer's end, which our block efficiency counts.
+    """
+    if isinstance(decoder, Decoder) and decoder.policy.varies:
+        return {RATE: _VARY}
+    cuts = isinstance(decoder, GenerateDecoder) and decoder.aid.tokens > 0
+    return dict.fromkeys(_CUT, _DROPPED) if cuts else {}
+
+
+def _draft_calls(decoder: AnyDecoder, generations: Sequence[Generation]) -> float | None:
+    """L of MBSU: the decoder states it, or it is counted where its trees have no fixed depth."""
+    if not isinstance(decoder, Decoder) or not decoder.policy.as_deep_as_drafted:
+        return decoder.draft_calls
+    a_level = decoder.draft_calls == decoder.depth  # one call
+    return levels_per_call(generations) if a_level else decoder.draft_calls
+
+
+def _beside(
+    settings: JobSettings, run: CellRun, decoder: AnyDecoder, prompts: Prompts
+) -> dict[str, Any]:
+    """Columns that are not metrics of the records."""
+    longest = [(len(each.prompt_ids), each.max_new_tokens) for each in prompts.requests]
+    values: dict[str, Any] = {"peak_memory_bytes": run.memory.peak_bytes}
+    if not settings.served:
+        values["cache_bytes"] = max(decoder.cache_bytes(*each) for each in longest)
+    if settings.pair.specs[0].compile.startswith("static"):
+        values |= {"passes": run.passes.share, "captures": run.passes.captures}
+    if isinstance(settings.task, Task) and settings.task.overlong != "fail":
+        values |= {"prompts_truncated": prompts.truncated, "prompts_skipped": prompts.skipped}
+    return values
+
+
+def _reasons(session: Session, records: CellRecords) -> list[Reason]:
+    """Why columns are empty, and what to mind about others."""
+    settings, left_out = session.settings, session.prompts.left_out
+    none = "the baseline failed, none was timed in turn"
+    if has_no_baseline(settings):
+        none = "no server decodes plainly beside it, server.baseline_url names none"
+    not_asked = f"{left_out} not asked, no fixed answer to continue"
+    causes = [
+        ("speedup", none if records.baseline is None else ""),
+        ("later_turns", not_asked if left_out else ""),
+        ("speedup", stall_note(records)),
+        ("repeats", _unlike_the_first(records)),
+        ("intervals", TOO_FEW if len(records.generations) < FEWEST else ""),
+    ]
+    unmetered = bool(settings.served) and session.metering.meter.name == "none"
+    retold = settings.served is not None and settings.served.tokens == "text"
+    causes += served_reasons(records.windows, unmetered, retold)
+    reasons = [Reason(column, text) for column, text in causes if text]
+    return reasons if unmetered else [*reasons, *energy_reasons(session.metering, records.windows)]
+
+
+def _in_order(run: CellRun, prompts: Prompts) -> list[list[Generation]]:
+    """The generations in the order of the requests, so that resamples pair between cells.
+
+    One list per repeat; one that another job was killed in is left out.
+    """
+    ids = [request.prompt_id for request in prompts.requests]
+    whole = takewhile(lambda repeat: set(ids) <= run.done[repeat].keys(), count())
+    return [[run.done[repeat][prompt_id] for prompt_id in ids] for repeat in whole]
+
+
+def _unlike_the_first(records: CellRecords) -> str:
+    """What to mind if a device does not decode the same every time; "" if it did."""
+    again = [each for repeat in records.again for each in repeat]
+    first = [*records.generations] * len(records.again)
+    other = sum(not each.repeats(once) for each, once in zip(again, first, strict=True))
+    said = "delivered other tokens than the first, as this device may; counts are of the first"
+    return f"{other} of {len(again)} later windows {said}" if other else ""
+
+
+def bound_columns(
+    decoder: AnyDecoder,
+    generations: list[Generation],
+    prompt_tokens: dict[str, int],
+    device_name: str,
+) -> dict[str, Any]:
+    """Columns of the roofline; none if what the models read is unknown.
+
+    Layers spread over several GPUs run one after another, at one GPU's bandwidth; a target split
+    over processes is read by all of them at once. The bandwidth is measured after all decoding, so
+    it costs no cell any time.
+    """
+    models = (decoder.target, *decoder.drafts)
+    calls = sum(len(each.steps) for each in generations)
+    known = [model for model in models if isinstance(model, HuggingFaceModel)]
+    if not calls or len(known) < len(models):
+        return {}
+    target, *drafts = (model_cost(each.module, each.bytes_per_slot) for each in known)
+    heads = getattr(decoder, "heads", None)
+    head_bytes = float(sum(part.nbytes for part in heads.parameters())) if heads else 0.0
+    moved = sum(
+        moved_bytes(each, prompt_tokens[each.prompt_id], target, drafts, head_bytes, decoder.rows)
+        for each in generations
+    )
+    at_once = max(1, processes.count())
+    columns: dict[str, Any] = {"moved_bytes": round(moved / calls)}
+    if (measured := measured_bandwidth(known[0].module)) is not None:
+        columns["bandwidth_bytes_per_s"] = round(measured * at_once)
+    if (nominal := nominal_bandwidth(device_name)) is not None:
+        share = bound_over_measured(moved, generations, nominal * at_once)
+        columns["bound_over_measured"] = share
+    return columns
+
+
+def has_no_baseline(settings: JobSettings) -> bool:
+    """Whether nothing decodes plainly beside a server."""
+    served = settings.served
+    return served is not None and not served.has_baseline and served.decoder != "ar"
+
+
+def served_columns(windows: Sequence[Generation]) -> dict[str, Any]:
+    """Columns that a client cannot fill, emptied; none if this program decoded."""
+    if not any(each.delivery for each in windows):
+        return {}
+    stems = _NOT_SEEN + (() if _proposed(windows) else _NOT_PROPOSED)
+    stems += _TIMED if in_bursts(windows) else ()
+    emptied = (name for name in header() if name.startswith(stems))
+    return {name: None for name in emptied if not name.startswith(_WHOLE)}
+
+
+def served_reasons(
+    windows: Sequence[Generation], unmetered: bool, retold: bool
+) -> list[tuple[str, str]]:
+    """Why they are empty, and what to mind about others; ``retold``: answers came as text."""
+    came = [each.delivery for each in windows if each.delivery]
+    if not came:
+        return []
+    again = sum(each.attempts > 1 for each in came)
+    unknown = "" if _proposed(windows) else "nobody says how many tokens were proposed to a call"
+    return [
+        ("delivered_tokens", "of the answers' text, tokenised again" if retold else ""),
+        ("host_overhead", "what a server's seconds go to is not seen from outside"),
+        ("perplexity", "the target is not loaded here"),
+        ("acceptance_rate", unknown),
+        ("token_rate", _BURSTS if in_bursts(windows) else ""),
+        ("energy_j_per_token", _UNNAMED if unmetered else ""),
+        ("latency_s", f"{again} of {len(came)} answers took several requests" if again else ""),
+    ]
+
+
+def _proposed(windows: Sequence[Generation]) -> bool:
+    return all(each.delivery.proposed for each in windows if each.delivery)

@@ -1,0 +1,325 @@
+"""A job's session: its cells in turn, prompt by prompt, on disk as they come.
+
+For each batch of prompts every cell decodes it before the next batch starts, and the order of the
+cells rotates, so that drift of the machine hits all alike and no decoder always goes first. With
+repeats the job goes over all prompts again, so that a prompt's repeats are apart in time.
+
+A session is one process that works on a job; records name it ``sitting``. What two of them decoded,
+hours apart or with other work on the machine, is never compared: a speed-up is against a baseline
+that the same session timed. If a session decodes a prompt for a cell and the baseline has it from
+an earlier one (cells were added to a finished job), the baseline is timed again beside it. Its
+tokens must be the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from uuid import uuid4
+
+import torch
+
+from spec_bench.core import processes
+from spec_bench.decode.config import AnyDecoder
+from spec_bench.engine.static_pass import PassCounts, passes_of
+from spec_bench.jobs.config.cells import BASELINE, Cell
+from spec_bench.jobs.config.settings import JobSettings
+from spec_bench.jobs.store.store import CellStore, Repeats
+from spec_bench.jobs.work.metering import Metering
+from spec_bench.jobs.work.prompts import Prompts
+from spec_bench.measure.provenance import Machine, PeakMemory
+from spec_bench.records.types import Generation, Reason, Request
+from spec_bench.settings.fields import first_line
+from spec_bench.sinks.console import Progress
+from spec_bench.system import files, signals
+
+log = logging.getLogger(__name__)
+_MESSAGE_LENGTH = 300
+_QUEUE = 4  # batches' worth of prompts in the queue of a continuous batch
+Timings = dict[tuple[str, int, str], Generation]
+"""A baseline's generations by session, repeat and prompt id, those timed again included."""
+
+
+class OtherTokensError(ValueError):
+    """The baseline delivers other tokens than its records hold."""
+
+
+@dataclass(eq=False)
+class CellRun:
+    """One cell while its job runs."""
+
+    cell: Cell  # which decoder
+    store: CellStore  # where its records go
+    memory: PeakMemory  # of its windows
+    passes: PassCounts = field(default_factory=PassCounts)  # how those of its windows ran
+    # generations by repeat and prompt id, those of an earlier, killed job included
+    done: Repeats = field(default_factory=lambda: defaultdict(dict))
+    # repeat and prompt id of records that no baseline was timed beside
+    unpaired: set[tuple[int, str]] = field(default_factory=set)
+    decoder: AnyDecoder | None = None  # None until it is built, and once the cell was given up
+    failure: Reason | None = None  # why the cell was given up; None while it goes on
+
+    @property
+    def run_id(self) -> str:
+        """The hash of the settings that change its numbers."""
+        return self.store.folder.name
+
+    def missing(self, requests: Sequence[Request], repeat: int) -> list[Request]:
+        """The requests it will decode in a repeat; none once it has failed."""
+        return [] if self.decoder is None else self.lacking(requests, repeat)
+
+    def lacking(self, requests: Sequence[Request], repeat: int) -> list[Request]:
+        """The requests without a record that a baseline was timed beside."""
+        return [
+            each
+            for each in requests
+            if each.prompt_id not in self.done[repeat] or (repeat, each.prompt_id) in self.unpaired
+        ]
+
+    def fail(self, error: Exception) -> None:
+        """Gives the cell up; its trace is beside its records. Raises OSError: the error itself, if
+        its folder can take no more, not even a trace.
+        """
+        refused = isinstance(error, OSError) and files.refused(error)
+        named = getattr(error, "filename", None) if refused else None
+        if named is not None and Path(named).is_relative_to(self.store.folder):
+            raise error
+        path = self.store.folder / files.TRACE
+        files.write_text(path, "".join(traceback.format_exception(error)))
+        message = f"{type(error).__name__}: {first_line(error)[:_MESSAGE_LENGTH]}"
+        self.failure, self.decoder = Reason("", message, str(path)), None
+        log.error("%s failed: %s", self.cell.title, self.failure)
+
+
+@dataclass
+class Session:
+    """One job while it works, in one process: everything that its steps share."""
+
+    settings: JobSettings
+    runs: Sequence[CellRun]  # all its cells, the baseline first where there is one
+    pending: Sequence[CellRun]  # those without a complete result
+    prompts: Prompts
+    metering: Metering  # its energy meter, open
+    machine: Machine  # what it runs on
+    against: Timings = field(default_factory=dict)  # every timing of the baseline
+    name: str = field(default_factory=lambda: uuid4().hex[:12])
+
+    @property
+    def baseline(self) -> CellRun | None:
+        """Plain decoding; none where a server has none."""
+        return self.runs[0] if self.runs[0].cell.name == BASELINE else None
+
+    def lacks(self, run: CellRun) -> bool:
+        """Returns whether a cell has anything left to decode, in any repeat."""
+        repeats = range(self.settings.asked.repeats)
+        return any(run.lacking(self.prompts.requests, each) for each in repeats)
+
+    def active(self) -> list[CellRun]:
+        """The cells to work on, the baseline first where one of them decodes anything. Reads the
+        baseline's timings, and finds the cells' records that have none beside them.
+        """
+        baseline = self.baseline
+        if baseline is None:
+            return list(self.pending)
+        stored = [each for repeat in baseline.done.values() for each in repeat.values()]
+        self.against = timings([*baseline.store.load_retimed(), *stored])
+        cells = [run for run in self.pending if run is not baseline]
+        for run in cells:
+            run.unpaired = unpaired(run.done, self.against)
+        decoding = any(map(self.lacks, cells))
+        return [baseline, *cells] if decoding or baseline in self.pending else cells
+
+    def will_decode(self, runs: Sequence[CellRun]) -> list[CellRun]:
+        """The cells that will decode; the baseline is timed beside whatever does."""
+        built = [run for run in runs if run.decoder is not None]
+        lacking = [run for run in built if self.lacks(run)]
+        return [run for run in built if run in lacking or (lacking and run is self.baseline)]
+
+    def todo(
+        self, run: CellRun, runs: Iterable[CellRun], batch: Sequence[Request], repeat: int
+    ) -> list[Request]:
+        """What a cell decodes of a batch: what it lacks, and the baseline what any cell does."""
+        if run is not self.baseline:
+            return run.missing(batch, repeat)
+        if run.decoder is None:
+            return []
+        wanted = {each.prompt_id for one in (run, *runs) for each in one.missing(batch, repeat)}
+        return [each for each in batch if each.prompt_id in wanted]
+
+    def batches(self) -> Iterator[tuple[int, Sequence[Request]]]:
+        """Repeat and prompts of each turn, all prompts of a repeat before the next."""
+        served, size = self.settings.served, self.settings.engine.batch_size
+        if served is not None and served.rate is not None:
+            size = len(self.settings.examples)  # all of those that arrive
+        elif self.settings.engine.batching == "continuous":
+            size *= _QUEUE
+        batched = [batch for wave in self.prompts.waves() for batch in batches(wave, size)]
+        return ((repeat, b) for repeat in range(self.settings.asked.repeats) for b in batched)
+
+
+def timings(generations: Iterable[Generation]) -> Timings:
+    """A baseline's generations by what pairs them with a cell's."""
+    return {(each.sitting, each.repeat, each.prompt_id): each for each in generations}
+
+
+def unpaired(done: Repeats, against: Timings) -> set[tuple[int, str]]:
+    """Repeat and prompt id of a cell's generations that no baseline was timed beside."""
+    every = timings(each for repeat in done.values() for each in repeat.values())
+    return {key[1:] for key in every.keys() - against.keys()}
+
+
+def paired(
+    repeats: Sequence[Sequence[Generation]], against: Timings
+) -> list[list[Generation]] | None:
+    """The baseline's generations that were timed in turn with a cell's, in the same order; None if
+    one is missing.
+    """
+    keys = [list(timings(each)) for each in repeats]
+    if any(key not in against for each in keys for key in each):
+        return None
+    return [[against[key] for key in each] for each in keys]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A cell's turn at a batch of prompts."""
+
+    run: CellRun
+    batch: Sequence[Request]  # what it decodes
+    repeat: int  # for which time
+
+    @property
+    def done(self) -> dict[str, Generation]:
+        """What the cell has of this repeat, by prompt id."""
+        return self.run.done[self.repeat]
+
+
+def decode_in_turn(session: Session, runs: Sequence[CellRun]) -> None:
+    """Interleaves the cells prompt by prompt; a cell that fails leaves the others going."""
+    requests, repeats = session.prompts.requests, range(session.settings.asked.repeats)
+    baseline = session.baseline if session.baseline in runs else None
+    missing = sum(len(session.todo(run, runs, requests, each)) for each in repeats for run in runs)
+    shown = session.settings.asked.sink.progress and processes.rank() == 0
+    progress = Progress(missing, enabled=shown)
+    try:
+        for number, (repeat, batch) in enumerate(session.batches()):
+            first = number % len(runs)
+            if baseline is None or baseline.decoder is None:
+                for run in runs:
+                    run.unpaired.clear()  # there is nothing to be in turn with
+            turns = {run.run_id: session.todo(run, runs, batch, repeat) for run in runs}
+            for run in (*runs[first:], *runs[:first]):
+                signals.check()
+                if (todo := turns[run.run_id]) and run.decoder is not None:
+                    _decode(session, Turn(run, todo, repeat), progress)
+    except OtherTokensError as error:
+        for run in runs:
+            run.fail(error)
+    finally:
+        progress.close()
+
+
+def _decode(session: Session, turn: Turn, progress: Progress) -> None:
+    """One batch of one cell, on disk when this returns. Raises OtherTokensError: the baseline,
+    timed again, gave other tokens than before.
+    """
+    run, settings = turn.run, session.settings
+    decoder, new, requests = run.decoder, list[Generation](), list[Request]()
+    assert decoder is not None
+    progress.start(run.cell.title, (run.run_id, turn.repeat), turn.done.values())
+    try:
+        requests = session.prompts.resolved(turn.batch, turn.done)
+        decoder.remember(_before(session, turn))
+        models = (decoder.target, *decoder.drafts)
+        run.memory.begin()
+        before = passes_of(models)
+        seed = settings.asked.seed
+        generations = session.metering.generate(decoder, requests, seed, progress.step)
+        run.passes -= before - passes_of(models)
+        run.memory.end()
+        if any(min(each.prefill_s, each.decode_s) < 0 for each in generations):
+            raise ValueError("the clock ran backwards")
+        generations = _dated(session, turn, generations, requests)
+        if turn.repeat and settings.repeatable:
+            check_repeated(generations, run.done[0])
+        new = _keep(session, turn, generations)
+    except OtherTokensError:
+        raise
+    except Exception as error:
+        if answered := getattr(error, "answered", ()):  # by a server, beside what was not
+            _keep(session, turn, _dated(session, turn, answered, requests))
+        run.fail(error)
+        if settings.device.startswith("cuda"):
+            torch.cuda.empty_cache()  # before the next cell allocates
+    else:
+        turn.done.update({each.prompt_id: each for each in new})
+        run.unpaired -= {(turn.repeat, each.prompt_id) for each in new}
+    progress.finish(len(turn.batch), new)
+
+
+def _before(session: Session, turn: Turn) -> list[Sequence[int]]:
+    """The cell's answers to all prompts before a batch's, in order: those of this repeat."""
+    ids = [each.prompt_id for each in session.prompts.requests]
+    earlier = ids[: ids.index(turn.batch[0].prompt_id)]
+    return [turn.done[each].tokens for each in earlier if each in turn.done]
+
+
+def _dated(
+    session: Session, turn: Turn, generations: Sequence[Generation], requests: Sequence[Request]
+) -> list[Generation]:
+    """Generations with what only the job knows: when, on what, of which kind."""
+    lengths = {each.prompt_id: len(each.prompt_ids) for each in requests}
+    state = session.machine.read()._asdict() | {"repeat": turn.repeat, "sitting": session.name}
+    kinds = session.prompts.categories
+    return [
+        replace(
+            each,
+            category=kinds.get(each.prompt_id, ""),
+            prompt_tokens=lengths[each.prompt_id],
+            **state,
+        )
+        for each in generations
+    ]
+
+
+def _keep(session: Session, turn: Turn, generations: list[Generation]) -> list[Generation]:
+    """Writes a batch; returns the cell's generations, without new timings of the baseline."""
+    run, done = turn.run, turn.done
+    if run is not session.baseline:
+        run.store.append(generations)
+        return generations
+    again = [each for each in generations if each.prompt_id in done]
+    new = [each for each in generations if each.prompt_id not in done]
+    for each in again:
+        if each.tokens != done[each.prompt_id].tokens:
+            text = (
+                f"prompt {each.prompt_id!r}: the baseline delivers other tokens than its records "
+                f"in runs/{run.run_id} hold"
+            )
+            if session.settings.repeatable:
+                raise OtherTokensError(f"{text}; remove that folder to decode it anew")
+            log.warning("%s, as this device may", text)
+    run.store.append(new)
+    if again:
+        run.store.append_retimed(again, session.name)
+    session.against.update(timings(generations))
+    return new
+
+
+def check_repeated(again: Sequence[Generation], first: Mapping[str, Generation]) -> None:
+    """Checks that prompts decoded again had the same target calls and tokens as the first time."""
+    for each in again:
+        if not each.repeats(first[each.prompt_id]):
+            raise ValueError(
+                f"prompt {each.prompt_id!r}: repeat {each.repeat + 1} delivered other tokens than "
+                "the first with the same seed, so decoding is not deterministic"
+            )
+
+
+def batches(requests: Sequence[Request], size: int) -> Iterator[Sequence[Request]]:
+    """The requests in batches, the last one perhaps smaller."""
+    return (requests[start : start + size] for start in range(0, len(requests), size))

@@ -1,1 +1,0 @@
-"""Records into rows of the results table."""
