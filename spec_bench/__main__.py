@@ -25,10 +25,10 @@ COMMANDS = {
 def main() -> None:
     """The console script ``spec-bench``."""
     with orderly("interrupted; the same command resumes"):
-        from spec_bench.jobs.config.help import command_help, help_text, wants_help
+        from spec_bench.jobs.config.help import command_help, help_text
 
         command, rest = next(iter(sys.argv[1:]), ""), sys.argv[2:]
-        if command != "spider" and wants_help(sys.argv[1:]):
+        if command != "spider" and {"--help", "-h"} & set(sys.argv[1:]):
             print(command_help(sys.argv[1:]) or help_text(), end="")
         elif module := COMMANDS.get(command):
             sys.exit(import_module(f"spec_bench.{module}").main(rest))

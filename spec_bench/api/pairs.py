@@ -100,8 +100,7 @@ def _of_names(name: str | None, stated: dict[str, Any], engine: dict[str, str]) 
     """A pair of ``conf/pair``, or of models by name; its tokenizer may be a loaded one."""
     from spec_bench.engine.cache import CachePool
     from spec_bench.engine.loading import common_tokenizer, is_tokenizer
-    from spec_bench.jobs.config.engine_settings import EngineSettings
-    from spec_bench.jobs.config.pair import PairSettings, build_pair, with_own_name
+    from spec_bench.jobs.config.pair import EngineSettings, PairSettings, build_pair, with_own_name
     from spec_bench.jobs.work.models import models_of, tokenizer_of
     from spec_bench.settings.validation import check
 
@@ -260,16 +259,16 @@ class LoadedPair:
     ) -> AnyDecoder:
         """The decoder over the pair's models."""
         from spec_bench.engine.cache import CachePool
-        from spec_bench.jobs.config.cells import load_decoder, read_cell
-        from spec_bench.jobs.config.fit import check_fit
-        from spec_bench.jobs.config.fitted_trees import FittedTrees
+        from spec_bench.jobs.config.cells import load_decoder, make_cell, parse_cell
+        from spec_bench.jobs.config.fitting import FittedTrees, check_fit
         from spec_bench.jobs.config.settings import sampling_of
         from spec_bench.jobs.work.models import heads_of
         from spec_bench.settings.validation import check
         from spec_bench.tasks.generation import Generation as Asked
 
         sampling = sampling_of(check(Asked, generation, "decode"), Asked())
-        cell = read_cell(decoder, partial(load_decoder, conf_dirs()), sampling)
+        written = parse_cell(decoder, partial(load_decoder, conf_dirs()))
+        cell = make_cell(*written, sampling)
         check_fit(cell, self.pair)
         cell = FittedTrees(self.pair, None, sampling).given(cell)
         target, drafts = self.models[0], self.models[1 : cell.drafts + 1]

@@ -27,16 +27,15 @@ from spec_bench.engine.model_spec import AUTO
 from spec_bench.jobs.config.cells import DecoderLoader, load_decoder
 from spec_bench.jobs.config.compose import (
     CHATTY,
+    LISTS,
     comes_from_hydra,
     job_arguments,
     one_line,
     register,
 )
 from spec_bench.jobs.config.config import RunSettings, check_settings
-from spec_bench.jobs.config.engine_settings import placed
-from spec_bench.jobs.config.pair import with_own_name
+from spec_bench.jobs.config.pair import placed, with_own_name
 from spec_bench.jobs.config.settings import JobSettings, build_settings
-from spec_bench.jobs.config.simulation import LISTS
 from spec_bench.jobs.store.experiment import Experiment, JobNote, Tables
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.sweep.confirm import confirming

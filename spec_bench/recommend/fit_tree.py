@@ -17,7 +17,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from spec_bench.jobs.config.fitted_trees import FOLDER, Fit
+from spec_bench.jobs.config.fitting import FOLDER, Fit
 from spec_bench.jobs.config.settings import JobSettings
 
 _OWN = {"width": "8", "nodes": "6,10,14,30"}

@@ -1,8 +1,9 @@
-"""A cell's generations as lines of text, written so that what happened to one is noticed.
+"""A cell's folder read: its lines, what its answers scored, where it was measured.
 
-A line is a generation's JSON with a check, the CRC-32 of its cell's id and of the line without it:
-a line that was cut, altered or comes from another cell differs from a whole one. A line without a
-check, as older versions wrote it, is held to what a generation can be.
+Another process may be adding to it. A line is a generation's JSON with a check, the CRC-32 of its
+cell's id and of the line without it: a line that was cut, altered or comes from another cell
+differs from a whole one. A line without a check, as older versions wrote it, is held to what a
+generation can be. Knows which file holds what; ``parquet`` knows what is made of it.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ from spec_bench.records.types import Delivery, Generation, StepRecord
 from spec_bench.settings.fields import one_line
 from spec_bench.system import files
 
+log = logging.getLogger(__name__)
+_FAULTS = (ValueError, TypeError, AttributeError, OSError, RecursionError, OverflowError)
+Read = TypeVar("Read")
 _CHECKED = re.compile(rb'(.*),"check":"([0-9a-f]{8})"}', re.DOTALL)
 _FLOATS = {each.name: each.type == "float" for each in fields(Generation) if "float" in each.type}
-_SECONDS = [name for name in _FLOATS if name.endswith("_s")]
 
 
 @dataclass(frozen=True)
@@ -47,11 +50,8 @@ def written(generation: Generation, run_id: str) -> str:
 
 
 def read(path: Path, vocabulary: int | None = None) -> Lines:
-    """A cell's lines, which another process may be adding to; writes nothing.
-
-    Args:
-        path: its ``generations.jsonl``, in the folder that its run id names; no file: no lines.
-        vocabulary: size of the target's; where it is known token ids must lie below.
+    """The lines of a cell's ``generations.jsonl``, in the folder that its run id names; none where
+    there is no file. Where the size of the target's ``vocabulary`` is known token ids lie below.
     """
     try:
         data = seals.bytes_of(path)
@@ -109,9 +109,8 @@ def _hold(each: Generation, vocabulary: int | None) -> None:
         raise ValueError(f"token id {impossible[0]!r}")
     for name, needed in _FLOATS.items():
         value = getattr(each, name)
-        if value is None and not needed:
-            continue
-        if not _finite(value) or (name in _SECONDS and value < 0):
+        right = _finite(value) and (value >= 0 or not name.endswith("_s"))
+        if not right and (needed or value is not None):
             raise ValueError(f"{name} is {value!r}")
     if not each.steps and (each.decoded or each.delivery is None):
         raise ValueError("no steps")
@@ -124,21 +123,21 @@ def _hold(each: Generation, vocabulary: int | None) -> None:
 
 
 def _delivered(each: Generation, came: Delivery) -> bool:
-    """Whether chunks make up an answer, at times that do not fall."""
-    if not came.tokens or len(came.tokens) != len(came.seconds):
-        return False
-    if not all(_whole(count) and count for count in (*came.tokens, came.attempts)):
-        return False
+    """Returns whether chunks make up an answer, at times that do not fall."""
     times = [0.0, *came.seconds]
-    rising = all(map(_finite, times)) and times == sorted(times)
-    return rising and sum(came.tokens) == len(each.tokens)
+    return (
+        0 < len(came.tokens) == len(came.seconds)
+        and all(_whole(count) and count for count in (*came.tokens, came.attempts))
+        and all(map(_finite, times))
+        and times == sorted(times)
+        and sum(came.tokens) == len(each.tokens)
+    )
 
 
 def _possible(step: StepRecord) -> bool:
     counts = (step.nodes, step.depth, step.accepted, step.delivered, *step.widths)
-    if not all(map(_whole, counts)):
-        return False
-    return step.accepted <= step.depth and step.delivered <= step.accepted + 1
+    possible = step.accepted <= step.depth and step.delivered <= step.accepted + 1
+    return all(map(_whole, counts)) and possible
 
 
 def _whole(value: Any) -> bool:
@@ -149,22 +148,9 @@ def _finite(value: Any) -> bool:
     return type(value) in (int, float) and isfinite(value)
 
 
-# A cell's folder read: its lines, what its answers scored, where it was measured.
-#
-# Another process may be adding to it. Knows which file holds what; `parquet` knows what is made of
-# it.
-
-
-log = logging.getLogger(__name__)
-_FAULTS = (ValueError, TypeError, AttributeError, OSError, RecursionError, OverflowError)
-Read = TypeVar("Read")
-
-
 def pack_run(run: Path, scores: Scores | None = None) -> Packed | None:
     """The records of a cell's folder; None where the cell is not here. ``scores`` are those of its
-    file, where they are known.
-
-    Scores or starts that cannot be used are logged and left out; a rerun makes them good.
+    file, where they are known. Scores or starts that cannot be used are logged and left out.
     """
     starts = _or_none(read_starts, run / files.PROVENANCE)
     done = read_lines(run / files.GENERATIONS)
@@ -183,14 +169,8 @@ def _or_none(read: Callable[[Path], Read], path: Path) -> Read | None:
 
 
 def read_lines(path: Path) -> list[Generation]:
-    """A cell's lines in their order, which another process may be adding to.
-
-    Args:
-        path: its ``generations.jsonl``; none where there is none yet.
-
-    Returns:
-        One a repeat and prompt, of several the last; what is no whole line is left out, and logged
-        where it is not a kill's.
+    """A cell's generations in their order, one a repeat and prompt, of several the last. What is no
+    whole line is left out, and logged where it is not a kill's.
     """
     lines = read(path)
     if lines.faults:

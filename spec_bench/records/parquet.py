@@ -1,7 +1,11 @@
-"""A line of ``records.parquet``: its columns and their types, from a generation and back.
+"""What cells measured prompt by prompt, in one small file that can be committed with their table.
 
-Each column stands here once: name, what it holds, definition, unit. Knows pyarrow, which it loads
-only when it is asked for a type; nothing about files.
+``<results>/<name>/records.parquet`` has a line per run id, repeat and prompt: how it ended, its
+seconds and joules, and what every target call did. The report makes of it what it makes of the raw
+runs, to the byte. Texts and token ids are not in it. Where each cell was measured is kept in the
+file's metadata, and so is the digest of the file's bytes (``seals``): no reader takes altered ones.
+The same records give the same bytes. Each column stands here once: name, what it holds, definition,
+unit. Knows nothing about what numbers mean, and loads pyarrow only where it is needed.
 """
 
 from __future__ import annotations
@@ -23,7 +27,6 @@ from spec_bench.system import files
 if TYPE_CHECKING:
     import pyarrow as pa
 
-
 STEP = "step_"
 SCORE = "score_"
 PARTS = "parts_"
@@ -33,6 +36,11 @@ PROMPT_TOKENS = "prompt_tokens"
 SERVED = "served_"
 LISTED = (f"{SERVED}s", f"{SERVED}tokens")
 UNKNOWN_TOKEN = -1
+VERSION = 1
+_META, _SEAL = b"spec_bench", b"spec_bench.seal"
+_MAGIC = b"PAR1"
+_SEALS = "python -m spec_bench.report records {} --seal"
+_NOT_KEPT = ("command",)  # paths of the machine it ran on
 Scored = float | Sequence[float]
 """A number, of which the score is the mean, or numbers that make the score by their sums."""
 Scores = Mapping[str, Mapping[str, Scored]]
@@ -142,34 +150,19 @@ _GENERATION = frozenset(each.name for each in fields(Generation))
 def generation_of(line: Mapping[str, Any]) -> Generation:
     """Inverts ``line_of`` but for the token ids."""
     names = [each.name for each in fields(StepRecord)]
-    columns = zip(*(line[f"{STEP}{name}"] for name in names), strict=True)
-    steps = []
-    for values in columns:
-        step = dict(zip(names, values, strict=True))
-        steps.append(StepRecord(**{**step, "widths": tuple(step["widths"])}))
-    attributes = {name: value for name, value in line.items() if name in _GENERATION}
-    attributes |= {"tokens": (UNKNOWN_TOKEN,) * line["tokens"], "steps": tuple(steps)}
+    steps = zip(*(line[f"{STEP}{name}"] for name in names), strict=True)
+    data = {name: value for name, value in line.items() if name in _GENERATION}
+    data["tokens"] = (UNKNOWN_TOKEN,) * line["tokens"]
+    data["steps"] = [dict(zip(names, values, strict=True)) for values in steps]
     if line[LISTED[1]]:
         came = {field: line[f"{SERVED}{name}"] for name, field in _DELIVERY.items()}
-        lists = {name: tuple(came[name]) for name in ("seconds", "tokens")}
-        attributes["delivery"] = Delivery(**{**came, **lists, "proposed": bool(came["proposed"])})
-    return Generation(**attributes)
-
-
-def column_of(score: str, by_prompt: Mapping[str, Scored]) -> str:
-    """The column of a score: of one number a prompt, or of several."""
-    several = any(isinstance(value, Sequence) for value in by_prompt.values())
-    return f"{PARTS if several else SCORE}{score}"
+        data["delivery"] = {**came, "proposed": bool(came["proposed"])}
+    return Generation.from_json(data)
 
 
 def scores_in(lines: pa.Table) -> list[str]:
     """The columns of scores."""
     return [name for name in lines.column_names if _NAMED.match(name)]
-
-
-def score_of(column: str) -> str:
-    """The score that a column holds."""
-    return _NAMED.sub("", column)
 
 
 def schema_of(scores: Iterable[str] = ()) -> pa.Schema:
@@ -194,29 +187,12 @@ def kind_of(field: Field) -> pa.DataType:
     return kind
 
 
-def leaf_of(schema: pa.Schema, name: str) -> str:
+def _leaf_of(schema: pa.Schema, name: str) -> str:
     """A column's place in the file's nesting."""
     kind, path = schema.field(name).type, name
     while hasattr(kind, "value_type"):
         kind, path = kind.value_type, f"{path}.list.element"
     return path
-
-
-# What cells measured prompt by prompt, in one small file that can be committed with their table.
-#
-# `<results>/<name>/records.parquet` has a line per run id, repeat and prompt: how it ended, its
-# seconds and joules, and what every target call did. The report makes of it what it makes of the
-# raw runs, to the byte. Texts and token ids are not in it. Where each cell was measured is kept in
-# the file's metadata, and so is the digest of the file's bytes (`seals`): no reader takes altered
-# ones. The same records give the same bytes. Knows nothing about what numbers mean, and loads
-# pyarrow only where a file is read or written.
-
-
-VERSION = 1
-_META, _SEAL = b"spec_bench", b"spec_bench.seal"
-_MAGIC = b"PAR1"
-_SEALS = "python -m spec_bench.report records {} --seal"
-_NOT_KEPT = ("command",)  # paths of the machine it ran on
 
 
 @dataclass(frozen=True)
@@ -259,9 +235,8 @@ class Packed:
         return self.lines.slice(start, count)
 
     def generations(self, run_id: str) -> list[Generation]:
-        """A cell's records in their order, none where it is not here.
-
-        Of the tokens only the number was kept: each is ``UNKNOWN_TOKEN``.
+        """A cell's records in their order, none where it is not here. Of the tokens only the number
+        was kept: each is ``UNKNOWN_TOKEN``.
         """
         return [generation_of(line) for line in self.lines_of(run_id).to_pylist()]
 
@@ -276,7 +251,7 @@ class Packed:
         for column in scores_in(lines):
             values = zip(prompts, lines[column].to_pylist(), strict=True)
             if known := {prompt: value for prompt, value in values if value is not None}:
-                scores[score_of(column)] = known
+                scores[_NAMED.sub("", column)] = known
         return scores
 
 
@@ -290,18 +265,15 @@ def pack(
     """The lines of one cell."""
     import pyarrow as pa
 
-    by_column = {
-        column_of(name, by_prompt): by_prompt for name, by_prompt in (scores or {}).items()
-    }
+    by_column = {}  # a score of one number a prompt, or of several
+    for name, by_prompt in (scores or {}).items():
+        several = any(isinstance(value, Sequence) for value in by_prompt.values())
+        by_column[f"{PARTS if several else SCORE}{name}"] = by_prompt
     lines = [line_of(run_id, each, by_column) for each in done]
     lines += [line_of(f"{run_id}{AGAIN}", each, {}) for each in retimed]
     schema = schema_of(by_column)
-    columns = [
-        pa.array([line.get(name) for line in lines], schema.field(name).type)
-        for name in schema.names
-    ]
     kept = {k: v for k, v in (origin or {}).items() if k not in _NOT_KEPT}
-    return Packed(pa.table(columns, schema=schema), {run_id: kept} if kept else {})
+    return Packed(pa.Table.from_pylist(lines, schema), {run_id: kept} if kept else {})
 
 
 def joined(parts: Iterable[Packed]) -> Packed:
@@ -320,12 +292,8 @@ def write(path: Path, packed: Packed) -> None:
     from pyarrow import parquet
 
     # A score that no line has, as where its cells are no longer here, is no column.
-    had = [
-        column
-        for column in scores_in(packed.lines)
-        if packed.lines[column].null_count < len(packed.lines)
-    ]
-    schema = schema_of(had)
+    named, count = scores_in(packed.lines), len(packed.lines)
+    schema = schema_of(column for column in named if packed.lines[column].null_count < count)
     for name in OPTIONAL:
         if not any(packed.lines[name].to_pylist()):
             schema = schema.remove(schema.get_field_index(name))
@@ -338,7 +306,7 @@ def write(path: Path, packed: Packed) -> None:
             schema,
             compression="zstd",
             compression_level=9,
-            use_dictionary=[leaf_of(schema, name) for name in schema.names if name not in numbers],
+            use_dictionary=[_leaf_of(schema, name) for name in schema.names if name not in numbers],
             # The bytes of a number are alike by their place in it, which is how they are stored.
             use_byte_stream_split=numbers,
             write_statistics=False,
@@ -355,12 +323,7 @@ def read(path: Path) -> Packed:
     """The cells of a file. Raises ValueError: it cannot be read as one, was altered since it was
     written, or has no digest; the message names it and the way out.
     """
-    return _parsed(path, _checked(path))
-
-
-def check(path: Path) -> None:
-    """Whether a file is as it was written, without parsing it."""
-    _checked(path)
+    return _parsed(path, check(path))
 
 
 def seal(path: Path) -> None:
@@ -374,8 +337,8 @@ def seal(path: Path) -> None:
         raise _unusable(path, error) from error
 
 
-def _checked(path: Path) -> bytes:
-    """The bytes of a file whose digest fits."""
+def check(path: Path) -> bytes:
+    """The bytes of a file that is as it was written."""
     data = _bytes(path)
     try:
         seals.check(data)
@@ -424,9 +387,8 @@ def _parsed(path: Path, data: bytes) -> Packed:
 
 
 def _completed(lines: pa.Table) -> pa.Table:
-    """The lines with what files of before do not have: no number, no text, repeat 0.
-
-    Which cell, which prompt and what its target calls did must be there.
+    """The lines with what files of before do not have: no number, no text, repeat 0. Which cell,
+    which prompt and what its target calls did must be there.
     """
     import pyarrow as pa
 

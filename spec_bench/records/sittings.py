@@ -1,6 +1,6 @@
-"""Rows that were decoded in another sitting than the plain decoding of their table.
+"""Rows that were decoded in another session than the plain decoding of their table.
 
-A speed-up is against plain decoding of the same sitting, timed in turn. So the rates of a cell that
+A speed-up is against plain decoding of the same session, timed in turn. So the rates of a cell that
 was added to a finished job have a quotient that its speed-up is not.
 """
 
@@ -19,10 +19,8 @@ _ROUNDED = 1e-3  # what files round a rate by is far less, what two sittings dif
 
 
 def of_other_sitting(rows: Sequence[Mapping[str, Any]]) -> list[bool]:
-    """Which rows of a table were decoded in another sitting than its plain decoding.
-
-    Args:
-        rows: comparable cells of one seed.
+    """Which rows of a table, comparable cells of one seed, were decoded in another session than its
+    plain decoding.
     """
     rates = [_number(row, "token_rate") for row in rows]
     plain = next((rate for row, rate in zip(rows, rates, strict=True) if row["decoder"] == "ar"), 0)

@@ -1,6 +1,17 @@
-"""Why a column is empty or a cell failed: typed, and as the one text that a row has of them all.
+"""The plain dataclasses that pass between layers. A metric is a pure function of these records.
 
-Knows nothing about columns or cells.
+Knows nothing about torch, Hydra or transformers: every layer may import this module.
+
+* **target call** -- one forward pass of the target that verifies a tree (autoregressive: a root).
+  The prompt's prefill is not one.
+* **accepted** -- draft tokens that a target call confirmed. Each target call emits
+  ``accepted + 1`` tokens: the accepted ones and one residual or bonus token.
+* **residual token** -- drawn after all children of a node were rejected.
+* **bonus token** -- drawn at a leaf where everything was accepted.
+* **exact_beam** -- exact, but for the distribution of beam decoding and not that of single samples.
+* **unaudited** -- decoded by another engine, whose distribution was not enumerated here.
+* **delivered** -- emitted tokens that lie before the end-of-sequence token's end and within the
+  length limit; the end-of-sequence token itself is delivered.
 """
 
 from __future__ import annotations
@@ -13,6 +24,11 @@ from typing import Any, Literal
 
 _REASON = re.compile(r"([a-z]\w*): (.*)", re.DOTALL)
 _TRACE = " (trace: "
+Lossless = Literal["exact", "exact_beam", "approximate", "simulated", "unaudited"]
+Finish = Literal["stop", "length"]
+Baseline = Literal["same job", "earlier job"]
+Stage = Literal["", "screen", "confirm"]
+Counted = Literal["requests", "counters", "stream"]
 
 
 @dataclass(frozen=True)
@@ -47,31 +63,6 @@ def parse_reasons(text: str) -> tuple[Reason, ...]:
     return (Reason("", message, trace.removesuffix(")")),)
 
 
-# The plain dataclasses that pass between layers.
-#
-# Knows nothing about torch, Hydra or transformers: every layer may import this module and it
-# imports none of them. A metric is a pure function of these records.
-#
-# Vocabulary, used everywhere in the project:
-#
-# * **target call** -- one forward pass of the target that verifies a tree (autoregressive: a root).
-#   The prompt's prefill is not one.
-# * **accepted** -- draft tokens that a target call confirmed. Each target call emits
-#   `accepted + 1` tokens: the accepted ones and one residual or bonus token.
-# * **residual token** -- drawn after all children of a node were rejected.
-# * **bonus token** -- drawn at a leaf where everything was accepted.
-# * **exact_beam** -- exact, but for the distribution of beam decoding and not that of single
-# samples.
-# * **unaudited** -- decoded by another engine, whose distribution was not enumerated here.
-# * **delivered** -- emitted tokens that lie before the end-of-sequence token's end and within the
-#   length limit; the end-of-sequence token itself is delivered.
-
-
-Lossless = Literal["exact", "exact_beam", "approximate", "simulated", "unaudited"]
-Finish = Literal["stop", "length"]
-Baseline = Literal["same job", "earlier job"]
-Stage = Literal["", "screen", "confirm"]
-
 ENGINE = 2
 """The number of the code that decodes. Raised by one when the same settings give other tokens, or
 when what is timed changes, or how fast by a twentieth. It is part of a run id, so that cells
@@ -98,9 +89,6 @@ class StepRecord:
     accepted: int  # draft tokens accepted on the walk, 0..depth
     delivered: int  # tokens of this call that were delivered, at most `accepted + 1`
     widths: tuple[int, ...] = ()  # beams after each of `accepted + 1` layers; empty without beams
-
-
-Counted = Literal["requests", "counters", "stream"]
 
 
 @dataclass(frozen=True)
@@ -162,11 +150,9 @@ class Generation:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Generation:
         """Rebuilds a generation from ``to_json``'s dictionary."""
-        steps = tuple(
-            StepRecord(**{**step, "widths": tuple(step.get("widths", ()))})
-            for step in data["steps"]
-        )
-        values = {**data, "tokens": tuple(data["tokens"]), "steps": steps}
+        steps = ({**step, "widths": tuple(step.get("widths", ()))} for step in data["steps"])
+        values = {**data, "tokens": tuple(data["tokens"])}
+        values["steps"] = tuple(StepRecord(**step) for step in steps)
         if came := data.get("delivery"):
             lists = {key: tuple(came[key]) for key in ("seconds", "tokens")}
             values["delivery"] = Delivery(**{**came, **lists})
@@ -218,10 +204,7 @@ class CellFacts:
 
 @dataclass(frozen=True)
 class CellResult:
-    """One row of the results table.
-
-    A failed cell has a status, a reason and no numbers.
-    """
+    """One row of the results table. A failed cell has a status, a reason and no numbers."""
 
     run_id: str  # hash of the resolved settings that change the numbers
     facts: CellFacts  # what the cell is

@@ -37,12 +37,9 @@ def experiments_dirs() -> list[Path]:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """A config over those that its ``defaults`` name, as Hydra composes it. Raises ValueError: a
-    default that is in neither; the message names both.
-
-    Args:
-        path: a file such as ``conf/pair/llama2_7b.yaml``, its defaults such as
-            ``shared/llama2@_here_``: beside it, or in the same group of ours.
+    """A config such as ``conf/pair/llama2_7b.yaml`` over those that its ``defaults`` name, such as
+    ``shared/llama2@_here_``, beside it or in the same group of ours: as Hydra composes it. Raises
+    ValueError: a default that is in neither; the message names both.
     """
     config: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     merged: dict[str, Any] = {}

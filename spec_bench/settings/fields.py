@@ -27,7 +27,6 @@ Block = TypeVar("Block")
 
 HIDDEN = "***"
 _USER = re.compile(r"(?<=//)[^/\s@]*@")
-_SHOWN = 60  # characters of a wrong value
 
 
 @dataclass(frozen=True)
@@ -55,14 +54,10 @@ class WrongError(Exception):
 
 
 def read(kind: type[Block], given: Mapping[str, Any], where: str, owner: str) -> Block:
-    """Makes a dataclass of a mapping. Raises ValueError: an unknown or a missing key, or a value
-    that is not allowed; what the dataclass itself refuses is passed on with ``where`` before it.
-
-    Args:
-        kind: the dataclass. Fields with ``metadata={"setting": False}`` are no keys.
-        given: the keys and values.
-        where: what stands before a key in messages, such as ``decoder 'sd': tree``.
-        owner: what the keys belong to, such as ``tree policy 'chain'``.
+    """Makes a dataclass of a mapping; its fields with ``metadata={"setting": False}`` are no keys.
+    Raises ValueError: an unknown or a missing key, or a value that is not allowed; it names
+    ``where`` the key stands, such as ``decoder 'sd': tree``, and its ``owner``, such as ``tree
+    policy 'chain'``. What the dataclass itself refuses is passed on with ``where`` before it.
     """
     declared: Any = kind
     hints, known = _hints(declared), _keys(declared)
@@ -89,14 +84,14 @@ def read(kind: type[Block], given: Mapping[str, Any], where: str, owner: str) ->
         raise ValueError(f"{where}.{error}") from None
 
 
-def shown(value: Any, *, quoted: bool = True) -> str:
+def shown(value: Any, *, quoted: bool = True, longest: int = 60) -> str:
     """A value for a message: one line, not longer than is useful."""
     try:
         text = repr(value) if quoted else str(value)
     except ValueError:  # Python prints no whole number of more than 4300 digits
         text = "a number of thousands of digits"
     text = without_user(one_line(text))
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    return text if len(text) <= longest else f"{text[:longest]}..."
 
 
 def without_user(text: str) -> str:
@@ -105,9 +100,8 @@ def without_user(text: str) -> str:
 
 
 def one_line(message: object, longest: int | None = None) -> str:
-    """A text or an error's message in one line, cut where it is longer.
-
-    An error that says nothing is known by its type.
+    """A text or an error's message in one line, cut where it is longer; an error that says nothing
+    is known by its type.
     """
     text = " ".join(str(message).split())[:longest]
     return text or type(message).__name__ * isinstance(message, BaseException)
@@ -126,8 +120,7 @@ def did_you_mean(word: str, known: Sequence[str], prefix: str = "") -> str:
 
 def described(hint: Any) -> str:
     """What an annotation allows, in words."""
-    bounds = _bounds(hint)
-    hint = _bare(hint)
+    bounds, hint = _bare(hint)
     if hint is bool:
         return "true or false"
     if hint is int:
@@ -147,7 +140,7 @@ def described(hint: Any) -> str:
 
 def _fit(hint: Any, value: Any) -> Any:
     """The value as its annotation has it: lists become tuples, whole numbers floats."""
-    bounds, hint = _bounds(hint), _bare(hint)
+    bounds, hint = _bare(hint)
     if _is_union(hint):
         for choice in get_args(hint):
             try:
@@ -160,15 +153,14 @@ def _fit(hint: Any, value: Any) -> Any:
             raise WrongError
         return tuple(_fit(get_args(hint)[0], entry) for entry in value)
     if get_origin(hint) is Literal:
-        _require(any(type(value) is type(choice) and value == choice for choice in get_args(hint)))
+        _require((type(value), value) in [(type(choice), choice) for choice in get_args(hint)])
     elif hint is float or hint is int:
         allowed = (int, float) if hint is float else (int,)
         _require(isinstance(value, allowed) and not isinstance(value, bool))
         # An inequality with nan is false; infinity, and a whole number beyond it, is no setting.
-        limits = bounds or (
-            Range(-sys.float_info.max, sys.float_info.max) if hint is float else None
-        )
-        _require(limits is None or limits.least <= value <= limits.most)
+        largest = sys.float_info.max if hint is float else math.inf
+        limits = bounds or Range(-largest, largest)
+        _require(limits.least <= value <= limits.most)
         return float(value) if hint is float else value
     else:
         _require(isinstance(value, Mapping if get_origin(hint) is Mapping else hint))
@@ -195,14 +187,12 @@ def _keys(kind: Any) -> dict[str, bool]:
     }
 
 
-def _bounds(hint: Any) -> Range | None:
+def _bare(hint: Any) -> tuple[Range | None, Any]:
+    """An annotation's bounds, if it has any, and its type."""
     if get_origin(hint) is not Annotated:
-        return None
-    return next((note for note in hint.__metadata__ if isinstance(note, Range)), None)
-
-
-def _bare(hint: Any) -> Any:
-    return hint.__origin__ if get_origin(hint) is Annotated else hint
+        return None, hint
+    bounds = (note for note in hint.__metadata__ if isinstance(note, Range))
+    return next(bounds, None), hint.__origin__
 
 
 def _is_union(hint: Any) -> bool:

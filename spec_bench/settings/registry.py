@@ -40,27 +40,18 @@ CONFIGS = "spec_bench.configs"
 
 
 class Registry(Mapping[str, Entry], Generic[Entry]):
-    """Names and what is registered under them.
-
-    Args:
-        noun: what one entry is called in messages.
-        group: the entry points' group, under which other packages name their modules.
-        declare: makes the entry from the name, the thing decorated and the decorator's keywords;
-            None keeps the thing as it is.
-        within: our package whose modules register; all of them are imported at the first question.
-    """
+    """Names and what is registered under them."""
 
     def __init__(
         self,
-        noun: str,
-        group: str,
+        noun: str,  # what one entry is called in messages
+        group: str,  # the entry points' group, under which other packages name their modules
+        # makes the entry of name, thing and the decorator's keywords; None keeps the thing
         declare: Callable[..., Entry] | None = None,
         *,
-        within: str | None = None,
+        within: str | None = None,  # our package whose modules register, all imported when asked
     ) -> None:
-        self.noun, self.group = noun, group
-        self._declare = declare
-        self._within = within
+        self.noun, self.group, self._declare, self._within = noun, group, declare, within
         self._entries: dict[str, Entry] = {}
         self._origins: dict[str, str] = {}
         self._loaded: set[tuple[str, str]] = set()
@@ -146,10 +137,8 @@ def names_of_others(group: str) -> bool:
 
 @functools.cache
 def written(package: str, decorator: str) -> dict[str, dict[str, ast.expr]]:
-    """The names that modules of a package of ours register with a decorator, each with the
-    decorator's keywords.
-
-    It is read from the modules' text, so that a name can be refused before they import torch.
+    """The names that modules of a package of ours register with a decorator and its keywords, read
+    from the modules' text: a name can be refused before they import torch.
     """
     found = {}
     folders = getattr(find_spec(package), "submodule_search_locations", None) or ()
@@ -164,12 +153,9 @@ def written(package: str, decorator: str) -> dict[str, dict[str, ast.expr]]:
 
 
 def config_folders() -> list[Path]:
-    """The folders of configs and papers that other packages bring.
-
-    An entry point of ``spec_bench.configs`` names a package; its folder is laid out like the top of
-    ours: ``conf`` for Hydra's config groups, ``experiments`` for papers. Either may be missing. The
-    package itself need hold no code and is not imported. Raises ValueError: an entry point names no
-    package.
+    """The folders of configs and papers that other packages bring: an entry point of
+    ``spec_bench.configs`` names a package, laid out like the top of ours (``conf`` and
+    ``experiments``). It may hold no code and is not imported. Raises ValueError: there is none.
     """
     folders = []
     for point in _points(CONFIGS):

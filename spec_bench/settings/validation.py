@@ -36,12 +36,13 @@ from pydantic import AfterValidator, AllowInfNan, ConfigDict, Strict, TypeAdapte
 from pydantic.dataclasses import dataclass as checked_dataclass
 from pydantic_core import ErrorDetails
 
-from spec_bench.settings.fields import did_you_mean, one_line, without_user
+from spec_bench.settings.fields import did_you_mean, one_line, shown
 
 __all__ = ["Flag", "Ge", "Gt", "Le", "Lt", "MinLen", "Number", "Real", "Says", "Text", "Whole"]
 
 Kind = TypeVar("Kind")
 Class = TypeVar("Class", bound=type)
+_adapter = cache(TypeAdapter)
 _UNKNOWN = {"unexpected_keyword_argument", "invalid_key", "extra_forbidden"}
 _MAPPINGS = (dict, Mapping)
 _LONGEST = 120  # characters of a value that is shown
@@ -84,33 +85,22 @@ def settings(kind: Class) -> Class:
 
 
 def check(kind: type[Kind], values: Any, at: str = "", of: str = "") -> Kind:
-    """Reads a settings class, or a pydantic model, from a plain mapping.
+    """Reads a settings class, or a pydantic model, from a plain mapping, as YAML has it.
 
-    Fields are of these types: the ones below, ``Literal``, ``tuple[X, ...]`` (YAML's lists),
-    ``dict[str, X]``, other settings classes, and unions of them.
-
-    Args:
-        kind: a class made by ``settings``.
-        values: as YAML has them, interpolations resolved.
-        at: the key that holds the mapping, such as ``engine``; "" at the top.
-        of: what the mapping is, such as ``table 7``, to begin the line with; "" for none.
+    Fields are of the types above, ``Literal``, ``tuple[X, ...]`` (YAML's lists), ``dict[str, X]``,
+    other settings classes, and unions of them. A wrong one's line names the key ``at`` which the
+    mapping stands, such as ``engine``, and begins with what it is ``of``, such as ``table 7``.
     """
     of = f"{of}: " if of else ""
     if not isinstance(values, Mapping):
-        raise ValueError(
-            f"{of}{at or 'the config'} must be a mapping of settings, got {_shown(values)}"
-        )
+        got = shown(values, longest=_LONGEST)
+        raise ValueError(f"{of}{at or 'the config'} must be a mapping of settings, got {got}")
     try:
         return _adapter(kind).validate_python(dict(values))  # type: ignore[arg-type]
     except ValidationError as error:
         # A misspelt key is also a missing one; the misspelling is what the user looks for.
         first = min(error.errors(include_url=False), key=lambda each: each["type"] not in _UNKNOWN)
         raise ValueError(f"{of}{_line(first, kind, at)}") from None
-
-
-@cache
-def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
 
 
 def _line(error: ErrorDetails, kind: type[Any], at: str) -> str:
@@ -128,13 +118,12 @@ def _line(error: ErrorDetails, kind: type[Any], at: str) -> str:
         )
     if error["type"] == "missing":
         return f"{key} is missing: it must be {_allowed(annotation)}"
-    return f"{key} must be {_allowed(annotation)}, got {_shown(error['input'])}"
+    return f"{key} must be {_allowed(annotation)}, got {shown(error['input'], longest=_LONGEST)}"
 
 
 def _followed(loc: Sequence[int | str], kind: Any, at: str) -> tuple[str, Any, Any]:
-    """An error's place as the user writes it, the annotation there, and the class around it.
-
-    What pydantic adds for the members of a union is left out.
+    """An error's place as the user writes it, the annotation there, and the class around it. What
+    pydantic adds for the members of a union is left out.
     """
     key, annotation, owner, tagged = at, kind, kind, False
     for part in loc:
@@ -192,7 +181,8 @@ def _allowed(annotation: Any, metadata: Sequence[Any] = ()) -> str:
     if annotation in (None, type(None)):
         return "null"
     if origin is Literal:
-        return f"one of {', '.join(_word(each) for each in arguments)}"
+        words = (str(e).lower() if isinstance(e, bool) else str(e) for e in arguments)
+        return f"one of {', '.join(words)}"  # as YAML writes them
     if annotation in (int, float):
         noun = "a whole number" if annotation is int else "a number"
         return " ".join([noun, _range(metadata)]).strip()
@@ -217,14 +207,3 @@ def _range(metadata: Sequence[Any]) -> str:
     if set(stated) == {">=", "<="}:
         return f"from {stated['>=']} to {stated['<=']}"
     return " and ".join(f"{sign} {bound}" for sign, bound in stated.items())
-
-
-def _word(value: Any) -> str:
-    """A choice as YAML writes it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _shown(value: Any) -> str:
-    """A value in one line that is not too long."""
-    text = without_user(repr(value))
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

@@ -10,9 +10,9 @@ from spec_bench.system.signals import orderly
 def main() -> None:
     """Help at once, else the application, which imports torch."""
     with orderly("interrupted; the same command goes on"):
-        from spec_bench.jobs.config.help import help_text, wants_help
+        from spec_bench.jobs.config.help import help_text
 
-        if wants_help(sys.argv[1:]):
+        if {"--help", "-h"} & set(sys.argv[1:]):
             print(help_text("train"), end="")
             return
         from spec_bench.train.app import main as train

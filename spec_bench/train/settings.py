@@ -10,8 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator
 
 from spec_bench.jobs.config.config import check_folder
-from spec_bench.jobs.config.engine_settings import EngineSettings
-from spec_bench.jobs.config.pair import Pair, PairSettings, build_pair
+from spec_bench.jobs.config.pair import EngineSettings, Pair, PairSettings, build_pair
 from spec_bench.settings.validation import (
     Flag,
     Ge,

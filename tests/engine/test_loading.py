@@ -25,8 +25,8 @@ from spec_bench.engine.loading import (
     random_module,
     read_context_length,
 )
-from spec_bench.jobs.config import engine_settings
-from spec_bench.jobs.config.engine_settings import EngineSettings, placed
+from spec_bench.jobs.config import pair as pairs
+from spec_bench.jobs.config.pair import EngineSettings, placed
 from tests.said import naming
 
 
@@ -76,7 +76,7 @@ def torch_for_cuda_13(monkeypatch):
     monkeypatch.setattr(model_spec, "_DRIVERS", ("/dev/null",))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
-    for asked in (model_spec.cuda_fault, engine_settings._warn):
+    for asked in (model_spec.cuda_fault, pairs._warn):
         asked.cache_clear()
     yield monkeypatch
     model_spec.cuda_fault.cache_clear()

@@ -106,7 +106,6 @@ def run_ids(commands):
     """The run ids of each command's cells, in order, each once."""
     identity = import_module("spec_bench.jobs.config.settings")  # where a run id is made
     pairs = import_module("spec_bench.jobs.config.pair")
-    engine = import_module("spec_bench.jobs.config.engine_settings")
     digest = identity.digest
     found = {}
     for command in commands:
@@ -121,7 +120,7 @@ def run_ids(commands):
         with (
             mock.patch.object(identity, "digest", watching),
             mock.patch.object(pairs, "hub_commit", return_value=None),  # what the cache has
-            mock.patch.object(engine, "sees_cuda", return_value=False),
+            mock.patch.object(pairs, "sees_cuda", return_value=False),
         ):
             must(RUN, *split(command), "plan=true")
         found[command] = _short(list(made))

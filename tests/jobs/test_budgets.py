@@ -5,7 +5,7 @@ import re
 import pytest
 import yaml
 
-from spec_bench.jobs.config.simulation import with_quoted_numbers
+from spec_bench.jobs.config.compose import with_quoted_numbers
 from spec_bench.settings.configs import conf_dir
 from spec_bench.vocabulary.spec import parse
 from tests import warm

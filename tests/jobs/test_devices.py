@@ -9,8 +9,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from spec_bench.jobs.config.compose import register
-from spec_bench.jobs.config.engine_settings import EngineSettings
-from spec_bench.jobs.config.pair import PairSettings
+from spec_bench.jobs.config.pair import EngineSettings, PairSettings
 from spec_bench.jobs.sweep import devices
 from spec_bench.jobs.sweep.devices import OFFERED, VISIBLE, Claim, visible_devices
 from spec_bench.jobs.sweep.launch import gpus_needed, gpus_of_job, register_resolvers

@@ -10,7 +10,7 @@ import pytest
 
 from spec_bench.decode.config import resolve_spec
 from spec_bench.draft.base import drafter
-from spec_bench.jobs.config.early import read_positions
+from spec_bench.jobs.config.config import read_positions
 from spec_bench.settings.registry import written
 from spec_bench.tree.base import policy
 from spec_bench.verify.base import rule

@@ -8,7 +8,7 @@ import yaml
 from spec_bench import load_pair
 from spec_bench.core.sampling import SamplingSettings
 from spec_bench.jobs.config.cells import Cell, load_decoder
-from spec_bench.jobs.config.fitted_trees import Fit, FittedTrees, read_fit
+from spec_bench.jobs.config.fitting import Fit, FittedTrees, read_fit
 from spec_bench.jobs.config.pair import Pair
 from spec_bench.recommend.fit_tree import main as fit_tree
 from spec_bench.settings.configs import conf_dirs

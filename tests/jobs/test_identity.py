@@ -10,9 +10,8 @@ from omegaconf import OmegaConf
 from spec_bench.jobs.config import pair, settings
 from spec_bench.jobs.config.cells import load_decoder
 from spec_bench.jobs.config.config import check_settings
-from spec_bench.jobs.config.engine_settings import EngineSettings
 from spec_bench.jobs.config.model_files import hub_commit
-from spec_bench.jobs.config.pair import PairSettings
+from spec_bench.jobs.config.pair import EngineSettings, PairSettings
 from spec_bench.jobs.config.settings import build_settings, job_id
 from spec_bench.records.types import ENGINE
 from spec_bench.settings.configs import conf_dir

@@ -9,8 +9,7 @@ from transformers import AutoTokenizer
 from spec_bench.audit.__main__ import read_arguments
 from spec_bench.engine.loading import ModelSpec, load_model
 from spec_bench.engine.model_spec import kept_tokens
-from spec_bench.jobs.config.config import check_own
-from spec_bench.jobs.config.early import read_positions
+from spec_bench.jobs.config.config import check_own, read_positions
 from spec_bench.jobs.config.model_files import fingerprint
 from spec_bench.recommend.command import main as recommend
 from spec_bench.records import cell_folder

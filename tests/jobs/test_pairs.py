@@ -12,9 +12,8 @@ from omegaconf import OmegaConf
 from transformers import PreTrainedTokenizerFast
 
 from spec_bench.engine.loading import random_module
-from spec_bench.jobs.config import engine_settings
-from spec_bench.jobs.config.engine_settings import EngineSettings
-from spec_bench.jobs.config.pair import PairSettings, build_pair, with_own_name
+from spec_bench.jobs.config import pair as pairs
+from spec_bench.jobs.config.pair import EngineSettings, PairSettings, build_pair, with_own_name
 from spec_bench.jobs.work import models
 from spec_bench.settings.configs import conf_dir, read_config
 from tests.jobs.tiny import rows_of
@@ -210,8 +209,8 @@ def test_heads_of_the_embedded_target_are_no_heads_of_another(run_job):
 def test_a_model_goes_to_the_gpu_where_there_is_one_and_it_is_no_small_one(
     device, target, gpu, placed_on, monkeypatch
 ):
-    monkeypatch.setattr(engine_settings, "sees_cuda", lambda: gpu)
-    assert engine_settings.placed(EngineSettings(device, "float32"), target).device == placed_on
+    monkeypatch.setattr(pairs, "sees_cuda", lambda: gpu)
+    assert pairs.placed(EngineSettings(device, "float32"), target).device == placed_on
 
 
 def test_a_pair_of_ones_own_may_build_on_a_shipped_one(tmp_path):

@@ -8,11 +8,9 @@ import huggingface_hub
 import pytest
 
 from spec_bench.jobs.config.compose import job_arguments
-from spec_bench.jobs.config.engine_settings import EngineSettings
 from spec_bench.jobs.config.model_files import ModelSize, model_size
-from spec_bench.jobs.config.pair import PairSettings
+from spec_bench.jobs.config.pair import EngineSettings, PairSettings
 from spec_bench.jobs.sweep.plan import (
-    Decodes,
     Memory,
     PlannedCell,
     Rate,
@@ -25,28 +23,33 @@ from tests.cells import facts
 from tests.jobs.test_command_line import main
 from tests.jobs.tiny import overrides
 
-WANTED = Decodes("T", "D", "xsum", "rsd_s", "4x3", 1, "cuda")
+WANTED = facts(target="T", draft=("D",), task="xsum", decoder="rsd_s", spec="4x3", batch_size=1)
 GIB = 2**30
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def row(target, draft, decoder, spec, rate, **more):
-    decodes = WANTED._replace(target=target, draft=draft, decoder=decoder, spec=spec)
-    return decodes._replace(**more), rate
+    told = {"target": target, "draft": draft, "decoder": decoder, "spec": spec}
+    place = {"task": "xsum", "batch_size": 1, "device": "cuda"}
+    return {**told, **place, "token_rate": rate, **more}
+
+
+def found(measured):
+    return find_rate(WANTED, "cuda", measured)
 
 
 def test_a_rate_of_the_same_tree_wins_over_the_baselines():
     measured = [row("T", "D", "rsd_s", "4x3", 50.0), row("T", "", "ar", "-", 20.0)]
-    assert find_rate(WANTED, measured) == Rate(50.0, "measured")
-    assert find_rate(WANTED, measured[1:]) == Rate(20.0, "measured, as ar")
-    assert find_rate(WANTED, []) is None
+    assert found(measured) == Rate(50.0, "measured")
+    assert found(measured[1:]) == Rate(20.0, "measured, as ar")
+    assert found([]) is None
 
 
 def test_rates_of_the_same_task_are_taken_and_of_several_the_median():
     other = [row("T", "D", "rsd_s", "4x3", rate, task="dolly") for rate in (1.0, 2.0, 9.0)]
-    assert find_rate(WANTED, other) == Rate(2.0, "measured")
+    assert found(other) == Rate(2.0, "measured")
     own = [*other, row("T", "D", "rsd_s", "4x3", 5.0)]
-    assert find_rate(WANTED, own) == Rate(5.0, "measured")
+    assert found(own) == Rate(5.0, "measured")
 
 
 @pytest.mark.parametrize(
@@ -60,7 +63,7 @@ def test_rates_of_the_same_task_are_taken_and_of_several_the_median():
     ],
 )
 def test_a_rate_of_another_pair_tree_batch_or_device_says_nothing(unlike):
-    assert find_rate(WANTED, [unlike]) is None
+    assert found([unlike]) is None
 
 
 def test_a_rate_is_one_of_the_device_that_its_row_names(tmp_path):
@@ -68,11 +71,11 @@ def test_a_rate_is_one_of_the_device_that_its_row_names(tmp_path):
     table.parent.mkdir()
     text = (ROOT / "results" / "quickstart" / "results.csv").read_text()
     table.write_text(text)  # measured on a CPU, without its cells' configs
-    rates = _measured(tmp_path)
-    wanted = rates[0][0]
-    assert wanted.device == "cpu"
-    assert find_rate(wanted, rates) == Rate(rates[0][1], "measured")
-    assert find_rate(wanted._replace(device="cuda"), rates) is None
+    (first, *more) = _measured(tmp_path)
+    names = ("target", "task", "decoder", "spec")
+    wanted = replace(WANTED, draft=(), **{name: first[name] for name in names})
+    assert find_rate(wanted, "cpu", [first, *more]) == Rate(float(first["token_rate"]), "measured")
+    assert find_rate(wanted, "cuda", [first, *more]) is None
     table.write_text(text.replace(",cpu,", ",,"))  # a table that does not say it
     assert _measured.__wrapped__(tmp_path) == []
 

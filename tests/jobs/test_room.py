@@ -10,8 +10,7 @@ from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder, read_decoder
 from spec_bench.engine.cache import CachePool
 from spec_bench.engine.loading import ModelSpec, load_model
-from spec_bench.jobs.config.engine_settings import EngineSettings
-from spec_bench.jobs.config.pair import PairSettings
+from spec_bench.jobs.config.pair import EngineSettings, PairSettings
 from spec_bench.jobs.sweep.plan import job_memory
 from spec_bench.jobs.work.prompts import slots_of
 from spec_bench.records.types import Request

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from spec_bench.jobs.config.engine_settings import EngineSettings
-from spec_bench.jobs.config.pair import PairSettings, build_pair
+from spec_bench.jobs.config.pair import EngineSettings, PairSettings, build_pair
 from spec_bench.tasks import Example, build_task
 from spec_bench.tasks import template as templates
 from spec_bench.tasks.template import chat_text

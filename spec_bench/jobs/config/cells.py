@@ -1,10 +1,12 @@
 """From what the user wrote to the list of decoders of a job, the baseline first.
 
-Reads a decoder's file and mapping into its types, once; knows nothing about models.
+Reads a decoder's file and mapping into its types, once; knows nothing about models. Also where a
+run states an acceptance (``simulate=...``) in place of the one its models would have.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
@@ -23,6 +25,10 @@ from spec_bench.vocabulary.names import combined
 if TYPE_CHECKING:  # it needs torch, which a wrong setting's refusal does not
     from spec_bench.decode.config import DecoderConfig
 
+BASELINE = "ar"
+SIMULATED = "simulated"  # the rule of the verifier that states its acceptance
+_MOST_TREES = 1_000_000
+_DEEP = 64  # two factors make more trees of this depth than can ever be run
 Count = Annotated[Whole, Ge(1)]
 Counts = Annotated[tuple[Count, ...], MinLen(1), Says("a list of whole numbers >= 1")]
 
@@ -41,14 +47,9 @@ class Grid:
 def configurations(
     factors: Sequence[int], most: int, depths: Sequence[int], order: str
 ) -> list[tuple[int, ...]]:
-    """All trees of the grid, shallow ones first.
-
-    Args:
-        factors: children a level may have.
-        most: the largest number of leaf paths.
-        depths: numbers of levels.
-        order: ``any``, or ``non_increasing``: no level branches more than the one above, MCSD's
-            monotone rule (arXiv 2401.06706, section 4), which prunes the grid.
+    """All trees of ``depths`` levels with so many children each and ``most`` leaf paths at most,
+    shallow ones first. In ``non_increasing`` order no level branches more than the one above,
+    MCSD's monotone rule (arXiv 2401.06706, section 4), which prunes the grid; else it is ``any``.
     """
     return [
         widths
@@ -72,11 +73,6 @@ def expand_grid(item: Any) -> list[Any]:
         raise ValueError(f"grid has {shown(count)} trees to look at, at most {_MOST_TREES} can be")
     trees = configurations(grid.factors, grid.most, grid.depths, grid.order)
     return [f"{grid.decoder}:{'-'.join(map(str, widths))}" for widths in trees]
-
-
-BASELINE = "ar"
-_MOST_TREES = 1_000_000
-_DEEP = 64  # two factors make more trees of this depth than can ever be run
 
 
 @settings
@@ -116,7 +112,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """The decoder's name."""
+        """The decoder's."""
         return self.config.name
 
     @property
@@ -178,24 +174,16 @@ def written_cells(
 
 
 def build_cells(written: Sequence[WrittenCell], sampling: SamplingSettings) -> tuple[Cell, ...]:
-    """The cells of a job, each once. Raises ValueError: a tree, rule or combination that does not
-    exist, naming it.
-    """
+    """The cells of a job, each once."""
     unique: dict[str, Cell] = {}
-    for cell in (_make_cell(*each, sampling) for each in written):
-        unique.setdefault(repr(_ordered(cell.settings)), cell)
+    for cell in (make_cell(*each, sampling) for each in written):
+        unique.setdefault(json.dumps(cell.settings, sort_keys=True, default=dict), cell)
     return tuple(unique.values())
 
 
-def read_cell(item: Any, load: DecoderLoader, sampling: SamplingSettings) -> Cell:
-    """One cell as written in a list of cells: ``decoder:spec``, or a mapping. Raises ValueError: a
-    decoder, spec or combination that does not exist, naming it.
-    """
-    return _make_cell(*parse_cell(item, load), sampling)
-
-
-def _make_cell(decoder: dict[str, Any], spec: Any, sampling: SamplingSettings) -> Cell:
-    """A cell from a decoder's config, the shorthand applied and the whole checked.
+def make_cell(decoder: dict[str, Any], spec: Any, sampling: SamplingSettings) -> Cell:
+    """A cell of a decoder's settings and the shorthand of its tree, checked as a whole. Raises
+    ValueError: a tree, rule or combination that does not exist, naming it.
 
     A drafter or verifier given by name replaces the decoder's, with the settings given, and the
     decoder is named after all of them.
@@ -239,8 +227,34 @@ def parse_cell(item: Any, load: DecoderLoader) -> WrittenCell:
     return decoder, asked.spec
 
 
-def _ordered(value: Any) -> Any:
-    """A value whose repr does not depend on the order of mapping keys."""
-    if isinstance(value, Mapping):
-        return sorted((key, _ordered(entry)) for key, entry in value.items())
-    return value
+def simulate_cells(
+    cells: Sequence[Cell], simulate: Any, sampling: SamplingSettings
+) -> tuple[Cell, ...]:
+    """The cells with the stated acceptance in place of their rules; a baseline has none. The rule
+    that a cell had is still computed, so that its time is in the token rate. Raises ValueError: a
+    cell that keeps several beams, or that states its own acceptance.
+    """
+    if simulate is None:
+        return tuple(cells)
+    from spec_bench.tree.base import GrownTree
+
+    made = list[Cell]()
+    for cell in cells:
+        settings = cell.settings
+        if cell.drafts:
+            if not isinstance(cell.config.tree, GrownTree):
+                raise ValueError(f"{cell.title} keeps several beams; simulate must be null")
+            if cell.config.verifier.name == SIMULATED:
+                raise ValueError(f"{cell.title} states its own acceptance; simulate must be null")
+            rule = {"rule": SIMULATED, "acceptance": simulate, "computed": settings["verifier"]}
+            cell = Cell.read({**settings, "verifier": rule}, sampling)
+        made.append(cell)
+    return tuple(made)
+
+
+def simulated_acceptance(cell: Cell) -> tuple[float, ...]:
+    """The stated acceptance, for all depths or one each; none if the rule decides."""
+    if cell.config.verifier.name != SIMULATED:
+        return ()
+    acceptance = cell.settings["verifier"]["acceptance"]
+    return tuple(acceptance) if isinstance(acceptance, list) else (acceptance,)

@@ -14,8 +14,7 @@ ours is taken.
 from __future__ import annotations
 
 import re
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from traceback import walk_tb
 from typing import Any
 
@@ -29,7 +28,6 @@ from omegaconf.errors import OmegaConfBaseException
 
 from spec_bench.engine.architectures import PREFIX as RANDOM
 from spec_bench.jobs.config.model_files import EMBEDDED
-from spec_bench.jobs.config.simulation import with_quoted_numbers
 from spec_bench.settings.configs import conf_dirs, experiments_dir, experiments_dirs
 from spec_bench.settings.validation import did_you_mean
 from spec_bench.vocabulary.published import FILE, printed_tree, read_published, spellings
@@ -47,6 +45,9 @@ class MoreConfigs(SearchPathPlugin):
             search_path.append(folder.parent.name, f"file://{folder}")
 
 
+LISTS = ("budget", "length")  # config groups that allow several choices at once
+_ASKED = re.compile(rf"([+]{{0,2}})({'|'.join(LISTS)})=(.*)", re.S)
+_WORD = re.compile(r"[^\[\],'\"\s]+")
 PLAN = "plan=true"
 _LAUNCHER = ("hydra/launcher=", "hydra.launcher.", "+hydra.launcher.")
 
@@ -61,11 +62,10 @@ def job_arguments(arguments: list[str]) -> list[str]:
 
 
 def recipe_arguments(arguments: Sequence[str]) -> list[str]:
-    """The command line as Hydra understands it.
-
-    Recipes outside the list of defaults get a plus; numbers of ``budget`` and ``length`` are
-    quoted; a target that the user names comes without the default pair's draft and heads. Raises
-    ValueError: an unknown budget or length, or several choices of a group that takes one.
+    """The command line as Hydra understands it: recipes outside the list of defaults get a plus,
+    numbers of ``budget`` and ``length`` are quoted, and a target that the user names comes without
+    the default pair's draft and heads. Raises ValueError: an unknown budget or length, or several
+    choices of a group that takes one.
     """
     given = [each.lstrip("+").partition("=") for each in arguments]
     for group, _, value in given:
@@ -86,9 +86,45 @@ def recipe_arguments(arguments: Sequence[str]) -> list[str]:
     return with_quoted_numbers(named)
 
 
-def shown_resolved(arguments: Sequence[str]) -> list[str]:
-    """The command line with which ``--cfg job`` shows a job, of a sweep the first one, resolved.
+def with_quoted_numbers(arguments: Sequence[str]) -> list[str]:
+    """The command line as Hydra understands it: ``budget=6``, ``budget=6,14``, ``budget=[6,14]`` or
+    null, lists of trees by their number of nodes (or their depth, ``length``); other arguments
+    stay. Each number has a file, such as ``conf/budget/14.yaml``; Hydra would read a bare one as an
+    int, which names no config. Raises ValueError: a number that no file holds.
+    """
+    return [_quoted(argument) for argument in arguments]
 
+
+def _quoted(argument: str) -> str:
+    match = _ASKED.fullmatch(argument)
+    if match is None:
+        return argument
+    group = match[2]
+
+    def quoted(word: re.Match[str]) -> str:
+        if word[0] == "null" and "[" not in match[3]:
+            return "[]"  # the default; Hydra takes no null
+        if word[0].isidentifier() and word[0] != "null":
+            return word[0]  # a config of the user's own
+        return f"'{_number(group, word[0])}'"
+
+    return f"{match[1]}{group}=" + _WORD.sub(quoted, match[3].replace("'", "").replace('"', ""))
+
+
+def _number(group: str, word: str) -> int:
+    if not word.isdecimal():
+        raise ValueError(f"{group} must be a whole number or a list such as [6,14], got {word!r}")
+    stems = {path.stem for folder in conf_dirs() for path in folder.glob(f"{group}/*")}
+    known = sorted(int(stem) for stem in stems if stem.isdecimal())
+    if int(word) not in known:
+        choices = ", ".join(map(str, known))
+        own = "; other trees are named by cells=[sd:7,rsd_c:2-2-1]" if group == "budget" else ""
+        raise ValueError(f"{group} must be one of {choices}{own}, got {word}")
+    return int(word)
+
+
+def shown_resolved(arguments: Sequence[str]) -> list[str]:
+    """The command line with which ``--cfg job`` shows a job, of a sweep the first one, resolved:
     Hydra would refuse ``-m`` beside it, and several values without ``-m``.
     """
     asked = " ".join(arguments).replace("=", " ")
@@ -117,29 +153,24 @@ def register() -> None:
 
 
 def data_of(target: object) -> str:
-    """Where a pair's prompts come from by default, ``${data_of:${pair.target}}`` in a task.
-
-    The small models shipped here use the small samples shipped here, and so do random weights; any
-    other pair, published or a user's, uses the public data set. A target that is not text is
-    refused where the pair is checked.
+    """Where a pair's prompts come from by default, ``${data_of:${pair.target}}`` in a task. The
+    small models shipped here use the small samples shipped here, and so do random weights; any
+    other pair uses the public data set.
     """
     return "embedded" if str(target).startswith((EMBEDDED, RANDOM)) else "hub"
 
 
 def questions_of(target: object, path: str | None) -> str:
-    """Where the questions come from for a task whose file users fetch themselves.
-
-    ``${questions_of:${pair.target},${.path}}``: a named file is read. Without one the shipped
-    models, and random weights, use the shipped sample of the same format; any other pair has none,
-    and says so.
+    """Where the questions come from for a task whose file users fetch themselves: the file that is
+    named, ``${questions_of:${pair.target},${.path}}``, else for the shipped models the shipped
+    sample; any other pair has none, and says so.
     """
     return "local" if path is not None or data_of(target) != "embedded" else "embedded"
 
 
 def file_of(target: object, path: str) -> str | None:
-    """The file that a recipe reads, ``${file_of:${pair.target},question.jsonl}``.
-
-    None for pairs that use the sample.
+    """The file that a recipe reads, ``${file_of:${pair.target},question.jsonl}``; None for pairs
+    that use the sample.
     """
     return None if data_of(target) == "embedded" else path
 
@@ -147,11 +178,9 @@ def file_of(target: object, path: str) -> str | None:
 def tree_of(
     paper: str, decoder: str, task: str, temperature: float | None, pair: Any, otherwise: str
 ) -> str:
-    """The tree that a paper's tables have for a pair at a task and temperature, else another.
-
-    In a recipe: ``${tree_of:mcsd,mcsd_wor,${task.name},1.0,${pair.paper},'4-2-1'}``.
-
-    ``pair`` is what the papers call it, ``paper:`` of its config; a temperature of null is 1.
+    """The tree that a paper's tables have for a pair (``paper:`` of its config) at a task and
+    temperature (null: 1), else another; in a recipe
+    ``${tree_of:mcsd,mcsd_wor,${task.name},1.0,${pair.paper},'4-2-1'}``.
     """
     names = OmegaConf.to_container(pair) if OmegaConf.is_config(pair) else pair
     numbers = read_published(experiments_dir() / paper / FILE)
@@ -160,10 +189,8 @@ def tree_of(
 
 
 # Not in ``register``: a launcher's worker resolves configs too, and imports this module alone.
-OmegaConf.register_new_resolver("data_of", data_of, replace=True)
-OmegaConf.register_new_resolver("file_of", file_of, replace=True)
-OmegaConf.register_new_resolver("questions_of", questions_of, replace=True)
-OmegaConf.register_new_resolver("tree_of", tree_of, replace=True)
+for _resolver in (data_of, file_of, questions_of, tree_of):
+    OmegaConf.register_new_resolver(_resolver.__name__, _resolver, replace=True)
 
 
 _NO_CHOICE = re.compile(
@@ -186,9 +213,11 @@ def one_line(error: BaseException) -> str:
         return f"{group} must be one of {', '.join(known)}, got {choice!r}{near}"
     if match := _NO_GROUP.match(text):
         return f"there is no config group {match[1]!r} to choose from; --help lists those there are"
-    for cause in _causes(error):
+    cause: BaseException | None = error
+    while cause is not None:
         if isinstance(cause, OmegaConfBaseException) and cause.full_key:
             return _of_key(cause)
+        cause = cause.__cause__ or cause.__context__
     return _plain(text)
 
 
@@ -196,9 +225,8 @@ def comes_from_hydra(error: BaseException) -> bool:
     """Whether an error arose in Hydra or OmegaConf, so no config can be made; or in a launcher,
     which refuses its settings.
     """
-    last = deque(walk_tb(error.__traceback__), maxlen=1)
-    module = last[0][0].f_globals.get("__name__", "") if last else ""
-    package = module.partition(".")[0]
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    package = frames[-1].f_globals.get("__name__", "").partition(".")[0] if frames else ""
     refused = isinstance(error, ValueError) and package in {"joblib", "submitit", "ray"}
     return refused or package in {"hydra", "omegaconf", "antlr4", "yaml"}
 
@@ -214,12 +242,6 @@ def _of_key(error: OmegaConfBaseException) -> str:
     prefix = key.removesuffix(word)
     near = did_you_mean(word, known, prefix) or ";"
     return f"unknown setting {key}{near} {prefix.rstrip('.') or 'a config'} has {', '.join(known)}"
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 def _plain(text: str) -> str:

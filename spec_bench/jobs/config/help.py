@@ -135,12 +135,6 @@ Writes the answers of a finished experiment as Spec-Bench's answer files, one fo
   spec-bench answers results/quickstart/results.csv --texts
 """,
 }
-_WANTED = {"--help", "-h"}
-
-
-def wants_help(arguments: list[str]) -> bool:
-    """Whether a command line asks for help."""
-    return bool(_WANTED & set(arguments))
 
 
 def command_help(arguments: list[str]) -> str | None:

@@ -39,9 +39,7 @@ def model_path(name: str) -> str:
             models = [config.parent.name for config in root.glob("models/*/config.json")]
             heads = [_HEADS + config.parent.name for config in root.glob(f"{_HEADS}*/config.json")]
             known = sorted(f"{EMBEDDED}{each}" for each in (*models, *heads))
-            raise ValueError(
-                f"unknown embedded model {name!r}; embedded: {', '.join(known) or '-'}"
-            )
+            raise ValueError(f"unknown embedded model {name!r}; embedded: {', '.join(known)}")
         return str(folder)
     if name.startswith(FETCHED):
         folder = fetched_folder(name.removeprefix(FETCHED))
@@ -67,10 +65,8 @@ def model_path(name: str) -> str:
 
 
 def fingerprint(name: str) -> str | None:
-    """A short hash of a local model's config and weights; None for a hub id.
-
-    Two models that were once in the same folder are two models: their results must not be mixed.
-    Raises ValueError: one of its files cannot be read, naming it.
+    """A short hash of a local model's config and weights; None for a hub id. Two models that were
+    once in the same folder are two models. Raises ValueError: a file cannot be read, naming it.
     """
     digest = hashlib.sha256()
     if name.startswith(RANDOM):
@@ -93,16 +89,14 @@ def fingerprint(name: str) -> str | None:
                     stream.seek(-_SAMPLE_BYTES, 2)
                 digest.update(stream.read(_SAMPLE_BYTES))
         except OSError as error:
-            raise ValueError(
-                f"model {name!r}: cannot read {str(file)!r}: {error.strerror}"
-            ) from None
+            why = f"model {name!r}: cannot read {str(file)!r}: {error.strerror}"
+            raise ValueError(why) from None
     return digest.hexdigest()[:12]
 
 
 def hub_commit(name: str, revision: str | None = None, fetch: bool = True) -> str | None:
-    """The current commit of a hub id's revision by the hub, or by its cache if not reached.
-
-    None for a local model, and if neither knows it. Without ``fetch`` only the cache is asked.
+    """The current commit of a hub id's revision by the hub, or by its cache if not reached (without
+    ``fetch`` only the cache is asked); None for a local model, and if neither knows it.
     """
     if name.startswith(RANDOM) or Path(model_path(name)).is_dir():
         return None
@@ -130,10 +124,9 @@ class ModelSize:
 
 
 def model_size(name: str, stated: int | None = None) -> ModelSize:
-    """The size of a model as a pair names it.
-
-    ``stated`` is the exact parameter count that the pair's file gives, used if there is no config
-    here; if it is that of a published architecture, that one's shape is taken.
+    """The size of a model as a pair names it. ``stated`` is the exact parameter count that the
+    pair's file gives, used if there is no config here; if it is that of a published architecture,
+    that one's shape is taken.
     """
     path = model_path(name)
     if path.startswith(RANDOM):

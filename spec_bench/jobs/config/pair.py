@@ -1,18 +1,27 @@
-"""The models of a job: which, how they are loaded, and under what name their rows appear.
+"""The models of a job: which, where and how they run, and under what name their rows appear.
 
-Knows the files of ``conf/pair`` and names of models; loads nothing.
+Knows the files of ``conf/pair`` and ``conf/engine``, and names of models; loads nothing.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from spec_bench.engine.architectures import PREFIX as RANDOM
-from spec_bench.engine.model_spec import INTERSECTION, ModelSpec, kept_tokens
-from spec_bench.jobs.config.engine_settings import EngineSettings, check_there, placed
+from spec_bench.engine.model_spec import (
+    AUTO,
+    DEVICE,
+    INTERSECTION,
+    ModelSpec,
+    cuda_fault,
+    kept_tokens,
+    sees_cuda,
+)
 from spec_bench.jobs.config.model_files import (
     EMBEDDED,
     ModelSize,
@@ -23,11 +32,80 @@ from spec_bench.jobs.config.model_files import (
 )
 from spec_bench.records.seals import bytes_of
 from spec_bench.settings.configs import read_config
-from spec_bench.settings.validation import Flag, Ge, Number, Text, Whole, check, settings
+from spec_bench.settings.validation import (
+    Flag,
+    Ge,
+    Gt,
+    Le,
+    Number,
+    Pattern,
+    Real,
+    Says,
+    Text,
+    Whole,
+    check,
+    settings,
+)
 from spec_bench.system.files import digest
 from spec_bench.vocabulary.published import listed
 
 _MODELS = ("target", "draft")
+_warn = cache(partial(logging.getLogger(__name__).warning, "engine.device=auto is the CPU: %s"))
+MOST_THREADS = 1024  # a system without room for more ends the process without a word
+Dtype = Literal["float32", "float64", "bfloat16", "float16"]
+
+
+@settings
+class EngineSettings:
+    """The config group ``engine``; meanings stand in ``conf/engine/default.yaml``."""
+
+    device: Annotated[
+        str, Says("auto, cpu, cuda or cuda:0, or alike"), Pattern(f"({AUTO}|{DEVICE})")
+    ]
+    dtype: Dtype
+    batch_size: Annotated[Whole, Ge(1)] = 1
+    batching: Literal["static", "continuous"] = "static"
+    compile: Literal["none", "static", "static_inductor", "dynamo", "inductor"] = "none"
+    threads: Annotated[Whole, Ge(1), Le(MOST_THREADS)] | None = None
+    gpu_memory_gib: Annotated[Real, Gt(0)] | None = None
+    tensor_parallel: Flag = False
+    kind: Literal["here", "server"] = "here"
+
+    @property
+    def served(self) -> bool:
+        """Whether a server decodes."""
+        return self.kind == "server"
+
+    @property
+    def on_cuda(self) -> bool:
+        """Whether jobs need GPUs."""
+        return self.device.startswith("cuda")
+
+
+def placed(engine: EngineSettings, target: str) -> EngineSettings:
+    """The engine's settings with the device that ``auto`` comes to. The small models that ship are
+    at home on a CPU. Any other target takes the GPU where torch can use one.
+    """
+    if engine.device != AUTO:
+        return engine
+    small = target.startswith(EMBEDDED)
+    if small or not sees_cuda():
+        if not small and (fault := cuda_fault()):
+            _warn(fault)
+        return replace(engine, device="cpu")
+    return replace(engine, device="cuda")
+
+
+def check_there(device: str) -> None:
+    """Refuses an accelerator that torch does not see; CUDA is asked for with each model."""
+    kind = device.partition(":")[0]
+    if kind in ("cpu", "cuda"):
+        return
+    import torch
+
+    there = torch.backends.mps if kind == "mps" else torch.get_device_module(kind)
+    if not there.is_available():
+        raise ValueError(f"engine.device {device!r} was asked for but torch sees no such device")
 
 
 @settings
@@ -45,7 +123,7 @@ class PairSettings:
     target: Text
     draft: Text | tuple[Text, ...] | None
     name: Text | None = None
-    dtype: Literal["float32", "float64", "bfloat16", "float16"] | None = None
+    dtype: Dtype | None = None
     heads: dict[str, Text | None] | None = None
     target_device_map: Text | dict[str, Whole | Text] | None = None
     target_revision: Text | None = None
@@ -85,18 +163,20 @@ class Pair:
 
     def settings(self) -> dict[str, Any]:
         """The parts of the pair that change a number; part of a cell's run id."""
-        settings = {
+        place = self.specs[0].device_map
+        settings: dict[str, Any] = {
             "target": self.target,
             "drafts": list(self.drafts),
             "revisions": list(self.revisions),
             "dtype": self.specs[0].dtype,
-            "target_device_map": _plain(self.specs[0].device_map),
+            "target_device_map": [list(e) for e in place] if isinstance(place, tuple) else place,
         }
         if self.tokenizer is not None:
             revision = fingerprint(self.tokenizer)
             settings["tokenizer"] = {"source": self.tokenizer, "revision": revision}
-        if self.draft_vocabulary is not None:
-            settings["draft_vocabulary"] = _tokens(self.draft_vocabulary)
+        if (kept := self.draft_vocabulary) is not None:
+            by_name = isinstance(kept, int) or kept == INTERSECTION
+            settings["draft_vocabulary"] = kept if by_name else digest(kept_tokens(kept))
         if self.chat_template is not None:
             settings["chat_template"] = self.chat_template
         return settings
@@ -111,25 +191,18 @@ class Pair:
 
 
 def pinned(pair: Pair, kinds: Iterable[str] = (), fetch: bool = True) -> Pair:
-    """The pair at its hub models' current commits, so that what is loaded is what is recorded.
-
-    An unknown revision stays as it is: loading the model says what is wrong. ``kinds`` are those
-    heads that are used; without ``fetch`` only the hub's cache is asked.
+    """The pair at its hub models' current commits, so that what is loaded is what is recorded. An
+    unknown revision stays as it is: loading the model says what is wrong. ``kinds`` are those heads
+    that are used; without ``fetch`` only the hub's cache is asked.
     """
-    names = (pair.target, *pair.drafts)
-    asked = [spec.revision for spec in pair.specs]
-    commits = [hub_commit(*each, fetch) for each in zip(names, asked, strict=True)]
-    return replace(
-        pair,
-        specs=tuple(
-            replace(spec, revision=commit or spec.revision)
-            for spec, commit in zip(pair.specs, commits, strict=True)
-        ),
-        revisions=tuple(
-            commit or known for commit, known in zip(commits, pair.revisions, strict=True)
-        ),
-        head_commits={kind: hub_commit(pair.heads[kind], None, fetch) for kind in kinds},
-    )
+    specs, revisions = list[ModelSpec](), list[str | None]()
+    models = zip((pair.target, *pair.drafts), pair.specs, pair.revisions, strict=True)
+    for name, spec, known in models:
+        commit = hub_commit(name, spec.revision, fetch)
+        specs.append(replace(spec, revision=commit or spec.revision))
+        revisions.append(commit or known)
+    commits = {kind: hub_commit(pair.heads[kind], None, fetch) for kind in kinds}
+    return replace(pair, specs=tuple(specs), revisions=tuple(revisions), head_commits=commits)
 
 
 def build_pair(pair: PairSettings, engine: EngineSettings) -> Pair:
@@ -138,29 +211,31 @@ def build_pair(pair: PairSettings, engine: EngineSettings) -> Pair:
     """
     engine = placed(engine, pair.target)
     check_there(engine.device)
-    names = (pair.target, *pair.drafts)
-    device_map = pair.target_device_map
-    asked = [pair.target_revision, *[pair.draft_revision] * len(pair.drafts)]
-    maps = [tuple(sorted(device_map.items())) if isinstance(device_map, dict) else device_map]
-    kept = pair.draft_vocabulary
-    specs = tuple(
-        ModelSpec(
-            model_path(name),
-            pair.dtype or engine.dtype,
-            engine.device,
-            place,
-            revision,
-            engine.compile,
-            index if name.startswith(RANDOM) else 0,
-            tensor_parallel=index == 0 and engine.tensor_parallel,
-            outputs=None if pair.draft_vocabulary == INTERSECTION or not index else kept,
-        )
-        for index, (name, place, revision) in enumerate(
-            zip(names, [*maps, *[None] * len(pair.drafts)], asked, strict=True)
-        )
+    names, place = (pair.target, *pair.drafts), pair.target_device_map
+    target = ModelSpec(
+        model_path(pair.target),
+        pair.dtype or engine.dtype,
+        engine.device,
+        tuple(sorted(place.items())) if isinstance(place, dict) else place,
+        pair.target_revision,
+        engine.compile,
+        tensor_parallel=engine.tensor_parallel,
     )
+    drafts = [
+        replace(
+            target,
+            path=model_path(name),
+            device_map=None,
+            revision=pair.draft_revision,
+            seed=index if name.startswith(RANDOM) else 0,
+            tensor_parallel=False,
+            outputs=None if pair.draft_vocabulary == INTERSECTION else pair.draft_vocabulary,
+        )
+        for index, name in enumerate(pair.drafts, start=1)
+    ]
+    specs = (target, *drafts)
     revisions = tuple(
-        fingerprint(name) or revision for name, revision in zip(names, asked, strict=True)
+        fingerprint(name) or spec.revision for name, spec in zip(names, specs, strict=True)
     )
     label = pair.name or "+".join(_short(name) for name in names)
     heads = {
@@ -222,29 +297,13 @@ def with_own_name(pair: PairSettings, folders: Sequence[Path]) -> PairSettings:
     return replace(pair, **changes)
 
 
-def _tokens(vocabulary: str | int) -> str | int:
-    """A draft vocabulary as a run id knows it: a file by its ids."""
-    named = isinstance(vocabulary, int) or vocabulary == INTERSECTION
-    return vocabulary if named else digest(kept_tokens(vocabulary))
-
-
 def _short(model: str) -> str:
     """The last part of an id, folder or embedded name; random weights stay marked as such."""
-    last = model.rstrip("/").rsplit("/", 1)[-1].removeprefix(EMBEDDED)
-    if model.startswith(RANDOM):
-        return RANDOM + last.removeprefix(RANDOM)
-    return last
-
-
-def _plain(device_map: Any) -> Any:
-    """A device map as JSON knows it."""
-    return [list(item) for item in device_map] if isinstance(device_map, tuple) else device_map
+    last = model.rstrip("/").rsplit("/", 1)[-1].removeprefix(EMBEDDED).removeprefix(RANDOM)
+    return RANDOM * model.startswith(RANDOM) + last
 
 
 def pair_sizes(pair: PairSettings) -> tuple[ModelSize, ...]:
     """The sizes of a pair's models, the target first."""
-    stated = [pair.target_parameters, *[pair.draft_parameters] * len(pair.drafts)]
-    names = (pair.target, *pair.drafts)
-    return tuple(
-        model_size(name, parameters) for name, parameters in zip(names, stated, strict=True)
-    )
+    drafts = (model_size(name, pair.draft_parameters) for name in pair.drafts)
+    return (model_size(pair.target, pair.target_parameters), *drafts)

@@ -12,15 +12,24 @@ from typing import Any
 
 from spec_bench.core import processes
 from spec_bench.core.sampling import SamplingSettings
-from spec_bench.jobs.config.cells import Cell, DecoderLoader, build_cells
-from spec_bench.jobs.config.config import RunSettings
-from spec_bench.jobs.config.early import check_early
-from spec_bench.jobs.config.engine_settings import EngineSettings, placed
-from spec_bench.jobs.config.fit import Batch, fitting
-from spec_bench.jobs.config.fitted_trees import FittedTrees
-from spec_bench.jobs.config.pair import Pair, build_pair, pinned, with_own_name
+from spec_bench.jobs.config.cells import (
+    Cell,
+    DecoderLoader,
+    build_cells,
+    simulate_cells,
+    simulated_acceptance,
+)
+from spec_bench.jobs.config.config import RunSettings, check_early
+from spec_bench.jobs.config.fitting import FittedTrees, fitting
+from spec_bench.jobs.config.pair import (
+    EngineSettings,
+    Pair,
+    build_pair,
+    pinned,
+    placed,
+    with_own_name,
+)
 from spec_bench.jobs.config.served_cells import SERVER, alone, check_served, served_cells
-from spec_bench.jobs.config.simulation import simulate_cells, simulated_acceptance
 from spec_bench.metrics.interval import FEWEST
 from spec_bench.records.types import ENGINE, CellFacts, SqlReference, Stage
 from spec_bench.server.settings import ServerSettings
@@ -32,7 +41,6 @@ from spec_bench.tasks.spider import databases_digest
 log = logging.getLogger(__name__)
 
 _SAMPLING = [each.name for each in fields(SamplingSettings)]
-_DEFAULTS = SamplingSettings()
 _NOT_IDENTITY = ("generation", "databases", "instruction", "answered_only", "run_code")
 _USUAL = {"overlong": "fail", "sample": "first", "sample_seed": 0}  # as before there was a choice
 _MAX_NEW_TOKENS = 128
@@ -115,9 +123,8 @@ class JobSettings:
         return replace(self, pair=pinned(self.pair, heads, fetch))
 
     def facts(self, cell: Cell) -> CellFacts:
-        """What identifies a cell in the results table, as far as the settings tell.
-
-        What only the loaded models tell is added later (``jobs.work.models.ran_with``).
+        """What identifies a cell in the results table, as far as the settings tell. What only the
+        loaded models tell is added later (``jobs.work.models.ran_with``).
         """
         pair, task, sampling, kind = self.pair, self.task, self.sampling, cell.heads
         rate = self.served.rate if self.served else None
@@ -178,11 +185,10 @@ def build_settings(
     written = check_early(asked, load)
     asked = asked if unread else shared(asked, task)
     # The user's files before cells, which import torch; the hub's data, which may be large, after.
-    here = None if unread or on_hub(task) else tuple(task.examples(asked.prompts))
+    here = None if unread or on_hub(task) else task.examples(asked.prompts)
     sampling = sampling_of(asked.generation, task.generation)
     limits = asked.generation.max_new_tokens, task.generation.max_new_tokens, _MAX_NEW_TOKENS
     max_new_tokens = next(limit for limit in limits if limit is not None)
-    batch = Batch(engine.batch_size, engine.batching, sampling)
     pair, left_out = build_pair(with_own_name(asked.pair, folders), engine), tuple[str, ...]()
     if engine.served:
         pair, cells = alone(pair), served_cells(asked)
@@ -190,41 +196,32 @@ def build_settings(
         stated = {name: getattr(asked.generation, name) for name in _SAMPLING}
         words = tuple(f"generation.{k}={v}" for k, v in stated.items() if v is not None)
         trees = FittedTrees(pair, task.name, sampling, Path(asked.results), words)
-        cells, unfitted = trees.filled(build_cells(written, sampling))
+        cells, left_out = fitting(build_cells(written, sampling), trees, engine)
         cells = simulate_cells(cells, asked.simulate, sampling)
-        cells, left_out = fitting(cells, pair, batch, unfitted)
-    fresh: Sequence[Example] = ()
-    if confirm := asked.confirm:  # the examples after the first stage's
-        after = (confirm.prompts, asked.prompts or 0)
-        fresh = stand_ins(confirm.prompts) if unread else task.examples(*after)
+    first, confirm = asked.prompts, asked.confirm
+    more = confirm.prompts if confirm else 0  # the examples after the first stage's
+    if unread:  # so many of nothing
+        nothing = [Example(str(n), ("",), ((),)) for n in range((first or 0) + more)]
+        examples, fresh = nothing[: first or 0], nothing[first or 0 :]
+    else:
+        examples = task.examples(first) if here is None else here
+        fresh = task.examples(more, first or 0) if more else []
     return JobSettings(
-        asked,
-        engine,
-        pair,
-        task,
-        stand_ins(asked.prompts) if unread else here or tuple(task.examples(asked.prompts)),
-        sampling,
-        max_new_tokens,
-        cells,
-        fresh=tuple(fresh),
-        stage="screen" if asked.confirm else "",
-        left_out=left_out,
-        unread=unread,
+        *(asked, engine, pair, task, tuple(examples), sampling, max_new_tokens, cells),
+        *(tuple(fresh), "screen" if confirm else "", left_out, unread),
     )
 
 
 def sampling_of(run: Generation, task: Generation) -> SamplingSettings:
-    """The sampling settings: the run's, if null the task's, else the defaults."""
-    values: dict[str, Any] = {
-        name: next(
-            value
-            for value in (getattr(run, name), getattr(task, name), getattr(_DEFAULTS, name))
-            if value is not None or name == "draft_temperature"
-        )
-        for name in _SAMPLING
-    }
-    values["temperature"] = float(values["temperature"])
-    return SamplingSettings(**values)
+    """The sampling settings: the run's, if null the task's, else the defaults. A null draft
+    temperature is the run's own: that of the target.
+    """
+    given: dict[str, Any] = {"draft_temperature": run.draft_temperature}
+    for name in _SAMPLING:
+        for value in (getattr(task, name), getattr(run, name)):
+            if value is not None and name != "draft_temperature":
+                given[name] = float(value) if name == "temperature" else value
+    return SamplingSettings(**given)
 
 
 def shared(asked: RunSettings, task: Task | RandomPrompts) -> RunSettings:
@@ -251,13 +248,8 @@ def shared(asked: RunSettings, task: Task | RandomPrompts) -> RunSettings:
 
 
 def on_hub(task: Task | RandomPrompts) -> bool:
-    """Whether a task's rows are the hub's."""
+    """Returns whether a task's rows are the hub's."""
     return isinstance(task, Task) and task.source.kind == "hub"
-
-
-def stand_ins(count: int | None) -> tuple[Example, ...]:
-    """So many examples of nothing."""
-    return tuple(Example(str(index), ("",), ((),)) for index in range(count or 0))
 
 
 def job_id(run_ids: Iterable[str]) -> str:
@@ -268,13 +260,8 @@ def job_id(run_ids: Iterable[str]) -> str:
 def stated(examples: tuple[Example, ...]) -> dict[str, Any]:
     """The examples as a cell's settings state them; with the digest of databases they query."""
     described: dict[str, Any] = {"count": len(examples), "digest": examples_digest(examples)}
-    if files := {
-        gold.database
-        for example in examples
-        for golds in example.references
-        for gold in golds
-        if isinstance(gold, SqlReference)
-    }:
+    golds = (gold for each in examples for of_turn in each.references for gold in of_turn)
+    if files := {gold.database for gold in golds if isinstance(gold, SqlReference)}:
         described["databases"] = databases_digest(files)
     return described
 

@@ -57,9 +57,8 @@ _NOT_PROPOSED = ("acceptance_rate", "nodes_per_call")
 
 
 def collect(session: Session, ran: Mapping[str, Any]) -> None:
-    """Writes the result of every cell that this job worked on.
-
-    The packed records of an earlier baseline that was timed again get the new timings.
+    """Writes the result of every cell that this job worked on. The packed records of an earlier
+    baseline that was timed again get the new timings.
     """
     job, baseline = job_id(run.run_id for run in session.runs), session.baseline
     assert baseline or session.settings.served
@@ -91,10 +90,8 @@ def _complete(
     timed: list[list[Generation]],
     baseline: list[list[Generation]] | None,
 ) -> CellResult:
-    """A row with its numbers; if a column is empty the reason says why.
-
-    Without a baseline that was timed in turn it is ``partial``: a rerun times both, and fills in
-    the speedup.
+    """A row with its numbers; if a column is empty the reason says why. Without a baseline that was
+    timed in turn it is ``partial``: a rerun times both, and fills in the speedup.
     """
     settings, prompts = session.settings, session.prompts
     reference, more = (baseline[0], baseline[1:]) if baseline else (None, [])
@@ -189,9 +186,8 @@ def _reasons(session: Session, records: CellRecords) -> list[Reason]:
 
 
 def _in_order(run: CellRun, prompts: Prompts) -> list[list[Generation]]:
-    """The generations in the order of the requests, so that resamples pair between cells.
-
-    One list per repeat; one that another job was killed in is left out.
+    """The generations in the order of the requests, so that resamples pair between cells. One list
+    per repeat; one that another job was killed in is left out.
     """
     ids = [request.prompt_id for request in prompts.requests]
     whole = takewhile(lambda repeat: set(ids) <= run.done[repeat].keys(), count())
@@ -213,11 +209,9 @@ def bound_columns(
     prompt_tokens: dict[str, int],
     device_name: str,
 ) -> dict[str, Any]:
-    """Columns of the roofline; none if what the models read is unknown.
-
-    Layers spread over several GPUs run one after another, at one GPU's bandwidth; a target split
-    over processes is read by all of them at once. The bandwidth is measured after all decoding, so
-    it costs no cell any time.
+    """Columns of the roofline; none if what the models read is unknown. Layers spread over several
+    GPUs run one after another, at one GPU's bandwidth; a target split over processes is read by all
+    of them at once. The bandwidth is measured after all decoding, so it costs no cell any time.
     """
     models = (decoder.target, *decoder.drafts)
     calls = sum(len(each.steps) for each in generations)

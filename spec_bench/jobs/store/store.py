@@ -269,9 +269,8 @@ class CellStore:
 
 
 class FollowerStore(CellStore):
-    """The same cell seen by a process that must not write, as another one of a split model does.
-
-    It starts from the same records, so that both decode the same prompts.
+    """The same cell seen by a process that must not write, as another one of a split model does. It
+    starts from the same records, so that both decode the same prompts.
     """
 
     def _nothing(self, *_: Any, **__: Any) -> None:

@@ -23,7 +23,6 @@ log = logging.getLogger(__name__)
 
 def best_of(results: Sequence[CellResult], confirm: ConfirmSettings) -> list[str]:
     """The run ids of the best cells of each decoder, by the number itself, in the order screened.
-
     Not by an end of its interval: on few prompts a wide interval would win by its width.
     """
     sign = -1 if columns.column(confirm.by).better == "down" else 1
@@ -47,10 +46,5 @@ def confirming(settings: JobSettings, results: Sequence[CellResult]) -> JobSetti
         log.warning("nothing to confirm: no cell has a %s", confirm.by)
         return None
     cells = [c for c in settings.cells if settings.run_id(c) in chosen]
-    return replace(
-        settings,
-        cells=(settings.cells[0], *cells),
-        examples=settings.fresh,
-        fresh=(),
-        stage="confirm",
-    )
+    both = (settings.cells[0], *cells)
+    return replace(settings, cells=both, examples=settings.fresh, fresh=(), stage="confirm")

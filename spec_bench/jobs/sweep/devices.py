@@ -38,10 +38,8 @@ def gpu_memory_gib() -> float | None:
 
 
 class Claim:
-    """GPUs that no other process claims, until this process ends.
-
-    Args:
-        folder: where the lock files are; None: one folder per machine and user.
+    """GPUs that no other process claims, until this process ends; the lock files are in ``folder``,
+    or in one per machine and user.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -50,19 +48,9 @@ class Claim:
         self._locks: list[TextIO] = []
 
     def take(self, devices: Sequence[str], count: int, wait: bool) -> tuple[str, ...]:
-        """Claims the first free devices; a second call with the same count changes nothing.
-
-        Args:
-            devices: to choose from, as CUDA_VISIBLE_DEVICES names them.
-            count: how many.
-            wait: wait for devices that others hold, or give up.
-
-        Returns:
-            The devices, all of them or none.
-
-        Raises:
-            ValueError: there are not that many, or, without waiting, not that many are free; or
-                another user could have made the lock files.
+        """Claims the first free devices, of those that CUDA_VISIBLE_DEVICES names so; a second call
+        with the same count changes nothing. Raises ValueError: there are not that many, or, unless
+        it is to ``wait``, not that many are free; or others could have made the lock files.
         """
         if len(self.devices) == count:
             return self.devices
@@ -114,14 +102,11 @@ def identities(devices: Sequence[str]) -> dict[str, str]:
     """What tells each device from all others, whatever it is called: its UUID if known."""
     lines = [line.partition(",") for line in _ask("index,uuid")]
     uuids = {index.strip(): uuid.strip() for index, _, uuid in lines}
-
-    def of(name: str) -> str:
-        if name in uuids:
-            return uuids[name]
+    named = {}
+    for name in devices:
         matching = [uuid for uuid in uuids.values() if name and uuid.startswith(name)]
-        return matching[0] if len(matching) == 1 else name
-
-    return {device: of(device) for device in devices}
+        named[name] = uuids.get(name, matching[0] if len(matching) == 1 else name)
+    return named
 
 
 def _lock(path: Path, wait: bool = False) -> TextIO | None:

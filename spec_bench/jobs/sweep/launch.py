@@ -22,9 +22,14 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
-from spec_bench.jobs.config.engine_settings import EngineSettings, placed
 from spec_bench.jobs.config.model_files import BYTES
-from spec_bench.jobs.config.pair import PairSettings, pair_sizes, with_own_name
+from spec_bench.jobs.config.pair import (
+    EngineSettings,
+    PairSettings,
+    pair_sizes,
+    placed,
+    with_own_name,
+)
 from spec_bench.jobs.sweep.devices import OFFERED, VISIBLE, Claim, gpu_memory_gib, visible_devices
 from spec_bench.settings.configs import conf_dirs
 from spec_bench.settings.validation import check
@@ -35,27 +40,13 @@ _ASKING = ("pair", "engine")  # the groups of settings that tell how many GPUs a
 
 
 def gpus_needed(parameters: int, bytes_each: int, gpu_memory_gib: float) -> int:
-    """How many GPUs hold the weights of a pair of so many parameters in all.
-
-    Raises:
-        ValueError: no memory.
-    """
-    if gpu_memory_gib <= 0:
-        raise ValueError(f"engine.gpu_memory_gib must be above 0, got {gpu_memory_gib!r}")
+    """How many GPUs hold the weights of a pair of so many parameters in all."""
     return max(1, ceil(parameters * bytes_each / (WEIGHTS_SHARE * gpu_memory_gib * 2**30)))
-
-
-def register_resolvers() -> None:
-    """Tells OmegaConf; doing it twice changes nothing."""
-    OmegaConf.register_new_resolver("gpus_of", _gpus_of, replace=True)
-    OmegaConf.register_new_resolver("workers_here", _workers_here, replace=True)
 
 
 def gpus_of_job(pair: PairSettings, engine: EngineSettings) -> int:
     """How many GPUs a job needs: none on a CPU, one unless the target is spread over several.
-
-    Raises:
-        ValueError: a spread target whose size, or the memory of whose GPUs, is unknown.
+    Raises ValueError: a spread target whose size, or the memory of whose GPUs, is unknown.
     """
     engine = placed(engine, pair.target)
     if not engine.on_cuda:
@@ -85,19 +76,6 @@ def folders_here() -> list[Path]:
     return config_folders(HydraConfig.get())
 
 
-def _gpus_of(none: int | None, *, _root_: DictConfig) -> int | None:
-    """The most that any job of the sweep needs: a job array has one size."""
-    return max(_gpus_of_jobs(_root_), default=0) or none
-
-
-def _workers_here(*, _root_: DictConfig) -> int:
-    """One per GPU, or group of GPUs that a job needs; else one per ``engine.threads`` cores."""
-    needed = max(_gpus_of_jobs(_root_), default=0)
-    if needed:
-        return max(1, len(visible_devices()) // needed)
-    return max(1, (os.cpu_count() or 1) // (_root_.engine.threads or 1))
-
-
 def _gpus_of_jobs(root: DictConfig) -> Iterator[int]:
     """The need of every job that Hydra's sweeper makes of the command line."""
     for _, config in jobs_of(root):
@@ -119,6 +97,23 @@ def jobs_of(root: DictConfig) -> Iterator[tuple[Sequence[str], DictConfig]]:
         yield job, loader.load_sweep_config(root, job)
 
 
+def register_resolvers() -> None:
+    """Tells OmegaConf; doing it twice changes nothing."""
+
+    def gpus_of(none: int | None, *, _root_: DictConfig) -> int | None:
+        """The most that any job of the sweep needs: a job array has one size."""
+        return max(_gpus_of_jobs(_root_), default=0) or none
+
+    def workers_here(*, _root_: DictConfig) -> int:
+        """One per GPU, or group of GPUs that a job needs; else one per ``engine.threads`` cores."""
+        if needed := max(_gpus_of_jobs(_root_), default=0):
+            return max(1, len(visible_devices()) // needed)
+        return max(1, (os.cpu_count() or 1) // (_root_.engine.threads or 1))
+
+    OmegaConf.register_new_resolver("gpus_of", gpus_of, replace=True)
+    OmegaConf.register_new_resolver("workers_here", workers_here, replace=True)
+
+
 # Launchers that give no device to a job; whether a job may wait for one. A worker of joblib keeps
 # its devices for the whole sweep: waiting for them would last until its end.
 _CLAIMS = {"JoblibLauncher": False, "LocalLauncher": True}
@@ -126,11 +121,8 @@ _claim = Claim()
 
 
 class JobError(Exception):
-    """A job in a worker ended with a status that is not 0; it travels to the user's process.
-
-    Args:
-        status: the exit status.
-        message: one line.
+    """A job in a worker ended with a status that is not 0; it travels to the user's process, with
+    its message of one line.
     """
 
     def __init__(self, status: int, message: str) -> None:
@@ -139,9 +131,8 @@ class JobError(Exception):
 
 
 def offer_devices() -> None:
-    """Keeps the GPUs that the user allows in sight of workers whose launcher overwrites them.
-
-    CUDA then counts GPUs as the driver's program does, which is asked what there is.
+    """Keeps the GPUs that the user allows in sight of workers whose launcher overwrites them. CUDA
+    then counts GPUs as the driver's program does, which is asked what there is.
     """
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     if VISIBLE in os.environ:
@@ -161,10 +152,8 @@ def enter_folder() -> None:
 
 
 def claim_gpus(pair: PairSettings, engine: EngineSettings) -> None:
-    """Takes GPUs that no other worker uses, if the launcher gives a job none.
-
-    Raises:
-        ValueError: there are no GPUs for it.
+    """Takes GPUs that no other worker uses, if the launcher gives a job none. Raises ValueError:
+    there are no GPUs for it.
     """
     launcher = str(HydraConfig.get().launcher._target_).rpartition(".")[2]
     if launcher not in _CLAIMS:
@@ -180,9 +169,8 @@ def claim_gpus(pair: PairSettings, engine: EngineSettings) -> None:
 
 
 def disturbing() -> str | None:
-    """The warning about jobs that a launcher runs at the same time on one machine's cores.
-
-    None where jobs run one after the other, on machines of their own, or on GPUs.
+    """The warning about jobs that a launcher runs at the same time on one machine's cores; None
+    where jobs run one after the other, on machines of their own, or on GPUs.
     """
     config = HydraConfig.get()
     together = getattr(config.launcher, "n_jobs", 1) or 1
@@ -196,8 +184,7 @@ def disturbing() -> str | None:
 
 
 def lost_worker(error: Exception) -> bool:
-    """Whether a launcher's error says that a process died, and not that our code is wrong.
-
-    joblib, submitit and Ray each raise their private classes, and none of them needs to be here.
+    """Returns whether a launcher's error says that a process died, and not that our code is wrong:
+    joblib, submitit and Ray each raise private classes, and none of them needs to be here.
     """
     return type(error).__module__.partition(".")[0] in {"joblib", "submitit", "ray"}

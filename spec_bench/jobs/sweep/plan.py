@@ -8,12 +8,12 @@ is as long as the longest, a character is a token.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from statistics import median
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from rich.console import Console
 from rich.markup import escape
@@ -21,9 +21,14 @@ from rich.table import Table
 
 from spec_bench.jobs.config.cells import BASELINE, DecoderLoader
 from spec_bench.jobs.config.config import RunSettings
-from spec_bench.jobs.config.engine_settings import EngineSettings, placed
 from spec_bench.jobs.config.model_files import BYTES
-from spec_bench.jobs.config.pair import PairSettings, pair_sizes, with_own_name
+from spec_bench.jobs.config.pair import (
+    EngineSettings,
+    PairSettings,
+    pair_sizes,
+    placed,
+    with_own_name,
+)
 from spec_bench.jobs.config.served_cells import SERVER
 from spec_bench.jobs.config.settings import JobSettings, build_settings
 from spec_bench.jobs.store.store import CellStore
@@ -40,19 +45,12 @@ from spec_bench.tasks.source import UnreadDataError
 State = Literal["complete", "partial", "failed", "missing", "unknown"]
 _OPEN = ("missing", "partial", "unknown")
 _GIB = 2**30
+_COLUMNS = ("pair", "task", "decoder", "spec", "seed")
+_LABELS = (*_COLUMNS, "swept", "state")
+_TITLES = (*_LABELS, "left", "tok/s", "rate", "device h", "memory GiB", "GPUs", "fits")
+_WIDTH = 170
+_UNKNOWN = "unknown"
 _unread: set[str] = set()  # sources that a job before could not read: the next need not try
-
-
-class Decodes(NamedTuple):
-    """Who decodes what, and where, named as results name it: what a rate belongs to."""
-
-    target: str
-    draft: str  # "" for the baseline
-    task: str
-    decoder: str
-    spec: str  # "-" for the baseline
-    batch_size: int
-    device: str  # ``cpu``, ``cuda`` or ``server``
 
 
 class Rate(NamedTuple):
@@ -99,30 +97,23 @@ class PlannedCell:
 
 
 def plan(asked: RunSettings, load: DecoderLoader, folders: Sequence[Path]) -> list[PlannedCell]:
-    """What a job would do, then a search's second stage; loads and decodes nothing.
-
-    Raises:
-        ValueError: settings that cannot be right.
-    """
+    """What a job would do, then a search's second stage; loads and decodes nothing."""
     # The machine that plans a sweep need not have the device it will run on.
     engine = placed(asked.engine, asked.pair.target)
     here = replace(asked, engine=replace(engine, device="cpu"))
-    settings = _settings(here, load, folders).pinned(fetch=False)
-    settings = replace(settings, engine=engine)
-    known = (with_own_name(asked.pair, folders), engine, _measured(settings.results))
-    planned = _plan_job(settings, *known)
+    settings = replace(_settings(here, load, folders).pinned(fetch=False), engine=engine)
+    pair = with_own_name(asked.pair, folders)  # it has entries that the settings do not carry
+    planned = _plan_job(settings, pair)
     if any(cell.state in _OPEN for cell in planned):
         return [*planned, *_confirmation(settings, planned)]
     results = [CellStore(settings.results, cell.run_id).result() for cell in planned]
     second = confirming(settings, [result for result in results if result is not None])
-    return [*planned, *(_plan_job(second, *known) if second else [])]
+    return [*planned, *(_plan_job(second, pair) if second else [])]
 
 
 def _settings(asked: RunSettings, load: DecoderLoader, folders: Sequence[Path]) -> JobSettings:
-    """The job's settings; if the hub's data cannot be read here, without them.
-
-    Raises:
-        ValueError: settings that cannot be right; also if nobody says how many prompts there are.
+    """The job's settings; if the hub's data cannot be read here, without them. Raises ValueError:
+    settings that cannot be right; also if nobody says how many prompts there are.
     """
     source = repr(asked.task.get("source"))
     try:
@@ -135,33 +126,24 @@ def _settings(asked: RunSettings, load: DecoderLoader, folders: Sequence[Path]) 
     return build_settings(asked, load, folders, unread=True)
 
 
-def _plan_job(
-    settings: JobSettings,
-    pair: PairSettings,  # which has the entries for planning that the settings do not carry
-    engine: EngineSettings,
-    measured: Sequence[tuple[Decodes, float]],
-) -> list[PlannedCell]:
+def _plan_job(settings: JobSettings, pair: PairSettings) -> list[PlannedCell]:
     """The plan of one job's cells, the baseline first."""
+    engine, repeats = settings.engine, settings.asked.repeats
     prompts = sum(len(prompt_ids(settings.task, example)) for example in settings.examples)
-    memory = (
-        Memory(0, 0, 0, None)  # nothing is loaded where a server decodes
-        if settings.served
-        else job_memory(pair, engine, _longest_sequence(settings), settings.engine.batch_size)
-    )
+    memory = Memory(0, 0, 0, None)  # nothing is loaded where a server decodes
+    if not settings.served:
+        memory = job_memory(pair, engine, _longest_sequence(settings), engine.batch_size)
     planned = []
     for cell in settings.cells:
         store = CellStore(settings.results, settings.run_id(cell))
+        count = left = prompts * repeats
         state: State = "unknown"
-        left = prompts * settings.asked.repeats
         if not settings.unread:
-            state, left = state_of(store, prompts, settings.asked.repeats)
+            state, left = state_of(store, prompts, repeats)
         facts = settings.facts(cell)
-        models, tree = (facts.target, ",".join(facts.draft)), (facts.decoder, facts.spec)
         device = settings.device.partition(":")[0]
-        decodes = Decodes(*models, facts.task, *tree, settings.engine.batch_size, device)
-        rate = find_rate(decodes, measured)
+        rate = find_rate(facts, device, _measured(settings.results))
         hours = _hours(left, settings.max_new_tokens, rate, memory)
-        count = prompts * settings.asked.repeats
         name = store.folder.name
         planned.append(PlannedCell(name, facts, state, count, left, rate, hours, memory))
     return planned
@@ -197,10 +179,9 @@ def _confirmation(settings: JobSettings, screened: Sequence[PlannedCell]) -> lis
         ]
         again.sort(key=lambda cell: cell.device_hours or 0.0, reverse=True)
         for place, cell in enumerate(again[: confirm.best], start=1):
-            which = cell.facts.spec
-            if decoder != BASELINE:
-                which = f"best {place} of {len(again)} by {confirm.by}"
-            facts = replace(cell.facts, spec=which, stage="confirm")
+            which = f"best {place} of {len(again)} by {confirm.by}"
+            spec = cell.facts.spec if decoder == BASELINE else which
+            facts = replace(cell.facts, spec=spec, stage="confirm")
             planned.append(replace(cell, run_id=f"{cell.run_id} confirm", facts=facts))
     return planned
 
@@ -254,58 +235,43 @@ def _longest_sequence(settings: JobSettings) -> int | None:
         prompt = task.prompt_tokens
     else:
         prompt = max(sum(map(len, example.turns)) for example in settings.examples)
-    new = settings.max_new_tokens
-    return max(slots_of(cell.config, prompt, new) for cell in settings.cells)
+    return max(slots_of(cell.config, prompt, settings.max_new_tokens) for cell in settings.cells)
 
 
-def find_rate(wanted: Decodes, measured: Sequence[tuple[Decodes, float]]) -> Rate | None:
-    """The best guess of a cell's rate in tokens per second; None if nothing is known.
+def find_rate(wanted: CellFacts, device: str, measured: Sequence[Mapping[str, Any]]) -> Rate | None:
+    """The best guess of a cell's rate on ``cpu``, ``cuda`` or ``server``; None if nothing is known.
 
     First rows of the same decoder and tree, then of any decoder's baseline, which stands in for an
     unknown decoder: that is then expected to be no faster. Of several rows those of the same task
     are taken, and of these the median.
     """
-    rows = [
-        (row, rate)
-        for row, rate in measured
-        if row.draft in ("", wanted.draft)
-        and (row.target, row.batch_size, row.device)
-        == (wanted.target, wanted.batch_size, wanted.device)
+    place, drafts = (wanted.target, wanted.batch_size, device), ("", ",".join(wanted.draft))
+    here = [
+        row
+        for row in measured
+        if (row["target"], int(row["batch_size"] or 1), row["device"]) == place
+        and row["draft"] in drafts
     ]
     tree = (wanted.decoder, wanted.spec)
-    same = [(row, rate) for row, rate in rows if (row.decoder, row.spec) == tree]
-    baseline = [(row, rate) for row, rate in rows if row.decoder == BASELINE]
-    for found, source in ((same, "measured"), (baseline, "measured, as ar")):
-        if found:
-            of_task = [rate for row, rate in found if row.task == wanted.task]
-            return Rate(median(of_task or [rate for _, rate in found]), source)
+    same = [row for row in here if (row["decoder"], row["spec"]) == tree]
+    baseline = [row for row in here if row["decoder"] == BASELINE]
+    for rows, source in ((same, "measured"), (baseline, "measured, as ar")):
+        if rows:
+            of_task = [row for row in rows if row["task"] == wanted.task]
+            return Rate(median(float(row["token_rate"]) for row in of_task or rows), source)
     return None
 
 
 @cache
-def _measured(results: Path) -> list[tuple[Decodes, float]]:
-    """The rates in all CSVs below a results folder, read once for the jobs of a sweep."""
-    rates = []
-    for path in files.results_files(results):
-        for row in read_rows(path):
-            # A row that does not say on which device it was measured says nothing of any.
-            if row.get("token_rate") and row.get("device") and not row["simulated_acceptance"]:
-                models, tree = (row["target"], row["draft"]), (row["decoder"], row["spec"])
-                device = row["device"] if row["device"] in ("cpu", SERVER) else "cuda"
-                size = int(row["batch_size"] or 1)
-                decodes = Decodes(*models, row["task"], *tree, size, device)
-                rates.append((decodes, float(row["token_rate"])))
-    return rates
-
-
-# A sweep's plan as it is printed: one line per cell, then what all of them take together.
-
-
-_COLUMNS = ("pair", "task", "decoder", "spec", "seed")
-_LABELS = (*_COLUMNS, "swept", "state")
-_TITLES = (*_LABELS, "left", "tok/s", "rate", "device h", "memory GiB", "GPUs", "fits")
-_WIDTH = 170
-_UNKNOWN = "unknown"
+def _measured(results: Path) -> list[dict[str, Any]]:
+    """The rows with a rate in all CSVs of a results folder, read once for a sweep's jobs."""
+    return [
+        row | {"device": row["device"] if row["device"] in ("cpu", SERVER) else "cuda"}
+        for path in files.results_files(results)
+        for row in read_rows(path)
+        # A row that does not say on which device it was measured says nothing of any.
+        if row.get("token_rate") and row.get("device") and not row["simulated_acceptance"]
+    ]
 
 
 def print_plan(cells: Sequence[PlannedCell], console: Console | None = None) -> None:
@@ -346,7 +312,11 @@ def totals(cells: Sequence[PlannedCell]) -> list[str]:
         )
     for pair, memory in {cell.facts.pair: cell.memory for cell in cells}.items():
         if memory.fits is False:
-            lines.append(f"does not fit: {pair}: {_needs(memory)}")
+            lines.append(
+                f"does not fit: {pair}: {_memory(memory)} GiB on {memory.gpus} GPUs of together "
+                f"{(memory.capacity_bytes or 0) / _GIB:.0f} GiB; pair.target_device_map=auto "
+                "spreads the target"
+            )
     return lines
 
 
@@ -359,15 +329,6 @@ def _all_hours(cells: Sequence[PlannedCell]) -> str:
     if not any(known):
         return f"unknown, no rate is known of the {unknown} cells that are left"
     return f"at most {_shown_hours(sum(known))} and those of {unknown} cells of unknown rate"
-
-
-def _needs(memory: Memory) -> str:
-    """What a pair needs and what it gets."""
-    assert memory.capacity_bytes is not None
-    return (
-        f"{_memory(memory)} GiB on {memory.gpus} GPUs of together "
-        f"{memory.capacity_bytes / _GIB:.0f} GiB; pair.target_device_map=auto spreads the target"
-    )
 
 
 def _row(cell: PlannedCell) -> list[str]:

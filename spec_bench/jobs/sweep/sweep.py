@@ -24,8 +24,7 @@ from omegaconf import DictConfig, OmegaConf
 from spec_bench.core import processes
 from spec_bench.jobs.config.cells import load_decoder
 from spec_bench.jobs.config.compose import one_line
-from spec_bench.jobs.config.config import RunSettings, check_settings
-from spec_bench.jobs.config.early import check_early
+from spec_bench.jobs.config.config import RunSettings, check_early, check_settings
 from spec_bench.jobs.config.settings import JobSettings, build_settings, on_hub, shared
 from spec_bench.jobs.store.experiment import Experiment
 from spec_bench.jobs.store.progress import RunningJob, SweepNotes

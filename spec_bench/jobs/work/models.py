@@ -47,10 +47,9 @@ _tokenizers: dict[tuple[str, str | None, str | None], Any] = {}
 
 
 def models_of(pair: Pair, tokens: int) -> list[LanguageModel]:
-    """The pair's models, the target first; ``tokens``: how many the tokenizer has.
-
-    Embedding rows beyond them are padding and are cut; tokens that a model does not embed (say, an
-    added padding token) do no harm unless a prompt holds one, which is checked with the prompts.
+    """The pair's models, the target first; ``tokens``: how many the tokenizer has. Embedding rows
+    beyond them are padding and are cut; tokens that a model does not embed (say, an added padding
+    token) do no harm unless a prompt holds one, which is checked with the prompts.
     """
     models = [_model(spec, mark) for spec, mark in zip(pair.specs, pair.revisions, strict=True)]
     apart = pair.draft_vocabulary == INTERSECTION

@@ -140,10 +140,9 @@ def _continues_own(task: Task | RandomPrompts) -> bool:
 
 
 def _requests(settings: JobSettings, tokenizer: Any, example: Example) -> list[Request]:
-    """An example's requests, one per turn that is asked.
-
-    If turns continue own answers, a later one's limit is what is left of the models' room after
-    answers at their limits, so that 1024 tokens per turn fit into 2048.
+    """An example's requests, one per turn that is asked. If turns continue own answers, a later
+    one's limit is what is left of the models' room after answers at their limits, so that 1024
+    tokens per turn fit into 2048.
     """
     task, limit = settings.task, settings.max_new_tokens
     names, stop_ids, requests = prompt_ids(task, example), task.stop_ids(tokenizer), list[Request]()
@@ -168,9 +167,8 @@ def _longest(requests: Sequence[Request], limit: int) -> int:
 
 
 def _room(settings: JobSettings) -> int | None:
-    """Tokens that a prompt may have if longer ones are cut or left out, by the models' configs.
-
-    It follows from the pair and the limit alone: a cell has the same prompts in every job.
+    """Tokens that a prompt may have if longer ones are cut or left out, by the models' configs. It
+    follows from the pair and the limit alone: a cell has the same prompts in every job.
     """
     if not isinstance(settings.task, Task) or settings.task.overlong == "fail":
         return None
@@ -203,9 +201,8 @@ def slots_of(config: DecoderConfig, prompt: int, new_tokens: int) -> int:
 
 
 def context_of(settings: JobSettings) -> int | None:
-    """Tokens of a prompt and its answer that all models have room for; None if none says.
-
-    It follows from the pair alone: a cell has the same prompts in every job.
+    """Tokens of a prompt and its answer that all models have room for; None if none says. It
+    follows from the pair alone: a cell has the same prompts in every job.
     """
     known = [length for spec in settings.pair.specs if (length := _length(spec)) is not None]
     return min(known) - TREE_LEVELS if known else None

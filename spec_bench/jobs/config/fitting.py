@@ -1,4 +1,4 @@
-"""The trees of ``fitted_list`` that were fitted to a pair, and the cells that take them.
+"""Which cells fit a job: its pair's drafts and heads, its batch, and trees fitted to the pair.
 
 A fit is a file that says what the target accepted of the draft's first, second, ... child, on which
 models, task and sampling; a tree of any number of nodes follows from it. ``recommend.fit_tree``
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from pathlib import Path
 
 import yaml
@@ -18,11 +17,13 @@ import yaml
 import spec_bench
 from spec_bench.core.sampling import SamplingSettings
 from spec_bench.jobs.config.cells import Cell
-from spec_bench.jobs.config.pair import Pair
+from spec_bench.jobs.config.model_files import EMBEDDED, model_path
+from spec_bench.jobs.config.pair import EngineSettings, Pair
 from spec_bench.settings.configs import conf_dirs
 from spec_bench.settings.fields import one_line
 from spec_bench.settings.validation import Text, check, settings
 from spec_bench.system import files
+from spec_bench.system.files import training_command, training_of
 
 FOLDER = "trees"
 POLICY = "fitted_list"
@@ -55,11 +56,6 @@ class Fit:
         files.write_text(path, yaml.safe_dump(plain, sort_keys=False, width=100))
         return path
 
-    @property
-    def sampling(self) -> SamplingSettings:
-        """How its tokens were sampled."""
-        return SamplingSettings(self.temperature, self.top_k, self.top_p, self.draft_temperature)
-
 
 @dataclass(frozen=True)
 class FittedTrees:
@@ -71,16 +67,6 @@ class FittedTrees:
     results: Path = Path("results")  # the results folder
     arguments: tuple[str, ...] = ()  # what else the command that fits must be given
 
-    def filled(self, cells: Sequence[Cell]) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
-        """The cells, their trees filled in, and why each of the others is left out."""
-        fit, why = [], []
-        for cell in cells:
-            try:
-                fit.append(self.given(cell))
-            except ValueError as error:
-                why.append(str(error))
-        return tuple(fit), tuple(why)
-
     def given(self, cell: Cell) -> Cell:
         """The cell, its tree filled in if it takes one that is fitted. Raises ValueError: none was
         fitted to the pair; naming the command that does.
@@ -88,7 +74,10 @@ class FittedTrees:
         tree = cell.settings["tree"]
         if tree.get("policy") != POLICY or tree.get("nodes") or not self.pair.drafts:
             return cell
-        ours = next((fit for fit in self._known if self._is_ours(fit)), None)
+        # A user's fits go before ours.
+        folders = dict.fromkeys((self.results / FOLDER, Path("results", FOLDER), _OURS))
+        paths = (path for folder in folders for path in sorted(folder.glob("*.yaml")))
+        ours = next((fit for fit in map(read_fit, paths) if self._is_ours(fit)), None)
         if ours is None:
             raise ValueError(f"{cell.title}: {self._missing()}")
         from spec_bench.tree.node_list import best_list
@@ -96,21 +85,15 @@ class FittedTrees:
         nodes = [list(node) for node in best_list(ours.accepted, int(tree["total"]))]
         return Cell.read({**cell.settings, "tree": {**tree, "nodes": nodes}}, self.sampling)
 
-    @cached_property
-    def _known(self) -> list[Fit]:
-        """All fits, a user's before ours."""
-        folders = dict.fromkeys((self.results / FOLDER, Path("results", FOLDER), _OURS))
-        paths = [path for folder in folders for path in sorted(folder.glob("*.yaml"))]
-        return [read_fit(path) for path in paths]
-
     def _is_ours(self, fit: Fit) -> bool:
         """Whether it was made with these models, task and sampling."""
         known = zip(fit.revisions, self.pair.revisions, strict=False)
+        asked = (fit.temperature, fit.top_k, fit.top_p, fit.draft_temperature)
         return (
             (fit.target, fit.draft) == (self.pair.target, self.pair.drafts[0])
             and all(not one or not other or one == other for one, other in known)
             and self.task in (None, fit.task)
-            and fit.sampling == replace(self.sampling, probability_dtype="float32")
+            and SamplingSettings(*asked) == replace(self.sampling, probability_dtype="float32")
         )
 
     def _missing(self) -> str:
@@ -136,3 +119,71 @@ def read_fit(path: Path) -> Fit:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: {one_line(error)}") from None
     return check(Fit, given, str(path))
+
+
+def fitting(
+    cells: Sequence[Cell], trees: FittedTrees, engine: EngineSettings
+) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
+    """The cells that fit the pair and its batches, the baseline first, their trees filled in, and
+    why each of the others is left out. Raises ValueError: none but the baseline is left.
+    """
+    fit, why = [], []
+    for cell in cells:
+        try:
+            filled = trees.given(cell)
+            check_fit(filled, trees.pair)
+            check_batch(filled, engine, trees.sampling)
+            fit.append(filled)
+        except ValueError as error:
+            why.append(str(error))
+    if why and len(fit) <= 1:
+        raise ValueError(why[0])
+    return tuple(fit), tuple(why)
+
+
+def check_fit(cell: Cell, pair: Pair) -> None:
+    """Checks that a pair has the drafts and heads that a cell uses."""
+    if cell.library == "server":
+        raise ValueError(f"{cell.title}: a server decodes it: engine=server server.url=...")
+    if cell.drafts > len(pair.drafts):
+        raise ValueError(
+            f"{cell.title} uses {cell.drafts} drafts, pair.draft names {len(pair.drafts)}"
+        )
+    kind = cell.heads
+    if kind is None:
+        return
+    if kind not in pair.heads:
+        raise ValueError(
+            f"{cell.title} uses {kind} heads, pair {pair.name!r} names "
+            f"{', '.join(pair.heads) or 'none'}: set pair.heads.{kind} to a folder or hub id"
+        )
+    name = training_of(Path(pair.heads[kind]))
+    if name is not None and not Path(pair.heads[kind]).is_dir():
+        raise ValueError(
+            f"{cell.title} uses {kind} heads, which nobody published for {pair.name}; train them: "
+            f"{training_command(kind, pair.name, name, not pair.target.startswith(EMBEDDED))}"
+        )
+    if pair.heads[kind].startswith(EMBEDDED) and not pair.target.startswith(EMBEDDED):
+        raise ValueError(
+            f"{cell.title} uses {kind} heads; {pair.heads[kind]!r} were trained on the embedded "
+            f"target, not on {pair.target!r}: set pair.heads.{kind} to a folder or hub id"
+        )
+    model_path(pair.heads[kind])
+
+
+def check_batch(cell: Cell, engine: EngineSettings, sampling: SamplingSettings) -> None:
+    """Checks that a library gives a batch the answers that it would give one by one."""
+    if not cell.library or engine.batch_size == 1:
+        return
+    if cell.spec != "-":
+        why = "decodes one prompt at a time with a draft or lookup"
+    elif sampling.temperature > 0:
+        why = "draws for all rows from one generator, so that a row would hang on its neighbours"
+    elif engine.batching != "static":
+        why = "has no continuous batches"
+    else:
+        return
+    raise ValueError(
+        f"{cell.title}: {cell.library} {why}; engine.batch_size must be 1, got "
+        f"{engine.batch_size} (engine.batching={engine.batching})"
+    )
