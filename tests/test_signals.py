@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from tests.jobs.test_signals import catches
+from tests.jobs.test_command_line import catches
 from tests.report.rows import row, write
 from tests.warm import Command, run
 

@@ -1,18 +1,29 @@
-"""What a user types: one line and exit status 2 for what cannot be right, no traceback."""
+"""What ends a command: what cannot be right, kills, signals, a full disk."""
 
+import csv
 import errno
+import io
+import os
 import random
+import signal
+import subprocess
 import sys
 import time
+from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+import torch
 
+from spec_bench.draft.heads import load_heads
 from spec_bench.jobs import app
 from spec_bench.jobs.job.session import CellRun
 from spec_bench.jobs.store.store import CellStore
+from spec_bench.report.cli.command_line import main as report
+from spec_bench.system import files
+from spec_bench.vocabulary import columns
 from tests.jobs.tiny import overrides, rows_of, tokens_of
-from tests.warm import Command
+from tests.warm import Command, run
 
 TIMES = (
     *("token_rate", "speedup", "host_overhead", "latency_s"),
@@ -160,3 +171,333 @@ def test_a_disk_that_is_full_in_the_middle_is_one_line(family, tmp_path, capsys,
     said = capsys.readouterr().err.splitlines()
     (line,) = [each for each in said if each.strip() and "Loading" not in each]
     assert "No space left" in line
+
+
+TASKS, CELLS, PROMPTS = 2, 33, 2
+SWEEP = (
+    *("-m", "rsd=exp1", "pair=embedded", "task=xsum,wmt18_deen", "results=results"),
+    *(f"prompts={PROMPTS}", "warmup=0", "generation.max_new_tokens=6"),
+    *("sink=quiet", "engine.threads=1"),
+)
+TIMED = columns.of_kind("time", "energy")
+TITLES = tuple(text for each in TIMED for text in (each.title, each.name.replace("_", " ")))
+
+
+class Tables(HTMLParser):
+    """Tables of a page as rows of texts, a heading over several columns once for each.
+
+    Without the summary of verdicts, which counts those about times too.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.rows = []
+        self._span = 1
+        self._summary = False
+
+    def handle_starttag(self, tag, attrs):
+        if tag == "table":
+            self._summary = dict(attrs).get("class") == "summary"
+        elif self._summary:
+            return
+        elif tag == "tr":
+            self.rows.append([])
+        elif tag in ("td", "th"):
+            self._span = int(dict(attrs).get("colspan") or 1)
+            self.rows[-1] += [""] * self._span
+
+    def handle_data(self, data):
+        if self.rows and self.rows[-1] and not self._summary:
+            self.rows[-1][-self._span :] = [text + data for text in self.rows[-1][-self._span :]]
+
+    def handle_endtag(self, tag):
+        if tag == "table":
+            self.rows.append([])
+
+
+def killed_in_the_middle(folder):
+    """Starts the sweep in a process of its own, kills it -9; the prompts it had finished."""
+    folder.mkdir()
+    process = Command("spec_bench", SWEEP, folder)
+    try:
+        deadline = time.monotonic() + 240
+        while finished(folder) < TASKS * CELLS * PROMPTS // 3:
+            assert process.poll() is None, "it ended before it could be killed"
+            assert time.monotonic() < deadline, "it never came so far"
+            time.sleep(0.02)
+    finally:
+        process.kill()
+    return finished(folder)
+
+
+def finished(folder):
+    """Whole lines of all records."""
+    files = folder.glob("results/runs/*/generations.jsonl")
+    return sum(path.read_bytes().count(b"\n") for path in files)
+
+
+def texts(folder, monkeypatch):
+    """What the report writes, by file name."""
+    monkeypatch.chdir(folder)
+    suffixes = {"markdown": "md", "csv": "csv", "html": "html"}
+    for number in (1, 2):
+        for form, suffix in suffixes.items():
+            name = ["table", f"rsd/{number}", "--pair", "embedded", "--format", form]
+            assert report([*name, "--output", f"report/rsd-{number}.{suffix}"]) == 0
+    assert report(["page", "rsd-exp1", "--output", "report/page.html"]) == 0
+    return {path.name: path.read_text() for path in sorted(Path("report").iterdir())}
+
+
+def without_timed(rows):
+    """Rows without columns that measure time or claims about it; a blank row ends a table."""
+    kept, timed, head = [], set(), True
+    for row in rows:
+        if head:
+            timed = {i for i, text in enumerate(row) if text.replace("_", " ").startswith(TITLES)}
+        head = not row
+        if not any(f"in {name}" in text for text in row[:1] for name in TITLES):
+            kept.append([text for i, text in enumerate(row) if i not in timed])
+    return kept
+
+
+def comparable(name, text):
+    """A report's tables without times."""
+    if name.endswith("csv"):
+        return without_timed(list(csv.reader(io.StringIO(text))))
+    if name.endswith("md"):
+        return without_timed([line.split(" | ") for line in text.splitlines() if "|" in line])
+    parser = Tables()
+    parser.feed(text)
+    return without_timed(parser.rows)
+
+
+@pytest.mark.slow
+def test_a_sweep_that_was_killed_and_resumed_gives_the_same_report(tmp_path, monkeypatch):
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    before = killed_in_the_middle(killed)
+    assert 0 < before < TASKS * CELLS * PROMPTS
+    for folder in (killed, whole):
+        folder.mkdir(exist_ok=True)
+        monkeypatch.chdir(folder)
+        assert main(monkeypatch, *SWEEP) == 0
+        # A prompt that the kill left to one of cell and baseline alone is timed for both again.
+        assert TASKS * CELLS * PROMPTS <= finished(folder) <= TASKS * CELLS * PROMPTS + 2 * CELLS
+    ours, theirs = texts(killed, monkeypatch), texts(whole, monkeypatch)
+    assert list(ours) == list(theirs)
+    for name, text in ours.items():
+        rows = comparable(name, text)
+        assert len(rows) > CELLS and max(len(row) for row in rows) > 4
+        assert rows == comparable(name, theirs[name]), name
+    assert "None: every cell of the recipe is measured" in ours["page.html"]
+
+
+LINE = "interrupted; the same command resumes"
+SIGNALS = [signal.SIGINT, signal.SIGTERM]
+CELLS = ("cells=[sd:3,rsd_s:2x2]", "warmup=0")
+
+
+def catches(process):
+    """Whether a process has a handler for SIGTERM."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    caught = next(line for line in lines if line.startswith("SigCgt")).split()[1]
+    return bool(int(caught, 16) & (1 << (signal.SIGTERM - 1)))
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize(("module", "after_s"), [("spec_bench", 0.0), ("spec_bench.train", 0.4)])
+def test_a_signal_while_modules_are_imported_ends_the_command_in_one_line(
+    tmp_path, module, after_s, number
+):
+    command = [sys.executable, "-m", module, "sink=quiet"]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not catches(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.002)
+    time.sleep(after_s)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert said.splitlines() == [
+        f"interrupted; the same command {'goes on' if 'train' in module else 'resumes'}"
+    ]
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_while_it_decodes_ends_the_command_and_a_rerun_equals_an_undisturbed_one(
+    run_job, family, tmp_path, number
+):
+    cut = tmp_path / "cut"
+    command = Command("spec_bench", overrides(family, cut, *CELLS), tmp_path)
+    deadline = time.monotonic() + 90
+    while not list(cut.glob("runs/*/generations.jsonl")) and time.monotonic() < deadline:
+        time.sleep(0.002)
+    os.kill(command.pid, number)
+    status, _, said = command.finish()
+    assert status == 128 + number and said.splitlines()[-1] == LINE
+    assert "Traceback" not in said
+    run_job(*CELLS, results=cut)
+    for each in run_job(*CELLS, results=tmp_path / "whole"):
+        assert tokens_of(cut, each.run_id) == tokens_of(tmp_path / "whole", each.run_id)
+
+
+SWALLOWING = """
+import os, signal, sys, time
+from spec_bench.system import signals
+with signals.orderly("ended"):
+    with signals.raising():
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(1)
+        except BaseException:
+            pass
+    print("it went on", flush=True)
+"""
+
+
+def test_a_signal_whose_exception_is_swallowed_still_ends_the_command():
+    done = subprocess.run([sys.executable, "-c", SWALLOWING], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (143, "it went on\n", "ended\n")
+
+
+FULL = Path("/dev/full")  # every write to it finds no room
+VALUES = {"a": torch.zeros(40_000)}
+TRAIN = "spec_bench.train"
+
+
+def text(path):
+    with path.open("w") as stream:
+        stream.write("x" * 100_000)
+
+
+def saved(path):
+    with path.open("wb") as stream:
+        torch.save(VALUES, stream)
+
+
+@pytest.mark.parametrize("write", [text, saved])
+def test_a_full_disk_is_named_with_the_file_whoever_finds_it(write):
+    with pytest.raises(OSError, match="No space left") as found, files.naming(Path("a/b"), FULL):
+        write(FULL)
+    assert found.value.errno == errno.ENOSPC
+    assert files.refused(found.value) == "cannot write 'a/b': No space left on device"
+
+
+def test_another_files_error_and_another_error_stay_what_they_are(tmp_path):
+    with pytest.raises(FileNotFoundError, match="none"), files.naming(tmp_path / "a"):
+        (tmp_path / "none").read_text()
+    with pytest.raises(PermissionError) as found, files.naming(tmp_path / "a"):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "other")
+    assert found.value.filename == "other"
+    with pytest.raises(KeyError), files.naming(tmp_path / "a"):
+        raise KeyError("x")
+    assert files.refused(OSError(errno.ENOENT, "no such file")) is None
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """Gives a disk with so many KiB free; called again, the same one with other room."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(folder)])
+    if made.returncode:
+        pytest.skip("no file system can be mounted here")
+
+    def leave(kib):
+        (folder / "filling").unlink(missing_ok=True)
+        if kib:
+            status = os.statvfs(folder)
+            (folder / "filling").write_bytes(bytes(status.f_bavail * status.f_frsize - kib * 1024))
+        return folder
+
+    try:
+        yield leave
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def untimed(rows):
+    timed = {name for each in columns.of_kind("time", "energy") for name in each.names}
+    timed |= {"load_average", "clock_mhz", "stalls", "bandwidth_bytes_per_s", "reason"}
+    return [{name: each[name] for name in each if name not in timed} for each in rows]
+
+
+def refusal(said, module, folder):
+    """The one line of a command that found no room."""
+    lines = [line for line in said.splitlines() if line.strip() and "Loading" not in line]
+    assert len(lines) == 1, lines
+    assert lines[0].startswith(f"{module}: cannot write '{folder}/"), lines
+    return lines[0]
+
+
+@pytest.mark.slow
+def test_a_job_on_a_full_disk_is_one_line_and_a_rerun_with_room_equals_an_undisturbed_one(
+    small_disk, family, tmp_path
+):
+    given = ("spec=2x2", "warmup=0", "prompts=3")
+
+    def job(results):
+        status, _, said = run("spec_bench", *overrides(family, results, *given), folder=tmp_path)
+        return status, said
+
+    assert job(tmp_path / "whole")[0] == 0
+    expected, named = untimed(rows_of(tmp_path / "whole")), set()
+    for number, kib in enumerate((8, 20, 32, 44, 56)):
+        results = small_disk(kib) / f"{number}"
+        status, said = job(results)
+        if status:
+            assert status == 1 and "No space left on device" in said
+            named.add(Path(refusal(said, "spec_bench", results).split("'")[1]).name)
+        lines = {path: path.read_bytes() for path in results.rglob("generations.jsonl")}
+        assert not list(results.rglob("*.tmp"))
+        small_disk(0)
+        assert job(results)[0] == 0
+        assert untimed(rows_of(results)) == expected
+        for path, before in lines.items():  # no whole line was decoded again
+            assert path.read_bytes().startswith(before[: before.rfind(b"\n") + 1])
+        assert not list(results.rglob("*.bad-*"))
+    assert {files.GENERATIONS, files.RECORDS} & named and len(named) > 1
+
+
+@pytest.mark.slow
+def test_a_folder_that_is_read_only_is_one_line_before_anything_is_decoded(
+    small_disk, family, tmp_path
+):
+    folder = small_disk(0)
+    subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
+    given = overrides(family, folder / "results", "spec=2x2", "prompts=3")
+    status, _, said = run("spec_bench", *given, folder=tmp_path)
+    assert status == 2
+    (line,) = [each for each in said.splitlines() if each.strip()]
+    assert str(folder) in line and "Read-only file system" in line
+
+
+@pytest.mark.slow
+def test_a_training_on_a_full_disk_is_one_line_and_goes_on_with_room(small_disk, tmp_path):
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "Translate"}\n{"prompt": "Article: It"}\n{"prompt": "A"}\n')
+
+    def training(results):
+        given = [
+            *(f"results={results}", "name=heads", "head=redrafter", "engine.threads=1"),
+            *("data.kind=prompts", f"data.path={prompts}", "data.answers.max_new_tokens=16"),
+            *("optimiser.steps=6", "optimiser.batch=2", "save_every=2", "sink.progress=false"),
+            *("data.validation=0.3", "out_dtype=float32", "log_every=1", "data.hidden=computed"),
+        ]
+        status, _, said = run(TRAIN, *given, folder=tmp_path)
+        return status, said
+
+    def weights(results):
+        return list(load_heads(str(results / "heads/heads"), "cpu", torch.float32).parameters())
+
+    assert training(tmp_path / "whole")[0] == 0
+    sizes = [path.stat().st_size // 1024 for path in (tmp_path / "whole").rglob("checkpoint.pt")]
+    for number, kib in enumerate((4, sizes[0] // 2, sizes[0] + 200)):
+        results = small_disk(kib) / f"{number}"
+        status, said = training(results)
+        assert status == 1, said
+        refusal(said, TRAIN, results)
+        small_disk(0)
+        assert training(results)[0] == 0
+        for one, other in zip(weights(results), weights(tmp_path / "whole"), strict=True):
+            assert torch.equal(one, other)
+        subprocess.run(["rm", "-r", str(results)], check=True)

@@ -10,7 +10,7 @@ from hydra import compose, initialize_config_dir
 
 from spec_bench.jobs.config.compose import register
 from spec_bench.jobs.config.pair import EngineSettings, PairSettings
-from spec_bench.jobs.sweep import devices
+from spec_bench.jobs.sweep import devices, launch
 from spec_bench.jobs.sweep.devices import OFFERED, VISIBLE, Claim, visible_devices
 from spec_bench.jobs.sweep.launch import gpus_needed, gpus_of_job, register_resolvers
 from spec_bench.jobs.work.metering import ordinals
@@ -210,3 +210,13 @@ def test_energy_is_of_the_gpus_that_a_job_decodes_on(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "8")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     assert metered("cuda", None, None, split=True) == (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize(("jobs", "said"), [(2, "2 jobs"), (-1, "as many jobs"), (1, None)])
+def test_jobs_that_run_at_the_same_time_are_said_to_disturb_each_other(monkeypatch, jobs, said):
+    config = SimpleNamespace(launcher=SimpleNamespace(n_jobs=jobs), mode="MULTIRUN")
+    monkeypatch.setattr(launch, "HydraConfig", SimpleNamespace(get=lambda: config))
+    why = launch.disturbing()
+    assert (why is None) == (said is None)
+    if said is not None:
+        assert why and why.startswith(said) and "hydra.launcher.n_jobs=1" in why

@@ -1,13 +1,25 @@
-"""Jobs on a tiny random pair: resuming, failing, sharing the baseline."""
+"""Jobs on a tiny random pair: resuming, repeating, failing, scoring, sharing the baseline."""
 
 import json
 import os
+import subprocess
+import sys
 import time
+from collections import Counter
+from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
 
 from spec_bench.decode.decoder import Decoder
+from spec_bench.engine.static_pass import Buffers
+from spec_bench.jobs.job.session import check_repeated
 from spec_bench.jobs.store.store import CellStore
+from spec_bench.jobs.sweep.plan import state_of
 from spec_bench.records.types import ENGINE
-from tests.jobs.tiny import rows_of, tokens_of
+from tests.jobs.tiny import make_task, rows_of, tokens_of
+from tests.said import naming
 
 CELLS = "cells=[sd:3,rsd_s:2x2]"
 
@@ -218,3 +230,229 @@ def test_a_clock_that_runs_backwards_fails_the_row(run_job, monkeypatch):
     for result in run_job("cells=[sd:2]", "prompts=1", "warmup=0"):
         assert result.status == "failed"
         assert "the clock ran backwards" in result.reason
+
+
+REPEATED = ("cells=[sd:3]", "warmup=0")
+
+
+def lines_of(results, run_id):
+    text = (results / "runs" / run_id / "generations.jsonl").read_text()
+    return [(line["repeat"], line["prompt_id"]) for line in map(json.loads, text.splitlines())]
+
+
+def test_a_repeat_starts_when_all_cells_have_decoded_all_prompts(run_job, tmp_path, monkeypatch):
+    calls = count_generate(monkeypatch)
+    results = run_job(*REPEATED, "prompts=2", "repeats=2")
+    assert [(name, ids[0]) for name, ids, _ in calls] == [
+        *[("ar", "0"), ("sd", "0"), ("sd", "1"), ("ar", "1")],
+        *[("ar", "0"), ("sd", "0"), ("sd", "1"), ("ar", "1")],
+    ]
+    for result in results:
+        assert lines_of(tmp_path / "results", result.run_id) == [
+            *[(0, "0"), (0, "1"), (1, "0"), (1, "1")]
+        ]
+
+
+def test_counts_are_of_one_repeat_and_seconds_of_all(run_job, tmp_path):
+    once = run_job(*REPEATED, results=tmp_path / "once")[1]
+    thrice = run_job(*REPEATED, "repeats=3", results=tmp_path / "thrice")[1]
+    assert once.run_id == thrice.run_id
+    for name in ("prompts", "target_calls", "delivered_tokens", "block_efficiency"):
+        assert once.metrics[name] == thrice.metrics[name], name
+    assert (once.metrics["repeats"], thrice.metrics["repeats"]) == (1, 3)
+    windows = CellStore(tmp_path / "thrice", thrice.run_id).load_repeats()
+    seconds = sum(each.decode_s for repeat in windows.values() for each in repeat.values())
+    assert thrice.metrics["decode_s"] == pytest.approx(seconds / 3)
+    tokens = thrice.metrics["delivered_tokens"]
+    assert isinstance(tokens, int)
+    assert thrice.metrics["token_rate"] == pytest.approx(3 * tokens / seconds)
+
+
+def test_more_repeats_extend_the_same_cells(run_job, tmp_path, monkeypatch):
+    first = run_job(*REPEATED)
+    calls = count_generate(monkeypatch)
+    second = run_job(*REPEATED, "repeats=2")
+    assert [each.run_id for each in first] == [each.run_id for each in second]
+    assert len(calls) == 2 * 4
+    assert [row["repeats"] for row in rows_of(tmp_path / "results")] == ["2", "2"]
+    assert [row["baseline"] for row in rows_of(tmp_path / "results")] == ["same job"] * 2
+    calls.clear()
+    assert run_job(*REPEATED)[1].metrics["repeats"] == 2
+    assert calls == []
+
+
+@pytest.mark.parametrize("lines", [3, 6])
+def test_a_job_cut_in_any_repeat_resumes_there(run_job, tmp_path, monkeypatch, lines):
+    whole = run_job(*REPEATED, "repeats=2")[1]
+    folder = tmp_path / "results" / "runs" / whole.run_id
+    (folder / "result.json").unlink()
+    text = (folder / "generations.jsonl").read_text()
+    kept = "".join(text.splitlines(keepends=True)[:lines])
+    (folder / "generations.jsonl").write_text(kept + text[len(kept) :][:20])
+    assert state_of(CellStore(tmp_path / "results", whole.run_id), 4, 2) == ("partial", 8 - lines)
+    calls = count_generate(monkeypatch)
+    resumed = run_job(*REPEATED, "repeats=2")[1]
+    # In turn with the baseline, which is complete.
+    assert Counter(name for name, _, _ in calls) == {"ar": 8 - lines, "sd": 8 - lines}
+    assert sorted(lines_of(tmp_path / "results", whole.run_id)) == [
+        (repeat, str(prompt)) for repeat in range(2) for prompt in range(4)
+    ]
+    assert resumed.metrics["block_efficiency"] == whole.metrics["block_efficiency"]
+
+
+def test_a_repeat_with_other_tokens_fails_the_cell_by_name(run_job, monkeypatch):
+    generate = Decoder.generate
+    seen = []
+
+    def changing(self, requests, seed, *arguments):
+        prompt_id = requests[0].prompt_id
+        again = self.name == "sd" and prompt_id == "2" and prompt_id in seen
+        seen.extend([prompt_id] * (self.name == "sd"))
+        return generate(self, requests, seed + again, *arguments)
+
+    monkeypatch.setattr(Decoder, "generate", changing)
+    baseline, sd = run_job(*REPEATED, "repeats=2")
+    assert (baseline.status, sd.status) == ("complete", "failed")
+    assert "prompt '2': repeat 2 delivered other tokens" in sd.reason
+
+
+def test_the_check_sees_other_target_calls_with_the_same_tokens(run_job, tmp_path):
+    done = CellStore(tmp_path / "results", run_job(*REPEATED)[1].run_id).load()
+    again = replace(done["1"], repeat=1)
+    check_repeated([again], done)
+    with pytest.raises(ValueError, match="prompt '1': repeat 2"):
+        check_repeated([replace(again, steps=again.steps[:-1])], done)
+
+
+def test_where_tokens_may_differ_the_row_says_how_often(run_job, tmp_path, monkeypatch):
+    monkeypatch.setattr("spec_bench.jobs.config.settings.JobSettings.repeatable", False)
+    generate, calls = Decoder.generate, list[str]()
+
+    def changing(self, requests, seed, *arguments):
+        calls.append(self.name)
+        return generate(self, requests, seed + (len(calls) == 14), *arguments)
+
+    monkeypatch.setattr(Decoder, "generate", changing)
+    results = run_job(*REPEATED, "repeats=2")
+    assert [each.status for each in results] == ["complete"] * 2
+    assert any("repeats: 1 of 4 later windows" in each.reason for each in results)
+
+
+SUFFIX = ("decoder=suffix_decoding", "generation.temperature=0", "generation.max_new_tokens=24")
+
+
+def test_a_job_that_was_stopped_proposes_what_it_would_have(run_job, tmp_path):
+    rows = [{"document": "ab"[place % 2] * 9, "summary": "x", "id": place} for place in range(6)]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+    def efficiency(folder, *more):
+        given = (*SUFFIX, f"task.source.path={path}", *more)
+        (_, found) = run_job(*given, results=tmp_path / folder)
+        return float(found.metrics["block_efficiency"])
+
+    whole = efficiency("whole", "prompts=6")
+    assert efficiency("parts", "prompts=3") < whole, "each text is said three times"
+    assert efficiency("parts", "prompts=6") == whole
+    assert efficiency("repeated", "prompts=6", "repeats=2") == whole
+    assert efficiency("none", "prompts=6", "decoder.drafter.memory=none") < whole
+
+
+FIXED = ("cells=[rsd_s:2x2]", "prompts=2", "warmup=1")
+STATIC = "engine.compile=static"
+
+
+def test_static_rows_made_nothing_within_their_windows_and_have_the_plain_rows_tokens(
+    run_job, tmp_path
+):
+    plain = run_job(*FIXED, results=tmp_path / "plain")
+    static = run_job(*FIXED, STATIC)
+    for row in rows_of(tmp_path / "results"):
+        assert (row["status"], row["passes"], row["captures"]) == ("complete", "static", "0")
+    for row in rows_of(tmp_path / "plain"):
+        assert (row["passes"], row["captures"]) == ("", "")
+    for one, other in zip(plain, static, strict=True):
+        assert one.run_id != other.run_id
+        assert tokens_of(tmp_path / "plain", one.run_id) == tokens_of(
+            tmp_path / "results", other.run_id
+        )
+
+
+@pytest.mark.slow
+def test_passes_that_miss_what_changes_are_caught_and_their_rows_say_eager(
+    run_job, tmp_path, monkeypatch
+):
+    fill = Buffers.fill
+
+    def stale(own, *given):
+        """Tokens are never brought into the buffers."""
+        kept = own.tokens.clone()
+        fill(own, *given)  # type: ignore[arg-type]
+        own.tokens.copy_(kept)
+
+    plain = run_job(*FIXED, results=tmp_path / "plain")
+    monkeypatch.setattr(Buffers, "fill", stale)
+    caught = run_job(*FIXED, STATIC, "engine.threads=1")
+    assert {row["passes"] for row in rows_of(tmp_path / "results")} == {"eager"}
+    for one, other in zip(plain, caught, strict=True):
+        assert tokens_of(tmp_path / "plain", one.run_id) == tokens_of(
+            tmp_path / "results", other.run_id
+        )
+
+
+OWN = Path(__file__).parents[1] / "metrics" / "length_ratio.py"
+
+
+def test_modules_asked_for_by_name_and_path_are_columns(run_job, tmp_path):
+    enough = f"task.source.path={make_task(tmp_path, rows=5)}"
+    run_job("cells=[sd:3]", "warmup=0", f"task.metrics=[sacrebleu,rouge,{OWN}]", enough)
+    for row in rows_of(tmp_path / "results"):
+        for name in ("sacrebleu_score", "rouge_rouge2", "rouge_rougeL", "length_ratio_ratio"):
+            assert float(row[name]) >= 0
+        assert row["rouge2"] == ""  # metrics stand in place of the task's scores
+        assert row["quality_signature"].startswith("sacrebleu evaluate:")
+
+
+def test_metrics_of_the_same_names_as_the_scores_are_the_same_cell(run_job):
+    first = run_job("cells=[]", "spec=2x2", "prompts=1")
+    # `xsum` scores rouge2 by itself.
+    assert run_job("cells=[]", "spec=2x2", "prompts=1", "task.metrics=[rouge2]") == first
+
+
+def test_a_metric_that_cannot_be_had_is_said_before_anything_is_decoded(run_job, tmp_path):
+    with pytest.raises(ValueError, match=naming("'/no/where.py'")):
+        run_job("cells=[sd:3]", "task.metrics=[/no/where.py]")
+    assert not (tmp_path / "results").exists()
+
+
+def test_what_a_random_model_says_of_a_database_does_not_run_and_is_counted(run_job, tmp_path):
+    (result, *_) = run_job(
+        "cells=[sd:3]", "warmup=0", "prompts=5", "task=spider", "task.source.kind=embedded"
+    )
+    for row in rows_of(tmp_path / "results"):
+        assert float(row["execution_accuracy"]) == float(row["execution_accuracy_low"]) == 0.0
+        assert 0.5 < float(row["execution_accuracy_high"]) < 0.55  # Clopper and Pearson's of 0 in 5
+        assert (float(row["execution_errors"]), float(row["execution_timeouts"])) == (5.0, 0.0)
+        assert row["quality_signature"].startswith("execution_accuracy sqlite:")
+    config = (tmp_path / "results" / "runs" / result.run_id / "config.yaml").read_text()
+    assert "  databases: " in config
+
+
+def test_a_reference_that_does_not_run_is_said_before_anything_is_decoded(run_job, tmp_path):
+    rows = tmp_path / "mine.jsonl"
+    rows.write_text('{"db_id": "shop", "question": "?", "query": "SELECT x FROM customer"}\n')
+    shop = files("spec_bench") / "embedded" / "tasks" / "spider" / "database"
+    with pytest.raises(ValueError, match=naming("'SELECT x FROM customer'", "no such column")):
+        run_job("task=spider", f"task.source.path={rows}", f"task.database={shop}")
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_job_starts_without_what_only_reports_scores_or_sources_need():
+    heavy = ["nltk", "pandas", "datasets", "evaluate", "wandb", "matplotlib"]
+    code = (
+        "import gc, sys; from spec_bench.__main__ import application; application();"
+        f"assert gc.isenabled(); print([name for name in {heavy} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"

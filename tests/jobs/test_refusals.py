@@ -1,15 +1,36 @@
-"""Wrong overrides of every kind: one line, exit status 2, nothing written, no traceback."""
+"""What cannot be right is one line, status 2, nothing written, no wait for torch or a pipe."""
 
+import ast
+import json
 import os
 import random
+import resource
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoTokenizer
 
+from spec_bench.audit.__main__ import read_arguments
+from spec_bench.decode.config import resolve_spec
+from spec_bench.draft.base import drafter
+from spec_bench.engine.loading import ModelSpec, load_model
+from spec_bench.engine.model_spec import kept_tokens
 from spec_bench.jobs import app
+from spec_bench.jobs.config.config import check_own, read_positions
+from spec_bench.jobs.config.model_files import fingerprint
+from spec_bench.recommend.command import main as recommend
+from spec_bench.records import cell_folder
+from spec_bench.report.cli.command_line import main as report
+from spec_bench.settings.registry import written
+from spec_bench.system import files
+from spec_bench.tasks import build_task
+from spec_bench.tasks.template import chat_text
+from spec_bench.tree.base import policy
+from spec_bench.verify.base import rule
+from tests.warm import run
 
 SEED = 20240601
 NOT_WHOLE = [
@@ -199,3 +220,266 @@ def test_what_only_torch_or_the_task_would_stumble_over_is_named_before(
     (line,) = capsys.readouterr().err.splitlines()
     assert stopped.value.code == 2
     assert told in line
+
+
+SECONDS = 3  # of the processor, for a command that cannot be right
+LIGHT = """
+import sys
+from spec_bench.__main__ import main
+sys.argv = ["spec_bench", *{arguments}]
+try:
+    main()
+except SystemExit as stopped:
+    assert stopped.code == {status}, stopped.code
+assert not {{"torch", "transformers"}} & {{*sys.modules}}
+"""
+
+
+def test_positions_are_read_from_the_config_alone(tmp_path):
+    assert read_positions(str(tmp_path)) is None
+    (tmp_path / "config.json").write_text('{"text_config": {"max_position_embeddings": 7}}')
+    assert read_positions(str(tmp_path)) == 7
+
+
+def light(arguments, folder, status=2):
+    """A command in a process of its own, which does without torch."""
+    code = LIGHT.format(arguments=arguments, status=status)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=folder)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 0, done.stderr
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < SECONDS
+    return done
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["task=jsonl", "task.source.path=/nowhere/q.jsonl"], "/nowhere/q.jsonl"),
+        (["cells=[sd:4x3]"], "spec '4x3'"),
+        (["generation.temperature=nan"], "generation.temperature"),
+        (["decoder=rsd_x"], "rsd_x"),
+        (["-m", "seed=0,1,x", "cells=[sd:3],[sd:4]"], "got 'x' (in seed=x cells=[sd\\:3])"),
+        *(
+            pytest.param(arguments, said, marks=pytest.mark.slow)
+            for arguments, said in [
+                (["cells=[sdd:3]"], "unknown decoder 'sdd'"),
+                (["generation.top_p=2"], "generation.top_p"),
+                (["pair.draft=/no/such"], "/no/such"),
+                (["pair.draft_vocabulary=/no/such"], "/no/such"),
+                (["generation.max_new_tokens=100000"], "leaves no room"),
+                (["cells=[{decoder: sd, verifier: {rule: bogus}}]"], "verifier.rule"),
+                (["decoder.tree.policy=forest"], "tree.policy"),
+                (["cells=[{decoder: rsd_s, drafter: nobody}]"], "drafter.kind"),
+                (["pair.heads.medusa=broken"], "cannot read 'broken/config.json'"),
+                (["-m", "cells=[sd:3],[sd:x]"], "spec 'x'"),
+                (["-m", "pair=embedded,nope"], "'nope'"),
+                (["-m", "task=xsum,jsonl", "task.source.path=missing.jsonl"], "'missing.jsonl'"),
+            ]
+        ),
+    ],
+    ids=str,
+)
+def test_a_wrong_name_range_folder_or_file_is_refused_without_torch(arguments, said, tmp_path):
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "config.json").write_text("{")
+    told = light(arguments, tmp_path).stderr
+    assert said in told and len(told.splitlines()) == 1, told
+
+
+def test_help_does_without_torch(tmp_path):
+    assert "usage: spec-bench" in light(["--help"], tmp_path, status=0).stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["cells=[{decoder: rsd_s, tree: {widht: 3}}]"], "tree.widht"),
+        (["cells=[{decoder: rsd_s, drafter: lookup}]"], "does not go with"),
+        (["cells=[sd:3]", "pair.draft=null"], "1 drafts"),
+        (["cells=[medusa]", "pair.heads=null"], "pair.heads.medusa"),
+        (["task=jsonl", "task.source.path=long.jsonl"], "task.overlong=skip"),
+        (["-m", "seed=0,1", "cells=[sd:3],[{decoder: sd, tree: {depth: 0}}]"], "tree.depth"),
+    ],
+    ids=str,
+)
+def test_all_else_is_refused_in_a_line_before_a_model_is_loaded(arguments, said, tmp_path):
+    (tmp_path / "long.jsonl").write_text(json.dumps({"prompt": "the cat " * 4000}))
+    done = subprocess.run(
+        [sys.executable, "-m", "spec_bench", *arguments],
+        capture_output=True, text=True, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 2 and "loading" not in done.stdout
+    (line,) = [each for each in done.stderr.splitlines() if each.startswith("spec_bench: ")]
+    assert said in line
+    assert not list(tmp_path.rglob("generations.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("registry", "package", "decorator"),
+    [
+        (drafter, "spec_bench.draft", "drafter"),
+        (policy, "spec_bench.tree", "policy"),
+        (rule, "spec_bench.verify", "rule"),
+    ],
+)
+def test_the_names_that_modules_text_tells_are_those_registered(registry, package, decorator):
+    things = {name: getattr(entry, "function", entry) for name, entry in registry.items()}
+    ours = {name for name, each in things.items() if each.__module__.startswith("spec_bench.")}
+    assert set(written(package, decorator)) == ours
+
+
+def test_a_policys_forms_are_read_from_its_text_and_no_other_is_taken():
+    shorthand = {"root": "-", "number": "3", "levels": "2-2-1", "product": "4x3"}
+    for name, facts in written("spec_bench.tree", "policy").items():
+        forms = ast.literal_eval(facts["forms"])
+        assert forms == tuple(policy[name].forms)
+        for form, text in shorthand.items():
+            decoder = {"name": "x", "tree": {"policy": name}}
+            if form in forms:
+                assert resolve_spec(decoder, text)["tree"]
+            else:
+                with pytest.raises(ValueError, match="does not fit"):
+                    resolve_spec(decoder, text)
+
+
+MODELS = Path(__file__).resolve().parents[2] / "spec_bench/embedded/models"
+
+
+@pytest.fixture
+def pipe(tmp_path):
+    path = tmp_path / "pipe.csv"
+    os.mkfifo(path)
+    return path
+
+
+def test_nothing_takes_the_place_of_a_pipe_or_a_device(pipe):
+    with pytest.raises(OSError, match="no file is there") as refused:
+        files.write_text(pipe, "a table")
+    assert pipe.is_fifo()
+    assert files.refused(refused.value) is not None
+
+
+def test_a_report_is_not_written_over_a_pipe(pipe, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        report(["table", "rsd/7", "--output", str(pipe)])
+    assert "is a device or a pipe" in capsys.readouterr().err
+    assert pipe.is_fifo()
+
+
+def test_a_pipe_in_place_of_rows_or_records_is_not_waited_for(pipe):
+    with pytest.raises(ValueError, match="is no file"):
+        files.read_csv(pipe)
+    assert cell_folder.read(pipe).faults == ("it is no file",)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_columns_name(tmp_path):
+    table = tmp_path / "results.csv"
+    table.write_bytes(b"\xef\xbb\xbfpair,task\r\nours,xsum\r\n")
+    assert files.read_csv(table, ["pair"]) == [{"pair": "ours", "task": "xsum"}]
+
+
+@pytest.mark.parametrize(("made", "said"), [(os.mkfifo, "is no file"), (None, "No such file")])
+def test_weights_that_are_none_are_named(tmp_path, made, said):
+    (tmp_path / "config.json").write_text("{}")
+    weights = tmp_path / "model.safetensors"
+    if made is None:
+        weights.symlink_to("nowhere")
+    else:
+        made(weights)
+    with pytest.raises(ValueError, match=f"model.safetensors.*{said}"):
+        fingerprint(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("{% for m in messages %}", "Unexpected end of template"),
+        ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
+        ("{{ messages[0].nothing.more }}", "has no attribute 'nothing'"),
+    ],
+)
+def test_a_chat_template_that_fails_is_one_line(template, said):
+    tokenizer = AutoTokenizer.from_pretrained(MODELS / "target")
+    tokenizer.chat_template = template
+    with pytest.raises(ValueError, match=f"the chat template fails: .*{said}"):
+        chat_text(tokenizer, [{"role": "user", "content": "x"}])
+
+
+def test_results_go_where_nothing_else_lies(tmp_path, monkeypatch):
+    here, there = tmp_path / "here", tmp_path / "there"
+    for folder in (here, there):
+        folder.mkdir()
+    monkeypatch.chdir(here)
+    check_own("results", there)
+    (there / "letter.txt").touch()
+    with pytest.raises(ValueError, match="holds other things and no results"):
+        check_own("results", there)
+    with pytest.raises(ValueError, match="'/' holds other things"):
+        check_own("results", Path("/"))
+    check_own("results", there / "new")
+    (there / "default").mkdir()
+    (there / "default/results.csv").touch()
+    check_own("results", there)
+    (here / "letter.txt").touch()
+    check_own("results", Path())
+
+
+@pytest.mark.parametrize("asked", ["plan=true", "sink=wandb"])
+def test_recommend_refuses_what_it_would_not_heed(asked, capsys):
+    assert recommend([asked]) == 2
+    assert ": recommend " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--served-model", "x"], "--served-model goes with --server"),
+        (["--answers", "3"], "--answers goes with --server"),
+        (["--seed", "-1"], "--seed must be 0 or more"),
+    ],
+)
+def test_the_audit_refuses_what_it_would_not_heed(given, said, capsys):
+    with pytest.raises(SystemExit):
+        read_arguments(given)
+    assert said in capsys.readouterr().err
+
+
+TASK = {"name": "mine", "source": {"kind": "local", "path": "x.jsonl"}}
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"scores": ["bleu", "rouge", "bleu"]}, "task.scores names bleu twice"),
+        ({"fields": {"catgory": "kind"}}, "task.fields.catgory is read by nothing; read are categ"),
+    ],
+)
+def test_a_task_refuses_what_it_would_not_heed(more, said):
+    build_task(TASK | {"template": "{question}", "fields": {"question": "q", "category": "kind"}})
+    with pytest.raises(ValueError, match=said):
+        build_task(TASK | {"template": "{question}"} | more)
+
+
+DEEP = "[" * 5000 + "]" * 5000
+
+
+def test_a_file_nested_too_deep_is_named_or_left_to_what_loads_it(tmp_path):
+    for name in ("config.json", "ids.json"):
+        (tmp_path / name).write_text(DEEP)
+    with pytest.raises(ValueError, match=r"config\.json.*recursion"):
+        read_positions(str(tmp_path))
+    with pytest.raises(ValueError, match=f"{tmp_path}.*recursion"):
+        load_model(ModelSpec(str(tmp_path)))
+    with pytest.raises(ValueError, match=r"ids\.json.*recursion"):
+        kept_tokens(str(tmp_path / "ids.json"))
+
+
+def test_a_config_group_nested_too_deep_is_one_line(tmp_path):
+    (tmp_path / "pair").mkdir()
+    (tmp_path / "pair/mine.yaml").write_text(f"target: x\nheads: {DEEP}\n")
+    given = ("--config-dir", str(tmp_path), "pair=mine")
+    status, _, said = run("spec_bench", *given, folder=tmp_path)
+    assert status == 2
+    assert len(said.splitlines()) == 1 and "pair=mine" in said

@@ -11,7 +11,7 @@ from torch import nn
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.engine.loading import ModelSpec, load_model
-from spec_bench.jobs.rows.collect import bound_columns
+from spec_bench.jobs.job.collect import bound_columns
 from spec_bench.measure import roofline
 from spec_bench.measure.roofline import (
     LEAST_BYTES,

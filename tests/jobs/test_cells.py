@@ -1,0 +1,455 @@
+"""Cells: other rules and drafters, grids and lists of trees, fitted ones, stated acceptance."""
+
+import re
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import yaml
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from spec_bench import load_pair
+from spec_bench.core.sampling import SamplingSettings
+from spec_bench.jobs.app import run_config
+from spec_bench.jobs.config.cells import (
+    Cell,
+    build_cells,
+    configurations,
+    expand_grid,
+    load_decoder,
+    written_cells,
+)
+from spec_bench.jobs.config.compose import register, with_quoted_numbers
+from spec_bench.jobs.config.config import check_settings
+from spec_bench.jobs.config.fitting import Fit, FittedTrees, read_fit
+from spec_bench.jobs.config.pair import Pair
+from spec_bench.jobs.config.settings import build_settings
+from spec_bench.recommend.fit_tree import main as fit_tree
+from spec_bench.report.papers.recipes import recipe_cells
+from spec_bench.settings.configs import conf_dir, conf_dirs
+from spec_bench.vocabulary.spec import parse
+from tests import warm
+from tests.jobs.test_command_line import main
+from tests.jobs.tiny import eagle_heads, overrides, rows_of, tokens_of
+from tests.said import naming
+from tests.test_conf import composed as config_of
+
+LOAD = partial(load_decoder, [conf_dir()])
+TREES = ("sd", "spectr", "specinfer", "mcsd", "mcsd_wor", "rsd_c", "rsd_s", "top_and_sample")
+ON_HEADS = ("medusa", "redrafter")
+
+
+def cells_of(wanted, chosen=None, spec=None, temperature=1.0):
+    return build_cells(
+        written_cells(chosen or {}, spec, wanted, LOAD), SamplingSettings(temperature)
+    )
+
+
+@pytest.mark.parametrize("name", [*TREES, *ON_HEADS])
+def test_whole_path_verification_goes_with_every_tree(name):
+    wanted = [name, {"decoder": name, "verifier": "traversal"}]
+    for temperature in (0.0, 1.0):
+        _, plain, other = cells_of(wanted, temperature=temperature)
+        assert other.name == f"{name}_traversal"
+        assert (other.spec, other.drafts, other.heads) == (plain.spec, plain.drafts, plain.heads)
+        assert other.settings["verifier"] == {"rule": "traversal"}
+        assert other.settings["tree"] == plain.settings["tree"]
+
+
+def test_a_drafter_that_is_a_name_drafts_in_place_of_the_decoders_own():
+    wanted = {"decoder": "rsd_c", "drafter": "eagle3", "spec": "2-1", "verifier": "traversal"}
+    (_, cell) = cells_of([wanted])
+    assert cell.title == "eagle3_rsd_c_traversal 2-1"
+    assert (cell.drafts, cell.heads) == (0, "eagle3")
+    assert cell.settings["drafter"] == {"kind": "eagle3"}
+    assert recipe_cells("eagle=rules")[0] == "eagle3_sd:5"  # the report looks for that very name
+
+
+def test_a_drafter_that_there_is_not_is_refused():
+    wanted = [{"decoder": "sd", "drafter": "falcon"}]
+    with pytest.raises(ValueError, match=naming("drafter.kind", "falcon")):
+        cells_of(wanted)
+
+
+def test_a_command_line_names_another_rule():
+    chosen = dict(config_of("decoder=rsd_s", "decoder.verifier=traversal").decoder)
+    (_, cell) = cells_of([], chosen, "4x3")
+    assert cell.title == "rsd_s_traversal 4x3"
+
+
+@pytest.mark.parametrize(
+    ("rule", "named"),
+    [("coin", "verifier.rule must be one of"), ("k_seq", "'k_seq' is exact only")],
+)
+def test_a_rule_that_is_none_or_does_not_fit_is_refused(rule, named):
+    with pytest.raises(ValueError, match=naming(named, rule)):
+        cells_of([{"decoder": "rsd_s", "verifier": rule}])
+
+
+GRID = {"decoder": "mcsd_wor", "factors": [1, 2], "most": 2, "depths": [1, 2], "order": "any"}
+
+
+def test_a_grid_holds_every_tree_with_at_most_so_many_paths():
+    assert configurations([1, 2], 2, [1, 2], "any") == [(1,), (2,), (1, 1), (1, 2), (2, 1)]
+
+
+def test_the_monotone_rule_leaves_out_trees_that_branch_more_further_down():
+    assert configurations([1, 2], 2, [1, 2], "non_increasing") == [(1,), (2,), (1, 1), (2, 1)]
+
+
+def test_a_grid_becomes_cells_and_other_cells_stay_as_they_are():
+    assert expand_grid("sd:3") == ["sd:3"]
+    assert expand_grid({"decoder": "sd"}) == [{"decoder": "sd"}]
+    trees = ["1", "2", "1-1", "1-2", "2-1"]
+    assert expand_grid({"grid": GRID}) == [f"mcsd_wor:{tree}" for tree in trees]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"factors": [0, 1]}, r"grid.factors\[0\] must be .* got 0"),
+        ({"depths": []}, r"grid.depths must be"),
+        ({"most": "many"}, "grid.most must be .* got 'many'"),
+        ({"order": "falling"}, "any, non_increasing, got 'falling'"),
+        ({"colour": 1}, "unknown setting grid.colour; grid has decoder, depths, factors"),
+    ],
+)
+def test_a_wrong_grid_is_named(change, message):
+    with pytest.raises(ValueError, match=message):
+        expand_grid({"grid": {**GRID, **change}})
+
+
+def said(folder, *words):
+    status, out, error = warm.run("spec_bench", *words, folder=folder)
+    assert status == 0, error
+    return out
+
+
+def listed(folder, *words):
+    config = yaml.safe_load(said(folder, *words, "--cfg", "job"))
+    return [cell for cells in config["trees"].values() for cell in cells]
+
+
+@pytest.mark.parametrize(
+    ("group", "size", "number", "least"),
+    [
+        *(("budget", "nodes", nodes, 8) for nodes in (6, 10, 14, 21, 30)),
+        *(("length", "depth", depth, 1) for depth in (2, 3, 4, 5)),
+    ],
+)
+def test_every_tree_of_a_budget_or_length_has_just_that_size(group, size, number, least):
+    file = yaml.safe_load((conf_dir() / group / f"{number}.yaml").read_text())
+    (cells,) = file["trees"].values()
+    assert len(set(cells)) == len(cells) >= least
+    assert {getattr(parse(cell.partition(":")[2]), size) for cell in cells} == {number}
+
+
+def test_numbers_are_quoted_and_other_arguments_stay():
+    told = ["budget=6", "budget=6,14", "+budget=[6,'14']", "length=3", "seed=3", "budget=mine"]
+    assert with_quoted_numbers(told) == [
+        *("budget='6'", "budget='6','14'", "+budget=['6','14']", "length='3'", *told[4:])
+    ]
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        (
+            "budget=[6,7]",
+            "budget must be one of 6, 10, 14, 21, 30; other trees are named by "
+            "cells=[sd:7,rsd_c:2-2-1], got 7",
+        ),
+        ("length=6", "length must be one of 2, 3, 4, 5, got 6"),
+        ("budget=-3", "budget must be a whole number or a list such as [6,14], got '-3'"),
+        ("budget=2.5", "budget must be a whole number or a list such as [6,14], got '2.5'"),
+        ("budget=[null,6]", "budget must be a whole number or a list such as [6,14], got 'null'"),
+    ],
+)
+def test_a_budget_that_there_is_not_is_refused_by_name(word, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        with_quoted_numbers([word])
+
+
+def test_the_composed_config_shows_the_cells_of_each_budget_in_the_order_asked(tmp_path):
+    both = listed(tmp_path, "budget=[14,6]")
+    assert both == [*listed(tmp_path, "budget=14"), *listed(tmp_path, "budget=6")]
+
+
+def test_budget_and_length_add_to_the_cells_that_are_asked_for_each_cell_once(tmp_path):
+    plan = said(tmp_path, "budget=6", "length=2", "cells=[mcsd:3-2]", "plan=true", "prompts=1")
+    specs = {tuple(line.split()[2:4]) for line in plan.splitlines() if " xsum " in line}
+    assert {("mcsd", "3-2"), ("sd", "2"), ("sd", "6"), ("spectr", "3x2"), ("ar", "-")} <= specs
+    assert f"{len(specs)} cells" in plan
+    assert len(specs) == 14  # the baseline, 1, 8 and 8, four of which are both
+
+
+@pytest.mark.parametrize("group", ["budget", "length", "today", "experiment"])
+def test_a_group_may_be_set_to_the_null_that_is_its_default(group, tmp_path):
+    assert listed(tmp_path, f"{group}=null") == listed(tmp_path)
+
+
+def test_a_budget_of_null_takes_back_a_recipes_and_is_one_of_a_sweep(tmp_path):
+    assert len(listed(tmp_path, "rsd=exp2", "budget=null")) < len(listed(tmp_path, "rsd=exp2"))
+    swept = said(tmp_path, "-m", "budget=null,6", "plan=true", "prompts=1")
+    assert "10 cells" in swept  # two as by default, eight as with budget=6
+
+
+def test_a_sweep_over_budgets_is_a_job_for_each(tmp_path):
+    assert "17 cells" in said(tmp_path, "-m", "budget=6,14", "plan=true", "prompts=1")
+
+
+MODELS = (
+    *("pair.target=random:llama_tiny", "pair.draft=random:llama_tiny"),
+    *("sink=quiet", "engine.threads=1"),
+)
+PROMPTS = ("task=random", "task.prompt_tokens=8")
+
+
+def composed(*overrides, task=PROMPTS):
+    register()
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        return compose("config", overrides=[*MODELS, *task, *overrides])
+
+
+def settings(*overrides):
+    plain = OmegaConf.to_container(composed(*overrides), resolve=True)
+    return build_settings(check_settings(plain), lambda name: load_decoder([conf_dir()], name))
+
+
+def acceptances(*overrides):
+    cells = settings(*overrides).cells
+    return [cell.settings["verifier"].get("acceptance") for cell in cells]
+
+
+@pytest.fixture
+def run(tmp_path):
+    return lambda *overrides: run_config(composed(f"results={tmp_path / 'results'}", *overrides))
+
+
+def test_measured_acceptance_is_the_stated_one_and_the_rows_say_simulated(run, tmp_path):
+    cells = "cells=[sd:3,spectr:2x2,rsd_c:2-1,rsd_s:2x2]"
+    run("simulate=0.8", "prompts=4", cells, "generation.max_new_tokens=64")
+    baseline, *rows = rows_of(tmp_path / "results")
+    assert (baseline["lossless"], baseline["simulated_acceptance"]) == ("exact", "")
+    assert float(baseline["block_efficiency"]) == 1
+    for row in rows:
+        assert row["pair"] == "random:llama_tiny+random:llama_tiny"
+        assert (row["lossless"], row["simulated_acceptance"]) == ("simulated", "0.8")
+        assert row["status"] == "complete"
+        # About 200 trials a row: more than three standard deviations.
+        assert float(row["acceptance_rate"]) == pytest.approx(0.8, abs=0.09)
+
+
+def test_without_a_statement_random_models_decide_for_themselves(run, tmp_path):
+    run("prompts=1", "decoder=sd", "spec=2", "generation.max_new_tokens=12")
+    _, row = rows_of(tmp_path / "results")
+    assert (row["lossless"], row["simulated_acceptance"]) == ("exact", "")
+
+
+@pytest.mark.parametrize(("stated", "accepted"), [("[1.0,0.0,0.5]", 1), ("1", 3), ("0.0", 0)])
+def test_each_depth_has_its_own_acceptance(run, stated, accepted):
+    _, result = run(f"simulate={stated}", "prompts=1", "decoder=rsd_s", "spec=3x3")
+    assert result.metrics["block_efficiency"] == accepted + 1
+
+
+def test_the_acceptance_is_part_of_the_run_id_of_speculative_cells_only():
+    ids = []
+    for simulate in ("null", "0.7", "0.8", "[0.8,0.7,0.6]"):
+        job = settings(f"simulate={simulate}")
+        ids.append([job.run_id(cell) for cell in job.cells])
+    baselines, cells = zip(*ids, strict=True)
+    assert len(set(baselines)) == 1
+    assert len(set(cells)) == 4
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ("simulate=1.2", "a probability, a list of one per depth.* got 1.2"),
+        ("simulate=-0.1", "got -0.1"),
+        ("simulate=[0.8,hot,0.2]", "hot"),
+        ("simulate=[0.8,0.7]", r"\[0.8, 0.7\] has 2 values, the tree has depth 3"),
+        ("simulate=[]", r"got \[\]"),
+        ("simulate=often", "simulate must be a probability, a list"),
+        ("simulate={table: rsd/1}", "a probability, a list of one per depth or null, got .*rsd/1"),
+    ],
+)
+def test_a_statement_that_cannot_be_is_one_line_that_names_it(wrong, named):
+    with pytest.raises(ValueError, match=named) as caught:
+        acceptances(wrong)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_decoder_may_state_its_acceptance_itself():
+    cell = "{decoder: rsd_c, spec: 2-2, verifier: {rule: simulated, acceptance: 0.4}}"
+    with pytest.raises(ValueError, match=naming("verifier.replacement")):
+        acceptances(f"cells=[{cell}]")
+    fresh = [
+        "~decoder.verifier.replacement",
+        "decoder.verifier.rule=simulated",
+        "+decoder.verifier.acceptance=0.4",
+    ]
+    assert acceptances(*fresh) == [None, 0.4]
+    with pytest.raises(ValueError, match=naming("simulate", "null")):
+        acceptances(*fresh, "simulate=0.5")
+
+
+def test_a_task_of_texts_needs_a_tokenizer(tmp_path):
+    config = composed(f"results={tmp_path}", "prompts=1", task=("task=xsum",))
+    with pytest.raises(ValueError, match=naming("task=random")):
+        run_config(config)
+    assert not list(tmp_path.glob("*/results.csv"))
+
+
+PAIR = Pair("mine", "a/target", ("a/draft",), (), (None, None))
+FIT = Fit(
+    **{"pair": "mine", "target": "a/target", "draft": "a/draft", "revisions": ("", "")},
+    **{"task": "dolly", "temperature": 1.0, "top_k": 0, "top_p": 0.95, "draft_temperature": None},
+    **{"prompts": 1, "iterations": 10, "accepted": (0.8, 0.1)},
+)
+SAMPLING = SamplingSettings(top_p=0.95)
+
+
+def sequoia(total):
+    decoder = load_decoder(conf_dirs(), "sequoia")
+    return Cell.read({**decoder, "tree": {"policy": "fitted_list", "total": total}}, SAMPLING)
+
+
+def test_the_tree_follows_from_the_acceptances_of_the_fit(tmp_path):
+    FIT.write(tmp_path / "trees")
+    trees = FittedTrees(PAIR, "dolly", SAMPLING, tmp_path)
+    # 0.8, 0.64, 0.512, 0.4096; a second child below the root is worth 0.1 only.
+    assert trees.given(sequoia(3)).settings["tree"]["nodes"] == [[0], [0, 0], [0, 0, 0]]
+    deep = trees.given(sequoia(14)).settings["tree"]["nodes"]
+    assert (len(deep), max(map(len, deep)), [1] in deep) == (14, 11, True)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"pair": replace(PAIR, target="another")},
+        {"pair": replace(PAIR, drafts=("another",))},
+        {"pair": replace(PAIR, revisions=("f00", None))},
+        {"task": "xsum"},
+        {"sampling": SamplingSettings(0.3, top_p=0.95)},
+        {"sampling": SamplingSettings()},
+    ],
+)
+def test_a_fit_is_for_its_models_task_and_sampling_alone(other, tmp_path):
+    replace(FIT, revisions=("cafe", "")).write(tmp_path / "trees")
+    told = {"pair": PAIR, "task": "dolly", "sampling": SAMPLING, "results": tmp_path}
+    assert FittedTrees(**told).given(sequoia(3))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=naming("sequoia @3", "fit_tree", "pair.target=")):
+        FittedTrees(**{**told, **other}).given(sequoia(3))  # type: ignore[arg-type]
+
+
+def test_another_pair_is_refused_before_it_is_loaded_with_the_command_that_fits(
+    monkeypatch, capsys, tmp_path
+):
+    words = ["pair=llama2_7b", "task.source.kind=embedded", f"results={tmp_path}"]
+    assert main(monkeypatch, *words, "decoder=sequoia", "task=dolly") == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "spec-bench fit_tree pair=llama2_7b task=dolly" in said
+    told = [*words, "cells=[sd:2,sequoia:@14]", "plan=true", "hydra/job_logging=none"]
+    assert main(monkeypatch, *told) == 0  # the others run, as without a pair's heads
+    assert "sequoia" not in capsys.readouterr().out
+
+
+def test_a_tree_is_no_other_decoders(monkeypatch, capsys):
+    assert main(monkeypatch, "decoder=sequoia", "spec=eagle_25") == 2
+    assert "'eagle_25'" in capsys.readouterr().err
+    assert main(monkeypatch, "cells=[{decoder: sequoia, drafter: eagle3}]") == 2
+    assert "fitted_list" in capsys.readouterr().err
+
+
+def test_what_the_command_measures_the_next_job_decodes_with(run_job, family, tmp_path, capsys):
+    results = tmp_path / "results"
+    told = overrides(family, results, "prompts=2", "width=3", "nodes=4")
+    assert fit_tree([*told, "hydra/job_logging=none"]) == 0
+    assert "sequoia:@4" in capsys.readouterr().out
+    (path,) = (results / "trees").glob("*.yaml")
+    fit = read_fit(path)
+    assert (fit.task, fit.prompts, len(fit.accepted)) == ("xsum", 2, 3)
+    assert fit.iterations >= 2 and 0 <= sum(fit.accepted) <= 1
+    run_job("cells=[sequoia:@4]", "prompts=2")
+    (row,) = (row for row in rows_of(results) if row["decoder"] == "sequoia")
+    assert (row["spec"], row["status"], float(row["nodes_per_call"])) == ("@4", "complete", 4.0)
+    config = yaml.safe_load((results / "runs" / row["run_id"] / "config.yaml").read_text())
+    assert len(config["decoder"]["tree"]["nodes"]) == 4  # so that a new fit is another cell
+
+
+def test_from_python_too_a_tree_is_the_pairs_own():
+    pair = load_pair(target="embedded:target", draft="embedded:draft")
+    with pytest.raises(ValueError, match="fit_tree"):
+        pair.decode("Summary:", "sequoia:@4")
+
+
+@pytest.mark.parametrize("wrong", ["width=wide", "nodes=0", "nodes="])
+def test_the_commands_own_numbers_are_checked(wrong, capsys):
+    assert fit_tree([wrong]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+SMALL = {
+    "dynamic": {
+        **{"opt_tree": "2x2@3", "dyspec": "2x2@3", "sd_dynamic": "3"},
+        **{"traversal_paths": "2x2", "lookup_or_draft": "3"},
+    },
+    "rules": {"block": "2", "traversal": "2-1", "optimal": "2x2", "top_and_sample": "2-1"},
+    "eagle": {
+        **{"eagle": "chain_5", "eagle2": "2x2@3", "eagle3": "2x2@3"},
+        **{"eagle_rsd_s": "2x2", "eagle_traversal": "chain_5"},
+    },
+}
+KINDS = list(SMALL)
+
+
+def cells(*kinds):
+    listed = [f"{name}:{spec}" for kind in kinds for name, spec in SMALL[kind].items()]
+    return f"cells=[{','.join(listed)}]"
+
+
+SHORT = ("warmup=0", "generation.max_new_tokens=6", "prompts=3")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_job_of_them_resumes_behind_its_last_line_and_knows_no_batches(
+    kind, family, run_job, tmp_path
+):
+    asked = (cells(kind), *eagle_heads(family), *SHORT)
+    whole = run_job(*asked)
+    assert [(r.facts.decoder, r.status) for r in whole] == [
+        (name, "complete") for name in ("ar", *SMALL[kind])
+    ]
+    results = tmp_path / "results"
+    before = [tokens_of(results, cell.run_id) for cell in whole]
+    for cell in whole:
+        folder = results / "runs" / cell.run_id
+        (folder / "result.json").unlink()
+        lines = (folder / "generations.jsonl").read_text().splitlines(keepends=True)
+        (folder / "generations.jsonl").write_text("".join(lines[:2]) + lines[2][:20])
+    again = run_job(*asked)
+    assert [cell.run_id for cell in again] == [cell.run_id for cell in whole]
+    assert [tokens_of(results, cell.run_id) for cell in again] == before
+    batched = run_job(*asked, "engine.batch_size=3", results=tmp_path / "batched")
+    tokens = [tokens_of(tmp_path / "batched", cell.run_id) for cell in batched]
+    assert tokens == before
+
+
+def test_they_are_planned(family, tmp_path, monkeypatch, capsys):
+    given = overrides(family, tmp_path / "results", cells(*KINDS), *eagle_heads(family))
+    assert main(monkeypatch, *given, "plan=true", "hydra/job_logging=none") == 0
+    said = capsys.readouterr().out
+    assert all(name in said for kind in KINDS for name in SMALL[kind])
+    assert not (tmp_path / "results" / "default" / "results.csv").exists()
+
+
+@pytest.mark.slow
+def test_trees_that_vary_have_no_acceptance_rate_and_say_why(run_job):
+    for row in run_job("cells=[sd:2,sd_dynamic:2,opt_tree:2x2@3]", "prompts=1", "warmup=0")[1:]:
+        known = row.facts.decoder == "sd"
+        told = [row.metrics[f"acceptance_rate{end}"] for end in ("", "_low", "_by_depth")]
+        assert (told[0] is not None and told[2] is not None) if known else told == [None] * 3
+        assert ("acceptance_rate: trees have another form" in row.reason) != known

@@ -1,0 +1,219 @@
+"""A search in stages: who goes on, on which prompts, and what is recommended."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from spec_bench.api.jobs import composed
+from spec_bench.jobs.app import settings_of
+from spec_bench.jobs.config.compose import register
+from spec_bench.jobs.config.config import ConfirmSettings
+from spec_bench.jobs.config.settings import shared
+from spec_bench.jobs.sweep.confirm import best_of
+from spec_bench.recommend import recommend as search
+from spec_bench.recommend.command import command_of
+from spec_bench.recommend.command import main as recommended
+from spec_bench.recommend.recommend import Recommendation, cost_of, stages_of
+from spec_bench.report.page.headline import Headline
+from spec_bench.tasks import RandomPrompts
+from spec_bench.tasks.random_prompts import RandomSource
+from tests.cells import result
+from tests.jobs.test_command_line import main
+from tests.jobs.test_job import count_generate
+from tests.jobs.tiny import overrides, rows_of
+
+CELLS = "cells=[sd:1,sd:2,sd:3,rsd_s:2x1,rsd_s:2x2]"
+SEARCH = (CELLS, "prompts=2", "confirm={best: 1, by: block_efficiency, prompts: 2}", "warmup=0")
+
+
+def test_the_best_of_each_decoder_go_on_and_never_the_baseline():
+    rates = {"a": ("ar", 9.0), "b": ("sd", 1.0), "c": ("sd", 3.0), "d": ("sd", 2.0)}
+    rates |= {"e": ("rsd_s", 0.5)}
+    screened = [
+        result(name, {"speedup": rate, "latency_s": rate}, decoder=decoder)
+        for name, (decoder, rate) in rates.items()
+    ]
+    screened.append(result("failed", {"speedup": None}, decoder="sd"))
+    assert best_of(screened, ConfirmSettings(2, best=2)) == ["c", "d", "e"]
+    assert best_of(screened, ConfirmSettings(2, best=1, by="latency_s")) == ["b", "e"]
+
+
+def test_the_best_are_decoded_again_on_prompts_that_the_search_did_not_see(
+    run_job, tmp_path, monkeypatch
+):
+    calls = count_generate(monkeypatch)
+    results = run_job(*SEARCH)
+    rows = {stage: [] for stage in ("screen", "confirm")}
+    for row in rows_of(tmp_path / "results"):
+        rows[row["stage"]].append(row)
+    assert [row["decoder"] for row in rows["screen"]] == ["ar", *["sd"] * 3, *["rsd_s"] * 2]
+    assert [row["decoder"] for row in rows["confirm"]] == ["ar", "sd", "rsd_s"]
+    for row in rows["confirm"][1:]:
+        same = [each for each in rows["screen"] if each["decoder"] == row["decoder"]]
+        best = max(same, key=lambda each: float(each["block_efficiency"]))
+        assert row["spec"] == best["spec"] and row["run_id"] != best["run_id"]
+        assert row["baseline"] == "same job" and float(row["speedup"]) > 0
+    prompts = [ids[0] for _, ids, _ in calls]
+    assert set(prompts[: 2 * 6]) == {"0", "1"} and set(prompts[2 * 6 :]) == {"2", "3"}
+    assert [each.facts.stage for each in results] == ["screen"] * 6 + ["confirm"] * 3
+    calls.clear()
+    again = run_job(*SEARCH)
+    assert [each.run_id for each in again] == [each.run_id for each in results] and not calls
+
+
+def test_a_cell_measured_before_is_a_row_of_the_search_too(run_job, tmp_path):
+    before = run_job("cells=[sd:1]", "prompts=2", "warmup=0", "name=other")
+    results = run_job("cells=[sd:1,sd:2]", *SEARCH[1:])
+    assert results[1].run_id == before[1].run_id
+    stages = [row["stage"] for row in rows_of(tmp_path / "results")]
+    assert sorted(stages) == ["confirm"] * 2 + ["screen"] * 3
+    assert {row["stage"] for row in rows_of(tmp_path / "results", "other")} == {""}
+
+
+def test_a_plan_lists_the_second_stage_before_and_after_the_first(
+    run_job, family, tmp_path, monkeypatch, capsys
+):
+    asked = overrides(family, tmp_path / "results", *SEARCH, "plan=true")
+    assert main(monkeypatch, *asked) == 0
+    said = capsys.readouterr().out
+    assert "9 cells: 9 missing" in said
+    assert "best 1 of 3 by block_efficiency" in said and "best 1 of 2 by block_efficiency" in said
+    run_job(*SEARCH)
+    assert main(monkeypatch, *asked) == 0
+    said = capsys.readouterr().out
+    assert "9 cells: 9 complete" in said and "best 1 of" not in said
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ("confirm={prompts: 2, by: speed}", "confirm.by must be one of .*speedup.* got 'speed'"),
+        ("confirm={prompts: 2, best: 0}", "confirm.best must be .* got 0"),
+        ("prompts=null", "confirm wants prompts that the search has not seen"),
+        ("prompts=4", "has 4 prompts, and prompts=4 leaves none fresh for confirm"),
+    ],
+)
+def test_what_cannot_be_confirmed_is_named(run_job, wrong, message):
+    with pytest.raises(ValueError, match=message):
+        run_job(*SEARCH, wrong)
+
+
+@dataclass
+class Asked:
+    """Of a job's settings what is read here."""
+
+    prompts: int | None = 10
+    confirm: ConfirmSettings | None = field(
+        default_factory=lambda: ConfirmSettings(30, best=3, share=True)
+    )
+
+
+def split(rows, **changed):
+    task = RandomPrompts("random", RandomSource("random"), 8, rows, 0)
+    asked = Asked(**changed)
+    return shared(asked, task).prompts
+
+
+@pytest.mark.parametrize(("rows", "first"), [(2, 1), (8, 2), (14, 4), (15, 10), (40, 10), (99, 10)])
+def test_few_rows_are_shared_and_many_are_not(rows, first):
+    assert split(rows) == first
+
+
+def test_a_search_that_does_not_share_wants_fresh_rows():
+    confirm = ConfirmSettings(30)
+    assert split(11, confirm=confirm) == 10 and split(8, confirm=None) == 10
+    for rows, said in (8, "has 8 prompts"), (10, "prompts=10 leaves none fresh"):
+        with pytest.raises(ValueError, match=said):
+            split(rows, confirm=confirm)
+    with pytest.raises(ValueError, match="has 1 prompt, "):
+        split(1)
+
+
+SMALL = ["task=xsum", "generation.max_new_tokens=8", "engine.threads=1", "hydra/job_logging=none"]
+
+
+def found(code="rsd_c", spec="2-1"):
+    return Recommendation(Headline("a", "xsum", "A", code, "", "", "", "", spec=spec), None)
+
+
+def test_the_command_names_one_decoder_whatever_was_asked_for():
+    asked = ["task=xsum", "decoder=sd", "spec=3", "decoder.tree.depth=2", "prompts=4"]
+    assert command_of(found(), asked) == "spec-bench task=xsum decoder=rsd_c spec=2-1"
+    for undecided in (found("", ""), found("ar", ""), Recommendation(None, None)):
+        assert command_of(undecided, asked) == "spec-bench task=xsum decoder=ar"
+
+
+@pytest.mark.parametrize(
+    ("cells", "prompts", "sizes"),
+    [
+        (9, 10, [(9, 3), (5, 10), (3, 30)]),
+        (9, 2, [(9, 2), (3, 30)]),  # too few prompts for a stage between
+        (5, 10, [(5, 10), (3, 30)]),  # too few candidates for a first one
+        (2, 10, [(2, 30)]),
+    ],
+)
+def test_each_stage_takes_fewer_candidates_and_more_prompts(cells, prompts, sizes):
+    register()
+    trees = ",".join(f"sd:{length}" for length in range(1, cells + 1))
+    words = ["experiment=recommend", f"cells=[{trees}]", f"prompts={prompts}"]
+    asked = settings_of(composed(words))
+    stages = stages_of(asked, asked.asked.confirm)
+    assert [(each.most, len(each.examples)) for each in stages] == sizes
+    assert [each.fresh for each in stages] == [False] * (len(sizes) - 1) + [True]
+    earlier = {example.id for each in stages[:-1] for example in each.examples}
+    assert not earlier & {example.id for example in stages[-1].examples}
+    answers = sum((most + 1) * count for most, count in sizes)
+    assert f", {answers} answers of at most {asked.max_new_tokens} tokens" in cost_of(asked, stages)
+
+
+def test_an_interrupted_search_goes_on_and_answers_from_fresh_prompts(
+    tmp_path, capsys, monkeypatch
+):
+    words = [*SMALL, "cells=[sd:2,block:2,rsd_c:2-1]", "prompts=2", f"results={tmp_path}"]
+    words += ["confirm={best: 1, prompts: 2, by: speedup}"]
+    run, jobs = search.run_stage, []
+
+    def interrupted(job, sinks):
+        jobs.append(job)
+        if job.stage == "confirm" and len(jobs) == 2:
+            raise KeyboardInterrupt
+        return run(job, sinks)
+
+    monkeypatch.setattr(search, "run_stage", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        recommended(words)
+    screened = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("generations.jsonl")}
+    assert len(screened) == 4 and recommended(words) == 0
+    assert all(path.stat().st_mtime_ns == time for path, time in screened.items())
+    assert [(job.stage, len(job.cells)) for job in jobs[2:]] == [("screen", 4), ("confirm", 2)]
+    said, steps = capsys.readouterr()
+    assert "3 candidates on 2 prompts, the best 1 on 2 fresh prompts: 6 cells" in steps
+    best, why, command, page = said.splitlines()[-4:]
+    assert best == "cannot decide yet"
+    assert "try confirm.prompts=20 (2 prompts), of 3 candidates" in why
+    assert command.startswith("spec-bench task=xsum") and command.endswith("decoder=ar")
+    measured = [line for line in said.splitlines() if "2 fresh" in line]
+    (cell,) = (each for each in jobs[-1].cells if each.name != "ar")
+    assert [line.split("  ")[0] for line in measured] == [cell.title]
+    text = (tmp_path / "recommend/recommend-embedded-xsum.html").read_text()
+    assert page.endswith(".html") and "cannot decide yet" in text and "A draft pays if" in text
+
+
+def test_a_target_alone_is_told_what_to_use_and_what_a_draft_would_need(tmp_path, capsys):
+    told = [*SMALL, "prompts=2", "confirm.prompts=2", "pair.target=embedded:target"]
+    told += ["cells=[sd:2,prompt_lookup,hf_prompt_lookup,medusa]", f"results={tmp_path}"]
+    assert recommended(told) == 0
+    said, steps = capsys.readouterr()
+    tried = {line.split()[0] for line in said.splitlines() if " 2 fresh " in line}
+    assert tried == {"prompt_lookup", "hf_prompt_lookup"}
+    assert "A draft pays if" in said and "1 of 1: " in steps
+    assert "pair.target=embedded:target" in said.splitlines()[-2]
+
+
+def test_what_cannot_be_right_is_one_line(capsys):
+    for wrong in ("confirm=null", "task=nowhere", "pair=none", "budget=1"):
+        assert recommended(["task=xsum", wrong]) == 2
+    first, *others = capsys.readouterr().err.splitlines()
+    assert first == "spec_bench: recommend wants fresh prompts: set confirm={prompts: NUMBER}"
+    for told, line in zip(("'nowhere'", "'none'", "2 to 256 nodes, got 1"), others, strict=True):
+        assert told in line
