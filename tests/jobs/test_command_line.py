@@ -173,7 +173,7 @@ def test_a_disk_that_is_full_in_the_middle_is_one_line(family, tmp_path, capsys,
     assert "No space left" in line
 
 
-TASKS, CELLS, PROMPTS = 2, 33, 2
+TASKS, ROWS, PROMPTS = 2, 33, 2
 SWEEP = (
     *("-m", "rsd=exp1", "pair=embedded", "task=xsum,wmt18_deen", "results=results"),
     *(f"prompts={PROMPTS}", "warmup=0", "generation.max_new_tokens=6"),
@@ -221,7 +221,7 @@ def killed_in_the_middle(folder):
     process = Command("spec_bench", SWEEP, folder)
     try:
         deadline = time.monotonic() + 240
-        while finished(folder) < TASKS * CELLS * PROMPTS // 3:
+        while finished(folder) < TASKS * ROWS * PROMPTS // 3:
             assert process.poll() is None, "it ended before it could be killed"
             assert time.monotonic() < deadline, "it never came so far"
             time.sleep(0.02)
@@ -275,18 +275,18 @@ def comparable(name, text):
 def test_a_sweep_that_was_killed_and_resumed_gives_the_same_report(tmp_path, monkeypatch):
     killed, whole = tmp_path / "killed", tmp_path / "whole"
     before = killed_in_the_middle(killed)
-    assert 0 < before < TASKS * CELLS * PROMPTS
+    assert 0 < before < TASKS * ROWS * PROMPTS
     for folder in (killed, whole):
         folder.mkdir(exist_ok=True)
         monkeypatch.chdir(folder)
         assert main(monkeypatch, *SWEEP) == 0
         # A prompt that the kill left to one of cell and baseline alone is timed for both again.
-        assert TASKS * CELLS * PROMPTS <= finished(folder) <= TASKS * CELLS * PROMPTS + 2 * CELLS
+        assert TASKS * ROWS * PROMPTS <= finished(folder) <= TASKS * ROWS * PROMPTS + 2 * ROWS
     ours, theirs = texts(killed, monkeypatch), texts(whole, monkeypatch)
     assert list(ours) == list(theirs)
     for name, text in ours.items():
         rows = comparable(name, text)
-        assert len(rows) > CELLS and max(len(row) for row in rows) > 4
+        assert len(rows) > ROWS and max(len(row) for row in rows) > 4
         assert rows == comparable(name, theirs[name]), name
     assert "None: every cell of the recipe is measured" in ours["page.html"]
 
