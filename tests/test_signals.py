@@ -1,4 +1,4 @@
-"""What ends a command that reads, prints and draws: a signal, or a reader who went away."""
+"""What ends a command from its imports on: a signal, or a reader who went away."""
 
 import os
 import random
@@ -6,10 +6,10 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
-from tests.jobs.test_command_line import catches
 from tests.report.rows import row, write
 from tests.warm import Command, run
 
@@ -17,23 +17,63 @@ REPORT = "spec_bench.report"
 SAID = "interrupted; what was written is whole"
 
 
+def catches(process):
+    """Whether a process has a handler for SIGTERM."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    caught = next(line for line in lines if line.startswith("SigCgt")).split()[1]
+    return bool(int(caught, 16) & (1 << (signal.SIGTERM - 1)))
+
+
+JOB = ["spec_bench", "sink=quiet"]
+TRAINING = ["spec_bench.train", "sink=quiet"]
+SLOW = pytest.mark.slow
+
+
 @pytest.mark.parametrize(
-    ("command", "number", "line"),
+    ("command", "number", "after_s", "line"),
     [
-        ([REPORT, "list"], signal.SIGINT, SAID),
-        (["spec_bench.audit"], signal.SIGTERM, "interrupted; nothing is proven"),
+        (JOB, signal.SIGINT, 0, "interrupted; the same command resumes"),
+        (JOB, signal.SIGTERM, 0, "interrupted; the same command resumes"),
+        *(
+            pytest.param(TRAINING, number, 0.4, "interrupted; the same command goes on", marks=SLOW)
+            for number in (signal.SIGINT, signal.SIGTERM)
+        ),
+        ([REPORT, "list"], signal.SIGINT, 0, SAID),
+        (["spec_bench.audit"], signal.SIGTERM, 0, "interrupted; nothing is proven"),
     ],
 )
-def test_a_signal_ends_a_command_in_one_line_from_its_imports_on(tmp_path, command, number, line):
+def test_a_signal_ends_a_command_in_one_line_from_its_imports_on(
+    tmp_path, command, number, after_s, line
+):
     started = [sys.executable, "-m", *command]
     process = subprocess.Popen(started, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
     while not catches(process.pid) and time.monotonic() < deadline:
         time.sleep(0.002)
+    time.sleep(after_s)
     process.send_signal(number)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 128 + number
     assert said.startswith(line) and said.count("\n") == 1
+
+
+SWALLOWING = """
+import os, signal, time
+from spec_bench.system import signals
+with signals.orderly("ended"):
+    with signals.raising():
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(1)
+        except BaseException:
+            pass
+    print("it went on", flush=True)
+"""
+
+
+def test_a_signal_whose_exception_is_swallowed_still_ends_the_command():
+    done = subprocess.run([sys.executable, "-c", SWALLOWING], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (143, "it went on\n", "ended\n")
 
 
 PRINTING = {

@@ -18,24 +18,34 @@ from spec_bench.jobs.job.session import check_repeated
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.sweep.plan import state_of
 from spec_bench.records.types import ENGINE
-from tests.jobs.tiny import make_task, rows_of, tokens_of
+from tests.jobs.tiny import cut, make_task, rows_of, tokens_of
 from tests.said import naming
 
 CELLS = "cells=[sd:3,rsd_s:2x2]"
 
 
 def count_generate(monkeypatch):
-    """Notes each call: decoder, prompts, token limit."""
-    calls = []
-    generate = Decoder.generate
+    """Notes each call: decoder and prompts."""
+    calls, generate = [], Decoder.generate
 
     def noting(self, requests, *arguments):
-        ids = [request.prompt_id for request in requests]
-        calls.append((self.name, ids, requests[0].max_new_tokens))
+        calls.append((self.name, [request.prompt_id for request in requests]))
         return generate(self, requests, *arguments)
 
     monkeypatch.setattr(Decoder, "generate", noting)
     return calls
+
+
+def failing(monkeypatch, error, decoder, prompt=None):
+    """Makes a decoder fail at a prompt, or at any."""
+    generate = Decoder.generate
+
+    def fail(self, requests, *arguments):
+        if self.name == decoder and prompt in (None, requests[0].prompt_id):
+            raise error
+        return generate(self, requests, *arguments)
+
+    monkeypatch.setattr(Decoder, "generate", fail)
 
 
 def test_the_baseline_is_always_among_the_cells_and_never_twice(run_job):
@@ -46,11 +56,8 @@ def test_the_baseline_is_always_among_the_cells_and_never_twice(run_job):
 def test_a_row_has_labels_metrics_and_provenance(run_job, tmp_path):
     run_job(CELLS)
     rows = rows_of(tmp_path / "results")
-    assert [(row["decoder"], row["spec"]) for row in rows] == [
-        ("ar", "-"),
-        ("sd", "3"),
-        ("rsd_s", "2x2"),
-    ]
+    names = [(row["decoder"], row["spec"]) for row in rows]
+    assert names == [("ar", "-"), ("sd", "3"), ("rsd_s", "2x2")]
     assert float(rows[0]["block_efficiency"]) == 1.0
     assert float(rows[0]["speedup"]) == 1.0
     for row in rows:
@@ -92,7 +99,7 @@ def test_rows_that_changed_under_their_name_are_decoded_and_told_apart(
 def test_prompts_are_interleaved_and_the_first_decoder_rotates(run_job, monkeypatch):
     calls = count_generate(monkeypatch)
     run_job(CELLS, "warmup=0", "prompts=3")
-    assert [(name, ids) for name, ids, _ in calls] == [
+    assert calls == [
         *[("ar", ["0"]), ("sd", ["0"]), ("rsd_s", ["0"])],
         *[("sd", ["1"]), ("rsd_s", ["1"]), ("ar", ["1"])],
         *[("rsd_s", ["2"]), ("ar", ["2"]), ("sd", ["2"])],
@@ -114,28 +121,24 @@ def test_a_complete_cell_is_not_run_again_and_the_baseline_is_shared(
     run_job("cells=[sd:3]", "name=again")
     assert calls == []
     run_job("cells=[sd:3,rsd_c:2-1]")
-    assert {name for name, _, _ in calls} == {"ar", "rsd_c"}
+    assert {name for name, _ in calls} == {"ar", "rsd_c"}
     rows = rows_of(tmp_path / "results")
     assert [row["decoder"] for row in rows] == ["ar", "sd", "rsd_c"]
     assert rows_of(tmp_path / "results", "again") == rows[:2]
 
 
 def test_a_run_cut_at_any_line_resumes_to_the_same_tokens(run_job, tmp_path):
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    whole = tmp_path / "whole"
     results = run_job(CELLS, results=whole)
     expected = {result.run_id: tokens_of(whole, result.run_id) for result in results}
     for lines in range(5):
-        for result in results:
-            text = (whole / "runs" / result.run_id / "generations.jsonl").read_text()
-            kept = "".join(text.splitlines(keepends=True)[:lines])
-            folder = cut / str(lines) / "runs" / result.run_id
-            folder.mkdir(parents=True)
-            # A kill tears the line that was being written.
-            (folder / "generations.jsonl").write_text(kept + text[len(kept) :][:20])
-        run_job(CELLS, results=cut / str(lines))
+        again = tmp_path / f"cut{lines}"
+        for run_id in expected:
+            cut(whole, run_id, lines, again)
+        run_job(CELLS, results=again)
         for run_id, tokens in expected.items():
-            assert tokens_of(cut / str(lines), run_id) == tokens
-            store = CellStore(cut / str(lines), run_id)
+            assert tokens_of(again, run_id) == tokens
+            store = CellStore(again, run_id)
             assert store.complete()
             assert len((store.folder / "generations.jsonl").read_text().splitlines()) == 4
 
@@ -151,14 +154,7 @@ def test_a_batch_gives_the_tokens_of_single_rows(run_job, tmp_path):
 def test_a_failing_cell_is_a_row_without_numbers_and_the_others_go_on(
     run_job, tmp_path, monkeypatch
 ):
-    generate = Decoder.generate
-
-    def failing(self, requests, *arguments):
-        if self.name == "sd" and requests[0].prompt_id == "2":
-            raise MemoryError("no room for 12 GiB\nsecond line")
-        return generate(self, requests, *arguments)
-
-    monkeypatch.setattr(Decoder, "generate", failing)
+    failing(monkeypatch, MemoryError("no room for 12 GiB\nsecond line"), "sd", "2")
     statuses = [result.status for result in run_job(CELLS)]
     assert statuses == ["complete", "failed", "complete"]
     row = rows_of(tmp_path / "results")[1]
@@ -169,34 +165,20 @@ def test_a_failing_cell_is_a_row_without_numbers_and_the_others_go_on(
 
 
 def test_a_failed_cell_is_tried_again_and_keeps_what_it_had(run_job, monkeypatch):
-    generate = Decoder.generate
-
-    def failing(self, requests, *arguments):
-        if self.name == "sd" and requests[0].prompt_id == "2":
-            raise RuntimeError("once")
-        return generate(self, requests, *arguments)
-
     with monkeypatch.context() as patch:
-        patch.setattr(Decoder, "generate", failing)
+        failing(patch, RuntimeError("once"), "sd", "2")
         run_job(CELLS, "warmup=0")
     calls = count_generate(monkeypatch)
     assert [result.status for result in run_job(CELLS, "warmup=0")] == ["complete"] * 3
     # What sd lacks is decoded in turn with the baseline, which is complete.
-    assert sorted((name, *ids) for name, ids, _ in calls) == [
+    assert sorted((name, *ids) for name, ids in calls) == [
         *(("ar", "2"), ("ar", "3"), ("sd", "2"), ("sd", "3"))
     ]
 
 
 def test_a_failed_baseline_leaves_the_speedup_empty_with_its_reason(run_job, monkeypatch):
-    generate = Decoder.generate
-
-    def failing(self, *arguments):
-        if self.name == "ar":
-            raise RuntimeError("no")
-        return generate(self, *arguments)
-
     with monkeypatch.context() as patch:
-        patch.setattr(Decoder, "generate", failing)
+        failing(patch, RuntimeError("no"), "ar")
         baseline, sd = run_job("cells=[sd:3]")
     assert (baseline.status, sd.status) == ("failed", "partial")
     assert sd.metrics["block_efficiency"] is not None
@@ -243,7 +225,7 @@ def lines_of(results, run_id):
 def test_a_repeat_starts_when_all_cells_have_decoded_all_prompts(run_job, tmp_path, monkeypatch):
     calls = count_generate(monkeypatch)
     results = run_job(*REPEATED, "prompts=2", "repeats=2")
-    assert [(name, ids[0]) for name, ids, _ in calls] == [
+    assert [(name, ids[0]) for name, ids in calls] == [
         *[("ar", "0"), ("sd", "0"), ("sd", "1"), ("ar", "1")],
         *[("ar", "0"), ("sd", "0"), ("sd", "1"), ("ar", "1")],
     ]
@@ -284,16 +266,12 @@ def test_more_repeats_extend_the_same_cells(run_job, tmp_path, monkeypatch):
 @pytest.mark.parametrize("lines", [3, 6])
 def test_a_job_cut_in_any_repeat_resumes_there(run_job, tmp_path, monkeypatch, lines):
     whole = run_job(*REPEATED, "repeats=2")[1]
-    folder = tmp_path / "results" / "runs" / whole.run_id
-    (folder / "result.json").unlink()
-    text = (folder / "generations.jsonl").read_text()
-    kept = "".join(text.splitlines(keepends=True)[:lines])
-    (folder / "generations.jsonl").write_text(kept + text[len(kept) :][:20])
+    cut(tmp_path / "results", whole.run_id, lines)
     assert state_of(CellStore(tmp_path / "results", whole.run_id), 4, 2) == ("partial", 8 - lines)
     calls = count_generate(monkeypatch)
     resumed = run_job(*REPEATED, "repeats=2")[1]
     # In turn with the baseline, which is complete.
-    assert Counter(name for name, _, _ in calls) == {"ar": 8 - lines, "sd": 8 - lines}
+    assert Counter(name for name, _ in calls) == {"ar": 8 - lines, "sd": 8 - lines}
     assert sorted(lines_of(tmp_path / "results", whole.run_id)) == [
         (repeat, str(prompt)) for repeat in range(2) for prompt in range(4)
     ]

@@ -6,7 +6,6 @@ from collections import defaultdict
 
 import pytest
 
-from spec_bench.decode.decoder import Decoder
 from spec_bench.jobs.job.session import paired, timings, unpaired
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.records import cell_folder, parquet
@@ -16,8 +15,8 @@ from spec_bench.report.data.counts import Records
 from spec_bench.report.data.rows import read_results, rows_of
 from spec_bench.system import files
 from spec_bench.system.files import retimed_files
-from tests.jobs.test_job import count_generate
-from tests.jobs.tiny import tokens_of
+from tests.jobs.test_job import count_generate, failing
+from tests.jobs.tiny import cut, tokens_of
 
 QUICK = ("warmup=0", "prompts=3")
 
@@ -51,7 +50,7 @@ def test_cells_that_are_added_to_a_finished_job_have_a_baseline_timed_in_turn(
     baseline, _ = run_job("cells=[sd:3]", *QUICK)
     calls = count_generate(monkeypatch)
     again, _, added = run_job("cells=[sd:3,rsd_c:2-1]", *QUICK)
-    assert [(name, ids) for name, ids, _ in calls] == [
+    assert calls == [
         *(("ar", ["0"]), ("rsd_c", ["0"])),
         *(("rsd_c", ["1"]), ("ar", ["1"])),
         *(("ar", ["2"]), ("rsd_c", ["2"])),
@@ -87,13 +86,10 @@ def test_a_job_that_was_killed_goes_on_in_turn_and_times_nothing_twice(
 ):
     whole = run_job("cells=[sd:3]", *QUICK, results=tmp_path / "whole")
     for result in whole:
-        text = (tmp_path / "whole" / "runs" / result.run_id / "generations.jsonl").read_text()
-        folder = tmp_path / "cut" / "runs" / result.run_id
-        folder.mkdir(parents=True)
-        (folder / "generations.jsonl").write_text(text.splitlines(keepends=True)[0])
+        cut(tmp_path / "whole", result.run_id, 1, tmp_path / "cut")
     calls = count_generate(monkeypatch)
     baseline, sd = run_job("cells=[sd:3]", *QUICK, results=tmp_path / "cut")
-    assert sorted((name, *ids) for name, ids, _ in calls) == [
+    assert sorted((name, *ids) for name, ids in calls) == [
         *(("ar", "1"), ("ar", "2"), ("sd", "1"), ("sd", "2"))
     ]
     assert sd.baseline == "same job"
@@ -108,11 +104,7 @@ def test_a_job_that_was_killed_goes_on_in_turn_and_times_nothing_twice(
 def test_a_prompt_that_a_kill_left_to_one_of_the_two_is_timed_for_both(late, run_job, tmp_path):
     whole = run_job("cells=[sd:3]", *QUICK)
     for result in whole:
-        folder = tmp_path / "results" / "runs" / result.run_id
-        (folder / "result.json").unlink()
-        if result.facts.decoder == late:
-            path = folder / "generations.jsonl"
-            path.write_text("".join(path.read_text().splitlines(keepends=True)[:2]))
+        cut(tmp_path / "results", result.run_id, 2 if result.facts.decoder == late else 3)
     resumed = run_job("cells=[sd:3]", *QUICK)
     assert [result.baseline for result in resumed] == ["same job", "same job"]
     for before, after in zip(whole, resumed, strict=True):
@@ -140,14 +132,7 @@ def test_a_baseline_that_delivers_other_tokens_than_before_fails_the_cells_by_na
 def test_a_baseline_that_cannot_be_timed_leaves_no_speedup(run_job, monkeypatch):
     """Not one against the records of an earlier sitting."""
     run_job("cells=[sd:3]", *QUICK)
-    generate = Decoder.generate
-
-    def failing(self, *arguments):
-        if self.name == "ar":
-            raise MemoryError("no room")
-        return generate(self, *arguments)
-
-    monkeypatch.setattr(Decoder, "generate", failing)
+    failing(monkeypatch, MemoryError("no room"), "ar")
     baseline, added = run_job("cells=[rsd_c:2-1]", *QUICK)
     assert baseline.status == "complete"
     assert (added.status, added.baseline, added.metrics["speedup"]) == ("partial", None, None)

@@ -32,7 +32,7 @@ from tests.cells import facts
 from tests.families import decoder_names, decoder_settings, tiny_pair
 from tests.heads import heads_of
 from tests.jobs.test_command_line import main
-from tests.jobs.tiny import overrides
+from tests.jobs.tiny import cut, overrides
 
 WANTED = facts(target="T", draft=("D",), task="xsum", decoder="rsd_s", spec="4x3", batch_size=1)
 GIB = 2**30
@@ -149,10 +149,7 @@ def test_a_plan_of_a_sweep_tells_complete_partial_and_missing_cells_and_loads_no
     results = tmp_path / "results"
     done = run_job("spec=2x2", "seed=0")
     started = run_job("spec=2x2", "seed=1")[1]
-    folder = results / "runs" / started.run_id
-    (folder / "result.json").unlink()
-    lines = (folder / "generations.jsonl").read_text().splitlines(keepends=True)
-    (folder / "generations.jsonl").write_text("".join(lines[:3]) + lines[3][:20])
+    cut(results, started.run_id, 3)
     before = {path: path.stat().st_mtime_ns for path in (results / "runs").rglob("*.json*")}
     monkeypatch.setattr("spec_bench.jobs.job.job.models_of", None)
     swept = overrides(family, results, "spec=2x2", "seed=0,1,2", "plan=true")

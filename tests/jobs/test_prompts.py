@@ -6,6 +6,7 @@ import shutil
 import pytest
 from hydra import compose, initialize_config_dir
 
+from spec_bench.decode.decoder import Decoder
 from spec_bench.exchange.write import main as answers
 from spec_bench.jobs.app import settings_of
 from spec_bench.jobs.store.store import CellStore
@@ -16,6 +17,7 @@ from spec_bench.tasks import build_task
 from spec_bench.tasks.example import CUT, cut, fitted
 from tests.jobs.test_job import count_generate
 from tests.jobs.tiny import TEXTS, overrides, rows_of, tokens_of
+from tests.jobs.tiny import cut as killed
 from tests.said import naming
 from tests.tasks.conftest import LetterTokenizer, config
 
@@ -48,10 +50,7 @@ def fixed_file(folder, *questions):
 
 def prompts_asked(monkeypatch):
     """Prompt ids of every request, by decoder and prompt."""
-    from spec_bench.decode.decoder import Decoder
-
-    asked = {}
-    generate = Decoder.generate
+    asked, generate = {}, Decoder.generate
 
     def noting(self, requests, *arguments):
         asked.update({(self.name, each.prompt_id): each.prompt_ids for each in requests})
@@ -95,7 +94,7 @@ def test_own_second_turns_continue_what_the_cell_itself_decoded(
     asked = prompts_asked(monkeypatch)
     calls = count_generate(monkeypatch)
     results = run_job(*chat, "task.later_turns=own", "generation.max_new_tokens=6")
-    assert [ids for name, ids, _ in calls if name == "sd"] == [
+    assert [ids for name, ids in calls if name == "sd"] == [
         [f"{number}/{turn}"] for turn in (0, 1) for number in (81, 82, 83)
     ]
     assert asked["ar", "81/1"] != asked["sd", "81/1"]  # what was drawn differs, so do the prompts
@@ -122,20 +121,17 @@ def test_an_own_second_turns_limit_is_what_the_models_have_room_for(run_job, cha
 @pytest.mark.parametrize("size", [1, 2])
 def test_own_second_turns_cut_at_any_line_resume_to_the_same_tokens(run_job, chat, tmp_path, size):
     own = (*chat, "task.later_turns=own", f"engine.batch_size={size}")
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    whole = tmp_path / "whole"
     results = run_job(*own, results=whole)
     expected = {result.run_id: tokens_of(whole, result.run_id) for result in results}
     for lines in (0, 2, 4, 5):
-        for number, result in enumerate(results):
-            text = (whole / "runs" / result.run_id / "generations.jsonl").read_text()
-            kept = "".join(text.splitlines(keepends=True)[: max(0, lines - number)])
-            folder = cut / str(lines) / "runs" / result.run_id
-            folder.mkdir(parents=True)
-            (folder / "generations.jsonl").write_text(kept + text[len(kept) :][:20])
-        run_job(*own, results=cut / str(lines))
+        again = tmp_path / f"cut{lines}"
+        for number, run_id in enumerate(expected):
+            killed(whole, run_id, max(0, lines - number), again)
+        run_job(*own, results=again)
         for run_id, tokens in expected.items():
-            assert tokens_of(cut / str(lines), run_id) == tokens
-            assert CellStore(cut / str(lines), run_id).complete()
+            assert tokens_of(again, run_id) == tokens
+            assert CellStore(again, run_id).complete()
 
 
 def test_none_asks_first_turns_only(run_job, chat, tmp_path):
@@ -204,10 +200,8 @@ def test_answers_and_questions_are_written_as_fastchat_reads_them(run_job, chat,
     assert first == {**QUESTIONS[0], "turns": ["the boat"]}  # the second was not asked
     assert last == {**QUESTIONS[2], "category": ""}
     said = {line["question_id"]: line for line in lines_of(folder / "run_1" / "sd-2.jsonl")}
-    assert {number: len(each["choices"][0]["turns"]) for number, each in said.items()} == {
-        **{81: 1, 82: 1},
-        83: 2,
-    }
+    turns = {number: len(each["choices"][0]["turns"]) for number, each in said.items()}
+    assert turns == {81: 1, 82: 1, 83: 2}
     for line in said.values():
         assert {"question_id", "answer_id", "model_id", "choices", "tstamp"} <= line.keys()
     tokens = tokens_of(tmp_path / "results", result.run_id)["83/1"]
@@ -271,20 +265,16 @@ def test_a_limit_is_that_of_the_models_that_cells_use_less_their_deepest_tree(
     assert len(run_job("cells=[prompt_lookup]", *short)) == 2  # no draft, so no limit of its
 
 
-@pytest.mark.parametrize(("how", "kept", "counts"), [
-    ("truncate", ["0", "1", "2", "3"], ("2", "0")),
-    ("skip", ["0", "2"], ("0", "2")),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("how", "kept", "counts"),
+    [("truncate", ["0", "1", "2", "3"], ("2", "0")), ("skip", ["0", "2"], ("0", "2"))],
+)
 @pytest.mark.parametrize("batch", [1, 3])
 def test_they_are_cut_or_left_out_and_counted_also_after_a_kill(
-    run_job, rows, tmp_path,
-    how, kept, counts, batch):  # fmt: skip
-    given = (
-        *PLAIN,
-        f"task.source.path={rows}",
-        f"task.overlong={how}",
-        f"engine.batch_size={batch}",
-    )
+    run_job, rows, tmp_path, how, kept, counts, batch
+):
+    given = (*PLAIN, f"task.source.path={rows}", f"task.overlong={how}")
+    given = (*given, f"engine.batch_size={batch}")
     results = run_job(*given)
     for row in rows_of(tmp_path / "results"):
         assert (row["prompts_truncated"], row["prompts_skipped"]) == counts
@@ -292,9 +282,7 @@ def test_they_are_cut_or_left_out_and_counted_also_after_a_kill(
     whole = {each.run_id: tokens_of(tmp_path / "results", each.run_id) for each in results}
     for run_id, tokens in whole.items():
         assert list(tokens) == kept
-        folder = CellStore(tmp_path / "results", run_id).folder
-        lines = (folder / "generations.jsonl").read_text().splitlines(keepends=True)
-        (folder / "generations.jsonl").write_text(lines[0])
+        killed(tmp_path / "results", run_id, 1)
     run_job(*given)
     assert {run_id: tokens_of(tmp_path / "results", run_id) for run_id in whole} == whole
 
@@ -323,10 +311,8 @@ def test_a_random_choice_of_rows_is_the_seeds_and_stages_share_none():
     rows = {each.id: each for each in first.examples()}
     chosen = build_task({**config("xsum"), "sample": "random", "sample_seed": 3})
     again = build_task({**config("xsum"), "sample": "random", "sample_seed": 4})
-    some = [each.id for each in chosen.examples(5)]
-    assert (
-        some == [each.id for each in chosen.examples(5)] != [each.id for each in again.examples(5)]
-    )
+    some, other = ([each.id for each in task.examples(5)] for task in (chosen, again))
+    assert some == [each.id for each in chosen.examples(5)] != other
     assert some != list(rows)[:5] and len(set(some)) == 5
     assert all(rows[each.id] == each for each in chosen.examples(5))
     assert not {each.id for each in chosen.examples(5, 5)} & set(some)

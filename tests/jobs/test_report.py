@@ -7,12 +7,12 @@ from pathlib import Path
 import pandas
 import pytest
 
-from spec_bench.decode.decoder import Decoder
 from spec_bench.records import parquet
 from spec_bench.report.claims.verdict import NOT_DECIDED
 from spec_bench.report.cli.command_line import main as report
 from spec_bench.system import files
 from tests.jobs.test_command_line import main
+from tests.jobs.test_job import failing
 from tests.jobs.tiny import make_task
 
 
@@ -33,20 +33,12 @@ def test_a_results_file_becomes_a_table_and_a_figure(run_job, tmp_path, capsys):
 
 
 def test_a_failed_cell_stands_in_the_table_without_numbers(run_job, tmp_path, monkeypatch):
-    generate = Decoder.generate
-
-    def failing(self, *arguments):
-        if self.name == "sd":
-            raise RuntimeError("went wrong")
-        return generate(self, *arguments)
-
-    monkeypatch.setattr(Decoder, "generate", failing)
+    failing(monkeypatch, RuntimeError("went wrong"), "sd")
     run_job("cells=[sd:3,rsd_s:2x3]")
     results = tmp_path / "results" / "default"
     assert report([str(results / "results.csv")]) == 0
-    line = next(
-        line for line in (results / "table.md").read_text().splitlines() if "| sd |" in line
-    )
+    table = (results / "table.md").read_text().splitlines()
+    (line,) = (line for line in table if "| sd |" in line)
     assert line.startswith("| sd | 3 | failed: RuntimeError: went wrong | ")
     assert not any(letter.isdigit() for letter in line.removeprefix("| sd | 3 |"))
 

@@ -53,7 +53,7 @@ def test_the_best_are_decoded_again_on_prompts_that_the_search_did_not_see(
         best = max(same, key=lambda each: float(each["block_efficiency"]))
         assert row["spec"] == best["spec"] and row["run_id"] != best["run_id"]
         assert row["baseline"] == "same job" and float(row["speedup"]) > 0
-    prompts = [ids[0] for _, ids, _ in calls]
+    prompts = [ids[0] for _, ids in calls]
     assert set(prompts[: 2 * 6]) == {"0", "1"} and set(prompts[2 * 6 :]) == {"2", "3"}
     assert [each.facts.stage for each in results] == ["screen"] * 6 + ["confirm"] * 3
     calls.clear()

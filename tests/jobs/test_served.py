@@ -7,12 +7,13 @@ from contextlib import contextmanager
 import pandas as pd
 import pytest
 
+from spec_bench.jobs.store.store import CellStore
 from spec_bench.records import cell_folder, parquet
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.rows import groups_of, read_rows
 from spec_bench.report.plain import categories_markdown
 from spec_bench.system import files
-from tests.jobs.tiny import rows_of
+from tests.jobs.tiny import cut, rows_of
 from tests.said import naming
 from tests.server.completions import Completions, serving
 
@@ -313,20 +314,14 @@ def test_tokens_per_call_are_cut_alike_at_an_answers_end(run_job, tmp_path):
 
 def test_a_killed_cell_goes_on_where_it_stopped(run_job, tmp_path):
     results = run_job(OTHERS, "prompts=3")
-    run = {each.facts.decoder: each.run_id for each in results}["hf_assisted"]
-    folder = tmp_path / "results" / files.RUNS / run
-    path = folder / files.GENERATIONS
-    whole = path.read_text()
-    (folder / files.RESULT).unlink()
-    path.write_text("".join(whole.splitlines(keepends=True)[:1]))
+    run_id = {each.facts.decoder: each.run_id for each in results}["hf_assisted"]
+    store = CellStore(tmp_path / "results", run_id)
+    whole = store.load()
+    cut(tmp_path / "results", run_id, 1)
     again = run_job(OTHERS, "prompts=3")
     assert [each.run_id for each in again] == [each.run_id for each in results]
-    assert path.read_text().splitlines()[0] == whole.splitlines()[0]
-    tokens = [
-        [line.split('"tokens"')[1].split("]")[0] for line in text.splitlines()]
-        for text in (whole, path.read_text())
-    ]
-    assert tokens[0] == tokens[1]
+    assert store.load()["0"] == whole["0"]
+    assert {k: v.tokens for k, v in store.load().items()} == {k: v.tokens for k, v in whole.items()}
 
 
 def test_a_batch_that_it_cannot_decode_is_left_out_with_a_line(run_job, tmp_path, caplog):

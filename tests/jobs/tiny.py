@@ -97,3 +97,13 @@ def rows_of(results, name="default"):
     return [
         row for file in ("screening", "results") for row in read_csv(results / name / f"{file}.csv")
     ]
+
+
+def cut(results, run_id, lines, into=None):
+    """Leaves a cell as a kill does: so many whole lines and a part of the next, and no result."""
+    text = (results / "runs" / run_id / "generations.jsonl").read_text()
+    kept = "".join(text.splitlines(keepends=True)[:lines])
+    folder = (into or results) / "runs" / run_id
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "result.json").unlink(missing_ok=True)
+    (folder / "generations.jsonl").write_text(kept + text[len(kept) :][:20])
