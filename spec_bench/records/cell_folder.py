@@ -169,9 +169,7 @@ def _or_none(read: Callable[[Path], Read], path: Path) -> Read | None:
 
 
 def read_lines(path: Path) -> list[Generation]:
-    """A cell's generations in their order, one a repeat and prompt, of several the last. What is no
-    whole line is left out, and logged where it is not a kill's.
-    """
+    """A cell's generations in their order; what is no whole line is left out, and logged."""
     lines = read(path)
     if lines.faults:
         log.warning("%s: %s", path, lines.faults[0])
@@ -235,9 +233,7 @@ def _floats(value: Scored) -> list[float]:
 
 
 def read_starts(path: Path) -> list[dict[str, Any]]:
-    """What a cell's ``provenance.json`` says, an entry a start; none where there is no file. Raises
-    ValueError: the file cannot be used; the message names it and says why.
-    """
+    """What a cell's ``provenance.json`` says, an entry a start; none where there is none."""
     if not path.exists():
         return []
     try:

@@ -235,9 +235,7 @@ class Packed:
         return self.lines.slice(start, count)
 
     def generations(self, run_id: str) -> list[Generation]:
-        """A cell's records in their order, none where it is not here. Of the tokens only the number
-        was kept: each is ``UNKNOWN_TOKEN``.
-        """
+        """A cell's records in their order, none where it is not here; tokens are unknown."""
         return [generation_of(line) for line in self.lines_of(run_id).to_pylist()]
 
     def retimed(self, run_id: str) -> list[Generation]:
@@ -387,9 +385,7 @@ def _parsed(path: Path, data: bytes) -> Packed:
 
 
 def _completed(lines: pa.Table) -> pa.Table:
-    """The lines with what files of before do not have: no number, no text, repeat 0. Which cell,
-    which prompt and what its target calls did must be there.
-    """
+    """The lines with what files of before do not have: no number, no text, repeat 0."""
     import pyarrow as pa
 
     nothing = {"text": "", "count": 0, "number": None}

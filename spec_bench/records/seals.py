@@ -44,18 +44,14 @@ def opened(path: Path) -> dict[str, Any]:
 
 
 def bytes_of(path: Path) -> bytes:
-    """What a file holds. Raises ValueError: a folder, a link to nothing, or a pipe, which would
-    never end, has its name. Raises OSError: it cannot be read.
-    """
+    """What a file holds. Raises ValueError: it is none, but a folder, a link or a pipe."""
     if os.path.lexists(path) and not path.is_file():
         raise ValueError("it is no file")
     return path.read_bytes()
 
 
 def seal(data: bytes) -> bytes:
-    """A file's bytes with their digest in the place of the last ``BLANK``. Raises ValueError: there
-    is none, or text that looks like a digest follows it.
-    """
+    """A file's bytes with their digest in the place of the last ``BLANK``."""
     at = data.rfind(_MARK)
     if data[at : at + len(BLANK)] != BLANK:
         raise ValueError("no place for a digest")
@@ -63,9 +59,7 @@ def seal(data: bytes) -> bytes:
 
 
 def check(data: bytes) -> None:
-    """Whether a file's bytes are those that ``seal`` gave. Raises UnsealedError: they have no
-    digest. Raises ValueError: they have another one.
-    """
+    """Checks that a file's bytes are those that ``seal`` gave; UnsealedError: of no digest."""
     at = data.rfind(_MARK)
     if at < 0:
         raise UnsealedError("it has no digest")

@@ -19,9 +19,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def output_folder(text: str) -> Path:
-    """A folder to write files into, as an option's ``type``: it is looked at before any work.
-    Raises argparse.ArgumentTypeError: nothing can be written there; the message says why.
-    """
+    """A folder to write files into, as an option's ``type``, looked at before any work."""
     try:
         check_writable(Path(text))
     except ValueError as error:

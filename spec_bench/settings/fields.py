@@ -100,9 +100,7 @@ def without_user(text: str) -> str:
 
 
 def one_line(message: object, longest: int | None = None) -> str:
-    """A text or an error's message in one line, cut where it is longer; an error that says nothing
-    is known by its type.
-    """
+    """A text in one line, cut where it is longer; an error that says nothing by its type."""
     text = " ".join(str(message).split())[:longest]
     return text or type(message).__name__ * isinstance(message, BaseException)
 
@@ -116,6 +114,13 @@ def did_you_mean(word: str, known: Sequence[str], prefix: str = "") -> str:
     """``; did you mean PREFIXknown?`` where a known word is near, else nothing."""
     near = get_close_matches(word, known, n=1, cutoff=0.6)
     return f"; did you mean {prefix}{near[0]}?" if near else ""
+
+
+def unknown_setting(key: str, word: str, known: Sequence[str]) -> str:
+    """The message of a key whose last word is none of those known there."""
+    prefix = key.removesuffix(word)
+    near = did_you_mean(word, known, prefix) or ";"
+    return f"unknown setting {key}{near} {prefix.rstrip('.') or 'a config'} has {', '.join(known)}"
 
 
 def described(hint: Any) -> str:

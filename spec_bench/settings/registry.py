@@ -67,10 +67,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         return register
 
     def add(self, name: str, entry: Entry, origin: str) -> None:
-        """Registers what stands behind a name, written as ``origin``, ``module.name``: a module
-        that is imported anew replaces its entries. Raises ValueError: something else has this name
-        already.
-        """
+        """Registers what stands behind a name; a module imported anew replaces its entries."""
         if self._origins.get(name, origin) != origin:
             raise ValueError(
                 f"two {self.noun} entries are called {name!r}: {self._origins[name]} and {origin}"
@@ -95,9 +92,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         return sum(1 for _ in self)
 
     def find(self, name: object, where: str) -> Entry:
-        """The entry that a user named at a key such as ``tree.policy``. Raises ValueError: there is
-        none, in one line that names the value and the choices.
-        """
+        """The entry that a user named; else a ValueError names the key and the choices."""
         if isinstance(name, str) and name in self:
             return self[name]
         raise ValueError(f"{where} must be one of {', '.join(sorted(self))}, got {shown(name)}")

@@ -36,7 +36,7 @@ from pydantic import AfterValidator, AllowInfNan, ConfigDict, Strict, TypeAdapte
 from pydantic.dataclasses import dataclass as checked_dataclass
 from pydantic_core import ErrorDetails
 
-from spec_bench.settings.fields import did_you_mean, one_line, shown
+from spec_bench.settings.fields import one_line, shown, unknown_setting
 
 __all__ = ["Flag", "Ge", "Gt", "Le", "Lt", "MinLen", "Number", "Real", "Says", "Text", "Whole"]
 
@@ -109,22 +109,14 @@ def _line(error: ErrorDetails, kind: type[Any], at: str) -> str:
     if error["type"] == "value_error":
         return one_line(error["ctx"]["error"])
     if error["type"] in _UNKNOWN:
-        known = sorted(_hints(owner))
-        word = str(error["loc"][-1])
-        prefix = key.removesuffix(word)
-        return (
-            f"unknown setting {key}{did_you_mean(word, known, prefix) or ';'} "
-            f"{prefix.rstrip('.') or 'a config'} has {', '.join(known)}"
-        )
+        return unknown_setting(key, str(error["loc"][-1]), sorted(_hints(owner)))
     if error["type"] == "missing":
         return f"{key} is missing: it must be {_allowed(annotation)}"
     return f"{key} must be {_allowed(annotation)}, got {shown(error['input'], longest=_LONGEST)}"
 
 
 def _followed(loc: Sequence[int | str], kind: Any, at: str) -> tuple[str, Any, Any]:
-    """An error's place as the user writes it, the annotation there, and the class around it. What
-    pydantic adds for the members of a union is left out.
-    """
+    """An error's place as the user writes it, the annotation there, the class around it."""
     key, annotation, owner, tagged = at, kind, kind, False
     for part in loc:
         if not tagged and len([m for m in _members(annotation) if m is not type(None)]) > 1:

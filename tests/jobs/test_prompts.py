@@ -105,13 +105,13 @@ def test_an_own_second_turns_limit_is_what_the_models_have_room_for(run_job, cha
     """MT-bench's 1024 tokens a turn fit into a model of 2048 places."""
     room, limit = 120, 40
     monkeypatch.setattr(prompts, "context_of", lambda settings: room)
-    asked, resolve = {}, prompts.Prompts._resolve
+    asked, resolved = {}, prompts.Prompts.resolved
 
-    def noting(own, request, done):
-        asked[request.prompt_id] = (len(request.prompt_ids), request.max_new_tokens)
-        return resolve(own, request, done)
+    def noting(own, requests, done):
+        asked.update({r.prompt_id: (len(r.prompt_ids), r.max_new_tokens) for r in requests})
+        return resolved(own, requests, done)
 
-    monkeypatch.setattr(prompts.Prompts, "_resolve", noting)
+    monkeypatch.setattr(prompts.Prompts, "resolved", noting)
     run_job(*chat, "prompts=1", "task.later_turns=own", f"generation.max_new_tokens={limit}")
     longest, left = asked["81/1"]
     assert asked["81/0"][1] == limit

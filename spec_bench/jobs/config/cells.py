@@ -147,9 +147,7 @@ WrittenCell = tuple[dict[str, Any], Any]
 
 
 def load_decoder(folders: Sequence[Path], name: str) -> dict[str, Any]:
-    """Reads ``decoder/NAME.yaml`` from the first config folder that has it, but for its display.
-    Raises ValueError: no folder has it; the message lists the known ones. Or its display is wrong.
-    """
+    """Reads ``decoder/NAME.yaml`` of the first config folder that has it, but for its display."""
     for folder in folders:
         path = folder / "decoder" / f"{name}.yaml"
         if path.is_file():

@@ -29,7 +29,7 @@ from omegaconf.errors import OmegaConfBaseException
 from spec_bench.engine.architectures import PREFIX as RANDOM
 from spec_bench.jobs.config.model_files import EMBEDDED
 from spec_bench.settings.configs import conf_dirs, experiments_dir, experiments_dirs
-from spec_bench.settings.validation import did_you_mean
+from spec_bench.settings.fields import did_you_mean, unknown_setting
 from spec_bench.vocabulary.published import FILE, printed_tree, read_published, spellings
 
 _SINGLE = ("pair", "task", "decoder", "generation", "engine", "energy", "sink", "experiment")
@@ -53,9 +53,7 @@ _LAUNCHER = ("hydra/launcher=", "hydra.launcher.", "+hydra.launcher.")
 
 
 def job_arguments(arguments: list[str]) -> list[str]:
-    """A job's command line as Hydra understands it; a plan is made where it is asked for, without
-    launchers.
-    """
+    """A job's command line as Hydra understands it; a plan is made here, without launchers."""
     if PLAN in (each.lower() for each in arguments):
         arguments = [each for each in arguments if not each.startswith(_LAUNCHER)]
     return shown_resolved(recipe_arguments(arguments))
@@ -124,9 +122,7 @@ def _number(group: str, word: str) -> int:
 
 
 def shown_resolved(arguments: Sequence[str]) -> list[str]:
-    """The command line with which ``--cfg job`` shows a job, of a sweep the first one, resolved:
-    Hydra would refuse ``-m`` beside it, and several values without ``-m``.
-    """
+    """The command line with which ``--cfg job`` shows a job, of a sweep the first, resolved."""
     asked = " ".join(arguments).replace("=", " ")
     if not any(f"{flag} job" in asked for flag in ("--cfg", "-c")):
         return list(arguments)
@@ -153,10 +149,7 @@ def register() -> None:
 
 
 def data_of(target: object) -> str:
-    """Where a pair's prompts come from by default, ``${data_of:${pair.target}}`` in a task. The
-    small models shipped here use the small samples shipped here, and so do random weights; any
-    other pair uses the public data set.
-    """
+    """Where a pair's prompts come from by default: small models have the shipped samples."""
     return "embedded" if str(target).startswith((EMBEDDED, RANDOM)) else "hub"
 
 
@@ -169,9 +162,7 @@ def questions_of(target: object, path: str | None) -> str:
 
 
 def file_of(target: object, path: str) -> str | None:
-    """The file that a recipe reads, ``${file_of:${pair.target},question.jsonl}``; None for pairs
-    that use the sample.
-    """
+    """The file that a recipe reads; None for pairs that use the shipped sample."""
     return None if data_of(target) == "embedded" else path
 
 
@@ -201,9 +192,7 @@ _NOISE = re.compile(r"Config search path:.*|\bfull_key: \S*|\bobject_type=\S+|Se
 
 
 def one_line(error: BaseException) -> str:
-    """The message of an error of Hydra's, OmegaConf's or ours in one line that names the key, the
-    value and the choices.
-    """
+    """Any error's message in one line that names the key, the value and the choices."""
     text = str(error)
     if isinstance(error, OverrideParseException):
         return f"cannot read {error.override!r}: a setting is KEY=VALUE, its value as YAML has it"
@@ -222,9 +211,7 @@ def one_line(error: BaseException) -> str:
 
 
 def comes_from_hydra(error: BaseException) -> bool:
-    """Whether an error arose in Hydra or OmegaConf, so no config can be made; or in a launcher,
-    which refuses its settings.
-    """
+    """Returns whether Hydra, OmegaConf or a launcher refused a config."""
     frames = [frame for frame, _ in walk_tb(error.__traceback__)]
     package = frames[-1].f_globals.get("__name__", "").partition(".")[0] if frames else ""
     refused = isinstance(error, ValueError) and package in {"joblib", "submitit", "ray"}
@@ -238,10 +225,7 @@ def _of_key(error: OmegaConfBaseException) -> str:
         return f"{key}: {_plain(str(error))}"
     parent = error.parent_node
     known = sorted(str(each) for each in parent) if isinstance(parent, Mapping) else []
-    known = [each for each in known if each != "hydra"]
-    prefix = key.removesuffix(word)
-    near = did_you_mean(word, known, prefix) or ";"
-    return f"unknown setting {key}{near} {prefix.rstrip('.') or 'a config'} has {', '.join(known)}"
+    return unknown_setting(key, word, [each for each in known if each != "hydra"])
 
 
 def _plain(text: str) -> str:

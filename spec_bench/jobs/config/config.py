@@ -158,9 +158,7 @@ def check_settings(config: Any) -> RunSettings:
 
 
 def check_own(key: str, folder: Path) -> None:
-    """Checks that a folder outside the working one is new, empty, or one that we wrote to. Raises
-    ValueError: it holds other things.
-    """
+    """Checks that a folder outside the working one is new, empty, or one that we wrote to."""
     whole = folder.expanduser().resolve()
     if whole.is_relative_to(Path.cwd()) or not whole.is_dir():
         return
@@ -174,9 +172,7 @@ def check_own(key: str, folder: Path) -> None:
 
 
 def check_folder(key: str, folder: Path) -> None:
-    """Checks that a folder exists or can be made. Raises ValueError: a file is in its place or
-    above it.
-    """
+    """Checks that a folder exists or can be made: no file is in its place or above it."""
     for place in (folder, *folder.parents):
         if place.is_dir():
             return
@@ -211,9 +207,7 @@ def check_early(asked: RunSettings, load: DecoderLoader) -> list[WrittenCell]:
 
 
 def _check_names(cells: Sequence[WrittenCell], key: str) -> None:
-    """Checks the names in decoders' blocks and the forms of their trees' shorthand, unless other
-    packages register some too.
-    """
+    """Checks names and trees' shorthand, unless other packages register some too."""
     kind, decorator, package, group = _BLOCKS[key]
     if names_of_others(group):
         return
@@ -237,9 +231,7 @@ def _check_names(cells: Sequence[WrittenCell], key: str) -> None:
 
 
 def read_positions(path: str) -> int | None:
-    """The longest sequence that a model folder's ``config.json`` states; None if it states none, or
-    the model is the hub's. Raises ValueError: the file cannot be read.
-    """
+    """The longest sequence that a model folder's ``config.json`` states, if any."""
     config = _json(Path(path) / "config.json")
     try:
         return longest_sequence(SimpleNamespace(**(config.get("text_config") or config)))

@@ -68,9 +68,7 @@ class FittedTrees:
     arguments: tuple[str, ...] = ()  # what else the command that fits must be given
 
     def given(self, cell: Cell) -> Cell:
-        """The cell, its tree filled in if it takes one that is fitted. Raises ValueError: none was
-        fitted to the pair; naming the command that does.
-        """
+        """The cell, its tree filled in; else a ValueError names the command that fits one."""
         tree = cell.settings["tree"]
         if tree.get("policy") != POLICY or tree.get("nodes") or not self.pair.drafts:
             return cell

@@ -83,9 +83,7 @@ class EngineSettings:
 
 
 def placed(engine: EngineSettings, target: str) -> EngineSettings:
-    """The engine's settings with the device that ``auto`` comes to. The small models that ship are
-    at home on a CPU. Any other target takes the GPU where torch can use one.
-    """
+    """The engine's settings with ``auto`` resolved; the small models are at home on a CPU."""
     if engine.device != AUTO:
         return engine
     small = target.startswith(EMBEDDED)
@@ -206,9 +204,7 @@ def pinned(pair: Pair, kinds: Iterable[str] = (), fetch: bool = True) -> Pair:
 
 
 def build_pair(pair: PairSettings, engine: EngineSettings) -> Pair:
-    """Names, folders, revisions of the pair; ``pair.dtype`` wins over ``engine.dtype``. Raises
-    ValueError: for a model that does not exist, or a missing device.
-    """
+    """Names, folders, revisions of the pair; ``pair.dtype`` wins over ``engine.dtype``."""
     engine = placed(engine, pair.target)
     check_there(engine.device)
     names, place = (pair.target, *pair.drafts), pair.target_device_map

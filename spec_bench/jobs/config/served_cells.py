@@ -9,7 +9,6 @@ from typing import Any
 
 from spec_bench.jobs.config.cells import BASELINE, Cell
 from spec_bench.jobs.config.config import RunSettings
-from spec_bench.jobs.config.pair import Pair
 from spec_bench.measure.energy import meter
 from spec_bench.server.endpoint import KEY, Server
 from spec_bench.server.settings import ServerSettings
@@ -89,9 +88,7 @@ def _cell(asked: RunSettings, plain: bool) -> Cell:
 
 
 def client(settings: ServerSettings, cell: Cell) -> Server:
-    """A cell's server, with the key that the environment holds. Raises ValueError: httpx is not
-    installed, or the key cannot be sent.
-    """
+    """A cell's server, with the key that the environment holds."""
     plain = settings.has_baseline and cell.name == BASELINE
     model = settings.baseline_model or settings.model if plain else settings.model
     return Server(
@@ -106,9 +103,3 @@ def client(settings: ServerSettings, cell: Cell) -> Server:
         wait_s=settings.wait_s,
         log=settings.baseline_log or settings.log if plain else settings.log,
     )
-
-
-def alone(pair: Pair) -> Pair:
-    """The pair under its own name; a server has its target and nothing is loaded."""
-    target_only = replace(pair, specs=pair.specs[:1], revisions=pair.revisions[:1])
-    return replace(target_only, drafts=(), heads={}, head_commits={})

@@ -29,7 +29,7 @@ from spec_bench.jobs.config.pair import (
     placed,
     with_own_name,
 )
-from spec_bench.jobs.config.served_cells import SERVER, alone, check_served, served_cells
+from spec_bench.jobs.config.served_cells import SERVER, check_served, served_cells
 from spec_bench.metrics.interval import FEWEST
 from spec_bench.records.types import ENGINE, CellFacts, SqlReference, Stage
 from spec_bench.server.settings import ServerSettings
@@ -123,9 +123,7 @@ class JobSettings:
         return replace(self, pair=pinned(self.pair, heads, fetch))
 
     def facts(self, cell: Cell) -> CellFacts:
-        """What identifies a cell in the results table, as far as the settings tell. What only the
-        loaded models tell is added later (``jobs.work.models.ran_with``).
-        """
+        """What the settings tell of a cell; ``jobs.work.models.ran_with`` adds what models do."""
         pair, task, sampling, kind = self.pair, self.task, self.sampling, cell.heads
         rate = self.served.rate if self.served else None
         several = any(len(example.turns) > 1 for example in self.examples)
@@ -191,7 +189,9 @@ def build_settings(
     max_new_tokens = next(limit for limit in limits if limit is not None)
     pair, left_out = build_pair(with_own_name(asked.pair, folders), engine), tuple[str, ...]()
     if engine.served:
-        pair, cells = alone(pair), served_cells(asked)
+        # The pair under its own name: a server has its target, and nothing is loaded.
+        alone = replace(pair, specs=pair.specs[:1], revisions=pair.revisions[:1])
+        pair, cells = replace(alone, drafts=(), heads={}), served_cells(asked)
     else:
         stated = {name: getattr(asked.generation, name) for name in _SAMPLING}
         words = tuple(f"generation.{k}={v}" for k, v in stated.items() if v is not None)
@@ -213,9 +213,7 @@ def build_settings(
 
 
 def sampling_of(run: Generation, task: Generation) -> SamplingSettings:
-    """The sampling settings: the run's, if null the task's, else the defaults. A null draft
-    temperature is the run's own: that of the target.
-    """
+    """The sampling settings: the run's, if null the task's, else the defaults."""
     given: dict[str, Any] = {"draft_temperature": run.draft_temperature}
     for name in _SAMPLING:
         for value in (getattr(task, name), getattr(run, name)):

@@ -57,9 +57,7 @@ _NOT_PROPOSED = ("acceptance_rate", "nodes_per_call")
 
 
 def collect(session: Session, ran: Mapping[str, Any]) -> None:
-    """Writes the result of every cell that this job worked on. The packed records of an earlier
-    baseline that was timed again get the new timings.
-    """
+    """Writes the result of every cell that this job worked on."""
     job, baseline = job_id(run.run_id for run in session.runs), session.baseline
     assert baseline or session.settings.served
     for run in session.pending:

@@ -81,9 +81,7 @@ class CellRun:
         ]
 
     def fail(self, error: Exception) -> None:
-        """Gives the cell up; its trace is beside its records. Raises OSError: the error itself, if
-        its folder can take no more, not even a trace.
-        """
+        """Gives the cell up, its trace beside its records; raises an error that is of that disk."""
         refused = isinstance(error, OSError) and files.refused(error)
         named = getattr(error, "filename", None) if refused else None
         if named is not None and Path(named).is_relative_to(self.store.folder):
@@ -119,9 +117,7 @@ class Session:
         return any(run.lacking(self.prompts.requests, each) for each in repeats)
 
     def active(self) -> list[CellRun]:
-        """The cells to work on, the baseline first where one of them decodes anything. Reads the
-        baseline's timings, and finds the cells' records that have none beside them.
-        """
+        """The cells to work on; finds their records that no baseline was timed beside."""
         baseline = self.baseline
         if baseline is None:
             return list(self.pending)
@@ -175,27 +171,11 @@ def unpaired(done: Repeats, against: Timings) -> set[tuple[int, str]]:
 def paired(
     repeats: Sequence[Sequence[Generation]], against: Timings
 ) -> list[list[Generation]] | None:
-    """The baseline's generations that were timed in turn with a cell's, in the same order; None if
-    one is missing.
-    """
+    """The baseline's generations timed in turn with a cell's, in order; None if one is missing."""
     keys = [list(timings(each)) for each in repeats]
     if any(key not in against for each in keys for key in each):
         return None
     return [[against[key] for key in each] for each in keys]
-
-
-@dataclass(frozen=True)
-class Turn:
-    """A cell's turn at a batch of prompts."""
-
-    run: CellRun
-    batch: Sequence[Request]  # what it decodes
-    repeat: int  # for which time
-
-    @property
-    def done(self) -> dict[str, Generation]:
-        """What the cell has of this repeat, by prompt id."""
-        return self.run.done[self.repeat]
 
 
 def decode_in_turn(session: Session, runs: Sequence[CellRun]) -> None:
@@ -215,7 +195,7 @@ def decode_in_turn(session: Session, runs: Sequence[CellRun]) -> None:
             for run in (*runs[first:], *runs[:first]):
                 signals.check()
                 if (todo := turns[run.run_id]) and run.decoder is not None:
-                    _decode(session, Turn(run, todo, repeat), progress)
+                    _decode(session, run, todo, repeat, progress)
     except OtherTokensError as error:
         for run in runs:
             run.fail(error)
@@ -223,57 +203,52 @@ def decode_in_turn(session: Session, runs: Sequence[CellRun]) -> None:
         progress.close()
 
 
-def _decode(session: Session, turn: Turn, progress: Progress) -> None:
-    """One batch of one cell, on disk when this returns. Raises OtherTokensError: the baseline,
-    timed again, gave other tokens than before.
-    """
-    run, settings = turn.run, session.settings
-    decoder, new, requests = run.decoder, list[Generation](), list[Request]()
+def _decode(
+    session: Session, run: CellRun, batch: Sequence[Request], repeat: int, progress: Progress
+) -> None:
+    """One batch of one cell, on disk when this returns."""
+    settings, done, decoder = session.settings, run.done[repeat], run.decoder
+    new, requests = list[Generation](), list[Request]()
     assert decoder is not None
-    progress.start(run.cell.title, (run.run_id, turn.repeat), turn.done.values())
+    progress.start(run.cell.title, (run.run_id, repeat), done.values())
     try:
-        requests = session.prompts.resolved(turn.batch, turn.done)
-        decoder.remember(_before(session, turn))
+        requests = session.prompts.resolved(batch, done)
+        ids = [each.prompt_id for each in session.prompts.requests]
+        before = ids[: ids.index(batch[0].prompt_id)]  # whose answers, in this order, it remembers
+        decoder.remember([done[each].tokens for each in before if each in done])
         models = (decoder.target, *decoder.drafts)
         run.memory.begin()
-        before = passes_of(models)
+        passed = passes_of(models)
         seed = settings.asked.seed
         generations = session.metering.generate(decoder, requests, seed, progress.step)
-        run.passes -= before - passes_of(models)
+        run.passes -= passed - passes_of(models)
         run.memory.end()
         if any(min(each.prefill_s, each.decode_s) < 0 for each in generations):
             raise ValueError("the clock ran backwards")
-        generations = _dated(session, turn, generations, requests)
-        if turn.repeat and settings.repeatable:
+        generations = _dated(session, repeat, generations, requests)
+        if repeat and settings.repeatable:
             check_repeated(generations, run.done[0])
-        new = _keep(session, turn, generations)
+        new = _keep(session, run, repeat, generations)
     except OtherTokensError:
         raise
     except Exception as error:
         if answered := getattr(error, "answered", ()):  # by a server, beside what was not
-            _keep(session, turn, _dated(session, turn, answered, requests))
+            _keep(session, run, repeat, _dated(session, repeat, answered, requests))
         run.fail(error)
         if settings.device.startswith("cuda"):
             torch.cuda.empty_cache()  # before the next cell allocates
     else:
-        turn.done.update({each.prompt_id: each for each in new})
-        run.unpaired -= {(turn.repeat, each.prompt_id) for each in new}
-    progress.finish(len(turn.batch), new)
-
-
-def _before(session: Session, turn: Turn) -> list[Sequence[int]]:
-    """The cell's answers to all prompts before a batch's, in order: those of this repeat."""
-    ids = [each.prompt_id for each in session.prompts.requests]
-    earlier = ids[: ids.index(turn.batch[0].prompt_id)]
-    return [turn.done[each].tokens for each in earlier if each in turn.done]
+        done.update({each.prompt_id: each for each in new})
+        run.unpaired -= {(repeat, each.prompt_id) for each in new}
+    progress.finish(len(batch), new)
 
 
 def _dated(
-    session: Session, turn: Turn, generations: Sequence[Generation], requests: Sequence[Request]
+    session: Session, repeat: int, generations: Sequence[Generation], requests: Sequence[Request]
 ) -> list[Generation]:
     """Generations with what only the job knows: when, on what, of which kind."""
     lengths = {each.prompt_id: len(each.prompt_ids) for each in requests}
-    state = session.machine.read()._asdict() | {"repeat": turn.repeat, "sitting": session.name}
+    state = session.machine.read()._asdict() | {"repeat": repeat, "sitting": session.name}
     kinds = session.prompts.categories
     return [
         replace(
@@ -286,9 +261,11 @@ def _dated(
     ]
 
 
-def _keep(session: Session, turn: Turn, generations: list[Generation]) -> list[Generation]:
+def _keep(
+    session: Session, run: CellRun, repeat: int, generations: list[Generation]
+) -> list[Generation]:
     """Writes a batch; returns the cell's generations, without new timings of the baseline."""
-    run, done = turn.run, turn.done
+    done = run.done[repeat]
     if run is not session.baseline:
         run.store.append(generations)
         return generations

@@ -161,9 +161,7 @@ class Tables:
     def add(
         self, experiment: Experiment, note: JobNote, more: bool, *, wait: bool = True
     ) -> list[dict[str, Any]]:
-        """Notes a job that has ended; the table's rows, none if it is left to a later job. Jobs may
-        follow in this process where ``more`` says so, and ``finish`` will be called.
-        """
+        """Notes a job that has ended; the rows, none if it is left to a job that follows here."""
         experiment.note(note)
         ended, took = self._last.get(experiment.csv, (0.0, 0.0))
         if more and took > _QUICK_S and monotonic() - ended < took / _SHARE:

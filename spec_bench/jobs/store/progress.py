@@ -188,9 +188,7 @@ class RunningJob:
 
 
 def seconds_left(progress: Sequence[Progress], now: float) -> float | None:
-    """Seconds until a sweep's end, by those that a generation took so far, over jobs that run
-    together; None where nothing has run, and where all is over.
-    """
+    """Seconds until a sweep's end, by what generations took so far; None if unknown."""
     states = Counter(each.job.state for each in progress)
     ran = [each for each in progress if each.job.began and each.done]
     spent = sum((each.job.ended or now) - each.job.began for each in ran)

@@ -154,9 +154,7 @@ class CellStore:
             self._aside(files.RESULT, why)
 
     def _mend_scores(self) -> None:
-        """Removes a result whose scores are not here: it is made again, from the same answers. So
-        is that of an older version, which sealed none.
-        """
+        """Removes a result whose scores are not here: it is made again from the same answers."""
         kept = read_result(self.folder)
         try:
             scores = cell_folder.read_scores(self.folder)
@@ -236,9 +234,7 @@ class CellStore:
             parquet.write(self.folder / files.RECORDS, packed)
 
     def records(self) -> Packed | None:
-        """The cell's records as an experiment keeps them; None if the cell is not here. Writes
-        nothing: another process may be at work on the cell.
-        """
+        """The cell's records as an experiment keeps them; None if it is not here. Only reads."""
         path = self.folder / files.RECORDS
         try:
             if os.path.lexists(path):
@@ -248,9 +244,7 @@ class CellStore:
         return cell_folder.pack_run(self.folder)
 
     def result(self) -> CellResult | None:
-        """The cell's result, complete or failed; None if it was not finished. An unusable one is
-        reported; a rerun sets it aside.
-        """
+        """The cell's result, complete or failed; None if it was not finished or is damaged."""
         try:
             kept = read_result(self.folder)
         except ValueError as error:

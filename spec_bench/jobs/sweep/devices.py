@@ -38,9 +38,7 @@ def gpu_memory_gib() -> float | None:
 
 
 class Claim:
-    """GPUs that no other process claims, until this process ends; the lock files are in ``folder``,
-    or in one per machine and user.
-    """
+    """GPUs that no other process claims, until this process ends."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.devices: tuple[str, ...] = ()

@@ -45,9 +45,7 @@ def gpus_needed(parameters: int, bytes_each: int, gpu_memory_gib: float) -> int:
 
 
 def gpus_of_job(pair: PairSettings, engine: EngineSettings) -> int:
-    """How many GPUs a job needs: none on a CPU, one unless the target is spread over several.
-    Raises ValueError: a spread target whose size, or the memory of whose GPUs, is unknown.
-    """
+    """How many GPUs a job needs: none on a CPU, one unless the target is spread over several."""
     engine = placed(engine, pair.target)
     if not engine.on_cuda:
         return 0
@@ -121,9 +119,7 @@ _claim = Claim()
 
 
 class JobError(Exception):
-    """A job in a worker ended with a status that is not 0; it travels to the user's process, with
-    its message of one line.
-    """
+    """A job in a worker ended with a status that is not 0; it travels to the user's process."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(status, message)
@@ -131,9 +127,7 @@ class JobError(Exception):
 
 
 def offer_devices() -> None:
-    """Keeps the GPUs that the user allows in sight of workers whose launcher overwrites them. CUDA
-    then counts GPUs as the driver's program does, which is asked what there is.
-    """
+    """Keeps the GPUs that the user allows in sight of workers, counted as by the driver."""
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     if VISIBLE in os.environ:
         os.environ.setdefault(OFFERED, os.environ[VISIBLE])
@@ -152,9 +146,7 @@ def enter_folder() -> None:
 
 
 def claim_gpus(pair: PairSettings, engine: EngineSettings) -> None:
-    """Takes GPUs that no other worker uses, if the launcher gives a job none. Raises ValueError:
-    there are no GPUs for it.
-    """
+    """Takes GPUs that no other worker uses, if the launcher gives a job none."""
     launcher = str(HydraConfig.get().launcher._target_).rpartition(".")[2]
     if launcher not in _CLAIMS:
         return
@@ -169,9 +161,7 @@ def claim_gpus(pair: PairSettings, engine: EngineSettings) -> None:
 
 
 def disturbing() -> str | None:
-    """The warning about jobs that a launcher runs at the same time on one machine's cores; None
-    where jobs run one after the other, on machines of their own, or on GPUs.
-    """
+    """The warning about jobs that run at the same time on one machine's cores, if any."""
     config = HydraConfig.get()
     together = getattr(config.launcher, "n_jobs", 1) or 1
     if str(config.mode).rpartition(".")[2] != "MULTIRUN" or together == 1:
@@ -184,7 +174,5 @@ def disturbing() -> str | None:
 
 
 def lost_worker(error: Exception) -> bool:
-    """Returns whether a launcher's error says that a process died, and not that our code is wrong:
-    joblib, submitit and Ray each raise private classes, and none of them needs to be here.
-    """
+    """Returns whether a launcher, whose errors are private classes, says a process died."""
     return type(error).__module__.partition(".")[0] in {"joblib", "submitit", "ray"}

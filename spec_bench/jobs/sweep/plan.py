@@ -112,9 +112,7 @@ def plan(asked: RunSettings, load: DecoderLoader, folders: Sequence[Path]) -> li
 
 
 def _settings(asked: RunSettings, load: DecoderLoader, folders: Sequence[Path]) -> JobSettings:
-    """The job's settings; if the hub's data cannot be read here, without them. Raises ValueError:
-    settings that cannot be right; also if nobody says how many prompts there are.
-    """
+    """The job's settings; if the hub's data cannot be read here, without them."""
     source = repr(asked.task.get("source"))
     try:
         if source not in _unread:
@@ -200,9 +198,7 @@ def state_of(store: CellStore, prompts: int, repeats: int = 1) -> tuple[State, i
 
 
 def job_memory(pair: PairSettings, engine: EngineSettings, slots: int | None, rows: int) -> Memory:
-    """Memory of a job whose longest sequence takes ``slots`` (None: as many as the models have),
-    with so many rows that decode together.
-    """
+    """Memory of ``rows`` that take ``slots`` each (None: as many as the models have)."""
     sizes = pair_sizes(pair)
     bytes_each = BYTES[pair.dtype or engine.dtype]
     gib = (engine.gpu_memory_gib or gpu_memory_gib()) if engine.on_cuda else None

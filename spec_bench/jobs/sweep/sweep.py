@@ -121,9 +121,7 @@ _numbered = _Numbered()
 
 @contextmanager
 def seen(results: Path, name: str, *, here: bool) -> Iterator[None]:
-    """Whoever watches the sweep of that name sees its job within the block, which runs ``here``, in
-    the user's process, one job after the other, or in a launcher's.
-    """
+    """Whoever watches the sweep sees its job within the block, in the user's process or not."""
     number = place_in_sweep()
     if number is None or processes.rank():
         yield

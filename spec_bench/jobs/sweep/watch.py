@@ -93,9 +93,7 @@ def table_of(progress: Sequence[Progress], now: float) -> Table:
 
 
 def ending(progress: Sequence[Progress], now: float) -> list[str]:
-    """A sweep in a line, and a line for every job that failed, was interrupted or lost, or whose
-    note is unreadable.
-    """
+    """A sweep in a line, and a line for every job that did not end well."""
     states, left = Counter(each.job.state for each in progress), seconds_left(progress, now)
     counts = ", ".join(f"{states[state]} {state}" for state in _ORDER if state in states)
     more = "" if left is None else f"; some {_spoken(left)} left"

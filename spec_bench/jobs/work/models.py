@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 from copy import copy
+from functools import cache
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -43,7 +44,6 @@ _models: dict[tuple[ModelSpec, str | None], LanguageModel] = {}
 _mapped: dict[tuple[int, int, str | int | None, str], LanguageModel] = {}
 _heads: dict[tuple[str, str | None, str, str | int | None], Heads] = {}
 _tried: set[tuple[int, tuple[int, ...]]] = set()  # heads, and where they look
-_tokenizers: dict[tuple[str, str | None, str | None], Any] = {}
 
 
 def models_of(pair: Pair, tokens: int) -> list[LanguageModel]:
@@ -81,9 +81,7 @@ def _draft(
 
 
 def heads_of(pair: Pair, kind: str | None, target: LanguageModel) -> Heads | None:
-    """The pair's draft heads of that kind, on the target's device and in its dtype. Raises
-    ValueError: there are no heads where the pair says, or they do not fit their config.
-    """
+    """The pair's draft heads of that kind, on the target's device and in its dtype."""
     if kind is None:
         return None
     path, revision = model_path(pair.heads[kind]), pair.heads_revision(kind)
@@ -159,11 +157,9 @@ def _model(spec: ModelSpec, mark: str | None) -> LanguageModel:
     return _models[spec, mark]
 
 
+@cache
 def _tokenizer(path: str, revision: str | None, mark: str | None) -> Any:
-    key = (path, revision, mark)
-    if key not in _tokenizers:
-        _tokenizers[key] = load_tokenizer(path, revision)
-    return _tokenizers[key]
+    return load_tokenizer(path, revision)
 
 
 def use_threads(settings: JobSettings, target: LanguageModel) -> None:
@@ -211,9 +207,7 @@ def faster(path: Path, key: str, usual: int, run_pass: Callable[[], object]) -> 
 
 
 def seconds_by_threads(usual: int, run_pass: Callable[[], object]) -> dict[int, float]:
-    """Median seconds of a pass on one thread and on ``usual``, timed in turn. Torch's number of
-    threads is as before when this returns.
-    """
+    """Median seconds of a pass on one thread and on ``usual``, timed in turn."""
     taken = {1: list[float](), usual: list[float]()}
     began = perf_counter()
     try:

@@ -39,11 +39,12 @@ class Prompts:
 
     @classmethod
     def build(cls, settings: JobSettings, tokenizer: Any) -> Prompts:
-        """Encodes the job's examples. Raises ValueError: the models have no room for a prompt,
-        those to be cut cannot be, or none is left.
-        """
+        """Encodes the job's examples. Raises ValueError: the models have no room for a prompt."""
         task, name, most = settings.task, settings.task.name, settings.max_new_tokens
-        asked, truncated, room = list[tuple[Example, list[Request]]](), 0, _room(settings)
+        asked, truncated, room = list[tuple[Example, list[Request]]](), 0, None
+        if isinstance(task, Task) and task.overlong != "fail":
+            context = context_of(settings)
+            room = None if context is None else context - most
         for example in settings.examples:
             requests = _requests(settings, tokenizer, example)
             if isinstance(task, Task) and room is not None and _longest(requests, most) > room:
@@ -111,18 +112,16 @@ class Prompts:
     def resolved(
         self, requests: Sequence[Request], done: Mapping[str, Generation]
     ) -> list[Request]:
-        """The requests of one wave as one cell decodes them, after its generations so far, by
-        prompt id.
-        """
-        return [self._resolve(request, done) for request in requests]
-
-    def _resolve(self, request: Request, done: Mapping[str, Generation]) -> Request:
-        example, turn = self._turns[request.prompt_id]
-        if not turn or not _continues_own(self.task):
-            return request
-        answers = self.texts(done[each] for each in prompt_ids(self.task, example)[:turn])
-        ids = self.task.encode(example, self.tokenizer, turn, list(answers.values()))
-        return replace(request, prompt_ids=ids)
+        """The requests of a wave as a cell decodes them, after its generations so far."""
+        resolved = []
+        for request in requests:
+            example, turn = self._turns[request.prompt_id]
+            if turn and _continues_own(self.task):
+                answers = self.texts(done[each] for each in prompt_ids(self.task, example)[:turn])
+                ids = self.task.encode(example, self.tokenizer, turn, list(answers.values()))
+                request = replace(request, prompt_ids=ids)
+            resolved.append(request)
+        return resolved
 
     def texts(self, generations: Iterable[Generation]) -> dict[str, str]:
         """The answers by prompt id, for scoring only; counts come from token ids."""
@@ -166,16 +165,6 @@ def _longest(requests: Sequence[Request], limit: int) -> int:
     return max((len(each.prompt_ids) + each.max_new_tokens - limit for each in requests), default=0)
 
 
-def _room(settings: JobSettings) -> int | None:
-    """Tokens that a prompt may have if longer ones are cut or left out, by the models' configs. It
-    follows from the pair and the limit alone: a cell has the same prompts in every job.
-    """
-    if not isinstance(settings.task, Task) or settings.task.overlong == "fail":
-        return None
-    room = context_of(settings)
-    return None if room is None else room - settings.max_new_tokens
-
-
 def prompt_ids(task: Task | RandomPrompts, example: Example) -> tuple[str, ...]:
     """Ids of the turns that are asked: the example's; where it has several, with ``/TURN``."""
     return example.prompt_ids[: task.asked(example) if isinstance(task, Task) else 1]
@@ -201,9 +190,7 @@ def slots_of(config: DecoderConfig, prompt: int, new_tokens: int) -> int:
 
 
 def context_of(settings: JobSettings) -> int | None:
-    """Tokens of a prompt and its answer that all models have room for; None if none says. It
-    follows from the pair alone: a cell has the same prompts in every job.
-    """
+    """Tokens of a prompt and its answer that all models have room for; None if none says."""
     known = [length for spec in settings.pair.specs if (length := _length(spec)) is not None]
     return min(known) - TREE_LEVELS if known else None
 
