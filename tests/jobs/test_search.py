@@ -215,5 +215,5 @@ def test_what_cannot_be_right_is_one_line(capsys):
         assert recommended(["task=xsum", wrong]) == 2
     first, *others = capsys.readouterr().err.splitlines()
     assert first == "spec_bench: recommend wants fresh prompts: set confirm={prompts: NUMBER}"
-    for told, line in zip(("'nowhere'", "'none'", "2 to 256 nodes, got 1"), others, strict=True):
+    for told, line in zip(("'nowhere'", "'none'", "got 1"), others, strict=True):
         assert told in line
