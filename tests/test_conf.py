@@ -18,8 +18,9 @@ from spec_bench.jobs.config.compose import register
 from spec_bench.jobs.config.model_files import EMBEDDED, model_path
 from spec_bench.report.claims.ask import Ask
 from spec_bench.report.data.counts import Records
+from spec_bench.report.papers.items import read_recipe, recipe_name
 from spec_bench.report.papers.pairs import written
-from spec_bench.report.papers.paper import load_paper, paper_names, read_recipe, recipe_name
+from spec_bench.report.papers.paper import load_paper, paper_names
 from spec_bench.settings.configs import conf_dir, experiments_dir
 from spec_bench.tasks import build_task
 from spec_bench.vocabulary.published import FILE, read_published, side_by_side
@@ -200,7 +201,7 @@ def swept(recipe):
 
 def test_the_paper_that_prints_plus_minus_is_measured_with_several_seeds():
     for paper in paper_names():
-        for item in load_paper(paper).of_kind("table"):
+        for item in load_paper(paper).tables:
             numbers = load_paper(paper).numbers_of(item.number)
             seeds = {str(swept(each).get("seed", "0")) for each in item.recipes}
             assert (seeds == {"0,1,2"}) == any(row["plus_minus"] for row in numbers), item.name

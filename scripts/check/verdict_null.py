@@ -31,8 +31,7 @@ from spec_bench.report.claims.general import exact_scores, fastest
 from spec_bench.report.claims.verdict import HOLDS, Check, PValues, verdicts_of
 from spec_bench.report.data.counts import Counts, Records
 from spec_bench.report.data.rows import Row
-from spec_bench.report.papers.claim import code_of
-from spec_bench.report.papers.paper import load_paper
+from spec_bench.report.papers.paper import code_of, load_paper
 
 OUT = Path(__file__).resolve().parents[2] / "results/benchmarks/verdict-null.md"
 PROMPTS = (2, 5, 8, 20, 50, 100)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from spec_bench.report.claims import Check, check_generally
+from spec_bench.report.claims import check_generally
 from spec_bench.report.claims.verdict import summary_of
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.records import check_records, origin_of
@@ -21,20 +21,20 @@ from spec_bench.report.data.rows import (
     failure_of,
     groups_of,
     interval_in,
+    meanings_of,
     read_from,
     read_results,
     remarks_of,
+    rows_of,
     stall_of,
 )
 from spec_bench.report.data.seeds import POOLED, SEEDS, pooled, seeds_text
-from spec_bench.report.data.sittings import meanings_of
 from spec_bench.report.page.headline import headlines
 from spec_bench.report.page.results_table import numbers_by_category
 from spec_bench.report.tables.render import escape_markdown, markdown_table
 from spec_bench.report.verdicts import print_checks
 from spec_bench.system.files import write_text
 from spec_bench.vocabulary import columns
-from spec_bench.vocabulary.columns import Column
 from spec_bench.vocabulary.names import MARKS
 
 _OF_A_REQUEST = frozenset({"latency_s", "token_rate_per_request"})  # not in the plain table
@@ -52,12 +52,22 @@ def write_report(results: Path, folder: Path) -> None:
     records = Records(results)
     rows = pooled(read_results(results), records)
     groups, checks = groups_of(rows), check_generally(rows, results)
-    parts = [markdown(groups, results), *categories_markdown(groups, records)]
+    summary = summary_of(checks, None)
+    verdicts = markdown_table(
+        ("claim", "on", "evidence", "verdict"),
+        [(check.claim, check.where, check.evidence, check.verdict) for check in checks],
+        labels=4,
+    )
     answers = [line.sentence for line in headlines(groups)]
-    text = "\n".join([*parts, _checks_markdown(checks), *_answers_markdown(answers)])
-    write_text(folder / "table.md", text)
+    told = "".join(f"- {escape_markdown(answer)}\n" for answer in answers)
+    parts = [
+        *(markdown(groups, results), *categories_markdown(groups, records)),
+        f"### Checks\n\n{escape_markdown(summary.sentence)}\n\n{verdicts}\n",
+        *([f"### Answer\n\n{told}"] if answers else []),
+    ]
+    write_text(folder / "table.md", "\n".join(parts))
     draw(groups, folder / "figure.png")
-    print_checks(checks, summary_of(checks, None))
+    print_checks(checks, summary)
     print(f"table:  {folder / 'table.md'}\nfigure: {folder / 'figure.png'}", *answers, sep="\n")
 
 
@@ -72,53 +82,39 @@ def categories_markdown(groups: Sequence[Group], records: Records) -> Iterator[s
     for group in groups:
         for title, counts, last, cells in numbers_by_category(group, records):
             heads = ["decoder", "spec", *(f"{name} ({n})" for name, n in counts.items()), *last]
-            lines = [
-                [
-                    str(row["decoder"]),
-                    str(row["spec"]),
-                    *(f"{n:.2f}" if n else "" for n in numbers),
-                ]
-                for row, numbers in cells
-                if any(numbers)
-            ]
+            lines = []
+            for row, numbers in cells:
+                if any(numbers):
+                    texts = (f"{each:.2f}" if each else "" for each in numbers)
+                    lines.append([str(row["decoder"]), str(row["spec"]), *texts])
             table = markdown_table(heads, lines, labels=2)
             yield f"### {escape_markdown(group.title)} by category: {title}\n\n{table}\n"
 
 
 def _group_table(group: Group) -> str:
-    """One task's table with the columns that have a value in it."""
-    shown = [c for c in _columns(group) if group.rows[c.name].notna().any()]
+    """One task's table: the columns with an interval that have a value in it, then the counts that
+    explain a score.
+    """
+    rows = group.rows
+    there = columns.columns_in(rows.columns)
+    shown = [c for c in there if c.interval and c.name not in _OF_A_REQUEST]
+    shown = [c for c in shown if rows[c.name].notna().any()]
+    counts = [c for c in there if c.name.startswith("execution_") and c.kind == "count"]
+    shown += [c for c in counts if rows[c.name].any()]
     lines = []
-    for _, row in group.rows.iterrows():
+    for row in rows_of(rows):
         remarks = [each.partition(":")[0] for each in remarks_of(row)]
-        mark = ", ".join(filter(None, [MARKS.get(str(row.lossless), ""), *remarks]))
-        name = f"{row.decoder} ({mark})" if mark else str(row.decoder)
+        mark = ", ".join(filter(None, [MARKS.get(str(row["lossless"]), ""), *remarks]))
+        name = f"{row['decoder']} ({mark})" if mark else str(row["decoder"])
         values = [(interval_in(row, c.name), c.digits) for c in shown]
         cells = [f"{value:.{digits}f}" if value else "" for value, digits in values]
-        if row.status == "failed":
+        if row["status"] == "failed":
             cells = [f"failed: {failure_of(row)}", *[""] * (len(shown) - 1)]
-        lines.append([name, str(row.spec), *cells])
-    heads = ["decoder", "spec", *(_header(c) for c in shown)]
-    return f"### {escape_markdown(group.title)}\n\n{markdown_table(heads, lines, labels=2)}"
-
-
-def _columns(group: Group) -> list[Column]:
-    """The columns with an interval, then the counts that explain a score."""
-    there = columns.columns_in(group.rows.columns)
-    counts = [c for c in there if c.name.startswith("execution_") and c.kind == "count"]
-    return [
-        *(c for c in there if c.interval and c.name not in _OF_A_REQUEST),
-        *(c for c in counts if group.rows[c.name].any()),
-    ]
-
-
-def _header(column: Column) -> str:
-    """The column's title; scores go by their names in the file."""
-    return column.name.replace("_", " ") if column.kind in ("score", "count") else column.title
-
-
-def _threads(count: int) -> str:
-    return f"{count} thread" if count == 1 else f"{count} threads"
+        lines.append([name, str(row["spec"]), *cells])
+    # Scores go by their names in the file.
+    named = [c.name.replace("_", " ") if c.kind in ("score", "count") else c.title for c in shown]
+    table = markdown_table(["decoder", "spec", *named], lines, labels=2)
+    return f"### {escape_markdown(group.title)}\n\n{table}"
 
 
 def _footer(groups: Sequence[Group], results: Path) -> str:
@@ -130,21 +126,20 @@ def _footer(groups: Sequence[Group], results: Path) -> str:
     origin: dict[str, Any] = origin_of(results, str(first.run_id).split(",")[0]) or {}
     if origin:
         devices = ", ".join(origin["torch"]["devices"]) or origin["cpu"]
-        versions = origin["versions"]
+        threads, versions = origin["torch"]["threads"], origin["versions"]
         facts += [
-            f"measured on {devices}, {_threads(origin['torch']['threads'])}",
+            f"measured on {devices}, {threads} thread{'' if threads == 1 else 's'}",
             f"torch {versions.get('torch')}, transformers {versions.get('transformers')}",
         ]
-    intervals = "In brackets: 95% intervals, bootstrap over prompts, paired by prompt for speedup."
-    several = any(SEEDS in group.rows for group in groups)
-    facts += [POOLED] if several else []
+    facts += [POOLED] if any(SEEDS in group.rows for group in groups) else []
     facts += [
-        f"{group.title}: speedup of {row.decoder} {row.spec}: {stall_of(row)}"
+        f"{group.title}: speedup of {row['decoder']} {row['spec']}: {stall}"
         for group in groups
-        for _, row in group.rows.iterrows()
-        if stall_of(row)
+        for row in rows_of(group.rows)
+        if (stall := stall_of(row))
     ]
     facts += meanings_of(pd.concat([group.rows for group in groups]))
+    intervals = "In brackets: 95% intervals, bootstrap over prompts, paired by prompt for speedup."
     return "\n".join([intervals, "", *(f"- {escape_markdown(fact)}" for fact in facts)])
 
 
@@ -155,18 +150,3 @@ def _settings(group: Group) -> str:
     count = "no" if pd.isna(prompts) else f"{int(prompts)}"
     truncation = "" if row.top_p == 1 else f", top-p {row.top_p:g}"
     return f"{count} prompts, temperature {row.temperature:g}{truncation}, {seeds_text(row)}"
-
-
-def _answers_markdown(answers: Sequence[str]) -> Iterator[str]:
-    """Recommendations, a sentence a task."""
-    if answers:
-        yield "### Answer\n"
-        yield "\n".join(f"- {escape_markdown(each)}" for each in answers) + "\n"
-
-
-def _checks_markdown(checks: Sequence[Check]) -> str:
-    """The checks as a Markdown table."""
-    heads = ("claim", "on", "evidence", "verdict")
-    lines = [(check.claim, check.where, check.evidence, check.verdict) for check in checks]
-    summary = escape_markdown(summary_of(checks, None).sentence)
-    return f"### Checks\n\n{summary}\n\n{markdown_table(heads, lines, labels=4)}\n"

@@ -8,8 +8,8 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from spec_bench.report.papers.items import read_recipe
 from spec_bench.report.papers.paper import load_paper, paper_names, recipes_by_name
-from spec_bench.report.papers.recipes import read_recipe
 from spec_bench.report.tables.build import build_table
 from spec_bench.report.tables.measured import Measured
 from spec_bench.report.tables.progress import list_paper
@@ -128,7 +128,7 @@ def _of_the_report():
         for line in list_paper(paper, nothing).splitlines():
             if line.strip().startswith(BEGIN):
                 yield f"list {name}", line.strip()
-        for item in paper.of_kind("table"):
+        for item in paper.tables:
             for command in build_table(item, nothing).commands:  # type: ignore[arg-type]
                 yield f"table {item.name}", command
 

@@ -12,8 +12,8 @@ import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from spec_bench.report.papers.items import read_recipe, recipe_name
 from spec_bench.report.papers.paper import load_paper
-from spec_bench.report.papers.recipes import read_recipe, recipe_name
 from spec_bench.report.tables.measured import Measured
 from spec_bench.report.tables.progress import progress_of
 from spec_bench.system.files import read_csv, results_file

@@ -26,7 +26,7 @@ from spec_bench.jobs.config.fitting import Fit, FittedTrees, read_fit
 from spec_bench.jobs.config.pair import Pair
 from spec_bench.jobs.config.settings import build_settings
 from spec_bench.recommend.fit_tree import main as fit_tree
-from spec_bench.report.papers.recipes import recipe_cells
+from spec_bench.report.papers.items import recipe_cells
 from spec_bench.settings.configs import conf_dir, conf_dirs
 from spec_bench.vocabulary.spec import parse
 from tests import warm

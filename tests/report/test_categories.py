@@ -35,8 +35,8 @@ def numbers(results, rows):
     found = by_category(group, kinds, records)
     return {
         str(cell.row["decoder"]): {
-            kind.name: tuple(
-                each.value if (each := cell.of(column).get(kind.name)) else 0.0
+            kind: tuple(
+                each.value if (each := cell.of(column).get(kind)) else 0.0
                 for column in ("speedup", "block_efficiency")
             )
             for kind in kinds
@@ -80,11 +80,11 @@ def test_many_categories_share_a_last_column_and_none_has_its_own(results):
     record(results, "ar", [[0]] * 33, depth=0, categories=many)
     (group,) = groups_of(frame(*ROWS[:1]))
     kinds = kinds_of(group, Records(results))
-    assert [kind.name for kind in kinds][-1] == OTHERS
+    assert [*kinds][-1] == OTHERS
     assert len(kinds) == 25
-    assert sum(len(kind.prompts) for kind in kinds) == 33
+    assert sum(map(len, kinds.values())) == 33
     record(results, "ar", [[0]] * 3, depth=0, categories=["", "qa", ""])
-    assert [kind.name for kind in kinds_of(group, Records(results))] == ["qa", UNKNOWN]
+    assert [*kinds_of(group, Records(results))] == ["qa", UNKNOWN]
 
 
 def test_table_and_verdicts_say_what_each_category_says(results):
@@ -115,4 +115,4 @@ def test_the_reports_of_a_results_file_have_its_categories(results):
 def test_without_categories_nothing_is_said_of_them(results):
     record(results, "ar", [[0]] * 2, depth=0)
     (group,) = groups_of(frame(*ROWS))
-    assert kinds_of(group, Records(results)) == []
+    assert kinds_of(group, Records(results)) == {}

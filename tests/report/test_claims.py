@@ -16,8 +16,7 @@ from spec_bench.report.claims.verdict import summary_of
 from spec_bench.report.cli.command_line import main
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.rows import Group, rows_of
-from spec_bench.report.papers.claim import Claim, code_of, read_claims
-from spec_bench.report.papers.paper import load_paper, paper_names
+from spec_bench.report.papers.paper import Claim, code_of, load_paper, paper_names, read_claims
 from spec_bench.system import files
 from tests.report import rows as cells_of
 from tests.report.rows import EMBEDDED, frame, record, recorded, write

@@ -1,4 +1,8 @@
-"""What is committed keeps its word: no interval says what a number cannot be."""
+"""What is committed keeps its word: no interval says what a number cannot be, and a command makes
+every file; ``report all`` removes what it makes no more.
+"""
+
+import re
 
 import pandas as pd
 import pytest
@@ -7,10 +11,17 @@ from spec_bench.metrics.interval import FEWEST, WIDEST
 from spec_bench.records import parquet
 from spec_bench.report.claims import measured
 from spec_bench.report.claims.ask import Ask
+from spec_bench.report.cli.command_line import main
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.rows import most_of, read_rows, rows_of
+from spec_bench.report.page.gather import shown_tables, stems
+from spec_bench.report.papers.paper import load_paper, recipes_by_name
+from spec_bench.report.tables.measured import Measured
 from spec_bench.system import files
 from spec_bench.vocabulary.columns import ENDS, apart_in, columns_in
+from tests.committed import committed_files
+from tests.report.drawn import committed_sheets
+from tests.report.rows import row, write
 
 ROOT = files.package_folder("results")
 TABLES = sorted([*ROOT.glob("embedded/*/results.csv"), *ROOT.glob("*/results.csv")])
@@ -23,8 +34,7 @@ def read(path):
 
 
 def test_there_is_something_to_look_at():
-    assert len(TABLES) > 10
-    assert SCREENED
+    assert len(TABLES) > 10 and SCREENED
 
 
 @pytest.mark.parametrize("path", TABLES, ids=lambda path: path.parent.name)
@@ -73,3 +83,88 @@ def test_no_claim_of_any_paper_looks_at_what_was_screened():
     scope = Ask(measured(rows), Records(ROOT))
     assert len(scope.of().rows)
     assert not (scope.of().rows.stage == "screen").any()
+
+
+COMMITTED = committed_files("results")
+COMMANDS = (ROOT.parent / "Makefile").read_text(encoding="utf-8")
+SCRIPTS = COMMANDS + "".join(
+    path.read_text(encoding="utf-8") for path in sorted((ROOT.parent / "scripts").rglob("*.py"))
+)
+EXPERIMENTS = sorted(
+    {path.split("/")[2] for path in COMMITTED if re.fullmatch(r"results/embedded/.*/.*", path)}
+)
+ROWS = ("results.csv", "records.parquet")
+NOT_IN_GIT = (".html", ".pdf", ".tex")  # make report makes them again
+WITHOUT_ROWS = {  # made by spec_bench.audit.bernoulli and by make heads-grid
+    "rsd-fig1": ["acceptance.csv", "rsd-fig1.png"],
+    "redrafter-heads": ["heads.csv"],
+}
+
+
+def test_tables_and_figures_that_are_not_made_any_more_are_removed_and_others_stay(
+    tmp_path, capsys
+):
+    write(tmp_path, "rsd-exp1", row("sd", "2", block_efficiency=(2.0, 1.9, 2.1)))
+    folder = tmp_path / "rsd-exp1"
+    assert main(["all", "--results", str(tmp_path)]) == 0
+    made = {path for path in folder.rglob("*") if path.is_file()}
+    old = [folder / "tables" / "rsd-7-llama2_7b.md", folder / "figures" / "rsd-fig9-mine.pdf"]
+    own = [folder / "figures" / "notes.txt", folder / "tables" / "rsd-thoughts.docx"]
+    for path in (*old, *own):
+        path.write_text("of a year ago")
+    capsys.readouterr()
+    assert main(["all", "--results", str(tmp_path)]) == 0
+    assert {path for path in folder.rglob("*") if path.is_file()} == made | {*own}
+    said = capsys.readouterr().out
+    assert all(f"{path}: removed" in said for path in old)
+    assert all(f"{path}: not made" in said for path in own)
+    assert "rsd-7-llama2_7b" not in (tmp_path / "index.html").read_text()
+
+
+def made_of(experiment):
+    """What ``report all`` writes of an experiment and git keeps, without writing it."""
+    recipe = recipes_by_name()[experiment]
+    assert f"{recipe} $(EMBEDDED)" in COMMANDS
+    items = load_paper(recipe.partition("=")[0]).items
+    own = [item for item in items if experiment in item.experiments]
+    rows = read_rows([ROOT / "embedded" / experiment / "results.csv"])
+    tables = stems(shown_tables(own, Measured(rows), None))
+    figures = committed_sheets(experiment)
+    screened = "stage" in rows and (rows.stage == "screen").any()
+    return {
+        *ROWS,
+        *(["screening.csv"] if screened else []),
+        *(f"tables/{stem}.{suffix}" for stem in tables for suffix in ("md", "csv")),
+        *(f"figures/{name}.png" for name in figures),
+    }
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_every_committed_file_of_an_experiment_is_one_that_a_command_makes(experiment):
+    start = f"results/embedded/{experiment}/"
+    there = {path.removeprefix(start) for path in COMMITTED if path.startswith(start)}
+    assert there == {*(WITHOUT_ROWS.get(experiment) or made_of(experiment))}
+
+
+def test_no_page_is_committed():
+    assert [path for path in COMMITTED if path.endswith(NOT_IN_GIT)] == []
+
+
+def test_every_other_committed_result_is_one_that_a_command_makes():
+    others = [path for path in COMMITTED if path.count("/") < 3]
+    quickstart = ("results.csv", "records.parquet", "table.md", "figure.png")
+    known = {"results/README.md"}
+    known |= {f"results/{of}/{name}" for of in ("quickstart", "smollm2") for name in quickstart}
+    made = ("results/benchmarks/", "results/smollm2/")
+    known |= {path for path in others if path.startswith(made) and named(path)}
+    assert {*others} - known == set()
+
+
+def named(path):
+    """Whether the Makefile or a script names the file, or it names the script that it is from."""
+    if any(name in SCRIPTS for name in (path.split("/")[-1], path.partition(".")[0])):
+        return True
+    text = (ROOT.parent / path).read_text(encoding="utf-8") if path.endswith(".md") else ""
+    return any(
+        (ROOT.parent / name).is_file() for name in re.findall(r"`python (scripts/[\w/]+\.py)", text)
+    )

@@ -12,8 +12,7 @@ from spec_bench.report.claims.ask import Ask, Found, Question, cells
 from spec_bench.report.claims.contrast import Contrast, difference
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.rows import Group, rows_of
-from spec_bench.report.papers.claim import code_of
-from spec_bench.report.papers.paper import load_paper
+from spec_bench.report.papers.paper import code_of, load_paper
 from spec_bench.system import files
 from tests.report import rows as made
 from tests.report.rows import SQUAD, around, frame, recorded

@@ -17,8 +17,7 @@ from spec_bench.report.figures.panels import drawing_of
 from spec_bench.report.figures.style import pyplot, settings
 from spec_bench.report.figures.sweep import layout_of
 from spec_bench.report.figures.texts import fill, marks
-from spec_bench.report.papers.claim import code_of
-from spec_bench.report.papers.paper import find_figure, load_paper
+from spec_bench.report.papers.paper import code_of, find_figure, load_paper
 from spec_bench.vocabulary.names import title
 from tests.report.drawn import committed_sheets, points, series_of, sheet_from, sheet_of
 from tests.report.rows import EMBEDDED, frame
@@ -308,7 +307,7 @@ def test_a_pair_without_rows_is_an_error_that_names_those_measured(tmp_path):
 
 @pytest.mark.parametrize("paper", ["dsbd", "mcsd", "redrafter", "rsd"])
 def test_every_figure_of_a_paper_is_drawn(paper):
-    figures = [str(item.number) for item in load_paper(paper).of_kind("figure")]
+    figures = [str(item.number) for item in load_paper(paper).figures]
     assert list(drawable(paper)) == figures
 
 

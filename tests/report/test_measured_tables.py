@@ -2,30 +2,38 @@
 
 import csv
 import io
+import json
 import re
+import shutil
+from pathlib import Path
 
 import pytest
 
 from spec_bench.report.cli.command_line import main
-from spec_bench.report.papers.paper import find_table
-from spec_bench.report.tables.build import build_table, build_tables
+from spec_bench.report.papers.items import recipe_cells
+from spec_bench.report.papers.pairs import drafter_size, pair_of, written
+from spec_bench.report.papers.paper import find_table, load_paper
+from spec_bench.report.tables.build import build_tables
 from spec_bench.report.tables.measured import Measured
+from spec_bench.report.tables.progress import list_paper
 from spec_bench.report.tables.render import comma, latex, markdown
-from tests.report.rows import record, row, write
+from tests.report.rows import frame, record, recorded, row, write
+from tests.report.sheets import line_of, table
+
+NOTHING = Path("no such folder")
 
 
-def measured_table(name, folder, pair=None):
-    return build_table(find_table(name), Measured.below(folder), pair)
+def sd(spec="2", **values):
+    return row("sd", spec, **values)
 
 
-def line_of(text, start):
-    return next(line for line in text.splitlines() if line.startswith(start))
+def noted(grid, *texts):
+    return all(any(text in note for note in grid.notes) for text in texts)
 
 
 def test_paper_ours_interval_and_difference_stand_side_by_side(tmp_path):
-    write(tmp_path, "rsd-exp1", row("sd", "2", block_efficiency=(2.266, 2.2, 2.3), rouge2=0.153))
-    text = markdown(measured_table("rsd/1", tmp_path))
-    line = line_of(text, "| 2 | SD | 2 |")
+    write(tmp_path, "rsd-exp1", sd(block_efficiency=(2.266, 2.2, 2.3), rouge2=0.153))
+    line = line_of(table("rsd/1", tmp_path), "2", "SD", "2")
     assert line.startswith("| 2 | SD | 2 | 2.166 | 2.266 [2.200, 2.300] | +0.100 |")
     assert line.endswith("| 0.143 | 0.153 | +0.010 |")
 
@@ -33,17 +41,10 @@ def test_paper_ours_interval_and_difference_stand_side_by_side(tmp_path):
 @pytest.mark.parametrize("sizes", [(8, 30), (30, 8)], ids=["small first", "large first"])
 def test_of_a_cell_measured_twice_a_table_shows_the_larger_run(sizes, tmp_path):
     taus = {8: 2.9, 30: 2.2}
-    rows = (row("sd", "2", prompts=n, block_efficiency=taus[n], run_id=f"run{n}") for n in sizes)
+    rows = (sd(prompts=n, block_efficiency=taus[n], run_id=f"run{n}") for n in sizes)
     write(tmp_path, "rsd-exp1", *rows)
-    line = line_of(markdown(measured_table("rsd/1", tmp_path)), "| 2 | SD | 2 |")
+    line = line_of(table("rsd/1", tmp_path), "2", "SD", "2")
     assert "| 2.166 | 2.200 |" in line and "2.900" not in line
-
-
-def test_a_cell_that_was_not_run_says_so_and_the_command_runs_it(tmp_path):
-    write(tmp_path, "rsd-exp1", row("sd", "2", block_efficiency=2.2))
-    grid = measured_table("rsd/1", tmp_path)
-    assert "| SpecTr | 2x2 | 2.218 | not run |  |" in markdown(grid)
-    assert grid.commands == ("spec-bench rsd=exp1 pair=llama2_7b engine=cuda task=xsum",)
 
 
 @pytest.mark.parametrize(("device", "way", "words"), [
@@ -51,258 +52,394 @@ def test_a_cell_that_was_not_run_says_so_and_the_command_runs_it(tmp_path):
     ("NVIDIA A100", "static", " engine=cuda"),
     ("cpu", "none", " engine=cuda"),
 ])  # fmt: skip
-def test_what_is_missing_runs_as_the_rows_on_a_gpu_did_so_that_one_table_has_all(
-    tmp_path, device, way, words
-):
+def test_what_is_missing_says_so_and_runs_as_the_rows_on_a_gpu_did(tmp_path, device, way, words):
     own = {"block_efficiency": 2.2, "device": device, "compile": way}
-    write(tmp_path, "rsd-exp1", row("sd", "2", **own))
-    run = f"spec-bench rsd=exp1 pair=llama2_7b{words} task=xsum"
-    assert measured_table("rsd/1", tmp_path).commands == (run,)
+    write(tmp_path, "rsd-exp1", sd(**own))
+    grid = table("rsd/1", tmp_path)
+    assert grid.commands == (f"spec-bench rsd=exp1 pair=llama2_7b{words} task=xsum",)
+    assert "| SpecTr | 2x2 | 2.218 | not run |  |" in markdown(grid)
 
 
 def test_a_pair_without_a_config_goes_on_where_its_rows_were(tmp_path):
     own = {"block_efficiency": 2.2, "pair": "mine", "target": "a/b", "draft": "a/c"}
     for device, words in (("cpu", ""), ("NVIDIA A100", " engine=cuda")):
-        write(tmp_path, "rsd-exp1", row("sd", "2", **own, device=device, compile="static"))
+        write(tmp_path, "rsd-exp1", sd(**own, device=device, compile="static"))
         models = f"pair.target=a/b pair.draft=a/c pair.name=mine{words} task=xsum"
-        (run,) = measured_table("rsd/1", tmp_path, "mine").commands
-        assert run == f"spec-bench rsd=exp1 {models}"
+        assert table("rsd/1", tmp_path, "mine").commands == (f"spec-bench rsd=exp1 {models}",)
 
 
 def test_prompts_that_the_models_had_no_room_for_are_counted_under_the_table(tmp_path):
     own = {"block_efficiency": 2.2, "prompts_skipped": 3, "prompts_truncated": 0}
-    write(tmp_path, "rsd-exp1", row("sd", "2", **own), row("sd", "3", **own))
-    notes = [each for each in measured_table("rsd/1", tmp_path).notes if "too long" in each]
-    assert len(notes) == 1
-    assert "XSum on llama2_7b: 3 prompts left out" in notes[0]
+    write(tmp_path, "rsd-exp1", sd(**own), sd("3", **own))
+    (note,) = (each for each in table("rsd/1", tmp_path).notes if "too long" in each)
+    assert "XSum on llama2_7b: 3 prompts left out" in note
 
 
 def test_a_failed_cell_says_why_and_is_still_missing(tmp_path):
-    failed = row("sd", "2", status="failed", reason="OutOfMemoryError: 80 GB (trace: runs/1)")
+    failed = sd(status="failed", reason="OutOfMemoryError: 80 GB (trace: runs/1)")
     write(tmp_path, "rsd-exp1", failed, row("ar", "-", block_efficiency=1.0))
-    grid = measured_table("rsd/1", tmp_path)
+    grid = table("rsd/1", tmp_path)
     assert "failed: OutOfMemoryError: 80 GB |" in markdown(grid)
     assert grid.commands
 
 
-def test_ours_stands_out_only_where_no_interval_overlaps(tmp_path):
-    write(
-        tmp_path,
-        "rsd-exp1",
-        row("sd", "2", block_efficiency=(2.0, 1.9, 2.1), mbsu=(1.9, 1.8, 2.0)),
-        row("rsd_s", "3x2", block_efficiency=(2.4, 2.2, 2.6), mbsu=(2.1, 1.95, 2.2)),
-    )
-    line = line_of(markdown(measured_table("rsd/1", tmp_path)), "|  | RSD-S | 3x2 |")
+def test_ours_stands_out_only_where_no_interval_overlaps_and_not_alone(tmp_path):
+    chain = sd(block_efficiency=(2.0, 1.9, 2.1), mbsu=(1.9, 1.8, 2.0))
+    beams = row("rsd_s", "3x2", block_efficiency=(2.4, 2.2, 2.6), mbsu=(2.1, 1.95, 2.2))
+    write(tmp_path / "both", "rsd-exp1", chain, beams)
+    line = line_of(table("rsd/1", tmp_path / "both"), "", "RSD-S", "3x2")
     assert "| **2.400** [2.200, 2.600] |" in line
     assert "| 2.100 [1.950, 2.200] |" in line
-
-
-def test_a_lone_measured_cell_is_no_best(tmp_path):
-    write(tmp_path, "rsd-exp1", row("sd", "2", block_efficiency=(2.0, 1.9, 2.1)))
-    text = markdown(measured_table("rsd/1", tmp_path))
-    assert "| 2.000 [1.900, 2.100] |" in text
+    write(tmp_path / "alone", "rsd-exp1", chain)
+    assert "| 2.000 [1.900, 2.100] |" in markdown(table("rsd/1", tmp_path / "alone"))
 
 
 @pytest.mark.parametrize("mark", ["simulated", "approximate"])
 def test_rows_that_are_not_exact_are_marked_and_never_best(tmp_path, mark):
-    write(
-        tmp_path,
-        "rsd-exp1",
-        row("sd", "2", block_efficiency=(2.0, 1.9, 2.1)),
-        row("rsd_s", "3x2", block_efficiency=(3.0, 2.9, 3.1), lossless=mark),
-    )
-    grid = measured_table("rsd/1", tmp_path)
-    line = line_of(markdown(grid), "|  | RSD-S |  3x2".replace("  3", " 3"))
-    assert f"| RSD-S | 3x2 ({mark}) |" in line
+    beams = row("rsd_s", "3x2", block_efficiency=(3.0, 2.9, 3.1), lossless=mark)
+    write(tmp_path, "rsd-exp1", sd(block_efficiency=(2.0, 1.9, 2.1)), beams)
+    grid = table("rsd/1", tmp_path)
+    line = line_of(grid, "", "RSD-S", f"3x2 ({mark})")
     assert "| 3.000 [2.900, 3.100] |" in line
     assert any(note.startswith(f"{mark}:") for note in grid.notes)
-    rows = list(csv.DictReader(io.StringIO(comma(grid))))
-    assert (
-        next(r for r in rows if r["tree"] == "3x2" and r["decoder"] == "RSD-S")["lossless"] == mark
-    )
+    rows = csv.DictReader(io.StringIO(comma(grid)))
+    assert {r["lossless"] for r in rows if (r["tree"], r["decoder"]) == ("3x2", "RSD-S")} == {mark}
 
 
 def test_the_recipes_own_experiment_is_preferred_and_its_seeds_are_pooled(tmp_path):
-    write(tmp_path, "quickstart", row("sd", "2", block_efficiency=1.5))
-    write(
-        tmp_path,
-        "rsd-exp1",
-        row("sd", "2", seed=3, block_efficiency=1.7),
-        row("sd", "2", seed=1, block_efficiency=1.6),
-    )
-    assert "| 2 | SD | 2 | 2.166 | 1.650 |" in markdown(measured_table("rsd/1", tmp_path))
+    write(tmp_path, "quickstart", sd(block_efficiency=1.5))
+    own = (sd(seed=3, block_efficiency=1.7), sd(seed=1, block_efficiency=1.6))
+    write(tmp_path, "rsd-exp1", *own)
+    assert "| 2 | SD | 2 | 2.166 | 1.650 |" in markdown(table("rsd/1", tmp_path))
 
 
-def test_rows_at_another_temperature_are_no_part_of_the_table(tmp_path):
-    write(tmp_path, "rsd-exp1", row("sd", "2", temperature=1.0, block_efficiency=1.5))
-    assert not measured_table("rsd/1", tmp_path).measured
+def test_rows_that_were_sampled_otherwise_are_no_part_of_the_table(tmp_path):
+    write(tmp_path, "rsd-exp1", sd(temperature=1.0, block_efficiency=1.5))
+    write(tmp_path, "dsbd-one-cache", squad("ar", "-", top_k=0, top_p=1.0, exact_match=0.5))
+    assert not table("rsd/1", tmp_path).measured and not table("dsbd/1", tmp_path).measured
 
 
 def test_results_two_levels_down_are_read_and_raw_runs_are_not(tmp_path):
-    write(tmp_path / "embedded", "rsd-exp1", row("sd", "2", pair="embedded", block_efficiency=2))
-    write(tmp_path, "runs", row("sd", "3", pair="embedded", block_efficiency=9))
+    write(tmp_path / "embedded", "rsd-exp1", sd(pair="embedded", block_efficiency=2))
+    write(tmp_path, "runs", sd("3", pair="embedded", block_efficiency=9))
     assert len(Measured.below(tmp_path).rows) == 1
 
 
-def test_an_unmeasured_pair_names_the_pairs_that_were_measured(tmp_path):
-    write(tmp_path, "rsd-exp1", row("sd", "2", pair="embedded", block_efficiency=2.0))
-    notes = " ".join(measured_table("rsd/1", tmp_path).notes)
-    assert "no cell of this table was run on llama2_7b" in notes
-    assert "add --pair embedded" in notes
-
-
-def test_another_pair_takes_the_same_layout_and_is_named(tmp_path):
-    write(tmp_path, "rsd-exp1", row("sd", "2", pair="embedded", block_efficiency=2.0))
-    grid = measured_table("rsd/1", tmp_path, "embedded")
+def test_another_pair_is_named_and_takes_the_same_layout_where_it_is_asked_for(tmp_path):
+    write(tmp_path, "rsd-exp1", sd(pair="embedded", block_efficiency=2.0))
+    said = ("no cell of this table was run on llama2_7b", "add --pair embedded")
+    assert noted(table("rsd/1", tmp_path), *said)
+    grid = table("rsd/1", tmp_path, "embedded")
     assert "| 2 | SD | 2 | 2.166 | 2.000 | -0.166 |" in markdown(grid)
-    assert any(
-        "pair embedded, small models on invented text, not the paper's" in note
-        for note in grid.notes
-    )
+    assert noted(grid, "pair embedded, small models on invented text, not the paper's")
     assert grid.commands == ("spec-bench rsd=exp1 pair=embedded task=xsum",)
 
 
 def test_a_label_made_of_model_names_is_the_pair_with_these_models(tmp_path):
     models = {"pair": "target+draft_distilled", "target": "embedded:target"}
-    write(
-        tmp_path,
-        "rsd-exp1",
-        row("sd", "2", **models, draft="embedded:draft_distilled", block_efficiency=2.0),
-    )
-    assert measured_table("rsd/1", tmp_path, "embedded").measured
+    models["draft"] = "embedded:draft_distilled"
+    write(tmp_path, "rsd-exp1", sd(**models, block_efficiency=2.0))
+    assert table("rsd/1", tmp_path, "embedded").measured
 
 
 MCSD = {"pair": "llama_33b_68m", "task": "alpaca", "temperature": 0.0}
 
 
+def searched(spec, speedup, tau, decoder="mcsd_wor", **more):
+    return row(decoder, spec, **MCSD, speedup=speedup, block_efficiency=tau, **more)
+
+
 def test_mcsd_takes_its_fastest_tree_and_sd_at_the_same_depth(tmp_path):
-    write(
-        tmp_path,
-        "mcsd-search",
-        row("ar", "-", **MCSD, speedup=1.0, block_efficiency=1.0),
-        row("sd", "1", **MCSD, speedup=1.9, block_efficiency=1.5),
-        row("sd", "2", **MCSD, speedup=1.7, block_efficiency=1.8),
-        row("mcsd_wor", "4-1", **MCSD, speedup=2.5, block_efficiency=2.1),
-        row("mcsd_wor", "8-2-1", **MCSD, speedup=2.2, block_efficiency=2.6),
-    )
-    grid = measured_table("mcsd/2", tmp_path)
+    chains = (searched("1", 1.9, 1.5, "sd"), searched("2", 1.7, 1.8, "sd"))
+    trees = (searched("4-1", 2.5, 2.1), searched("8-2-1", 2.2, 2.6))
+    write(tmp_path, "mcsd-search", searched("-", 1.0, 1.0, "ar"), *chains, *trees)
+    grid = table("mcsd/2", tmp_path)
     text = markdown(grid)
     assert "| SD (same γ) | 0 | 1x1x1x1x1 | 1x1 | 2.71 | 1.70 | -1.01 | 3.19 | 1.80 |" in text
     assert "| SD (best γ) | 0 | 1x1x1x1x1x1x1x1x1x1 | 1 | 2.89 | 1.90 |" in text
     assert "| MCSD | 0 | 4x2x2x1x1 | 4x1 | **3.06** | 2.50 |" in text
-    assert any("fastest of those measured (2 MCSD trees)" in note for note in grid.notes)
+    assert noted(grid, "fastest of those measured (2 MCSD trees)")
 
 
 def test_where_a_search_was_confirmed_the_fastest_is_of_those_confirmed(tmp_path):
-    screen, confirm = {**MCSD, "stage": "screen"}, {**MCSD, "stage": "confirm"}
-    write(
-        tmp_path,
-        "mcsd-search",
-        row("ar", "-", **screen, speedup=1.0, block_efficiency=1.0),
-        row("mcsd_wor", "4-1", **screen, speedup=2.9, block_efficiency=2.1),
-        row("mcsd_wor", "8-2-1", **screen, speedup=2.7, block_efficiency=2.6),
-        row("mcsd_wor", "1", **screen, speedup=9.0, block_efficiency=1.2),
-        row("ar", "-", **confirm, speedup=1.0, block_efficiency=1.0),
-        row("mcsd_wor", "4-1", **confirm, speedup=2.1, block_efficiency=2.1),
-        row("mcsd_wor", "8-2-1", **confirm, speedup=2.2, block_efficiency=2.6),
-    )
-    grid = measured_table("mcsd/2", tmp_path)
+    stages = {
+        "screen": {"4-1": (2.9, 2.1), "8-2-1": (2.7, 2.6), "1": (9.0, 1.2)},
+        "confirm": {"4-1": (2.1, 2.1), "8-2-1": (2.2, 2.6)},
+    }
+    cells = []
+    for stage, trees in stages.items():
+        cells.append(searched("-", 1.0, 1.0, "ar", stage=stage))
+        cells += [searched(spec, *numbers, stage=stage) for spec, numbers in trees.items()]
+    write(tmp_path, "mcsd-search", *cells)
+    grid = table("mcsd/2", tmp_path)
     assert "| MCSD | 0 | 4x2x2x1x1 | 8x2x1 | **3.06** | 2.20 |" in markdown(grid)
-    assert any("few that a search of 3 trees confirmed" in note for note in grid.notes)
+    assert noted(grid, "few that a search of 3 trees confirmed")
     # Each stage's table counts what was searched, not what the second stage was left with.
     first, _ = build_tables(find_table("mcsd/2"), Measured.below(tmp_path))
     assert "stage confirm" in first.title
-    assert any("few that a search of 3 trees confirmed" in note for note in first.notes)
+    assert noted(first, "few that a search of 3 trees confirmed")
 
 
-def test_acceptance_with_four_candidates_less_that_with_one(tmp_path):
-    pair = {**MCSD, "pair": "llama_13b_68m"}
-    write(
-        tmp_path,
-        "mcsd-acceptance",
-        row("mcsd_wor", "1", **pair, acceptance_rate=(0.70, 0.67, 0.73)),
-        row("mcsd_wor", "4", **pair, acceptance_rate=(0.90, 0.86, 0.94)),
-    )
-    grid = measured_table("mcsd/7", tmp_path)
-    line = line_of(markdown(grid), "| LLaMA-68M | LLaMA-13B |")
-    assert "| 0.12 | 0.20 | +0.08 |" in line
-    assert any("no interval where the records by prompt" in note for note in grid.notes)
-
-
-def test_a_difference_of_two_cells_is_paired_by_prompt(tmp_path):
+@pytest.mark.parametrize("records", [False, True])
+def test_a_difference_of_two_cells_is_paired_by_prompt_or_has_no_interval(records, tmp_path):
     """Both cells move alike from prompt to prompt, so that their difference hardly moves."""
     pair = {**MCSD, "pair": "llama_13b_68m"}
+    rates = {"1": (0.50, 0.30, 0.70), "4": (0.60, 0.40, 0.80)}
+    cells = [row("mcsd_wor", spec, **pair, acceptance_rate=rate) for spec, rate in rates.items()]
+    write(tmp_path, "mcsd-acceptance", *cells)
     file = tmp_path / "mcsd-acceptance" / "results.csv"
-    write(
-        tmp_path,
-        "mcsd-acceptance",
-        row("mcsd_wor", "1", **pair, acceptance_rate=(0.50, 0.30, 0.70)),
-        row("mcsd_wor", "4", **pair, acceptance_rate=(0.60, 0.40, 0.80)),
+    accepted = {"1": [7, 3, 7, 3, 7, 3, 7, 3], "4": [8, 4, 8, 4, 8, 4, 9, 3]}
+    for spec, counts in accepted.items() if records else ():
+        steps = [[1] * count + [0] * (10 - count) for count in counts]
+        record(file, f"mcsd_wor-{spec}", steps, depth=1)
+    grid = table("mcsd/7", tmp_path)
+    line = line_of(grid, "LLaMA-68M", "LLaMA-13B")
+    if not records:
+        assert "| 0.12 | 0.10 | -0.02 |" in line
+        assert noted(grid, "no interval where the records by prompt")
+        return
+    value, low, high = map(
+        float, re.search(r"\| 0\.12 \| (0\.\d\d) \[(0\.\d\d), (0\.\d\d)\]", line).groups()
     )
-    one = [7, 3, 7, 3, 7, 3, 7, 3]
-    four = [8, 4, 8, 4, 8, 4, 9, 3]
-    for name, counts in (("mcsd_wor-1", one), ("mcsd_wor-4", four)):
-        record(file, name, [[1] * count + [0] * (10 - count) for count in counts], depth=1)
-    grid = measured_table("mcsd/7", tmp_path)
-    line = line_of(markdown(grid), "| LLaMA-68M | LLaMA-13B |")
-    own = re.search(r"\| 0\.12 \| (0\.\d\d) \[(0\.\d\d), (0\.\d\d)\]", line)
-    assert own is not None
-    value, low, high = map(float, own.groups())
     assert low <= value <= high
     assert high - low < 0.1  # as if they were independent: 0.57
-    assert any("paired by prompt" in note for note in grid.notes)
+    assert noted(grid, "paired by prompt")
 
 
 def test_the_ablation_compares_decoders_on_the_tree_that_was_ablated(tmp_path):
     pair = {**MCSD, "pair": "llama_13b_68m", "temperature": 1.0}
-    write(
-        tmp_path,
-        "mcsd-ablation",
+    rows_ = {**pair, "tree_attention": False}
+    cells = (
         row("mcsd_wor", "4-2-1", **pair, speedup=1.9, block_efficiency=2.4),
-        row("mcsd_wor", "4-2-1", **pair, tree_attention=False, speedup=1.5, block_efficiency=2.4),
-        row("mcns", "4-2-1", **pair, tree_attention=False, speedup=1.1, block_efficiency=1.5),
+        row("mcsd_wor", "4-2-1", **rows_, speedup=1.5, block_efficiency=2.4),
+        row("mcns", "4-2-1", **rows_, speedup=1.1, block_efficiency=1.5),
     )
+    write(tmp_path, "mcsd-ablation", *cells)
     write(tmp_path, "mcsd-search", row("mcsd_wor", "8-1", **pair, speedup=9.0))
-    grid = measured_table("mcsd/4", tmp_path)
+    grid = table("mcsd/4", tmp_path)
     text = markdown(grid)
     assert "| without replacement | yes | 1.91 | 1.90 | -0.01 |" in text
     assert "|  | no |" in text or "| without replacement | no | 1.61 | 1.50 | -0.11 |" in text
     assert "| naive (MCNS) | no |  | 1.10 |" in text
-    assert any("llama_13b_68m 4x2x1" in note for note in grid.notes)
+    assert noted(grid, "llama_13b_68m 4x2x1")
+
+
+ALPACA = {"pair": "vicuna_13b_68m", "task": "alpaca", "temperature": 1.0}
+
+
+def test_the_ablation_rather_shows_the_tree_that_the_paper_found_best(tmp_path):
+    other = [row(each, "4-2-1", **ALPACA, speedup=1.1) for each in ("mcsd_wor", "mcsd", "mcns")]
+    write(tmp_path, "mcsd-ablation", *other, row("mcsd_wor", "16-1", **ALPACA, speedup=1.6))
+    grid = table("mcsd/4", tmp_path)
+    assert noted(grid, "vicuna_13b_68m 16x1.")
+    shown = [cell.value for cell in grid.cells if cell.ours]
+    assert shown[0] == 1.6 and 1.1 not in shown
+
+
+def test_answers_that_end_at_a_newline_and_those_that_run_on_are_two_tables(tmp_path):
+    own = {**ALPACA, "task": "wmt14_ende", "prompts_digest": "1"}
+    rates = (("eos+newline", 0.25), ("eos", 0.24))
+    cells = [row("mcsd_wor", "1", **own, stop_rule=r, acceptance_rate=rate) for r, rate in rates]
+    write(tmp_path, "mcsd-acceptance", *cells)
+    one, other = build_tables(find_table("mcsd/1"), Measured.below(tmp_path))
+    assert "stop rule eos+newline" in one.title and "(stop rule eos)" in other.title
+    assert noted(one, "WMT14 En-De: an answer ends at eos or newline")
+    assert not noted(other, "task.stop=[]")
 
 
 def test_another_pair_has_lines_or_columns_of_its_own_in_tables_of_many_pairs(tmp_path):
     own = {**MCSD, "pair": "embedded"}
+    cells = [row("mcsd_wor", k, **own, speedup=s, acceptance_rate=a) for k, s, a in
+             (("4", 2.0, 0.8), ("1", 1.5, 0.5))]  # fmt: skip
+    write(tmp_path, "mcsd-search", *cells)
+    text = markdown(table("mcsd/2", tmp_path, "embedded"))
+    assert "embedded: speedup (×), ours" in text and "LLaMA-33B: speedup (×), ours" not in text
+    assert "|  | embedded | 0 |  | 0.50 |" in markdown(table("mcsd/1", tmp_path, "embedded"))
+
+
+SAMPLED = {"temperature": 1.0, "top_k": 10, "top_p": 0.8, "pair": "llama2_13b_68m"}
+NO_METER = "energy_j_per_token: no meter"
+
+
+def squad(decoder, spec, **values):
+    return row(decoder, spec, **{**SAMPLED, "task": "squad", "reason": NO_METER, **values})
+
+
+def test_scores_are_percentages_and_energy_without_a_meter_says_so(tmp_path):
+    score = {"exact_match": (0.58, 0.48, 0.68), "perplexity": (1.5, 1.25, 2.0)}
+    metered = squad("sd", "3", reason="", energy_j_per_token=(8.0, 7.5, 8.5))
+    write(tmp_path, "dsbd-one-cache", squad("ar", "-", **score), metered)
+    grid = table("dsbd/1", tmp_path)
+    line = line_of(grid, "SQuAD", "Llama-2-13B", "multinomial")
+    assert "| - | 74 | 58.0 [48.0, 68.0] | -16.0 | 1.82 | 1.500 [1.250, 2.000] | -0.320 |" in line
+    assert "| 12.36 | no meter |" in line
+    sd_line = line_of(grid, "", "Llama-2-13B", "SD")
+    assert "| 8.34 | 8.000 [7.500, 8.500] | -0.340 |" in sd_line
+    assert noted(grid, "energy=nvml", "neither the depth of SD, the tree of SpecInfer, nor W_S")
+
+
+def test_the_recipes_setting_is_shown_and_else_the_first_one_measured(tmp_path):
+    other = squad("dsbd_one_cache", "6x2@0.7", token_rate=20.0)
+    own = squad("dsbd_one_cache", "4x3@0.9", token_rate=25.0)
+    cells = {"| 6x2@0.7 |": [other], "| 4x3@0.9 |": [other, own]}
+    for number, (text, rows) in enumerate(cells.items()):
+        write(tmp_path / str(number), "dsbd-one-cache", *rows)
+        shown = table("dsbd/1", tmp_path / str(number))
+        assert text in line_of(shown, "", "Llama-2-13B", "DSBD (beam law)")
+
+
+def test_missing_cells_name_the_recipe(tmp_path):
+    write(tmp_path, "dsbd-one-cache", squad("ar", "-", exact_match=0.5))
+    grid = table("dsbd/1", tmp_path)
+    assert "| 27.11 | not run |" in line_of(grid, "", "Llama-2-13B", "SD")
+    assert grid.commands == (
+        "spec-bench -m dsbd=one_cache pair=llama2_13b_68m,opt_13b engine=cuda task=squad,spider",
+    )
+    assert table("redrafter/1", NOTHING).commands[-1] == (
+        "spec-bench -m redrafter=decoding pair=vicuna_7b,vicuna_13b engine=cuda "
+        "task=mt_bench generation.temperature=0,0.7"
+    )
+
+
+def test_another_pair_has_lines_of_its_own(tmp_path):
+    cell = squad("ar", "-", pair="embedded", task="spider", execution_accuracy=0.96)
+    write(tmp_path, "dsbd-one-cache", cell)
+    grid = table("dsbd/1", tmp_path, "embedded")
+    assert len(grid.lines) == 16 + 8
+    assert "|  | 96.0 |" in line_of(grid, "Spider", "embedded", "multinomial")
+
+
+@pytest.mark.parametrize("render", [markdown, latex, comma])
+def test_beam_rows_are_marked_in_every_format(render, tmp_path):
+    beams = squad("dsbd_one_cache", "4x3@0.9", lossless="exact_beam", token_rate=25.0)
+    write(tmp_path, "dsbd-one-cache", beams, squad("sd", "3", token_rate=26.0))
+    text = render(table("dsbd/1", tmp_path))
+    if render is comma:
+        rows = list(csv.DictReader(io.StringIO(text)))
+        assert [r["lossless"] for r in rows[:4]] == ["", "exact", "", "exact_beam"]
+    else:
+        assert "DSBD (beam law)" in text
+        assert "beam law: exact for the law of beam decoding" in text
+        assert "SD (beam law)" not in text
+
+
+RULE = "exact (paper: rejection sampling, ours: exact match)"
+
+
+def heads(decoder, spec, temperature, **values):
+    mark = "approximate" if decoder.endswith("_typical") else "exact"
+    same = {"pair": "vicuna_7b", "task": "mt_bench", "temperature": temperature, "lossless": mark}
+    return row(decoder, spec, **{**same, **values})
+
+
+def test_greedy_lines_are_temperature_0_and_typical_ones_a_warm_one(tmp_path):
     write(
         tmp_path,
-        "mcsd-search",
-        row("mcsd_wor", "4", **own, speedup=2.0, acceptance_rate=0.8),
-        row("mcsd_wor", "1", **own, speedup=1.5, acceptance_rate=0.5),
+        "redrafter-decoding",
+        heads("redrafter", "15x5", 0.0, token_rate=(80.0, 75.0, 85.0), block_efficiency=3.5),
+        heads("redrafter", "15x5", 0.7, token_rate=60.0, block_efficiency=3.0),
+        heads("redrafter_typical", "15x5", 0.0, token_rate=1.0, block_efficiency=1.0),
+        heads("redrafter_typical", "15x5", 0.7, token_rate=(90.0, 85.0, 95.0), speedup=2.5),
     )
-    search = markdown(measured_table("mcsd/2", tmp_path, "embedded"))
-    assert "embedded: speedup (×), ours" in search
-    assert "LLaMA-33B: speedup (×), ours" not in search
-    acceptance = markdown(measured_table("mcsd/1", tmp_path, "embedded"))
-    assert "|  | embedded | 0 |  | 0.50 |" in acceptance
+    grid = table("redrafter/1", tmp_path)
+    greedy = line_of(grid, "", "ReDrafter, exact match", "greedy")
+    assert "| **95.16** | 80.00 [75.00, 85.00] | -15.16 | **3.41** | 3.50 | +0.09 |" in greedy
+    typical = line_of(grid, "", "ReDrafter", "typical (approximate)")
+    assert "| **117.12** | 90.00 [85.00, 95.00] | -27.12 |" in typical
+    assert "| **3.28** | 2.50 | -0.78 | 5.87 | not judged |" in typical
+    assert "| 60.00 |" in line_of(grid, "", "ReDrafter, exact match", "exact, sampled")
 
 
-@pytest.mark.parametrize(
-    "name", ["rsd/1", "rsd/30", "mcsd/2", "mcsd/4", "mcsd/7", "dsbd/1", "redrafter/1"]
-)
-def test_latex_is_balanced_and_every_line_has_all_columns(tmp_path, name):
-    write(tmp_path, "rsd-exp1", row("sd", "2", block_efficiency=(2.2, 2.1, 2.3)))
-    text = latex(measured_table(name, tmp_path))
-    for environment in ("table", "tabular"):
-        assert text.count(f"\\begin{{{environment}}}") == text.count(f"\\end{{{environment}}}") == 1
-    assert all(rule in text for rule in ("\\toprule", "\\midrule", "\\bottomrule"))
-    assert text.replace(r"\{", "").replace(r"\}", "").count("{") == text.replace(r"\{", "").replace(
-        r"\}", ""
-    ).count("}")
-    shape = text.split("\\begin{tabular}{")[1].split("}")[0]
-    body = text.split("\\midrule\n", 1)[1].split("\\bottomrule")[0]
-    lines = [line for line in body.splitlines() if line.endswith(r"\\")]
-    assert lines
-    assert all(line.count(" & ") == len(shape) - 1 for line in lines)
+def test_another_tree_has_a_line_of_its_own_and_none_where_it_is_all_there_is(tmp_path):
+    small = heads("medusa", "embedded_16", 0.0, pair="embedded", token_rate=50.0)
+    large = heads("medusa", "mc_sim_7b_63", 0.0, pair="embedded", token_rate=40.0)
+    for cells, trees in (
+        ([small], ["embedded_16"]),
+        ([small, large], ["mc_sim_7b_63", "embedded_16"]),
+    ):
+        write(tmp_path, "redrafter-decoding", *cells)
+        lines = table("redrafter/1", tmp_path, "embedded").lines
+        first = [line.cells[0] for line in lines if line.labels[:2] == ("embedded", "Medusa")]
+        assert [cell.text for cell in first if cell.ours] == trees
+
+
+def test_a_ratio_to_greedy_ar_is_paired_by_prompt_or_has_no_interval(tmp_path):
+    warm = {"token_rate": (60.0, 54.0, 66.0), "speedup": (1.2, 1.1, 1.3)}
+    rows = frame(
+        heads("ar", "-", 0.0, token_rate=(40.0, 38.0, 42.0), speedup=(1.0, 1.0, 1.0)),
+        heads("redrafter", "15x5", 0.9, **warm),
+    )
+    rows = recorded(tmp_path / "redrafter-temperatures" / "results.csv", rows)
+    write(tmp_path, "redrafter-temperatures", *rows.to_dict("records"))
+    line = line_of(table("redrafter/2", tmp_path), "", RULE, "0.9")
+    # The records move by 1%, one up where the other goes down, far less than either interval.
+    assert "| 15x5 | 3.43 ±0.05 | 1.50 [1.47, 1.53] | -1.93 | 1.20 [1.10, 1.30] |" in line
+    shutil.rmtree(tmp_path / "runs")
+    grid = table("redrafter/2", tmp_path)
+    line = line_of(grid, "", RULE, "0.9")
+    assert "| 15x5 | 3.43 ±0.05 | 1.50 | -1.93 | 1.20 [1.10, 1.30] |" in line
+    assert noted(grid, "no interval where the records by prompt")
+    assert not noted(grid, "two rates: paired")
+    assert "| 1.00 | 1.00 | +0.00 | 1.00 |" in line_of(grid, "paper's", "greedy AR", "0")
+    write(tmp_path, "redrafter-temperatures", heads("redrafter", "15x5", 0.9, **warm))
+    alone = line_of(table("redrafter/2", tmp_path), "", RULE, "0.9")
+    assert "| 3.43 ±0.05 | not run |" in alone
+
+
+def test_a_drafters_size_is_a_share_of_a_known_target_or_its_trainings(tmp_path):
+    (tmp_path / "training.json").write_text(json.dumps({"parameters": 250_000_000}))
+    sizes = {
+        "0.67B": {"pair": "vicuna_7b", "parameter_ratio": 0.1, "draft": "x/y"},  # of 6,738,415,616
+        "1.87M": {"pair": "embedded", "draft": "embedded:heads/medusa"},
+        "0": {"decoder": "ar", "pair": "embedded"},
+        None: {"pair": "embedded", "draft": "no/folder"},
+        "0.25B": {"pair": "mine", "draft": str(tmp_path)},
+    }
+    for text, own in sizes.items():
+        assert drafter_size({"decoder": "medusa", **own}) == text
+    assert written(99_000) == "0.10M"
+    assert [pair_of(f"Vicuna-{n}B", "") for n in (7, 13)] == ["vicuna_7b", "vicuna_13b"]
+
+
+def test_commands_train_the_heads_that_nobody_published_before_they_decode():
+    *trained, run = table("redrafter/1", NOTHING).commands
+    assert [command.split()[2] for command in trained] == ["spec_bench.train"] * 2
+    sizes = zip((4, 5), trained, strict=True)
+    assert all(f"head=redrafter head.blocks={size}" in command for size, command in sizes)
+    assert "redrafter=decoding" in run
+    (sweep,) = table("mcsd/4", NOTHING).commands
+    assert "spec_bench.train" not in sweep
+
+
+def test_the_list_names_the_grid_of_heads_once_and_has_them_trained_first():
+    text = list_paper(load_paper("redrafter"), Measured.below(NOTHING))
+    commands = ("python -m", "spec-bench")
+    lines = [line.strip() for line in text.splitlines() if line.strip().startswith(commands)]
+    assert len(lines) == len(set(lines))
+    (grid,) = [place for place, line in enumerate(lines) if "redrafter=grid" in line]
+    assert "training=redrafter_grid" in lines[grid - 1]
+    assert "-m redrafter=grid" in lines[grid]
+    assert "pair.heads.redrafter=FOLDER,FOLDER" in lines[grid]
+    assert recipe_cells("redrafter=batches").count("redrafter:8x5") == 2  # one has settings
+
+
+def test_the_commands_for_missing_cells_run_a_recipe_whose_rows_fill_them(tmp_path):
+    (command,) = table("today/1", tmp_path).commands
+    assert command.split()[1:3] == ["today=printed", "pair=qwen3_8b"]
+    own = {"pair": "qwen3_8b", "target": "Qwen/Qwen3-8B", "task": "mt_bench", "temperature": 0.0}
+    cells = (cell.split(":") for cell in (*recipe_cells("today=printed"), "ar:-"))
+    write(tmp_path, "today-printed", *(row(*c, **own, speedup=1.5, token_rate=50.0) for c in cells))
+    filled = table("today/1", tmp_path)
+    assert not filled.commands and "not run" not in markdown(filled)
+
+
+def test_rows_measured_here_do_not_carry_a_sources_name(tmp_path):
+    one = row("dflash", "7", pair="embedded", task="mt_bench", temperature=0.0, token_rate=50.0)
+    write(tmp_path, "today-printed", one)
+    lines = markdown(table("today/1", tmp_path, "embedded")).splitlines()
+    (ours,) = (line for line in lines if "50" in line)
+    assert "| measured here | DFlash | 7 |" in ours
+    assert sum("H100" in line for line in lines) == 3
 
 
 @pytest.mark.parametrize(
@@ -336,7 +473,7 @@ def test_a_table_is_written_to_a_file(form, tmp_path, capsys):
 
 
 def test_list_counts_cells_and_names_the_missing_command(tmp_path, capsys):
-    write(tmp_path, "rsd-exp1", row("sd", "2", block_efficiency=2.0))
+    write(tmp_path, "rsd-exp1", sd(block_efficiency=2.0))
     assert main(["list", "rsd", "--results", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert "1/33 cells: llama2_7b" in out

@@ -10,8 +10,7 @@ import pandas as pd
 import pytest
 
 from spec_bench.report.cli.command_line import main
-from spec_bench.report.data.recipe_rows import figure_rows
-from spec_bench.report.data.rows import groups_of
+from spec_bench.report.data.rows import figure_rows, groups_of
 from spec_bench.report.data.statistics import correlation, half_width
 from spec_bench.report.figures import draw
 from spec_bench.report.figures.cells import derive, usable
@@ -19,8 +18,7 @@ from spec_bench.report.figures.draw import draw_sheet
 from spec_bench.report.figures.texts import jobs
 from spec_bench.report.page.gather import drawings
 from spec_bench.report.page.headline import headline
-from spec_bench.report.papers.claim import code_of
-from spec_bench.report.papers.paper import find_figure, find_item, load_paper
+from spec_bench.report.papers.paper import code_of, find_figure, load_paper
 from spec_bench.report.tables.measured import Measured
 from tests.report.drawn import committed_sheets, points, series_of, sheet_of
 from tests.report.rows import (
@@ -159,7 +157,7 @@ def test_heads_lie_beside_the_rows_or_are_the_rows(tmp_path):
     own = pd.DataFrame([head("medusa")])
     assert OWN.heads_of(own) is own
     assert OWN.heads_of(rows.assign(file="nowhere/results.csv")).empty
-    assert len(usable(rows, find_item("figure", "redrafter/4"))) == 8  # of several heads each
+    assert len(usable(rows, find_figure("redrafter/4"))) == 8  # of several heads each
 
 
 def test_of_each_kind_the_head_that_is_best_in_validation_is_shown():

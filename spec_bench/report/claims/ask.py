@@ -38,10 +38,17 @@ from spec_bench.report.claims.verdict import (
     p_of_most,
     verdicts_of,
 )
-from spec_bench.report.data.apart import together, value_text
 from spec_bench.report.data.counts import Records, Rounds
-from spec_bench.report.data.recipe_rows import of_recipes, once
-from spec_bench.report.data.rows import Group, Row, groups_of, score_column, tree_attention
+from spec_bench.report.data.grouping import together, value_text
+from spec_bench.report.data.rows import (
+    Group,
+    Row,
+    groups_of,
+    of_recipes,
+    once,
+    score_column,
+    tree_attention,
+)
 from spec_bench.report.papers.paper import Axes
 from spec_bench.vocabulary.columns import apart_in, header
 from spec_bench.vocabulary.spec import parse

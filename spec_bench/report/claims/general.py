@@ -34,9 +34,9 @@ def checks(ask: Ask) -> Iterator[Check]:
     yield from exact_scores(ask)
     yield from fastest(ask)
     for group in ask.groups:
-        for kind in kinds_of(group, ask.records):
-            where = f"{group.title}, category {kind.name}"
-            yield from _fastest_of(group, ask.records, where, frozenset(kind.prompts))
+        for kind, prompts in kinds_of(group, ask.records).items():
+            where = f"{group.title}, category {kind}"
+            yield from _fastest_of(group, ask.records, where, frozenset(prompts))
 
 
 def _first(asked: Question, left: list[Row], right: list[Row]) -> Iterator[Contrast]:

@@ -10,15 +10,9 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from spec_bench.report.data.recipe_rows import figure_rows
-from spec_bench.report.data.rows import load_rows, read_rows
+from spec_bench.report.data.rows import figure_rows, load_rows, read_rows
 from spec_bench.report.page.gather import draw, drawings, results_file, shown_tables, stems
-from spec_bench.report.papers.paper import (
-    find_figure,
-    find_table,
-    load_paper,
-    paper_names,
-)
+from spec_bench.report.papers.paper import find_figure, find_table, load_paper, paper_names
 from spec_bench.report.tables import render
 from spec_bench.report.tables.build import build_tables, check_pair
 from spec_bench.report.tables.measured import Measured

@@ -9,15 +9,12 @@ ones and the one that every call adds.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
 
 from spec_bench.metrics.interval import Interval, limited
 from spec_bench.metrics.intervals import rate_ratio_interval, ratio_interval
-from spec_bench.report.data.counts import Counts, Records
+from spec_bench.report.data.counts import Records, arrays
 from spec_bench.report.data.rows import Group, Row, interval_in, most_of, rows_of
 
 TABLES = {
@@ -34,14 +31,6 @@ _OF_MT_BENCH = frozenset(
 )
 SUBTASKS = (MT_BENCH, "translation", "summarization", "qa", "math_reasoning", "rag")
 """The columns of Spec-Bench's table, in its order."""
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A category."""
-
-    name: str  # as the task's rows have it
-    prompts: tuple[str, ...]  # ids of its prompts
 
 
 @dataclass(frozen=True)
@@ -62,8 +51,8 @@ class CellByCategory:
         return interval_in(self.row, column)
 
 
-def kinds_of(group: Group, records: Records) -> list[Kind]:
-    """The categories of a group's prompts in the task's order; none where no prompt has one.
+def kinds_of(group: Group, records: Records) -> dict[str, list[str]]:
+    """The ids of a group's prompts by category in the task's order; {} where no prompt has one.
 
     Of more than ``_MOST`` the largest, and the others as one.
     """
@@ -72,7 +61,7 @@ def kinds_of(group: Group, records: Records) -> list[Kind]:
         if row["status"] != "failed" and (categories := records.categories(row)):
             break
     if not any(categories.values()):
-        return []
+        return {}
     if str(group.rows.iloc[0].task) == SPEC_BENCH:
         categories = {prompt: subtask(name) for prompt, name in categories.items()}
     counts = Counter(categories.values())
@@ -80,11 +69,10 @@ def kinds_of(group: Group, records: Records) -> list[Kind]:
     names: dict[str, list[str]] = {}
     for prompt, name in categories.items():
         names.setdefault((name or UNKNOWN) if name in kept else OTHERS, []).append(prompt)
-    ordered = {name: place for place, name in enumerate(SUBTASKS) if name in names}
+    ordered = sorted(names, key=lambda name: name in (UNKNOWN, OTHERS))
     if set(names) <= set(SUBTASKS) and str(group.rows.iloc[0].task) == SPEC_BENCH:
-        return [Kind(name, tuple(names[name])) for name in ordered]
-    last = sorted(names, key=lambda name: name in (UNKNOWN, OTHERS))
-    return [Kind(name, tuple(names[name])) for name in last]
+        ordered = [name for name in SUBTASKS if name in names]
+    return {name: names[name] for name in ordered}
 
 
 def subtask(category: str) -> str:
@@ -103,27 +91,29 @@ def overall_columns(group: Group, column: str) -> dict[str, str]:
     return overall
 
 
-def by_category(group: Group, kinds: Sequence[Kind], records: Records) -> list[CellByCategory]:
+def by_category(
+    group: Group, kinds: Mapping[str, Sequence[str]], records: Records
+) -> list[CellByCategory]:
     """The numbers of all cells that have any, the baseline first."""
     rows = [row for row in rows_of(group.rows) if row["status"] != "failed"]
     bases = [row for row in rows if row["decoder"] == "ar"]
     cells = []
     for row in rows:
-        speedups = {kind.name: _speedup(row, bases, kind.prompts, records) for kind in kinds}
-        tokens = {kind.name: _tokens(row, kind.prompts, records) for kind in kinds}
-        cells.append(CellByCategory(row, _known(speedups), _known(tokens)))
+        speedups, tokens = {}, {}
+        for name, prompts in kinds.items():
+            if speedup := _speedup(row, bases, prompts, records):
+                speedups[name] = speedup
+            if rate := _tokens(row, prompts, records):
+                tokens[name] = rate
+        cells.append(CellByCategory(row, speedups, tokens))
     return cells
-
-
-def _known(intervals: Mapping[str, Interval | None]) -> dict[str, Interval]:
-    return {name: each for name, each in intervals.items() if each is not None}
 
 
 def _tokens(row: Row, prompts: Sequence[str], records: Records) -> Interval | None:
     runs = records.by_seed(row, "block_efficiency")
     if runs is None or not all(prompt in run for run in runs.values() for prompt in prompts):
         return None
-    interval = ratio_interval(*_sums(runs, runs, prompts))
+    interval = ratio_interval(*arrays(runs.values(), prompts))
     return interval and limited("block_efficiency", interval, most_of(row))
 
 
@@ -135,21 +125,9 @@ def _speedup(
         return None
     for base in bases:
         ours, theirs = records.interleaved([row, base], "token_rate") or ({}, {})
-        seeds = list(ours)
-        known = [prompt for prompt in prompts if all(prompt in ours[seed] for seed in seeds)]
-        if seeds and known:
-            sums = *_sums(ours, seeds, known), *_sums(theirs, seeds, known)
-            interval = rate_ratio_interval(*sums)
+        known = [prompt for prompt in prompts if all(prompt in run for run in ours.values())]
+        if ours and known:
+            sums = (arrays((run[seed] for seed in ours), known) for run in (ours, theirs))
+            interval = rate_ratio_interval(*(part for both in sums for part in both))
             return interval and limited("speedup", interval)
     return None
-
-
-def _sums(
-    runs: Mapping[str, Counts], seeds: Collection[str], prompts: Sequence[str]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """[seeds, prompts] numerators and denominators."""
-    above, below = (
-        np.array([[runs[seed][prompt][end] for prompt in prompts] for seed in seeds], float)
-        for end in (0, 1)
-    )
-    return above, below

@@ -1,14 +1,13 @@
 """Per-prompt counts behind a cell's numbers, as far as there are records.
 
-Seconds of two cells are compared where one sitting decoded both in turn. A baseline that later
-sittings timed again has several timings of a prompt: that of the other cell's sitting counts.
+Seconds of two cells are compared where one session decoded both in turn. A baseline that later
+sessions timed again has several timings of a prompt: that of the other cell's session counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from math import isnan
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,31 +18,29 @@ from spec_bench.metrics.metric import MEASURED_ANEW
 from spec_bench.metrics.quality import score_of_sums
 from spec_bench.records.types import Generation
 from spec_bench.report.data.records import repeats_of, retimed_of, scores_of
-from spec_bench.report.data.rows import Row
+from spec_bench.report.data.rows import Row, number_in
 
 _FEWEST_ROUNDS = 2  # one round has no spread
 Counts = dict[str, tuple[float, ...]]
 """Prompt id -> numerator and denominator, or the numbers that a score is made of by their sums."""
 Timings = dict[str, dict[str, tuple[float, ...]]]
-"""Prompt id -> sitting -> numerator and denominator."""
+"""Prompt id -> session -> numerator and denominator."""
 
 
 @dataclass
 class _Cell:
-    """A cell's counts, sittings and categories."""
+    """A cell's counts, sessions and categories."""
 
     repeats: list[dict[str, Counts]]  # counts by metric, of each repeat
-    sittings: list[dict[str, str]]  # the sitting of each prompt, of each repeat
-    # counts by metric of prompts that later sittings timed again, by repeat and sitting
-    again: dict[tuple[int, str], dict[str, Counts]] = field(default_factory=dict)
-    categories: dict[str, str] = field(default_factory=dict)  # of each prompt
+    sittings: list[dict[str, str]]  # the session of each prompt, of each repeat
+    # counts by metric of prompts that later sessions timed again, by repeat and session
+    again: dict[tuple[int, str], dict[str, Counts]]
+    categories: dict[str, str]  # of each prompt
 
 
 class Records:
-    """Numerators and denominators by prompt.
-
-    Args:
-        results: the results file of rows without a column ``file``.
+    """Numerators and denominators by prompt; of rows without a column ``file`` those beside
+    ``results``.
     """
 
     def __init__(self, results: Path) -> None:
@@ -51,9 +48,8 @@ class Records:
         self._cells: dict[tuple[str, str], _Cell] = {}
 
     def counts(self, row: Row, name: str) -> Counts | None:
-        """Prompt id -> the sums behind a metric, mostly numerator and denominator.
-
-        Each is summed over a prompt's repeats. None without records.
+        """Prompt id -> the sums behind a metric over its repeats, mostly numerator and denominator;
+        None without records.
         """
         return summed(self._by_repeat(row, name))
 
@@ -69,15 +65,10 @@ class Records:
         return self._cells[place]
 
     def interleaved(self, rows: Sequence[Row], name: str) -> list[dict[str, Counts]] | None:
-        """The counts of seconds or joules that one sitting measured in turn for all rows.
+        """The counts of seconds or joules that one session measured in turn for all rows.
 
-        Args:
-            rows: cells that are compared.
-            name: the metric.
-
-        Returns:
-            For each row, by seed as ``by_seed`` has it, of the seeds that all rows have; without
-            the prompts that no sitting decoded for all of them. None where some row has no records.
+        For each row, by seed as ``by_seed`` has it, of the seeds that all rows have; without the
+        prompts that no session decoded for all of them. None where some row has no records.
         """
         cells = [self._timings(row, name) for row in rows]
         if not all(cells):
@@ -93,7 +84,7 @@ class Records:
         return counts
 
     def _timings(self, row: Row, name: str) -> dict[str, Timings]:
-        """By seed the counts of each sitting, the cell's first; {} where some run has none."""
+        """By seed the counts of each session, the cell's first; {} where some run has none."""
         timings: dict[str, Timings] = {}
         for seed, run in _runs(row):
             cell = self._cell({**row, "run_id": run})
@@ -114,11 +105,9 @@ class Records:
         return self._cell({**row, "run_id": run}).categories
 
     def by_seed(self, row: Row, name: str) -> dict[str, Counts] | None:
-        """Seed -> the counts of its run; of a row that seeds were pooled in, all of them.
-
-        Where its prompts were measured again, ``SEED/REPEAT`` -> those of a later repeat.
-
-        None where some run has no records.
+        """Seed -> the counts of its run, of a row that seeds were pooled in all of them, and where
+        its prompts were measured again ``SEED/REPEAT`` -> those of a later repeat; None where some
+        run has no records.
         """
         runs = [(seed, self._by_repeat({**row, "run_id": run}, name)) for seed, run in _runs(row)]
         if not all(repeats for _, repeats in runs):
@@ -136,9 +125,6 @@ class Rounds(Records):
     A round is every job once, under one seed, on one machine. Each round's difference includes
     the drift of that machine between two jobs, so that rounds differ: an interval over prompts and
     rounds covers the drift, one over the prompts of a single round does not.
-
-    Args:
-        records: their cells are shared.
     """
 
     def __init__(self, records: Records) -> None:
@@ -146,22 +132,20 @@ class Rounds(Records):
         self._cells = records._cells
 
     def interleaved(self, rows: Sequence[Row], name: str) -> list[dict[str, Counts]] | None:
-        """The counts that one sitting measured; else those of at least two rounds, by seed.
-
-        A prompt's repeats are of one job, and so are summed.
+        """The counts that one session measured; else those of at least two rounds, by seed, a
+        prompt's repeats summed, which are of one job.
         """
         timed = super().interleaved(rows, name)
         if timed and any(timed[0].values()):
             return timed
-        cells = [self._rounds(row, name) for row in rows]
-        seeds = [seed for seed in cells[0] if all(seed in cell for cell in cells)]
+        cells = [
+            {seed: self.counts({**row, "run_id": run}, name) for seed, run in _runs(row)}
+            for row in rows
+        ]
+        seeds = [seed for seed in cells[0] if all(cell.get(seed) is not None for cell in cells)]
         if len(seeds) < _FEWEST_ROUNDS:
             return None
-        return [{seed: cell[seed] for seed in seeds} for cell in cells]
-
-    def _rounds(self, row: Row, name: str) -> dict[str, Counts]:
-        rounds = {seed: self.counts({**row, "run_id": run}, name) for seed, run in _runs(row)}
-        return {seed: counts for seed, counts in rounds.items() if counts is not None}
+        return [{seed: cell[seed] or {} for seed in seeds} for cell in cells]
 
 
 def _runs(row: Row) -> list[tuple[str, str]]:
@@ -175,11 +159,17 @@ def _seed_of(seed: str, repeat: int) -> str:
 
 
 def value_of_sums(sums: NDArray[np.float64], row: Row, name: str) -> NDArray[np.float64]:
-    """The metric or score from summed counts (counts, batch): numerator and denominator, or what a
-    score is made of.
-    """
+    """The metric or score from what it is made of by sums, ``(counts, batch)``."""
     made = None if name in metric else score_of_sums(name, len(sums))
     return value_of(sums[0] / sums[1], row, name) if made is None else made(sums)
+
+
+def arrays(
+    cells: Iterable[Counts], prompts: Sequence[str]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """``[cells, prompts]`` numerators and denominators."""
+    both = np.array([[cell[prompt][:2] for prompt in prompts] for cell in cells], float)
+    return both[..., 0], both[..., 1]
 
 
 def summed(repeats: Sequence[Counts]) -> Counts | None:
@@ -194,25 +184,20 @@ def summed(repeats: Sequence[Counts]) -> Counts | None:
 
 
 def value_of(ratio: NDArray[np.float64], row: Row, name: str) -> NDArray[np.float64]:
-    """The metric from its ratio of sums: MBSU is tau / (L r + 1), perplexity an exponential.
-
-    A score is the ratio itself.
+    """The metric from its ratio of sums: MBSU is tau / (L r + 1), perplexity an exponential; a
+    score is the ratio itself.
     """
-    calls, share = row.get("draft_calls"), row.get("parameter_ratio")
-    cell = CellRecords(
-        (),
-        draft_calls=None if calls is None or isnan(calls) else float(calls),
-        parameter_ratio=None if share is None else float(share),
-    )
+    share = row.get("parameter_ratio")
+    ratio_of = None if share is None else float(share)
+    cell = CellRecords((), draft_calls=number_in(row, "draft_calls"), parameter_ratio=ratio_of)
     number = metric[name].of(cell) if name in metric else None
     mapped = number.mapped if isinstance(number, Sums) else None
     return ratio if mapped is None else np.vectorize(mapped, otypes=[float])(ratio)
 
 
 def _read(path: Path, run_id: str) -> _Cell:
-    """The sums behind every ratio, by repeat, and every score.
-
-    Later repeats have seconds and joules only: they delivered the same answers as the first.
+    """The sums behind every ratio, by repeat, and every score; of later repeats seconds and joules
+    only: they delivered the same answers as the first.
     """
     repeats = repeats_of(path, run_id)
     cells = [_counts(records.values(), anew=bool(repeat)) for repeat, records in enumerate(repeats)]

@@ -7,14 +7,13 @@ their heads. Knows no table and no page.
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Collection, Sequence
 
 import pandas as pd
 import yaml
 
 from spec_bench.report.data.rows import Row
-from spec_bench.report.papers.pairs import folder_of, pair_configs
+from spec_bench.report.papers.pairs import pair_configs, training_of_heads
 from spec_bench.settings.registry import config_folders
 from spec_bench.system.files import package_folder
 from spec_bench.vocabulary import names
@@ -104,11 +103,9 @@ def _completes(task: str) -> bool:
     return False
 
 
-@functools.cache
 def _learned_answers(heads: str) -> bool:
-    """Whether a training here made them, on answers of the target."""
-    file = folder_of(heads) / "training.json"
-    if not heads or not file.is_file():
+    """Returns whether a training here made them, on answers of the target."""
+    if not (training := training_of_heads(heads)):
         return False
-    data = json.loads(file.read_text(encoding="utf-8"))["settings"]["data"]
+    data = training["settings"]["data"]
     return data["kind"] != "chats" or data["answered_by"] == "target"

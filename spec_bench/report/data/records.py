@@ -21,11 +21,8 @@ from spec_bench.system import files
 
 
 def repeats_of(results: Path, run_id: str) -> list[dict[str, Generation]]:
-    """A cell's records by prompt id, of each repeat that has all prompts of the first; the first
-    repeat's, then the others'.
-
-    Raises:
-        ValueError: the file of records cannot be read.
+    """A cell's records by prompt id, of each repeat that has all prompts of the first, this one's
+    first. Raises ValueError: the file of records cannot be read.
     """
     path = files.run_folder(files.results_of(results), run_id) / files.GENERATIONS
     if path.is_file():
@@ -42,9 +39,8 @@ def repeats_of(results: Path, run_id: str) -> list[dict[str, Generation]]:
 
 
 def retimed_of(results: Path, run_id: str) -> list[Generation]:
-    """A baseline's records of later sittings, which timed it again beside added cells.
-
-    Of a cell that was never timed again, none.
+    """A baseline's records of later sessions, which timed it again beside added cells; of other
+    cells none.
     """
     run = files.run_folder(files.results_of(results), run_id)
     if (run / files.GENERATIONS).is_file():
@@ -54,10 +50,8 @@ def retimed_of(results: Path, run_id: str) -> list[Generation]:
 
 
 def scores_of(results: Path, run_id: str) -> Scores:
-    """The score of each answer of a cell: a number, or the numbers that a score is made of.
-
-    Raises:
-        ValueError: its scores, or the file of records, cannot be read or were altered.
+    """The score of each answer of a cell: a number, or the numbers that a score is made of. Raises
+    ValueError: its scores, or the file of records, cannot be read or were altered.
     """
     folder = files.run_folder(files.results_of(results), run_id)
     if (folder / files.GENERATIONS).is_file():
@@ -76,21 +70,15 @@ def origin_of(results: Path, run_id: str) -> dict[str, Any] | None:
 
 
 def check_records(results: Path) -> None:
-    """Whether the file beside a table, if there is one, is as it was written.
-
-    Raises:
-        ValueError: it is not.
-    """
+    """Raises ValueError where the file beside a table is not as it was written."""
     path = files.records_file(results)
     if os.path.lexists(path):
         parquet.check(path)
 
 
 def seal(results: Path) -> None:
-    """Gives the file beside a table, if an earlier version wrote it, its digest.
-
-    Raises:
-        ValueError: it cannot be read, or has another digest.
+    """Gives the file beside a table, if an earlier version wrote it, its digest. Raises ValueError:
+    it cannot be read, or has another digest.
     """
     path = files.records_file(results)
     if os.path.lexists(path):
@@ -110,7 +98,7 @@ def kept_size(results: Path, run_ids: Iterable[str]) -> str:
 
 
 def _kept(results: Path) -> Packed | None:
-    """The records beside a table; None where there are none."""
+    """The records beside a table, read once while they stay the same; None where there are none."""
     path = files.records_file(results)
     if not os.path.lexists(path):
         return None
@@ -119,6 +107,5 @@ def _kept(results: Path) -> Packed | None:
 
 
 @functools.lru_cache(maxsize=4)
-def _read(path: Path, *state: int) -> Packed:
-    """A file of records, read once for all of its cells while it stays the same."""
+def _read(path: Path, *_: int) -> Packed:
     return parquet.read(path)

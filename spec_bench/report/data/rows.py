@@ -1,13 +1,13 @@
 """Measured rows: one row per cell, typed, and in groups of comparable cells.
 
-Reads ``<results>/<name>/results.csv`` and ``<results>/<group>/<name>/results.csv``;
-``report.data.records`` reads the records behind a row.
+Reads ``<results>/<name>/results.csv`` and ``<results>/<group>/<name>/results.csv``, of rows that an
+earlier engine timed the part that holds; ``report.data.records`` reads the records behind a row.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -15,18 +15,19 @@ from typing import Any, cast
 import pandas as pd
 
 from spec_bench.metrics.interval import Interval
-from spec_bench.records.sittings import OTHER
-from spec_bench.records.types import parse_reasons
-from spec_bench.report.data.apart import together, value_text
-from spec_bench.report.data.past import without_past_times
-from spec_bench.report.data.sittings import OTHER_SITTING, with_sittings
+from spec_bench.records.sittings import MEANING, OTHER, of_other_sitting
+from spec_bench.records.types import ENGINE, parse_reasons
+from spec_bench.report.data.grouping import together, value_text
+from spec_bench.report.papers.items import Figure
 from spec_bench.system import files
 from spec_bench.vocabulary.columns import ENDS, Column, apart_in, columns_in, scores_in
+from spec_bench.vocabulary.names import MEANINGS
 from spec_bench.vocabulary.spec import parse
 
 Row = Mapping[str, Any]
 """A results file's row by column; reading one is about 100 times faster than reading a Series."""
 
+OTHER_SITTING = "other_sitting"  # a column: whether a row is of a later session
 SERVER = "server"  # the device of rows that a server decoded
 _NEEDED = ("pair", "task", "decoder", "spec", "status", "run_id")
 _OF_A_CELL = ("draft", "tree_attention", "simulated_acceptance", "decoder", "spec")  # and apart
@@ -40,9 +41,8 @@ def load_rows(root: Path) -> pd.DataFrame:
 def read_rows(paths: Iterable[Path]) -> pd.DataFrame:
     """One row per cell of some results files; an empty frame where there is none.
 
-    Returns:
-        The files' columns, and ``experiment``, the folder of each file, and ``file``, its path.
-        ``tree_attention`` is a bool; numbers are NaN and texts missing where a cell has none.
+    Beside the files' columns each has ``experiment``, the folder of its file, and ``file``, its
+    path; ``tree_attention`` is a bool; numbers are NaN and texts missing where a cell has none.
     """
     frames = [
         read_results(path).assign(experiment=path.parent.name, file=str(path))
@@ -53,52 +53,105 @@ def read_rows(paths: Iterable[Path]) -> pd.DataFrame:
 
 
 def read_results(path: Path) -> pd.DataFrame:
-    """The rows of one results file, and those that a search screened for it.
-
-    Raises:
-        ValueError: there is no such file, or it has no rows.
+    """The rows of one results file, and those that a search screened for it. Raises ValueError:
+    there is no such file, or it has no rows.
     """
     if not path.is_file():
         raise ValueError(f"no results file {str(path)!r}")
-    screened = files.screening_file(path)
-    parts = [_read(each) for each in (path, screened) if each.is_file()]
+    parts = [_read(each) for each in (path, files.screening_file(path)) if each.is_file()]
     rows = pd.concat([part for part in parts if not part.empty] or parts[:1], ignore_index=True)
     if rows.empty:
         raise ValueError(f"{str(path)!r} has no rows")
     # The copy stores columns of a type together: selecting rows is several times faster then.
-    rows = without_past_times(rows.assign(tree_attention=tree_attention(rows)))
-    return with_sittings(rows.copy())
+    rows = without_past_times(rows.assign(tree_attention=tree_attention(rows))).copy()
+    # Of one seed each: a row of pooled seeds has no single rate.
+    other = pd.Series(False, rows.index)
+    if {"token_rate", "speedup"} <= {*rows.columns}:
+        keys = [*(each.name for each in apart_in(rows)), *(["seed"] if "seed" in rows else [])]
+        needed = rows[["decoder", "token_rate", "speedup"]]
+        for _, part in needed.groupby([rows[key] for key in keys], sort=False, dropna=False):
+            other.loc[part.index] = of_other_sitting(part.to_dict("records"))
+    return rows.assign(**{OTHER_SITTING: other})
 
 
 def _read(path: Path) -> pd.DataFrame:
-    """A file's rows, typed.
-
-    Raises:
-        ValueError: a cell does not fit its column; names the line.
-    """
+    """A file's rows, typed. Raises ValueError: a cell does not fit its column; names the line."""
     read = files.numbered_csv(path, _NEEDED)
     text_columns = {"spec": str, "run_id": str, "draft": str, "reason": str, "lossless": str}
     rows = pd.read_csv(path, dtype=text_columns, keep_default_na=False, na_values=[""])
     for name in rows.select_dtypes("object"):
         rows[name] = rows[name].map(files.unescaped, na_action="ignore")
-    _check_numbers(path, read, rows)
+    of_numbers = [each for each in columns_in(rows.columns) if each.holds == "number"]
+    for name in (name for column in of_numbers for name in column.names if name in rows):
+        if not pd.api.types.is_numeric_dtype(rows[name]):
+            for line, row in read:
+                if row[name] and pd.isna(pd.to_numeric(row[name], errors="coerce")):
+                    raise ValueError(f"{str(path)!r}, line {line}: {name} is {row[name]!r}")
     return rows
 
 
-def _check_numbers(
-    path: Path, read: Sequence[tuple[int, Mapping[str, str]]], rows: pd.DataFrame
-) -> None:
-    """Whether columns of numbers hold numbers.
+def of_past_engine(rows: pd.DataFrame) -> pd.Series:
+    """Marks rows that another engine than this one decoded; without a column ``engine``, all."""
+    engine = rows["engine"].fillna(0) if "engine" in rows else pd.Series(0, rows.index)
+    return (engine != ENGINE) & (rows.status != "failed")
 
-    Raises:
-        ValueError: naming the first cell that does not, and its line.
+
+def without_past_times(rows: pd.DataFrame) -> pd.DataFrame:
+    """Empties times and energy that an earlier engine took, with a reason that says so.
+
+    Counts (block efficiency, acceptance) and scores of the answers hold for any engine that decodes
+    the same distribution; times do not. Rows without a column ``engine`` are from before it.
     """
-    for column in columns_in(rows.columns):
-        for name in column.names if column.holds == "number" else ():
-            if name in rows and not pd.api.types.is_numeric_dtype(rows[name]):
-                for line, row in read:
-                    if row[name] and pd.isna(pd.to_numeric(row[name], errors="coerce")):
-                        raise ValueError(f"{str(path)!r}, line {line}: {name} is {row[name]!r}")
+    past = of_past_engine(rows)
+    timed = [each for each in columns_in(rows.columns) if each.kind in ("time", "energy")]
+    held = [n for each in timed for n in each.names if n in rows and n != "energy_method"]
+    if not past.any() or not held:
+        return rows
+    emptied = rows.copy()
+    emptied[held] = emptied[held].mask(past)
+    why = f"speedup: timed by an earlier engine, now {ENGINE}"
+    notes = emptied["reason"].fillna("") if "reason" in rows else pd.Series("", rows.index)
+    emptied["reason"] = notes.mask(past, notes.map(lambda text: f"{text}; {why}" if text else why))
+    return emptied
+
+
+def archived(table: Path) -> int:
+    """The number of rows of past states in the archive beside a results file."""
+    path = files.archive_file(table)
+    return len(files.read_csv(path)) if path.is_file() else 0
+
+
+def figure_rows(item: Figure, rows: pd.DataFrame, results: Path) -> pd.DataFrame:
+    """The rows that a figure may take; of one without a model, those of ``item.rows``. Raises
+    ValueError: that file was not made yet; the message has the command.
+    """
+    if item.rows:
+        near = [results.glob(f"{above}{item.rows}") for above in ("", "*/", "*/*/")]
+        matches = [path for paths in near for path in sorted(paths)]
+        if not matches:
+            raise ValueError(f"no {item.rows} below {str(results)!r}; it is made by {item.command}")
+        return pd.read_csv(matches[0])
+    return of_recipes(rows, item.experiments)
+
+
+def of_recipes(rows: pd.DataFrame, experiments: Collection[str]) -> pd.DataFrame:
+    """The rows that a paper's table, figure or claim may take: of the paper's jobs, if any.
+
+    Cells of one job share prompts, limits and baseline, and were decoded in turn; the same decoder
+    at the same temperature in another paper's job need not. Without any, all rows are taken,
+    wherever they come from.
+    """
+    if "experiment" not in rows:
+        return rows
+    matching = rows[rows.experiment.isin(list(experiments))]
+    return rows if matching.empty else matching
+
+
+def once(rows: pd.DataFrame) -> pd.DataFrame:
+    """Each cell once; one that was measured twice with the larger number of prompts."""
+    if "prompts" in rows:
+        rows = rows.sort_values("prompts", ascending=False, kind="stable")
+    return rows.drop_duplicates(cell_keys(rows)).sort_index(kind="stable")
 
 
 def tree_attention(rows: pd.DataFrame) -> pd.Series:
@@ -188,6 +241,13 @@ def remarks_of(row: Row | pd.Series) -> list[str]:
     """Why a row's times do not compare with the others': another sitting, stalls."""
     other = OTHER if row.get(OTHER_SITTING, False) else ""
     return [each for each in (other, stall_of(row)) if each]
+
+
+def meanings_of(rows: pd.DataFrame) -> list[str]:
+    """The footnotes of a table: the meanings of its rows' marks."""
+    marks = {*map(str, rows.lossless)}
+    other = OTHER_SITTING in rows and bool(rows[OTHER_SITTING].any())
+    return [*(text for mark, text in MEANINGS.items() if mark in marks), *([MEANING] * other)]
 
 
 def failure_of(row: Row | pd.Series) -> str:

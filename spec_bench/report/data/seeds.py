@@ -9,7 +9,7 @@ measured side by side.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import sqrt
 from pathlib import Path
 from statistics import fmean, variance
@@ -21,8 +21,15 @@ import pandas as pd
 from spec_bench.metrics import metric
 from spec_bench.metrics.interval import FEWEST, Interval, limited
 from spec_bench.metrics.intervals import rate_ratio_interval, ratio_interval
-from spec_bench.report.data.counts import Counts, Records, summed, value_of
-from spec_bench.report.data.rows import Row, apart_in, cell_keys, most_of, rows_of
+from spec_bench.report.data.counts import Counts, Records, arrays, summed, value_of
+from spec_bench.report.data.rows import (
+    Row,
+    apart_in,
+    cell_keys,
+    interval_in,
+    most_of,
+    rows_of,
+)
 from spec_bench.system import files
 from spec_bench.vocabulary.columns import ENDS, columns_in
 
@@ -32,6 +39,7 @@ POOLED = (
     "there; else the mean over seeds, its variance that over prompts plus that of the seeds' mean."
 )
 _PLACE = ("file", "experiment")
+_Place = tuple[Any, ...]
 
 
 def pooled(rows: pd.DataFrame, records: Records | None = None) -> pd.DataFrame:
@@ -57,7 +65,7 @@ def pooled(rows: pd.DataFrame, records: Records | None = None) -> pd.DataFrame:
     if not several:
         return rows
     records = records or Records(Path(files.RESULTS))
-    baselines = _baselines(rows)
+    baselines = {_place(row): row for row in rows_of(rows[rows.decoder == "ar"])}
     taken = {place for part in several for place in part}
     indexed = zip(rows.index, rows_of(rows), strict=True)
     lines: dict[Any, dict[str, Any]] = {
@@ -77,9 +85,7 @@ def seeds_text(row: Row | pd.Series) -> str:
     return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds)}"
 
 
-def mean_of_seeds(
-    cells: Sequence[tuple[float, float, float]], prompts: int
-) -> tuple[float, float, float]:
+def mean_of_seeds(cells: Sequence[Interval], prompts: int) -> Interval:
     """The mean over seeds, with an interval that combines those of the seeds.
 
     With k seeds of values v on the same n prompts the variance of the mean is e^2 + b: e, the mean
@@ -87,46 +93,38 @@ def mean_of_seeds(
     prompts and nothing is gained by their number; b = var(v) / k, the spread over seeds. The ends
     are mean - t(f) sqrt(e_low^2 + b) and mean + t(f) sqrt(e_high^2 + b), each end with its own
     half widths, where f = (e^2 + b)^2 / (b^2 / (k - 1) + e^4 / (n - 1)) (Satterthwaite, Biometrics
-    Bulletin 2, 1946).
+    Bulletin 2, 1946). No ends where some seed has none.
 
     Args:
-        cells: (value, low, high) of each seed, at least two.
+        cells: the number of each seed, at least two.
         prompts: how many the intervals are over.
-
-    Returns:
-        (mean, low, high); NaN ends where some seed has none.
     """
     from scipy.special import stdtrit
 
-    values = [value for value, _, _ in cells]
-    mean, count = fmean(values), len(values)
-    if prompts < FEWEST or any(pd.isna([low, high]).any() for _, low, high in cells):
-        return mean, float("nan"), float("nan")
+    mean, count = fmean(cell.value for cell in cells), len(cells)
+    below = [cell.value - cell.low for cell in cells if cell.low is not None]
+    above = [cell.high - cell.value for cell in cells if cell.high is not None]
+    if prompts < FEWEST or min(len(below), len(above)) < count:
+        return Interval(mean)
     quantile = float(stdtrit(prompts - 1, 0.975))
-    below = fmean(value - low for value, low, _ in cells) / quantile
-    above = fmean(high - value for value, _, high in cells) / quantile
-    between, error = variance(values) / count, (below + above) / 2
+    low, high = fmean(below) / quantile, fmean(above) / quantile
+    between, error = variance(cell.value for cell in cells) / count, (low + high) / 2
     whole = between + error**2
     if whole == 0:
-        return mean, mean, mean
+        return Interval(mean, mean, mean)
     freedom = whole**2 / (between**2 / (count - 1) + error**4 / (prompts - 1))
     reach = float(stdtrit(freedom, 0.975))
-    return mean, mean - reach * sqrt(below**2 + between), mean + reach * sqrt(above**2 + between)
+    below_mean, above_mean = (reach * sqrt(end**2 + between) for end in (low, high))
+    return Interval(mean, mean - below_mean, mean + above_mean)
 
 
-def _baselines(rows: pd.DataFrame) -> dict[tuple[Any, ...], Row]:
-    """AR's cells by place, settings and seed."""
-    return {_place(row): row for row in rows_of(rows[rows.decoder == "ar"])}
-
-
-def _place(row: Row) -> tuple[Any, ...]:
+def _place(row: Row) -> _Place:
+    """Where a cell's baseline is: in its file, with its settings and seed."""
     values = (row.get(name) for name in (*(c.name for c in apart_in(row)), *_PLACE, "seed"))
     return tuple("" if value is None or pd.isna(value) else value for value in values)
 
 
-def _pool(
-    part: pd.DataFrame, records: Records, baselines: dict[tuple[Any, ...], Row]
-) -> dict[str, Any]:
+def _pool(part: pd.DataFrame, records: Records, baselines: Mapping[_Place, Row]) -> dict[str, Any]:
     """The cells of one decoder and several seeds as one row."""
     whole = part.sort_values("seed")
     good = whole[whole.status != "failed"]
@@ -144,56 +142,33 @@ def _pool(
         return row
     if (kept.status == "partial").any():
         row["status"] = "partial"
-    names = [name for each in columns_in(kept.columns) for name in each.names if name in kept]
-    skipped = {"seed", "run_id", "reason", "status"}
-    for name in names:
-        if name in skipped or kept[name].nunique(dropna=False) == 1:
-            continue
-        numbers = pd.api.types.is_numeric_dtype(kept[name])
-        row[name] = kept[name].mean() if numbers and kept[name].notna().all() else None
+    for name in (name for each in columns_in(kept.columns) for name in each.names if name in kept):
+        own = name in ("seed", "run_id", "reason", "status")
+        if not own and kept[name].nunique(dropna=False) > 1:
+            numbers = pd.api.types.is_numeric_dtype(kept[name]) and kept[name].notna().all()
+            row[name] = kept[name].mean() if numbers else None
     prompts = int(kept.prompts.min()) if "prompts" in kept and kept.prompts.notna().all() else 0
     if prompts:
         row["prompts"] = prompts
-    for each in columns_in(kept.columns):
-        if each.interval:
-            ends = _with_ends(each.name, cells, prompts, records, baselines)
-            row |= dict(zip((each.name, *(f"{each.name}{end}" for end in ENDS)), ends, strict=True))
+    for name in (each.name for each in columns_in(kept.columns) if each.interval):
+        known = [interval for cell in cells if (interval := interval_in(cell, name))]
+        found = None
+        if len(known) == len(cells):
+            found = _recorded(name, cells, records, baselines) or mean_of_seeds(known, prompts)
+            found = limited(name, found, most_of(cells[0]) if name == "block_efficiency" else None)
+        ends = (found.value, found.low, found.high) if found else (None, None, None)
+        for end, number in zip(("", *ENDS), ends, strict=True):
+            row[f"{name}{end}"] = float("nan") if number is None else number
     return row
 
 
-def _with_ends(
-    name: str,
-    rows: Sequence[Row],
-    prompts: int,
-    records: Records,
-    baselines: dict[tuple[Any, ...], Row],
-) -> tuple[float, float, float]:
-    """A pooled number and the ends of its interval; NaN where a seed has no number."""
-    nan = float("nan")
-    cells = [
-        tuple(float(row.get(key, nan) or 0) if row.get(key) is not None else nan for key in keys)
-        for row in rows
-        for keys in [(name, *(f"{name}{end}" for end in ENDS))]
-    ]
-    if any(pd.isna(cell[0]) for cell in cells):
-        return nan, nan, nan
-    interval = _recorded(name, rows, records, baselines)
-    if interval is None:
-        mean, *ends = mean_of_seeds([(value, low, high) for value, low, high in cells], prompts)
-        below, above = (None if pd.isna(end) else end for end in ends)
-        interval = Interval(mean, below, above)
-    most = most_of(rows[0]) if name == "block_efficiency" else None
-    interval = limited(name, interval, most)
-    low, high = (nan if end is None else end for end in (interval.low, interval.high))
-    return interval.value, low, high
-
-
 def _recorded(
-    name: str, rows: Sequence[Row], records: Records, baselines: dict[tuple[Any, ...], Row]
+    name: str, rows: Sequence[Row], records: Records, baselines: Mapping[_Place, Row]
 ) -> Interval | None:
     """A ratio of sums over seeds and prompts; None where some cell has no records of it.
 
-    None of a score, too: its ratio has no logarithm to work on.
+    None of a score, too: its ratio has no logarithm to work on. A speed-up is that over the
+    baselines that were timed in turn with the cells.
     """
     if name not in metric:
         return None
@@ -203,26 +178,16 @@ def _recorded(
         return interval and interval.mapped(
             lambda ratio: float(value_of(np.array([ratio]), rows[0], name)[0])
         )
-    sums = _sums(_timed_in_turn(rows, records, baselines))
-    if sums is None:
-        return None
-    (ours, theirs), (seconds, their_seconds) = (np.split(part, 2) for part in sums)
-    return rate_ratio_interval(ours, seconds, theirs, their_seconds)
-
-
-def _timed_in_turn(
-    rows: Sequence[Row], records: Records, baselines: dict[tuple[Any, ...], Row]
-) -> list[Counts | None]:
-    """Tokens and seconds of each cell, then of the baselines that were timed in turn with them.
-
-    Each summed over a prompt's repeats; None without records or a shared sitting.
-    """
     pairs: list[list[Counts | None]] = []
     for row in rows:
         base = baselines.get(_place(row))
         both = None if base is None else records.interleaved([row, base], "token_rate")
         pairs.append([summed(list(each.values())) for each in both] if both else [None, None])
-    return [each[side] for side in (0, 1) for each in pairs]
+    sums = _sums([each[side] for side in (0, 1) for each in pairs])
+    if sums is None:
+        return None
+    (ours, theirs), (seconds, their_seconds) = (np.split(part, 2) for part in sums)
+    return rate_ratio_interval(ours, seconds, theirs, their_seconds)
 
 
 def _sums(cells: Sequence[Counts | None]) -> tuple[np.ndarray, np.ndarray] | None:
@@ -231,7 +196,4 @@ def _sums(cells: Sequence[Counts | None]) -> tuple[np.ndarray, np.ndarray] | Non
     if len(known) < len(cells) or not known:
         return None
     common = [prompt for prompt in known[0] if all(prompt in cell for cell in known)]
-    if not common:
-        return None
-    above, below = (np.array([[c[p][i] for p in common] for c in known], float) for i in (0, 1))
-    return above, below
+    return arrays(known, common) if common else None

@@ -23,8 +23,7 @@ from typing import Any
 
 import pandas as pd
 
-from spec_bench.report.data.recipe_rows import of_recipes, once
-from spec_bench.report.data.rows import groups_of, score_column, tree_attention
+from spec_bench.report.data.rows import groups_of, of_recipes, once, score_column, tree_attention
 from spec_bench.report.papers.pairs import pair_configs, pair_of
 from spec_bench.report.papers.paper import Axes, Figure, Paper, load_paper
 from spec_bench.vocabulary.columns import COLUMNS, ENDS, columns_in

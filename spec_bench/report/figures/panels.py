@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from spec_bench.report.data.apart import split
+from spec_bench.report.data.grouping import split
 from spec_bench.report.data.statistics import best_rows, correlation, front, relative_to
 from spec_bench.report.figures.cells import GROUP, SCORE, SCORE_NAME, Cells, grouped
 from spec_bench.report.figures.style import Look, looks, shapes

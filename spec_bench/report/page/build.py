@@ -19,10 +19,18 @@ from markupsafe import Markup
 from spec_bench.report.claims import check_claims, check_generally
 from spec_bench.report.claims.verdict import VERDICTS, summary_of
 from spec_bench.report.data.differences import differences
-from spec_bench.report.data.past import archived, of_past_engine
-from spec_bench.report.data.rows import Group, groups_of, prompts_of, read_from, read_rows, rows_of
+from spec_bench.report.data.rows import (
+    Group,
+    archived,
+    groups_of,
+    meanings_of,
+    of_past_engine,
+    prompts_of,
+    read_from,
+    read_rows,
+    rows_of,
+)
 from spec_bench.report.data.seeds import seeds_text
-from spec_bench.report.data.sittings import meanings_of
 from spec_bench.report.page.gather import (
     Drawing,
     data_uri,
@@ -34,10 +42,11 @@ from spec_bench.report.page.gather import (
 )
 from spec_bench.report.page.headline import answer, headline, headlines, title_of
 from spec_bench.report.page.results_table import category_tables, results_table, shown_columns
-from spec_bench.report.papers.paper import Item, Paper, load_paper, paper_names, recipes_by_name
-from spec_bench.report.tables.commands import commands_for
+from spec_bench.report.papers.items import Item
+from spec_bench.report.papers.paper import Paper, load_paper, paper_names, recipes_by_name
 from spec_bench.report.tables.measured import Measured
-from spec_bench.report.tables.progress import Progress, progress_of
+from spec_bench.report.tables.printed import Asked
+from spec_bench.report.tables.progress import Progress, commands_for, progress_of
 from spec_bench.report.tables.render import html_fragment
 from spec_bench.report.verdicts import by_statement
 from spec_bench.system import files
@@ -146,12 +155,12 @@ def _of_paper(
     paper, items = paper_of(experiment)
     drawn = drawings(paper, items, measured) if paper else []
     kind = "table" if any(item.kind == "table" for item in items) else "figure"
-    shares: dict[str, tuple[Item, Progress]] = {}
+    shares: dict[tuple[Asked, ...], tuple[Item, Progress]] = {}
     for item in items:
         for part in progress_of(paper, item, measured) if paper and item.kind == kind else ():
             if part.pair in measured.pairs():
-                shares.setdefault(part.wanted.to_json(), (item, part))
-    missing = pd.concat([pd.DataFrame(), *(part.missing for _, part in shares.values())])
+                shares.setdefault(part.wanted, (item, part))
+    missing = dict.fromkeys(cell for _, part in shares.values() for cell in part.missing)
     recipe = recipes_by_name().get(experiment, "")
     where = "" if results is None else f" --results {results}"
     return {
@@ -163,18 +172,16 @@ def _of_paper(
         ],
         "tables": shown_tables(items, measured, results),
         "shares": shares,
-        "lacking": len(missing.drop_duplicates()),
+        "lacking": len(missing),
         "missing": [
             (
                 part,
                 item.name,
-                ", ".join(dict.fromkeys(map(names.task, part.missing.task))),
-                ", ".join(
-                    dict.fromkeys((part.missing.decoder + " " + part.missing.spec).str.strip())
-                ),
+                ", ".join(dict.fromkeys(names.task(each.task) for each in part.missing)),
+                ", ".join(dict.fromkeys(f"{e.decoder} {e.spec}".strip() for e in part.missing)),
             )
             for item, part in shares.values()
-            if len(part.missing)
+            if part.missing
         ],
         "commands": commands_for(recipe, missing, measured, results) if shares else [],
     }

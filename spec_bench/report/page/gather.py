@@ -16,15 +16,16 @@ from typing import NamedTuple
 import pandas as pd
 from PIL import Image
 
-from spec_bench.report.data.apart import slugs
 from spec_bench.report.data.counts import Records
+from spec_bench.report.data.grouping import slugs
 from spec_bench.report.data.records import origin_of
 from spec_bench.report.data.rows import read_rows
 from spec_bench.report.data.seeds import pooled
-from spec_bench.report.papers.paper import Figure, Item, Paper, Table
+from spec_bench.report.papers.items import Item
+from spec_bench.report.papers.paper import Figure, Paper, Table
 from spec_bench.report.tables.build import build_tables
 from spec_bench.report.tables.measured import Measured
-from spec_bench.report.tables.printed import Sheet
+from spec_bench.report.tables.printed import Asked, Sheet
 from spec_bench.report.tables.progress import wanted_of
 from spec_bench.system import files
 
@@ -126,7 +127,7 @@ def drawings(paper: Paper, items: Sequence[Item], measured: Measured) -> list[Dr
     drawn = [
         Drawing(item, (pair,), f"Figure {item.number}, {pair}. {item.title}")
         for item in figures
-        for pair in dict.fromkeys(wanted_of(paper, item).pair)
+        for pair in dict.fromkeys(each.pair for each in wanted_of(paper, item))
         if pair in pairs
     ]
     shown = {pair for drawing in drawn for pair in drawing.pairs}
@@ -186,13 +187,13 @@ def shown_tables(
     tables = [item for item in items if isinstance(item, Table)]
     sheets = [sheet for item in tables for sheet in build_tables(item, measured, None, results)]
     shown = [ShownTable(sheet, "") for sheet in sheets if sheet.measured]
-    covered = {pair for sheet, _ in shown for pair in sheet.wanted.pair}
+    covered = {asked.pair for sheet, _ in shown for asked in sheet.wanted}
     for pair in [each for each in measured.pairs() if each not in covered]:
-        seen: set[str] = set()
+        seen = set[tuple[Asked, ...]]()
         for item in tables:
             sheets = build_tables(item, measured, pair, results)
-            key = sheets[0].wanted.to_json()
-            if key not in seen and any(sheet.measured for sheet in sheets):
-                seen.add(key)
+            wanted = sheets[0].wanted
+            if wanted not in seen and any(sheet.measured for sheet in sheets):
+                seen.add(wanted)
                 shown += [ShownTable(sheet, pair) for sheet in sheets if sheet.measured]
     return shown

@@ -171,11 +171,11 @@ def numbers_by_category(
         numbers = [
             (
                 cell.row,
-                [cell.of(column).get(k.name) for k in kinds] + [*map(cell.overall, last.values())],
+                [*map(cell.of(column).get, kinds), *map(cell.overall, last.values())],
             )
             for cell in cells
         ]
-        yield title, {kind.name: len(kind.prompts) for kind in kinds}, [*last], numbers
+        yield title, {kind: len(prompts) for kind, prompts in kinds.items()}, [*last], numbers
 
 
 def category_tables(group: Group, records: Records) -> Iterator[tuple[str, ResultsTable]]:

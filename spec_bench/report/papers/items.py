@@ -1,24 +1,71 @@
-"""The schema of ``tables:`` and ``figures:`` in a paper's ``paper.yaml``.
-
-Knows the keys of a table's layout; nothing about files, printed numbers or rows.
+"""The schema of ``tables:`` and ``figures:`` in a paper's ``paper.yaml``, and the recipes beside it
+that they name. Knows nothing about printed numbers or rows.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import field
+from pathlib import Path
 from string import Formatter
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from spec_bench.report.papers.recipes import recipe_name
+from spec_bench.settings.configs import experiments_dir, experiments_dirs, read_config
 from spec_bench.settings.validation import settings
+from spec_bench.vocabulary.names import combined
 from spec_bench.vocabulary.published import COLUMNS, KEYS, Row
+
+PAPER = "paper.yaml"
 
 Kind = Literal["table", "figure"]
 Pick = Literal["spec", "preferred", "fastest", "same depth", "common"]
-"""The choice of a measured tree for a place, see ``tables.printed.ASKED``."""
+"""The choice of a measured tree for a place, see ``tables.printed.Asked``."""
 IN_TITLES = ("target", "targets", "draft", "task", "temperature")
 """The names that a table's title may have in braces."""
+
+
+def paper_folders() -> dict[str, Path]:
+    """Paper -> ``experiments/PAPER``, ours or of the entry points ``spec_bench.configs``. Raises
+    ValueError: two folders have one paper's name.
+    """
+    known: dict[str, Path] = {}
+    for path in (path for top in experiments_dirs() for path in sorted(top.glob(f"*/{PAPER}"))):
+        folder = path.parent
+        if folder.name in known:
+            raise ValueError(f"two papers are called {folder.name}: {known[folder.name]}, {folder}")
+        known[folder.name] = folder
+    return known
+
+
+@functools.cache
+def read_recipe(name: str) -> Mapping[str, Any]:
+    """A recipe such as ``rsd=exp1``, over the one beside it that it begins with; not to be written
+    to. Raises ValueError: its file is not there.
+    """
+    paper, _, stem = name.partition("=")
+    path = paper_folders().get(paper, experiments_dir() / paper) / f"{stem}.yaml"
+    if not path.is_file():
+        raise ValueError(f"recipe {name} has no file {path}")
+    return read_config(path)
+
+
+def recipe_name(name: str) -> str:
+    """The results folder that a recipe names, ``rsd=exp1`` -> ``rsd-exp1``."""
+    return str(read_recipe(name)["name"])
+
+
+def recipe_cells(name: str) -> tuple[str, ...]:
+    """The cells that a recipe lists, as ``decoder:tree`` without other settings; none of a grid."""
+    cells = []
+    for entry in read_recipe(name).get("cells") or ():
+        if isinstance(entry, str):
+            cells.append(entry)
+        elif "decoder" in entry:
+            spec = str(entry.get("spec", ""))  # one that each pair has another of is left open
+            decoder = combined(entry["decoder"], entry.get("drafter"), entry.get("verifier"))
+            cells.append(f"{decoder}:{'' if '${' in spec else spec}")
+    return tuple(cells)
 
 
 @settings
@@ -128,7 +175,7 @@ class Table(Item):
     lines: tuple[Lines, ...] = ()  # special settings of some decoders' lines
     # lines that the paper does not have; shown where they were measured
     extra: tuple[Lines, ...] = ()
-    pick: Pick = "spec"  # the choice of a measured cell for a place, see ``tables.printed.ASKED``
+    pick: Pick = "spec"  # the choice of a measured cell for a place, see ``tables.printed.Asked``
     temperature: float | None = None  # of the measured cells, where the paper prints none
     target: str = ""  # as the paper's text names it, where the table names none
     # place of a pair that the table does not have

@@ -42,69 +42,64 @@ class PairConfig:
 @functools.cache
 def pair_configs() -> dict[str, PairConfig]:
     """All pair configs by name, ours and those of other packages."""
-    paths = [path for top in conf_dirs() for path in sorted((top / "pair").glob("*.yaml"))]
-    return {path.stem: _config(path) for path in paths}
+    configs = {}
+    for path in (path for top in conf_dirs() for path in sorted((top / "pair").glob("*.yaml"))):
+        data = read_config(path)
+        heads = {kind: str(at) for kind, at in (data.get("heads") or {}).items() if at}
+        configs[path.stem] = PairConfig(
+            name=path.stem,
+            target=str(data.get("target")),
+            drafts=tuple(listed(data.get("draft"))),
+            printed=frozenset(spellings(data.get("paper"))),
+            stand_in=data.get("stand_in") or None,
+            target_parameters=data.get("target_parameters"),
+            draft_parameters=data.get("draft_parameters"),
+            paper_draft_parameters=data.get("paper_draft_parameters"),
+            chat_tuned=bool(data.get("chat_tuned")),
+            seen_in_training=data.get("seen_in_training") or {},
+            heads=heads,
+        )
+    return configs
 
 
 def is_embedded(config: PairConfig) -> bool:
-    """Whether a pair is one of those that ship."""
+    """Returns whether a pair is one of those that ship."""
     return config.target.startswith(_EMBEDDED)
 
 
 @functools.cache
 def pair_of(target: str, draft: str) -> str | None:
     """The config of a paper's pair; None where there is none."""
-    for name, config in pair_configs().items():
-        if (target, draft) in config.printed:
-            return name
-    return None
-
-
-def _config(path: Path) -> PairConfig:
-    data = read_config(path)
-    drafts = tuple(listed(data.get("draft")))
-    return PairConfig(
-        path.stem,
-        str(data.get("target")),
-        drafts,
-        frozenset(spellings(data.get("paper"))),
-        data.get("stand_in") or None,
-        data.get("target_parameters"),
-        data.get("draft_parameters"),
-        data.get("paper_draft_parameters"),
-        bool(data.get("chat_tuned")),
-        data.get("seen_in_training") or {},
-        {kind: str(where) for kind, where in (data.get("heads") or {}).items() if where},
-    )
+    fitting = (each.name for each in pair_configs().values() if (target, draft) in each.printed)
+    return next(fitting, None)
 
 
 def drafter_size(row: Mapping[str, Any]) -> str | None:
     """``0.74B`` or ``1.87M``; None where it is not known."""
-    count = _parameters(row)
-    return None if count is None else written(count)
+    if row["decoder"] == "ar":
+        return "0"
+    config, ratio = pair_configs().get(str(row["pair"])), row.get("parameter_ratio")
+    if config is not None and config.target_parameters and ratio and not pd.isna(ratio):
+        return written(round(float(ratio) * config.target_parameters))
+    count = training_of_heads(str(row.get("draft", ""))).get("parameters")
+    return None if count is None else written(int(count))
 
 
 def written(count: int) -> str:
     """A count of parameters as the papers write it; millions where these would be 0.0 billions."""
-    if count == 0:
-        return "0"
     return f"{count / 1e9:.2f}B" if count >= 1e8 else f"{count / 1e6:.2f}M"
 
 
-def _parameters(row: Mapping[str, Any]) -> int | None:
-    if row["decoder"] == "ar":
-        return 0
-    config, ratio = pair_configs().get(str(row["pair"])), row.get("parameter_ratio")
-    if config is not None and config.target_parameters and ratio and not pd.isna(ratio):
-        return round(float(ratio) * config.target_parameters)
-    file = folder_of(str(row.get("draft", ""))) / "training.json"
-    if not file.is_file():
-        return None
-    return int(json.loads(file.read_text(encoding="utf-8"))["parameters"])
+@functools.cache
+def training_of_heads(draft: str) -> Mapping[str, Any]:
+    """What ``training.json`` in the folder of heads says; nothing where they were not trained here.
 
-
-def folder_of(draft: str) -> Path:
-    """The folder of a draft or of heads, if its name is a folder's."""
+    Args:
+        draft: the folder's name, or that of heads that ship.
+    """
+    folder = Path(draft)
     if draft.startswith(_EMBEDDED):
-        return Path(__file__).parents[2] / "embedded" / draft.removeprefix(_EMBEDDED)
-    return Path(draft)
+        folder = Path(__file__).parents[2] / "embedded" / draft.removeprefix(_EMBEDDED)
+    file = folder / "training.json"
+    known = bool(draft) and file.is_file()
+    return json.loads(file.read_text(encoding="utf-8")) if known else {}

@@ -1,27 +1,37 @@
-"""A paper as data: ``experiments/PAPER/paper.yaml`` with its tables and figures, and its claims.
+"""A paper as data: ``experiments/PAPER/paper.yaml`` with its tables and figures, its printed
+numbers in ``reference.csv`` beside it, and its code: figures that it draws, claims that it checks.
 
-Its printed numbers lie beside it in ``reference.csv``. Knows nothing about measured numbers, nor
-about how a table is written or a figure drawn.
+A claim is a function of its ``claims.py``, in their order. Its docstring begins with the statement
+that it checks and the statement's place, ``“RSD-S always outperforms SD.” (Figure 4)``, or
+``reported, in a summary's words: 5% (Section 2)`` where the paper's words are not at hand. Any
+other docstring says that the check is ours. Names that begin with an underscore are no claims.
+
+Knows nothing about measured numbers, nor about how a table is written or a figure drawn.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
+import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, TypeVar
+from zlib import crc32
 
 import pandas as pd
 import yaml
 
-from spec_bench.report.papers.claim import Claim, code_of, read_claims
-from spec_bench.report.papers.items import Column, Figure, Item, Kind, Lines, Table
-from spec_bench.report.papers.recipes import (
+from spec_bench.report.papers.items import (
     PAPER,
+    Figure,
+    Item,
+    Table,
     paper_folders,
-    read_recipe,
-    recipe_cells,
     recipe_name,
 )
 from spec_bench.settings.fields import one_line
@@ -29,30 +39,58 @@ from spec_bench.settings.validation import check
 from spec_bench.vocabulary.decoders import DECODERS
 from spec_bench.vocabulary.published import FILE, Row, read_published
 
-__all__ = [
-    "Axes",
-    "Claim",
-    "Column",
-    "Figure",
-    "Item",
-    "Kind",
-    "Lines",
-    "Paper",
-    "Table",
-    "find_figure",
-    "find_item",
-    "find_table",
-    "load_paper",
-    "paper_names",
-    "read_recipe",
-    "recipe_cells",
-    "recipe_name",
-    "recipes_by_name",
-]
-
-FIGURES = "figures"
+_STATED = re.compile(r"(“.+”|reported, in a summary's words: .+) \((.+)\)")
+_Kind = TypeVar("_Kind", Table, Figure)
 Axes = Mapping[str, Mapping[tuple[str, str], int]]
 """Axis that divides tables into blocks, such as the draft length -> (decoder, tree) -> value."""
+
+
+@functools.cache
+def code_of(folder: Path, name: str) -> ModuleType | None:
+    """A file of a paper's folder by its name without the ending; None where there is none.
+
+    It is imported once, as a module of a package that is the folder, so that one file may import
+    another: ``from .heads import best_heads``.
+    """
+    if not (folder / f"{name}.py").is_file():
+        return None
+    package = f"spec_bench_paper_{folder.name}_{crc32(str(folder).encode()):08x}"
+    if package not in sys.modules:
+        made = sys.modules[package] = ModuleType(package)
+        made.__path__ = [str(folder)]
+    return import_module(f"{package}.{name}")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One statement, or one check of ours."""
+
+    function: Callable[[Any], Iterable[Any]]  # yields checks of an ``Ask``
+    statement: str  # the paper's words as a quotation, or what it reported; "" where it is ours
+    section: str  # its place in the paper; "" where it is ours
+
+
+def read_claims(folder: Path) -> tuple[Claim, ...]:
+    """The claims of a paper's folder; none where it has no ``claims.py``. Raises ValueError: a
+    function's docstring does not say what it checks.
+    """
+    module = code_of(folder, "claims")
+    if module is None:
+        return ()
+    claims = []
+    for name, function in vars(module).items():
+        own = inspect.isfunction(function) and function.__module__ == module.__name__
+        if not own or name.startswith("_"):
+            continue
+        said = " ".join((inspect.getdoc(function) or "").partition("\n\n")[0].split())
+        stated = _STATED.fullmatch(said)
+        if not said or (stated is None and said.startswith(("“", "reported,"))):
+            raise ValueError(
+                f"{folder / 'claims.py'}: {name}: its docstring begins with the statement and its "
+                "place, “...” (Section 5), or says what is checked beside the paper"
+            )
+        claims.append(Claim(function, *(stated.groups() if stated else ("", ""))))
+    return tuple(claims)
 
 
 @dataclass(frozen=True)
@@ -74,16 +112,12 @@ class Paper:
 
     def draws(self, figure: Figure) -> Callable[[Any], Iterable[Any]] | None:
         """The function that draws a figure, ``figure_4`` of ``figures.py``; None without one."""
-        return getattr(code_of(self.folder, FIGURES), f"figure_{figure.number}", None)
+        return getattr(code_of(self.folder, "figures"), f"figure_{figure.number}", None)
 
     @property
     def items(self) -> tuple[Item, ...]:
         """Its tables, then its figures."""
         return (*self.tables, *self.figures)
-
-    def of_kind(self, kind: Kind) -> list[Item]:
-        """Its tables or its figures."""
-        return [item for item in self.items if item.kind == kind]
 
     @property
     def numbers(self) -> tuple[Row, ...]:
@@ -106,6 +140,9 @@ class Paper:
 
     def numbers_of(self, table: int) -> list[Row]:
         """A table's printed numbers; of one that nobody has printed its places."""
+        for each in self.tables:
+            if each.number == table and each.unprinted is not None:
+                return each.unprinted.rows(table)
         return self._by_table.get(str(table), [])
 
     @functools.cached_property
@@ -113,9 +150,6 @@ class Paper:
         by_table: dict[str, list[Row]] = {}
         for number in self.numbers:
             by_table.setdefault(number["table"], []).append(number)
-        for table in self.tables:
-            if table.unprinted is not None:
-                by_table[str(table.number)] = table.unprinted.rows(table.number)
         return by_table
 
     @functools.cached_property
@@ -129,13 +163,41 @@ def paper_names() -> list[str]:
     return sorted(paper_folders())
 
 
+def find_table(name: str) -> Table:
+    """A table by its name, such as ``rsd/7``; ValueError, with the choices, for another one."""
+    return _find(load_paper(name.partition("/")[0]).tables, "table", name)
+
+
+def find_figure(name: str) -> Figure:
+    """A figure by its name, such as ``rsd/4``; ValueError, with the choices, for another one."""
+    return _find(load_paper(name.partition("/")[0]).figures, "figure", name)
+
+
+def _find(known: Sequence[_Kind], kind: str, name: str) -> _Kind:
+    for item in known:
+        if item.name == name:
+            return item
+    paper, _, number = name.partition("/")
+    parts: list[list[int]] = []
+    for each in sorted(item.number for item in known):
+        if parts and each == parts[-1][-1] + 1:
+            parts[-1].append(each)
+        else:
+            parts.append([each])
+    choices = ", ".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts) or "none"
+    raise ValueError(f"{paper} has no {kind} {number!r}; its {kind}s: {paper}/ {choices}")
+
+
+def recipes_by_name() -> dict[str, str]:
+    """Results folder -> recipe, for every recipe that some item names."""
+    items = [item for paper in paper_names() for item in load_paper(paper).items]
+    return {recipe_name(recipe): recipe for item in items for recipe in item.recipes}
+
+
 @functools.cache
 def load_paper(name: str) -> Paper:
-    """Reads a paper's data file.
-
-    Raises:
-        ValueError: no such paper, with the known ones; or an invalid entry of the file, with its
-            path and the key.
+    """Reads a paper's data file. Raises ValueError: no such paper, with the known ones; or an
+    invalid entry of the file, with its path and the key.
     """
     if name not in paper_folders():
         raise ValueError(f"unknown paper {name!r}; known: {', '.join(paper_names())}")
@@ -147,99 +209,50 @@ def load_paper(name: str) -> Paper:
         raise ValueError(f"{folder / PAPER}: {one_line(what)}") from error
 
 
-def find_item(kind: Kind, name: str) -> Item:
-    """A table or figure by its name.
-
-    Raises:
-        ValueError: it does not exist; the message lists the choices.
-    """
-    paper, slash, number = name.partition("/")
-    known = load_paper(paper).of_kind(kind)
-    for item in known:
-        if slash and str(item.number) == number:
-            return item
-    choices = _ranges(item.number for item in known)
-    raise ValueError(f"{paper} has no {kind} {number!r}; its {kind}s: {paper}/ {choices}")
-
-
-def find_table(name: str) -> Table:
-    """A table by its name, such as ``rsd/7``."""
-    table = find_item("table", name)
-    assert isinstance(table, Table)
-    return table
-
-
-def find_figure(name: str) -> Figure:
-    """A figure by its name, such as ``rsd/4``."""
-    figure = find_item("figure", name)
-    assert isinstance(figure, Figure)
-    return figure
-
-
-def recipes_by_name() -> dict[str, str]:
-    """Results folder -> recipe, for every recipe that some item names."""
-    items = [item for paper in paper_names() for item in load_paper(paper).items]
-    return {recipe_name(recipe): recipe for item in items for recipe in item.recipes}
-
-
 def _paper(name: str, folder: Path) -> Paper:
     """Reads and checks one data file."""
     data = yaml.safe_load((folder / PAPER).read_text(encoding="utf-8"))
     if not isinstance(data, dict):
         raise ValueError("a paper is a mapping with the keys paper, arxiv, machine")
     tables = [
-        _table(name, number, entry)
+        check(Table, {**_item(name, entry), "number": number}, of=f"table {number}")
         for entry in _entries(data, "tables")
-        for number in _numbers(entry["numbers"])
+        for number in _numbers(entry.pop("numbers"))
     ]
     recipe_of = {table.number: table.recipes[0] for table in tables if table.recipes}
-    figures = [_figure(name, entry, recipe_of) for entry in _entries(data, "figures")]
+    figures = []
+    for entry in _entries(data, "figures"):
+        number = entry["number"]
+        if "drawing" in entry:
+            what = "drawings are functions in figures.py beside it now: see docs/extending.md"
+            raise ValueError(f"figure {number}: {what}")
+        # One that shows tables' numbers is measured by the tables' recipe.
+        shown = [recipe_of[table] for table in entry.get("tables", ())[:1]]
+        figures.append(check(Figure, _item(name, entry, *shown), of=f"figure {number}"))
     if "claims" in data:
         raise ValueError("claims are functions in claims.py beside it now: see docs/extending.md")
     unknown = sorted(data.keys() - {"paper", "arxiv", "machine", DECODERS})
     if unknown:
         raise ValueError(f"unknown key {unknown[0]!r}")
-    return Paper(
-        name=name,
-        title=str(data.pop("paper")),
-        arxiv=str(data.pop("arxiv")),
-        machine=str(data.pop("machine")),
-        folder=folder,
-        tables=tuple(sorted(tables, key=lambda table: table.number)),
-        figures=tuple(figures),
-    )
+    title, arxiv, machine = (str(data[key]) for key in ("paper", "arxiv", "machine"))
+    ordered = tuple(sorted(tables, key=lambda table: table.number))
+    return Paper(name, title, arxiv, machine, folder, ordered, tuple(figures))
 
 
 def _entries(data: dict[str, Any], section: str) -> list[dict[str, Any]]:
-    """A section's entries; none where the file has no such section."""
+    """Takes a section's entries out; none where the file has no such section."""
     entries = data.pop(section, None) or []
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise ValueError(f"{section} must be a list of mappings")
     return [dict(entry) for entry in entries]
 
 
-def _table(paper: str, number: int, entry: Mapping[str, Any]) -> Table:
-    data = {key: value for key, value in entry.items() if key != "numbers"}
-    recipes = _recipes(data)
-    data = {"paper": paper, "number": number, "recipes": recipes, **data}
-    return check(Table, data, of=f"table {number}")
-
-
-def _figure(paper: str, entry: Mapping[str, Any], recipe_of: Mapping[int, str]) -> Figure:
-    """A figure; one that shows tables' numbers is measured by the tables' recipe."""
-    shown = [recipe_of[number] for number in entry.get("tables", ())[:1]]
-    raw = {**({"recipe": shown[0]} if shown else {}), **entry}
-    if "drawing" in raw:
-        what = "drawings are functions in figures.py beside it now: see docs/extending.md"
-        raise ValueError(f"figure {raw['number']}: {what}")
-    recipes = _recipes(raw)
-    return check(Figure, {"paper": paper, "recipes": recipes, **raw}, of=f"figure {raw['number']}")
-
-
-def _recipes(entry: dict[str, Any]) -> tuple[str, ...]:
-    """Takes the recipes out of an entry, the usual one first."""
-    first = entry.pop("recipe", None)
-    return ((str(first),) if first else ()) + tuple(map(str, entry.pop("other_recipes", ())))
+def _item(paper: str, entry: Mapping[str, Any], usual: str = "") -> dict[str, Any]:
+    """An entry with the paper's name and its recipes, the usual one first."""
+    data = dict(entry)
+    first, others = data.pop("recipe", usual), data.pop("other_recipes", ())
+    recipes = (*filter(None, [first]), *others)
+    return {"paper": paper, "recipes": tuple(map(str, recipes)), **data}
 
 
 def _numbers(written: str | Sequence[int]) -> list[int]:
@@ -248,14 +261,3 @@ def _numbers(written: str | Sequence[int]) -> list[int]:
         return [int(number) for number in written]
     first, _, last = written.partition("-")
     return list(range(int(first), int(last) + 1))
-
-
-def _ranges(numbers: Iterable[int]) -> str:
-    """``1-7, 9``."""
-    parts: list[list[int]] = []
-    for number in sorted(numbers):
-        if parts and number == parts[-1][-1] + 1:
-            parts[-1].append(number)
-        else:
-            parts.append([number])
-    return ", ".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts) or "none"

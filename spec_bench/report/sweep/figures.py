@@ -76,10 +76,10 @@ def parts_of(rows: pd.DataFrame, records: Records) -> list[Part]:
         detailed = len(shown) <= left
         left -= len(shown) if detailed else 0
         part = Group(group.title, group.rows.loc[[index for index, _ in shown]])
-        kinds = kinds_of(part, records) if detailed else []
+        kinds = kinds_of(part, records) if detailed else {}
         cells = by_category(part, kinds, records) if kinds else []
-        counts = {kind.name: len(kind.prompts) for kind in kinds}
-        answers = [_overall(group), *(_of_category(n, count, cells) for n, count in counts.items())]
+        of_kinds = (_of_category(kind, len(prompts), cells) for kind, prompts in kinds.items())
+        answers = [_overall(group), *of_kinds]
         parts.append(
             Part(
                 title=title_of(group),

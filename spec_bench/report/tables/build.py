@@ -1,4 +1,5 @@
-"""A paper's table joined with the measured rows: ours beside the printed numbers, the best marked.
+"""A paper's table joined with the measured rows: ours beside the printed numbers, the best marked,
+and notes for readers below: whose numbers, which rows, which marks.
 
 Our best of a block and column stands out only where its 95% interval lies above those of all other
 cells of that block and column; only exact rows ever do.
@@ -6,7 +7,7 @@ cells of that block and column; only exact rows ever do.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,20 +15,43 @@ from typing import Any
 import pandas as pd
 
 from spec_bench.report.claims.contrast import Contrast, difference
-from spec_bench.report.data.counts import Records
-from spec_bench.report.data.rows import Row, failure_of, numbers_in, reason_of
-from spec_bench.report.papers.pairs import drafter_size, pair_configs
-from spec_bench.report.papers.paper import Column, Item, Table, load_paper
-from spec_bench.report.tables.commands import commands_for
-from spec_bench.report.tables.measured import NOWHERE, Measured
-from spec_bench.report.tables.notes import lost_notes, notes_for
-from spec_bench.report.tables.printed import Sheet, falls, printed_sheet, tree_text
+from spec_bench.report.data.differences import differences
+from spec_bench.report.data.rows import Row, failure_of, number_in, numbers_in, reason_of
+from spec_bench.report.data.seeds import POOLED, SEEDS
+from spec_bench.report.papers.items import Column, Item
+from spec_bench.report.papers.pairs import drafter_size, is_embedded, pair_configs
+from spec_bench.report.papers.paper import Table, load_paper
+from spec_bench.report.tables.measured import Measured
+from spec_bench.report.tables.printed import (
+    Cell,
+    Sheet,
+    printed_sheet,
+    rivals,
+    tree_text,
+)
+from spec_bench.report.tables.progress import commands_for
+from spec_bench.vocabulary import columns, names
+from spec_bench.vocabulary.names import MEANINGS
+from spec_bench.vocabulary.published import Row as Number
+from spec_bench.vocabulary.spec import parse
 
 NOT_RUN = "not run"
 NO_VALUE = "no value"
-_NOTHING = {
-    "value": None, "low": None, "high": None, "text": "", "mark": "", "ours": False, "state": "",
-}  # fmt: skip
+BEST = (
+    "Bold: the paper's best of each block and column; ours only where its interval lies above all "
+    "others of the block and column."
+)
+OURS_BEST = "Bold: where an interval lies above all others of the block and column."
+_CONFIRMED = (
+    "Ours: the fastest of the few that a search of {trees} trees confirmed, on prompts that the "
+    "search had not seen. That it is the fastest of these is not part of the interval."
+)
+_CONTINUED = {
+    "own": "later turns continue the decoder's own answers",
+    "fixed": "later turns continue fixed answers, the same for every decoder",
+    "none": "first turns only",
+}
+_NO_ROOM = {"prompts_skipped": "left out", "prompts_truncated": "cut in the middle"}
 
 
 def build_tables(
@@ -35,57 +59,45 @@ def build_tables(
 ) -> list[Sheet]:
     """A table, once for each way in which its cells were run: rows that differ are not mixed.
 
-    The headings name the differences. Commands for missing cells stand below the first.
-
-    Raises:
-        ValueError: no such pair.
+    The headings name the differences. Commands for missing cells stand below the first. Raises
+    ValueError: no such pair.
     """
     measured = measured.of(item.experiments)
     first = build_table(item, measured, pair, results)
     parts = measured.apart(first.wanted)
     if len(parts) == 1:
         return [first]
-    sheets = [(text, build_table(item, part, pair, results)) for text, part in parts]
-    return [
-        replace(
-            sheet,
-            title=f"{sheet.title} ({text})",
-            setting=text,
-            commands=() if place else first.commands,
-        )
-        for place, (text, sheet) in enumerate(sheets)
-    ]
+    sheets: list[Sheet] = []
+    for text, part in parts:
+        sheet = build_table(item, part, pair, results)
+        commands = () if sheets else first.commands
+        title = f"{sheet.title} ({text})"
+        sheets.append(replace(sheet, title=title, setting=text, commands=commands))
+    return sheets
 
 
 def build_table(
     item: Table, measured: Measured, pair: str | None = None, results: Path | None = None
 ) -> Sheet:
-    """A table with its measured cells, notes and commands, of a pair or of the paper's pairs.
-
-    Raises:
-        ValueError: no such pair.
-    """
+    """A table with its measured cells, notes and commands, of a pair or of the paper's pairs."""
     measured = measured.of(item.experiments)
-    paper = load_paper(item.paper)
     if pair is not None:
         check_pair(item, pair, measured)
     sheet = joined(printed_sheet(item.name, pair), measured)
-    lost = lost_notes(paper.numbers_of(item.number))
-    pairs = sorted({*printed_sheet(item.name, None).wanted.pair})
-    notes = (*sheet.notes, *lost, *notes_for(paper, item, sheet, measured, pair, pairs))
+    paper, wanted = load_paper(item.paper), printed_sheet(item.name, None).wanted
+    pairs = sorted({each.pair for each in wanted})
+    of_ours = _notes if sheet.measured else _notes_unmeasured
+    ours = of_ours(item, sheet, measured, pair, pairs)
     commands: list[str] = []
     if item.recipes:
         missing = measured.missing(sheet.wanted)
         commands = commands_for(item.recipes[0], missing, measured, results)
+    notes = (*sheet.notes, *_lost(paper.numbers_of(item.number)), *ours)
     return replace(sheet, notes=notes, commands=tuple(commands))
 
 
 def check_pair(item: Item, pair: str, measured: Measured) -> None:
-    """Refuses a pair that neither has a config nor was measured.
-
-    Raises:
-        ValueError: naming the choices.
-    """
+    """Refuses a pair that neither has a config nor was measured; the message has the choices."""
     known = sorted({*pair_configs(), *measured.pairs()})
     if pair not in known:
         raise ValueError(f"unknown pair {pair!r}; known: {', '.join(known)}")
@@ -95,67 +107,52 @@ def joined(sheet: Sheet, measured: Measured) -> Sheet:
     """The table with its measured values; a line that the paper has not is left out where it was
     not measured, or where another line shows its rows.
     """
-    asked = [*sheet.asked[["line", "column", "role"]].itertuples(index=False, name=None)]
-    found = measured.find(sheet.asked)
-    places: dict[tuple[int, int], list[tuple[str, int]]] = {}
-    for (line, column, role), row in zip(asked, found, strict=True):
-        places.setdefault((line, column), []).append((role, row))
-    ours = [
-        _ours(cell, sheet.columns[cell.column], places[cell.line, cell.column], measured)
-        if (cell.line, cell.column) in places
-        else _NOTHING
-        for cell in sheet.cells.itertuples()
+    filled = [
+        line._replace(
+            cells=tuple(
+                replace(cell, **_ours(cell, column, measured)) if cell.asked else cell
+                for cell, column in zip(line.cells, sheet.columns, strict=True)
+            )
+        )
+        for line in sheet.lines
     ]
-    cells = sheet.cells.join(pd.DataFrame(ours, index=sheet.cells.index, columns=list(_NOTHING)))
-    cells = cells.astype({"value": float, "low": float, "high": float, "ours": bool})
-    own = {(at[0], row) for at, row in zip(asked, found, strict=True) if at[2] == "ours"}
-    extra = {*sheet.lines.index[sheet.lines.extra]}
-    of_paper = {row for line, row in own if line not in extra and row != NOWHERE}
-    repeated = {line for line, row in own if row in of_paper}
-    gone = extra - ({*cells.line[cells.ours]} - repeated)
-    lines = sheet.lines.drop(index=[*gone])
-    cells = cells[~cells.line.isin(gone)]
-    return replace(
-        sheet,
-        lines=lines,
-        cells=cells.assign(ours_best=_ahead(cells, lines, sheet.columns)),
-        asked=sheet.asked[~sheet.asked.line.isin(gone)],
-        measured=bool(cells.ours.any()),
+    rows = [{measured.place(cell.asked[0]) for cell in line.cells if cell.asked} for line in filled]
+    own = set[int | None]().union(
+        *(of for line, of in zip(filled, rows, strict=True) if not line.extra)
     )
+    lines = [
+        line
+        for line, of_line in zip(filled, rows, strict=True)
+        if not line.extra
+        or (any(cell.ours for cell in line.cells) and not of_line & (own - {None}))
+    ]
+    for sign, cells in rivals(lines, sheet.columns):
+        _mark_ahead(sign, [cell for cell in cells if cell.ours and not cell.mark])
+    return replace(sheet, lines=tuple(lines))
 
 
-def _ours(
-    cell: Any, column: Column, asked: Sequence[tuple[str, int]], measured: Measured
-) -> dict[str, Any]:
-    """A place's measured value, or the reason why it has none.
-
-    Args:
-        cell: the place.
-        column: its column.
-        asked: what it asks for, ours, then minus or over, with the position of each one's row.
-        measured: the rows.
-    """
-    rows = []
-    for _, place in asked:
-        if place == NOWHERE:
-            return {**_NOTHING, "state": NOT_RUN}
-        rows.append(measured.listed[place])
-        if rows[-1]["status"] == "failed":
-            return {**_NOTHING, "state": f"failed: {failure_of(rows[-1])}"}
-    known = [_value(row, cell.number, column.scale) for row in rows]
-    for row, value in zip(rows, known, strict=True):
+def _ours(cell: Cell, column: Column, measured: Measured) -> dict[str, Any]:
+    """A place's measured value, or the reason why it has none."""
+    rows: list[Row] = []
+    for asked in cell.asked:
+        row = measured.row(asked)
+        if row is None:
+            return {"state": NOT_RUN}
+        if row["status"] == "failed":
+            return {"state": f"failed: {failure_of(row)}"}
+        rows.append(row)
+    known = []
+    for row in rows:
+        value = _value(row, cell.number, column.scale)
         if value is None:
-            return {**_NOTHING, "state": reason_of(row, cell.number) or cell.empty or NO_VALUE}
-    first, other = known[0], known[-1]
-    assert first is not None and other is not None
-    role, place = asked[-1]
-    if role == "over" and asked[0][1] == place:
-        ends = {"value": 1.0, "low": 1.0, "high": 1.0}
-        return {**_NOTHING, **ends, "mark": first["mark"], "ours": True}
+            return {"state": reason_of(row, cell.number) or cell.empty or NO_VALUE}
+        known.append(value)
+    marks = {"mark": known[0]["mark"] or known[-1]["mark"], "ours": True}
     if len(known) == 1:
-        return {**_NOTHING, **first, "ours": True}
-    between = _between(cell.number, column.scale, role, rows, known, measured.records)
-    return {**_NOTHING, **between, "mark": first["mark"] or other["mark"], "ours": True}
+        return known[0] | marks
+    if cell.compared == "over" and rows[0] is rows[1]:
+        return {"value": 1.0, "low": 1.0, "high": 1.0, **marks}
+    return _between(cell, column.scale, rows, known, measured) | marks
 
 
 def _value(row: Row, number: str, scale: float) -> dict[str, Any] | None:
@@ -175,40 +172,235 @@ def _value(row: Row, number: str, scale: float) -> dict[str, Any] | None:
 
 
 def _between(
-    number: str,
-    scale: float,
-    role: str,
-    rows: Sequence[Row],
-    known: Sequence[Any],
-    records: Records,
+    cell: Cell, scale: float, rows: Sequence[Row], known: Sequence[Any], measured: Measured
 ) -> dict[str, float]:
     """The difference or ratio of two cells, paired by prompt; without records no interval."""
-    over = role == "over"
-    one, other = (each["value"] for each in known)
-    gap = difference([[Contrast((rows[0],), (rows[1],))]], number, records, over)
+    over = cell.compared == "over"
+    contrast = Contrast((rows[0],), (rows[1],))
+    gap = difference([[contrast]], cell.number, measured.records, over)
     if gap is None or gap.ends is None:
+        one, other = (each["value"] for each in known)
         return {"value": one / other if over else one - other}
-    ends = (gap.value, *gap.ends)
-    value, low, high = (1 + each if over else each * scale for each in ends)
-    return {"value": value, "low": low, "high": high}
+    ends = (1 + each if over else each * scale for each in (gap.value, *gap.ends))
+    return dict(zip(("value", "low", "high"), ends, strict=True))
 
 
-def _ahead(cells: pd.DataFrame, lines: pd.DataFrame, columns: Sequence[Column]) -> pd.Series:
-    """Whether a cell's interval lies above those of all exact rivals, at least one; below them
+def _mark_ahead(sign: int, exact: Sequence[Cell]) -> None:
+    """Marks the cell whose interval lies above those of all exact rivals, at least one; below them
     where less is better.
     """
-    ahead = pd.Series(False, cells.index)
-    exact = cells[cells.ours & (cells.mark == "")]
-    if exact.empty:
-        return ahead
-    blocks = exact.line.map(lines.block)
-    for (block, column), rivals in exact.groupby([blocks, "column"]):
-        if not block or not columns[column].best or len(rivals) < 2:
-            continue
-        low, high = rivals.low, rivals.high
-        if falls(columns[column]):
-            low, high = -high, -low
-        if low.notna().any():
-            others = high.drop(best := low.idxmax())
-            ahead[best] = bool(others.notna().all() and low[best] > others.max())
-    return ahead
+    ends = [
+        sorted((sign * cell.low, sign * cell.high))
+        for cell in exact
+        if cell.low is not None and cell.high is not None
+    ]
+    if len(ends) == len(exact) > 1:
+        best = max(range(len(ends)), key=lambda place: ends[place][0])
+        below = max(high for place, (_, high) in enumerate(ends) if place != best)
+        exact[best].ours_best = ends[best][0] > below
+
+
+def _notes(
+    item: Table, sheet: Sheet, measured: Measured, asked: str | None, paper_pairs: Sequence[str]
+) -> list[str]:
+    """The notes below a measured table, beside those of its layout."""
+    found = filter(None, map(measured.row, sheet.wanted))
+    rows = [row for row in found if row["status"] != "failed"]
+    whose = f"Paper: measured on {load_paper(item.paper).machine}."
+    if item.unprinted is not None:
+        whose = "Nobody has printed this table."
+    notes = [
+        f"{whose} Ours: {_origin(rows)}. In brackets: 95% intervals, "
+        "bootstrap over prompts. Speeds of two machines differ for more than one reason.",
+        *([POOLED] if any("," in str(row.get(SEEDS, "")) for row in rows) else []),
+    ]
+    if any(column.best for column in sheet.columns):
+        notes.append(BEST if item.unprinted is None else OURS_BEST)
+    notes += _stand_ins(sheet)
+    if asked is not None and asked not in paper_pairs:
+        config = pair_configs().get(asked)
+        small = ", small models on invented text" if config and is_embedded(config) else ""
+        printed = "not the paper's: a difference is one between models, too."
+        if item.unprinted is not None:
+            printed = f"where {_some(paper_pairs)} is meant."
+        notes.append(f"Ours is pair {asked}{small}, {printed}")
+    if other := [row for row in rows if row["experiment"] not in item.experiments]:
+        experiments = ", ".join(sorted({str(row["experiment"]) for row in other}))
+        notes.append(
+            f"{len(other)} of {len(rows)} cells come from other experiments ({experiments}): "
+            "their speeds were not measured side by side with the rest."
+        )
+    notes += _stops(rows)
+    notes += _turns(rows)
+    notes += _overlong(rows)
+    notes += differences(rows, {cell.number for cell in sheet.cells if cell.ours})
+    marks = {cell.mark for cell in sheet.cells if cell.ours}
+    never_best = "Such rows never stand out as best."
+    notes += [f"{text} {never_best}" for mark, text in MEANINGS.items() if mark in marks]
+    return [*notes, *_searches(item, sheet, measured), *_compared(sheet)]
+
+
+def _notes_unmeasured(
+    item: Table, sheet: Sheet, measured: Measured, asked: str | None, _: Sequence[str]
+) -> list[str]:
+    """The notes of an unmeasured table, with the pairs that have measured cells."""
+    bold = item.unprinted is None and any(column.best for column in sheet.columns)
+    notes = [f"{BEST.split(';')[0]}."] if bold else []
+    if not item.recipes:
+        return notes
+    pairs = sorted({each.pair for each in sheet.wanted})
+    whose = "Paper's numbers only: no" if item.unprinted is None else "Nobody has printed it: no"
+    notes.append(f"{whose} cell of this table was run on {_some(pairs)}.")
+    others = [
+        pair
+        for pair in measured.pairs({each.task for each in sheet.wanted})
+        if pair not in pairs
+        and any(measured.row(each._replace(pair=pair)) for each in sheet.wanted)
+    ]
+    if others and asked is None:
+        notes.append(
+            f"Some of it was measured on {', '.join(others)}: add --pair {others[0]} to see it."
+        )
+    return [*notes, *_stand_ins(sheet)]
+
+
+def _origin(rows: Sequence[Row]) -> str:
+    """Pairs, prompts and seeds of the rows shown."""
+    pairs = sorted({str(row["pair"]) for row in rows})
+    prompts = sorted({int(row["prompts"]) for row in rows if not pd.isna(row.get("prompts"))})
+    seeds = sorted({int(s) for row in rows for s in str(row.get(SEEDS, row["seed"])).split(",")})
+    count = f"{prompts[0]}" if len(prompts) == 1 else f"{prompts[0]} to {prompts[-1]}"
+    files = sorted({str(row["file"]) for row in rows})
+    return (
+        f"pair {_some(pairs)}, {count} prompts a cell, seed {_some([str(s) for s in seeds])}, "
+        f"from {_some(files)}"
+    )
+
+
+def _stand_ins(sheet: Sheet) -> list[str]:
+    """Notes on drafts that stand in for drafts that were never published."""
+    configs = map(pair_configs().get, sorted({each.pair for each in sheet.wanted}))
+    return [
+        f"Pair {config.name} drafts with {', '.join(config.drafts)} in place of the paper's draft "
+        f"({config.stand_in})."
+        for config in configs
+        if config is not None and config.stand_in
+    ]
+
+
+def _stops(rows: Sequence[Row]) -> list[str]:
+    """Stops of answers beside the end of sequence, by task: papers let some of them run on."""
+    rules: dict[str, list[str]] = {}
+    for row in rows:
+        rule = row.get("stop_rule")
+        if isinstance(rule, str) and rule not in ("", "eos", *rules.get(row["task"], ())):
+            rules.setdefault(row["task"], []).append(rule)
+    return [
+        f"Ours, {names.task(task)}: an answer ends at {' or '.join(ends).replace('+', ' or ')}, if "
+        "not at its limit; task.stop=[] lets it run on."
+        for task, ends in rules.items()
+    ]
+
+
+def _turns(rows: Sequence[Row]) -> list[str]:
+    """Notes on the rules of conversations: a score by other rules is not the published one."""
+    notes: dict[str, None] = {}
+    for row in rows:
+        if (held := row.get("later_turns")) in _CONTINUED:
+            limit = number_in(row, "max_new_tokens")
+            most = "" if limit is None else f"up to {limit:g} new tokens, "
+            notes[f"Ours, {names.task(row['task'])}: {most}{_CONTINUED[str(held)]}."] = None
+    return list(notes)
+
+
+def _overlong(rows: Sequence[Row]) -> list[str]:
+    """Prompts that the models had no room for: papers do not report on theirs."""
+    notes: dict[str, None] = {}
+    for row in rows:
+        for column, done in _NO_ROOM.items():
+            if count := number_in(row, column):
+                where = f"Ours, {names.task(row['task'])} on {row['pair']}: {count:g}"
+                notes[f"{where} prompts {done}, too long for the models (task.overlong)."] = None
+    return list(notes)
+
+
+def _searches(item: Table, sheet: Sheet, measured: Measured) -> list[str]:
+    """The number of trees that a fastest one was searched among; the tree of an ablation."""
+    notes = []
+    for decoder, note in item.searched.items():
+        searched = [e for e in sheet.wanted if e.pick == "fastest" and e.decoder == decoder]
+        among, found = measured, filter(None, map(measured.row, searched))
+        if any(row.get("stage") == "confirm" for row in found):
+            note, among = _CONFIRMED, measured.whole
+        if counts := {*map(among.trees, searched)} - {0}:
+            few, many = min(counts), max(counts)
+            notes.append(note.replace("{trees}", f"{few}" if few == many else f"{few} to {many}"))
+    # Trees with one node a level that a decoder of trees was picked with.
+    chains: dict[str, dict[str, None]] = {}
+    for each in sheet.wanted:
+        row = measured.row(each) if each.pick != "spec" and each.decoder != "sd" else None
+        if row is not None and {*(parse(str(row["spec"])).widths or ())} == {1}:
+            trees = chains.setdefault(names.decoder(each.decoder).title, {})
+            trees[tree_text(each.decoder, str(row["spec"]))] = None
+    notes += [
+        f"Ours, {title}: {' and '.join(trees)}, where picked, is a plain chain, one candidate a "
+        "level: no more than SD."
+        for title, trees in chains.items()
+    ]
+    common = [
+        (each.pair, measured.common_spec(each)) for each in sheet.wanted if each.pick == "common"
+    ]
+    if any(spec for _, spec in common):
+        shared = sorted({f"{pair} {spec.replace('-', 'x')}" for pair, spec in common if spec})
+        notes.append(f"Ours, k-configuration: {', '.join(shared)}.")
+    return notes
+
+
+def _compared(sheet: Sheet) -> list[str]:
+    """Notes on the intervals of values that compare two cells, or on their absence."""
+    cells = [cell for cell in sheet.cells if cell.ours and cell.compared]
+    cells = [cell for cell in cells if cell.low is None or cell.low != cell.high]  # 1: no estimate
+    notes, paired = [], [cell.low is not None for cell in cells]
+    what = "ratio" if any(cell.compared == "over" for cell in sheet.cells) else "difference"
+    if any(paired):
+        notes.append(f"Our {what} of two rates: paired by prompt.")
+    if not all(paired):
+        why = "the records by prompt that would pair its two cells are not beside the results"
+        notes.append(f"Our {what} of two rates has no interval where {why}.")
+    return notes
+
+
+def _some(names: Sequence[str]) -> str:
+    """Up to four names."""
+    if len(names) <= 4:
+        return ", ".join(names)
+    return f"{', '.join(names[:3])} and {len(names) - 3} more"
+
+
+def _lost(numbers: Iterable[Number]) -> list[str]:
+    """Notes on printed numbers that the copy of a paper has lost, with reasons and candidates."""
+    lost: dict[str, list[str]] = {}
+    uncertain: dict[str, list[str]] = {}
+    for row in (number for number in numbers if number["reason"]):
+        tree = f"{names.decoder(row['decoder']).title} {row['spec']}"
+        column = columns.column(row["metric"])
+        metric = "accuracy" if column.kind == "score" else column.title
+        if row["reason"] == "row_lost":
+            twin = f"{metric} {row['twin_value']} (Table {row['twin_table']})"
+            lost.setdefault(tree, []).extend([twin] if row["twin_value"] else [])
+        else:
+            uncertain.setdefault(row["candidates"], []).append(f"{metric} of {tree}")
+    notes = []
+    for tree, known in lost.items():
+        text = f"lost: the copy of the paper that was read has no line for {tree}."
+        if known:
+            text += f" Its twin table prints for the same tree: {', '.join(known)}."
+        notes.append(text)
+    for candidates, cells in uncertain.items():
+        either = " and ".join(candidates.split("|"))
+        notes.append(
+            f"lost: {either} belong to {' and '.join(cells)}; which to which could not be read."
+        )
+    if notes:
+        notes.append("The best of a block with lost cells is the best of those that could be read.")
+    return notes

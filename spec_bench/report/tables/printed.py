@@ -1,5 +1,5 @@
-"""A paper's table laid out as a frame: a row for each place with the paper's number in it, and the
-measured cells that the place asks for.
+"""A paper's table laid out: lines of cells with the paper's numbers in them, and the measured cells
+that each place asks for.
 
 A table is described by data (``papers.items.Table``): lines, values across and columns, which are
 joined with the numbers of ``reference.csv``. A line is known by the columns of the reference that
@@ -13,57 +13,103 @@ not be read.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
-import pandas as pd
-
-from spec_bench.report.papers.items import Lines
+from spec_bench.report.papers.items import Column, Lines, Pick, recipe_cells
 from spec_bench.report.papers.pairs import pair_of
-from spec_bench.report.papers.paper import Column, Table, find_table, load_paper, recipe_cells
+from spec_bench.report.papers.paper import Table, find_table, load_paper
 from spec_bench.vocabulary import columns, names
-from spec_bench.vocabulary.published import COLUMNS, FILE, KEYS, Row, printed_tree
+from spec_bench.vocabulary.published import FILE, KEYS, Row, printed_tree
 from spec_bench.vocabulary.spec import parse
 
 UNNAMED = "paper's"  # a target that the table does not name
 _OF_PAIR = ("target", "draft", "task")
 
-# What a place asks for. ``temperature``: nan takes any, the lowest first. ``pick``: ``spec`` that
-# tree; ``preferred`` that one, or where it was not measured the first one that was; ``fastest`` the
-# tree with the highest speed-up; ``same depth`` a chain as deep as the fastest tree of another
-# decoder, ``among``'s first; ``common`` the tree of an ablation, which ``among`` share.
-ASKED = [
-    *("pair", "task", "decoder", "spec", "temperature", "top_k", "top_p", "tree_attention"),
-    *("pick", "among"),
-]
+
+class Asked(NamedTuple):
+    """A measured cell that a place of a table, or a figure, asks for."""
+
+    pair: str
+    task: str
+    decoder: str
+    spec: str
+    temperature: float | None = None  # None takes any, the lowest first
+    top_k: int = 0
+    top_p: float = 1.0
+    tree_attention: bool = True
+    # ``spec``: that tree; ``preferred``: that one, or where it was not measured the first one that
+    # was; ``fastest``: the tree with the highest speed-up; ``same depth``: a chain as deep as the
+    # fastest tree of the first of ``among``; ``common``: an ablation's tree, which ``among`` share
+    pick: Pick = "spec"
+    among: tuple[str, ...] = ()  # decoders
+
+
+@dataclass
+class Cell:
+    """A place of a table; from ``value`` on ``build`` fills a copy in."""
+
+    number: str  # the column of the results, or what else the column shows
+    printed: str = ""  # as the paper prints it
+    plus_minus: str = ""  # likewise
+    lost: bool = False
+    best: bool = False  # by the paper
+    underlined: bool = False  # likewise
+    empty: str = ""  # the text for a measured cell without a number
+    asked: tuple[Asked, ...] = ()  # ours, then the one that it is compared with
+    compared: str = ""  # minus or over
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    text: str = ""  # a tree or a size
+    mark: str = ""  # of a row that is not exact
+    ours: bool = False  # whether there is a value or text
+    ours_best: bool = False
+    state: str = ""  # why not, where it asks for a cell
+
+    @property
+    def printed_value(self) -> float | None:
+        """The printed number; None where the paper prints none."""
+        try:
+            return float(self.printed)
+        except ValueError:
+            return None
+
+
+class Line(NamedTuple):
+    """A line of a table."""
+
+    labels: tuple[str, ...]  # as many as heads
+    block: str  # "" where it competes with none
+    extra: bool  # whether the paper has no such line: shown only where it was measured
+    cells: tuple[Cell, ...]  # one for each column
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table: its places, one row each, and what stands around them."""
+    """A table: its lines, and what stands around them."""
 
     name: str  # such as rsd/7
     title: str
     heads: tuple[str, ...]  # over the labels
     columns: tuple[Column, ...]
-    # By line: ``labels``, as many as heads; ``block``, "" where it competes with none; ``extra``,
-    # whether the paper has no such line, which then is shown only where it was measured.
-    lines: pd.DataFrame
-    # By place, in order: ``line``; ``column``, its number; ``printed`` and ``plus_minus`` as the
-    # paper prints them; ``lost``; ``best`` and ``underlined`` by the paper; ``number``, the column
-    # of the results, or what else the column shows; ``empty``, the text for a cell without a
-    # number. ``build`` adds ``value``, ``low`` and ``high``; ``text`` of trees and sizes; ``mark``
-    # of a row that is not exact; ``ours``, whether there is one, ``ours_best``, and else ``state``.
-    cells: pd.DataFrame
-    # Columns ASKED with ``line``, ``column`` and ``role``: ours, minus or over.
-    asked: pd.DataFrame
-    wanted: pd.DataFrame  # ASKED of the paper's own lines, each cell once, in order
+    lines: tuple[Line, ...]
+    wanted: tuple[Asked, ...] = ()  # of the paper's own lines, each cell once, in order
     notes: tuple[str, ...] = ()
     commands: tuple[str, ...] = ()  # that would measure the missing cells
-    measured: bool = False
     setting: str = ""  # of its measured cells, where other parts of the table lack it
+
+    @property
+    def cells(self) -> list[Cell]:
+        """All places, line by line."""
+        return [cell for line in self.lines for cell in line.cells]
+
+    @functools.cached_property
+    def measured(self) -> bool:
+        """Whether some place has a measured number."""
+        return any(cell.ours for cell in self.cells)
 
 
 def tree_text(decoder: str, spec: str) -> str:
@@ -73,17 +119,9 @@ def tree_text(decoder: str, spec: str) -> str:
 
 
 def falls(column: Column) -> bool:
-    """Whether less is better in a column."""
+    """Returns whether less is better in a column."""
     name = column.measured or column.metrics[0]
     return any(each.name == name and each.better == "down" for each in columns.columns_in([name]))
-
-
-def asked_frame(rows: Sequence[Mapping[str, Any]], *more: str) -> pd.DataFrame:
-    """Asked cells as a frame; what a row does not say has its usual value."""
-    usual = {"temperature": None, "top_k": 0, "top_p": 1.0, "tree_attention": True}
-    full = [{**usual, "spec": "", "pick": "spec", "among": (), **row} for row in rows]
-    frame = pd.DataFrame(full, columns=[*more, *ASKED])
-    return frame.astype({"temperature": float, "top_k": float, "top_p": float})
 
 
 @functools.cache
@@ -102,37 +140,24 @@ def printed_sheet(name: str, pair: str | None) -> Sheet:
                 f"table {name}: {' or '.join(column.metrics)} is not in {paper.folder / FILE}; "
                 f"there: {', '.join(sorted(metrics)) or 'nothing'}"
             )
-    numbers = paper.numbers_of(table.number)
-    places = _Places(table, numbers, pair, paper.numbers)
-    lines = places.lines()
-    across = places.across()
-    heads = tuple(column for value in across for column in places.columns_under(value))
-    cells, asked = places.cells(lines, across)
-    frame = pd.DataFrame(
-        {
-            "labels": [
-                tuple(places.label(line, s) for s in table.heads.values()) for line in lines
-            ],
-            "block": ["/".join(places.label(line, s) for s in table.block) for line in lines],
-            "extra": [line["extra"] for line in lines],
-        }
-    )
-    _mark_best(cells, frame, heads)
-    _mark_tuned(cells, frame, heads, table.tuned_from)
-    wanted = asked[asked.line.isin(frame.index[~frame.extra])][ASKED]
-    wanted = wanted.drop_duplicates(ignore_index=True)
-    title, labels = places.title(), tuple(table.heads)
-    return Sheet(name, title, labels, heads, frame, cells, asked, wanted, table.notes)
+    layout = _Layout(table, paper.numbers_of(table.number), pair, paper.numbers)
+    across = layout.across()
+    heads = tuple(column for value in across for column in layout.columns_under(value))
+    lines = layout.lines(across)
+    _mark_best(lines, heads)
+    _mark_tuned(lines, heads, table.tuned_from)
+    cells = (cell for line in lines if not line.extra for cell in line.cells)
+    wanted = tuple(dict.fromkeys(asked for cell in cells for asked in cell.asked))
+    return Sheet(name, layout.title(), tuple(table.heads), heads, lines, wanted, table.notes)
 
 
-class _Places:
+class _Layout:
     """The reference of one table, for one pair or for those of the paper."""
 
     def __init__(
         self, table: Table, numbers: Sequence[Row], asked: str | None, others: Sequence[Row]
     ) -> None:
         self.table, self.numbers, self.asked, self.others = table, numbers, asked, others
-        self.reference = pd.DataFrame(numbers, columns=list(COLUMNS), dtype=object)
         sources = {*table.heads.values(), *table.block, "decoder", "method"}
         self.keys = [key for key in KEYS if key in sources and key != table.across]
         self.drafts = {row["target"]: row["draft"] for row in reversed(numbers) if row["draft"]}
@@ -141,45 +166,60 @@ class _Places:
         paired = {self._pair(row) for row in numbers}
         self.is_other = asked is not None and asked not in paired and table.other_pair != "beside"
 
-    def lines(self) -> list[dict[str, Any]]:
-        """A row for each line: the printed ones, another pair's below, and those of ours that the
-        paper has not, each behind the decoder that it follows.
-        """
-        reference = self.reference
-        parts = [reference.drop_duplicates(self.keys)]
-        if self.is_other and self.table.other_pair == "lines":
-            moved = reference.assign(target=str(self.asked), draft="")
-            parts.append(moved.drop_duplicates(self.keys))
-        lines: list[dict[str, Any]] = [
-            {**row, "entry": self._entry(row), "extra": False}
-            for row in pd.concat(parts).to_dict("records")
-        ]
-        if not self.table.extra:
-            return lines
-        groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-        for line in lines:
-            key = tuple(line[key] for key in self.keys if key in _OF_PAIR)
-            groups.setdefault(key, []).append(line)
-        return [line for group in groups.values() for line in self._with_extra(group)]
+    def lines(self, across: Sequence[str]) -> tuple[Line, ...]:
+        """Every line with a cell for each value across and column."""
+        at = [*self.keys, *([self.table.across] if self.table.across else [])]
+        # A number has its tree's place, and the first of a line the one of any tree.
+        numbers: dict[tuple[str, ...], Row] = {}
+        for number, tree in product(self.numbers, (True, False)):
+            key = (*(number[name] for name in at), number["metric"], number["spec"] if tree else "")
+            numbers.setdefault(key, number)
+        lines = []
+        for row in self._rows():
+            cells = []
+            for value, column in product(across, self.shown):
+                place = {**row, self.table.across: value} if self.table.across else row
+                metric = self._metric(column, place["task"])
+                key = (*(place[name] for name in at), metric, column.spec)
+                cells.append(self._cell(place, column, None if row["extra"] else numbers.get(key)))
+            labels = tuple(self._label(row, source) for source in self.table.heads.values())
+            block = "/".join(self._label(row, source) for source in self.table.block)
+            lines.append(Line(labels, block, row["extra"], tuple(cells)))
+        return tuple(lines)
 
-    def _with_extra(self, group: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        lines = list(group)
-        for entry in self.table.extra:
-            own = {"decoder": entry.decoder, "method": entry.method, "spec": entry.spec}
-            row = {**group[0], **own, "extra": True}
-            usual = self._entry(row)
-            warm = usual.temperature if entry.temperature is None else entry.temperature
-            row["entry"] = replace(
-                entry,
-                labels={**usual.labels, **entry.labels},
-                spec=entry.spec or usual.spec,
-                temperature=warm,
-            )
-            row["temperature"] = "" if warm is None else f"{warm:g}"
-            row["tree_attention"] = entry.tree_attention or row["tree_attention"]
-            places = [i for i, line in enumerate(lines) if line["decoder"] == entry.after]
-            lines.insert(places[-1] + 1 if places else len(lines), row)
-        return lines
+    def _rows(self) -> list[dict[str, Any]]:
+        """What each line is known by: the printed ones, another pair's below, and those of ours
+        that the paper has not, each behind the decoder that it follows.
+        """
+        parts = [self.numbers]
+        if self.is_other and self.table.other_pair == "lines":
+            parts.append([{**row, "target": str(self.asked), "draft": ""} for row in self.numbers])
+        groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+        known = set()
+        for row in (row for part in parts for row in part):
+            if (key := tuple(row[name] for name in self.keys)) not in known:
+                known.add(key)
+                pair = [row[name] for name in self.keys if name in _OF_PAIR and self.table.extra]
+                line = {**row, "entry": self._entry(row), "extra": False}
+                groups.setdefault(tuple(pair), []).append(line)
+        for lines in groups.values():
+            for entry in self.table.extra:
+                places = [i for i, line in enumerate(lines) if line["decoder"] == entry.after]
+                at = places[-1] + 1 if places else len(lines)
+                lines.insert(at, self._extra(lines[0], entry))
+        return [line for lines in groups.values() for line in lines]
+
+    def _extra(self, first: Mapping[str, Any], entry: Lines) -> dict[str, Any]:
+        """A line that the paper has not, of the pair and task of another."""
+        own = {"decoder": entry.decoder, "method": entry.method, "spec": entry.spec}
+        row = {**first, **own, "extra": True}
+        usual = self._entry(row)
+        warm = usual.temperature if entry.temperature is None else entry.temperature
+        labels, spec = {**usual.labels, **entry.labels}, entry.spec or usual.spec
+        row["entry"] = replace(entry, labels=labels, spec=spec, temperature=warm)
+        row["temperature"] = "" if warm is None else f"{warm:g}"
+        row["tree_attention"] = entry.tree_attention or row["tree_attention"]
+        return row
 
     def _entry(self, row: Mapping[str, Any]) -> Lines:
         """The table's ``lines`` entry for a line."""
@@ -188,84 +228,66 @@ class _Places:
                 return entry
         return Lines()
 
-    def cells(
-        self, lines: Sequence[dict[str, Any]], across: Sequence[str]
-    ) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Every line, value across and column, joined with the printed numbers; what each asks."""
-        side = [self.table.across] if self.table.across else []
-        at = [*self.keys, *side]
-        # A number has its tree's place, and the first of a line the one of any tree.
-        numbers: dict[tuple[str, ...], Row] = {}
-        for number, tree in ((each, tree) for each in self.numbers for tree in (each["spec"], "")):
-            key = (*(number[name] for name in at), number["metric"], tree)
-            numbers.setdefault(key, number)
-        cells, asked = [], []
-        width = len(across) * len(self.shown)
-        for place, (line, value, column) in enumerate(product(lines, across, self.shown)):
-            row = {**line, **dict.fromkeys(side, value)}
-            metric = self._metric(column, row["task"])
-            key = (*(row[name] for name in at), metric, column.spec)
-            there = key in numbers and not row["extra"]
-            row |= numbers[key] if there else {}
-            own = {"line": place // width, "column": place % width}
-            wants = [{**own, **each} for each in self._wanted(row, column)]
-            asked += wants
-            printed = "" if column.shows == "setting" else row["value"]
-            if column.shows == "tree":
-                printed = tree_text(row["decoder"], row["spec"])
-            measured = column.measured or self._metric(column, row["task"])
-            cells.append(
-                {
-                    **own,
-                    "printed": printed if there else "",
-                    "plus_minus": row["plus_minus"] if there else "",
-                    "lost": bool(there and row["reason"]),
-                    "underlined": False,
-                    "number": measured if column.shows == "number" else column.shows,
-                    "empty": column.empty if wants else "",
-                }
-            )
-        return pd.DataFrame(cells), asked_frame(asked, "line", "column", "role")
+    def _cell(self, row: dict[str, Any], column: Column, number: Row | None) -> Cell:
+        """A place, with the number that the paper prints there."""
+        row = {**row, **(number or {})}
+        asked = self._wanted(row, column)
+        printed = "" if column.shows == "setting" else row["value"]
+        if column.shows == "tree":
+            printed = tree_text(row["decoder"], row["spec"])
+        measured = column.measured or self._metric(column, row["task"])
+        return Cell(
+            number=measured if column.shows == "number" else column.shows,
+            printed=printed if number else "",
+            plus_minus=row["plus_minus"] if number else "",
+            lost=bool(number and row["reason"]),
+            empty=column.empty if asked else "",
+            asked=asked,
+            compared="over" if column.over else "minus" if column.minus else "",
+        )
 
-    def _wanted(self, row: Mapping[str, Any], column: Column) -> list[dict[str, Any]]:
+    def _wanted(self, row: Mapping[str, Any], column: Column) -> tuple[Asked, ...]:
         """The measured cells that a place asks for; none where no pair is wanted there."""
         pair = self._pair(row)
         if pair is None or self.asked not in (None, pair):
-            return []
-        own = {"pair": pair, "task": row["task"]}
-        asked = [{**own, "role": "ours", **self._asked(row, column.spec)}]
+            return ()
+        ours = self._asked(pair, row, column.spec)
         if column.minus:
-            asked.append({**own, "role": "minus", **self._asked(row, column.minus)})
+            return ours, self._asked(pair, row, column.minus)
         if column.over:
-            over = {"decoder": str(column.over["decoder"]), "spec": "-"}
-            warm = float(column.over["temperature"])
-            asked.append({**own, "role": "over", **over, "temperature": warm})
-        return asked
+            decoder, warm = str(column.over["decoder"]), float(column.over["temperature"])
+            return ours, Asked(pair, row["task"], decoder, "-", warm)
+        return (ours,)
 
-    def _asked(self, row: Mapping[str, Any], spec: str) -> dict[str, Any]:
-        """Decoder, tree and sampling of a place."""
+    def _asked(self, pair: str, row: Mapping[str, Any], spec: str) -> Asked:
+        """The measured cell of a place, or of another tree there."""
         entry, table = row["entry"], self.table
         pick = entry.pick
         if not pick:
             pick = "spec" if row["extra"] and table.pick == "preferred" else table.pick
         if pick in ("spec", "preferred") and not spec:
-            spec = row["spec"] or entry.spec or self._usual(row["decoder"])
-        temperature = float(row["temperature"]) if row["temperature"] else entry.temperature
+            # A decoder's tree in the recipe; the baseline is no cell of it.
+            cells = [cell.partition(":") for r in table.recipes[:1] for cell in recipe_cells(r)]
+            usual = {name: tree for name, _, tree in cells if tree} | {"ar": "-"}
+            spec = row["spec"] or entry.spec or usual.get(row["decoder"], "")
+        warm = float(row["temperature"]) if row["temperature"] else entry.temperature
         among = entry.among
         if pick == "common":
             among = among or tuple(dict.fromkeys(number["decoder"] for number in self.numbers))
-            pairs, warm = {(row["target"], row["draft"])}, temperature or 0.0
-            spec = printed_tree(self.others, pairs, row["task"], warm, among[0]) or ""
-        return {
-            "decoder": row["decoder"],
-            "spec": spec,
-            "temperature": table.temperature if temperature is None else temperature,
-            "top_k": int(row["top_k"] or 0),
-            "top_p": float(row["top_p"] or 1.0),
-            "tree_attention": row["tree_attention"] != "false",
-            "pick": pick,
-            "among": among,
-        }
+            pairs = {(row["target"], row["draft"])}
+            spec = printed_tree(self.others, pairs, row["task"], warm or 0.0, among[0]) or ""
+        return Asked(
+            pair,
+            row["task"],
+            row["decoder"],
+            spec,
+            table.temperature if warm is None else warm,
+            int(row["top_k"] or 0),
+            float(row["top_p"] or 1.0),
+            row["tree_attention"] != "false",
+            pick,
+            among,
+        )
 
     def _pair(self, row: Mapping[str, Any]) -> str | None:
         """The pair of a place; None where no config is that pair."""
@@ -275,12 +297,6 @@ class _Places:
             return self.asked
         draft = row["draft"] or self.drafts.get(row["target"], "")
         return pair_of(row["target"] or self.table.target, draft)
-
-    def _usual(self, decoder: str) -> str:
-        """A decoder's tree in the recipe; the baseline is no cell of it."""
-        cells = [cell for recipe in self.table.recipes[:1] for cell in recipe_cells(recipe)]
-        specs = {name: spec for name, _, spec in (c.partition(":") for c in cells) if spec}
-        return "-" if decoder == "ar" else specs.get(decoder, "")
 
     def across(self) -> list[str]:
         """The values side by side; one nameless value if there are none."""
@@ -316,7 +332,7 @@ class _Places:
         printed = (metric for metric in column.metrics if (task, metric) in self.metrics)
         return next(printed, column.metrics[0])
 
-    def label(self, line: Mapping[str, Any], source: str) -> str:
+    def _label(self, line: Mapping[str, Any], source: str) -> str:
         """A line's label under a heading."""
         text = str(line.get(source, ""))
         if source in line["entry"].labels:
@@ -343,38 +359,36 @@ class _Places:
         )
 
 
-def _mark_best(cells: pd.DataFrame, lines: pd.DataFrame, heads: Sequence[Column]) -> None:
-    """Marks the best printed values of every column and block of several lines, equal ones too."""
-    value = pd.to_numeric(cells.printed, errors="coerce")
-    less = cells.column.map([falls(column) for column in heads].__getitem__).astype(bool)
-    size = lines.block.map(lines.block.value_counts()).where(lines.block != "", 0)
-    ranked = value.where(~less, -value)
-    competes = cells.column.map([column.best for column in heads].__getitem__).astype(bool)
-    competes &= cells.line.map(size) > 1
-    ranked = ranked.where(competes)
-    best = ranked.groupby([cells.line.map(lines.block), cells.column]).transform("max")
-    cells["best"] = ranked.notna() & (ranked == best)
+def rivals(lines: Sequence[Line], heads: Sequence[Column]) -> Iterator[tuple[int, list[Cell]]]:
+    """The cells that compete, of a column and a block of several lines; before them -1 where less
+    is better, else 1.
+    """
+    blocks: dict[str, list[Line]] = {}
+    for line in lines:
+        blocks.setdefault(line.block, []).append(line)
+    for name, block in blocks.items():
+        for column, head in enumerate(heads if name and len(block) > 1 else ()):
+            if head.best:
+                yield -1 if falls(head) else 1, [line.cells[column] for line in block]
+
+
+def _mark_best(lines: Sequence[Line], heads: Sequence[Column]) -> None:
+    """Marks the best printed values of every column and block, equal ones, too."""
+    for sign, cells in rivals(lines, heads):
+        worth = [sign * each for cell in cells if (each := cell.printed_value) is not None]
+        for cell in cells if worth else ():
+            value = cell.printed_value
+            cell.best = value is not None and sign * value == max(worth)
 
 
 def _mark_tuned(
-    cells: pd.DataFrame, lines: pd.DataFrame, heads: Sequence[Column], tuned_from: Mapping[str, str]
+    lines: Sequence[Line], heads: Sequence[Column], tuned_from: Mapping[str, str]
 ) -> None:
     """Marks numbers that are larger than those of the draft before fine-tuning."""
-    if not tuned_from:
-        return
-    by_labels = {labels: line for line, labels in lines.labels.items()}
-    before = {
-        line: by_labels.get((tuned_from[labels[0]], *labels[1:]))
-        for line, labels in lines.labels.items()
-        if labels[0] in tuned_from
-    }
-    value = pd.to_numeric(cells.printed, errors="coerce")
-    by_place = dict(zip(zip(cells.line, cells.column, strict=True), value, strict=True))
-    theirs = [
-        by_place.get((before.get(line), column))
-        for line, column in zip(cells.line, cells.column, strict=True)
-    ]
-    larger = value > pd.Series(theirs, cells.index, dtype=float)
-    how = cells.column.map([column.tuned for column in heads].__getitem__)
-    cells["best"] = cells.best.where(~larger | (how == ""), how == "bold")
-    cells["underlined"] = larger & (how == "underlined")
+    by_labels = {line.labels: line for line in lines}
+    for line in lines:
+        before = by_labels.get((tuned_from.get(line.labels[0], ""), *line.labels[1:]), line)
+        for cell, untuned, head in zip(line.cells, before.cells, heads, strict=True):
+            value, other = cell.printed_value, untuned.printed_value
+            if head.tuned and value is not None and other is not None and value > other:
+                cell.best, cell.underlined = head.tuned == "bold", head.tuned == "underlined"

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import shlex
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-import pandas as pd
+import yaml
 
-from spec_bench.report.papers.pairs import pair_of
-from spec_bench.report.papers.paper import Figure, Item, Paper, recipe_cells
-from spec_bench.report.tables.commands import commands_for
+from spec_bench.report.papers.items import Item, read_recipe, recipe_cells
+from spec_bench.report.papers.pairs import is_embedded, pair_configs, pair_of
+from spec_bench.report.papers.paper import Figure, Paper
 from spec_bench.report.tables.measured import Measured
-from spec_bench.report.tables.printed import ASKED, asked_frame, printed_sheet
+from spec_bench.report.tables.printed import Asked, printed_sheet
+from spec_bench.system.files import ON_GPU, package_folder, training_command, training_of
+
+_TEMPERATURE = "generation.temperature"
+_NO_GPU = ("cpu", "server")
+_CAPTURED = "static"  # what ON_GPU compiles
 
 
 @dataclass(frozen=True)
@@ -22,8 +29,8 @@ class Progress:
 
     pair: str
     in_paper: bool  # whether the paper has this pair here
-    wanted: pd.DataFrame  # the cells
-    missing: pd.DataFrame  # those without numbers
+    wanted: tuple[Asked, ...]  # the cells
+    missing: tuple[Asked, ...]  # those without numbers
 
     @property
     def needed(self) -> int:
@@ -36,24 +43,24 @@ class Progress:
         return self.needed - len(self.missing)
 
 
-def wanted_of(paper: Paper, item: Item) -> pd.DataFrame:
+def wanted_of(paper: Paper, item: Item) -> tuple[Asked, ...]:
     """The measured cells that a table or figure needs of the paper's pairs."""
     if not isinstance(item, Figure):
         return printed_sheet(item.name, None).wanted
     if item.tables:
-        tables = [printed_sheet(f"{paper.name}/{number}", None).wanted for number in item.tables]
-        return pd.concat(tables).drop_duplicates(ignore_index=True)
+        sheets = (printed_sheet(f"{paper.name}/{number}", None) for number in item.tables)
+        return tuple(dict.fromkeys(each for sheet in sheets for each in sheet.wanted))
     sampling = item.sampling
-    limits = {"top_k": sampling.get("top_k", 0), "top_p": sampling.get("top_p", 1.0)}
+    limits = (int(sampling.get("top_k", 0)), sampling.get("top_p", 1.0))
     temperatures = item.temperatures or (sampling.get("temperature", 1.0),)
-    cells = []
+    wanted: dict[Asked, None] = {}
     for (target, draft), task, temperature in product(item.pairs, item.tasks, temperatures):
         pair = pair_of(target, draft)
-        for cell in (item.cells or recipe_cells(item.recipes[0])) if pair else ():
+        for cell in item.cells or recipe_cells(item.recipes[0]):
             decoder, _, spec = cell.partition(":")
-            own = {"pair": pair, "task": task, "decoder": decoder, "spec": spec, **limits}
-            cells.append({**own, "temperature": temperature})
-    return asked_frame(cells).drop_duplicates(ignore_index=True)
+            if pair is not None:
+                wanted[Asked(pair, task, decoder, spec, temperature, *limits)] = None
+    return tuple(wanted)
 
 
 def progress_of(
@@ -64,16 +71,17 @@ def progress_of(
     """
     measured = measured.of(item.experiments)
     wanted = wanted_of(paper, item)
-    pairs = list(dict.fromkeys(wanted.pair))
+    pairs = list(dict.fromkeys(each.pair for each in wanted))
 
     def share(name: str) -> Progress:
-        own = wanted[wanted.pair == name] if name in pairs else wanted.assign(pair=name)
-        own = own.drop_duplicates(ignore_index=True)
-        return Progress(name, name in pairs, own, measured.missing(own))
+        own = [each for each in wanted if each.pair == name or name not in pairs]
+        moved = tuple(dict.fromkeys(each._replace(pair=name) for each in own))
+        return Progress(name, name in pairs, moved, measured.missing(moved))
 
     if pair is not None:
         return [share(pair)]
-    others = [share(name) for name in measured.pairs(wanted.task) if name not in pairs]
+    known = measured.pairs({each.task for each in wanted})
+    others = [share(name) for name in known if name not in pairs]
     return [*map(share, pairs), *(each for each in others if each.measured)]
 
 
@@ -82,7 +90,7 @@ def list_paper(
 ) -> str:
     """A paper's items, one line each, then the commands for missing cells."""
     lines = [f"{paper.title} (arXiv:{paper.arxiv})"]
-    missing: dict[str, list[pd.DataFrame]] = {}
+    missing: dict[str, dict[Asked, None]] = {}
     before: dict[str, list[str]] = {}
     words: dict[str, tuple[str, ...]] = {}
     for item in paper.items:
@@ -90,16 +98,15 @@ def list_paper(
         title = printed_sheet(item.name, None).title if item.kind == "table" else item.title
         lines.append(f"  {f'{item.kind} {item.name}':<20}{title}")
         lines.append(f"  {'':<20}  {_state(item, shares)}")
-        if item.recipes:
+        for recipe in item.recipes[:1]:
             asked = [p for p in shares if p.in_paper or pair is not None]
-            cells = missing.setdefault(item.recipes[0], [])
-            cells += [progress.missing for progress in asked]
-            if isinstance(item, Figure) and any(len(progress.missing) for progress in asked):
-                before.setdefault(item.recipes[0], []).extend(item.before)
-                words[item.recipes[0]] = words.get(item.recipes[0]) or item.words
+            cells = [cell for progress in asked for cell in progress.missing]
+            missing.setdefault(recipe, {}).update(dict.fromkeys(cells))
+            if isinstance(item, Figure) and cells:
+                before.setdefault(recipe, []).extend(item.before)
+                words[recipe] = words.get(recipe) or item.words
     commands: list[str] = []
-    for recipe, parts in missing.items():
-        wanted = pd.concat(parts)[ASKED].drop_duplicates() if parts else asked_frame([])
+    for recipe, wanted in missing.items():
         more = commands_for(recipe, wanted, measured, results, words.get(recipe, ()))
         commands += [*before.get(recipe, ()), *more]
     if commands:
@@ -117,3 +124,117 @@ def _state(item: Item, shares: Sequence[Progress]) -> str:
         name = progress.pair if progress.in_paper else f"{progress.pair} (not the paper's)"
         counts.setdefault(f"{progress.measured}/{progress.needed}", []).append(name)
     return "; ".join(f"{count} cells: {', '.join(names)}" for count, names in counts.items())
+
+
+def commands_for(
+    recipe: str,
+    missing: Iterable[Asked],
+    measured: Measured,
+    results: Path | None = None,
+    words: Sequence[str] = (),
+) -> list[str]:
+    """One command of a recipe (``rsd=exp1``) for all pairs that miss the same tasks and
+    temperatures.
+
+    Before it those that train the pairs' heads, which nobody published.
+    """
+    swept = read_recipe(recipe).get("hydra", {}).get("sweeper", {}).get("params", {})
+    warm: dict[tuple[str, str], set[float]] = {}
+    for cell in missing:
+        known = warm.setdefault((cell.pair, cell.task), set())
+        # A recipe that does not sweep over it takes the task's temperature.
+        if _TEMPERATURE in swept and cell.temperature is not None:
+            known.add(cell.temperature)
+    tasks: dict[tuple[str, tuple[float, ...]], list[str]] = {}
+    for (pair, task), temperatures in warm.items():
+        tasks.setdefault((pair, tuple(sorted(temperatures))), []).append(task)
+    pairs: dict[tuple[tuple[str, ...], tuple[float, ...]], list[str]] = {}
+    for (pair, at), names in tasks.items():
+        pairs.setdefault((tuple(names), at), []).append(pair)
+    runs = [
+        _command(recipe, (*group, *words), names, at, results)
+        for (names, at), labels in pairs.items()
+        for group in _groups(labels, measured)
+    ]
+    return [*_trainings(recipe, [label for labels in pairs.values() for label in labels]), *runs]
+
+
+def _trainings(recipe: str, pairs: Iterable[str]) -> list[str]:
+    """Commands that train the heads of a recipe's cells; run twice they end at once."""
+    kinds = {_drafter(cell.partition(":")[0]) for cell in recipe_cells(recipe)}
+    commands: dict[str, None] = {}
+    for pair in pairs:
+        config = pair_configs().get(pair)
+        for kind, heads in config.heads.items() if config else ():
+            if config and kind in kinds and (name := training_of(Path(heads))):
+                commands[training_command(kind, pair, name, not is_embedded(config))] = None
+    return list(commands)
+
+
+@functools.cache
+def _drafter(decoder: str) -> str:
+    """The kind of drafter in the config of a decoder; "" for one of another package."""
+    path = package_folder("conf") / "decoder" / f"{decoder}.yaml"
+    data = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return str((data.get("drafter") or {}).get("kind", ""))
+
+
+def _groups(labels: Sequence[str], measured: Measured) -> list[tuple[str, ...]]:
+    """Pairs that have a config and decode in one way at once, any other pair by its models."""
+    known: dict[tuple[str, ...], list[str]] = {}
+    for label in labels:
+        if label in pair_configs():
+            known.setdefault(_engine(label, measured), []).append(label)
+    others = [label for label in labels if label not in pair_configs()]
+    return [
+        *((f"pair={','.join(names)}", *engine) for engine, names in known.items()),
+        *((*_models(label, measured), *_engine(label, measured)) for label in others),
+    ]
+
+
+def _engine(label: str, measured: Measured) -> tuple[str, ...]:
+    """The settings that put a pair's cells on a GPU, with passes run as in its rows there.
+
+    The embedded pairs run on the CPU; a pair without a config runs where its rows did. No table
+    mixes rows whose passes ran in different ways.
+    """
+    config = pair_configs().get(label)
+    if config is not None and is_embedded(config):
+        return ()
+    rows, ways = measured.rows, []
+    if {"pair", "device", "compile"} <= {*rows.columns}:
+        on_gpu = (rows.pair == label) & rows.device.notna() & ~rows.device.isin(_NO_GPU)
+        ways = [str(way) for way in rows["compile"][on_gpu].dropna().unique()]
+    if config is None and not ways:
+        return ()
+    other = ways and _CAPTURED not in ways
+    return (ON_GPU, f"engine.compile={ways[0]}") if other else (ON_GPU,)
+
+
+def _command(
+    recipe: str,
+    pair: tuple[str, ...],
+    tasks: Sequence[str],
+    temperatures: Sequence[float],
+    results: Path | None,
+) -> str:
+    """One command, quoted for a shell; several jobs of it need ``-m``."""
+    swept = [f"task={','.join(tasks)}"] if any(tasks) else []
+    if temperatures:
+        swept.append(f"{_TEMPERATURE}={','.join(f'{value:g}' for value in temperatures)}")
+    where = [f"results={results}"] if results is not None else []
+    by_models = any(word.startswith("pair.target=") for word in pair)
+    several = any("," in part for part in (*swept, *where, *(() if by_models else pair)))
+    words = ["spec-bench", *(["-m"] if several else []), recipe, *pair, *swept]
+    return shlex.join([*words, *where])
+
+
+def _models(label: str, measured: Measured) -> tuple[str, ...]:
+    """The settings of a pair without a config: its models, as the results name them."""
+    rows = measured.rows
+    matching = rows if rows.empty else rows[(rows.pair == label) & rows.draft.notna()]
+    if matching.empty:
+        return (f"pair={label}",)
+    first = matching.iloc[0]
+    draft = f"[{first.draft}]" if "," in first.draft else first.draft
+    return f"pair.target={first.target}", f"pair.draft={draft}", f"pair.name={label}"

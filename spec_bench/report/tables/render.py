@@ -1,4 +1,4 @@
-"""A table as Markdown, HTML, LaTeX or CSV: places as texts, pivoted to a line each.
+"""A table as Markdown, HTML, LaTeX or CSV: its places as texts, line by line.
 
 A label may come from anywhere: a pair's name, a reason in a results file. So whatever reaches a
 format is escaped for it.
@@ -11,15 +11,14 @@ import functools
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import groupby
-from typing import Any, NamedTuple
+from itertools import groupby, pairwise
+from typing import NamedTuple
 
 import jinja2
-import pandas as pd
 from markupsafe import Markup, escape
 
-from spec_bench.report.papers.paper import Column
-from spec_bench.report.tables.printed import Sheet
+from spec_bench.report.papers.items import Column
+from spec_bench.report.tables.printed import Cell, Sheet
 from spec_bench.system.files import escaped
 from spec_bench.vocabulary.names import MARKS
 from spec_bench.vocabulary.numbers import ends_of
@@ -62,64 +61,53 @@ class Text(NamedTuple):
 
 def shown_columns(sheet: Sheet) -> list[Shown]:
     """The columns that are written: not those that nobody printed or measured."""
-    cells, asked = sheet.cells, sheet.asked[sheet.asked.role == "ours"]
-    known = [*zip(cells.line, cells.column, cells.printed, cells.lost, strict=True)]
-    wanted = {*zip(asked.line, asked.column, strict=True)}
-    printed = {column for _, column, text, lost in known if text or lost}
-    ours = {column for _, column in wanted} if sheet.measured else set()
-    # Else ours has separate lines.
-    beside = {column for line, column, text, _ in known if text and (line, column) in wanted}
     found = []
     for place, column in enumerate(sheet.columns):
-        compared = place in printed & ours & beside and column.shows == "number"
-        parts = {"paper": place in printed, "ours": place in ours, "difference": compared}
+        cells = [line.cells[place] for line in sheet.lines]
+        printed = any(cell.printed or cell.lost for cell in cells)
+        ours = sheet.measured and any(cell.asked for cell in cells)
+        # Else ours has separate lines.
+        beside = any(cell.printed and cell.asked for cell in cells)
+        compared = printed and ours and beside and column.shows == "number"
+        parts = {"paper": printed, "ours": ours, "difference": compared}
         found += [Shown(place, column, part) for part, there in parts.items() if there]
     return found
 
 
+class Written(NamedTuple):
+    """A line as escaped texts."""
+
+    first: str  # its first label, "" where the line above has the same
+    more: list[str]  # its other labels
+    texts: list[str]  # one for each of ``shown_columns``
+    label: str  # its first label in any case
+    block: str  # of a line that competes with none its label
+
+
 def written(
     sheet: Sheet, write: Callable[[Text, str], str], letters: Callable[[str], str]
-) -> pd.DataFrame:
-    """The table as escaped texts by line: columns ``label``, first label of the lines; ``labels``,
-    all of them; ``block``; and one for each of ``shown_columns``, by its place among them.
+) -> list[Written]:
+    """The lines of a table.
 
     Args:
         sheet: the table.
         write: a place's text, with the part that it shows, as the format has it.
         letters: escapes a label.
     """
-    ours = sheet.cells[sheet.cells.ours]
-    marks = {line: {*part} for line, part in ours.mark.groupby(ours.line)}
-    mark = {line: next(iter(known)) for line, known in marks.items() if len(known) == 1}
-    by_place = {(cell.line, cell.column): cell for cell in sheet.cells.itertuples()}
-    columns = [*enumerate(shown_columns(sheet))]
-    long = pd.DataFrame(
-        [
-            (line, number, write(_text(by_place[line, shown.place], shown, of_line), shown.part))
-            for line, of_line in ((line, mark.get(line, "")) for line in sheet.lines.index)
-            for number, shown in columns
-        ],
-        columns=["line", "shown", "text"],
-    )
-    wide = long.pivot(index="line", columns="shown", values="text").reindex(sheet.lines.index)
-    labels = []
-    for line, own in sheet.lines.labels.items():
-        told = f" ({MARKS.get(mark[line], mark[line])})" if mark.get(line) else ""
-        labels.append(
-            [letters(each) for each in (*own[:-1], f"{own[-1]}{told}".strip() if told else own[-1])]
-        )
-    blocks = sheet.lines.block.where(sheet.lines.block != "", [own[0] for own in labels])
-    return wide.assign(labels=labels, block=blocks, label=_once([own[0] for own in labels]))
+    shown = shown_columns(sheet)
+    lines: list[Written] = []
+    for line in sheet.lines:
+        marks = {cell.mark for cell in line.cells if cell.ours}
+        mark = marks.pop() if len(marks) == 1 else ""
+        told = f"{line.labels[-1]} ({MARKS.get(mark, mark)})".strip() if mark else line.labels[-1]
+        labels = [letters(each) for each in (*line.labels[:-1], told)]
+        texts = [write(_text(line.cells[each.place], each, mark), each.part) for each in shown]
+        first = "" if lines and lines[-1].label == labels[0] else labels[0]
+        lines.append(Written(first, labels[1:], texts, labels[0], line.block or labels[0]))
+    return lines
 
 
-def _once(labels: Sequence[str]) -> list[str]:
-    """Each label unless the line above has the same."""
-    return [
-        "" if own == above else own for own, above in zip(labels, [None, *labels], strict=False)
-    ]
-
-
-def _text(cell: Any, shown: Shown, of_line: str) -> Text:
+def _text(cell: Cell, shown: Shown, of_line: str) -> Text:
     """One place; ``of_line`` is the mark that stands at the line's label."""
     form = f".{shown.column.digits}f"
     if shown.part == "paper":
@@ -135,16 +123,15 @@ def _text(cell: Any, shown: Shown, of_line: str) -> Text:
         return Text(cell.state, number=False)
     symbol = cell.mark if not of_line else ""
     mark = f" ({MARKS.get(symbol, symbol)})" if symbol else ""
-    if pd.isna(cell.value):
+    if cell.value is None:
         return Text(f"{cell.text}{mark}", number=False)
     interval = ends_of(cell.low, cell.high, form) if cell.low != cell.high else ""
     return Text(f"{cell.value:{form}}{mark}", interval, cell.ours_best)
 
 
-def _difference(cell: Any) -> float | None:
+def _difference(cell: Cell) -> float | None:
     """Ours minus printed; None where one of them is missing."""
-    known = cell.ours and not pd.isna(cell.value) and cell.printed
-    return cell.value - float(cell.printed) if known else None
+    return cell.value - float(cell.printed) if cell.value is not None and cell.printed else None
 
 
 def levels(sheet: Sheet) -> list[list[tuple[str, int]]]:
@@ -174,7 +161,7 @@ def markdown(sheet: Sheet) -> str:
     lines = [
         [*map(escape_markdown, (*sheet.heads, *heads))],
         ["---"] * len(sheet.heads) + ["---:"] * len(shown),
-        *([label, *own[1:], *texts] for label, own, texts in _lines(table)),
+        *([line.first, *line.more, *line.texts] for line in table),
     ]
     title = escape_markdown(f"{sheet.name}: {sheet.title}")
     parts = [f"### {title}", "\n".join(map(piped, lines))]
@@ -184,12 +171,6 @@ def markdown(sheet: Sheet) -> str:
         commands = "\n".join(map(one_line, sheet.commands))
         parts.append(f"Missing cells are run by:\n\n```\n{commands}\n```")
     return "\n\n".join(parts) + "\n"
-
-
-def _lines(table: pd.DataFrame) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Each line's first label unless it is repeated, its labels, and its places."""
-    texts = table.drop(columns=["label", "labels", "block"]).to_numpy().tolist()
-    return zip(table.label, table.labels, texts, strict=True)
 
 
 def html(sheets: Sequence[Sheet], style: str = "") -> str:
@@ -211,15 +192,9 @@ def html_fragment(sheet: Sheet) -> str:
         return Markup('<td class="{}">{}{}</td>').format(kind, number, interval)
 
     table = written(sheet, write, lambda text: Markup(escape(text)))
-    blocks = [[*_lines(part)] for part in _runs(table)]
+    blocks = [[*part] for _, part in groupby(table, lambda line: line.block)]
     fragment = _environment().get_template("table.html.jinja")
     return fragment.render(sheet=sheet, levels=levels(sheet), blocks=blocks)
-
-
-def _runs(table: pd.DataFrame) -> list[pd.DataFrame]:
-    """The lines of each block, which stand together."""
-    run = (table.block != table.block.shift()).cumsum()
-    return [part for _, part in table.groupby(run)]
 
 
 @functools.cache
@@ -245,14 +220,13 @@ def latex(sheet: Sheet) -> str:
 
     table, labels = written(sheet, write, escape_latex), len(sheet.heads)
     long = len(table) > _LINES
-    ruled = any(table.block.iloc[n] == table.block.iloc[n + 1] for n in range(len(table) - 1))
+    ruled = any(above.block == below.block for above, below in pairwise(table))
     body: list[str] = []
-    for part in _runs(table) if ruled else [table]:
-        lines = [*_lines(part)]
+    for _, part in groupby(table, lambda line: line.block if ruled else ""):
         body += [r"\midrule"] if body else []
-        # The label is repeated below a rule.
-        lines[0] = (lines[0][1][0], *lines[0][1:])
-        body += [" & ".join([label, *own[1:], *texts]) + r" \\" for label, own, texts in lines]
+        for place, line in enumerate(part):
+            first = line.first if place else line.label  # repeated below a rule
+            body.append(" & ".join([first, *line.more, *line.texts]) + r" \\")
     notes, name = " ".join(map(escape_latex, sheet.notes)), re.sub(r"[^\w.:-]", "-", sheet.name)
     size = r"\scriptsize" if long else r"\footnotesize"
     parts = [
@@ -314,26 +288,24 @@ def comma(*sheets: Sheet) -> str:
         if not place:
             last = ["lossless"] if sheet.measured else []
             writer.writerow(map(escaped, [*heads, *names, *last]))
-        for line, part in groupby(sheet.cells.itertuples(), lambda cell: cell.line):
-            cells = [*part]
-            values = [value for cell in cells for value in _values(cell)[: 1 + len(ends)]]
-            marks = {cell.mark or "exact" for cell in cells if cell.ours}
+        for line in sheet.lines:
+            values = [value for cell in line.cells for value in _values(cell)[: 1 + len(ends)]]
+            marks = {cell.mark or "exact" for cell in line.cells if cell.ours}
             lossless = ["/".join(sorted(marks))] if sheet.measured else []
-            labels = sheet.lines.labels[line]
-            writer.writerow(map(escaped, [*setting, *labels, *values, *lossless]))
+            writer.writerow(map(escaped, [*setting, *line.labels, *values, *lossless]))
     return stream.getvalue()
 
 
-def _values(cell: Any) -> list[str]:
+def _values(cell: Cell) -> list[str]:
     """Paper, ours, both ends of the interval, difference, state."""
     printed = f"{cell.printed}±{cell.plus_minus}" if cell.plus_minus else cell.printed
     printed = LOST if cell.lost else printed
     if not cell.ours:
         return [printed, "", "", "", "", cell.state]
-    if pd.isna(cell.value):
+    if cell.value is None:
         return [printed, cell.text, "", "", "", ""]
     numbers = (cell.value, cell.low, cell.high, _difference(cell))
-    return [printed, *("" if pd.isna(number) else f"{number:.6g}" for number in numbers), ""]
+    return [printed, *("" if number is None else f"{number:.6g}" for number in numbers), ""]
 
 
 def escape_markdown(text: str) -> str:

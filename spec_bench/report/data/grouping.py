@@ -24,15 +24,11 @@ _ANY: str = ""  # a value shared by all rows of the same task, or pair
 
 
 def split(rows: pd.DataFrame, shown: Collection[str]) -> list[tuple[str, pd.DataFrame]]:
-    """The rows in parts that agree in every column of ``apart_in``.
+    """The rows in parts that agree in every column of ``apart_in`` but those ``shown`` separately.
 
     Settings of the task, such as its length limit, may differ from task to task, and likewise
     for the pair: they split the rows only where one task has several, and rows of other tasks
     stand in every part.
-
-    Args:
-        rows: cells.
-        shown: columns whose values a table or figure shows separately anyway.
 
     Returns:
         The settings that are each part's alone (``batch size 4``), as far as all of its rows agree
@@ -46,13 +42,15 @@ def split(rows: pd.DataFrame, shown: Collection[str]) -> list[tuple[str, pd.Data
     if not varying:
         return [("", rows)]
     values = [_values(rows, each, texts[each], run) for each in varying]
-    keys = list(zip(*values, strict=True))
-    whole = [key for key in dict.fromkeys(keys) if not _covered(key, keys)]
-    parts = []
-    for key in whole:
+    keys, parts = list(zip(*values, strict=True)), []
+    for key in dict.fromkeys(keys):
+        if any(other != key and _fits(key, other) for other in keys):
+            continue  # a part with more values holds these rows, too
         fitting = [_fits(other, key) for other in keys]
-        agreed = (_agreed(alone[each][fitting]) for each in varying)
-        named = (text or shared for text, shared in zip(key, agreed, strict=True))
+        named = []
+        for text, each in zip(key, varying, strict=True):
+            agreed = {*alone[each][fitting]} - {_ANY}
+            named.append(text or (agreed.pop() if len(agreed) == 1 else _ANY))
         parts.append((together(filter(None, named)), rows[fitting]))
     return sorted(parts, key=lambda part: -len(part[1]))
 
@@ -70,40 +68,26 @@ def _values(
     return texts.where(counts.transform("nunique") > 1, _ANY)
 
 
-def _agreed(values: pd.Series) -> str:
-    """The one value of those rows that have one; "" where they have several."""
-    distinct = set(values) - {_ANY}
-    return distinct.pop() if len(distinct) == 1 else _ANY
-
-
 def _fits(values: tuple[str, ...], key: tuple[str, ...]) -> bool:
     return all(mine in (_ANY, other) for mine, other in zip(values, key, strict=True))
 
 
-def _covered(key: tuple[str, ...], keys: Iterable[tuple[str, ...]]) -> bool:
-    """Whether a part with more values holds these rows, too."""
-    return any(other != key and _fits(key, other) for other in keys)
-
-
 def slugs(settings: Iterable[str]) -> dict[str, str]:
-    """Each part's distinctive settings, for a file's name: ``-screen``, ``-batch-size-4``.
+    """Each part's distinctive settings, for a file's name: ``-screen``, ``-batch-size-4``; by the
+    text of each from ``split``, "" for the only part without a setting.
 
     A part is named by as few of its differing columns as distinguish it from all others, in the
-    columns' order, and by their values alone where these are words.
-
-    Args:
-        settings: the text of each part, from ``split``; the same text is the same part.
-
-    Returns:
-        By setting; "" for the only part, if it has no setting.
+    columns' order, and by their values alone where these are words. A name that several would have
+    ends with the digest of the settings.
     """
     parts = {text: [_word(each) for each in text.split(", ") if each] for text in settings}
     names = {text: _distinctive(words, list(parts.values())) for text, words in parts.items()}
     counts = Counter(names.values())
-    return {
-        text: f"-{name}" if counts[name] == 1 and name else _numbered(name, text)
-        for text, name in names.items()
-    }
+    slugs = {}
+    for text, name in names.items():
+        unlike = digest(text)[:8] if text and (counts[name] > 1 or not name) else ""
+        slugs[text] = "".join(f"-{each}" for each in (name, unlike) if each)
+    return slugs
 
 
 def _distinctive(words: Sequence[str], parts: Iterable[Sequence[str]]) -> str:
@@ -117,11 +101,6 @@ def _distinctive(words: Sequence[str], parts: Iterable[Sequence[str]]) -> str:
             kept.append(word)
         rivals = same
     return "-".join(kept or words[:1])
-
-
-def _numbered(name: str, text: str) -> str:
-    """A name that several parts would have, with the digest of this one's settings."""
-    return "-".join(["", *filter(None, [name, digest(text)[:8] if text else ""])]).rstrip("-")
 
 
 def _word(text: str) -> str:

@@ -1,15 +1,22 @@
-"""No table and no figure mixes rows that differ in what tells runs apart."""
+"""No table, no figure and no comparison mixes rows that differ in what tells runs apart."""
 
 import csv
 import io
 
+import pandas as pd
+import pytest
+
 from spec_bench.report.cli.command_line import main
-from spec_bench.report.data.apart import slugs, split, together
+from spec_bench.report.data.grouping import slugs, split, together
+from spec_bench.report.data.rows import groups_of
 from spec_bench.report.figures import draw, figure_sheets
 from spec_bench.report.papers.paper import find_figure, find_table
 from spec_bench.report.tables.build import build_tables
 from spec_bench.report.tables.measured import Measured
-from tests.report.rows import MT_BENCH, around, frame, row, write
+from spec_bench.vocabulary import columns
+from spec_bench.vocabulary.columns import Column
+from tests.report.rows import EMBEDDED, MT_BENCH, around, frame, row, write
+from tests.report.sheets import table
 
 FIXED, MOVING = {"batch_size": 1}, {"batch_size": 4, "batching": "continuous"}
 
@@ -20,32 +27,116 @@ def cells(**values):
     return [row(name, spec, block_efficiency=tau, **values) for name, spec, tau in trees]
 
 
+def parts(*rows):
+    return [(text, len(part)) for text, part in split(frame(*rows), ())]
+
+
+def both(**values):
+    """A baseline and a chain."""
+    return [row(name, spec, **EMBEDDED, **values) for name, spec in (("ar", "-"), ("sd", "2"))]
+
+
+def titles(*rows):
+    return [group.title for group in groups_of(frame(*rows))]
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "said"),
+    [
+        ("batch_size", (1, 4), ["batch size 1", "batch size 4"]),
+        ("batching", ("static", "continuous"), ["batching static", "batching continuous"]),
+        ("max_new_tokens", (32, 64), ["max new tokens 32", "max new tokens 64"]),
+        (
+            "draft_temperature",
+            (None, 0.0),
+            ["draft temperature not stated", "draft temperature 0"],
+        ),
+        ("target", ("mine/a", "mine/b"), ["target mine/a", "target mine/b"]),
+    ],
+)
+def test_cells_that_ran_otherwise_are_groups_whose_headings_name_what_differs(name, values, said):
+    rows = [{**each, name: value} for value in values for each in both()]
+    found = groups_of(frame(*rows))
+    assert [group.title for group in found] == [f"xsum, {text}" for text in said]
+    assert [list(group.rows.decoder) for group in found] == [["ar", "sd"]] * 2
+
+
+def test_headings_name_nothing_that_all_agree_in_or_that_follows_from_the_task():
+    assert titles(*both(batch_size=4, batching="static")) == ["xsum"]
+    limits = [*both(task="xsum", max_new_tokens=64), *both(task="squad", max_new_tokens=16)]
+    assert titles(*limits) == ["xsum", "squad"]
+    more = [*limits, *both(task="squad", max_new_tokens=32)]
+    assert titles(*more) == ["xsum", "squad, max new tokens 16", "squad, max new tokens 32"]
+
+
+def test_a_column_that_an_older_file_lacks_has_one_unknown_value_there():
+    older, newer = frame(*both()), frame(*both(batching="static"))
+    found = groups_of(pd.concat([older, newer], ignore_index=True))
+    assert [(group.title, len(group.rows)) for group in found] == [
+        ("xsum, batching not stated", 2),
+        ("xsum, batching static", 2),
+    ]
+
+
+def test_what_a_server_leaves_open_is_told_by_its_device():
+    ours = both(device="cpu", dtype="float32", threads=1, batch_size=1)
+    theirs = both(device="server", batch_size=1)
+    assert titles(*ours, *theirs) == ["xsum, device cpu", "xsum, device server"]
+    other = both(device="cpu", dtype="float32", threads=2, batch_size=1)
+    assert titles(*ours, *theirs, *other) == [
+        "xsum, device cpu, threads 1",
+        "xsum, device server, threads not stated",
+        "xsum, device cpu, threads 2",
+    ]
+
+
+def test_any_column_that_is_marked_so_tells_runs_apart(monkeypatch):
+    mine = Column("precision", "precision", "of numbers", "setting", holds="text", apart="run")
+    monkeypatch.setattr(columns, "COLUMNS", [*columns.COLUMNS, mine])
+    rows = [*both(precision="float32"), *both(task="squad", precision="bfloat16")]
+    assert titles(*rows) == ["xsum, precision float32", "squad, precision bfloat16"]
+    loose = [{**each, "someones_note": name} for name in "ab" for each in both()]
+    assert titles(*loose) == ["xsum"]
+
+
 def test_rows_are_split_by_what_differs_and_only_that_is_named():
-    rows = frame(*cells(**FIXED, batching="static"), *cells(batch_size=4, batching="static")[:1])
-    parts = split(rows, ())
-    assert [(text, len(part)) for text, part in parts] == [("batch size 1", 2), ("batch size 4", 1)]
-    assert split(rows, ("batch_size",))[0][0] == ""
+    rows = [*cells(**FIXED, batching="static"), *cells(batch_size=4, batching="static")[:1]]
+    assert parts(*rows) == [("batch size 1", 2), ("batch size 4", 1)]
+    assert split(frame(*rows), ("batch_size",))[0][0] == ""
 
 
 def test_what_belongs_to_the_task_splits_only_the_task_that_has_several():
     short, long = {"max_new_tokens": 16}, {"max_new_tokens": 64}
-    rows = frame(*cells(**long), *cells(**short, task="squad"))
-    assert [text for text, _ in split(rows, ())] == [""]
-    more = frame(*cells(**long), *cells(**short, task="squad"), *cells(**long, task="squad")[:1])
-    parts = {text: list(part.task) for text, part in split(more, ())}
-    assert parts == {
+    rows = [*cells(**long), *cells(**short, task="squad")]
+    assert parts(*rows) == [("", 4)]
+    more = split(frame(*rows, *cells(**long, task="squad")[:1]), ())
+    assert {text: list(part.task) for text, part in more} == {
         "max new tokens 16": ["xsum", "xsum", "squad", "squad"],
         "max new tokens 64": ["xsum", "xsum", "squad"],
     }
 
 
+def test_parts_of_a_search_have_the_prompts_of_every_task():
+    rows = [
+        each
+        for stage, prompts in (("screen", "a1b2"), ("confirm", "c3d4"))
+        for task in ("xsum", "wmt18_deen")
+        for each in cells(task=task, stage=stage, prompts_digest=prompts + task)
+    ]
+    assert parts(*rows) == [("stage screen", 4), ("stage confirm", 4)]
+    # What all rows of a part agree in is named even where it follows from the rest.
+    assert parts(*(each for each in rows if each["task"] == "xsum")) == [
+        ("stage screen, prompts a1b2xsum", 2),
+        ("stage confirm, prompts c3d4xsum", 2),
+    ]
+
+
 def test_a_table_is_printed_once_for_each_way_in_which_its_cells_ran(tmp_path):
     write(tmp_path, "rsd-exp1", *cells(**FIXED), cells(**MOVING)[0])
-    grids = build_tables(find_table("rsd/1"), Measured.below(tmp_path))
-    fixed, moving = grids
+    fixed, moving = grids = build_tables(find_table("rsd/1"), Measured.below(tmp_path))
     assert fixed.title.endswith(" (batch size 1, batching not stated)")
     assert moving.setting == "batch size 4, batching continuous"
-    assert [grid.cells.ours.sum() for grid in grids] == [2, 1]
+    assert [sum(cell.ours for cell in grid.cells) for grid in grids] == [2, 1]
     assert fixed.commands and not moving.commands
     alone = write(tmp_path / "alone", "rsd-exp1", *cells(**FIXED))
     (only,) = build_tables(find_table("rsd/1"), Measured.below(alone))
@@ -53,14 +144,14 @@ def test_a_table_is_printed_once_for_each_way_in_which_its_cells_ran(tmp_path):
 
 
 def test_a_papers_table_takes_rows_of_its_own_jobs_alone(tmp_path):
-    item, other = find_table("rsd/1"), {"pair": "opt_13b", "max_new_tokens": 128}
     write(tmp_path, "rsd-exp1", cells(max_new_tokens=128)[0])
-    write(tmp_path, "beyond-trees", *cells(max_new_tokens=48), cells(**other)[0])
-    (grid,) = build_tables(item, Measured.below(tmp_path))
-    assert grid.cells.value.dropna().tolist() == [2.0] and grid.setting == ""
+    other = cells(pair="opt_13b", max_new_tokens=128)[0]
+    write(tmp_path, "beyond-trees", *cells(max_new_tokens=48), other)
+    grid = table("rsd/1", tmp_path)
+    assert [cell.value for cell in grid.cells if cell.ours] == [2.0]
     assert not any("other experiments" in note for note in grid.notes)
     # Of a pair that none of its jobs measured there is nothing else to show, and the note says so.
-    (moved,) = build_tables(item, Measured.below(tmp_path), "opt_13b")
+    moved = table("rsd/1", tmp_path, "opt_13b")
     assert any("1 of 1 cells come from other experiments" in note for note in moved.notes)
 
 
@@ -113,45 +204,21 @@ def beams(**values):
 
 def test_a_figure_is_drawn_once_for_each_way_that_it_does_not_show_itself(tmp_path):
     rows = frame(*beams(max_new_tokens=16), *beams(max_new_tokens=64))
-    item = find_figure("redrafter/6")
-    found = figure_sheets(item, rows)
+    found = figure_sheets(find_figure("redrafter/6"), rows)
     assert [sheet.setting for sheet in found] == ["max new tokens 16", "max new tokens 64"]
     assert {len(sheet.rows) for sheet in found} == {4}  # batch sizes are its axis
     paths = draw("redrafter", "6", rows, tmp_path, formats=["png"])
-    assert [path.stem.removeprefix("redrafter-fig6-embedded") for path in paths] == [
-        "-max-new-tokens-16",
-        "-max-new-tokens-64",
-    ]
-
-
-def test_parts_of_a_search_have_the_prompts_of_every_task():
-    stages = (("screen", "a1b2"), ("confirm", "c3d4"))
-    rows = [
-        each
-        for stage, prompts in stages
-        for task in ("xsum", "wmt18_deen")
-        for each in cells(task=task, stage=stage, prompts_digest=prompts + task)
-    ]
-    assert [(text, len(part)) for text, part in split(frame(*rows), ())] == [
-        ("stage screen", 4),
-        ("stage confirm", 4),
-    ]
-    # What all rows of a part agree in is named even where it follows from the rest.
-    short = [each for each in rows if each["task"] == "xsum"]
-    assert [text for text, _ in split(frame(*short), ())] == [
-        "stage screen, prompts a1b2xsum",
-        "stage confirm, prompts c3d4xsum",
-    ]
+    names = [path.stem.removeprefix("redrafter-fig6-embedded") for path in paths]
+    assert names == ["-max-new-tokens-16", "-max-new-tokens-64"]
 
 
 def test_a_parts_file_is_named_by_what_tells_it_from_the_others():
-    many = [
-        "batch size 1, stage confirm, prompts 43f74adf, threads 2",
-        "batch size 1, stage screen, prompts 5cb76eaa, threads 2",
-        "batch size 1, stage screen, prompts faa8eeb0, threads 2",
-    ]
-    names = ["-confirm", "-screen-prompts-5cb76eaa", "-screen-prompts-faa8eeb0"]
-    assert slugs(many) == dict(zip(many, names, strict=True))
+    many = {
+        "batch size 1, stage confirm, prompts 43f74adf, threads 2": "-confirm",
+        "batch size 1, stage screen, prompts 5cb76eaa, threads 2": "-screen-prompts-5cb76eaa",
+        "batch size 1, stage screen, prompts faa8eeb0, threads 2": "-screen-prompts-faa8eeb0",
+    }
+    assert slugs(many) == many
     sizes = ["batch size 4, batching continuous", "batch size 1, batching not stated"]
     assert list(slugs(sizes).values()) == ["-batch-size-4", "-batch-size-1"]
     assert slugs([""]) == {"": ""}

@@ -1,0 +1,217 @@
+"""What a row says is what holds: seeds are one row, neither the lowest nor the best; seconds are of
+all repeats; and what an earlier engine timed is not shown.
+"""
+
+import json
+
+import pandas as pd
+import pytest
+
+from spec_bench.metrics.interval import Interval
+from spec_bench.metrics.intervals import rate_ratio_interval, ratio_interval
+from spec_bench.records.types import ENGINE, parse_reasons
+from spec_bench.report.claims import check_claims
+from spec_bench.report.claims.contrast import Contrast, difference
+from spec_bench.report.cli.command_line import main
+from spec_bench.report.data.counts import Records
+from spec_bench.report.data.rows import archived, read_results, without_past_times
+from spec_bench.report.data.seeds import mean_of_seeds, pooled
+from spec_bench.report.plain import write_report
+from spec_bench.report.tables.render import markdown
+from spec_bench.vocabulary import columns
+from tests.report.rows import EMBEDDED, around, frame, record, row, write
+from tests.report.sheets import table
+
+FIRST = [[1, 2], [0, 1], [2, 2], [1, 1], [1, 0], [1, 2]]
+SECOND = [[2, 2], [2, 1], [3, 2], [2, 3], [2, 2], [3, 2]]
+
+
+def seeds(*cells, **same):
+    """The same cell with seeds 0, 1, ..."""
+    made = [row("sd", "2", **{**EMBEDDED, **same, **cell}) for cell in cells]
+    return [{**cell, "seed": seed, "run_id": f"sd-{seed}"} for seed, cell in enumerate(made)]
+
+
+def test_one_seed_is_left_as_it_is():
+    rows = frame(*seeds({"token_rate": 40.0}), row("ar", **EMBEDDED))
+    assert pooled(rows) is rows
+
+
+@pytest.mark.parametrize("apart", [1.0, 10.0])
+def test_without_records_the_mean_of_all_seeds_is_shown(apart):
+    rates = ({"token_rate": around(50 - apart, 1.0)}, {"token_rate": around(50 + apart, 1.0)})
+    (found,) = pooled(frame(*seeds(*rates, prompts=12))).to_dict("records")
+    assert (found["token_rate"], found["seed"], found["seeds"]) == (50.0, 0, "0,1")
+    assert (found["run_id"], found["prompts"]) == ("sd-0,sd-1", 12)
+    low, high = found["token_rate_low"], found["token_rate_high"]
+    if apart == 1.0:
+        assert low < 45.0 < 55.0 < high  # t of one degree
+    else:
+        assert pd.isna([low, high]).all()  # 0 to 177: nothing is known of the mean
+
+
+def test_the_interval_over_seeds_is_at_least_as_wide_as_that_over_prompts():
+    def mean(*cells):
+        found = mean_of_seeds([Interval(*cell) for cell in cells], prompts=30)
+        return found.value, found.low, found.high
+
+    assert mean(*[(2.0, 1.8, 2.4)] * 3) == pytest.approx((2.0, 1.8, 2.4))
+    value, low, high = mean((1.9, 1.7, 2.3), (2.0, 1.8, 2.4), (2.1, 1.9, 2.5))
+    assert value == pytest.approx(2.0) and low < 1.8 and high > 2.4
+    # A t of one degree of freedom.
+    points = mean((1.0, 1.0, 1.0), (3.0, 3.0, 3.0))
+    assert points == pytest.approx((2.0, 2.0 - 12.7062, 2.0 + 12.7062))
+    assert mean(*[(1.0, 1.0, 1.0)] * 2) == (1.0, 1.0, 1.0)
+    assert mean((1.0, 0.9, 1.1), (3.0,)) == (2.0, None, None)
+
+
+def test_records_are_pooled_over_seeds_and_prompts_with_prompts_as_blocks(tmp_path):
+    """AR and a chain with two seeds each, whose rows say nothing that the records do not."""
+    wrong = ("block_efficiency", "token_rate", "speedup")
+    cells = seeds(dict.fromkeys(wrong, 9.0), dict.fromkeys(wrong, 9.5), mbsu=9.0)
+    own = {**EMBEDDED, "token_rate": 1.0, "speedup": 1.0}
+    base = [row("ar", **own, seed=seed, run_id=f"ar-{seed}") for seed in (0, 1)]
+    file = write(tmp_path, "rsd-exp1", *base, *cells) / "rsd-exp1" / "results.csv"
+    for seed, counts in enumerate((FIRST, SECOND)):
+        record(file, f"sd-{seed}", counts, depth=3, rate=10 + seed / 2)
+        record(file, f"ar-{seed}", [[0] * 4] * 6, depth=0, rate=10)
+    base, chain = pooled(read_results(file), Records(file)).to_dict("records")
+    emitted = [[sum(counts) + 2 for counts in seed] for seed in (FIRST, SECOND)]
+    taus = ratio_interval(emitted, [[2.0] * 6] * 2)
+    own = tuple(chain[f"block_efficiency{end}"] for end in ("", "_low", "_high"))
+    assert taus.low < 1.0 < 3.0 < taus.high
+    assert own == pytest.approx((taus.value, 1.0, 3.0))  # of a chain of two
+    assert taus.value == pytest.approx(sum(map(sum, emitted)) / 24)
+    seconds = [[n / rate for n in seed] for seed, rate in zip(emitted, (10, 10.5), strict=True)]
+    gain = rate_ratio_interval(emitted, seconds, [[4.0] * 6] * 2, [[0.4] * 6] * 2)
+    own = tuple(chain[f"speedup{end}"] for end in ("", "_low", "_high"))
+    assert own == pytest.approx((gain.value, gain.low, gain.high))
+    assert base["speedup"] == pytest.approx(1.0)
+
+
+def test_a_seed_that_failed_is_left_out_and_said():
+    cells = seeds({"token_rate": 40.0}, {"token_rate": 60.0}, {"status": "failed", "reason": "X"})
+    (found,) = pooled(frame(*cells)).to_dict("records")
+    assert (found["token_rate"], found["seeds"]) == (50.0, "0,1")
+    assert found["reason"] == "seed: 2 failed and left out"
+    (alone,) = pooled(frame(cells[0], cells[2])).to_dict("records")
+    assert (alone["token_rate"], alone["seeds"]) == (40.0, "0")
+
+
+@pytest.mark.parametrize(
+    ("name", "values"), [("file", ("a/results.csv", "b/results.csv")), ("batch_size", (1, 4))]
+)
+def test_seeds_of_two_files_or_settings_are_not_pooled(name, values):
+    cells = seeds({"token_rate": 40.0}, {"token_rate": 60.0})
+    rows = [{**cell, name: value} for cell, value in zip(cells, values, strict=True)]
+    assert len(pooled(frame(*rows))) == 2
+
+
+def test_tables_say_that_seeds_are_pooled(tmp_path):
+    rates = ({"block_efficiency": around(2.0, 0.1)}, {"block_efficiency": around(2.2, 0.1)})
+    write(tmp_path, "rsd-exp1", *({**cell, "pair": "llama2_7b"} for cell in seeds(*rates)))
+    grid = table("rsd/1", tmp_path)
+    assert "| 2 | SD | 2 | 2.166 | 2.100 [" in markdown(grid)
+    assert any("seed 0, 1," in note for note in grid.notes)
+    assert any(note.startswith("Seeds are pooled") for note in grid.notes)
+    write_report(tmp_path / "rsd-exp1" / "results.csv", tmp_path)
+    text = (tmp_path / "table.md").read_text()
+    assert text.count("| sd | 2 |") == 1
+    assert "seeds 0, 1" in text and "Seeds are pooled" in text
+
+
+def test_a_claim_is_checked_on_the_seeds_that_both_cells_have(tmp_path):
+    file = tmp_path / "rsd-exp1" / "results.csv"
+    cells = [
+        row(name, spec, **EMBEDDED, seed=seed, run_id=f"{name}-{seed}", block_efficiency=2.0)
+        for name, spec in (("spectr", "3x3"), ("sd", "3"))
+        for seed in (0, 1, 2)
+    ][:5]
+    for number, cell in enumerate(cells):
+        record(file, str(cell["run_id"]), SECOND if number < 3 else FIRST)
+    checks = check_claims("rsd", frame(*cells), file)
+    (check,) = [c for c in checks if "spectr > sd" in c.claim and "length 3" in c.claim]
+    gap = (sum(map(sum, SECOND)) - sum(map(sum, FIRST))) / 12
+    assert check.evidence.startswith(f"{gap:+.3f} [")
+    assert check.verdict == "holds"
+
+
+def repeated(results, run_id, paces):
+    """Writes a cell whose repeats take so many times the first one's seconds."""
+    record(results, run_id, [[1, 2], [0, 3], [2, 2], [1, 1], [3, 0], [2, 1], [0, 1], [1, 3]])
+    path = results.parent.parent / "runs" / run_id / "generations.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    every = [
+        {**line, "repeat": repeat, "decode_s": line["decode_s"] * pace}
+        for repeat, pace in enumerate(paces)
+        for line in lines
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in every))
+
+
+def test_seconds_are_of_all_repeats_and_counts_of_the_first(tmp_path):
+    results = write(tmp_path, "mine", row("sd", "3", run_id="a")) / "mine" / "results.csv"
+    repeated(results, "a", [1.0, 3.0])
+    records, own = Records(results), row("sd", "3", run_id="a", seed=0)
+    tokens, seconds = records.counts(own, "token_rate")["0"]
+    assert (tokens, seconds) == (2 * 5, pytest.approx(5 * (1 + 3)))
+    assert records.counts(own, "block_efficiency")["0"] == (5, 2)
+    assert list(records.by_seed(own, "token_rate")) == ["0", "0/1"]
+    assert list(records.by_seed(own, "block_efficiency")) == ["0"]
+
+
+def test_a_difference_knows_that_whole_repeats_differ(tmp_path):
+    results = write(tmp_path, "mine", row("sd", "3", run_id="a")) / "mine" / "results.csv"
+    paces = {"steady": [1.0, 1.0, 1.0], "uneven": [0.8, 1.3, 0.9]}
+    for name, own in paces.items():
+        repeated(results, name, own)
+    steady, uneven = (row("sd", "3", run_id=name) for name in paces)
+    found = difference([[Contrast((uneven,), (steady,))]], "token_rate", Records(results))
+    assert found.value == pytest.approx(0.0)
+    assert found.ends[0] < -0.1 and found.ends[1] > 0.1
+
+
+TIMED = {"token_rate": (80.0, 75.0, 85.0), "speedup": (1.8, 1.7, 1.9)}
+COUNTED = {"block_efficiency": (2.5, 2.4, 2.6), "rouge2": (0.3, 0.2, 0.4)}
+
+
+def cells(**values):
+    return [row(*cell, **EMBEDDED, **TIMED, **COUNTED, **values) for cell in (("ar",), ("sd", "3"))]
+
+
+def test_times_of_another_engine_are_empty_with_their_reason_and_counts_stay():
+    rows = without_past_times(frame(*cells(engine=ENGINE - 1)))
+    assert rows[["token_rate", "speedup", "speedup_low"]].isna().all(axis=None)
+    assert list(rows.block_efficiency) == [2.5, 2.5]
+    assert list(rows.rouge2_high) == [0.4, 0.4]
+    (reason,) = parse_reasons(rows.reason[1])
+    assert (reason.column, reason.text) == ("speedup", f"timed by an earlier engine, now {ENGINE}")
+    own = frame(*cells(engine=ENGINE))
+    pd.testing.assert_frame_equal(without_past_times(own), own)
+    noted = without_past_times(frame(row("sd", "3", engine=0, reason="bleu: no reference")))
+    assert [reason.column for reason in parse_reasons(noted.reason[0])] == ["bleu", "speedup"]
+
+
+def test_no_column_of_time_or_energy_of_a_past_engine_keeps_a_number():
+    names = [n for each in columns.of_kind("time", "energy") for n in each.names]
+    rows = frame({**row("sd", "3", engine=0), **dict.fromkeys(names, 1.0)})
+    assert len(names) > 10
+    assert without_past_times(rows)[names].isna().all(axis=None)
+
+
+def test_a_file_without_the_column_is_of_an_engine_before_there_was_one(tmp_path):
+    old = [{k: v for k, v in cell.items() if k != "engine"} for cell in cells()]
+    rows = read_results(write(tmp_path, "old", *old) / "old" / "results.csv")
+    assert rows.token_rate.isna().all()
+    assert list(rows.block_efficiency) == [2.5, 2.5]
+
+
+def test_a_page_says_how_many_cells_are_archived_or_of_an_earlier_engine(tmp_path):
+    file = write(tmp_path, "mine", *cells(engine=0)) / "mine" / "results.csv"
+    assert archived(file) == 0
+    frame(*cells()).to_csv(file.with_name("archive.csv"), index=False)
+    assert archived(file) == 2
+    assert main(["page", "mine", "--results", str(tmp_path)]) == 0
+    page = file.with_name("page.html").read_text()
+    assert "cells timed by an earlier engine: no times" in page
+    assert "cells of past weights, data or engines, archived" in page
