@@ -136,7 +136,7 @@ def drafted_beams(config, tree):
         rows = built.begin([Request("law", tree.prompt, built.depth + 1)], seed=0)
         forest, parents, _ = built._begin(rows)
         layers = [[()]]
-        for cells in built._draft(rows, forest, parents, draws).cells if built.depth else ():
+        for cells in built._draft(forest, parents, draws).cells if built.depth else ():
             layers.append(
                 [(*layers[-1][cell // vocab], cell % vocab) for cell in cells[0].tolist()]
             )
