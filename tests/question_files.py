@@ -6,45 +6,34 @@ LONG = (
     "The harbour of Weston was closed for a week after a storm took the roof of the school. " * 12
 )
 CODE = 'def twice(x: int):\n    """Two x.\n    >>> twice(2)\n    4\n    """\n'
+
+
+def _asked(number, category, *turns, reference=()):
+    row = {"question_id": number, "category": category, "turns": [*turns]}
+    return {**row, "reference": [*reference]} if reference else row
+
+
 QUESTIONS = {
     "mt_bench": [
-        {
-            "question_id": 81,
-            "category": "writing",
-            "turns": ["Write a letter from a lighthouse.", "Now write it without the letter e."],
-        },
-        {
-            "question_id": 101,
-            "category": "reasoning",
-            "turns": ["Who comes first?", "And last?"],
-            "reference": ["Emma comes first.", "Bruno comes last."],
-        },
+        _asked(81, "writing", "Write a letter from a lighthouse.", "Now without the letter e."),
+        _asked(
+            101, "reasoning", "Who comes first?", "And last?",
+            reference=["Emma comes first.", "Bruno comes last."],
+        ),
     ],
     "spec_bench": [
-        {"question_id": 81, "category": "writing", "turns": ["Write a letter.", "Shorten it."]},
-        {"question_id": 161, "category": "translation", "turns": ["Übersetze: Ein Fuß im Regen."]},
-        {"question_id": 241, "category": "summarization", "turns": [f"Summarize: {LONG}"]},
-        {"question_id": 321, "category": "qa", "turns": ["who was the first on the hill?"]},
-        {"question_id": 401, "category": "math_reasoning", "turns": ["What is 7 times 11?"]},
-        {"question_id": 481, "category": "rag", "turns": [f"{LONG}\n\nWho closed the harbour?"]},
+        _asked(81, "writing", "Write a letter.", "Shorten it."),
+        _asked(161, "translation", "Übersetze: Ein Fuß im Regen."),
+        _asked(241, "summarization", f"Summarize: {LONG}"),
+        _asked(321, "qa", "who was the first on the hill?"),
+        _asked(401, "math_reasoning", "What is 7 times 11?"),
+        _asked(481, "rag", f"{LONG}\n\nWho closed the harbour?"),
     ],
     "eagle_alpaca": [
-        {
-            "question_id": 0,
-            "category": "",
-            "turns": ["Name a quiet sport."],
-            "reference": ["Archery is quiet."],
-        },
-        {"question_id": 1, "category": "", "turns": ["Name a tree."], "reference": ["The elm."]},
+        _asked(0, "", "Name a quiet sport.", reference=["Archery is quiet."]),
+        _asked(1, "", "Name a tree.", reference=["The elm."]),
     ],
-    "eagle_code": [
-        {
-            "question_id": 0,
-            "category": "code",
-            "turns": [f'Complete:\n\n{CODE}'],
-            "reference": ["    return 2 * x\n"],
-        },
-    ],
+    "eagle_code": [_asked(0, "code", f"Complete:\n\n{CODE}", reference=["    return 2 * x\n"])],
 }  # fmt: skip
 
 

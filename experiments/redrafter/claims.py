@@ -9,9 +9,8 @@ from statistics import fmean
 
 import pandas as pd
 
-from spec_bench.metrics.bootstrap import studentised_interval
-from spec_bench.metrics.interval import FEWEST
-from spec_bench.metrics.many import p_above, p_below
+from spec_bench.metrics.interval import FEWEST, p_above, p_below
+from spec_bench.metrics.intervals import studentised_interval
 from spec_bench.report.claims.ask import Ask, Checks, best, cells, counted, ends, steps
 from spec_bench.report.claims.contrast import Contrast, Difference, fisher
 from spec_bench.report.claims.verdict import DOES_NOT_HOLD, HOLDS, Check, PValues

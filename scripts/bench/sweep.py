@@ -46,7 +46,7 @@ TIMED = {
     "spec_bench.jobs.job.job:_warm_up": WARM_UP,
     "spec_bench.jobs.work.metering:Metering.generate": AROUND,
     "spec_bench.jobs.job.collect:collect": METRICS,
-    "spec_bench.metrics.bootstrap:studentised_interval": INTERVALS,
+    "spec_bench.metrics.intervals:studentised_interval": INTERVALS,
     "spec_bench.jobs.store.store:CellStore.describe": FILES,
     "spec_bench.jobs.store.store:CellStore.append": FILES,
     "spec_bench.jobs.store.store:CellStore.load": FILES,

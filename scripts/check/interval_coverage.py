@@ -25,13 +25,13 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from spec_bench.metrics.bounded import score_interval
 from spec_bench.metrics.interval import FEWEST, Interval, limited
 from spec_bench.metrics.intervals import (
     mean_interval,
     median_interval,
     rate_ratio_interval,
     ratio_interval,
+    score_interval,
 )
 from spec_bench.metrics.quality import Bleu
 from spec_bench.report.claims.contrast import FEWEST_PICKED, RELATIVE, Contrast, fisher, of_table
@@ -156,10 +156,6 @@ QUANTITIES = (
         "BLEU", BLEU, lambda x: score_interval(Bleu.of_sums, x),
         lambda x: float(Bleu.of_sums(x.sum(axis=1, keepdims=True))[0]),
     ),
-    Quantity(
-        "mean rating, 1 to 10", ("ratings", "turns"),
-        lambda x: mean_interval(x[0].tolist(), x[1].tolist(), 1.0, 10.0), _ratio,
-    ),
     _compared(
         "difference in block efficiency", "block_efficiency",
         ("emitted", "calls", "other_emitted", "other_calls"), _gap,
@@ -211,9 +207,6 @@ def answers(prompts: int, rng: np.random.Generator) -> World:
     found["other_right"] = (np.where(same, luck, rng.random(prompts)) < 0.45) * 1.0
     found["rouge"] = rng.beta(5, 0.9, prompts)
     found["other_rouge"] = np.where(same, found["rouge"], rng.beta(4.5, 0.9, prompts))
-    means = 7.5 + 1.2 * rng.standard_normal(prompts)
-    ratings = np.rint(means + 1.2 * rng.standard_normal((2, prompts))).clip(1, 10)
-    found["ratings"], found["turns"] = ratings.sum(axis=0), np.full(prompts, 2.0)
     words = np.rint(25 * np.exp(0.4 * rng.standard_normal(prompts))).clip(6, 80).astype(int)
     wanted = np.rint(words * np.exp(0.15 * rng.standard_normal(prompts))).clip(4, 100)
     share, matched = rng.beta(6, 4, prompts), words

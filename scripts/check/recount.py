@@ -21,9 +21,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from spec_bench.metrics import CellRecords, summary_of
-from spec_bench.metrics.bounded import score_interval
 from spec_bench.metrics.interval import FEWEST, TOO_FEW, Interval, limited
-from spec_bench.metrics.intervals import mean_interval
+from spec_bench.metrics.intervals import mean_interval, score_interval
 from spec_bench.metrics.quality import score_of_sums
 from spec_bench.records import parquet
 from spec_bench.records.types import Generation
@@ -103,7 +102,7 @@ def _of_scores(name: str, own: Sequence[Any]) -> Interval:
         return mean_interval(own)
     made = score_of_sums(name, len(own[0]))
     if made is None:
-        return mean_interval([each[0] for each in own], [each[1] for each in own], 1.0, 10.0)
+        return mean_interval([each[0] for each in own], [each[1] for each in own])
     found = score_interval(made, np.asarray(own, dtype=np.float64).T)
     assert found is not None, "a score that was measured has a value"
     return found

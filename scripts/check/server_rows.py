@@ -10,8 +10,8 @@ from typing import Any
 import spec_bench
 from spec_bench.records import cell_folder
 from spec_bench.records.types import Generation
-from spec_bench.server.counts import Counters, parse
 from spec_bench.server.endpoint import Server
+from spec_bench.server.stream import Counters, parse
 from spec_bench.system import files
 
 OURS = {  # what the same thing is called here

@@ -331,7 +331,7 @@ def _server_greedy(server: Server, target: LanguageModel, asked: Asked) -> Line:
     requests = _requests(asked.prompts, asked.max_tokens, asked.stop_ids)
     expected = [plain.generate([request], seed=0)[0].tokens for request in requests]
     served = [server.complete(prompt, asked.max_tokens) for prompt in asked.prompts]
-    steps = sum(answer.steps for answer in served)
+    steps = sum(len(answer.chunks) - 1 for answer in served)
     later = sum(len(answer.tokens) - 1 for answer in served)
     per_step = f"; {later / steps:.2f} tokens a step" if steps else ""
     got = [answer.tokens for answer in served]

@@ -19,37 +19,26 @@ import numpy as np
 
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.intervals import ratio_interval
-from spec_bench.metrics.metric import CellRecords, Sums, metric
+from spec_bench.metrics.metric import CellRecords, Sums, mean, metric, ratio
 from spec_bench.records.types import Generation, StepRecord
 
 
-@metric("target_calls")
-def target_calls(generations: Sequence[Generation]) -> int:
+def calls(generation: Generation) -> int:
     """Forward passes of the target that verified a tree; the prefill is not one."""
-    return sum(len(generation.steps) for generation in generations)
+    return len(generation.steps)
 
 
-@metric("block_efficiency")
 def emitted_per_call(generations: Sequence[Generation]) -> Sums:
     """Emitted tokens (accepted + 1) over target calls: tau (arXiv:2402.14160, C.2).
 
     Autoregressive decoding has exactly 1. Tokens after an end-of-sequence token or past the length
     limit inside the last block count here although they are not delivered.
     """
-    emitted = tuple(float(sum(s.accepted + 1 for s in g.steps)) for g in generations)
+    sums = ratio(generations, lambda g: sum(s.accepted + 1 for s in g.steps), calls)
+    assert sums is not None
     steps = [step for generation in generations for step in generation.steps]
     most = max((max(step.depth, step.accepted) + 1.0 for step in steps), default=None)
-    return Sums(emitted, tuple(float(len(g.steps)) for g in generations), most=most)
-
-
-@metric("mbsu", of_cell=True)
-def mbsu_of(cell: CellRecords) -> Sums | None:
-    """Emitted tokens over target calls, and what makes it the memory-bound speed-up."""
-    calls, ratio = cell.draft_calls, cell.parameter_ratio
-    if calls is None or ratio is None:
-        return None
-    factor = mbsu(1.0, calls, ratio)
-    return replace(emitted_per_call(cell.generations), mapped=lambda tau: tau * factor)
+    return replace(sums, most=most)
 
 
 def mbsu(block_efficiency: float, draft_calls: float, parameter_ratio: float) -> float:
@@ -65,98 +54,90 @@ def mbsu(block_efficiency: float, draft_calls: float, parameter_ratio: float) ->
     return block_efficiency / (draft_calls * parameter_ratio + 1.0)
 
 
-def accepted_at_depth(generations: Sequence[Generation], depth: int) -> Sums:
+def accepted_at_depth(generations: Sequence[Generation], depth: int) -> Sums | None:
     """Walks that left depth - 1 by an accepted child, over walks that reached depth - 1.
 
-    Args:
-        generations: of one cell.
-        depth: 1 for the root's children, 2 for theirs, ... Target calls whose tree is shallower
-            than this do not count.
+    Depth 1 is that of the root's children. Target calls whose tree is shallower do not count.
     """
-    reached = [
-        [s for s in g.steps if s.depth >= depth and s.accepted >= depth - 1] for g in generations
-    ]
-    accepted = tuple(float(sum(s.accepted >= depth for s in steps)) for steps in reached)
-    return Sums(accepted, tuple(float(len(steps)) for steps in reached))
 
+    def reached(each: Generation) -> list[StepRecord]:
+        return [s for s in each.steps if s.depth >= depth and s.accepted >= depth - 1]
 
-@metric("acceptance_rate")
-def acceptance(generations: Sequence[Generation]) -> Sums:
-    """The counts of ``accepted_at_depth`` pooled over all depths."""
-    accepted = tuple(float(sum(s.accepted for s in g.steps)) for g in generations)
-    # A walk that accepts a of L levels reached depths 0..a and could have left each except L.
-    reached = tuple(float(sum(min(s.accepted + 1, s.depth) for s in g.steps)) for g in generations)
-    return Sums(accepted, reached)
-
-
-@metric("acceptance_rate_by_depth")
-def acceptance_rates_text(generations: Sequence[Generation]) -> str:
-    """alpha_1 .. alpha_L as a JSON list."""
-    return json.dumps(acceptance_rate_by_depth(generations))
+    return ratio(
+        generations,
+        lambda g: sum(s.accepted >= depth for s in reached(g)),
+        lambda g: len(reached(g)),
+    )
 
 
 def acceptance_rate_by_depth(generations: Sequence[Generation]) -> tuple[float | None, ...]:
     """alpha_1 .. alpha_L; None at a depth that no walk came close to."""
     deepest = max((step.depth for g in generations for step in g.steps), default=0)
-    return tuple(accepted_at_depth(generations, d).value for d in range(1, deepest + 1))
+    found = [accepted_at_depth(generations, depth) for depth in range(1, deepest + 1)]
+    return tuple(each.value if each else None for each in found)
 
 
-@metric("nodes_per_call_p01")
-def nodes_first_percentile(generations: Sequence[Generation]) -> float | None:
-    """1st percentile of the tree nodes of a call."""
-    return nodes_percentile(generations, 1)
+def levels_per_call(generations: Sequence[Generation]) -> float | None:
+    """Levels of the trees over target calls: L of trees that are as deep as was drafted."""
+    sums = ratio(generations, lambda g: sum(s.depth for s in g.steps), calls)
+    return sums.value if sums else None
 
 
-@metric("nodes_per_call_p50")
-def nodes_median(generations: Sequence[Generation]) -> float | None:
-    """Median of the tree nodes of a call."""
-    return nodes_percentile(generations, 50)
+@metric("mbsu", of_cell=True)
+def mbsu_of(cell: CellRecords) -> Sums | None:
+    """Emitted tokens over target calls, and what makes it the memory-bound speed-up."""
+    count, parameters = cell.draft_calls, cell.parameter_ratio
+    if count is None or parameters is None:
+        return None
+    factor = mbsu(1.0, count, parameters)
+    return replace(emitted_per_call(cell.generations), mapped=lambda tau: tau * factor)
 
 
-@metric("nodes_per_call_p99")
-def nodes_last_percentile(generations: Sequence[Generation]) -> float | None:
-    """99th percentile of the tree nodes of a call."""
-    return nodes_percentile(generations, 99)
-
-
-def nodes_percentile(generations: Sequence[Generation], percent: float) -> float | None:
-    """Tree nodes of a target call, the root not counted: a percentile over all calls."""
-    nodes = [step.nodes for generation in generations for step in generation.steps]
-    return float(np.percentile(nodes, percent)) if nodes else None
+@metric("acceptance_rate")
+def acceptance(generations: Sequence[Generation]) -> Sums | None:
+    """The counts of ``accepted_at_depth`` pooled over all depths."""
+    return ratio(
+        generations,
+        lambda g: sum(s.accepted for s in g.steps),
+        # A walk that accepts a of L levels reached depths 0..a and could have left each except L.
+        lambda g: sum(min(s.accepted + 1, s.depth) for s in g.steps),
+    )
 
 
 @metric("nodes_per_call")
 def nodes_per_call(generations: Sequence[Generation]) -> float | None:
     """Tree nodes verified per target call, the root not counted."""
-    nodes = tuple(float(sum(s.nodes for s in g.steps)) for g in generations)
-    return Sums(nodes, tuple(float(len(g.steps)) for g in generations)).value
+    sums = ratio(generations, lambda g: sum(s.nodes for s in g.steps), calls)
+    return sums.value if sums else None
 
 
-@metric("draft_calls", of_cell=True)
-def draft_calls(cell: CellRecords) -> float | None:
-    """L: sequential draft calls per iteration."""
-    return cell.draft_calls
+def _nodes_percentile(percent: int) -> Callable[[Sequence[Generation]], float | None]:
+    def found(generations: Sequence[Generation]) -> float | None:
+        nodes = [step.nodes for generation in generations for step in generation.steps]
+        return float(np.percentile(nodes, percent)) if nodes else None
 
-
-def levels_per_call(generations: Sequence[Generation]) -> float | None:
-    """Levels of the trees over target calls: L of trees that are as deep as was drafted."""
-    levels = tuple(float(sum(s.depth for s in g.steps)) for g in generations)
-    return Sums(levels, tuple(float(len(g.steps)) for g in generations)).value
-
-
-@metric("parameter_ratio", of_cell=True)
-def parameter_ratio(cell: CellRecords) -> float | None:
-    """r: parameters of the draft / parameters of the target."""
-    return cell.parameter_ratio
+    return found
 
 
 @metric("beam_width")
 def beams_per_layer(generations: Sequence[Generation]) -> Sums | None:
     """Beams of all layers over layers; None if single sequences were decoded."""
-    widths = [[width for step in g.steps for width in step.widths] for g in generations]
-    if not any(widths):
+    if not any(step.widths for each in generations for step in each.steps):
         return None
-    return Sums(tuple(float(sum(w)) for w in widths), tuple(float(len(w)) for w in widths))
+    return ratio(
+        generations,
+        lambda g: sum(sum(step.widths) for step in g.steps),
+        lambda g: sum(len(step.widths) for step in g.steps),
+    )
+
+
+metric("target_calls")(lambda generations: sum(map(calls, generations)))
+metric("block_efficiency")(emitted_per_call)
+metric("acceptance_rate_by_depth")(lambda each: json.dumps(acceptance_rate_by_depth(each)))
+metric("draft_calls", of_cell=True)(lambda cell: cell.draft_calls)
+metric("parameter_ratio", of_cell=True)(lambda cell: cell.parameter_ratio)
+for _percent in (1, 50, 99):
+    metric(f"nodes_per_call_p{_percent:02d}")(_nodes_percentile(_percent))
 
 
 # The acceptance lengths and rates that other tools print, from the same records as ours.
@@ -191,41 +172,30 @@ class Lengths:
 
 def lengths_of(generations: Iterable[Generation], turns: bool = False) -> Lengths:
     """All of a cell's answers; with ``turns`` some prompt ids are a question's and ``/turn``."""
-    answers = [each for each in generations if each.steps]
-    steps = [step for each in answers for step in each.steps]
+    by_question: dict[str, list[int]] = defaultdict(list)
+    steps: list[StepRecord] = []
+    for each in generations:
+        question = each.prompt_id.rpartition("/")[0] if turns else ""
+        by_question[question or each.prompt_id] += [step.accepted + 1 for step in each.steps]
+        steps += each.steps
     drafted = [step for step in steps if step.nodes]
     deepest = max((step.depth for step in drafted), default=0)
     accepted, proposed = sum(s.accepted for s in drafted), sum(s.nodes for s in drafted)
 
-    def more_than(count: int) -> Callable[[StepRecord], bool]:
-        return lambda step: step.accepted > count
+    def share(among: Sequence[StepRecord], count: int) -> float:
+        """That accepted more than so many tokens."""
+        return sum(step.accepted > count for step in among) / len(among)
 
-    joint = tuple(_share(steps, more_than(count)) for count in range(-1, deepest))
+    joint = tuple(share(steps, count) for count in range(-1, deepest)) if steps else ()
     return Lengths(
-        _mean([step.accepted + 1 for step in steps]),
+        mean(step.accepted + 1 for step in steps),
         1 + accepted / len(drafted) if drafted else None,
         accepted / proposed if proposed else None,
-        tuple(_share(drafted, more_than(place)) for place in range(deepest)),
-        _mean_of_means(answers, turns),
-        joint if steps else (),
+        tuple(share(drafted, place) for place in range(deepest)),
+        mean(mean(emitted) for emitted in by_question.values()),
+        joint,
         tuple(after / before for before, after in pairwise(joint) if before),
     )
-
-
-def _mean_of_means(answers: Sequence[Generation], turns: bool) -> float | None:
-    by_question: dict[str, list[int]] = defaultdict(list)
-    for each in answers:
-        question = each.prompt_id.rpartition("/")[0] if turns else ""
-        by_question[question or each.prompt_id] += [step.accepted + 1 for step in each.steps]
-    return _mean([sum(emitted) / len(emitted) for emitted in by_question.values()])
-
-
-def _mean(numbers: Sequence[float]) -> float | None:
-    return sum(numbers) / len(numbers) if numbers else None
-
-
-def _share(steps: Sequence[StepRecord], holds: Callable[[StepRecord], bool]) -> float:
-    return sum(map(holds, steps)) / len(steps) if steps else 0.0
 
 
 # Block efficiency by where in the text a target call stands, in columns by powers of two.

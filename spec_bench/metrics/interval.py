@@ -1,12 +1,19 @@
-"""A number with its 95% interval; nothing about how one is made."""
+"""A number with its 95% interval, and what follows from it: p-values, and which decoder to use.
+
+Nothing about how an interval is made.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from math import ceil, log
+from typing import NamedTuple
+
+import numpy as np
 
 from spec_bench.vocabulary.columns import COLUMNS
-from spec_bench.vocabulary.numbers import with_ends
+from spec_bench.vocabulary.numbers import ends_of, with_ends
 
 LEVEL = 0.95
 FEWEST = 5
@@ -73,3 +80,135 @@ def limited(name: str, interval: Interval, most: float | None = None) -> Interva
     if inside.low * WIDEST < inside.high:
         return replace(inside, low=None, high=None)
     return inside
+
+
+# From intervals to p-values, and their correction for their number.
+
+
+def p_above(interval: Interval, bound: float = 0.0) -> float | None:
+    """The probability of such an estimate or a larger one if the truth is at most ``bound``.
+
+    By Student's t on the scale that the interval's end towards the bound gives: below 2.5% exactly
+    where the 95% interval lies above it. Beyond the end it falls as slowly as with a degree of
+    freedom less: of few prompts whose lengths are skewed, large deviations are not so rare.
+
+    Interval and bound are on the scale on which the ends were laid out. None without an interval.
+    """
+    from scipy.special import stdtr, stdtrit
+
+    if interval.low is None or interval.high is None or interval.freedom is None:
+        return None
+    beyond = interval.value - bound
+    reach = interval.value - interval.low if beyond > 0 else interval.high - interval.value
+    if reach <= 0:
+        return 0.0 if beyond > 0 else 1.0
+    freedom = max(interval.freedom - 1, 1.0)
+    usual = float(stdtrit(freedom, (1 + LEVEL) / 2))
+    return float(stdtr(freedom, -beyond / reach * usual))
+
+
+def p_below(interval: Interval, bound: float = 0.0) -> float | None:
+    """The probability of such an estimate or a smaller one if the truth is at least ``bound``."""
+    if interval.low is None or interval.high is None:
+        return None
+    turned = Interval(-interval.value, -interval.high, -interval.low, freedom=interval.freedom)
+    return p_above(turned, -bound)
+
+
+def p_value(interval: Interval, margin: float = 0.0) -> float | None:
+    """The probability of an estimate this far from 0 if the truth is within the margin, two-sided.
+
+    The interval is of a difference; differences up to the margin are as good as none. None if there
+    is no interval.
+    """
+    above, below = p_above(interval, margin), p_below(interval, -margin)
+    return None if above is None or below is None else min(1.0, 2 * min(above, below))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's step-down correction (Scandinavian Journal of Statistics 6, 1979).
+
+    The chance that any true null among them comes out below alpha is at most alpha, however they
+    depend on each other. The corrected ones are in the same order.
+    """
+    given = np.asarray(p_values, dtype=np.float64)
+    order = np.argsort(given, kind="stable")
+    stepped = given[order] * np.arange(len(given), 0, -1)
+    corrected = np.empty_like(given)
+    corrected[order] = np.minimum(np.maximum.accumulate(stepped), 1.0)
+    return corrected.tolist()
+
+
+def simultaneous(
+    ends: tuple[float, float, float], prompts: float, count: int
+) -> tuple[float, float] | None:
+    """The ends of a rate's interval if it is one of several that are all to cover (Bonferroni).
+
+    Whichever of them is looked at then, such as the largest, its interval covers. ``ends`` are the
+    rate over so many prompts and the ends of its own 95% interval, all positive. None where that is
+    none.
+    """
+    from scipy.special import stdtrit
+
+    value, low, high = ends
+    if not (np.isfinite(ends).all() and 0 < low <= value <= high) or prompts < FEWEST:
+        return None
+    tail = (1 - LEVEL) / 2
+    wider = float(stdtrit(prompts - 1, 1 - tail / count) / stdtrit(prompts - 1, 1 - tail))
+    return value * (low / value) ** wider, value * (high / value) ** wider
+
+
+# Which of several decoders to use, by their speed-ups over plain decoding: whatever answer is
+# printed, of a table, a page, a category or a search, comes from `choose`.
+
+
+CLOSE = 0.05  # speeds that differ by no more are as good as equal
+_FIRST, _MOST = 20, 10_000  # prompts: suggested where no spread is known; at most
+
+
+class Choice(NamedTuple):
+    """Places of the cells that are surely faster; where none is, the answer and its reason."""
+
+    faster: tuple[int, ...] = ()
+    answer: str = ""
+    why: str = ""
+
+
+def choose(speeds: Sequence[tuple[str, Interval, float]], hint: str = "prompts={}") -> Choice:
+    """Looks at every cell.
+
+    The fastest of several is partly luck: that one is faster must hold by intervals that cover all
+    at once (Bonferroni). That none is faster needs each of their own 95% intervals at or below 1.
+
+    ``speeds`` has the title, speed-up over plain decoding and number of prompts of each; ``hint``
+    says how to ask for a number of prompts.
+    """
+    own, wide = (
+        [simultaneous((s.value, s.low or 0.0, s.high or 0.0), n, of) for _, s, n in speeds]
+        for of in (1, len(speeds))
+    )
+    if not speeds or (faster := tuple(n for n, ends in enumerate(wide) if ends and ends[0] > 1)):
+        return Choice(faster) if speeds else Choice((), "AR", "nothing else has a speed")
+    maybe = [n for n, ends in enumerate(own) if ends is None or ends[1] > 1]
+    near = {n for n, ends in enumerate(wide) if ends and max(1 / ends[0], ends[1]) <= 1 + CLOSE}
+    best = max({*maybe} - near or maybe or range(len(own)), key=lambda n: speeds[n][1].value)
+    (title, speed, prompts), ends = speeds[best], (wide if maybe else own)[best]
+    told = f"{speed.value:.2f}×{ends_of(*ends, '.2f', ' [{} to {}]') if ends else ''}"
+    if not maybe:
+        return Choice((), "AR", f"the fastest other one, {title}, reaches {told} of its speed")
+    if best in near:
+        return Choice((), "a tie", f"{title} is as fast as AR within {CLOSE:.0%}, {told}")
+    looks = f"looks {'' if speed.value > 1 else 'no '}faster, {told}"
+    more = hint.format(_deciding(speed.value, ends, prompts))
+    return Choice((), "cannot decide yet", f"{title} {looks}; try {more}")
+
+
+def _deciding(value: float, ends: tuple[float, float] | None, prompts: float) -> int:
+    """Twice the prompts, since the next estimate may be nearer to 1, whose interval would leave out
+    1 or lie within ``CLOSE`` of it: its logarithm shrinks with the square root of their number.
+    """
+    if ends is None:
+        return max(_FIRST, ceil(2 * prompts))
+    reach = log(value / ends[0]) if value > 1 else log(ends[1] / value)
+    needed = 2 * prompts * (reach / max(abs(log(value)), log(1 + CLOSE))) ** 2
+    return min(_MOST, 10 * ceil(max(needed, prompts + 1) / 10))

@@ -1,78 +1,86 @@
-"""95% intervals of ratios, means and medians over prompts, and over repeats of a run.
+"""95% intervals over prompts, and over repeats of a run, of any function of sums over prompts.
 
 Rates and their ratios use the studentised bootstrap (Efron and Tibshirani, An Introduction to the
 Bootstrap, section 12.5) of the logarithm: each resample is measured in its own standard error,
 which percentiles leave out, so that they come out too narrow where answers' lengths are skewed.
-Scores, which are bounded and often the same on many prompts, have intervals of their own
-(``bounded``). How often the intervals cover is measured by ``scripts/check/interval_coverage.py``
-and ``scripts/check/verdict_null.py``.
+Scores cannot leave their two ends, and are often 0 or 1 on a prompt, or the same on all of a
+handful, where resampling sees no spread at all: they have intervals of their own. How often the
+intervals cover is measured by ``scripts/check/interval_coverage.py`` and
+``scripts/check/verdict_null.py``.
+
+A statistic is any function of sums over prompts, so a resample of the prompts is a resample of the
+columns of per-prompt numbers, all columns together (paired by prompt). Seed and number of resamples
+are fixed, so that two cells with the same prompts in the same order see the same resamples and a
+rerun prints the same interval.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from math import exp
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import exp, isfinite, sqrt
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from spec_bench.metrics.bootstrap import Array, Statistic, studentised_interval
-from spec_bench.metrics.bounded import score_interval
 from spec_bench.metrics.interval import FEWEST, LEVEL, Interval
+
+RESAMPLES = 2000
+SEED = 20240214
+_BATCH_VALUES = 2_000_000  # numbers resampled at a time, to bound memory on large test sets
+_STEP = 1e-5  # relative step of the numerical derivatives
+_ENDS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
+_FEW_PROMPTS = 8  # fewer have too few different resamples: Student's t is used instead
+_NORMAL = 1.959963984540054
+
+Array = NDArray[np.float64]
+Statistic = Callable[[Array], Array]
+"""Maps sums over prompts (columns, batch) to values (batch,)."""
 
 
 def ratio_interval(numerators: ArrayLike, denominators: ArrayLike) -> Interval | None:
     """Interval of a ratio of sums, numerator and denominator paired by prompt.
 
-    Studentised, on the logarithm where every numerator is positive.
-
-    Args:
-        numerators: one per prompt, or (repeats, prompts).
-        denominators: likewise.
+    Studentised, on the logarithm where every numerator is positive. Each is one number per prompt,
+    or (repeats, prompts).
     """
-    columns = np.stack([np.asarray(numerators, float), np.asarray(denominators, float)])
-    return _on_log_scale(lambda sums: sums[0] / sums[1], columns)
+    return _on_log_scale(lambda sums: sums[0] / sums[1], numerators, denominators)
 
 
-def mean_interval(
-    values: Sequence[float],
-    counts: Sequence[float] | None = None,
-    least: float = 0.0,
-    most: float = 1.0,
-) -> Interval:
-    """Interval of a mean score over prompts.
+def rate_ratio_interval(
+    numerators: ArrayLike,
+    denominators: ArrayLike,
+    base_numerators: ArrayLike,
+    base_denominators: ArrayLike,
+) -> Interval | None:
+    """Interval of one ratio of sums over another, all four paired by prompt (a speed-up).
 
-    Args:
-        values: a score per prompt, or a sum of as many scores as ``counts`` says.
-        counts: how many scores each prompt has; None: one.
-        least: the smallest score that there is.
-        most: the largest.
-
-    Raises:
-        ValueError: no prompts.
+    Each is one number per prompt, or (repeats, prompts).
     """
-    below = [1.0] * len(values) if counts is None else counts
-    interval = score_interval(lambda sums: sums[0] / sums[1], [values, below], least, most)
-    assert interval is not None, "a mean over at least one prompt has a value"
-    return interval if counts else replace(interval, by_prompt=tuple(values))
+    parts = (numerators, denominators, base_numerators, base_denominators)
+    return _on_log_scale(lambda sums: (sums[0] / sums[1]) / (sums[2] / sums[3]), *parts)
+
+
+def _on_log_scale(ratio: Statistic, *parts: ArrayLike) -> Interval | None:
+    """The interval of a ratio, laid out on its logarithm if all inputs are positive."""
+    columns = np.stack([np.asarray(part, float) for part in parts])
+    if not columns.size or not (columns > 0).all():
+        return studentised_interval(ratio, columns)
+    interval = studentised_interval(lambda sums: np.log(ratio(sums)), columns)
+    if interval is None:
+        return None
+    totals = columns.reshape(len(columns), -1).sum(axis=1, keepdims=True)
+    return replace(interval.mapped(exp), value=float(ratio(totals)[0]))
 
 
 def median_interval(values: Sequence[float]) -> Interval:
-    """The median with the order statistics that enclose it, whatever the distribution of the
-    values.
+    """The median of one number per prompt with the order statistics that enclose it, whatever the
+    distribution of the values; fewer than six have no ends.
 
     The narrowest pair of equal ranks from both ends that covers the distribution's median in at
     least 95% of samples (Hollander and Wolfe, Nonparametric Statistical Methods, section 3.6).
-
-    Args:
-        values: one per prompt, independent of each other.
-
-    Returns:
-        The interval; fewer than six values have no ends.
-
-    Raises:
-        ValueError: no values.
+    Raises ValueError: no values.
     """
     from scipy.special import bdtr
 
@@ -89,27 +97,319 @@ def median_interval(values: Sequence[float]) -> Interval:
     return Interval(median, float(ranked[left_out]), float(ranked[-1 - left_out]))
 
 
-def rate_ratio_interval(
-    numerators: ArrayLike,
-    denominators: ArrayLike,
-    base_numerators: ArrayLike,
-    base_denominators: ArrayLike,
-) -> Interval | None:
-    """Interval of one ratio of sums over another, all four paired by prompt (a speed-up).
+# Scores: numbers between two ends that they cannot leave, and differences of two.
 
-    Each is one number per prompt, or (repeats, prompts).
+
+def mean_interval(values: Sequence[float], counts: Sequence[float] | None = None) -> Interval:
+    """Interval of a mean score in 0..1 over prompts.
+
+    Args:
+        values: a score per prompt, or a sum of as many scores as ``counts`` says.
+        counts: how many scores each prompt has; None: one.
+
+    Raises:
+        ValueError: no prompts.
     """
-    parts = (numerators, denominators, base_numerators, base_denominators)
-    columns = np.stack([np.asarray(part, float) for part in parts])
-    return _on_log_scale(lambda sums: (sums[0] / sums[1]) / (sums[2] / sums[3]), columns)
+    below = [1.0] * len(values) if counts is None else counts
+    interval = score_interval(lambda sums: sums[0] / sums[1], [values, below])
+    assert interval is not None, "a mean over at least one prompt has a value"
+    return interval if counts else replace(interval, by_prompt=tuple(values))
 
 
-def _on_log_scale(ratio: Statistic, columns: Array) -> Interval | None:
-    """The interval of a ratio, laid out on its logarithm if all inputs are positive."""
-    if not columns.size or not (columns > 0).all():
-        return studentised_interval(ratio, columns)
-    interval = studentised_interval(lambda sums: np.log(ratio(sums)), columns)
-    if interval is None:
-        return None
-    totals = columns.reshape(len(columns), -1).sum(axis=1, keepdims=True)
-    return replace(interval.mapped(exp), value=float(ratio(totals)[0]))
+def score_interval(statistic: Statistic, columns: ArrayLike) -> Interval | None:
+    """The interval of a score in 0..1: Clopper and Pearson's for as many prompts as its spread is
+    worth.
+
+    Korn and Graubard (Survey Methodology 24, 1998): the standard error, here the jackknife's, says
+    how many independent right-or-wrong answers would know the score as well, and their number is
+    lowered by what Student's t is wider than the normal distribution. Where no prompt differs it is
+    theirs.
+
+    Args:
+        statistic: the score as a function of sums over prompts.
+        columns: (columns, prompts).
+
+    Returns:
+        The interval, with empty ends for fewer than ``FEWEST`` prompts or where leaving out a
+        prompt leaves no value; None if the score has no value at all.
+
+    Raises:
+        ValueError: no prompts.
+    """
+    from scipy.special import betaincinv
+
+    value, values = _without_each(statistic, columns)
+    if value is None or values is None:
+        return None if value is None else Interval(value)
+    prompts, share, error = len(values), min(max(value, 0.0), 1.0), _jackknife_error(values)
+    worth = float(prompts)
+    if error > 1e-9:
+        wider = _student_t(prompts - 1) / _NORMAL
+        worth = share * (1 - share) / error**2 / wider**2
+    right, wrong = share * worth, (1 - share) * worth
+    low = float(betaincinv(right, wrong + 1, _ENDS[0])) if right > 0 else 0.0
+    high = float(betaincinv(right + 1, wrong, _ENDS[1])) if wrong > 0 else 1.0
+    return Interval(value, min(low, share), max(high, share), freedom=prompts - 1)
+
+
+def score_difference_interval(statistic: Statistic, columns: ArrayLike) -> Interval | None:
+    """The interval of a difference of scores, paired by prompt, on the same terms.
+
+    Student's t on what each prompt adds (the jackknife's pseudo-values), with two more prompts
+    worth half a plus and half a minus each of the largest that any adds, of 1 where none does
+    (after Agresti and Min, Statistics in Medicine 24, 2005): equal answers on some prompts do not
+    make sure that all are.
+    """
+    value, values = _without_each(statistic, columns)
+    if value is None or values is None:
+        return None if value is None else Interval(value)
+    prompts = len(values)
+    added = prompts * value - (prompts - 1) * values
+    largest = float(np.abs(added).max())
+    largest = largest if largest > 1e-12 else 1.0
+    spread = (float(added @ added) + largest**2) / (prompts + 2)
+    variance = (spread - (float(added.sum()) / (prompts + 2)) ** 2) / (prompts + 2)
+    reach = _student_t(prompts - 1) * sqrt(variance)
+    return Interval(value, value - reach, value + reach, freedom=prompts - 1)
+
+
+def _without_each(statistic: Statistic, columns: ArrayLike) -> tuple[float | None, Array | None]:
+    """A statistic's value, and those without each prompt; None where one is none, or for fewer than
+    ``FEWEST`` prompts.
+    """
+    data = _checked(columns)[:, 0]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value = float(statistic(data.sum(axis=1, keepdims=True))[0])
+    if not isfinite(value) or data.shape[1] < FEWEST:
+        return value if isfinite(value) else None, None
+    values = left_out(statistic, data)
+    return value, values if np.isfinite(values).all() else None
+
+
+def added_by_prompt(statistic: Statistic, columns: ArrayLike) -> Array:
+    """What each prompt adds: its value where the statistic is a mean, else the pseudo-value.
+
+    Args:
+        statistic: a function of sums over prompts.
+        columns: (columns, prompts), at least two prompts.
+
+    Returns:
+        (prompts,) numbers whose mean is about the statistic.
+    """
+    data = _checked(columns)[:, 0]
+    prompts = data.shape[1]
+    whole = statistic(data.sum(axis=1, keepdims=True))[0]
+    return np.asarray(prompts * whole - (prompts - 1) * left_out(statistic, data))
+
+
+def sign_flip_p(differences: ArrayLike, draws: int = 9_999) -> float:
+    """The p-value of differences whose signs are a matter of chance, two-sided.
+
+    The randomisation test of paired answers: if both sides draw from one distribution, either could
+    have given either answer. Where all that differ do so by the same amount it is the exact test of
+    McNemar on the discordant prompts, else signs are drawn ``draws`` times, from a fixed seed.
+    ``differences`` (prompts,) are one side less the other.
+    """
+    from scipy.stats import binomtest
+
+    values = np.asarray(differences, dtype=np.float64)
+    discordant = values[np.abs(values) > 1e-12]
+    if not discordant.size:
+        return 1.0
+    if np.allclose(np.abs(discordant), abs(discordant[0])):
+        return float(binomtest(int((discordant > 0).sum()), discordant.size).pvalue)
+    signs = np.random.default_rng(SEED).choice((-1.0, 1.0), (draws, discordant.size))
+    as_far = np.abs(signs @ discordant) >= abs(discordant.sum()) * (1 - 1e-12)
+    return float((as_far.sum() + 1) / (draws + 1))
+
+
+# Resampling of prompts.
+
+
+@dataclass(frozen=True)
+class Total:
+    """A statistic that is a sum of statistics, each of columns of its own.
+
+    A derivative by one column then needs only one term, which keeps a mean over hundreds of
+    comparisons cheap.
+    """
+
+    # how many columns each takes, in their order, and the term
+    terms: tuple[tuple[int, Statistic], ...]
+
+    def __call__(self, sums: Array) -> Array:
+        """Sums (columns, batch) -> values (batch,)."""
+        return np.sum([term(part) for term, part in self.split(sums)], axis=0)
+
+    def split(self, sums: Array) -> Iterator[tuple[Statistic, Array]]:
+        """Every term with its columns."""
+        ends = np.cumsum([width for width, _ in self.terms])
+        parts = np.split(sums, ends[:-1])
+        return zip((term for _, term in self.terms), parts, strict=True)
+
+
+def studentised_interval(statistic: Statistic, columns: ArrayLike) -> Interval | None:
+    """Studentised bootstrap of a smooth function of sums over prompts.
+
+    Each resample is measured in its own standard error (the delta method's), the interval then laid
+    out in the data's own (the jackknife's, safer for few prompts); neither side is shorter than
+    Student's t. With repeats the prompts are resampled as blocks, all repeats of one together; the
+    difference between whole repeats adds its own variance, and the quantiles widen by the degrees
+    of freedom that so few repeats leave (Satterthwaite, Biometrics Bulletin 2, 1946).
+
+    Args:
+        statistic: a function of sums over prompts; differentiable, best on a scale where its errors
+            are symmetric (the logarithm of a rate).
+        columns: (columns, prompts), or (columns, repeats, prompts) where the same prompts were
+            measured several times.
+
+    Returns:
+        The interval, with empty ends for fewer than ``FEWEST`` prompts or if a resample has no
+        value; None if the statistic has no value at all.
+
+    Raises:
+        ValueError: no prompts, or columns of unequal length.
+    """
+    data = _checked(columns)
+    repeats, prompts = data.shape[1:]
+    blocks = data.sum(axis=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        totals = blocks.sum(axis=1, keepdims=True)
+        value = float(statistic(totals)[0])
+        if not isfinite(value):
+            return None
+        slopes = _gradient(statistic, totals)[:, 0]
+    if prompts < FEWEST:
+        return Interval(value)
+    error, below, above = _over_prompts(statistic, value, slopes, blocks)
+    if error is None:
+        return Interval(value)
+    between = 0.0  # variance of the mean that comes from whole repeats
+    if repeats > 1:
+        influence = np.einsum("c,crn->r", slopes, data)
+        between = float(_spread(influence) * repeats / (repeats - 1))
+    variance = error**2 + between
+    freedom = float(prompts - 1)
+    if variance == 0:
+        return Interval(value, value, value, freedom=freedom)
+    if between > 0:
+        small = between**2 / (repeats - 1)
+        freedom = variance**2 / (small + error**4 / (prompts - 1))
+        wider = _student_t(freedom)
+        if error > 0:  # the skew of the prompts' quantiles is kept
+            wider /= _student_t(prompts - 1)
+        else:
+            below, above = 1.0, 1.0
+        below, above = below * wider, above * wider
+    low, high = value - below * sqrt(variance), value + above * sqrt(variance)
+    return Interval(value, low, high, freedom=freedom)
+
+
+def _over_prompts(
+    statistic: Statistic, value: float, slopes: Array, blocks: Array
+) -> tuple[float | None, float, float]:
+    """Standard error over prompts, and how many of them the interval reaches down and up.
+
+    The error is None if some resample has no value, 0 if prompts do not differ.
+    """
+    prompts = blocks.shape[1]
+    linear = float(np.sqrt(_spread(slopes @ blocks) * prompts / (prompts - 1)))
+    values = left_out(statistic, blocks)
+    without = _jackknife_error(values) if np.isfinite(values).all() else None
+    if linear <= 1e-9 * max(1.0, abs(value)):  # no more than the derivatives' rounding
+        return (None if without is None else 0.0), 0.0, 0.0
+    normal = _student_t(prompts - 1)
+    reached: list[Array] = []
+    for weights in _weights(prompts):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            values, errors = _resampled(statistic, blocks, weights.astype(np.float64))
+            if not np.isfinite(values).all():
+                return None, 0.0, 0.0
+            # A resample of the same prompt throughout has no error of its own and says nothing.
+            reached.append(((values - value) / errors)[errors > 1e-6 * linear])
+    error = without or linear
+    if prompts < _FEW_PROMPTS:
+        return error, normal, normal
+    low, high = np.quantile(np.concatenate(reached), _ENDS)
+    return error, max(float(high), normal), max(float(-low), normal)
+
+
+@functools.lru_cache(maxsize=256)
+def _student_t(freedom: float) -> float:
+    """The upper end of the central 95% of Student's t."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, _ENDS[1]))
+
+
+def left_out(statistic: Statistic, blocks: Array) -> Array:
+    """The statistic without each prompt in turn, its sums scaled to as many prompts.
+
+    Args:
+        statistic: a function of sums over prompts.
+        blocks: (columns, prompts), at least two prompts.
+
+    Returns:
+        (prompts,) values; NaN or infinite where there is none.
+    """
+    prompts = blocks.shape[1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        left = blocks.sum(axis=1, keepdims=True) - blocks
+        return statistic(left * (prompts / (prompts - 1)))
+
+
+def _jackknife_error(values: Array) -> float:
+    """Standard error from the values without one prompt at a time."""
+    return sqrt(_spread(values) * (len(values) - 1) / len(values))
+
+
+@functools.lru_cache(maxsize=4)
+def _weights(prompts: int) -> tuple[NDArray[np.uint16], ...]:
+    """How often each prompt is drawn: (prompts, batch) arrays that together are all resamples. They
+    are the same for every cell of a table.
+    """
+    batch = max(1, _BATCH_VALUES // prompts)
+    rng, equal = np.random.default_rng(SEED), np.full(prompts, 1 / prompts)
+    sizes = [min(batch, RESAMPLES - start) for start in range(0, RESAMPLES, batch)]
+    return tuple(rng.multinomial(prompts, equal, size=size).T.astype(np.uint16) for size in sizes)
+
+
+def _resampled(statistic: Statistic, blocks: Array, weights: Array) -> tuple[Array, Array]:
+    """Values and standard errors (batch,) of resamples, of ``blocks`` (columns, prompts) and how
+    often each prompt was drawn (prompts, batch).
+    """
+    prompts = blocks.shape[1]
+    sums = blocks @ weights
+    influence = blocks.T @ _gradient(statistic, sums)
+    influence -= np.einsum("pb,pb->b", influence, weights) / prompts
+    variance = np.einsum("pb,pb,pb->b", influence, influence, weights)
+    return statistic(sums), np.sqrt(variance * prompts / (prompts - 1))
+
+
+def _gradient(statistic: Statistic, sums: Array) -> Array:
+    """(columns, batch) derivatives of the statistic by each sum, by central differences."""
+    if isinstance(statistic, Total):
+        return np.concatenate([_gradient(term, part) for term, part in statistic.split(sums)])
+    count, batch = sums.shape
+    step = np.maximum(np.abs(sums) * _STEP, np.finfo(np.float64).tiny ** 0.5)
+    around = np.repeat(sums[:, None, None, :], count, axis=1).repeat(2, axis=2)
+    each = np.arange(count)
+    around[each, each, 0] += step
+    around[each, each, 1] -= step
+    values = statistic(around.reshape(count, -1)).reshape(count, 2, batch)  # all in one call
+    return (values[:, 0] - values[:, 1]) / (2 * step)
+
+
+def _spread(values: Array) -> float:
+    """The sum of squares about the mean."""
+    return float(((values - values.mean()) ** 2).sum())
+
+
+def _checked(columns: ArrayLike) -> Array:
+    """(columns, repeats, prompts). Raises ValueError: no prompts, or columns of unequal length."""
+    data = np.asarray(columns, dtype=np.float64)
+    if data.ndim == 2:
+        data = data[:, None, :]
+    if data.ndim != 3 or 0 in data.shape:
+        raise ValueError(f"an interval needs at least one prompt, got columns {data.shape}")
+    return data

@@ -11,8 +11,9 @@ module with its metrics as an entry point of ``spec_bench.metrics``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -136,10 +137,8 @@ class Metric:
 
 
 def column_of(name: str, facts: Mapping[str, Any]) -> Column:
-    """The column of that name: ours, or as another package declares its own.
-
-    Raises:
-        ValueError: there is none, or its name is taken.
+    """The column of that name: ours, or as another package declares its own. Raises ValueError:
+    there is none, or its name is taken.
     """
     return columns.register(Column(name, **facts)) if facts else columns.column(name)
 
@@ -154,16 +153,33 @@ metric: Registry[Metric] = Registry("metric", "spec_bench.metrics", _declare)
 """The metrics of records; scores of texts are in ``quality``."""
 
 
-class Intervals:
-    """Intervals of ratios of sums, each resampled once however many numbers follow from it."""
+@lru_cache(maxsize=64)
+def _unmapped(sums: Sums) -> Interval | None:
+    """Resampled once, however many numbers follow from it."""
+    return ratio_interval(*sums.blocks())
 
-    def __init__(self) -> None:
-        self._intervals: dict[Sums, Interval | None] = {}
 
-    def of(self, sums: Sums) -> Interval | None:
-        """The ratio with its interval, mapped."""
-        if sums not in self._intervals:
-            self._intervals[sums] = ratio_interval(*sums.blocks())
-        interval = self._intervals[sums]
-        interval = interval and interval.within(None, sums.most)
-        return interval.mapped(sums.mapped) if interval and sums.mapped else interval
+def interval_of(sums: Sums) -> Interval | None:
+    """The ratio with its interval, mapped."""
+    interval = _unmapped(sums)
+    interval = interval and interval.within(None, sums.most)
+    return interval.mapped(sums.mapped) if interval and sums.mapped else interval
+
+
+Of = Callable[[Generation], float | None]
+"""What one generation adds to a sum; None where its record lacks it."""
+
+
+def ratio(generations: Sequence[Generation], above: Of, below: Of) -> Sums | None:
+    """One sum over generations over another; None if a record lacks a number."""
+    pairs = [(above(each), below(each)) for each in generations]
+    known = [(float(a), float(b)) for a, b in pairs if a is not None and b is not None]
+    if len(known) < len(pairs):
+        return None
+    return Sums(tuple(a for a, _ in known), tuple(b for _, b in known))
+
+
+def mean(values: Iterable[float | None]) -> float | None:
+    """The mean of those that are known; None if none is."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

@@ -1,6 +1,6 @@
 """Any metric module behind the interface of the ``evaluate`` package.
 
-A name is one of the modules that ship here (``sacrebleu``, ``rouge``), the path of a module on this
+A name is one of those that ship here (``sacrebleu``, ``rouge``), the path of a module on this
 machine (a ``.py`` file, or a folder holding one of the same name), or an id on the hub. Every
 number that a module returns is a value, and so is the mean of every list with one number per
 prompt; other lists (n-gram counts) are parts of a score and are left out. A module is a black box,
@@ -23,27 +23,30 @@ import numpy as np
 from spec_bench.metrics.interval import Interval
 from spec_bench.settings.fields import one_line
 
-SHIPPED = Path(__file__).parent / "modules"
-References = Sequence[Sequence[str]]
+SHIPPED = ("rouge", "sacrebleu")
+_SHIPPED_FILE = Path(__file__).with_name("shipped_module.py")
 
 
 class ModuleMetric:
-    """One loaded module; ``name`` begins the names of its columns."""
+    """One loaded module."""
 
     def __init__(self, name: str, module: Any, origin: str) -> None:
-        self.name = name
+        self.name = name  # begins the names of its columns
         self._module = module
         self._origin = origin
 
     def score(
-        self, predictions: Sequence[str], references: References
+        self, predictions: Sequence[str], references: Sequence[Sequence[str]]
     ) -> tuple[dict[str, Interval], str]:
-        """Column name -> value, and the signature.
-
-        Raises:
-            ValueError: a prompt without a reference, or a module that refuses or returns nothing.
+        """Column name -> value, and the signature. Raises ValueError: a prompt without a reference,
+        or a module that refuses or returns nothing.
         """
-        golds, taken = self._golds(references)
+        for index, given in enumerate(references):
+            if not given:
+                raise ValueError(f"score {self.name}: prompt {index} has no reference")
+        takes_several = self._takes_several()
+        golds = [list(given) if takes_several else given[0] for given in references]
+        first = not takes_several and any(len(given) > 1 for given in references)
         values, signature = self._compute(predictions, golds)
         numbers = {key: value for key, value in values.items() if _is_number(value)}
         lists = {
@@ -64,8 +67,8 @@ class ModuleMetric:
         }
         if not columns:
             raise ValueError(f"score {self.name}: the module returned no number: {sorted(values)}")
-        says = [self._origin, *([signature] if signature else []), *taken]
-        return columns, f"{self.name} " + "|".join(says)
+        says = (self._origin, signature, "references:first" if first else "")
+        return columns, f"{self.name} " + "|".join(filter(None, says))
 
     def _compute(
         self, predictions: Sequence[str], golds: Sequence[Any]
@@ -82,44 +85,34 @@ class ModuleMetric:
         values = dict(result)
         return values, str(values.pop("signature", ""))
 
-    def _golds(self, references: References) -> tuple[list[Any], list[str]]:
-        """References in the shape that the module takes, and a note if it takes one of several.
-
-        Raises:
-            ValueError: a prompt has none.
-        """
-        for index, golds in enumerate(references):
-            if not golds:
-                raise ValueError(f"score {self.name}: prompt {index} has no reference")
+    def _takes_several(self) -> bool:
+        """Whether a prompt's references may be several texts."""
         features = self._module.features
         shapes = features if isinstance(features, list) else [features]
-        if any(_takes_several(shape["references"]) for shape in shapes if "references" in shape):
-            return [list(golds) for golds in references], []
-        several = any(len(golds) > 1 for golds in references)
-        return [golds[0] for golds in references], ["references:first"] if several else []
+        listed = {"Sequence", "List", "LargeList"}
+        kinds = [shape["references"] for shape in shapes if "references" in shape]
+        return any(isinstance(kind, list) or type(kind).__name__ in listed for kind in kinds)
 
 
 @cache
 def load_module(score: str, ours: tuple[str, ...] = ()) -> ModuleMetric:
     """The module of that name, path or hub id; loaded once per process. ``ours`` are the scores
-    that are no modules, for the message.
-
-    Raises:
-        ValueError: there is no such file, or the hub does not have it or cannot be reached.
+    that are no modules, for the message. Raises ValueError: there is no such file, or the hub does
+    not have it or cannot be reached.
     """
     import evaluate
 
-    shipped, path = SHIPPED / f"{score}.py", Path(score).expanduser()
-    if shipped.is_file():
-        asked, origin = str(shipped), "spec_bench"
+    path = Path(score).expanduser()
+    if score in SHIPPED:
+        asked, origin = [str(_SHIPPED_FILE), score], "spec_bench"
     elif path.suffix == ".py" or (path / f"{path.name}.py").is_file():
-        asked, origin = str(path.resolve()), "local"
+        asked, origin = [str(path.resolve())], "local"
     else:
-        asked, origin = score, "hub"
+        asked, origin = [score], "hub"
     if origin == "local" and not path.exists():
         raise ValueError(f"score {score!r}: there is no such file")
     try:
-        module = evaluate.load(asked, keep_in_memory=True)
+        module = evaluate.load(*asked, keep_in_memory=True)
     except Exception as error:
         # Loading runs the module's own code: anything may be raised.
         reason = one_line(error, 200)
@@ -127,28 +120,15 @@ def load_module(score: str, ours: tuple[str, ...] = ()) -> ModuleMetric:
             reason = "it has no class that derives from evaluate.Metric"
         if origin == "hub":
             reason = f"no score of ours, no file, and the hub did not give it ({reason})"
-        known = ", ".join([*ours, *shipped_modules()])
+        known = ", ".join([*ours, *SHIPPED])
         raise ValueError(
             f"score {score!r}: {reason}; without a network: {known}, or a metric module's path"
         ) from error
-    return ModuleMetric(_column_name(score), module, f"evaluate:{version('evaluate')}|{origin}")
-
-
-def shipped_modules() -> list[str]:
-    """The names of the modules that come with the package."""
-    return sorted(path.stem for path in SHIPPED.glob("[!_]*.py"))
-
-
-def _column_name(score: str) -> str:
-    """The last part of a path or id, in letters that a column may have."""
+    # The last part of a path or id, in letters that a column may have.
     last = score.rstrip("/").rsplit("/", 1)[-1].removesuffix(".py")
-    return re.sub(r"\W+", "_", last).strip("_").lower()
+    name = re.sub(r"\W+", "_", last).strip("_").lower()
+    return ModuleMetric(name, module, f"evaluate:{version('evaluate')}|{origin}")
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, Real | np.number) and not isinstance(value, bool)
-
-
-def _takes_several(feature: Any) -> bool:
-    """Whether a column of references holds lists of texts."""
-    return isinstance(feature, list) or type(feature).__name__ in {"Sequence", "List", "LargeList"}

@@ -1,7 +1,9 @@
-"""What a score of texts is: predictions against references in, columns with intervals out.
+"""How good the texts are: predictions against references in, columns with intervals out.
 
 A score turns each prompt into a few numbers whose sums over prompts determine the score, so that
-the interval comes from resampling prompts. Knows texts only.
+the interval comes from resampling prompts. All scores are fractions in 0..1, as the papers print
+them (sacrebleu's own scale is 0..100). Knows texts only; nothing about models, tasks or token ids.
+SQL and programs are in ``execution``, modules of ``evaluate`` in ``module_metric``.
 """
 
 from __future__ import annotations
@@ -13,172 +15,79 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import version
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spec_bench.metrics.bootstrap import Statistic
-from spec_bench.metrics.bounded import score_interval
-from spec_bench.metrics.execution import ExecutionAccuracy, PassAt1, check_code, check_sql
 from spec_bench.metrics.interval import Interval
-from spec_bench.metrics.intervals import mean_interval
+from spec_bench.metrics.intervals import Statistic, mean_interval, score_interval
 from spec_bench.metrics.metric import column_of
 from spec_bench.metrics.module_metric import load_module
 from spec_bench.settings.registry import Registry
 
 References = Sequence[Sequence[str]]
+"""Of each prompt, all as good."""
 
 
-class Score(Protocol):
-    """What ``SCORES`` holds. Modules of ``evaluate`` are in ``module_metric.py``."""
+class Score(ABC):
+    """A score of texts; ``name`` is that of its first column."""
+
+    name: str
+    needs_references = True  # of every prompt
 
     def score(self, predictions: Sequence[str], references: References) -> Interval:
-        """Scores predictions against the references of the same prompt (several allowed)."""
+        """The first column's number."""
+        return self.columns(predictions, references)[self.name]
 
+    @abstractmethod
     def columns(self, predictions: Sequence[str], references: References) -> dict[str, Interval]:
-        """The score and its companions, under the names of their columns."""
+        """The score and its companions, under the names of their columns. Raises ValueError:
+        references that it cannot score against.
+        """
 
+    @abstractmethod
     def signature(self, references: References) -> str:
         """Implementation, version and settings, for the record."""
 
+    def check(self, references: References) -> None:
+        """Makes sure before anything is decoded that these references can be scored against. Raises
+        ValueError: one cannot.
+        """
+        return  # most cannot know
 
-class OneColumn(ABC):
-    """A score that is one number."""
+    def check_given(self, answers: int, references: References) -> None:
+        """Makes sure that there are references for every answer. Raises ValueError: unequal
+        lengths, references that are one text, or a prompt without any where one is needed.
+        """
+        if answers != len(references):
+            raise ValueError(
+                f"{self.name}: {answers} predictions but references for {len(references)} prompts"
+            )
+        for index, golds in enumerate(references):
+            if isinstance(golds, str):
+                raise ValueError(
+                    f"{self.name}: references of prompt {index} must be a list, got a string"
+                )
+            if not golds and self.needs_references:
+                raise ValueError(f"{self.name}: prompt {index} has no reference")
 
-    name: str
 
-    @abstractmethod
-    def score(self, predictions: Sequence[str], references: References) -> Interval:
-        """Scores predictions against the references of the same prompt."""
-
-    def columns(self, predictions: Sequence[str], references: References) -> dict[str, Interval]:
-        """The score under its name."""
-        return {self.name: self.score(predictions, references)}
-
-
-class MeanScore(OneColumn):
+class MeanScore(Score):
     """A score that is the mean over prompts of the best match among the references."""
-
-    empty_references = False
 
     @abstractmethod
     def match(self, prediction: str, gold: str) -> float:
         """How well a prediction matches one reference, 0..1."""
 
-    def score(self, predictions: Sequence[str], references: References) -> Interval:
-        """Mean over prompts, 0..1.
-
-        Raises:
-            ValueError: unequal lengths, or a prompt without a reference where one is needed.
-        """
-        check_given(predictions, references, self.name, self.empty_references)
+    def columns(self, predictions: Sequence[str], references: References) -> dict[str, Interval]:
+        """The mean over prompts, 0..1."""
+        self.check_given(len(predictions), references)
         best = [
             max(self.match(prediction, gold) for gold in (golds or [""]))
             for prediction, golds in zip(predictions, references, strict=True)
         ]
-        return mean_interval(best)
-
-
-def check_given(
-    predictions: Sequence[str], references: References, name: str, may_be_empty: bool
-) -> None:
-    """Makes sure that there are references for every prediction.
-
-    Raises:
-        ValueError: unequal lengths, references that are one text, or a prompt without any where
-            one is needed.
-    """
-    if len(predictions) != len(references):
-        raise ValueError(
-            f"{name}: {len(predictions)} predictions but references for {len(references)} prompts"
-        )
-    for index, golds in enumerate(references):
-        if isinstance(golds, str):
-            raise ValueError(f"{name}: references of prompt {index} must be a list, got a string")
-        if not golds and not may_be_empty:
-            raise ValueError(f"{name}: prompt {index} has no reference")
-
-
-# Short answers by the rules of SQuAD 2.0: exact match and F1 of words, unanswerable included.
-
-
-UNANSWERABLE = "unanswerable"
-
-
-class _AnswerMetric(MeanScore):
-    """A score by the rules of SQuAD 2.0's own ``evaluate-v2.0.py``.
-
-    Gold answers that normalisation empties do not count; a question left without one is
-    unanswerable, and the right answer is none: an empty text, or the word that our prompts teach.
-    """
-
-    empty_references = True
-
-    def score(self, predictions: Sequence[str], references: References) -> Interval:
-        """Mean over prompts of the best match, 0..1.
-
-        Raises:
-            ValueError: unequal lengths.
-        """
-        check_given(predictions, references, self.name, may_be_empty=True)
-        golds = [[gold for gold in golds if normalise(gold)] for golds in references]
-        return super().score(predictions, golds)
-
-
-class ExactMatch(_AnswerMetric):
-    """Equality after SQuAD normalisation."""
-
-    name = "exact_match"
-
-    def match(self, prediction: str, gold: str) -> float:
-        """1 or 0."""
-        return float(_answer(prediction, gold) == normalise(gold))
-
-    def signature(self, references: References) -> str:
-        """The rules in short."""
-        return f"exact_match squad_v2 normalisation|unanswerable:'' or '{UNANSWERABLE}'"
-
-
-class TokenF1(_AnswerMetric):
-    """F1 of the words after SQuAD normalisation."""
-
-    name = "f1"
-
-    def match(self, prediction: str, gold: str) -> float:
-        """F1 of the bags of words; 1 or 0 where either side has no words."""
-        ours, theirs = _answer(prediction, gold).split(), normalise(gold).split()
-        if not ours or not theirs:
-            return float(ours == theirs)
-        common = sum((Counter(ours) & Counter(theirs)).values())
-        return 2.0 * common / (len(ours) + len(theirs))
-
-    def signature(self, references: References) -> str:
-        """The rules in short."""
-        return f"f1 squad_v2 normalisation|unanswerable:'' or '{UNANSWERABLE}'"
-
-
-def normalise(text: str) -> str:
-    """Lower case, no punctuation, articles or extra blanks (SQuAD, arXiv:1606.05250, 6.1)."""
-    plain = "".join(letter for letter in text.lower() if letter not in string.punctuation)
-    return " ".join(re.sub(r"\b(a|an|the)\b", " ", plain).split())
-
-
-def _answer(prediction: str, gold: str) -> str:
-    """The normalised prediction; if there is no answer, the word that says so is made empty."""
-    plain = normalise(prediction)
-    return "" if plain == UNANSWERABLE and not gold else plain
-
-
-# How good the texts are: BLEU, ROUGE-2, exact match, token F1, each with an interval.
-#
-# What a score is, is in `score`; short answers are in `squad`, SQL in `execution`, modules of
-# `evaluate` in `module_metric`.
-#
-# Knows texts only; nothing about models, tasks or token ids. All scores are fractions in 0..1, as
-# the papers print them (sacrebleu's own scale is 0..100).
-#
-# BLEU stays a corpus score in every resample of the prompts.
+        return {self.name: mean_interval(best)}
 
 
 def _declare(name: str, kind: type[Score], **facts: Any) -> type[Score]:
@@ -192,18 +101,16 @@ SCORES: Registry[type[Score]] = Registry("score", "spec_bench.metrics", _declare
 
 
 @SCORES("bleu")
-class Bleu(OneColumn):
-    """Corpus BLEU by sacrebleu with its default settings (13a, case kept, exp smoothing)."""
+class Bleu(Score):
+    """Corpus BLEU by sacrebleu with its default settings (13a, case kept, exp smoothing); it stays
+    a corpus score in every resample of the prompts.
+    """
 
     name = "bleu"
 
-    def score(self, predictions: Sequence[str], references: References) -> Interval:
-        """BLEU / 100.
-
-        Raises:
-            ValueError: unequal lengths, or a prompt without a reference.
-        """
-        check_given(predictions, references, "bleu", may_be_empty=False)
+    def columns(self, predictions: Sequence[str], references: References) -> dict[str, Interval]:
+        """BLEU / 100."""
+        self.check_given(len(predictions), references)
         from sacrebleu.metrics.bleu import BLEU
 
         # effective_order concerns only the sentence's own score, which is not used: its counts are.
@@ -214,7 +121,7 @@ class Bleu(OneColumn):
             rows.append([*sentence.counts, *sentence.totals, sentence.sys_len, sentence.ref_len])
         corpus = score_interval(self.of_sums, np.asarray(rows, dtype=np.float64).T)
         assert corpus is not None, "a corpus of at least one prompt has a score"
-        return replace(corpus, parts=tuple(map(tuple, rows)))
+        return {self.name: replace(corpus, parts=tuple(map(tuple, rows)))}
 
     @staticmethod
     def of_sums(sums: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -259,17 +166,70 @@ class Rouge2(MeanScore):
         return f"rouge-score rouge2 F1|stemmer:no|version:{version('rouge-score')}"
 
 
-SCORES("exact_match")(ExactMatch)
-SCORES("f1")(TokenF1)
-SCORES.add("execution_accuracy", ExecutionAccuracy, ExecutionAccuracy.__module__)
-SCORES.add("pass_at_1", PassAt1, PassAt1.__module__)
+UNANSWERABLE = "unanswerable"
+
+
+class _AnswerScore(MeanScore):
+    """A score by the rules of SQuAD 2.0's own ``evaluate-v2.0.py``.
+
+    Gold answers that normalisation empties do not count; a question left without one is
+    unanswerable, and the right answer is none: an empty text, or the word that our prompts teach.
+    """
+
+    needs_references = False
+
+    def columns(self, predictions: Sequence[str], references: References) -> dict[str, Interval]:
+        """The mean over prompts of the best match, 0..1."""
+        self.check_given(len(predictions), references)
+        golds = [[gold for gold in golds if normalise(gold)] for golds in references]
+        return super().columns(predictions, golds)
+
+    def signature(self, references: References) -> str:
+        """The rules in short."""
+        return f"{self.name} squad_v2 normalisation|unanswerable:'' or '{UNANSWERABLE}'"
+
+
+@SCORES("exact_match")
+class ExactMatch(_AnswerScore):
+    """Equality after SQuAD normalisation."""
+
+    name = "exact_match"
+
+    def match(self, prediction: str, gold: str) -> float:
+        """1 or 0."""
+        return float(_answer(prediction, gold) == normalise(gold))
+
+
+@SCORES("f1")
+class TokenF1(_AnswerScore):
+    """F1 of the words after SQuAD normalisation."""
+
+    name = "f1"
+
+    def match(self, prediction: str, gold: str) -> float:
+        """F1 of the bags of words; 1 or 0 where either side has no words."""
+        ours, theirs = _answer(prediction, gold).split(), normalise(gold).split()
+        if not ours or not theirs:
+            return float(ours == theirs)
+        common = sum((Counter(ours) & Counter(theirs)).values())
+        return 2.0 * common / (len(ours) + len(theirs))
+
+
+def normalise(text: str) -> str:
+    """Lower case, no punctuation, articles or extra blanks (SQuAD, arXiv:1606.05250, 6.1)."""
+    plain = "".join(letter for letter in text.lower() if letter not in string.punctuation)
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", plain).split())
+
+
+def _answer(prediction: str, gold: str) -> str:
+    """The normalised prediction; if there is no answer, the word that says so is made empty."""
+    plain = normalise(prediction)
+    return "" if plain == UNANSWERABLE and not gold else plain
 
 
 def check_score(name: str) -> None:
-    """Makes sure that a score exists; for a module this means loading it.
-
-    Raises:
-        ValueError: neither a score of ours nor a module that can be loaded.
+    """Makes sure that a score exists; for a module this means loading it. Raises ValueError:
+    neither a score of ours nor a module that can be loaded.
     """
     if name not in SCORES:
         load_module(name, tuple(SCORES))
@@ -277,14 +237,10 @@ def check_score(name: str) -> None:
 
 def check_references(name: str, references: References) -> None:
     """Makes sure that these references can be scored against, if that can be known in advance.
-
-    Raises:
-        ValueError: SQL that does not run, or tests that are no Python.
+    Raises ValueError: SQL that does not run, or tests that are no Python.
     """
-    if name == "execution_accuracy":
-        check_sql(references)
-    if name == "pass_at_1":
-        check_code(references)
+    if name in SCORES:
+        SCORES[name]().check(references)
 
 
 def quality_columns(
@@ -293,10 +249,7 @@ def quality_columns(
     """The columns of one score and its signature.
 
     The name is one of ``SCORES``, which is its first column, or a module (see ``module_metric``),
-    whose columns are named after it: ``rouge_rouge2``.
-
-    Raises:
-        ValueError: as the score does.
+    whose columns are named after it: ``rouge_rouge2``. Raises ValueError: as the score does.
     """
     if name in SCORES:
         score = SCORES[name]()
@@ -305,17 +258,9 @@ def quality_columns(
 
 
 def score_of_sums(name: str, numbers: int) -> Statistic | None:
-    """The score as a function of sums over prompts (numbers, batch).
-
-    Args:
-        name: a column; its score says how, if it can (``of_sums``).
-        numbers: how many numbers of each prompt are summed.
-
-    Returns:
-        None if there are two: it is their ratio.
-
-    Raises:
-        ValueError: nothing says what the score is made of.
+    """The score as a function of sums over prompts (numbers, batch), of so many numbers a prompt;
+    None if there are two: it is their ratio. Raises ValueError: nothing says what the score is made
+    of.
     """
     if numbers == 2:
         return None

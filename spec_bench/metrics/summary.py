@@ -11,8 +11,10 @@ from typing import TypeVar
 
 from spec_bench.metrics import calls as calls  # registers the metrics
 from spec_bench.metrics import efficiency as efficiency  # likewise
+from spec_bench.metrics.execution import code as code  # likewise
+from spec_bench.metrics.execution import sql as sql  # likewise
 from spec_bench.metrics.interval import Interval, limited
-from spec_bench.metrics.metric import CellRecords, Intervals, Number, Sums, metric
+from spec_bench.metrics.metric import CellRecords, Number, Sums, interval_of, metric
 from spec_bench.metrics.quality import SCORES, quality_columns
 from spec_bench.vocabulary import columns
 
@@ -50,18 +52,19 @@ def summary_of(cell: CellRecords, scores: Sequence[str] = ()) -> Summary:
     if not cell.generations:
         raise ValueError("a cell without generations has no metrics")
     row: Row = {}
-    intervals = Intervals()
     for name, each in metric.items():
-        row.update(_values(name, each.of(cell), each.column.interval, intervals))
+        row.update(_values(name, each.of(cell), each.column.interval))
     signatures, by_prompt = [], dict[str, dict[str, float | tuple[float, ...]]]()
     for name in scores:
-        intervals_of, signature = _score(cell, name)
-        if name not in SCORES and (taken := sorted(set(intervals_of) & set(columns.header()))):
+        answers = _select(cell.texts, cell.ids, "texts")
+        golds = _select(cell.references, cell.ids, "references")
+        intervals, signature = quality_columns(name, answers, golds)
+        if name not in SCORES and (taken := sorted(set(intervals) & set(columns.header()))):
             raise ValueError(f"score {name}: there is a column {', '.join(taken)} already")
-        for column, interval in intervals_of.items():
+        for column, interval in intervals.items():
             # The columns of metric modules all have an interval.
             known = next((each for each in columns.COLUMNS if each.name == column), None)
-            row.update(_values(column, interval, known is None or known.interval, intervals))
+            row.update(_values(column, interval, known is None or known.interval))
             parts: Sequence[float | tuple[float, ...]] = interval.by_prompt or interval.parts
             if parts:
                 by_prompt[column] = dict(zip(cell.ids, parts, strict=True))
@@ -70,34 +73,24 @@ def summary_of(cell: CellRecords, scores: Sequence[str] = ()) -> Summary:
     return Summary(row, by_prompt)
 
 
-def _values(name: str, number: Number, interval: bool, intervals: Intervals) -> Row:
+def _values(name: str, number: Number, interval: bool) -> Row:
     """A metric's columns."""
     if isinstance(number, Sums):
-        number = intervals.of(number) if interval else number.value
-    if interval and number is None:
-        return dict.fromkeys((name, *(f"{name}{end}" for end in columns.ENDS)))
+        number = interval_of(number) if interval else number.value
+    if not interval:
+        return {name: number.value if isinstance(number, Interval) else number}
+    ends = [f"{name}{end}" for end in columns.ENDS]
+    if number is None:
+        return dict.fromkeys((name, *ends))
     if not isinstance(number, Interval):
         return {name: number}
-    if not interval:
-        return {name: number.value}
     number = limited(name, number)
-    low, high = (f"{name}{end}" for end in columns.ENDS)
-    return {name: number.value, low: number.low, high: number.high}
-
-
-def _score(cell: CellRecords, name: str) -> tuple[dict[str, Interval], str]:
-    """The columns of a score, and its signature."""
-    answers = _select(cell.texts, cell.ids, "texts")
-    return quality_columns(name, answers, _select(cell.references, cell.ids, "references"))
+    return dict(zip((name, *ends), (number.value, number.low, number.high), strict=True))
 
 
 def _select(by_prompt: Mapping[str, T] | None, ids: Sequence[str], what: str) -> list[T]:
-    """The values of these prompts, in their order.
-
-    Raises:
-        ValueError: some prompt has none.
-    """
-    missing = sorted(set(ids) - set(by_prompt or {}))
-    if by_prompt is None or missing:
+    """The values of these prompts, in their order. Raises ValueError: some prompt has none."""
+    given = by_prompt or {}
+    if missing := sorted(set(ids) - given.keys()):
         raise ValueError(f"no {what} for prompts: {', '.join(missing)}")
-    return [by_prompt[prompt_id] for prompt_id in ids]
+    return [given[prompt_id] for prompt_id in ids]

@@ -61,10 +61,8 @@ class ServingEngine:
     tokens: Literal["ids", "text"] = "ids"  # what it streams
 
     def command(self, method: str, places: Mapping[str, str], program: str | None) -> list[str]:
-        """What starts one server, perhaps another program than its own.
-
-        Raises:
-            ValueError: a method that it does not have, or one that needs what is not given.
+        """What starts one server, perhaps another program than its own. Raises ValueError: a method
+        that it does not have, or one that needs what is not given.
         """
         if method != PLAIN and method not in self.speculation:
             raise ValueError(
@@ -84,11 +82,7 @@ class ServingEngine:
 
 
 def read_engine(name: str) -> ServingEngine:
-    """An engine by its file's name.
-
-    Raises:
-        ValueError: there is none, or its file is wrong.
-    """
+    """An engine by its file's name. Raises ValueError: there is none, or its file is wrong."""
     files: dict[str, Path] = {}
     for folder in conf_dirs():
         files |= {path.stem: path for path in sorted((folder / FOLDER).glob("*.yaml"))}
@@ -101,7 +95,24 @@ def read_engine(name: str) -> ServingEngine:
 
 def main(arguments: Sequence[str]) -> int:
     """The command's status: 2 if it cannot be right, 1 if a server or a job failed."""
-    parser = _parser()
+    parser = Parser(
+        prog="spec-bench serve",
+        description=str(__doc__).replace("``", ""),
+        epilog="All else is a job's: pair=smollm2 task=humaneval task.metrics=[] name=smollm2",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("engine", metavar="ENGINE", help="a file of conf/server: llama_cpp, vllm, sglang")
+    add("--with", dest="methods", default="", help="ways of speculation, such as ngram,draft_model")
+    add("--program", help="the engine's command, if it is not on the PATH")
+    add("--model", help="what it loads; default: the pair's target")
+    add("--draft", help="what it drafts with; default: the pair's draft")
+    add("--arguments", default="", help="more of the engine's own: --arguments='-t 8'")
+    add("--requests", default="1", help="under way together; 1,4,16: a job each, with one server")
+    add("--context", type=int, default=4096, help="tokens of a prompt and its answer, at most")
+    add("--gpus", type=int, default=1, help="of each server, where this machine has any")
+    add("--patience", type=float, default=1200.0, help="seconds until a server must answer")
+    add("--logs", help="folder of the servers' output")
     options, overrides = parser.parse_known_args(list(arguments))
     if wrong := [each for each in overrides if each.startswith("-") and each != "-m"]:
         parser.error(f"no option {masked(wrong[0])}")
@@ -128,7 +139,12 @@ class _Plan:
         self, engine: ServingEngine, options: argparse.Namespace, overrides: Sequence[str]
     ) -> None:
         self.engine, self.options, self.overrides = engine, options, list(overrides)
-        self.requests = _numbers(options.requests)
+        given = options.requests.split(",")
+        if not all(each.isdecimal() and int(each) for each in given):
+            raise ValueError(
+                f"--requests takes whole numbers from 1, such as 1,4,16, got {options.requests!r}"
+            )
+        self.requests = list(map(int, given))
         pair = _pair(overrides)
         self.model: str = options.model or pair["target"]
         self.draft = options.draft or pair["draft"]
@@ -160,11 +176,8 @@ class _Plan:
         return [*command, *shlex.split(self.options.arguments)]
 
     def run(self, methods: Sequence[str]) -> int:
-        """All jobs, one after the other.
-
-        Raises:
-            ValueError: its program is not there.
-            ServerError: a server does not come up.
+        """All jobs, one after the other. Raises ValueError: its program is not there; ServerError:
+        a server does not come up.
         """
         program = self.options.program or self.engine.program
         if shutil.which(program) is None:
@@ -187,11 +200,7 @@ class _Plan:
 
     @contextmanager
     def server(self, method: str) -> Iterator[Running]:
-        """A server, up within the block.
-
-        Raises:
-            ServerError: it ends, or is silent for too long.
-        """
+        """A server, up within the block. Raises ServerError: it ends, or is silent for too long."""
         port, gpus = _free_port(), visible_devices()
         command, log = self.command(method, port, self.name), self.logs / f"{method}.log"
         patience, named = self.options.patience, "{name}" in self.engine.arguments
@@ -224,10 +233,13 @@ class _Plan:
         if plain is not None:
             asked |= {f"baseline_{key}": value for key, value in plain[0].items()}
         several = len(self.requests) > 1 and "-m" not in self.overrides
+        asked = {
+            key: value.replace("'", "\\'") for key, value in asked.items()
+        }  # as Hydra reads it
         requests = ",".join(map(str, self.requests))
         command = [
             *(sys.executable, "-m", "spec_bench", *(["-m"] if several else []), "engine=server"),
-            *(f"server.{key}={_quoted(value)}" for key, value in asked.items()),
+            *(f"server.{key}='{value}'" for key, value in asked.items()),
             f"engine.batch_size={requests}",
             *(["engine.batching=continuous"] if max(self.requests) > 1 else []),
             *self.overrides,
@@ -235,28 +247,6 @@ class _Plan:
         # The servers are held by the job's keeper, too: none ends before the job that asks it.
         with kept(command, held=[each[1] for each in (server, plain) if each]) as keeping:
             return abs(keeping.wait())  # below 0: a signal
-
-
-def _parser() -> Parser:
-    parser = Parser(
-        prog="spec-bench serve",
-        description=str(__doc__).replace("``", ""),
-        epilog="All else is a job's: pair=smollm2 task=humaneval task.metrics=[] name=smollm2",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
-    add("engine", metavar="ENGINE", help="a file of conf/server: llama_cpp, vllm, sglang")
-    add("--with", dest="methods", default="", help="ways of speculation, such as ngram,draft_model")
-    add("--program", help="the engine's command, if it is not on the PATH")
-    add("--model", help="what it loads; default: the pair's target")
-    add("--draft", help="what it drafts with; default: the pair's draft")
-    add("--arguments", default="", help="more of the engine's own: --arguments='-t 8'")
-    add("--requests", default="1", help="under way together; 1,4,16: a job each, with one server")
-    add("--context", type=int, default=4096, help="tokens of a prompt and its answer, at most")
-    add("--gpus", type=int, default=1, help="of each server, where this machine has any")
-    add("--patience", type=float, default=1200.0, help="seconds until a server must answer")
-    add("--logs", help="folder of the servers' output")
-    return parser
 
 
 def _pair(overrides: Sequence[str]) -> dict[str, Any]:
@@ -270,22 +260,6 @@ def _pair(overrides: Sequence[str]) -> dict[str, Any]:
         role: name if name is None or name.endswith(".gguf") else model_path(name)
         for role, name in named.items()
     }
-
-
-def _numbers(given: str) -> list[int]:
-    """Whole numbers from 1, with commas.
-
-    Raises:
-        ValueError: they are not.
-    """
-    if not all(each.isdecimal() and int(each) for each in given.split(",")):
-        raise ValueError(f"--requests takes whole numbers from 1, such as 1,4,16, got {given!r}")
-    return [int(each) for each in given.split(",")]
-
-
-def _quoted(value: str) -> str:
-    """A text that Hydra reads as it is."""
-    return "'" + value.replace("'", "\\'") + "'"
 
 
 def _free_port() -> int:

@@ -8,28 +8,30 @@ could not be had is raised when those under way beside it have come, and what ca
 from __future__ import annotations
 
 import random
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
 from queue import SimpleQueue
+from threading import Thread
 from typing import NamedTuple, Protocol
 
 from spec_bench.records.types import Delivery, Finish, Generation, Lossless, Request
-from spec_bench.server.counts import (
+from spec_bench.server.endpoint import RefusedError, Server, ServerError
+from spec_bench.server.stream import (
+    Chunk,
     Counters,
     Counts,
+    Served,
+    Steps,
     counts_between,
     counts_of_request,
     generated,
+    in_tokens,
     parse,
     steps_of,
 )
-from spec_bench.server.endpoint import RefusedError, Server, ServerError
-from spec_bench.server.stream import Chunk, Served, in_tokens
 from spec_bench.system import files
 
 Progress = Callable[[int, int], None]
@@ -71,50 +73,47 @@ class Answer:
     """An answer that came."""
 
     request: Request  # what was asked
-    served: Served  # as it came
-    chunks: tuple[Chunk, ...]  # of it those that are the answer
-    sources: Sequence[Counts]  # what the server says of its calls, the best first
+    chunks: tuple[Chunk, ...]  # up to its end
+    steps: Steps  # its target calls
+    sent_s: float  # by ``time.perf_counter``, when the request was sent, or arrived
+    attempts: int  # requests that it took
 
     @property
     def span(self) -> Span:
         """When it was under way."""
         seconds = (0.0, self.chunks[0].seconds, self.chunks[-1].seconds)
-        return Span(*(self.served.sent_s + each for each in seconds))
+        return Span(*(self.sent_s + each for each in seconds))
 
     def arrived(self, moment_s: float) -> Answer:
         """The same, its seconds counted from a moment on our clock before it was sent."""
-        late = self.served.sent_s - moment_s
-        served, kept = (
-            tuple(Chunk(chunk.seconds + late, chunk.tokens) for chunk in chunks)
-            for chunks in (self.served.chunks, self.chunks)
-        )
-        return replace(
-            self, served=replace(self.served, sent_s=moment_s, chunks=served), chunks=kept
-        )
+        late = self.sent_s - moment_s
+        chunks = tuple(replace(each, seconds=each.seconds + late) for each in self.chunks)
+        return replace(self, sent_s=moment_s, chunks=chunks)
 
     def generation(self, prefill_s: float = 0.0, decode_s: float = 0.0) -> Generation:
         """The record, with its share of the batch's seconds."""
-        sizes = tuple(len(chunk.tokens) for chunk in self.chunks)
-        whole = sizes == tuple(len(chunk.tokens) for chunk in self.served.chunks)
-        steps = steps_of(sizes, self.sources if whole else ())
         tokens = tuple(token for chunk in self.chunks for token in chunk.tokens)
         stopped = tokens[-1] in self.request.stop_ids or len(tokens) < self.request.max_new_tokens
         finish: Finish = "stop" if stopped else "length"
         seconds = tuple(chunk.seconds for chunk in self.chunks)
-        came = Delivery(seconds, sizes, steps.counted, steps.proposed, self.served.attempts)
+        sizes = tuple(len(chunk.tokens) for chunk in self.chunks)
+        came = Delivery(seconds, sizes, self.steps.counted, self.steps.proposed, self.attempts)
         return Generation(
-            *(self.request.prompt_id, tokens, finish, steps.records, prefill_s, decode_s, 0.0, 0.0),
+            *(self.request.prompt_id, tokens, finish, self.steps.records),
+            *(prefill_s, decode_s, 0.0, 0.0),
             latency_s=seconds[-1],
             delivery=came,
         )
 
 
-def held(request: Request, served: Served, url: str, vocabulary: int) -> tuple[Chunk, ...]:
-    """The chunks up to the first stop token.
+def in_shares(answers: Sequence[Answer]) -> list[Generation]:
+    """The records of answers that were under way together."""
+    parts = shares([answer.span for answer in answers])
+    return [answer.generation(*part) for answer, part in zip(answers, parts, strict=True)]
 
-    Raises:
-        ServerError: they are no answer to the request.
-    """
+
+def held(request: Request, served: Served, url: str, vocabulary: int) -> tuple[Chunk, ...]:
+    """The chunks up to the first stop token. Raises ServerError: they are no answer to it."""
     whose = f"{url}: prompt {request.prompt_id!r}"
     if any(b.seconds < a.seconds for a, b in pairwise((Chunk(0.0, ()), *served.chunks))):
         raise ServerError(f"{whose}: the clock ran backwards")
@@ -142,11 +141,9 @@ class Meter(Protocol):
 
     def begin(self) -> None:
         """Decoding starts now."""
-        ...
 
     def end(self) -> None:
         """Decoding is over."""
-        ...
 
 
 class UnansweredError(ServerError):
@@ -191,11 +188,7 @@ class ServedDecoder:
         """What the server keeps is its own."""
 
     def preflight(self, requests: Sequence[Request]) -> None:
-        """Checks that prompts can be asked.
-
-        Raises:
-            ValueError: naming the prompt that cannot.
-        """
+        """Checks that prompts can be asked. Raises ValueError: naming the prompt that cannot."""
         for request in requests:
             if not request.prompt_ids:
                 raise ValueError(
@@ -203,11 +196,8 @@ class ServedDecoder:
                 )
 
     def _probe(self, request: Request) -> None:
-        """Asks for the one likeliest token of all in two ways.
-
-        Raises:
-            RefusedError: it ignores what a request says of its sampling: its distribution may be
-            any.
+        """Asks for the one likeliest token of all in two ways. Raises RefusedError: it ignores what
+        a request says of its sampling: its distribution may be any.
         """
         ask = partial(self.server.complete, request.prompt_ids, _PROBE, seed=0)
         greedy, top = ask(temperature=0.0), ask(temperature=1.0, top_k=1)
@@ -228,36 +218,69 @@ class ServedDecoder:
 
         The seed and a request's id fix the seed that is sent to the server; ``progress`` is called
         with (target calls, tokens) of each answer; the meter begins when the requests that are sent
-        first have their first chunks.
-
-        Raises:
-            RefusedError: the server ignores settings of the sampling.
-            UnansweredError: some answer could not be had. With a meter no other is kept: the window
-                that they share was none.
+        first have their first chunks. After a failure what is under way is waited for. Raises
+        RefusedError: the server ignores settings of the sampling; UnansweredError: some answer
+        could not be had. With a meter no other is kept: the window that they share was none.
         """
         if requests and self.asking.temperature > 0 and not self._probed:
             self._probe(requests[0])
             self._probed = True
-        batch = _Batch(self, requests, seed)
-        begun = False
-        for done in batch.events():
-            if done is not None and progress:
-                progress(len(done.steps), done.decoded)
-            if meter and not begun and batch.prefilled:
+        came: SimpleQueue[tuple[int, Answer | Exception | None]] = SimpleQueue()
+        start, moments = time.perf_counter(), None
+        if self.rate:
+            moments = [start + each for each in arrivals(len(requests), self.rate, seed)]
+        waiting = iter(enumerate(requests))
+
+        def ask(index: int, request: Request) -> None:
+            moment = moments[index] if moments else None
+            came.put((index, self._asked(request, seed, moment, lambda: came.put((index, None)))))
+
+        def send(most: int) -> int:
+            sent = list(islice(waiting, most))
+            for each in sent:  # in a thread that does not outlive the process
+                Thread(target=ask, args=each, daemon=True).start()
+            return len(sent)
+
+        answers: dict[int, Answer] = {}
+        error: Exception | None = None
+        running = send(self.rows)
+        unbegun, metering = set(range(running)), False
+        while running:
+            index, result = came.get()
+            unbegun.discard(index)
+            if isinstance(result, Answer):
+                answers[index] = result
+                if progress:
+                    progress(len(result.steps.records), result.generation().decoded)
+            else:
+                error = error or result
+            if meter and not metering and not unbegun:
                 meter.begin()
-                begun = True
-        if meter and begun:
+                metering = True
+            if result is not None:
+                running += send(0 if error else 1) - 1
+        if meter and metering:
             meter.end()
-        generations = batch.generations()
-        if batch.error is not None:
-            raise UnansweredError(batch.error, () if meter else generations) from batch.error
+        generations = in_shares([answers[index] for index in sorted(answers)])
+        if error is not None:
+            raise UnansweredError(error, () if meter else generations) from error
         return generations
 
-    def answer(self, request: Request, seed: int, begun: Callable[[], None]) -> Answer:
-        """One answer, its calls counted.
+    def _asked(
+        self, request: Request, seed: int, moment: float | None, begun: Callable[[], None]
+    ) -> Answer | Exception:
+        """One answer, sent for at once or when its moment has come, or why there is none."""
+        try:
+            if moment is None:
+                return self.answer(request, seed, begun)
+            time.sleep(max(0.0, moment - time.perf_counter()))
+            return self.answer(request, seed, begun).arrived(moment)
+        except Exception as error:
+            return error
 
-        Raises:
-            ServerError: there is none, or it is none of this request.
+    def answer(self, request: Request, seed: int, begun: Callable[[], None]) -> Answer:
+        """One answer, its calls counted. Raises ServerError: there is none, or it is none of this
+        request.
         """
         before = self._counters()
         asking = self.asking
@@ -276,7 +299,10 @@ class ServedDecoder:
             served = in_tokens(served, asking.tokenise, request.stop_ids)
         chunks = held(request, served, self.server.shown, asking.vocabulary)
         sources = [counts_of_request(served.metrics), self._counts(before, len(served.tokens))]
-        return Answer(request, served, chunks, [counts for counts in sources if counts])
+        sizes = [len(chunk.tokens) for chunk in chunks]
+        whole = sum(sizes) == len(served.tokens)
+        steps = steps_of(sizes, [counts for counts in sources if counts and whole])
+        return Answer(request, chunks, steps, served.sent_s, served.attempts)
 
     def _counters(self) -> Counters:
         """The server's counters now; none where they would be of several requests."""
@@ -305,73 +331,3 @@ def arrivals(count: int, rate: float, seed: int) -> list[float]:
     while len(moments) < count:
         moments.append(moments[-1] + draws.expovariate(rate))
     return moments
-
-
-class _Batch:
-    """Requests under way, each in a thread that does not outlive the process."""
-
-    def __init__(self, decoder: ServedDecoder, requests: Sequence[Request], seed: int) -> None:
-        self.error: Exception | None = None
-        self._decoder, self._seed = decoder, seed
-        self._waiting = deque(enumerate(requests))
-        self._results: SimpleQueue[tuple[int, Answer | Exception | None]] = SimpleQueue()
-        self._answers: dict[int, Answer] = {}
-        self._first = set(range(min(decoder.rows, len(requests))))
-        self._arrivals = arrivals(len(requests), decoder.rate, seed) if decoder.rate else None
-        self._start = time.perf_counter()
-
-    @property
-    def prefilled(self) -> bool:
-        """Whether the requests that were sent first have their first chunks."""
-        return not self._first
-
-    def events(self) -> Iterator[Generation | None]:
-        """An answer as each comes, or None where a first chunk has or an answer has not."""
-        running = 0
-        while self._waiting and running < self._decoder.rows:
-            running += self._send()
-        while running:
-            index, result = self._results.get()
-            self._first.discard(index)
-            if result is None:
-                yield None
-                continue
-            running -= 1
-            if isinstance(result, Answer):
-                self._answers[index] = result
-                yield result.generation()
-            else:
-                self.error = self.error or result
-                self._waiting.clear()  # the cell is given up: what is under way is waited for
-                yield None
-            running += self._send()
-
-    def _send(self) -> int:
-        """Sends the next request, if there is one; how many were sent."""
-        if not self._waiting:
-            return 0
-        index, request = self._waiting.popleft()
-        threading.Thread(target=self._ask, args=(index, request), daemon=True).start()
-        return 1
-
-    def _ask(self, index: int, request: Request) -> None:
-        """In a thread: one answer."""
-        try:
-            begun = lambda: self._results.put((index, None))  # noqa: E731
-            if self._arrivals is None:
-                answer = self._decoder.answer(request, self._seed, begun)
-            else:
-                moment = self._start + self._arrivals[index]
-                time.sleep(max(0.0, moment - time.perf_counter()))
-                answer = self._decoder.answer(request, self._seed, begun).arrived(moment)
-            self._results.put((index, answer))
-        except Exception as error:
-            self._results.put((index, error))
-
-    def generations(self) -> list[Generation]:
-        """What came, in the order asked, with shares of the seconds."""
-        order = sorted(self._answers)
-        parts = shares([self._answers[index].span for index in order])
-        return [
-            self._answers[index].generation(*part) for index, part in zip(order, parts, strict=True)
-        ]

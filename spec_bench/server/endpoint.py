@@ -14,10 +14,10 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from spec_bench.server.stream import (
@@ -71,11 +71,6 @@ def masked(text: str, key: str = "") -> str:
     return without_user(text)
 
 
-def fit(message: object, key: str = "", longest: int | None = None) -> str:
-    """A message from outside in one line; masked before it is cut: no part of a key is left."""
-    return one_line(masked(_CONTROL.sub(" ", str(message)), key), longest)
-
-
 def _in_base64(key: str) -> list[str]:
     """How a key looks within base64, by where in a group of three bytes it begins."""
     found = []
@@ -87,30 +82,29 @@ def _in_base64(key: str) -> list[str]:
     return found
 
 
+def fit(message: object, key: str = "", longest: int | None = None) -> str:
+    """A message from outside in one line; masked before it is cut: no part of a key is left."""
+    return one_line(masked(_CONTROL.sub(" ", str(message)), key), longest)
+
+
 def within(seconds: float, function: Callable[[], Found]) -> Found:
     """What a function finds, in a thread that is left to itself where it takes too long.
 
     Headers and bodies that drip are never silent, so that no limit of the connection ends them.
-
-    Raises:
-        BadStreamError: there is no time left.
+    Raises BadStreamError: there is no time left.
     """
-    found: SimpleQueue[tuple[Found | None, BaseException | None]] = SimpleQueue()
+    found: Future[Found] = Future()
 
     def run() -> None:
         try:
-            found.put((function(), None))
+            found.set_result(function())
         except BaseException as error:
-            found.put((None, error))
+            found.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
-    try:
-        value, error = found.get(timeout=seconds)
-    except Empty:
-        raise BadStreamError(f"no whole answer within {seconds:g} s") from None
-    if error is not None:
-        raise error
-    return value  # type: ignore[return-value]
+    if not wait([found], seconds).done:
+        raise BadStreamError(f"no whole answer within {seconds:g} s")
+    return found.result()
 
 
 def at_most(parts: Iterator[bytes], most: int, *, cut: bool = False) -> bytes:
@@ -199,11 +193,8 @@ class Server:
         """Returns one answer, streamed, after as many attempts as are allowed.
 
         Temperature 0 is greedy, ``top_k`` 0 takes all tokens. ``stop_ids`` end the answer beside
-        the model's own; ``begun`` is called when its first token has come, once an attempt.
-
-        Raises:
-            RefusedError: the server refuses the request.
-            ServerError: it gave no whole answer.
+        the model's own; ``begun`` is called when its first token has come, once an attempt. Raises
+        RefusedError: the server refuses the request; ServerError: it gave no whole answer.
         """
         import httpx
 
@@ -217,7 +208,8 @@ class Server:
             **NEUTRAL,
             "stream": True,
             "stream_options": {"include_usage": True},
-            **self._asked,
+            **(LLAMA_ASKED if self.kind == "llama_cpp" else {}),
+            **({"return_token_ids": True} if self.kind == "openai" and self.ids else {}),
             **({"ignore_eos": True} if ignore_eos else {}),
             **({} if seed is None else {"seed": seed}),
             **({"stop_token_ids": list(stop_ids)} if stop_ids else {}),
@@ -283,7 +275,10 @@ class Server:
         with self._client.stream("POST", self._address, json=dict(payload)) as response:
             status = int(response.status_code)
             if status == 429 or status >= 500:
-                raise _LaterError(f"status {status}", _retry_after_s(response.headers))
+                after_s = 0.0
+                with suppress(ValueError):
+                    after_s = float(response.headers.get("retry-after", 0))
+                raise _LaterError(f"status {status}", after_s)
             if status != 200:
                 reply = at_most(response.iter_raw(), _MOST_REFUSAL, cut=True)
                 said = fit(reply.decode(errors="replace"), self.key, _SHOWN)
@@ -297,26 +292,16 @@ class Server:
             return replace(llama.served(self._ids_again(payload)), sent_s=start)
         return replace(reader.served(), sent_s=start)
 
-    @property
-    def _asked(self) -> Mapping[str, Any]:
-        """What makes a server of this kind send token ids."""
-        if self.kind == "llama_cpp":
-            return LLAMA_ASKED
-        return {"return_token_ids": True} if self.ids else {}
-
     def _ids_again(self, payload: Mapping[str, Any]) -> list[int]:
         """The answer's tokens, asked for without a stream."""
         body = {**payload, **LLAMA_AGAIN}
         body.pop("stream_options")
         with self._client.stream("POST", self._address, json=body) as response:
             reply = at_most(response.iter_raw(), MOST_TEXT)
-        try:
-            ids = json.loads(reply)["__verbose"]["tokens"]
-        except (ValueError, KeyError, TypeError):
-            ids = None
-        if not are_ids(ids):
-            raise BadStreamError("no tokens where they were asked for again")
-        return list(ids)
+        with suppress(ValueError, KeyError, TypeError):
+            if are_ids(ids := json.loads(reply)["__verbose"]["tokens"]):
+                return ids
+        raise BadStreamError("no tokens where they were asked for again")
 
 
 class _LaterError(Exception):
@@ -327,9 +312,3 @@ def last_line(log: Path) -> str:
     """The last line that a server said."""
     lines = log.read_text(errors="replace").strip().splitlines()
     return f"{fit(lines[-1], longest=_SHOWN)} ({log})" if lines else str(log)
-
-
-def _retry_after_s(headers: Mapping[str, str]) -> float:
-    with suppress(ValueError):
-        return max(0.0, float(headers.get("retry-after", 0)))
-    return 0.0

@@ -1,4 +1,4 @@
-"""A streamed completion, read: server-sent events into chunks of tokens with their times.
+"""A streamed completion, read: server-sent events into chunks of tokens with their times and calls.
 
 What is read is OpenAI's completions stream with token ids in it, as vLLM writes it where a request
 says ``return_token_ids``; the same as text alone, which the target's tokenizer reads again; and
@@ -10,10 +10,15 @@ connection.
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from itertools import islice, pairwise
+from typing import Any, NamedTuple, TypeGuard
 
+from spec_bench.records.types import Counted, StepRecord
 from spec_bench.settings.fields import one_line
 
 _DATA = b"data:"
@@ -72,11 +77,6 @@ class Served:
         """All text of the answer, of a server that is not asked for ids."""
         return "".join(chunk.text for chunk in self.chunks)
 
-    @property
-    def steps(self) -> int:
-        """Target calls after the prompt's: chunks after the first."""
-        return max(0, len(self.chunks) - 1)
-
 
 class StreamReader:
     """Takes the lines of a reply as they come, chunks with token ids or with text alone."""
@@ -96,10 +96,7 @@ class StreamReader:
 
     def take(self, line: bytes, seconds: float) -> None:
         """Reads a line without its end, so many seconds after the request was sent; comments, other
-        fields and empty lines say nothing.
-
-        Raises:
-            BadStreamError: it is data of another kind.
+        fields and empty lines say nothing. Raises BadStreamError: it is data of another kind.
         """
         if not line.startswith(_DATA):
             if line[:1] in (b"{", b"<"):
@@ -110,19 +107,20 @@ class StreamReader:
             self._done = True
             return
         event = _event(body)
-        self._usage = _mapping(event, "usage") or self._usage
-        self._metrics = _mapping(event, "metrics") or self._metrics
+        usage, metrics = event.get("usage"), event.get("metrics")
+        self._usage = usage if isinstance(usage, dict) and usage else self._usage
+        self._metrics = metrics if isinstance(metrics, dict) and metrics else self._metrics
         choices = event.get("choices")
         if not isinstance(choices, list) or len(choices) > 1:
             raise BadStreamError("an event without its one choice")
         for choice in choices:
+            if not isinstance(choice, dict):
+                raise BadStreamError("a choice that is no object")
+            self._finish = choice.get("finish_reason") or self._finish
             self._choice(choice, seconds, event)
 
-    def _choice(self, choice: Any, seconds: float, event: Mapping[str, Any]) -> None:
-        if not isinstance(choice, dict):
-            raise BadStreamError("a choice that is no object")
+    def _choice(self, choice: Mapping[str, Any], seconds: float, event: Mapping[str, Any]) -> None:
         ids, text = choice.get("token_ids"), choice.get("text")
-        self._finish = choice.get("finish_reason") or self._finish
         if not self._ids:
             if "timings" in event:
                 raise AnotherKindError(LLAMA_CPP)
@@ -138,10 +136,8 @@ class StreamReader:
             self._chunks.append(Chunk(seconds, tuple(ids)))
 
     def served(self) -> Served:
-        """The answer, once the connection has ended.
-
-        Raises:
-            BadStreamError: the stream was cut before its end, or held no token.
+        """The answer, once the connection has ended. Raises BadStreamError: the stream was cut
+        before its end, or held no token.
         """
         if not self._done or not isinstance(self._finish, str):
             raise BadStreamError("the stream ends before the answer does")
@@ -160,22 +156,15 @@ def _event(body: bytes) -> dict[str, Any]:
     if not isinstance(event, dict):
         raise BadStreamError("an event that is no object")
     if "error" in event and "choices" not in event:
-        message = (
-            event["error"].get("message") if isinstance(event["error"], dict) else event["error"]
-        )
+        error = event["error"]
+        message = error.get("message") if isinstance(error, dict) else error
         raise BadStreamError(f"the server says: {one_line(message, 200)}")
     return event
 
 
-def _mapping(event: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
-    value = event.get(name)
-    return value if isinstance(value, dict) else None
-
-
-def are_ids(ids: Any) -> bool:
+def are_ids(ids: Any) -> TypeGuard[list[int]]:
     """Whether a value is a list of whole numbers from 0."""
-    whole = isinstance(ids, list) and all(type(token) is int for token in ids)
-    return whole and all(token >= 0 for token in ids)
+    return isinstance(ids, list) and all(type(token) is int and token >= 0 for token in ids)
 
 
 def in_tokens(served: Served, tokenise: Tokenise, stop_ids: Sequence[int]) -> Served:
@@ -184,10 +173,8 @@ def in_tokens(served: Served, tokenise: Tokenise, stop_ids: Sequence[int]) -> Se
     The tokens may be others than the server's, though they say the same, so that counts of tokens
     are near and not exact. A chunk has as many as the text gains with it; one that gains none, such
     as half a letter, goes with the next. Where the server counts one token more than the text has
-    and says that it stopped, the first stop token, which is no text, is that one.
-
-    Raises:
-        BadStreamError: the text has no token.
+    and says that it stopped, the first stop token, which is no text, is that one. Raises
+    BadStreamError: the text has no token.
     """
     text, lengths = "", list[int]()
     for chunk in served.chunks:
@@ -236,19 +223,15 @@ class LlamaReader(StreamReader):
     def begun(self) -> bool:
         return bool(self._events)
 
-    def _choice(self, choice: Any, seconds: float, event: Mapping[str, Any]) -> None:
-        if not isinstance(choice, dict):
-            raise BadStreamError("a choice that is no object")
+    def _choice(self, choice: Mapping[str, Any], seconds: float, event: Mapping[str, Any]) -> None:
         said, timings = event.get("__verbose"), event.get("timings")
         ids = said.get("tokens") if isinstance(said, dict) else None
         if not isinstance(timings, dict) or not are_ids(ids):
             raise BadStreamError("no timings and tokens in an event: not llama.cpp's server")
-        self._finish = choice.get("finish_reason") or self._finish
         numbers = [timings.get(name, 0) for name in ("predicted_n", "draft_n", "draft_n_accepted")]
         clock = timings.get("predicted_ms")
         if not are_ids(numbers) or not isinstance(clock, (int, float)):
             raise BadStreamError("timings that are no numbers from 0")
-        assert ids is not None
         self._ids_seen += ids
         self._events.append(_Event(seconds, numbers[0], float(clock), *numbers[1:]))
 
@@ -259,67 +242,205 @@ class LlamaReader(StreamReader):
 
     def served(self, ids: Sequence[int] | None = None) -> Served:
         """The answer, once the connection has ended; its tokens, where they were asked for again.
-
-        Raises:
-            BadStreamError: the stream was cut, or what it says does not fit together.
+        Raises BadStreamError: the stream was cut, or what it says does not fit together.
         """
         tokens = self._ids_seen if ids is None else list(ids)
         if self._events and len(tokens) != self._events[-1].tokens:
             raise BadStreamError("an answer that was another one when it was asked for again")
-        sizes = calls_of(self._events)
-        chunks, before = [], 0
-        for seconds, size in sizes.chunks:
-            chunks.append(Chunk(seconds, tuple(tokens[before : before + size])))
-            before += size
-        self._chunks = chunks
-        counts = {"per_step_accepted": sizes.accepted, "per_step_drafted": sizes.drafted}
-        metrics = {"speculative_decoding": counts} if sizes.drafted else {}
+        calls, accepted, drafted = calls_of(self._events)
+        left = iter(tokens)
+        self._chunks = [Chunk(seconds, tuple(islice(left, size))) for seconds, size in calls]
+        counts = {"per_step_accepted": accepted, "per_step_drafted": drafted}
+        metrics = {"speculative_decoding": counts} if drafted else {}
         return replace(super().served(), metrics=metrics)
 
 
-class Calls(NamedTuple):
-    """The calls of an answer."""
+def calls_of(
+    events: Sequence[_Event],
+) -> tuple[list[tuple[float, int]], list[int], list[int]]:
+    """An answer's calls from its events, of which some tokens have none: when each came and how
+    many tokens, the prompt's pass first; and of each that verified a draft, how many it accepted
+    and how many were proposed.
 
-    # of each call when it came and how many tokens; the prompt's pass first
-    chunks: list[tuple[float, int]]
-    accepted: list[int]  # of each call that verified a draft
-    drafted: list[int]  # likewise
-
-
-def calls_of(events: Sequence[_Event]) -> Calls:
-    """An answer's calls from its events, of which some tokens have none.
-
-    A call emits its accepted tokens and one more, a plain one its token; what no event tells of
-    was a plain call. The last call may be cut by the answer's limit.
-
-    Raises:
-        BadStreamError: counts that go back.
+    A call emits its accepted tokens and one more, a plain one its token; what no event tells of was
+    a plain call. The last call may be cut by the answer's limit. Raises BadStreamError: counts that
+    go back.
     """
-    calls = Calls([], [], [])
     if not events:
-        return calls
+        return [], [], []
     total, emitted = events[-1].tokens, 1
-    calls.chunks.append((events[0].seconds, 1))
+    calls, kept, proposed = [(events[0].seconds, 1)], list[int](), list[int]()
     clock, drafted, accepted = 0.0, 0, 0
     for event in events:
         first = event.tokens == 1 and not event.drafted  # the prompt's pass
-        if first or event.clock == clock or emitted >= total:
-            clock = event.clock
+        same, clock = event.clock == clock, event.clock
+        if first or same or emitted >= total:
             continue
-        clock = event.clock
-        new, kept = event.drafted - drafted, event.accepted - accepted
-        if not 0 <= kept <= new:
+        new, more = event.drafted - drafted, event.accepted - accepted
+        if not 0 <= more <= new:
             raise BadStreamError("counts of drafts that go back")
         drafted, accepted = event.drafted, event.accepted
-        size = kept + 1 if new else 1
+        size = more + 1 if new else 1
         for _ in range(emitted + size, min(event.tokens, total)):
-            calls.chunks.append((event.seconds, 1))
+            calls.append((event.seconds, 1))
             emitted += 1
         size = min(size, total - emitted)
-        calls.chunks.append((event.seconds, size))
+        calls.append((event.seconds, size))
         emitted += size
         if new:
-            calls.accepted.append(kept)
-            calls.drafted.append(new)
-    calls.chunks.extend((events[-1].seconds, 1) for _ in range(total - emitted))
-    return calls
+            kept.append(more)
+            proposed.append(new)
+    calls.extend((events[-1].seconds, 1) for _ in range(total - emitted))
+    return calls, kept, proposed
+
+
+# An answer's target calls: from the server's own counts where it tells them.
+#
+# A server says what its drafts came to in up to two places: with the answer (vLLM's
+# `--per-request-spec-decode-metrics`), and in counters (`GET /metrics`) that are read before and
+# after. Both count the calls that had a draft, and say nothing of the plain calls between them, nor
+# of accepted tokens behind the answer's end. These follow from the tokens and the chunks: a call
+# brings its accepted tokens and one more, and a chunk holds one call or several that came together.
+# Where neither says anything a chunk is a call.
+#
+# Counters have vLLM's names. They are of the server as a whole, so they are used where one request
+# is under way at a time, and only if they say that the answer's own tokens were all that came
+# meanwhile.
+
+
+_SAMPLE = re.compile(r"^vllm:(\w+)(?:\{([^}\n]*)\})?[ \t]+([-+0-9.eE]+)[ \t\r]*$", re.MULTILINE)
+_PLACE = re.compile(r'\bposition="(\d+)"')
+_DRAFTS = "spec_decode_num_drafts_total"
+_PROPOSED = "spec_decode_num_draft_tokens_total"
+_BY_PLACE = "spec_decode_num_accepted_tokens_per_pos_total"
+_TOKENS = "generation_tokens_total"
+_CALLS = "inter_token_latency_seconds_count"
+_KEPT = (_DRAFTS, _PROPOSED, _BY_PLACE, _TOKENS, _CALLS)
+
+Counters = Mapping[tuple[str, int], float]
+"""(name, position of a draft's token, or -1) -> value, summed over engines and models."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What a server says of the calls that verified a draft."""
+
+    source: Counted  # where it says so
+    # tokens of each such call, in order, or rising where the order is not known
+    accepted: tuple[int, ...]
+    drafted: tuple[int, ...] = ()  # tokens proposed to each; () where only their sum is known
+    # of all calls after the prompt's, plain ones too; None where nobody says
+    calls: int | None = None
+
+    @property
+    def proposed(self) -> bool:
+        """Whether it is known how many tokens each call verified."""
+        return len(self.drafted) == len(self.accepted)
+
+
+class Steps(NamedTuple):
+    """The target calls of an answer."""
+
+    records: tuple[StepRecord, ...]  # those after the prompt's
+    counted: Counted  # where they are known from
+    proposed: bool  # whether it is known how many tokens each verified
+
+
+def steps_of(chunks: Sequence[int], sources: Sequence[Counts]) -> Steps:
+    """The calls after the prompt's, by the first source that fits the answer."""
+    for counts in sources:
+        if (records := _by_counts(chunks, counts)) is not None:
+            return Steps(records, counts.source, counts.proposed)
+    plain = tuple(StepRecord(size - 1, size - 1, size - 1, size) for size in chunks[1:])
+    return Steps(plain, "stream", False)
+
+
+def _by_counts(chunks: Sequence[int], counts: Counts) -> tuple[StepRecord, ...] | None:
+    """The calls; None where such counts cannot have made such chunks.
+
+    Of the last call tokens may be cut: as few as make the calls at least as many as the chunks, and
+    at most those that it accepted. Plain calls, whose places nobody tells, stand first.
+    """
+    accepted, later = counts.accepted, len(chunks) - 1
+    emitted, delivered = sum(accepted) + len(accepted), sum(chunks) - 1
+    least, most = max(0, emitted - delivered), accepted[-1] if accepted else 0
+    calls = later if counts.calls is None else counts.calls
+    cut = calls - len(accepted) - (delivered - emitted)
+    if counts.calls is None:
+        cut = max(cut, least)  # several calls came in one chunk
+    plain = delivered - emitted + cut
+    if not least <= cut <= most or plain < 0 or (counts.calls is not None and calls < later):
+        return None
+    proposed = [0] * plain + [*(counts.drafted if counts.proposed else accepted)]
+    kept = [0] * plain + [*accepted]
+    first, records = chunks[0] - 1, []  # what the first chunk delivered of them
+    for place, (nodes, tokens) in enumerate(zip(proposed, kept, strict=True)):
+        came = tokens + 1 - (cut if place == len(kept) - 1 else 0)
+        taken = min(first, came)
+        first -= taken
+        nodes = max(nodes, tokens)
+        records.append(StepRecord(nodes, nodes, tokens, came - taken))
+    return tuple(records)
+
+
+def counts_of_request(metrics: Mapping[str, Any]) -> Counts | None:
+    """What came with an answer; None where nothing did that can be read."""
+    numbers = metrics.get("speculative_decoding")
+    if not isinstance(numbers, Mapping):
+        return None
+    accepted, drafted = numbers.get("per_step_accepted"), numbers.get("per_step_drafted")
+    if are_ids(accepted) and are_ids(drafted) and len(accepted) == len(drafted):
+        return Counts("requests", tuple(accepted), tuple(drafted))
+    by_number = numbers.get("acceptance_histogram")
+    if not are_ids(by_number):
+        return None
+    total, most = numbers.get("num_draft_tokens"), numbers.get("num_spec_tokens")
+    return of_histogram("requests", by_number, total, most)
+
+
+def of_histogram(
+    source: Counted, histogram: Sequence[int], proposed: Any, most: Any, calls: int | None = None
+) -> Counts:
+    """Counts whose order is not known: of calls that accepted 0, 1, ... tokens, of the tokens
+    proposed in all of them and at most to one, and of all calls, plain ones too.
+    """
+    accepted = tuple(tokens for tokens, times in enumerate(histogram) for _ in range(times))
+    alike = type(most) is int and proposed == most * len(accepted)
+    drafted = (most,) * len(accepted) if alike else ()
+    return Counts(source, accepted, drafted, calls)
+
+
+def parse(text: str) -> Counters:
+    """The counters that are used, from Prometheus' text format."""
+    counters: dict[tuple[str, int], float] = {}
+    for name, labels, written in _SAMPLE.findall(text):
+        place = _PLACE.search(labels)
+        with suppress(ValueError):
+            if name in _KEPT and math.isfinite(value := float(written)):
+                key = (name, int(place[1]) if place else -1)
+                counters[key] = counters.get(key, 0.0) + value
+    return counters
+
+
+def generated(before: Counters, after: Counters) -> int | None:
+    """Tokens that all requests together generated meanwhile; None where nothing counts them."""
+    key = (_TOKENS, -1)
+    return round(after[key] - before.get(key, 0.0)) if key in after else None
+
+
+def counts_between(before: Counters, after: Counters, tokens: int) -> Counts | None:
+    """The calls of the one answer that came meanwhile, of so many tokens; None where other requests
+    were counted, too, or the server has no such counters.
+    """
+    if generated(before, after) != tokens or (_CALLS, -1) not in after:
+        return None
+
+    def added(name: str, place: int = -1) -> int:
+        return round(after.get((name, place), 0.0) - before.get((name, place), 0.0))
+
+    places = sorted(place for name, place in after if name == _BY_PLACE)
+    at_least = [added(_DRAFTS), *(added(_BY_PLACE, place) for place in places), 0]
+    histogram = [more - fewer for more, fewer in pairwise(at_least)]
+    if places != list(range(len(places))) or min(histogram) < 0:
+        return None
+    return of_histogram("counters", histogram, added(_PROPOSED), len(places), added(_CALLS))

@@ -23,10 +23,8 @@ def with_metrics(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def build_task(config: Mapping[str, Any]) -> Task | RandomPrompts:
-    """A task from the plain mapping that a YAML file in ``conf/task`` holds.
-
-    Raises:
-        ValueError: one line that names what is unknown, missing or out of range.
+    """A task from the plain mapping that a YAML file in ``conf/task`` holds. Raises ValueError: one
+    line that names what is unknown, missing or out of range.
     """
     source = config.get("source") if isinstance(config, Mapping) else None
     if isinstance(source, Mapping) and source.get("kind") == "random":

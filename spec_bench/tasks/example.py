@@ -12,12 +12,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 ROLES = ("system", "user", "assistant")
-# fixed: the same given answers whoever decodes. own: the decoder's answers. none: not asked.
-LATER_TURNS = ("fixed", "own", "none")
 CUT = " ... "
 """Stands where letters were cut out."""
 TREE_LEVELS = 64
@@ -62,34 +61,40 @@ class Turns:
 
 
 def read_turns(value: Any, where: str) -> Turns:
-    """The turns in a row's field.
-
-    Args:
-        value: one text, a list of texts, or a list of ``{"role": ..., "content": ...}``.
-        where: the field's name, for messages.
-
-    Raises:
-        ValueError: nothing there, a turn that is neither text nor message, a blank turn, or
-            messages that do not take turns; names the place and the value.
+    """The turns in a row's field of that name: one text, a list of texts, or a list of ``{"role":
+    ..., "content": ...}``. Raises ValueError: nothing there, a turn that is neither text nor
+    message, a blank turn, or messages that do not take turns; names the place and the value.
     """
     items = [value] if isinstance(value, str) else value
     if not isinstance(items, Sequence) or not items:
         raise ValueError(f"no turns in field {where!r}, got {value!r}")
     if any(isinstance(item, Mapping) for item in items):
-        return _conversation(items, where)
-    for place, item in enumerate(items):
-        if not isinstance(item, str):
-            raise ValueError(
-                f"{where}[{place}] must be a text or a message with role and content, got {item!r}"
-            )
-    return Turns(_not_blank(items, where))
+        turns = _conversation(items, where)
+    else:
+        for place, item in enumerate(items):
+            if not isinstance(item, str):
+                raise ValueError(
+                    f"{where}[{place}] must be a text or a message with role and content, got "
+                    f"{item!r}"
+                )
+        turns = Turns(tuple(items))
+    for turn, text in enumerate(turns.asked):
+        if not text.strip():
+            raise ValueError(f"turn {turn} in field {where!r} is blank, got {text!r}")
+    return turns
 
 
 def _conversation(items: Sequence[Any], where: str) -> Turns:
     """User and assistant in turn, after at most one system message."""
     spoken: dict[str, list[str]] = {role: [] for role in ROLES}
     for place, item in enumerate(items):
-        role, content = _message(item, f"{where}[{place}]")
+        given = item if isinstance(item, Mapping) else {}
+        role, content = given.get("role"), given.get("content")
+        if role not in ROLES or not isinstance(content, str):
+            raise ValueError(
+                f"{where}[{place}] must be a message with a role ({', '.join(ROLES)}) and a text "
+                f"as content, got {item!r}"
+            )
         turn = len(spoken["user"]) - len(spoken["assistant"])
         fits = {"system": place == 0, "user": turn == 0, "assistant": turn == 1}
         if not fits[role]:
@@ -100,53 +105,24 @@ def _conversation(items: Sequence[Any], where: str) -> Turns:
         spoken[role].append(content)
     if not spoken["user"]:
         raise ValueError(f"no user's message in field {where!r}")
-    asked = _not_blank(spoken["user"], where)
-    return Turns(asked, tuple(spoken["assistant"]), "".join(spoken["system"]))
-
-
-def _message(item: Any, where: str) -> tuple[str, str]:
-    """Role and text of a message."""
-    role = item.get("role") if isinstance(item, Mapping) else None
-    content = item.get("content") if isinstance(item, Mapping) else None
-    if role not in ROLES or not isinstance(content, str):
-        raise ValueError(
-            f"{where} must be a message with a role ({', '.join(ROLES)}) and a text as content, "
-            f"got {item!r}"
-        )
-    return str(role), content
-
-
-def _not_blank(texts: Sequence[str], where: str) -> tuple[str, ...]:
-    for turn, text in enumerate(texts):
-        if not text.strip():
-            raise ValueError(f"turn {turn} in field {where!r} is blank, got {text!r}")
-    return tuple(texts)
+    return Turns(tuple(spoken["user"]), tuple(spoken["assistant"]), "".join(spoken["system"]))
 
 
 def read_references(value: Any, where: str) -> list[tuple[str, ...]]:
-    """The reference answers in a row's field, each place with the answers that are as good.
-
-    Args:
-        value: a text, a number, null, or a list of them, in which a place may itself be a list.
-        where: the field's name, for messages.
-
-    Returns:
-        A tuple for each place, empty where it is null.
-
-    Raises:
-        ValueError: a reference that is neither text nor number, naming it.
+    """The reference answers in a row's field of that name, a tuple of those that are as good for
+    each place, empty where it is null: a text, a number, null, or a list of them, in which a place
+    may itself be a list. Raises ValueError: a reference that is neither text nor number, naming it.
     """
-    return [_answers(item, f"{where}[{place}]") for place, item in enumerate(_listed(value))]
-
-
-def _answers(item: Any, where: str) -> tuple[str, ...]:
-    answers = []
-    for answer in _listed(item):
-        if isinstance(answer, bool) or not isinstance(answer, str | int | float | None):
-            raise ValueError(f"{where} must be a text, a number, null or a list, got {item!r}")
-        if answer is not None:
-            answers.append(str(answer))
-    return tuple(answers)
+    references = []
+    for place, item in enumerate(_listed(value)):
+        answers = _listed(item)
+        for each in answers:
+            if isinstance(each, bool) or not isinstance(each, str | int | float | None):
+                raise ValueError(
+                    f"{where}[{place}] must be a text, a number, null or a list, got {item!r}"
+                )
+        references.append(tuple(str(each) for each in answers if each is not None))
+    return references
 
 
 def _listed(value: Any) -> Sequence[Any]:
@@ -155,23 +131,14 @@ def _listed(value: Any) -> Sequence[Any]:
 
 def fixed_answers(example: Example) -> tuple[str, ...]:
     """The answers that are the same for every decoder, up to the first turn that has none."""
-    if example.answers:
-        return example.answers
-    answers: list[str] = []
-    for golds in example.references:
-        if not golds:
-            break
-        answers.append(golds[0])
-    return tuple(answers)
+    return example.answers or tuple(golds[0] for golds in takewhile(bool, example.references))
 
 
 def history_before(
     task: str, example: Example, turn: int, given: Sequence[str] | None
 ) -> tuple[str, ...]:
-    """The answers that a turn continues, one per earlier turn.
-
-    Raises:
-        ValueError: no such turn, or an earlier turn without an answer.
+    """The answers that a turn continues, one per earlier turn. Raises ValueError: no such turn, or
+    an earlier turn without an answer.
     """
     if not 0 <= turn < len(example.turns):
         raise ValueError(
@@ -199,19 +166,27 @@ def turns_asked(example: Example, later_turns: str) -> int:
 
 def read_answers(path: Path, examples: Sequence[Example]) -> dict[str, tuple[str, ...]]:
     """The answers that a file in FastChat's format (``reference_answer/gpt-4.jsonl``) gives to
-    these examples, by id; each needs one to every turn but its last.
-
-    Raises:
-        ValueError: no such file, a line that is no answer, or an example without one.
+    these examples, by id; each needs one to every turn but its last. Raises ValueError: no such
+    file, a line that is no answer, or an example without one.
     """
     if not path.is_file():
         raise ValueError(f"task.answers: there is no file {str(path)!r}")
     given: dict[str, tuple[str, ...]] = {}
     with path.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, start=1):
-            if line.strip():
-                key, turns = _answer(line, f"task.answers: {path.name}, line {number}")
-                given[key] = turns
+            if not line.strip():
+                continue
+            where = f"task.answers: {path.name}, line {number}"
+            try:
+                values = json.loads(line)
+                key, turns = values["question_id"], values["choices"][0]["turns"]
+            except (ValueError, TypeError, LookupError):
+                raise ValueError(
+                    f"{where}: no answer; needs question_id and choices: [{{turns: [...]}}]"
+                ) from None
+            if not isinstance(turns, list) or not all(isinstance(turn, str) for turn in turns):
+                raise ValueError(f"{where}: turns must be a list of texts")
+            given[str(key)] = tuple(turns)
     for example in examples:
         needed, there = len(example.turns) - 1, len(given.get(example.id, ()))
         if there < needed:
@@ -220,20 +195,6 @@ def read_answers(path: Path, examples: Sequence[Example]) -> dict[str, tuple[str
                 f" needed: {needed}"
             )
     return {example.id: given.get(example.id, ()) for example in examples}
-
-
-def _answer(line: str, where: str) -> tuple[str, tuple[str, ...]]:
-    """Question and answers of one line."""
-    try:
-        values = json.loads(line)
-        key, turns = values["question_id"], values["choices"][0]["turns"]
-    except (ValueError, TypeError, LookupError):
-        raise ValueError(
-            f"{where}: no answer; needs question_id and choices: [{{turns: [...]}}]"
-        ) from None
-    if not isinstance(turns, list) or not all(isinstance(turn, str) for turn in turns):
-        raise ValueError(f"{where}: turns must be a list of texts")
-    return str(key), tuple(turns)
 
 
 def cut(value: Any, most: int | None) -> Any:
@@ -251,10 +212,8 @@ def fitted(
     tokens: Callable[[Example], int],
 ) -> Example:
     """The example, or with its texts cut to the most letters that leave its longest prompt ``room``
-    tokens. The template stays whole: only what a row fills in is cut, out of its middle.
-
-    Raises:
-        ValueError: what is not the row's own is too long already.
+    tokens. The template stays whole: only what a row fills in is cut, out of its middle. Raises
+    ValueError: what is not the row's own is too long already.
     """
     if tokens(example) <= room:
         return example

@@ -37,11 +37,7 @@ class RandomPrompts:
     scores: tuple[()] = ()  # none
 
     def examples(self, limit: int | None = None, offset: int = 0) -> list[Example]:
-        """Prompts ``offset`` to ``offset + limit``.
-
-        Raises:
-            ValueError: none in that range.
-        """
+        """Prompts ``offset`` to ``offset + limit``. Raises ValueError: none in that range."""
         end = self.prompts if limit is None else min(self.prompts, offset + limit)
         if offset >= end:
             raise ValueError(f"task {self.name}: {self.prompts} prompts, none from {offset} on")

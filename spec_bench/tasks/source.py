@@ -74,42 +74,29 @@ class Source:
 
 def load_rows(source: Source, task: str, limit: int | None = None, offset: int = 0) -> list[Row]:
     """Rows ``offset`` to ``offset + limit`` of the source, all that follow without a limit; the
-    task's name is the embedded sample's file name.
-
-    Raises:
-        ValueError: missing file, unknown split, or a dataset that cannot be loaded.
+    task's name is the embedded sample's file name. Raises ValueError: missing file, unknown split,
+    or a dataset that cannot be loaded.
     """
+    end = None if limit is None else offset + limit
     if (file := _lines_file(source, task)) is not None:
-        end = None if limit is None else offset + limit
         return list(islice(lines_of(file, task), offset, end))
-    rows: Any
-    if source.kind == "embedded":
-        rows = list(_embedded(task))
-    elif source.kind == "hub":
-        rows = _hub(source, task)
-    else:
-        rows = _local(source, task)
-    end = len(rows) if limit is None else min(len(rows), offset + limit)
-    return [rows[index] for index in range(offset, end)]
-
-
-def _embedded(task: str) -> Iterator[Row]:
-    file = EMBEDDED / f"{task}.jsonl"
-    if not file.is_file():
-        there = sorted(path.stem for path in EMBEDDED.glob("*.jsonl"))
-        raise ValueError(
-            f"task {task}: no embedded sample {file.name}; the package has"
-            f" {', '.join(there) or 'none'}. Use source.kind=hub or source.kind=local"
-        )
-    return lines_of(file, task)
+    rows = _hub(source, task) if source.kind == "hub" else _local(source, task)
+    return [rows[index] for index in range(*slice(offset, end).indices(len(rows)))]
 
 
 def _lines_file(source: Source, task: str) -> Path | None:
-    """The file of JSON lines that the source is, if it is one.
-
-    Raises:
-        ValueError: it cannot be fetched.
+    """The file of JSON lines that the source is, if it is one. Raises ValueError: it is not there,
+    or cannot be fetched.
     """
+    if source.kind == "embedded":
+        file = EMBEDDED / f"{task}.jsonl"
+        if not file.is_file():
+            there = sorted(path.stem for path in EMBEDDED.glob("*.jsonl"))
+            raise ValueError(
+                f"task {task}: no embedded sample {file.name}; the package has"
+                f" {', '.join(there) or 'none'}. Use source.kind=hub or source.kind=local"
+            )
+        return file
     if source.kind == "wheel":
         if source.wheel is None:
             raise ValueError(f"task {task}: source.kind=wheel needs source.wheel.package and file")
@@ -121,10 +108,8 @@ def _lines_file(source: Source, task: str) -> Path | None:
 
 
 def _path(source: Source, task: str) -> Path:
-    """The local file or folder.
-
-    Raises:
-        ValueError: none is named, or a package that is not installed.
+    """The local file or folder. Raises ValueError: none is named, or a package that is not
+    installed.
     """
     if not source.path:
         raise ValueError(f"task {task}: source.kind=local needs source.path")
@@ -156,18 +141,12 @@ def _hub(source: Source, task: str) -> Any:
     what = f"task {task}: cannot load {where} (without a network use {instead})"
     with _named(what, UnreadDataError), _cache_alone_if_unreached():
         rows = load_dataset(hub.path, split=split, revision=hub.revision, **options)
-    _commits[hub.path, hub.revision] = _commit(rows)
-    return rows
-
-
-def _commit(dataset: Any) -> str:
-    """The commit that a dataset was made from: ``datasets`` names a folder of its cache after it.
-
-    "" where the dataset has no file there.
-    """
-    files = (Path(each["filename"]) for each in dataset.cache_files)
+    # ``datasets`` names a folder of its cache after the commit that a dataset was made from.
+    files = (Path(each["filename"]) for each in rows.cache_files)
     parts = (part for file in files for part in reversed(file.parts))
-    return next((part for part in parts if _COMMIT.fullmatch(part)), "")
+    commit = next((part for part in parts if _COMMIT.fullmatch(part)), "")
+    _commits[hub.path, hub.revision] = commit
+    return rows
 
 
 def commit_of(source: Source) -> str:
@@ -212,7 +191,19 @@ def _local(source: Source, task: str) -> Any:
             rows = load_from_disk(str(path))
         else:
             rows = load_dataset(str(path))
-    return rows if isinstance(rows, Dataset) else rows[_split(source, task, list(rows))]
+    if isinstance(rows, Dataset):
+        return rows
+    # The split that was asked for, else the only one, else the hub's.
+    splits = list(rows)
+    wanted = source.split or (source.hub.split if source.hub else None)
+    if len(splits) == 1 and source.split is None:
+        wanted = splits[0]
+    if wanted not in splits:
+        raise ValueError(
+            f"task {task}: source.path has no split {wanted!r}; choose source.split from"
+            f" {', '.join(splits)}"
+        )
+    return rows[wanted]
 
 
 @contextmanager
@@ -247,19 +238,6 @@ def _named(what: str, kind: type[ValueError] = ValueError) -> Iterator[None]:
         raise kind(f"{what}: {error.__cause__ or error}") from error
 
 
-def _split(source: Source, task: str, splits: list[str]) -> str:
-    """The split that was asked for, else the only one, else the hub's."""
-    if len(splits) == 1 and source.split is None:
-        return splits[0]
-    wanted = source.split or (source.hub.split if source.hub else None)
-    if wanted not in splits:
-        raise ValueError(
-            f"task {task}: source.path has no split {wanted!r}; choose source.split from"
-            f" {', '.join(splits)}"
-        )
-    return wanted
-
-
 class Line(dict[str, Any]):
     """A row that remembers on which line of its file it stood."""
 
@@ -272,36 +250,28 @@ def lines_of(file: Path, task: str) -> Iterator[Line]:
     """The rows of a file of JSON objects, one a line; blank lines are skipped.
 
     Read here and not by ``datasets``, which would make the lines' fields and their types equal.
-
-    Raises:
-        ValueError: a line that is no JSON object, by its number.
+    Raises ValueError: a line that is no JSON object in UTF-8, by its number, or holds half a
+    character (one of a pair of surrogates), which no tokenizer takes and no file can keep.
     """
     opened: Any = gzip.open if file.suffix == ".gz" else open
     with opened(file, "rb") as lines:
         for number, line in enumerate(lines, start=1):
-            if line.strip():
-                yield Line(_object(line, f"task {task}: {file.name}, line {number}"), number)
-
-
-def _object(line: bytes, where: str) -> dict[str, Any]:
-    """A line's JSON object.
-
-    Raises:
-        ValueError: no UTF-8, no JSON, no object, or half a character (one of a pair of
-            surrogates), which no tokenizer takes and no file can keep.
-    """
-    try:
-        values = json.loads(line.decode("utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{where}: no JSON: {error}") from None
-    if not isinstance(values, dict):
-        raise ValueError(f"{where}: a {type(values).__name__}, not an object")
-    try:
-        json.dumps(values, ensure_ascii=False).encode("utf-8")
-    except UnicodeEncodeError as error:
-        half = error.object[error.start]
-        raise ValueError(f"{where}: {half!r} is half a surrogate pair, no character") from None
-    return values
+            if not line.strip():
+                continue
+            where = f"task {task}: {file.name}, line {number}"
+            try:
+                values = json.loads(line.decode("utf-8"))
+            except ValueError as error:
+                raise ValueError(f"{where}: no JSON: {error}") from None
+            if not isinstance(values, dict):
+                raise ValueError(f"{where}: a {type(values).__name__}, not an object")
+            try:
+                json.dumps(values, ensure_ascii=False).encode("utf-8")
+            except UnicodeEncodeError as error:
+                half = error.object[error.start]
+                message = f"{where}: {half!r} is half a surrogate pair, no character"
+                raise ValueError(message) from None
+            yield Line(values, number)
 
 
 @settings
@@ -316,10 +286,8 @@ class Archive:
 
 @cache
 def fetched(archive: Archive) -> Path:
-    """The unpacked folder in the cache of ``datasets``.
-
-    Raises:
-        ValueError: the hub does not have it or cannot be reached; the message says what to set.
+    """The unpacked folder in the cache of ``datasets``. Raises ValueError: the hub does not have it
+    or cannot be reached; the message says what to set.
     """
     from datasets import DownloadManager
 

@@ -30,10 +30,8 @@ ARCHIVE_SHA256 = "00636695dabed6b5f4b8328a16b13e069a2f16591d5efcce57660669c85b12
 
 
 def database_file(folder: Path, database_id: str) -> Path:
-    """Where Spider's layout keeps a database: ``<folder>/<id>/<id>.sqlite``.
-
-    Raises:
-        ValueError: no such file; the message lists the databases that are there.
+    """Where Spider's layout keeps a database: ``<folder>/<id>/<id>.sqlite``. Raises ValueError: no
+    such file; the message lists the databases that are there.
     """
     file = folder / database_id / f"{database_id}.sqlite"
     if not file.is_file():
@@ -67,59 +65,44 @@ def schema_text(file: Path) -> str:
             "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
             " ORDER BY rowid"
         ).fetchall()
-        return "\n".join(
-            f"{table}({', '.join(_columns(connection, table))})" for (table,) in tables
-        )
-
-
-def _columns(connection: sqlite3.Connection, table: str) -> list[str]:
-    rows = connection.execute("SELECT name FROM pragma_table_info(?) ORDER BY cid", (table,))
-    return [name for (name,) in rows]
-
-
-def named_databases(rows: Path) -> list[str]:
-    """The ``db_id`` of the rows of a JSON list, or of a file of JSON lines."""
-    text = rows.read_text(encoding="utf-8")
-    if rows.suffix == ".jsonl":
-        values = [json.loads(line) for line in text.splitlines() if line.strip()]
-    else:
-        values = json.loads(text)
-    return sorted({row["db_id"] for row in values})
+        asked = "SELECT name FROM pragma_table_info(?) ORDER BY cid"
+        columns = {table: connection.execute(asked, (table,)).fetchall() for (table,) in tables}
+    return "\n".join(
+        f"{table}({', '.join(name for (name,) in names)})" for table, names in columns.items()
+    )
 
 
 def wanted_files(folder: Path, rows: Path | None) -> list[Path]:
-    """The databases to check, sorted by name.
-
-    Raises:
-        ValueError: there is none, or one that the rows name is missing.
+    """The databases to check, sorted by name: those of the rows of a JSON list, or of a file of
+    JSON lines; all where no rows are given. Raises ValueError: there is none, or one that the rows
+    name is missing.
     """
     if rows is not None:
-        return [database_file(folder, name) for name in named_databases(rows)]
+        text = rows.read_text(encoding="utf-8")
+        if rows.suffix == ".jsonl":
+            text = f"[{','.join(line for line in text.splitlines() if line.strip())}]"
+        return [
+            database_file(folder, name) for name in sorted({r["db_id"] for r in json.loads(text)})
+        ]
     files = sorted(folder.glob("*/*.sqlite"))
     if not files:
         raise ValueError(f"no database in {folder}: expected <db_id>/<db_id>.sqlite")
     return files
 
 
-def unreadable(files: Iterable[Path]) -> list[str]:
-    """What is wrong with the databases, one line each."""
-    faults = []
-    for file in files:
-        try:
-            if not schema_text(file):
-                faults.append(f"{file}: no tables")
-        except sqlite3.Error as error:
-            faults.append(f"{file}: {error}")
-    return faults
+def _fault(file: Path) -> str:
+    """What is wrong with a database; "" where nothing is."""
+    try:
+        return "" if schema_text(file) else f"{file}: no tables"
+    except sqlite3.Error as error:
+        return f"{file}: {error}"
 
 
-def compare(what: str, digest: str, expected: str | None) -> bool:
+def _compare(what: str, digest: str, expected: str | None) -> bool:
     """Prints a digest and, where one is expected, whether it is that."""
-    if expected is None:
-        print(f"{what} sha256 {digest}")
-        return True
-    same = digest == expected.lower()
-    print(f"{what} sha256 {digest}" + (" as expected" if same else f", expected {expected}"))
+    same = expected is None or digest == expected.lower()
+    said = "" if expected is None else " as expected" if same else f", expected {expected}"
+    print(f"{what} sha256 {digest}{said}")
     return same
 
 
@@ -136,14 +119,12 @@ def main(arguments: Sequence[str]) -> int:
     chosen = parser.parse_args(list(arguments))
     try:
         files = wanted_files(chosen.folder, chosen.rows)
-        faults = unreadable(files)
+        faults = list(filter(None, map(_fault, files)))
         good = not faults
         print("\n".join([*faults, f"{len(files)} databases, {len(faults)} unreadable or empty"]))
         if chosen.archive is not None:
-            with chosen.archive.open("rb") as stream:
-                digest = hashlib.file_digest(stream, "sha256").hexdigest()
-            good &= compare(chosen.archive.name, digest, ARCHIVE_SHA256)
-        good &= compare("databases", databases_digest(files), chosen.expect)
+            good &= _compare(chosen.archive.name, _file_digest(chosen.archive), ARCHIVE_SHA256)
+        good &= _compare("databases", databases_digest(files), chosen.expect)
     except (OSError, ValueError, KeyError) as error:
         print(f"spec_bench spider: {error}", file=sys.stderr)
         return 2

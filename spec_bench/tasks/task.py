@@ -15,13 +15,24 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
+from spec_bench.records.types import CodeReference, SqlReference
+from spec_bench.settings.fields import shown
 from spec_bench.settings.validation import Flag, Ge, MinLen, Says, Text, Whole, settings
-from spec_bench.tasks.example import Example, history_before, read_answers, turns_asked
+from spec_bench.tasks.example import (
+    Example,
+    Turns,
+    cut,
+    history_before,
+    read_answers,
+    read_references,
+    read_turns,
+    turns_asked,
+)
 from spec_bench.tasks.generation import Generation
-from spec_bench.tasks.row_reader import RowReader, runs_code
 from spec_bench.tasks.source import (
     EMBEDDED,
     Archive,
+    Line,
     Row,
     Source,
     commit_of,
@@ -29,9 +40,19 @@ from spec_bench.tasks.source import (
     label_of,
     load_rows,
 )
-from spec_bench.tasks.template import TEMPLATE, chat_text, check_templates, fill
+from spec_bench.tasks.spider import database_file, schema_text
+from spec_bench.tasks.template import (
+    TEMPLATE,
+    chat_text,
+    check_templates,
+    choose,
+    fill,
+    look_up,
+    placeholders,
+)
 
 RUNS_SQL = "execution_accuracy"  # the score that asks the row's database
+RUNS_CODE = "pass_at_1"  # the score that runs the row's tests
 
 
 def stops_of(texts: Sequence[str], tokenizer: Any) -> dict[str, int]:
@@ -109,7 +130,8 @@ class Task:
     database: Text | None = None
     # the hub's archive of such a folder, for rows that come from the hub
     databases: Archive | None = None
-    # what turns after the first continue, one of ``LATER_TURNS``
+    # what turns after the first continue: ``fixed``, the same given answers whoever decodes;
+    # ``own``, the decoder's; ``none``: they are not asked.
     later_turns: Literal["fixed", "own", "none"] = "fixed"
     # for ``fixed``: a file of answers (see ``read_answers``) that later turns continue; None: the
     # references.
@@ -142,20 +164,19 @@ class Task:
             )
 
     def examples(self, limit: int | None = None, offset: int = 0) -> list[Example]:
-        """Reads the rows and fills the template.
-
-        Args:
-            limit: how many examples at most; None: all.
-            offset: how many to skip.
-
-        Raises:
-            ValueError: missing file or field, unknown split, no rows in that range, an example
-                without an answer in the file of answers, or no consent to run code.
+        """Reads the rows, ``limit`` at most behind the first ``offset``, and fills the template.
+        Raises ValueError: missing file or field, unknown split, no rows in that range, an example
+        without an answer in the file of answers, or no consent to run code.
         """
-        reader, rows = self._reader, self._rows(limit, offset)
+        if RUNS_CODE in self.scores and not self.run_code:
+            raise ValueError(
+                f"the score {RUNS_CODE} runs what the model writes on this machine: "
+                "task.run_code=true consents to that, task.metrics=[] leaves the score out"
+            )
+        rows = self._rows(limit, offset)
         if not rows:
             raise ValueError(f"task {self.name}: no rows from offset {offset} on")
-        examples = [reader.example(row, index) for index, row in rows]
+        examples = [self._example(row, index) for index, row in rows]
         counts = Counter(prompt_id for example in examples for prompt_id in example.prompt_ids)
         if twice := sorted(prompt_id for prompt_id, count in counts.items() if count > 1):
             raise ValueError(f"task {self.name}: ids occur twice: {', '.join(twice[:5])}")
@@ -169,33 +190,106 @@ class Task:
         if self.sample == "first" and not self.answered_only:
             return list(enumerate(load_rows(self.source, self.name, limit, offset), offset))
         rows = load_rows(self.source, self.name)
-        reader, every = self._reader, not self.answered_only
-        order = [index for index, row in enumerate(rows) if every or reader.is_answered(row)]
+        order = list(range(len(rows)))
+        if self.answered_only and (name := self.reference) is not None:
+            order = [i for i in order if look_up(rows[i], name, self.fields, default=None)]
         if self.sample == "random":
             order = Random(self.sample_seed).sample(order, len(order))
         taken = order[offset:] if limit is None else order[offset : offset + limit]
         return [(index, rows[index]) for index in sorted(taken)]
 
+    def _example(self, row: Row, index: int) -> Example:
+        """The example that a row makes; its place in the source is its id where it has none. Raises
+        ValueError: a field, a reference or the database is missing or of no use; the message says
+        which row.
+        """
+        try:
+            turns = self._turns(row)
+            golds = self._golds(row, turns)
+            identity = look_up(row, "id", self.fields, default=None)
+            # It need not be there where ``fields`` does not name its place.
+            optional: dict[str, Any] = {} if "category" in self.fields else {"default": ""}
+            category = look_up(row, "category", self.fields, **optional)
+        except ValueError as error:
+            where = f"line {row.number}" if isinstance(row, Line) else f"row {index}"
+            raise ValueError(f"task {self.name}, {where}: {error}") from error
+        name = str(index if identity is None else identity)
+        kind = str(category) if type(category) in (str, int) else ""
+        return Example(name, turns.asked, golds, dict(row), turns.answers, turns.system, kind)
+
     @property
-    def _reader(self) -> RowReader:
-        """What makes an example of a row."""
-        return RowReader(
-            self.name,
-            self.template,
-            self.fields,
-            self.turns,
-            self.reference,
-            self._instruction,
-            scored=bool(self.scores),
-            runs_sql=RUNS_SQL in self.scores,
-            runs_code=runs_code(self.scores, self.run_code),
-            databases=lambda: self.database_folder,
-            placeholder=self.placeholder,
-        )
+    def _names(self) -> set[str]:
+        """What the templates ask for."""
+        return {name for template in self.template for name in placeholders(template)}
+
+    @property
+    def _turns_field(self) -> str | None:
+        """Where the turns stand; None where no template asks for one."""
+        return self.turns if "turn" in self._names else None
+
+    def _turns(self, row: Row, most: int | None = None) -> Turns:
+        """What the row asks, with the template filled in, each of its texts cut to so many letters.
+        Raises ValueError: a field is missing, or holds no turns.
+        """
+        values = {
+            name: cut(
+                self._schema(row) if name == "schema" else look_up(row, name, self.fields), most
+            )
+            for name in sorted(self._names - {"turn"})
+        }
+        field = self._turns_field
+        if field is None:
+            return Turns((self._instruction + fill(choose(self.template, values), values),))
+        turns = read_turns(look_up(row, field, self.fields), field)
+        missing = [each for each in turns.asked if each.startswith(self.placeholder or "\0")]
+        if missing:
+            raise ValueError(
+                f"the text is not there, only {shown(missing[0])}: what fetches it is named in "
+                f"conf/task/{self.name}.yaml"
+            )
+        filled = [{**values, "turn": cut(asked, most)} for asked in turns.asked]
+        texts = [fill(choose(self.template, one), one) for one in filled]
+        return replace(turns, asked=tuple(self._instruction + text for text in texts))
+
+    def _golds(self, row: Row, turns: Turns) -> tuple[tuple[str, ...], ...]:
+        """Reference answers per turn; a recorded answer to the last turn stands in for none."""
+        count = len(turns.asked)
+        if self.reference is None:
+            return ((),) * count
+        recorded = turns.answers if len(turns.answers) == count else ()
+        # Where nothing is scored a dataset without references is as good.
+        optional: dict[str, Any] = {} if self.scores and not recorded else {"default": recorded}
+        given = look_up(row, self.reference, self.fields, **optional)
+        references = read_references(given, self.reference)
+        if RUNS_SQL in self.scores:
+            file = self._database(row)
+            references = [tuple(SqlReference(each, file) for each in golds) for golds in references]
+        if RUNS_CODE in self.scores:
+            prompt, function = (
+                str(look_up(row, name, self.fields)) for name in ("prompt", "entry_point")
+            )
+            references = [
+                tuple(CodeReference(each, prompt, function) for each in golds)
+                for golds in references
+            ]
+        if self._turns_field is None:
+            return (tuple(gold for golds in references for gold in golds),)
+        return (*references[:count], *[()] * (count - len(references)))
+
+    def _schema(self, row: Row) -> str:
+        """The schema of the row's database, unless the row brings it as a column."""
+        given = look_up(row, "schema", self.fields, default=None)
+        return schema_text(self._database(row)) if given is None else str(given)
+
+    def _database(self, row: Row) -> Path:
+        """The file of the row's database. Raises ValueError: no such file, or a row without
+        ``db_id``.
+        """
+        return database_file(self.database_folder, str(look_up(row, "db_id", self.fields)))
 
     def cut_to(self, example: Example, most: int) -> Example:
         """An example with every text that its row fills in cut to so many letters (``fitted``)."""
-        return replace(example, turns=self._reader.read_turns(example.meta, most).asked)
+        return replace(example, turns=self._turns(example.meta, most).asked)
 
     def asked(self, example: Example) -> int:
         """How many of an example's turns are asked; see ``turns_asked``."""
@@ -213,11 +307,9 @@ class Task:
         Raises:
             ValueError: no such turn, or an earlier turn without an answer.
         """
-        answers = history_before(self.name, example, turn, history)
-        asked = [fill(self.plain, {"turn": text}) for text in example.turns[: turn + 1]]
-        past = (f"{text} {answer}\n" for text, answer in zip(asked[:-1], answers, strict=True))
-        before = f"{example.system}\n" if example.system else ""
-        return before + "".join(past) + asked[-1]
+        written = {"system": "{turn}\n", "user": self.plain, "assistant": " {turn}\n"}
+        messages = self.messages(example, turn, history)
+        return "".join(fill(written[each["role"]], {"turn": each["content"]}) for each in messages)
 
     def messages(
         self, example: Example, turn: int = 0, history: Sequence[str] | None = None
@@ -235,9 +327,7 @@ class Task:
         self, example: Example, tokenizer: Any, turn: int = 0, history: Sequence[str] | None = None
     ) -> tuple[int, ...]:
         """Token ids of the prompt, with the special tokens that the tokenizer puts before a text.
-
-        Raises:
-            ValueError: as ``prompt`` or ``chat_text``.
+        Raises ValueError: as ``prompt`` or ``chat_text``.
         """
         if self.chat is True or (self.chat and getattr(tokenizer, "chat_template", None)):
             text = chat_text(tokenizer, self.messages(example, turn, history))
@@ -282,10 +372,8 @@ class Task:
 
     @property
     def database_folder(self) -> Path:
-        """Where the databases lie: as configured, else beside the rows.
-
-        Raises:
-            ValueError: the rows come from the hub, and the databases cannot be had from there.
+        """Where the databases lie: as configured, else beside the rows. Raises ValueError: the rows
+        come from the hub, and the databases cannot be had from there.
         """
         if self.database is not None:
             return Path(self.database).expanduser()

@@ -25,27 +25,18 @@ LONGEST_S = 5  # of the processor, for one rendering of a chat template
 
 
 def placeholders(template: str) -> list[str]:
-    """The names in a template, in order.
-
-    Raises:
-        ValueError: the template's braces do not match.
-    """
-    try:
-        return [name for _, name, _, _ in Formatter().parse(template) if name is not None]
-    except ValueError as error:
-        raise ValueError(f"template {template!r}: {error}") from None
+    """The names in a template, in order. Raises ValueError: its braces do not match."""
+    return [name for _, name, _, _ in Formatter().parse(template) if name is not None]
 
 
-def named(key: str, template: str) -> list[str]:
-    """The names in a template of the settings.
-
-    Raises:
-        ValueError: its braces do not match, or one of them names nothing.
+def _checked(key: str, template: str) -> list[str]:
+    """The names in a template of the settings. Raises ValueError: its braces do not match, or one
+    of them names nothing.
     """
     try:
         names = placeholders(template)
     except ValueError as error:
-        raise ValueError(f"{key}: {error}") from None
+        raise ValueError(f"{key}: template {template!r}: {error}") from None
     if "" in names:
         raise ValueError(f"{key} must name a field in its braces, got {template!r}")
     return names
@@ -57,17 +48,15 @@ def check_templates(
     """Checks a task's templates, and that each of its fields is one that is read.
 
     ``plain`` are those without a chat template, ``fields`` maps a name to where it stands in a row,
-    and ``more`` are names that the task reads beside those of its templates.
-
-    Raises:
-        ValueError: naming the template, or the field and those that are read.
+    and ``more`` are names that the task reads beside those of its templates. Raises ValueError:
+    naming the template, or the field and those that are read.
     """
     read = {name for name in (*_ALWAYS, *more) if name}
     for template in templates:
-        if not (names := named("task.template", template)):
+        if not (names := _checked("task.template", template)):
             raise ValueError(f"task.template must be {TEMPLATE}, got {template!r}")
         read.update(names)
-    if named("task.plain", plain) != ["turn"]:
+    if _checked("task.plain", plain) != ["turn"]:
         raise ValueError(f"task.plain must be a text with {{turn}} in it, got {plain!r}")
     if unused := [name for name in fields if name not in read]:
         raise ValueError(
@@ -94,21 +83,17 @@ def choose(templates: Sequence[str], values: Mapping[str, Any]) -> str:
 
 
 def look_up(row: Mapping[str, Any], name: str, fields: Fields, default: Any = _MISSING) -> Any:
-    """The value that a name stands for in a row.
+    """The value that a name of a template stands for in a row of a dataset.
 
-    Args:
-        row: one row of a dataset.
-        name: a name in a template.
-        fields: name -> path, or several paths of which the first that exists is taken.
-        default: what a missing field yields; without it a missing field is an error.
-
-    Raises:
-        ValueError: no such field; the message lists those that the row has.
+    ``fields`` maps it to a path, or several of which the first that exists is taken. Raises
+    ValueError: no such field, and no default; the message lists those that the row has.
     """
     paths = fields.get(name, name)
     paths = [paths] if isinstance(paths, str) else list(paths)
     for path in paths:
-        value = _follow(row, path.split("."))
+        value: Any = row
+        for key in path.split("."):
+            value = value.get(key, _MISSING) if isinstance(value, Mapping) else _MISSING
         if value is not _MISSING:
             return value
     if default is not _MISSING:
@@ -116,22 +101,12 @@ def look_up(row: Mapping[str, Any], name: str, fields: Fields, default: Any = _M
     raise ValueError(f"no field {' or '.join(map(repr, paths))}; the row has {', '.join(row)}")
 
 
-def _follow(row: Any, path: Sequence[str]) -> Any:
-    for key in path:
-        if not isinstance(row, Mapping) or key not in row:
-            return _MISSING
-        row = row[key]
-    return row
-
-
 def chat_text(tokenizer: Any, messages: Sequence[Mapping[str, Any]], asks: bool = True) -> str:
     """Messages as a tokenizer's chat template writes them.
 
-    ``messages`` have a role and a content each; ``asks`` is whether an answer is to follow.
-
-    Raises:
-        ValueError: there is none, it fails on them, with its reason in one line, takes longer than
-            ``LONGEST_S`` of this process's time, or drops what one of them says.
+    ``messages`` have a role and a content each; ``asks`` is whether an answer is to follow. Raises
+    ValueError: there is none, it fails on them, with its reason in one line, takes longer than
+    ``LONGEST_S`` of this process's time, or drops what one of them says.
     """
     if not getattr(tokenizer, "chat_template", None):
         raise ValueError(

@@ -19,23 +19,14 @@ from spec_bench.records.parquet import markdown as about_records
 from spec_bench.settings.registry import Registry
 from spec_bench.system import files
 
+# What each is, ``_KINDS`` says.
 Kind = Literal[
-    "identity",  # which cell it is
-    "setting",  # what it ran with
-    "state",  # how it ended
-    "count",
-    "efficiency",
-    "time",
-    "energy",
-    "likelihood",  # how probable the texts are under the target
-    "score",  # how good the texts are
-    "memory",
-    "note",  # what another column's number was made with
-]
+    "identity", "setting", "state", "count", "efficiency", "time", "energy", "likelihood", "score",
+    "memory", "note",
+]  # fmt: skip
 Holds = Literal["number", "text", "flag"]
 Apart = Literal["", "run", "task", "pair"]
 ENDS = ("_low", "_high")
-_ENDS = ("lower", "upper")
 
 
 @dataclass(frozen=True)
@@ -75,27 +66,20 @@ def _read() -> list[Column]:
     """The lines of ``columns.csv``; an empty cell there is the field's default."""
     with Path(__file__).with_suffix(".csv").open(newline="", encoding="utf-8") as stream:
         lines = [{k: v for k, v in line.items() if v} for line in csv.DictReader(stream)]
-    typed: list[dict[str, Any]] = [
-        {**line, "digits": int(line.get("digits", 2)), "interval": line.get("interval") == "yes"}
+    typed: dict[str, Any] = {"digits": int, "interval": lambda text: text == "yes"}
+    return [
+        Column(**{name: typed.get(name, str)(text) for name, text in line.items()})
         for line in lines
     ]
-    return [Column(**line) for line in typed]
 
 
 COLUMNS: list[Column] = _read()
 
 
 @cache
-def _others_loaded() -> None:
+def _load_others() -> None:
     """Imports the modules in which other packages have metrics, which register their columns."""
     list(Registry("metric", "spec_bench.metrics"))
-
-
-def _load_others() -> bool:
-    """Whether there are more columns now."""
-    before = len(COLUMNS)
-    _others_loaded()
-    return len(COLUMNS) > before
 
 
 def register(column: Column) -> Column:
@@ -113,11 +97,11 @@ def register(column: Column) -> Column:
 
 def column(name: str) -> Column:
     """The column of that name, ours or another package's."""
+    if all(each.name != name for each in COLUMNS):
+        _load_others()
     for each in COLUMNS:
         if each.name == name:
             return each
-    if _load_others():
-        return column(name)
     raise ValueError(f"no column {name!r}; columns: {', '.join(each.name for each in COLUMNS)}")
 
 
@@ -159,26 +143,23 @@ def ordered(names: Iterable[str]) -> list[str]:
 def columns_in(names: Iterable[str]) -> list[Column]:
     """The columns of a file with these names, in its order.
 
-    Scores of metric modules have no line here; they are known by their intervals, and come last.
+    Scores of metric modules have no line here; they are known by their intervals, are named after
+    the module, and come last.
     """
     there = dict.fromkeys(names)
     if not header().keys() >= there.keys():
         _load_others()
-    known = [each for each in COLUMNS if each.name in there]
-    mine = header()
+    known, mine = [each for each in COLUMNS if each.name in there], header()
     modules = [name for name in there if name not in mine and f"{name}_low" in there]
-    return [*known, *(module_column(name) for name in modules)]
+    more: dict[str, Any] = {"kind": "score", "digits": 3, "interval": True, "better": "up"}
+    return known + [
+        Column(name, name.replace("_", " "), "score of a metric module", **more) for name in modules
+    ]
 
 
 def scores_in(names: Iterable[str]) -> list[str]:
     """The names of the quality scores among a file's names: ours, then those of metric modules."""
     return [each.name for each in columns_in(names) if each.kind == "score"]
-
-
-def module_column(name: str) -> Column:
-    """The column of a metric module's score, which is named after the module."""
-    title, definition = name.replace("_", " "), "score of a metric module"
-    return Column(name, title, definition, "score", digits=3, interval=True, better="up")
 
 
 _KINDS: dict[Kind, str] = {
@@ -230,17 +211,15 @@ def markdown() -> str:
     """What ``results/README.md`` says: our columns by kind, each with unit and definition."""
     parts, mine = [_PAGE], _read()
     for kind, title in _KINDS.items():
-        lines = [_line(each) for each in mine if each.kind == kind]
-        head = ["| column | unit | better | what it is |", "| --- | --- | --- | --- |"]
-        parts.append("\n".join([f"## {title}", "", *head, *lines, ""]))
+        lines = [f"## {title}", "", "| column | unit | better | what it is |"]
+        lines.append("| --- | --- | --- | --- |")
+        for each in (column for column in mine if column.kind == kind):
+            name = f"`{each.name}`{' [ ]' if each.interval else ''}"
+            definition = each.definition.replace("|", "\\|")
+            lines.append(f"| {name} | {each.unit} | {each.better or ''} | {definition} |")
+        parts.append("\n".join([*lines, ""]))
     parts.append(about_records())
     return "\n".join(parts)
-
-
-def _line(each: Column) -> str:
-    name = f"`{each.name}`{' [ ]' if each.interval else ''}"
-    definition = each.definition.replace("|", "\\|")
-    return f"| {name} | {each.unit} | {each.better or ''} | {definition} |"
 
 
 if __name__ == "__main__":

@@ -1,9 +1,17 @@
-"""Colours and markers of figures and pages."""
+"""How decoders are shown: title, colour, marker, and a line in the table of decoders.
+
+A decoder of ``conf/decoder`` has them in its own YAML, under ``display``. A cell of a recipe that
+replaces a decoder's drafter or rule is shown by its parts, or as its paper's ``paper.yaml`` says
+under ``decoders``. Other packages' folders are read too. Of a decoder's settings this module knows
+the names of its drafter and its rule, nothing else.
+
+    python -m spec_bench.vocabulary.decoders     # that table
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -36,17 +44,6 @@ COLOURS: dict[ColourName, Colour] = {
 }
 PALETTE = tuple(COLOURS.values())
 MARKERS: tuple[Marker, ...] = ("o", "s", "^", "D", "v", "P", "X")
-
-
-# How decoders are shown: title, colour, marker, and a line in the table of decoders.
-#
-# A decoder of `conf/decoder` has them in its own YAML, under `display`. A cell of a recipe that
-# replaces a decoder's drafter or rule is shown by its parts, or as its paper's `paper.yaml` says
-# under `decoders`. Other packages' folders are read too. Of a decoder's settings this module knows
-# the names of its drafter and its rule, nothing else.
-#
-#     python -m spec_bench.vocabulary.decoders     # that table
-
 
 DISPLAY = "display"
 DECODERS = "decoders"
@@ -93,15 +90,15 @@ def without_display(decoder: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 def decoders_table() -> str:
     """Our decoders in Markdown: the baseline, those on a draft model, others by drafter."""
-    files = _files((conf_dir(),))
-    drafters = {name: _drafter(_read(path)) for name, path in files.items()}
+    blocks = {name: _read(path) for name, path in _files((conf_dir(),)).items()}
+    drafters = {name: _part(block, "drafter") for name, block in blocks.items()}
 
     def place(name: str) -> tuple[bool, bool, str, str]:
         return name != _BASELINE, drafters[name] != _DRAFT_MODEL, drafters[name], name
 
     lines = ["| decoder | drafter | tree | rule | from |", "| --- | --- | --- | --- | --- |"]
-    for name in sorted(files, key=place):
-        display = _checked(_read(files[name]).get(DISPLAY), f"{files[name]}: {DISPLAY}")
+    for name in sorted(blocks, key=place):
+        display = _checked(blocks[name].get(DISPLAY), f"{name}.yaml: {DISPLAY}")
         cells = (f"`{name}`", f"`{drafters[name]}`", display.tree, display.rule, display.source)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -127,24 +124,19 @@ def _of_parts(name: str, confs: tuple[Path, ...], papers: tuple[Path, ...]) -> D
 
     A drafter and a rule are titled as the decoder that bears their name.
     """
-    for first, rest in _splits(name):
-        if _drafter(_block(first, confs)) == first:
-            head, base = _find(first, confs, papers), _find(rest, confs, papers)
-            if head and base:
-                return replace(base, title=f"{head.title}, {base.title}")
-    for first, rest in _splits(name):
-        if _rule(_block(rest, confs)) == rest:
-            base, rule = _find(first, confs, papers), _find(rest, confs, papers)
-            if base and rule:
-                return replace(base, title=f"{base.title}, {rule.title}", colour=rule.colour)
+    words, files = name.split("_"), _files(confs)
+    cuts = [("_".join(words[:n]), "_".join(words[n:])) for n in range(1, len(words))]
+    for part in ("drafter", "verifier"):
+        for first, rest in cuts:
+            named = first if part == "drafter" else rest
+            if named not in files or _part(_read(files[named]), part) != named:
+                continue
+            head, tail = _find(first, confs, papers), _find(rest, confs, papers)
+            if head and tail and part == "drafter":
+                return replace(tail, title=f"{head.title}, {tail.title}")
+            if head and tail:
+                return replace(head, title=f"{head.title}, {tail.title}", colour=tail.colour)
     return None
-
-
-def _splits(name: str) -> Iterator[tuple[str, str]]:
-    """A name cut in two at each of its underscores."""
-    words = name.split("_")
-    for place in range(1, len(words)):
-        yield "_".join(words[:place]), "_".join(words[place:])
 
 
 @functools.cache
@@ -175,22 +167,11 @@ def _read(path: Path) -> Mapping[str, Any]:
     return data if isinstance(data, Mapping) else {}
 
 
-def _block(name: str, confs: tuple[Path, ...]) -> Mapping[str, Any]:
-    path = _files(confs).get(name)
-    return {} if path is None else _read(path)
-
-
-def _drafter(block: Mapping[str, Any]) -> str:
-    return _kind(block.get("drafter"), "kind")
-
-
-def _rule(block: Mapping[str, Any]) -> str:
-    return _kind(block.get("verifier"), "rule")
-
-
-def _kind(part: Any, key: str) -> str:
-    """What a part of a decoder names: by itself, or under that key."""
-    return str(part.get(key, "") if isinstance(part, Mapping) else part or "")
+def _part(block: Mapping[str, Any], name: str) -> str:
+    """What a decoder's drafter or verifier is: by itself, or under its key."""
+    part = block.get(name)
+    kind = part.get("kind" if name == "drafter" else "rule") if isinstance(part, Mapping) else part
+    return str(kind or "")
 
 
 def _checked(display: Any, where: str) -> Display:

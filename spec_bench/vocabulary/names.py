@@ -6,19 +6,11 @@ Columns' titles are in ``columns``; what a decoder looks like is in its YAML (``
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import replace
 from itertools import product
 
-from spec_bench.vocabulary.decoders import (
-    COLOURS,
-    MARKERS,
-    PALETTE,
-    Colour,
-    Decoder,
-    Marker,
-    find_decoder,
-)
+from spec_bench.vocabulary.decoders import COLOURS, MARKERS, PALETTE, Decoder, find_decoder
 
 TASKS = {
     "xsum": "XSum",
@@ -52,40 +44,30 @@ MEANINGS = {
 
 def decoder(name: str) -> Decoder:
     """How a decoder is shown; one of which no YAML says it keeps its name, its look follows it."""
-    return find_decoder(name) or _of_no_yaml(name)
+    if found := find_decoder(name):
+        return found
+    looks = sorted(product(COLOURS.keys() - {"black"}, MARKERS))
+    colour, marker = looks[zlib.crc32(name.encode()) % len(looks)]
+    return Decoder(name, COLOURS[colour], marker)
 
 
 def apart(decoders: Collection[str]) -> dict[str, Decoder]:
-    """How decoders are shown beside each other: no two have one colour and marker.
+    """How decoders of these names are shown beside each other: no two have one colour and marker.
 
     Those of which a YAML says it come first, short names before long ones; who comes later to a
     look that is taken is hollow, or else has another marker of its colour, or another colour.
-
-    Args:
-        decoders: their names.
     """
     shown: dict[str, Decoder] = {}
     for name in sorted(decoders, key=lambda name: (find_decoder(name) is None, len(name), name)):
         look = decoder(name)
+        # The more alike the sooner.
+        colours = sorted(PALETTE, key=lambda colour: colour != look.colour)
+        markers = sorted(MARKERS, key=lambda marker: marker != look.marker)
         taken = {(each.colour, each.marker, each.hollow) for each in shown.values()}
-        free = (each for each in _looks(look) if each not in taken)
+        free = (each for each in product(colours, markers, (False, True)) if each not in taken)
         colour, marker, hollow = next(free, (look.colour, look.marker, look.hollow))
         shown[name] = replace(look, colour=colour, marker=marker, hollow=hollow)
     return shown
-
-
-def _of_no_yaml(name: str) -> Decoder:
-    looks = list(product(COLOURS.keys() - {"black"}, MARKERS))
-    colour, marker = sorted(looks)[zlib.crc32(name.encode()) % len(looks)]
-    return Decoder(name, COLOURS[colour], marker)
-
-
-def _looks(look: Decoder) -> Iterator[tuple[Colour, Marker, bool]]:
-    """A decoder's look, then others, the more alike the sooner."""
-    colours = sorted(PALETTE, key=lambda colour: colour != look.colour)
-    markers = sorted(MARKERS, key=lambda marker: marker != look.marker)
-    for colour, marker in product(colours, markers):
-        yield from ((colour, marker, hollow) for hollow in (False, True))
 
 
 def task(name: str) -> str:

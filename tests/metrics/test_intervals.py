@@ -5,11 +5,18 @@ import pytest
 from scipy.stats import beta, norm
 from scipy.stats import t as student_t
 
-from spec_bench.metrics.bootstrap import Total, studentised_interval
-from spec_bench.metrics.bounded import score_difference_interval, score_interval, sign_flip_p
-from spec_bench.metrics.interval import FEWEST, Interval
-from spec_bench.metrics.intervals import mean_interval, rate_ratio_interval, ratio_interval
-from spec_bench.metrics.many import p_above
+from spec_bench.metrics.interval import FEWEST, Interval, p_above
+from spec_bench.metrics.intervals import (
+    Total,
+    mean_interval,
+    median_interval,
+    rate_ratio_interval,
+    ratio_interval,
+    score_difference_interval,
+    score_interval,
+    sign_flip_p,
+    studentised_interval,
+)
 
 
 def log_ratio(sums):
@@ -22,11 +29,8 @@ def skewed(prompts, rng, *, limit=np.inf):
     return tokens, tokens * (1 + 0.002 * tokens) * np.exp(0.1 * rng.standard_normal(prompts))
 
 
-def test_value_is_the_ratio_of_sums():
+def test_the_value_is_the_ratio_of_sums_and_the_same_numbers_give_the_same_interval_again():
     assert ratio_interval([4.0, 3.0], [1.0, 3.0]).value == pytest.approx(7 / 4)
-
-
-def test_the_same_numbers_give_the_same_interval_again():
     rng = np.random.default_rng(0)
     a, b = rng.uniform(1, 2, 30), rng.uniform(1, 2, 30)
     assert ratio_interval(a, b) == ratio_interval(a, b)
@@ -35,7 +39,7 @@ def test_the_same_numbers_give_the_same_interval_again():
 @pytest.mark.parametrize(
     "interval",
     [
-        lambda x: mean_interval(x, most=10.0),
+        lambda x: mean_interval(x / 10).scaled(10),
         lambda x: ratio_interval(x, np.ones(400)),
         lambda x: score_difference_interval(lambda s: s[0] / s[1], [x - 5, np.ones(400)]),
     ],
@@ -80,13 +84,10 @@ def test_shares_of_right_answers_are_covered_where_none_or_all_were_right_too(sh
     assert covered / 300 >= 0.93
 
 
-def test_all_right_is_not_sure_to_stay_so():
+def test_all_right_and_all_equal_are_not_sure_to_stay_so():
     found = mean_interval([1.0] * 10)
     assert found.high == 1.0
     assert found.low == pytest.approx(0.025 ** (1 / 10))  # Clopper and Pearson's
-
-
-def test_a_difference_that_no_prompt_shows_is_not_sure_to_be_none():
     found = score_difference_interval(lambda s: s[0] - s[1], np.ones((2, 20)))
     assert found.value == 0
     assert -0.15 < found.low == -found.high < 0
@@ -96,10 +97,7 @@ def test_signs_of_right_against_wrong_are_tested_as_mcnemar_does():
     # Six of seven discordant prompts one way: 2 (C(7,0) + C(7,1)) / 2^7.
     assert sign_flip_p([1.0] * 6 + [-1.0] + [0.0] * 40) == pytest.approx(2 * 8 / 128)
     assert sign_flip_p([0.0] * 40) == 1.0
-
-
-def test_signs_of_unequal_differences_are_drawn():
-    # Of 2^4 signs of 1, 2, 4, 8 two give a sum of 15 either way.
+    # Signs of unequal differences are drawn: of 2^4 two give a sum of 15 either way.
     assert sign_flip_p([1.0, 2.0, 4.0, 8.0]) == pytest.approx(2 / 16, abs=0.015)
 
 
@@ -122,16 +120,14 @@ def test_runs_that_differ_widen_the_interval_by_what_so_few_of_them_leave_open()
     assert np.log(found.value / found.low) == pytest.approx(half, rel=1e-3)
 
 
-def test_what_all_decoders_of_a_run_share_leaves_their_ratio_alone():
+def test_what_both_sides_share_by_prompt_or_run_leaves_their_ratio_alone():
+    # Prompts differ tenfold in length, but each is exactly twice as fast: no uncertainty is left.
     rng = np.random.default_rng(9)
-    tokens, seconds = np.full((3, 50), 100.0), rng.uniform(1, 2, (3, 50))
+    tokens, seconds = np.full((3, 50), 100.0), rng.uniform(1, 10, (3, 50))
     slower = seconds * np.array([[1.0], [1.5], [0.7]])
-    found = rate_ratio_interval(tokens, slower, tokens, 2 * slower)
-    assert (found.low, found.high) == (pytest.approx(2.0), pytest.approx(2.0))
-
-
-def test_constant_data_have_an_interval_of_no_width():
-    assert ratio_interval([2.0] * 5, [1.0] * 5) == Interval(*[pytest.approx(2.0)] * 3)
+    for taken, own in ((slower, tokens), (seconds[0], tokens[0])):
+        found = rate_ratio_interval(own, taken, own, 2 * taken)
+        assert (found.value, found.low, found.high) == pytest.approx((2.0, 2.0, 2.0))
 
 
 @pytest.mark.parametrize("prompts", range(1, FEWEST))
@@ -144,26 +140,20 @@ def test_a_handful_of_prompts_has_a_value_and_no_interval(prompts):
     assert score_difference_interval(lambda s: s[0], [rng.random(prompts)]).low is None
 
 
-def test_the_fewest_prompts_that_have_an_interval_have_one_of_some_width():
+def test_the_fewest_prompts_that_have_an_interval_have_one_of_some_width_where_they_differ():
     found = ratio_interval([10.0] * FEWEST, [1.0, 2.0, 1.0, 2.0, 1.0])
     assert found.low < found.value < found.high
-
-
-def test_a_ratio_over_nothing_has_no_value():
-    assert ratio_interval([0.0, 0.0], [0.0, 0.0]) is None
-    assert score_interval(lambda s: s[0] / s[1], [[0.0, 0.0], [0.0, 0.0]]) is None
-
-
-@pytest.mark.parametrize("interval", [ratio_interval, lambda a, b: mean_interval(a, b)])
-def test_resamples_without_a_denominator_leave_the_value_but_no_interval(interval):
-    one = [0.0, 0.0, 0.0, 0.0, 1.0]
-    assert interval(one, one) == Interval(1.0, None, None)
-
-
-def test_nothing_accepted_by_some_prompts_still_has_an_interval():
+    assert ratio_interval([2.0] * 5, [1.0] * 5) == Interval(*[pytest.approx(2.0)] * 3)
     found = ratio_interval([0.0, 0.0, 3.0, 1.0, 0.0, 2.0, 0.0, 1.0, 4.0], [4.0] * 9)
     assert found.value == pytest.approx(11 / 36)
     assert 0 < found.low < found.value < found.high
+
+
+def test_a_ratio_over_nothing_has_no_value_and_resamples_over_nothing_leave_no_interval():
+    assert ratio_interval([0.0, 0.0], [0.0, 0.0]) is None
+    assert score_interval(lambda s: s[0] / s[1], [[0.0, 0.0], [0.0, 0.0]]) is None
+    one = [0.0, 0.0, 0.0, 0.0, 1.0]
+    assert ratio_interval(one, one) == mean_interval(one, one) == Interval(1.0, None, None)
 
 
 def test_no_prompts_are_refused():
@@ -206,15 +196,6 @@ def test_a_total_has_the_interval_of_the_sum_and_asks_a_term_for_its_own_columns
     assert len(asked) == 2 * 5
 
 
-def test_pairing_by_prompt_removes_what_both_sides_share():
-    # Prompts differ tenfold in length, but each is exactly twice as fast: no uncertainty is left.
-    seconds = np.random.default_rng(3).uniform(1.0, 10.0, 50)
-    tokens = np.full(50, 100.0)
-    assert rate_ratio_interval(tokens, seconds, tokens, 2 * seconds) == Interval(
-        pytest.approx(2.0), pytest.approx(2.0), pytest.approx(2.0)
-    )
-
-
 def test_a_large_test_set_in_several_batches_has_the_interval_of_one():
     tokens, seconds = skewed(5000, np.random.default_rng(12), limit=256)
     found = ratio_interval(tokens, seconds)
@@ -223,9 +204,15 @@ def test_a_large_test_set_in_several_batches_has_the_interval_of_one():
     assert np.log(found.high / found.value) == pytest.approx(half, rel=0.1)
 
 
-def test_scaling_by_a_constant_scales_the_ends():
-    assert Interval(2.0, 1.0, 3.0).scaled(0.5) == Interval(1.0, 0.5, 1.5)
-    assert Interval(2.0).scaled(0.5) == Interval(1.0)
+def test_the_interval_of_a_median_covers_it_whatever_the_law():
+    rng = np.random.default_rng(0)
+    for prompts in (6, 12, 50):
+        found = [median_interval(row) for row in np.exp(rng.standard_normal((600, prompts)))]
+        covered = np.mean([(f.low or 9) <= 1 <= (f.high or 0) for f in found])
+        assert covered >= 0.935, prompts
+    assert median_interval([3.0, 1.0, 2.0, 5.0, 4.0]).low is None
+    six = median_interval([3.0, 1.0, 2.0, 5.0, 4.0, 6.0])
+    assert (six.value, six.low, six.high) == (3.5, 1.0, 6.0)
 
 
 SCORES = {

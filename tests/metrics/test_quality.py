@@ -1,9 +1,17 @@
 """Quality scores against values worked out by hand or by the reference implementation."""
 
+import shutil
+from pathlib import Path
+
+import evaluate
 import pytest
 import sacrebleu
+from rouge_score.rouge_scorer import RougeScorer
 
-from spec_bench.metrics.quality import SCORES, normalise
+from spec_bench.metrics import CellRecords, check_score, module_metric, summarise
+from spec_bench.metrics.quality import SCORES, normalise, quality_columns
+from spec_bench.records.types import Generation, StepRecord
+from spec_bench.vocabulary import columns
 from tests.said import naming
 
 SENTENCES = [
@@ -16,6 +24,7 @@ OTHERS = [
     "a dog walked over the green hill",
     "nobody knows where my keys are",
 ]
+EACH = [[text] for text in SENTENCES]
 
 
 def score(name, predictions, references):
@@ -24,69 +33,41 @@ def score(name, predictions, references):
 
 @pytest.mark.parametrize("name", sorted(set(SCORES) - {"execution_accuracy", "pass_at_1"}))
 def test_perfect_answers_score_one_and_are_not_sure_to_stay_so(name):
-    found = score(name, SENTENCES * 2, [[text] for text in SENTENCES] * 2)
+    found = score(name, SENTENCES * 2, EACH * 2)
     # Clopper and Pearson's of 6 in 6.
     assert (found.value, found.low, found.high) == pytest.approx((1.0, 0.025 ** (1 / 6), 1.0))
 
 
-@pytest.mark.parametrize("name", ["bleu", "rouge2", "exact_match"])
-def test_an_unrelated_answer_scores_zero(name):
-    assert score(name, ["x y z w"] * 3, [[text] for text in SENTENCES]).value == 0.0
-
-
-def test_bleu_is_sacrebleus_corpus_bleu_over_100():
+def test_bleu_is_sacrebleus_corpus_bleu_over_100_within_its_interval():
     expected = sacrebleu.corpus_bleu(OTHERS, [SENTENCES]).score / 100
-    assert score("bleu", OTHERS, [[text] for text in SENTENCES]).value == pytest.approx(expected)
-
-
-def test_bleu_takes_several_references():
-    golds = [[a, b] for a, b in zip(SENTENCES, OTHERS, strict=True)]
-    assert score("bleu", OTHERS, golds).value == pytest.approx(1.0)
-
-
-def test_bleu_interval_encloses_the_value():
-    found = score("bleu", OTHERS * 2, [[text] for text in SENTENCES] * 2)
+    found = score("bleu", OTHERS * 2, EACH * 2)
+    assert score("bleu", OTHERS, EACH).value == pytest.approx(expected)
     assert 0 < found.low < found.value < found.high < 1
-
-
-def test_bleu_signature_names_version_and_settings():
     signature = SCORES["bleu"]().signature([["a"], ["b"]])
     assert signature.startswith("sacrebleu nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
 
 
-def test_empty_predictions_score_zero():
-    assert score("bleu", ["", ""], [["a b"], ["c d"]]).value == 0.0
-    assert score("rouge2", ["", ""], [["a b"], ["c d"]]).value == 0.0
+BOTH = [[a, b] for a, b in zip(SENTENCES, OTHERS, strict=True)]
 
 
-def test_rouge2_is_f1_of_bigrams():
-    # 4 of the prediction's 5 bigrams are among the reference's 5... of 'a b c d e f'.
-    assert score("rouge2", ["a b c d e x"], [["a b c d e f"]]).value == pytest.approx(0.8)
-
-
-def test_rouge2_takes_the_best_reference():
-    assert score("rouge2", ["a b c"], [["x y z", "a b c"]]).value == 1.0
-
-
-def test_exact_match_ignores_case_articles_and_punctuation():
-    assert normalise("The  Eiffel Tower!") == "eiffel tower"
-    assert score("exact_match", ["the Eiffel tower."], [["Eiffel Tower"]]).value == 1.0
-
-
-@pytest.mark.parametrize("answer", ["unanswerable", "Unanswerable.", "", " "])
-def test_an_unanswerable_question_wants_unanswerable_or_nothing(answer):
-    assert score("exact_match", [answer], [[]]).value == 1.0
-    assert score("f1", [answer], [[]]).value == 1.0
-
-
-def test_an_unanswerable_question_refuses_a_guess():
-    assert score("exact_match", ["Paris"], [[]]).value == 0.0
-    assert score("f1", ["Paris"], [[]]).value == 0.0
-
-
-def test_giving_up_on_an_answerable_question_scores_zero():
-    assert score("exact_match", ["unanswerable"], [["Paris"]]).value == 0.0
-    assert score("f1", ["unanswerable"], [["Paris"]]).value == 0.0
+@pytest.mark.parametrize(
+    ("name", "predictions", "references", "expected"),
+    [
+        *((name, ["x y z w"] * 3, EACH, 0.0) for name in ("bleu", "rouge2", "exact_match")),
+        *((name, ["", ""], [["a b"], ["c d"]], 0.0) for name in ("bleu", "rouge2")),
+        ("bleu", OTHERS, BOTH, 1.0),
+        # 4 of the prediction's 5 bigrams are among the reference's 5.
+        ("rouge2", ["a b c d e x"], [["a b c d e f"]], 0.8),
+        ("rouge2", ["a b c"], [["x y z", "a b c"]], 1.0),
+        ("exact_match", ["the Eiffel tower."], [["Eiffel Tower"]], 1.0),
+        # 2 words in common; precision 2/3, recall 2/2.
+        ("f1", ["in old Paris"], [["old Paris"]], 0.8),
+        ("exact_match", ["Paris", "unanswerable", "Rome"], [["Paris"], [], ["old Rome"]], 2 / 3),
+        ("f1", ["Paris", "unanswerable", "Rome"], [["Paris"], [], ["old Rome"]], (2 + 2 / 3) / 3),
+    ],
+)
+def test_a_score_is_as_defined(name, predictions, references, expected):
+    assert score(name, predictions, references).value == pytest.approx(expected)
 
 
 # The rules of SQuAD 2.0's evaluate-v2.0.py, worked out by hand.
@@ -111,7 +92,10 @@ SQUAD = [
     ("a the .", [], 1.0, 1.0),
     ("Denver", [], 0.0, 0.0),
     ("", ["Denver"], 0.0, 0.0),
+    *((answer, [], 1.0, 1.0) for answer in ("unanswerable", "Unanswerable.", "", " ")),
+    ("Paris", [], 0.0, 0.0),
     # Where there is an answer the word is one like any other.
+    ("unanswerable", ["Paris"], 0.0, 0.0),
     ("unanswerable", ["Unanswerable"], 1.0, 1.0),
     ("unanswerable", ["unanswerable questions"], 0.0, 2 / 3),
     ("unanswerable because", [], 0.0, 0.0),
@@ -120,19 +104,9 @@ SQUAD = [
 
 @pytest.mark.parametrize(("prediction", "golds", "exact", "overlap"), SQUAD)
 def test_answers_score_by_the_rules_of_squad_2(prediction, golds, exact, overlap):
+    assert normalise("The  Eiffel Tower!") == "eiffel tower"
     assert score("exact_match", [prediction], [golds]).value == exact
     assert score("f1", [prediction], [golds]).value == pytest.approx(overlap)
-
-
-def test_squad_scores_are_means_over_prompts_with_and_without_an_answer():
-    predictions, golds = ["Paris", "unanswerable", "Rome"], [["Paris"], [], ["old Rome"]]
-    assert score("exact_match", predictions, golds).value == pytest.approx(2 / 3)
-    assert score("f1", predictions, golds).value == pytest.approx((1 + 1 + 2 / 3) / 3)
-
-
-def test_f1_is_the_overlap_of_words():
-    # 2 words in common; precision 2/3, recall 2/2.
-    assert score("f1", ["in old Paris"], [["old Paris"]]).value == pytest.approx(0.8)
 
 
 @pytest.mark.parametrize("name", ["bleu", "rouge2"])
@@ -141,17 +115,138 @@ def test_a_handful_of_prompts_has_no_interval(name):
     assert score(name, SENTENCES, [[text] for text in OTHERS]).low is None
 
 
-@pytest.mark.parametrize("name", ["bleu", "rouge2"])
-def test_a_prompt_without_reference_is_refused_where_one_is_needed(name):
-    with pytest.raises(ValueError, match=naming("prompt 1")):
-        score(name, ["a", "b"], [["a"], []])
+@pytest.mark.parametrize(
+    ("name", "predictions", "references", "named"),
+    [
+        ("bleu", "ab", [["a"], []], ["prompt 1"]),
+        ("rouge2", "ab", [["a"], []], ["prompt 1"]),
+        ("bleu", "a", ["a"], ["must be a list"]),
+        ("exact_match", "ab", [["a"]], ["2 predictions", "1 prompts"]),
+    ],
+)
+def test_references_that_cannot_be_scored_against_are_refused(name, predictions, references, named):
+    with pytest.raises(ValueError, match=naming(*named)):
+        score(name, list(predictions), references)
 
 
-def test_a_string_in_place_of_a_list_of_references_is_refused():
-    with pytest.raises(ValueError, match="must be a list"):
-        score("bleu", ["a"], ["a"])
+# Modules of ``evaluate``: those that ship here, a user's file, and what cannot be fetched.
 
 
-def test_unequal_numbers_of_predictions_and_references_are_refused():
-    with pytest.raises(ValueError, match=naming("2 predictions", "1 prompts")):
-        score("exact_match", ["a", "b"], [["a"]])
+OWN = str(Path(__file__).with_name("length_ratio.py"))
+TEXTS = ["the cat sat on the mat today", "a dog walked on", "nobody knows where my keys are"]
+GOLDS = [
+    ["the cat sat on a mat today"],
+    ["a dog ran on", "a dog walked on"],
+    ["nobody knows where the key is"],
+]
+
+
+@pytest.fixture(autouse=True)
+def _offline(monkeypatch):
+    """No test reaches the hub."""
+    monkeypatch.setattr(evaluate.config, "HF_EVALUATE_OFFLINE", True)
+
+
+def test_sacrebleu_is_the_corpus_score_of_the_library_on_its_own_scale():
+    found, signature = quality_columns("sacrebleu", TEXTS, GOLDS)
+    streams = [[golds[0] for golds in GOLDS], [None, "a dog walked on", None]]
+    expected = sacrebleu.corpus_bleu(TEXTS, streams)
+    assert found["sacrebleu_score"].value == pytest.approx(expected.score)
+    assert found["sacrebleu_bp"].value == pytest.approx(expected.bp)
+    assert list(found) == [f"sacrebleu_{name}" for name in ("score", "bp", "sys_len", "ref_len")]
+    assert "tok:13a" in signature
+    assert f"evaluate:{evaluate.__version__}|spec_bench" in signature
+
+
+def test_sacrebleu_and_our_bleu_are_one_number_on_two_scales():
+    golds = [golds[:1] for golds in GOLDS]
+    module, _ = quality_columns("sacrebleu", TEXTS, golds)
+    ours, _ = quality_columns("bleu", TEXTS, golds)
+    assert module["sacrebleu_score"].value / 100 == pytest.approx(ours["bleu"].value)
+
+
+def test_rouge_is_the_mean_of_the_librarys_f1_over_the_best_reference():
+    found, _ = quality_columns("rouge", TEXTS, GOLDS)
+    scorer = RougeScorer(["rougeL"])
+    each = [
+        max(scorer.score(gold, text)["rougeL"].fmeasure for gold in golds)
+        for text, golds in zip(TEXTS, GOLDS, strict=True)
+    ]
+    assert found["rouge_rougeL"].value == pytest.approx(sum(each) / 3)
+    assert found["rouge_rouge2"].value == pytest.approx(
+        quality_columns("rouge2", TEXTS, GOLDS)[0]["rouge2"].value
+    )
+
+
+def test_a_users_file_is_a_score_whose_numbers_are_columns():
+    texts, golds = ["a b c", "a"] * 3, [["a b"], ["a b c d"]] * 3
+    found, signature = quality_columns(OWN, texts, golds)
+    # Sums: 4 words over 6. Each: 1.5 and 0.25. Texts and lists of parts are no columns.
+    assert {name: one.value for name, one in found.items()} == {
+        "length_ratio_ratio": pytest.approx(4 / 6),
+        "length_ratio_each": pytest.approx(0.875),
+    }
+    assert {(one.low, one.high) for one in found.values()} == {(None, None)}
+    assert "local" in signature
+    # Nor is a list that is as long as there are prompts by chance.
+    assert list(quality_columns(OWN, texts[:2], golds[:2])[0]) == list(found)
+
+
+def test_a_folder_with_a_module_of_its_name_is_a_score(tmp_path):
+    (tmp_path / "length_ratio").mkdir()
+    shutil.copy(OWN, tmp_path / "length_ratio")
+    found, _ = quality_columns(str(tmp_path / "length_ratio"), ["a b", "a"], [["a"], ["a"]])
+    assert found["length_ratio_ratio"].value == 1.5
+
+
+def test_a_module_that_takes_one_reference_gets_the_first_and_the_signature_says_so():
+    found, signature = quality_columns(OWN, ["a b", "a"], [["a", "a b c d"], ["a"]])
+    assert found["length_ratio_ratio"].value == 1.5
+    assert "references:first" in signature
+
+
+@pytest.mark.parametrize(
+    ("name", "texts", "golds", "message"),
+    [
+        (
+            OWN,
+            ["a " * 666, "a"],
+            [["a"], ["a"]],
+            "^score length_ratio: KeyError: .*number of.*beast",
+        ),
+        ("rouge", ["a", "b"], [["a"], []], "^score rouge: prompt 1"),
+    ],
+)
+def test_a_module_that_fails_is_one_line_that_names_it(name, texts, golds, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        quality_columns(name, texts, golds)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_module_that_cannot_be_had_is_said_with_what_works_offline(tmp_path):
+    mine = tmp_path / "my_score.py"
+    mine.write_text("def score(predictions, references):\n    return {'same': 1.0}\n")
+    with pytest.raises(ValueError, match=r"score 'meteor': no score of ours, no file") as caught:
+        check_score("meteor")
+    text = str(caught.value)
+    assert "\n" not in text
+    known = ", ".join([*SCORES, "rouge", "sacrebleu"])
+    assert text.endswith(f"without a network: {known}, or a metric module's path")
+    with pytest.raises(ValueError, match=naming("'no/where.py'")):
+        check_score("no/where.py")
+    with pytest.raises(ValueError, match=naming(mine, "evaluate.Metric")):
+        module_metric.load_module(str(mine))
+
+
+def test_columns_of_modules_come_beside_ours():
+    steps = (StepRecord(3, 3, 1, 2),)
+    cell = [Generation(name, (1, 2), "stop", steps, 0.5, 1.0, 0.2, 0.5) for name in "ab"]
+    texts, golds = dict(zip("ab", TEXTS, strict=False)), dict(zip("ab", GOLDS, strict=False))
+    row = summarise(CellRecords(cell, texts=texts, references=golds), ["bleu", "rouge"])
+    extra = {name: value for name, value in row.items() if name not in columns.header()}
+    assert [name for name, value in extra.items() if value is not None] == [
+        *("rouge_rouge1", "rouge_rouge2", "rouge_rougeL", "rouge_rougeLsum")
+    ]
+    assert row["bleu"] is not None
+    assert "rouge2" not in row
+    assert row["quality_signature"].count("; ") == 1

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from spec_bench.__main__ import main as program
-from spec_bench.metrics.bootstrap import studentised_interval
-from spec_bench.metrics.interval import Interval
-from spec_bench.metrics.many import holm, p_value
+from spec_bench.metrics.interval import Interval, holm, p_value
+from spec_bench.metrics.intervals import studentised_interval
 from spec_bench.records import parquet
 from spec_bench.records.types import ENGINE, Generation, StepRecord
 from spec_bench.report.comparison.build import compare, judge, lines_of

@@ -4,8 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from spec_bench.metrics.interval import Interval
-from spec_bench.metrics.many import at_once, p_above, p_below
+from spec_bench.metrics.interval import Interval, p_above, p_below, simultaneous
 from spec_bench.report.claims import measured
 from spec_bench.report.claims.contrast import Contrast, Difference, of_table, picked_cells
 from spec_bench.report.claims.verdict import (
@@ -39,13 +38,13 @@ def test_an_end_at_the_bound_is_one_in_forty():
 
 
 def test_the_best_of_many_needs_a_wider_interval():
-    low, high = at_once((2.0, 1.8, 2.2), 30, 1)
+    low, high = simultaneous((2.0, 1.8, 2.2), 30, 1)
     assert (low, high) == (pytest.approx(1.8), pytest.approx(2.2))
-    wider_low, wider_high = at_once((2.0, 1.8, 2.2), 30, 20)
+    wider_low, wider_high = simultaneous((2.0, 1.8, 2.2), 30, 20)
     assert 1.0 < wider_low < low
     assert wider_high > high
-    assert at_once((2.0, float("nan"), 2.2), 30, 20) is None
-    assert at_once((2.0, 1.8, 2.2), 4, 1) is None
+    assert simultaneous((2.0, float("nan"), 2.2), 30, 20) is None
+    assert simultaneous((2.0, 1.8, 2.2), 4, 1) is None
 
 
 def test_one_check_alone_is_judged_by_its_interval():

@@ -19,39 +19,24 @@ Steps = Sequence[Sequence[int]]
 
 @dataclass
 class Completions:
-    """What the server answers, and what it was asked.
+    """What the server answers, and what it was asked."""
 
-    Attributes:
-        answer: the tokens of each step, from the request's body.
-        faults: what to do in place of an answer, for the first requests in order: a status;
-            ``cut`` ends the stream in its middle; ``stall`` sends half and stays silent; ``drip``
-            sends a byte at a time; ``garbage``, ``html``, ``textual``, ``error``, ``abort``,
-            ``leak`` and ``llama`` send these.
-        headers: sent beside a status.
-        bodies: of the requests so far.
-        keys: their ``Authorization`` headers.
-        url: the base address.
-        text: what a token says, where answers have no token ids.
-        delays: seconds before each event of an answer; none after the last of them.
-        told: what is sent as ``metrics`` with an answer's steps.
-        counters: what ``GET /metrics`` says.
-        room: tokens of an answer, at most, whatever was asked for.
-        most: requests that were under way together, at most.
-    """
-
-    answer: Callable[[dict[str, Any]], Steps]
+    answer: Callable[[dict[str, Any]], Steps]  # the tokens of each step, from the request's body
+    # What to do in place of an answer, for the first requests in order: a status; ``cut`` ends the
+    # stream in its middle; ``stall`` sends half and stays silent; ``drip`` sends a byte at a time;
+    # ``garbage``, ``html``, ``textual``, ``error``, ``abort``, ``leak`` and ``llama`` send these.
     faults: list[int | str] = field(default_factory=list)
-    headers: dict[str, str] = field(default_factory=dict)
-    bodies: list[dict[str, Any]] = field(default_factory=list)
-    keys: list[str | None] = field(default_factory=list)
-    url: str = ""
+    headers: dict[str, str] = field(default_factory=dict)  # sent beside a status
+    bodies: list[dict[str, Any]] = field(default_factory=list)  # of the requests so far
+    keys: list[str | None] = field(default_factory=list)  # their ``Authorization`` headers
+    url: str = ""  # the base address
     ended: threading.Event = field(default_factory=threading.Event)
-    text: Callable[[Sequence[int]], str] | None = None
-    delays: Sequence[float] = ()
-    told: Callable[[Steps], dict[str, Any]] = lambda _: {"steps": 1}
-    counters: Callable[[], str] = lambda: ""
-    room: int = 2**31
-    most: int = 0
+    text: Callable[[Sequence[int]], str] | None = None  # what a token says, of a server without ids
+    delays: Sequence[float] = ()  # seconds before each event of an answer
+    told: Callable[[Steps], dict[str, Any]] = lambda _: {"steps": 1}  # ``metrics`` with an answer
+    counters: Callable[[], str] = lambda: ""  # what ``GET /metrics`` says
+    room: int = 2**31  # tokens of an answer, at most, whatever was asked for
+    most: int = 0  # requests that were under way together, at most
     _now: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -67,60 +52,45 @@ class Completions:
             self.most = max(self.most, self._now)
 
 
-def events(steps, limit, told):
-    """The stream of an answer."""
+def events(steps, limit, told, said):
+    """The stream of an answer; of a server that knows no token ids where it says texts."""
     count = sum(map(len, steps))
     found = []
     for number, step in enumerate(steps):
         last = number == len(steps) - 1
         finish = ("length" if count >= limit else "stop") if last else None
-        choice = {"index": 0, "text": "x", "token_ids": list(step), "finish_reason": finish}
-        found.append({"choices": [choice]})
-    found.append({"choices": [], "usage": {"completion_tokens": count}, "metrics": told})
-    return [f"data: {json.dumps(each)}\n\n".encode() for each in found] + [b"data: [DONE]\n\n"]
+        means = {"text": said(step)} if said else {"text": "x", "token_ids": list(step)}
+        found.append({"choices": [{"index": 0, "finish_reason": finish, **means}]})
+    more = {} if said else {"metrics": told}
+    found.append({"choices": [], "usage": {"completion_tokens": count}, **more})
+    return [*map(data, found), b"data: [DONE]\n\n"]
 
 
-def texts(steps, limit, said):
-    """The stream of a server that knows no token ids."""
-    count = sum(map(len, steps))
-    finish = "length" if count >= limit else "stop"
-    ends = [*[None] * (len(steps) - 1), finish]
-    found = [
-        {"choices": [{"text": said(step), "finish_reason": end}]}
-        for step, end in zip(steps, ends, strict=True)
-    ]
-    found.append({"choices": [], "usage": {"completion_tokens": count}})
-    return [f"data: {json.dumps(each)}\n\n".encode() for each in found] + [b"data: [DONE]\n\n"]
+def data(body):
+    return f"data: {json.dumps(body)}\n\n".encode()
 
 
 def parts_of(fault, stream, key):
     """What is sent, part by part."""
-    half = stream[: max(1, len(stream) // 2)]
-    if fault == "cut":
-        yield from half
-    elif fault == "drip":
-        for byte in b"".join(stream):
-            yield bytes([byte])
+    leak = f"bad key {key} \x1b[31mred, {base64.b64encode((key or '').encode()).decode()}"
+    abort = {"text": "x", "token_ids": [5, 6], "finish_reason": "abort"}
+    llama = {"choices": [{"text": "x", "finish_reason": None}], "timings": {}}
+    sent = {
+        "cut": stream[: max(1, len(stream) // 2)],
+        "garbage": [b"data: {]\n\n"],
+        "html": [b"<html>no such page</html>\n"],
+        "textual": [data({"choices": [{"text": "a word", "finish_reason": None}]})],
+        "error": [data({"error": {"message": "out of\nmemory"}})],
+        "abort": [data({"choices": [abort]}) + b"data: [DONE]\n\n"],
+        "leak": [data({"error": {"message": leak}})],
+        "llama": [data(llama)],
+    }
+    for part in sent.get(fault, stream):
+        for piece in part if fault == "drip" else ():
+            yield bytes([piece])
             time.sleep(0.01)
-    elif fault == "garbage":
-        yield b"data: {]\n\n"
-    elif fault == "html":
-        yield b"<html>no such page</html>\n"
-    elif fault == "textual":
-        yield b'data: {"choices": [{"text": "a word", "finish_reason": null}]}\n\n'
-    elif fault == "error":
-        yield b'data: {"error": {"message": "out of\\nmemory"}}\n\n'
-    elif fault == "abort":
-        choice = {"text": "x", "token_ids": [5, 6], "finish_reason": "abort"}
-        yield f"data: {json.dumps({'choices': [choice]})}\n\ndata: [DONE]\n\n".encode()
-    elif fault == "leak":
-        message = f"bad key {key} \x1b[31mred, {base64.b64encode((key or '').encode()).decode()}"
-        yield f"data: {json.dumps({'error': {'message': message}})}\n\n".encode()
-    elif fault == "llama":
-        choice = {"text": "x", "finish_reason": None}
-        yield f"data: {json.dumps({'choices': [choice], 'timings': {}})}\n\n".encode()
-    else:
-        yield from stream
+        if fault != "drip":
+            yield part
 
 
 @contextmanager
@@ -158,9 +128,7 @@ def serving(completions):
             self.end_headers()
             steps = completions.answer(body)
             limit = min(body["max_tokens"], completions.room)
-            stream = events(steps, limit, completions.told(steps))
-            if completions.text:
-                stream = texts(steps, limit, completions.text)
+            stream = events(steps, limit, completions.told(steps), completions.text)
             with suppress(OSError):
                 for place, part in enumerate(parts_of(fault, stream, completions.keys[-1])):
                     time.sleep(dict(enumerate(completions.delays)).get(place, 0.0))

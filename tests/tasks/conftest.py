@@ -1,6 +1,6 @@
 """What the task tests share: the YAML files, a tokenizer, and no way to the network."""
 
-import copy
+import json
 from pathlib import Path
 
 import datasets
@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from spec_bench.jobs.config.compose import data_of, questions_of
+from spec_bench.tasks import build_task
 
 ROOT = Path(__file__).parents[2]
 CONF = ROOT / "conf" / "task"
@@ -19,7 +20,6 @@ NAMES = sorted(path.stem for path in CONF.glob("*.yaml") if path.stem in WITH_SA
 def config(name, **source):
     """The mapping of conf/task/NAME.yaml for the embedded pair, ``source``'s keys overridden."""
     values = yaml.safe_load((CONF / f"{name}.yaml").read_text(encoding="utf-8"))
-    values = copy.deepcopy(values)
     kind = values["source"]["kind"]
     if kind == "${data_of:${pair.target}}":
         values["source"]["kind"] = data_of("embedded:target")
@@ -27,6 +27,19 @@ def config(name, **source):
         values["source"]["kind"] = questions_of("embedded:target", source.get("path"))
     values["source"].update(source)
     return values
+
+
+def written(file, *lines):
+    """A file of these lines: objects, or text as it is."""
+    texts = (line if isinstance(line, str) else json.dumps(line) for line in lines)
+    file.write_text("".join(f"{text}\n" for text in texts))
+    return file
+
+
+def local(name, path, *, split=None, **more):
+    """The task over a file or folder."""
+    asked = {"split": split} if split else {}
+    return build_task(config(name, kind="local", path=str(path), **asked) | more)
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,6 @@ from tests.said import naming
 from tests.warm import run
 
 TARGET = Path(__file__).resolve().parents[2] / "spec_bench/embedded/models/target"
-PAIR = PairSettings("embedded:target", None)
 TASK = {
     "name": "mine", "chat": True, "template": "{question}",
     "source": {"kind": "local", "path": "x.jsonl"},
@@ -31,37 +30,33 @@ def tokenizer(template):
     return made
 
 
-def template_of(chat_template):
-    asked = replace(PAIR, chat_template=chat_template)
-    return build_pair(asked, EngineSettings("cpu", "float32")).chat_template
+def pair_of(chat_template):
+    asked = replace(PairSettings("embedded:target", None), chat_template=chat_template)
+    return build_pair(asked, EngineSettings("cpu", "float32"))
 
 
 def test_a_file_is_read_and_the_text_is_part_of_the_run_id(tmp_path):
     for name in ("t.jinja", "t.txt"):
         (tmp_path / name).write_text(EACH, encoding="utf-8")
-        assert template_of(str(tmp_path / name)) == EACH
-    assert template_of(EACH) == EACH
-    asked = replace(PAIR, chat_template=str(tmp_path / "t.jinja"))
-    pair = build_pair(asked, EngineSettings("cpu", "float32"))
-    assert pair.settings()["chat_template"] == EACH
-
-
-@pytest.mark.parametrize("name", ["none.jinja", "{none}.jinja", "none.j2", "none", "x" * 300])
-def test_a_file_that_is_not_there_is_one_line(tmp_path, name):
-    with pytest.raises(ValueError, match=naming("pair.chat_template", name[:30])) as refused:
-        template_of(str(tmp_path / name))
-    assert "\n" not in str(refused.value)
+        assert pair_of(str(tmp_path / name)).chat_template == EACH
+    assert pair_of(EACH).settings()["chat_template"] == EACH
 
 
 @pytest.mark.parametrize(
-    "make",
-    [Path.mkdir, os.mkfifo, lambda path: path.write_bytes(b"{{\xff}}")],
-    ids=["folder", "pipe", "no UTF-8"],
+    ("name", "make"),
+    [
+        *((name, None) for name in ("none.jinja", "{none}.jinja", "none.j2", "none", "x" * 300)),
+        ("folder.jinja", Path.mkdir),
+        ("pipe.jinja", os.mkfifo),
+        ("bytes.jinja", lambda path: path.write_bytes(b"{{\xff}}")),
+    ],
 )
-def test_what_is_no_text_file_is_one_line(tmp_path, make):
-    make(tmp_path / "t.jinja")
-    with pytest.raises(ValueError, match=naming("pair.chat_template", "t.jinja")):
-        template_of(str(tmp_path / "t.jinja"))
+def test_what_is_no_text_file_is_one_line(tmp_path, name, make):
+    if make:
+        make(tmp_path / name)
+    with pytest.raises(ValueError, match=naming("pair.chat_template", name[:30])) as refused:
+        pair_of(str(tmp_path / name))
+    assert "\n" not in str(refused.value)
 
 
 def test_a_job_with_a_missing_template_is_refused_before_anything_is_loaded(tmp_path):

@@ -1,150 +1,119 @@
-"""Rows through the real datasets library, from files in the hub's schema."""
+"""Rows of files and of the hub, as they are read: what is in them, and what is wrong with them."""
 
 import json
 import os
 import subprocess
 import sys
+from collections import Counter
 
 import datasets
 import pytest
 
+from spec_bench.metrics.quality import SCORES
+from spec_bench.report.data.categories import MT_BENCH, SUBTASKS, subtask
+from spec_bench.settings.configs import conf_dir, read_config
 from spec_bench.tasks import build_task, source
+from tests.question_files import QUESTIONS, question_file
 from tests.said import naming
 
-from .conftest import config
+from .conftest import config, local, written
 
 PAIRS = [{"translation": {"de": f"Satz {n}.", "en": f"Sentence {n}."}} for n in range(5)]
 SQUAD = [
     {
-        "id": f"q{n}",
-        "title": "T",
-        "context": f"Context {n}.",
-        "question": "Q?",
-        "answers": {"text": ["A"] * (n % 2), "answer_start": [0] * (n % 2)},
+        "id": f"q{n}", "title": "Oslo", "context": "Oslo is in Norway.",
+        "question": "Where is Oslo?", "answers": {"text": texts, "answer_start": starts},
     }
-    for n in range(4)
-]
+    for n, (texts, starts) in enumerate([(["Norway", "in Norway"], [11, 8]), ([], [])])
+]  # fmt: skip
+ARTICLES = [{"document": "d", "summary": "s", "id": "1"}]
 
 
-def write_jsonl(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+def parquet(file, rows, features=None):
+    datasets.Dataset.from_list(rows, features=features).to_parquet(file)
+    return file
 
 
-def local(name, path, **more):
-    return build_task(config(name, kind="local", path=str(path), **more))
+@pytest.fixture
+def squad_file(tmp_path):
+    """A Parquet file with the features of rajpurkar/squad_v2."""
+    text, number = datasets.Value("string"), datasets.Value("int32")
+    answers = datasets.Sequence({"text": text, "answer_start": number})
+    names = ("id", "title", "context", "question")
+    features = datasets.Features({**dict.fromkeys(names, text), "answers": answers})
+    return parquet(tmp_path / "validation-00000-of-00001.parquet", SQUAD, features)
 
 
-def test_parquet_with_nested_columns_is_read(tmp_path):
-    datasets.Dataset.from_list(PAIRS).to_parquet(tmp_path / "test.parquet")
-    examples = local("wmt18_deen", tmp_path / "test.parquet").examples()
-    assert [e.references[0][0] for e in examples] == [f"Sentence {n}." for n in range(5)]
+TRANSLATION = datasets.Features({"translation": datasets.Translation(languages=["de", "en"])})
+FORMATS = {
+    "nested.parquet": ("wmt18_deen", lambda file: parquet(file, PAIRS)),
+    "translation.parquet": ("wmt18_deen", lambda file: parquet(file, PAIRS, TRANSLATION)),
+    "array.json": ("wmt18_deen", lambda file: file.write_text(json.dumps(PAIRS))),
+    "lines.jsonl": ("wmt18_deen", lambda file: written(file, *PAIRS)),
+    "saved": ("wmt18_deen", lambda file: datasets.Dataset.from_list(PAIRS).save_to_disk(file)),
+    "x.csv": ("xsum", lambda file: file.write_text('document,summary\n"One, two.",Short.\n')),
+}
 
 
-def test_parquet_with_the_hubs_translation_feature_is_read(tmp_path):
-    features = datasets.Features({"translation": datasets.Translation(languages=["de", "en"])})
-    rows = datasets.Dataset.from_list(PAIRS, features=features)
-    rows.to_parquet(tmp_path / "test.parquet")
-    assert len(local("wmt14_ende", tmp_path / "test.parquet").examples()) == 5
-
-
-def test_parquet_with_lists_in_a_struct_is_read(tmp_path):
-    datasets.Dataset.from_list(SQUAD).to_parquet(tmp_path / "validation.parquet")
-    examples = local("squad", tmp_path / "validation.parquet").examples()
-    assert [(e.id, e.references) for e in examples[:2]] == [("q0", ((),)), ("q1", (("A",),))]
-
-
-def test_a_json_array_is_read(tmp_path):
-    rows = [{"instruction": "Do.", "input": "", "output": "Done."}]
-    (tmp_path / "alpaca_data.json").write_text(json.dumps(rows))
-    assert local("alpaca", tmp_path / "alpaca_data.json").examples()[0].turns == ("Do.",)
-
-
-def test_csv_is_read(tmp_path):
-    (tmp_path / "x.csv").write_text('document,summary\n"One, two.",Short.\n')
-    assert local("xsum", tmp_path / "x.csv").examples()[0].turns == (
-        "Article: One, two.\nSummary:",
-    )
-
-
-def test_a_saved_dataset_is_read(tmp_path):
-    datasets.Dataset.from_list(PAIRS).save_to_disk(tmp_path / "saved")
-    assert len(local("wmt18_deen", tmp_path / "saved").examples()) == 5
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_kind_of_file_is_read(name, tmp_path):
+    task, write = FORMATS[name]
+    write(tmp_path / name)
+    examples = local(task, tmp_path / name).examples()
+    if task == "xsum":
+        assert [each.turns for each in examples] == [("Article: One, two.\nSummary:",)]
+    else:
+        assert [each.references for each in examples] == [((f"Sentence {n}.",),) for n in range(5)]
 
 
 def test_a_folder_with_splits_takes_the_hubs_split_or_the_one_asked_for(tmp_path):
     folder = tmp_path / "data"  # the cache lies beside it
     folder.mkdir()
-    write_jsonl(folder / "train.jsonl", PAIRS)
-    write_jsonl(folder / "test.jsonl", PAIRS[:2])
+    written(folder / "train.jsonl", *PAIRS)
+    written(folder / "test.jsonl", *PAIRS[:2])
     assert len(local("wmt18_deen", folder).examples()) == 2
     assert len(local("wmt18_deen", folder, split="train").examples()) == 5
-
-
-def test_an_unknown_split_is_refused_with_the_choices(tmp_path):
-    write_jsonl(tmp_path / "train.jsonl", PAIRS)
-    write_jsonl(tmp_path / "test.jsonl", PAIRS)
     with pytest.raises(ValueError, match=naming("'dev'", "source.split")):
-        local("wmt18_deen", tmp_path, split="dev").examples()
+        local("wmt18_deen", folder, split="dev").examples()
 
 
 def test_limit_and_offset_choose_rows_and_keep_their_ids(tmp_path):
-    write_jsonl(tmp_path / "x.jsonl", PAIRS)
-    task = local("wmt18_deen", tmp_path / "x.jsonl")
+    task = local("wmt18_deen", written(tmp_path / "x.jsonl", *PAIRS))
     assert [e.id for e in task.examples()] == ["0", "1", "2", "3", "4"]
     assert task.examples(limit=2, offset=1) == task.examples()[1:3]
     assert [e.id for e in task.examples(limit=9, offset=4)] == ["4"]
-
-
-def test_an_offset_past_the_end_is_refused(tmp_path):
-    write_jsonl(tmp_path / "x.jsonl", PAIRS)
     with pytest.raises(ValueError, match=naming("offset 5")):
-        local("wmt18_deen", tmp_path / "x.jsonl").examples(offset=5)
+        task.examples(offset=5)
 
 
-def test_ids_that_occur_twice_are_refused(tmp_path):
-    write_jsonl(tmp_path / "x.jsonl", [SQUAD[0], SQUAD[0]])
-    with pytest.raises(ValueError, match=naming("twice", "q0")):
-        local("squad", tmp_path / "x.jsonl").examples()
+@pytest.mark.parametrize(
+    ("name", "file", "text", "named"),
+    [
+        ("squad", "x.jsonl", f"{json.dumps(SQUAD[0])}\n" * 2, ["twice", "q0"]),
+        ("xsum", "nowhere.jsonl", None, ["nowhere.jsonl"]),
+        ("xsum", "x.txt", "text", ["'x.txt'", ".parquet"]),
+        ("xsum", "x.parquet", "not parquet", ["xsum", "source.path", "x.parquet'"]),
+        ("xsum", "x.jsonl", '{"document": "a"}', ["'summary'"]),
+        (
+            "xsum", "x.jsonl", '{"article": "a", "summary": "s"}',
+            ["xsum, line 1: no field 'document'; the row has article, s"],
+        ),
+    ],
+)  # fmt: skip
+def test_a_file_of_no_use_is_one_line_that_names_it(name, file, text, named, tmp_path):
+    if text is not None:
+        (tmp_path / file).write_text(text)
+    with pytest.raises(ValueError, match=naming(*named)):
+        local(name, tmp_path / file).examples()
 
 
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(ValueError, match=naming("nowhere.jsonl")):
-        local("xsum", tmp_path / "nowhere.jsonl").examples()
-
-
-def test_a_file_of_an_unknown_kind_is_refused_with_the_choices(tmp_path):
-    (tmp_path / "x.txt").write_text("text")
-    with pytest.raises(ValueError, match=naming("'x.txt'", ".parquet")):
-        local("xsum", tmp_path / "x.txt").examples()
-
-
-def test_a_file_that_does_not_parse_is_named(tmp_path):
-    (tmp_path / "x.parquet").write_text("not parquet")
-    with pytest.raises(ValueError, match=naming("xsum", "source.path", "x.parquet'")):
-        local("xsum", tmp_path / "x.parquet").examples()
-
-
-def test_a_missing_field_is_named_with_those_that_are_there(tmp_path):
-    write_jsonl(tmp_path / "x.jsonl", [{"article": "a", "summary": "s"}])
-    with pytest.raises(
-        ValueError, match="xsum, line 1: no field 'document'; the row has article, s"
-    ):
-        local("xsum", tmp_path / "x.jsonl").examples()
-
-
-def test_references_are_needed_only_where_something_is_scored(tmp_path):
-    write_jsonl(tmp_path / "d.jsonl", [{"instruction": "Do.", "context": ""}])
-    assert local("dolly", tmp_path / "d.jsonl").examples()[0].references == ((),)
-    write_jsonl(tmp_path / "x.jsonl", [{"document": "a"}])
-    with pytest.raises(ValueError, match=naming("'summary'")):
-        local("xsum", tmp_path / "x.jsonl").examples()
-
-
-def test_local_without_a_path_and_an_unknown_kind_are_refused():
-    with pytest.raises(ValueError, match=naming("source.path")):
-        build_task(config("xsum", kind="local")).examples()
-    with pytest.raises(ValueError, match=naming("'disk'", "embedded", "hub", "local")):
-        build_task(config("xsum", kind="disk")).examples()
+@pytest.mark.parametrize(
+    ("kind", "named"),
+    [("local", ["source.path"]), ("disk", ["'disk'", "embedded", "hub", "local"])],
+)
+def test_a_source_that_is_none_is_refused(kind, named):
+    with pytest.raises(ValueError, match=naming(*named)):
+        build_task(config("xsum", kind=kind)).examples()
 
 
 def test_an_embedded_sample_that_is_not_there_is_named(tmp_path, monkeypatch):
@@ -154,38 +123,34 @@ def test_an_embedded_sample_that_is_not_there_is_named(tmp_path, monkeypatch):
         build_task(config("xsum")).examples()
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        (
-            "xsum",
-            {
-                "path": "EdinburghNLP/xsum",
-                "split": "test",
-                "revision": "refs/convert/parquet",
-                "data_files": {"test": "default/test/*.parquet"},
-                "verification_mode": "no_checks",
-            },
-        ),
-        (
-            "squad",
-            {"path": "rajpurkar/squad_v2", "split": "validation", "revision": "main", "name": None},
-        ),
-    ],
-)
-def test_kind_hub_asks_the_datasets_library_for_the_public_id(name, expected, monkeypatch):
+# The hub.
+
+
+HUB = {
+    "xsum": {
+        "path": "EdinburghNLP/xsum",
+        "split": "test",
+        "revision": "refs/convert/parquet",
+        "data_files": {"test": "default/test/*.parquet"},
+        "verification_mode": "no_checks",
+    },
+    "squad": {
+        "path": "rajpurkar/squad_v2", "split": "validation", "revision": "main", "name": None
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HUB)
+def test_kind_hub_asks_the_datasets_library_for_the_public_id(name, monkeypatch):
     asked = {}
 
     def load_dataset(path, **options):
         asked.update(options, path=path)
-        return datasets.Dataset.from_list([*SQUAD] if name == "squad" else ROWS)
+        return datasets.Dataset.from_list(SQUAD if name == "squad" else ARTICLES)
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     assert build_task(config(name, kind="hub")).examples(limit=1)
-    assert asked == expected
-
-
-ROWS = [{"document": "d", "summary": "s", "id": "1"}]
+    assert asked == HUB[name]
 
 
 def test_a_hub_folder_with_the_same_options_is_read(tmp_path):
@@ -193,7 +158,7 @@ def test_a_hub_folder_with_the_same_options_is_read(tmp_path):
     for split in ("train", "test"):
         folder = tmp_path / "default" / split
         folder.mkdir(parents=True)
-        datasets.Dataset.from_list(ROWS).to_parquet(folder / "0000.parquet")
+        parquet(folder / "0000.parquet", ARTICLES)
     values = config("xsum", kind="hub")
     values["source"]["hub"] |= {"path": str(tmp_path), "revision": None}
     (example,) = build_task(values).examples()
@@ -201,9 +166,8 @@ def test_a_hub_folder_with_the_same_options_is_read(tmp_path):
 
 
 def test_the_hub_out_of_reach_says_what_else_there_is():
-    values = config("xsum", kind="hub")
     with pytest.raises(ValueError, match=naming("EdinburghNLP/xsum", "source.kind=embedded")):
-        build_task(values).examples()
+        build_task(config("xsum", kind="hub")).examples()
 
 
 UNREAD = """
@@ -217,13 +181,255 @@ except UnreadDataError as error:
 
 def test_a_hub_that_cannot_be_reached_is_not_asked_again_and_again(tmp_path):
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-    nobody = {"HF_ENDPOINT": "http://127.0.0.1:1", "HF_HOME": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", UNREAD],
-        env={**kept, **nobody},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    nobody = {**kept, "HF_ENDPOINT": "http://127.0.0.1:1", "HF_HOME": str(tmp_path)}
+    command = [sys.executable, "-c", UNREAD]
+    done = subprocess.run(command, env=nobody, capture_output=True, text=True, check=True)
     assert "task xsum" in done.stdout and "task.source.kind=embedded" in done.stdout
     assert "Retry" not in done.stderr
+
+
+# SQuAD's answers from the file to the score, in the package's schema and in the hub's.
+
+
+def scores(predictions, references):
+    return [SCORES[name]().score(predictions, references).value for name in ("exact_match", "f1")]
+
+
+def test_the_prompt_allows_unanswerable_and_the_row_says_so(squad_file):
+    task = local("squad", squad_file)
+    instruction, title, *_ = task.examples()[0].turns[0].splitlines()
+    assert instruction.endswith("answer: unanswerable")
+    assert title == "Title: Oslo"
+    assert task.data_file == f"{squad_file.name}, instructed"
+    embedded = build_task(config("squad"))
+    assert embedded.examples(1)[0].turns[0].startswith("Title: ")
+    assert embedded.data_file == "squad.jsonl"
+
+
+@pytest.mark.parametrize("sample", ["first", "random"])
+def test_answered_questions_alone_are_asked_and_the_row_says_so(squad_file, sample):
+    asked = {"answered_only": True, "instruction": None, "sample": sample}
+    task = local("squad", squad_file, **asked)
+    assert [example.id for example in task.examples()] == ["q0"]
+    assert task.data_file == f"{squad_file.name}, answered questions only"
+    every = build_task(config("squad") | {"answered_only": True})
+    assert all(each.references[0] for each in every.examples(50))
+    assert len(every.examples()) < len(build_task(config("squad")).examples())
+
+
+def test_the_hubs_answers_are_references_and_none_means_unanswerable(squad_file):
+    task = local("squad", squad_file)
+    references = [task.references(example) for example in task.examples()]
+    assert references == [["Norway", "in Norway"], []]
+    assert scores(["in Norway", "unanswerable"], references) == [1.0, 1.0]
+    assert scores(["Norway", ""], references) == [1.0, 1.0]
+    assert scores(["unanswerable", "Norway"], references) == [0.0, 0.0]
+    assert scores(["Norway, Europe", ""], references) == [0.5, pytest.approx((2 / 3 + 1) / 2)]
+
+
+def test_the_samples_own_answers_are_all_right():
+    task = build_task(config("squad"))
+    references = [task.references(example) for example in task.examples()]
+    assert any(references) and not all(references)  # some questions have no answer
+    right = [golds[0] if golds else "unanswerable" for golds in references]
+    assert scores(right, references) == [1.0, 1.0]
+    assert 0.0 < scores([""] * len(right), references)[0] < 0.5
+
+
+# ``task=jsonl``: a file of the user's own.
+
+
+def task_of(tmp_path, *lines, **more):
+    """The task over these lines: objects, or text as it is."""
+    return build_task(config("jsonl", path=str(written(tmp_path / "mine.jsonl", *lines))) | more)
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_question_files_run_through_as_they_are(name, tmp_path, chat_tokenizer, plain_tokenizer):
+    task = build_task(config("jsonl", path=str(question_file(tmp_path, name))))
+    for example, row in zip(task.examples(), QUESTIONS[name], strict=True):
+        assert example.id == str(row["question_id"])
+        assert example.turns == tuple(row["turns"])
+        assert [gold for golds in example.references for gold in golds] == row.get("reference", [])
+        chat, plain = (task.encode(example, each) for each in (chat_tokenizer, plain_tokenizer))
+        assert len(chat) > len(plain)
+
+
+def test_lines_may_differ_in_their_fields_and_types(tmp_path):
+    lines = (
+        {"question_id": 1, "turns": ["One?", "Two?"], "reference": ["one", "two"]},
+        "",
+        {"question_id": "b", "turns": "One?", "reference": "one"},
+        {"id": 7, "prompt": "Only a prompt", "category": {"deep": [1]}},
+        {"turns": ["One?", "Two?"], "reference": [None, ["a", "b"]]},
+        {"turns": "One?", "reference": None},
+    )
+    assert [(e.id, e.turns, e.references) for e in task_of(tmp_path, *lines).examples()] == [
+        ("1", ("One?", "Two?"), (("one",), ("two",))),
+        ("b", ("One?",), (("one",),)),
+        ("7", ("Only a prompt",), ((),)),
+        ("3", ("One?", "Two?"), ((), ("a", "b"))),
+        ("4", ("One?",), ((),)),
+    ]
+
+
+def test_a_template_and_fields_of_ones_own_make_the_prompt(tmp_path):
+    row = {"q": "Why?", "about": {"title": "Rain"}, "a": ["Because.", "It does."]}
+    told = {"template": "{title}: {q}", "fields": {"title": "about.title"}, "reference": "a"}
+    (example,) = task_of(tmp_path, row, **told, scores=["rouge"]).examples()
+    assert example.turns == ("Rain: Why?",)
+    assert example.references == (("Because.", "It does."),)
+
+
+def conversation(*roles):
+    return [{"role": role, "content": f"{role} {place}"} for place, role in enumerate(roles)]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"turns": ["a"', r"mine\.jsonl, line 2: no JSON: "),
+        ("[1, 2]", r"mine\.jsonl, line 2: a list, not an object"),
+        ('{"turns": ["a \\ud83d b"]}', r"mine\.jsonl, line 2: .*ud83d"),
+        ({"question": "Why?", "answer": "So."}, "line 2: no field 'turns' or 'prompt'; .*answer$"),
+        ({"turns": [None]}, r"line 2: turns\[0\].*None"),
+        ({"turns": ["Fine?", 7]}, r"line 2: turns\[1\].*7"),
+        ({"turns": [{"text": "no role"}]}, r"line 2: turns\[0\].*'text'"),
+        ({"turns": [{"role": "tool", "content": "x"}]}, r"line 2: turns\[0\].*'tool'"),
+        ({"turns": [{"role": "user", "content": None}]}, r"line 2: turns\[0\].*None"),
+        ({"turns": conversation("user", "user")}, r"line 2: turns\[1\].*'user'"),
+        ({"turns": conversation("user", "assistant", "system")}, r"line 2: turns\[2\].*'system'"),
+        ({"turns": conversation("system")}, "line 2: no user's message"),
+        ({"turns": ["  "]}, "line 2: turn 0.*blank"),
+        ({"turns": []}, r"line 2: no turns in field 'turns'.*\[\]"),
+        ({"turns": None}, "line 2: no turns in field 'turns'.*None"),
+        ({"turns": {"role": "user", "content": "not a list"}}, "line 2: no turns"),
+        ({"turns": ["One?"], "reference": [{"a": 1}]}, r"line 2: reference\[0\].*'a': 1"),
+    ],
+)
+def test_a_line_that_cannot_be_is_named_by_its_number_and_value(line, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        task_of(tmp_path, {"turns": ["Why?"]}, line).examples()
+
+
+def test_only_the_lines_asked_for_are_read(tmp_path):
+    task = task_of(tmp_path, {"turns": ["a"]}, {"turns": ["b"]}, "no JSON")
+    assert [e.turns[0] for e in task.examples(limit=1, offset=1)] == ["b"]
+
+
+def test_a_file_of_another_encoding_is_named(tmp_path):
+    task = task_of(tmp_path, {"turns": ["a"]})
+    file = tmp_path / "mine.jsonl"
+    file.write_text(file.read_text(encoding="utf-8"), encoding="utf-16")
+    with pytest.raises(ValueError, match=r"mine\.jsonl, line 1: .*utf-8"):
+        task.examples()
+
+
+@pytest.mark.parametrize(
+    ("row", "told", "named"),
+    [
+        ({"turns": ["Why?"]}, {"metrics": ["rouge"]}, ["'reference'", "'references'"]),
+        ({"turns": ["Why?"]}, {"template": "{topic}"}, ["'topic'", "turns"]),
+        (
+            {"turns": "One?", "category": "qa"},
+            {"fields": {"turns": "turns", "category": "about.topic"}},
+            ["'about.topic'", "turns, category"],
+        ),
+    ],
+)
+def test_a_field_that_is_not_there_is_named_with_those_that_are(row, told, named, tmp_path):
+    with pytest.raises(ValueError, match=naming("line 1", *named)):
+        task_of(tmp_path, row, **told).examples()
+
+
+def test_without_a_path_it_says_what_is_missing():
+    with pytest.raises(ValueError, match=naming("jsonl", "source.kind=local", "source.path")):
+        build_task(config("jsonl")).examples()
+
+
+def test_chat_messages_are_turns_answers_and_a_system_message(tmp_path):
+    said = conversation("system", "user", "assistant", "user")
+    task = task_of(tmp_path, {"question_id": "q", "turns": said})
+    [example] = task.examples()
+    assert example.turns == ("user 1", "user 3")
+    assert example.answers == ("assistant 2",)
+    assert task.messages(example, turn=1) == said
+    assert task.messages(example) == said[:2]
+    assert task.asked(example) == 2
+    assert "system 0" in task.prompt(example)
+
+
+def test_a_recorded_answer_to_the_last_turn_is_its_reference(tmp_path):
+    said = conversation("user", "assistant")
+    [example] = task_of(tmp_path, {"turns": said}, metrics=["rouge"]).examples()
+    assert example.references == (("assistant 1",),)
+    [example] = task_of(tmp_path, {"turns": said, "reference": "given"}).examples()
+    assert example.references == (("given",),)
+
+
+def test_ids_that_clash_once_turns_are_counted_are_refused(tmp_path):
+    rows = {"question_id": "q", "turns": ["One?", "Two?"]}, {"question_id": "q/0", "turns": ["x"]}
+    with pytest.raises(ValueError, match="twice: q/0"):
+        task_of(tmp_path, *rows).examples()
+
+
+def test_a_category_comes_along_where_it_stands_or_where_fields_say(tmp_path):
+    rows = {"turns": "One?", "category": "qa"}, {"turns": "Two?", "category": {"deep": 1}}
+    task = task_of(tmp_path, *rows, {"turns": "Three?"})
+    assert [example.category for example in task.examples()] == ["qa", "", ""]
+    named = {**config("jsonl")["fields"], "category": "about.topic"}
+    row = {"turns": "One?", "category": "qa", "about": {"topic": "rain"}}
+    [example] = task_of(tmp_path, row, fields=named).examples()
+    assert example.category == "rain"
+
+
+def test_spec_benchs_file_is_read_with_its_categories(tmp_path):
+    path = str(question_file(tmp_path, "spec_bench"))
+    categories = [each.category for each in build_task(config("spec_bench", path=path)).examples()]
+    assert categories == [row["category"] for row in QUESTIONS["spec_bench"]]
+    assert {subtask(category) for category in categories} == {*SUBTASKS}
+
+
+def test_without_that_file_the_embedded_pair_has_prompts_of_its_shape():
+    (examples, again) = (build_task(config("spec_bench")).examples() for _ in range(2))
+    assert examples == again
+    counts = Counter(subtask(example.category) for example in examples)
+    assert counts == dict.fromkeys(SUBTASKS, 20)
+    turns = {subtask(example.category): len(example.turns) for example in examples}
+    assert turns == {name: 1 + (name == MT_BENCH) for name in SUBTASKS}
+    assert len({example.turns[0] for example in examples}) == len(examples) == 120
+
+
+def test_another_field_may_be_the_reference_as_the_manual_prints_it():
+    shipped = read_config(conf_dir() / "task" / "jsonl.yaml")
+    told = {"source": {"kind": "local", "path": "mine.jsonl"}, "template": "{title}: {question}"}
+    assert build_task({**shipped, **told, "reference": "answer"}).reference == "answer"
+
+
+# SPEED-Bench's rows, in the shape of the published files; the texts are ours.
+SPEED = [
+    {
+        "question_id": f"q{place}", "category": category, "sub_category": "", "source": "made up",
+        "src_id": str(place), "difficulty": "easy", "multiturn": len(turns) > 1, "turns": turns,
+    }
+    for place, (category, turns) in enumerate(
+        [("coding", ["Sort a list."]), ("writing", ["Write a line.", "Now in verse."])]
+    )
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["test.parquet", "test.jsonl"])
+def test_speed_benchs_turns_and_categories_are_read(tmp_path, name):
+    write = parquet if name.endswith("parquet") else lambda file, rows: written(file, *rows)
+    file = write(tmp_path / name, SPEED)
+    examples = build_task(config("speed_bench", path=str(file))).examples()
+    turns = [("Sort a list.",), ("Write a line.", "Now in verse.")]
+    assert [each.turns for each in examples] == turns
+    assert [each.category for each in examples] == ["coding", "writing"]
+
+
+def test_a_placeholder_is_refused_with_the_file_that_says_what_fetches_it(tmp_path):
+    text = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE USING SPECDEC_BENCH"
+    path = written(tmp_path / "test.jsonl", SPEED[0], {**SPEED[1], "turns": ["x", text]})
+    with pytest.raises(ValueError, match=naming("line 2", "conf/task/speed_bench.yaml")):
+        build_task(config("speed_bench", path=str(path))).examples()

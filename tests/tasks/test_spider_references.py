@@ -4,8 +4,6 @@ import hashlib
 import json
 import shutil
 import sqlite3
-import subprocess
-import sys
 
 import huggingface_hub
 import pytest
@@ -14,26 +12,17 @@ from spec_bench.jobs.config.settings import examples_digest, stated
 from spec_bench.records.types import SqlReference
 from spec_bench.tasks import build_task
 from spec_bench.tasks.source import EMBEDDED
-from spec_bench.tasks.spider import databases_digest
+from spec_bench.tasks.spider import databases_digest, main
 from tests.said import naming
 
-from .conftest import config
+from .conftest import config, local, written
 
 ROW = {"db_id": "shop", "question": "How many?", "query": "SELECT count(*) FROM customer"}
 SHIPPED = EMBEDDED / "spider" / "database"
 
 
 def task_of(folder, row, **values):
-    file = folder / "rows.jsonl"
-    file.write_text(json.dumps(row) + "\n")
-    return build_task({**config("spider", kind="local", path=str(file)), **values})
-
-
-def check(*arguments):
-    """Exit status and output of the command."""
-    command = [sys.executable, "-m", "spec_bench", "spider", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True)
-    return done.returncode, done.stdout + done.stderr
+    return local("spider", written(folder / "rows.jsonl", row), **values)
 
 
 def test_every_embedded_reference_names_the_database_that_its_row_names():
@@ -66,16 +55,14 @@ def test_a_row_without_a_database_is_named(tmp_path):
         task_of(tmp_path, row).examples()
 
 
-def test_where_the_archive_of_databases_cannot_be_had_a_folder_is_asked_for(monkeypatch):
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [({}, ["spider_data.zip", "task.database"]), ({"databases": None}, ["task.database"])],
+)
+def test_the_hubs_rows_need_databases_from_somewhere(monkeypatch, change, named):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    task = build_task(config("spider", kind="hub"))
-    with pytest.raises(ValueError, match=naming("spider_data.zip", "task.database")):
-        _ = task.database_folder
-
-
-def test_the_hubs_rows_need_databases_from_somewhere():
-    task = build_task(config("spider", kind="hub") | {"databases": None})
-    with pytest.raises(ValueError, match=naming("task.database")):
+    task = build_task(config("spider", kind="hub") | change)
+    with pytest.raises(ValueError, match=naming(*named)):
         _ = task.database_folder
 
 
@@ -107,39 +94,30 @@ def test_the_digest_is_that_of_the_files_digests_by_name():
     assert databases_digest(sorted(SHIPPED.glob("*/*.sqlite"), reverse=True)) == expected
 
 
-def test_the_check_prints_the_digest_of_a_good_folder():
+def test_the_check_says_what_is_there_and_what_is_wrong(tmp_path, capsys):
+    def check(*arguments):
+        status, said = main(list(map(str, arguments))), capsys.readouterr()
+        return status, said.out + said.err
+
+    good = "4 databases, 0 unreadable or empty\ndatabases sha256 "
     digest = databases_digest(SHIPPED.glob("*/*.sqlite"))
-    status, said = check(SHIPPED)
-    assert status == 0
-    assert said.splitlines() == ["4 databases, 0 unreadable or empty", f"databases sha256 {digest}"]
-    assert check(SHIPPED, "--expect", digest)[0] == 0
-
-
-def test_the_check_refuses_another_digest_and_another_archive(tmp_path):
-    status, said = check(SHIPPED, "--expect", "00")
-    assert status == 1
-    assert said.endswith(", expected 00\n")
+    assert check(SHIPPED) == (0, f"{good}{digest}\n")
+    assert check(SHIPPED, "--expect", digest) == (0, f"{good}{digest} as expected\n")
+    assert check(SHIPPED, "--expect", "00") == (1, f"{good}{digest}, expected 00\n")
     (tmp_path / "spider_data.zip").write_bytes(b"no archive")
     status, said = check(SHIPPED, "--archive", tmp_path / "spider_data.zip")
-    assert status == 1
-    assert "spider_data.zip sha256 " in said
-    assert ", expected 00636695" in said
+    assert status == 1 and "spider_data.zip sha256 " in said and ", expected 00636695" in said
 
-
-def test_the_check_wants_the_databases_that_rows_ask(tmp_path):
     rows = tmp_path / "dev.json"
     rows.write_text(json.dumps([ROW, ROW]))
     status, said = check(SHIPPED, "--rows", rows)
     assert (status, said.splitlines()[0]) == (0, "1 databases, 0 unreadable or empty")
-    rows.write_text(json.dumps([{**ROW, "db_id": "zoo"}]))
-    status, said = check(SHIPPED, "--rows", rows)
-    assert status == 2
-    assert "zoo.sqlite; found city, farm, school, shop" in said
+    lines = written(tmp_path / "dev.jsonl", {**ROW, "db_id": "zoo"}, "")
+    status, said = check(SHIPPED, "--rows", lines)
+    assert status == 2 and "zoo.sqlite; found city, farm, school, shop" in said
 
-
-def test_the_check_names_a_file_that_is_no_database(tmp_path):
+    assert check(tmp_path)[0] == 2
     (tmp_path / "torn").mkdir()
     (tmp_path / "torn" / "torn.sqlite").write_bytes(b"half a download")
     status, said = check(tmp_path)
-    assert status == 1
-    assert "torn.sqlite: file is not a database" in said
+    assert status == 1 and "torn.sqlite: file is not a database" in said

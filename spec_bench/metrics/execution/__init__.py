@@ -1,6 +1,30 @@
 """What a model wrote, run in isolation: SQL judged by its result set, a program by its tests."""
 
-from spec_bench.metrics.execution.code import PassAt1, check_code
-from spec_bench.metrics.execution.sql import ExecutionAccuracy, check_sql
+from __future__ import annotations
 
-__all__ = ["ExecutionAccuracy", "PassAt1", "check_code", "check_sql"]
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def run_worker(
+    script: Path, sent: str, seconds: float, *more: str, folder: str = "/", keep: Sequence[str] = ()
+) -> subprocess.CompletedProcess[bytes]:
+    """Has a script of this folder read what is sent, in a process of its own that is killed after
+    so many seconds: that is as if its alarm had ended it.
+
+    It gets those variables of the environment that are to be kept, and no others.
+    """
+    # -I, -S: no user's folder, environment or package is there to import.
+    command = [sys.executable, "-I", "-S", "-B", str(script), *more]
+    kept = {name: os.environ[name] for name in keep if name in os.environ}
+    try:
+        return subprocess.run(
+            command, input=sent.encode(), timeout=seconds, capture_output=True, check=False,
+            cwd=folder, env=kept, start_new_session=True,  # an interrupt is ours to handle
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as late:
+        return subprocess.CompletedProcess(command, -signal.SIGALRM, late.stdout or b"", b"")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -17,8 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from warnings import catch_warnings, simplefilter
 
+from spec_bench.metrics.execution import run_worker
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.intervals import mean_interval
+from spec_bench.metrics.quality import SCORES, References, Score
 from spec_bench.records.types import CodeReference
 
 log = logging.getLogger(__name__)
@@ -27,8 +28,9 @@ _BLOCK = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
 _GRACE_S = 5.0  # for the process to start and to end
 
 
+@SCORES("pass_at_1")
 @dataclass(frozen=True)
-class PassAt1:
+class PassAt1(Score):
     """Runs each answer's program with its tests.
 
     The program is the first of these that is Python: the answer's first fenced block that defines
@@ -37,34 +39,35 @@ class PassAt1:
     harness runs the prompt and the answer alone, so it fails answers of the first and third kind.
     """
 
+    name = "pass_at_1"
+    needs_references = False  # it names what it lacks itself
     seconds: float = 3.0
     memory: int = 1 << 30  # bytes
 
-    def score(self, predictions: Sequence[str], references: Sequence[Sequence[str]]) -> Interval:
-        """Mean over prompts, 0..1.
-
-        Raises:
-            ValueError: unequal lengths, no prompts, or a prompt without tests.
+    def columns(self, predictions: Sequence[str], references: References) -> dict[str, Interval]:
+        """The mean over prompts, 0..1. Raises ValueError: unequal lengths, no prompts, or a prompt
+        without tests.
         """
-        if len(predictions) != len(references):
-            raise ValueError(
-                f"pass_at_1: {len(predictions)} predictions but references for "
-                f"{len(references)} prompts"
-            )
+        self.check_given(len(predictions), references)
         tests = [_tests(golds, index) for index, golds in enumerate(references)]
         pairs = zip(predictions, tests, strict=True)
-        return mean_interval([float(self.passes(answer, test)) for answer, test in pairs])
+        return {self.name: mean_interval([float(self.passes(*each)) for each in pairs])}
 
-    def columns(
-        self, predictions: Sequence[str], references: Sequence[Sequence[str]]
-    ) -> dict[str, Interval]:
-        """The share under its name."""
-        return {"pass_at_1": self.score(predictions, references)}
-
-    def signature(self, references: Sequence[Sequence[str]]) -> str:
+    def signature(self, references: References) -> str:
         """The rules in short."""
         python = ".".join(map(str, sys.version_info[:2]))
         return f"pass_at_1 python:{python}|limit:{self.seconds:g}s|memory:{self.memory >> 20}MiB"
+
+    def check(self, references: References) -> None:
+        """Makes sure that every prompt has tests that are Python. Raises ValueError: one has none,
+        or some that are not, or no program can be run here.
+        """
+        for index, golds in enumerate(references):
+            tests = _tests(golds, index)
+            if not _is_python(_preamble(tests) + tests):
+                raise ValueError(f"pass_at_1: the tests of prompt {index} are no Python")
+        if lost := self.held():
+            log.warning("pass_at_1: %s", lost)
 
     def passes(self, answer: str, tests: CodeReference) -> bool:
         """Whether one answer's program ends its tests, which call it from another process."""
@@ -72,10 +75,8 @@ class PassAt1:
         return program is not None and self._judged(program, tests)[0] == "passed"
 
     def held(self) -> str:
-        """What this machine cannot hold of a program, in words; "" where it holds all.
-
-        Raises:
-            ValueError: no program runs here, or one would run as root.
+        """What this machine cannot hold of a program, in words; "" where it holds all. Raises
+        ValueError: no program runs here, or one would run as root.
         """
         imports = "import collections, decimal, hashlib, heapq, math, random, re\n"
         tests = CodeReference("def check(f):\n    assert f(2) == {(2,)}", imports, "f")
@@ -85,41 +86,17 @@ class PassAt1:
         return lost[0] if lost else ""
 
     def _judged(self, code: str, tests: CodeReference) -> list[str]:
-        """The worker's verdict on code and tests, and what it could not hold.
-
-        Raises:
-            ValueError: the code would run as root.
+        """The worker's verdict on code and tests, and what it could not hold. Raises ValueError:
+        the code would run as root.
         """
         limits = {"seconds": self.seconds, "memory": self.memory}
         request = {"code": code, "entry_point": tests.entry_point, **limits}
         asked = "".join(f"{json.dumps(each)}\n" for each in (request, _preamble(tests) + tests))
         with tempfile.TemporaryDirectory() as empty:
-            try:
-                # -I, -S: no user's folder, environment or package is there to import.
-                run = subprocess.run(
-                    [sys.executable, "-I", "-S", "-B", str(_WORKER)], input=asked.encode(),
-                    capture_output=True, cwd=empty, env={}, start_new_session=True,
-                    timeout=self.seconds + _GRACE_S, check=False,
-                )  # fmt: skip
-            except subprocess.TimeoutExpired:
-                return [""]
+            run = run_worker(_WORKER, asked, self.seconds + _GRACE_S, folder=empty)
         if run.returncode == 1:
             raise ValueError(f"pass_at_1: {run.stderr.decode(errors='replace').splitlines()[-1]}")
         return run.stdout.decode(errors="replace").splitlines() or [""]
-
-
-def check_code(references: Sequence[Sequence[str]]) -> None:
-    """Makes sure that every prompt has tests that are Python, before anything is decoded.
-
-    Raises:
-        ValueError: one has none, or some that are not, or no program can be run here.
-    """
-    for index, golds in enumerate(references):
-        tests = _tests(golds, index)
-        if not _is_python(_preamble(tests) + tests):
-            raise ValueError(f"pass_at_1: the tests of prompt {index} are no Python")
-    if lost := PassAt1().held():
-        log.warning("pass_at_1: %s", lost)
 
 
 def _tests(golds: Sequence[str], index: int) -> CodeReference:

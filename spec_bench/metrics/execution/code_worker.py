@@ -110,21 +110,15 @@ def view() -> None:
 
 
 def part() -> str:
-    """Parts this process and its children from the rest; what is not held then, in words.
-
-    Raises:
-        OSError: this is root and cannot become anybody else.
+    """Parts this process and its children from the rest; what is not held then, in words. Raises
+    OSError: this is root and cannot become anybody else.
     """
     user, group = os.geteuid(), os.getegid()
     lost = ""
     try:
         call("unshare", NEW_OTHERS | (NEW_USER if user else 0))
-        maps = (
-            ("setgroups", "deny"),
-            ("uid_map", f"{NOBODY} {user} 1"),
-            ("gid_map", f"{NOBODY} {group} 1"),
-        )
-        for name, text in maps if user else ():
+        maps = {"uid_map": f"{NOBODY} {user} 1", "gid_map": f"{NOBODY} {group} 1"}
+        for name, text in {"setgroups": "deny", **maps}.items() if user else ():
             with open(f"/proc/self/{name}", "w") as stream:
                 stream.write(text)
         view()
@@ -173,15 +167,8 @@ def confine(seconds: float, memory: int, quiet: int, close: tuple[int, ...]) -> 
         os.dup2(quiet, stream)
     for each in (quiet, *close):
         os.close(each)
-    limits = {
-        "NPROC": 0,
-        "FSIZE": 0,
-        "CORE": 0,
-        "NOFILE": 32,
-        "CPU": int(seconds) + 1,
-        "AS": memory,
-    }
-    for name, most in limits.items():
+    limits = {"NPROC": 0, "FSIZE": 0, "CORE": 0, "NOFILE": 32, "AS": memory}
+    for name, most in {**limits, "CPU": int(seconds) + 1}.items():
         with suppress(AttributeError, ValueError, OSError):
             resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
     signal.setitimer(signal.ITIMER_REAL, seconds)

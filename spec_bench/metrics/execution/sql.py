@@ -1,7 +1,7 @@
 """Execution accuracy: the share of answers whose SQL has the result set of the reference.
 
-The text's first statement is run, if it just reads, in a process of its own (``sql_worker``), which
-is killed and replaced when it does not end; all that comes back is a line of JSON. Result sets are
+The text's first statement is run, if it just reads, in another process (``sql_worker``), which ends
+with a query that does not and is replaced; all that comes back is a line of JSON. Result sets are
 compared by the rules of ``result_eq`` in ``exec_eval.py`` of Spider's test-suite evaluation (Zhong
 et al., 2020, arXiv:2010.02840; https://github.com/taoyds/test-suite-sql-eval), on one database,
 with DISTINCT kept. Knows texts and the references' databases; nothing about tasks.
@@ -10,22 +10,19 @@ with DISTINCT kept. Knows texts and the references' databases; nothing about tas
 from __future__ import annotations
 
 import json
-import os
 import re
-import selectors
 import signal
 import sqlite3
-import subprocess
-import sys
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from spec_bench.metrics.execution import run_worker
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.intervals import mean_interval
+from spec_bench.metrics.quality import SCORES, References, Score
 from spec_bench.records.types import SqlReference
 
 REFERENCE_S = 60.0  # the benchmark's own limit, in its exec_eval.py
@@ -33,7 +30,8 @@ _MOST_ROWS = 200_000  # of a reference's result set
 _SLOWER = 10.0  # an answer may also take this many times its reference's seconds
 
 _WORKER = Path(__file__).with_name("sql_worker.py")
-_START_S = 30.0  # until a new process says that it is ready
+_TOGETHER = 50  # prompts whose results are held at a time
+_START_S = 30.0  # that a new process may take
 _GRACE_S = 1.0  # after a query's own limit; the process ends itself before that
 _SQL_LENGTH = 100_000  # characters; SQLite's own limit in the worker is the same in bytes
 _PASSED_ON = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")  # where a Python may need its SQLite from
@@ -58,120 +56,161 @@ _SPLIT_OPERATORS = (("> =", ">="), ("< =", "<="), ("! =", "!="))
 Value = int | float | str | bytes | None
 Row = tuple[Value, ...]
 Verdict = Literal["right", "wrong", "error", "timeout"]
+Wanted = tuple[int, SqlReference, "Outcome"]
+"""A reference with its outcome, and its prompt's place."""
 
 
 @dataclass(frozen=True)
-class ExecutionAccuracy:
+class Query:
+    """A statement for a database, which is only read."""
+
+    database: Path
+    sql: str
+    seconds: float  # that it may take
+    rows: int  # of its result set, so many are computed at most
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a query."""
+
+    status: Literal["ok", "error", "timeout"]  # error: refused, wrong, over a limit or a crash
+    rows: tuple[Row, ...] = ()
+    reason: str = ""  # why there are no rows
+    seconds: float = 0.0  # that an ok query took
+
+
+@SCORES("execution_accuracy")
+@dataclass(frozen=True)
+class ExecutionAccuracy(Score):
     """Runs answers and references and compares their result sets.
 
     A text without a statement that reads scores 0 and counts as an error, as does one that fails,
-    is refused, exceeds a limit or crashes.
+    is refused, exceeds a limit or crashes. References of each prompt are ``SqlReference``, of which
+    matching any one is enough.
     """
 
+    name = "execution_accuracy"
     seconds: float = 2.0  # that an answer may take, besides ten times what its reference took
 
-    def score(self, predictions: Sequence[str], references: Sequence[Sequence[str]]) -> Interval:
-        """Mean over prompts, 0..1; see ``columns``."""
-        return self.columns(predictions, references)["execution_accuracy"]
-
-    def columns(
-        self, predictions: Sequence[str], references: Sequence[Sequence[str]]
-    ) -> dict[str, Interval]:
-        """The accuracy, and how many answers did not run, or not in time; references of each prompt
-        are ``SqlReference``, of which matching any one is enough.
-
-        Raises:
-            ValueError: unequal lengths, no prompts, a prompt without a reference or whose reference
-                names no database or does not run.
+    def columns(self, predictions: Sequence[str], references: References) -> dict[str, Interval]:
+        """The accuracy, 0..1, and how many answers did not run, or not in time. Raises ValueError:
+        unequal lengths, no prompts, or as ``check`` does.
         """
-        if len(predictions) != len(references):
-            raise ValueError(
-                f"execution_accuracy: {len(predictions)} predictions but references for"
-                f" {len(references)} prompts"
-            )
+        self.check_given(len(predictions), references)
         verdicts: list[Verdict] = []
-        with SqlProcess() as process:
-            for index, (prediction, golds) in enumerate(zip(predictions, references, strict=True)):
-                verdict: Verdict = "error"
-                for gold in _checked(golds, index):
-                    verdict = self._verdict(process, prediction, gold)
-                    if verdict == "right":
-                        break
-                verdicts.append(verdict)
+        for begin, wanted in self._results(references):
+            verdicts += self._verdicts(predictions[begin : begin + _TOGETHER], wanted)
         return {
-            "execution_accuracy": mean_interval([float(each == "right") for each in verdicts]),
+            self.name: mean_interval([float(each == "right") for each in verdicts]),
             "execution_errors": Interval(float(verdicts.count("error"))),
             "execution_timeouts": Interval(float(verdicts.count("timeout"))),
         }
 
-    def signature(self, references: Sequence[Sequence[str]]) -> str:
+    def signature(self, references: References) -> str:
         """The rules in short."""
         return (
             f"execution_accuracy sqlite:{sqlite3.sqlite_version}|rows:multiset, list where the"
             f" reference orders|columns:any order|distinct:kept|limit:{self.seconds:g}s"
         )
 
-    def _verdict(self, process: SqlProcess, prediction: str, gold: SqlReference) -> Verdict:
+    def check(self, references: References) -> None:
+        """Runs every reference. Raises ValueError: a prompt without a reference, or whose reference
+        names no database, does not run on it or has more rows than can be compared.
+        """
+        for _ in self._results(references):
+            pass
+
+    def _results(self, references: References) -> Iterator[tuple[int, list[Wanted]]]:
+        """References with their outcomes, prompt by prompt, and the place of the first of them; not
+        of all prompts together, which would take too much memory.
+        """
+        self.check_given(len(references), references)
+        for begin in range(0, len(references), _TOGETHER):
+            asked, queries = [], []
+            for place, golds in enumerate(references[begin : begin + _TOGETHER]):
+                for gold in golds:
+                    if not isinstance(gold, SqlReference):
+                        index = begin + place
+                        raise ValueError(
+                            f"{self.name}: a reference of prompt {index} names no database"
+                        )
+                    statement = first_statement(gold)
+                    if not is_query(statement):
+                        raise _unusable(gold, "it is no query")
+                    asked.append((place, gold))
+                    queries.append(Query(gold.database, statement, REFERENCE_S, _MOST_ROWS))
+            wanted = []
+            for (place, gold), outcome in zip(asked, run(queries), strict=True):
+                if outcome.status != "ok" or len(outcome.rows) == _MOST_ROWS:
+                    raise _unusable(gold, outcome.reason or f"{_MOST_ROWS} rows and more")
+                wanted.append((place, gold, outcome))
+            yield begin, wanted
+
+    def _verdicts(self, predictions: Sequence[str], wanted: Sequence[Wanted]) -> list[Verdict]:
         # A longer statement is refused anyway; there is no need to read all of it.
-        statement = first_statement(prediction[: _SQL_LENGTH + 1])
-        if not is_query(statement):
-            return "error"
-        wanted = _wanted(process, gold)
-        limit_s = self.seconds + _SLOWER * wanted.seconds
-        # One row more than the reference has is enough to tell that there are too many.
-        got = process.run(gold.database, statement, limit_s, len(wanted.rows) + 1)
-        if got.status != "ok":
-            return got.status
-        ordered = is_ordered(first_statement(gold))
-        return "right" if same_result(wanted.rows, got.rows, ordered) else "wrong"
+        statements = [first_statement(text[: _SQL_LENGTH + 1]) for text in predictions]
+        asked = [each for each in wanted if is_query(statements[each[0]])]
+        queries = [
+            # One row more than the reference has is enough to tell that there are too many.
+            Query(
+                *(gold.database, statements[place]),
+                seconds=self.seconds + _SLOWER * outcome.seconds,
+                rows=len(outcome.rows) + 1,
+            )
+            for place, gold, outcome in asked
+        ]
+        verdicts: list[Verdict] = ["error"] * len(predictions)
+        for (place, gold, outcome), got in zip(asked, run(queries), strict=True):
+            if verdicts[place] == "right":
+                continue
+            ordered = is_ordered(first_statement(gold))
+            same = got.status == "ok" and same_result(outcome.rows, got.rows, ordered)
+            verdicts[place] = "right" if same else "wrong" if got.status == "ok" else got.status
+        return verdicts
 
 
-def check_sql(references: Sequence[Sequence[str]]) -> None:
-    """Makes sure that every reference can be scored against, before anything is decoded.
+def _unusable(gold: SqlReference, reason: str) -> ValueError:
+    return ValueError(
+        f"execution_accuracy: the reference {str(gold)!r} does not run on {gold.database}: {reason}"
+    )
 
-    Raises:
-        ValueError: a prompt without a reference, or whose reference names no database or does not
-            run on it.
+
+def run(queries: Sequence[Query], memory: int = 1 << 30) -> list[Outcome]:
+    """What becomes of each query. One process runs one after another, with so many bytes at most;
+    where it ends, by its own alarm or by a crash, another one runs the queries that are left.
+    Raises RuntimeError: it does not start.
     """
-    with SqlProcess() as process:
-        for index, golds in enumerate(references):
-            for gold in _checked(golds, index):
-                _wanted(process, gold)
+    outcomes: list[Outcome] = []
+    while left := queries[len(outcomes) :]:
+        requests = [
+            {**asdict(each), "database": str(each.database.resolve())} for each in left
+        ]  # absolute: the process runs elsewhere
+        sent = "".join(f"{json.dumps(each)}\n" for each in requests)
+        limit_s = _START_S + sum(each.seconds + _GRACE_S for each in left)
+        ended = run_worker(_WORKER, sent, limit_s, str(memory), keep=_PASSED_ON)
+        ready, *lines = ended.stdout[: ended.stdout.rfind(b"\n") + 1].splitlines() or [b""]
+        if not ready:
+            raise RuntimeError("the process that runs SQL does not start")
+        for line in lines:
+            reply = json.loads(line)
+            reply["rows"] = tuple(tuple(map(_value, row)) for row in reply.get("rows", ()))
+            outcomes.append(Outcome(**reply))
+        if len(lines) == len(left):
+            break
+        if ended.returncode == -signal.SIGALRM:
+            reason = f"killed after {left[len(lines)].seconds:g} s"
+            outcomes.append(Outcome("timeout", reason=reason))
+        else:
+            outcomes.append(
+                Outcome("error", reason=f"the process died with status {ended.returncode}")
+            )
+    return outcomes
 
 
-def _wanted(process: SqlProcess, gold: SqlReference) -> Outcome:
-    """The result set of a reference.
-
-    Raises:
-        ValueError: it does not run, or has more rows than can be compared.
-    """
-    statement = first_statement(gold)
-    wanted = Outcome("error", reason="it is no query")
-    if is_query(statement):
-        wanted = process.run(gold.database, statement, REFERENCE_S, _MOST_ROWS)
-    if wanted.status != "ok" or len(wanted.rows) == _MOST_ROWS:
-        reason = wanted.reason or f"{_MOST_ROWS} rows and more"
-        raise ValueError(
-            f"execution_accuracy: the reference {str(gold)!r} does not run on {gold.database}:"
-            f" {reason}"
-        )
-    return wanted
-
-
-def _checked(golds: Sequence[str], index: int) -> list[SqlReference]:
-    """The references of one prompt.
-
-    Raises:
-        ValueError: none, or one that names no database.
-    """
-    if isinstance(golds, str):
-        raise ValueError(f"execution_accuracy: references of prompt {index} must be a list")
-    if not golds:
-        raise ValueError(f"execution_accuracy: prompt {index} has no reference")
-    usable = [gold for gold in golds if isinstance(gold, SqlReference)]
-    if len(usable) < len(golds):
-        raise ValueError(f"execution_accuracy: a reference of prompt {index} names no database")
-    return usable
+def _value(value: Any) -> Value:
+    """A value of a row; JSON has no blobs."""
+    return bytes.fromhex(value["blob"]) if isinstance(value, dict) else value
 
 
 def first_statement(text: str) -> str:
@@ -216,106 +255,6 @@ def _tokens(text: str) -> Iterator[tuple[str, str, int]]:
             yield str(match.lastgroup), match.group(), match.start()
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What became of one query."""
-
-    status: Literal["ok", "error", "timeout"]  # error: refused, wrong, over a limit or a crash
-    rows: tuple[Row, ...] = ()
-    reason: str = ""  # why there are no rows
-    seconds: float = 0.0  # that an ok query took
-
-
-class SqlProcess:
-    """Runs queries one after another in one process, which is replaced if it had to be killed."""
-
-    def __init__(self, memory_bytes: int = 1 << 30) -> None:
-        self._memory_bytes = memory_bytes
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> SqlProcess:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Ends the process; the next query starts another."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.communicate()
-
-    def run(self, database: Path, sql: str, seconds: float, rows: int) -> Outcome:
-        """Runs one statement on a database that is only read, for so many seconds at most; of the
-        result set only so many rows are computed.
-        """
-        if len(sql) > _SQL_LENGTH:
-            return Outcome("error", reason=f"a statement of {len(sql)} characters")
-        where = str(database.resolve())  # the process runs elsewhere
-        request = {"database": where, "sql": sql, "seconds": seconds, "rows": rows}
-        process = self._started()
-        answer = _ask(process, json.dumps(request).encode() + b"\n", seconds + _GRACE_S)
-        if answer:
-            reply = json.loads(answer)
-            found = tuple(tuple(map(_value, row)) for row in reply.get("rows", ()))
-            return Outcome(
-                reply["status"], found, reply.get("reason", ""), reply.get("seconds", 0.0)
-            )
-        # No line in time, or the end of its output, soon followed by its own end.
-        ended_by = None if answer is None else process.wait(_START_S)
-        self.close()
-        if ended_by in (None, -signal.SIGALRM):
-            return Outcome("timeout", reason=f"killed after {seconds:g} s")
-        return Outcome("error", reason=f"the process died with status {ended_by}")
-
-    def _started(self) -> subprocess.Popen[bytes]:
-        """The process, a new one if there is none.
-
-        Raises:
-            RuntimeError: it does not start.
-        """
-        if self._process is None:
-            # -I, -S: no user's folder, environment or package can change what the script imports.
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-B", str(_WORKER), str(self._memory_bytes)],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd="/",
-                env={name: os.environ[name] for name in _PASSED_ON if name in os.environ},
-                start_new_session=True,  # an interrupt is ours to handle
-            )  # fmt: skip
-            if not _ask(self._process, b"", _START_S):
-                self.close()
-                raise RuntimeError("the process that runs SQL does not start")
-        return self._process
-
-
-def _ask(process: subprocess.Popen[bytes], line: bytes, seconds: float) -> bytes | None:
-    """Sends a line and reads one; None after that many seconds, b"" if the process ended."""
-    assert process.stdin is not None and process.stdout is not None
-    deadline = time.monotonic() + seconds
-    try:
-        process.stdin.write(line)
-        process.stdin.flush()
-    except BrokenPipeError:
-        return b""
-    parts: list[bytes] = []
-    with selectors.DefaultSelector() as selector:
-        selector.register(process.stdout, selectors.EVENT_READ)
-        while not parts or not parts[-1].endswith(b"\n"):
-            if not selector.select(max(0.0, deadline - time.monotonic())):
-                return None
-            part = os.read(process.stdout.fileno(), 1 << 16)
-            if not part:
-                return b""
-            parts.append(part)
-    return b"".join(parts)
-
-
-def _value(value: Any) -> Value:
-    """A value of a row; JSON has no blobs."""
-    return bytes.fromhex(value["blob"]) if isinstance(value, dict) else value
-
-
 def same_result(wanted: Sequence[Row], got: Sequence[Row], order_matters: bool) -> bool:
     """Whether two result sets are the same: Spider's execution match.
 
@@ -334,28 +273,27 @@ def same_result(wanted: Sequence[Row], got: Sequence[Row], order_matters: bool) 
     choices = [[n for n, c in enumerate(counts) if c == want] for want in map(Counter, theirs)]
     left = max(_MOST_COMPARED, 2 * len(theirs) * len(wanted))
 
-    def fits(chosen: tuple[int, ...]) -> bool:
-        """Whether the rows, cut to these columns, are equal."""
-        columns = [ours[column] for column in chosen]
-        if order_matters:
-            return columns[-1] == theirs[len(chosen) - 1]  # those before it were compared before
-        cut = zip(*theirs[: len(chosen)], strict=True)
-        return Counter(zip(*columns, strict=True)) == Counter(cut)
-
     def completes(chosen: tuple[int, ...]) -> bool:
         """Whether the columns chosen for the first of theirs can be completed."""
         nonlocal left
-        if len(chosen) == len(theirs):
+        place = len(chosen)
+        if place == len(theirs):
             return True
+        cut = Counter(zip(*theirs[: place + 1], strict=True))
         tried: list[Row] = []
-        for column in choices[len(chosen)]:
+        for column in choices[place]:
             if column in chosen or ours[column] in tried:
                 continue
             tried.append(ours[column])
             left -= len(wanted)
             if left < 0:
                 return False
-            if fits((*chosen, column)) and completes((*chosen, column)):
+            columns = [ours[each] for each in (*chosen, column)]
+            # Where order matters those before it were compared before.
+            same = columns[-1] == theirs[place]
+            if not order_matters:
+                same = Counter(zip(*columns, strict=True)) == cut
+            if same and completes((*chosen, column)):
                 return True
         return False
 

@@ -19,6 +19,7 @@ import signal
 import sqlite3
 import sys
 import time
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ ALLOWED_ACTIONS = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_RECURSIVE}
 SCHEMA_TABLES = {"sqlite_master", "sqlite_schema"}
 INNOCUOUS = 0x200000  # SQLITE_INNOCUOUS
 INSTRUCTIONS = 2000  # of SQLite between two looks at the clock
-NUMBER_BYTES = 16
+VALUE_BYTES = 16  # of each, beside those of a text
 GRACE_S = 0.5  # after a query's own limit, for what never looks at the clock
 SQLITE_LIMITS = {
     sqlite3.SQLITE_LIMIT_LENGTH: 1_000_000,
@@ -46,10 +47,8 @@ def confine(memory_bytes: int) -> None:
     """Limits on this process that nothing in it can raise again."""
     limits = {"RLIMIT_FSIZE": 0, "RLIMIT_CORE": 0, "RLIMIT_NOFILE": 32, "RLIMIT_AS": memory_bytes}
     for name, most in limits.items():
-        try:
+        with suppress(AttributeError, ValueError, OSError):  # SQLite's own limits remain
             resource.setrlimit(getattr(resource, name), (most, most))
-        except (AttributeError, ValueError, OSError):
-            continue  # not on this system; SQLite's own limits remain
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process
 
 
@@ -63,10 +62,8 @@ def innocuous_functions() -> set[str]:
 
 
 def open_database(path: str, functions: set[str], memory_bytes: int) -> sqlite3.Connection:
-    """A connection that can read the tables of one database and do nothing else.
-
-    Raises:
-        sqlite3.Error: no database there, or one that was not closed by its last writer.
+    """A connection that can read the tables of one database and do nothing else. Raises
+    sqlite3.Error: no database there, or one that was not closed by its last writer.
     """
     for suffix in ("-wal", "-journal"):
         # Immutable ignores these, so the database would be read half written.
@@ -75,13 +72,9 @@ def open_database(path: str, functions: set[str], memory_bytes: int) -> sqlite3.
     uri = f"{Path(path).absolute().as_uri()}?mode=ro&immutable=1"
     connection = sqlite3.connect(uri, uri=True, isolation_level=None, cached_statements=0)
     connection.text_factory = lambda data: data.decode(errors="ignore")  # as the benchmark does
-    for pragma in (
-        "query_only = ON",
-        "trusted_schema = OFF",
-        "temp_store = MEMORY",
-        "mmap_size = 0",
-        f"hard_heap_limit = {memory_bytes // 4}",
-    ):
+    heap = f"hard_heap_limit = {memory_bytes // 4}"
+    settings = ("query_only = ON", "trusted_schema = OFF", "temp_store = MEMORY", "mmap_size = 0")
+    for pragma in (*settings, heap):
         connection.execute(f"PRAGMA {pragma}")
     rows = connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
     tables = {name.lower() for (name,) in rows} | SCHEMA_TABLES
@@ -101,21 +94,13 @@ def open_database(path: str, functions: set[str], memory_bytes: int) -> sqlite3.
     return connection
 
 
-def size_of(value: Any) -> int:
-    """Approximate bytes that a value takes."""
-    return len(value) + NUMBER_BYTES if isinstance(value, str | bytes) else NUMBER_BYTES
-
-
 def fetch(cursor: sqlite3.Cursor, most_rows: int, most_bytes: int) -> list[tuple[Any, ...]]:
-    """The first rows of a result set.
-
-    Raises:
-        ValueError: they have more bytes than they may.
-    """
+    """The first rows of a result set. Raises ValueError: they have more bytes than they may."""
     rows: list[tuple[Any, ...]] = []
     taken = 0
     for row in islice(cursor, most_rows):
-        taken += sum(map(size_of, row))
+        sized = (len(value) for value in row if isinstance(value, str | bytes))
+        taken += sum(sized) + VALUE_BYTES * len(row)
         if taken > most_bytes:
             raise ValueError(f"a result set of more than {most_bytes} bytes")
         rows.append(row)

@@ -22,10 +22,8 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from spec_bench.metrics import metric as registered
-from spec_bench.metrics.bootstrap import Total, studentised_interval
-from spec_bench.metrics.bounded import score_difference_interval
-from spec_bench.metrics.interval import TOO_FEW, WIDEST, Interval
-from spec_bench.metrics.many import p_above, p_below
+from spec_bench.metrics.interval import TOO_FEW, WIDEST, Interval, p_above, p_below
+from spec_bench.metrics.intervals import Total, score_difference_interval, studentised_interval
 from spec_bench.report.claims.verdict import PValues
 from spec_bench.report.data.counts import Records, value_of_sums
 from spec_bench.report.data.rows import Row

@@ -7,7 +7,7 @@ from functools import partial
 
 import pandas as pd
 
-from spec_bench.metrics.bounded import added_by_prompt, sign_flip_p
+from spec_bench.metrics.intervals import added_by_prompt, sign_flip_p
 from spec_bench.report.claims.ask import UNAUDITED, Ask, Question, cells
 from spec_bench.report.claims.contrast import Contrast, counts_of, difference, name_of
 from spec_bench.report.claims.verdict import HOLDS, NOT_COMPARABLE, Check, PValues

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from spec_bench.metrics.many import holm
+from spec_bench.metrics.interval import holm
 from spec_bench.report.papers.paper import Paper
 
 HOLDS, WITHIN_NOISE, DOES_NOT_HOLD = "holds", "within noise", "does not hold"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from spec_bench.metrics.many import holm
+from spec_bench.metrics.interval import holm
 from spec_bench.report.comparison.change import (
     Change,
     Differing,

@@ -17,10 +17,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from spec_bench.metrics.bootstrap import studentised_interval
-from spec_bench.metrics.bounded import score_difference_interval
-from spec_bench.metrics.interval import TOO_FEW, Interval
-from spec_bench.metrics.many import p_value
+from spec_bench.metrics.interval import TOO_FEW, Interval, p_value
+from spec_bench.metrics.intervals import score_difference_interval, studentised_interval
 from spec_bench.report.data.counts import Counts, Records, value_of_sums
 from spec_bench.report.data.rows import Row, groups_of, rows_of
 from spec_bench.report.data.seeds import SEEDS

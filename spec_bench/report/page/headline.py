@@ -15,9 +15,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from spec_bench.metrics.choice import CLOSE, Choice, choose
-from spec_bench.metrics.interval import Interval
-from spec_bench.metrics.many import at_once
+from spec_bench.metrics.interval import CLOSE, Choice, Interval, choose, simultaneous
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.rows import (
     Group,
@@ -154,7 +152,9 @@ def _value(best: pd.Series, by: str, of: int) -> tuple[str, str]:
     units = {"speedup": "×", "token_rate": " tokens/s"}
     unit = units.get(by) or f" {column(by).title}"
     value, low, high = numbers_in(best, by)
-    ends = at_once((value or 0.0, low or 0.0, high or 0.0), number_in(best, "prompts") or 0, of)
+    ends = simultaneous(
+        (value or 0.0, low or 0.0, high or 0.0), number_in(best, "prompts") or 0, of
+    )
     interval = ends_of(*ends, f".{digits}f", "{} to {}") if ends else ""
     return f"{best[by]:.{digits}f}{unit}", interval
 

@@ -16,8 +16,7 @@ from typing import Any
 
 import pandas as pd
 
-from spec_bench.metrics.choice import choose
-from spec_bench.metrics.interval import Interval
+from spec_bench.metrics.interval import Interval, choose
 from spec_bench.report.data.categories import CellByCategory, by_category, kinds_of
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.records import repeats_of

@@ -1,1 +1,0 @@
-"""Modules behind the interface of the ``evaluate`` package that work without a network."""

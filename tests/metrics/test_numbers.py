@@ -1,0 +1,444 @@
+"""A cell's numbers on hand-made generations that can be counted on fingers, and its row of them."""
+
+import csv
+import json
+from dataclasses import replace
+from math import exp
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from spec_bench.metrics import SCORES, CellRecords, metric, summarise, summary_of
+from spec_bench.metrics.calls import acceptance_rate_by_depth, by_position, lengths_of, mbsu
+from spec_bench.metrics.efficiency import matched, stall_note, stalled
+from spec_bench.metrics.interval import Interval
+from spec_bench.metrics.quality import score_of_sums
+from spec_bench.records.types import Delivery, Generation, StepRecord
+from spec_bench.report.cli.command_line import main
+from spec_bench.vocabulary import columns
+from spec_bench.vocabulary.published import FILE, read_published, side_by_side
+from tests.said import naming
+
+ROOT = Path(__file__).parents[2]
+
+
+def generation(prompt_id="p", accepted=(), decode_s=2.0, *, depth=3, tokens=None, nodes=3, **more):
+    """A generation with one target call for each entry of ``accepted``, cut at ``tokens``."""
+    emitted = sum(a + 1 for a in accepted)
+    count = left = emitted if tokens is None else tokens
+    steps = []
+    for a in accepted:
+        steps.append(StepRecord(nodes, depth, a, min(a + 1, left)))
+        left -= steps[-1].delivered
+    times = {"prefill_s": 0.5, "decode_s": decode_s, "draft_s": 0.25, "target_s": 0.5} | more
+    return Generation(prompt_id, tuple(range(count)), "length", tuple(steps), **times)
+
+
+def of(*accepted, **more):
+    return generation("p", accepted, **more)
+
+
+def value(name, *generations, **more):
+    return metric[name].value(CellRecords(generations, **more))
+
+
+PLAIN, WALKS = of(0, 0, depth=0, nodes=0), of(0, 1, 1, 2, depth=2)
+SHALLOW = (of(2, depth=2), of(1, depth=1))
+
+
+@pytest.mark.parametrize(
+    ("name", "cell", "expected"),
+    [
+        ("block_efficiency", (of(3), of(0, 0, 0)), (4 + 3) / 4),  # no mean of means, which is 2.5
+        ("block_efficiency", (PLAIN,), 1.0),
+        ("block_efficiency", (of(3, tokens=2),), 4.0),  # tokens that were not delivered count
+        ("delivered_tokens", (of(3, tokens=2),), 2),
+        ("acceptance_rate", (WALKS,), (3 + 1) / (4 + 3)),
+        ("acceptance_rate", SHALLOW, 1.0),
+        ("acceptance_rate", (PLAIN,), None),
+        ("token_rate", (of(3, tokens=3),), 1.5),
+        ("token_rate_end_to_end", (of(3, tokens=3),), 3 / 2.5),
+        ("token_rate", (of(1, decode_s=0.0),), None),
+        ("host_overhead", (of(decode_s=4.0, draft_s=1.0, target_s=2.0),), 0.25),
+        ("energy_j_per_token", (of(1, energy_j=6.0), of(0, energy_j=3.0)), 3.0),
+        ("energy_j_per_token", (of(1, energy_j=6.0), of(1)), None),
+    ],
+)
+def test_a_number_is_as_defined(name, cell, expected):
+    assert value(name, *cell) == expected
+
+
+@pytest.mark.parametrize(
+    ("cell", "expected"),
+    [
+        ((WALKS,), (3 / 4, 1 / 3)),  # depth 1 is left by 3 of 4 walks, depth 2 by 1 of those 3
+        (SHALLOW, (1.0, 1.0)),
+        ((of(0),), (0.0, None, None)),
+        ((PLAIN,), ()),
+    ],
+)
+def test_acceptance_rate_by_depth_conditions_on_reaching_the_depth(cell, expected):
+    assert acceptance_rate_by_depth(cell) == expected
+
+
+def test_speedup_matches_prompts_by_id_and_not_by_position():
+    cell = [generation("a", (1,), 1.0, tokens=10), generation("b", (1,), 3.0, tokens=30)]
+    base = [generation("b", (0,), 6.0, tokens=30), generation("a", (0,), 2.0, tokens=10)]
+    assert value("speedup", *cell, baseline=base) == 2.0
+    assert [each.prompt_id for each in matched(cell, base)] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("cell", "baseline", "named"),
+    [
+        ("abc", "a", ["baseline", "b, c"]),
+        ("a", "ab", ["cell: b"]),
+        ("aa", "a", ["twice in the cell", "a"]),
+    ],
+)
+def test_a_baseline_of_other_prompts_is_refused_by_name(cell, baseline, named):
+    with pytest.raises(ValueError, match=naming(*named)):
+        value("speedup", *map(generation, cell), baseline=[generation(name) for name in baseline])
+
+
+# The memory-bound speed-up, and the RSD paper's.
+
+
+RSD = ROOT / "experiments" / "rsd"
+PRINTED = side_by_side(read_published(RSD / FILE))
+
+
+def draft_calls(spec):
+    """L of a spec: 3 -> 3, 4x3 (four paths or beams of length 3) -> 3, 2-2-1 -> 3 levels."""
+    if "x" in spec:
+        return int(spec.split("x")[1])
+    return len(spec.split("-")) if "-" in spec else int(spec)
+
+
+def test_mbsu_reproduces_all_1914_checkable_rows_of_the_rsd_paper_within_0_002():
+    with (RSD / "speed_ratio.csv").open(newline="", encoding="utf-8") as stream:
+        ratio = {(r["target"], r["draft"]): float(r["r"]) for r in csv.DictReader(stream)}
+    errors = [
+        float(row["mbsu"])
+        - mbsu(
+            float(row["block_efficiency"]),
+            draft_calls(row["spec"]),
+            ratio[row["target"], row["draft"]],
+        )
+        for row in PRINTED
+        if row["decoder"] != "ar" and row["block_efficiency"] and row["mbsu"]
+    ]
+    assert len(errors) == 1914
+    assert max(map(abs, errors)) < 0.002
+    assert mbsu(1.7, 0, 0.0) == 1.7
+
+
+def test_the_54_autoregressive_rows_print_one():
+    rows = [row for row in PRINTED if row["decoder"] == "ar"]
+    assert len(rows) == 54
+    assert {(row["block_efficiency"], row["mbsu"]) for row in rows} == {("1.000", "1.000")}
+
+
+# The row.
+
+
+CELL = [generation("a", (3, 1), 1.0), generation("b", (0, 2), 1.0)]
+BASELINE = [generation("b", (0,) * 4, 2.0), generation("a", (0,) * 6, 3.0)]
+DRAFT = {"draft_calls": 3, "parameter_ratio": 0.1}
+
+
+def numbers(cell=CELL, scores=(), **more):
+    return summarise(CellRecords(cell, **more), scores)
+
+
+def test_every_registered_metric_fills_its_columns_and_no_other():
+    wanted = [name for each in metric.values() for name in each.column.names]
+    assert sorted(numbers()) == sorted([*wanted, "quality_signature"])
+    assert set(wanted) <= set(columns.header())
+    assert set(SCORES) <= {each.name for each in columns.of_kind("score")}
+    for each in columns.of_kind("efficiency", "score"):
+        again = each.name.endswith("_stream")  # from another source, to hold the first against
+        assert each.interval or each.holds == "text" or again, each.name
+
+
+def test_columns_hold_the_numbers_of_the_definitions():
+    row = numbers(baseline=BASELINE, **DRAFT)
+    expected = {
+        "prompts": 2, "target_calls": 4, "delivered_tokens": 10, "block_efficiency": 2.5,
+        "mbsu": 2.5 / 1.3, "token_rate": 5.0, "token_rate_end_to_end": 10 / 3, "prefill_s": 1.0,
+        "decode_s": 2.0, "draft_s": 0.5, "target_s": 1.0, "speedup": 5.0 / 2.0,
+        "host_overhead": 0.25, "nodes_per_call": 3.0, "nodes_per_call_p50": 3.0,
+        "draft_calls": 3, "parameter_ratio": 0.1,
+    }  # fmt: skip
+    assert {name: row[name] for name in expected} == pytest.approx(expected)
+    assert json.loads(row["acceptance_rate_by_depth"]) == [3 / 4, 2 / 3, 1 / 2]
+    assert json.loads(json.dumps(row)) == row
+    ends = [name for each in columns.COLUMNS for name in each.names[1:] if name in row]
+    assert "speedup_low" in ends and {row[name] for name in ends} == {None}  # of two prompts
+
+
+def test_ends_of_the_intervals_enclose_the_value():
+    cell = [generation(str(i), (3, i % 3), 1.0) for i in range(6)]
+    baseline = [generation(str(i), (0,) * (5 + i % 3), 3.0 + i) for i in range(6)]
+    row = numbers(cell, baseline=baseline, **DRAFT)
+    for name in ("block_efficiency", "mbsu", "speedup"):
+        assert row[f"{name}_low"] < row[name] < row[f"{name}_high"]
+
+
+def test_no_call_is_said_to_bring_more_than_the_whole_tree_and_one():
+    row = numbers([generation(str(i), (3, 3, 3, 3 - i % 2), 1.0) for i in range(6)], **DRAFT)
+    assert 3.5 < row["block_efficiency"] < row["block_efficiency_high"] <= 4
+    assert row["mbsu_high"] == pytest.approx(row["block_efficiency_high"] / 1.3)
+    assert row["acceptance_rate_high"] <= 1
+
+
+def test_ends_that_leave_a_factor_of_more_than_ten_are_left_out():
+    row = numbers([generation(str(i), (3,), 10.0 ** (i % 3)) for i in range(6)])
+    assert row["token_rate"] == pytest.approx(24 / 222)
+    assert row["token_rate_low"] is row["token_rate_high"] is None
+
+
+def test_the_interval_of_a_speedup_pairs_prompts_by_id_whatever_their_order():
+    baseline = [generation(str(i), (0,) * 6, 3.0 * (1.0 + i)) for i in range(9)]
+    row = numbers(baseline, baseline=baseline)
+    assert (row["speedup"], row["speedup_low"], row["speedup_high"]) == (1.0, 1.0, 1.0)
+    cell = [generation(str(i), (3, 1), 1.0 + i) for i in range(9)]
+    for order in (baseline, baseline[::-1]):
+        row = numbers(cell, baseline=order)
+        assert row["speedup"] == row["speedup_low"] == pytest.approx(3.0)
+        assert row["speedup_high"] == pytest.approx(3.0)
+
+
+def test_what_was_not_measured_is_empty():
+    for name in ("speedup", "mbsu", "energy_j_per_token", "quality_signature"):
+        assert numbers()[name] is None
+
+
+TEXTS = {"b": "no storm at all", "a": "The boat came back!"}
+GOLDS = {"a": ["the boat came back"], "b": ["a storm"]}
+
+
+def test_scores_are_filled_by_prompt_id_and_signed_and_what_each_prompt_adds_is_told():
+    cell = CellRecords(CELL, texts=TEXTS, references=GOLDS)
+    found = summary_of(cell, ["exact_match", "f1", "bleu"])
+    counts = found.scores.pop("bleu")  # matches and totals by order, both lengths
+    assert counts == {"a": (3, 2, 1, 0, 5, 4, 3, 2, 5, 4), "b": (1, 0, 0, 0, 4, 3, 2, 1, 4, 2)}
+    sums = np.array(list(counts.values()), float).sum(axis=0)[:, None]
+    (again,) = score_of_sums("bleu", 10)(sums)
+    assert again == found.row["bleu"] > 0
+    assert found.scores == {"exact_match": {"a": 1.0, "b": 0.0}, "f1": {"a": 1.0, "b": 0.4}}
+    assert found.row["f1"] == 0.7
+    assert "rouge2" not in found.row
+    assert "; sacrebleu" in found.row["quality_signature"]
+
+
+@pytest.mark.parametrize(
+    ("cell", "texts", "message"),
+    [(CELL, {"a": "x"}, "no texts for prompts: b"), ([], TEXTS, "without generations")],
+)
+def test_a_cell_that_has_no_row_is_refused(cell, texts, message):
+    with pytest.raises(ValueError, match=message):
+        numbers(cell, texts=texts, references=GOLDS, scores=["exact_match"])
+
+
+# Stalled windows are counted, said where they decide a number, and decide no median.
+
+
+PROMPTS = 12
+
+
+def window(prompt, calls, seconds_per_call):
+    """A window with 24 tokens; a prompt has its own pace."""
+    seconds = calls * seconds_per_call * (1 + 0.02 * prompt)
+    steps = (StepRecord(3, 3, 24 // calls - 1, 24 // calls),) * calls
+    return Generation(str(prompt), tuple(range(24)), "length", steps, 0.1, seconds, 0.0, 0.0)
+
+
+def windows(calls, seconds, stall_at=-1, times=60):
+    each = [seconds * (times if prompt == stall_at else 1) for prompt in range(PROMPTS)]
+    return [window(prompt, calls, each[prompt]) for prompt in range(PROMPTS)]
+
+
+CALM, SHAKEN, BASE = windows(8, 0.02), windows(8, 0.02, stall_at=3), windows(24, 0.01)
+
+
+def test_a_window_far_beyond_the_median_per_call_is_stalled():
+    flags = stalled([windows(8, 0.02, 3, times=5.5), windows(8, 0.02, 4, times=4.0)])
+    assert [sum(each) for each in flags] == [1, 0] and flags[0][3]
+    assert not any(map(any, stalled([[window(0, 8, 0.0)]])))
+
+
+def test_one_stall_decides_the_ratio_of_sums_and_not_the_median():
+    records = CellRecords(SHAKEN, BASE)
+    row = summarise(records)
+    assert row["stalls"] == 1
+    assert float(row["speedup"] or 0) < 0.5
+    assert row["speedup_median"] == pytest.approx(1.5)
+    assert stall_note(records) == "stalled: 1 of 12 windows; median says 1.50"
+    other = CellRecords(CALM, windows(24, 0.01, stall_at=0))
+    assert stall_note(other) == "stalled: 1 of 12 of the baseline's; median says 1.50"
+
+
+def test_no_stall_or_one_within_the_interval_says_nothing():
+    rng = np.random.default_rng(0)
+    uneven = [window(p, 8, 0.02 * float(np.exp(rng.standard_normal() / 2))) for p in range(PROMPTS)]
+    assert stall_note(CellRecords(CALM, BASE)) is None
+    short = window(PROMPTS, 1, 0.15)
+    records = CellRecords([*uneven, short], [*BASE, window(PROMPTS, 24, 0.01)])
+    assert summarise(records)["stalls"] == 1
+    assert stall_note(records) is None
+
+
+def test_a_prompt_counts_with_the_median_of_its_repeats():
+    row = summarise(CellRecords(CALM, BASE, again=(SHAKEN, CALM), baseline_again=(BASE, BASE)))
+    assert (row["stalls"], row["repeats"], row["prompts"]) == (1, 3, PROMPTS)
+    assert row["speedup_median_low"] == pytest.approx(1.5)
+
+
+def test_repeats_that_differ_as_a_whole_widen_the_interval_of_a_rate():
+    one, two = (summarise(CellRecords(CALM, again=a)) for a in ((), (windows(8, 0.022),)))
+
+    def width(row, name):
+        return row[f"{name}_high"] - row[f"{name}_low"]
+
+    assert two["token_rate"] == pytest.approx(one["token_rate"] / 1.05)
+    for name in ("token_rate", "token_rate_end_to_end"):
+        assert width(two, name) > 3 * width(one, name)
+    assert width(two, "block_efficiency") == width(one, "block_efficiency")
+
+
+def test_an_end_beyond_all_numbers_is_no_end():
+    assert Interval(1.0, 0.0, 1e4).mapped(exp) == Interval(exp(1.0))
+    assert Interval(1.0, 0.0, 2.0).mapped(exp) == Interval(exp(1.0), 1.0, exp(2.0))
+    assert Interval(2.0, 1.0, 3.0).scaled(0.5) == Interval(1.0, 0.5, 1.5)
+    assert Interval(2.0).scaled(0.5) == Interval(1.0)
+
+
+# A server's answers.
+
+
+def answer(name, seconds, tokens, **more):
+    """An answer in chunks, each a call."""
+    steps = tuple(StepRecord(n - 1, n - 1, n - 1, n) for n in tokens[1:])
+    return Generation(
+        *(name, tuple(range(sum(tokens))), "length", steps, seconds[0]),
+        *(seconds[-1] - seconds[0], 0.0, 0.0),
+        latency_s=seconds[-1],
+        delivery=Delivery(seconds, tokens, **more),
+    )
+
+
+SERVED = [
+    answer("a", (0.1, 0.3, 0.4), (1, 3, 1)),
+    answer("b", (0.2, 0.5), (1, 2), counted="requests"),
+    answer("c", (0.3,), (1,)),
+]
+
+
+def test_a_servers_answers_have_percentiles_over_requests_and_its_first_chunk_is_no_call():
+    row = summarise(CellRecords(SERVED))
+    expected = {
+        "ttft_s_p50": 0.2, "ttft_s_p99": 0.298, "latency_s_p50": 0.4, "latency_s_p90": 0.48,
+        # a: 0.3 s for 4 tokens, b: 0.3 s for 2, c: none; gaps of 0.2, 0.1, 0.3
+        "inter_token_s_p50": (0.075 + 0.15) / 2, "chunk_gap_s_p50": 0.2,
+        "target_calls": 3, "block_efficiency": 6 / 3, "block_efficiency_stream": 6 / 3,
+        "delivered_tokens": 9, "token_rate": 6 / 0.6,
+    }  # fmt: skip
+    assert {name: row[name] for name in expected} == pytest.approx(expected)
+    assert row["block_efficiency_source"] == "requests: 1, stream: 2"
+    assert value("block_efficiency_source", SERVED[0]) == "stream"
+
+
+CUT = {**vars(answer("a", (0.1, 0.3), (1, 2))), "steps": (StepRecord(4, 4, 3, 2),)}
+BEHIND = (StepRecord(3, 3, 1, 2), StepRecord(3, 3, 3, 1))
+
+
+@pytest.mark.parametrize(
+    ("generation", "expected"),
+    [
+        (Generation(**CUT), (4.0, 2.0)),
+        (Generation("a", (1, 2, 3), "stop", BEHIND, 0.1, 0.2, 0.0, 0.1), (3.0, 1.5)),
+    ],
+)
+def test_tokens_cut_off_the_last_call_count_in_one_of_the_two_alone(generation, expected):
+    row = summarise(CellRecords([generation]))
+    assert (row["block_efficiency"], row["block_efficiency_stream"]) == expected
+
+
+def test_of_what_was_decoded_here_none_of_it_is_known():
+    plain = Generation("a", (1, 2), "length", (StepRecord(1, 1, 1, 2),), 0.1, 0.2, 0.0, 0.1)
+    row = summarise(CellRecords([plain]))
+    names = [name for name in row if name.endswith(("_p90", "_source"))]
+    assert len(names) == 5 and all(row[name] is None for name in names)
+    assert row["token_rate"] == pytest.approx(10.0)
+
+
+# Other tools' acceptance lengths from small records.
+
+
+def drafted(prompt, *steps):
+    """Of calls (tokens drafted in a chain, accepted)."""
+    records = tuple(StepRecord(n, n, accepted, accepted + 1) for n, accepted in steps)
+    return Generation(prompt, (1,), "stop", records, 0, 0, 0, 0)
+
+
+# Five calls, one of them plain, one with a shorter draft.
+ANSWERS = [drafted("a", (3, 3), (0, 0)), drafted("b", (3, 1)), drafted("c", (1, 1), (3, 0))]
+
+
+def test_tools_divide_by_different_things():
+    found = lengths_of(ANSWERS)
+    assert found.ratio_of_sums == pytest.approx((4 + 1 + 2 + 2 + 1) / 5)
+    assert found.vllm == pytest.approx(1 + (3 + 1 + 1 + 0) / 4)
+    assert found.draft_rate == pytest.approx(5 / 10)
+    assert found.at_position == pytest.approx((3 / 4, 1 / 4, 1 / 4))
+    assert found.joint == pytest.approx((1.0, 3 / 5, 1 / 5, 1 / 5))
+    assert found.conditional == pytest.approx((3 / 5, 1 / 3, 1.0))
+
+
+def test_speed_benchs_average_is_over_all_calls_of_a_question_then_over_questions():
+    turns = [
+        drafted("81/0", (3, 3)),
+        drafted("81/1", (3, 0), (3, 1), (3, 0)),
+        drafted("82", (3, 1)),
+        drafted("a/83", (3, 2)),
+    ]
+    # 81 emits 4, then 1, 2, 1: 2 a call, where its turns' means average 8/3; then 82's and 83's.
+    assert lengths_of(turns, turns=True).mean_of_means == pytest.approx((2 + 2 + 3) / 3)
+    # Without turns every prompt is a question, whatever its name: HumanEval/0, HumanEval/1.
+    found = lengths_of([drafted("H/0", (3, 3)), drafted("H/1", (3, 1), (3, 1))])
+    assert found.mean_of_means == pytest.approx((4 + 2) / 2)
+
+
+def test_plain_decoding_has_a_length_of_one_and_no_rates():
+    found = lengths_of([drafted("a", (0, 0), (0, 0))])
+    assert (found.ratio_of_sums, found.vllm, found.draft_rate) == (1.0, None, None)
+    assert (found.at_position, found.joint, found.conditional) == ((), (1.0,), ())
+    assert lengths_of([]).ratio_of_sums is None
+
+
+def test_a_committed_tables_problems_are_questions_each_whatever_their_names_slashes(capsys):
+    assert main(["lengths", str(ROOT / "results" / "smollm2" / "results.csv")]) == 0
+    lookup = next(line for line in capsys.readouterr().out.splitlines() if "prompt_lookup" in line)
+    assert "2.444" in lookup  # HumanEval/0, HumanEval/1, ... as one question: 1.884
+
+
+# Calls by where they stand: columns by powers of two.
+
+
+def at(prompt, tokens, *delivered):
+    steps = tuple(StepRecord(4, 4, count - 1, count) for count in delivered)
+    made = Generation(prompt, (1,) * sum(delivered), "length", steps, 0.1, 1.0, 0.2, 0.5)
+    return replace(made, prompt_tokens=tokens)
+
+
+def test_a_call_counts_where_it_begins():
+    # After 6 tokens, 8 and 11: one call below 8, two up to 15; after 15 and 16 the next.
+    found = by_position([at("a", 6, 2, 3, 4), at("b", 15, 1, 3), at("c", None, 2, 3)])
+    assert [(each.first, each.last) for each in found] == [(4, 7), (8, 15), (16, 31)]
+    assert [(each.calls, each.prompts) for each in found] == [(1, 1), (3, 2), (1, 1)]
+    assert [each.emitted.value for each in found] == pytest.approx([2, (3 + 4 + 1) / 3, 3])
+    assert found[0].emitted.low is None
+    (stretch,) = by_position([at(str(i), 40, 1 + i % 3, 2) for i in range(12)])
+    assert stretch.emitted.low < stretch.emitted.value < stretch.emitted.high

@@ -1,0 +1,423 @@
+"""Requests to servers: answers, energy and shares; stalls, drips, floods, lies and leaks."""
+
+import base64
+import fcntl
+import socket
+import statistics
+import threading
+import time
+from contextlib import contextmanager, suppress
+from itertools import pairwise
+
+import pytest
+
+from spec_bench.metrics.efficiency import in_bursts
+from spec_bench.records.types import Delivery, Generation, Request
+from spec_bench.server.decoder import (
+    Asking,
+    ServedDecoder,
+    Span,
+    UnansweredError,
+    arrivals,
+    held,
+    shares,
+)
+from spec_bench.server.endpoint import NEUTRAL, RefusedError, Server, ServerError, fit, masked
+from spec_bench.server.settings import ServerSettings
+from spec_bench.server.stream import Chunk, Served
+from spec_bench.settings.validation import check
+from tests.server.completions import Completions, serving
+
+KEY = "sk-0123456789abcdef"
+STEPS = [[5], [6, 7, 8], [9]]
+OK = b"HTTP/1.1 200 OK\r\n"
+
+
+def asked(url, **more):
+    """A client that does not wait."""
+    patience = {"sleep": lambda _: None, "timeout_s": 5.0, "answer_s": 5.0, "attempts": 1}
+    return Server(url, "target", KEY, **{**patience, **more})
+
+
+def answering(*faults, **more):
+    return serving(Completions(lambda _: STEPS, list(faults), **more))
+
+
+def test_an_answer_is_its_chunks_with_times_that_rise():
+    with answering() as served:
+        answer = asked(served.url).complete([1, 2], 5, temperature=0.5, seed=3)
+    assert answer.tokens == (5, 6, 7, 8, 9)
+    assert [chunk.tokens for chunk in answer.chunks] == [(5,), (6, 7, 8), (9,)]
+    assert answer.finish == "length"
+    assert answer.usage == {"completion_tokens": 5}
+    seconds = [chunk.seconds for chunk in answer.chunks]
+    assert 0 < seconds[0] <= seconds[1] <= seconds[2]
+    (body,) = served.bodies
+    assert (body["prompt"], body["max_tokens"], body["temperature"]) == ([1, 2], 5, 0.5)
+    assert (body["seed"], body["stream"], body["return_token_ids"]) == (3, True, True)
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (500, "status 500"),
+        (429, "status 429"),
+        ("cut", "the stream ends before the answer does"),
+        ("stall", "read timeout"),
+        ("drip", "no whole answer within 0.3 s"),
+        ("garbage", "an event that is no JSON"),
+        ("html", "the reply is no stream of events"),
+        ("textual", "the server ignores return_token_ids; server.tokens=text"),
+        ("error", "the server says: out of memory"),
+    ],
+)
+def test_every_fault_is_one_line_and_a_later_answer_is_taken(fault, said):
+    patience = {"timeout_s": 0.3, "answer_s": 3.0 if fault == "stall" else 0.3}
+    with answering(fault, fault) as served:
+        with pytest.raises(ServerError, match=said) as caught:
+            asked(served.url, attempts=2, **patience).complete([1], 5)
+        assert str(caught.value).startswith(f"{served.url}: ")
+        assert str(caught.value).endswith("after 2 attempts")
+        assert "\n" not in str(caught.value)
+        served.faults.append(fault)
+        assert asked(served.url, attempts=2, **patience).complete([1], 5).tokens == (5, 6, 7, 8, 9)
+    assert len(served.bodies) == 4
+
+
+def test_a_refusal_is_not_repeated_and_hides_the_key():
+    refusal = pytest.raises(RefusedError, match=r"status 401: refused: Bearer \*\*\*")
+    with answering(401) as served, refusal as caught:
+        asked(served.url, attempts=3).complete([1], 5)
+    assert served.keys == [f"Bearer {KEY}"]
+    assert KEY not in str(caught.value) + repr(asked(served.url))
+
+
+def test_the_server_says_how_long_to_wait():
+    waited = []
+    with answering(429, 503, headers={"Retry-After": "7"}) as served:
+        asked(served.url, attempts=3, sleep=waited.append).complete([1], 5)
+    assert waited == [7.0, 14.0]
+
+
+def test_an_address_of_nobody_or_without_its_scheme_is_one_line():
+    with answering() as served:
+        pass
+    with pytest.raises(ServerError, match="connect error, after 1 attempt"):
+        asked(served.url).complete([1], 5)
+    with pytest.raises(ValueError, match="must start with http"):
+        Server("localhost:8000", "target")
+
+
+# What stands around the requests of a decoder.
+
+
+ANSWER = [[5], [6, 7], [2]]
+REQUESTS = [Request(name, (1, ord(name)), 6, (2,)) for name in "abcd"]
+
+
+def decoder(url, rows=1, temperature=0.0):
+    return ServedDecoder(asked(url), Asking(temperature, 0, 1.0, vocabulary=300), rows)
+
+
+class Meter:
+    """Notes when its window was open."""
+
+    def __init__(self):
+        self.window = []
+
+    def begin(self):
+        self.window.append(time.perf_counter())
+
+    def end(self):
+        self.window.append(time.perf_counter())
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_energy_is_metered_from_the_first_chunks_to_the_last(rows):
+    meter = Meter()
+    with serving(Completions(lambda _: ANSWER, delays=[0.2, 0.1, 0.1])) as served:
+        start = time.perf_counter()
+        decoder(served.url, rows).generate(REQUESTS[:rows], 0, meter=meter)
+    begun, ended = meter.window
+    assert begun - start > 0.19
+    assert 0.1 < ended - begun < 1.0  # 0.2 s, less what the first wakes up late
+
+
+def test_answers_come_in_the_order_asked_and_progress_is_told_of_each():
+    told = []
+    with serving(Completions(lambda _: ANSWER)) as served:
+        found = decoder(served.url, 4).generate(REQUESTS, 0, lambda *each: told.append(each))
+    assert [each.prompt_id for each in found] == list("abcd")
+    assert told == [(2, 3)] * 4
+    assert {each.finish for each in found} == {"stop"}
+
+
+@pytest.mark.parametrize(
+    ("steps", "tokens", "sizes"),
+    [
+        # What a server says behind a stop token is no part of the answer; an answer that ends by a
+        # token of the server's own is one.
+        ([[5], [6, 2, 7], [8]], (5, 6, 2), (1, 2)),
+        ([[5], [6, 7]], (5, 6, 7), (1, 2)),
+    ],
+)
+def test_an_answer_ends_at_a_stop_token_or_where_the_server_ends_it(steps, tokens, sizes):
+    with serving(Completions(lambda _: steps)) as served:
+        (found,) = decoder(served.url).generate(REQUESTS[:1], 0)
+    assert (found.tokens, found.finish, found.delivery.tokens) == (tokens, "stop", sizes)
+
+
+def test_an_answer_that_ran_out_of_room_is_none():
+    # Its context ends behind three tokens: "length", though six were asked for.
+    refused = pytest.raises(UnansweredError, match="prompt 'a': 3 of 6 tokens, then no more room")
+    with serving(Completions(lambda _: [[5], [6, 7]], room=3)) as served, refused:
+        decoder(served.url).generate(REQUESTS[:1], 0)
+
+
+@pytest.mark.parametrize("metered", [False, True])
+def test_with_a_meter_nothing_is_kept_of_a_window_that_was_none(metered):
+    def answer(body):
+        return [[999]] if body["prompt"][1] == ord("b") else ANSWER
+
+    meter = Meter() if metered else None
+    refused = pytest.raises(UnansweredError, match="token 999")
+    with serving(Completions(answer)) as served, refused as caught:
+        decoder(served.url, 4).generate(REQUESTS, 0, meter=meter)
+    kept = [each.prompt_id for each in caught.value.answered]
+    assert kept == ([] if metered else ["a", "c", "d"])
+
+
+def test_an_empty_prompt_is_refused_by_its_name():
+    with pytest.raises(ValueError, match="prompt 'x' is empty"):
+        decoder("http://127.0.0.1:1/v1").preflight([Request("x", (), 1)])
+
+
+def test_requests_of_an_open_loop_arrive_by_themselves_and_wait_in_their_latency():
+    with serving(Completions(lambda _: ANSWER, delays=[0.3, 0.0, 0.0])) as served:
+        loop = decoder(served.url, 1)
+        loop.rate = 1000.0  # all at once, one under way
+        found = loop.generate(REQUESTS[:3], 0)
+    latencies = [each.latency_s for each in found]
+    assert latencies[0] < latencies[1] - 0.25 < latencies[2] - 0.5
+    assert found[2].delivery.seconds[-1] == latencies[2]
+
+
+def test_arrivals_are_a_poisson_process_that_the_seed_fixes():
+    moments = arrivals(20_000, 4.0, 7)
+    assert moments == arrivals(20_000, 4.0, 7) != arrivals(20_000, 4.0, 8)
+    gaps = [after - before for before, after in pairwise(moments)]
+    assert moments[0] == 0
+    assert statistics.fmean(gaps) == pytest.approx(0.25, rel=0.05)
+    assert statistics.stdev(gaps) == pytest.approx(0.25, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("spans", "expected"),
+    [
+        ([], []),
+        ([Span(1.0, 1.5, 4.0)], [(0.5, 2.5)]),  # alone it has its own seconds
+        # 0..1 the first waits alone, 1..2 it decodes while the second waits, 2..3 both decode.
+        ([Span(0.0, 1.0, 3.0), Span(1.0, 2.0, 4.0)], [(1.0, 1.0), (0.5, 1.5)]),
+    ],
+)
+def test_requests_under_way_have_equal_parts_of_every_instant(spans, expected):
+    assert shares(spans) == expected
+
+
+def test_shares_add_up_to_the_time_in_which_anything_was_under_way():
+    spans = [Span(0.0, 0.4, 2.0), Span(0.1, 1.7, 1.9), Span(5.0, 5.0, 5.5), Span(0.3, 0.3, 0.3)]
+    assert sum(map(sum, shares(spans))) == pytest.approx(2.5)
+    assert shares(spans)[3] == (0.0, 0.0)
+
+
+# One line in time, nothing secret, nothing for good.
+
+
+SOON = {"timeout_s": 0.5, "answer_s": 0.5}
+
+
+@contextmanager
+def raw(reply):
+    """A server that answers every connection by a function."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve():
+        with suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                threading.Thread(target=one, args=(connection,), daemon=True).start()
+
+    def one(connection):
+        with suppress(OSError), connection:
+            connection.recv(65536)
+            reply(connection)
+
+    threading.Thread(target=serve, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+    finally:
+        listener.close()
+
+
+def dripping(connection):
+    for byte in OK + b"X-Slow: " + b"y" * 10_000:
+        connection.sendall(bytes([byte]))
+        time.sleep(0.01)
+
+
+def flooding(status):
+    def reply(connection):
+        connection.sendall(b"HTTP/1.1 " + status + b"\r\n\r\n")
+        while True:
+            connection.sendall(b"x" * 65536)
+
+    return reply
+
+
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [
+        (dripping, "no whole answer within 0.5 s"),
+        (flooding(b"400 Bad Request"), "status 400: xxx"),
+        (flooding(b"200 OK"), "a line of more than 8 MiB|no whole answer"),
+    ],
+)
+def test_headers_that_drip_and_bodies_without_end_are_given_up_in_time(reply, said):
+    start = time.perf_counter()
+    with raw(reply) as url, pytest.raises(ServerError, match=said) as caught:
+        asked(url, **SOON).complete([1], 5)
+    assert time.perf_counter() - start < 5
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("reply", [dripping, flooding(b"200 OK")])
+def test_counters_without_end_are_none(reply):
+    start = time.perf_counter()
+    with raw(reply) as url:
+        assert asked(url, **SOON).read("metrics") is None
+    assert time.perf_counter() - start < 5
+
+
+@pytest.mark.parametrize("before", [b"", b"u", b"us", b"user:"])
+def test_a_key_in_base64_is_not_shown_whatever_stands_before_it(before):
+    key = "sk-a1b2c3d4e5f6"
+    said = base64.b64encode(before + key.encode()).decode()
+    left = masked(f"denied: {said}", key).removeprefix("denied: ")
+    assert "***" in left
+    assert len(left) <= len(before) * 2 + len("***") + 4
+
+
+def test_a_message_with_the_key_in_it_is_shown_without():
+    refused = pytest.raises(ServerError, match=r"bad key Bearer \*\*\* \[31mred")
+    with answering("leak") as served, refused as caught:
+        asked(served.url).complete([1], 5)
+    for secret in (KEY, "MTIzNDU2Nzg5", "\x1b"):
+        assert secret not in str(caught.value)
+
+
+def test_an_addresss_password_is_in_no_message():
+    assert fit("no http://me:hunter2@host/v1 there") == "no http://***@host/v1 there"
+    with pytest.raises(ValueError, match="without user and password") as caught:
+        check(ServerSettings, {"url": "http://me:hunter2@host/v1"}, "server")
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("faults", [[], [404], ["cut"]])
+@pytest.mark.parametrize("lives", [True, False])
+def test_whoever_answers_once_a_started_server_has_ended_is_a_stranger(tmp_path, lives, faults):
+    log = tmp_path / "server.log"
+    log.write_text("ready\nout of memory\n")
+    with log.open() as held, answering(*faults) as served:
+        fcntl.flock(held, fcntl.LOCK_EX if lives else fcntl.LOCK_UN)
+        server = asked(served.url, attempts=2, log=str(log))
+        if lives and faults != [404]:
+            assert server.complete([1], 5).tokens == (5, 6, 7, 8, 9)
+            return
+        said = "status 404" if lives else "the server has ended: out of memory"
+        with pytest.raises(ServerError, match=said):
+            server.complete([1], 5)
+        assert len(served.bodies) == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("serve m --api-key sk-1 --port 8", "serve m --api-key *** --port 8"),
+        ("--api-key=sk-1,sk-2 -t 4", "--api-key=*** -t 4"),
+        ("serve --api-key sk-1 sk-2 --port 8", "serve --api-key *** --port 8"),
+        ("--hf-token hf_1", "--hf-token ***"),
+        ("-hft hf_1 -c 1", "-hft *** -c 1"),
+        ("env HF_TOKEN=hf_1 vllm serve", "env HF_TOKEN=*** vllm serve"),
+        ("args: {'api_key': ['sk-1', 'sk-2'], 'port': 8}", "args: {'api_key': ***, 'port': 8}"),
+        ("--hf-token --port 8", None),
+        ("--max-num-batched-tokens 8192", None),
+        ("--ssl-keyfile f --num-speculative-tokens=5", None),
+        ("token 999, the target has 300", None),
+    ],
+)
+def test_the_value_of_what_is_named_as_a_key_is_not_shown(said, shown):
+    assert masked(said) == (shown or said)
+
+
+def test_what_is_no_answer_is_refused_at_once_or_after_all_attempts():
+    with answering("abort") as served, pytest.raises(ServerError, match="finish_reason 'abort'"):
+        asked(served.url).complete([1], 5)
+    refused = pytest.raises(RefusedError, match=r"server\.kind=llama_cpp")
+    with answering("llama", text=lambda _: "x") as served, refused:
+        asked(served.url, ids=False, attempts=3).complete([1], 5)
+    assert len(served.bodies) == 1
+
+
+def test_every_request_names_all_that_a_server_might_fill_in():
+    with answering() as served:
+        asked(served.url).complete([1], 5)
+        asked(served.url).complete([1], 5, top_k=7)
+    for body, top_k in zip(served.bodies, (-1, 7), strict=True):
+        assert {name: body[name] for name in NEUTRAL} == NEUTRAL
+        assert body["top_k"] == top_k
+
+
+@pytest.mark.parametrize(("heard", "temperature"), [(True, 1.0), (False, 1.0), (False, 0.0)])
+def test_a_server_that_samples_by_settings_of_its_own_is_refused(heard, temperature):
+    def answer(body):
+        likeliest = body["temperature"] == 0 or (heard and body["top_k"] == 1)
+        return STEPS if likeliest else [[5], [6, 8, 7], [9]]
+
+    with serving(Completions(answer)) as served:
+        made = decoder(served.url, temperature=temperature)
+        if heard or not temperature:
+            made.generate(REQUESTS[:1], 0)
+            made.generate(REQUESTS[:1], 0)
+            assert len(served.bodies) == (4 if temperature else 2)
+            return
+        with pytest.raises(RefusedError, match="ignores top_k"):
+            made.generate(REQUESTS[:1], 0)
+
+
+def test_a_counter_that_is_no_number_costs_no_answer():
+    with answering(counters=lambda: "vllm:generation_tokens_total 1.2.3\n") as served:
+        (found,) = decoder(served.url).generate(REQUESTS[:1], 0)
+    assert found.tokens == (5, 6, 7, 8, 9)
+
+
+@pytest.mark.parametrize("chunks", [1, 2, 3, 8, 16, 20])
+@pytest.mark.parametrize(("gap_s", "bursts"), [(2e-5, True), (2e-3, False)])
+def test_chunks_that_come_at_once_say_nothing_of_when_they_were_made(gap_s, bursts, chunks):
+    seconds = tuple(1 + gap_s * place for place in range(chunks))
+    came = Delivery(seconds, (1,) * chunks)
+    found = Generation("p", (3,) * chunks, "length", (), 1, 1, 0, 0, delivery=came)
+    assert in_bursts([found]) == (bursts and chunks > 1)
+
+
+@pytest.mark.parametrize("readings", [(5.0, 4.0, 3.0, 2.0), (1.0, 2.0, 4.0, 3.0)])
+def test_an_answer_by_a_clock_that_runs_backwards_is_none(readings):
+    start, *came = readings
+    chunks = tuple(Chunk(moment - start, (5,)) for moment in came)
+    with pytest.raises(ServerError, match="the clock ran backwards"):
+        held(Request("a", (1,), 3, ()), Served(chunks, "length"), "http://host", 300)
+
+
+def test_a_server_that_fails_while_it_is_probed_fails_the_row():
+    with answering(500) as served, pytest.raises(ServerError, match="status 500") as caught:
+        decoder(served.url, temperature=1.0).generate(REQUESTS[:1], 0)
+    assert not isinstance(caught.value, UnansweredError)

@@ -1,0 +1,349 @@
+"""Columns, names, the shorthand of trees and the papers' numbers: each said once."""
+
+import ast
+import csv
+import re
+import subprocess
+import sys
+from collections import Counter
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+import yaml
+
+from spec_bench.jobs.config.cells import load_decoder
+from spec_bench.report.papers.recipes import recipe_cells
+from spec_bench.settings.configs import conf_dir, experiments_dir
+from spec_bench.vocabulary import columns, decoders, names
+from spec_bench.vocabulary.columns import COLUMNS, Column
+from spec_bench.vocabulary.decoders import COLOURS, decoders_table, find_decoder
+from spec_bench.vocabulary.published import COLUMNS as PRINTED
+from spec_bench.vocabulary.published import FILE, KEYS, read_published, side_by_side
+from spec_bench.vocabulary.spec import Spec, parse
+from tests.said import naming
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "results"
+PACKAGE = ROOT / "spec_bench"
+_PLAIN = (ast.Constant, ast.Tuple, ast.List)
+
+
+def test_every_name_of_the_committed_results_has_a_line():
+    files = sorted([*RESULTS.rglob("results.csv"), *RESULTS.rglob("screening.csv")])
+    assert files
+    for path in files:
+        with path.open(newline="", encoding="utf-8") as stream:
+            names = next(csv.reader(stream))
+        assert not set(names) - set(columns.header()), path
+
+
+def test_every_number_says_what_it_is_and_no_name_stands_twice():
+    every = [name for each in COLUMNS for name in each.names]
+    assert len(every) == len(set(every))
+    for each in COLUMNS:
+        assert each.title, each.name
+        assert each.definition, each.name
+        assert not each.interval or each.holds == "number", each.name
+
+
+def test_names_are_ordered_and_known_by_their_columns_and_a_modules_score_by_its_interval():
+    assert columns.ordered(["mbsu_high", "other", "speedup", "mbsu", "mbsu_low", "pair"]) == [
+        *("pair", "mbsu", "mbsu_low", "mbsu_high", "speedup", "other")
+    ]
+    assert columns.header()["mbsu_low"] == "lower end of the 95% interval of mbsu (over prompts)"
+    there = ["meteor", "meteor_low", "meteor_high", "spec", "bleu", "someones_note"]
+    assert [each.name for each in columns.columns_in(there)] == ["spec", "bleu", "meteor"]
+    assert columns.scores_in(there) == ["bleu", "meteor"]
+    with pytest.raises(ValueError, match="'blue'"):
+        columns.column("blue")
+
+
+def test_a_column_of_another_package_comes_last_and_takes_no_name(monkeypatch):
+    monkeypatch.setattr(columns, "COLUMNS", list(COLUMNS))
+    mine = columns.register(Column("waste", "waste", "rejected nodes", "efficiency"))
+    assert columns.register(mine) is mine
+    assert columns.COLUMNS[-1] is columns.column("waste")
+    with pytest.raises(ValueError, match="mbsu_low"):
+        columns.register(Column("mbsu_low", "low", "the lower end", "efficiency"))
+
+
+def test_the_documents_that_are_made_from_columns_and_decoders_are_those_that_are_made():
+    # Otherwise: python -m spec_bench.vocabulary.columns > results/README.md, or .decoders.
+    assert (RESULTS / "README.md").read_text(encoding="utf-8") == columns.markdown()
+    texts = [
+        path.read_text("utf-8") for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))
+    ]
+    between = r"<!-- decoders -->\n(.*?)<!-- /decoders -->"
+    tables = [table.strip() for text in texts for table in re.findall(between, text, re.DOTALL)]
+    assert tables == [decoders_table()]
+
+
+def listed(source):
+    """Literals of at least three measured columns: tuples, lists, sets, tables of constants."""
+    measured = {
+        name
+        for each in COLUMNS
+        if each.kind not in ("identity", "setting", "state")
+        for name in each.names
+    }
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        members = []
+        if isinstance(node, ast.Tuple | ast.List | ast.Set):
+            members = [*node.elts]
+        elif isinstance(node, ast.Dict) and all(isinstance(v, _PLAIN) for v in node.values):
+            members = node.keys
+        words = [each.value for each in members if isinstance(each, ast.Constant)]
+        names = [str(word) for word in words if word in measured]
+        if len(set(names)) >= 3:
+            found.append(names)
+    return found
+
+
+def test_hardly_any_file_lists_columns():
+    found = {path: listed(path.read_text(encoding="utf-8")) for path in PACKAGE.rglob("*.py")}
+    assert sum(map(len, found.values())) <= 10, {str(p): each for p, each in found.items() if each}
+    assert listed('X = {"mbsu": "MBSU", "speedup": "x", "bleu": "BLEU"}')
+    assert listed('f(["mbsu", *("mbsu_low", "mbsu_high", "f1")])')
+    assert not listed('row = {"mbsu": a, "speedup": b, "bleu": c}')
+
+
+def test_the_ground_floor_imports_neither_torch_nor_pandas():
+    names = ("vocabulary.columns", "vocabulary.names", "system.files", "records.types")
+    floor = ", ".join(f"spec_bench.{name}" for name in names)
+    asked = "spec_bench.vocabulary.names.title('eagle3_sd')"
+    heavy = "{'torch', 'pandas', 'numpy'}"
+    code = f"import sys, {floor}; {asked}; assert not {heavy} & set(sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+# Everything that is shown has a name for people, and decoders a colour and a marker.
+
+
+FILES = sorted((conf_dir() / "decoder").glob("*.yaml"))
+YAMLS = sorted(experiments_dir().glob("*/paper.yaml"))
+RECIPES = [path for path in experiments_dir().glob("*/*.yaml") if path not in YAMLS]
+IN_FILES = {path.stem for path in FILES}
+IN_PAPERS = {
+    name for path in YAMLS for name in yaml.safe_load(path.read_text()).get("decoders", ())
+}
+IN_RECIPES = {
+    cell.partition(":")[0]
+    for path in RECIPES
+    for cell in recipe_cells(f"{path.parent.name}={path.stem}")
+}
+ALL = sorted({*IN_FILES, *IN_PAPERS, *IN_RECIPES})
+MINE = """
+name: mine
+drafter: {kind: language_model}
+tree: {policy: chain, depth: 3}
+verifier: {rule: recursive_rejection, replacement: false}
+display: {title: My own, colour: sky, marker: D}
+"""
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_decoder_of_the_configs_says_how_it_is_shown(path):
+    display = yaml.safe_load(path.read_text(encoding="utf-8"))["display"]
+    assert {"title", "colour", "marker", "tree", "source"} <= display.keys()
+    assert all(display.values())
+    shown = names.decoder(path.stem)
+    assert (shown.title, shown.marker) == (display["title"], display["marker"])
+    assert shown.colour == COLOURS[display["colour"]]
+    assert all(re.fullmatch(r"#[0-9A-F]{6}", colour) for colour in shown.colour)
+
+
+def test_every_cell_of_a_recipe_has_a_title_of_its_own_said_in_one_place():
+    assert len(IN_RECIPES - IN_FILES) > 10
+    assert [name for name in ALL if find_decoder(name) is None] == []
+    assert not IN_PAPERS & IN_FILES
+    titles = Counter(names.decoder(name).title for name in ALL)
+    assert [title for title, count in titles.items() if count > 1] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "title", "colour", "marker"),
+    [
+        ("eagle3_sd", "EAGLE-3, SD", "blue", "o"),  # a drafter in place of the decoder's
+        ("dyspec_traversal", "DySpec, traversal", "sky", "D"),  # a rule likewise
+        ("eagle3_dyspec_traversal", "EAGLE-3, DySpec, traversal", "sky", "D"),
+        ("spectr_traversal", "SpecTr's paths, traversal", "sky", "P"),  # a paper says so
+        ("eagle3_spectr_traversal", "EAGLE-3, SpecTr's paths, traversal", "sky", "P"),
+    ],
+)
+def test_a_cell_that_replaces_a_part_is_shown_by_its_parts(name, title, colour, marker):
+    assert find_decoder(name) == decoders.Decoder(title, COLOURS[colour], marker)
+
+
+def test_what_is_not_listed_keeps_its_name():
+    assert names.decoder("mine").title == names.task("mine") == names.title("mine") == "mine"
+    assert find_decoder("redrafter_2") is None
+    assert (names.title("rsd_s"), names.title("xsum")) == ("RSD-S", "XSum")
+    assert not {each.name for each in COLUMNS} & {*ALL, *names.TASKS}
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """A folder of configs beside ours, with the file of one decoder."""
+    path = tmp_path / "conf" / "decoder" / "mine.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text(MINE, encoding="utf-8")
+    folders = (conf_dir(), tmp_path / "conf"), (experiments_dir(),)
+    monkeypatch.setattr(decoders, "_folders", lambda: folders)
+    return path
+
+
+def test_another_packages_decoder_is_shown_as_its_yaml_says(mine):
+    assert names.decoder("mine") == decoders.Decoder("My own", COLOURS["sky"], "D")
+    assert names.title("mine_traversal") == "My own, traversal"
+    assert "display" not in load_decoder([mine.parents[1]], "mine")
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "said"),
+    [
+        ("sky", "red", "display.colour must be one of blue, vermillion, green, purple, orange, "),
+        ("marker: D", "marker: x", "display.marker must be one of o, s, ^, D, v, P, X, got 'x'"),
+        ("marker", "shape", "display.shape does not belong to how a decoder is shown, which has "),
+        ("{title: My own, colour: sky, marker: D}", "red", "display must be a mapping, got 'red'"),
+    ],
+)
+def test_a_wrong_colour_or_marker_is_named_with_its_file_and_the_choices(mine, right, wrong, said):
+    mine.write_text(MINE.replace(right, wrong), encoding="utf-8")
+    for ask in (lambda: load_decoder([mine.parents[1]], "mine"), lambda: find_decoder("mine")):
+        with pytest.raises(ValueError, match=re.escape(f"{mine}: {said}")) as caught:
+            ask()
+        assert "\n" not in str(caught.value)
+
+
+# The tree shorthand: read by syntax, written back.
+
+
+@pytest.mark.parametrize(
+    ("text", "form", "numbers", "depth", "width", "nodes", "widths"),
+    [
+        ("-", "root", (), 0, 0, 0, ()),
+        ("3", "number", (3,), 3, 3, 3, (3,)),
+        ("2-2-1", "levels", (2, 2, 1), 3, 2, 10, (2, 2, 1)),
+        ("1-4", "levels", (1, 4), 2, 4, 5, (1, 4)),
+        ("4x3", "product", (4, 3), 3, 4, 12, None),
+        ("4x2@0.9", "threshold", (4, 2), 2, 4, 8, None),
+    ],
+)
+def test_a_shorthand_says_its_form_and_its_size(text, form, numbers, depth, width, nodes, widths):
+    spec = parse(text)
+    assert (spec.form, spec.numbers) == (form, numbers)
+    assert (spec.depth, spec.width, spec.nodes) == (depth, width, nodes)
+    assert (str(spec), spec.widths) == (text, widths)
+
+
+@pytest.mark.parametrize("text", ["mc_sim_7b_63", "3 nodes", "4x", "-3", "2--1", "٣", "1" * 5000])
+def test_what_is_no_number_is_a_name_without_a_size(text):
+    spec = parse(text)
+    assert (spec.form, str(spec), spec.widths) == ("name", text, None)
+    for size in ("depth", "width", "nodes"):
+        with pytest.raises(ValueError, match=size):
+            getattr(spec, size)
+
+
+def test_a_shorthand_is_written_one_way():
+    assert str(parse(" 4x2@.90 ")) == "4x2@0.9"
+    assert parse("4x2@.9") == Spec("threshold", (4, 2), 0.9)
+    assert str(parse(7)) == "7"
+    with pytest.raises(ValueError, match="empty"):
+        parse("  ")
+
+
+# The papers' printed numbers: one schema, nothing lost from the copies that were checked.
+
+
+# How many numbers the checked copies of the papers' tables hold, and their sum.
+CHECKED = {
+    "rsd": {
+        "block_efficiency": (1968, "4215.627"),
+        "mbsu": (1968, "4047.520"),
+        "token_rate": (1968, "50495.215"),
+        "rouge2": (881, "115.011"),
+        "bleu": (872, "320.119"),
+    },
+    "mcsd": {
+        "acceptance_rate": (184, "106.65"),
+        "acceptance_rate_gain": (76, "13.06"),
+        "speedup": (128, "188.91"),
+        "block_efficiency": (128, "245.12"),
+    },
+    "redrafter": {
+        "token_rate": (10, "764.43"),
+        "block_efficiency": (10, "28.57"),
+        "speedup": (21, "55.16"),
+        "judge_score": (21, "71.80"),
+        "drafter_size": (10, "6.30"),
+    },
+    "eagle": {
+        "speedup": (23, "78.52"),
+        "block_efficiency": (6, "25.32"),
+        "speedup_mt_bench": (5, "14.24"),
+        "speedup_translation": (5, "9.81"),
+        "speedup_summarization": (5, "12.11"),
+        "speedup_qa": (5, "11.13"),
+        "speedup_math_reasoning": (5, "14.12"),
+        "speedup_rag": (5, "11.04"),
+    },
+    "dsbd": {
+        "exact_match": (8, "580"),
+        "execution_accuracy": (8, "90"),
+        "perplexity": (16, "27.06"),
+        "token_rate": (16, "489.92"),
+        "energy_j_per_token": (16, "130.35"),
+    },
+}
+
+
+PAPERS = {paper: read_published(experiments_dir() / paper / FILE) for paper in CHECKED}
+
+
+@pytest.mark.parametrize("paper", CHECKED)
+def test_every_printed_number_of_the_checked_copies_is_here(paper):
+    values = {}
+    for row in PAPERS[paper]:
+        if row["value"]:
+            values.setdefault(row["metric"], []).append(Decimal(row["value"].rstrip("B")))
+    assert {name: (len(own), str(sum(own))) for name, own in values.items()} == CHECKED[paper]
+
+
+def test_rsd_has_1998_cells_in_54_tables():
+    cells = side_by_side(PAPERS["rsd"])
+    tables = Counter(int(cell["table"]) for cell in cells)
+    assert tables == {table: 33 if table < 28 else 41 for table in range(1, 55)}
+
+
+def test_every_number_without_a_value_says_why_it_is_lost_and_none_is_printed_twice():
+    rows = [row for paper in PAPERS.values() for row in paper]
+    lost = [row for row in rows if not row["value"]]
+    assert Counter(row["reason"] for row in lost) == {"row_lost": 105, "order_unknown": 8}
+    assert all(row["candidates"] for row in lost if row["reason"] == "order_unknown")
+    for paper in PAPERS.values():
+        keys = Counter((*(row[key] for key in KEYS), row["metric"]) for row in paper)
+        assert {key: count for key, count in keys.items() if count > 1} == {}
+
+
+def test_a_file_with_other_columns_is_refused(tmp_path):
+    file = tmp_path / FILE
+    file.write_text("table,valeu\n1,2\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=naming("reference.csv", "table,target")):
+        read_published(file)
+
+
+def test_side_by_side_has_a_column_for_each_number_of_a_cell():
+    empty = dict.fromkeys(PRINTED, "")
+    rows = [
+        {**empty, "table": "1", "decoder": "sd", "spec": spec, "metric": metric, "value": value}
+        for spec, metric, value in (("2", "mbsu", "1.5"), ("2", "bleu", "0.3"), ("3", "mbsu", "2"))
+    ]
+    shown = [{k: v for k, v in cell.items() if v} for cell in side_by_side(rows)]
+    assert shown == [
+        {"table": "1", "decoder": "sd", "spec": "2", "mbsu": "1.5", "bleu": "0.3"},
+        {"table": "1", "decoder": "sd", "spec": "3", "mbsu": "2"},
+    ]
