@@ -12,7 +12,7 @@ from spec_bench.system.signals import orderly
 
 COMMANDS = {
     "answers": "exchange.write",
-    "compare": "report.comparison.command",
+    "compare": "report.comparison",
     "convert": "engine.loading",
     "fit_tree": "recommend.fit_tree",
     "recommend": "recommend.command",

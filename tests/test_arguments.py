@@ -4,7 +4,7 @@ import pytest
 
 from spec_bench.audit.__main__ import load as audit
 from spec_bench.exchange.write import main as answers
-from spec_bench.report.comparison.command import main as compare
+from spec_bench.report.comparison import main as compare
 
 
 @pytest.mark.parametrize(

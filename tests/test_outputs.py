@@ -10,7 +10,7 @@ import pytest
 from spec_bench.audit.bernoulli import main as bernoulli
 from spec_bench.exchange.write import main as answers
 from spec_bench.report.cli.command_line import main as report
-from spec_bench.report.comparison.command import main as compare
+from spec_bench.report.comparison import main as compare
 from spec_bench.train.collect import main as collect
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from spec_bench.jobs.config.cells import load_decoder
-from spec_bench.report.papers.recipes import recipe_cells
+from spec_bench.report.papers.items import recipe_cells
 from spec_bench.settings.configs import conf_dir, experiments_dir
 from spec_bench.vocabulary import columns, decoders, names
 from spec_bench.vocabulary.columns import COLUMNS, Column

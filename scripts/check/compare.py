@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from spec_bench import api
 from spec_bench.decode.config import AnyDecoder, DecoderConfig
-from spec_bench.report.comparison.build import Comparison, compare
+from spec_bench.report.comparison import Comparison, compare
 from spec_bench.system import files
 
 CELLS = "[sd:3,spectr:2x3,rsd_c:2-2-1,rsd_s:3x3]"
@@ -82,10 +82,7 @@ def measured(folder: Path, options: argparse.Namespace, slowed: float, left_s: f
 def verdicts(found: Comparison) -> list[str]:
     """What a comparison says got worse or better."""
     changed = [*found.of("regression"), *found.of("improvement")]
-    return [
-        f"{each.change.cell.split(',')[0]} {each.change.column.name} {each.verdict}"
-        for each in changed
-    ]
+    return [f"{each.cell.split(',')[0]} {each.column.name} {each.verdict}" for each in changed]
 
 
 def main() -> int:

@@ -33,7 +33,7 @@ from random import Random
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from spec_bench.report.cli.command_line import main as report
-from spec_bench.report.comparison.command import main as compare
+from spec_bench.report.comparison import main as compare
 from spec_bench.system import files
 
 _LIMIT_S = 120

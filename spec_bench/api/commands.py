@@ -121,8 +121,8 @@ def compare(
     """
     import pandas as pd
 
-    from spec_bench.report.comparison.build import compare as build
-    from spec_bench.report.comparison.build import markdown
+    from spec_bench.report.comparison import compare as build
+    from spec_bench.report.comparison import markdown
 
     for name, share, least in (("alpha", alpha, 0.0), ("margin", margin, -1e-12)):
         if not least < share < 1:
@@ -133,18 +133,18 @@ def compare(
     comparison = build(Path(before), Path(after), alpha, margin)
     lines = [
         {
-            "cell": (change := each.change).cell,
-            "number": change.column.name,
-            "before": change.before,
-            "after": change.after,
-            "change": change.shift and change.shift.value,
-            "change_low": change.shift and change.shift.low,
-            "change_high": change.shift and change.shift.high,
-            "relative": change.relative,
+            "cell": each.cell,
+            "number": each.column.name,
+            "before": each.before,
+            "after": each.after,
+            "change": each.shift and each.shift.value,
+            "change_low": each.shift and each.shift.low,
+            "change_high": each.shift and each.shift.high,
+            "relative": each.relative,
             "p": each.p,
-            "prompts": change.prompts,
+            "prompts": each.prompts,
             "verdict": each.verdict,
-            "why": change.why,
+            "why": each.why,
         }
         for each in comparison.judged
     ]
@@ -152,7 +152,7 @@ def compare(
         comparison.sentence,
         comparison.regressed,
         pd.DataFrame(lines),
-        pd.DataFrame([vars(each) for each in comparison.differing]),
+        pd.DataFrame(comparison.differing),
         markdown(comparison),
     )
 

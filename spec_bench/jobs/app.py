@@ -57,8 +57,7 @@ from spec_bench.records.types import CellResult
 from spec_bench.settings.configs import conf_dir
 from spec_bench.sinks.console import print_table
 from spec_bench.sinks.rows import labels_of
-from spec_bench.sinks.settings import build_sinks
-from spec_bench.sinks.sink import LoggedCell, Sink
+from spec_bench.sinks.sink import LoggedCell, Sink, build_sinks
 from spec_bench.system import files, signals
 
 log = logging.getLogger(__name__)

@@ -1,27 +1,49 @@
-"""A cell's result as one flat row of plain values, and back.
+"""An experiment's table: a cell's result as one flat row, and back; the CSV of rows; and which rows
+are of a past state.
 
 Here alone what is typed in ``records`` becomes text: names joined by commas, ``true`` or ``false``,
-reasons in one line.
+reasons in one line. The CSV is rewritten as a whole, so that a reader sees all of it or none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
+from itertools import product
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from spec_bench.records.types import CellFacts, CellResult, parse_reasons
+from spec_bench.system import files
 from spec_bench.vocabulary import columns
 
-Row = dict[str, Any]
+log = logging.getLogger(__name__)
+Row = Mapping[str, Any]
+NEEDED = ("pair", "target", "draft", "task", "decoder", "spec", "status", "run_id")
+_ROUNDED = (
+    *("nodes_per_call", "block_efficiency", "mbsu"),
+    *("acceptance_rate", "token_rate", "speedup"),
+)
+_POINTS = ("prompts", "draft_calls", "parameter_ratio", *_ROUNDED)  # of what a search screened
+STATE = (
+    *("target_revision", "draft_revision", "tree_revision"),
+    *("data_revision", "prompts_digest", "engine"),
+)
+# With what follows from the state and the place, and is nothing that a user varies.
+_APART = (*STATE, "run_id", "machine", "attention")
+# What rows without an engine's number do not state.
+_NEWER = ("data_source", "data_file", "device", "dtype", "compile", "threads", "stop_rule")
 
 
 def labels_of(facts: CellFacts) -> dict[str, str | int | float]:
-    """What a cell is, flat; what it does not have is ""."""
+    """Returns what a cell is, flat; what it does not have is ""."""
     return {name: _flat(value) for name, value in vars(facts).items()}
 
 
-def facts_of(labels: Mapping[str, Any]) -> CellFacts:
+def facts_of(labels: Row) -> CellFacts:
     """Inverts ``labels_of``; labels that older records lack have their defaults."""
     known = [each for each in fields(CellFacts) if each.name in labels]
     return CellFacts(**{each.name: _typed(str(each.type), labels[each.name]) for each in known})
@@ -44,26 +66,26 @@ def _typed(kind: str, value: Any) -> Any:
         return str(value).lower() != "false"
     if not kind.endswith(" | None"):
         return value
-    return (
-        None if value in ("", None) else {"int": int, "float": float, "str": str}[kind[:-7]](value)
-    )
+    types = {"int": int, "float": float, "str": str}
+    return None if value in ("", None) else types[kind.removesuffix(" | None")](value)
 
 
-def row_of(result: CellResult) -> Row:
-    """A line of the results table; a failed cell claims nothing, not even that it is lossless."""
-    status = {
+def row_of(result: CellResult) -> dict[str, Any]:
+    """Returns a row of the table; a failed cell claims nothing, not even that it is lossless."""
+    row = {
+        **labels_of(result.facts),
         "lossless": result.lossless or "",
         "status": result.status,
         "reason": result.reason,
         "run_id": result.run_id,
         "baseline": result.baseline or "",
+        **result.metrics,
     }
-    row = {**labels_of(result.facts), **status, **result.metrics}
     return {name: row[name] for name in columns.ordered(row)}
 
 
-def stored(result: CellResult) -> Row:
-    """A result as its cell's folder keeps it, ready for JSON."""
+def stored(result: CellResult) -> dict[str, Any]:
+    """Returns a result as its cell's folder keeps it, ready for JSON."""
     return {
         "run_id": result.run_id,
         "labels": {**labels_of(result.facts), "baseline": result.baseline or ""},
@@ -74,7 +96,7 @@ def stored(result: CellResult) -> Row:
     }
 
 
-def restored(content: Mapping[str, Any]) -> CellResult:
+def restored(content: Row) -> CellResult:
     """Inverts ``stored``."""
     return CellResult(
         content["run_id"],
@@ -85,3 +107,141 @@ def restored(content: Mapping[str, Any]) -> CellResult:
         dict(content["metrics"]),
         content["labels"].get("baseline") or None,
     )
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """Reads the rows of a results file as text; none where there is no file.
+
+    Raises:
+        ValueError: it is no results file; the message names the line.
+    """
+    return files.read_csv(path, NEEDED)
+
+
+def write_csv(path: Path, rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Writes rows with every column that a file may have, and what else they have after these; the
+    rows with all of these columns.
+    """
+    names = columns.ordered([*columns.header(), *(name for row in rows for name in row)])
+    whole = [{name: row.get(name, "") for name in names} for row in rows]
+    files.write_csv(path, whole, names)
+    return whole
+
+
+def merge_csv(
+    path: Path,
+    results: Iterable[CellResult],
+    order: Iterable[str] = (),
+    ended: Mapping[str, float] = MappingProxyType({}),
+) -> list[dict[str, Any]]:
+    """Rewrites a results file from the union of its rows and ``results``.
+
+    A row of ``results`` replaces the row with its run id; doing it twice changes nothing. There is
+    no lock: who writes at the same time as others must look again (``jobs.store.experiment``). Rows
+    of a past state go to the archive beside the file, and come back with their state. What a search
+    screened goes to a file of its own, which is no evidence and has no intervals.
+
+    Args:
+        path: the file; made with its folder if it is missing.
+        results: cells.
+        order: run ids in the order of their rows. Rows that it does not name keep their places
+            before all others, as far as the file has them, and after, where they are new.
+        ended: run id -> when its last job ended, which tells past states from the present one.
+
+    Returns:
+        The rows as they were written, the screened ones first.
+    """
+    screened = files.screening_file(path)
+    before = (*read_rows(screened), *read_rows(path))
+    rows: dict[str, Row] = {row["run_id"]: row for row in before}
+    named = list(dict.fromkeys(order))
+    kept = [run_id for run_id in rows if run_id not in set(named)]
+    rows.update({result.run_id: row_of(result) for result in results})
+    wanted = [each for each in dict.fromkeys([*kept, *named, *rows]) if each in rows]
+    past = superseded(list(rows.values()), ended)
+    _archive(path, [rows[each] for each in wanted if each in past], {*wanted} - past)
+    present = [rows[each] for each in wanted if each not in past]
+    points = [row for row in present if row.get("stage") == "screen"]
+    if points or screened.exists():
+        _write_points(screened, points)
+    whole = write_csv(path, [row for row in present if row.get("stage") != "screen"])
+    return [*map(dict, points), *whole]
+
+
+def _write_points(path: Path, rows: Sequence[Row]) -> None:
+    """Writes what tells cells apart, and a few numbers in five digits, without intervals.
+
+    A complete row has no reasons: the columns that they are of are not in the file.
+    """
+    shown = {*columns.names_of("identity", "setting", "state", "score"), *_POINTS}
+    filled = {name for row in rows for name, value in row.items() if value not in (None, "")}
+    names = columns.ordered({*NEEDED, *(shown & filled)})
+    points = [{name: row.get(name, "") for name in names} for row in rows]
+    for point in points:
+        if "reason" in point and point["status"] == "complete":
+            point["reason"] = ""
+        for name in _ROUNDED:
+            if point.get(name) not in (None, ""):
+                point[name] = f"{float(point[name]):.5g}"
+    files.write_csv(path, points, names)
+
+
+def _archive(path: Path, past: Sequence[Row], present: set[str]) -> None:
+    """Adds rows to the archive beside a results file, each once, before they leave that file."""
+    archive = files.archive_file(path)
+    before: dict[str, Row] = {row["run_id"]: row for row in read_rows(archive)}
+    rows = {**before, **{str(row["run_id"]): row for row in past}}
+    rows = {run_id: row for run_id, row in rows.items() if run_id not in present}
+    if rows.keys() == before.keys():
+        return
+    if new := len(rows.keys() - before.keys()):
+        log.info("%d rows of other weights, data or code are now in %s", new, archive)
+    write_csv(archive, list(rows.values()))
+
+
+def superseded(rows: Sequence[Row], ended: Mapping[str, float]) -> set[str]:
+    """Returns the run ids of an experiment's rows that a newer row takes the place of.
+
+    A changed checkpoint, a data set that moved on or another engine makes new cells under equal
+    labels; beside the old ones they would be two answers to one question. A newer row takes the
+    place where all labels are equal (pair, models, task, decoder, spec, and every setting that a
+    user varies on purpose, such as temperature, batch size, seed or dtype), as many prompts were
+    asked, and some of ``STATE`` is another. A failed row takes no place.
+
+    Args:
+        rows: an experiment's, as its file has them.
+        ended: run id -> when the last job that has the cell ended, in seconds; a row that it does
+            not name is older than all that it names.
+    """
+    names = [each for each in columns.names_of("identity", "setting") if each not in _APART]
+
+    def labels(row: Row, stated: bool, asked: bool) -> tuple[str | None, ...]:
+        """What rows must agree in; None stands for what the older one does not say: what rows
+        without an engine's number do not, unless ``stated``, and how many prompts were asked,
+        unless ``asked``.
+        """
+        same = [None if name in _NEWER and not stated else _text(row, name) for name in names]
+        return (*same, _text(row, "prompts") if asked else None, str((stated, asked)))
+
+    told = [
+        (row, tuple(_text(row, name) for name in STATE), ended.get(str(row["run_id"]), -1.0))
+        for row in rows
+    ]
+    latest: dict[tuple[str | None, ...], dict[tuple[str, ...], float]] = defaultdict(dict)
+    for new, state, when in told:
+        if _text(new, "status") != "failed":
+            for stated, asked in product((True, False), repeat=2):
+                states = latest[labels(new, stated, asked)]
+                states[state] = max(when, states.get(state, when))
+    past = set()
+    for old, state, when in told:
+        own = labels(old, bool(_text(old, "engine")), bool(_text(old, "prompts")))
+        if any(then > when for other, then in latest.get(own, {}).items() if other != state):
+            past.add(str(old["run_id"]))
+    return past
+
+
+def _text(row: Row, name: str) -> str:
+    """A value as a file has it."""
+    value = row.get(name)
+    return "" if value is None else str(value)

@@ -27,10 +27,8 @@ from typing import Any
 
 from spec_bench.records.types import Generation
 from spec_bench.settings.fields import one_line
-from spec_bench.settings.validation import check
 from spec_bench.sinks.rows import labels_of, row_of
-from spec_bench.sinks.settings import WandbSettings
-from spec_bench.sinks.sink import LoggedCell, sink
+from spec_bench.sinks.sink import LoggedCell, WandbSettings, sink
 from spec_bench.system import files
 from spec_bench.vocabulary import columns
 
@@ -53,15 +51,10 @@ _TAG_LENGTH = 64  # W&B's limit
 
 @dataclass(frozen=True)
 class Wandb:
-    """Where runs go, as ``conf/sink`` says."""
+    """Where runs go."""
 
-    project: str
-    group: str  # the experiment's name
-    mode: str  # online, offline or disabled
+    to: WandbSettings
     folder: Path  # where W&B keeps its own files
-    entity: str | None = None  # the account; None is the user's own
-    tags: tuple[str, ...] = ()  # of every run, besides those of its cell
-    system_metrics: bool = False  # let W&B sample the machine
 
     def take(self, cells: Sequence[LoggedCell], rows: Sequence[Mapping[str, Any]]) -> None:
         """Logs the cells that W&B does not have yet, and the table if it changed.
@@ -69,42 +62,29 @@ class Wandb:
         A failure of W&B is one warning and loses nothing: the results are on disk before, and
         the same command logs what is missing.
         """
-        if self.mode == "disabled":
+        if self.to.mode == "disabled":
             return
-        try:
+        with _warned("; the same command logs the rest"):
             for cell in cells:
                 log_cell(self, cell)
             if rows:
                 log_table(self, rows)
-        except failures() as error:
-            reason = f"{type(error).__name__}: {one_line(error)}"
-            log.error("W&B: %s; the same command logs the rest", reason)
 
 
 @sink("wandb")
-def build_wandb(config: WandbSettings | Mapping[str, Any], folder: Path) -> Wandb | None:
-    """The sink that ``sink.wandb`` describes; None where it is off.
+def build_wandb(config: WandbSettings, folder: Path) -> Wandb | None:
+    """Builds the sink that ``sink.wandb`` describes; None where it is off.
 
     Raises:
-        ValueError: a setting that cannot be right, or ``online`` without an account.
+        ValueError: ``online`` without an account.
     """
-    if not isinstance(config, WandbSettings):
-        config = check(WandbSettings, config, "sink.wandb")
     if not config.enabled:
         return None
     if config.mode == "online":
         log_in("sink.wandb.mode=online", "Offline needs no account.")
     if config.mode == "offline":
         _say_once(folder)
-    return Wandb(
-        project=config.project,
-        group=config.group,
-        mode=config.mode,
-        folder=folder,
-        entity=config.entity,
-        tags=config.tags or (),
-        system_metrics=config.system_metrics,
-    )
+    return Wandb(config, folder)
 
 
 @cache
@@ -130,11 +110,15 @@ def log_in(asked: str, instead: str) -> None:
         raise ValueError(f"{asked}: {reason} {instead}")
 
 
-def failures() -> tuple[type[Exception], ...]:
-    """What W&B raises when it cannot take a run."""
+@contextmanager
+def _warned(hint: str = "") -> Iterator[None]:
+    """Makes one line of what W&B raises when it cannot take a run."""
     import wandb
 
-    return (wandb.Error, OSError)
+    try:
+        yield
+    except (wandb.Error, OSError) as error:
+        log.error("W&B: %s: %s%s", type(error).__name__, one_line(error), hint)
 
 
 def log_cell(sink: Wandb, cell: LoggedCell) -> None:
@@ -162,11 +146,11 @@ def log_table(sink: Wandb, rows: Sequence[Mapping[str, Any]]) -> None:
     import wandb
 
     pair, task = str(rows[0]["pair"]), str(rows[0]["task"])
-    run_id, content = table_id(sink.group, pair, task), files.digest([dict(row) for row in rows])
+    run_id, content = table_id(sink.to.group, pair, task), files.digest([dict(row) for row in rows])
     names = list(dict.fromkeys(name for row in rows for name in row))
     texts = {each.name for each in columns.columns_in(names) if each.holds != "number"}
     data = [[_cell(row.get(name), name in texts) for name in names] for row in rows]
-    config = {"experiment": sink.group, "labels": {"pair": pair, "task": task}}
+    config = {"experiment": sink.to.group, "labels": {"pair": pair, "task": task}}
     with _noted(sink, sink.folder / "wandb" / run_id, run_id) as note:
         if note["content"] == content:
             return
@@ -186,22 +170,20 @@ def log_training(sink: Wandb, name: str, facts: Mapping[str, Any], file: Path) -
     """A finished training as one run: its log as history, its accuracies as the summary; a failure
     of W&B is one warning.
     """
-    if sink.mode == "disabled":
+    if sink.to.mode == "disabled":
         return
     rows = files.read_csv(file)
     run_id = f"heads-{files.digest([facts['settings'], rows])}"
     tags = [facts["head"], facts["target"]]
-    try:
-        with open_run(sink, run_id, name, TRAINING, tags, dict(facts["settings"])) as run:
-            for row in rows:
-                numbers = {key: float(value) for key, value in row.items() if value != ""}
-                run.log(numbers, step=int(row["step"]))
-            for side, accuracy in facts["accuracy"].items():
-                for guess, share in (accuracy or {}).items():
-                    run.summary[f"final {side} {guess}"] = share
-            run.summary["parameters"] = facts["parameters"]
-    except failures() as error:
-        log.error("W&B: %s: %s", type(error).__name__, one_line(error))
+    config = dict(facts["settings"])
+    with _warned(), open_run(sink, run_id, name, TRAINING, tags, config) as run:
+        for row in rows:
+            numbers = {key: float(value) for key, value in row.items() if value != ""}
+            run.log(numbers, step=int(row["step"]))
+        for side, accuracy in facts["accuracy"].items():
+            for guess, share in (accuracy or {}).items():
+                run.summary[f"final {side} {guess}"] = share
+        run.summary["parameters"] = facts["parameters"]
 
 
 @contextmanager
@@ -217,19 +199,20 @@ def open_run(
     """A W&B run of our own; one that the caller's process has open goes on beside it."""
     import wandb
 
+    to = sink.to
     sink.folder.mkdir(parents=True, exist_ok=True)
-    said = [str(tag)[:_TAG_LENGTH] for tag in (*tags, *sink.tags) if str(tag).strip()]
+    said = [str(tag)[:_TAG_LENGTH] for tag in (*tags, *(to.tags or ())) if str(tag).strip()]
     run = wandb.init(
-        entity=sink.entity,
-        project=sink.project,
-        group=sink.group,
+        entity=to.entity,
+        project=to.project,
+        group=to.group,
         name=name,
         id=run_id,
         resume="allow",
         job_type=job_type,
         tags=list(dict.fromkeys(said)),
         config=dict(config),
-        mode=sink.mode,  # type: ignore[arg-type]
+        mode=to.mode,  # type: ignore[arg-type]
         dir=str(sink.folder),
         reinit="create_new",
         settings=wandb.Settings(
@@ -238,8 +221,8 @@ def open_run(
             save_code=False,
             disable_git=True,
             x_save_requirements=False,
-            x_disable_stats=not sink.system_metrics,
-            x_disable_machine_info=not sink.system_metrics,
+            x_disable_stats=not to.system_metrics,
+            x_disable_machine_info=not to.system_metrics,
         ),
     )
     try:
@@ -262,8 +245,8 @@ def _noted(sink: Wandb, folder: Path, run_id: str) -> Iterator[dict[str, Any]]:
         files.lock(descriptor, wait=True)
         path = folder / NOTES
         notes = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-        place = {"id": run_id, "entity": sink.entity or "", "project": sink.project}
-        place["mode"] = sink.mode
+        to = sink.to
+        place = {"id": run_id, "entity": to.entity or "", "project": to.project, "mode": to.mode}
         note = next((each for each in notes if place.items() <= each.items()), None)
         if note is None:
             note = {**place, "content": "", "steps": 0}
@@ -283,25 +266,21 @@ def _prompt_lines(generations: Sequence[Generation]) -> list[dict[str, float]]:
         own, accepted = len(each.steps), sum(step.accepted for step in each.steps)
         calls, emitted = calls + own, emitted + accepted + own
         values = (
-            *(_ratio(emitted, calls), _ratio(accepted, own), _ratio(each.decoded, each.decode_s)),
+            emitted / calls if calls else None,
+            accepted / own if own else None,
+            each.decoded / each.decode_s if each.decode_s else None,
             *(each.energy_j, len(each.tokens), own, each.prefill_s, each.decode_s),
         )
-        line = dict(zip(HISTORY, values, strict=True))
-        lines.append({name: value for name, value in line.items() if value is not None})
+        line = zip(HISTORY, values, strict=True)
+        lines.append({name: value for name, value in line if value is not None})
     return lines
-
-
-def _ratio(above: float, below: float) -> float | None:
-    return above / below if below else None
 
 
 def _cell(value: Any, text: bool) -> Any:
     """A value of a W&B table: numbers as numbers, empty cells as none."""
     if value in (None, ""):
         return None
-    if text or not isinstance(value, str):
-        return value
     try:
-        return float(value)
+        return value if text or not isinstance(value, str) else float(value)
     except ValueError:
         return value

@@ -23,7 +23,7 @@ from spec_bench.settings.validation import (
     check,
     settings,
 )
-from spec_bench.sinks.settings import SinkSettings
+from spec_bench.sinks.sink import SinkSettings
 from spec_bench.tasks import RandomPrompts, Task, build_task
 
 Temperatures = Annotated[

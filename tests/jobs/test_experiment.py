@@ -10,7 +10,7 @@ from spec_bench.jobs.store.experiment import Experiment, JobNote, Tables
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.records import cell_folder, parquet
 from spec_bench.records.types import Generation, StepRecord
-from spec_bench.sinks.csv import merge_csv
+from spec_bench.sinks.rows import merge_csv
 from spec_bench.system.files import read_csv
 from tests import warm
 from tests.cells import result

@@ -11,9 +11,7 @@ from spec_bench.metrics.interval import Interval, holm, p_value
 from spec_bench.metrics.intervals import studentised_interval
 from spec_bench.records import parquet
 from spec_bench.records.types import ENGINE, Generation, StepRecord
-from spec_bench.report.comparison.build import compare, judge, lines_of
-from spec_bench.report.comparison.change import Change
-from spec_bench.report.comparison.command import main
+from spec_bench.report.comparison import Change, compare, judge, main, texts_of
 from spec_bench.system import files
 from spec_bench.vocabulary.columns import COLUMNS
 from tests.report.rows import EMBEDDED, row, write
@@ -67,9 +65,7 @@ def answer(prompt, length, accepted):
 
 
 def worse(found):
-    return [
-        (each.change.cell.split()[0], each.change.column.name) for each in found.of("regression")
-    ]
+    return [(each.cell.split()[0], each.column.name) for each in found.of("regression")]
 
 
 def test_holm_multiplies_the_smallest_by_all_and_never_falls():
@@ -117,7 +113,7 @@ def test_stalls_in_some_of_three_repeats_neither_hide_a_loss_of_10_percent_nor_m
     assert worse(compare(before, slower)) == [("rsd_s", "speedup")]
     unchanged = compare(before, same)
     assert not unchanged.of("regression") and not unchanged.of("improvement")
-    [found] = [each.change for each in compare(before, slower).of("regression")]
+    [found] = compare(before, slower).of("regression")
     assert found.shift is not None and found.shift.value == pytest.approx(-0.1, abs=0.03)
 
 
@@ -176,21 +172,21 @@ def test_a_cell_that_fails_now_is_a_regression_and_a_missing_one_is_named(tmp_pa
 def test_other_prompts_are_not_compared(tmp_path):
     before = run(tmp_path / "a", 0, prompts_digest="1234")
     after = run(tmp_path / "b", 1, 0.5, prompts_digest="5678")
-    assert {each.change.why for each in compare(before, after).judged} == {"other prompts"}
+    assert {each.why for each in compare(before, after).judged} == {"other prompts"}
 
 
 def test_rows_without_records_are_not_judged(tmp_path):
     before = write(tmp_path / "a", "m", row("sd", "3", speedup=2.0))
     after = write(tmp_path / "b", "m", row("sd", "3", speedup=1.0))
     (found,) = compare(before, after).judged
-    assert found.verdict == "not judged" and "no records" in found.change.why
+    assert found.verdict == "not judged" and "no records" in found.why
 
 
 def test_settings_that_tell_the_cells_of_a_side_apart_must_agree(tmp_path):
     both = [row("sd", "3", temperature=0.0), row("sd", "3", temperature=1.0)]
     before, after = write(tmp_path / "a", "m", *both), write(tmp_path / "b", "m", *both[1:])
     found = compare(before, after)
-    assert found.gone == ("sd 3, xsum, llama2_7b, temperature 0",)
+    assert found.gone == ["sd 3, xsum, llama2_7b, temperature 0"]
     assert not found.differing
 
 
@@ -220,13 +216,13 @@ def test_an_interval_without_0_that_shows_no_change_says_what_does_not():
     speedup = next(each for each in COLUMNS if each.name == "speedup")
 
     def change(p, *shift):
-        return Change("sd 3", speedup, 1.5, 1.3, Interval(*shift), True, p, 20)
+        return Change("sd 3", speedup, 1.5, 1.3, True, Interval(*shift), p, 20)
 
     lost = change(0.03, -0.126, -0.232, -0.005)
-    said = [line.texts[-1] for line in lines_of(judge([lost, change(0.5, 0.0, -0.1, 0.1)], 0.05))]
+    said = [texts_of(each)[-1] for each in judge([lost, change(0.5, 0.0, -0.1, 0.1)], 0.05)]
     assert sorted(said) == [
         "no change shown",
         "no change shown: its own interval leaves out 0, but not among so many numbers",
     ]
-    (alone,) = lines_of(judge([change(0.08, -0.05, -0.09, -0.01)], 0.05))
-    assert "not the margin" in alone.texts[-1]
+    (alone,) = judge([change(0.08, -0.05, -0.09, -0.01)], 0.05)
+    assert "not the margin" in texts_of(alone)[-1]

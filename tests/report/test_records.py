@@ -14,7 +14,7 @@ from spec_bench.records import parquet
 from spec_bench.records.types import Generation, StepRecord
 from spec_bench.report.claims.contrast import Contrast, difference
 from spec_bench.report.cli.command_line import main
-from spec_bench.report.comparison.command import main as compare
+from spec_bench.report.comparison import main as compare
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.records import origin_of, repeats_of, scores_of
 from spec_bench.system import files

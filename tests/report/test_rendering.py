@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 
-from spec_bench.report.cli.subcommands import FORMATS
+from spec_bench.report.cli.command_line import FORMATS
 from spec_bench.report.data.rows import groups_of, read_results, read_rows
 from spec_bench.report.papers.items import Column
 from spec_bench.report.papers.paper import load_paper, paper_names

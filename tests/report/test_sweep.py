@@ -12,8 +12,7 @@ from plotly.offline import get_plotlyjs
 from spec_bench.report.cli.command_line import main
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.rows import read_rows
-from spec_bench.report.sweep.build import build_page, packed, parts_of
-from spec_bench.report.sweep.figures import FIGURES, drawn
+from spec_bench.report.sweep import FIGURES, build_page, drawn, packed, parts_of
 from spec_bench.system import files
 from tests.report.rows import MT_BENCH, record, row, write
 

@@ -3,9 +3,7 @@
 import pytest
 
 from spec_bench.records.types import CellResult
-from spec_bench.sinks.csv import merge_csv, write_csv
-from spec_bench.sinks.past import STATE, superseded
-from spec_bench.sinks.rows import row_of
+from spec_bench.sinks.rows import STATE, merge_csv, row_of, superseded, write_csv
 from spec_bench.system.files import read_csv
 from tests.cells import result
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from spec_bench.sinks.settings import build_sinks, sink_settings
-from spec_bench.sinks.sink import sink
+from spec_bench.sinks.sink import build_sinks, sink, sink_settings
 
 
 class Kept:

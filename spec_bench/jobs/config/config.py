@@ -39,7 +39,7 @@ from spec_bench.settings.validation import (
     check,
     settings,
 )
-from spec_bench.sinks.settings import SinkSettings, sink_settings
+from spec_bench.sinks.sink import SinkSettings, sink_settings
 from spec_bench.system.files import RESULTS, RUNS
 from spec_bench.tasks import build_task
 from spec_bench.tasks.generation import Generation

@@ -28,7 +28,7 @@ from spec_bench.records import parquet
 from spec_bench.records.parquet import Packed
 from spec_bench.records.types import Stage
 from spec_bench.settings.fields import one_line
-from spec_bench.sinks.csv import merge_csv, read_rows
+from spec_bench.sinks.rows import merge_csv, read_rows
 from spec_bench.system import files
 
 log = logging.getLogger(__name__)

@@ -37,7 +37,7 @@ from spec_bench.jobs.sweep.devices import gpu_memory_gib
 from spec_bench.jobs.sweep.launch import gpus_of_job
 from spec_bench.jobs.work.prompts import prompt_ids, slots_of
 from spec_bench.records.types import CellFacts
-from spec_bench.sinks.csv import read_rows
+from spec_bench.sinks.rows import read_rows
 from spec_bench.system import files
 from spec_bench.tasks import RandomPrompts
 from spec_bench.tasks.source import UnreadDataError

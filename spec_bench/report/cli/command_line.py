@@ -21,32 +21,340 @@ Papers are the folders below experiments/, experiments those below results/. A w
 the known ones.
 """
 
+# A request that cannot be right is a ``ValueError`` in a command and one line with status 2 in
+# ``main``. Figures are imported where they are drawn: matplotlib is slow to load.
+
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from spec_bench.report.cli import subcommands
+from spec_bench.records.types import Generation
+from spec_bench.report.data.rows import Row, figure_rows, load_rows, read_rows, rows_of
+from spec_bench.report.page.gather import draw, drawings, results_file, shown_tables, stems
+from spec_bench.report.papers.paper import find_figure, find_table, load_paper, paper_names
+from spec_bench.report.tables import render
+from spec_bench.report.tables.build import build_tables, check_pair
+from spec_bench.report.tables.measured import Measured
+from spec_bench.report.tables.printed import Sheet
+from spec_bench.report.tables.progress import list_paper
+from spec_bench.report.verdicts import print_checks
 from spec_bench.settings.arguments import Parser, output_file, output_folder
+from spec_bench.system.files import results_files, write_text
 
-COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], None], str]] = {
-    "list": (subcommands.run_list, "tables and figures: measured, missing, and how to run them"),
-    "table": (subcommands.run_table, "a paper's table"),
-    "figure": (subcommands.run_figure, "a paper's figure"),
-    "checks": (subcommands.run_checks, "a paper's claims"),
-    "page": (subcommands.run_page, "one HTML page of an experiment"),
-    "all": (subcommands.run_all, "every page, table and figure, and an index of them"),
-    "records": (subcommands.run_records, "what the records beside each table hold, and their size"),
-    "throughput": (subcommands.run_throughput, "speed of a request against that of all, drawn"),
-    "lengths": (subcommands.run_lengths, "acceptance as vLLM, SGLang and SPEED-Bench count it"),
-    "positions": (subcommands.run_positions, "tokens per call by where in the text it stands"),
-    "sweep": (subcommands.run_sweep, "a page to explore: what to use, interactive figures"),
-    "answers": (subcommands.run_answers, "answer files of Spec-Bench, EAGLE or Medusa as rows"),
-    "wandb": (subcommands.run_wandb, "a W&B report of a project; --dry-run needs no account"),
-    "results": (subcommands.run_plain, "a results file's own table, figure and checks"),
+_RESULTS = Path("results")
+_PICTURES = ("png", "pdf")
+_TABLES: dict[str, Callable[[Sheet], str]] = {
+    "md": render.markdown,
+    "csv": render.comma,
+    "tex": render.latex,
 }
+
+
+def _html(sheets: Sequence[Sheet]) -> str:
+    from spec_bench.report.page.build import style
+
+    return render.html(sheets, style())
+
+
+FORMATS: dict[str, Callable[[Sequence[Sheet]], str]] = {
+    "csv": lambda sheets: render.comma(*sheets),
+    "html": _html,
+    "latex": lambda sheets: "\n".join(map(render.latex, sheets)),
+    "markdown": lambda sheets: "\n".join(map(render.markdown, sheets)),
+}
+
+
+def _elsewhere(options: Namespace) -> Path | None:
+    """The results folder where it is not the default."""
+    return None if options.results == _RESULTS else options.results
+
+
+def _files(options: Namespace, every: Sequence[Path]) -> list[Path]:
+    """The results files of the experiments that are named, or all.
+
+    Raises:
+        ValueError: there is none.
+    """
+    files = [results_file(name, options.results) for name in options.names] or [*every]
+    if not files:
+        raise ValueError(f"no experiment below {str(options.results)!r}")
+    return files
+
+
+def run_plain(options: Namespace) -> None:
+    """Writes a results file's table and figure, prints its checks."""
+    from spec_bench.report.plain import write_report
+
+    write_report(options.file, options.output or options.file.parent)
+
+
+def run_table(options: Namespace) -> None:
+    """Prints or writes a paper's table."""
+    item, measured = find_table(options.name), Measured.below(options.results)
+    text = FORMATS[options.format](build_tables(item, measured, options.pair, _elsewhere(options)))
+    if options.output is None:
+        print(text, end="")
+    else:
+        write_text(options.output, text)
+        print(f"table: {options.output}")
+
+
+def run_list(options: Namespace) -> None:
+    """Lists tables and figures of one paper or of all."""
+    papers = [load_paper(name) for name in ([options.paper] if options.paper else paper_names())]
+    measured = Measured.below(options.results)
+    if options.pair and papers[0].items[0].recipes:
+        check_pair(papers[0].items[0], options.pair, measured)
+    where = _elsewhere(options)
+    print("\n".join(list_paper(paper, measured, options.pair, where) for paper in papers), end="")
+
+
+def run_figure(options: Namespace) -> None:
+    """Draws a paper's figure from the measured rows."""
+    from spec_bench.report import figures
+
+    item, measured = find_figure(options.name), Measured.below(options.results)
+    if options.pair and item.recipes:
+        check_pair(item, options.pair, measured)
+    folder = options.output or options.results / "figures"
+    rows = figure_rows(item, measured.rows, options.results)
+    asked = (item.paper, str(item.number), rows, folder, options.pair)
+    for path in figures.draw(*asked, alone=True):
+        print(f"figure: {path}")
+
+
+def run_checks(options: Namespace) -> None:
+    """Prints a paper's claims on the measured rows."""
+    from spec_bench.report.claims import check_claims
+    from spec_bench.report.claims.verdict import summary_of
+
+    paper, rows = load_paper(options.paper), load_rows(options.results)
+    if rows.empty:
+        raise ValueError(f"no results below {str(options.results)!r}")
+    checks = check_claims(paper.name, rows, options.results)
+    print_checks(checks, summary_of(checks, paper))
+
+
+def run_page(options: Namespace) -> None:
+    """Writes an experiment's page."""
+    from spec_bench.report.page.build import build_page
+
+    file = results_file(options.name, options.results)
+    path = options.output or file.parent / "page.html"
+    write_text(path, build_page(file, _elsewhere(options), options.pair))
+    print(f"page: {path}")
+
+
+def run_all(options: Namespace) -> None:
+    """Writes every page, table and figure that measured rows apply to, and an index of all
+    experiments.
+
+    Written again from the same rows, the files are the same; tables and figures of earlier rows or
+    recipes that are not written any more are removed.
+    """
+    from spec_bench.report import stale
+    from spec_bench.report.page.build import build_index, build_page, paper_of
+
+    results, shown = options.results, _elsewhere(options)
+    direct = [path for path in results_files(results) if path.parent.parent == results]
+    for file in _files(options, direct):
+        folder, written = file.parent, [file.parent / "page.html"]
+        write_text(written[0], build_page(file, shown))
+        (paper, items), measured = paper_of(folder.name), Measured(read_rows([file]))
+        tables = shown_tables(items, measured, shown)
+        for table, stem in zip(tables, stems(tables), strict=True):
+            for suffix, rendered in _TABLES.items():
+                written.append(folder / "tables" / f"{stem}.{suffix}")
+                write_text(written[-1], rendered(table.sheet))
+        for drawing in drawings(paper, items, measured) if paper else ():
+            written += draw(drawing, measured, folder / "figures", *_PICTURES)
+        print(*written, *stale.remove(folder, written), sep="\n")
+    write_text(results / "index.html", build_index(results))
+    print(results / "index.html")
+
+
+def run_records(options: Namespace) -> None:
+    """Prints the size of each experiment's committed records, and the cells without any."""
+    from spec_bench.report.claims import evident
+    from spec_bench.report.data.records import kept_size, seal
+
+    for file in _files(options, results_files(options.results)):
+        if options.seal:
+            seal(file)
+        rows = evident(read_rows([file]))
+        print(f"{file.parent.name}: {kept_size(file, rows.run_id)}")
+
+
+def _recorded(file: Path) -> Iterator[tuple[Row, list[Generation]]]:
+    """Each row of which there are records, with those of the first repeat."""
+    from spec_bench.report.data.records import repeats_of
+
+    for row in rows_of(read_rows([file])):
+        if repeats := repeats_of(file, str(row["run_id"])):
+            yield row, list(repeats[0].values())
+
+
+def run_lengths(options: Namespace) -> None:
+    """Prints a table of acceptance lengths and rates in the words of several tools."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from spec_bench.metrics.calls import lengths_of
+
+    heads = ("decoder", "tree", "ratio of sums", "vLLM", "draft rate", "by position", "SPEED-Bench")
+    table = Table(*heads, "joint", "conditional", box=None)
+    for row, done in _recorded(results_file(options.name, options.results)):
+        found = lengths_of(done, isinstance(row.get("later_turns"), str))
+        single = (found.ratio_of_sums, found.vllm, found.draft_rate, found.mean_of_means)
+        cells = ["" if value is None else f"{value:.3f}" for value in single]
+        rates = (found.at_position, found.joint, found.conditional)
+        lists = [" ".join(f"{value:.2f}" for value in each) for each in rates]
+        told = (*cells[:3], lists[0], cells[3], *lists[1:])
+        table.add_row(str(row["decoder"]), str(row["spec"]), *told)
+    Console(width=200).print(table)
+
+
+def run_positions(options: Namespace) -> None:
+    """Prints a table of tokens per call by where in the text the call stands."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from spec_bench.metrics.calls import by_position
+
+    file = results_file(options.name, options.results)
+    found = {
+        tuple(str(row[name]) for name in ("decoder", "spec", "temperature")): {
+            each.first: each for each in by_position(done)
+        }
+        for row, done in _recorded(file)
+    }
+    stretches = {first: each for of_cell in found.values() for first, each in of_cell.items()}
+    if not stretches:
+        raise ValueError(f"{file}: its records hold no lengths of prompts; newer ones do")
+    heads = [f"{stretches[first].first}-{stretches[first].last}" for first in sorted(stretches)]
+    table = Table("decoder", "tree", "temperature", *heads, box=None)
+    for cell, of_cell in found.items():
+        told = (of_cell.get(first) for first in sorted(stretches))
+        table.add_row(*cell, *(f"{t.emitted:.2f} ({t.calls})" if t else "" for t in told))
+    Console(width=200).print(table)
+    print("\nTokens per call and calls, by tokens before the call; 95% over prompts.")
+    print("Texts at other positions are other texts: not the drafter's difference alone.")
+
+
+def run_throughput(options: Namespace) -> None:
+    """Prints tokens/s of one request and of all, by requests under way; where drafting stops
+    paying.
+    """
+    from spec_bench.report.figures.throughput import throughput
+
+    print(throughput(results_file(options.name, options.results)), end="")
+
+
+def run_sweep(options: Namespace) -> None:
+    """Writes a page on one results file: recommendations, then figures."""
+    from spec_bench.report.sweep import build_page
+
+    file = results_file(options.name, options.results)
+    path = options.output or file.parent / "sweep.html"
+    write_text(path, build_page(file))
+    print(f"page: {path}")
+
+
+def run_answers(options: Namespace) -> None:
+    """Makes rows of another harness's answer files."""
+    from spec_bench.exchange.read import read_in
+
+    read_in(options)
+
+
+def run_wandb(options: Namespace) -> None:
+    """Publishes a W&B report of a project."""
+    from spec_bench.report.wandb_report import publish
+
+    publish(options)
+
+
+COMMANDS: dict[str, tuple[Callable[[Namespace], None], str]] = {
+    "list": (run_list, "tables and figures: measured, missing, and how to run them"),
+    "table": (run_table, "a paper's table"),
+    "figure": (run_figure, "a paper's figure"),
+    "checks": (run_checks, "a paper's claims"),
+    "page": (run_page, "one HTML page of an experiment"),
+    "all": (run_all, "every page, table and figure, and an index of them"),
+    "records": (run_records, "what the records beside each table hold, and their size"),
+    "throughput": (run_throughput, "speed of a request against that of all, drawn"),
+    "lengths": (run_lengths, "acceptance as vLLM, SGLang and SPEED-Bench count it"),
+    "positions": (run_positions, "tokens per call by where in the text it stands"),
+    "sweep": (run_sweep, "a page to explore: what to use, interactive figures"),
+    "answers": (run_answers, "answer files of Spec-Bench, EAGLE or Medusa as rows"),
+    "wandb": (run_wandb, "a W&B report of a project; --dry-run needs no account"),
+    "results": (run_plain, "a results file's own table, figure and checks"),
+}
+_FILE: dict[str, Any] = {"type": output_file, "metavar": "FILE"}
+_FOLDER: dict[str, Any] = {"type": output_folder, "metavar": "FOLDER"}
+_PATH: dict[str, Any] = {"type": Path, "metavar": "FILE"}
+_ARGUMENTS: list[tuple[str, str, dict[str, Any]]] = [  # of which commands, its name, what it is
+    ("list", "paper", {"nargs": "?", "help": "such as rsd; default: all papers"}),
+    ("table figure", "name", {"help": "PAPER/NUMBER, such as rsd/7"}),
+    (
+        "table",
+        "--format",
+        {"choices": sorted(FORMATS), "default": "markdown", "help": "of the table"},
+    ),
+    ("checks", "paper", {"help": "such as rsd"}),
+    ("page", "name", {"help": "an experiment, such as rsd-exp1, or a results.csv"}),
+    (
+        "all records",
+        "names",
+        {"nargs": "*", "metavar": "NAME", "help": "experiments; default: all"},
+    ),
+    (
+        "records",
+        "--seal",
+        {"action": "store_true", "help": "give files of earlier versions a digest, as they are"},
+    ),
+    ("results", "file", {**_PATH, "help": "a results.csv"}),
+    ("sweep lengths positions throughput", "name", {"help": "an experiment, or a results.csv"}),
+    ("table", "--output", {**_FILE, "help": "default: print it"}),
+    ("figure", "--output", {**_FOLDER, "help": "default: figures in the results folder"}),
+    ("page sweep", "--output", {**_FILE, "help": "default: beside it"}),
+    ("results", "--output", {**_FOLDER, "help": "default: beside it"}),
+    ("answers", "files", {**_PATH, "nargs": "+", "help": "a decoder's answers"}),
+    ("answers", "--baseline", {**_PATH, "help": "plain decoding's answers"}),
+    ("answers", "--harness", {"required": True, "help": "whose files they are, such as eagle"}),
+    ("answers", "--name", {"required": True, "help": "of the experiment to write"}),
+    (
+        "answers",
+        "--task",
+        {"default": "spec_bench", "help": "the questions (default: spec_bench)"},
+    ),
+    ("answers", "--pair", {"default": "", "help": "the models (default: as the files say)"}),
+    ("answers", "--temperature", {"type": float, "default": 0.0, "help": "default: 0"}),
+    ("answers", "--questions", {**_PATH, "help": "question.jsonl with their categories"}),
+    ("wandb", "--project", {"default": "spec_bench", "help": "default: spec_bench"}),
+    ("wandb", "--entity", {"help": "the account or team; default: the account's own"}),
+    ("wandb", "--task", {"default": "", "help": "such as xsum; default: all tasks"}),
+    (
+        "wandb",
+        "--dry-run",
+        {**_FILE, "help": "write the report's spec here and publish nothing"},
+    ),
+    (
+        " ".join(COMMANDS.keys() - {"results"}),
+        "--results",
+        {"type": Path, "metavar": "FOLDER", "default": _RESULTS, "help": "all results"},
+    ),
+    (
+        "list table figure page",
+        "--pair",
+        {"help": "rows of this pair of models; default: the paper's own pairs"},
+    ),
+]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -63,16 +371,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-# Each command's output, and its default.
-_OUTPUTS = {
-    "table": ("FILE", "print it"),
-    "figure": ("FOLDER", "figures in the results folder"),
-    "page": ("FILE", "beside it"),
-    "results": ("FOLDER", "beside it"),
-    "sweep": ("FILE", "beside it"),
-}
-
-
 def _parser() -> argparse.ArgumentParser:
     summary, _, rest = str(__doc__).replace("``", "").partition("\n")
     parser = Parser(
@@ -86,72 +384,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     made = {}
     for name, (run, text) in COMMANDS.items():
-        made[name] = parsers.add_parser(
-            name, help=text, description=f"{text[0].upper()}{text[1:]}."
-        )
+        about = f"{text[0].upper()}{text[1:]}."
+        made[name] = parsers.add_parser(name, help=text, description=about)
         made[name].set_defaults(run=run)
-
-    made["list"].add_argument("paper", nargs="?", help="such as rsd; default: all papers")
-    for name in ("table", "figure"):
-        made[name].add_argument("name", help="PAPER/NUMBER, such as rsd/7")
-    made["table"].add_argument(
-        "--format", choices=sorted(subcommands.FORMATS), default="markdown", help="of the table"
-    )
-    made["checks"].add_argument("paper", help="such as rsd")
-    made["page"].add_argument("name", help="an experiment, such as rsd-exp1, or a results.csv")
-    for name in ("all", "records"):
-        made[name].add_argument(
-            "names", nargs="*", metavar="NAME", help="experiments; default: all"
-        )
-    made["records"].add_argument(
-        "--seal", action="store_true", help="give files of earlier versions a digest, as they are"
-    )
-    made["results"].add_argument("file", type=Path, metavar="FILE", help="a results.csv")
-    for name in ("sweep", "lengths", "positions", "throughput"):
-        made[name].add_argument("name", help="an experiment, or a results.csv")
-    for name, (kind, usual) in _OUTPUTS.items():
-        output_kind = output_file if kind == "FILE" else output_folder
-        usual = f"default: {usual}"
-        made[name].add_argument("--output", type=output_kind, metavar=kind, help=usual)
-    _add_answers(made["answers"])
-    _add_wandb(made["wandb"])
-
-    _add_rows(made)
+    for names, argument, facts in _ARGUMENTS:
+        for name in names.split():
+            made[name].add_argument(argument, **facts)
     return parser
-
-
-def _add_rows(made: Mapping[str, argparse.ArgumentParser]) -> None:
-    """Options that select the rows of a command."""
-    for name in COMMANDS.keys() - {"results"}:
-        made[name].add_argument(
-            "--results", type=Path, default=Path("results"), metavar="FOLDER", help="all results"
-        )
-    for name in ("list", "table", "figure", "page"):
-        made[name].add_argument(
-            "--pair", help="rows of this pair of models; default: the paper's own pairs"
-        )
-
-
-def _add_answers(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a decoder's answers")
-    parser.add_argument("--baseline", type=Path, metavar="FILE", help="plain decoding's answers")
-    parser.add_argument("--harness", required=True, help="whose files they are, such as eagle")
-    parser.add_argument("--name", required=True, help="of the experiment to write")
-    parser.add_argument("--task", default="spec_bench", help="the questions (default: spec_bench)")
-    parser.add_argument("--pair", default="", help="the models (default: as the files say)")
-    parser.add_argument("--temperature", type=float, default=0.0, help="default: 0")
-    parser.add_argument(
-        "--questions", type=Path, metavar="FILE", help="question.jsonl with their categories"
-    )
-
-
-def _add_wandb(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--project", default="spec_bench", help="default: spec_bench")
-    parser.add_argument("--entity", help="the account or team; default: the account's own")
-    parser.add_argument("--task", default="", help="such as xsum; default: all tasks")
-    parser.add_argument(
-        "--dry-run",
-        type=output_file,
-        metavar="FILE",
-        help="write the report's spec here and publish nothing",
-    )

@@ -1,0 +1,570 @@
+"""``spec-bench compare A B``: what changed from one results folder to another.
+
+Exit status: 0 nothing got worse, 1 something did, 2 the request cannot be right.
+"""
+
+# Matches the cells of both folders, and tells the change of each number prompt by prompt, with a
+# verdict that is corrected for the count of numbers. A speed-up is that over the run's plain
+# decoding, timed in turn with the cell: two machines, or one machine on two days, differ least in
+# it. Where prompts were measured three times or more, each counts with the median over its repeats:
+# a stall that hits one of them is no change.
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import log1p
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from spec_bench.metrics.bootstrap import studentised_interval
+from spec_bench.metrics.bounded import score_difference_interval
+from spec_bench.metrics.interval import TOO_FEW, Interval
+from spec_bench.metrics.many import holm, p_value
+from spec_bench.report.data.counts import Counts, Records, value_of_sums
+from spec_bench.report.data.rows import Row, groups_of, number_in, rows_of
+from spec_bench.report.data.seeds import SEEDS
+from spec_bench.report.page.build import render
+from spec_bench.report.page.gather import Cells, read_cells
+from spec_bench.report.tables.render import escape_markdown, markdown_table
+from spec_bench.settings.arguments import Parser, output_folder
+from spec_bench.system import files
+from spec_bench.vocabulary.columns import Column, column, columns_in
+
+ALPHA, MARGIN = 0.05, 0.03
+_ALWAYS = ("pair", "task", "decoder", "spec")
+_SETTINGS = ("identity", "setting")
+_NEVER = ("run_id", "seed", "prompts_digest", "engine", SEEDS)
+_UNSTATED = "not stated"
+_SPEEDUP, _OTHER_PROMPTS = "speedup", "other prompts"
+_TIMES = "token_rate"
+_ENOUGH = 3  # repeats whose median leaves out one that stalled
+Verdict = Literal["regression", "improvement", "no change shown", "identical", "not judged"]
+ORDER: tuple[Verdict, ...] = (
+    *("regression", "improvement", "no change shown"),
+    *("identical", "not judged"),
+)
+Key = tuple[str, ...]
+"""The values that identify a cell, in the order of their columns."""
+Array = NDArray[np.float64]
+Runs = Mapping[str, Counts]
+
+
+class Cell(NamedTuple):
+    """One cell with its baselines."""
+
+    row: Row  # the cell's
+    # plain decoding of the same group, of which one may have been timed in turn with it
+    bases: tuple[Row, ...]
+
+    @property
+    def failed(self) -> bool:
+        """Whether it has no numbers."""
+        return str(self.row["status"]) == "failed"
+
+
+class Side(NamedTuple):
+    """A results folder."""
+
+    name: str  # as it was given
+    cells: Cells
+
+
+class Match(NamedTuple):
+    """The same cell on both sides."""
+
+    name: str  # distinct among the cells, for people
+    before: Cell  # the first side's
+    after: Cell  # the second side's
+
+
+class Differing(NamedTuple):
+    """A setting or a fact about the machine that is not the same on both sides."""
+
+    name: str  # of the column, for people
+    before: str  # its values on the first side
+    after: str  # its values on the second side
+    cells: int  # in how many cells
+
+
+@dataclass(frozen=True)
+class Change:
+    """One number of one cell on both sides."""
+
+    cell: str  # its name
+    column: Column  # the number's
+    before: float | None  # on the first side, of the prompts that both have
+    after: float | None  # on the second side
+    relative: bool  # whether the change is a share of `before`
+    shift: Interval | None = None  # the change with its interval; None where it is not judged
+    # of no change beyond the margin, None where it is not judged; `judge` corrects it for all
+    p: float | None = None
+    prompts: int = 0  # that both sides have
+    why: str = ""  # why it is not judged, or no change is shown; ""
+    identical: bool = False  # whether no prompt differs
+    verdict: Verdict = "not judged"
+
+    @property
+    def worse(self) -> bool:
+        """Whether it goes the wrong way."""
+        assert self.shift is not None
+        return self.shift.value < 0 if self.column.better == "up" else self.shift.value > 0
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two results folders."""
+
+    before: str  # name of the first
+    after: str  # name of the second
+    alpha: float  # the chance of any false alarm
+    margin: float  # the share by which a speed-up may change and count as the same
+    judged: Sequence[Change]  # all changes, regressions first
+    # cells that have numbers on the first side and failed on the second, with why
+    failed: Sequence[tuple[str, str]]
+    gone: Sequence[str]  # cells of the first side alone
+    new: Sequence[str]  # cells of the second side alone
+    differing: Sequence[Differing]  # settings, machines and versions that are not the same
+
+    def of(self, verdict: Verdict) -> list[Change]:
+        """The changes of one verdict."""
+        return [each for each in self.judged if each.verdict == verdict]
+
+    @property
+    def regressed(self) -> bool:
+        """Whether something got worse, or failed."""
+        return bool(self.failed or self.of("regression"))
+
+    @property
+    def same_runs(self) -> bool:
+        """Whether both sides are one measurement: times, too, are the same on every prompt."""
+        compared = [each for each in self.judged if each.verdict != "not judged"]
+        timed = any(each.column.name in (_SPEEDUP, _TIMES) for each in compared)
+        return timed and all(each.verdict == "identical" for each in compared)
+
+    @property
+    def sentence(self) -> str:
+        """The summary."""
+        if self.same_runs:
+            return (
+                "These are the same runs: every number, times included, is equal on every prompt. "
+                "To measure again, run the job with another results=FOLDER"
+            )
+        worse, better, unjudged = (
+            len(self.of(each)) for each in ("regression", "improvement", "not judged")
+        )
+        parts = [
+            f"{worse} regression{'' if worse == 1 else 's'}",
+            f"{better} improvement{'' if better == 1 else 's'}",
+            f"{len(self.judged) - unjudged} numbers compared",
+        ]
+        parts += [f"{unjudged} not judged"] if unjudged else []
+        parts += [f"{len(self.failed)} cells failed that had not"] if self.failed else []
+        return ", ".join(parts)
+
+
+def compare(before: Path, after: Path, alpha: float = ALPHA, margin: float = MARGIN) -> Comparison:
+    """Sets one results folder or table against another.
+
+    ``alpha`` is the chance of any false alarm among all numbers. A speed-up that changed by at most
+    ``margin``, a share, counts as the same: processes differ by that much from start to start.
+
+    Raises:
+        ValueError: there are no rows, or no cell is on both sides.
+    """
+    sides = read_side(before), read_side(after)
+    both, gone, new = matches(*sides)
+    failed = [match for match in both if match.after.failed and not match.before.failed]
+    every = [each for match in both for each in changes(match, *sides, margin)]
+    return Comparison(
+        before=sides[0].name,
+        after=sides[1].name,
+        alpha=alpha,
+        margin=margin,
+        judged=judge(every, alpha),
+        failed=[(match.name, str(match.after.row["reason"])) for match in failed],
+        gone=gone,
+        new=new,
+        differing=differing(both, *sides),
+    )
+
+
+def judge(every: Sequence[Change], alpha: float) -> list[Change]:
+    """Gives verdicts, corrected together; regressions first, in each the surest first.
+
+    Numbers that are the same on every prompt give no alarm and do not count among the tests.
+    """
+    judged = [replace(e, p=None, verdict="identical") for e in every if e.identical]
+    judged += [each for each in every if each.p is None and not each.identical]
+    known = [each for each in every if each.p is not None and not each.identical]
+    for each, p in zip(known, holm([each.p for each in known if each.p is not None]), strict=True):
+        if p < alpha:
+            verdict: Verdict = "regression" if each.worse else "improvement"
+            judged.append(replace(each, p=p, verdict=verdict))
+        else:
+            why = _left_open(each, alpha)
+            judged.append(replace(each, p=p, verdict="no change shown", why=why))
+    return sorted(judged, key=lambda each: (ORDER.index(each.verdict), each.p or 0.0))
+
+
+def _left_open(change: Change, alpha: float) -> str:
+    """Why an interval without 0 shows no change; "" of any other."""
+    low, high = (change.shift.low, change.shift.high) if change.shift else (None, None)
+    if low is None or high is None or low <= 0 <= high:
+        return ""
+    sole = "its own interval leaves out 0, but "
+    return sole + ("not among so many numbers" if (change.p or 0) < alpha else "not the margin")
+
+
+def read_side(path: Path) -> Side:
+    """A side from a ``results.csv``, the folder that holds one, or a results folder with several.
+
+    Raises:
+        ValueError: there are no rows there.
+    """
+    file = path / files.RESULTS
+    tables = [each for each in (path, file) if each.is_file()] or files.results_files(path)
+    if not any(each.stat().st_size for each in tables):
+        raise ValueError(f"no {files.RESULTS} in {str(path)!r} or in the folders below it")
+    return Side(str(path), read_cells(tables))
+
+
+def matches(before: Side, after: Side) -> tuple[list[Match], list[str], list[str]]:
+    """Lists the cells that both sides have, in the first one's order; then the names of those of
+    the first side alone, and of the second.
+
+    Two cells are the same where they agree in pair, task, decoder and tree, and in as many other
+    settings as it takes to tell the cells of each side apart. They may differ in other settings,
+    which ``differing`` lists.
+
+    Raises:
+        ValueError: no cell is on both sides.
+    """
+    keys = _keys(before.cells.rows, after.cells.rows)
+    first, second = _by_key(before.cells.rows, keys), _by_key(after.cells.rows, keys)
+    names = _names([*first, *second], keys)
+    both = [Match(names[key], first[key], second[key]) for key in first if key in second]
+    if not both:
+        one, other = names[next(iter(first))], names[next(iter(second))]
+        raise ValueError(
+            f"no cell of {before.name!r} is in {after.name!r}; the first ones are "
+            f"{one!r} and {other!r}"
+        )
+    gone = [names[key] for key in first if key not in second]
+    return both, gone, [names[key] for key in second if key not in first]
+
+
+def _keys(*sides: pd.DataFrame) -> list[str]:
+    """As few columns as distinguish the cells."""
+    there = [each.name for each in columns_in(sides[0].columns) if each.kind in _SETTINGS]
+    keys = list(_ALWAYS)
+    for name in (*there, "experiment"):
+        if name in (*keys, *_NEVER) or not all(name in rows for rows in sides):
+            continue
+        for rows in sides:
+            values = rows.groupby(keys, dropna=False)[name].nunique(dropna=False)
+            if (values > 1).any() and rows.duplicated(keys).any():
+                keys.append(name)
+                break
+    return keys
+
+
+def _by_key(rows: pd.DataFrame, keys: Sequence[str]) -> dict[Key, Cell]:
+    """The cells by their keys; of several with one key the last."""
+    cells = {}
+    for group in groups_of(rows):
+        members = rows_of(group.rows)
+        bases = tuple(r for r in members if r["decoder"] == "ar" and r["status"] != "failed")
+        for row in members:
+            cells[tuple(_text(row.get(key)) for key in keys)] = Cell(row, bases)
+    return cells
+
+
+def _names(every: Sequence[Key], keys: Sequence[str]) -> dict[Key, str]:
+    """A cell's name for people: decoder, tree, task, pair, and the settings that others lack."""
+    values: dict[Key, list[set[str]]] = {}
+    for key in every:
+        for seen, value in zip(values.setdefault(key[:4], [set() for _ in keys]), key, strict=True):
+            seen.add(value)
+    names = {}
+    for key in every:
+        pair, task, decoder, spec, *_ = key
+        rest = list(zip(keys, key, values[key[:4]], strict=True))[4:]
+        more = [f"{name} {value}" for name, value, seen in rest if len(seen) > 1]
+        names[key] = ", ".join([f"{decoder} {spec}", task, pair, *more])
+    return names
+
+
+def differing(both: Sequence[Match], before: Side, after: Side) -> list[Differing]:
+    """Lists settings, machines and versions that are not the same, the most cells first."""
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for match in both:
+        one, other = match.before.row, match.after.row
+        for each in columns_in({**one, **other}):
+            if each.kind in _SETTINGS and each.name not in ("run_id", *_ALWAYS):
+                values = _text(one.get(each.name)), _text(other.get(each.name))
+                counts[each.title, *values] += values[0] != values[1]
+    sides = [[origin for origin, _ in side.cells.origins] for side in (before, after)]
+    for fact in dict.fromkeys(name for side in sides for origin in side for name in origin):
+        known = [dict.fromkeys(filter(None, (o.get(fact) for o in side))) for side in sides]
+        texts = [", ".join(each) or _UNSTATED for each in known]
+        if texts[0] != texts[1] and fact != "day":
+            counts.setdefault((fact, texts[0], texts[1]), len(both))
+    return [Differing(*key, cells) for key, cells in counts.most_common() if cells]
+
+
+def _text(value: object) -> str:
+    """A setting as a text that does not depend on how its file was read."""
+    if value is None or value is pd.NA or (isinstance(value, float) and pd.isna(value)):
+        return _UNSTATED
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    return f"{value:g}"
+
+
+def changes(match: Match, before: Side, after: Side, margin: float) -> Iterator[Change]:
+    """The changes of a cell that both sides have: speed-up, block efficiency, quality; a speed-up
+    that changed by ``margin``, a share, is as good as the same.
+    """
+    if match.before.failed or match.after.failed:
+        return
+    there = columns_in({**match.before.row, **match.after.row})
+    told = [each for each in there if each.kind in ("likelihood", "score")]
+    for each in (column(_SPEEDUP), column("block_efficiency"), *told):
+        if each.kind != "score" and match.before.row["decoder"] == "ar":
+            continue  # 1 by definition
+        change = _change(match, each, before.cells.records, after.cells.records, margin)
+        if change.shift is not None or None not in (change.before, change.after):
+            yield change
+
+
+def _change(match: Match, each: Column, before: Records, after: Records, margin: float) -> Change:
+    """One number's change."""
+    timed, name = each.name == _SPEEDUP, each.name
+    values = number_in(match.before.row, name), number_in(match.after.row, name)
+    left = Change(match.name, each, *values, relative=each.kind != "score")
+    digests = [cell.row.get("prompts_digest") for cell in (match.before, match.after)]
+    if len({str(each) for each in digests if not pd.isna(each) and each != ""}) > 1:
+        return replace(left, why=_OTHER_PROMPTS)
+    sides = ((match.before, before), (match.after, after))
+    first, second = (_timed(*s) if timed else s[1].by_seed(s[0].row, name) for s in sides)
+    if timed and first and second:
+        first, second = _medians(first), _medians(second)
+    table, why = _table(first, second)
+    if table is None:
+        return replace(left, why=why)
+    statistic = partial(_speedup if timed else value_of_sums, row=match.before.row, name=name)
+    interval = _interval(statistic, table, each)
+    if interval is None:
+        return replace(left, why="no value")
+    p = p_value(interval, log1p(margin) if timed else 0.0)
+    shares = interval.mapped(lambda value: float(np.expm1(value)))
+    # Of the prompts that both have; rows of an earlier engine, which show no times, have them too.
+    half, sums = len(table) // 2, table.sum(axis=(1, 2))[:, None]
+    return replace(
+        left,
+        before=float(statistic(sums[:half])[0]),
+        after=float(statistic(sums[half:])[0]),
+        shift=shares if left.relative else interval,
+        p=p,
+        prompts=table.shape[-1],
+        why="" if p is not None else TOO_FEW,
+        identical=bool((table[:half] == table[half:]).all()),
+    )
+
+
+def _interval(statistic: Callable[..., Array], table: Array, each: Column) -> Interval | None:
+    """Of the log-ratio of the sides' numbers, or of scores their difference."""
+    half = len(table) // 2
+
+    def ratio(sums: Array) -> Array:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.log(statistic(sums[half:])) - np.log(statistic(sums[:half]))
+
+    def difference(sums: Array) -> Array:
+        return statistic(sums[half:]) - statistic(sums[:half])
+
+    if each.kind == "score":
+        return score_difference_interval(difference, table.sum(axis=1))
+    return studentised_interval(ratio, table)
+
+
+def _speedup(sums: Array, **_: object) -> Array:
+    """sums [4, batch]: tokens, seconds, plain decoding's tokens and seconds."""
+    return (sums[0] / sums[1]) / (sums[2] / sums[3])
+
+
+def _timed(cell: Cell, records: Records) -> Runs | None:
+    """By seed and prompt: tokens and seconds, then those of the baseline timed in turn."""
+    for base in cell.bases:
+        ours, theirs = records.interleaved([cell.row, base], _TIMES) or ({}, {})
+        timed = {
+            seed: {prompt: (*counts, *theirs[seed][prompt]) for prompt, counts in run.items()}
+            for seed, run in ours.items()
+        }
+        if any(timed.values()):
+            return timed
+    return None
+
+
+def _medians(runs: Runs) -> Runs:
+    """Runs of ``_timed`` with the repeats of a seed as one, where there are enough of them."""
+    by_seed: dict[str, list[Counts]] = {}
+    for name, run in runs.items():
+        by_seed.setdefault(name.split("/")[0], []).append(run)
+    if min(map(len, by_seed.values())) < _ENOUGH:
+        return runs
+    return {seed: _median(repeats) for seed, repeats in by_seed.items()}
+
+
+def _median(repeats: Sequence[Counts]) -> Counts:
+    """Of each prompt that all have: seconds in the median ratio to plain decoding's, by repeat.
+
+    A repeat's two timings were taken in turn, so the machine's load moves their ratio least.
+    """
+    medians: Counts = {}
+    for prompt in repeats[0]:
+        if all(prompt in each for each in repeats):
+            tokens, seconds, plain_tokens, plain_s = np.array([each[prompt] for each in repeats]).T
+            typical_s = float(np.median(plain_s))
+            cell_s = typical_s * float(np.median(seconds / plain_s))
+            medians[prompt] = float(tokens[0]), cell_s, float(plain_tokens[0]), typical_s
+    return medians
+
+
+def _table(first: Runs | None, second: Runs | None) -> tuple[Array | None, str]:
+    """[counts of both sides, seeds, prompts] of their common prompts; else why there is none."""
+    if not first or not second:
+        return None, "no records by prompt, or none timed in turn"
+    seeds = [seed for seed in first if seed in second]
+    runs = [side[seed] for side in (first, second) for seed in seeds]
+    common = [name for name in runs[0] if all(name in run for run in runs)] if runs else []
+    if not common:
+        return None, "no seed or prompt in common"
+    width = len(runs[0][common[0]])
+    columns = [
+        [[side[seed][prompt][end] for prompt in common] for seed in seeds]
+        for side in (first, second)
+        for end in range(width)
+    ]
+    return np.array(columns, dtype=np.float64), ""
+
+
+HEADS = ("cell", "number", "before", "after", "change", "95% interval", "p", "verdict")
+METHOD = (
+    "Changes of speed-up and block efficiency are shares of the value before, paired by prompt; "
+    "those of scores are differences. Speed-ups are over each run's own plain decoding, timed in "
+    "turn; a prompt that was timed three times or more counts with the median of its repeats. "
+    "Each interval is the number's own, as if it were the only one. "
+    "p: by Student's t on the scale of the interval, corrected by Holm for all numbers "
+    "judged together, so that the chance of any false alarm is at most {alpha:.0%}. A speed-up "
+    "that changed by {margin:.0%} or less counts as the same."
+)
+
+
+def texts_of(change: Change) -> list[str]:
+    """Writes a change for people, under ``HEADS``."""
+    shift, p, moved, interval = change.shift, change.p, "", ""
+    if shift is not None:
+        form = "+.1%" if change.relative else f"+.{change.column.digits}f"
+        moved = f"{shift.value:{form}}"
+        if shift.low is not None and shift.high is not None and shift.low < shift.high:
+            interval = f"{shift.low:{form}} to {shift.high:{form}}"
+    chance = "" if p is None else "≤0.001" if p < 0.001 else f"{p:.3f}"
+    verdict = f"{change.verdict}: {change.why}" if change.why else change.verdict
+    before, after = (
+        "–" if value is None else f"{value:.{change.column.digits}f}"
+        for value in (change.before, change.after)
+    )
+    return [change.cell, change.column.title, before, after, moved, interval, chance, verdict]
+
+
+def markdown(comparison: Comparison) -> str:
+    """The whole comparison, regressions first."""
+    title = f"## {escape_markdown(comparison.before)} → {escape_markdown(comparison.after)}"
+    parts = [title, f"**{comparison.sentence}**"]
+    if comparison.failed:
+        parts.append(markdown_table(["failed now", "why"], comparison.failed, labels=2))
+    shown = [each for verdict in ORDER[:3] for each in comparison.of(verdict)]
+    if shown:
+        parts.append(markdown_table(HEADS, map(texts_of, shown), labels=2))
+    if same := len(comparison.of("identical")):
+        parts.append(f"{same} numbers are the same on every prompt.")
+    for why, count in Counter(each.why for each in comparison.of("not judged")).items():
+        parts.append(f"{count} numbers are not judged: {why}.")
+    parts.append(METHOD.format(alpha=comparison.alpha, margin=comparison.margin))
+    if comparison.differing:
+        rows = [[e.name, e.before, e.after, str(e.cells)] for e in comparison.differing]
+        parts.append(markdown_table(["differs", "before", "after", "cells"], rows, labels=3))
+    else:
+        parts.append("No setting that rows or records tell of differs.")
+    for name, cells in (("before alone", comparison.gone), ("after alone", comparison.new)):
+        if cells:
+            parts.append(f"Cells {name}: {escape_markdown('; '.join(cells))}")
+    return "\n\n".join(parts) + "\n"
+
+
+def page(comparison: Comparison) -> str:
+    """Renders the same as a page."""
+    return render(
+        "compare.html.j2",
+        comparison=comparison,
+        heads=HEADS,
+        parts=[(each, list(map(texts_of, of))) for each in ORDER if (of := comparison.of(each))],
+        method=METHOD.format(alpha=comparison.alpha, margin=comparison.margin),
+        verdicts={"regression": "bad", "improvement": "good", "not judged": "open"},
+    )
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Compares, prints Markdown, writes files where asked to; the exit status."""
+    options = _parser().parse_args(list(arguments))
+    try:
+        for name, least in (("alpha", 0.0), ("margin", -1e-12)):
+            if not least < getattr(options, name) < 1:
+                raise ValueError(f"--{name} is {getattr(options, name)}, not a share below 1")
+        comparison = compare(options.before, options.after, options.alpha, options.margin)
+    except ValueError as error:
+        print(f"spec_bench compare: {error}", file=sys.stderr)
+        return 2
+    text = markdown(comparison)
+    print(text, end="")
+    if options.output is not None:
+        for name, content in (("compare.md", text), ("compare.html", page(comparison))):
+            files.write_text(options.output / name, content)
+            print(options.output / name)
+    return int(comparison.regressed)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="spec-bench compare",
+        description=str(__doc__).replace("``", ""),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("before", type=Path, help="a results folder or a results.csv")
+    parser.add_argument("after", type=Path, help="another one, of another day, commit or machine")
+    parser.add_argument(
+        "--margin",
+        type=float,
+        default=MARGIN,
+        help="share by which a speed-up may change and still count as equal (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--alpha",
+        type=float,
+        default=ALPHA,
+        help="chance of any false alarm (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--output", type=output_folder, metavar="FOLDER", help="for compare.md and compare.html"
+    )
+    return parser

@@ -1,1 +1,0 @@
-"""Two results folders set against each other, cell by cell."""
