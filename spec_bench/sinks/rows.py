@@ -223,10 +223,9 @@ def superseded(rows: Sequence[Row], ended: Mapping[str, float]) -> set[str]:
         same = [None if name in _NEWER and not stated else _text(row, name) for name in names]
         return (*same, _text(row, "prompts") if asked else None, str((stated, asked)))
 
-    told = [
-        (row, tuple(_text(row, name) for name in STATE), ended.get(str(row["run_id"]), -1.0))
-        for row in rows
-    ]
+    states_of = [tuple(_text(row, name) for name in STATE) for row in rows]
+    ends = [ended.get(str(row["run_id"]), -1.0) for row in rows]
+    told = list(zip(rows, states_of, ends, strict=True))
     latest: dict[tuple[str | None, ...], dict[tuple[str, ...], float]] = defaultdict(dict)
     for new, state, when in told:
         if _text(new, "status") != "failed":

@@ -1,4 +1,4 @@
-"""What a sink is: it is handed a job's results once they are on disk; and the config group ``sink``.
+"""A sink, which is handed a job's results once they are on disk; and the config group ``sink``.
 
     @sink("mail")
     def build_mail(config, folder):

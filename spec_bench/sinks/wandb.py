@@ -212,7 +212,7 @@ def open_run(
         job_type=job_type,
         tags=list(dict.fromkeys(said)),
         config=dict(config),
-        mode=to.mode,  # type: ignore[arg-type]
+        mode=to.mode,
         dir=str(sink.folder),
         reinit="create_new",
         settings=wandb.Settings(
