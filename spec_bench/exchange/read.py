@@ -1,22 +1,25 @@
-"""One answer file: questions with tokens, seconds and what every target call brought.
+"""``python -m spec_bench.report answers``: answer files of other harnesses as rows and records of a
+results folder.
 
-All descend from FastChat's: a JSON line per question with ``question_id``, ``model_id`` and
-``choices``; of ``choices[0]`` each list has an entry per turn. Spec-Bench (Xia et al.,
-arXiv:2401.07851) adds ``category`` and ``accept_lengths``, tokens per target call of all turns in
-a row; EAGLE and Medusa have ``idxs``, the index of each turn's last target call, from 0.
+Tables, pages, intervals, categories and ``compare`` work on them as on ours. Their column
+``harness`` keeps them apart from rows that this program measured.
+
+The files all descend from FastChat's: a JSON line per question with ``question_id``, ``model_id``
+and ``choices``; of ``choices[0]`` each list has an entry per turn. Spec-Bench (Xia et al.,
+arXiv:2401.07851) adds ``category`` and ``accept_lengths``, tokens per target call of all turns in a
+row; EAGLE and Medusa have ``idxs``, the index of each turn's last target call, from 0.
 ``wall_time`` holds the prefill. Files that ``spec-bench answers`` wrote also say
-``prefill_time`` and ``decode_time``. Knows JSON lines only; nothing about rows.
+``prefill_time`` and ``decode_time``.
 """
 
 from __future__ import annotations
 
 import json
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from spec_bench.metrics import CellRecords
 from spec_bench.metrics.summary import summarise
@@ -27,10 +30,17 @@ from spec_bench.system import files
 from spec_bench.vocabulary import columns
 
 _ERROR = "ERROR"  # what these harnesses write for a turn that raised
+_WHOLE = (
+    "token_rate: of whole requests, prefill included, as the harness times it; "
+    "speedup: one after the other, not timed in turn"
+)
+_IN_TURN = "speedup: as timed by this program, read from answer files"
+_UNKNOWN = "; acceptance_rate: only the number of target calls is known"
+_DEPTH = "; acceptance_rate: of trees as deep as the most tokens that a call accepted"
+_UNTIMED, _UNCOUNTED = ("draft_s", "target_s"), ("nodes_per_call", "host_overhead")
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """One question's answer, all turns."""
 
     question: str  # its id
@@ -43,13 +53,12 @@ class Answer:
     each_known: bool  # whether ``calls`` is what each call brought
 
 
-@dataclass(frozen=True)
-class AnswerFile:
+class AnswerFile(NamedTuple):
     """A file's answers, in its order, of a question the last."""
 
     model: str  # as the file names it
-    answers: tuple[Answer, ...]
-    failed: tuple[str, ...]  # ids of questions with a turn that raised, left out
+    answers: list[Answer]
+    failed: list[str]  # ids of questions with a turn that raised, left out
     split: bool  # whether prefill and decoding are kept apart
 
     @property
@@ -57,15 +66,36 @@ class AnswerFile:
         """Whether the tokens of every target call are known."""
         return all(each.each_known for each in self.answers)
 
-    def generations(self, sitting: str) -> list[Generation]:
-        """The answers as records: of a question one, whatever its turns.
+    def generations(self) -> list[Generation]:
+        """Returns the answers as records: of a question one, whatever its turns.
 
         The depth of a call's tree is not in the file; the most tokens that any call accepted stand
         in for it, none where each call's tokens are not known.
         """
         every = [count for each in self.answers for count in each.calls]
         depth = max(every, default=1) - 1 if self.each_known else 0
-        return [_generation(each, depth, sitting) for each in self.answers]
+        found = []
+        for each in self.answers:
+            left, steps = each.tokens, list[StepRecord]()
+            for brought in each.calls:
+                steps.append(StepRecord(0, depth, brought - 1, min(brought, left)))
+                left -= steps[-1].delivered
+            found.append(
+                Generation(
+                    prompt_id=each.question,
+                    tokens=(UNKNOWN_TOKEN,) * each.tokens,
+                    finish="length",
+                    steps=tuple(steps),
+                    prefill_s=each.prefill_s,
+                    decode_s=each.decode_s,
+                    draft_s=0.0,
+                    target_s=0.0,
+                    latency_s=each.wall_s,
+                    sitting="",
+                    category=each.category,
+                )
+            )
+        return found
 
 
 def read_answers(path: Path, categories: Mapping[str, str] | None = None) -> AnswerFile:
@@ -94,7 +124,7 @@ def read_answers(path: Path, categories: Mapping[str, str] | None = None) -> Ans
             raise ValueError(f"{str(path)!r}, line {number}: {fault}") from error
     if not answers:
         raise ValueError(f"{str(path)!r} has no answers")
-    return AnswerFile(", ".join(models), tuple(answers.values()), tuple(failed), split)
+    return AnswerFile(", ".join(models), list(answers.values()), list(failed), split)
 
 
 def read_categories(path: Path) -> dict[str, str]:
@@ -138,7 +168,7 @@ def _answer(question: str, category: str, choice: Mapping[str, Any]) -> Answer:
     prefill = sum(map(float, choice.get("prefill_time", ())))
     decode = sum(map(float, choice["decode_time"])) if "decode_time" in choice else sum(wall)
     calls, known = _calls(choice, sum(tokens))
-    return Answer(*(question, category, sum(tokens), sum(wall), prefill, decode, calls, known))
+    return Answer(question, category, sum(tokens), sum(wall), prefill, decode, calls, known)
 
 
 def _calls(choice: Mapping[str, Any], tokens: int) -> tuple[tuple[int, ...], bool]:
@@ -159,61 +189,6 @@ def _calls(choice: Mapping[str, Any], tokens: int) -> tuple[tuple[int, ...], boo
     return tuple(least + (call < more) for call in range(count)), False
 
 
-def _generation(each: Answer, depth: int, sitting: str) -> Generation:
-    left, steps = each.tokens, list[StepRecord]()
-    for brought in each.calls:
-        delivered = min(brought, left)
-        steps.append(StepRecord(0, depth, brought - 1, delivered))
-        left -= delivered
-    return Generation(
-        prompt_id=each.question,
-        tokens=(UNKNOWN_TOKEN,) * each.tokens,
-        finish="length",
-        steps=tuple(steps),
-        prefill_s=each.prefill_s,
-        decode_s=each.decode_s,
-        draft_s=0.0,
-        target_s=0.0,
-        latency_s=each.wall_s,
-        sitting=sitting,
-        category=each.category,
-    )
-
-
-# `python -m spec_bench.report answers`: answer files as rows and records of a results folder.
-#
-# Tables, pages, intervals, categories and `compare` work on them as on ours. Their column `harness`
-# keeps them apart from rows that this program measured.
-
-
-_WHOLE = (
-    "token_rate: of whole requests, prefill included, as the harness times it; "
-    "speedup: one after the other, not timed in turn"
-)
-_UNTIMED, _UNCOUNTED = ("draft_s", "target_s"), ("nodes_per_call", "host_overhead")
-_IN_TURN = "speedup: as timed by this program, read from answer files"
-_UNKNOWN = "; acceptance_rate: only the number of target calls is known"
-_DEPTH = "; acceptance_rate: of trees as deep as the most tokens that a call accepted"
-
-
-@dataclass(frozen=True)
-class System:
-    """A decoder's file."""
-
-    decoder: str  # what its row is called; ``ar`` is the baseline
-    file: AnswerFile
-
-
-@dataclass(frozen=True)
-class About:
-    """What the files do not say."""
-
-    harness: str  # whose they are
-    task: str  # the questions' name
-    pair: str = ""  # the models' name; "": as the first file names its model
-    temperature: float = 0.0  # of the target's distribution
-
-
 def read_in(options: Namespace) -> None:
     """Reads the command line's files and writes the experiment.
 
@@ -221,79 +196,61 @@ def read_in(options: Namespace) -> None:
         ValueError: a file cannot be used, or two would be the same row.
     """
     categories = read_categories(options.questions) if options.questions else None
-    given = [System(path.stem, read_answers(path, categories)) for path in options.files]
-    names = [system.decoder for system in given]
-    if len(set(names)) < len(names) or "ar" in names:
+    given = {path.stem: read_answers(path, categories) for path in options.files}
+    if len(given) < len(options.files) or "ar" in given:
+        names = [path.stem for path in options.files]
         raise ValueError(f"files need names of their own, and none is 'ar', got {names}")
     if options.baseline:
-        given.insert(0, System("ar", read_answers(options.baseline, categories)))
+        given = {"ar": read_answers(options.baseline, categories), **given}
     table = files.results_file(options.results, options.name)
-    write_rows(
-        table, given, About(options.harness, options.task, options.pair, options.temperature)
-    )
+    write_rows(table, given, options)
     print(f"rows: {table}")
-    for system in given:
-        if system.file.failed:
-            print(f"{system.decoder}: left out as failed: {', '.join(system.file.failed)}")
+    for decoder, file in given.items():
+        if file.failed:
+            print(f"{decoder}: left out as failed: {', '.join(file.failed)}")
 
 
-def write_rows(table: Path, systems: Sequence[System], about: About) -> None:
-    """Writes ``results.csv`` and ``records.parquet`` of the baseline, if there is one, and the
-    others; only questions that all of them answered count.
+def write_rows(table: Path, systems: Mapping[str, AnswerFile], about: Namespace) -> None:
+    """Writes ``results.csv`` and ``records.parquet`` of decoders' files, the baseline's first, if
+    there is one, which is called ``ar``; only questions that all of them answered count.
+
+    Args:
+        table: the experiment's ``results.csv``.
+        systems: by decoder.
+        about: what files do not say: ``harness``, whose they are; the ``task``; the ``pair`` ("":
+            as the first file names its model); the ``temperature``.
 
     Raises:
         ValueError: no question was answered by all.
     """
-    asked = [[each.question for each in system.file.answers] for system in systems]
-    common = [name for name in asked[0] if all(name in questions for questions in asked)]
+    first, *others = ({a.question for a in file.answers} for file in systems.values())
+    common = first.intersection(*others)
     if not common:
         raise ValueError("no question was answered in all files")
-    kept = set(common)
-    done = [
-        [each for each in system.file.generations("") if each.prompt_id in kept]
-        for system in systems
-    ]
-    base = next((each for each, s in zip(done, systems, strict=True) if s.decoder == "ar"), None)
-    rows, parts = [], []
-    for system, generations in zip(systems, done, strict=True):
-        lines = [[each.prompt_id, len(each.tokens), each.decode_s] for each in generations]
-        run_id = files.digest([about.harness, about.task, system.decoder, system.file.model, lines])
-        numbers = summarise(CellRecords(generations, base))
-        facts = _facts(system, about, about.pair or systems[0].file.model, run_id)
-        nothing = dict.fromkeys(_unknown(numbers, system.file))
-        rows.append({**facts, **numbers, **nothing})
-        parts.append(parquet.pack(run_id, generations, None))
-    names = columns.ordered(name for row in rows for name in row)
-    written = [{k: "" if v is None else v for k, v in row.items()} for row in rows]
-    files.write_csv(table, written, names)
-    parquet.write(files.records_file(table), parquet.joined(parts))
-
-
-def _facts(system: System, about: About, pair: str, run_id: str) -> dict[str, Any]:
-    """What the row is."""
-    known = system.file.each_known
-    plain = system.decoder == "ar"
-    reason = _IN_TURN if system.file.split else _WHOLE
-    more = _DEPTH if known else _UNKNOWN
-    return {
-        **{"pair": pair, "target": pair, "draft": "", "task": about.task},
-        **{
-            "decoder": system.decoder,
-            "spec": "-",
-            "temperature": about.temperature,
-            "top_k": 0,
-            "top_p": 1.0,
-        },
-        **{"seed": 0, "batch_size": 1, "tree_attention": "true", "harness": about.harness},
-        **{"lossless": "", "status": "complete", "run_id": run_id, "baseline": ""},
-        # Their times are this machine's or another's, but not an older engine's of ours.
-        "engine": ENGINE,
-        "reason": f"pair: answers of {system.file.model}; {reason}{'' if plain else more}",
+    done = {
+        decoder: [each for each in file.generations() if each.prompt_id in common]
+        for decoder, file in systems.items()
     }
-
-
-def _unknown(numbers: dict[str, Any], file: AnswerFile) -> list[str]:
-    """Columns of what the files do not tell."""
-    stems = _UNTIMED if file.split else (*_UNTIMED, "prefill_s")
-    stems = (*stems, *_UNCOUNTED) if file.each_known else (*stems, *_UNCOUNTED, "acceptance_rate")
-    return [name for name in numbers if name.startswith(stems)]
+    pair = about.pair or next(iter(systems.values())).model
+    rows, parts = [], []
+    for decoder, file in systems.items():
+        lines = [[each.prompt_id, len(each.tokens), each.decode_s] for each in done[decoder]]
+        run_id = files.digest([about.harness, about.task, decoder, file.model, lines])
+        numbers = summarise(CellRecords(done[decoder], done.get("ar")))
+        reason = f"pair: answers of {file.model}; {_IN_TURN if file.split else _WHOLE}"
+        more = "" if decoder == "ar" else _DEPTH if file.each_known else _UNKNOWN
+        untold = (*_UNTIMED, *_UNCOUNTED, *([] if file.split else ["prefill_s"]))
+        untold = untold if file.each_known else (*untold, "acceptance_rate")
+        row = {
+            **{"pair": pair, "target": pair, "draft": "", "task": about.task, "decoder": decoder},
+            **{"spec": "-", "temperature": about.temperature, "top_k": 0, "top_p": 1.0, "seed": 0},
+            **{"batch_size": 1, "tree_attention": "true", "harness": about.harness},
+            **{"lossless": "", "status": "complete", "run_id": run_id, "baseline": ""},
+            # Their times are this machine's or another's, but not an older engine's of ours.
+            **{"engine": ENGINE, "reason": reason + more},
+            **{k: "" if v is None or k.startswith(untold) else v for k, v in numbers.items()},
+        }
+        rows.append(row)
+        parts.append(parquet.pack(run_id, done[decoder], None))
+    files.write_csv(table, rows, columns.ordered(name for row in rows for name in row))
+    parquet.write(files.records_file(table), parquet.joined(parts))

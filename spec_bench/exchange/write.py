@@ -26,10 +26,11 @@ from spec_bench.records import cell_folder
 from spec_bench.records.types import Generation
 from spec_bench.settings.arguments import Parser, output_folder
 from spec_bench.system import files
-from spec_bench.tasks import Example, build_task
+from spec_bench.tasks import build_task
 
 _TURN = re.compile(r"(.+)/(\d+)")
 Text = Callable[[Sequence[int]], str]
+Row = Mapping[str, str]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -44,13 +45,17 @@ def main(arguments: Sequence[str]) -> int:
         "--output", type=output_folder, metavar="FOLDER", help="default: answers beside the table"
     )
     options = parser.parse_args(list(arguments))
-    folder = options.output or options.table.parent / "answers"
+    table, folder = options.table, options.output or options.table.parent / "answers"
     try:
         files.check_writable(folder)
-        for path in (
-            *write_answers(options.table, folder),
-            *write_questions(options.table, folder),
-        ):
+        if not table.is_file():
+            raise ValueError(f"no results file {str(table)!r}")
+        rows = [row for row in files.read_csv(table, ["run_id"]) if row["status"] == "complete"]
+        if not rows:
+            raise ValueError(f"no complete cell in {str(table)!r}")
+        runs = [files.run_folder(files.results_of(table), row["run_id"]) for row in rows]
+        written = write_answers(rows, runs, folder)
+        for path in (*written, *write_questions(rows, runs, folder)):
             print(path)
     except ValueError as error:
         print(f"spec_bench answers: {error}", file=sys.stderr)
@@ -58,37 +63,46 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def write_answers(table: Path, folder: Path) -> list[Path]:
-    """One file per cell that has numbers, and repeat.
+def write_answers(rows: Sequence[Row], runs: Sequence[Path], folder: Path) -> list[Path]:
+    """Writes one file per cell and repeat.
+
+    Args:
+        rows: the cells' that have numbers.
+        runs: their folders.
+        folder: to write to.
 
     Raises:
-        ValueError: there is no such file, or the cells' runs are not here.
+        ValueError: the runs are not here.
     """
     written: list[Path] = []
-    rows = _complete(table)
-    names = [_name(row) for row in rows]
-    for row, name in zip(rows, names, strict=True):
-        generations, text = _answers_of(table, row)
+    cells = [[row["decoder"], row["spec"]] for row in rows]
+    names = [
+        "-".join(re.sub(r"[^\w.-]+", "_", part) for part in cell if part != "-") for cell in cells
+    ]
+    for row, run, name in zip(rows, runs, names, strict=True):
+        done = cell_folder.read_lines(run / files.GENERATIONS)
+        if not done:
+            where = f"{str(run)!r}: texts are kept there alone"
+            raise ValueError(f"no generations of {name} in {where}")
+        text = _text_of(run)
         unique = name if names.count(name) == 1 else f"{name}-{row['run_id']}"
-        for repeat in sorted({each.repeat for each in generations}):
-            of_repeat = [each for each in generations if each.repeat == repeat]
-            path = folder / f"run_{repeat + 1}" / f"{unique}.jsonl"
-            model = f"{row['pair']}-{name}"
-            files.write_text(path, "".join(_lines(of_repeat, model, text)))
-            written.append(path)
+        for repeat in sorted({each.repeat for each in done}):
+            of_repeat = [each for each in done if each.repeat == repeat]
+            lines = _lines(of_repeat, f"{row['pair']}-{name}", text)
+            written.append(folder / f"run_{repeat + 1}" / f"{unique}.jsonl")
+            files.write_text(written[-1], "".join(map(_json_line, lines)))
     return written
 
 
-def write_questions(table: Path, folder: Path) -> list[Path]:
-    """FastChat's ``question.jsonl`` of each task that is ``judged``.
+def write_questions(rows: Sequence[Row], runs: Sequence[Path], folder: Path) -> list[Path]:
+    """Writes FastChat's ``question.jsonl`` of each task that is ``judged``.
 
     Raises:
-        ValueError: as ``write_answers``; or the task's rows are gone, or are others now.
+        ValueError: the task's rows are gone, or are others now.
     """
     tasks: dict[str, Mapping[str, Any]] = {}
     asked: dict[str, set[str]] = {}
-    for row in _complete(table):
-        run = _run(table, row)
+    for row, run in zip(rows, runs, strict=True):
         task = _config(run).get("task", {})
         if task.get("judged"):
             tasks[row["task"]] = task
@@ -96,65 +110,26 @@ def write_questions(table: Path, folder: Path) -> list[Path]:
             asked.setdefault(row["task"], set()).update(each.prompt_id for each in done)
     written = []
     for name, task in tasks.items():
-        lines = [
-            _question(each, turns)
-            for each in build_task(task).examples()
-            if (turns := len(asked[name].intersection(each.prompt_ids)))
-        ]
+        lines = []
+        for each in build_task(task).examples():
+            if turns := len(asked[name].intersection(each.prompt_ids)):
+                golds = [gold[0] for gold in takewhile(bool, each.references[:turns])]
+                line: dict[str, Any] = {"question_id": _number(each.id), "category": each.category}
+                line["turns"] = list(each.turns[:turns])
+                lines.append({**line, "reference": golds} if golds else line)
         if sum(len(line["turns"]) for line in lines) < len(asked[name]):
-            raise ValueError(f"task {name} has other questions now than {str(table)!r} answers")
+            raise ValueError(f"task {name} has other questions now than the rows answer")
         written.append(folder / name / "question.jsonl")
         files.write_text(written[-1], "".join(map(_json_line, lines)))
     return written
-
-
-def _question(example: Example, turns: int) -> dict[str, Any]:
-    golds = [each[0] for each in takewhile(bool, example.references[:turns])]
-    return {
-        "question_id": _number(example.id),
-        "category": example.category,
-        "turns": list(example.turns[:turns]),
-        **({"reference": golds} if golds else {}),
-    }
-
-
-def _complete(table: Path) -> list[dict[str, str]]:
-    """The rows of cells that have numbers."""
-    if not table.is_file():
-        raise ValueError(f"no results file {str(table)!r}")
-    rows = [row for row in files.read_csv(table, ["run_id"]) if row["status"] == "complete"]
-    if not rows:
-        raise ValueError(f"no complete cell in {str(table)!r}")
-    return rows
-
-
-def _answers_of(table: Path, row: Mapping[str, str]) -> tuple[list[Generation], Text]:
-    """A cell's generations, and what makes texts of their tokens."""
-    run = _run(table, row)
-    generations = cell_folder.read_lines(run / files.GENERATIONS)
-    if not generations:
-        raise ValueError(
-            f"no generations of {_name(row)} in {str(run)!r}: texts are kept there alone"
-        )
-    return generations, _text_of(run)
-
-
-def _run(table: Path, row: Mapping[str, str]) -> Path:
-    return files.run_folder(files.results_of(table), row["run_id"])
 
 
 def _config(run: Path) -> dict[str, Any]:
     return dict(yaml.safe_load((run / files.CONFIG).read_text(encoding="utf-8")))
 
 
-def _name(row: Mapping[str, str]) -> str:
-    """A cell's name, fit for a file."""
-    parts = (row["decoder"], row["spec"] if row["spec"] != "-" else "")
-    return "-".join(re.sub(r"[^\w.-]+", "_", part) for part in parts if part)
-
-
 def _text_of(run: Path) -> Text:
-    """Token ids to text, by the tokenizer that the cell ran with.
+    """Returns what makes texts of token ids, by the tokenizer that the cell ran with.
 
     Raises:
         ValueError: it cannot be loaded.
@@ -167,7 +142,7 @@ def _text_of(run: Path) -> Text:
     return lambda ids: str(tokenizer.decode(list(ids), skip_special_tokens=True)).strip()
 
 
-def _lines(done: Sequence[Generation], model: str, text: Text) -> Iterator[str]:
+def _lines(done: Sequence[Generation], model: str, text: Text) -> Iterator[dict[str, Any]]:
     """A line per question, its turns in order."""
     questions: dict[str, list[Generation]] = {}
     known = {each.prompt_id for each in done}
@@ -177,28 +152,24 @@ def _lines(done: Sequence[Generation], model: str, text: Text) -> Iterator[str]:
         questions.setdefault(turn[1] if turn and several else each.prompt_id, []).append(each)
     for question, turns in questions.items():
         turns.sort(key=lambda each: (len(each.prompt_id), each.prompt_id))
-        yield _json_line(_line(question, turns, model, text))
-
-
-def _line(question: str, turns: Sequence[Generation], model: str, text: Text) -> dict[str, Any]:
-    choice = {
-        "index": 0,
-        "turns": [text(each.tokens) for each in turns],
-        "decoding_steps": [len(each.steps) for each in turns],
-        "new_tokens": [len(each.tokens) for each in turns],
-        "wall_time": [each.prefill_s + each.decode_s for each in turns],
-        "accept_lengths": [step.accepted + 1 for each in turns for step in each.steps],
-        "prefill_time": [each.prefill_s for each in turns],
-        "decode_time": [each.decode_s for each in turns],
-    }
-    return {
-        "question_id": _number(question),
-        "category": turns[0].category,
-        "answer_id": files.digest([model, question]),
-        "model_id": model,
-        "choices": [choice],
-        "tstamp": 0.0,  # the same run gives the same file
-    }
+        choice = {
+            "index": 0,
+            "turns": [text(each.tokens) for each in turns],
+            "decoding_steps": [len(each.steps) for each in turns],
+            "new_tokens": [len(each.tokens) for each in turns],
+            "wall_time": [each.prefill_s + each.decode_s for each in turns],
+            "accept_lengths": [step.accepted + 1 for each in turns for step in each.steps],
+            "prefill_time": [each.prefill_s for each in turns],
+            "decode_time": [each.decode_s for each in turns],
+        }
+        yield {
+            "question_id": _number(question),
+            "category": turns[0].category,
+            "answer_id": files.digest([model, question]),
+            "model_id": model,
+            "choices": [choice],
+            "tstamp": 0.0,  # the same run gives the same file
+        }
 
 
 def _number(question: str) -> int | str:
