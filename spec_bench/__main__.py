@@ -15,7 +15,7 @@ COMMANDS = {
     "compare": "report.comparison",
     "convert": "engine.loading",
     "fit_tree": "recommend.fit_tree",
-    "recommend": "recommend.command",
+    "recommend": "recommend.recommend",
     "serve": "serve.command",
     "spider": "tasks.spider",
     "watch": "jobs.sweep.watch",

@@ -83,7 +83,7 @@ def recommend(
     import pandas as pd
 
     from spec_bench.jobs.app import settings_of
-    from spec_bench.recommend.command import command_of
+    from spec_bench.recommend.recommend import command_of
     from spec_bench.recommend.recommend import recommend as look
 
     if texts is not None and "prompts" not in settings:

@@ -1,1 +1,1 @@
-"""Block efficiency of decoders that were never run, from plain decoding's text."""
+"""Which decoder to use here, what a draft would need, and trees fitted to a pair."""

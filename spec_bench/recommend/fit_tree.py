@@ -49,6 +49,7 @@ def _fit_one(words: Sequence[str], width: int, sizes: Sequence[int]) -> None:
 
     from spec_bench.jobs.app import settings_of
     from spec_bench.settings.configs import conf_dirs
+    from spec_bench.tree.node_list import best_list, expected_accepted, pooled
 
     overrides = ["sink=quiet", f"cells=[rsd_c:{width}]"]
     with initialize_config_dir(str(conf_dirs()[0]), version_base="1.3"):
@@ -60,13 +61,8 @@ def _fit_one(words: Sequence[str], width: int, sizes: Sequence[int]) -> None:
     print(f"{fit.pair}, {fit.task}, temperature {fit.temperature:g}: {path}")
     print(f"  accepted by rank, in {fit.iterations} iterations: {shares}")
     for nodes in sizes:
-        print(f"  cells=[sequoia:@{nodes}]  {_expected(fit, nodes):.3f} tokens per target call")
-
-
-def _expected(fit: Fit, nodes: int) -> float:
-    from spec_bench.tree.node_list import best_list, expected_accepted, pooled
-
-    return 1 + expected_accepted(best_list(fit.accepted, nodes), pooled(fit.accepted))
+        expected = 1 + expected_accepted(best_list(fit.accepted, nodes), pooled(fit.accepted))
+        print(f"  cells=[sequoia:@{nodes}]  {expected:.3f} tokens per target call")
 
 
 def fitted(settings: JobSettings, width: int) -> Fit:

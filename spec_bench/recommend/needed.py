@@ -11,8 +11,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from scipy.optimize import brentq
 
@@ -25,8 +24,7 @@ SHARES = (0.0, 0.02, 0.05, 0.1)
 _CONTEXT, _ROUNDS = 64, 7
 
 
-@dataclass(frozen=True)
-class Needed:
+class Needed(NamedTuple):
     """One chain that a draft could draft."""
 
     length: int  # k, its tokens
@@ -56,9 +54,8 @@ def lines_of(table: tuple[Needed, ...]) -> list[str]:
     for each in table:
         least = [each.acceptance[share] for share in SHARES]
         shown = ["never" if chance is None else f"{chance:.2f}" for chance in least]
-        lines.append(
-            f"{each.length:<14}{each.cost:>16.2f}{''.join(f'{text:>10}' for text in shown)}"
-        )
+        texts = "".join(f"{text:>10}" for text in shown)
+        lines.append(f"{each.length:<14}{each.cost:>16.2f}{texts}")
     return lines
 
 
@@ -89,15 +86,11 @@ def pass_costs(target: LanguageModel) -> dict[int, float]:
 
 def needed(costs: Mapping[int, float]) -> list[Needed]:
     """What each chain asks, from the seconds of a pass of so many tokens over those of one."""
-    return [
-        Needed(
-            count - 1,
-            cost,
-            {share: least_acceptance(count - 1, cost + (count - 1) * share) for share in SHARES},
-        )
-        for count, cost in costs.items()
-        if count > 1
-    ]
+    table = []
+    for length, cost in ((count - 1, cost) for count, cost in costs.items() if count > 1):
+        least = {share: least_acceptance(length, cost + length * share) for share in SHARES}
+        table.append(Needed(length, cost, least))
+    return table
 
 
 def least_acceptance(length: int, cost: float) -> float | None:

@@ -1,4 +1,4 @@
-"""Which decoder for this pair, task and machine: all candidates on a few prompts, the best on more.
+"""``spec-bench recommend``: which decoder for this pair, task and machine.
 
 A search by successive halving: every candidate decodes three prompts, the fastest five ten of them,
 and the fastest three are measured on fresh prompts, each time in turn with plain decoding. A stage
@@ -11,26 +11,44 @@ have to cost and accept.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
+from hydra import compose, initialize_config_dir
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
-from spec_bench.jobs.app import run_stage
+from spec_bench.jobs.app import run_stage, settings_of
 from spec_bench.jobs.config.cells import Cell
+from spec_bench.jobs.config.compose import one_line, recipe_arguments, register
 from spec_bench.jobs.config.config import ConfirmSettings
 from spec_bench.jobs.config.settings import JobSettings
-from spec_bench.recommend.needed import Needed, needed_by
+from spec_bench.recommend.needed import Needed, lines_of, needed_by
 from spec_bench.records.types import CellResult
 from spec_bench.report.data.rows import Group
+from spec_bench.report.page.build import render
 from spec_bench.report.page.headline import Headline, headline
+from spec_bench.settings.configs import conf_dirs
 from spec_bench.sinks.rows import row_of
+from spec_bench.system import files
 from spec_bench.tasks import Example
+from spec_bench.vocabulary import names
 from spec_bench.vocabulary.columns import ENDS, column
+from spec_bench.vocabulary.numbers import ends_of
 
 FIRST, KEPT = 3, 5  # prompts that all candidates decode; candidates that decode all of ``prompts``
 NUMBERS = ("block_efficiency", "speedup")
+_NOT_HERE = {
+    "plan": "decodes what it chooses from; a job has plan=true",
+    "sink.wandb.enabled": "logs nothing; the job that it recommends does",
+}
+_OF_THE_SEARCH = ("prompts=", "confirm", "cells=", "budget=", "length=", "name=")
+_OF_A_DECODER = ("decoder=", "decoder.", "spec=")  # the answer names these itself
+_HEADS = ("decoder", "prompts", "tokens a call", "speed-up")
 
 
 @dataclass(frozen=True)
@@ -61,8 +79,7 @@ class Recommendation:
         return [named, f"speed-up {found.speed} over plain decoding, {found.why}, {tried}"]
 
 
-@dataclass(frozen=True)
-class Stage:
+class Stage(NamedTuple):
     """One job of a search."""
 
     most: int  # candidates that it takes
@@ -154,11 +171,69 @@ def _rank(row: CellResult, by: str) -> float:
 def _line(cell: Cell, row: CellResult, stage: Stage) -> dict[str, Any]:
     """A candidate's numbers of one stage."""
     numbers = [f"{name}{end}" for name in NUMBERS for end in ("", *ENDS)]
-    return {
-        "decoder": cell.name,
-        "spec": cell.spec,
-        "prompts": len(stage.examples),
-        "fresh": stage.fresh,
-        **{name: row.metrics.get(name) for name in numbers},
-        "failed": row.reasons[0].text if row.status == "failed" else "",
-    }
+    failed = row.reasons[0].text if row.status == "failed" else ""
+    prompts = {"prompts": len(stage.examples), "fresh": stage.fresh}
+    measured = {name: row.metrics.get(name) for name in numbers}
+    return {"decoder": cell.name, "spec": cell.spec, **prompts, **measured, "failed": failed}
+
+
+def main(overrides: Sequence[str]) -> int:
+    """Prints the candidates and the answer in three lines, and writes its page below
+    ``results/NAME``; the exit status, 2 for settings that cannot be right.
+    """
+    register()
+    try:
+        arguments = ["experiment=recommend", "sink=quiet", "sink.progress=true"]
+        arguments += recipe_arguments(list(overrides))
+        with initialize_config_dir(str(conf_dirs()[0]), version_base="1.3"):
+            config = compose("config", overrides=arguments)
+        for key, asked in _NOT_HERE.items():
+            if value := OmegaConf.select(config, key):
+                raise ValueError(f"{key}={value}: recommend {asked}")
+        settings = settings_of(config)
+        found = recommend(settings, lambda line: print(line, file=sys.stderr, flush=True))
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        print(f"spec_bench: {one_line(error)}", file=sys.stderr)
+        return 2
+    told, needs = [*found.answer(), command_of(found, overrides)], lines_of(found.needed)
+    lines = [_HEADS, *([text for _, text in line] for line in _lines(found.candidates))]
+    wide = [max(map(len, texts)) for texts in zip(*lines, strict=True)]
+    table = ["  ".join(map(str.ljust, line, wide)).rstrip() for line in lines]
+    print("\n".join([*table, "", *needs, *([""] if needs else []), *told]))
+    page = files.results_file(settings.results, settings.asked.name).with_name(
+        f"recommend-{settings.pair.name}-{settings.task.name}.html"
+    )
+    text = render(
+        "recommended.html.j2",
+        pair=settings.pair.name,
+        task=names.task(settings.task.name),
+        temperature=settings.sampling.temperature,
+        told=told,
+        heads=_HEADS,
+        lines=list(_lines(found.candidates)),
+        needs="\n".join(needs),
+    )
+    files.write_text(page, text)
+    print(f"page: {page}")
+    return 0
+
+
+def command_of(found: Recommendation, overrides: Sequence[str]) -> str:
+    """The job that uses what is recommended, on the settings that were asked for."""
+    others = (*_OF_THE_SEARCH, *_OF_A_DECODER)
+    kept = [each for each in overrides if not each.lstrip("+").startswith(others)]
+    decoder, spec = found.cell
+    tree = [] if decoder == "ar" or spec == "-" else [f"spec={spec}"]
+    return " ".join(["spec-bench", *kept, f"decoder={decoder}", *tree])
+
+
+def _lines(candidates: pd.DataFrame) -> Iterator[list[tuple[str, str]]]:
+    """Each candidate's cells: what each is sorted by, and its text."""
+    for row in candidates.to_dict("records"):
+        title, prompts = f"{row['decoder']} {row['spec']}".removesuffix(" -"), str(row["prompts"])
+        cells = [(title, title), (prompts, f"{prompts}{' fresh' if row['fresh'] else ''}")]
+        for name in NUMBERS:
+            value, low, high = (row[f"{name}{end}"] for end in ("", *ENDS))
+            text = "-" if pd.isna(value) else f"{value:.2f} {ends_of(low, high, '.2f')}".strip()
+            cells.append(("" if pd.isna(value) else f"{value:.4f}", text))
+        yield [*cells[:-1], ("", f"failed: {row['failed']}")] if row["failed"] else cells

@@ -21,7 +21,7 @@ from spec_bench.engine.model_spec import kept_tokens
 from spec_bench.jobs import app
 from spec_bench.jobs.config.config import check_own, read_positions
 from spec_bench.jobs.config.model_files import fingerprint
-from spec_bench.recommend.command import main as recommend
+from spec_bench.recommend.recommend import main as recommend
 from spec_bench.records import cell_folder
 from spec_bench.report.cli.command_line import main as report
 from spec_bench.settings.registry import written
