@@ -298,62 +298,39 @@ COMMANDS: dict[str, tuple[Callable[[Namespace], None], str]] = {
 _FILE: dict[str, Any] = {"type": output_file, "metavar": "FILE"}
 _FOLDER: dict[str, Any] = {"type": output_folder, "metavar": "FOLDER"}
 _PATH: dict[str, Any] = {"type": Path, "metavar": "FILE"}
-_ARGUMENTS: list[tuple[str, str, dict[str, Any]]] = [  # of which commands, its name, what it is
-    ("list", "paper", {"nargs": "?", "help": "such as rsd; default: all papers"}),
-    ("table figure", "name", {"help": "PAPER/NUMBER, such as rsd/7"}),
-    (
-        "table",
-        "--format",
-        {"choices": sorted(FORMATS), "default": "markdown", "help": "of the table"},
-    ),
-    ("checks", "paper", {"help": "such as rsd"}),
-    ("page", "name", {"help": "an experiment, such as rsd-exp1, or a results.csv"}),
-    (
-        "all records",
-        "names",
-        {"nargs": "*", "metavar": "NAME", "help": "experiments; default: all"},
-    ),
-    (
-        "records",
-        "--seal",
-        {"action": "store_true", "help": "give files of earlier versions a digest, as they are"},
-    ),
-    ("results", "file", {**_PATH, "help": "a results.csv"}),
-    ("sweep lengths positions throughput", "name", {"help": "an experiment, or a results.csv"}),
-    ("table", "--output", {**_FILE, "help": "default: print it"}),
-    ("figure", "--output", {**_FOLDER, "help": "default: figures in the results folder"}),
-    ("page sweep", "--output", {**_FILE, "help": "default: beside it"}),
-    ("results", "--output", {**_FOLDER, "help": "default: beside it"}),
-    ("answers", "files", {**_PATH, "nargs": "+", "help": "a decoder's answers"}),
-    ("answers", "--baseline", {**_PATH, "help": "plain decoding's answers"}),
-    ("answers", "--harness", {"required": True, "help": "whose files they are, such as eagle"}),
-    ("answers", "--name", {"required": True, "help": "of the experiment to write"}),
-    (
-        "answers",
-        "--task",
-        {"default": "spec_bench", "help": "the questions (default: spec_bench)"},
-    ),
-    ("answers", "--pair", {"default": "", "help": "the models (default: as the files say)"}),
-    ("answers", "--temperature", {"type": float, "default": 0.0, "help": "default: 0"}),
-    ("answers", "--questions", {**_PATH, "help": "question.jsonl with their categories"}),
-    ("wandb", "--project", {"default": "spec_bench", "help": "default: spec_bench"}),
-    ("wandb", "--entity", {"help": "the account or team; default: the account's own"}),
-    ("wandb", "--task", {"default": "", "help": "such as xsum; default: all tasks"}),
-    (
-        "wandb",
-        "--dry-run",
-        {**_FILE, "help": "write the report's spec here and publish nothing"},
-    ),
-    (
-        " ".join(COMMANDS.keys() - {"results"}),
-        "--results",
-        {"type": Path, "metavar": "FOLDER", "default": _RESULTS, "help": "all results"},
-    ),
-    (
-        "list table figure page",
-        "--pair",
-        {"help": "rows of this pair of models; default: the paper's own pairs"},
-    ),
+_NEEDED: dict[str, Any] = {"required": True}
+_SWITCH: dict[str, Any] = {"action": "store_true"}
+_ALL = " ".join(COMMANDS.keys() - {"results"})
+_PAIR = "rows of this pair of models; default: the paper's own pairs"
+_ROOT = {"type": Path, "metavar": "FOLDER", "default": _RESULTS}
+_ARGUMENTS: list[tuple[str, str, str, dict[str, Any]]] = [  # of which commands, name, help
+    ("list", "paper", "such as rsd; default: all papers", {"nargs": "?"}),
+    ("table figure", "name", "PAPER/NUMBER, such as rsd/7", {}),
+    ("table", "--format", "of the table", {"choices": sorted(FORMATS), "default": "markdown"}),
+    ("checks", "paper", "such as rsd", {}),
+    ("page", "name", "an experiment, such as rsd-exp1, or a results.csv", {}),
+    ("all records", "names", "experiments; default: all", {"nargs": "*", "metavar": "NAME"}),
+    ("records", "--seal", "give files of earlier versions a digest, as they are", _SWITCH),
+    ("results", "file", "a results.csv", _PATH),
+    ("sweep lengths positions throughput", "name", "an experiment, or a results.csv", {}),
+    ("table", "--output", "default: print it", _FILE),
+    ("figure", "--output", "default: figures in the results folder", _FOLDER),
+    ("page sweep", "--output", "default: beside it", _FILE),
+    ("results", "--output", "default: beside it", _FOLDER),
+    ("answers", "files", "a decoder's answers", {**_PATH, "nargs": "+"}),
+    ("answers", "--baseline", "plain decoding's answers", _PATH),
+    ("answers", "--harness", "whose files they are, such as eagle", _NEEDED),
+    ("answers", "--name", "of the experiment to write", _NEEDED),
+    ("answers", "--task", "the questions (default: spec_bench)", {"default": "spec_bench"}),
+    ("answers", "--pair", "the models (default: as the files say)", {"default": ""}),
+    ("answers", "--temperature", "default: 0", {"type": float, "default": 0.0}),
+    ("answers", "--questions", "question.jsonl with their categories", _PATH),
+    ("wandb", "--project", "default: spec_bench", {"default": "spec_bench"}),
+    ("wandb", "--entity", "the account or team; default: the account's own", {}),
+    ("wandb", "--task", "such as xsum; default: all tasks", {"default": ""}),
+    ("wandb", "--dry-run", "write the report's spec here and publish nothing", _FILE),
+    (_ALL, "--results", "all results", _ROOT),
+    ("list table figure page", "--pair", _PAIR, {}),
 ]
 
 
@@ -387,7 +364,7 @@ def _parser() -> argparse.ArgumentParser:
         about = f"{text[0].upper()}{text[1:]}."
         made[name] = parsers.add_parser(name, help=text, description=about)
         made[name].set_defaults(run=run)
-    for names, argument, facts in _ARGUMENTS:
+    for names, argument, text, facts in _ARGUMENTS:
         for name in names.split():
-            made[name].add_argument(argument, **facts)
+            made[name].add_argument(argument, help=text, **facts)
     return parser
