@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import log1p
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import pandas as pd
@@ -48,10 +48,7 @@ _SPEEDUP, _OTHER_PROMPTS = "speedup", "other prompts"
 _TIMES = "token_rate"
 _ENOUGH = 3  # repeats whose median leaves out one that stalled
 Verdict = Literal["regression", "improvement", "no change shown", "identical", "not judged"]
-ORDER: tuple[Verdict, ...] = (
-    *("regression", "improvement", "no change shown"),
-    *("identical", "not judged"),
-)
+ORDER: tuple[Verdict, ...] = get_args(Verdict)
 Key = tuple[str, ...]
 """The values that identify a cell, in the order of their columns."""
 Array = NDArray[np.float64]
@@ -254,10 +251,8 @@ def matches(before: Side, after: Side) -> tuple[list[Match], list[str], list[str
     both = [Match(names[key], first[key], second[key]) for key in first if key in second]
     if not both:
         one, other = names[next(iter(first))], names[next(iter(second))]
-        raise ValueError(
-            f"no cell of {before.name!r} is in {after.name!r}; the first ones are "
-            f"{one!r} and {other!r}"
-        )
+        of = f"no cell of {before.name!r} is in {after.name!r}"
+        raise ValueError(f"{of}; the first ones are {one!r} and {other!r}")
     gone = [names[key] for key in first if key not in second]
     return both, gone, [names[key] for key in second if key not in first]
 
@@ -290,16 +285,13 @@ def _by_key(rows: pd.DataFrame, keys: Sequence[str]) -> dict[Key, Cell]:
 
 def _names(every: Sequence[Key], keys: Sequence[str]) -> dict[Key, str]:
     """A cell's name for people: decoder, tree, task, pair, and the settings that others lack."""
-    values: dict[Key, list[set[str]]] = {}
-    for key in every:
-        for seen, value in zip(values.setdefault(key[:4], [set() for _ in keys]), key, strict=True):
-            seen.add(value)
+    seen = {(key[:4], name, value) for key in every for name, value in zip(keys, key, strict=True)}
+    values = Counter((cell, name) for cell, name, _ in seen)
     names = {}
     for key in every:
-        pair, task, decoder, spec, *_ = key
-        rest = list(zip(keys, key, values[key[:4]], strict=True))[4:]
-        more = [f"{name} {value}" for name, value, seen in rest if len(seen) > 1]
-        names[key] = ", ".join([f"{decoder} {spec}", task, pair, *more])
+        pair, task, decoder, spec, *rest = key
+        more = [(n, v) for n, v in zip(keys[4:], rest, strict=True) if values[key[:4], n] > 1]
+        names[key] = ", ".join([f"{decoder} {spec}", task, pair, *(f"{n} {v}" for n, v in more)])
     return names
 
 
@@ -321,13 +313,12 @@ def differing(both: Sequence[Match], before: Side, after: Side) -> list[Differin
     return [Differing(*key, cells) for key, cells in counts.most_common() if cells]
 
 
-def _text(value: object) -> str:
+def _text(value: Any) -> str:
     """A setting as a text that does not depend on how its file was read."""
-    if value is None or value is pd.NA or (isinstance(value, float) and pd.isna(value)):
+    if pd.isna(value):
         return _UNSTATED
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return str(value)
-    return f"{value:g}"
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return f"{value:g}" if number else str(value)
 
 
 def changes(match: Match, before: Side, after: Side, margin: float) -> Iterator[Change]:
@@ -449,13 +440,9 @@ def _table(first: Runs | None, second: Runs | None) -> tuple[Array | None, str]:
     common = [name for name in runs[0] if all(name in run for run in runs)] if runs else []
     if not common:
         return None, "no seed or prompt in common"
-    width = len(runs[0][common[0]])
-    columns = [
-        [[side[seed][prompt][end] for prompt in common] for seed in seeds]
-        for side in (first, second)
-        for end in range(width)
-    ]
-    return np.array(columns, dtype=np.float64), ""
+    sides = [[[side[s][p] for p in common] for s in seeds] for side in (first, second)]
+    counts = np.moveaxis(np.array(sides, dtype=np.float64), -1, 1)
+    return counts.reshape(-1, len(seeds), len(common)), ""
 
 
 HEADS = ("cell", "number", "before", "after", "change", "95% interval", "p", "verdict")

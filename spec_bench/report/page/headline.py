@@ -85,7 +85,10 @@ def headline(group: Group) -> Headline | None:
     by = next((name for name in _BY if name in rows and rows[name].notna().any()), None)
     if by is None:
         return None
-    rows = _of_one_meter(rows[rows[by].notna()])
+    rows = rows[rows[by].notna()]
+    if "energy_method" in rows:  # of those that differ in the energy's meter alone the first
+        meter, keys = rows.energy_method.fillna(""), [rows[key] for key in cell_keys(rows)]
+        rows = rows[meter == meter.groupby(keys, dropna=False).transform("first")]
     choice, tied, named = _choice(group, rows, by), 1, rows.loc[rows[by].idxmax()]
     if choice and not choice.faster:
         _, decoder, sure = choice
@@ -99,9 +102,11 @@ def headline(group: Group) -> Headline | None:
         value, interval = _value(named, by, len(rows))
         sure = "surely faster than AR, " if choice else ""
         sure += _sure(rows, best, near, named, by)
-    law = "lossless or not is not stated" if pd.isna(named.lossless) else str(named.lossless)
-    mark = "" if not exact.empty else f" ({names.MARKS.get(law, law)})"
-    apart = " (not measured side by side)" if choice and by == "token_rate" else ""
+    if choice and by == "token_rate":
+        sure += " (not measured side by side)"
+    if exact.empty:
+        law = "lossless or not is not stated" if pd.isna(named.lossless) else str(named.lossless)
+        sure += f" ({names.MARKS.get(law, law)})"
     return Headline(
         pair=str(named.pair),
         task=title_of(group),
@@ -109,20 +114,11 @@ def headline(group: Group) -> Headline | None:
         code=code,
         value=value,
         interval=interval,
-        sure=sure + apart + mark,
+        sure=sure,
         basis=_basis(rows, by, choice),
         tied=(tied, len(rows)),
         spec=str(group.rows.spec[named.name]) if code not in ("", "ar") else "",
     )
-
-
-def _of_one_meter(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows without those that differ from an earlier one in the energy's meter alone."""
-    if "energy_method" not in rows:
-        return rows
-    meter = rows.energy_method.fillna("")
-    first = meter.groupby([rows[key] for key in cell_keys(rows)], dropna=False).transform("first")
-    return rows[meter == first]
 
 
 def _choice(group: Group, rows: pd.DataFrame, by: str) -> Choice | None:
@@ -149,26 +145,23 @@ def _choice(group: Group, rows: pd.DataFrame, by: str) -> Choice | None:
 def _value(best: pd.Series, by: str, of: int) -> tuple[str, str]:
     """The number with its unit, and its interval if so many are to cover."""
     digits = 1 if by == "token_rate" else 2
-    units = {"speedup": "×", "token_rate": " tokens/s"}
-    unit = units.get(by) or f" {column(by).title}"
-    value, low, high = numbers_in(best, by)
-    ends = simultaneous(
-        (value or 0.0, low or 0.0, high or 0.0), number_in(best, "prompts") or 0, of
-    )
+    unit = {"speedup": "×", "token_rate": " tokens/s"}.get(by) or f" {column(by).title}"
+    value, low, high = (number or 0.0 for number in numbers_in(best, by))
+    ends = simultaneous((value, low, high), number_in(best, "prompts") or 0, of)
     interval = ends_of(*ends, f".{digits}f", "{} to {}") if ends else ""
     return f"{best[by]:.{digits}f}{unit}", interval
 
 
 def _basis(rows: pd.DataFrame, by: str, choice: Choice | None) -> str:
     """What the answer rests on: prompts, and how many cells the intervals cover at once."""
-    prompts = prompts_of(rows)
-    pooled = rows[SEEDS].dropna().str.count(",").max() if SEEDS in rows else 0
-    seeds = f" and {pooled + 1:.0f} seeds" if prompts and pooled else ""
+    basis = prompts_of(rows)
+    if basis and SEEDS in rows and (commas := rows[SEEDS].dropna().str.count(",").max()):
+        basis += f" and {commas + 1:.0f} seeds"
     cells = f"{len(rows)} {'confirmed ' if rows.iloc[0].get('stage') == 'confirm' else ''}cells"
-    corrected = choice is None or choice.answer != "AR"
-    corrected = corrected and f"{by}_low" in rows and rows[f"{by}_low"].notna().any()
-    of_all = f"{'intervals corrected for ' if corrected else ''}{cells}" if len(rows) > 1 else ""
-    return ", ".join(filter(None, [f"{prompts}{seeds}", of_all]))
+    corrected = f"{by}_low" in rows and rows[f"{by}_low"].notna().any()
+    if corrected and (choice is None or choice.answer != "AR"):
+        cells = f"intervals corrected for {cells}"
+    return ", ".join(filter(None, [basis, cells if len(rows) > 1 else ""]))
 
 
 def title_of(group: Group) -> str:
@@ -227,7 +220,7 @@ def sentences(table: Path, runs: Collection[str]) -> list[str]:
     rows = pooled(read_results(table), Records(table))
     of_runs = rows.run_id.map(lambda ids: not {*runs}.isdisjoint(str(ids).split(",")))
     groups = [group for group in groups_of(rows) if of_runs[group.rows.index].any()]
-    return [ids.sentence for ids in headlines(groups)]
+    return [line.sentence for line in headlines(groups)]
 
 
 def headlines(groups: Sequence[Group]) -> list[Headline]:
@@ -256,27 +249,19 @@ def answer(lines: Sequence[Headline]) -> str:
 
 def _used(name: str, lines: Sequence[Headline], pairs: bool) -> str:
     """The tasks on which to use a decoder, with its gain."""
-    titles = [
-        f"{_short(each.task)} ({each.pair})" if pairs else _short(each.task) for each in lines
-    ]
+    titles = []
+    for each in lines:  # without the settings in which the stages of a search differ
+        parts = [part for part in each.task.split(", ") if not part.startswith(_OF_STAGES)]
+        titles.append(f"{', '.join(parts)}{f' ({each.pair})' if pairs else ''}")
     tasks = Counter(title.partition(", ")[0] for title in titles)
-    several = len(titles) > len(tasks)
-    places = [f"{task} ({n} settings)" if n > 1 else task for task, n in tasks.items()]
-    named = places if several else titles
-    where = ", ".join(named[:_NAMED])
-    where += f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
-    values = list(dict.fromkeys(each.value for each in sorted(lines, key=lambda each: each.value)))
-    gain = (
-        ""
-        if lines[0].code in ("", "ar")
-        else f": {' to '.join(dict.fromkeys((values[0], values[-1])))}"
-    )
-    return f"{name} on {where}{gain}"
-
-
-def _short(title: str) -> str:
-    """A group's title without the settings in which the stages of a search differ."""
-    return ", ".join(each for each in title.split(", ") if not each.startswith(_OF_STAGES))
+    if len(titles) > len(tasks):
+        titles = [f"{task} ({n} settings)" if n > 1 else task for task, n in tasks.items()]
+    where = ", ".join(titles[:_NAMED])
+    where += f" and {len(titles) - _NAMED} more" if len(titles) > _NAMED else ""
+    if lines[0].code in ("", "ar"):
+        return f"{name} on {where}"
+    values = sorted(each.value for each in lines)
+    return f"{name} on {where}: {' to '.join(dict.fromkeys((values[0], values[-1])))}"
 
 
 def tree_titles(rows: pd.DataFrame) -> list[str]:
@@ -287,8 +272,5 @@ def tree_titles(rows: pd.DataFrame) -> list[str]:
     if "draft" not in rows:
         return list(specs)
     several = rows.groupby(["decoder", "spec"]).draft.transform("nunique") > 1
-    drafts = [
-        str(each).rstrip("/").removesuffix("/heads").rsplit("/", 1)[-1] for each in rows.draft
-    ]
-    named = zip(specs, drafts, several, strict=True)
-    return [f"{spec} {draft}" if both else spec for spec, draft, both in named]
+    drafts = rows.draft.map(str).str.rstrip("/").str.removesuffix("/heads").str.split("/").str[-1]
+    return list(specs.where(~several, specs + " " + drafts))
