@@ -1,4 +1,4 @@
-"""An experiment's page, its tables and the index: a file each, nothing fetched, every cell there."""
+"""A page of an experiment, its tables and the index: a file each, nothing fetched, all on it."""
 
 import re
 import shutil

@@ -24,21 +24,11 @@ _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 
 @dataclass
 class OfflineRun:
-    """One offline run.
-
-    Attributes:
-        run: id, group, job_type, tags, ... as W&B will be told.
-        config: what ``init`` was given.
-        history: the lines by step.
-        summary: the last value of each key that was set.
-        exit_code: 0 for a run that ended well; None where it did not end.
-    """
-
-    run: Any
-    config: dict[str, Any] = field(default_factory=dict)
-    history: dict[int, dict[str, Any]] = field(default_factory=dict)
-    summary: dict[str, Any] = field(default_factory=dict)
-    exit_code: int | None = None
+    run: Any = None  # id, group, job_type, tags, ... as W&B will be told
+    config: dict[str, Any] = field(default_factory=dict)  # what ``init`` was given
+    history: dict[int, dict[str, Any]] = field(default_factory=dict)  # the lines by step
+    summary: dict[str, Any] = field(default_factory=dict)  # the last value of each key
+    exit_code: int | None = None  # 0 for a run that ended well; None where it did not end
     kinds: set[str] = field(default_factory=set)
 
 
@@ -57,7 +47,7 @@ def read_run(folder, wait_s=20.0):
 
 def _read(file):
     """What the file holds so far."""
-    found = OfflineRun(None)
+    found = OfflineRun()
     for data in logical_records(file.read_bytes()):
         record = wandb_internal_pb2.Record()
         record.ParseFromString(data)
@@ -69,9 +59,8 @@ def _read(file):
         elif kind == "config":
             _update(found.config, record.config.update)
         elif kind == "history":
-            line = {}
+            line = found.history.setdefault(record.history.step.num, {})
             _update(line, record.history.item)
-            found.history.setdefault(record.history.step.num, {}).update(line)
         elif kind == "summary":
             _update(found.summary, record.summary.update)
         elif kind == "exit":
@@ -93,16 +82,13 @@ def logical_records(data):
     assert data[:4] == b":W&B", "not a W&B transaction log"
     at, pieces = _HEADER, b""
     while at + _HEADER <= len(data):
-        if _BLOCK - at % _BLOCK < _HEADER:
-            at += _BLOCK - at % _BLOCK  # too short for a header: padding
-            continue
         checksum, length, kind = struct.unpack_from("<IHB", data, at)
+        if _BLOCK - at % _BLOCK < _HEADER or kind == 0:
+            at += _BLOCK - at % _BLOCK  # padding
+            continue
         piece = data[at + _HEADER : at + _HEADER + length]
         if len(piece) < length:
             return  # still being written
-        if kind == 0:
-            at += _BLOCK - at % _BLOCK
-            continue
         assert checksum == zlib.crc32(bytes([kind]) + piece), f"bad checksum at byte {at}"
         assert bool(pieces) == (kind in (_MIDDLE, _LAST)), f"piece out of order at byte {at}"
         pieces += piece
@@ -115,8 +101,8 @@ def logical_records(data):
 def _update(target, items):
     """Sets keys, which are nested where ``nested_key`` has several parts."""
     for item in items:
-        path = list(item.nested_key) or [item.key]
+        *path, last = list(item.nested_key) or [item.key]
         inner = target
-        for part in path[:-1]:
+        for part in path:
             inner = inner.setdefault(part, {})
-        inner[path[-1]] = json.loads(item.value_json)
+        inner[last] = json.loads(item.value_json)

@@ -1,6 +1,5 @@
 """What W&B is given equals what the CSV and the records hold, once."""
 
-import csv
 import json
 import time
 
@@ -34,10 +33,9 @@ def fail_once(monkeypatch, decoder, prompt):
     monkeypatch.setattr(Decoder, "generate", failing)
 
 
-def test_the_summary_read_back_equals_the_row_of_the_csv(run_job, tmp_path):
+def test_summary_history_and_table_read_back_equal_the_csv_and_the_records(run_job, tmp_path):
     run_job(*JOB, f"task.source.path={make_task(tmp_path, rows=5)}")  # as few as have intervals
-    runs = runs_below(tmp_path)
-    rows = rows_of(tmp_path / "results")
+    runs, rows = runs_below(tmp_path), rows_of(tmp_path / "results")
     assert len(rows) == 3
     for row in rows:
         (run,) = runs[row["run_id"]]
@@ -52,22 +50,29 @@ def test_the_summary_read_back_equals_the_row_of_the_csv(run_job, tmp_path):
                 assert value == (text if isinstance(value, str) else float(text)), name
         assert isinstance(run.summary["block_efficiency_low"], float | int)
         assert run.exit_code == 0
-
-
-def test_the_history_read_back_equals_the_records(run_job, tmp_path):
-    results = run_job(*JOB)
-    for result in results:
-        (run,) = runs_below(tmp_path)[result.run_id]
-        records = list(CellStore(tmp_path / "results", result.run_id).load().values())
-        assert list(run.history) == [0, 1, 2, 3] == list(range(len(records)))
+        records = list(CellStore(tmp_path / "results", row["run_id"]).load().values())
+        assert list(run.history) == [0, 1, 2, 3, 4] == list(range(len(records)))
         for step, record in enumerate(records):
             line, accepted = run.history[step], [s.accepted for s in record.steps]
             assert line["prompt/decode_s"] == record.decode_s
             assert line["prompt/token_rate"] == len(record.tokens) / record.decode_s
             assert line["prompt/accepted_mean"] == sum(accepted) / len(accepted)
-        last = run.history[3]["prompt/block_efficiency_so_far"]
-        assert last == result.metrics["block_efficiency"]
-        assert not any(name.startswith("prompt/") for name in run.summary)
+        last = run.history[4]["prompt/block_efficiency_so_far"]
+        assert last == float(row["block_efficiency"])
+    (run_id,) = runs.keys() - {row["run_id"] for row in rows}
+    (run,) = runs[run_id]
+    assert run_id == table_id("default", rows[0]["pair"], rows[0]["task"])
+    assert (run.run.job_type, run.run.run_group) == ("table", "default")
+    folder = next((tmp_path / "results" / "default" / "wandb").glob(f"offline-run-*{run_id}"))
+    table = json.loads((folder / "files" / run.summary["results"]["path"]).read_text())
+    for values, row in zip(table["data"], rows, strict=True):
+        mine = dict(zip(table["columns"], values, strict=True))
+        assert list(mine) == list(row)
+        assert isinstance(mine["block_efficiency"], int | float)
+        assert isinstance(mine["run_id"], str)
+        for name, text in row.items():
+            value = mine[name]
+            assert (value is None) if text == "" else (value == text or value == float(text))
 
 
 def test_a_run_bears_group_type_tags_and_settings_and_no_system_metrics(run_job, tmp_path):
@@ -80,25 +85,6 @@ def test_a_run_bears_group_type_tags_and_settings_and_no_system_metrics(run_job,
     assert run.config["generation"]["temperature"] == 1.0
     assert run.config["decoder"]["name"] == "rsd_s"
     assert not run.kinds & {"stats", "environment", "output", "output_raw"}
-
-
-def test_one_run_carries_the_results_table(run_job, tmp_path):
-    run_job(*JOB)
-    run_id = table_id("default", "target+draft", "xsum")
-    (run,) = runs_below(tmp_path)[run_id]
-    assert (run.run.job_type, run.run.run_group) == ("table", "default")
-    folder = next((tmp_path / "results" / "default" / "wandb").glob(f"offline-run-*{run_id}"))
-    table = json.loads((folder / "files" / run.summary["results"]["path"]).read_text())
-    logged = [dict(zip(table["columns"], values, strict=True)) for values in table["data"]]
-    with (tmp_path / "results" / "default" / "results.csv").open(newline="") as stream:
-        rows = list(csv.DictReader(stream))
-    for mine, row in zip(logged, rows, strict=True):
-        assert list(mine) == list(row)
-        assert isinstance(mine["block_efficiency"], int | float)
-        assert isinstance(mine["run_id"], str)
-        for name, text in row.items():
-            value = mine[name]
-            assert (value is None) if text == "" else (value == text or value == float(text))
 
 
 def test_a_job_whose_cells_are_complete_is_not_logged_twice(run_job, tmp_path):
