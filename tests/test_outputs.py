@@ -9,8 +9,10 @@ import pytest
 
 from spec_bench.audit.bernoulli import main as bernoulli
 from spec_bench.exchange.write import main as answers
+from spec_bench.report.cli.command_line import ARGUMENTS
 from spec_bench.report.cli.command_line import main as report
 from spec_bench.report.comparison import main as compare
+from spec_bench.settings.arguments import output_file, output_folder
 from spec_bench.train.collect import main as collect
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -95,3 +97,5 @@ def test_every_option_that_names_an_output_is_checked():
         for option in options.findall(path.read_text(encoding="utf-8"))
     ]
     assert found and all("type=output_" in option for option in found), found
+    types = [facts["type"] for _, name, _, facts in ARGUMENTS if name in ("--output", "--dry-run")]
+    assert len(types) == 5 and {*types} == {output_file, output_folder}

@@ -303,7 +303,7 @@ _SWITCH: dict[str, Any] = {"action": "store_true"}
 _ALL = " ".join(COMMANDS.keys() - {"results"})
 _PAIR = "rows of this pair of models; default: the paper's own pairs"
 _ROOT = {"type": Path, "metavar": "FOLDER", "default": _RESULTS}
-_ARGUMENTS: list[tuple[str, str, str, dict[str, Any]]] = [  # of which commands, name, help
+ARGUMENTS: list[tuple[str, str, str, dict[str, Any]]] = [  # of which commands, name, help
     ("list", "paper", "such as rsd; default: all papers", {"nargs": "?"}),
     ("table figure", "name", "PAPER/NUMBER, such as rsd/7", {}),
     ("table", "--format", "of the table", {"choices": sorted(FORMATS), "default": "markdown"}),
@@ -364,7 +364,7 @@ def _parser() -> argparse.ArgumentParser:
         about = f"{text[0].upper()}{text[1:]}."
         made[name] = parsers.add_parser(name, help=text, description=about)
         made[name].set_defaults(run=run)
-    for names, argument, text, facts in _ARGUMENTS:
+    for names, argument, text, facts in ARGUMENTS:
         for name in names.split():
             made[name].add_argument(argument, help=text, **facts)
     return parser
