@@ -66,12 +66,6 @@ def test_holm_multiplies_the_smallest_by_all_and_never_falls():
     assert holm([]) == []
 
 
-def test_holm_multiplies_the_smallest_by_all_and_never_falls():
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert holm([0.5, 0.9]) == pytest.approx([1.0, 1.0])
-    assert holm([]) == []
-
-
 @pytest.mark.parametrize("prompts", [5, 30])
 def test_a_p_value_is_below_5_percent_where_the_interval_leaves_0_out(prompts):
     rng = np.random.default_rng(prompts)
