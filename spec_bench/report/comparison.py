@@ -201,24 +201,18 @@ def judge(every: Sequence[Change], alpha: float) -> list[Change]:
     """
     judged = [replace(e, p=None, verdict="identical") for e in every if e.identical]
     judged += [each for each in every if each.p is None and not each.identical]
-    known = [each for each in every if each.p is not None and not each.identical]
-    for each, p in zip(known, holm([each.p for each in known if each.p is not None]), strict=True):
-        if p < alpha:
-            verdict: Verdict = "regression" if each.worse else "improvement"
-            judged.append(replace(each, p=p, verdict=verdict))
-        else:
-            why = _left_open(each, alpha)
-            judged.append(replace(each, p=p, verdict="no change shown", why=why))
+    known = [(each, each.p) for each in every if each.p is not None and not each.identical]
+    for (each, alone), p in zip(known, holm([p for _, p in known]), strict=True):
+        low, high = (each.shift.low, each.shift.high) if each.shift else (None, None)
+        verdict: Verdict = "regression" if each.worse else "improvement"
+        why = ""
+        if p >= alpha:
+            verdict = "no change shown"
+            if low is not None and high is not None and not low <= 0 <= high:
+                reason = "not among so many numbers" if alone < alpha else "not the margin"
+                why = f"its own interval leaves out 0, but {reason}"
+        judged.append(replace(each, p=p, verdict=verdict, why=why))
     return sorted(judged, key=lambda each: (ORDER.index(each.verdict), each.p or 0.0))
-
-
-def _left_open(change: Change, alpha: float) -> str:
-    """Why an interval without 0 shows no change; "" of any other."""
-    low, high = (change.shift.low, change.shift.high) if change.shift else (None, None)
-    if low is None or high is None or low <= 0 <= high:
-        return ""
-    sole = "its own interval leaves out 0, but "
-    return sole + ("not among so many numbers" if (change.p or 0) < alpha else "not the margin")
 
 
 def read_side(path: Path) -> Side:
@@ -407,27 +401,24 @@ def _timed(cell: Cell, records: Records) -> Runs | None:
 
 
 def _medians(runs: Runs) -> Runs:
-    """Runs of ``_timed`` with the repeats of a seed as one, where there are enough of them."""
+    """Runs of ``_timed`` with the repeats of a seed as one, where there are enough of them: of each
+    prompt that all have, seconds in the median ratio to plain decoding's, by repeat.
+
+    A repeat's two timings were taken in turn, so the machine's load moves their ratio least.
+    """
     by_seed: dict[str, list[Counts]] = {}
     for name, run in runs.items():
         by_seed.setdefault(name.split("/")[0], []).append(run)
     if min(map(len, by_seed.values())) < _ENOUGH:
         return runs
-    return {seed: _median(repeats) for seed, repeats in by_seed.items()}
-
-
-def _median(repeats: Sequence[Counts]) -> Counts:
-    """Of each prompt that all have: seconds in the median ratio to plain decoding's, by repeat.
-
-    A repeat's two timings were taken in turn, so the machine's load moves their ratio least.
-    """
-    medians: Counts = {}
-    for prompt in repeats[0]:
-        if all(prompt in each for each in repeats):
-            tokens, seconds, plain_tokens, plain_s = np.array([each[prompt] for each in repeats]).T
+    medians: dict[str, Counts] = {}
+    for seed, repeats in by_seed.items():
+        medians[seed] = {}
+        for prompt in [each for each in repeats[0] if all(each in run for run in repeats)]:
+            tokens, seconds, plain_tokens, plain_s = np.array([run[prompt] for run in repeats]).T
             typical_s = float(np.median(plain_s))
             cell_s = typical_s * float(np.median(seconds / plain_s))
-            medians[prompt] = float(tokens[0]), cell_s, float(plain_tokens[0]), typical_s
+            medians[seed][prompt] = tokens[0], cell_s, plain_tokens[0], typical_s
     return medians
 
 
@@ -513,7 +504,20 @@ def page(comparison: Comparison) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Compares, prints Markdown, writes files where asked to; the exit status."""
-    options = _parser().parse_args(list(arguments))
+    parser = Parser(
+        prog="spec-bench compare",
+        description=str(__doc__).replace("``", ""),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("before", type=Path, help="a results folder or a results.csv")
+    parser.add_argument("after", type=Path, help="another one, of another day, commit or machine")
+    equal = "share by which a speed-up may change and still count as equal (default: %(default)s)"
+    parser.add_argument("--margin", type=float, default=MARGIN, help=equal)
+    alarm = "chance of any false alarm (default: %(default)s)"
+    parser.add_argument("--alpha", type=float, default=ALPHA, help=alarm)
+    made = "for compare.md and compare.html"
+    parser.add_argument("--output", type=output_folder, metavar="FOLDER", help=made)
+    options = parser.parse_args(list(arguments))
     try:
         for name, least in (("alpha", 0.0), ("margin", -1e-12)):
             if not least < getattr(options, name) < 1:
@@ -529,29 +533,3 @@ def main(arguments: Sequence[str]) -> int:
             files.write_text(options.output / name, content)
             print(options.output / name)
     return int(comparison.regressed)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="spec-bench compare",
-        description=str(__doc__).replace("``", ""),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("before", type=Path, help="a results folder or a results.csv")
-    parser.add_argument("after", type=Path, help="another one, of another day, commit or machine")
-    parser.add_argument(
-        "--margin",
-        type=float,
-        default=MARGIN,
-        help="share by which a speed-up may change and still count as equal (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--alpha",
-        type=float,
-        default=ALPHA,
-        help="chance of any false alarm (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--output", type=output_folder, metavar="FOLDER", help="for compare.md and compare.html"
-    )
-    return parser

@@ -17,44 +17,25 @@ _ABOUT = "Each line is a cell: a decoder with a tree, by its prompts in their or
 
 
 def publish(options: Namespace) -> None:
-    """Publishes the report, or writes it where a file is given.
+    """Publishes the report of a project's runs, of one task or ("") of all; or writes it where a
+    file is given, as the JSON that W&B would be sent, without a network.
 
     Raises:
         ValueError: there is no account, or the package for reports is not installed.
-    """
-    report = build_report(options.project, options.entity or "", options.task)
-    if options.dry_run:
-        write_text(options.dry_run, spec_of(report))
-        print(f"report: {options.dry_run}")
-    else:
-        log_in("report wandb", "--dry-run FILE needs no account.")
-        report.save()
-        print(f"report: {report.url}")
-
-
-def build_report(project: str, entity: str, task: str) -> Any:
-    """The report of a project's runs, of one task or ("") of all; builds without a network.
-
-    Raises:
-        ValueError: the package for reports is not installed.
     """
     try:
         import wandb_workspaces.reports.v2 as wr
     except ModuleNotFoundError as error:
         raise ValueError(_MISSING) from error
+    project, entity, task = options.project, options.entity or "", options.task
     of_task = f" and Tags in [{task!r}]" if task else ""
     no_cell = f"JobType != {TABLE!r} and JobType != {TRAINING!r}"
     cells = wr.Runset(entity, project, "cells", filters=f"{no_cell}{of_task}")
     tables = wr.Runset(entity, project, "tables", filters=f"JobType = {TABLE!r}{of_task}")
+    places = [wr.Layout(x=12 * (at % 2), y=8 * (at // 2), w=12, h=8) for at in range(len(HISTORY))]
     plots = [
-        wr.LinePlot(
-            title=title,
-            x="Step",
-            y=[name],
-            title_x="prompt",
-            layout=wr.Layout(x=12 * (at % 2), y=8 * (at // 2), w=12, h=8),
-        )
-        for at, (name, title) in enumerate(HISTORY.items())
+        wr.LinePlot(title=title, x="Step", y=[name], title_x="prompt", layout=place)
+        for place, (name, title) in zip(places, HISTORY.items(), strict=True)
     ]
     results = wr.WeavePanelSummaryTable(table_name="results")
     blocks = [
@@ -63,10 +44,14 @@ def build_report(project: str, entity: str, task: str) -> Any:
         *(wr.H2("Results"), wr.PanelGrid(runsets=[tables], panels=[results])),
     ]
     title = f"spec_bench: {task or project}"
-    return wr.Report(project=project, entity=entity, title=title, blocks=blocks, width="fluid")
-
-
-def spec_of(report: Any) -> str:
-    """The report as the JSON that W&B would be sent."""
-    text: str = report._to_model().spec.model_dump_json(by_alias=True, exclude_none=True, indent=1)
-    return text + "\n"
+    whole = {"title": title, "blocks": blocks, "width": "fluid"}
+    report: Any = wr.Report(project=project, entity=entity, **whole)
+    if options.dry_run:
+        spec = report._to_model().spec
+        text = spec.model_dump_json(by_alias=True, exclude_none=True, indent=1)
+        write_text(options.dry_run, f"{text}\n")
+        print(f"report: {options.dry_run}")
+    else:
+        log_in("report wandb", "--dry-run FILE needs no account.")
+        report.save()
+        print(f"report: {report.url}")

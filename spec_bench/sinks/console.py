@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, NamedTuple
 
 from rich.console import Console
 from rich.measure import Measurement
@@ -22,8 +21,7 @@ from spec_bench.vocabulary.numbers import with_ends
 _LEAST_WIDTH, _MOST_WIDTH = 150, 10_000
 
 
-@dataclass(frozen=True)
-class _Sums:
+class _Sums(NamedTuple):
     """What a cell has done so far; kept, since to sum it up again costs ever more."""
 
     calls: int = 0
@@ -31,13 +29,13 @@ class _Sums:
     seconds: float = 0.0
 
     def plus(self, done: Iterable[Generation]) -> _Sums:
-        """The sums with more generations."""
-        done = list(done)
-        return _Sums(
-            self.calls + sum(len(each.steps) for each in done),
-            self.tokens + sum(step.accepted + 1 for each in done for step in each.steps),
-            self.seconds + sum(each.decode_s for each in done),
-        )
+        """Adds more generations."""
+        calls, tokens, seconds = self
+        for each in done:
+            calls += len(each.steps)
+            tokens += sum(step.accepted + 1 for step in each.steps)
+            seconds += each.decode_s
+        return _Sums(calls, tokens, seconds)
 
 
 class Progress:
@@ -45,8 +43,7 @@ class Progress:
 
     def __init__(self, total: int, enabled: bool) -> None:
         self._bar = tqdm(total=total, disable=not enabled, file=sys.stderr, unit="prompt")
-        self._label = ""
-        self._cell: object = None
+        self._label, self._cell = "", object()
         self._sums: dict[object, _Sums] = {}
         self._before = self._now = _Sums()
         self._since = 0.0
@@ -65,10 +62,8 @@ class Progress:
         """So many more target calls emitted so many more tokens."""
         seconds = self._before.seconds + time.perf_counter() - self._since
         self._now = _Sums(self._now.calls + calls, self._now.tokens + tokens, seconds)
-        tau, rate = (
-            self._now.tokens / max(1, self._now.calls),
-            self._now.tokens / max(1e-9, seconds),
-        )
+        tau = self._now.tokens / max(1, self._now.calls)
+        rate = self._now.tokens / max(1e-9, seconds)
         self._bar.set_postfix_str(f"{self._label} tau={tau:.2f} {rate:.0f} tok/s", refresh=False)
         self._bar.update(0)
 
@@ -87,7 +82,7 @@ def print_table(results: Iterable[CellResult], console: Console | None = None) -
     rows = [row_of(result) for result in results]
     there = columns.columns_in(name for row in rows for name in row)
     asked = [c for c in there if c.short or c.kind == "score"]
-    shown = [c for c in asked if any(_known(row, c.name) for row in rows)]
+    shown = [c for c in asked if any(row.get(c.name) not in (None, "") for row in rows)]
     table = Table(box=None, header_style="bold", pad_edge=False)
     for each in shown:
         side: Literal["left", "right"] = "left" if each.holds == "text" else "right"
@@ -95,7 +90,8 @@ def print_table(results: Iterable[CellResult], console: Console | None = None) -
     others = of_other_sitting(rows)
     for row, other in zip(rows, others, strict=True):
         marked = {**row, "decoder": f"{row['decoder']}{'*' if other else ''}"}
-        table.add_row(*(_cell(marked, each.name) for each in shown), style=_style(row))
+        style = "red" if row["status"] == "failed" else ""
+        table.add_row(*(_cell(marked, each.name) for each in shown), style=style)
     console = console or Console()
     # A cut number is worse than a wrapped line.
     wide = console.options.update(width=_MOST_WIDTH)
@@ -109,20 +105,8 @@ def print_table(results: Iterable[CellResult], console: Console | None = None) -
             console.print(f"failed: {row['decoder']} {row['spec']}: {row['reason']}", markup=False)
 
 
-def _known(row: dict[str, Any], name: str) -> bool:
-    return row.get(name) not in (None, "")
-
-
-def _style(row: dict[str, Any]) -> str:
-    return "red" if row["status"] == "failed" else ""
-
-
-def _cell(row: dict[str, Any], name: str) -> str:
-    if not _known(row, name):
-        return ""
-    value = row[name]
+def _cell(row: Mapping[str, Any], name: str) -> str:
+    value, low, high = (row.get(f"{name}{end}") for end in ("", *columns.ENDS))
     if not isinstance(value, float):
-        return str(value)
-    low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
-    digits = 0 if abs(value) >= 100 else 2
-    return with_ends(value, low, high, f".{digits}f")
+        return "" if value is None else str(value)
+    return with_ends(value, low, high, f".{0 if abs(value) >= 100 else 2}f")

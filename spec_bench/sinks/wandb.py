@@ -146,7 +146,8 @@ def log_table(sink: Wandb, rows: Sequence[Mapping[str, Any]]) -> None:
     import wandb
 
     pair, task = str(rows[0]["pair"]), str(rows[0]["task"])
-    run_id, content = table_id(sink.to.group, pair, task), files.digest([dict(row) for row in rows])
+    run_id = f"results-{files.digest([sink.to.group, pair, task])}"
+    content = files.digest([dict(row) for row in rows])
     names = list(dict.fromkeys(name for row in rows for name in row))
     texts = {each.name for each in columns.columns_in(names) if each.holds != "number"}
     data = [[_cell(row.get(name), name in texts) for name in names] for row in rows]
@@ -159,11 +160,6 @@ def log_table(sink: Wandb, rows: Sequence[Mapping[str, Any]]) -> None:
             table = wandb.Table(columns=names, data=data, allow_mixed_types=True)
             run.log({"results": table}, step=note["steps"])
         note.update(content=content, steps=note["steps"] + 1)
-
-
-def table_id(experiment: str, pair: str, task: str) -> str:
-    """The id of the run that carries the table."""
-    return f"results-{files.digest([experiment, pair, task])}"
 
 
 def log_training(sink: Wandb, name: str, facts: Mapping[str, Any], file: Path) -> None:
@@ -202,6 +198,15 @@ def open_run(
     to = sink.to
     sink.folder.mkdir(parents=True, exist_ok=True)
     said = [str(tag)[:_TAG_LENGTH] for tag in (*tags, *(to.tags or ())) if str(tag).strip()]
+    settings = wandb.Settings(
+        silent=True,
+        console="off",
+        save_code=False,
+        disable_git=True,
+        x_save_requirements=False,
+        x_disable_stats=not to.system_metrics,
+        x_disable_machine_info=not to.system_metrics,
+    )
     run = wandb.init(
         entity=to.entity,
         project=to.project,
@@ -215,15 +220,7 @@ def open_run(
         mode=to.mode,
         dir=str(sink.folder),
         reinit="create_new",
-        settings=wandb.Settings(
-            silent=True,
-            console="off",
-            save_code=False,
-            disable_git=True,
-            x_save_requirements=False,
-            x_disable_stats=not to.system_metrics,
-            x_disable_machine_info=not to.system_metrics,
-        ),
+        settings=settings,
     )
     try:
         yield run
