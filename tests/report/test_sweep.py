@@ -23,19 +23,13 @@ COUNTS = {"delivered_tokens": 1000, "nodes_per_call": 3.0, "target_calls": 1000}
 BYTES = {"moved_bytes": 5e6, "bandwidth_bytes_per_s": 2e9}
 
 
-@pytest.fixture
-def table(tmp_path):
+def tabled(folder, kinds=KINDS):
     """``sd`` is twice as fast as plain decoding on math and slower on the others."""
-    return tabled(tmp_path, KINDS)
-
-
-def tabled(tmp_path, kinds):
-    """The table with so many categories of its 16 prompts."""
-    file = tmp_path / "own" / files.RESULTS
+    file = folder / "own" / files.RESULTS
     depths = json.dumps([0.5, None, 0.25])
     fast = {"speedup": (1.5, 1.4, 1.6), "mbsu": 1.8, "acceptance_rate_by_depth": depths}
     write(
-        tmp_path,
+        folder,
         "own",
         row("ar", "-", **MT_BENCH, run_id="ar", rouge2=0.5, **TIMES, **COUNTS, **BYTES),
         row("sd", "3", **MT_BENCH, run_id="sd", rouge2=(0.4, 0.3, 0.5), **fast, **TIMES, **COUNTS),
@@ -43,13 +37,24 @@ def tabled(tmp_path, kinds):
     )
     record(file, "ar", [[0] * 6] * 16, depth=0, rate=1.0, sitting="a", categories=kinds)
     record(file, "sd", [[3, 0, 0]] * 16, rate=2.0, sitting="a", categories=kinds)
-    lines = files.run_folder(tmp_path, "sd") / files.GENERATIONS
+    lines = files.run_folder(folder, "sd") / files.GENERATIONS
     found = [json.loads(line) for line in lines.read_text(encoding="utf-8").splitlines()]
     for each in found:
         if each["category"] == "qa":
             each["decode_s"] *= 2.2 if int(each["prompt_id"]) % 4 else 2.3
     lines.write_text("".join(json.dumps(each) + "\n" for each in found), encoding="utf-8")
     return file
+
+
+@pytest.fixture
+def table(tmp_path):
+    return tabled(tmp_path)
+
+
+def own(folder, *rows):
+    """A results file of these rows."""
+    cells = [row("sd", "3", **{**MT_BENCH, **each}) for each in rows]
+    return write(folder, "own", *cells) / "own" / files.RESULTS
 
 
 def the_part(table):
@@ -115,22 +120,17 @@ def test_the_roofline_holds_a_calls_milliseconds_against_its_bytes_over_the_band
 
 
 def test_the_bound_is_a_line_for_each_end_of_the_bandwidths(tmp_path):
-    own = ({"run_id": "a", **BYTES}, {"run_id": "b", "moved_bytes": 6e6,
-           "bandwidth_bytes_per_s": 1e9})  # fmt: skip
-    cells = (row("ar", **MT_BENCH, **TIMES, **COUNTS, **each) for each in own)
-    write(tmp_path, "own", *cells)
-    _, slow, fast = figures(tmp_path / "own" / files.RESULTS)["roofline"]["data"]
+    slow = {"run_id": "b", "moved_bytes": 6e6, "bandwidth_bytes_per_s": 1e9}
+    cells = ({**TIMES, **COUNTS, **each} for each in ({"run_id": "a", **BYTES}, slow))
+    _, slow, fast = figures(own(tmp_path, *cells))["roofline"]["data"]
     assert (slow["x"], slow["y"], slow["mode"]) == ([5.0, 6.0], [5.0, 6.0], "lines")
     assert fast["y"] == [2.5, 3.0]
 
 
 def test_without_scores_quality_is_perplexity_and_its_axis_says_so(tmp_path):
-    write(tmp_path, "own", row("sd", "3", **MT_BENCH, rouge2=None, perplexity=2.0))
-    quality = figures(tmp_path / "own" / files.RESULTS)["quality"]
-    assert (quality["data"][0]["x"], quality["layout"]["xaxis"]["title"]["text"]) == (
-        [2.0],
-        "perplexity",
-    )
+    quality = figures(own(tmp_path, {"rouge2": None, "perplexity": 2.0}))["quality"]
+    assert quality["data"][0]["x"] == [2.0]
+    assert quality["layout"]["xaxis"]["title"]["text"] == "perplexity"
 
 
 @pytest.mark.parametrize(
@@ -142,15 +142,12 @@ def test_without_scores_quality_is_perplexity_and_its_axis_says_so(tmp_path):
     ],
 )
 def test_a_roofline_that_is_not_there_says_why(values, why, tmp_path):
-    write(tmp_path, "own", row("sd", "3", **MT_BENCH, **TIMES, **COUNTS, **values))
-    made, missing = drawn(*the_part(tmp_path / "own" / files.RESULTS))
-    assert "roofline" not in made
-    assert why in missing["roofline"]
+    made, missing = drawn(*the_part(own(tmp_path, {**TIMES, **COUNTS, **values})))
+    assert "roofline" not in made and why in missing["roofline"]
 
 
 def test_what_was_not_measured_is_not_drawn_and_the_page_says_so(tmp_path):
-    write(tmp_path, "own", row("sd", "3", **MT_BENCH, speedup=1.5, nodes_per_call=3.0))
-    table = tmp_path / "own" / files.RESULTS
+    table = own(tmp_path, {"speedup": 1.5, "nodes_per_call": 3.0})
     made, missing = drawn(*the_part(table))
     assert list(made) == ["nodes"]
     assert [*made, *missing] == list(FIGURES)
@@ -159,10 +156,9 @@ def test_what_was_not_measured_is_not_drawn_and_the_page_says_so(tmp_path):
 
 
 def test_the_group_that_is_shown_first_has_figures(tmp_path):
-    failed = row("sd", "3", **MT_BENCH, status="failed", reason="ValueError", dtype="bfloat16")
-    good = row("sd", "3", **MT_BENCH, dtype="float32", speedup=1.5, nodes_per_call=3.0)
-    write(tmp_path, "own", failed, good)
-    page = build_page(tmp_path / "own" / files.RESULTS)
+    failed = {"status": "failed", "reason": "ValueError", "dtype": "bfloat16"}
+    good = {"dtype": "float32", "speedup": 1.5, "nodes_per_call": 3.0}
+    page = build_page(own(tmp_path, failed, good))
     assert re.findall(r'<option value="(\d)" selected>', page) == ["1"]
 
 
@@ -171,17 +167,11 @@ def test_the_page_stands_alone_escapes_what_it_is_given_and_repeats_to_the_byte(
     assert "sweep.html" in capsys.readouterr().out
     page = (table.parent / "sweep.html").read_text(encoding="utf-8")
     assert page == build_page(table)
-    own = page.replace(packed(get_plotlyjs()), "")
-    assert len(own) < len(page)
-    assert not re.search(r"(src|href)=[\"']?(https?:)?//", own)
-    assert "<b>" not in re.sub(r"<b>(SD 3|AR)</b>", "", own)
-    assert own.index("What to use") < own.index("SD 3") < own.index('id="figures"')
-
-
-def test_an_experiment_that_is_not_there_is_one_line(tmp_path, capsys):
-    assert main(["sweep", "none", "--results", str(tmp_path)]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "'none'" in line
+    ours = page.replace(packed(get_plotlyjs()), "")
+    assert len(ours) < len(page)
+    assert not re.search(r"(src|href)=[\"']?(https?:)?//", ours)
+    assert "<b>" not in re.sub(r"<b>(SD 3|AR)</b>", "", ours)
+    assert ours.index("What to use") < ours.index("SD 3") < ours.index('id="figures"')
 
 
 @pytest.mark.slow  # five thousand rows
