@@ -186,7 +186,7 @@ def test_a_turn_that_raised_is_left_out_and_not_counted_with_the_turn_before(tmp
     said[4]["choices"][0]["turns"][1] = "ERROR"
     path.write_text("\n".join(map(json.dumps, said)), encoding="utf-8")
     found = read_answers(path)
-    assert found.failed == ("84",) and len(found.answers) == 29
+    assert found.failed == ["84"] and len(found.answers) == 29
 
 
 def test_without_its_runs_a_table_has_no_texts_to_write(tmp_path, capsys):
