@@ -11,9 +11,8 @@ from spec_bench.jobs.config.config import ConfirmSettings
 from spec_bench.jobs.config.settings import shared
 from spec_bench.jobs.sweep.confirm import best_of
 from spec_bench.recommend import recommend as search
-from spec_bench.recommend.recommend import command_of
+from spec_bench.recommend.recommend import Recommendation, command_of, cost_of, stages_of
 from spec_bench.recommend.recommend import main as recommended
-from spec_bench.recommend.recommend import Recommendation, cost_of, stages_of
 from spec_bench.report.page.headline import Headline
 from spec_bench.tasks import RandomPrompts
 from spec_bench.tasks.random_prompts import RandomSource
