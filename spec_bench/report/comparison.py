@@ -25,10 +25,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from spec_bench.metrics.bootstrap import studentised_interval
-from spec_bench.metrics.bounded import score_difference_interval
-from spec_bench.metrics.interval import TOO_FEW, Interval
-from spec_bench.metrics.many import holm, p_value
+from spec_bench.metrics.interval import TOO_FEW, Interval, holm, p_value
+from spec_bench.metrics.intervals import score_difference_interval, studentised_interval
 from spec_bench.report.data.counts import Counts, Records, value_of_sums
 from spec_bench.report.data.rows import Row, groups_of, number_in, rows_of
 from spec_bench.report.data.seeds import SEEDS

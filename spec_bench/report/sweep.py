@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 from markupsafe import Markup
 
-from spec_bench.metrics.choice import choose
+from spec_bench.metrics.interval import choose
 from spec_bench.report.data.categories import CellByCategory, by_category, kinds_of
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.records import repeats_of
