@@ -2,7 +2,7 @@
 
 import torch
 
-from spec_bench.draft.dflash_network import DFlashHead, DFlashShape
+from spec_bench.draft.dflash import DFlashHead, DFlashShape
 from spec_bench.draft.eagle_files import EagleShape
 from spec_bench.draft.eagle_network import Eagle1Head, Eagle3Head
 from spec_bench.draft.medusa import MedusaHeads, MedusaShape
@@ -26,7 +26,7 @@ def recurrent_head(hidden, vocab, *, recurrent=True, seed=0):
 def eagle_head(hidden, vocab, seed=0):
     """A random EAGLE-1 head, two query heads to a key head."""
     torch.manual_seed(seed)
-    shape = EagleShape(1, hidden, hidden, vocab, vocab, 2, 1, 8, 16, fc_bias=True)
+    shape = EagleShape(hidden, hidden, vocab, vocab, 2, 1, 8, 16, fc_bias=True)
     return _shaken(Eagle1Head(shape))
 
 
@@ -34,7 +34,7 @@ def eagle3_head(hidden, vocab, seed=0, layers=1):
     """A random EAGLE-3 head that knows two of three tokens."""
     torch.manual_seed(seed)
     ids = torch.tensor([token for token in range(vocab) if token % 3])
-    shape = EagleShape(3, hidden, hidden, vocab, len(ids), 2, 1, 8, 16, layers, fc_norm=True)
+    shape = EagleShape(hidden, hidden, vocab, len(ids), 2, 1, 8, 16, layers, fc_norm=True)
     return _shaken(Eagle3Head(shape, ids))
 
 
@@ -42,7 +42,7 @@ def p_eagle_head(hidden, vocab, seed=0):
     """A random P-EAGLE head of two layers: EAGLE-3's with a mask token."""
     torch.manual_seed(seed)
     ids = torch.tensor([token for token in range(vocab) if token % 3])
-    shape = EagleShape(3, hidden, hidden, vocab, len(ids), 2, 1, 8, 16, 2, mask_token=1)
+    shape = EagleShape(hidden, hidden, vocab, len(ids), 2, 1, 8, 16, 2, mask_token=1)
     return _shaken(Eagle3Head(shape, ids))
 
 
@@ -61,7 +61,10 @@ def dflash_head(hidden, vocab, seed=0, block=16, markov_rank=0, **changes):
     """A random DFlash head of two layers, on two hidden states; with a rank a DSpark head."""
     torch.manual_seed(seed)
     shape = DFlashShape(
-        *(hidden, vocab, vocab, 2, 1, 8, 16, 2, block, 1, (0, 1)),
+        *(hidden, hidden, vocab, vocab, 2, 1, 8, 16, 2),
+        block=block,
+        mask_token=1,
+        layer_ids=(0, 1),
         from_known=markov_rank > 0,
         markov_rank=markov_rank,
         **changes,

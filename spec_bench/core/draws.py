@@ -22,75 +22,72 @@ class VerdictDraws(Protocol):
     """The random choices of one walk down the tree."""
 
     def first_accepted(self, level: int, acceptance: Tensor) -> Tensor:
-        """Tests children in order. acceptance [R, C] -> index of the first success, else C: [R]."""
+        """Tests children in order: [R, C] -> index of the first success, else C: [R]."""
 
     def accepts(self, level: int, child: int, acceptance: float) -> bool:
         """Tests one child of a single row; those before it have failed."""
 
     def passes(self, tests: Tensor, acceptance: Tensor) -> Tensor:
-        """All tests at once, for a walk that is looked up afterwards: of each test's number [n, C]
-        or [R, n, C], counted across all levels, and acceptance [R, n, C]; [R, n, C] bool. Tests of
-        equal number share one random number: a walk meets one of them.
+        """Makes all tests at once, for a walk that is looked up afterwards, [R, n, C] bool: of each
+        test's number [n, C] or [R, n, C], counted across all levels, and acceptance [R, n, C].
+        Tests of equal number share one random number: a walk meets one of them.
         """
 
     def token(self, probs: Tensor) -> Tensor:
-        """Draws one token per row. probs [R, V] -> [R]."""
+        """Draws one token per row: [R, V] -> [R]."""
 
 
 class PositionDraws(Protocol):
     """One choice of a token for each position that a walk may come to."""
 
     def token_at(self, level: int, probs: Tensor) -> Tensor:
-        """The token that follows a node of that level. probs [R, V] -> [R]."""
+        """Draws what follows a node of that level: [R, V] -> [R]."""
 
     def tokens_at(self, levels: Tensor, probs: Tensor) -> Tensor:
-        """The tokens that follow N nodes of levels [R or 1, N]. probs [R, N, V] -> [R, N]."""
+        """Draws what follows N nodes of levels [R or 1, N]: [R, N, V] -> [R, N]."""
 
 
 class Trials(Protocol):
     """Yes-or-no choices whose number is known beforehand."""
 
     def succeeds(self, index: int, probability: Tensor) -> Tensor:
-        """The index-th choice of every row. probability [R] -> bool [R]."""
+        """Makes the index-th choice of every row: [R] -> bool [R]."""
 
 
 class Draws(Protocol):
     """The random choices of one decoding iteration."""
 
     def categorical(self, probs: Tensor, count: int) -> Tensor:
-        """``count`` i.i.d. tokens per node. probs [R, F, V] -> [R, F, count]."""
+        """Draws ``count`` i.i.d. tokens per node: [R, F, V] -> [R, F, count]."""
 
     def gumbel(self, like: Tensor, counts: Sequence[int] | None = None) -> Tensor:
-        """Standard Gumbel noise of the shape of ``like`` [R, F, V]. Where the number of nodes hangs
-        on a row's tree ``counts`` [R] says it: a row then draws for these alone, and noise means
-        nothing at the others.
+        """Draws standard Gumbel noise of the shape of ``like`` [R, F, V]; for the first ``counts``
+        [R] nodes alone, where given, and noise means nothing at the others.
         """
 
     def verdict(self, children: Sequence[int]) -> VerdictDraws:
-        """The choices of one walk; ``children`` bounds the children tested at each level."""
+        """Prepares one walk; ``children`` bounds the children tested at each level."""
 
     def by_position(self, count: int) -> PositionDraws:
-        """A choice for each of the next ``count`` positions of every row.
-
-        A position's random number does not depend on the iteration that reaches it, so the text is
-        the one that plain decoding would have drawn.
+        """Prepares a choice for each of the next ``count`` positions of every row; a position's
+        number does not depend on the iteration, so the text is the one that plain decoding draws.
         """
 
     def settle(self, emitted: Sequence[int]) -> None:
         """Ends the walk: row r has moved on by ``emitted[r]`` positions."""
 
     def trials(self, count: int) -> Trials:
-        """``count`` yes-or-no choices per row."""
+        """Prepares ``count`` yes-or-no choices per row."""
 
 
 def row_seed(seed: int, prompt_id: str) -> int:
-    """The 63-bit seed of one prompt's generator."""
+    """Returns the 63-bit seed of one prompt's generator."""
     digest = hashlib.sha256(f"{seed}\x00{prompt_id}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
 
 
 def row_generator(seed: int, prompt_id: str, device: torch.device) -> torch.Generator:
-    """The one generator that all of a prompt's draws come from."""
+    """Makes the one generator that all of a prompt's draws come from."""
     return torch.Generator(device=device).manual_seed(row_seed(seed, prompt_id))
 
 
@@ -106,9 +103,8 @@ def inverse_cdf(probs: Tensor, uniforms: Tensor) -> Tensor:
         # Parallel sums may fall or rise by a rounding error where nothing was added.
         cdf = torch.where(probs > 0, cdf, 0.0).cummax(dim=-1).values
     # The product stays below the total, and so before the end: a float64 below 1 is at most
-    # 1 - 2^-53, which takes more than half a unit in the last place off any other number.
-    # Only where there is no distribution at all (NaN or zeros) could a search end past the last
-    # token.
+    # 1 - 2^-53, which takes more than half a unit in the last place off any other number. Only
+    # where there is no distribution at all (NaN or zeros) could a search end past the last token.
     index = torch.searchsorted(cdf, uniforms * cdf[..., -1:], right=True)
     return index.clamp_(max=cdf.shape[-1] - 1)
 
@@ -223,10 +219,8 @@ class SeededTrials:
         return self._uniforms[:, index] < probability
 
 
-# Parts of an iteration: work of fixed shapes whose only randomness is its draws'.
-#
-# Growing a level and the walk are such parts. Elsewhere they are called; on a GPU draws that
-# record run each as one launch.
+# Parts of an iteration: work of fixed shapes whose only randomness is its draws', such as growing a
+# level or the walk. Elsewhere they are called; on a GPU draws that record run each as one launch.
 
 
 Result = TypeVar("Result")
@@ -235,11 +229,10 @@ Result = TypeVar("Result")
 def run_part(
     draws: Draws, name: Hashable, function: Callable[..., Result], *given: Tensor, of: object = None
 ) -> Result:
-    """Runs one part of an iteration: a function called with the draws and the tensors given, which
-    change from one iteration to the next. Whatever else it reads never changes, or is ``of``: what
-    an earlier part of this iteration made, that this one goes on with.
-
-    Its name is the same in every iteration; its result holds until the next.
+    """Runs one part of an iteration, whose name is the same in every iteration: a function called
+    with the draws and the tensors given, which change from one to the next. Whatever else it reads
+    never changes, or is ``of``: what an earlier part of this iteration made, that this one goes on
+    with. The result holds until the next iteration.
     """
     own = getattr(draws, "run_part", None)
     result: Result = function(draws, *given) if own is None else own(name, function, given, of)

@@ -26,12 +26,11 @@ def constant(values: tuple[Any, ...], device: torch.device) -> Tensor:
     first: Any = values
     while isinstance(first, tuple) and first:
         first = first[0]
-    return _held(constant_of_type(values, type(first).__name__, device))
+    return _held(_constant(values, type(first).__name__, device))
 
 
-@functools.lru_cache(maxsize=1024)
-def constant_of_type(values: tuple[Any, ...], kind: str, device: torch.device) -> Tensor:
-    """``constant``; the type tells (0, 1) from (False, True), which compare equal."""
+@functools.lru_cache(maxsize=1024)  # the type tells (0, 1) from (False, True), which are equal
+def _constant(values: tuple[Any, ...], kind: str, device: torch.device) -> Tensor:
     with torch.inference_mode(False):
         return torch.tensor(values, device=device)
 
@@ -68,7 +67,7 @@ def _held(tensor: Tensor) -> Tensor:
 
 def forget_constants() -> None:
     """Gives back the memory of all constants."""
-    constant_of_type.cache_clear()
+    _constant.cache_clear()
     _range.cache_clear()
 
 
@@ -80,7 +79,7 @@ class Known(list[Any]):
 
     @classmethod
     def of(cls, numbers: Sequence[Any]) -> Known:
-        """The numbers themselves if they are known already."""
+        """Returns the numbers themselves if they are known already."""
         return numbers if isinstance(numbers, Known) else cls(numbers)
 
     def __getitem__(self, index: Any) -> Any:
@@ -102,7 +101,7 @@ class Known(list[Any]):
         return self.exact and min(self) == max(self)
 
     def on(self, device: torch.device) -> Tensor:
-        """The numbers as a tensor on a device, copied there unless they already are."""
+        """Returns the numbers as a tensor on a device, copied there unless they already are."""
         if self._there is None or self._there.device != device:
             self._there = torch.tensor(self, device=device)
         return self._there
@@ -170,31 +169,24 @@ class Committed(list[Sequence[int]]):
 def send(
     numbers: Sequence[Known], device: torch.device, tensors: Sequence[Tensor] = ()
 ) -> list[Tensor]:
-    """Sends numbers, known there from now on, and tensors of the host to a device in one copy;
-    returns the tensors there. On a CPU there is nothing to send.
+    """Sends numbers, known there from now on, and tensors of the host, of any shapes and types, to
+    a device in one copy that the host does not wait for; returns the tensors there. On a CPU there
+    is nothing to send.
     """
     if device.type == "cpu":
         return list(tensors)
-    there = to_device([*tensors, *(torch.tensor(part) for part in numbers)], device)
-    for known, part in zip(numbers, there[len(tensors) :], strict=True):
-        known._there = part
-    return there[: len(tensors)]
-
-
-def to_device(parts: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-    """Returns tensors of the host, of any shapes and types, on a device, in one copy that the host
-    does not wait for; on a CPU they stay as they are.
-    """
-    if device.type == "cpu":
-        return list(parts)
+    parts = [*tensors, *(torch.tensor(part) for part in numbers)]
     flat = [part.contiguous().flatten().view(torch.uint8) for part in parts]
     sizes = [-(-len(part) // _ALIGNED) * _ALIGNED for part in flat]
     packed = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=True)
     starts = [0, *accumulate(sizes)]
     for start, part in zip(starts, flat, strict=False):
         packed[start : start + len(part)] = part
-    there = packed.to(device, non_blocking=True)
-    return [
-        there[start : start + len(bytes_)].view(part.dtype).view(part.shape)
+    whole = packed.to(device, non_blocking=True)
+    there = [
+        whole[start : start + len(bytes_)].view(part.dtype).view(part.shape)
         for start, bytes_, part in zip(starts, flat, parts, strict=False)
     ]
+    for known, sent in zip(numbers, there[len(tensors) :], strict=True):
+        known._there = sent
+    return there[: len(tensors)]

@@ -111,49 +111,39 @@ class FlatShape(TreeShape):
 
 
 class Tree:
-    """One tree per row, of one shape.
+    """One tree per row, of one shape."""
 
-    Attributes:
-        shape: the fixed part.
-        tokens: [R, N] token of every node.
-        parent: [R, N] index of every node's parent; 0 for the root.
-        valid: [R, N] whether the node is there.
-        ancestors: [R, N, N] True where the second node lies on the first one's path, itself
-            included: the tree-attention mask.
-        q: per level, [R, F, D, V] what each of D drafts proposes below each of the F nodes above;
-            a node's j-th child was drawn from draft j mod D. None where the proposals are one-hot
-            (deterministic siblings) or in ``log_q``.
-        log_q: per level, [R, F, V] the log of what the one draft proposes, in place of ``q``. What
-            is left of a sharp distribution once its likeliest tokens are drawn fits only here:
-            float32 holds no probability below 1e-38.
-        siblings: how the children of a node are drawn.
-        sampled: how many of top-and-sampled siblings are drawn; all, if there are fewer.
-        largest: [R, ...] the largest of the logits that each level was grown from: if one is not
-            a number, no distribution could be made.
-        rearranged: whether its nodes are not where the drafter ran them, or were not run.
-        carried: what a policy carries from one level to the next; nobody else reads it.
-        own_depths: [R, N] the depth of every node, for a flat shape.
-    """
-
-    own_depths: Tensor | None = None
+    own_depths: Tensor | None = None  # [R, N] the depth of every node, for a flat shape
 
     def __init__(self, shape: TreeShape, root: Tensor, siblings: Siblings = "iid") -> None:
         """Plants a root per row. root: [R] token ids."""
         rows, nodes, device = root.shape[0], shape.size, root.device
-        self.shape, self.siblings, self.sampled = shape, siblings, 1
+        self.shape, self.siblings = shape, siblings
+        self.sampled = 1  # how many of top-and-sampled siblings are drawn; all, if there are fewer
+        # what a policy carries from one level to the next; nobody else reads it
         self.carried: tuple[Tensor, ...] = ()
-        self.grown = 0
-        self.rearranged = False
-        self.tokens = root.unsqueeze(1).expand(-1, nodes).clone()
-        self.parent = torch.zeros_like(self.tokens)
+        self.grown = 0  # levels
+        self.rearranged = False  # whether nodes are not where the drafter ran them, or were not run
+        self.tokens = root.unsqueeze(1).expand(-1, nodes).clone()  # [R, N]
+        self.parent = torch.zeros_like(self.tokens)  # [R, N] index of every node's; the root's is 0
+        # [R, N] whether the node is there
         self.valid = torch.ones((rows, nodes), dtype=torch.bool, device=device)
+        # [R, N, N] True where the second node lies on the first one's path, itself included: the
+        # tree-attention mask
         if nodes == 1:
             self.ancestors = self.valid.unsqueeze(2)
         else:
             itself = torch.eye(nodes, dtype=torch.bool, device=device)
             self.ancestors = itself.expand(rows, -1, -1).clone()
+        # per level, [R, F, D, V] what each of D drafts proposes below each of the F nodes above; a
+        # node's j-th child was drawn from draft j mod D. None where proposals are one-hot
+        # (deterministic siblings) or in `log_q`
         self.q: list[Tensor | None] = []
+        # per level, [R, F, V] the log of what the one draft proposes: what is left of a sharp
+        # distribution once its likeliest tokens are drawn is below float32's 1e-38
         self.log_q: list[Tensor | None] = []
+        # [R, ...] the largest of the logits that each level was grown from: if one is not a number,
+        # no distribution could be made
         self.largest: list[Tensor] = []
 
     @classmethod
@@ -164,11 +154,9 @@ class Tree:
         below: tuple[Tensor, Tensor, Tensor, Tensor],
         laws: Tensor | None,
     ) -> Tree:
-        """A fully grown tree, of 1 + n nodes, whose nodes are known.
-
-        ``below`` has token, parent, depth and presence of every node below the root, [R, n] each;
-        an absent node has another one's parent. ``laws`` [R, 1 + n, V] are the logs of what was
-        proposed below each node; None where the proposals are one-hot.
+        """Makes a fully grown tree of token, parent, depth and presence of every node ``below`` the
+        root, [R, n] each; an absent node has another one's parent. ``laws`` [R, 1 + n, V] are the
+        logs of what was proposed below each node; None where the proposals are one-hot.
         """
         tree = cls(TreeShape((), ()), root)
         tokens, parent, depth, valid = below
@@ -186,7 +174,7 @@ class Tree:
         return tree
 
     def copy(self) -> Tree:
-        """The same tensors in a tree that grows by itself."""
+        """Returns the same tensors in a tree that grows by itself."""
         made = copy(self)
         made.q, made.log_q, made.largest = [*self.q], [*self.log_q], [*self.largest]
         return made
@@ -199,7 +187,7 @@ class Tree:
         return constant(self.shape.node_depth, self.tokens.device).unsqueeze(0)
 
     def parts(self) -> list[Tensor]:
-        """Which nodes there are, and how they hang together: [R, N] each, and [R, N, N]."""
+        """Returns which nodes there are and how they hang together: [R, N] each, and [R, N, N]."""
         depths = [] if self.own_depths is None else [self.own_depths]
         return [self.tokens, self.parent, self.valid, self.ancestors, *depths]
 

@@ -8,7 +8,7 @@ with its files and its training (``network.Heads``). ``@drafter("name")`` regist
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -165,11 +165,6 @@ class Equipment:
     rows: int  # rows of the caches
     heads_cache: Any = None  # of heads that have one
     memory: Memory | None = None  # what the drafter keeps beyond a row, if it does
-
-    @property
-    def embed(self) -> Callable[[Tensor], Tensor]:
-        """The target's input embeddings, tokens [...] -> [..., D]."""
-        return self.target.embed
 
 
 class Drafter(ABC):

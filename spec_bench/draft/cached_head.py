@@ -1,52 +1,27 @@
 """A draft head that keeps keys and values of past tokens, and may know some tokens only.
 
-Letters: R rows, T tokens, D width, V tokens, V' those that the head knows.
+Letters: R rows, T tokens, D width, W width of what the target hands over, V tokens, V' those that
+the head knows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from spec_bench.core.transfer import Committed, places
-from spec_bench.draft.base import Drafting, Verified
+from spec_bench.draft.base import Drafting, Equipment, Verified
+from spec_bench.draft.layers import Attend, Block, Kept, Turn
 from spec_bench.draft.network import Heads
+from spec_bench.engine.architectures import frequencies
 from spec_bench.engine.cache import SlotCache
-from spec_bench.engine.model import ForwardTimer, LanguageModel
+from spec_bench.engine.model import ForwardTimer
 
 Embed = Callable[[Tensor], Tensor]
-
-
-class Attend(Protocol):
-    """Attention over what is kept: a slot cache in decoding, the earlier steps in training."""
-
-    def __call__(
-        self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float | None = None
-    ) -> Tensor:
-        """Keeps k and v, and attends.
-
-        Args:
-            layer: of the head.
-            q: [R, H, T, d], of a multiple of the key heads.
-            k: [R, K, T, d].
-            v: [R, K, T, d'].
-            scale: of the scores; None: 1 / sqrt(d).
-
-        Returns:
-            [R, H, T, d'].
-        """
-
-
-class Kept(NamedTuple):
-    """What a layer keeps of a token: key heads, and the widths of keys and values."""
-
-    heads: int
-    key_dim: int
-    value_dim: int
 
 
 class CachedHead(Heads):
@@ -55,11 +30,21 @@ class CachedHead(Heads):
     reads_target: bool = False  # whether the target's last layer makes its logits
     regresses: bool = False  # whether it also learns to say the target's feature
     ids: Tensor | None  # V' target ids of the head's tokens; None where V' = V
+    angles: Tensor
+    embed_tokens: nn.Embedding  # of heads that do not read their target's
 
-    def __init__(self) -> None:
+    def __init__(self, shape: Any, ids: Tensor | None = None, blocks: Sequence[Block] = ()) -> None:
         super().__init__()
+        self.shape = shape
         # some outputs of the target's layer, in its place; see ``keep_outputs``
         self.cut_down: nn.Module | None = None
+        self.register_buffer("ids", ids, persistent=False)
+        if blocks:
+            self.layers = nn.ModuleList(blocks)
+            angles, self._factor = frequencies(shape.rope, shape.head_dim, shape.max_positions)
+            self.register_buffer("angles", angles, persistent=False)
+            if shape.own_inputs:
+                self.embed_tokens = nn.Embedding(shape.vocab, shape.width)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         """Whatever the weights become, angles stay as exact as they are: a position times one of 8
@@ -79,9 +64,30 @@ class CachedHead(Heads):
         return int(self.shape.hidden)
 
     @property
+    def parameter_count(self) -> int:
+        own = self.embed_tokens.weight.numel() if hasattr(self, "embed_tokens") else 0
+        return super().parameter_count - own
+
+    @property
     def kept(self) -> Sequence[Kept]:
         """What each of its layers keeps of a token."""
-        raise NotImplementedError
+        shape = self.shape
+        return [Kept(shape.kv_heads, shape.head_dim, shape.head_dim)] * shape.layers
+
+    def turn(self, positions: Tensor) -> Turn:
+        """Returns the rotation at positions [R, T]."""
+        angle = positions.unsqueeze(-1) * self.angles
+        angle = torch.cat([angle, angle], dim=-1).unsqueeze(1)
+        return Turn(angle.cos() * self._factor, angle.sin() * self._factor)
+
+    def embedded(self, tokens: Tensor, embed: Embed) -> Tensor:
+        """Returns the target's embeddings of tokens [...], or the head's own if it has some."""
+        vectors = self.embed_tokens(tokens) if hasattr(self, "embed_tokens") else embed(tokens)
+        return vectors.to(self._like.dtype)
+
+    def guesses(self, x: Tensor, embedded: Tensor) -> Iterator[Tensor]:
+        """Not position by position: it learns from whole sequences, ``train.trainee``."""
+        raise AssertionError("a head with a cache learns from sequences")
 
     @property
     def _like(self) -> Tensor:
@@ -100,17 +106,15 @@ class CachedHead(Heads):
         return SlotCache(layouts, rows, slots)
 
     def own_logits(self, output: Tensor, project: Embed) -> Tensor:
-        """Logits [..., V'] of outputs [..., D]; ``project`` is the target's last layer."""
-        raise NotImplementedError
+        """Returns logits [..., V'] of outputs [..., D]; ``project`` is the target's last layer."""
+        return project(output) if self.cut_down is None else self.cut_down(output)
 
     def logits(self, output: Tensor, project: Embed, vocab: int) -> Tensor:
-        """Logits [..., V] of outputs [..., D], -inf for tokens that the head does not know;
-        ``project`` is the target's last layer.
-        """
+        """Returns ``own_logits`` as [..., V], -inf for tokens that the head does not know."""
         return self.spread(self.own_logits(output, project), vocab, -torch.inf)
 
     def spread(self, known: Tensor, vocab: int, others: float) -> Tensor:
-        """Numbers [..., V'] of the tokens that the head knows as [..., V], the others' as given."""
+        """Returns numbers [..., V'] of tokens that the head knows as [..., V], others' as given."""
         if self.ids is None:
             return known[..., :vocab]
         full = known.new_full((*known.shape[:-1], max(vocab, self.shape.vocab)), others)
@@ -122,69 +126,25 @@ class CachedHead(Heads):
 #
 # EAGLE's heads and multi-token prediction (MTP) are such heads; `eagle.EagleDrafting` drafts with
 # them, `train.trainee` trains them.
-#
-# Letters: R rows, T tokens, D width, W width of what the target hands over, V tokens, V' those that
-# the head knows.
 
 
 class FeatureHead(CachedHead):
     """What drafts from a feature."""
 
-    def embedded(self, tokens: Tensor, embed: Embed) -> Tensor:
-        """The target's embeddings of tokens [...], or the head's own if its width differs."""
-        return embed(tokens).to(self._like.dtype)
-
     def fuse(self, hidden: Tensor) -> Tensor:
-        """What the target hands over [..., W] as a feature [..., D]."""
+        """Makes what the target hands over [..., W] a feature [..., D]."""
         return hidden
 
     def step(self, feature: Tensor, embedded: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        """One step for each token.
-
-        Args:
-            feature: [R, T, D] of the target, fused, or of the head itself.
-            embedded: [R, T, D] of the tokens after.
-            positions: [R, T] for the rotation; only differences matter.
-            attend: attention over what is kept.
-
-        Returns:
-            [R, T, D] outputs.
+        """Returns outputs [R, T, D] of features [R, T, D], the target's, fused, or the head's own,
+        and of the tokens after, embedded [R, T, D], at positions [R, T], of which only differences
+        matter.
         """
         raise NotImplementedError
 
     def fed_back(self, output: Tensor) -> Tensor:
-        """An output [..., D] as the feature of the next step."""
+        """Makes an output [..., D] the feature of the next step."""
         return output
-
-    def guesses(self, x: Tensor, embedded: Tensor) -> Iterator[Tensor]:
-        """Not position by position: it learns from whole sequences, ``train.trainee``."""
-        raise AssertionError("a head that goes on from its own output learns from sequences")
-
-
-# The target's last hidden state of each row: what draft heads look at.
-
-
-class HiddenStates:
-    """One vector per row: the target's last hidden state at the token before the row's root."""
-
-    def __init__(self, rows: int, size: int, like: Tensor) -> None:
-        self._states = torch.zeros((rows, size), dtype=like.dtype, device=like.device)
-
-    def first(self, rows: int) -> Tensor:
-        """[rows, D] of the first rows."""
-        return self._states[:rows]
-
-    def put(self, states: Tensor) -> None:
-        """Replaces the first rows' states: [R, D]."""
-        self._states[: states.shape[0]] = states
-
-    def put_row(self, row: int, state: Tensor | None) -> None:
-        """Replaces one row's state [D]; zeros if a prompt of one token has none."""
-        self._states[row] = 0 if state is None else state
-
-    def move(self, source: int, target: int) -> None:
-        """Copies a row's state over another's."""
-        self._states[target] = self._states[source]
 
 
 class DraftingOnLast(Drafting):
@@ -192,32 +152,32 @@ class DraftingOnLast(Drafting):
 
     follows = True
 
-    def __init__(self, hidden: HiddenStates) -> None:
-        self.hidden = hidden
-        self._followed: Tensor | None = None  # the states that were gone on from
+    def __init__(self, given: Equipment) -> None:
+        self._heads, self._vocab = given.heads, given.target.vocab_size
+        self._like = next(given.heads.parameters())
+        # [rows, D]; zeros where a prompt of one token has none
+        self._hidden = self._like.new_zeros((given.rows, given.heads.shape.hidden))
+        self._followed = self._hidden  # the states that were gone on from
+        self._timer = ForwardTimer(self._like.device)
 
     def start(self, row: int, prompt: Sequence[int]) -> None:
-        self.hidden.put_row(row, None)
+        self._hidden[row] = 0
 
     def see_prompt(self, row: int, start: int, hidden: Tensor) -> None:
-        self.hidden.put_row(row, hidden[-1])
+        self._hidden[row] = hidden[-1]
 
     def see_path(self, hidden: Tensor, path: Tensor, accepted: Tensor) -> None:
         rows = places(path.shape[0], hidden.device)
-        self.hidden.put(hidden[rows, path[rows, accepted]])
+        self._hidden[: len(path)] = hidden[rows, path[rows, accepted]]
 
     def follow(self, verified: Verified, depth: int, following: Committed) -> None:
-        self._followed = self.hidden.first(len(verified.lengths)).clone()
+        self._followed = self._hidden[: len(verified.lengths)].clone()
 
     def caught_up(self, row: int, tokens: int, emitted: int) -> None:
-        assert self._followed is not None
-        self.hidden.put_row(row, self._followed[row])
+        self._hidden[row] = self._followed[row]
 
     def move_row(self, source: int, target: int) -> None:
-        self.hidden.move(source, target)
-
-
-# Heads with a cache of their own, on what the target hands over.
+        self._hidden[target] = self._hidden[source]
 
 
 def attending(cache: SlotCache, mask: Tensor) -> Attend:
@@ -242,10 +202,9 @@ class DraftingOnHanded(Drafting):
 
     follows = True
 
-    def __init__(
-        self, head: CachedHead, target: LanguageModel, cache: SlotCache, rows: int, waiting: int
-    ) -> None:
-        self._target, self._cache = target, cache
+    def __init__(self, given: Equipment, waiting: int) -> None:
+        head, rows = given.heads, given.rows
+        self._target, self._cache, self._head = given.target, given.heads_cache, head
         like = next(head.parameters())
         self._handed = like.new_zeros((rows, 1, head.features))  # [rows, P, W], not yet cached
         self._waiting = [waiting] * rows
@@ -303,12 +262,9 @@ class KeptOutputs(nn.Module):
 
 
 def keep_outputs(heads: Heads, ids: Sequence[int], output: Tensor) -> None:
-    """Cuts the last layers of draft heads, in place, to the target's tokens ``ids``.
-
-    ``output`` [V, D] is the target's last layer, which EAGLE-1's, MTP's and DFlash's heads use.
-
-    Raises:
-        ValueError: the heads know none of these tokens.
+    """Cuts the last layers of draft heads, in place, to the target's tokens ``ids``; ``output``
+    [V, D] is the target's last layer, which EAGLE-1's, MTP's and DFlash's heads use. Raises
+    ValueError: the heads know none of these tokens.
     """
     size = heads.shape.vocab
     known = heads.ids if isinstance(heads, CachedHead) else None

@@ -1,44 +1,270 @@
-"""Drafting with a DFlash head: one pass over a block of masks guesses every level.
+"""DFlash (arXiv 2602.06036): a block of masks guessed at once, beside the target's states.
 
-With m tokens before the root, the context entries of tokens 0..m - 1 are at slots 0..m - 1 of the
-head's cache, made of what the target handed over; the block is written after them at every step,
-over what a block before left. No entry is made of a token that the target has not run, so a block
-hangs on the committed tokens alone.
+A context entry of token t is c_t = norm(fc [hidden states of t]), the same for all layers. A layer
+keeps keys and values of the context, made of c_t by its own projections, and of the block: the last
+known token at position n and B - 1 masks after it. Block rows see the whole context and each other.
+Row i guesses the token at n + i or, where guesses begin at the known token (DSpark, arXiv
+2607.05147), the one at n + i + 1. DSpark adds W2 W1[x] to the logits after token x.
 
-Letters: R rows, P context entries that wait, B block, D width of the head, W of what the target
-hands over, K levels, V tokens.
+| family | ids of the target's layers name | where |
+| z-lab | a block's output | ``dflash_config``, or the top level |
+| vllm-project/speculators | a block's input | ``aux_hidden_state_layer_ids`` |
+
+Letters: R rows, T tokens, P context entries that wait, B block, D width of the head, W of what the
+target hands over, K levels, V and V' vocabularies, r Markov rank.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from spec_bench.core.transfer import Committed, Known, places
+from spec_bench.draft import eagle_files
 from spec_bench.draft.base import Drafter, Drafting, Equipment, Verified, drafter
-from spec_bench.draft.cached_head import DraftingOnHanded, attending
-from spec_bench.draft.dflash_network import DFlashHead
-from spec_bench.draft.layers import Turn
+from spec_bench.draft.cached_head import CachedHead, DraftingOnHanded, Embed, attending
+from spec_bench.draft.layers import (
+    Attend,
+    Block,
+    RMSNorm,
+    Sizes,
+    Turn,
+    layer_config,
+    sizes_like,
+    sizes_of,
+)
 from spec_bench.draft.levels import LevelDrafting
-from spec_bench.draft.network import Heads
-from spec_bench.engine.model import LanguageModel, Layers
+from spec_bench.draft.network import HeadPlan, Heads, filled
+from spec_bench.engine.cache import WritePlan
+from spec_bench.engine.model import Layers
 
-if TYPE_CHECKING:  # it needs transformers, which a refusal does not
-    from spec_bench.engine.cache import SlotCache
+_KINDS = ("dflash", "dspark")
+_TERMS = ("vanilla", "gated")
+_STATES = "aux_hidden_state_layer_ids"
+
+
+@dataclass(frozen=True)
+class DFlashShape(Sizes):
+    """Sizes and switches; the width is that of the target's embeddings, which it reads."""
+
+    title = "DFlash head"
+
+    qk_norm: bool = True
+    layer_ids: tuple[int, ...] = ()
+    id_shift: int = 1
+    mask_token: int = 0
+    block: int = 2  # B, tokens of a block, the known one included
+    from_known: bool = False  # whether the known token's row guesses the token after it
+    markov_rank: int = 0  # r of DSpark's term; 0: none
+    gated: bool = False  # whether the term is weighed by the outputs
+    own_inputs: bool = False  # whether it has embeddings of its own
+    own_outputs: bool = False  # whether it has a last layer of its own
+
+    @property
+    def levels(self) -> int:
+        """K, tokens that a block guesses."""
+        return self.block if self.from_known else self.block - 1
+
+
+def shape_of(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> DFlashShape:
+    """Returns the shape of a checkpoint, from its weights under our names without maps of the
+    vocabulary. Raises ValueError: a switch that is not supported, or a missing size.
+    """
+    parts = (config, config.get("transformer_layer_config"), config.get("dflash_config"))
+    settings = {key: value for part in parts for key, value in (part or {}).items()}
+    if "sliding_attention" in (settings.get("layer_types") or ()):
+        raise ValueError("DFlash head: layers of sliding attention are not supported")
+    if settings.get("fc_layernorm"):
+        raise ValueError("DFlash head: fc_layernorm=True is not supported")
+    markov = weights.get("markov_head.markov_w1.weight")
+    rank = 0 if markov is None else markov.shape[1]
+    term = settings.get("markov_head_type") or "vanilla"
+    if rank and term not in _TERMS:
+        raise ValueError(
+            f"DFlash head: markov_head_type {term!r} is not supported, {' and '.join(_TERMS)} are"
+        )
+    outputs = _STATES not in settings
+    try:
+        ids = settings["target_layer_ids"] if outputs else settings[_STATES]
+        heads, block = int(settings["num_attention_heads"]), int(settings["block_size"])
+        mask, vocab = int(settings["mask_token_id"]), int(settings["vocab_size"])
+    except KeyError as error:
+        raise ValueError(f"config.json of the DFlash head names no {error.args[0]}") from None
+    width, own = weights["hidden_norm.weight"].shape[0], weights.get("lm_head.weight")
+    if weights["fc.weight"].shape[1] != len(ids) * width:
+        raise ValueError(
+            f"DFlash head: fc reads {weights['fc.weight'].shape[1]} numbers, {len(ids)} hidden "
+            f"states of {width} are named"
+        )
+    return DFlashShape(
+        hidden=width,
+        width=width,
+        vocab=vocab,
+        draft_vocab=vocab if own is None else own.shape[0],
+        layer_ids=tuple(int(each) + outputs for each in ids),
+        id_shift=int(outputs),
+        mask_token=mask,
+        block=block,
+        from_known=bool(settings.get("sample_from_anchor", rank > 0)),
+        markov_rank=rank,
+        gated=rank > 0 and term == "gated",
+        own_inputs="embed_tokens.weight" in weights,
+        own_outputs=own is not None,
+        **sizes_of(weights, settings, heads),
+    )
+
+
+class MarkovTerm(nn.Module):
+    """DSpark's term: what a token adds to the logits after it."""
+
+    def __init__(self, shape: DFlashShape) -> None:
+        super().__init__()
+        self.markov_w1 = nn.Embedding(shape.vocab, shape.markov_rank)
+        self.markov_w2 = nn.Linear(shape.markov_rank, shape.draft_vocab, bias=False)
+        if shape.gated:
+            self.gate_proj = nn.Linear(shape.width + shape.markov_rank, shape.markov_rank)
+        self.gated = shape.gated
+
+    def forward(self, tokens: Tensor, hidden: Tensor) -> Tensor:
+        """The term [R, F, V'] after tokens [R, F], by the output for that level [R, 1, D]."""
+        known = self.markov_w1(tokens)
+        if self.gated:
+            both = torch.cat([hidden.expand(*known.shape[:2], -1), known], dim=-1)
+            known = torch.sigmoid(self.gate_proj(both)) * known
+        term: Tensor = self.markov_w2(known)
+        return term
+
+
+class DFlashHead(CachedHead):
+    """The head."""
+
+    shape: DFlashShape
+    lm_head: nn.Linear
+
+    def __init__(self, shape: DFlashShape, ids: Tensor | None = None) -> None:
+        super().__init__(shape, ids, [Block(shape, place) for place in range(shape.layers)])
+        self.reads_target = not shape.own_outputs
+        self.fc = nn.Linear(len(shape.layer_ids) * shape.hidden, shape.width, bias=False)
+        self.hidden_norm = RMSNorm(shape.width, shape.eps)
+        self.norm = RMSNorm(shape.width, shape.eps)
+        if shape.own_outputs:
+            self.lm_head = nn.Linear(shape.width, shape.draft_vocab, bias=False)
+        if shape.markov_rank:
+            self.markov_head = MarkovTerm(shape)
+
+    @property
+    def features(self) -> int:
+        return len(self.shape.layer_ids) * self.shape.hidden
+
+    def context(self, hidden: Tensor) -> Tensor:
+        """Makes what the target hands over [R, T, W] context entries [R, T, D]."""
+        entries: Tensor = self.hidden_norm(self.fc(hidden))
+        return entries
+
+    def context_kept(self, entries: Tensor, turn: Turn) -> list[tuple[Tensor, Tensor]]:
+        """Returns each layer's keys and values [R, K, T, d] of context entries [R, T, D]."""
+        attentions: list[Any] = [layer.self_attn for layer in self.layers]
+        return [attention.kept(entries, turn) for attention in attentions]
+
+    def block(self, known: Tensor, embed: Embed) -> Tensor:
+        """Returns the block's inputs [R, B, D] after the last known tokens [R]."""
+        masks = known.new_full((len(known), self.shape.block - 1), self.shape.mask_token)
+        return self.embedded(torch.cat([known.unsqueeze(1), masks], dim=1), embed)
+
+    def outputs(self, block: Tensor, turn: Turn, attend: Attend) -> Tensor:
+        """Returns outputs [R, K, D], one per level, of a block [R, B, D] after its context."""
+        x = block
+        for layer in self.layers:
+            x = layer(x, turn, attend)
+        levels: Tensor = self.norm(x)
+        return levels if self.shape.from_known else levels[:, 1:]
+
+    def own_logits(self, output: Tensor, project: Embed) -> Tensor:
+        if self.shape.own_outputs:
+            return self.lm_head(output)
+        return super().own_logits(output, project)
+
+    @classmethod
+    def fresh(
+        cls, plan: HeadPlan, hidden: int, vocab: int, output: Callable[[], Tensor]
+    ) -> DFlashHead:
+        """Layers of the target's sizes that read its hidden states at even distances (z-lab's); K
+        guesses are a block of K + 1.
+        """
+        like = plan.target
+        blocks = int(like.get("num_hidden_layers", 4))
+        count = min(plan.blocks + 1, blocks - 1) if plan.blocks > 1 else 1
+        at = [1 + round(i * (blocks - 4) / (count - 1)) for i in range(count)] if count > 1 else []
+        places = sorted({min(max(each + 1, 1), blocks - 1) for each in at or [blocks // 2]})
+        token = next((like[key] for key in ("pad_token_id", "eos_token_id") if like.get(key)), 0)
+        shape = DFlashShape(
+            **sizes_like(plan, hidden, vocab),
+            layer_ids=tuple(places),
+            mask_token=token if isinstance(token, int) else token[0],
+            block=plan.guesses + 1,
+            own_outputs=plan.ids is not None,
+        )
+        head = cls(shape, None if plan.ids is None else torch.tensor(plan.ids))
+        if head.ids is not None:
+            with torch.no_grad():
+                head.lm_head.weight.copy_(output()[head.ids])
+        return head
+
+    @classmethod
+    def smallest(cls, hidden: int, vocab: int) -> DFlashHead:
+        sizes = (hidden, hidden, vocab, vocab, 1, 1, 2, 2)
+        return cls(DFlashShape(*sizes, block=4, mask_token=0, layer_ids=(2,)))
+
+    @classmethod
+    def weights_file(cls, folder: Path, config: Mapping[str, Any]) -> Path | None:
+        ours = "dflash_config" in config or config.get("speculators_model_type") in _KINDS
+        path = folder / eagle_files.FILE
+        return path if ours and path.is_file() else None
+
+    @classmethod
+    def of_weights(cls, weights: dict[str, Tensor], config: Mapping[str, Any]) -> DFlashHead:
+        named, ids = eagle_files.canonical(weights)
+        # Which proposals are worth verifying is the policy's to say here.
+        named = {name: each for name, each in named.items() if "confidence_head." not in name}
+        return filled(cls(shape_of(named, config), ids), named)
+
+    def to_files(self) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
+        """As z-lab's."""
+        shape = self.shape
+        config = {
+            **layer_config(shape),
+            "architectures": ["DFlashDraftModel"],
+            "block_size": shape.block,
+            "draft_vocab_size": shape.draft_vocab,
+            "dflash_config": {
+                "target_layer_ids": [each - 1 for each in shape.layer_ids],
+                "mask_token_id": shape.mask_token,
+                "sample_from_anchor": shape.from_known,
+            },
+        }
+        if shape.markov_rank:
+            config |= {"markov_rank": shape.markov_rank, "markov_head_type": _TERMS[shape.gated]}
+        weights = eagle_files.with_map(self.state_dict(), self.ids, shape.vocab)
+        return eagle_files.FILE, weights, config
+
+
+# Drafting: one pass over a block guesses every level. With m tokens before the root, the context
+# entries of tokens 0..m - 1 are at slots 0..m - 1 of the head's cache, made of what the target
+# handed over; the block is written after them at every step, over what a block before left. No
+# entry is made of a token that the target has not run, so a block hangs on the committed tokens.
 
 
 class DFlashDrafting(LevelDrafting, DraftingOnHanded):
     """One DFlash or DSpark head on the target's hidden states."""
 
-    def __init__(
-        self, head: DFlashHead, target: LanguageModel, cache: SlotCache, rows: int
-    ) -> None:
-        super().__init__(head, target, cache, rows, waiting=0)
-        self._head, self.has_term = head, head.shape.markov_rank > 0
+    def __init__(self, given: Equipment) -> None:
+        super().__init__(given, waiting=0)
+        self.has_term = given.heads.shape.markov_rank > 0
         self._starts, self._before = Known(), Known()
 
     def start(self, row: int, prompt: Sequence[int]) -> None:
@@ -68,13 +294,14 @@ class DFlashDrafting(LevelDrafting, DraftingOnHanded):
         mask = (slots <= last.unsqueeze(1))[:, None, None]
 
         self._outputs = head.outputs(block, turn, attending(self._cache, mask))
-        logits = head.logits(self._outputs, self._target.project, self._target.vocab_size)
+        logits: Tensor = head.logits(self._outputs, self._target.project, self._target.vocab_size)
         self._timer.stop()
         return logits
 
     def term(self, tokens: Tensor, level: int) -> Tensor:
         added = self._head.markov_head(tokens, self._outputs[:, level : level + 1])
-        return self._head.spread(added, self._target.vocab_size, 0.0)
+        spread: Tensor = self._head.spread(added, self._target.vocab_size, 0.0)
+        return spread
 
     def _keep(self, hidden: Tensor, row: int, starts: Known) -> None:
         """Writes the context entries of what was handed over [R, P, W], at their slots."""
@@ -85,12 +312,11 @@ class DFlashDrafting(LevelDrafting, DraftingOnHanded):
 
     def _begin(self, written: Tensor, row: int, starts: Known) -> Turn:
         """Plans a write of [R, P, D] at consecutive slots; the rotation at them."""
-        from spec_bench.engine.cache import WritePlan  # needs transformers
-
         count = written.shape[1]
         self._cache.begin(WritePlan(row, starts, count, max(starts) + count))
-        first = starts.on(written.device).unsqueeze(1)
-        return self._head.turn(first + places(count, written.device))
+        positions = starts.on(written.device).unsqueeze(1) + places(count, written.device)
+        turn: Turn = self._head.turn(positions)
+        return turn
 
     def follow(self, verified: Verified, depth: int, following: Committed) -> None:
         rows, count = verified.path.shape
@@ -126,6 +352,4 @@ class DFlash(Drafter):
         return heads.shape.places(blocks, self.layer_ids)
 
     def drafting(self, equipment: Equipment) -> Drafting:
-        return DFlashDrafting(
-            equipment.heads, equipment.target, equipment.heads_cache, equipment.rows
-        )
+        return DFlashDrafting(equipment)

@@ -8,8 +8,8 @@ parent's output. After a verification the pairs with features from the target ar
 the keys that came from the head's own features, accepted or not (EAGLE-1, arXiv 2401.15077,
 section 3.1; its cache is never gathered).
 
-Letters: R rows, P waiting pairs, F frontier nodes, D width of the head, W of what the target
-hands over, V tokens.
+Letters: R rows, P waiting pairs, F frontier nodes, K levels, D width of the head, W of what the
+target hands over, V tokens.
 """
 
 from __future__ import annotations
@@ -71,17 +71,10 @@ class EagleDrafting(DraftingOnHanded):
     ``zero_first``: the first pair's embedding is zeros, as some engines have it for MTP.
     """
 
-    def __init__(
-        self,
-        head: FeatureHead,
-        target: LanguageModel,
-        cache: SlotCache,
-        rows: int,
-        zero_first: bool = False,
-    ) -> None:
-        super().__init__(head, target, cache, rows, waiting=1)
-        self._head, self._zero_first = head, zero_first
-        self._prompts: list[Sequence[int]] = [()] * rows
+    def __init__(self, given: Equipment, zero_first: bool = False) -> None:
+        super().__init__(given, waiting=1)
+        self._zero_first = zero_first
+        self._prompts: list[Sequence[int]] = [()] * given.rows
 
     def start(self, row: int, prompt: Sequence[int]) -> None:
         """A prompt of one token has no feature: zeros stand in at slot 0 until the first comes."""
@@ -182,42 +175,34 @@ class Eagle(Drafter):
     heads = Eagle1Head
 
     def drafting(self, equipment: Equipment) -> Drafting:
-        return EagleDrafting(
-            equipment.heads, equipment.target, equipment.heads_cache, equipment.rows
-        )
+        return EagleDrafting(equipment)
 
 
-# Drafting with an EAGLE-3 head, level by level or, if it was trained so, all levels at once.
-#
 # P-EAGLE (arXiv 2602.01469): after the pairs with features from the target, the last of which has
 # the root's token, come K - 1 rows of a mask token with a learned feature, `mask_hidden`, under the
 # same causal attention. Row d guesses the token d after the next. Nothing of the masks is kept.
-#
-# Letters: R rows, P waiting pairs, K levels, D width of the head, V tokens.
 
 
 class ParallelEagleDrafting(LevelDrafting, EagleDrafting):
     """One P-EAGLE head on the target's features."""
 
-    def __init__(
-        self, head: Eagle3Head, target: LanguageModel, cache: SlotCache, rows: int, levels: int
-    ) -> None:
-        super().__init__(head, target, cache, rows)
-        self._masked, self._count = head, levels
+    def __init__(self, given: Equipment, levels: int) -> None:
+        super().__init__(given)
+        self._count = levels
 
     def levels(self, committed: Committed) -> Tensor:
         self._timer.start()
         rows, waiting, more = len(committed), len(self._tokens[0]), self._count - 1
-        device, mask = self._handed.device, self._masked.shape.mask_token
+        device, mask = self._handed.device, self._head.shape.mask_token
         last = self._last.on(device).unsqueeze(1)
         assert mask is not None
         tokens = with_masks(self._tokens.on(device), last, more, mask)
         handed = self._handed[:rows, :waiting]
-        features: Any = self.run(with_masks(handed, last, more, self._masked.mask_hidden))
+        features: Any = self.run(with_masks(handed, last, more, self._head.mask_hidden))
         output = run_pending(features, self._cache, self._starts, tokens, logits_to_keep=0).hidden
         assert output is not None
         output = taken(output, last, self._count)
-        logits = self._masked.logits(output, self._target.project, self._target.vocab_size)
+        logits: Tensor = self._head.logits(output, self._target.project, self._target.vocab_size)
         self._timer.stop()
         return logits
 
@@ -236,9 +221,8 @@ class Eagle3(Drafter):
     heads = Eagle3Head
 
     def layers(self, heads: Heads | None, blocks: int) -> Layers:
-        """Three places, low to high: 2, L / 2 and L - 3 by default."""
         assert isinstance(heads, Eagle3Head)
-        return heads.places(blocks, self.layer_ids)
+        return heads.shape.places(blocks, self.layer_ids)
 
     def calls(self, depth: int) -> int:
         return 1 if self.parallel else depth
@@ -258,10 +242,9 @@ class Eagle3(Drafter):
         return self.parallel
 
     def drafting(self, equipment: Equipment) -> Drafting:
-        given = equipment.heads, equipment.target, equipment.heads_cache, equipment.rows
         if self.parallel:
-            return ParallelEagleDrafting(*given, self.parallel)
-        return EagleDrafting(*given)
+            return ParallelEagleDrafting(equipment, self.parallel)
+        return EagleDrafting(equipment)
 
 
 # Whether an EAGLE-3 head is given the hidden states that it learned from.
@@ -277,7 +260,7 @@ CLEARLY = 0.15  # how much more often another reading must agree
 
 
 def own_text(target: LanguageModel, prompt: Sequence[int], count: int = TOKENS) -> list[int]:
-    """A prompt's end and the target's likeliest continuation of ``count`` tokens."""
+    """Returns a prompt's end and the target's likeliest continuation of ``count`` tokens."""
     text = list(prompt[-LONGEST:])
     cache = target.allocate(1, len(text) + count)
     for at in (0, *range(len(text), len(text) + count - 1)):

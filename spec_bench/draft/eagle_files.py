@@ -13,17 +13,16 @@ target's. Where config and tensors differ, the tensors win; an unknown switch is
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from spec_bench.draft.layers import Sizes
+from spec_bench.draft.layers import Sizes, layer_config, sizes_of
 
-THETA = 10000.0  # if a config names none; nothing is inherited from the target
 _MASKS = ("ptd_token_id", "mask_token_id", "pard_token")
 _SWITCHES = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 # Switches of the families of which only one value is implemented here.
@@ -49,37 +48,15 @@ _TOLD += ("embed_requires_grad", "return_dict", "output_hidden_states", "output_
 
 @dataclass(frozen=True)
 class EagleShape(Sizes):
-    """Sizes and switches."""
+    """Sizes and switches of a head; with ``mask_token`` it is P-EAGLE's."""
 
-    version: Literal[1, 3]  # 1 (EAGLE and EAGLE-2 alike) or 3
-    hidden: int  # width of the target
-    width: int  # D, width of the head
-    vocab: int  # V, tokens of the target
-    draft_vocab: int  # V', tokens that the head knows
-    heads: int  # query heads
-    kv_heads: int  # key heads
-    head_dim: int  # width of each
-    inner: int  # width of the MLP
-    layers: int = 1  # decoder blocks
-    eps: float = 1e-6  # of the norms
-    # `rope_type`, `rope_theta` and what the type needs
-    rope: Mapping[str, Any] = field(
-        default_factory=lambda: {"rope_type": "default", "rope_theta": THETA}
-    )
-    max_positions: int = 2048  # the longest sequence
-    # EAGLE-3's places in `hidden_states`, where the config names them
-    layer_ids: tuple[int, ...] | None = None
-    id_shift: int = 0  # what was added to the config's ids to get them
+    title = "EAGLE-3 head"
+
     fc_bias: bool = False  # whether `fc` has a bias
-    qkv_bias: bool = False  # whether q, k and v have
-    o_bias: bool = False  # whether the output projection has
-    qk_norm: bool = False  # whether q and k are normed per head, as in Qwen3
     norm_before_residual: bool = False  # the residual is the normed feature
     norm_before_fc: bool = False  # one norm over all hidden states before `fc`
     fc_norm: bool = False  # one norm for each of them
     norm_output: bool = False  # the last norm is applied to what is fed back
-    # P-EAGLE's token for those not known; None: the head goes on from its outputs
-    mask_token: int | None = None
 
     @property
     def own_inputs(self) -> bool:
@@ -87,62 +64,30 @@ class EagleShape(Sizes):
         return self.width != self.hidden or self.mask_token is not None
 
 
-def shape_of(
-    version: Literal[1, 3], weights: Mapping[str, Tensor], config: Mapping[str, Any]
-) -> EagleShape:
-    """The shape of a checkpoint, from its weights under our names without maps of the vocabulary.
-
-    Raises:
-        ValueError: an unknown switch or activation, naming it; or a missing size.
+def shape_of(version: int, weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> EagleShape:
+    """Returns the shape of a checkpoint of EAGLE-1 or 3, from its weights under our names without
+    maps of the vocabulary. Raises ValueError: an unknown switch or activation, or a missing size.
     """
     settings = {**config, **config.get("transformer_layer_config", {})}
     _refuse_unknown(config)
     _refuse_unknown(settings)
     width = weights["layers.0.post_attention_layernorm.weight"].shape[0]
-    parts = 3 if version == 3 else 1
-    fused = weights["fc.weight"].shape[1]
-    first = "layers.0.self_attn."
-    try:
-        heads = int(settings["num_attention_heads"])
-    except KeyError:
-        raise ValueError("config.json of the EAGLE head names no num_attention_heads") from None
-    head_dim = weights[first + "q_proj.weight"].shape[0] // heads
+    switches: dict[str, Any] = {name: bool(config.get(name, False)) for name in _SWITCHES}
+    if "num_attention_heads" not in settings:
+        raise ValueError("config.json of the EAGLE head names no num_attention_heads")
     rows = weights["lm_head.weight"].shape[0] if version == 3 else int(settings["vocab_size"])
-    switches = {name: bool(config.get(name, False)) for name in _SWITCHES}
-    layers = 1 + max(int(name.split(".")[1]) for name in weights if name.startswith("layers."))
     return EagleShape(
-        version,
-        hidden=fused // parts if version == 3 else width,
+        hidden=weights["fc.weight"].shape[1] // 3 if version == 3 else width,
         width=width,
         vocab=int(settings.get("vocab_size", rows)),
         draft_vocab=rows,
-        heads=heads,
-        kv_heads=weights[first + "k_proj.weight"].shape[0] // head_dim,
-        head_dim=head_dim,
-        inner=weights["layers.0.mlp.gate_proj.weight"].shape[0],
-        layers=layers,
-        eps=float(settings.get("rms_norm_eps", 1e-6)),
-        rope=rope_of(settings),
-        max_positions=int(settings.get("max_position_embeddings") or 2048),
         layer_ids=_layer_ids(config) if version == 3 else None,
         id_shift=_id_shift(config),
-        fc_bias="fc.bias" in weights,
-        qkv_bias=first + "q_proj.bias" in weights,
-        o_bias=first + "o_proj.bias" in weights,
-        qk_norm=first + "q_norm.weight" in weights,
         mask_token=_mask_token(settings) if "mask_hidden" in weights else None,
+        fc_bias="fc.bias" in weights,
+        **sizes_of(weights, settings, int(settings["num_attention_heads"])),
         **switches,
     )
-
-
-def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """``rope_parameters``, or ``rope_theta`` and ``rope_scaling`` as older configs have them."""
-    rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
-    if "type" in rope:
-        rope.setdefault("rope_type", rope.pop("type"))
-    rope.setdefault("rope_type", "default")
-    rope.setdefault("rope_theta", config.get("rope_theta") or THETA)
-    return rope
 
 
 def _mask_token(settings: Mapping[str, Any]) -> int:
@@ -195,8 +140,8 @@ _NAMES = (FILE, "pytorch_model.bin")
 _PREFIXES = ("model.", "module.", "eagle_module.")
 
 
-def weights_file(folder: Path, version: Literal[1, 3]) -> Path | None:
-    """The file of weights in a folder that holds an EAGLE head of that version, else None."""
+def weights_file(folder: Path, version: int) -> Path | None:
+    """Returns the file of weights in a folder with an EAGLE head of that version, else None."""
     for name in _NAMES:
         path = folder / name
         if path.is_file():
@@ -214,7 +159,7 @@ def _widths(path: Path) -> dict[str, tuple[int, ...]]:
     return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
 
-def _version(widths: Mapping[str, tuple[int, ...]]) -> Literal[1, 3] | None:
+def _version(widths: Mapping[str, tuple[int, ...]]) -> int | None:
     """EAGLE-3's first block has a ``hidden_norm``; else an ``fc`` twice as wide as high is
     EAGLE-1's.
     """
@@ -225,11 +170,8 @@ def _version(widths: Mapping[str, tuple[int, ...]]) -> Literal[1, 3] | None:
 
 
 def canonical(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor | None]:
-    """Weights of any family under our names, and the target ids of the head's tokens, [V'] int64;
-    None if it knows all.
-
-    Raises:
-        ValueError: the two maps of the vocabulary do not fit.
+    """Returns weights of any family under our names, and the target ids of the head's tokens, [V']
+    int64; None if it knows all. Raises ValueError: the two maps of the vocabulary do not fit.
     """
     named = {}
     for name, tensor in weights.items():
@@ -237,7 +179,6 @@ def canonical(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor 
             name = name.removeprefix(prefix)
         named[name.replace("midlayer.", "layers.0.", 1)] = tensor
     offset, kept = named.pop("d2t", None), named.pop("t2d", None)
-    named.pop("rotary_emb.inv_freq", None)
     named = {name: part for name, part in named.items() if not name.endswith("rotary_emb.inv_freq")}
     if offset is None:
         if kept is None or bool(kept.bool().all()):
@@ -251,25 +192,6 @@ def canonical(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor 
     return named, ids
 
 
-def layer_config(shape: Sizes) -> dict[str, Any]:
-    """``config.json`` of the blocks, as transformers'."""
-    return {
-        "model_type": "qwen3" if shape.qk_norm else "llama",
-        "hidden_size": shape.width,
-        "intermediate_size": shape.inner,
-        "num_attention_heads": shape.heads,
-        "num_key_value_heads": shape.kv_heads,
-        "head_dim": shape.head_dim,
-        "num_hidden_layers": shape.layers,
-        "vocab_size": shape.vocab,
-        "rms_norm_eps": shape.eps,
-        "rope_parameters": dict(shape.rope),
-        "rope_theta": shape.rope.get("rope_theta"),
-        "max_position_embeddings": shape.max_positions,
-        "hidden_act": "silu",
-    }
-
-
 def with_map(weights: Mapping[str, Tensor], ids: Tensor | None, vocab: int) -> dict[str, Tensor]:
     """Weights with the maps of the vocabulary between the head's tokens and the target's."""
     if ids is None:
@@ -280,11 +202,11 @@ def with_map(weights: Mapping[str, Tensor], ids: Tensor | None, vocab: int) -> d
 
 
 def written(
-    shape: EagleShape, weights: Mapping[str, Tensor], ids: Tensor | None
+    version: int, shape: EagleShape, weights: Mapping[str, Tensor], ids: Tensor | None
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Weights and ``config.json`` of a head."""
+    """Returns weights and ``config.json`` of a head."""
     stored, layer = with_map(weights, ids, shape.vocab), layer_config(shape)
-    if shape.version == 1:
+    if version == 1:
         return stored, {**layer, "architectures": ["LlamaForCausalLMEagle"], "bias": shape.fc_bias}
     config = {
         "architectures": ["Eagle3Speculator"],
@@ -292,10 +214,7 @@ def written(
         "transformer_layer_config": layer,
         "draft_vocab_size": shape.draft_vocab,
         "target_hidden_size": shape.hidden,
-        "norm_before_residual": shape.norm_before_residual,
-        "norm_before_fc": shape.norm_before_fc,
-        "fc_norm": shape.fc_norm,
-        "norm_output": shape.norm_output,
+        **{name: getattr(shape, name) for name in _SWITCHES},
     }
     if shape.mask_token is not None:
         config["mask_token_id"] = shape.mask_token

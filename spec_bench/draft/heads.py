@@ -7,33 +7,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
 
 from spec_bench.draft.base import head_kinds, heads_class
 from spec_bench.draft.network import Heads
 from spec_bench.settings.fields import first_line
 from spec_bench.system import files
 
-AnyHeads = TypeVar("AnyHeads", bound=Heads)
-
 
 def load_heads(
     source: str, device: torch.device, dtype: torch.dtype, revision: str | None = None
 ) -> Heads:
-    """Reads heads from a folder, or from a hub repository of the same layout.
-
-    Args:
-        source: folder or hub id.
-        device: where they go.
-        dtype: of their weights.
-        revision: of the hub repository.
-
-    Raises:
-        ValueError: the folder holds no heads, or its weights do not fit its config.
+    """Reads heads from a folder, or from a hub repository of the same layout. Raises ValueError: it
+    holds no heads, or its weights do not fit its config.
     """
     folder = Path(source)
     if not folder.is_dir():
@@ -62,20 +50,6 @@ def save_heads(heads: Heads, folder: Path) -> None:
     with files.replacing(folder / name) as partial:
         save_file(tensors, partial)
     files.write_text(folder / "config.json", json.dumps(config, indent=2) + "\n")
-
-
-def filled(heads: AnyHeads, weights: dict[str, Tensor]) -> AnyHeads:
-    """Heads with these weights.
-
-    Raises:
-        ValueError: some are missing, or there are extra ones.
-    """
-    try:
-        heads.load_state_dict(weights)
-    except RuntimeError as error:
-        lines = " ".join(line.strip() for line in str(error).splitlines()[1:3])
-        raise ValueError(f"draft heads and their config do not fit: {lines}") from None
-    return heads
 
 
 def _download(source: str, revision: str | None) -> Path:

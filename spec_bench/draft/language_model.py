@@ -1,10 +1,13 @@
-"""Whole models that draft: the pair's, one that guesses in parallel, or blocks of the target."""
+"""Whole models that draft: the pair's, one that guesses in parallel, or blocks of the target.
+
+Letters: R rows, P pending tokens, K levels, F frontier nodes, D drafts, V tokens.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
@@ -37,17 +40,11 @@ class LanguageModelDrafting(Drafting):
     may lack the last one or two committed tokens; the next iteration feeds them first.
     """
 
-    def __init__(self, models: Sequence[LanguageModel], caches: Sequence[Any], rows: int) -> None:
-        self.models = models
-        self._caches = caches
-        self._cached = [0] * rows  # tokens of each row that are in the caches
+    def __init__(self, given: Equipment) -> None:
+        self.models, self._caches = given.models, given.caches
+        self._cached = [0] * given.rows  # tokens of each row that are in the caches
         self._pending = _Pending(Known(), Known(), Known())
         self._ran = 0  # nodes of a path that the drafts ran, at most
-
-    @property
-    def cache_bytes(self) -> int:
-        """Bytes of all draft caches."""
-        return sum(cache.bytes for cache in self._caches)
 
     def start(self, row: int, prompt: Sequence[int]) -> None:
         for model, cache in zip(self.models, self._caches, strict=True):
@@ -126,7 +123,6 @@ class LanguageModelDrafting(Drafting):
         self._cached[target] = self._cached[source]
 
     def take_forward_s(self) -> float:
-        """Seconds in draft forward passes since the last call."""
         return sum(model.timer.take_s() for model in self.models)
 
 
@@ -140,8 +136,8 @@ class RespelledDrafting(LanguageModelDrafting):
 
     follows = False  # how many parts a token has is the host's to look up
 
-    def __init__(self, model: MappedModel, caches: Sequence[Any], rows: int) -> None:
-        super().__init__([model], caches, rows)
+    def __init__(self, given: Equipment, model: MappedModel) -> None:
+        super().__init__(given)
         self._model, self._rows = model, Committed([])
         self._tokens = torch.zeros(0)  # of the trees' nodes that were run
 
@@ -171,14 +167,14 @@ class RespelledDrafting(LanguageModelDrafting):
 
 
 def drafting_of(equipment: Equipment) -> LanguageModelDrafting:
-    """What drafts with the models; several drafts must have the target's tokenizer."""
-    models, caches, rows = equipment.models, equipment.caches, equipment.rows
+    """Drafts with the models; several drafts must have the target's tokenizer."""
+    models = equipment.models
     respelled = [each for each in models if isinstance(each, MappedModel) and each.pieces]
     if not respelled:
-        return LanguageModelDrafting(models, caches, rows)
+        return LanguageModelDrafting(equipment)
     if len(models) > 1:
         raise ValueError("several drafts need the target's tokenizer; one of them has another")
-    return RespelledDrafting(respelled[0], caches, rows)
+    return RespelledDrafting(equipment, respelled[0])
 
 
 @drafter("language_model")
@@ -211,17 +207,13 @@ def _by_draft(logits: list[Tensor]) -> Tensor:
 # After the root it reads K - 1 mask tokens, whose rows guess the tokens after them; it was trained
 # so. Nothing of the masks is kept, and no node of a tree is run: what the draft has not seen of the
 # committed tokens waits for the next pass.
-#
-# Letters: R rows, P pending tokens, K levels, V tokens.
 
 
 class ParallelDrafting(LevelDrafting, LanguageModelDrafting):
     """One such model."""
 
-    def __init__(
-        self, model: LanguageModel, caches: Sequence[Any], rows: int, levels: int, mask_token: int
-    ) -> None:
-        super().__init__([model], caches, rows)
+    def __init__(self, given: Equipment, levels: int, mask_token: int) -> None:
+        super().__init__(given)
         self._count, self._mask = levels, mask_token
 
     def levels(self, committed: Committed) -> Tensor:
@@ -265,17 +257,11 @@ class Pard(Drafter):
 
     @classmethod
     def audit_cases(cls, models: int) -> tuple[Drafter, ...]:
-        """Its distribution at a level hangs on the committed tokens and the mask: here a chain's
-        first.
-        """
+        """A level's distribution hangs on the committed tokens and the mask: a chain's first."""
         return (cls(levels=3, mask_token=0),) if models == 1 else ()
 
     def drafting(self, equipment: Equipment) -> Drafting:
-        """What drafts.
-
-        Raises:
-            ValueError: the draft has another vocabulary, or no mask token is named.
-        """
+        """Raises ValueError: the draft has another vocabulary, or no mask token is named."""
         (model,) = equipment.models
         if isinstance(model, MappedModel):
             raise ValueError("a pard drafter needs a draft with the target's vocabulary")
@@ -285,7 +271,7 @@ class Pard(Drafter):
                 "a pard drafter needs a draft trained for it: its config.json names no pard_token, "
                 "and drafter.mask_token is null"
             )
-        return ParallelDrafting(model, equipment.caches, equipment.rows, self.levels, token)
+        return ParallelDrafting(equipment, self.levels, token)
 
 
 # The target drafts for itself with some of its blocks left out; no file and no training.
@@ -318,11 +304,7 @@ class OwnBlocks(Drafter):
         return True
 
     def places(self, blocks: int) -> tuple[int, ...]:
-        """The blocks kept of a target of so many.
-
-        Raises:
-            ValueError: it does not have one of them.
-        """
+        """Returns the blocks kept of a target of so many; refuses one that it does not have."""
         if self.kept is not None:
             places = self.kept
         elif self.first is not None:

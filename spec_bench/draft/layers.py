@@ -1,4 +1,4 @@
-"""Parts of the blocks of draft heads: rotation, norm, attention, MLP, as Llama and Qwen3 have them.
+"""The blocks of draft heads, as Llama and Qwen3 have them: their sizes, attention, MLP.
 
 Attention does not know where keys and values are kept: it calls ``attend``, which is a slot cache
 in decoding and the earlier steps in training.
@@ -9,30 +9,151 @@ Letters: R rows, T tokens, D width, H query heads, K key heads, d head width.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from spec_bench.draft.cached_head import Attend
+from spec_bench.draft.network import HeadPlan
+
+ROPE = {"rope_type": "default", "rope_theta": 10000.0}  # nothing is inherited from the target
 
 
+@dataclass(frozen=True)
 class Sizes:
-    """Of a head's blocks; a head's shape is a frozen dataclass with these and more."""
+    """Sizes and switches of a head's blocks; a kind of heads adds its own."""
 
-    width: int  # D
+    title: ClassVar[str]  # of the kind, in messages
+
+    hidden: int  # width of the target's hidden states
+    width: int  # D, width of the head
+    vocab: int  # V, tokens of the target
+    draft_vocab: int  # V', tokens that the head knows
     heads: int  # H
     kv_heads: int  # K
     head_dim: int  # d
-    inner: int  # width of the MLP
-    layers: int  # blocks
-    vocab: int  # V, tokens of the target
-    eps: float  # of the norms
-    qkv_bias: bool  # whether q, k and v have one
-    o_bias: bool  # whether the output projection has
-    qk_norm: bool  # whether q and k are normed per head, as in Qwen3
-    rope: Mapping[str, Any]  # `rope_type`, `rope_theta` and what the type needs
-    max_positions: int  # the longest sequence
+    inner: int  # width of the MLPs
+    layers: int = 1  # blocks
+    eps: float = 1e-6  # of the norms
+    # `rope_type`, `rope_theta` and what the type needs
+    rope: Mapping[str, Any] = field(default_factory=lambda: dict(ROPE))
+    max_positions: int = 2048  # the longest sequence
+    qkv_bias: bool = False  # whether q, k and v have a bias
+    o_bias: bool = False  # whether the output projection has
+    qk_norm: bool = False  # whether q and k are normed per head, as in Qwen3
+    layer_ids: tuple[int, ...] | None = None  # which of the target's `hidden_states` it reads
+    id_shift: int = 0  # what was added to the config's ids to get them: 1 where they name outputs
+    mask_token: int | None = None  # stands for a token not known
+
+    def places(self, blocks: int, ids_name: str = "auto") -> tuple[int, ...]:
+        """Returns the ``hidden_states`` that it reads of a target of L blocks: 2, L / 2 and L - 3
+        if its config names none. ``ids_name`` is what the config's ids name, ``input`` or
+        ``output`` of a block, overriding the file's family. Raises ValueError: a place that no
+        forward pass returns.
+        """
+        ids = self.layer_ids
+        if ids is None:
+            ids = (2, blocks // 2, blocks - 3)
+        elif ids_name != "auto":
+            ids = tuple(each - self.id_shift + (ids_name == "output") for each in ids)
+        if wrong := [each for each in ids if not 0 <= each < blocks]:
+            raise ValueError(
+                f"{self.title}: hidden state {wrong[0]} is not among 0 to {blocks - 1} of a target "
+                f"of {blocks} blocks"
+            )
+        return ids
+
+
+def sizes_of(
+    weights: Mapping[str, Tensor], settings: Mapping[str, Any], heads: int
+) -> dict[str, Any]:
+    """Returns ``Sizes`` of blocks by their weights, under our names, and config."""
+    first = "layers.0.self_attn."
+    head_dim = weights[first + "q_proj.weight"].shape[0] // heads
+    return {
+        "heads": heads,
+        "kv_heads": weights[first + "k_proj.weight"].shape[0] // head_dim,
+        "head_dim": head_dim,
+        "inner": weights["layers.0.mlp.gate_proj.weight"].shape[0],
+        "layers": 1 + max(int(key.split(".")[1]) for key in weights if key.startswith("layers.")),
+        "eps": float(settings.get("rms_norm_eps", 1e-6)),
+        "rope": rope_of(settings),
+        "max_positions": int(settings.get("max_position_embeddings") or 2048),
+        "qkv_bias": first + "q_proj.bias" in weights,
+        "o_bias": first + "o_proj.bias" in weights,
+        "qk_norm": first + "q_norm.weight" in weights,
+    }
+
+
+def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns ``rope_parameters``, or ``rope_theta`` and ``rope_scaling`` as older configs have
+    them.
+    """
+    rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+    if "type" in rope:
+        rope.setdefault("rope_type", rope.pop("type"))
+    rope.setdefault("rope_type", ROPE["rope_type"])
+    rope.setdefault("rope_theta", config.get("rope_theta") or ROPE["rope_theta"])
+    return rope
+
+
+def sizes_like(plan: HeadPlan, hidden: int, vocab: int) -> dict[str, Any]:
+    """Returns ``Sizes`` of fresh blocks as wide as the target's own."""
+    like = plan.target
+    heads = int(like.get("num_attention_heads", 1))
+    return {
+        "hidden": hidden,
+        "width": hidden,
+        "vocab": vocab,
+        "draft_vocab": vocab if plan.ids is None else len(plan.ids),
+        "heads": heads,
+        "kv_heads": int(like.get("num_key_value_heads") or heads),
+        "head_dim": int(like.get("head_dim") or hidden // heads),
+        "inner": plan.inner or int(like.get("intermediate_size") or 4 * hidden),
+        "layers": plan.blocks,
+        "eps": float(like.get("rms_norm_eps") or 1e-6),
+        "rope": {**ROPE, **(like.get("rope_parameters") or {})},
+        "max_positions": int(like.get("max_position_embeddings") or 2048),
+    }
+
+
+def layer_config(shape: Sizes) -> dict[str, Any]:
+    """Returns ``config.json`` of the blocks, as transformers'."""
+    return {
+        "model_type": "qwen3" if shape.qk_norm else "llama",
+        "hidden_size": shape.width,
+        "intermediate_size": shape.inner,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.head_dim,
+        "num_hidden_layers": shape.layers,
+        "vocab_size": shape.vocab,
+        "rms_norm_eps": shape.eps,
+        "rope_parameters": dict(shape.rope),
+        "rope_theta": shape.rope.get("rope_theta"),
+        "max_position_embeddings": shape.max_positions,
+        "hidden_act": "silu",
+    }
+
+
+class Attend(Protocol):
+    """Attention over what is kept: a slot cache in decoding, the earlier steps in training."""
+
+    def __call__(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float | None = None
+    ) -> Tensor:
+        """Keeps k [R, K, T, d] and v [R, K, T, d'], and attends with q [R, H, T, d], of a multiple
+        of the key heads, by scores times ``scale`` (None: 1 / sqrt(d)); [R, H, T, d'].
+        """
+
+
+class Kept(NamedTuple):
+    """What a layer keeps of a token: key heads, and the widths of keys and values."""
+
+    heads: int
+    key_dim: int
+    value_dim: int
 
 
 class Turn(NamedTuple):
@@ -46,13 +167,6 @@ class Turn(NamedTuple):
         one, two = x.chunk(2, dim=-1)
         turned = torch.cat([-two, one], dim=-1)
         return x * self.cos.to(x.dtype) + turned * self.sin.to(x.dtype)
-
-
-def turn_at(positions: Tensor, angles: Tensor, factor: float) -> Turn:
-    """The rotation at positions [R, T] by angles [d / 2]; ``factor`` scales cosine and sine."""
-    angle = positions.unsqueeze(-1) * angles
-    angle = torch.cat([angle, angle], dim=-1).unsqueeze(1)
-    return Turn(angle.cos() * factor, angle.sin() * factor)
 
 
 class RMSNorm(nn.Module):
@@ -88,23 +202,18 @@ class Attention(nn.Module):
 
     def forward(self, z: Tensor, turn: Turn, layer: int, attend: Attend) -> Tensor:
         """z [R, T, inputs] -> [R, T, D]."""
-        return self.mixed(attend(layer, self.queries(z, turn), *self.kept(z, turn)))
-
-    def queries(self, z: Tensor, turn: Turn) -> Tensor:
-        """z [R, T, inputs] -> [R, H, T, d], turned."""
         q = self.q_proj(z).unflatten(-1, (-1, self.head_dim))
-        return turn((self.q_norm(q) if self.qk_norm else q).transpose(1, 2))
+        q = turn((self.q_norm(q) if self.qk_norm else q).transpose(1, 2))
+        mixed: Tensor = self.o_proj(
+            attend(layer, q, *self.kept(z, turn)).transpose(1, 2).flatten(2)
+        )
+        return mixed
 
     def kept(self, z: Tensor, turn: Turn) -> tuple[Tensor, Tensor]:
         """z [R, T, inputs] -> keys, turned, and values, [R, K, T, d] each."""
         k, v = (part(z).unflatten(-1, (-1, self.head_dim)) for part in (self.k_proj, self.v_proj))
         k = self.k_norm(k) if self.qk_norm else k
         return turn(k.transpose(1, 2)), v.transpose(1, 2)
-
-    def mixed(self, values: Tensor) -> Tensor:
-        """What was attended to, [R, H, T, d] -> [R, T, D]."""
-        projected: Tensor = self.o_proj(values.transpose(1, 2).flatten(2))
-        return projected
 
 
 class MLP(nn.Module):
@@ -121,3 +230,23 @@ class MLP(nn.Module):
         gated = nn.functional.silu(self.gate_proj(x)) * self.up_proj(x)
         lowered: Tensor = self.down_proj(gated)
         return lowered
+
+
+class Block(nn.Module):
+    """A decoder block whose attention reads x, normed, or ``inputs`` numbers that are given."""
+
+    def __init__(self, sizes: Sizes, place: int, inputs: int = 0, normed: bool = True) -> None:
+        super().__init__()
+        self.place = place
+        if normed:
+            self.input_layernorm = RMSNorm(sizes.width, sizes.eps)
+        self.self_attn = Attention(sizes, inputs or sizes.width)
+        self.post_attention_layernorm = RMSNorm(sizes.width, sizes.eps)
+        self.mlp = MLP(sizes)
+
+    def forward(self, x: Tensor, turn: Turn, attend: Attend, z: Tensor | None = None) -> Tensor:
+        """x [R, T, D], perhaps with z [R, T, inputs] -> [R, T, D]."""
+        z = self.input_layernorm(x) if z is None else z
+        x = x + self.self_attn(z, turn, self.place, attend)
+        mixed: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return mixed

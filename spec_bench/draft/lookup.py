@@ -17,7 +17,7 @@ import heapq
 from bisect import insort
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, Literal, NamedTuple
 
 from torch import Tensor
 
@@ -43,39 +43,10 @@ class Bounds:
     per_match: float | None = None
 
 
-class FirstIndex:
-    """All tokens of a row so far, and where each n-gram of them first ended."""
-
-    def __init__(self, longest: int, shortest: int = 1) -> None:
-        self._lengths = range(longest, shortest - 1, -1)
-        self._first: dict[tuple[int, ...], int] = {}
-        self.tokens: list[int] = []
-
-    def extend(self, tokens: Iterable[int]) -> None:
-        """Appends tokens."""
-        for token in tokens:
-            self.tokens.append(token)
-            end = len(self.tokens)
-            for length in self._lengths:
-                if length <= end:
-                    self._first.setdefault(tuple(self.tokens[end - length :]), end)
-
-    def guesses(self, bounds: Bounds) -> list[list[Guess]]:
-        """The span that followed the first earlier occurrence of the longest n-gram at the end.
-
-        One that begins close to the end is as long as it is, as in transformers'
-        ``PromptLookupCandidateGenerator``. Only ``depth`` bounds it; a level has one node.
-        """
-        end = len(self.tokens)
-        for length in self._lengths:
-            gram = tuple(self.tokens[end - length :]) if length < end else ()
-            if (first := self._first.get(gram, end)) < end:
-                return [[Guess(token, 0)] for token in self.tokens[first : first + bounds.depth]]
-        return []
-
-
 class NgramIndex:
     """All tokens of a row so far, and where each n-gram of them ended."""
+
+    _dropped = slice(None, -_RECENT)  # of an n-gram's occurrences
 
     def __init__(self, longest: int, shortest: int = 1) -> None:
         self._lengths = range(longest, shortest - 1, -1)
@@ -89,14 +60,13 @@ class NgramIndex:
             end = len(self.tokens)
             for length in self._lengths:
                 if length <= end:
-                    gram = tuple(self.tokens[end - length : end])
-                    ends = self._ends.setdefault(gram, [])
+                    ends = self._ends.setdefault(tuple(self.tokens[end - length :]), [])
                     ends.append(end)
-                    del ends[:-_RECENT]
+                    del ends[self._dropped]
 
     def match(self) -> tuple[int, list[int]]:
-        """Length of the longest n-gram at the end that was there before, and where its earlier
-        occurrences ended, the latest last; (0, []) if there were none.
+        """Returns the length of the longest n-gram at the end that was there before, and where its
+        earlier occurrences ended, the latest last; (0, []) if there were none.
         """
         end = len(self.tokens)
         for length in self._lengths:
@@ -107,10 +77,9 @@ class NgramIndex:
         return 0, []
 
     def guesses(self, bounds: Bounds) -> list[list[Guess]]:
-        """What followed the match, with occurrences of equal beginnings merged, level by level.
-
-        A level keeps the continuations seen most often, and of equally frequent ones the most
-        recent, in that order.
+        """Returns what followed the match, occurrences of equal beginnings merged, level by level:
+        the continuations seen most often, and of equally frequent ones the most recent, in that
+        order.
         """
         length, ends = self.match()
         left = bounds.width * bounds.depth
@@ -130,10 +99,8 @@ class NgramIndex:
     def _next(
         self, above: Sequence[list[int]], offset: int, share: float
     ) -> list[tuple[Guess, list[int]]]:
-        """The nodes below a level's nodes, best first, each with its occurrences.
-
-        ``above``: per node where the occurrences that run through it ended, ``offset`` tokens
-        before.
+        """Returns the nodes below a level's nodes, best first, each with its occurrences; ``above``
+        is per node where those that run through it ended, ``offset`` tokens before.
         """
         ranked: list[tuple[int, int, int, int, list[int]]] = []
         for parent, ends in enumerate(above):
@@ -147,18 +114,20 @@ class NgramIndex:
         return [(Guess(token, parent), mine) for _, _, parent, token, mine in ranked]
 
 
-class Index(Protocol):
-    """One row's text, looked up at its end."""
+class FirstIndex(NgramIndex):
+    """The same, of the first and the last occurrence of each n-gram."""
 
-    tokens: list[int]  # all so far
-
-    def extend(self, tokens: Iterable[int]) -> None:
-        """Appends tokens."""
-        ...
+    _dropped = slice(1, -1)
 
     def guesses(self, bounds: Bounds) -> list[list[Guess]]:
-        """Per level its nodes, best first."""
-        ...
+        """The span that followed the first earlier occurrence of the longest n-gram at the end.
+
+        One that begins close to the end is as long as it is, as in transformers'
+        ``PromptLookupCandidateGenerator``. Only ``depth`` bounds it; a level has one node.
+        """
+        _, ends = self.match()
+        span = self.tokens[ends[0] : ends[0] + bounds.depth] if ends else []
+        return [[Guess(token, 0)] for token in span]
 
 
 class LookupDrafting(Drafting):
@@ -167,7 +136,7 @@ class LookupDrafting(Drafting):
     """
 
     def __init__(
-        self, index: Callable[[], Index], bounds: Callable[[int, int], Bounds], rows: int
+        self, index: Callable[[], Any], bounds: Callable[[int, int], Bounds], rows: int
     ) -> None:
         self._index, self._bounds = index, bounds
         self._rows = [index() for _ in range(rows)]
@@ -209,12 +178,12 @@ class FirstMatch(Drafter):
                 f"shortest must be at most longest, {self.longest}, got {self.shortest}"
             )
 
-    def index(self) -> FirstIndex | NgramIndex:
-        """An empty index of one row."""
+    def index(self) -> NgramIndex:
+        """Makes an empty index of one row."""
         return FirstIndex(self.longest, self.shortest)
 
     def bounds(self, width: int, depth: int) -> Bounds:
-        """How far guesses go within a tree of that size."""
+        """Says how far guesses go within a tree of that size."""
         return Bounds(width, depth)
 
     def calls(self, depth: int) -> int:
@@ -347,8 +316,8 @@ class SuffixTrie:
         return ends
 
     def matches(self, tokens: Iterable[int], ends: Sequence[Node] = ()) -> list[Node]:
-        """As ``read`` for a text that is looked up and not added: the strings at its end that there
-        are, by length, up to the first that there is not.
+        """As ``read`` for a text that is looked up and not added: the strings at its end that are
+        here, by length, up to the first that is not.
         """
         ends = list(ends)
         for token in tokens:
@@ -392,10 +361,8 @@ class SuffixIndex:
             self._ends_there = self.answers.matches(new, self._ends_there)
 
     def guesses(self, bounds: Bounds) -> list[list[Guess]]:
-        """The proposal of the best score, over lengths of the match and both texts.
-
-        Of equal ones the longer match's, then the row's own. At most ``bounds.width`` nodes a level
-        and ``bounds.depth`` levels.
+        """Returns the proposal of the best score, over lengths of the match and both texts; of
+        equal ones the longer match's, then the row's own.
         """
         best = Proposal(0.0, [])
         for ends in (self._ends, self._ends_there):
@@ -411,7 +378,7 @@ class SuffixIndex:
 
 
 def below(node: Node, most: int, bounds: Bounds, least: float) -> Proposal:
-    """The likeliest strings after a node's, ``most`` of them, best first by the product of
+    """Proposes the likeliest strings after a node's, ``most`` of them, best first by the product of
     frequencies, none with one below ``least``.
     """
     levels: list[list[Guess]] = []

@@ -22,11 +22,9 @@ from torch import Tensor, nn
 
 from spec_bench.core.transfer import Committed
 from spec_bench.draft.base import Drafter, Drafting, Equipment, drafter
-from spec_bench.draft.cached_head import DraftingOnLast, HiddenStates
-from spec_bench.draft.heads import filled
+from spec_bench.draft.cached_head import DraftingOnLast
 from spec_bench.draft.levels import LevelDrafting
-from spec_bench.draft.network import HeadPlan, Heads, ResidualBlock
-from spec_bench.engine.model import ForwardTimer
+from spec_bench.draft.network import HeadPlan, Heads, ResidualBlock, filled
 
 _FILES = ("medusa_lm_head.safetensors", "medusa_lm_head.pt")
 
@@ -119,15 +117,9 @@ class MedusaHeads(Heads):
 class MedusaDrafting(LevelDrafting, DraftingOnLast):
     """K heads; all nodes of a level get the same proposals, those of the level's head."""
 
-    def __init__(self, heads: MedusaHeads, rows: int, vocab_size: int) -> None:
-        self._heads, self._vocab = heads, vocab_size
-        weight = next(heads.parameters())
-        super().__init__(HiddenStates(rows, heads.shape.hidden, weight))
-        self._timer = ForwardTimer(weight.device)
-
     def levels(self, committed: Committed) -> Tensor:
         self._timer.start()
-        logits: Tensor = self._heads(self.hidden.first(len(committed)))[..., : self._vocab]
+        logits: Tensor = self._heads(self._hidden[: len(committed)])[..., : self._vocab]
         self._timer.stop()
         return logits
 
@@ -148,4 +140,4 @@ class Medusa(Drafter):
         return int(heads.shape.heads)
 
     def drafting(self, equipment: Equipment) -> Drafting:
-        return MedusaDrafting(equipment.heads, equipment.rows, equipment.target.vocab_size)
+        return MedusaDrafting(equipment)

@@ -20,9 +20,10 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from spec_bench.draft.base import Drafter, Drafting, Equipment, drafter
-from spec_bench.draft.cached_head import Attend, Embed, FeatureHead, Kept
+from spec_bench.draft.cached_head import Embed, FeatureHead
 from spec_bench.draft.eagle import EagleDrafting
-from spec_bench.draft.network import HeadPlan
+from spec_bench.draft.layers import Attend, Kept
+from spec_bench.draft.network import HeadPlan, filled
 from spec_bench.engine.own_blocks import OwnBlock, body_config
 
 FILE, _INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -61,8 +62,8 @@ def names_of(config: Mapping[str, Any]) -> Names:
 
 
 def first_layer(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor] | None:
-    """The tensors of a target's first MTP layer, without the prefix; None where it has none;
-    several are refused.
+    """Returns the tensors of a target's first MTP layer, without the prefix; None where it has
+    none; several are refused.
     """
     if "num_hidden_layers" not in config:
         return None
@@ -183,9 +184,8 @@ class MtpHead(FeatureHead):
     shape: MtpShape
 
     def __init__(self, shape: MtpShape, device: str = "cpu") -> None:
-        super().__init__()
-        self.shape, self.hidden_first = shape, names_of(shape.config).hidden_first
-        self.register_buffer("ids", None)
+        super().__init__(shape)
+        self.hidden_first = names_of(shape.config).hidden_first
         parts = OwnBlock(shape.transformers)
         self.rotary = parts.made_rotary()
         with torch.device(device):
@@ -227,8 +227,7 @@ class MtpHead(FeatureHead):
         return cast(Tensor, self.norm(output))
 
     def own_logits(self, output: Tensor, project: Embed) -> Tensor:
-        last = project if self.cut_down is None else self.cut_down
-        return cast(Tensor, last(self.norm(output)))
+        return super().own_logits(self.norm(output), project)
 
     @classmethod
     def fresh(
@@ -253,12 +252,7 @@ class MtpHead(FeatureHead):
     @classmethod
     def of_weights(cls, weights: dict[str, Tensor], config: Mapping[str, Any]) -> MtpHead:
         head = cls(MtpShape(config), "meta")
-        try:
-            head.load_state_dict(canonical(weights, config, head.state_dict()), assign=True)
-        except RuntimeError as error:
-            lines = " ".join(line.strip() for line in str(error).splitlines()[1:3])
-            raise ValueError(f"MTP head and its target's config do not fit: {lines}") from None
-        return head
+        return filled(head, canonical(weights, config, head.state_dict()), assign=True)
 
     def to_files(self) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
         known = {key: value for key, value in self.shape.config.items() if not key.startswith("_")}
@@ -278,10 +272,4 @@ class Mtp(Drafter):
     heads = MtpHead
 
     def drafting(self, equipment: Equipment) -> Drafting:
-        return EagleDrafting(
-            equipment.heads,
-            equipment.target,
-            equipment.heads_cache,
-            equipment.rows,
-            self.zero_first,
-        )
+        return EagleDrafting(equipment, self.zero_first)

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from safetensors.torch import load_file
@@ -30,46 +30,36 @@ class Heads(nn.Module, ABC):
         return sum(parameter.numel() for parameter in self.parameters())
 
     def allocate(self, rows: int, slots: int) -> Any:
-        """A cache of its own for ``rows`` sequences of up to ``slots`` tokens."""
+        """Makes a cache of its own for ``rows`` sequences of up to ``slots`` tokens."""
         raise NotImplementedError
 
     @abstractmethod
     def guesses(self, x: Tensor, embedded: Tensor) -> Iterator[Tensor]:
-        """Logits of guess 1, 2, ..., K in training, each [N, V].
-
-        Args:
-            x: [N, D] the target's last hidden states.
-            embedded: [N, K, D] the target's embeddings of the right tokens t + 1..t + K.
+        """Yields logits of guess 1, 2, ..., K in training, each [N, V], of the target's last hidden
+        states [N, D] and embeddings of the right tokens t + 1..t + K [N, K, D].
         """
 
     @classmethod
     @abstractmethod
     def fresh(cls, plan: HeadPlan, hidden: int, vocab: int, output: Callable[[], Tensor]) -> Heads:
-        """Heads that have learned nothing yet.
-
-        Args:
-            plan: what is asked for.
-            hidden: the target's width.
-            vocab: tokens.
-            output: gives the target's last layer, [V, D] float32.
+        """Makes heads that have learned nothing yet, for a target of so many hidden numbers and
+        tokens; ``output`` gives its last layer, [V, D] float32.
         """
 
     @classmethod
     @abstractmethod
     def smallest(cls, hidden: int, vocab: int) -> Heads:
-        """The smallest heads that draft two tokens at least: for the audit's Markov chain."""
+        """Makes the smallest heads that draft two tokens at least, for the audit's chain."""
 
     @classmethod
     def weights_file(cls, folder: Path, config: Mapping[str, Any]) -> Path | None:
-        """The file of weights in a folder that holds heads of this kind, else None."""
+        """Returns the file of weights in a folder that holds heads of this kind, else None."""
         return None
 
     @classmethod
     def stored(cls, folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor] | None:
-        """The weights in a folder that holds heads of this kind, else None.
-
-        Raises:
-            ValueError: it holds some that cannot be used.
+        """Returns the weights in a folder that holds heads of this kind, else None. Raises
+        ValueError: it holds some that cannot be used.
         """
         path = cls.weights_file(folder, config)
         if path is None:
@@ -81,15 +71,28 @@ class Heads(nn.Module, ABC):
     @classmethod
     @abstractmethod
     def of_weights(cls, weights: dict[str, Tensor], config: Mapping[str, Any]) -> Heads:
-        """Heads with these weights, as a public checkpoint has them.
-
-        Raises:
-            ValueError: weights and config do not fit.
+        """Makes heads with these weights, as a public checkpoint has them. Raises ValueError:
+        weights and config do not fit.
         """
 
     @abstractmethod
     def to_files(self) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
-        """Name of the weights' file, the weights, and ``config.json``."""
+        """Returns the name of the weights' file, the weights, and ``config.json``."""
+
+
+AnyHeads = TypeVar("AnyHeads", bound=Heads)
+
+
+def filled(heads: AnyHeads, weights: Mapping[str, Tensor], assign: bool = False) -> AnyHeads:
+    """Fills heads with weights, or has them ``assign``ed. Raises ValueError: some are missing, or
+    there are extra ones.
+    """
+    try:
+        heads.load_state_dict(weights, assign=assign)
+    except RuntimeError as error:
+        lines = " ".join(line.strip() for line in str(error).splitlines()[1:3])
+        raise ValueError(f"draft heads and their config do not fit: {lines}") from None
+    return heads
 
 
 @dataclass(frozen=True)
@@ -105,9 +108,6 @@ class HeadPlan:
     target: Mapping[str, Any] = field(default_factory=dict)
     ids: tuple[int, ...] | None = None  # the target's tokens that the heads know; None: all
     fc_norm: bool = False  # whether EAGLE-3 norms each hidden state before it fuses them
-
-
-# The residual block that both kinds of heads are made of.
 
 
 class ResidualBlock(nn.Module):

@@ -26,10 +26,10 @@ class RecyclingDrafting(Drafting):
     the last line is for nobody.
     """
 
-    def __init__(self, best: int, rows: int, vocab: int, device: torch.device) -> None:
-        self._vocab = vocab
-        shape = (rows, vocab + 1, min(best, vocab))
-        self.tables = torch.zeros(shape, dtype=torch.long, device=device)
+    def __init__(self, given: Equipment, best: int) -> None:
+        self._vocab = given.target.vocab_size
+        shape = (given.rows, self._vocab + 1, min(best, self._vocab))
+        self.tables = torch.zeros(shape, dtype=torch.long, device=given.target.device)
 
     def start(self, row: int, prompt: Sequence[int]) -> None:
         self.tables[row] = 0
@@ -76,5 +76,4 @@ class Recycling(Drafter):
         return 0
 
     def drafting(self, equipment: Equipment) -> Drafting:
-        target = equipment.target
-        return RecyclingDrafting(self.best, equipment.rows, target.vocab_size, target.device)
+        return RecyclingDrafting(equipment, self.best)

@@ -23,10 +23,8 @@ from torch import Tensor, nn
 
 from spec_bench.core.transfer import Known
 from spec_bench.draft.base import Drafter, Drafting, Equipment, drafter
-from spec_bench.draft.cached_head import DraftingOnLast, HiddenStates
-from spec_bench.draft.heads import filled
-from spec_bench.draft.network import HeadPlan, Heads, ResidualBlock
-from spec_bench.engine.model import ForwardTimer
+from spec_bench.draft.cached_head import DraftingOnLast
+from spec_bench.draft.network import HeadPlan, Heads, ResidualBlock, filled
 
 _FILE = "model.safetensors"
 _MODEL_TYPE = "recurrent_drafting_drafter"
@@ -133,13 +131,9 @@ class RecurrentHead(Heads):
 class RecurrentDrafting(DraftingOnLast):
     """Beams of equal length from one recurrent head."""
 
-    def __init__(
-        self, head: RecurrentHead, embed: Callable[[Tensor], Tensor], rows: int, vocab_size: int
-    ) -> None:
-        self._head, self._embed, self._vocab = head, embed, vocab_size
-        self._like = next(head.parameters())
-        super().__init__(HiddenStates(rows, head.shape.hidden, self._like))
-        self._timer = ForwardTimer(self._like.device)
+    def __init__(self, given: Equipment) -> None:
+        super().__init__(given)
+        self._embed = given.target.embed
 
     def beams(self, roots: Sequence[int], width: int, length: int) -> Tensor:
         """The W likeliest continuations of each of R roots, best first, [R, W, L].
@@ -148,14 +142,14 @@ class RecurrentDrafting(DraftingOnLast):
         """
         self._timer.start()
         rows = len(roots)
-        x = self.hidden.first(rows).unsqueeze(1)  # [R, 1, D]
+        x = self._hidden[:rows].unsqueeze(1)  # [R, 1, D]
         tokens = Known.of(roots).on(self._like.device).unsqueeze(1)  # [R, 1]
         state = torch.zeros_like(x)
         score = torch.zeros((rows, 1), dtype=torch.float32, device=x.device)
         beams = tokens.new_zeros((rows, 1, 0))
         for _ in range(length):
-            state = self._head.advance(state, self._embed(tokens).to(state.dtype))
-            logits = self._head(x.expand_as(state), state)[..., : self._vocab]
+            state = self._heads.advance(state, self._embed(tokens).to(state.dtype))
+            logits = self._heads(x.expand_as(state), state)[..., : self._vocab]
             joint = (score.unsqueeze(-1) + logits.float().log_softmax(dim=-1)).flatten(1)
             score, cell = joint.topk(min(width, joint.shape[1]), dim=-1)
             parent, tokens = cell // self._vocab, cell % self._vocab
@@ -175,5 +169,4 @@ class ReDrafter(Drafter):
     heads = RecurrentHead
 
     def drafting(self, equipment: Equipment) -> Drafting:
-        vocab = equipment.target.vocab_size
-        return RecurrentDrafting(equipment.heads, equipment.embed, equipment.rows, vocab)
+        return RecurrentDrafting(equipment)

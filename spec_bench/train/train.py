@@ -14,7 +14,7 @@ from accelerate import Accelerator
 
 from spec_bench.draft.base import heads_class
 from spec_bench.draft.cached_head import FeatureHead
-from spec_bench.draft.dflash_network import DFlashHead
+from spec_bench.draft.dflash import DFlashHead
 from spec_bench.draft.network import HeadPlan, Heads
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.loading import DTYPES, load_model

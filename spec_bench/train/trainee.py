@@ -25,7 +25,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from spec_bench.draft.cached_head import CachedHead, FeatureHead
-from spec_bench.draft.dflash_network import DFlashHead
+from spec_bench.draft.dflash import DFlashHead
 from spec_bench.draft.eagle_network import Eagle3Head
 from spec_bench.draft.heads import save_heads
 from spec_bench.draft.network import Heads
@@ -247,7 +247,7 @@ class EagleTrainee(SequenceTrainee):
     def layers(self, blocks: int) -> Layers:
         """Its features', and the last ones."""
         if isinstance(self.heads, Eagle3Head):
-            return (*self.heads.places(blocks), *LAST)
+            return (*self.heads.shape.places(blocks), *LAST)
         return LAST
 
     def outputs(self, hidden: Tensor, embedded: Tensor, at: Tensor, steps: int) -> Iterator[Tensor]:
@@ -313,7 +313,7 @@ class BlockTrainee(SequenceTrainee):
 
     def layers(self, blocks: int) -> Layers:
         """What its context is made of, and the last ones."""
-        return (*self.heads.shape.places(blocks, "auto"), *LAST)
+        return (*self.heads.shape.places(blocks), *LAST)
 
     def outputs(self, hidden: Tensor, embedded: Tensor, at: Tensor, steps: int) -> Iterator[Tensor]:
         """See ``SequenceTrainee``."""

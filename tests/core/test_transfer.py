@@ -2,7 +2,7 @@
 
 import torch
 
-from spec_bench.core.transfer import Known, constant, forget_constants, send, to_device
+from spec_bench.core.transfer import Known, constant, forget_constants, send
 from spec_bench.engine.static_pass import Recorder
 from tests.simcuda import DEVICE, SimCuda
 
@@ -15,7 +15,7 @@ def test_parts_of_any_type_go_in_one_copy_that_nobody_waits_for():
         torch.tensor([[7], [-9]]),
     ]
     with SimCuda() as sim:
-        there = to_device(parts, DEVICE)
+        there = send((), DEVICE, parts)
         assert (sum(sim.h2d.values()), sim.waits) == (1, 0)
         assert all(part.device == DEVICE for part in there)
         assert [part.tolist() for part in there] == [part.tolist() for part in parts]

@@ -228,7 +228,7 @@ def rows_for(states, further):
 
 def reading_head(states):
     """Passes on the third hidden state that it is handed, and reads the token after next off it."""
-    head = Eagle3Head(EagleShape(3, WIDTH, WIDTH, TOKENS, TOKENS, 2, 2, 16, 8))
+    head = Eagle3Head(EagleShape(WIDTH, WIDTH, TOKENS, TOKENS, 2, 2, 16, 8))
     with torch.no_grad():
         for parameter in head.layers.parameters():
             parameter.zero_()
@@ -378,13 +378,13 @@ def test_a_setting_wins_over_what_the_files_family_means(named, means, tmp_path)
     file, weights, config = layout(eagle3_head(HIDDEN, WORDS), "eagle-3")
     config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] = [1, 2, 0]
     found = load_heads(write(tmp_path, file, weights, config), CPU, torch.float32)
-    assert found.places(6, named) == means  # type: ignore[operator]
+    assert found.shape.places(6, named) == means  # type: ignore[operator]
 
 
 def test_without_ids_the_places_are_the_second_the_middle_and_the_last_but_two():
-    assert eagle3_head(HIDDEN, WORDS).places(18) == (2, 9, 15)
+    assert eagle3_head(HIDDEN, WORDS).shape.places(18) == (2, 9, 15)
 
 
 def test_a_place_that_no_pass_returns_is_refused():
     with pytest.raises(ValueError, match="hidden state 2 is not among 0 to 1"):
-        eagle3_head(HIDDEN, WORDS).places(2)
+        eagle3_head(HIDDEN, WORDS).shape.places(2)

@@ -14,8 +14,8 @@ from spec_bench.audit.decoders import enumerated_error
 from spec_bench.audit.rules import TOLERANCE
 from spec_bench.core.transfer import Committed
 from spec_bench.core.tree import Tree
-from spec_bench.draft.dflash import DFlashDrafting
-from spec_bench.draft.dflash_network import DFlashHead
+from spec_bench.draft.base import Equipment
+from spec_bench.draft.dflash import DFlashDrafting, DFlashHead
 from spec_bench.draft.heads import load_heads, save_heads
 from spec_bench.tree.chain import Chain
 from spec_bench.tree.widths import Widths
@@ -28,7 +28,7 @@ PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 
 def drafting_of(head, rows=1):
     target, _ = tiny_pair("llama")
-    return DFlashDrafting(head, target, head.allocate(rows, 64), rows)
+    return DFlashDrafting(Equipment(target, [], [], head, rows, head.allocate(rows, 64)))
 
 
 def handed(head, tokens, seed=0):

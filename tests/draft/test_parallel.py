@@ -8,6 +8,7 @@ import torch
 from spec_bench.core.transfer import Committed
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
+from spec_bench.draft.base import Equipment
 from spec_bench.draft.eagle import EagleDrafting, ParallelEagleDrafting
 from spec_bench.draft.eagle_network import Eagle3Head
 from spec_bench.draft.heads import load_heads, save_heads
@@ -29,7 +30,8 @@ def levels(drafting, texts):
 
 def pard(rows=1):
     _, draft = tiny_pair("llama")
-    return ParallelDrafting(draft, [draft.allocate(rows, 64)], rows, K, MASK)
+    given = Equipment(draft, [draft], [draft.allocate(rows, 64)], None, rows)
+    return ParallelDrafting(given, K, MASK)
 
 
 @torch.inference_mode()
@@ -71,7 +73,7 @@ def test_a_row_in_a_batch_is_the_row_alone():
 
 def drafted(kind, head, rows=1, *more):
     target, _ = tiny_pair("llama")
-    return kind(head, target, head.allocate(rows, 64), rows, *more)
+    return kind(Equipment(target, [], [], head, rows, head.allocate(rows, 64)), *more)
 
 
 def features(count):

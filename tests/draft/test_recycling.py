@@ -2,10 +2,12 @@
 
 import torch
 
+from spec_bench.audit.toys import random_markov
 from spec_bench.core.transfer import Committed
 from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
+from spec_bench.draft.base import Equipment
 from spec_bench.draft.recycling import RecyclingDrafting
 from tests.families import decoder_settings, random_requests, tiny_pair
 
@@ -13,7 +15,7 @@ CPU = torch.device("cpu")
 
 
 def drafting(rows=1):
-    return RecyclingDrafting(2, rows, 4, CPU)
+    return RecyclingDrafting(Equipment(random_markov(4, seed=0), [], [], None, rows), 2)
 
 
 def verified(roots, children):
