@@ -3,13 +3,9 @@
 Weights are large enough that answers vary and that what a window hides would change them.
 """
 
-from __future__ import annotations
-
 import copy
 import functools
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 import torch
@@ -21,72 +17,47 @@ from spec_bench.records.types import Request
 VOCAB = 60
 WINDOW = 16
 LAYERS = 4
-_PLAIN = {
-    "vocab_size": VOCAB,
-    "hidden_size": 32,
-    "num_hidden_layers": LAYERS,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 256,
-    "bos_token_id": None,
-    "eos_token_id": None,
-    "pad_token_id": None,
-    # An output matrix of its own: with the input's, a random model repeats what it read last.
-    "tie_word_embeddings": False,
-}
+# An output matrix of its own: with the input's, a random model repeats what it read last.
+_COMMON = {
+    "vocab_size": VOCAB, "bos_token_id": None, "eos_token_id": None, "tie_word_embeddings": False,
+}  # fmt: skip
+_PLAIN = _COMMON | {
+    "hidden_size": 32, "num_hidden_layers": LAYERS, "num_attention_heads": 4,
+    "max_position_embeddings": 256, "pad_token_id": None,
+}  # fmt: skip
 _GATED = _PLAIN | {"intermediate_size": 64, "num_key_value_heads": 2}
 _EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
-_GPT2 = {
-    "vocab_size": VOCAB,
-    "n_embd": 32,
-    "n_layer": LAYERS,
-    "n_head": 4,
-    "n_positions": 256,
-    "bos_token_id": None,
-    "eos_token_id": None,
-    "tie_word_embeddings": False,
-}
-_MIXED = ["sliding_attention", "full_attention"] * (LAYERS // 2)
+_GPT2 = _COMMON | {"n_embd": 32, "n_layer": LAYERS, "n_head": 4, "n_positions": 256}
+_MIXED = {"layer_types": ["sliding_attention", "full_attention"] * (LAYERS // 2)}
+_SMALL = _GATED | _MIXED | {"head_dim": 8}
+_SCALED = _SMALL | {"query_pre_attn_scalar": 8}
+_SOME = _GATED | _MIXED | {"use_sliding_window": True}
 
 
 @dataclass(frozen=True)
 class Kind:
-    """How to make one kind of tiny model.
+    """How to make one kind of tiny model."""
 
-    Attributes:
-        model_type: transformers' name.
-        config: settings.
-        scale: factor on all matrices.
-        open: settings that turn its windows off, empty where it has none.
-    """
-
-    model_type: str
-    config: Mapping[str, Any]
-    scale: float = 6.0
-    open: Mapping[str, Any] | None = None
+    model_type: str  # transformers' name
+    config: dict
+    open: dict | None = None  # settings that turn its windows off
 
 
-def _windowed(model_type, config, scale=6.0):
-    """A kind whose window is ``sliding_window``."""
-    return Kind(model_type, {**config, "sliding_window": WINDOW}, scale, {"sliding_window": 10**6})
+def _windowed(model_type, config):
+    return Kind(model_type, config | {"sliding_window": WINDOW}, {"sliding_window": 10**6})
 
 
 KINDS = {
     "llama": Kind("llama", _GATED),
     "mistral": _windowed("mistral", _GATED),
     "mixtral": _windowed("mixtral", _GATED | _EXPERTS),
-    "qwen2": _windowed("qwen2", _GATED | {"use_sliding_window": True, "layer_types": _MIXED}),
-    "qwen3": _windowed(
-        "qwen3", _GATED | {"use_sliding_window": True, "layer_types": _MIXED, "head_dim": 8}
-    ),
+    "qwen2": _windowed("qwen2", _SOME),
+    "qwen3": _windowed("qwen3", _SOME | {"head_dim": 8}),
     "phi3": _windowed("phi3", _GATED),
-    "gemma2": _windowed(
-        "gemma2", _GATED | {"head_dim": 8, "layer_types": _MIXED, "query_pre_attn_scalar": 8}
-    ),
-    "gemma3": _windowed(
-        "gemma3_text", _GATED | {"head_dim": 8, "layer_types": _MIXED, "query_pre_attn_scalar": 8}
-    ),
-    "gpt_oss": _windowed("gpt_oss", _GATED | _EXPERTS | {"head_dim": 8, "layer_types": _MIXED}),
-    "cohere2": _windowed("cohere2", _GATED | {"head_dim": 8, "layer_types": _MIXED}),
+    "gemma2": _windowed("gemma2", _SCALED),
+    "gemma3": _windowed("gemma3_text", _SCALED),
+    "gpt_oss": _windowed("gpt_oss", _SMALL | _EXPERTS),
+    "cohere2": _windowed("cohere2", _SMALL),
     "opt": Kind("opt", _PLAIN | {"ffn_dim": 64, "word_embed_proj_dim": 32}),
     "gpt2": Kind("gpt2", _GPT2),
     "gptj": Kind("gptj", _GPT2 | {"rotary_dim": 4}),
@@ -94,7 +65,7 @@ KINDS = {
     "falcon": Kind("falcon", _PLAIN | {"new_decoder_architecture": False}),
     "stablelm": Kind("stablelm", _GATED),
     "olmo2": Kind("olmo2", _GATED),
-    "smollm3": _windowed("smollm3", _GATED | {"use_sliding_window": True, "layer_types": _MIXED}),
+    "smollm3": _windowed("smollm3", _SOME),
 }
 
 
@@ -109,22 +80,17 @@ def core_first(names):
 
 
 def tiny_module(name, **settings):
-    """A random module of one kind, float64, always the same weights.
-
-    Args:
-        name: a key of ``KINDS``.
-        settings: in place of the kind's own.
-    """
+    """A random module of one kind, float64, always the same weights."""
     kind = KINDS[name]
     torch.manual_seed(0)
-    config = AutoConfig.for_model(kind.model_type, **{**kind.config, **settings})
+    config = AutoConfig.for_model(kind.model_type, **kind.config | settings)
     # The fused ways of running experts know no float64.
     experts = {"experts_implementation": "eager"} if "num_local_experts" in kind.config else {}
     module = AutoModelForCausalLM.from_config(config, **experts).double().eval()
     with torch.no_grad():
         for parameter in module.parameters():
             if parameter.dim() >= 2:
-                parameter.mul_(kind.scale)
+                parameter.mul_(6.0)
     return module
 
 

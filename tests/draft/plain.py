@@ -1,20 +1,16 @@
 """What every drafter proposes, from a text and a path below it alone: no cache, no rows, no trees.
 
 Plain torch on the drafter's weights, and transformers' own pass for whole models. ``text`` is all
-that is committed, its last token the root; ``path`` the tokens from below the root to a node.
+that is committed, its last token the root; ``path`` the tokens from below the root to a node. Each
+drafter is a function of both that gives the logits [V] below the node.
 """
 
 import copy
 import functools
-from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.functional import linear, silu
-
-Text = Sequence[int]
-Below = Callable[[Text, Text], Tensor]
-"""Logits [V] below a node."""
 
 
 class Skipped(nn.Module):
@@ -309,3 +305,68 @@ def looked_up_or(model, vocab, longest, shortest, depth):
         return torch.zeros(vocab).index_fill(0, torch.tensor(chain[len(path)]), 1.0).log()
 
     return below
+
+
+# --- suffix decoding, by counting every string
+
+
+def occurrences(texts, string):
+    """(text, end) of a string in some texts, in the order read."""
+    size = len(string)
+    return [
+        (place, start + size)
+        for place, text in enumerate(texts)
+        for start in range(len(text) - size + 1)
+        if tuple(text[start : start + size]) == string
+    ]
+
+
+def counted(texts, match, most, bounds, depth, least):
+    """(score, nodes by level) below a match, the likeliest first, of a tree of paths."""
+    levels = []
+    offered, taken, score = [((), 1.0)], 0, 0.0
+    waiting = []
+
+    def offer(path, worth):
+        here = occurrences(texts, (*match, *path))
+        following = [texts[text][end] for text, end in here if end < len(texts[text])]
+        for token in dict.fromkeys(following):
+            share = worth * following.count(token) / len(here)
+            longest = len(match) + len(path) + 1
+            if share >= least and len(path) < bounds.depth and longest <= depth:
+                waiting.append((-share, len(offered), (*path, token)))
+                offered.append(((*path, token), share))
+
+    if occurrences(texts, match):
+        offer((), 1.0)
+    while waiting and taken < most:
+        worth, _, path = min(waiting)
+        waiting.remove((worth, _, path))
+        if len(path) > len(levels):
+            levels.append([])
+        if len(levels[len(path) - 1]) == bounds.width:
+            continue
+        if len(path) > 1 and path[:-1] not in [each for each, _ in levels[len(path) - 2]]:
+            continue
+        levels[len(path) - 1].append((path, -worth))
+        score, taken = score - worth, taken + 1
+        offer(path, -worth)
+    return score, [[path for path, _ in level] for level in levels]
+
+
+def by_hand(own, answers, bounds, depth, least):
+    """The best proposal over all matches and both texts."""
+    best = (0.0, [])
+    for texts in ([own], answers):
+        longest = (0.0, [])
+        for length in range(1, min(len(own), depth + 1)):
+            match = tuple(own[-length:])
+            if not occurrences(texts, match):
+                break
+            most = min(bounds.width * bounds.depth, length)
+            found = counted(texts, match, most, bounds, depth, least)
+            if found[0] >= longest[0]:
+                longest = found
+        if longest[0] > best[0]:
+            best = longest
+    return best[1]

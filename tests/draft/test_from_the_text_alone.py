@@ -4,18 +4,13 @@ Whatever a drafter caches, gathers, moves and catches up with: the law that the 
 node is the one that plain torch makes of the text and the node's path.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from typing import Any
 from unittest import mock
 
 import pytest
 import torch
-from torch import Tensor
 
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
@@ -25,8 +20,7 @@ from spec_bench.engine.mapped_model import MappedModel, VocabularyMap
 from spec_bench.tree.chain import Chain
 from tests.decode.test_recorded_parts import built
 from tests.draft import plain
-from tests.draft.counting import by_hand
-from tests.draft.plain import Below, Target
+from tests.draft.plain import Target, by_hand
 from tests.families import VOCAB, decoder_settings, random_requests, tiny_pair
 from tests.heads import HEADS, dflash_head, p_eagle_head
 from tests.kinds import long_requests, tiny_pair_of
@@ -34,16 +28,15 @@ from tests.simcuda import DEVICE, SimCuda
 
 WARM = SamplingSettings(probability_dtype="float64")
 NEW = (4, 14, 9, 6, 11, 3, 8)
-Path = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Seen:
     """An iteration of a row: its text, every node's path in order, laws [D, V] of inner nodes."""
 
-    text: list[int]
-    paths: list[Path]
-    laws: dict[Path, Tensor]
+    text: list
+    paths: list
+    laws: dict
 
 
 def seen_of(tree, place, text):
@@ -128,12 +121,9 @@ def module_of(which=1):
     return tiny_pair("llama", torch.float64)[which].module
 
 
-Made = Callable[[], tuple[Any, list[Below]]]
+LM = {"kind": "language_model"}
 LAWS = {
-    "language model": (
-        {"kind": "language_model"},
-        lambda: (None, [plain.language_model(module_of())]),
-    ),
+    "language model": (LM, lambda: (None, [plain.language_model(module_of())])),
     "two language models": (
         {"kind": "language_model", "drafts": 2},
         lambda: (None, [plain.language_model(module_of(which)) for which in (1, 0)]),
@@ -142,10 +132,7 @@ LAWS = {
         {"kind": "own_blocks", "kept": [1, 2]},
         lambda: (None, [plain.own_blocks(tiny_pair_of("qwen3")[0].module, (1, 2))]),
     ),
-    "other vocabulary": (
-        {"kind": "language_model"},
-        lambda: (None, [plain.other_vocabulary(module_of(), MAP)]),
-    ),
+    "other vocabulary": (LM, lambda: (None, [plain.other_vocabulary(module_of(), MAP)])),
     "PARD": (
         {"kind": "pard", "levels": 3, "mask_token": 1},
         lambda: (None, [plain.pard(module_of(), 1)]),

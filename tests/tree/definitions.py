@@ -7,13 +7,72 @@ policies, and is read beside their papers.
 
 import math
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
 
+from spec_bench.core.warp import SamplingSettings, log_probs
 from spec_bench.draft.lookup import Bounds
-from tests.draft.counting import by_hand
-from tests.tree.proposals import Choose, Draft, Forest, Path, apart, order, trie
+from tests.draft.plain import by_hand
 
-Definition = Callable[[Any, Draft, Choose], Forest]
+
+@dataclass(frozen=True)
+class Draft:
+    """What is proposed behind every path."""
+
+    prompt: tuple  # what is continued
+    settings: SamplingSettings
+    logits: Callable  # (path below the root, draft) -> [V] behind it
+    vocab: int
+    drafts: int  # that share the children of a node
+    drafter: str  # who proposes
+
+    @property
+    def cold(self):
+        """Whether nothing is drawn."""
+        return self.settings.for_draft().temperature == 0
+
+    def law(self, path, draft=0):
+        """The law that is drawn from."""
+        return log_probs(self.logits(path, draft), self.settings.for_draft()).exp().tolist()
+
+    def raw(self, path):
+        """The law at temperature 1, nothing cut off."""
+        return self.logits(path, 0).softmax(dim=-1).tolist()
+
+    def ranked(self, path, count):
+        """The likeliest tokens."""
+        return order(self.logits(path, 0).tolist())[:count]
+
+    def chance(self, path):
+        """Of a whole path at temperature 1."""
+        return math.prod(self.raw(path[:at])[token] for at, token in enumerate(path))
+
+    def children(self, path, count, choose):
+        """Distinct tokens in the order drawn; the likeliest where nothing is drawn."""
+        return self.ranked(path, count) if self.cold else distinct(self.law(path), count, choose)
+
+
+def order(values):
+    return sorted(range(len(values)), key=lambda index: -values[index])
+
+
+def distinct(law, count, choose):
+    """Draws one after the other, none twice, until nothing is left."""
+    left, found = list(law), list[int]()
+    while len(found) < count and sum(left) > 0:
+        found.append(choose([mass / sum(left) for mass in left]))
+        left[found[-1]] = 0.0
+    return found
+
+
+def trie(paths):
+    """Paths with equal beginnings merged, in the order of their first appearance."""
+    firsts = dict.fromkeys(path[0] for path in paths if path)
+    return tuple((t, trie([path[1:] for path in paths if path[:1] == (t,)])) for t in firsts)
+
+
+def apart(paths):
+    """A chain for every path."""
+    return tuple(item for path in paths for item in trie([path]))
 
 
 def root(tree, draft, choose):
@@ -153,7 +212,6 @@ def head_beams(tree, draft, choose):
     return trie(beams) if tree.merge else apart(beams)
 
 
-Slot = tuple[float, Path]  # value and path
 _EQUAL = 12  # digits: values that are equal but for rounding count as equal
 
 

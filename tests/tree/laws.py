@@ -1,9 +1,6 @@
 """The law of a policy's trees: as the policy grows them, and as ``definitions`` has them."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,24 +15,16 @@ from spec_bench.decode.config import goes_with
 from spec_bench.draft.base import Drafting, Equipment, drafter
 from spec_bench.records.types import Request
 from spec_bench.tree.base import Ground, GrownTree
-from tests.tree.proposals import Draft, Forest
-
-Law = Mapping[Forest, float]
+from tests.tree.definitions import Draft
 
 
 @dataclass(frozen=True)
 class Bed:
-    """What trees grow on.
+    """What trees grow on."""
 
-    Attributes:
-        draft: what is proposed, for the definition.
-        models: which say so, where they are draft models.
-        drafting: the same, for the policy; its rows have started.
-    """
-
-    draft: Draft
-    models: list[HistoryModel]
-    drafting: Drafting
+    draft: Draft  # what is proposed, for the definition
+    models: list[HistoryModel]  # which say so, where they are draft models
+    drafting: Drafting  # the same, for the policy; its rows have started
 
 
 def drafters(tree):
@@ -98,7 +87,7 @@ def planted(tree, settings, drafting, draws, rows=1):
 
 def forest(tree, row=0):
     """A row's tree as definitions write it; a node that is there sees its own path and no more."""
-    children = defaultdict[int, list[int]](list)
+    children = defaultdict(list)
     for node in range(1, tree.shape.size):
         if tree.valid[row, node]:
             above = int(tree.parent[row, node])
@@ -146,7 +135,7 @@ def drafted_beams(config, tree):
 
 
 def _summed(make):
-    law = defaultdict[Forest, float](float)
+    law = defaultdict(float)
     for probability, made in outcomes(make):
         law[made] += probability
     return law
@@ -170,7 +159,7 @@ class ManyDraws:
 
 def counted(tree, settings, rows, times):
     """How often each tree was grown, ``rows`` at a time."""
-    drafting, found = bed(tree, settings, rows=rows).drafting, Counter[Forest]()
+    drafting, found = bed(tree, settings, rows=rows).drafting, Counter()
     for seed in range(times):
         made = planted(tree, settings, drafting, ManyDraws(seed), rows)
         parts = torch.cat([made.tokens, made.parent, made.valid], dim=1)

@@ -9,7 +9,7 @@ from spec_bench.audit.toys import random_history
 from spec_bench.core.draws import SeededDraws
 from spec_bench.core.transfer import Committed
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.config import read_tree, resolve_spec
+from spec_bench.decode.config import read_decoder, resolve_spec
 from spec_bench.draft.base import Equipment
 from spec_bench.draft.language_model import LanguageModelDrafting
 from spec_bench.tree.base import Ground
@@ -133,7 +133,7 @@ def test_more_children_than_tokens_are_absent():
 
 def test_a_shorthand_says_frontier_levels_and_nodes():
     settings = resolve_spec(decoder_settings("opt_tree"), "10x6@59")
-    tree = read_tree(settings)
+    tree = read_decoder(settings).tree
     assert (tree.spec, tree.width, tree.depth, tree.total) == ("10x6@59", 10, 6, 59)  # type: ignore[attr-defined]
     for wrong in ("4x3", "4x3@0.5", "7"):
         with pytest.raises(ValueError, match=naming(wrong, "WxL@N")):

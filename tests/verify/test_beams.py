@@ -27,38 +27,29 @@ from spec_bench.verify.beams import (
 )
 from spec_bench.verify.rules import recursive_rejection
 
-DOUBLE = SamplingSettings(probability_dtype="float64")
 P = torch.tensor([[0.5, 0.25, 0.25, 0.0]], dtype=torch.float64)
 Q = torch.tensor([[0.25, 0.25, 0.0, 0.5]], dtype=torch.float64)
 
 
-def test_the_beam_law_weighs_each_parent_by_its_likelihood():
-    likelihood = torch.tensor([[0.75, 0.25]], dtype=torch.float64).log()
-    log_p = torch.tensor([[[0.5, 0.5], [0.2, 0.8]]], dtype=torch.float64).log()
-    law = beam_probs(likelihood, log_p, DOUBLE)
-    assert law.tolist() == [pytest.approx([0.375, 0.375, 0.05, 0.2])]
+TWO = [[0.5, 0.5], [0.2, 0.8]]
+EVEN = [[0.5, 0.5], [0.5, 0.5]]
 
 
-def test_truncation_acts_on_all_beams_together_and_not_on_each():
-    likelihood = torch.tensor([[0.75, 0.25]], dtype=torch.float64).log()
-    log_p = torch.tensor([[[0.5, 0.5], [0.2, 0.8]]], dtype=torch.float64).log()
-    law = beam_probs(likelihood, log_p, SamplingSettings(top_k=2, probability_dtype="float64"))
-    assert law.tolist() == [pytest.approx([0.5, 0.5, 0.0, 0.0])]
-
-
-def test_equal_parents_count_twice():
-    likelihood = torch.tensor([[0.0, 0.0, 0.0]], dtype=torch.float64)
-    log_p = torch.tensor([[[1.0, 1e-9], [1.0, 1e-9], [1e-9, 1.0]]], dtype=torch.float64).log()
-    law = beam_probs(likelihood, log_p, DOUBLE)[0]
-    assert law[0] + law[2] == pytest.approx(2 / 3)
-
-
-def test_absent_parents_have_no_mass_and_no_parents_give_zeros():
-    log_p = torch.full((1, 2, 2), 0.5, dtype=torch.float64).log()
-    one = torch.tensor([[0.0, -torch.inf]], dtype=torch.float64)
-    assert beam_probs(one, log_p, DOUBLE).tolist() == [pytest.approx([0.5, 0.5, 0, 0])]
-    none = torch.full((1, 2), -torch.inf, dtype=torch.float64)
-    assert beam_probs(none, log_p, DOUBLE).tolist() == [[0, 0, 0, 0]]
+@pytest.mark.parametrize(
+    ("likelihood", "laws", "top_k", "law"),
+    [
+        ([0.75, 0.25], TWO, 0, [0.375, 0.375, 0.05, 0.2]),
+        ([0.75, 0.25], TWO, 2, [0.5, 0.5, 0, 0]),  # truncation acts on all beams together
+        # equal parents count twice
+        ([1, 1, 1], [[1, 0], [1, 0], [0, 1]], 0, [1 / 3, 0, 1 / 3, 0, 0, 1 / 3]),
+        ([1, 0], EVEN, 0, [0.5, 0.5, 0, 0]),
+        ([0, 0], EVEN, 0, [0] * 4),  # nobody is there
+    ],
+)
+def test_the_beam_law_weighs_each_parent_by_its_likelihood(likelihood, laws, top_k, law):
+    settings = SamplingSettings(top_k=top_k, probability_dtype="float64")
+    given = (torch.tensor([part], dtype=torch.float64).log() for part in (likelihood, laws))
+    assert beam_probs(*given, settings).tolist() == [pytest.approx(law)]
 
 
 def test_a_stopped_beam_repeats_its_stop_token_and_keeps_its_likelihood():

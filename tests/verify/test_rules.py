@@ -20,29 +20,6 @@ def test_recursive_rejection_uses_the_updated_draft_distribution():
     assert verdict.residual[0].tolist() == pytest.approx([1, 0, 0])
 
 
-def test_with_replacement_the_draft_distribution_stays_and_a_second_copy_is_rejected():
-    tokens = torch.tensor([[2, 2]])
-    verdict = recursive_rejection(P, Q, tokens, THERE, replacement=True)
-    assert verdict.acceptance[0].tolist() == pytest.approx([1 / 3, 0.0])
-    # p = (0.75, 0.25, 0), minus q: (0.55, 0.05, 0): the copy still updates the residual.
-    assert verdict.residual[0].tolist() == pytest.approx([0.55 / 0.6, 0.05 / 0.6, 0])
-
-
-def test_recursive_rejection_of_two_bernoulli_candidates_accepts_surely():
-    # RSD Figure 1: with K = 2 and V = 2 one of both tokens is always accepted.
-    p = torch.tensor([[0.9, 0.1]], dtype=torch.float64)
-    q = torch.tensor([[[0.3, 0.7]]], dtype=torch.float64)
-    verdict = recursive_rejection(p, q, torch.tensor([[1, 0]]), THERE, replacement=False)
-    assert verdict.acceptance[0, 1].item() == pytest.approx(1.0)
-
-
-def test_ranked_list_accepts_with_the_targets_mass_on_the_list():
-    verdict = ranked_list(P, None, torch.tensor([[0, 1]]), THERE)
-    first, second = verdict.acceptance[0].tolist()
-    assert first + (1 - first) * second == pytest.approx(0.8)
-    assert verdict.residual[0].tolist() == pytest.approx([0, 0, 1])
-
-
 def test_k_seq_with_one_child_is_speculative_sampling():
     tokens, there = torch.tensor([[2]]), torch.ones(1, 1, dtype=torch.bool)
     ours = k_seq(P, Q, tokens, there)
@@ -91,14 +68,6 @@ def test_rules_do_not_write_to_their_arguments():
     k_seq(p, q, tokens, THERE)
     assert torch.equal(p, P)
     assert torch.equal(q, Q)
-
-
-def test_equal_distributions_accept_the_first_child_and_leave_p_where_nothing_is_left():
-    q = P.unsqueeze(1)
-    verdict = recursive_rejection(P, q, torch.tensor([[1, 0]]), THERE, replacement=False)
-    assert verdict.acceptance[0, 0] == 1
-    assert torch.isfinite(verdict.residual).all()
-    assert verdict.residual.sum().item() == pytest.approx(1)
 
 
 def test_each_childs_own_law_gives_the_verdict_that_the_first_childs_gives():

@@ -1,0 +1,215 @@
+"""What is proposed without a network: n-grams, suffixes, recycled guesses."""
+
+import random
+from itertools import pairwise
+
+import pytest
+import torch
+from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
+
+from spec_bench.audit.toys import random_markov
+from spec_bench.core.transfer import Committed
+from spec_bench.core.tree import Tree, TreeShape
+from spec_bench.core.warp import SamplingSettings
+from spec_bench.decode.config import build_decoder
+from spec_bench.draft.base import Equipment
+from spec_bench.draft.lookup import Answers, Bounds, FirstIndex, NgramIndex, SuffixIndex, SuffixTrie
+from spec_bench.draft.recycling import RecyclingDrafting
+from tests.draft.plain import by_hand, first_match
+from tests.families import decoder_settings, random_requests, tiny_pair
+
+
+def guesses(tokens, bounds, longest=3, kind=NgramIndex):
+    """The tokens are given in two portions."""
+    index = kind(longest)
+    index.extend(tokens[: len(tokens) // 2])
+    index.guesses(bounds)
+    index.extend(tokens[len(tokens) // 2 :])
+    return [[tuple(guess) for guess in level] for level in index.guesses(bounds)]
+
+
+VOTES = [7, 1, 7, 2, 7, 1, 7, 3, 7]
+LATER = [1, 2, 3, 4, 5, 3, 9, 1, 2, 3]  # 1 2 3 was followed by 4, later a 3 alone by 9
+BEGUN = [7, 1, 4, 7, 1, 5, 7, 2, 6, 7]
+RARE = [*[7, 1] * 9, 7, 2, 7]
+COPY = [1, 2, 8, 9, 1, 2, 7, 7, 1, 2, 7, 7, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "bounds", "longest", "levels"),
+    [
+        (LATER, Bounds(1, 3), 3, [[(4, 0)], [(5, 0)], [(3, 0)]]),
+        (LATER, Bounds(1, 2), 1, [[(9, 0)], [(1, 0)]]),
+        (VOTES, Bounds(3, 1), 1, [[(1, 0), (3, 0), (2, 0)]]),  # by count, then by recency
+        (VOTES, Bounds(2, 1), 1, [[(1, 0), (3, 0)]]),
+        (BEGUN, Bounds(3, 2), 1, [[(1, 0), (2, 0)], [(6, 1), (5, 0), (4, 0)]]),
+        (RARE, Bounds(2, 1, share=0.2), 1, [[(1, 0)]]),
+        (RARE, Bounds(1, 8, per_match=2.0), 1, [[(1, 0)], [(7, 0)]]),
+        (COPY, Bounds(1, 3), 2, [[(7, 0)], [(7, 0)], [(1, 0)]]),
+        ([1, 2, 3], Bounds(2, 4), 3, []),
+        ([], Bounds(2, 4), 3, []),
+    ],
+)
+def test_what_followed_before_is_guessed_by_the_longest_match_and_by_votes(
+    tokens, bounds, longest, levels
+):
+    assert guesses(tokens, bounds, longest) == levels
+
+
+def by_transformers(tokens, longest, count):
+    generator = PromptLookupCandidateGenerator(
+        num_output_tokens=count, max_matching_ngram_size=longest, max_length=10_000
+    )
+    candidates, _ = generator.get_candidates(torch.tensor([tokens]))
+    return candidates[0, len(tokens) :].tolist()
+
+
+@pytest.mark.parametrize(("longest", "count"), [(3, 10), (2, 4), (1, 1), (5, 3)])
+def test_a_first_match_is_that_of_transformers_and_of_the_definition(longest, count):
+    numbers, found = random.Random(longest), 0
+    for trial in range(150):
+        tokens = [numbers.randrange(2 + trial % 5) for _ in range(1 + trial % 40)]
+        levels = guesses(tokens, Bounds(1, count), longest, FirstIndex)
+        span = first_match(tokens, longest, 1, count)
+        assert levels == [[(token, 0)] for token in span]
+        assert span == by_transformers(tokens, longest, count)
+        found += bool(span)
+    assert found > 75
+
+
+def as_paths(levels):
+    """Guesses as whole paths."""
+    above = [()]
+    paths = []
+    for level in levels:
+        above = [(*above[guess.parent], guess.token) for guess in level]
+        paths.append(above)
+    return paths
+
+
+@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize("seed", range(20))
+def test_proposals_are_those_of_counting(width, seed):
+    chance = random.Random(seed)
+    answers = [chance.choices("012", k=chance.randint(1, 12)) for _ in range(3)]
+    answers = [[int(token) for token in answer] for answer in answers]
+    own = [int(token) for token in chance.choices("012", k=chance.randint(2, 14))]
+    bounds, depth, least = Bounds(width, 4), chance.choice([3, 6]), chance.choice([0.1, 0.4])
+    memory = Answers(depth)
+    memory.remember(answers)
+    index = SuffixIndex(depth, 1.0, least, memory.trie)
+    index.extend(own[:1])
+    index.extend(own[1:])
+    assert as_paths(index.guesses(bounds)) == by_hand(own, answers, bounds, depth, least)
+
+
+def test_a_string_that_ends_a_text_counts_against_what_follows_it():
+    trie = SuffixTrie(4)
+    trie.read([1, 2, 1])
+    assert trie.root.children[1].count == 2
+    assert trie.root.children[1].children[2].count == 1
+
+
+def test_of_equal_scores_the_longer_match_proposes():
+    """After 1 came 2 in two cases of four, the one at the end included; after 0 1 came 3 in one of
+    two.
+    """
+    index = SuffixIndex(3, 1.0, 0.1, None)
+    index.extend([0, 1, 3, 1, 2, 1, 2, 0, 1])
+    assert as_paths(index.guesses(Bounds(1, 4))) == [[(3,)]]
+
+
+def test_more_answers_are_read_on_and_others_anew():
+    memory, fresh = Answers(4), Answers(4)
+    for answers in ([[1, 2]], [[1, 2], [2, 3]], [[3, 3], [2, 3]]):
+        memory.remember(answers)
+    fresh.remember([[3, 3], [2, 3]])
+    assert memory.trie.root == fresh.trie.root
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_the_text_is_plain_decodings_whatever_is_remembered(width):
+    target, _ = tiny_pair("llama", torch.float64)
+    requests, sampling = random_requests(4, 24), SamplingSettings(temperature=0.7)
+    plain = build_decoder(decoder_settings("ar"), target, [], sampling, 2)
+    expected = [each.tokens for each in plain.generate(requests, 0)]
+    settings = decoder_settings("suffix_decoding")
+    settings["tree"]["width"] = width
+    decoder = build_decoder(settings, target, [], sampling, 2)
+    calls = []
+    for _ in range(2):
+        found = decoder.generate(requests, 0)
+        assert [each.tokens for each in found] == expected
+        calls.append(sum(len(each.steps) for each in found))
+        decoder.remember(expected)
+    assert calls[1] < calls[0], "what was said before is proposed again"
+    assert all(one <= other for one, other in pairwise(reversed(calls)))
+
+
+def test_a_match_is_shorter_than_the_text_that_it_ends():
+    """After 0 1 came 2 and after any 1 more often 0; 0 1 is all that there is of the row."""
+    index = SuffixIndex(4, 1.0, 0.1, memory := SuffixTrie(4))
+    for answer in ([0, 1, 2], [3, 1, 0], [3, 1, 0]):
+        memory.read(answer)
+    index.extend([0, 1])
+    assert as_paths(index.guesses(Bounds(1, 4))) == [[(0,)]]
+
+
+def drafting(rows=1):
+    return RecyclingDrafting(Equipment(random_markov(4, seed=0), [], [], None, rows), 2)
+
+
+def verified(roots, children):
+    """Trees of a root and two children."""
+    tree = Tree(TreeShape((2,), (2,)), torch.tensor(roots), "deterministic")
+    tokens = torch.tensor(children)
+    zeros = torch.zeros_like(tokens)
+    tree.add_level(tokens, zeros, torch.ones_like(tokens, dtype=torch.bool), None)
+    return tree
+
+
+def logits(*best):
+    """[1, N, 4]: of every node the best two tokens."""
+    scores = torch.zeros((1, len(best), 4))
+    for node, (first, second) in enumerate(best):
+        scores[0, node, first], scores[0, node, second] = 2.0, 1.0
+    return scores
+
+
+def test_rejected_nodes_count_and_of_equal_tokens_the_last_node():
+    made = drafting()
+    made.see_scores(verified([3], [[1, 1]]), logits((0, 1), (2, 3), (3, 2)))
+    assert made.tables[0, 3].tolist() == [0, 1]
+    assert made.tables[0, 1].tolist() == [3, 2]
+    made.see_scores(verified([1], [[2, 0]]), logits((1, 0), (0, 1), (0, 1)))
+    assert made.tables[0, 1].tolist() == [1, 0]
+    assert made.tables[0, 3].tolist() == [0, 1]
+
+
+def test_nodes_that_are_not_there_say_nothing():
+    made = drafting()
+    tree = verified([3], [[1, 1]])
+    tree.valid[0, 2] = False
+    made.see_scores(tree, logits((0, 1), (2, 3), (3, 2)))
+    assert made.tables[0, 1].tolist() == [2, 3]
+
+
+def test_proposals_are_the_tables_by_rank_and_token_zero_where_nothing_is_known():
+    made = drafting()
+    made.see_scores(verified([3], [[1, 2]]), logits((2, 0), (2, 3), (3, 2)))
+    below = made.at_root(Committed([[0, 3]]))
+    assert below.shape == (1, 1, 1, 4)
+    assert below.flatten().tolist() == [-1.0, -torch.inf, 0.0, -torch.inf]
+    unknown = made.at_root(Committed([[3, 0]])).flatten()
+    assert unknown.tolist() == [0.0, -torch.inf, -torch.inf, -torch.inf]
+
+
+def test_a_row_that_moves_takes_its_table_along_and_a_new_one_begins_empty():
+    made = drafting(rows=2)
+    made.see_scores(
+        verified([3, 2], [[1, 1], [1, 1]]), logits((0, 1), (2, 3), (3, 2)).repeat(2, 1, 1)
+    )
+    made.move_row(1, 0)
+    assert made.tables[0, 2].tolist() == [0, 1]
+    made.start(1, [1, 2])
+    assert not made.tables[1].any()
