@@ -155,58 +155,53 @@ def test_loaded_models_decode_as_their_names_do(pair):
         spec_bench.load_pair(target=target)
 
 
-@pytest.mark.parametrize(
-    ("decoder", "settings", "named"),
-    [
-        ("rsd_x:4x3", {}, "rsd_x"),
-        ("sd:2-2", {}, "2-2"),
-        ("sd:3", {"temperature": -1}, "decode.temperature .* got -1"),
-        ("sd:3", {"top_k": 1.5}, "decode.top_k .* got 1.5"),
-        ("sd:3", {"stop": [""]}, "stop must be texts that are not empty, got ''"),
-        ("sd:3", {"chat": True}, "the tokenizer has no chat template"),
-    ],
-)
-def test_what_cannot_be_decoded_is_named(pair, decoder, settings, named, monkeypatch):
-    monkeypatch.setattr(pair.tokenizer, "chat_template", None)
-    with pytest.raises(ValueError, match=named):
-        pair.decode(PROMPT, decoder, **settings)
+USER, SAID = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
 
 
 @pytest.mark.parametrize(
-    ("prompt", "named"),
+    ("prompt", "decoder", "settings", "named"),
     [
-        (3, "prompt must be a text, a list of texts, .* got int 3"),
-        (["a", 3], "got int 3 in the list"),
-        ([{"role": "user", "content": "Rain."}], "the tokenizer has no chat template"),
-        ([{"role": "user"}], r"prompt\[0\] must be a message"),
-        (
-            [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}],
-            "the last message must be the user's",
-        ),
+        (PROMPT, "rsd_x:4x3", {}, "rsd_x"),
+        (PROMPT, "sd:2-2", {}, "2-2"),
+        (PROMPT, "sd:3", {"temperature": -1}, "decode.temperature .* got -1"),
+        (PROMPT, "sd:3", {"top_k": 1.5}, "decode.top_k .* got 1.5"),
+        (PROMPT, "sd:3", {"stop": [""]}, "stop must be texts that are not empty, got ''"),
+        (PROMPT, "sd:3", {"chat": True}, "the tokenizer has no chat template"),
+        (3, "sd:3", {}, "prompt must be a text, a list of texts, .* got int 3"),
+        (["a", 3], "sd:3", {}, "got int 3 in the list"),
+        ([USER], "sd:3", {}, "the tokenizer has no chat template"),
+        ([{"role": "user"}], "sd:3", {}, r"prompt\[0\] must be a message"),
+        ([USER, SAID], "sd:3", {}, "the last message must be the user's"),
     ],
 )
-def test_what_is_no_prompt_is_named(pair, prompt, named, monkeypatch):
+def test_what_cannot_be_decoded_is_named(pair, prompt, decoder, settings, named, monkeypatch):
     monkeypatch.setattr(pair.tokenizer, "chat_template", None)
     with pytest.raises(ValueError, match=named) as error:
-        pair.decode(prompt)
+        pair.decode(prompt, decoder, **settings)
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("settings", "named"),
+    ("call", "wrong", "named"),
     [
-        ({"name": "nobody"}, "nobody"),
-        ({"target": "embedded:none"}, "embedded:none"),
-        ({"heads": {"medusae": "x"}}, "medusae"),
-        ({"dtype": "float12"}, "float12"),
-        ({"target": 3}, "target must be a folder, a hub id, .* loaded transformers model, got int"),
-        ({"draft": [3]}, "draft must be a folder"),
-        ({"tokenizer": 3}, "tokenizer must be a folder, .* loaded tokenizer.*, got int"),
+        (spec_bench.load_pair, {"name": "nobody"}, "nobody"),
+        (spec_bench.load_pair, {"target": "embedded:none"}, "embedded:none"),
+        (spec_bench.load_pair, {"heads": {"medusae": "x"}}, "medusae"),
+        (spec_bench.load_pair, {"dtype": "float12"}, "float12"),
+        (spec_bench.load_pair, {"target": 3}, "target must be a folder, .* model, got int"),
+        (spec_bench.load_pair, {"draft": [3]}, "draft must be a folder"),
+        (spec_bench.load_pair, {"tokenizer": 3}, "tokenizer must be a folder, .*, got int"),
+        (spec_bench.run, {"prompts": ["a"]}, r"texts=\[...\] are prompts of your own"),
+        (spec_bench.run, {"texts": "a"}, "texts must be a list of prompts"),
+        (spec_bench.run, {"texts": ["a"], "task": "xsum"}, "leave task out"),
+        (spec_bench.run, {"pair": 3}, "pair must be a name or what load_pair gave, got int"),
+        (spec_bench.run, {"seed": object()}, "seed must be a text, .* got object"),
+        (spec_bench.run, {"columns": "few"}, "columns must be main, all or a list of names"),
     ],
 )
-def test_a_pair_that_is_not_there_is_named(settings, named):
+def test_what_a_call_cannot_take_is_named(call, wrong, named):
     with pytest.raises(ValueError, match=named):
-        spec_bench.load_pair(**settings)
+        call(**wrong)
 
 
 def test_a_job_that_cannot_be_is_refused_as_on_the_command_line(tmp_path):
@@ -214,22 +209,6 @@ def test_a_job_that_cannot_be_is_refused_as_on_the_command_line(tmp_path):
         with pytest.raises(ValueError, match=named):
             spec_bench.run(wrong, results=str(tmp_path))
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("wrong", "named"),
-    [
-        ({"prompts": ["a"]}, r"texts=\[...\] are prompts of your own"),
-        ({"texts": "a"}, "texts must be a list of prompts"),
-        ({"texts": ["a"], "task": "xsum"}, "leave task out"),
-        ({"pair": 3}, "pair must be a name or what load_pair gave, got int"),
-        ({"seed": object()}, "seed must be a text, .* got object"),
-        ({"columns": "few"}, "columns must be main, all or a list of names, got 'few'"),
-    ],
-)
-def test_what_a_job_cannot_take_is_named(wrong, named):
-    with pytest.raises(ValueError, match=named):
-        spec_bench.run(**wrong)
 
 
 def test_a_setting_by_keyword_is_read_as_it_was_given():

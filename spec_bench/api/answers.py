@@ -114,7 +114,7 @@ class Writing:
         return whole[: min(stops, default=len(whole))]
 
     def ended(self, tokens: Sequence[int]) -> bool:
-        """Whether a stop string has come."""
+        """Returns whether a stop string has come."""
         return bool(self._stop) and any(stop in self._whole(tokens) for stop in self._stop)
 
     def add(self, tokens: Sequence[int], last: bool) -> str:
@@ -137,13 +137,8 @@ class Stream(Iterator[Step]):
     """Iterates over the steps of an answer; ``answer`` decodes what is left and gives all of it.
 
     The loop of ``decode.loop`` for a single row, which a stop string ends and a caller may
-    interrupt: time that passes between two steps is nobody's.
-
-    Args:
-        decoder: of one row, its caches serve no other as long as this lasts.
-        request: what is asked.
-        seed: with the request's id it determines the answer.
-        writing: makes texts of tokens.
+    interrupt: time that passes between two steps is nobody's. The decoder's caches serve no other
+    row as long as this lasts.
     """
 
     def __init__(self, decoder: AnyDecoder, request: Request, seed: int, writing: Writing) -> None:
@@ -163,11 +158,10 @@ class Stream(Iterator[Step]):
         """The whole answer."""
         for _ in self:
             pass
-        generation = self._generation
-        assert generation is not None
-        text = self._writing.text(generation.tokens)
-        steps, lossless = tuple(self._given), self._decoder.lossless
-        return Decoded(text, generation.tokens, steps, lossless, generation)
+        made = self._generation
+        assert made is not None
+        text, steps = self._writing.text(made.tokens), tuple(self._given)
+        return Decoded(text, made.tokens, steps, self._decoder.lossless, made)
 
     def _decode(self) -> Iterator[Step]:
         import torch

@@ -70,15 +70,8 @@ def recommend(
 ) -> Recommended:
     """Looks for the fastest decoder for a pair, a task and this machine; takes minutes.
 
-    Args:
-        overrides: as for ``run``; ``prompts`` and ``confirm={best: 3, prompts: 30}`` say on how
-            many prompts, ``cells`` among which decoders.
-        texts: prompts of your own, enough for both stages.
-        pair: as for ``run``.
-        settings: as ``overrides``, by keyword.
-
-    Raises:
-        ValueError: one line on what cannot be right.
+    Arguments as for ``run``: ``prompts`` and ``confirm={best: 3, prompts: 30}`` say on how many
+    prompts, ``cells`` among which decoders; ``texts`` must be enough for both stages.
     """
     import pandas as pd
 
@@ -108,16 +101,11 @@ def recommend(
 def compare(
     before: str | Path, after: str | Path, *, alpha: float = 0.05, margin: float = 0.03
 ) -> Compared:
-    """Sets one results folder against another, prompt by prompt.
+    """Sets one results folder or ``results.csv`` against another, prompt by prompt.
 
-    Args:
-        before: a results folder or a ``results.csv``.
-        after: another one, of another day, commit or machine.
-        alpha: the chance of any false alarm among all numbers.
-        margin: the share by which a speed-up may change and still count as the same.
-
-    Raises:
-        ValueError: no rows, no cell on both sides, or a share that is none.
+    ``alpha`` is the chance of any false alarm among all numbers, ``margin`` the share by which a
+    speed-up may change and still count as the same. Raises ValueError: no rows, no cell on both
+    sides, or a share that is none.
     """
     import pandas as pd
 
@@ -178,9 +166,6 @@ def audit(
         max_new_tokens: limit on each of their answers.
         samples: continuations per chi-square.
         seed: of everything drawn.
-
-    Raises:
-        ValueError: one line on what cannot be right.
     """
     import pandas as pd
 

@@ -74,16 +74,9 @@ def sweep(
 ) -> pd.DataFrame:
     """Runs a job for each combination of values; all are checked before the first one runs.
 
-    Args:
-        over: values by setting: ``{"task": ["xsum", "dolly"], "generation.temperature": [0, 1]}``.
-        overrides: what the jobs have in common, as in ``run``.
-        texts: likewise.
-        pair: likewise.
-        columns: likewise.
-        settings: likewise.
-
-    Returns:
-        The rows of all jobs, those of the first combination first.
+    ``over`` are values by setting: ``{"task": ["xsum", "dolly"], "generation.temperature": [0,
+    1]}``; the rest, as in ``run``, is what the jobs have in common. Returns the rows of all jobs,
+    those of the first combination first.
     """
     import pandas as pd
 
@@ -111,8 +104,8 @@ def words_of(
     texts: Iterable[Any] | None = None,
     pair: str | LoadedPair | None = None,
 ) -> list[str]:
-    """A job's settings in the words of the command line, quiet unless they name a sink. Raises
-    ValueError: a setting that has no such words; writes the texts' file otherwise.
+    """Puts a job's settings in the words of the command line, quiet unless they name a sink, and
+    writes the texts' file. Raises ValueError: a setting that has no such words.
     """
     for word in overrides:
         if not isinstance(word, str):
@@ -211,13 +204,10 @@ def _check_columns(columns: Columns) -> None:
 
 
 def chosen(rows: pd.DataFrame, columns: Columns) -> pd.DataFrame:
-    """Some columns of a table. Raises ValueError: a name that no column has.
-
-    Args:
-        rows: one per cell, as ``results.csv`` has them.
-        columns: ``all``; names; or ``main``: decoder, spec and whatever else tells the rows apart,
-            prompts, the main numbers and the task's scores with the ends of their 95% intervals,
-            losslessness, status and, where a cell failed, the reason.
+    """Returns some columns of a table, one row per cell: ``all``; names, refused where no column
+    has one; or ``main``: decoder, spec and whatever else tells the rows apart, prompts, the main
+    numbers and the task's scores with the ends of their 95% intervals, losslessness, status and,
+    where a cell failed, the reason.
     """
     if columns == "all":
         return rows

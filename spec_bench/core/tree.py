@@ -253,15 +253,6 @@ def above_all(parent: Tensor, depth: int) -> Tensor:
 # ReDrafter (arXiv 2403.09919), Listing 1, with axes corrected. Letters: R rows, W beams, L tokens.
 
 
-def prefix_match(beams: Tensor) -> Tensor:
-    """For beams [R, W, L], [R, W, L]: entry (w, l) is the smallest w' whose first l + 1 tokens are
-    those of beam w.
-    """
-    same = beams.unsqueeze(2) == beams.unsqueeze(1)  # [R, W, W, L]
-    lengths = torch.arange(1, beams.shape[-1] + 1, device=beams.device)
-    return (same.cumsum(dim=-1) == lengths).byte().argmax(dim=2)
-
-
 def merge_prefixes(root: Tensor, beams: Tensor) -> Tree:
     """A tree per row with one node for every distinct prefix of beams [R, W, L], best first; so
     siblings come best first too. Proposals are one-hot.
@@ -270,8 +261,11 @@ def merge_prefixes(root: Tensor, beams: Tensor) -> Tree:
     host would have to wait to know, it is as wide as there are beams. Surplus nodes are absent ones
     at the level's end.
     """
-    match = prefix_match(beams)
     width, length = beams.shape[1:]
+    same = beams.unsqueeze(2) == beams.unsqueeze(1)  # [R, W, W, L]
+    lengths = torch.arange(1, length + 1, device=beams.device)
+    # [R, W, L] at (w, l) the smallest w' whose first l + 1 tokens are those of beam w
+    match = (same.cumsum(dim=-1) == lengths).byte().argmax(dim=2)
     is_first = match == torch.arange(width, device=beams.device)[:, None]  # the prefix's first beam
     place = is_first.cumsum(dim=1) - 1  # among the distinct prefixes of its length
     counts = is_first.sum(dim=1).amax(dim=0).tolist() if beams.is_cpu else [width] * length

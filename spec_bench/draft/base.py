@@ -38,7 +38,11 @@ class Guess(NamedTuple):
 
 
 class Drafting:
-    """What drafts for the rows of a batch; by itself nothing, as for autoregressive decoding."""
+    """What drafts for the rows of a batch; by itself nothing, as for autoregressive decoding.
+
+    Letters: R rows, N nodes, F of them on the frontier, L levels, D drafts, V tokens. ``committed``
+    are per row all tokens so far; the last one is the root of its tree.
+    """
 
     follows: bool = False  # whether it can go on from tokens that only the device knows yet
     _timer: Any = None  # the `ForwardTimer` of a network's passes
@@ -47,103 +51,61 @@ class Drafting:
         """Prefills a row with all prompt tokens but the last; the target comes after."""
 
     def see_prompt(self, row: int, start: int, hidden: Tensor) -> None:
-        """Takes the target's hidden states of a part of a row's prompt.
-
-        Args:
-            row: the row, started before.
-            start: which token of the prompt is the part's first.
-            hidden: [T, D] those that the drafter asks for.
-        """
+        """Takes the hidden states, [T, W], of a started row's prompt from token ``start`` on."""
 
     def see_path(self, hidden: Tensor, path: Tensor, accepted: Tensor) -> None:
-        """Takes the target's hidden states of verified trees, before they are committed.
-
-        Args:
-            hidden: [R, N, D] of every node.
-            path: [R, L + 1] accepted nodes in order, the root first.
-            accepted: [R]; after a row's first ``accepted + 1`` nodes its path means nothing.
+        """Takes the hidden states, [R, N, W], of verified trees before they are committed; path and
+        accepted as in ``Verified``.
         """
 
     def see_scores(self, tree: Tree, logits: Tensor) -> None:
-        """Takes what the target made of verified trees.
-
-        Args:
-            tree: the trees.
-            logits: [R, N, V] after every node.
-        """
+        """Takes the target's logits, [R, N, V], after every node of verified trees."""
 
     def needs(self, committed: Committed) -> Sequence[Known]:
-        """Numbers that drafting this tree needs on the device: they are sent there together.
-
-        Args:
-            committed: per row all tokens so far; the last one is the root.
-        """
+        """Returns numbers that drafting needs on the device: they are sent there together."""
         return ()
 
     def at_root(self, committed: Committed) -> Tensor:
-        """Logits [R, 1, D, V] below the root.
-
-        Args:
-            committed: per row all tokens so far; the last one is the root.
-        """
+        """Returns logits [R, 1, D, V] below the root."""
         raise NotImplementedError
 
     def at_frontier(self, tree: Tree, committed: Committed) -> Tensor:
-        """Logits [R, F, D, V] below the frontier's F nodes."""
+        """Returns logits [R, F, D, V] below the frontier's F nodes."""
         raise NotImplementedError
 
     def guesses(
         self, committed: Sequence[Sequence[int]], width: int, depth: int
     ) -> list[list[list[Guess]]]:
-        """Whole trees from a drafter that has no law: per row and level the nodes, best first.
-
-        Args:
-            committed: per row all tokens so far; the last one is the root.
-            width: most nodes of a level.
-            depth: most levels.
+        """Guesses whole trees where there is no distribution: per row and level the nodes, best
+        first, at most ``width`` on each of ``depth`` levels.
         """
         raise NotImplementedError
 
     def beams(self, roots: Sequence[int], width: int, length: int) -> Tensor:
-        """Whole beams [R, W, L], best first, from a drafter that searches for itself."""
+        """Searches for whole beams, [R, W, L], best first."""
         raise NotImplementedError
 
     def commit(
         self, lengths: Sequence[int], nodes: Sequence[Sequence[int]], path: Tensor, depth: int
     ) -> None:
-        """Keeps every row's accepted path.
-
-        Args:
-            lengths: [R] tokens before the root.
-            nodes: per row the path, root first.
-            path: [R, L + 1] the same on the device; after a row's accepted nodes it means nothing.
-            depth: levels whose nodes are where the drafter ran them, including the root's: the
-                tree's depth, since its deepest level was never run.
+        """Keeps every row's accepted path after its ``lengths`` tokens before the root: ``nodes``,
+        root first, and the same on the device as in ``Verified``. ``depth`` are the levels whose
+        nodes are where the drafter ran them, the root's included; the deepest was never run.
         """
 
     def follow(self, verified: Verified, depth: int, following: Committed) -> None:
-        """``commit`` and ``needs`` at once, without the host.
-
-        Args:
-            verified: what came of the trees.
-            depth: as of ``commit``.
-            following: what comes next.
-        """
+        """Does ``commit`` and what ``needs`` does for the rows ``following``, without the host."""
 
     def caught_up(self, row: int, tokens: int, emitted: int) -> None:
-        """What was followed comes to nothing; the host knows a row again.
-
-        Args:
-            row: the row.
-            tokens: how many it has.
-            emitted: how many of them the last iteration brought.
+        """Takes back what was followed: the host knows a row again, of so many tokens, the last
+        ``emitted`` of which the last iteration brought.
         """
 
     def move_row(self, source: int, target: int) -> None:
         """Moves a row into another one's place."""
 
     def take_forward_s(self) -> float:
-        """Seconds of drafting since the last call, prompts excluded."""
+        """Returns seconds of drafting since the last call, prompts excluded."""
         return float(self._timer.take_s()) if self._timer else 0.0
 
 
@@ -188,11 +150,7 @@ class Drafter(ABC):
         return False
 
     def model(self, target: LanguageModel) -> LanguageModel:
-        """The draft model made of the target.
-
-        Raises:
-            ValueError: none can be made of it.
-        """
+        """Makes the draft model. Raises ValueError: none can be made of this target."""
         raise NotImplementedError
 
     def calls(self, depth: int) -> int:
@@ -200,10 +158,8 @@ class Drafter(ABC):
         return depth
 
     def reach(self, heads: Heads | None) -> int | None:
-        """The deepest tree that it can draft, with heads if it has some; None if unlimited.
-
-        Raises:
-            ValueError: the heads were not trained for what is asked of them.
+        """Returns the deepest tree that it can draft; None if unlimited. Raises ValueError: the
+        heads were not trained for what is asked of them.
         """
         return None
 
@@ -212,12 +168,7 @@ class Drafter(ABC):
         return 0
 
     def layers(self, heads: Heads | None, blocks: int) -> Layers:
-        """Which of the target's hidden states it reads.
-
-        Args:
-            heads: the network, if it has one.
-            blocks: of the target.
-        """
+        """Says which hidden states it reads of a target of so many blocks."""
         return LAST if heads is not None else ()
 
     @classmethod
@@ -253,11 +204,7 @@ def head_kinds() -> tuple[str, ...]:
 
 
 def heads_class(kind: str) -> type[Heads]:
-    """The network of a kind of heads.
-
-    Raises:
-        ValueError: no drafter of that kind has heads, naming those that have.
-    """
+    """Returns the network of a kind of heads. Raises ValueError: no drafter of it has one."""
     if kind not in head_kinds():
         raise ValueError(f"heads must be one of {', '.join(head_kinds())}, got {kind!r}")
     heads = drafter[kind].heads

@@ -2,14 +2,7 @@
 
 import torch
 
-from spec_bench.core.tree import (
-    FlatShape,
-    Tree,
-    TreeShape,
-    beams_apart,
-    merge_prefixes,
-    prefix_match,
-)
+from spec_bench.core.tree import FlatShape, Tree, TreeShape, beams_apart, merge_prefixes
 
 
 def test_ancestors_of_a_two_level_tree():
@@ -60,8 +53,7 @@ def test_a_tree_of_known_nodes_is_the_one_that_grows_level_by_level():
         [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]],
     ]
     assert tree.depths.tolist() == [[0, 1, 1, 2], [0, 1, 2, 3]]
-    assert tree.own_sizes() is not None
-    assert tree.own_sizes().tolist() == [[3, 2], [2, 2]]  # type: ignore[union-attr]
+    assert tree.own_sizes().tolist() == [[3, 2], [2, 2]]
     assert (shape.level(0), shape.level(3)) == (slice(0, 1), slice(1, 4))
 
 
@@ -74,10 +66,6 @@ def test_a_root_only_tree_has_no_levels():
 BEAMS = torch.tensor([[[91, 92, 93, 95], [91, 92, 94, 96], [91, 92, 93, 97]]])
 
 
-def test_the_papers_example():
-    assert prefix_match(BEAMS).tolist() == [[[0, 0, 0, 0], [0, 0, 1, 1], [0, 0, 0, 2]]]
-
-
 def test_the_papers_example_as_a_tree():
     tree = merge_prefixes(torch.tensor([90]), BEAMS)
     assert tree.shape.levels == (1, 1, 2, 3)
@@ -86,21 +74,14 @@ def test_the_papers_example_as_a_tree():
     assert tree.ancestors[0, 7].nonzero().flatten().tolist() == [0, 1, 2, 3, 7]
 
 
-def trie_of(beams):
-    """Distinct prefixes by length, the plain way."""
-    return [{tuple(beam[: size + 1].tolist()) for beam in beams} for size in range(beams.shape[1])]
-
-
-def paths_of(tree, row):
-    levels = []
-    tokens, parents = tree.tokens[row].tolist(), tree.parent[row].tolist()  # type: ignore[attr-defined]
-    paths = {0: ()}
-    for level in range(tree.shape.depth):  # type: ignore[attr-defined]
-        found = []
-        for node in range(tree.shape.starts[level + 1], tree.shape.starts[level + 2]):  # type: ignore[attr-defined]
-            paths[node] = (*paths[parents[node]], tokens[node])
-            if tree.valid[row, node]:  # type: ignore[attr-defined]
-                found.append(paths[node])
+def prefixes(tree, row):
+    """Distinct prefixes by length."""
+    tokens, parents = tree.tokens[row].tolist(), tree.parent[row].tolist()
+    paths, levels = {0: ()}, []
+    for level in range(tree.shape.depth):
+        nodes = range(tree.shape.starts[level + 1], tree.shape.starts[level + 2])
+        paths |= {node: (*paths[parents[node]], tokens[node]) for node in nodes}
+        found = [paths[node] for node in nodes if tree.valid[row, node]]
         assert len(found) == len(set(found)), "a prefix twice"
         levels.append(set(found))
     return levels
@@ -112,8 +93,9 @@ def test_merging_equals_a_trie_on_ten_thousand_random_beams():
     for width, length, vocab in ((1, 3, 2), (4, 5, 2), (8, 5, 3), (15, 5, 4), (3, 1, 5)):
         beams = torch.randint(0, vocab, (2000, width, length), generator=generator)
         tree = merge_prefixes(torch.zeros(2000, dtype=torch.long), beams)
-        for row in range(2000):
-            assert paths_of(tree, row) == trie_of(beams[row])
+        for row, own in enumerate(beams.tolist()):
+            sizes = range(1, length + 1)
+            assert prefixes(tree, row) == [{tuple(beam[:n]) for beam in own} for n in sizes]
         rows += 2000
     assert rows == 10_000
 

@@ -13,8 +13,15 @@ from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.draft.base import Equipment
-from spec_bench.draft.lookup import Answers, Bounds, FirstIndex, NgramIndex, SuffixIndex, SuffixTrie
-from spec_bench.draft.recycling import RecyclingDrafting
+from spec_bench.draft.lookup import (
+    Answers,
+    Bounds,
+    FirstIndex,
+    NgramIndex,
+    RecyclingDrafting,
+    SuffixIndex,
+    SuffixTrie,
+)
 from tests.draft.plain import by_hand, first_match
 from tests.families import decoder_settings, random_requests, tiny_pair
 

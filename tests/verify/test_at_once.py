@@ -70,26 +70,12 @@ def alone(tree, row):
     return one
 
 
-RECURSIVE = rules["recursive_rejection"]
-NAIVE = rules["naive"]
-SINGLE = {
-    **{name: (policy, judge, 1) for name, (policy, judge) in CASES.items()},
-    "with replacement, two drafts": (
-        Widths((3, 2), True),
-        rules["recursive_rejection"](replacement=True).judge(2),
-        2,
-    ),
-    "child by child over a beam": (
-        StochasticBeam(3, 3),
-        rules["recursive_rejection"]().judge(3),
-        1,
-    ),
-    "child by child, naive": (Widths((3, 2, 1), False), rules["naive"]().judge(3), 1),
-    "child by child, one-hot": (
-        CASES["one-hot nodes"][0],
-        rules["recursive_rejection"]().judge(2),
-        1,
-    ),
+RECURSIVE, NAIVE = rules["recursive_rejection"], rules["naive"]
+SINGLE = {name: (policy, judge, 1) for name, (policy, judge) in CASES.items()} | {
+    "two drafts": (Widths((3, 2), True), RECURSIVE(replacement=True).judge(2), 2),
+    "child by child over a beam": (StochasticBeam(3, 3), RECURSIVE().judge(3), 1),
+    "child by child, naive": (Widths((3, 2, 1), False), NAIVE().judge(3), 1),
+    "child by child, one-hot": (CASES["one-hot nodes"][0], RECURSIVE().judge(2), 1),
 }
 
 
@@ -109,10 +95,8 @@ def test_a_single_rows_path_is_the_one_walked_beside_others(name, dtype):
         own, mine = SeededDraws([torch.Generator().manual_seed(row)]), logits[row : row + 1]
         found = walk_one_row(Scored(alone(tree, row), mine, settings, own, merge), rule)
         assert (found.accepted.tolist(), found.token.tolist()) == ([count], [walked.token[row]])
-        path = walked.path[row, : count + 1]
-        assert (
-            tree.tokens[row, found.path[0, : count + 1]].tolist() == tree.tokens[row, path].tolist()
-        )
+        paths = (each[: count + 1] for each in (found.path[0], walked.path[row]))
+        assert torch.equal(*(tree.tokens[row, path] for path in paths))
     assert len(set(walked.accepted.tolist())) > 1
 
 

@@ -54,12 +54,7 @@ def programme(p, q, children, law, sampled=1):
 
 
 def transport(p, drawn):
-    """How much of p all sets of candidates can carry together: optimal transport.
-
-    Args:
-        p: [V].
-        drawn: the chance of each set.
-    """
+    """How much of p [V] all sets of candidates, drawn by their chances, can carry together."""
     flows = [(row, token) for row, own in enumerate(drawn) for token in own]
     limits = torch.zeros((len(drawn) + len(p), len(flows)), dtype=torch.float64)
     for flow, (row, token) in enumerate(flows):
@@ -242,29 +237,3 @@ def test_top_and_sample_with_q_in_place_of_what_the_best_leave_is_caught():
         return Verdict(torch.cat([first.acceptance, then.acceptance], dim=1), then.residual)
 
     assert error_of(TOP, rule) > 0.1
-
-
-def test_the_drawn_child_tested_last_is_exact_and_accepts_less():
-    def last(p, q, tokens, valid):
-        best, there = tokens[:, 1:], valid[:, 1:]
-        first = ranked_list(p, None, best, there)
-        w = beside_the_best(q[:, 0], best, there)[:, None]
-        then = recursive_rejection(first.residual, w, tokens[:, :1], valid[:, :1], replacement=True)
-        return Verdict(torch.cat([first.acceptance, then.acceptance], dim=1), then.residual)
-
-    case = dataclasses.replace(TOP, rule=last)
-    differences = []
-    for seed in range(12):
-        p, q = pair(4, seed)
-        tokens, valid, chance = children_law(q.expand(3, -1), 3, TOP.law)
-        laws = q.expand(len(tokens), 1, -1)
-        got = last(p.expand(len(tokens), -1), laws, tokens, valid)
-        reached = [*range(1, 3), 0]
-        law, missed = torch.zeros_like(p[0]), chance
-        for child in reached:
-            law = law.index_add(0, tokens[:, child], missed * got.acceptance[:, (child - 1) % 3])
-            missed = missed * (1 - got.acceptance[:, (child - 1) % 3])
-        law = law + (missed[:, None] * got.residual).sum(dim=0)
-        torch.testing.assert_close(law, p[0], atol=1e-12, rtol=0)
-        differences.append(accepted(TOP, p, q, 3) - accepted(case, p, q, 3))
-    assert min(differences) >= -1e-12 and max(differences) > 0.01
