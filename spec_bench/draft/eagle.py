@@ -274,11 +274,12 @@ def own_text(target: LanguageModel, prompt: Sequence[int], count: int = TOKENS) 
     return text
 
 
+@torch.inference_mode()
 def agreements(
     head: Eagle3Head, target: LanguageModel, readings: dict[str, Layers], tokens: list[int]
 ) -> dict[str, float]:
-    """How often the head's first guess is the target's best token on a text of the target's, by the
-    three places where the head looks.
+    """Returns how often the head's first guess is the target's best token on a text of the
+    target's, by the three places where the head looks.
     """
     count = len(tokens)
     ids = torch.tensor([tokens], device=target.device)
@@ -290,37 +291,30 @@ def agreements(
         cache, [0], ids, positions, visible, needs_hidden=places, prefill=True
     )
     assert hidden is not None
-    states = dict(zip(places, hidden.chunk(len(places), dim=-1), strict=True))
-    expected = logits[0, 1:].argmax(-1)
-    return {
-        name: _agreement(head, target, torch.cat([states[at] for at in reading], -1), ids, expected)
-        for name, reading in readings.items()
-    }
+    states = dict(zip(places, hidden[:, :-1].chunk(len(places), dim=-1), strict=True))
+    embedded = head.embedded(ids[:, 1:], target.embed)
 
-
-@torch.inference_mode()
-def _agreement(
-    head: Eagle3Head, target: LanguageModel, hidden: Tensor, ids: Tensor, expected: Tensor
-) -> float:
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float | None = None) -> Tensor:
         grouped = q.shape[1] != k.shape[1]
         return scaled_dot_product_attention(
             q, k, v, is_causal=True, scale=scale, enable_gqa=grouped
         )
 
-    feature = head.fuse(hidden[:, :-1].to(next(head.parameters()).dtype))
-    embedded = head.embedded(ids[:, 1:], target.embed)
-    at = torch.arange(ids.shape[1] - 1, device=ids.device).unsqueeze(0)
-    output = head.step(feature, embedded, at, attend)
-    guessed = head.logits(output, target.project, target.vocab_size)[0].argmax(-1)
-    return float((guessed == expected)[-TOKENS:].float().mean())
+    shares = {}
+    for name, reading in readings.items():
+        handed = torch.cat([states[at] for at in reading], dim=-1).to(embedded.dtype)
+        output = head.step(head.fuse(handed), embedded, positions[:, :-1], attend)
+        guessed = head.logits(output, target.project, target.vocab_size)[0].argmax(-1)
+        right = guessed == logits[0, 1:].argmax(-1)
+        shares[name] = float(right[-TOKENS:].float().mean())
+    return shares
 
 
 def misreading(
     head: Eagle3Head, target: LanguageModel, layers: Layers, prompt: Sequence[int]
 ) -> str | None:
-    """What is wrong with the places that a head is declared to read, in a line; None if nothing is.
-    The target continues the prompt, which may be of any task.
+    """Says in a line what is wrong with the places that a head is declared to read; None if nothing
+    is. The target continues the prompt, which may be of any task.
     """
     moved = {
         "one block earlier": tuple(place - 1 for place in layers),

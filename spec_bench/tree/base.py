@@ -38,7 +38,7 @@ class Policy(ABC):
     @classmethod
     @abstractmethod
     def of_spec(cls, spec: Spec) -> dict[str, object] | None:
-        """The keys that a shorthand of one of its ``forms`` sets; None if it takes another one."""
+        """Returns the keys that a shorthand of one of its ``forms`` sets; None for another one."""
 
     @property
     @abstractmethod
@@ -51,10 +51,8 @@ class Policy(ABC):
         return False
 
     def under(self, tree_attention: bool) -> Policy:
-        """The policy when the target runs a tree as one row, or each path as its own.
-
-        Raises:
-            ValueError: its trees cannot be run so.
+        """Returns the policy when the target runs a tree as one row, or each path as its own;
+        refused where its trees cannot be run so.
         """
         if not tree_attention:
             raise ValueError(
@@ -73,7 +71,7 @@ class Policy(ABC):
     @classmethod
     @abstractmethod
     def audit_cases(cls) -> tuple[AuditTree, ...]:
-        """The smallest trees that show everything the policy does."""
+        """Makes the smallest trees that show everything the policy does."""
 
 
 class AuditTree(NamedTuple):

@@ -133,8 +133,8 @@ class DynamicTree(GrownTree):
     def candidates(
         self, tokens: Tensor, score: Tensor, value: Tensor, log_q: Tensor | None, frontier: Tensor
     ) -> Candidates:
-        """A level of them below candidates ``frontier`` [R, F] of the level above, absent ones
-        where there are fewer tokens [R, F, W or fewer] than W; see ``Candidates``.
+        """Makes a level of them below candidates ``frontier`` [R, F] of the level above, absent
+        ones where there are fewer tokens [R, F, W or fewer] than W.
         """
         missing = (0, self.width - tokens.shape[-1])
         score, value = (pad(part, missing, value=-torch.inf) for part in (score, value))
@@ -143,9 +143,8 @@ class DynamicTree(GrownTree):
 
 
 def kept(levels: Sequence[Candidates], total: int) -> Tensor:
-    """[R, all C] which candidates of all levels have the ``total`` largest values.
-
-    Of equal values the shallower one is taken, then the earlier one, so that parents come along.
+    """Returns which candidates of all levels [R, all C] have the ``total`` largest values, of equal
+    ones the shallower, then the earlier one, so that parents come along.
     """
     value = torch.cat([level.value for level in levels], dim=1)
     best = value.sort(dim=1, descending=True, stable=True).indices[:, :total]
@@ -156,10 +155,8 @@ def kept(levels: Sequence[Candidates], total: int) -> Tensor:
 def best_of(
     levels: Sequence[Candidates], total: int, grown: Tree, children: tuple[int, ...]
 ) -> Tree:
-    """The tree of the N candidates of largest value, its nodes level by level, with the roots of
-    the frontiers' tree.
-
-    Which they are stays on the device; the host need not know: there are N nodes, wherever they
+    """Makes the tree of the N candidates of largest value, its nodes level by level, with the roots
+    of the frontiers' tree. Which they are stays on the device: there are N nodes, wherever they
     hang. Only a CPU is asked how many there really are and how deep.
     """
     keep = kept(levels, total)
@@ -193,11 +190,9 @@ def best_of(
 
 
 @lru_cache(maxsize=256)
-def _layout(
-    sizes: tuple[tuple[int, int], ...],
-) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Where candidates hang, all levels in one row; sizes: each level's candidates and nodes above
-    that ran.
+def _layout(sizes: tuple[tuple[int, int], ...]) -> tuple[tuple[int, ...], ...]:
+    """Says where candidates hang, all levels in one row, by each level's numbers of candidates and
+    of nodes above that ran.
 
     For every candidate the node it hangs below, among all that ran, and its depth; for every node
     that ran what to add to its place among its level's candidates to get its number among all,
@@ -265,9 +260,7 @@ class BestNodes(DynamicTree):
 
 
 def expected(levels: Sequence[Candidates], total: int) -> Tensor:
-    """[R] tokens that the draft's own distribution would accept of the best ``total``
-    candidates.
-    """
+    """Returns [R] how many of the best ``total`` the draft's own distribution would accept."""
     sizes = [level.value.shape[1] for level in levels]
     parts = zip(levels, kept(levels, total).split(sizes, dim=1), strict=True)
     return sum(

@@ -15,7 +15,7 @@ from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings, log_probs
 from spec_bench.decode.config import read_decoder
 from spec_bench.decode.decoder import Decoder
-from spec_bench.draft.base import head_kinds
+from spec_bench.draft.base import Equipment, head_kinds
 from spec_bench.draft.cached_head import CachedHead, keep_outputs
 from spec_bench.draft.language_model import RespelledDrafting
 from spec_bench.engine.mapped_model import (
@@ -171,10 +171,14 @@ def test_a_context_is_respelled_within_its_bound_and_only_grows():
         )
 
 
+def given(draft):
+    return Equipment(draft, [draft], [draft.allocate(1, 16)], None, 1)
+
+
 def test_a_draft_of_another_tokenizer_drafts_from_the_respelled_text():
     """The chain tells odd places from even ones: a token in two parts moves what comes behind."""
     draft = draft_of(MAP)
-    drafting = RespelledDrafting(draft, [draft.allocate(1, 16)], 1)
+    drafting = RespelledDrafting(given(draft), draft)
     drafting.start(0, (0, 1, 2))
     committed = Committed([(0, 1, 2)])
     drafting.needs(committed)
@@ -207,7 +211,7 @@ def test_a_token_in_parts_that_was_looked_up_is_read_in_parts_once_it_is_accepte
         drafting.needs(committed)
         return drafting.at_root(committed)
 
-    kept, fresh = (RespelledDrafting(draft, [draft.allocate(1, 16)], 1) for _ in range(2))
+    kept, fresh = (RespelledDrafting(given(draft), draft) for _ in range(2))
     kept.start(0, (0, 2))
     logits(kept, (0, 2))
     tree = Tree(TreeShape((1, 1), (1, 1)), torch.tensor([2]))
