@@ -1,10 +1,9 @@
 """The tiny family, made once, and jobs on it in this process."""
 
 import pytest
-from hydra import compose, initialize_config_dir
 
+from spec_bench.api.jobs import composed
 from spec_bench.jobs.app import run_config
-from spec_bench.settings.configs import conf_dir
 from tests.jobs.tiny import make_family, make_task, overrides
 
 
@@ -21,10 +20,7 @@ def run_job(family, tmp_path):
     """Runs a job with these overrides; results go to ``tmp_path / "results"`` unless said."""
 
     def run(*more, results=None):
-        with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-            config = compose(
-                "config", overrides=overrides(family, results or tmp_path / "results", *more)
-            )
-        return run_config(config)
+        given = overrides(family, results or tmp_path / "results", *more)
+        return run_config(composed(given))
 
     return run

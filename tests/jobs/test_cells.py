@@ -6,12 +6,11 @@ from functools import partial
 
 import pytest
 import yaml
-from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
 
 from spec_bench import load_pair
+from spec_bench.api.jobs import composed
 from spec_bench.core.sampling import SamplingSettings
-from spec_bench.jobs.app import run_config
+from spec_bench.jobs.app import run_config, settings_of
 from spec_bench.jobs.config.cells import (
     Cell,
     build_cells,
@@ -20,11 +19,9 @@ from spec_bench.jobs.config.cells import (
     load_decoder,
     written_cells,
 )
-from spec_bench.jobs.config.compose import register, with_quoted_numbers
-from spec_bench.jobs.config.config import check_settings
+from spec_bench.jobs.config.compose import with_quoted_numbers
 from spec_bench.jobs.config.fitting import Fit, FittedTrees, read_fit
 from spec_bench.jobs.config.pair import Pair
-from spec_bench.jobs.config.settings import build_settings
 from spec_bench.recommend.fit_tree import main as fit_tree
 from spec_bench.report.papers.items import recipe_cells
 from spec_bench.settings.configs import conf_dir, conf_dirs
@@ -33,58 +30,36 @@ from tests import warm
 from tests.jobs.test_command_line import main
 from tests.jobs.tiny import cut, eagle_heads, overrides, rows_of, tokens_of
 from tests.said import naming
-from tests.test_conf import composed as config_of
 
 LOAD = partial(load_decoder, [conf_dir()])
 TREES = ("sd", "spectr", "specinfer", "mcsd", "mcsd_wor", "rsd_c", "rsd_s", "top_and_sample")
-ON_HEADS = ("medusa", "redrafter")
 
 
-def cells_of(wanted, chosen=None, spec=None, temperature=1.0):
-    return build_cells(
-        written_cells(chosen or {}, spec, wanted, LOAD), SamplingSettings(temperature)
-    )
+def cells_of(*wanted, chosen=None, spec=None, temperature=1.0):
+    sampling = SamplingSettings(temperature)
+    return build_cells(written_cells(chosen or {}, spec, wanted, LOAD), sampling)
 
 
-@pytest.mark.parametrize("name", [*TREES, *ON_HEADS])
+@pytest.mark.parametrize("name", [*TREES, "medusa", "redrafter"])
 def test_whole_path_verification_goes_with_every_tree(name):
-    wanted = [name, {"decoder": name, "verifier": "traversal"}]
     for temperature in (0.0, 1.0):
-        _, plain, other = cells_of(wanted, temperature=temperature)
+        other = {"decoder": name, "verifier": "traversal"}
+        _, plain, other = cells_of(name, other, temperature=temperature)
         assert other.name == f"{name}_traversal"
         assert (other.spec, other.drafts, other.heads) == (plain.spec, plain.drafts, plain.heads)
         assert other.settings["verifier"] == {"rule": "traversal"}
         assert other.settings["tree"] == plain.settings["tree"]
 
 
-def test_a_drafter_that_is_a_name_drafts_in_place_of_the_decoders_own():
+def test_a_drafter_or_rule_that_is_a_name_stands_in_place_of_the_decoders_own():
     wanted = {"decoder": "rsd_c", "drafter": "eagle3", "spec": "2-1", "verifier": "traversal"}
-    (_, cell) = cells_of([wanted])
+    (_, cell) = cells_of(wanted)
     assert cell.title == "eagle3_rsd_c_traversal 2-1"
     assert (cell.drafts, cell.heads) == (0, "eagle3")
     assert cell.settings["drafter"] == {"kind": "eagle3"}
     assert recipe_cells("eagle=rules")[0] == "eagle3_sd:5"  # the report looks for that very name
-
-
-def test_a_drafter_that_there_is_not_is_refused():
-    wanted = [{"decoder": "sd", "drafter": "falcon"}]
-    with pytest.raises(ValueError, match=naming("drafter.kind", "falcon")):
-        cells_of(wanted)
-
-
-def test_a_command_line_names_another_rule():
-    chosen = dict(config_of("decoder=rsd_s", "decoder.verifier=traversal").decoder)
-    (_, cell) = cells_of([], chosen, "4x3")
-    assert cell.title == "rsd_s_traversal 4x3"
-
-
-@pytest.mark.parametrize(
-    ("rule", "named"),
-    [("coin", "verifier.rule must be one of"), ("k_seq", "'k_seq' is exact only")],
-)
-def test_a_rule_that_is_none_or_does_not_fit_is_refused(rule, named):
-    with pytest.raises(ValueError, match=naming(named, rule)):
-        cells_of([{"decoder": "rsd_s", "verifier": rule}])
+    chosen = dict(composed(["decoder=rsd_s", "decoder.verifier=traversal"]).decoder)
+    assert cells_of(chosen=chosen, spec="4x3")[1].title == "rsd_s_traversal 4x3"
 
 
 GRID = {"decoder": "mcsd_wor", "factors": [1, 2], "most": 2, "depths": [1, 2], "order": "any"}
@@ -92,32 +67,27 @@ GRID = {"decoder": "mcsd_wor", "factors": [1, 2], "most": 2, "depths": [1, 2], "
 
 def test_a_grid_holds_every_tree_with_at_most_so_many_paths():
     assert configurations([1, 2], 2, [1, 2], "any") == [(1,), (2,), (1, 1), (1, 2), (2, 1)]
-
-
-def test_the_monotone_rule_leaves_out_trees_that_branch_more_further_down():
+    # MCSD's rule leaves out trees that branch more further down.
     assert configurations([1, 2], 2, [1, 2], "non_increasing") == [(1,), (2,), (1, 1), (2, 1)]
-
-
-def test_a_grid_becomes_cells_and_other_cells_stay_as_they_are():
-    assert expand_grid("sd:3") == ["sd:3"]
-    assert expand_grid({"decoder": "sd"}) == [{"decoder": "sd"}]
     trees = ["1", "2", "1-1", "1-2", "2-1"]
     assert expand_grid({"grid": GRID}) == [f"mcsd_wor:{tree}" for tree in trees]
+    assert expand_grid({"decoder": "sd"}) == [{"decoder": "sd"}]
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("cell", "message"),
     [
-        ({"factors": [0, 1]}, r"grid.factors\[0\] must be .* got 0"),
-        ({"depths": []}, r"grid.depths must be"),
-        ({"most": "many"}, "grid.most must be .* got 'many'"),
-        ({"order": "falling"}, "any, non_increasing, got 'falling'"),
-        ({"colour": 1}, "unknown setting grid.colour; grid has decoder, depths, factors"),
+        ({"decoder": "rsd_s", "verifier": "k_seq"}, "'k_seq' is exact only"),
+        ({"grid": GRID | {"factors": [0, 1]}}, r"grid.factors\[0\] must be .* got 0"),
+        ({"grid": GRID | {"depths": []}}, r"grid.depths must be"),
+        ({"grid": GRID | {"most": "many"}}, "grid.most must be .* got 'many'"),
+        ({"grid": GRID | {"order": "falling"}}, "any, non_increasing, got 'falling'"),
+        ({"grid": GRID | {"colour": 1}}, "unknown setting grid.colour; grid has decoder, depths"),
     ],
 )
-def test_a_wrong_grid_is_named(change, message):
+def test_a_cell_or_grid_that_cannot_be_is_named(cell, message):
     with pytest.raises(ValueError, match=message):
-        expand_grid({"grid": {**GRID, **change}})
+        cells_of(cell)
 
 
 def said(folder, *words):
@@ -167,17 +137,14 @@ def test_a_budget_that_there_is_not_is_refused_by_name(word, message):
         with_quoted_numbers([word])
 
 
-def test_the_composed_config_shows_the_cells_of_each_budget_in_the_order_asked(tmp_path):
-    both = listed(tmp_path, "budget=[14,6]")
-    assert both == [*listed(tmp_path, "budget=14"), *listed(tmp_path, "budget=6")]
-
-
 def test_budget_and_length_add_to_the_cells_that_are_asked_for_each_cell_once(tmp_path):
     plan = said(tmp_path, "budget=6", "length=2", "cells=[mcsd:3-2]", "plan=true", "prompts=1")
     specs = {tuple(line.split()[2:4]) for line in plan.splitlines() if " xsum " in line}
     assert {("mcsd", "3-2"), ("sd", "2"), ("sd", "6"), ("spectr", "3x2"), ("ar", "-")} <= specs
     assert f"{len(specs)} cells" in plan
     assert len(specs) == 14  # the baseline, 1, 8 and 8, four of which are both
+    both = listed(tmp_path, "budget=[14,6]")
+    assert both == [*listed(tmp_path, "budget=14"), *listed(tmp_path, "budget=6")]
 
 
 @pytest.mark.parametrize("group", ["budget", "length", "today", "experiment"])
@@ -185,42 +152,34 @@ def test_a_group_may_be_set_to_the_null_that_is_its_default(group, tmp_path):
     assert listed(tmp_path, f"{group}=null") == listed(tmp_path)
 
 
-def test_a_budget_of_null_takes_back_a_recipes_and_is_one_of_a_sweep(tmp_path):
+def test_a_budget_of_null_takes_back_a_recipes(tmp_path):
     assert len(listed(tmp_path, "rsd=exp2", "budget=null")) < len(listed(tmp_path, "rsd=exp2"))
-    swept = said(tmp_path, "-m", "budget=null,6", "plan=true", "prompts=1")
-    assert "10 cells" in swept  # two as by default, eight as with budget=6
 
 
-def test_a_sweep_over_budgets_is_a_job_for_each(tmp_path):
-    assert "17 cells" in said(tmp_path, "-m", "budget=6,14", "plan=true", "prompts=1")
+# Two cells as by default, eight with budget=6.
+@pytest.mark.parametrize(("swept", "cells"), [("budget=6,14", 17), ("budget=null,6", 10)])
+def test_a_sweep_over_budgets_is_a_job_for_each(tmp_path, swept, cells):
+    assert f"{cells} cells" in said(tmp_path, "-m", swept, "plan=true", "prompts=1")
 
 
 MODELS = (
     *("pair.target=random:llama_tiny", "pair.draft=random:llama_tiny"),
     *("sink=quiet", "engine.threads=1"),
 )
-PROMPTS = ("task=random", "task.prompt_tokens=8")
 
 
-def composed(*overrides, task=PROMPTS):
-    register()
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        return compose("config", overrides=[*MODELS, *task, *overrides])
+def stating(*more, task=("task=random", "task.prompt_tokens=8")):
+    return composed([*MODELS, *task, *more])
 
 
-def settings(*overrides):
-    plain = OmegaConf.to_container(composed(*overrides), resolve=True)
-    return build_settings(check_settings(plain), lambda name: load_decoder([conf_dir()], name))
-
-
-def acceptances(*overrides):
-    cells = settings(*overrides).cells
+def acceptances(*more):
+    cells = settings_of(stating(*more)).cells
     return [cell.settings["verifier"].get("acceptance") for cell in cells]
 
 
 @pytest.fixture
 def run(tmp_path):
-    return lambda *overrides: run_config(composed(f"results={tmp_path / 'results'}", *overrides))
+    return lambda *more: run_config(stating(f"results={tmp_path / 'results'}", *more))
 
 
 def test_measured_acceptance_is_the_stated_one_and_the_rows_say_simulated(run, tmp_path):
@@ -237,12 +196,6 @@ def test_measured_acceptance_is_the_stated_one_and_the_rows_say_simulated(run, t
         assert float(row["acceptance_rate"]) == pytest.approx(0.8, abs=0.09)
 
 
-def test_without_a_statement_random_models_decide_for_themselves(run, tmp_path):
-    run("prompts=1", "decoder=sd", "spec=2", "generation.max_new_tokens=12")
-    _, row = rows_of(tmp_path / "results")
-    assert (row["lossless"], row["simulated_acceptance"]) == ("exact", "")
-
-
 @pytest.mark.parametrize(("stated", "accepted"), [("[1.0,0.0,0.5]", 1), ("1", 3), ("0.0", 0)])
 def test_each_depth_has_its_own_acceptance(run, stated, accepted):
     _, result = run(f"simulate={stated}", "prompts=1", "decoder=rsd_s", "spec=3x3")
@@ -250,11 +203,9 @@ def test_each_depth_has_its_own_acceptance(run, stated, accepted):
 
 
 def test_the_acceptance_is_part_of_the_run_id_of_speculative_cells_only():
-    ids = []
-    for simulate in ("null", "0.7", "0.8", "[0.8,0.7,0.6]"):
-        job = settings(f"simulate={simulate}")
-        ids.append([job.run_id(cell) for cell in job.cells])
-    baselines, cells = zip(*ids, strict=True)
+    stated = ("null", "0.7", "0.8", "[0.8,0.7,0.6]")
+    jobs = [settings_of(stating(f"simulate={each}")) for each in stated]
+    baselines, cells = zip(*(map(job.run_id, job.cells) for job in jobs), strict=True)
     assert len(set(baselines)) == 1
     assert len(set(cells)) == 4
 
@@ -286,7 +237,7 @@ def test_a_decoder_may_state_its_acceptance_itself():
 
 
 def test_a_task_of_texts_needs_a_tokenizer(tmp_path):
-    config = composed(f"results={tmp_path}", "prompts=1", task=("task=xsum",))
+    config = stating(f"results={tmp_path}", "prompts=1", task=("task=xsum",))
     with pytest.raises(ValueError, match=naming("task=random")):
         run_config(config)
     assert not list(tmp_path.glob("*/results.csv"))
@@ -294,7 +245,7 @@ def test_a_task_of_texts_needs_a_tokenizer(tmp_path):
 
 PAIR = Pair("mine", "a/target", ("a/draft",), (), (None, None))
 FIT = Fit(
-    **{"pair": "mine", "target": "a/target", "draft": "a/draft", "revisions": ("", "")},
+    **{"pair": "mine", "target": "a/target", "draft": "a/draft", "revisions": ("cafe", "")},
     **{"task": "dolly", "temperature": 1.0, "top_k": 0, "top_p": 0.95, "draft_temperature": None},
     **{"prompts": 1, "iterations": 10, "accepted": (0.8, 0.1)},
 )
@@ -327,16 +278,13 @@ def test_the_tree_follows_from_the_acceptances_of_the_fit(tmp_path):
     ],
 )
 def test_a_fit_is_for_its_models_task_and_sampling_alone(other, tmp_path):
-    replace(FIT, revisions=("cafe", "")).write(tmp_path / "trees")
+    FIT.write(tmp_path / "trees")
     told = {"pair": PAIR, "task": "dolly", "sampling": SAMPLING, "results": tmp_path}
-    assert FittedTrees(**told).given(sequoia(3))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=naming("sequoia @3", "fit_tree", "pair.target=")):
-        FittedTrees(**{**told, **other}).given(sequoia(3))  # type: ignore[arg-type]
+        FittedTrees(**{**told, **other}).given(sequoia(3))
 
 
-def test_another_pair_is_refused_before_it_is_loaded_with_the_command_that_fits(
-    monkeypatch, capsys, tmp_path
-):
+def test_another_pair_is_refused_with_the_command_that_fits(monkeypatch, capsys, tmp_path):
     words = ["pair=llama2_7b", "task.source.kind=embedded", f"results={tmp_path}"]
     assert main(monkeypatch, *words, "decoder=sequoia", "task=dolly") == 2
     said = capsys.readouterr().err
@@ -345,13 +293,13 @@ def test_another_pair_is_refused_before_it_is_loaded_with_the_command_that_fits(
     told = [*words, "cells=[sd:2,sequoia:@14]", "plan=true", "hydra/job_logging=none"]
     assert main(monkeypatch, *told) == 0  # the others run, as without a pair's heads
     assert "sequoia" not in capsys.readouterr().out
-
-
-def test_a_tree_is_no_other_decoders(monkeypatch, capsys):
     assert main(monkeypatch, "decoder=sequoia", "spec=eagle_25") == 2
-    assert "'eagle_25'" in capsys.readouterr().err
+    assert "'eagle_25'" in capsys.readouterr().err  # another decoder's tree
     assert main(monkeypatch, "cells=[{decoder: sequoia, drafter: eagle3}]") == 2
     assert "fitted_list" in capsys.readouterr().err
+    pair = load_pair(target="embedded:target", draft="embedded:draft")
+    with pytest.raises(ValueError, match="fit_tree"):
+        pair.decode("Summary:", "sequoia:@4")
 
 
 def test_what_the_command_measures_the_next_job_decodes_with(run_job, family, tmp_path, capsys):
@@ -370,12 +318,6 @@ def test_what_the_command_measures_the_next_job_decodes_with(run_job, family, tm
     assert len(config["decoder"]["tree"]["nodes"]) == 4  # so that a new fit is another cell
 
 
-def test_from_python_too_a_tree_is_the_pairs_own():
-    pair = load_pair(target="embedded:target", draft="embedded:draft")
-    with pytest.raises(ValueError, match="fit_tree"):
-        pair.decode("Summary:", "sequoia:@4")
-
-
 @pytest.mark.parametrize("wrong", ["width=wide", "nodes=0", "nodes="])
 def test_the_commands_own_numbers_are_checked(wrong, capsys):
     assert fit_tree([wrong]) == 2
@@ -383,54 +325,29 @@ def test_the_commands_own_numbers_are_checked(wrong, capsys):
 
 
 SMALL = {
-    "dynamic": {
-        **{"opt_tree": "2x2@3", "dyspec": "2x2@3", "sd_dynamic": "3"},
-        **{"traversal_paths": "2x2", "lookup_or_draft": "3"},
-    },
-    "rules": {"block": "2", "traversal": "2-1", "optimal": "2x2", "top_and_sample": "2-1"},
-    "eagle": {
-        **{"eagle": "chain_5", "eagle2": "2x2@3", "eagle3": "2x2@3"},
-        **{"eagle_rsd_s": "2x2", "eagle_traversal": "chain_5"},
-    },
+    "dynamic": "opt_tree:2x2@3 dyspec:2x2@3 sd_dynamic:3 traversal_paths:2x2 lookup_or_draft:3",
+    "rules": "block:2 traversal:2-1 optimal:2x2 top_and_sample:2-1",
+    "eagle": "eagle:chain_5 eagle2:2x2@3 eagle3:2x2@3 eagle_rsd_s:2x2 eagle_traversal:chain_5",
 }
-KINDS = list(SMALL)
-
-
-def cells(*kinds):
-    listed = [f"{name}:{spec}" for kind in kinds for name, spec in SMALL[kind].items()]
-    return f"cells=[{','.join(listed)}]"
-
-
 SHORT = ("warmup=0", "generation.max_new_tokens=6", "prompts=3")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SMALL)
 def test_a_job_of_them_resumes_behind_its_last_line_and_knows_no_batches(
     kind, family, run_job, tmp_path
 ):
-    asked = (cells(kind), *eagle_heads(family), *SHORT)
+    cells, results = SMALL[kind].split(), tmp_path / "results"
+    asked = (f"cells=[{','.join(cells)}]", *eagle_heads(family), *SHORT)
     whole = run_job(*asked)
-    assert [(r.facts.decoder, r.status) for r in whole] == [
-        (name, "complete") for name in ("ar", *SMALL[kind])
-    ]
-    results = tmp_path / "results"
+    names = ["ar", *(cell.partition(":")[0] for cell in cells)]
+    assert [(r.facts.decoder, r.status) for r in whole] == [(name, "complete") for name in names]
     before = [tokens_of(results, cell.run_id) for cell in whole]
     for cell in whole:
         cut(results, cell.run_id, 2)
-    again = run_job(*asked)
-    assert [cell.run_id for cell in again] == [cell.run_id for cell in whole]
-    assert [tokens_of(results, cell.run_id) for cell in again] == before
+    assert [cell.run_id for cell in run_job(*asked)] == [cell.run_id for cell in whole]
+    assert [tokens_of(results, cell.run_id) for cell in whole] == before
     batched = run_job(*asked, "engine.batch_size=3", results=tmp_path / "batched")
-    tokens = [tokens_of(tmp_path / "batched", cell.run_id) for cell in batched]
-    assert tokens == before
-
-
-def test_they_are_planned(family, tmp_path, monkeypatch, capsys):
-    given = overrides(family, tmp_path / "results", cells(*KINDS), *eagle_heads(family))
-    assert main(monkeypatch, *given, "plan=true", "hydra/job_logging=none") == 0
-    said = capsys.readouterr().out
-    assert all(name in said for kind in KINDS for name in SMALL[kind])
-    assert not (tmp_path / "results" / "default" / "results.csv").exists()
+    assert [tokens_of(tmp_path / "batched", cell.run_id) for cell in batched] == before
 
 
 @pytest.mark.slow

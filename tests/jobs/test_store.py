@@ -4,7 +4,6 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,14 +15,12 @@ from spec_bench.jobs.store.store import CellStore
 from spec_bench.records import cell_folder, parquet, seals
 from spec_bench.records.types import Generation, StepRecord
 from spec_bench.system import files
-from spec_bench.vocabulary import columns
 from tests.cells import result
-from tests.jobs.tiny import rows_of
+from tests.jobs.tiny import rows_of, untimed
 
 SETTINGS = {"pair": {"name": "p"}, "seed": 0, "temperature": 1e-05}
 STEPS = (StepRecord(3, 3, 2, 3), StepRecord(3, 3, 1, 2))
 IDS = [f"{number}" for number in range(3)]
-Change = Callable[[bytes], bytes]
 
 
 def cell(results, run_id):
@@ -68,10 +65,8 @@ def step(**values):
     return {"nodes": 3, "depth": 3, "accepted": 2, "delivered": 5, "widths": [], **values}
 
 
-def pair(change):
-    """Each with its name, and as an older version would have written it."""
-    old = {f"{name}, unchecked": unchecked(each) for name, each in change.items()}
-    return [pytest.param(each, id=name) for name, each in {**change, **old}.items()]
+def with_old(changes):
+    return {**changes, **{f"{name}, unchecked": unchecked(each) for name, each in changes.items()}}
 
 
 ANY = {
@@ -87,8 +82,7 @@ ANY = {
     "merge marks": lambda data: b"<<<<<<< ours\n" + data + b">>>>>>> theirs\n",
     "text": lambda data: b"disk quota exceeded\n",
 }
-NAMED = [pytest.param(change, id=name) for name, change in ANY.items()]
-RESULT = pair(
+RESULT = with_old(
     {
         "other run": changed(run_id="another"),
         "no metrics": changed(metrics=None),
@@ -100,12 +94,12 @@ RESULT = pair(
         "other status": changed(status="done"),
         "other law": changed(lossless="maybe"),
         "no labels": changed(labels={}),
-        "labels of other types": changed(labels={**{"pair": 1, "target": 2, "draft": "d"}}),
+        "labels of other types": changed(labels={"pair": 1, "target": 2, "draft": "d"}),
         "a number as reason": changed(reason=3),
         "run id missing": lambda data: data.replace(b'"run_id"', b'"run"'),
     }
 )
-LINE = pair(
+LINE = with_old(
     {
         "token below 0": changed(tokens=[5, 6, 7, 8, -9]),
         "token past 32 bits": changed(tokens=[5, 6, 7, 8, 2**40]),
@@ -131,14 +125,33 @@ LINE = pair(
         "clock a text": changed(clock_mhz="fast"),
     }
 )
-STARTS = [
-    pytest.param(change, id=name)
-    for name, change in {
+SCORED = {"bleu": dict.fromkeys(IDS, 0.5)}
+OWN_SCORES = {
+    "a text": {"0": "x"},
+    "another number": {**SCORED["bleu"], "1": 0.25},
+    "not finite": {**SCORED["bleu"], "1": float("nan")},
+    "past a float": {**SCORED["bleu"], "1": 10**400},
+    "a prompt less": {"0": 0.5, "1": 0.5},
+}
+DAMAGES = {
+    files.RESULT: RESULT,
+    files.PROVENANCE: {
         "no starts": lambda data: b"[]",
         "starts are texts": lambda data: b'["a"]',
         "a start is empty": lambda data: b"[{}]",
-    }.items()
-]
+    },
+    files.SCORES: {
+        **{name: changed(bleu=own) for name, own in OWN_SCORES.items()},
+        "nothing": lambda data: b"{}",
+        "another score": lambda data: data.replace(b"bleu", b"rouge2"),
+    },
+    files.CONFIG: {"other": lambda data: b"seed: 1\n"},
+    files.RECORDS: {},
+}
+
+
+def cases(changes):
+    return [pytest.param(change, id=name) for name, change in changes.items()]
 
 
 @pytest.fixture
@@ -172,21 +185,36 @@ def test_a_good_cell_is_complete_and_nothing_is_said(store, caplog):
     assert {path: path.read_bytes() for path in store.folder.iterdir()} == before
 
 
-@pytest.mark.parametrize("change", [*NAMED, *RESULT])
-def test_a_bad_result_is_set_aside_and_its_generations_stay(store, caplog, change):
-    path = store.folder / files.RESULT
-    bad = damage(path, change)
-    assert store.result() is None and not store.complete()
-    done, said = mended(store, caplog)
-    assert (done, len(said), path.exists(), aside(path)) == (IDS, 1, False, bad)
-    assert str(path) in said[0] and "result.json.bad-1" in said[0] and "\n" not in said[0]
-
-
 @pytest.mark.parametrize(
-    "change",
-    [each for each in NAMED[2:] if each.id != "merge marks"]
-    + [pytest.param(*each.values, id=each.id) for each in LINE],
+    ("name", "change"),
+    [
+        pytest.param(name, change, id=f"{name} {kind}")
+        for name, own in DAMAGES.items()
+        for kind, change in {**ANY, **own}.items()
+    ],
 )
+def test_a_bad_file_is_set_aside_and_the_generations_stay(store, caplog, name, change):
+    path = store.folder / name
+    whole, bad = path.read_bytes(), damage(path, change)
+    if name == files.RESULT:
+        assert store.result() is None and not store.complete()
+    done, said = mended(store, caplog)
+    assert (done, aside(path)) == (IDS, bad)
+    assert str(path) in said[0] and f"{name}.bad-1" in said[0] and "\n" not in said[0]
+    assert len(said) == 1 + (name == files.SCORES)  # and the result that was made with them
+    assert store.complete() == (name not in (files.RESULT, files.SCORES))
+    assert mended(store, caplog) == (IDS, [])
+    assert store.records().origins["0123"] == {"revision": "0123", "host": "h"}
+    assert [each.prompt_id for each in store.records().generations("0123")] == IDS
+    assert name != files.CONFIG or path.read_bytes() == whole
+    assert path.exists() == (name in (files.CONFIG, files.RECORDS))
+    assert (store.folder / files.RESULT).exists() == store.complete()
+
+
+LINES = {name: change for name, change in ANY.items() if name not in ("empty", "merge marks")}
+
+
+@pytest.mark.parametrize("change", cases({**LINES, **LINE}))
 def test_a_bad_line_goes_and_the_others_stay(store, caplog, change):
     path = store.folder / files.GENERATIONS
     bad = damage(path, second(change))
@@ -198,24 +226,19 @@ def test_a_bad_line_goes_and_the_others_stay(store, caplog, change):
     assert cell_folder.read(path).faults == ()
 
 
-@pytest.mark.parametrize("change", NAMED[:5])
+FILES = {**dict([*ANY.items()][:5]), "gone": None}
+
+
+@pytest.mark.parametrize("change", cases(FILES))
 def test_a_bad_file_of_lines_costs_the_lines_that_are_no_good(store, caplog, change):
-    damage(store.folder / files.GENERATIONS, change)
-    done, _ = mended(store, caplog)
-    assert set(done) < set(IDS) and not store.complete()
-    store.append(Generation(each, (5,), "stop", (step_of(1),), 0, 0, 0, 0) for each in IDS[:1])
-    assert "0" in store.load()
-
-
-def step_of(delivered):
-    return StepRecord(0, 0, 0, delivered)
-
-
-def test_generations_that_are_gone_make_the_cell_incomplete(store, caplog):
-    (store.folder / files.GENERATIONS).unlink()
+    path = store.folder / files.GENERATIONS
+    damage(path, change) if change else path.unlink()
     done, said = mended(store, caplog)
-    assert (done, store.complete()) == ([], False)
+    assert set(done) < set(IDS) and not store.complete()
     assert any("result.json" in each for each in said)
+    steps = (StepRecord(0, 0, 0, 1),)
+    store.append(Generation(each, (5,), "stop", steps, 0, 0, 0, 0) for each in IDS[:1])
+    assert "0" in store.load()
 
 
 def test_a_bad_line_of_what_was_timed_again_goes_and_the_others_stay(store, caplog):
@@ -256,40 +279,6 @@ def test_a_token_id_past_the_vocabulary_is_noticed_once_that_is_known(store):
     assert list(store.mend_tokens(9)[0]) == []
 
 
-@pytest.mark.parametrize("change", [*NAMED, *STARTS])
-def test_provenance_that_is_no_good_is_set_aside_and_the_records_keep_it(store, caplog, change):
-    path = store.folder / files.PROVENANCE
-    bad = damage(path, change)
-    done, said = mended(store, caplog)
-    assert (done, len(said), aside(path), store.complete()) == (IDS, 1, bad, True)
-    assert store.records().origins["0123"] == {"revision": "0123", "host": "h"}
-
-
-SCORED = {"bleu": dict.fromkeys(IDS, 0.5)}
-SCORES = [
-    pytest.param(changed(bleu=own), id=name)
-    for name, own in {
-        "a text": {"0": "x"},
-        "another number": {**SCORED["bleu"], "1": 0.25},
-        "not finite": {**SCORED["bleu"], "1": float("nan")},
-        "past a float": {**SCORED["bleu"], "1": 10**400},
-        "a prompt less": {"0": 0.5, "1": 0.5},
-    }.items()
-]
-SCORES.append(pytest.param(lambda data: b"{}", id="nothing"))
-SCORES.append(pytest.param(lambda data: data.replace(b"bleu", b"rouge2"), id="another score"))
-
-
-@pytest.mark.parametrize("change", [*NAMED, *SCORES])
-def test_scores_that_the_result_was_not_made_with_are_made_again(store, caplog, change):
-    path = store.folder / files.SCORES
-    bad = damage(path, change)
-    done, said = mended(store, caplog)
-    assert (done, len(said), aside(path), store.complete()) == (IDS, 2, bad, False)
-    assert (store.folder / f"{files.RESULT}.bad-1").exists()
-    assert mended(store, caplog) == (IDS, [])
-
-
 @pytest.mark.parametrize("kind", ["gone", "folder", "dangling link", "pipe"])
 def test_scores_in_whose_place_is_no_file_are_made_again_too(store, caplog, kind):
     path = store.folder / files.SCORES
@@ -315,25 +304,6 @@ def test_scores_that_an_earlier_version_did_not_seal_are_made_again(store, caplo
     assert (done, len(said), store.complete()) == (IDS, 1, False)
 
 
-@pytest.mark.parametrize("change", [*NAMED, pytest.param(lambda data: b"seed: 1\n", id="other")])
-def test_a_config_that_says_something_else_is_written_again(store, caplog, change):
-    path = store.folder / files.CONFIG
-    whole = path.read_bytes()
-    bad = damage(path, change)
-    done, said = mended(store, caplog)
-    assert (done, len(said), aside(path), store.complete()) == (IDS, 1, bad, True)
-    assert path.read_bytes() == whole
-
-
-@pytest.mark.parametrize("change", NAMED)
-def test_packed_records_that_are_no_good_are_packed_again(store, caplog, change):
-    damage(store.folder / files.RECORDS, change)
-    done, said = mended(store, caplog)
-    assert (done, len(said), store.complete()) == (IDS, 1, True)
-    again = store.records()
-    assert again is not None and [each.prompt_id for each in again.generations("0123")] == IDS
-
-
 def test_timings_that_a_kill_kept_out_of_the_packed_records_come_into_them(store, caplog):
     before = (store.folder / files.RECORDS).read_bytes()
     store.append_retimed(store.load().values(), "later")
@@ -348,12 +318,8 @@ def test_timings_that_a_kill_kept_out_of_the_packed_records_come_into_them(store
 
 @pytest.mark.parametrize(
     "change",
-    [
-        *NAMED,
-        pytest.param(changed(cells=["0123", "4567"]), id="other cells"),
-        pytest.param(changed(cells=7), id="cells a number"),
-        pytest.param(changed(number="first"), id="number a text"),
-    ],
+    cases(ANY | {"cells": changed(cells=["0123", "4567"]), "a number": changed(cells=7)})
+    + cases({"number a text": changed(number="first")}),
 )
 def test_a_jobs_note_that_is_no_good_is_set_aside_and_its_rows_stay(tmp_path, caplog, change):
     for number, run_id in enumerate(["a", "b"]):
@@ -367,17 +333,14 @@ def test_a_jobs_note_that_is_no_good_is_set_aside_and_its_rows_stay(tmp_path, ca
     assert [str(note) in each.getMessage() for each in caplog.records] == [True]
 
 
-def untimed(results):
-    """The rows without what is measured anew every time."""
-    timed = {name for each in columns.of_kind("time", "energy", "memory") for name in each.names}
-    timed |= {"load_average", "clock_mhz", "stalls", "reason", "baseline"}
-    return [{k: v for k, v in row.items() if k not in timed} for row in rows_of(results)]
+def rows(results):
+    return untimed(rows_of(results), "reason", "baseline")
 
 
 def test_a_job_over_altered_scores_ends_with_what_the_answers_scored(run_job, tmp_path):
     results = tmp_path / "results"
     before = run_job("cells=[sd:3]", "warmup=0", "prompts=2")
-    rows, table = untimed(results), files.records_file(files.results_file(results, "default"))
+    expected, table = rows(results), files.records_file(files.results_file(results, "default"))
     kept = parquet.read(table)
     folders = [files.run_folder(results, each.run_id) for each in before]
     scores = [(folder / files.SCORES).read_bytes() for folder in folders]
@@ -390,7 +353,7 @@ def test_a_job_over_altered_scores_ends_with_what_the_answers_scored(run_job, tm
     assert [each.status for each in again] == ["complete"] * 2
     assert [(folder / files.SCORES).read_bytes() for folder in folders] == scores
     assert parquet.read(table).lines.equals(kept.lines)
-    assert untimed(results) == rows
+    assert rows(results) == expected
 
 
 @pytest.mark.parametrize("name", [files.GENERATIONS, files.RESULT])
@@ -400,12 +363,12 @@ def test_a_job_over_damaged_runs_ends_with_the_rows_of_an_undisturbed_one(
 ):
     results = tmp_path / "results"
     before = run_job("cells=[sd:3]", "warmup=0")
-    rows, damages = untimed(results), [Path.unlink, lambda path: damage(path, ANY["half"])]
+    expected, damages = rows(results), [Path.unlink, lambda path: damage(path, ANY["half"])]
     for each, at in zip(damages, cells, strict=False):
-        each(files.run_folder(results, before[at].run_id) / name)  # type: ignore[operator]
+        each(files.run_folder(results, before[at].run_id) / name)
     again = run_job("cells=[sd:3]", "warmup=0")
     assert [each.status for each in again] == ["complete"] * 2
-    assert untimed(results) == rows
+    assert rows(results) == expected
 
 
 @pytest.mark.parametrize("name", [files.GENERATIONS, "retimed-1.jsonl"])

@@ -10,6 +10,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from spec_bench.draft.heads import save_heads
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.system.files import read_csv
+from spec_bench.vocabulary import columns
 from tests.heads import eagle3_head, eagle_head
 
 TEXTS = [
@@ -97,6 +98,13 @@ def rows_of(results, name="default"):
     return [
         row for file in ("screening", "results") for row in read_csv(results / name / f"{file}.csv")
     ]
+
+
+def untimed(rows, *also):
+    """Rows without what is measured anew every time, and without other columns."""
+    left = {name for each in columns.of_kind("time", "energy") for name in each.names}
+    left |= {"load_average", "clock_mhz", "stalls", "bandwidth_bytes_per_s", *also}
+    return [{name: each[name] for name in each if name not in left} for each in rows]
 
 
 def cut(results, run_id, lines, into=None):
