@@ -28,13 +28,9 @@ def sheet_from(rows, /, **said):
     return sheet
 
 
-def series_of(panel, **values):
-    """A panel's series whose rows all have these values."""
-    return [
-        series
-        for series in panel.series
-        if all((series.rows[name] == value).all() for name, value in values.items())
-    ]
+def series_of(panel, decoder):
+    """A panel's series of one decoder."""
+    return [series for series in panel.series if (series.rows.decoder == decoder).all()]
 
 
 def points(series):
@@ -45,17 +41,11 @@ def points(series):
 
 @functools.cache
 def committed_sheets(experiment, **more):
-    """What ``report all`` draws of a committed experiment, by the file's name.
-
-    Args:
-        experiment: its folder below ``results/embedded``.
-        more: further columns of its rows.
-    """
+    """What ``report all`` draws of a committed experiment with more columns, by the file's name."""
     rows = read_rows([EMBEDDED / experiment / "results.csv"]).assign(**more)
-    measured, found = Measured(rows), {}
-    paper = load_paper(recipes_by_name()[experiment].partition("=")[0])
+    found, paper = {}, load_paper(recipes_by_name()[experiment].partition("=")[0])
     items = [item for item in paper.items if experiment in item.experiments]
-    for each in drawings(paper, items, measured):
+    for each in drawings(paper, items, Measured(rows)):
         try:
             drawn = figure_sheets(each.item, rows[rows.pair.isin(each.pairs)])
         except NothingMeasuredError:

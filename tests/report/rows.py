@@ -56,13 +56,8 @@ EMPTY = {f"{name}{end}": None for name in METRICS for end in ("", "_low", "_high
 
 
 def row(decoder, spec="-", *, half=None, **values):
-    """One cell.
-
-    Args:
-        decoder: its name.
-        spec: its tree.
-        half: half the width of the interval of each metric that brings none.
-        values: settings; a metric is ``name=value`` or ``name=(value, low, high)``.
+    """One cell; a metric is ``name=value`` or ``name=(value, low, high)``, without ends ``half``
+    has half its interval's width.
     """
     made = {**EMPTY, **DEFAULTS, "decoder": decoder, "spec": spec, "run_id": f"{decoder}-{spec}"}
     made["lossless"] = law_of(decoder)
@@ -105,16 +100,8 @@ def write(folder, name, *rows):
 
 
 def record(results, run_id, accepted, *, depth=3, rate=1, sitting="", categories=()):
-    """Writes a cell's raw records beside a results file.
-
-    Args:
-        results: ``<folder>/<name>/results.csv``.
-        run_id: the cell's.
-        accepted: for each prompt the accepted tokens of each target call.
-        depth: levels of the tree.
-        rate: tokens per second.
-        sitting: in which they were decoded.
-        categories: of the prompts; none: of no category.
+    """Writes a cell's raw records beside a results file: of each prompt the accepted tokens of each
+    target call, at a ``rate`` of tokens per second.
     """
     path = results.parent.parent / "runs" / run_id / "generations.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -133,16 +120,9 @@ _PROMPTS, _CALLS, _TOKENS, _SPREAD = 8, 20, 20, 0.01
 
 
 def recorded(results, rows):
-    """The cells with raw records, whose ratios of sums are the numbers that the rows have.
+    """The cells, with run ids of their own: their raw records come to the numbers of the rows.
 
     Prompts differ by a hundredth, in turns up and down: where one cell goes up the next goes down.
-
-    Args:
-        results: ``<folder>/<name>/results.csv``; a row's own column ``file`` comes first.
-        rows: the cells.
-
-    Returns:
-        The cells, each with a run id of its own.
     """
     rows = rows.assign(run_id=[f"cell-{place}" for place in range(len(rows))])
     for place, (_, row) in enumerate(rows.iterrows()):
@@ -155,8 +135,6 @@ def recorded(results, rows):
 
 
 def _generation(row, prompt, turn):
-    """A prompt of a cell: 20 target calls, 20 tokens."""
-
     def known(name):
         value = row.get(name)
         return None if value is None or pd.isna(value) else float(value)
@@ -191,10 +169,7 @@ def _generation(row, prompt, turn):
 
 
 def dsbd_fronts(**same):
-    """Beam sampling of width 1 to 3, three settings of DSBD, SD, and the baseline.
-
-    One setting of DSBD is slower and better than the other two.
-    """
+    """Beams of width 1 to 3, three settings of DSBD (one slower and better), SD, the baseline."""
     cells = (
         ("ar", "-", 0.50, 30.0, None),
         ("sd", "3", 0.50, 50.0, None),
@@ -207,12 +182,9 @@ def dsbd_fronts(**same):
     )
     rows = []
     for decoder, spec, score, speed, width in cells:
-        values = {
-            "exact_match": around(score, 0.03),
-            "token_rate": around(speed, 1.0),
-            "beam_width": None if width is None else around(width, 0.1),
-            "perplexity": around(2.0 - score, 0.01),
-        }
+        values = {"exact_match": around(score, 0.03), "token_rate": around(speed, 1.0)}
+        values |= {"perplexity": around(2.0 - score, 0.01)}
+        values |= {"beam_width": None if width is None else around(width, 0.1)}
         rows.append(row(decoder, spec, **{**SQUAD, **values, **same}))
     return frame(*rows)
 
@@ -261,22 +233,11 @@ def redrafter_beams():
     rows = []
     for limit in (8, 32):
         for width, nodes in ((1, (5, 5, 5)), (2, (6, 8, 9)), (4, (10, 12, 16))):
-            counts = {
-                f"nodes_per_call_{name}": float(count)
-                for name, count in zip(("p01", "p50", "p99"), nodes, strict=True)
-            }
-            rows.append(
-                row(
-                    "redrafter",
-                    f"{width}x5",
-                    **MT_BENCH,
-                    experiment="redrafter-beams",
-                    max_new_tokens=limit,
-                    block_efficiency=around(2.0 + 0.1 * width, 0.01),
-                    nodes_per_call=float(nodes[1]),
-                    **counts,
-                )
-            )
+            own = {"experiment": "redrafter-beams", "max_new_tokens": limit}
+            own |= {"block_efficiency": around(2.0 + 0.1 * width, 0.01)}
+            ends = zip(("_p01", "_p50", "_p99", ""), (*nodes, nodes[1]), strict=True)
+            own |= {f"nodes_per_call{end}": float(count) for end, count in ends}
+            rows.append(row("redrafter", f"{width}x5", **MT_BENCH, **own))
     return frame(*rows)
 
 
@@ -284,22 +245,13 @@ def redrafter_batches():
     """AR and ReDrafter at batch 1 and 4, beams merged and as rows."""
     cells = (("ar", "-", True, 20.0), ("redrafter", "8x5", True, 50.0))
     cells = (*cells, ("redrafter", "8x5", False, 30.0))
-    return frame(
-        *(
-            row(
-                decoder,
-                spec,
-                **MT_BENCH,
-                experiment="redrafter-batches",
-                batch_size=size,
-                batching="continuous",
-                tree_attention=attention,
-                nodes_per_call=20.0 if attention else 40.0,
-                block_efficiency=around(3.0, 0.1),
-                token_rate=around(speed * size**0.5, 1.0),
-                token_rate_per_request=around(speed / size**0.5, 1.0),
-            )
-            for size in (1, 4)
-            for decoder, spec, attention, speed in cells
-        )
-    )
+    rows = []
+    for size in (1, 4):
+        for decoder, spec, attention, speed in cells:
+            own = {"batch_size": size, "batching": "continuous", "tree_attention": attention}
+            own |= {"block_efficiency": around(3.0, 0.1), "experiment": "redrafter-batches"}
+            own |= {"token_rate": around(speed * size**0.5, 1.0)}
+            own |= {"token_rate_per_request": around(speed / size**0.5, 1.0)}
+            own |= {"nodes_per_call": 20.0 if attention else 40.0}
+            rows.append(row(decoder, spec, **MT_BENCH, **own))
+    return frame(*rows)

@@ -4,19 +4,18 @@ import pandas as pd
 import pytest
 
 from spec_bench.report.data.statistics import error_bars
-from spec_bench.report.figures import draw, drawable, figure_sheets
+from spec_bench.report.figures import draw, figure_sheets
 from spec_bench.report.figures.cells import (
+    Cells,
     pairs_of,
-    paper_pairs_first,
     printed_cells,
     shows_other_pairs,
     usable,
 )  # fmt: skip
 from spec_bench.report.figures.draw import draw_sheet
 from spec_bench.report.figures.panels import drawing_of
-from spec_bench.report.figures.style import pyplot, settings
+from spec_bench.report.figures.style import fill, marks, pyplot, settings
 from spec_bench.report.figures.sweep import layout_of
-from spec_bench.report.figures.texts import fill, marks
 from spec_bench.report.papers.paper import code_of, find_figure, load_paper
 from spec_bench.vocabulary.names import title
 from tests.report.drawn import committed_sheets, points, series_of, sheet_from, sheet_of
@@ -122,9 +121,9 @@ def test_the_papers_numbers_stand_beside_cells_that_were_sampled_as_the_papers()
 
 def test_a_figure_shows_its_own_pairs_or_else_all():
     assert pairs_of(FIG4) == ["llama2_70b", "llama2_chat_70b"]
-    both = pd.concat([EXP1, EXP1.assign(pair="llama2_70b")])
-    assert set(paper_pairs_first(both, pairs_of(FIG4)).pair) == {"llama2_70b"}
-    assert set(paper_pairs_first(EXP1, pairs_of(FIG4)).pair) == {"embedded"}
+    both = pd.concat([EXP1, EXP1.assign(pair="llama2_70b")], ignore_index=True)
+    assert set(Cells(FIG4, both).rows().pair) == {"llama2_70b"}
+    assert set(Cells(FIG4, EXP1).rows().pair) == {"embedded"}
 
 
 def test_a_cell_measured_twice_is_shown_once_and_from_its_own_experiment_alone():
@@ -296,19 +295,11 @@ def test_what_cannot_be_drawn_is_one_clear_line(paper, figure, message, tmp_path
     length_only = EXP1[EXP1.spec.isin(["-", "3x2", "4x3"])]
     with pytest.raises(ValueError, match=message):
         draw(paper, figure, length_only, tmp_path)
-    with pytest.raises(ValueError, match=r"no figure|nothing measured"):
-        draw(paper, figure, NOTHING, tmp_path)
-
-
-def test_a_pair_without_rows_is_an_error_that_names_those_measured(tmp_path):
+    for alone in (False, paper == "dsbd"):  # nor is what the paper prints nowhere
+        with pytest.raises(ValueError, match=r"no figure|nothing measured"):
+            draw(paper, figure, NOTHING, tmp_path, alone=alone)
     with pytest.raises(ValueError, match=naming("'opt_13b'", "embedded")):
         draw("rsd", "4", EXP1, tmp_path, pair="opt_13b")
-
-
-@pytest.mark.parametrize("paper", ["dsbd", "mcsd", "redrafter", "rsd"])
-def test_every_figure_of_a_paper_is_drawn(paper):
-    figures = [str(item.number) for item in load_paper(paper).figures]
-    assert list(drawable(paper)) == figures
 
 
 def test_printed_numbers_are_drawn_alone_and_the_heading_says_so():
@@ -345,11 +336,6 @@ def test_a_figure_of_other_pairs_is_drawn_once_and_not_under_each_number(tmp_pat
 )  # fmt: skip
 def test_which_figures_are_for_pairs_that_they_do_not_have(name, shown):
     assert shows_other_pairs(find_figure(name)) is shown
-
-
-def test_what_the_paper_prints_nowhere_is_not_drawn(tmp_path):
-    with pytest.raises(ValueError, match="nothing measured for figure dsbd/4"):
-        draw("dsbd", "4", NOTHING, tmp_path, alone=True)
 
 
 # What is written has room

@@ -15,7 +15,7 @@ from spec_bench.report.data.statistics import correlation, half_width
 from spec_bench.report.figures import draw
 from spec_bench.report.figures.cells import derive, usable
 from spec_bench.report.figures.draw import draw_sheet
-from spec_bench.report.figures.texts import jobs
+from spec_bench.report.figures.style import jobs
 from spec_bench.report.page.gather import drawings
 from spec_bench.report.page.headline import headline
 from spec_bench.report.papers.paper import code_of, find_figure, load_paper

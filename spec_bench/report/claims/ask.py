@@ -76,10 +76,10 @@ def scores_of(group: Group, metric: str) -> list[str]:
     """
     if metric not in ("score", "scores"):
         return [metric]
-    score = score_column(group.rows)
-    known = metric == "scores" and "perplexity" in group.rows
-    also = ["perplexity"] if known and group.rows.perplexity.notna().any() else []
-    return [*([score] if score else []), *also]
+    names = [score_column(group.rows), *(["perplexity"] if metric == "scores" else [])]
+    return [
+        name for name in names if name and name in group.rows and group.rows[name].notna().any()
+    ]
 
 
 def several(names: Names) -> tuple[str, ...]:
@@ -583,18 +583,12 @@ def _not_comparable(asked: Question, metric: str, known: _Cases) -> Checks:
             continue
         whole = Group(task, pd.concat([group.rows for group in groups]))
         for label, contrasts in [*asked.cases(whole).items()][:1]:
+            rows, said = [row for contrast in contrasts for row in contrast.cells], []
+            for column in apart_in(rows[0]):
+                values = dict.fromkeys(value_text(column, row.get(column.name)) for row in rows)
+                if len(values) > 1 and column.name not in asked.ask.across:
+                    first, *others = values
+                    rest = (other.removeprefix(column.title).strip() for other in others)
+                    said.append(" and ".join([first, *rest]))
             check = Found(asked, whole, metric, label, [contrasts]).check(NOT_COMPARABLE)
-            rows = [row for contrast in contrasts for row in contrast.cells]
-            yield replace(check, evidence=f"{NOT_COMPARABLE}: {_differing(asked.ask, rows)}")
-
-
-def _differing(ask: Ask, rows: Sequence[Row]) -> str:
-    """The columns in which cells differ, with their values."""
-    said = []
-    for column in apart_in(rows[0]):
-        values = dict.fromkeys(value_text(column, row.get(column.name)) for row in rows)
-        if len(values) > 1 and column.name not in ask.across:
-            first, *others = values
-            rest = (other.removeprefix(column.title).strip() for other in others)
-            said.append(" and ".join([first, *rest]))
-    return "; ".join(said)
+            yield replace(check, evidence=f"{NOT_COMPARABLE}: {'; '.join(said)}")

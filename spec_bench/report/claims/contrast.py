@@ -243,8 +243,8 @@ def _settled(
         end = start + len(contrast.cells)
         left, right, rest = table[start:middle], contrast.right, table[middle:end]
         if contrast.weights is None:
-            right, rest = right[:1], picked_cells(right, rest, metric)[None]
-        parts += [picked_cells(contrast.left, left, metric)[None], rest]
+            right, rest = right[:1], composed(right, rest, metric)[None]
+        parts += [composed(contrast.left, left, metric)[None], rest]
         settled.append(Contrast(contrast.left[:1], right, contrast.weights))
         start = end
     return settled, np.concatenate(parts)
@@ -321,30 +321,22 @@ def picked(side: Sequence[Row], metric: str) -> str:
     return f"{best['decoder']} {best['spec']}{many}"
 
 
-def picked_cells(side: Sequence[Row], counts: Table, metric: str) -> Table:
+def composed(side: Sequence[Row], counts: Table, metric: str, pick: Pick | None = None) -> Table:
     """(counts, repeats, prompts) of a side, of each prompt those of the cell that the other half
-    picked by the metric; as if of the side's first cell (``composed``).
-    """
-    if len(side) == 1:
-        return counts[0]
+    picked, by default the best by the metric; as if of the side's first cell.
 
-    def largest(seen: NDArray[np.bool_]) -> int:
+    The factor of a metric's ratio (MBSU's 1 / (L r + 1)) is carried over from the picked cell to
+    the first one.
+    """
+
+    def best(seen: NDArray[np.bool_]) -> int:
         values = values_of(side, counts[..., seen], metric)
         return 0 if np.isnan(values).all() else int(np.nanargmax(values))
 
-    return composed(side, counts, metric, largest)
-
-
-def composed(side: Sequence[Row], counts: Table, metric: str, pick: Pick) -> Table:
-    """``picked_cells`` with the caller's choice.
-
-    The factor of a metric's ratio (MBSU's 1 / (L r + 1)) is carried over from the picked cell to
-    the side's first one.
-    """
     first = np.arange(counts.shape[-1]) % 2 == 0
-    chosen = np.empty_like(counts[0])
-    for half in (first, ~first):
-        place = pick(~half)
+    chosen = counts[0].copy()
+    for half in (first, ~first) if len(side) > 1 else ():
+        place = (pick or best)(~half)
         cell = counts[place][..., half].copy()
         if metric == "mbsu":
             factors = [value_of_sums(np.ones((2, 1)), side[each], metric) for each in (place, 0)]

@@ -72,7 +72,8 @@ class Cells:
             if item.tables:
                 return rows[rows.table.isin(item.tables)]
             return rows[rows.task.isin(item.tasks)] if item.tasks else rows
-        shown = paper_pairs_first(usable(self.given, item, paths_as_rows), pairs)
+        shown = usable(self.given, item, paths_as_rows)
+        shown = matching if len(matching := shown[shown.pair.isin(pairs)]) else shown
         if item.tasks:
             shown = shown[~shown.pair.isin(pairs) | shown.task.isin(item.tasks)]
         return _with_axes(derive(shown), self.paper.axes)
@@ -93,12 +94,6 @@ def usable(rows: pd.DataFrame, item: Figure, paths_as_rows: bool = False) -> pd.
     if kept.empty:
         raise nothing_measured(item)
     return once(of_recipes(kept, item.experiments))
-
-
-def paper_pairs_first(rows: pd.DataFrame, pairs: Iterable[str]) -> pd.DataFrame:
-    """The rows of the figure's pairs; where there are none, all rows."""
-    matching = rows[rows.pair.isin(set(pairs))]
-    return rows if matching.empty else matching
 
 
 def pairs_of(item: Figure) -> list[str]:

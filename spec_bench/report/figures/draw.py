@@ -14,9 +14,8 @@ from matplotlib import pyplot
 
 from spec_bench.report.data.rows import prompts_of, reason_of
 from spec_bench.report.data.statistics import error_bars
-from spec_bench.report.figures.panels import Axis, Panel, Series, Sheet
-from spec_bench.report.figures.style import GREY, TWO_COLUMNS_INCHES
-from spec_bench.report.figures.texts import fill, jobs, known
+from spec_bench.report.figures.panels import Panel, Series, Sheet
+from spec_bench.report.figures.style import GREY, TWO_COLUMNS_INCHES, fill, jobs, known
 from spec_bench.report.papers.pairs import pair_configs
 from spec_bench.vocabulary.decoders import MARKERS
 
@@ -122,8 +121,11 @@ def _draw_series(plot: Any, series: Series, places: Sequence[str]) -> None:
         return
     line = "" if layer.mark == "point" else "--" if look.dashed else "-"
     for number, part in enumerate(series.lines() if line else [series]):
+        at = part.rows[x].map(lambda value: places.index(str(value))) if places else part.rows[x]
+        if (apart := layer.dodge) is not None:
+            at = at * apart**look.aside if axis.log else at + apart * look.aside
         bars = plot.errorbar(
-            _moved(part, axis, places),
+            at,
             part.rows[y],
             xerr=None if places else _bars(part, x),
             yerr=_bars(part, y),
@@ -145,16 +147,6 @@ def _bars(series: Series, column: str) -> list[list[float]] | None:
     """The lengths of error bars; None where no row knows its interval."""
     points = series.points(column)
     return error_bars(points) if any(not pd.isna(low) for _, low, _ in points) else None
-
-
-def _moved(series: Series, axis: Axis, places: Sequence[str]) -> Any:
-    """The places of a series' marks along x, moved aside by the layer's ``dodge``."""
-    values, apart, aside = series.rows[series.layer.x], series.layer.dodge, series.look.aside
-    if places:
-        values = values.map(lambda value: places.index(str(value)))
-    if apart is None:
-        return values
-    return values * apart**aside if axis.log else values + apart * aside
 
 
 def _explain(plot: Any, panel: Panel) -> None:

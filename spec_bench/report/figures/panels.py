@@ -4,7 +4,7 @@ A figure is a grid of panels, a panel has layers, a layer is one way of drawing 
 said of the figure holds for its panels and what is said of a panel for its layers, unless these say
 otherwise; a layer's ``keep`` adds to that of its panel. Columns are those of ``results.csv`` and
 those of ``cells``, such as ``tree.depth`` and ``cell.score``. Texts may name columns in braces
-(``texts``). Nothing is drawn here: the sheets, one for each file, can be read as numbers.
+(``style``). Nothing is drawn here: the sheets, one for each file, can be read as numbers.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ import pandas as pd
 from spec_bench.report.data.grouping import split
 from spec_bench.report.data.statistics import best_rows, correlation, front, relative_to
 from spec_bench.report.figures.cells import GROUP, SCORE, SCORE_NAME, Cells, grouped
-from spec_bench.report.figures.style import Look, looks, shapes
-from spec_bench.report.figures.texts import fill
+from spec_bench.report.figures.style import Look, fill, looks, shapes
 from spec_bench.vocabulary.columns import COLUMNS, ENDS, apart_in
 
 Names = str | Sequence[str]
@@ -301,7 +300,7 @@ def sheets(drawing: Drawing, rows: pd.DataFrame, printed: pd.DataFrame) -> Itera
             used |= rows.decoder == layer.over
     files = [name for name in several(drawing.files) if name in rows]
     for values in _facets(kept(rows, drawing.keep), files):
-        part = grouped(rows[used & _matches(rows, values)])
+        part = grouped(rows[used & _at(rows, values)])
         counts = {name: part[name].nunique() if name in part else 0 for name in drawing.needs}
         if any(counts[name] < count for name, count in drawing.needs.items()):
             continue
@@ -329,7 +328,7 @@ def _sheet(drawing: Drawing, rows: pd.DataFrame, printed: pd.DataFrame) -> Sheet
     for down, row in product(_facets(drawn, several(drawing.down)), drawing.rows):
         line = []
         for across, column in product(acrosses, drawing.columns):
-            here = rows[_matches(rows, {**down, **across})]
+            here = rows[_at(rows, {**down, **across})]
             line.append(_panel(drawing.changed(row).changed(column), here, rows, printed))
         if any(panel.has_subject for panel in line):
             grid.append(line)
@@ -355,7 +354,8 @@ def _facets(rows: pd.DataFrame, columns: Sequence[str]) -> list[dict[str, Any]]:
     return [{str(k): v for k, v in each.items()} for each in values.to_dict("records")]
 
 
-def _matches(rows: pd.DataFrame, values: Mapping[str, Any]) -> pd.Series:
+def _at(rows: pd.DataFrame, values: Mapping[str, Any]) -> pd.Series:
+    """Marks the rows with these values."""
     same = pd.Series(True, rows.index)
     for name, value in values.items():
         same &= rows[name] == value
