@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -62,14 +63,9 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", RIGHT)
-def test_a_right_program_passes_however_it_is_written(name):
-    assert SCORE.passes(RIGHT[name], REFERENCE)
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_program_fails(name):
-    assert not SCORE.passes(WRONG[name], REFERENCE)
+@pytest.mark.parametrize("name", [*RIGHT, *WRONG])
+def test_a_right_program_passes_however_it_is_written_and_no_other(name):
+    assert SCORE.passes({**RIGHT, **WRONG}[name], REFERENCE) == (name in RIGHT)
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -122,14 +118,8 @@ def test_rows_of_a_wheel_are_read_from_the_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("SPEC_BENCH_CACHE", str(tmp_path))
     source = Source("wheel", wheel=Wheel("mine==1.0", "inside/rows.jsonl.gz", digest))
     assert load_rows(source, "mine") == [row]
-    task = Task(
-        name="mine",
-        source=source,
-        template=("{prompt}",),
-        fields={"id": "task_id"},
-        reference="test",
-        scores=("pass_at_1",),
-    )
+    told = {"fields": {"id": "task_id"}, "reference": "test", "scores": ("pass_at_1",)}
+    task = Task("mine", source, ("{prompt}",), **told)
     with pytest.raises(ValueError, match=r"task\.run_code=true"):
         task.examples()
     task = replace(task, run_code=True)
@@ -141,106 +131,99 @@ def test_rows_of_a_wheel_are_read_from_the_cache(tmp_path, monkeypatch):
 # Programs that mean harm, with the audit hook and without it.
 
 
-# What no audit hook sees.
+# An act that comes to its end, which it should not, has ``won``, unless it sets that itself; its
+# function is right only then. {home}, {secret}, {pid}, {port}, {path} are the caller's: a folder, a
+# file in it, a process, a port and a socket that listen. Where a worker holds nothing these harm no
+# more than those: none of them signals all processes.
 PAST_THE_HOOK = {
+    "overwrites a file as a history": "import readline; readline.write_history_file(r'{secret}')",
+    "signals by a descriptor": "import signal; signal.pidfd_send_signal(os.pidfd_open({pid}), 9)",
+    "limits another process": "import resource as r; r.prlimit({pid}, r.RLIMIT_CPU, (0, 0))",
+    "slows other processes": "os.setpriority(os.PRIO_USER, os.getuid(), 19)",
     "deletes a file in an interpreter without the hook": (
         "try: import _interpreters as s\nexcept ImportError: import _xxsubinterpreters as s\n"
-        "s.run_string(s.create(), \"import os; os.remove(r'{secret}')\")"
-    ),
-    "overwrites a file as a history": (
-        "import readline; readline.write_history_file(r'{secret}'); won = True"
+        "s.run_string(s.create(), \"import os; os.remove(r'{secret}')\"); won = False"
     ),
     "makes a database": "import sqlite3; sqlite3.connect(r'{home}/x').execute('begin immediate')",
-    "makes a pipe with a name": "os.mkfifo('/tmp/" + MARK + "')",
+    "makes a pipe with a name": "os.mkfifo('/tmp/{mark}')",
     "deletes shared memory": "import _posixshmem; _posixshmem.shm_unlink('/{shared}')",
-    "signals by a descriptor": (
-        "import signal; signal.pidfd_send_signal(os.pidfd_open({pid}), 9); won = True"
-    ),
-    "limits another process": (
-        "import resource as r; r.prlimit({pid}, r.RLIMIT_CPU, (0, 0)); won = True"
-    ),
-    "slows other processes": "os.setpriority(os.PRIO_USER, os.getuid(), 19); won = True",
 }
-# What sets "won" did what it should not; its function is right only then. {home}, {secret}, {pid},
-# {port}, {path} are the caller's: a folder, a file in it, a process, a listening port and socket.
-# Where a worker holds nothing these harm no more than those: none of them signals all processes.
 HARM = {
-    "deletes a file": "os.remove(r'{secret}'); won = True",
+    "deletes a file": "os.remove(r'{secret}')",
     "deletes a file once the lists are empty": (
-        "import __main__ as m; m.REFUSED = (); m.WRITES = 0; os.remove(r'{secret}'); won = True"
+        "import __main__ as m; m.REFUSED = (); m.WRITES = 0; os.remove(r'{secret}')"
     ),
-    "deletes all": "import shutil; shutil.rmtree(r'{home}'); won = True",
-    "overwrites a file": "open(r'{secret}', 'w').write('x'); won = True",
-    "truncates a file": "os.truncate(r'{secret}', 0); won = True",
-    "deletes a file below Python": C + "won = c.unlink(rb'{secret}') == 0",
-    "reads a file": "open(r'{secret}').read(); won = True",
-    "reads who the users are": "open('/etc/passwd').read(); won = True",
-    "lists a folder": "os.listdir(r'{home}'); won = True",
-    "lists the processes": "os.listdir('/proc/1'); won = True",
-    "watches a folder": C + "won = c.inotify_add_watch(c.inotify_init(), rb'{home}', 4095) >= 0",
-    "reads through a link": "os.symlink(r'{secret}', 'x'); open('x').read(); won = True",
-    "takes a second name of a file": "os.link(r'{secret}', 'x'); won = True",
-    "writes beside itself": "open('" + MARK + "', 'w').write('x'); won = True",
-    "makes a folder": "os.mkdir('" + MARK + "'); won = True",
-    "writes to shared memory": "open('/dev/shm/" + MARK + "', 'w').write('x'); won = True",
-    "writes for temporary use": "open('/tmp/" + MARK + "', 'w').write('x'); won = True",
-    "fills the disk": "f = open('" + MARK + "', 'wb'); f.write(bytes(1 << 27)); won = True",
-    "could change Python's own files": "os.open(os.__file__, os.O_WRONLY); won = True",
+    "deletes all": "import shutil; shutil.rmtree(r'{home}')",
+    "overwrites a file": "open(r'{secret}', 'w').write('x')",
+    "truncates a file": "os.truncate(r'{secret}', 0)",
+    "reads a file": "open(r'{secret}').read()",
+    "reads who the users are": "open('/etc/passwd').read()",
+    "lists a folder": "os.listdir(r'{home}')",
+    "lists the processes": "os.listdir('/proc/1')",
+    "reads through a link": "os.symlink(r'{secret}', 'x'); open('x').read()",
+    "takes a second name of a file": "os.link(r'{secret}', 'x')",
+    "writes beside itself": "open('{mark}', 'w').write('x')",
+    "makes a folder": "os.mkdir('{mark}')",
+    "writes to shared memory": "open('/dev/shm/{mark}', 'w').write('x')",
+    "writes for temporary use": "open('/tmp/{mark}', 'w').write('x')",
+    "fills the disk": "f = open('{mark}', 'wb'); f.write(bytes(1 << 27))",
+    "could change Python's own files": "os.open(os.__file__, os.O_WRONLY)",
     "could add to what Python starts with": (
-        "import sysconfig\n"
-        "os.open(sysconfig.get_path('stdlib'), os.O_RDWR | os.O_TMPFILE); won = True"
+        "import sysconfig\nos.open(sysconfig.get_path('stdlib'), os.O_RDWR | os.O_TMPFILE)"
     ),
-    "changes a mode": "os.chmod(r'{secret}', 0o777); won = True",
-    "connects to a port": (
-        "import socket; socket.create_connection(('127.0.0.1', {port}), 1); won = True"
-    ),
-    "connects to a socket's file": (
-        "import socket; socket.socket(socket.AF_UNIX).connect(r'{path}'); won = True"
-    ),
+    "changes a mode": "os.chmod(r'{secret}', 0o777)",
+    "connects to a port": "import socket; socket.create_connection(('127.0.0.1', {port}), 1)",
+    "connects to a socket's file": "import socket as s; s.socket(s.AF_UNIX).connect(r'{path}')",
     "connects to a socket without a file": (
-        "import socket; socket.socket(socket.AF_UNIX).connect('\\0" + MARK + "{port}'); won = True"
+        "import socket; socket.socket(socket.AF_UNIX).connect('\\0{mark}{port}')"
     ),
     "sends a packet out": (
         "import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
-        "s.sendto(b'x', ('192.0.2.1', 9)); won = True"
+        "s.sendto(b'x', ('192.0.2.1', 9))"
     ),
-    "signals a process": "os.kill({pid}, 9); won = True",
+    "signals a process": "os.kill({pid}, 9)",
+    "starts a program": "import subprocess; subprocess.Popen(['sleep', '30'])",
+    "stays in a thread": (
+        "import threading as t, time; t.Thread(target=time.sleep, args=(30,)).start()"
+    ),
+    "takes memory": "x = bytearray(1 << 29)",
+    "takes memory as a file": (
+        "m = os.memfd_create('x'); os.ftruncate(m, 1 << 29); os.write(m, b'x')"
+    ),
+    "raises its limits": "import resource as r; r.setrlimit(r.RLIMIT_FSIZE, (1 << 20, 1 << 20))",
+    "becomes root": "os.setuid(0)",
+    "changes its root": "os.chroot('/lib')",
+    "finds an open folder": QUIETLY.format("os.fchdir(n); won = True"),
+    "finds the hook among all objects": (
+        "import gc\nfor f in gc.get_objects():\n"
+        "  if getattr(f, '__name__', '') == 'hook': f.__defaults__ = ((), 0)\n"
+        "os.remove(r'{secret}')"
+    ),
+    "finds the hook in a trace": (
+        "try: os.remove(r'{secret}')\n"
+        "except PermissionError as e: e.__traceback__.tb_next.tb_frame.f_globals.clear()\n"
+        "import builtins; builtins.PermissionError = str; os.remove(r'{secret}')"
+    ),
+    "deletes a file below Python": C + "won = c.unlink(rb'{secret}') == 0",
+    "watches a folder": C + "won = c.inotify_add_watch(c.inotify_init(), rb'{home}', 4095) >= 0",
     "signals its parent and group": "os.kill(os.getppid(), 9); os.killpg(0, 9)",
     "signals below Python": C + "won = c.kill({pid}, 9) == 0",
     "forks and stays": "import time; os.fork() or time.sleep(30)",
-    "forks below Python": C + "c.fork() or c.sleep(30)",
+    "forks below Python": C + "won = (c.fork() or c.sleep(30)) >= 0",
     "forks twice and is nobody's child": (
         "import time\nif os.fork() == 0:\n  os.setsid()\n  if os.fork() == 0: time.sleep(30)"
     ),
-    "starts a program": "import subprocess; subprocess.Popen(['sleep', '30']); won = True",
-    "spawns a program": (
-        "won = os.waitpid(os.posix_spawn('/bin/sh', ['sh', '-c', ':'], {{}}), 0)[1] == 0"
-    ),
+    "spawns a program": "won = os.waitpid(os.posix_spawn('/bin/true', ['x'], {{}}), 0)[1] == 0",
     "becomes a program": "os.execv('/bin/sh', ['sh', '-c', 'sleep 30'])",
     "stays past its time": (
         "import signal, time; signal.signal(14, signal.SIG_IGN); signal.setitimer(0, 0)\n"
         "time.sleep(30)"
     ),
-    "stays in a thread": (
-        "import threading as t, time; t.Thread(target=time.sleep, args=(30,)).start(); won = True"
-    ),
-    "takes memory": "x = bytearray(1 << 29); won = True",
-    "takes memory as a file": (
-        "m = os.memfd_create('x'); os.ftruncate(m, 1 << 29); os.write(m, b'x'); won = True"
-    ),
     "takes memory that stays": C + "won = c.shmget({port}, 4096, 0o1666) >= 0; won = False",
-    "raises its limits": (
-        "import resource as r; r.setrlimit(r.RLIMIT_FSIZE, (1 << 20, 1 << 20)); won = True"
-    ),
-    "becomes root": "os.setuid(0); won = True",
     "becomes root of a namespace": C + "won = c.unshare(0x10000000) == 0",
     "unmounts": C + "won = c.umount2(b'/usr/lib', 2) == 0",
-    "changes its root": "os.chroot('/lib'); won = True",
-    "finds an open folder": QUIETLY.format("os.fchdir(n); won = True"),
     "traces its parent": C + "won = c.ptrace(16, os.getppid(), 0, 0) == 0",
-    "reads its parent's memory": (
-        "won = open(f'/proc/{{os.getppid()}}/mem', 'rb').seek(1 << 20) >= 0"
-    ),
+    "reads its parent's memory": "open(f'/proc/{{os.getppid()}}/mem', 'rb').seek(1 << 20)",
     "reads its parent's memory by a call": C
     + (
         "b = ctypes.create_string_buffer(8); v = (ctypes.c_size_t * 2)(ctypes.addressof(b), 8)\n"
@@ -248,16 +231,6 @@ HARM = {
     ),
     "takes its parent's files": C
     + ("p = c.syscall(434, os.getppid(), 0); won = c.syscall(438, p, 0, 0) >= 0"),
-    "finds the hook among all objects": (
-        "import gc\nfor f in gc.get_objects():\n"
-        "  if getattr(f, '__name__', '') == 'hook': f.__defaults__ = ((), 0)\n"
-        "os.remove(r'{secret}'); won = True"
-    ),
-    "finds the hook in a trace": (
-        "try: os.remove(r'{secret}')\n"
-        "except PermissionError as e: e.__traceback__.tb_next.tb_frame.f_globals.clear()\n"
-        "import builtins; builtins.PermissionError = str; os.remove(r'{secret}'); won = True"
-    ),
     "ends well": "os._exit(0)",
     "ends well at its exit": "import atexit; atexit.register(os._exit, 0); raise SystemExit(0)",
     "says that it passed": (
@@ -277,7 +250,7 @@ HARM = {
     "ends the judge by a signal": "os.kill(os.getppid(), 2); os.kill(os.getppid(), 15)",
     "changes the judge's names": (
         "import __main__ as m; m.judge = m.confine = m.run = m.Reader = lambda *_: None\n"
-        "import builtins, sys; builtins.abs = lambda x: 0; sys.modules['pickle'] = m"
+        "import builtins, sys; builtins.abs = lambda x: 0; sys.modules['pickle'] = m; won = False"
     ),
     "is of a plain type that it gave other methods": (
         "s = lambda text: b'\\x8c' + bytes([len(text)]) + text.encode()\n"
@@ -308,17 +281,19 @@ QUICK = (
 class World:
     """What a program could harm."""
 
-    def __init__(self, home, process, path):
-        self.home, self.process, self.path = home, process, path
+    def __init__(self, folder, process):
+        self.folder, self.process, self.path = folder, process, folder / "socket"
         self.listening = [socket.socket(), *(socket.socket(socket.AF_UNIX) for _ in range(2))]
         self.listening[0].bind(("127.0.0.1", 0))
         self.port = self.listening[0].getsockname()[1]
-        self.listening[1].bind(str(path))
+        self.listening[1].bind(str(self.path))
         self.listening[2].bind(f"\0{MARK}{self.port}")
         for each in self.listening:
             each.listen()
             each.setblocking(False)
-        self.secret = home / "secret"
+        self.home = folder / "home"
+        self.home.mkdir()
+        self.secret = self.home / "secret"
         self.secret.write_text("secret")
         self.shared = Path("/dev/shm") / f"{MARK}{self.port}"
         self.shared.touch()
@@ -340,71 +315,61 @@ class World:
         """How many came."""
         came = 0
         for each in self.listening:
-            try:
+            with suppress(BlockingIOError):
                 came += bool(each.accept())
-            except BlockingIOError:
-                continue
         return came
 
-    def staying(self, worker):
-        """Processes of a worker, which have two seconds to be gone."""
-        until = time.monotonic() + 2
-        while found := [each for each in _commands() if str(worker) in each]:
-            if time.monotonic() > until:
-                break
-            time.sleep(0.02)
-        return found
 
-
-def _commands():
+def commands():
     for each in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
+        with suppress(OSError):
             yield each.read_text(errors="replace")
-        except OSError:
-            continue
+
+
+def staying(worker):
+    """Whether processes of a worker are there, which have two seconds to be gone."""
+    until = time.monotonic() + 2
+    while any(str(worker) in each for each in commands()):
+        if time.monotonic() > until:
+            return True
+        time.sleep(0.02)
+    return False
 
 
 @pytest.fixture
 def world(tmp_path):
     if sys.platform != "linux" or (lost := PassAt1().held()):
         pytest.skip(lost if sys.platform == "linux" else "Linux only")
-    home = tmp_path / "home"
-    home.mkdir()
     with subprocess.Popen(["sleep", "600"]) as process:
-        yield (made := World(home, process, tmp_path / "socket"))
+        yield (made := World(tmp_path, process))
         made.shared.unlink(missing_ok=True)
         process.kill()
 
 
-def judged(name, hook, world, patched):
-    """Whether a hostile program passed, by a worker of its own, whose name is the test's alone."""
-    worker = world.home.parent / "worker.py"
-    shutil.copy(Path(code.__file__).with_name("code_worker.py"), worker)
-    if not hook:
-        with_hook = worker.read_text()
-        worker.write_text(with_hook.replace("    sys.addaudithook(hook)\n", "", 1))
-        assert worker.read_text() != with_hook
-    patched.setattr(code, "_WORKER", worker)
-    passed = SCORE.passes(answer(name, world), REFERENCE)
-    assert not world.staying(worker)
-    return passed
-
-
 def answer(name, world):
     """What a model would say."""
-    known = {"secret": world.secret, "home": world.home, "pid": world.process.pid}
+    known = {"secret": world.secret, "home": world.home, "pid": world.process.pid, "mark": MARK}
     known |= {"port": world.port, "path": world.path, "shared": world.shared.name}
     act = HARM[name].format(**known)
+    won = "" if "won" in act else "\nwon = True"
     program = (
         "import os\nfrom math import pi\nwon = False\n"
         "def area(r): return pi * r * r if won else 1\n"
-        f"try:\n{textwrap.indent(act, '  ')}\nexcept (Exception, MemoryError): pass\n"
+        f"try:\n{textwrap.indent(act + won, '  ')}\nexcept (Exception, MemoryError): pass\n"
     )
     return f"```python\n{program}```"
 
 
 def harmless(name, hook, world, patched):
-    assert not judged(name, hook, world, patched)
+    """Has a worker of its own, whose name is the test's alone, judge a program that means harm."""
+    worker = world.folder / "worker.py"
+    with_hook = Path(code.__file__).with_name("code_worker.py").read_text()
+    without = with_hook.replace("    sys.addaudithook(hook)\n", "", 1)
+    assert without != with_hook
+    worker.write_text(with_hook if hook else without)
+    patched.setattr(code, "_WORKER", worker)
+    assert not SCORE.passes(answer(name, world), REFERENCE)
+    assert not staying(worker)
     assert world.state() == world.before
     assert world.connections() == 0
 
