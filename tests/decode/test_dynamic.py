@@ -9,7 +9,7 @@ from spec_bench.decode.config import build_decoder
 from spec_bench.decode.decoder import Decoder
 from spec_bench.records.types import Request
 from tests.families import DYNAMIC, decoder_settings
-from tests.tree.test_dynamic import eagle, paths
+from tests.tree.laws import forest, likeliest
 
 WARM = SamplingSettings(probability_dtype="float64")
 REQUESTS = [Request(str(i), ((i % 3, 1, 2, 0) * (1 + i % 3)), 14 - i) for i in range(5)]
@@ -71,7 +71,7 @@ def test_likeliest_nodes_are_found_behind_every_commit():
     decoder.generate(REQUESTS, seed=0)
     for tree, said in seen:
         for row, before in enumerate(said):
-            assert paths(tree, row) == eagle(draft, before, 3, 4, 6)
+            assert forest(tree, row) == likeliest(decoder.policy, draft, before)
 
 
 def test_what_a_row_records_of_its_trees_does_not_hang_on_its_neighbours():

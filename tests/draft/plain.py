@@ -267,42 +267,42 @@ def state_before(target, text):
 # --- what is looked up
 
 
-def voted(text, longest, shortest, depth):
-    """The chain of what most often followed the longest n-gram at the end, of equals the latest."""
-    size = len(text)
-    for length in range(longest, shortest - 1, -1):
-        gram = [*text[size - length :]]
-        ends = [end for end in range(length, size) if [*text[end - length : end]] == gram]
-        if length <= size and ends:
-            break
-    chain = []
-    while ends and len(chain) < depth:
-        after = [(end, text[end + len(chain)]) for end in ends if end + len(chain) < size]
-        if not after:
-            break
-        tokens = [token for _, token in after]
-        last = {token: end for end, token in after}
-        chain.append(max(last, key=lambda token: (tokens.count(token), last[token])))
-        ends = [end for end, token in after if token == chain[-1]]
-    return chain
-
-
-def first_match(text, longest, shortest, depth):
-    """A copy of what followed the first place of the longest n-gram at the end."""
-    size = len(text)
-    for length in range(longest, shortest - 1, -1):
-        for end in range(length, size):
-            if [*text[end - length : end]] == [*text[size - length :]]:
-                return [*text[end : end + depth]]
+def occurred(text, longest):
+    """Where the longest n-gram at the end, of at most so many tokens, ended before."""
+    for length in range(min(longest, len(text)), 0, -1):
+        ends = range(length, len(text))
+        if found := [end for end in ends if text[end - length : end] == text[-length:]]:
+            return found
     return []
 
 
-def looked_up_or(model, vocab, longest, shortest, depth):
+def voted(text, longest, width, depth):
+    """By level what followed most occurrences, of equally many the latest."""
+    text = tuple(text)
+    runs = [(end, text[end : end + depth]) for end in occurred(text, longest)]
+    found, level = [], [()]
+    for at in range(1, depth + 1):
+        seen = {}
+        for end, run in runs:
+            if len(run) >= at and run[: at - 1] in level:
+                seen.setdefault(run[:at], []).append(end)
+        level = sorted(seen, key=lambda path: (-len(seen[path]), -max(seen[path])))[:width]
+        found += level
+    return found
+
+
+def first_match(text, longest, depth):
+    """A copy of what followed the first occurrence."""
+    ends = occurred(text, longest)
+    return text[ends[0] : ends[0] + depth] if ends else text[:0]
+
+
+def looked_up_or(model, vocab, longest, depth):
     def below(text, path):
-        chain = voted(text, longest, shortest, depth)
+        chain = voted(text, longest, 1, depth)
         if not chain:
             return model(text, path)
-        return torch.zeros(vocab).index_fill(0, torch.tensor(chain[len(path)]), 1.0).log()
+        return torch.zeros(vocab).index_fill(0, torch.tensor(chain[len(path)][-1]), 1.0).log()
 
     return below
 

@@ -139,7 +139,7 @@ LAWS = {
     ),
     "lookup or model": (
         {"kind": "lookup_or_model", "longest": 4, "shortest": 1},
-        lambda: (None, [plain.looked_up_or(plain.language_model(module_of()), VOCAB, 4, 1, 3)]),
+        lambda: (None, [plain.looked_up_or(plain.language_model(module_of()), VOCAB, 4, 3)]),
     ),
     "EAGLE": ({"kind": "eagle"}, lambda: with_head(head_of("eagle"), plain.eagle1)),
     "EAGLE-3": ({"kind": "eagle3"}, lambda: eagle3(head_of("eagle3"))),
@@ -222,16 +222,17 @@ def of_beams(below, text):
     return [*dict.fromkeys(beam[:size] for size in (1, 2, 3) for beam in beams)]
 
 
-def of_chain(chain):
-    return [tuple(chain[:size]) for size in range(1, len(chain) + 1)]
+def of_copy(text):
+    run = tuple(plain.first_match(text, 3, 10))
+    return [run[:size] for size in range(1, len(run) + 1)]
 
 
 ANSWERS = [[1, 2, 3, 1, 2, 4], [40, 38, 1, 40, 38, 2, 33], [58, 47]]
 RANKED = {
     "medusa": ({"policy": "node_list", "nodes": [[*node] for node in NODES]}, of_ranks),
     "redrafter": ({"policy": "head_beams", "width": 3, "depth": 3}, of_beams),
-    "prompt_lookup": ({}, lambda text: of_chain(plain.first_match(text, 3, 1, 10))),
-    "lookup_vote": ({}, lambda text: of_chain(plain.voted(text, 3, 1, 10))),
+    "prompt_lookup": ({}, of_copy),
+    "lookup_vote": ({}, lambda text: plain.voted(text, 3, 1, 10)),
     "suffix_decoding": (
         {"width": 3, "depth": 4},
         lambda text: [*chain.from_iterable(by_hand(text, ANSWERS, Bounds(3, 4), 24, 0.1))],

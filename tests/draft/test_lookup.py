@@ -77,7 +77,7 @@ def test_a_first_match_is_that_of_transformers_and_of_the_definition(longest, co
     for trial in range(150):
         tokens = [numbers.randrange(2 + trial % 5) for _ in range(1 + trial % 40)]
         levels = guesses(tokens, Bounds(1, count), longest, FirstIndex)
-        span = first_match(tokens, longest, 1, count)
+        span = first_match(tokens, longest, count)
         assert levels == [[(token, 0)] for token in span]
         assert span == by_transformers(tokens, longest, count)
         found += bool(span)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from spec_bench.core.warp import SamplingSettings, log_probs
 from spec_bench.draft.lookup import Bounds
-from tests.draft.plain import by_hand
+from tests.draft.plain import by_hand, first_match, voted
 
 
 @dataclass(frozen=True)
@@ -257,51 +257,18 @@ def best_slots(tree, draft, choose):
     return _kept(slots, tree.total)
 
 
-def _occurred(past):
-    """Where the longest n-gram at the end, of at most three tokens, ended before."""
-    for length in (3, 2, 1):
-        ends = [
-            end for end in range(length, len(past)) if past[end - length : end] == past[-length:]
-        ]
-        if ends:
-            return ends
-    return []
-
-
-def _copied(draft, depth):
-    """What followed the first occurrence, to the depth or the end of the text."""
-    past = draft.prompt
-    return trie([past[end : end + depth] for end in _occurred(past)[:1]])
-
-
-def _voted(draft, width, depth):
-    """What followed most occurrences, and of equally many the latest."""
-    past = draft.prompt
-    runs = [(end, past[end : end + depth]) for end in _occurred(past)]
-    found = []
-    level = [()]
-    for at in range(1, depth + 1):
-        seen = {}
-        for end, run in runs:
-            if len(run) >= at and run[: at - 1] in level:
-                seen.setdefault(run[:at], []).append(end)
-        level = sorted(seen, key=lambda path: (-len(seen[path]), -max(seen[path])))[:width]
-        found += level
-    return trie(found)
-
-
 def guessed(tree, draft, choose):
     if draft.drafter == "first_match":
-        return _copied(draft, tree.depth)
+        return trie([first_match(draft.prompt, 3, tree.depth)])
     if draft.drafter == "suffix":
         bounds = Bounds(tree.width, tree.depth)
         levels = by_hand(draft.prompt, (), bounds, depth=24, least=0.1)
         return trie([path for level in levels for path in level])
-    return _voted(draft, tree.width, tree.depth)
+    return trie(voted(draft.prompt, 3, tree.width, tree.depth))
 
 
 def guess_or_draft(tree, draft, choose):
-    return _voted(draft, 1, tree.depth) or chain(tree, draft, choose)
+    return trie(voted(draft.prompt, 3, 1, tree.depth)) or chain(tree, draft, choose)
 
 
 def comb(tree, draft, choose):

@@ -15,7 +15,7 @@ from spec_bench.decode.config import goes_with
 from spec_bench.draft.base import Drafting, Equipment, drafter
 from spec_bench.records.types import Request
 from spec_bench.tree.base import Ground, GrownTree
-from tests.tree.definitions import Draft
+from tests.tree.definitions import DEFINITIONS, Draft
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,18 @@ def forest(tree, row=0):
         return tuple((int(tree.tokens[row, child]), below(child)) for child in children[node])
 
     return below(0)
+
+
+def nodes_of(forest, above=()):
+    """The paths to all nodes, copies included, in order."""
+    below = [((*above, token), each) for token, each in forest]
+    return sorted(node for path, each in below for node in (path, *nodes_of(each, path)))
+
+
+def likeliest(policy, model, prompt):
+    """The one tree that a definition makes of a model where nothing is drawn."""
+    draft = Draft(prompt, WARM, partial(_behind, [model], prompt), model.vocab_size, 1, "")
+    return DEFINITIONS[policy.name](policy, draft, None)
 
 
 def grown(tree, settings, drafting=None, kind=""):

@@ -1,140 +1,242 @@
-"""Dynamic trees hold the nodes that they say, on models whose laws depend on the whole path."""
+"""Trees of the best nodes: drawn anew in every iteration, or fitted to known acceptances."""
 
-import itertools
+import heapq
+import math
+import random
+from itertools import combinations, product
 
 import pytest
 import torch
 
+from spec_bench.audit.catalogue import SETTINGS, WARM
 from spec_bench.audit.toys import random_history
 from spec_bench.core.draws import SeededDraws
 from spec_bench.core.transfer import Committed
-from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.config import read_decoder, resolve_spec
+from spec_bench.decode.config import read_decoder
 from spec_bench.draft.base import Equipment
 from spec_bench.draft.language_model import LanguageModelDrafting
 from spec_bench.tree.base import Ground
-from spec_bench.tree.dynamic import BestNodes
+from spec_bench.tree.dynamic import BestNodes, BestSlots
+from spec_bench.tree.node_list import FittedList, best_list, expected_accepted, pooled
+from tests.decode.test_dynamic import REQUESTS, watched
 from tests.families import decoder_settings
 from tests.said import naming
+from tests.tree.laws import forest, likeliest, nodes_of
 
-Path = tuple[int, ...]
-WARM = SamplingSettings(probability_dtype="float64")
 PROMPTS = [(1, 0, 2, 1), (0, 0, 1), (2, 2, 2, 0, 1)]
 
 
 def planted(policy, model, prompts, settings=WARM, draws=None):
     """The trees of a batch."""
-    given = Equipment(model, [model], [model.allocate(3, 64)], None, 3)
-    drafting = LanguageModelDrafting(given)
+    drafting = LanguageModelDrafting(Equipment(model, [model], [model.allocate(3, 64)], None, 3))
     for row, prompt in enumerate(prompts):
         drafting.start(row, prompt)
     committed = Committed(prompts)
     drafting.needs(committed)
-    generators = [torch.Generator().manual_seed(row) for row in range(len(prompts))]
-    draws = draws or SeededDraws(generators)
+    draws = draws or SeededDraws(
+        [torch.Generator().manual_seed(row) for row in range(len(prompts))]
+    )
     return policy.plant(Ground(drafting, committed, torch.device("cpu"), settings, draws))
 
 
-def paths(tree, row):
-    """The tokens from below the root to each node that is there."""
-    found = []
-    for node in range(1, tree.shape.size):
-        if tree.valid[row, node]:
-            on_it = tree.ancestors[row, node].nonzero().flatten()[1:]
-            found.append(tuple(tree.tokens[row, on_it].tolist()))
-            above = tree.ancestors[row, tree.parent[row, node]].nonzero().flatten()
-            assert on_it.tolist() == [*above[1:].tolist(), node]
-    assert len(set(found)) == len(found)
-    return set(found)
-
-
-def chance(model, prompt, path):
-    """The draft's probability of a path."""
-    log_p, said = 0.0, list(prompt)
-    for token in path:
-        log_p += float(model.logits[model.place(said)].log_softmax(-1)[token])
-        said.append(token)
-    return float(torch.tensor(log_p).exp())
-
-
-def eagle(model, prompt, width, depth, total):
-    """EAGLE-2's tree by its paper: expand, keep the best for the next level, rerank all."""
-    frontier = [()]
-    every = []
-    for _ in range(depth):
-        candidates = []
-        for path in frontier:
-            children = [(*path, token) for token in range(model.vocab_size)]
-            children.sort(key=lambda child: -chance(model, prompt, child))
-            candidates += children[:width]
-        every += candidates
-        frontier = sorted(candidates, key=lambda path: -chance(model, prompt, path))[:width]
-    return set(sorted(every, key=lambda path: -chance(model, prompt, path))[:total])
-
-
-@pytest.mark.parametrize(("width", "depth", "total"), [(2, 4, 7), (3, 3, 5), (1, 3, 3), (2, 3, 40)])
-def test_the_nodes_are_eagles(width, depth, total):
-    model = random_history(5, seed=width)
-    tree = planted(BestNodes(width, depth, total), model, PROMPTS)
-    for row, prompt in enumerate(PROMPTS):
-        assert paths(tree, row) == eagle(model, prompt, width, depth, total)
+@pytest.mark.parametrize("settings", [WARM, SETTINGS["temperature 1.5, top-p 0.9"]])
+@pytest.mark.parametrize(
+    ("fields", "vocab", "sharpness"),
+    [
+        ((2, 4, 7), 5, 1.5),
+        ((3, 3, 5), 5, 1.5),
+        ((1, 3, 3), 5, 1.5),
+        ((2, 3, 40), 5, 1.5),
+        ((4, 2, 9), 2, 1.5),  # more children than tokens
+        ((3, 5, 6, 0.3), 4, 3),  # rows draft on while that pays
+    ],
+)
+def test_a_batchs_trees_of_likeliest_nodes_are_the_definitions(fields, vocab, sharpness, settings):
+    policy, model = BestNodes(*fields), random_history(vocab, seed=3, sharpness=sharpness)
+    prompts = [tuple(token % vocab for token in prompt) for prompt in PROMPTS]
+    tree = planted(policy, model, prompts, settings)
+    made = [forest(tree, row) for row in range(3)]
+    assert made == [likeliest(policy, model, prompt) for prompt in prompts]
+    depths = {max(map(len, nodes_of(each))) for each in made}
+    assert len(depths) > 1 or policy.gain is None
 
 
 def test_no_tree_of_so_many_nodes_has_more_of_the_drafts_probability():
     """OPT-Tree's theorem, and the nodes are found by looking at as many as are kept."""
     model = random_history(3, seed=2)
-    every = [path for depth in (1, 2, 3) for path in itertools.product(range(3), repeat=depth)]
+    every = [path for depth in (1, 2, 3) for path in product(range(3), repeat=depth)]
+    tree = planted(BestNodes(6, 3, 6), model, PROMPTS)
     for row, prompt in enumerate(PROMPTS):
-        best = sorted(every, key=lambda path: -chance(model, prompt, path))[:6]
-        assert paths(planted(BestNodes(6, 3, 6), model, PROMPTS), row) == set(best)
+        laws = {path: model.law(prompt, len(path), WARM)[path] for path in every}
+        assert nodes_of(forest(tree, row)) == sorted(sorted(every, key=laws.get)[-6:])
 
 
-def test_a_row_drafts_on_only_while_that_pays_whatever_its_neighbours_do():
-    model = random_history(4, seed=3, sharpness=3)
-    alone = [paths(planted(BestNodes(3, 5, 6, gain=0.3), model, [p]), 0) for p in PROMPTS]
-    together = planted(BestNodes(3, 5, 6, gain=0.3), model, PROMPTS)
-    assert [paths(together, row) for row in range(3)] == alone
-    depths = [max(map(len, found)) for found in alone]
-    assert min(depths) < max(depths) <= 5
-    for depth, prompt, found in zip(depths, PROMPTS, alone, strict=True):
-        for levels in range(2, depth + 1):
-            expect = [
-                sum(chance(model, prompt, path) for path in eagle(model, prompt, 3, upto, 6))
-                for upto in (levels - 1, levels)
-            ]
-            assert expect[1] - expect[0] > 0.3 or levels == depth
-        assert found == eagle(model, prompt, 3, 5, 6) or depth < 5
+# DySpec's tree, found level by level, is the one that its heap of open slots makes.
 
 
-def test_siblings_stand_in_order_of_rank_and_a_row_keeps_its_number_of_nodes():
-    tree = planted(BestNodes(3, 4, 8), random_history(4, seed=1), PROMPTS)
-    assert tree.valid[:, 1:].sum(dim=1).tolist() == [8, 8, 8]
-    model, counts = random_history(4, seed=1), []
+class SameNoise(SeededDraws):
+    """The same noise for every node of a level, so that a heap can be given it too."""
+
+    def __init__(self, noise):
+        super().__init__([])
+        self._noise, self._level = noise, -1
+
+    def gumbel(self, like, counts=None):
+        self._level += 1
+        return self._noise[self._level].expand_as(like)
+
+
+def heap_tree(model, prompt, noise, total):
+    """DySpec's Algorithm: pop the best slot, draw into it, open the slots below and beside it."""
+
+    def order(path):
+        log_q = model.logits[model.place((*prompt, *path))].log_softmax(-1)
+        ranked = (log_q + noise[len(path)]).sort(descending=True).indices.tolist()
+        return [(token, math.exp(float(log_q[token]))) for token in ranked]
+
+    heap = [(-1.0, 0, (), 0)]  # -value, depth, node, sibling
+    found = set()
+    while len(found) < total:
+        value, depth, node, sibling = heapq.heappop(heap)
+        drawn = order(node)
+        token, mass = drawn[sibling]
+        left = 1 - sum(q for _, q in drawn[:sibling])
+        child = (*node, token)
+        found.add(child)
+        if depth + 1 < len(noise):
+            heapq.heappush(heap, (value * mass / left, depth + 1, child, 0))
+        if sibling + 1 < len(drawn):
+            heapq.heappush(heap, (value * (1 - mass / left), depth, node, sibling + 1))
+    return sorted(found)
+
+
+@pytest.mark.parametrize(
+    ("fields", "sharpness", "deep"),
+    [((7, 5, total), 1.5, False) for total in (1, 4, 7)]
+    + [((14, 14, 14), sharpness, sharpness > 1) for sharpness in (0.1, 3, 12)],  # unbounded
+)
+def test_the_slots_of_largest_value_are_those_that_the_heap_takes(fields, sharpness, deep):
+    policy, model = BestSlots(*fields), random_history(4, seed=1, sharpness=sharpness)
+    deepest = 0
+    for trial in range(3):
+        generator = torch.Generator().manual_seed(trial)
+        noise = 2 * torch.randn((policy.depth, 4), generator=generator, dtype=torch.float64)
+        tree = planted(policy, model, PROMPTS, draws=SameNoise(noise))
+        for row, prompt in enumerate(PROMPTS):
+            found = nodes_of(forest(tree, row))
+            assert found == heap_tree(model, prompt, noise, policy.total)
+            deepest = max(deepest, *map(len, found))
+    assert (deepest > 6) == deep
+
+
+def test_a_row_of_an_unbounded_tree_draws_what_it_would_draw_alone():
+    policy, model = BestSlots(9, 9, 9), random_history(4, seed=3, sharpness=3)
+    generators = [torch.Generator().manual_seed(row) for row in range(3)]
+    together = planted(policy, model, PROMPTS, draws=SeededDraws(generators))
+    depths = set()
     for row, prompt in enumerate(PROMPTS):
-        first = [t for t in range(1, 9) if tree.valid[row, t] and tree.depths[row, t] == 1]
-        chances = [chance(model, prompt, (int(tree.tokens[row, node]),)) for node in first]
-        assert chances == sorted(chances, reverse=True)
-        counts.append(len(chances))
-    assert max(counts) > 1
+        own = torch.Generator().manual_seed(row)
+        alone = planted(policy, model, [prompt], draws=SeededDraws([own]))
+        assert forest(alone) == forest(together, row)
+        assert torch.equal(own.get_state(), generators[row].get_state())
+        depths.add(int(alone.depths.max()))
+    assert len(depths) > 1
 
 
-def test_scores_know_no_temperature():
-    model = random_history(4, seed=1)
-    cold = SamplingSettings(temperature=0.2, top_p=0.5, probability_dtype="float64")
-    warm, cold_tree = (planted(BestNodes(3, 3, 6), model, PROMPTS, s) for s in (WARM, cold))
-    assert all(paths(warm, row) == paths(cold_tree, row) for row in range(3))
+def test_as_many_levels_are_run_as_the_unbounded_tree_is_deep():
+    decoder, draft, seen = watched("dyspec", 1, width=10, depth=10, total=10)
+    passes, forward = 0, draft.forward
+
+    def counting(*arguments, **more):
+        nonlocal passes
+        passes += not more.get("prefill", False)
+        return forward(*arguments, **more)
+
+    draft.forward = counting
+    answers = decoder.generate(REQUESTS[:2], seed=0)
+    recorded = [step.depth for answer in answers for step in answer.steps]
+    assert recorded == [int(tree.depths.max()) for tree, _ in seen]
+    assert sum(recorded) == passes
+    assert len(set(recorded)) > 1
 
 
-def test_more_children_than_tokens_are_absent():
-    model = random_history(2, seed=0)
-    tree = planted(BestNodes(4, 2, 9), model, [(1, 0)])
-    assert paths(tree, 0) == {(0,), (1,), (0, 0), (0, 1), (1, 0), (1, 1)}
+@pytest.mark.parametrize(
+    ("name", "spec", "said", "fields"),
+    [
+        ("opt_tree", "10x6@59", "10x6@59", (10, 6, 59)),
+        ("dyspec", None, "@24", (24, 24, 24)),
+        ("dyspec", "@9", "@9", (9, 9, 9)),
+        ("dyspec", "5x6@14", "5x6@14", (5, 6, 14)),
+    ],
+)
+def test_a_shorthand_says_frontier_levels_and_nodes(name, spec, said, fields):
+    tree = read_decoder(decoder_settings(name, spec)).tree
+    assert (tree.spec, (tree.width, tree.depth, tree.total)) == (said, fields)
+    assert tree.shape.depth == tree.depth
 
 
-def test_a_shorthand_says_frontier_levels_and_nodes():
-    settings = resolve_spec(decoder_settings("opt_tree"), "10x6@59")
-    tree = read_decoder(settings).tree
-    assert (tree.spec, tree.width, tree.depth, tree.total) == ("10x6@59", 10, 6, 59)  # type: ignore[attr-defined]
-    for wrong in ("4x3", "4x3@0.5", "7"):
-        with pytest.raises(ValueError, match=naming(wrong, "WxL@N")):
-            resolve_spec(decoder_settings("opt_tree"), wrong)
+@pytest.mark.parametrize(
+    ("name", "spec", "said"),
+    [("opt_tree", spec, (spec, "WxL@N")) for spec in ("4x3", "4x3@0.5", "7")]
+    + [("dyspec", "@200", ("total",))],  # more cache than a tree can be worth
+)
+def test_another_shorthand_is_refused(name, spec, said):
+    with pytest.raises(ValueError, match=naming(*said)):
+        read_decoder(decoder_settings(name, spec))
+
+
+# The best tree for given acceptances.
+
+
+def test_a_tree_is_worth_the_product_along_each_path():
+    assert expected_accepted([(0,), (1,), (0, 0)], [0.6, 0.3]) == pytest.approx(0.6 + 0.3 + 0.36)
+    assert expected_accepted([], [0.6, 0.3]) == 0
+
+
+@pytest.mark.parametrize(
+    ("acceptance", "nodes"),
+    [
+        # 0.6, 0.36, 0.3, 0.216; (0, 1) and (1, 0) are worth 0.18.
+        ([0.6, 0.3], [(0,), (1,), (0, 0), (0, 0, 0)]),
+        # Where estimates do not fall, a later sibling still never stands without an earlier one.
+        ([0.1, 0.2, 0.6], [(0,), (1,), (2,)]),
+    ],
+)
+def test_the_best_tree_by_hand(acceptance, nodes):
+    assert best_list(acceptance, len(nodes)) == nodes
+
+
+def test_no_tree_of_so_many_nodes_is_worth_more():
+    numbers = random.Random(0)
+    every = [path for depth in (1, 2, 3, 4) for path in product(range(2), repeat=depth)]
+    for _ in range(6):
+        acceptance = sorted((numbers.random() for _ in range(2)), reverse=True)
+        for size in (1, 3, 4):
+            best = max(
+                expected_accepted(chosen, acceptance)
+                for chosen in combinations(every, size)
+                if all(
+                    (not node[:-1] or node[:-1] in chosen)
+                    and (node[-1] == 0 or (*node[:-1], node[-1] - 1) in chosen)
+                    for node in chosen
+                )
+            )
+            found = expected_accepted(best_list(acceptance, size), acceptance)
+            assert found == pytest.approx(best, abs=1e-12)
+
+
+def test_a_trees_depth_has_no_bound_but_its_nodes():
+    assert max(map(len, best_list([0.95, 0.01], 30))) > 20
+
+
+def test_estimates_that_do_not_fall_are_averaged():
+    assert pooled([0.5, 0.1, 0.3, 0.05]) == pytest.approx([0.5, 0.2, 0.2, 0.05])
+    assert pooled([0.1, 0.2, 0.6]) == pytest.approx([0.3, 0.3, 0.3])
+
+
+def test_a_fitted_tree_that_was_not_filled_in_grows_nothing():
+    assert read_decoder(decoder_settings("sequoia", "@9")).spec == "@9"
+    with pytest.raises(ValueError, match=naming("as many as total, 9", "got 2")):
+        FittedList(((0,), (1,)), 9)
+    with pytest.raises(ValueError, match="no tree of 9 nodes was fitted"):
+        _ = FittedList(total=9).levels

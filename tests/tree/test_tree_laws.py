@@ -6,14 +6,12 @@ A tree that has lost some of its nodes may still be verified without loss; here 
 from itertools import product
 
 import pytest
-import torch
 from scipy.stats import chisquare
 
 from spec_bench.audit.catalogue import SETTINGS, WARM, beam_cases
 from spec_bench.audit.decoders import FALSE_ALARM_RATE
-from spec_bench.core.tree import Tree
 from spec_bench.tree.base import AuditTree, GrownTree, policy
-from spec_bench.tree.widths import IidPaths, StochasticBeam
+from spec_bench.tree.widths import StochasticBeam
 from tests.tree import laws
 from tests.tree.definitions import DEFINITIONS
 
@@ -93,48 +91,3 @@ def test_draft_beams_are_drawn_out_of_all_that_continue_the_layer_above(case):
 def test_every_registered_policy_has_a_definition():
     """Whoever adds a policy writes down, in ``definitions``, what its trees are."""
     assert {*policy} - {*DEFINITIONS} == set()
-
-
-class Given:
-    """Draws that are known: the tokens of each level, path by path."""
-
-    def __init__(self, *levels):
-        self._levels = iter(levels)
-
-    def categorical(self, probs, count):
-        tokens = torch.tensor(next(self._levels))
-        return tokens.view(1, probs.shape[1], count)
-
-
-MERGED = [
-    # The second path begins like the first; what follows hangs below the first's node.
-    (((0, 1), (0, 2)), {(0,), (0, 1), (0, 2)}),
-    (((0, 1, 2), (0, 2, 1)), {(0,), (0, 1), (0, 2), (0, 1, 2), (0, 2, 1)}),
-    (((0, 1, 2), (0, 1, 1)), {(0,), (0, 1), (0, 1, 2), (0, 1, 1)}),
-    (((1, 0), (1, 0), (1, 2)), {(1,), (1, 0), (1, 2)}),
-    # The third joins the second, and the fourth the first.
-    (((0, 1), (2, 1), (2, 0), (0, 1)), {(0,), (2,), (0, 1), (2, 1), (2, 0)}),
-    (((2, 2), (2, 2)), {(2,), (2, 2)}),
-]
-
-
-@pytest.mark.parametrize(("paths", "nodes"), MERGED)
-def test_merged_paths_are_the_trie_of_all_of_them(paths, nodes):
-    depth = len(paths[0])
-    tree = IidPaths(len(paths), depth, merged=True)
-    grown = Tree(tree.shape, torch.zeros(1, dtype=torch.long), "without_replacement")
-    draws = Given(*zip(*paths, strict=True))
-    for level in range(depth):
-        frontier = 1 if level == 0 else len(paths)
-        tree.grow(grown, torch.full((1, frontier, 1, 3), 1 / 3).log(), draws)  # type: ignore[arg-type]
-    assert _nodes(laws.forest(grown)) == sorted(nodes)
-
-
-def _nodes(forest, above=()):
-    """The paths to all nodes, copies included."""
-    found = [
-        each
-        for token, below in forest
-        for each in ((*above, token), *_nodes(below, (*above, token)))
-    ]
-    return sorted(found)
