@@ -9,6 +9,8 @@ import pytest
 from spec_bench.report.cli.command_line import COMMANDS, main
 from tests.report.rows import row, write
 
+RESULTS = "measured"
+
 
 def run(*arguments):
     """The exit status, whether it is returned or raised."""
@@ -35,26 +37,33 @@ def test_help_names_every_command_with_an_example_and_what_it_does(capsys):
         ((), "COMMAND"),
         (("figur", "rsd/4"), "'figur' (choose from"),
         (("table", "rsd/7", "--format", "word"), "'word' (choose from"),
-        (("table", "nothing/1"), "known: beyond, dsbd"),
+        (("table", "nothing/1"), "known: beyond, dsbd, eagle, mcsd, redrafter, rsd, today"),
         (("table", "rsd/99"), "rsd/ 1-54"),
+        (("table", "rsd"), "1-54"),
+        (("table", "rsd/7", "--pair", "nothing"), "llama2_chat_7b"),
         (("figure", "rsd/2"), "rsd/ 1, 4-9"),
         (("checks", "nothing"), "known: beyond, dsbd"),
         (("checks", "rsd"), "no results below"),
         (("list", "nothing"), "known: beyond, dsbd"),
         (("page", "nothing"), "no experiment 'nothing'"),
+        (("page", "mine", "--pair", "nothing", "--results", RESULTS), "llama2_7b"),
+        (("page", "nothing", "--results", RESULTS), "there: mine"),
+        (("all", "--results", "/nowhere"), "no experiment below"),
         (("nothing/results.csv",), "no results file"),
     ],
 )
 def test_a_wrong_request_is_one_line_that_names_the_choices(
     arguments, words, tmp_path, monkeypatch, capsys
 ):
+    if RESULTS in arguments:
+        write(tmp_path / RESULTS, "mine", row("sd", "2", block_efficiency=2.0))
     monkeypatch.chdir(tmp_path)
     assert run(*arguments) == 2
     said = capsys.readouterr()
     assert words in said.err
     assert len(said.err.splitlines()) == 1
     assert not said.out
-    assert not list(tmp_path.iterdir())
+    assert RESULTS in arguments or not list(tmp_path.iterdir())
 
 
 def test_every_command_runs_without_loading_torch(tmp_path):
@@ -64,15 +73,16 @@ def test_every_command_runs_without_loading_torch(tmp_path):
     code = f"""
 import sys
 from spec_bench.report.cli.command_line import main
-for command in (["list"], ["table", "rsd/1"], ["checks", "rsd"], ["all"]):
+for command in (["list"], ["table", "rsd/1", "--output", "t.md"], ["checks", "rsd"], ["all"]):
     assert main([*command, "--results", {str(tmp_path)!r}]) == 0, command
 loaded = {{"torch", "transformers", "hydra"}} & set(sys.modules)
 assert not loaded, loaded
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "rsd_s > sd" in done.stdout
-    assert (tmp_path / "index.html").is_file()
+    assert "SpecTr" in (tmp_path / "t.md").read_text() and (tmp_path / "index.html").is_file()
 
 
 @pytest.mark.parametrize(

@@ -9,16 +9,14 @@ import pytest
 from spec_bench.report.cli.command_line import main
 from spec_bench.report.data.grouping import slugs, split, together
 from spec_bench.report.data.rows import groups_of
-from spec_bench.report.figures import draw, figure_sheets
+from spec_bench.report.figures import figure_sheets
 from spec_bench.report.papers.paper import find_figure, find_table
 from spec_bench.report.tables.build import build_tables
 from spec_bench.report.tables.measured import Measured
 from spec_bench.vocabulary import columns
 from spec_bench.vocabulary.columns import Column
-from tests.report.rows import EMBEDDED, MT_BENCH, around, frame, row, write
+from tests.report.rows import EMBEDDED, frame, redrafter_batches, row, write
 from tests.report.sheets import table
-
-FIXED, MOVING = {"batch_size": 1}, {"batch_size": 4, "batching": "continuous"}
 
 
 def cells(**values):
@@ -43,20 +41,15 @@ def titles(*rows):
 @pytest.mark.parametrize(
     ("name", "values", "said"),
     [
-        ("batch_size", (1, 4), ["batch size 1", "batch size 4"]),
-        ("batching", ("static", "continuous"), ["batching static", "batching continuous"]),
-        ("max_new_tokens", (32, 64), ["max new tokens 32", "max new tokens 64"]),
-        (
-            "draft_temperature",
-            (None, 0.0),
-            ["draft temperature not stated", "draft temperature 0"],
-        ),
-        ("target", ("mine/a", "mine/b"), ["target mine/a", "target mine/b"]),
+        ("batch_size", (1, 4), ("batch size 1", "batch size 4")),
+        ("batching", ("static", "continuous"), ("batching static", "batching continuous")),
+        ("max_new_tokens", (32, 64), ("max new tokens 32", "max new tokens 64")),
+        ("draft_temperature", (None, 0.0), ("draft temperature not stated", "draft temperature 0")),
+        ("target", ("mine/a", "mine/b"), ("target mine/a", "target mine/b")),
     ],
 )
 def test_cells_that_ran_otherwise_are_groups_whose_headings_name_what_differs(name, values, said):
-    rows = [{**each, name: value} for value in values for each in both()]
-    found = groups_of(frame(*rows))
+    found = groups_of(frame(*({**each, name: value} for value in values for each in both())))
     assert [group.title for group in found] == [f"xsum, {text}" for text in said]
     assert [list(group.rows.decoder) for group in found] == [["ar", "sd"]] * 2
 
@@ -69,16 +62,13 @@ def test_headings_name_nothing_that_all_agree_in_or_that_follows_from_the_task()
     assert titles(*more) == ["xsum", "squad, max new tokens 16", "squad, max new tokens 32"]
 
 
-def test_a_column_that_an_older_file_lacks_has_one_unknown_value_there():
+def test_what_an_older_file_or_a_server_leaves_open_is_one_unknown_value():
     older, newer = frame(*both()), frame(*both(batching="static"))
     found = groups_of(pd.concat([older, newer], ignore_index=True))
     assert [(group.title, len(group.rows)) for group in found] == [
         ("xsum, batching not stated", 2),
         ("xsum, batching static", 2),
     ]
-
-
-def test_what_a_server_leaves_open_is_told_by_its_device():
     ours = both(device="cpu", dtype="float32", threads=1, batch_size=1)
     theirs = both(device="server", batch_size=1)
     assert titles(*ours, *theirs) == ["xsum, device cpu", "xsum, device server"]
@@ -95,12 +85,11 @@ def test_any_column_that_is_marked_so_tells_runs_apart(monkeypatch):
     monkeypatch.setattr(columns, "COLUMNS", [*columns.COLUMNS, mine])
     rows = [*both(precision="float32"), *both(task="squad", precision="bfloat16")]
     assert titles(*rows) == ["xsum, precision float32", "squad, precision bfloat16"]
-    loose = [{**each, "someones_note": name} for name in "ab" for each in both()]
-    assert titles(*loose) == ["xsum"]
+    assert titles(*both(someones_note="a"), *both(someones_note="b")) == ["xsum"]
 
 
 def test_rows_are_split_by_what_differs_and_only_that_is_named():
-    rows = [*cells(**FIXED, batching="static"), *cells(batch_size=4, batching="static")[:1]]
+    rows = [*cells(batch_size=1, batching="static"), cells(batch_size=4, batching="static")[0]]
     assert parts(*rows) == [("batch size 1", 2), ("batch size 4", 1)]
     assert split(frame(*rows), ("batch_size",))[0][0] == ""
 
@@ -131,15 +120,25 @@ def test_parts_of_a_search_have_the_prompts_of_every_task():
     ]
 
 
-def test_a_table_is_printed_once_for_each_way_in_which_its_cells_ran(tmp_path):
-    write(tmp_path, "rsd-exp1", *cells(**FIXED), cells(**MOVING)[0])
-    fixed, moving = grids = build_tables(find_table("rsd/1"), Measured.below(tmp_path))
-    assert fixed.title.endswith(" (batch size 1, batching not stated)")
-    assert moving.setting == "batch size 4, batching continuous"
+def test_a_table_is_printed_once_for_each_way_in_which_its_cells_ran(tmp_path, capsys):
+    fixed, moving = cells(batch_size=1), cells(batch_size=4, batching="continuous")[:1]
+    write(tmp_path, "rsd-exp1", *fixed, *moving)
+    first, second = grids = build_tables(find_table("rsd/1"), Measured.below(tmp_path))
+    assert first.title.endswith(" (batch size 1, batching not stated)")
+    assert second.setting == "batch size 4, batching continuous"
     assert [sum(cell.ours for cell in grid.cells) for grid in grids] == [2, 1]
-    assert fixed.commands and not moving.commands
-    alone = write(tmp_path / "alone", "rsd-exp1", *cells(**FIXED))
-    (only,) = build_tables(find_table("rsd/1"), Measured.below(alone))
+    assert first.commands and not second.commands
+    asked = ["table", "rsd/1", "--results", str(tmp_path), "--format"]
+    assert main([*asked, "csv"]) == 0
+    lines = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    ours = [line["setting"] for line in lines if line["block_efficiency_ours"]]
+    assert ours == [first.setting, first.setting, second.setting]
+    assert main([*asked, "html"]) == 0
+    page = capsys.readouterr().out
+    assert page.count("<html") == page.count("</html>") == 1
+    assert page.count('<table class="paper">') == 2
+    write(tmp_path, "rsd-exp1", *fixed)
+    (only,) = build_tables(find_table("rsd/1"), Measured.below(tmp_path))
     assert only.setting == "" and not only.title.endswith(")")
 
 
@@ -161,55 +160,11 @@ def test_what_a_search_confirmed_stands_before_what_it_screened(tmp_path):
     assert [grid.setting for grid in grids] == ["stage confirm", "stage screen"]
 
 
-def test_the_parts_of_a_table_are_one_csv_and_one_page(tmp_path, capsys):
-    write(tmp_path, "rsd-exp1", *cells(**FIXED), cells(batch_size=4)[0])
-    asked = ["table", "rsd/1", "--results", str(tmp_path), "--format"]
-    assert main([*asked, "csv"]) == 0
-    lines = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    assert {line["setting"] for line in lines} == {"batch size 1", "batch size 4"}
-    ours = [line["setting"] for line in lines if line["block_efficiency_ours"]]
-    assert ours == ["batch size 1", "batch size 1", "batch size 4"]
-    assert main([*asked, "html"]) == 0
-    page = capsys.readouterr().out
-    assert page.count("<html") == page.count("</html>") == 1
-    assert page.count('<table class="paper">') == 2
-
-
-def test_all_writes_a_file_for_each_part(tmp_path):
-    write(tmp_path, "rsd-exp1", *cells(**FIXED), *cells(batch_size=4))
-    assert main(["all", "--results", str(tmp_path)]) == 0
-    tables = {path.name for path in (tmp_path / "rsd-exp1" / "tables").glob("*.md")}
-    assert tables == {"rsd-1-batch-size-1.md", "rsd-1-batch-size-4.md"}
-    page = (tmp_path / "rsd-exp1" / "page.html").read_text()
-    assert "<h3>XSum, batch size 1<" in page and "<h3>XSum, batch size 4<" in page
-
-
-def beams(**values):
-    """ReDrafter's beams, as its Figure 6 shows them over batches of 1 and 4."""
-    return [
-        row(
-            "redrafter",
-            "8x5",
-            **{**MT_BENCH, **values, "batch_size": size, "batching": "continuous"},
-            experiment="redrafter-batches",
-            block_efficiency=around(3.0, 0.1),
-            token_rate=around(50.0 * size, 1.0),
-            token_rate_per_request=around(50.0, 1.0),
-            tree_attention=attention,
-        )
-        for size in (1, 4)
-        for attention in (True, False)
-    ]
-
-
-def test_a_figure_is_drawn_once_for_each_way_that_it_does_not_show_itself(tmp_path):
-    rows = frame(*beams(max_new_tokens=16), *beams(max_new_tokens=64))
-    found = figure_sheets(find_figure("redrafter/6"), rows)
+def test_a_figure_is_drawn_once_for_each_way_that_it_does_not_show_itself():
+    rows = pd.concat([redrafter_batches().assign(max_new_tokens=limit) for limit in (16, 64)])
+    found = figure_sheets(find_figure("redrafter/6"), rows.reset_index(drop=True))
     assert [sheet.setting for sheet in found] == ["max new tokens 16", "max new tokens 64"]
-    assert {len(sheet.rows) for sheet in found} == {4}  # batch sizes are its axis
-    paths = draw("redrafter", "6", rows, tmp_path, formats=["png"])
-    names = [path.stem.removeprefix("redrafter-fig6-embedded") for path in paths]
-    assert names == ["-max-new-tokens-16", "-max-new-tokens-64"]
+    assert {len(sheet.rows) for sheet in found} == {6}  # batch sizes are its axis
 
 
 def test_a_parts_file_is_named_by_what_tells_it_from_the_others():
@@ -223,17 +178,15 @@ def test_a_parts_file_is_named_by_what_tells_it_from_the_others():
     assert list(slugs(sizes).values()) == ["-batch-size-4", "-batch-size-1"]
     assert slugs([""]) == {"": ""}
     assert slugs(["data source a/b: c"]) == {"data source a/b: c": "-data-source-a-b-c"}
-
-
-def test_parts_that_long_texts_tell_have_short_names_of_their_own():
+    # Those that long texts tell have short names of their own.
     many = [f"stage screen, machine {'2 x AMD EPYC, ' * 20}engine {number}" for number in (0, 1)]
     assert list(slugs(many).values()) == ["-engine-0", "-engine-1"]
     alike = [f"machine {'2 x AMD EPYC ' * 20}of {place}" for place in ("here", "there")]
-    names = list(slugs(alike).values())
-    assert len(set(names)) == 2 and all(len(name) <= 40 for name in names)
+    names = {*slugs(alike).values()}
+    assert len(names) == 2 and all(len(name) <= 40 for name in names)
     assert all(name.startswith("-machine-2-x-AMD-EPYC") for name in names)
-    odd = list(slugs(["stage a b", "stage a-b"]).values())  # the same word of two texts
-    assert len(set(odd)) == 2 and all(name.startswith("-a-b-") for name in odd)
+    odd = {*slugs(["stage a b", "stage a-b"]).values()}  # the same word of two texts
+    assert len(odd) == 2 and all(name.startswith("-a-b-") for name in odd)
 
 
 def test_rows_that_lack_many_columns_are_told_by_how_many():

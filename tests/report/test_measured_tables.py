@@ -5,22 +5,17 @@ import io
 import json
 import re
 import shutil
-from pathlib import Path
 
 import pytest
 
-from spec_bench.report.cli.command_line import main
 from spec_bench.report.papers.items import recipe_cells
 from spec_bench.report.papers.pairs import drafter_size, pair_of, written
-from spec_bench.report.papers.paper import find_table, load_paper
+from spec_bench.report.papers.paper import find_table
 from spec_bench.report.tables.build import build_tables
 from spec_bench.report.tables.measured import Measured
-from spec_bench.report.tables.progress import list_paper
 from spec_bench.report.tables.render import comma, latex, markdown
 from tests.report.rows import frame, record, recorded, row, write
 from tests.report.sheets import line_of, table
-
-NOTHING = Path("no such folder")
 
 
 def sd(spec="2", **values):
@@ -38,10 +33,9 @@ def test_paper_ours_interval_and_difference_stand_side_by_side(tmp_path):
     assert line.endswith("| 0.143 | 0.153 | +0.010 |")
 
 
-@pytest.mark.parametrize("sizes", [(8, 30), (30, 8)], ids=["small first", "large first"])
-def test_of_a_cell_measured_twice_a_table_shows_the_larger_run(sizes, tmp_path):
-    taus = {8: 2.9, 30: 2.2}
-    rows = (sd(prompts=n, block_efficiency=taus[n], run_id=f"run{n}") for n in sizes)
+@pytest.mark.parametrize("taus", [{8: 2.9, 30: 2.2}, {30: 2.2, 8: 2.9}])
+def test_of_a_cell_measured_twice_a_table_shows_the_larger_run(taus, tmp_path):
+    rows = (sd(prompts=n, block_efficiency=tau, run_id=f"run{n}") for n, tau in taus.items())
     write(tmp_path, "rsd-exp1", *rows)
     line = line_of(table("rsd/1", tmp_path), "2", "SD", "2")
     assert "| 2.166 | 2.200 |" in line and "2.900" not in line
@@ -68,42 +62,40 @@ def test_a_pair_without_a_config_goes_on_where_its_rows_were(tmp_path):
         assert table("rsd/1", tmp_path, "mine").commands == (f"spec-bench rsd=exp1 {models}",)
 
 
-def test_prompts_that_the_models_had_no_room_for_are_counted_under_the_table(tmp_path):
+def test_a_failed_cell_says_why_and_prompts_without_room_are_counted_under_the_table(tmp_path):
     own = {"block_efficiency": 2.2, "prompts_skipped": 3, "prompts_truncated": 0}
-    write(tmp_path, "rsd-exp1", sd(**own), sd("3", **own))
-    (note,) = (each for each in table("rsd/1", tmp_path).notes if "too long" in each)
-    assert "XSum on llama2_7b: 3 prompts left out" in note
-
-
-def test_a_failed_cell_says_why_and_is_still_missing(tmp_path):
     failed = sd(status="failed", reason="OutOfMemoryError: 80 GB (trace: runs/1)")
-    write(tmp_path, "rsd-exp1", failed, row("ar", "-", block_efficiency=1.0))
+    write(tmp_path, "rsd-exp1", failed, row("ar", "-", **own), sd("3", **own))
     grid = table("rsd/1", tmp_path)
-    assert "failed: OutOfMemoryError: 80 GB |" in markdown(grid)
-    assert grid.commands
+    assert "failed: OutOfMemoryError: 80 GB |" in markdown(grid) and grid.commands
+    (note,) = (each for each in grid.notes if "too long" in each)
+    assert "XSum on llama2_7b: 3 prompts left out" in note
 
 
 def test_ours_stands_out_only_where_no_interval_overlaps_and_not_alone(tmp_path):
     chain = sd(block_efficiency=(2.0, 1.9, 2.1), mbsu=(1.9, 1.8, 2.0))
     beams = row("rsd_s", "3x2", block_efficiency=(2.4, 2.2, 2.6), mbsu=(2.1, 1.95, 2.2))
-    write(tmp_path / "both", "rsd-exp1", chain, beams)
-    line = line_of(table("rsd/1", tmp_path / "both"), "", "RSD-S", "3x2")
-    assert "| **2.400** [2.200, 2.600] |" in line
-    assert "| 2.100 [1.950, 2.200] |" in line
-    write(tmp_path / "alone", "rsd-exp1", chain)
-    assert "| 2.000 [1.900, 2.100] |" in markdown(table("rsd/1", tmp_path / "alone"))
+    write(tmp_path, "rsd-exp1", chain, beams)
+    line = line_of(table("rsd/1", tmp_path), "", "RSD-S", "3x2")
+    assert "| **2.400** [2.200, 2.600] |" in line and "| 2.100 [1.950, 2.200] |" in line
+    write(tmp_path, "rsd-exp1", chain)
+    assert "| 2.000 [1.900, 2.100] |" in markdown(table("rsd/1", tmp_path))
 
 
-@pytest.mark.parametrize("mark", ["simulated", "approximate"])
-def test_rows_that_are_not_exact_are_marked_and_never_best(tmp_path, mark):
-    beams = row("rsd_s", "3x2", block_efficiency=(3.0, 2.9, 3.1), lossless=mark)
+MARKS = {"simulated": "simulated", "approximate": "approximate", "exact_beam": "beam law"}
+
+
+@pytest.mark.parametrize("lossless", MARKS)
+def test_rows_that_are_not_exact_are_marked_and_never_best(tmp_path, lossless):
+    beams = row("rsd_s", "3x2", block_efficiency=(3.0, 2.9, 3.1), lossless=lossless)
     write(tmp_path, "rsd-exp1", sd(block_efficiency=(2.0, 1.9, 2.1)), beams)
-    grid = table("rsd/1", tmp_path)
-    line = line_of(grid, "", "RSD-S", f"3x2 ({mark})")
-    assert "| 3.000 [2.900, 3.100] |" in line
+    grid, mark = table("rsd/1", tmp_path), MARKS[lossless]
+    assert "| 3.000 [2.900, 3.100] |" in line_of(grid, "", "RSD-S", f"3x2 ({mark})")
     assert any(note.startswith(f"{mark}:") for note in grid.notes)
-    rows = csv.DictReader(io.StringIO(comma(grid)))
-    assert {r["lossless"] for r in rows if (r["tree"], r["decoder"]) == ("3x2", "RSD-S")} == {mark}
+    assert f"({mark})" in latex(grid)
+    found = {r["decoder"]: r["lossless"] for r in csv.DictReader(io.StringIO(comma(grid)))
+             if r["tree"] in ("2", "3x2") and r["lossless"]}  # fmt: skip
+    assert found == {"SD": "exact", "RSD-S": lossless}
 
 
 def test_the_recipes_own_experiment_is_preferred_and_its_seeds_are_pooled(tmp_path):
@@ -119,27 +111,21 @@ def test_rows_that_were_sampled_otherwise_are_no_part_of_the_table(tmp_path):
     assert not table("rsd/1", tmp_path).measured and not table("dsbd/1", tmp_path).measured
 
 
-def test_results_two_levels_down_are_read_and_raw_runs_are_not(tmp_path):
-    write(tmp_path / "embedded", "rsd-exp1", sd(pair="embedded", block_efficiency=2))
-    write(tmp_path, "runs", sd("3", pair="embedded", block_efficiency=9))
-    assert len(Measured.below(tmp_path).rows) == 1
-
-
 def test_another_pair_is_named_and_takes_the_same_layout_where_it_is_asked_for(tmp_path):
-    write(tmp_path, "rsd-exp1", sd(pair="embedded", block_efficiency=2.0))
+    models = {"target": "embedded:target", "draft": "embedded:draft_distilled"}
+    # A label made of model names is the pair with these models.
+    named = sd(**models, pair="target+draft_distilled", block_efficiency=2.0)
+    write(tmp_path / "few", "rsd-exp1", named)
+    assert table("rsd/1", tmp_path, "embedded").measured
+    write(tmp_path / "embedded", "rsd-exp1", sd(pair="embedded", block_efficiency=2.0))
+    write(tmp_path, "runs", sd("3", pair="embedded", block_efficiency=9))
+    assert len(Measured.below(tmp_path).rows) == 2  # two levels down, and no raw runs
     said = ("no cell of this table was run on llama2_7b", "add --pair embedded")
     assert noted(table("rsd/1", tmp_path), *said)
     grid = table("rsd/1", tmp_path, "embedded")
     assert "| 2 | SD | 2 | 2.166 | 2.000 | -0.166 |" in markdown(grid)
     assert noted(grid, "pair embedded, small models on invented text, not the paper's")
     assert grid.commands == ("spec-bench rsd=exp1 pair=embedded task=xsum",)
-
-
-def test_a_label_made_of_model_names_is_the_pair_with_these_models(tmp_path):
-    models = {"pair": "target+draft_distilled", "target": "embedded:target"}
-    models["draft"] = "embedded:draft_distilled"
-    write(tmp_path, "rsd-exp1", sd(**models, block_efficiency=2.0))
-    assert table("rsd/1", tmp_path, "embedded").measured
 
 
 MCSD = {"pair": "llama_33b_68m", "task": "alpaca", "temperature": 0.0}
@@ -162,14 +148,10 @@ def test_mcsd_takes_its_fastest_tree_and_sd_at_the_same_depth(tmp_path):
 
 
 def test_where_a_search_was_confirmed_the_fastest_is_of_those_confirmed(tmp_path):
-    stages = {
-        "screen": {"4-1": (2.9, 2.1), "8-2-1": (2.7, 2.6), "1": (9.0, 1.2)},
-        "confirm": {"4-1": (2.1, 2.1), "8-2-1": (2.2, 2.6)},
-    }
-    cells = []
-    for stage, trees in stages.items():
-        cells.append(searched("-", 1.0, 1.0, "ar", stage=stage))
-        cells += [searched(spec, *numbers, stage=stage) for spec, numbers in trees.items()]
+    screened = (searched("4-1", 2.9, 2.1), searched("8-2-1", 2.7, 2.6), searched("1", 9.0, 1.2))
+    confirmed = (searched("4-1", 2.1, 2.1), searched("8-2-1", 2.2, 2.6))
+    stages, base = {"screen": screened, "confirm": confirmed}, searched("-", 1.0, 1.0, "ar")
+    cells = ({**each, "stage": n} for n, trees in stages.items() for each in (base, *trees))
     write(tmp_path, "mcsd-search", *cells)
     grid = table("mcsd/2", tmp_path)
     assert "| MCSD | 0 | 4x2x2x1x1 | 8x2x1 | **3.06** | 2.20 |" in markdown(grid)
@@ -198,9 +180,8 @@ def test_a_difference_of_two_cells_is_paired_by_prompt_or_has_no_interval(record
         assert "| 0.12 | 0.10 | -0.02 |" in line
         assert noted(grid, "no interval where the records by prompt")
         return
-    value, low, high = map(
-        float, re.search(r"\| 0\.12 \| (0\.\d\d) \[(0\.\d\d), (0\.\d\d)\]", line).groups()
-    )
+    found = re.search(r"\| 0\.12 \| (0\.\d\d) \[(0\.\d\d), (0\.\d\d)\]", line).groups()
+    value, low, high = map(float, found)
     assert low <= value <= high
     assert high - low < 0.1  # as if they were independent: 0.57
     assert noted(grid, "paired by prompt")
@@ -219,7 +200,7 @@ def test_the_ablation_compares_decoders_on_the_tree_that_was_ablated(tmp_path):
     grid = table("mcsd/4", tmp_path)
     text = markdown(grid)
     assert "| without replacement | yes | 1.91 | 1.90 | -0.01 |" in text
-    assert "|  | no |" in text or "| without replacement | no | 1.61 | 1.50 | -0.11 |" in text
+    assert "| without replacement | no | 1.61 | 1.50 | -0.11 |" in text
     assert "| naive (MCNS) | no |  | 1.10 |" in text
     assert noted(grid, "llama_13b_68m 4x2x1")
 
@@ -249,12 +230,17 @@ def test_answers_that_end_at_a_newline_and_those_that_run_on_are_two_tables(tmp_
 
 def test_another_pair_has_lines_or_columns_of_its_own_in_tables_of_many_pairs(tmp_path):
     own = {**MCSD, "pair": "embedded"}
-    cells = [row("mcsd_wor", k, **own, speedup=s, acceptance_rate=a) for k, s, a in
-             (("4", 2.0, 0.8), ("1", 1.5, 0.5))]  # fmt: skip
-    write(tmp_path, "mcsd-search", *cells)
+    cells = (("4", 2.0, 0.8), ("1", 1.5, 0.5))
+    rows = (row("mcsd_wor", k, **own, speedup=s, acceptance_rate=a) for k, s, a in cells)
+    write(tmp_path, "mcsd-search", *rows)
     text = markdown(table("mcsd/2", tmp_path, "embedded"))
     assert "embedded: speedup (×), ours" in text and "LLaMA-33B: speedup (×), ours" not in text
     assert "|  | embedded | 0 |  | 0.50 |" in markdown(table("mcsd/1", tmp_path, "embedded"))
+    score = squad("ar", "-", pair="embedded", task="spider", execution_accuracy=0.96)
+    write(tmp_path, "dsbd-one-cache", score)
+    grid = table("dsbd/1", tmp_path, "embedded")
+    assert len(grid.lines) == 16 + 8
+    assert "|  | 96.0 |" in line_of(grid, "Spider", "embedded", "multinomial")
 
 
 SAMPLED = {"temperature": 1.0, "top_k": 10, "top_p": 0.8, "pair": "llama2_13b_68m"}
@@ -288,47 +274,11 @@ def test_the_recipes_setting_is_shown_and_else_the_first_one_measured(tmp_path):
         assert text in line_of(shown, "", "Llama-2-13B", "DSBD (beam law)")
 
 
-def test_missing_cells_name_the_recipe(tmp_path):
-    write(tmp_path, "dsbd-one-cache", squad("ar", "-", exact_match=0.5))
-    grid = table("dsbd/1", tmp_path)
-    assert "| 27.11 | not run |" in line_of(grid, "", "Llama-2-13B", "SD")
-    assert grid.commands == (
-        "spec-bench -m dsbd=one_cache pair=llama2_13b_68m,opt_13b engine=cuda task=squad,spider",
-    )
-    assert table("redrafter/1", NOTHING).commands[-1] == (
-        "spec-bench -m redrafter=decoding pair=vicuna_7b,vicuna_13b engine=cuda "
-        "task=mt_bench generation.temperature=0,0.7"
-    )
-
-
-def test_another_pair_has_lines_of_its_own(tmp_path):
-    cell = squad("ar", "-", pair="embedded", task="spider", execution_accuracy=0.96)
-    write(tmp_path, "dsbd-one-cache", cell)
-    grid = table("dsbd/1", tmp_path, "embedded")
-    assert len(grid.lines) == 16 + 8
-    assert "|  | 96.0 |" in line_of(grid, "Spider", "embedded", "multinomial")
-
-
-@pytest.mark.parametrize("render", [markdown, latex, comma])
-def test_beam_rows_are_marked_in_every_format(render, tmp_path):
-    beams = squad("dsbd_one_cache", "4x3@0.9", lossless="exact_beam", token_rate=25.0)
-    write(tmp_path, "dsbd-one-cache", beams, squad("sd", "3", token_rate=26.0))
-    text = render(table("dsbd/1", tmp_path))
-    if render is comma:
-        rows = list(csv.DictReader(io.StringIO(text)))
-        assert [r["lossless"] for r in rows[:4]] == ["", "exact", "", "exact_beam"]
-    else:
-        assert "DSBD (beam law)" in text
-        assert "beam law: exact for the law of beam decoding" in text
-        assert "SD (beam law)" not in text
-
-
 RULE = "exact (paper: rejection sampling, ours: exact match)"
 
 
 def heads(decoder, spec, temperature, **values):
-    mark = "approximate" if decoder.endswith("_typical") else "exact"
-    same = {"pair": "vicuna_7b", "task": "mt_bench", "temperature": temperature, "lossless": mark}
+    same = {"pair": "vicuna_7b", "task": "mt_bench", "temperature": temperature}
     return row(decoder, spec, **{**same, **values})
 
 
@@ -353,14 +303,11 @@ def test_greedy_lines_are_temperature_0_and_typical_ones_a_warm_one(tmp_path):
 def test_another_tree_has_a_line_of_its_own_and_none_where_it_is_all_there_is(tmp_path):
     small = heads("medusa", "embedded_16", 0.0, pair="embedded", token_rate=50.0)
     large = heads("medusa", "mc_sim_7b_63", 0.0, pair="embedded", token_rate=40.0)
-    for cells, trees in (
-        ([small], ["embedded_16"]),
-        ([small, large], ["mc_sim_7b_63", "embedded_16"]),
-    ):
-        write(tmp_path, "redrafter-decoding", *cells)
+    for cells in ([small], [large, small]):
+        write(tmp_path, "redrafter-decoding", *reversed(cells))
         lines = table("redrafter/1", tmp_path, "embedded").lines
         first = [line.cells[0] for line in lines if line.labels[:2] == ("embedded", "Medusa")]
-        assert [cell.text for cell in first if cell.ours] == trees
+        assert [cell.text for cell in first if cell.ours] == [cell["spec"] for cell in cells]
 
 
 def test_a_ratio_to_greedy_ar_is_paired_by_prompt_or_has_no_interval(tmp_path):
@@ -401,28 +348,6 @@ def test_a_drafters_size_is_a_share_of_a_known_target_or_its_trainings(tmp_path)
     assert [pair_of(f"Vicuna-{n}B", "") for n in (7, 13)] == ["vicuna_7b", "vicuna_13b"]
 
 
-def test_commands_train_the_heads_that_nobody_published_before_they_decode():
-    *trained, run = table("redrafter/1", NOTHING).commands
-    assert [command.split()[2] for command in trained] == ["spec_bench.train"] * 2
-    sizes = zip((4, 5), trained, strict=True)
-    assert all(f"head=redrafter head.blocks={size}" in command for size, command in sizes)
-    assert "redrafter=decoding" in run
-    (sweep,) = table("mcsd/4", NOTHING).commands
-    assert "spec_bench.train" not in sweep
-
-
-def test_the_list_names_the_grid_of_heads_once_and_has_them_trained_first():
-    text = list_paper(load_paper("redrafter"), Measured.below(NOTHING))
-    commands = ("python -m", "spec-bench")
-    lines = [line.strip() for line in text.splitlines() if line.strip().startswith(commands)]
-    assert len(lines) == len(set(lines))
-    (grid,) = [place for place, line in enumerate(lines) if "redrafter=grid" in line]
-    assert "training=redrafter_grid" in lines[grid - 1]
-    assert "-m redrafter=grid" in lines[grid]
-    assert "pair.heads.redrafter=FOLDER,FOLDER" in lines[grid]
-    assert recipe_cells("redrafter=batches").count("redrafter:8x5") == 2  # one has settings
-
-
 def test_the_commands_for_missing_cells_run_a_recipe_whose_rows_fill_them(tmp_path):
     (command,) = table("today/1", tmp_path).commands
     assert command.split()[1:3] == ["today=printed", "pair=qwen3_8b"]
@@ -440,45 +365,3 @@ def test_rows_measured_here_do_not_carry_a_sources_name(tmp_path):
     (ours,) = (line for line in lines if "50" in line)
     assert "| measured here | DFlash | 7 |" in ours
     assert sum("H100" in line for line in lines) == 3
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["table", "rsd/99"], "1-54"),
-        (["table", "rsd"], "1-54"),
-        (["table", "nothing/1"], "beyond, dsbd, eagle, mcsd, redrafter, rsd, today"),
-        (["table", "rsd/7", "--pair", "nothing"], "llama2_chat_7b"),
-        (["list", "nothing"], "beyond, dsbd, eagle, mcsd, redrafter, rsd, today"),
-        (["figure", "rsd/2"], "1, 4-9"),
-        (["checks", "nothing"], "beyond, dsbd, eagle, mcsd, redrafter, rsd, today"),
-    ],
-)
-def test_a_request_that_cannot_be_right_is_one_line_with_choices_and_status_2(
-    arguments, words, tmp_path, capsys
-):
-    assert main([*arguments, "--results", str(tmp_path)]) == 2
-    error = capsys.readouterr().err
-    assert len(error.splitlines()) == 1
-    assert words in error
-
-
-@pytest.mark.parametrize("form", ["markdown", "csv", "latex", "html"])
-def test_a_table_is_written_to_a_file(form, tmp_path, capsys):
-    path = tmp_path / "made" / "table.txt"
-    given = ["table", "rsd/7", "--format", form, "--output", str(path)]
-    assert main([*given, "--results", str(tmp_path)]) == 0
-    assert "2.148" in path.read_text() or "lost" in path.read_text()
-    assert str(path) in capsys.readouterr().out
-
-
-def test_list_counts_cells_and_names_the_missing_command(tmp_path, capsys):
-    write(tmp_path, "rsd-exp1", sd(block_efficiency=2.0))
-    assert main(["list", "rsd", "--results", str(tmp_path)]) == 0
-    out = capsys.readouterr().out
-    assert "1/33 cells: llama2_7b" in out
-    assert "pair=llama2_chat_7b,llama2_chat_13b,llama2_chat_70b engine=cuda task=xsum" in out
-    assert "table rsd/54" in out and "figure rsd/9" in out
-    assert "python -m spec_bench.audit.bernoulli" in out
-    assert main(["list", "--results", str(tmp_path)]) == 0
-    assert "python -m spec_bench.train -m training=redrafter_grid" in capsys.readouterr().out
