@@ -86,6 +86,16 @@ def around(value, half):
     return value, value - half, value + half
 
 
+def found(checks, *words):
+    """The checks whose claims have these words."""
+    return [check for check in checks if all(word in check.claim for word in words)]
+
+
+def only(checks, *words):
+    (check,) = found(checks, *words)
+    return check
+
+
 def frame(*rows):
     """The cells as a frame."""
     return pd.DataFrame(list(rows))

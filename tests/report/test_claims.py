@@ -1,6 +1,7 @@
 """How claims are asked and what they come to: contrasts, questions, general claims, summaries."""
 
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import pandas as pd
@@ -18,7 +19,7 @@ from spec_bench.report.data.rows import Group
 from spec_bench.report.papers.paper import Claim, load_paper, paper_names, read_claims
 from spec_bench.system import files
 from tests.report import rows as cells_of
-from tests.report.rows import EMBEDDED, frame, record, recorded, write
+from tests.report.rows import EMBEDDED, frame, only, record, recorded, write
 from tests.said import naming
 
 row = partial(cells_of.row, half=0.1, **EMBEDDED)
@@ -29,11 +30,6 @@ LOW = [[1, 0, 1], [0, 1, 1], [1, 1, 1], [1, 1, 1]] * 2
 @pytest.fixture
 def results(tmp_path):
     return tmp_path / "rsd-exp1" / "results.csv"
-
-
-def only(checks, *words):
-    (check,) = [check for check in checks if all(word in check.claim for word in words)]
-    return check
 
 
 def cell(decoder, spec, tau, **values):
@@ -54,11 +50,7 @@ def gap_of(metric, results, *sides):
 def test_seconds_of_two_cells_are_paired_where_one_sitting_timed_them(sitting, told, results):
     record(results, "ar--", HIGH, rate=1.0, sitting="first")
     record(results, "sd-3", HIGH, rate=2.0, sitting=sitting)
-    rates = [
-        row(name, spec, token_rate=rate, block_efficiency=1.0)
-        for name, spec, rate in (("sd", "3", 2.0), ("ar", "-", 1.0))
-    ]
-    sides = [(each,) for each in rates]
+    sides = [(row("sd", "3", token_rate=2.0),), (row("ar", token_rate=1.0),)]
     assert str(gap_of("token_rate", results, *sides)).startswith("+100.0% " + told)
     assert "no interval" not in str(gap_of("block_efficiency", results, *sides))
 
@@ -147,11 +139,10 @@ def test_scores_without_records_are_not_decided_and_say_nothing_of_what_is_not_e
     group = scored(2)
     group.rows.loc[1:, "lossless"] = lossless
     checks = list(exact_scores_of(group, Records(Path("results.csv"))))
-    if lossless != "exact":
-        assert checks == []
-        return
-    assert (checks[0].verdict, checks[0].p_values) == ("not decided", None)
-    assert checks[0].evidence.startswith("+0.000 (no interval: no records")
+    assert len(checks) == (lossless == "exact")
+    for check in checks:
+        assert (check.verdict, check.p_values) == ("not decided", None)
+        assert check.evidence.startswith("+0.000 (no interval: no records")
 
 
 @pytest.mark.parametrize(
@@ -177,10 +168,9 @@ def test_any_results_file_has_its_orderings_checked_where_records_are_there(
 
 def test_orderings_of_any_results_file_are_pooled_over_tasks(results):
     cells = []
-    for task in ("xsum", "dolly"):
-        for decoder, accepted in (("spectr", HIGH), ("sd", LOW)):
-            record(results, f"{decoder}-{task}", accepted)
-            cells.append(cell(decoder, "3", 1.0, task=task, run_id=f"{decoder}-{task}"))
+    for task, (decoder, accepted) in product(("xsum", "dolly"), (("spectr", HIGH), ("sd", LOW))):
+        record(results, f"{decoder}-{task}", accepted)
+        cells.append(cell(decoder, "3", 1.0, task=task, run_id=f"{decoder}-{task}"))
     checks = check_generally(frame(*cells), results)
     assert [check.where for check in checks] == ["xsum", "dolly", "all tasks"]
 
@@ -198,14 +188,11 @@ def test_the_fastest_decoder_is_compared_with_the_baseline(rate, said, verdict, 
         checks = check_generally(recorded(results, frame(*cells)), results)
         return only(checks, "the fastest beats ar")
 
-    cells = [
-        row("ar", speedup=1.0, token_rate=10.0),
-        row("sd", "3", speedup=rate / 10, token_rate=rate),
-        row("sd", "2"),
-    ]
+    baseline = row("ar", speedup=1.0, token_rate=10.0)
+    cells = [baseline, row("sd", "3", speedup=rate / 10, token_rate=rate), row("sd", "2")]
     check = checked(*cells)
-    assert check.evidence.startswith(said)
     on_all = f"on all prompts sd 3, {rate / 10:.2f} times"
+    assert check.evidence.startswith(said)
     assert check.evidence.endswith(f"] against ar's token rate; {on_all}, on 8 prompts")
     assert check.verdict == verdict
     cells.append(row("sd", "4", speedup=0.5, token_rate=5.0))
@@ -304,16 +291,8 @@ def test_an_unknown_name_in_a_claim_is_said(wrong, words, asking):
 
 
 def test_a_claim_stays_within_its_experiment_and_counts_a_cell_once():
-    rows = frame(
-        *(
-            row("sd", "3", prompts=prompts, experiment=experiment)
-            for prompts, experiment in (
-                (10, "mcsd-search"),
-                (50, "quickstart"),
-                (20, "mcsd-search"),
-            )
-        )
-    )
+    known = ((10, "mcsd-search"), (50, "quickstart"), (20, "mcsd-search"))
+    rows = frame(*(row("sd", "3", prompts=n, experiment=name) for n, name in known))
     ask = Ask(rows, Records(Path("results.csv")))
     assert list(ask.of("mcsd-search").rows.prompts) == [20]
     assert list(ask.of("rsd-exp1").rows.prompts) == [50]
@@ -324,15 +303,10 @@ def test_a_claim_stays_within_its_experiment_and_counts_a_cell_once():
 
 
 def test_failed_and_simulated_cells_and_empty_frames_claim_nothing(results):
-    for paper, other in (
-        ("rsd", {"status": "failed"}),
-        ("rsd", {"lossless": "simulated"}),
-        ("dsbd", {"status": "failed"}),
-    ):
-        rows = cells_of.dsbd_fronts(**other)
-        if paper == "rsd":
-            rows = frame(cell("spectr", "3x3", 2.0, **other), cell("sd", "3", 2.0))
-        assert check_claims(paper, rows, results) == []
+    for other in ({"status": "failed"}, {"lossless": "simulated"}):
+        rows = frame(cell("spectr", "3x3", 2.0, **other), cell("sd", "3", 2.0))
+        assert check_claims("rsd", rows, results) == []
+    assert check_claims("dsbd", cells_of.dsbd_fronts(status="failed"), results) == []
     assert check_claims("mcsd", pd.DataFrame(), results) == []
     with pytest.raises(ValueError, match="'nothing'; known: beyond, dsbd"):
         check_claims("nothing", pd.DataFrame(), results)
@@ -401,24 +375,18 @@ def test_every_paper_has_claims_that_are_its_own_or_said_to_be_ours():
 def test_a_summary_counts_verdicts_and_claims_that_nothing_was_measured_for(results, capsys):
     rows = recorded(results, frame(cell("spectr", "3x3", 3.0), cell("sd", "3", 2.0)))
     checks = check_claims("rsd", rows, results)
-    summary = summary_of(checks, load_paper("rsd"))
-    count = len(load_paper("rsd").claims)
-    measured = len({check.number for check in checks})
+    summary, n = summary_of(checks, load_paper("rsd")), len(checks)
+    count, measured = len(load_paper("rsd").claims), len({check.number for check in checks})
     assert summary.sentence == (
-        f"RSD: of {len(checks)} checks, {len(checks)} hold; corrected for {len(checks)} made "
-        f"together (Holm): 1 page in 20 has a false verdict; {count - measured} of its {count} "
-        "claims not measured here."
+        f"RSD: of {n} checks, {n} hold; corrected for {n} made together (Holm): 1 page in 20 has a "
+        f"false verdict; {count - measured} of its {count} claims not measured here."
     )
     assert summary.verdicts == ("holds", "not measured")
     lines = {statement: counts for (statement, _), counts in summary.lines.items()}
     (trees,) = [cells for said, cells in lines.items() if "tree-based methods" in said]
-    assert trees == [str(len(checks)), ""]
+    assert trees == [str(n), ""]
     assert lines["“RSD-S always outperforms SD, SpecTr and RSD-C.”"] == ["", "x"]
     assert list(lines)[-1] == ""  # what the paper does not say
-    folder = results.parents[1]
-    write(folder, "rsd-exp1", *rows.to_dict("records"))
+    folder = write(results.parents[1], "rsd-exp1", *rows.to_dict("records"))
     assert main(["checks", "rsd", "--results", str(folder)]) == 0
-    out = capsys.readouterr().out
-    assert out.startswith("RSD: of ")
-    assert "“Our results show that tree-based methods" in out
-    assert "not said by the paper, checked beside it" in out
+    assert capsys.readouterr().out.startswith(f"RSD: of {n} checks, {n} hold")

@@ -4,7 +4,7 @@ A figure whose curves fell into one, or whose line goes back and forth, is a fig
 what it says has to be looked at.
 """
 
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pandas as pd
 import pytest
@@ -77,26 +77,21 @@ def test_beam_sampling_is_a_curve_in_the_order_of_its_width():
     assert [text for text in texts if len(text) == 1] == ["1", "2", "3"]
 
 
-def test_marks_bear_the_intervals_of_both_numbers():
-    (series,) = series_of(sheet_of("dsbd/4", dsbd_fronts()).panels[0], decoder="sd")
-    assert series.points("token_rate") == [(50.0, 49.0, 51.0)]
-    assert series.points("cell.score") == [pytest.approx((0.5, 0.47, 0.53))]
-
-
-def test_a_panel_without_a_meter_says_why():
+def test_marks_bear_the_intervals_of_both_numbers_and_a_panel_without_a_meter_says_why():
     sheet = sheet_of("dsbd/4", dsbd_fronts())
     assert [bool(panel.series) for panel in sheet.panels] == [True, False]
+    (series,) = series_of(sheet.panels[0], decoder="sd")
+    assert series.points("token_rate") == [(50.0, 49.0, 51.0)]
+    assert series.points("cell.score") == [pytest.approx((0.5, 0.47, 0.53))]
     (text,) = draw_sheet(sheet).axes[1].texts
-    assert "measured: no meter" in text.get_text()
-    assert "energy=nvml" in text.get_text()
+    assert "measured: no meter" in text.get_text() and "energy=nvml" in text.get_text()
     metered = sheet_of("dsbd/4", dsbd_fronts(energy_j_per_token=(2.0, 1.5, 2.5)))
     assert all(panel.series for panel in metered.panels)
 
 
 def test_a_pair_of_the_paper_has_the_figures_tasks_and_another_pair_all():
-    spider = dsbd_fronts(task="spider").rename(
-        columns=lambda name: name.replace("exact_match", "execution_accuracy")
-    )
+    spider = dsbd_fronts(task="spider")
+    spider.columns = spider.columns.str.replace("exact_match", "execution_accuracy")
     both = pd.concat([dsbd_fronts(), spider], ignore_index=True)
     assert [line[0].title for line in sheet_of("dsbd/4", both).grid] == ["SQuAD", "Spider"]
     own = both.assign(pair="llama2_13b_68m")
@@ -125,9 +120,8 @@ def test_cells_of_two_jobs_are_named_below_the_fronts():
     rows = dsbd_fronts()
     assert jobs(rows) == ""
     rows["baseline"] = ["same job", "same job", *(["earlier job"] * 6)]
-    assert jobs(rows[rows.decoder != "ar"]) == (
-        "\nNot one job: SD measured with AR, the rest in a later one."
-    )
+    said = "\nNot one job: SD measured with AR, the rest in a later one."
+    assert jobs(rows[rows.decoder != "ar"]) == said
 
 
 @pytest.mark.parametrize(
@@ -151,46 +145,28 @@ def test_a_page_has_every_figure_that_is_for_any_pair(tmp_path):
 # ReDrafter: which heads, which correlation, which curves
 
 
-def test_heads_lie_beside_the_rows_or_are_the_rows(tmp_path):
-    rows = redrafter_grid(tmp_path)
+def test_heads_lie_beside_the_rows_or_a_group_of_experiments_or_are_the_rows(tmp_path):
+    rows = redrafter_grid(tmp_path / "embedded")
     assert len(OWN.heads_of(rows)) == 9
     own = pd.DataFrame([head("medusa")])
     assert OWN.heads_of(own) is own
     assert OWN.heads_of(rows.assign(file="nowhere/results.csv")).empty
     assert len(usable(rows, find_figure("redrafter/4"))) == 8  # of several heads each
+    assert len(figure_rows(find_figure("redrafter/3"), pd.DataFrame(), tmp_path)) == 9
 
 
-def test_of_each_kind_the_head_that_is_best_in_validation_is_shown():
-    heads = pd.DataFrame([head("redrafter", "a", 0.3), head("medusa"), head("redrafter", "b", 0.6)])
-    best = OWN.best_heads(heads)
-    assert list(best) == ["medusa", "redrafter"]
-    assert best["redrafter"]["folder"] == "b"
-
-
-def test_redrafters_of_two_and_of_four_blocks_are_two_lines():
-    heads = [
-        {**head("redrafter", f"{n}{each}", each), "blocks": n}
-        for n in (1, 2, 4)
-        for each in (0.3, 0.6)
-    ]
-    rows = pd.DataFrame([head("medusa"), *heads])
-    assert {k: h["folder"] for k, h in OWN.shown_heads(rows).items() if k != "medusa"} == {
-        "redrafter_2": "20.6",
-        "redrafter_4": "40.6",
-    }
+def test_the_head_best_in_validation_is_shown_of_each_kind_and_of_two_and_four_blocks():
+    sizes = product((1, 2, 4), (0.3, 0.6))
+    heads = [head("redrafter", f"{n}-{each}", each, blocks=n) for n, each in sizes]
+    rows = pd.DataFrame([heads[0], head("medusa"), *heads[1:]])
+    best = OWN.best_heads(rows)
+    assert list(best) == ["medusa", "redrafter"] and best["redrafter"]["folder"] == "1-0.6"
+    shown = {name: each["folder"] for name, each in OWN.shown_heads(rows).items()}
+    assert shown == {"medusa": "", "redrafter_2": "2-0.6", "redrafter_4": "4-0.6"}
     training, _ = sheet_of("redrafter/3", rows).panels
     labels = [series.label.replace("\n", " ").partition(",")[0] for series in training.series]
     assert labels == ["Medusa 2 blocks", "ReDrafter 2 blocks", "ReDrafter 4 blocks"]
     assert len({series.look.colour for series in training.series}) == 3
-
-
-def test_heads_are_found_beside_a_group_of_experiments_too(tmp_path):
-    """As those of the embedded pair lie, ``results/embedded/redrafter-heads/heads.csv``."""
-    file = tmp_path / "embedded" / "redrafter-heads" / "heads.csv"
-    file.parent.mkdir(parents=True)
-    pd.DataFrame([head("medusa")]).to_csv(file, index=False)
-    item = find_figure("redrafter/3")
-    assert list(figure_rows(item, pd.DataFrame(), tmp_path)["head"]) == ["medusa"]
 
 
 def test_heads_are_shown_in_training_and_in_validation_which_alone_has_bars():
@@ -243,11 +219,10 @@ def test_beams_are_ordered_by_width_and_count_their_tokens():
 def test_curves_with_tree_attention_are_apart_from_those_without(tmp_path):
     (_, decoders), (_, both) = sheet_of("redrafter/6", redrafter_batches()).grid
     assert [series.label for series in decoders.series] == ["AR", "ReDrafter, exact match 8x5"]
-    labels = [series.label for series in both.series]
-    assert labels == [
-        f"ReDrafter, exact match 8x5, {how}" for how in ("tree attention", "beams as rows")
-    ]
-    assert [points(series) for series in both.series] == [[(1, 50), (4, 100)], [(1, 30), (4, 60)]]
+    assert {series.label: points(series) for series in both.series} == {
+        "ReDrafter, exact match 8x5, tree attention": [(1, 50), (4, 100)],
+        "ReDrafter, exact match 8x5, beams as rows": [(1, 30), (4, 60)],
+    }
     rows = redrafter_batches()
     with pytest.raises(ValueError, match=naming("redrafter/6")):
         draw("redrafter", "6", rows[rows.batch_size == 1], tmp_path)  # one size is no curve
@@ -255,10 +230,9 @@ def test_curves_with_tree_attention_are_apart_from_those_without(tmp_path):
 
 def test_a_curve_of_approximate_cells_says_so():
     rates = {"token_rate": around(50.0, 1.0), "token_rate_per_request": around(50.0, 1.0)}
-    typical = [
-        row("redrafter_typical", "8x5", **MT_BENCH, **rates, batch_size=size) for size in (1, 4)
-    ]
-    ((panel, _),) = sheet_of("redrafter/6", frame(*typical)).grid
+    own = {**MT_BENCH, **rates}
+    typical = frame(*(row("redrafter_typical", "8x5", **own, batch_size=size) for size in (1, 4)))
+    ((panel, _),) = sheet_of("redrafter/6", typical).grid
     assert panel.series[0].label == "ReDrafter, typical 8x5 (approximate)"
 
 
@@ -284,21 +258,15 @@ def told(sheet):
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_committed_figures_have_series_of_their_own_and_lines_go_forward(experiment):
-    sheets = committed_sheets(experiment)
+    sheets = committed_sheets(experiment).values()
     assert sheets
-    named = [
-        [(mark, label, shape) for mark, label, shape, _ in panel if label]
-        for sheet in sheets.values()
-        for panel in told(sheet)
-    ]
-    assert [names for names in named if len({*names}) < len(names)] == []
-    lines = [
-        list(line.rows[series.layer.order or series.layer.x])
-        for sheet in sheets.values()
-        for series in marks(sheet.series, "line")
-        for line in series.lines()
-    ]
-    assert [x for x in lines if any(a >= b for a, b in pairwise(x))] == []
+    for panel in (panel for sheet in sheets for panel in told(sheet)):
+        names = [(mark, label, shape) for mark, label, shape, _ in panel if label]
+        assert len({*names}) == len(names), names
+    for series in (series for sheet in sheets for series in marks(sheet.series, "line")):
+        for line in series.lines():
+            x = list(line.rows[series.layer.order or series.layer.x])
+            assert all(a < b for a, b in pairwise(x)), x
 
 
 @pytest.mark.parametrize(
@@ -309,9 +277,7 @@ def test_no_column_of_the_rows_can_stand_for_one_that_figures_derive(experiment)
     parts = ("form", "width", "depth", "nodes", "threshold", "paths", "order", "draft_length")
     more = dict.fromkeys((*names, *parts), "of another")
     found, plain = committed_sheets(experiment, **more), committed_sheets(experiment)
-    assert {name: told(each) for name, each in found.items()} == {
-        name: told(each) for name, each in plain.items()
-    }
+    assert [*map(told, found.values())] == [*map(told, plain.values())] and [*found] == [*plain]
 
 
 def test_a_column_that_rows_and_figures_both_have_stops_the_drawing(tmp_path, capsys):
