@@ -38,7 +38,7 @@ help:
 	@echo "make list         every table and figure: what is measured, what is missing"
 	@echo "make table T=rsd/7, figure F=rsd/4, page E=rsd-exp1"
 	@echo "make mutants      break rules, formulas and loops on purpose and check that tests notice"
-	@echo "make rehearse     run every printed command, with tiny models behind the published ids"
+	@echo "make rehearse     run every printed command, with tiny models in the published ones' places"
 	@echo "make kill-check   kill jobs, sweeps, launchers, trainings at random moments; rerun; compare"
 	@echo "make wandb-report  a report of a W&B project's runs"
 	@echo "make audit        prove losslessness: rules by enumeration, decoders end to end"
@@ -218,10 +218,9 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# Every command on a published pair that is printed anywhere, against a stand-in for the hub; with
-# WITH='--folder FOLDER' a second call continues where the first one stopped.
+# Every command on a published pair that is printed anywhere, with tiny models in their places.
 rehearse: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python scripts/check/rehearse.py $(WITH)
+	OMP_NUM_THREADS=1 REHEARSED=1000 $(BIN)/python -m pytest -q tests/hub/test_rehearsal.py $(WITH)
 
 # Continues where it was stopped; its state is in outputs/kill_check.
 kill-check: $(STAMP)

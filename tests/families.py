@@ -4,58 +4,56 @@ import functools
 from pathlib import Path
 
 import torch
-from transformers import (
-    GPTNeoXConfig,
-    GPTNeoXForCausalLM,
-    LlamaConfig,
-    LlamaForCausalLM,
-    OPTConfig,
-    OPTForCausalLM,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-)
+from transformers import AutoConfig, AutoModelForCausalLM
 
-from spec_bench.decode.config import read_decoder, resolve_spec
+from spec_bench.core.warp import SamplingSettings
+from spec_bench.decode.config import build_decoder, read_decoder, resolve_spec
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.jobs.config.cells import load_decoder
 from spec_bench.records.types import Request
 from spec_bench.tree.base import GrownTree
+from tests.heads import heads_of
 
 CONF = Path(__file__).parent.parent / "conf"
 VOCAB = 60
+GREEDY = SamplingSettings(temperature=0)
+WARM = SamplingSettings(temperature=1.0, probability_dtype="float64")
 _SHAPE = {
-    "vocab_size": VOCAB,
-    "hidden_size": 32,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
+    "vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4,
     "max_position_embeddings": 128,
     "pard_token": 1,  # so that any of them can be drafted with in parallel
-}
-ARCHITECTURES = ("llama", "opt", "gpt_neox", "qwen2")
+}  # fmt: skip
+_GATED = {"num_key_value_heads": 2, "intermediate_size": 64}
+ARCHITECTURES = {
+    "llama": _GATED, "opt": {"ffn_dim": 64, "word_embed_proj_dim": 32},
+    "gpt_neox": {"intermediate_size": 64}, "qwen2": _GATED,
+}  # fmt: skip
 PAPERS = ("ar", "sd", "spectr", "specinfer", "mcsd", "mcsd_wor", "mcns", "rsd_c", "rsd_s")
 # trees of another form in every iteration
 DYNAMIC = ("opt_tree", "dyspec", "sd_dynamic", "traversal_paths", "lookup_or_draft")
+NODES = [[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0]]
+BEAMS = {"policy": "head_beams", "width": 4, "depth": 3}
+# in place of what is large for tiny models
+SMALL = {"medusa": {"policy": "node_list", "nodes": NODES}, "redrafter": BEAMS}
 FITTED = [[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0, 0]]
 
 
-def tiny_model(architecture):
+def tiny_model(architecture, **changes):
     """A random model; sharpened, so that greedy continuations do not all collapse to one token."""
-    if architecture == "llama":
-        config = LlamaConfig(**_SHAPE, num_key_value_heads=2, intermediate_size=64)
-        model = LlamaForCausalLM(config)
-    elif architecture == "opt":
-        config = OPTConfig(**_SHAPE, ffn_dim=64, word_embed_proj_dim=32)
-        model = OPTForCausalLM(config)
-    elif architecture == "gpt_neox":
-        model = GPTNeoXForCausalLM(GPTNeoXConfig(**_SHAPE, intermediate_size=64))
-    else:
-        config = Qwen2Config(**_SHAPE, num_key_value_heads=2, intermediate_size=64)
-        model = Qwen2ForCausalLM(config)
+    config = AutoConfig.for_model(architecture, **_SHAPE | ARCHITECTURES[architecture] | changes)
+    model = AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 2:
                 parameter.mul_(6)
     return model.eval()
+
+
+def pair_of(how, device="cpu", dtype=torch.float64, architecture="llama"):
+    """A pair of its own, not the shared one, captured one way on a device."""
+    where = torch.device(device)
+    pair = tiny_pair.__wrapped__(architecture, dtype)
+    return [HuggingFaceModel(model.module.to(where), VOCAB, where, how) for model in pair]
 
 
 @functools.cache
@@ -86,6 +84,23 @@ def decoder_settings(name, spec=None):
     if settings["tree"]["policy"] == "fitted_list":  # a job fills it in, from what was measured
         settings["tree"] |= {"nodes": FITTED, "total": len(FITTED)}
     return resolve_spec(settings, spec)
+
+
+def built(name, pair, sampling=WARM, rows=1, spec=None, **changes):
+    """A decoder with what it needs beside its target: a draft, or draft heads; "NAME apart": each
+    path of its trees a row.
+    """
+    name, _, apart = name.partition(" ")
+    settings, target = decoder_settings(name, spec) | changes, pair[0]
+    if apart:
+        settings["tree_attention"] = False
+    if "tree" not in changes and spec is None:
+        settings["tree"] = SMALL.get(name, settings["tree"])
+    kind = settings["drafter"]["kind"]
+    heads = heads_of(settings["drafter"], target.hidden_size, VOCAB)
+    heads = heads and heads.to(target.device, target.dtype)
+    drafts = pair[1:] if kind in ("language_model", "lookup_or_model", "pard") else []
+    return build_decoder(settings, target, drafts, sampling, rows, heads=heads)
 
 
 def _drafts_by_model(config):

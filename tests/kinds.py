@@ -116,19 +116,24 @@ def long_requests(count, new_tokens):
     return [Request(f"p{i}", tuple(prompt), new_tokens) for i, prompt in enumerate(prompts)]
 
 
-def generated(module, requests):
-    """Greedy answers of transformers' own ``generate``, none of which stops early."""
-    answers = []
-    for request in requests:
-        ids = torch.tensor([request.prompt_ids])
-        output = module.generate(
-            input_ids=ids,
-            attention_mask=torch.ones_like(ids),
-            do_sample=False,
+def generated(module, requests, **how):
+    """Answers of transformers' own ``generate``, greedy unless told."""
+    return [
+        module.generate(
+            torch.tensor([request.prompt_ids]),
+            attention_mask=torch.ones((1, len(request.prompt_ids)), dtype=torch.long),
             max_new_tokens=request.max_new_tokens,
-            min_new_tokens=request.max_new_tokens,
-            eos_token_id=None,
-            pad_token_id=0,
-        )
-        answers.append(output[0, ids.shape[1] :].tolist())
-    return answers
+            eos_token_id=list(request.stop_ids) or None,
+            **{"do_sample": False, "pad_token_id": 0} | how,
+        )[0, len(request.prompt_ids) :].tolist()
+        for request in requests
+    ]
+
+
+def log_likelihood(module, request, answer):
+    """What one plain pass says of an answer."""
+    start = len(request.prompt_ids)
+    ids = torch.tensor([[*request.prompt_ids, *answer]])
+    with torch.inference_mode():
+        log_p = module(input_ids=ids).logits[0, start - 1 : -1].log_softmax(dim=-1)
+    return log_p.gather(1, ids[0, start:, None]).sum().item()

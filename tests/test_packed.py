@@ -25,6 +25,12 @@ METERED = replace(
 ORIGIN = {"cpu": "a", "torch": {"threads": 1, "devices": []}, "command": ["/home/me/x"]}
 
 
+def back(path, *parts):
+    """What is read of cells that were written together."""
+    parquet.write(path, parquet.joined(parts))
+    return parquet.read(path)
+
+
 def without_ids(generation):
     return replace(generation, tokens=(UNKNOWN_TOKEN,) * len(generation.tokens))
 
@@ -40,8 +46,7 @@ def test_every_field_of_a_generation_and_of_a_step_has_a_column():
 def test_records_come_back_in_their_order(tmp_path):
     cells = {"b": [METERED, PLAIN], "a": [PLAIN], "none": []}
     parts = [parquet.pack(run_id, done, ORIGIN) for run_id, done in cells.items()]
-    parquet.write(tmp_path / "records.parquet", parquet.joined(parts))
-    found = parquet.read(tmp_path / "records.parquet")
+    found = back(tmp_path / "r", *parts)
     assert found.run_ids == ["b", "a", "none"]
     for run_id, done in cells.items():
         assert found.generations(run_id) == [without_ids(each) for each in done]
@@ -50,16 +55,11 @@ def test_records_come_back_in_their_order(tmp_path):
 
 def test_scores_come_back_for_the_cells_and_prompts_that_have_them(tmp_path):
     again = replace(PLAIN, repeat=1)
-    scored = parquet.pack(
-        "a",
-        [PLAIN, replace(METERED, repeat=0), again],
-        None,
-        {"rouge2": {"q/0": 0.5, "ü, \n": 0.0}},
-    )
+    rouge = {"rouge2": {"q/0": 0.5, "ü, \n": 0.0}}
+    scored = parquet.pack("a", [PLAIN, replace(METERED, repeat=0), again], None, rouge)
     other = parquet.pack("b", [PLAIN], None, {"f1": {"q/0": 1.0}})
-    parquet.write(tmp_path / "r", parquet.joined([parquet.pack("c", [PLAIN], None), scored, other]))
-    found = parquet.read(tmp_path / "r")
-    assert found.scores("a") == {"rouge2": {"q/0": 0.5, "ü, \n": 0.0}}
+    found = back(tmp_path / "r", parquet.pack("c", [PLAIN], None), scored, other)
+    assert found.scores("a") == rouge
     assert found.scores("b") == {"f1": {"q/0": 1.0}}
     assert found.scores("c") == {}
     means = pd.read_parquet(tmp_path / "r").groupby("run_id").score_rouge2.mean()
@@ -70,8 +70,7 @@ def test_scores_come_back_for_the_cells_and_prompts_that_have_them(tmp_path):
 def test_the_numbers_that_make_a_score_come_back_for_each_prompt(tmp_path):
     bleu = {"q/0": (3, 2, 1), "ü, \n": (0, 0, 2)}
     scored = parquet.pack("a", [PLAIN, METERED], None, {"bleu": bleu, "f1": {"q/0": 0.5}})
-    parquet.write(tmp_path / "r", parquet.joined([parquet.pack("b", [PLAIN], None), scored]))
-    found = parquet.read(tmp_path / "r")
+    found = back(tmp_path / "r", parquet.pack("b", [PLAIN], None), scored)
     assert found.scores("a") == {"f1": {"q/0": 0.5}, "bleu": {"q/0": [3, 2, 1]}}  # not of repeats
     assert found.scores("b") == {}
 
@@ -80,8 +79,7 @@ def test_later_timings_of_a_baseline_are_none_of_its_own_lines(tmp_path):
     later = [replace(PLAIN, decode_s=9.0, sitting="later"), replace(PLAIN, sitting="last")]
     scores = {"f1": {"q/0": 0.5}}
     base = parquet.pack("base", [PLAIN], ORIGIN, scores, later)
-    parquet.write(tmp_path / "r", parquet.joined([base, parquet.pack("cell", [METERED], ORIGIN)]))
-    found = parquet.read(tmp_path / "r")
+    found = back(tmp_path / "r", base, parquet.pack("cell", [METERED], ORIGIN))
     assert found.run_ids == ["base", "cell"]
     assert found.generations("base") == [without_ids(PLAIN)]
     assert found.retimed("base") == [without_ids(each) for each in later]
@@ -103,8 +101,7 @@ def test_a_score_whose_cells_are_gone_leaves_no_column(tmp_path):
 
 
 def test_the_origin_is_kept_without_the_paths_of_the_command(tmp_path):
-    parquet.write(tmp_path / "r", parquet.pack("a", [], ORIGIN))
-    kept = parquet.read(tmp_path / "r").origins["a"]
+    kept = back(tmp_path / "r", parquet.pack("a", [], ORIGIN)).origins["a"]
     assert kept == {name: value for name, value in ORIGIN.items() if name != "command"}
     assert b"/home/me" not in (tmp_path / "r").read_bytes()
 
@@ -172,29 +169,25 @@ def test_a_file_of_an_earlier_version_is_refused_until_it_is_sealed(tmp_path):
         parquet.seal(path)
 
 
-@pytest.mark.parametrize("kind", ["folder", "dangling link", "pipe"])
-def test_what_is_no_file_is_named(kind, tmp_path):
-    path = tmp_path / "records.parquet"
-    if kind == "folder":
-        path.mkdir()
-    elif kind == "pipe":
-        os.mkfifo(path)
-    else:
-        path.symlink_to(tmp_path / "gone")
-    with pytest.raises(ValueError, match=naming(path)):
-        parquet.read(path)
+LFS = b"version https://git-lfs.github.com/spec/v1\n"
 
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"PAR1", b"version https://git-lfs.github.com/spec/v1\n", b"<<<<<<< HEAD\n", "frame"],
+    ["folder", "dangling link", "pipe", "frame", b"", b"PAR1", LFS, b"<<<<<<< HEAD\n"],
 )
-def test_another_file_is_named(content, tmp_path):
+def test_another_file_and_what_is_no_file_are_named(content, tmp_path):
     path = tmp_path / "records.parquet"
-    if isinstance(content, bytes):
-        path.write_bytes(content)
-    else:
+    if content == "folder":
+        path.mkdir()
+    elif content == "pipe":
+        os.mkfifo(path)
+    elif content == "dangling link":
+        path.symlink_to(tmp_path / "gone")
+    elif content == "frame":
         pd.DataFrame({"run_id": ["a"]}).to_parquet(path)
+    else:
+        path.write_bytes(content)
     with pytest.raises(ValueError, match=naming(path)) as raised:
         parquet.read(path)
     assert len(str(raised.value).splitlines()) == 1

@@ -16,8 +16,7 @@ from spec_bench.jobs.config.compose import recipe_arguments, register
 from spec_bench.settings.configs import conf_dir
 from spec_bench.tasks.source import EMBEDDED
 from tests import warm
-from tests.hub.commands import Command, printed_commands
-from tests.hub.rehearsal import appended
+from tests.hub.commands import Command, appended, printed_commands
 from tests.printed import ROOT, made, printed, printed_blocks
 
 _BY_REASON = yaml.safe_load(Path(__file__).with_name("not_run.yaml").read_text())

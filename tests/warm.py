@@ -49,14 +49,9 @@ def stop():
 
 
 class Command:
-    """``python -m MODULE ARGUMENTS``, started.
-
-    Args:
-        module: e.g. ``spec_bench``.
-        arguments: what a user types after it.
-        folder: where it runs; its output goes to files there whose names start with a dot.
-        environment: in addition to this process's, which is offline.
-        group: it leads a session and a group of processes, which ``kill`` kills as a whole.
+    """``python -m MODULE ARGUMENTS``, started in a folder; its output goes to files there whose
+    names start with a dot. Its environment is this process's, offline, and what is given. With
+    ``group`` it leads a session and a group of processes, which ``kill`` kills as a whole.
     """
 
     def __init__(self, module, arguments, folder, environment=None, group=False):
@@ -89,11 +84,7 @@ class Command:
         self._process.join()
 
     def finish(self, seconds=240):
-        """Waits for its exit status, standard output and standard error.
-
-        Raises:
-            TimeoutError: it did not end; it is killed.
-        """
+        """Waits for its exit status, standard output and error; kills it where it does not end."""
         self._process.join(seconds)
         status = self.poll()
         if status is None:

@@ -219,23 +219,20 @@ def host_parents(active: Sequence[BeamRow], places: int) -> list[torch.Tensor]:
     """Returns what the host knows of R rows' beams, B of the widest: likelihood, length and stopped
     [R, B], stop_ids [R, S], first [R, B]; see ``beam_step.Parents``.
     """
-    rows = len(active)
-    likelihood = torch.full((rows, places), -torch.inf, dtype=torch.float64)
-    length = torch.zeros((rows, places), dtype=torch.long)
-    stopped = torch.zeros((rows, places), dtype=torch.bool)
-    first = torch.arange(places).repeat(rows, 1)
-    most = max(len(row.request.stop_ids) for row in active)
-    stop_ids = torch.full((rows, max(most, 1)), -1)
-    for index, row in enumerate(active):
-        beams = slice(0, row.width)
-        first[index, beams] = torch.tensor(row.first_of_text())
-        likelihoods = [beam.likelihood for beam in row.beams]
-        likelihood[index, beams] = torch.tensor(likelihoods, dtype=torch.float64)
-        length[index, beams] = torch.tensor([beam.length for beam in row.beams])
-        stopped[index, beams] = torch.tensor([beam.stopped for beam in row.beams])
-        stops = row.request.stop_ids
-        stop_ids[index, : len(stops)] = torch.tensor(stops, dtype=torch.long)
-    return [likelihood, length, stopped, stop_ids, first]
+
+    def filled(rows: Sequence[Sequence[Any]], width: int, fill: float) -> Tensor:
+        numbers = [[*row, *[fill] * (width - len(row))] for row in rows]
+        return torch.tensor(numbers, dtype=torch.float64)
+
+    beams, stops = [row.beams for row in active], [row.request.stop_ids for row in active]
+    most = max(1, *map(len, stops))
+    return [
+        filled([[beam.likelihood for beam in row] for row in beams], places, -torch.inf),
+        filled([[beam.length for beam in row] for row in beams], places, 0).long(),
+        filled([[beam.stopped for beam in row] for row in beams], places, 0).bool(),
+        filled(stops, most, -1).long(),
+        torch.tensor([[*row.first_of_text(), *range(row.width, places)] for row in active]),
+    ]
 
 
 @dataclass(frozen=True)

@@ -1,66 +1,49 @@
 """Logits that are no numbers end a request by name; nothing is decoded from them."""
 
 import copy
+import itertools
 
 import pytest
 import torch
 
 from spec_bench.core.draws import inverse_cdf
 from spec_bench.core.warp import SamplingSettings, is_distribution
-from spec_bench.decode.config import build_decoder
-from tests.families import decoder_settings, random_requests, tiny_pair
+from tests.families import GREEDY, built, random_requests, tiny_pair
 from tests.said import naming
 
-BAD = {"NaN": float("nan"), "inf": float("inf"), "nothing": -float("inf")}
 REQUESTS = random_requests(2, 40)
 
 
 def broken(model, value):
-    """The model, whose logits of the last row go wrong after some passes.
-
-    Args:
-        model: the model.
-        value: one logit becomes NaN or +inf, or all become -inf.
-    """
-    passes, forward = 0, model.forward
+    """The model, of whose last row after some passes a logit becomes NaN or +inf, or all -inf."""
+    passes, changed = itertools.count(), copy.copy(model)
 
     def wrong(*args, **options):
-        nonlocal passes
-        passes += 1
-        output = forward(*args, **options)
-        if passes > 6:
-            which = slice(None) if value == -float("inf") else slice(3, 4)
-            output.logits[-1, :, which] = value
+        output = model.forward(*args, **options)
+        if next(passes) >= 6:
+            output.logits[-1, :, slice(None) if value == -torch.inf else slice(3, 4)] = value
         return output
 
-    changed = copy.copy(model)
     changed.forward = wrong
     return changed
 
 
-@pytest.mark.parametrize("bad", BAD)
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("name", ["ar", "rsd_s", "spectr", "traversal", "dsbd", "beam_search"])
-def test_a_target_without_laws_ends_the_request_by_name(name, temperature, bad):
-    target, draft = tiny_pair("llama")
-    settings = SamplingSettings(temperature=temperature)
-    if name in ("dsbd", "beam_search") and temperature == 0:
-        settings = SamplingSettings(temperature=1.0, top_p=0.9)
-    decoder = build_decoder(
-        decoder_settings(name), broken(target, BAD[bad]), [draft], settings, rows=2
-    )
-    with pytest.raises(ValueError, match=naming("p1", "target's logits", "NaN")):
-        decoder.generate(REQUESTS, seed=0)
+CASES = [
+    ("target", name, warm)
+    for name in ("ar", "rsd_s", "spectr", "traversal", "dsbd", "beam_search")
+    for warm in (False, True)
+] + [("draft", name, True) for name in ("sd", "rsd_c", "spectr", "dsbd")]
 
 
-@pytest.mark.parametrize("bad", BAD)
-@pytest.mark.parametrize("name", ["sd", "rsd_c", "spectr", "dsbd"])
-def test_a_draft_without_laws_ends_the_request_by_name(name, bad):
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize(("whose", "name", "warm"), CASES)
+def test_a_model_without_laws_ends_the_request_by_name(whose, name, warm, bad):
     target, draft = tiny_pair("llama")
-    decoder = build_decoder(
-        decoder_settings(name), target, [broken(draft, BAD[bad])], SamplingSettings(), rows=2
-    )
-    with pytest.raises(ValueError, match=naming("p1", "draft's logits", "NaN")):
+    pair = (broken(target, bad), draft) if whose == "target" else (target, broken(draft, bad))
+    beams = name in ("dsbd", "beam_search")
+    settings = SamplingSettings(top_p=0.9 if beams else 1.0) if warm or beams else GREEDY
+    decoder = built(name, pair, settings, rows=2)
+    with pytest.raises(ValueError, match=naming("p1", f"{whose}'s logits", "NaN")):
         decoder.generate(REQUESTS, seed=0)
 
 

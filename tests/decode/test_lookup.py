@@ -5,12 +5,9 @@ import torch
 
 from spec_bench.core.draws import SeededDraws
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.config import build_decoder, read_decoder
-from spec_bench.decode.decoder import Decoder
 from spec_bench.metrics.calls import lengths_of
 from spec_bench.records.types import Request
-from tests.families import decoder_settings, random_requests, tiny_pair
-from tests.said import naming
+from tests.families import GREEDY, built, random_requests, tiny_pair
 
 LOOKUPS = ("prompt_lookup", "lookup_vote", "suffix_lookup")
 # Prompts that repeat themselves, so that there is something to look up.
@@ -22,9 +19,7 @@ REQUESTS = [
 
 def answers(name, temperature, rows, **blocks):
     settings = SamplingSettings(temperature, top_k=3, probability_dtype="float64")
-    target, draft = tiny_pair("llama", torch.float64)
-    asked = decoder_settings(name) | blocks
-    decoder = build_decoder(asked, target, [draft], settings, rows)
+    decoder = built(name, tiny_pair("llama", torch.float64), settings, rows, **blocks)
     return decoder.generate(REQUESTS, seed=5)
 
 
@@ -73,24 +68,7 @@ def test_positions_keep_their_numbers_when_a_walk_stops_early():
 
 
 def test_without_a_match_an_iteration_is_one_of_plain_decoding():
-    target, _ = tiny_pair("llama")
-    decoder = build_decoder(
-        decoder_settings("prompt_lookup"), target, [], SamplingSettings(temperature=0)
-    )
-    assert isinstance(decoder, Decoder)
+    decoder = built("prompt_lookup", tiny_pair("llama"), GREEDY)
     (row,) = decoder.begin([Request("0", (1, 2, 3), 4)], seed=0)
     decoder.step([row])
     assert [(step.nodes, step.depth) for step in row.steps] == [(0, 0)]
-
-
-def test_its_settings_are_checked():
-    settings = decoder_settings("prompt_lookup")
-    settings["drafter"] = {"kind": "first_match", "longest": 2, "shortest": 3}
-    with pytest.raises(ValueError, match=r"shortest must be at most longest, 2, got 3"):
-        read_decoder(settings)
-
-
-def test_prompt_lookup_copies_one_span_and_takes_no_wider_tree():
-    with pytest.raises(ValueError, match=naming("first_match", "tree.width must be 1, got 5")):
-        read_decoder(decoder_settings("prompt_lookup", "5x5"))
-    assert read_decoder(decoder_settings("lookup_vote", "5x5")).spec == "5x5"

@@ -10,10 +10,8 @@ import torch.distributed as dist
 import torch.multiprocessing as started
 
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.config import build_decoder
 from spec_bench.engine.model import ForwardOutput
-from tests.families import VOCAB, decoder_settings, random_requests, tiny_pair
-from tests.heads import heads_of
+from tests.families import GREEDY, built, pair_of, random_requests
 
 DISTURBED = 0.1  # a hundred times what another order of a sum could do
 TREES = ["sd", "rsd_s", "mcsd", "sd_dynamic", "dyspec", "opt_tree", "traversal_paths", "eagle3"]
@@ -35,18 +33,12 @@ def disturb(model, generator):
 
 def tokens(name, disturbed):
     """What a decoder answers to six prompts, three at a time."""
-    pair = tiny_pair.__wrapped__("llama") if disturbed else tiny_pair("llama")
-    settings = decoder_settings(name)
-    kind = settings["drafter"]["kind"]
-    heads = heads_of(settings["drafter"], 32, VOCAB)
-    heads = heads and heads.to(pair[0].dtype)
-    drafts = [pair[1]] if kind == "language_model" else []
+    pair = pair_of("none", dtype=torch.float32)
     if disturbed:
         generator = torch.Generator().manual_seed(7)
         for model in pair:
             disturb(model, generator)
-    sampling = SamplingSettings(temperature=0) if name == "beam_search" else WARM
-    decoder = build_decoder(settings, pair[0], drafts, sampling, 3, heads=heads)
+    decoder = built(name, pair, GREEDY if name == "beam_search" else WARM, 3)
     return [answer.tokens for answer in decoder.generate(random_requests(6, 24), seed=0)]
 
 

@@ -18,7 +18,7 @@ from spec_bench.decode.decoder import Decoder
 from spec_bench.draft.lookup import Bounds
 from spec_bench.engine.mapped_model import MappedModel, VocabularyMap
 from spec_bench.tree.chain import Chain
-from tests.decode.test_recorded_parts import built
+from tests.decode.test_simulated_device import built
 from tests.draft import plain
 from tests.draft.plain import Target, by_hand
 from tests.families import VOCAB, decoder_settings, random_requests, tiny_pair

@@ -6,13 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import Tensor
-from transformers import (
-    Llama4TextConfig,
-    LlamaConfig,
-    LlamaForCausalLM,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-)
+from transformers import Llama4TextConfig, LlamaConfig, Qwen2Config
 
 from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.engine import hugging_face
@@ -71,40 +65,6 @@ def test_only_models_with_fewer_key_heads_change(architecture):
     assert pack_shared_heads(module) == fewer
 
 
-def test_a_tree_over_32k_slots_repeats_no_keys_and_passes_leave_nothing_behind():
-    config = LlamaConfig(
-        vocab_size=VOCAB,
-        hidden_size=256,
-        intermediate_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-        max_position_embeddings=33000,
-    )
-    module = LlamaForCausalLM(config).eval()
-    with SimCuda() as sim:
-        module = module.to(DEVICE)
-        assert pack_shared_heads(module)
-        model = HuggingFaceModel(module, VOCAB, DEVICE)
-        length = 32000
-        cache = model.allocate(1, 32768)
-        run_nodes(model, cache, tree_on(DEVICE), [length], slice(0, 5))  # constants stay
-        before, peaks, left = sim.allocated, [], []
-        for _ in range(3):
-            sim.peak = sim.allocated
-            run_nodes(model, cache, tree_on(DEVICE), [length], slice(0, 5))
-            peaks.append(sim.peak - before)
-            left.append(sim.allocated - before)
-    assert left == [0, 0, 0]
-    assert peaks[0] == peaks[1] == peaks[2]
-    assert peaks[0] < cache.bytes  # keys and values for each query head would be four times that
-    assert set(sim.attention) == {
-        "no mask, torch.float32, grouped",  # the model's own first pass, of one token
-        "efficient: no mask, torch.float32",
-        "efficient: mask float32 aligned",
-    }
-
-
 # Three committed tokens, then a tree: node 0 at slot 3, its children at slots 4 and 5, a child of
 # the second at slot 6. Slots 5 and 6 stand at positions 4 and 5.
 PATHS = torch.tensor(
@@ -113,24 +73,16 @@ PATHS = torch.tensor(
 ).unsqueeze(0)
 
 
-def test_a_window_counts_positions_along_the_path_and_not_slots():
-    expected = [
-        [0, 1, 1, 1, 0, 0, 0],
-        [0, 0, 1, 1, 1, 0, 0],
-        [0, 0, 1, 1, 0, 1, 0],
-        [0, 0, 0, 1, 0, 1, 1],
-    ]
-    assert cut(PATHS, 3)[0].int().tolist() == expected
-
-
-def test_a_chunk_begins_anew_at_its_own_positions():
-    expected = [
-        [0, 0, 0, 1, 0, 0, 0],
-        [0, 0, 0, 1, 1, 0, 0],
-        [0, 0, 0, 1, 0, 1, 0],
-        [0, 0, 0, 1, 0, 1, 1],
-    ]
-    assert cut(PATHS, 3, chunked=True)[0].int().tolist() == expected
+@pytest.mark.parametrize(
+    ("chunked", "expected"),
+    [
+        (False, ["0111000", "0011100", "0011010", "0001011"]),
+        (True, ["0001000", "0001100", "0001010", "0001011"]),
+    ],
+)
+def test_windows_and_chunks_count_positions_along_the_path_and_not_slots(chunked, expected):
+    found = cut(PATHS, 3, chunked=chunked)[0].int().tolist()
+    assert ["".join(map(str, row)) for row in found] == expected
 
 
 def windowed(**settings):
@@ -258,18 +210,19 @@ def answers(model):
     return [tree, pending]
 
 
-def with_windows():
-    """Every second layer sees six tokens."""
-    shape = tiny_model("qwen2").config.to_dict()
-    kinds = ["sliding_attention", "full_attention", "sliding_attention"]
-    shape |= {"use_sliding_window": True, "sliding_window": 6, "layer_types": kinds}
-    return Qwen2ForCausalLM(Qwen2Config(**shape)).eval()
+# Every second layer sees six tokens.
+WINDOWS = {
+    "use_sliding_window": True, "sliding_window": 6,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("architecture", ["llama", "qwen2", "windows"])
+@pytest.mark.parametrize(
+    ("architecture", "changes"), [("llama", {}), ("qwen2", {}), ("qwen2", WINDOWS)]
+)
 @pytest.mark.usefixtures("always_split")
-def test_a_model_that_splits_answers_as_before(architecture):
-    module = with_windows() if architecture == "windows" else tiny_model(architecture)
+def test_a_model_that_splits_answers_as_before(architecture, changes):
+    module = tiny_model(architecture, **changes)
     model = HuggingFaceModel(module, VOCAB, torch.device("cpu"))
     before = answers(model)
     module.config.max_position_embeddings = 1 << 16
@@ -292,16 +245,8 @@ def test_models_that_gain_nothing_are_left_alone(architecture, longest):
 @pytest.mark.parametrize("how", ["none", "static"])
 @pytest.mark.usefixtures("always_split")
 def test_on_a_gpu_long_keys_meet_a_kernel_without_a_mask(dtype, prefix, how):
-    config = LlamaConfig(
-        vocab_size=VOCAB,
-        hidden_size=128,
-        intermediate_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=8,
-        num_key_value_heads=2,
-        max_position_embeddings=4096,
-    )
-    module = LlamaForCausalLM(config).eval().to(dtype)
+    module = tiny_model("llama", hidden_size=128, num_hidden_layers=1, num_attention_heads=8,
+                        max_position_embeddings=4096).to(dtype)  # fmt: skip
     with SimCuda() as sim:
         module = module.to(DEVICE)
         assert split_long_prefixes(module)

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from itertools import pairwise
+from string import ascii_lowercase
 
 import numpy as np
 import pytest
@@ -32,37 +33,25 @@ def file(tmp_path):
 def written(path, without=""):
     """A Llama of two layers with random 8-bit weights and a byte-pair vocabulary of letters."""
     out, draw = gguf.GGUFWriter(path, "llama"), np.random.default_rng(0)
-    out.add_context_length(64)
-    out.add_embedding_length(WIDTH)
-    out.add_block_count(2)
-    out.add_feed_forward_length(64)
-    out.add_head_count(4)
-    out.add_head_count_kv(2)
-    out.add_layer_norm_rms_eps(1e-5)
-    out.add_rope_dimension_count(8)
-    out.add_vocab_size(VOCAB)
-    letters = [chr(code) for code in range(ord("a"), ord("a") + 26)]
-    pairs = [a + b for a, b in pairwise(letters)]
-    tokens = ["<s>", "</s>", *letters, *pairs][:VOCAB]
-    out.add_tokenizer_model("gpt2")
-    out.add_token_list(tokens)
-    out.add_token_types([3, 3, *[1] * (VOCAB - 2)])
-    out.add_token_merges([f"{pair[0]} {pair[1]}" for pair in tokens[28:]])
-    out.add_bos_token_id(0)
-    out.add_eos_token_id(1)
+    pairs = [a + b for a, b in pairwise(ascii_lowercase)]
+    tokens = ["<s>", "</s>", *ascii_lowercase, *pairs][:VOCAB]
+    facts = {
+        "context_length": 64, "embedding_length": WIDTH, "block_count": 2,
+        "feed_forward_length": 64, "head_count": 4, "head_count_kv": 2,
+        "layer_norm_rms_eps": 1e-5, "rope_dimension_count": 8, "vocab_size": VOCAB,
+        "tokenizer_model": "gpt2", "token_list": tokens, "token_types": [3, 3, *[1] * (VOCAB - 2)],
+        "token_merges": [" ".join(pair) for pair in tokens[28:]], "bos_token_id": 0,
+        "eos_token_id": 1,
+    }  # fmt: skip
+    for name, value in facts.items():
+        getattr(out, f"add_{name}")(value)
+    blocks = {
+        "attn_norm": (WIDTH,), "ffn_norm": (WIDTH,), "attn_q": (WIDTH, WIDTH),
+        "attn_k": (WIDTH // 2, WIDTH), "attn_v": (WIDTH // 2, WIDTH), "ffn_gate": (64, WIDTH),
+        "attn_output": (WIDTH, WIDTH), "ffn_up": (64, WIDTH), "ffn_down": (WIDTH, 64),
+    }  # fmt: skip
     shapes = {"token_embd.weight": (VOCAB, WIDTH), "output_norm.weight": (WIDTH,)}
-    for layer in range(2):
-        shapes |= {
-            f"blk.{layer}.attn_norm.weight": (WIDTH,),
-            f"blk.{layer}.ffn_norm.weight": (WIDTH,),
-            f"blk.{layer}.attn_q.weight": (WIDTH, WIDTH),
-            f"blk.{layer}.attn_k.weight": (WIDTH // 2, WIDTH),
-            f"blk.{layer}.attn_v.weight": (WIDTH // 2, WIDTH),
-            f"blk.{layer}.attn_output.weight": (WIDTH, WIDTH),
-            f"blk.{layer}.ffn_gate.weight": (64, WIDTH),
-            f"blk.{layer}.ffn_up.weight": (64, WIDTH),
-            f"blk.{layer}.ffn_down.weight": (WIDTH, 64),
-        }
+    shapes |= {f"blk.{n}.{name}.weight": s for n in range(2) for name, s in blocks.items()}
     shapes.pop(without, None)
     q8 = gguf.GGMLQuantizationType.Q8_0
     for name, shape in shapes.items():

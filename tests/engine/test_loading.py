@@ -1,6 +1,7 @@
 """What is loaded, from where and on which device, and what is refused in one line before."""
 
 import json
+import pickle
 import re
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ import httpx
 import pytest
 import torch
 from huggingface_hub.errors import GatedRepoError
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
@@ -25,8 +27,10 @@ from spec_bench.engine.loading import (
     random_module,
     read_context_length,
 )
+from spec_bench.engine.model_spec import COMPILE_MODES
 from spec_bench.jobs.config import pair as pairs
 from spec_bench.jobs.config.pair import EngineSettings, placed
+from tests.kinds import tiny_module
 from tests.said import naming
 
 
@@ -37,20 +41,26 @@ def tokenizer(*pieces):
     )
 
 
-def test_equal_vocabularies_agree_on_their_size():
+def test_vocabularies_are_equal_or_refused_naming_the_first_token_that_differs():
     assert check_vocabularies(tokenizer("a", "b", "c"), tokenizer("a", "b", "c")) == 3
-
-
-def test_vocabularies_of_equal_size_and_other_content_are_refused():
     with pytest.raises(ValueError, match=naming("'b'", "id 1 in the target", "2 in the draft")):
         check_vocabularies(tokenizer("a", "b", "c"), tokenizer("a", "c", "b"))
 
 
-def test_an_unknown_dtype_or_device_is_refused_with_the_choices():
-    with pytest.raises(ValueError, match=naming("'int8'", "float32", "bfloat16")):
-        ModelSpec("x", dtype="int8")
-    with pytest.raises(ValueError, match="'gpu9'"):
-        ModelSpec("x", device="gpu9")
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"dtype": "int8"}, ("'int8'", "float32", "bfloat16")),
+        ({"device": "gpu9"}, ("'gpu9'",)),
+        ({"compile": "fast"}, (*COMPILE_MODES, "'fast'")),
+        ({"compile": "inductor"}, ("C++ compiler on PATH",)),
+        ({"path": "random:llama_tiny", "device_map": "auto"}, ("target_device_map", "'auto'")),
+    ],
+)
+def test_what_no_model_can_be_asked_for_is_refused_with_the_choices(asked, said, monkeypatch):
+    monkeypatch.setenv("PATH", "")  # no compiler
+    with pytest.raises(ValueError, match=naming(*said)):
+        ModelSpec(**{"path": "x", **asked})
 
 
 def test_a_folder_without_a_model_is_one_clear_line(tmp_path):
@@ -221,11 +231,6 @@ def test_an_unknown_architecture_is_refused_with_the_choices():
         architecture("random:llama9")
 
 
-def test_random_weights_are_made_on_one_device():
-    with pytest.raises(ValueError, match=naming("target_device_map", "'auto'")):
-        ModelSpec("random:llama_tiny", device_map="auto")
-
-
 def test_models_without_tokenizers_must_embed_the_same_tokens():
     tokenizer, tokens = common_tokenizer([TokenIds(512), TokenIds(512)])
     assert (len(tokenizer), tokens) == (512, 512)
@@ -254,3 +259,111 @@ def test_a_gated_repository_is_one_line_that_says_what_to_do(monkeypatch, what):
     assert "(meta-llama/Llama-2-7b-hf)" in str(caught.value)
     assert "HF_TOKEN" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+# A checkpoint is read whole or refused in one line that names the tensor or the file.
+
+UP = "model.layers.1.mlp.up_proj.weight"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A sound checkpoint in one file."""
+    tiny_module("llama").float().save_pretrained(tmp_path / "tiny")
+    return tmp_path / "tiny"
+
+
+def changed(folder, change):
+    """Changes the tensors of a checkpoint."""
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    change(tensors)
+    save_file(tensors, file, metadata={"format": "pt"})
+
+
+def as_pickle(folder):
+    """The same weights as a pickle."""
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    torch.save(tensors, folder / "pytorch_model.bin")
+    return folder / "pytorch_model.bin"
+
+
+def refusal(folder):
+    with pytest.raises(ValueError, match=r"^cannot (load|decode with) model ") as caught:
+        load_model(ModelSpec(str(folder)))
+    text = str(caught.value)
+    assert "\n" not in text
+    assert str(folder) in text
+    return text
+
+
+def test_a_sound_checkpoint_loads_as_safetensors_and_as_pickled_weights(folder):
+    first = load_model(ModelSpec(str(folder)))
+    as_pickle(folder)
+    second = load_model(ModelSpec(str(folder)))
+    tokens = torch.tensor([[3, 1, 4]])
+    with torch.inference_mode():
+        assert torch.equal(first.module(tokens).logits, second.module(tokens).logits)
+
+
+CHANGES = {
+    "lacking": (lambda tensors: tensors.pop(UP), f"its checkpoint lacks tensors: '{UP}'"),
+    "other shape": (lambda t: t.update({UP: torch.zeros(3, 3)}), f"'{UP}' is [3, 3], not [64, 32]"),
+    "NaN": (lambda t: t[UP].fill_(torch.nan), f"'{UP}' holds values that are not finite"),
+    "inf": (lambda t: t[UP].fill_(torch.inf), f"'{UP}' holds values that are not finite"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_tensor_that_is_not_there_or_not_as_it_should_be_is_named(folder, name):
+    change, said = CHANGES[name]
+    changed(folder, change)
+    assert said in refusal(folder)
+
+
+@pytest.mark.parametrize("kept", [0, 5, 20_000, None])
+def test_a_file_that_was_cut_off_or_is_noise_is_named(folder, kept):
+    file = folder / "model.safetensors"
+    noise = bytes(range(256)) * 20
+    file.write_bytes(noise if kept is None else file.read_bytes()[:kept])
+    assert "model.safetensors is damaged or cut off" in refusal(folder)
+
+
+def test_a_missing_shard_is_named(tmp_path):
+    tiny_module("llama").float().save_pretrained(tmp_path, max_shard_size="20KB")
+    shard = sorted(tmp_path.glob("*.safetensors"))[1]
+    shard.unlink()
+    assert shard.name in refusal(tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+def test_a_pickle_is_not_run(folder, tmp_path):
+    trace = tmp_path / "ran"
+
+    class Planted:
+        def __reduce__(self):
+            return Path.touch, (trace,)
+
+    file = as_pickle(folder)
+    for write in (pickle.dump, torch.save):
+        with file.open("wb") as opened:
+            write({"a": Planted()}, opened)
+        assert "pytorch_model.bin holds no plain weights" in refusal(folder)
+        assert not trace.exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("hidden_size", "large"), ("num_attention_heads", 5), ("model_type", "x")]
+)
+def test_a_config_that_cannot_be_is_one_line(folder, key, value):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, key: value}))
+    assert "cannot load model" in refusal(folder)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.bool])
+@pytest.mark.parametrize("name", ["lm_head.weight", UP])
+def test_weights_stored_as_whole_numbers_without_a_scale_are_named(folder, name, dtype):
+    changed(folder, lambda tensors: tensors.update({name: (tensors[name] * 100).to(dtype)}))
+    assert f"stores {name!r} as whole numbers" in refusal(folder)

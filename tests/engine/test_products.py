@@ -1,4 +1,4 @@
-"""Products that are joined, calls that are direct, weights by columns: the same model."""
+"""Products that are packed or joined, calls that are direct, weights by columns: the same model."""
 
 import pytest
 import torch
@@ -6,14 +6,93 @@ from torch import nn
 
 from spec_bench.engine import products
 from spec_bench.engine.hugging_face import HuggingFaceModel
-from spec_bench.engine.loading import ModelSpec, load_model
-from spec_bench.engine.products import SMALLEST, call_directly, fuse_products, lay_by_columns
-from tests.engine.test_compiled import NEEDS_COMPILER
-from tests.engine.test_static_passes import built, pair_of, tokens
-from tests.families import VOCAB, tiny_model, tiny_pair
+from spec_bench.engine.loading import ModelSpec, load_model, random_module
+from spec_bench.engine.products import (
+    SMALLEST,
+    call_directly,
+    fuse_products,
+    lay_by_columns,
+    pack_products,
+)
+from tests.engine.test_static_passes import NEEDS_COMPILER, tokens
+from tests.families import VOCAB, built, pair_of, tiny_model
 from tests.simcuda import DEVICE, SimCuda
 
 PROMPT = torch.arange(12).view(2, 6)
+
+
+@pytest.fixture
+def any_size(monkeypatch):
+    if not torch.backends.mkldnn.is_available():
+        pytest.skip("torch was built without oneDNN")
+    monkeypatch.setattr(products, "LEAST_BYTES", 0)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "opt", "gpt_neox"])
+@pytest.mark.usefixtures("any_size")
+def test_a_packed_model_answers_as_before(architecture):
+    module = tiny_model(architecture)
+    with torch.inference_mode():
+        before = module(PROMPT).logits, module(PROMPT[:1, :1]).logits
+        count = sum(p.numel() for p in module.parameters())
+        assert pack_products(module) == sum(isinstance(m, nn.Linear) for m in module.modules())
+        after = module(PROMPT).logits, module(PROMPT[:1, :1]).logits
+    assert sum(p.numel() for p in module.parameters()) == count
+    for one, other in zip(after, before, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    assert pack_products(module) == 0  # once
+
+
+@pytest.mark.usefixtures("any_size")
+def test_a_rows_numbers_are_those_of_any_batch():
+    layer = nn.Sequential(nn.Linear(576, 1536))
+    assert pack_products(layer) == 1
+    rows = torch.randn(32, 576)
+    with torch.inference_mode():
+        together = layer(rows)
+        for count in (1, 2, 3, 5, 8):
+            assert torch.equal(layer(rows[:count]), together[:count])
+
+
+@pytest.mark.usefixtures("any_size")
+def test_what_is_tied_keeps_its_values_and_what_is_not_gives_up_their_memory():
+    module = nn.ModuleDict({"table": nn.Embedding(9, 8), "head": nn.Linear(8, 9, bias=False)})
+    module["head"].weight = module["table"].weight
+    module["other"] = nn.Linear(8, 8)
+    values = module["table"].weight.clone()
+    assert pack_products(module) == 2
+    torch.testing.assert_close(module["table"](torch.arange(9)), values)
+    other = module["other"].weight
+    assert other.shape == (8, 8) and other.untyped_storage().nbytes() == 4
+
+
+@pytest.mark.usefixtures("any_size")
+def test_gradients_pass_through_a_packed_layer():
+    plain = nn.Linear(8, 6)
+    layer = nn.Sequential(nn.Linear(8, 6))
+    layer.load_state_dict({f"0.{key}": value for key, value in plain.state_dict().items()})
+    pack_products(layer)
+    x, y = torch.randn(3, 8).requires_grad_(), torch.randn(3, 6)
+    for each in (plain, layer):
+        x.grad = None
+        (each(x) * y).sum().backward()
+        torch.testing.assert_close(x.grad, y @ plain.weight)
+
+
+def test_small_models_and_other_types_are_left_alone():
+    assert pack_products(tiny_model("llama")) == 0
+    wide = nn.Linear(4097, 4096, dtype=torch.bfloat16)
+    assert pack_products(nn.Sequential(wide, wide)) == 0
+
+
+@pytest.mark.usefixtures("any_size")
+def test_a_large_model_is_packed_as_it_is_loaded():
+    packed = load_model(ModelSpec("random:llama_tiny"))
+    plain = random_module("random:llama_tiny", torch.float32, "cpu", 0)
+    assert any(hasattr(part, "packed") for part in packed.module.modules())
+    with torch.inference_mode():
+        one, other = (module(PROMPT[:1]).logits for module in (plain, packed.module))
+    torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +137,7 @@ def test_a_block_of_a_gpus_pass_makes_four_products_and_not_seven(monkeypatch):
     monkeypatch.setattr(products, "is_plain", lambda weight: True)  # simulated ones are
 
     def made(fused):
-        module = tiny_pair.__wrapped__("llama", torch.float32)[0].module
+        module = pair_of("none", dtype=torch.float32)[0].module
         with SimCuda() as sim:
             module = module.to(DEVICE)
             if fused:
@@ -73,7 +152,7 @@ def test_a_block_of_a_gpus_pass_makes_four_products_and_not_seven(monkeypatch):
 def test_the_memory_of_matrices_that_were_joined_is_free_again(monkeypatch):
     monkeypatch.setattr(products, "is_plain", lambda weight: True)  # simulated ones are
     with SimCuda() as sim:
-        module = tiny_pair.__wrapped__("llama", torch.float32)[0].module.to(DEVICE)
+        module = pair_of("none", dtype=torch.float32)[0].module.to(DEVICE)
         free, used = torch.cuda.mem_get_info()[0], sim.allocated
         assert fuse_products(module) == 6
         assert (sim.allocated, torch.cuda.mem_get_info()[0]) == (used, free)
@@ -83,13 +162,13 @@ def test_the_memory_of_matrices_that_were_joined_is_free_again(monkeypatch):
 @NEEDS_COMPILER
 def test_joined_products_are_traced_and_recorded_as_others_are():
     torch._dynamo.reset()
-    expected = tokens(built("rsd_s", pair_of("none"), 1), 3)
+    expected = tokens(built("rsd_s", pair_of("none")), 3)
     pair = pair_of("none")
     for model in pair:
         fuse_products(model.module)
     for how in ("static", "static_inductor"):
         again = [HuggingFaceModel(each.module, VOCAB, each.device, how) for each in pair]
-        decoder = built("rsd_s", again, 1)
+        decoder = built("rsd_s", again)
         assert [tokens(decoder, 3) for _ in range(3)] == [expected] * 3
         assert again[0].static.counts.static > 0 == len(again[0].static.refusals)
 

@@ -1,6 +1,13 @@
-"""Static passes answer as the module does, on a CPU and recorded on a simulated GPU."""
+"""Passes that are captured: static ones, compiled ones, and what a GPU's must do, as simulated.
 
+Static passes answer as the module does, on a CPU and recorded; a compiled pass is the same model;
+long prompts run in chunks, over one attention, in memory that stays flat.
+"""
+
+import gc
 import logging
+import shutil
+from copy import deepcopy
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -8,56 +15,47 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from spec_bench.core.warp import SamplingSettings
+from spec_bench.core.transfer import forget_constants
 from spec_bench.decode.config import build_decoder
-from spec_bench.engine.cache import CachePool
-from spec_bench.engine.hugging_face import HuggingFaceModel
+from spec_bench.engine.attention import FROM, pack_shared_heads
+from spec_bench.engine.cache import CachePool, SlotCache
+from spec_bench.engine.hugging_face import HuggingFaceModel, capture
+from spec_bench.engine.model import ForwardTimer, set_switches
+from spec_bench.engine.model_spec import COMPILERS
 from spec_bench.engine.static_pass import (
     CHECKS,
     Buffers,
     Kind,
     Recorder,
     StaticPass,
+    near_tie_gap,
     slot_steps,
     why_not_recorded,
 )
-from tests.engine.test_compiled import NEEDS_COMPILER
-from tests.families import OURS, VOCAB, decoder_settings, random_requests, tiny_pair
-from tests.heads import heads_of
-from tests.simcuda import SimCuda
+from spec_bench.engine.tree_pass import PREFILL_CHUNK
+from spec_bench.measure.provenance import torch_state
+from spec_bench.records.types import Request
+from spec_bench.system.files import read_csv
+from tests.families import (
+    CONF,
+    GREEDY,
+    OURS,
+    VOCAB,
+    WARM,
+    built,
+    decoder_settings,
+    pair_of,
+    random_requests,
+    tiny_model,
+    tiny_pair,
+)
+from tests.simcuda import DEVICE, SimCuda
 
-WARM = SamplingSettings(temperature=1.0, probability_dtype="float64")
-FAST = {("rsd_s", 3), ("dsbd", 3), ("redrafter", 1)}
-RSD_TREES = {
-    "ar": ["-"],
-    "sd": ["2", "3", "4", "5"],
-    "spectr": ["2x2", "3x2", "3x3", "4x3", "5x4", "7x4", "6x5", "12x5"],
-    "rsd_c": [
-        "2-1", "2-2", "3-1", "2-2-2", "3-1-1", "4-1-1", "2-2-2-2", "5-1-1-1", "7-1-1-1",
-        "2-2-2-2-2", "6-1-1-1-1", "12-1-1-1-1",
-    ],
-    "rsd_s": ["2x2", "3x2", "3x3", "4x3", "5x4", "7x4", "6x5", "12x5"],
-}  # fmt: skip
-CASES = [
-    pytest.param(name, rows, marks=[] if (name, rows) in FAST else pytest.mark.slow)
-    for name in OURS
-    for rows in (1, 3)
-]
-
-
-def pair_of(how, device="cpu", dtype=torch.float64):
-    where = torch.device(device)
-    pair = tiny_pair.__wrapped__("llama", dtype)
-    return [HuggingFaceModel(model.module.to(where), VOCAB, where, how) for model in pair]
-
-
-def built(name, pair, rows, sampling=WARM):
-    settings = decoder_settings(name)
-    kind = settings["drafter"]["kind"]
-    heads = heads_of(settings["drafter"], 32, VOCAB)
-    heads = heads and heads.to(pair[0].device, pair[0].dtype)
-    drafts = pair[1:] if kind in ("language_model", "lookup_or_model", "pard") else []
-    return build_decoder(settings, pair[0], drafts, sampling, rows, heads=heads)
+NEEDS_COMPILER = pytest.mark.skipif(
+    not any(map(shutil.which, COMPILERS)), reason="needs a C++ compiler"
+)
+QUICK = {("rsd_s", 3), ("dsbd", 3), ("redrafter", 1)}
+REFERENCE = CONF.parent / "experiments" / "rsd" / "reference.csv"
 
 
 def tokens(decoder, count=4, new=12):
@@ -66,18 +64,28 @@ def tokens(decoder, count=4, new=12):
     return [answer.tokens for batch in batches for answer in decoder.generate(batch, seed=0)]
 
 
-@pytest.mark.parametrize(("name", "rows"), CASES)
+def passes_that_draw_the_same(name, how, rows=1):
+    """The counts of a pair whose kinds of pass recur, so that all are past their checks at last."""
+    expected, pair = tokens(built(name, pair_of("none"), rows=rows), 3), pair_of(how)
+    decoder = built(name, pair, rows=rows)
+    assert [tokens(decoder, 3) for _ in range(CHECKS + 1)] == [expected] * (CHECKS + 1)
+    assert pair[0].static.refusals == []
+    counts = [model.static.counts for model in pair]
+    assert min(counts[0].static, counts[0].captures) > 0
+    return counts
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        pytest.param(name, rows, marks=[] if (name, rows) in QUICK else pytest.mark.slow)
+        for name in OURS
+        for rows in (1, 3)
+    ],
+)
 def test_every_decoder_draws_the_same_tokens_through_static_passes(name, rows):
     """Pending tokens and forests of several lengths share one pass, one after the other."""
-    static = pair_of("static")
-    decoder = built(name, static, rows)
-    expected = tokens(built(name, pair_of("none"), rows), 3)
-    # The kinds of pass recur, so that all are past their checks at last.
-    answers = [tokens(decoder, 3) for _ in range(CHECKS + 1)]
-    assert answers == [expected] * len(answers)
-    counts = static[0].static.counts
-    assert min(counts.static, counts.captures) > 0
-    assert not static[0].static.refusals
+    passes_that_draw_the_same(name, "static", rows)
 
 
 @pytest.mark.slow
@@ -85,14 +93,8 @@ def test_every_decoder_draws_the_same_tokens_through_static_passes(name, rows):
 @pytest.mark.parametrize("name", ["ar", "rsd_s"])
 def test_fused_static_passes_draw_the_same_tokens_from_few_graphs(name):
     torch._dynamo.reset()
-    expected = tokens(built(name, pair_of("none"), 1), 3)
-    pair = pair_of("static_inductor")
-    decoder = built(name, pair, 1)
-    answers = [tokens(decoder, 3) for _ in range(CHECKS + 1)]
-    assert answers == [expected] * len(answers)
-    assert pair[0].static.counts.static > 0 == len(pair[0].static.refusals)
-    graphs = counters["stats"]["unique_graphs"]
-    assert 0 < graphs < sum(model.static.counts.captures for model in pair)
+    counts = passes_that_draw_the_same(name, "static_inductor")
+    assert 0 < counters["stats"]["unique_graphs"] < sum(each.captures for each in counts)
     assert not counters["graph_break"]
 
 
@@ -101,43 +103,9 @@ def test_static_passes_that_cannot_be_fused_are_recorded_as_they_are(monkeypatch
         raise RuntimeError("Cannot find a working triton installation")
 
     monkeypatch.setattr(torch, "compile", lambda *_, **__: cannot)
-    expected = tokens(built("ar", pair_of("none"), 1), 2)
-    (target, _) = pair_of("static_inductor")
     with caplog.at_level(logging.WARNING):
-        decoder = built("ar", [target], 1)
-        assert [tokens(decoder, 2) for _ in range(CHECKS + 1)] == [expected] * (CHECKS + 1)
+        passes_that_draw_the_same("ar", "static_inductor")
     assert caplog.text.count("not fused: Cannot find a working triton") == 1
-    assert target.static.counts.static > 0 == len(target.static.refusals)
-
-
-def replayed(name, rows):
-    expected = tokens(built(name, pair_of("none"), rows), rows, 4)
-    with SimCuda() as sim:
-        pair = pair_of("static", "cuda:0")
-        decoder = built(name, pair, rows)
-        for _ in range(CHECKS):
-            assert tokens(decoder, rows, 4) == expected
-        assert pair[0].static.refusals == []
-        sim.reset()
-        for model in pair:
-            model.static.counts.static = model.static.counts.eager = 0
-        answers = decoder.generate(random_requests(rows, 4), seed=0)
-        steps = max(len(answer.steps) for answer in answers)
-        calls = [model.static.counts.static for model in pair]
-        assert calls == [steps, steps * decoder.draft_calls * len(decoder.drafts)]
-        assert sim.replays == sum(calls)
-        assert [model.static.counts.eager for model in pair] == [0, 0]
-
-
-def test_a_recorded_step_is_one_replay_of_the_target_and_one_a_level_of_the_draft():
-    replayed("rsd_s", 2)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("rows", [1, 3])
-@pytest.mark.parametrize("name", ["ar", "sd", "spectr", "rsd_c", "rsd_s", "mcsd"])
-def test_every_recorded_decoder_draws_the_cpus_tokens(name, rows):
-    replayed(name, rows)
 
 
 def test_a_recording_that_missed_a_buffer_is_caught_and_the_pass_stays_eager(monkeypatch, caplog):
@@ -146,10 +114,10 @@ def test_a_recording_that_missed_a_buffer_is_caught_and_the_pass_stays_eager(mon
     monkeypatch.setattr(
         Buffers, "fill", lambda own, t, p, s, v: fill(own, t, torch.zeros_like(p), s, v)
     )
-    expected = tokens(built("ar", pair_of("none"), 1), 2)
+    expected = tokens(built("ar", pair_of("none")), 2)
     static = pair_of("static")
     with caplog.at_level(logging.WARNING):
-        assert tokens(built("ar", static, 1), 2) == expected
+        assert tokens(built("ar", static), 2) == expected
     counts = static[0].static.counts
     assert counts.static == 0 < counts.eager
     (line,) = (record.message for record in caplog.records if "stays eager" in record.message)
@@ -167,7 +135,7 @@ def test_what_cannot_be_recorded_stays_eager_and_says_why(caplog):
             return outputs
 
         target.static._ways = [waits]
-        decoder = built("ar", [target], 1)
+        decoder = built("ar", [target])
         decoder.generate(random_requests(1, 4), seed=0)
     assert target.static.counts.static == 0 < target.static.counts.eager
     assert "not permitted when stream is capturing" in caplog.text
@@ -192,7 +160,7 @@ def test_passes_go_on_being_recorded_when_a_cache_grows():
     """With the cache goes its last graph, and torch gives up a pool that has none."""
     with SimCuda():
         (target, _) = pair_of("static", "cuda:0")
-        decoder = built("ar", [target], 1)
+        decoder = built("ar", [target])
         for length in (20, 40, 70, 110):
             (request,) = random_requests(1, 8)
             request = replace(request, prompt_ids=tuple(i % VOCAB for i in range(length)))
@@ -225,7 +193,7 @@ def test_after_a_recording_that_failed_the_next_one_is_made_and_the_stream_is_th
 
 def test_nothing_is_made_while_sequences_grow_once_it_was_prepared():
     target, draft = pair_of("static", dtype=torch.float32)
-    decoder = built("rsd_s", [target, draft], 2)
+    decoder = built("rsd_s", [target, draft], rows=2)
     decoder.reserve(decoder.slots_needed(8, 100))
     tokens(decoder, 2, 4)
     decoder.pool.prepare(2)
@@ -266,27 +234,178 @@ def test_a_smaller_batch_runs_in_the_rows_of_a_larger_one_and_large_passes_by_th
 @pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, 4, 16])
 def test_the_published_trees_of_a_job_need_few_kinds_of_pass(rows):
-    """The 33 trees of RSD's tables; their decoders share one pool of caches."""
-    pair = pair_of("static", dtype=torch.float32)
-    sampling, pool = SamplingSettings(temperature=0.3), CachePool()
-    built = [
-        build_decoder(decoder_settings(name, spec), pair[0], pair[1:], sampling, rows, pool)
-        for name, specs in RSD_TREES.items()
-        for spec in specs
+    """The 33 trees of RSD's table 1; their decoders share one pool of caches."""
+    pair, pool = pair_of("static", dtype=torch.float32), CachePool()
+    table = [row for row in read_csv(REFERENCE) if row["table"] == "1"]
+    decoders = [
+        build_decoder(decoder_settings(*tree), pair[0], pair[1:], WARM, rows, pool)
+        for tree in dict.fromkeys((row["decoder"], row["spec"]) for row in table)
     ]
+    assert len(decoders) == 33
     requests = [
         replace(request, prompt_ids=tuple(i % VOCAB for i in range(20 + 3 * number)))
         for number, request in enumerate(random_requests(rows, 40))
     ]
-    for decoder in built:
+    for decoder in decoders:
         decoder.reserve(decoder.slots_needed(20 + 3 * rows, 40))
-    short = [replace(request, max_new_tokens=4) for request in requests]
-    for decoder in built:
-        decoder.generate(short, 0)
+    for decoder in decoders:
+        decoder.generate([replace(request, max_new_tokens=4) for request in requests], 0)
     pool.prepare(rows, 20)
     made = [model.static.counts.captures for model in pair]
-    print(f"{rows} rows: {made} kinds")
     assert max(made) <= 40
-    for decoder in built[:: 1 if rows == 1 else 8]:
+    for decoder in decoders[:: 1 if rows == 1 else 8]:
         decoder.generate(requests, 0)
     assert [model.static.counts.captures for model in pair] == made
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["dynamo", pytest.param("inductor", marks=NEEDS_COMPILER)])
+def test_captured_tokens_equal_plain_tokens_without_recompiling_as_sequences_grow(how):
+    torch._dynamo.reset()
+    pair = tiny_pair("llama")
+    captured = [HuggingFaceModel(m.module, VOCAB, m.device, how) for m in pair]
+    requests = random_requests(6, 16)
+    for name, rows in (("ar", 1), ("rsd_s", 1), ("rsd_s", 3)):
+        answers = {}
+        for label, (target, draft) in (("plain", pair), (how, captured)):
+            decoder = build_decoder(decoder_settings(name), target, [draft], GREEDY, rows)
+            batches = [requests[i : i + rows] for i in range(0, len(requests), rows)]
+            answers[label] = [g.tokens for b in batches for g in decoder.generate(b, 0)]
+        assert answers["plain"] == answers[how]
+        graphs = counters["stats"]["unique_graphs"]
+        decoder.generate(random_requests(rows, 24), 0)
+        assert counters["stats"]["unique_graphs"] == graphs > 0
+
+
+def test_what_was_captured_of_one_model_is_not_found_for_another_of_its_shape():
+    torch._dynamo.reset()
+    target, _ = tiny_pair("llama")
+    other = deepcopy(target.module)
+    for part in other.modules():
+        if hasattr(part, "act_fn"):
+            part.act_fn = torch.nn.ReLU()  # which the graph has for good, as it has no weight
+    prompt = torch.arange(6).unsqueeze(0)
+    for module in (target.module, other):
+        captured = capture(module, "dynamo")
+        torch.testing.assert_close(captured(input_ids=prompt).logits, module(prompt).logits)
+
+
+GROWING = (("ar", None), ("sd", "2"), ("rsd_c", "2-1"), ("rsd_s", "3x3"), ("mcsd", "2-2-2"))
+
+
+def test_no_replaced_cache_stays_alive_when_trees_grow():
+    with SimCuda() as sim:
+        target, draft = pair_of("none", DEVICE, torch.float32)
+        pool = CachePool()
+        decoders = [
+            build_decoder(
+                decoder_settings(name, spec), target, [draft][: name != "ar"], GREEDY, 2, pool
+            )
+            for name, spec in GROWING
+        ]
+        torch.zeros(1, device=DEVICE)
+        forget_constants()
+        before = sim.allocated
+        for decoder in decoders:
+            decoder.generate(random_requests(2, 3), seed=0)
+        largest = max(decoder.slots_needed(2, 3) for decoder in decoders)
+        expected = 2 * largest * (target.bytes_per_slot + draft.bytes_per_slot)
+        held = sum(
+            pool.cache(*role, 1, 1).bytes for role in (("target", target), ("draft 0", draft))
+        )
+        assert held == expected
+        forget_constants()  # what never changes stays, and is no cache's
+        assert sim.allocated - before <= 1.05 * expected
+
+
+def test_a_mask_is_not_copied_in_every_layer_and_a_commit_brings_nothing_to_the_device(monkeypatch):
+    monkeypatch.delattr(SlotCache, "commit")  # which takes nodes from the host
+    with SimCuda() as sim:
+        target, draft = pair_of("none", DEVICE, torch.float32)
+        decoder = build_decoder(decoder_settings("rsd_s"), target, [draft], GREEDY, 2)
+        sim.reset()
+        answers = decoder.generate(random_requests(2, 8), seed=0)
+        assert sum(step.accepted for answer in answers for step in answer.steps) > 0
+        masked = {kind for kind in sim.attention if "mask" in kind}
+        assert masked
+        assert all("aligned" in kind for kind in masked), sim.attention
+
+
+def test_a_timer_records_on_its_own_gpus_stream(monkeypatch):
+    asked, streams = [], []
+    with SimCuda():
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: asked.append(device) or 7)
+        record = torch.cuda.Event.record
+        monkeypatch.setattr(
+            torch.cuda.Event, "record", lambda event, on: streams.append(on) or record(event)
+        )
+        timer = ForwardTimer(torch.device("cuda:1"))
+        timer.start()
+        timer.stop()
+        assert timer.take_s() >= 0
+    assert asked == [torch.device("cuda:1")] * 2
+    assert streams == [7, 7]
+
+
+def test_no_pass_plans_attention_anew_or_adds_coarsely_and_a_run_says_so():
+    set_switches()
+    state = torch_state()
+    assert "cudnn" not in state["attention_kernels"]
+    assert "memory_efficient" in state["attention_kernels"]
+    assert state["tf32"] is False
+    assert state["bf16_reduced_precision_reduction"] is False
+
+
+def test_near_ties_are_as_wide_as_the_dtypes_steps():
+    assert near_tie_gap(torch.float32, 20.0) == 1e-4
+    assert near_tie_gap(torch.bfloat16, 16.0) == 0.25
+    assert near_tie_gap(torch.bfloat16, 0.0) == 1e-4
+
+
+def grouped_model(length, seed):
+    """8 key heads, 32 query heads, tiny; on the simulated device."""
+    torch.manual_seed(seed)
+    module = tiny_model("llama", hidden_size=256, intermediate_size=16, num_hidden_layers=1,
+                        num_attention_heads=32, num_key_value_heads=8,
+                        max_position_embeddings=length + 64).to(DEVICE)  # fmt: skip
+    assert pack_shared_heads(module)
+    return HuggingFaceModel(module, VOCAB, DEVICE)
+
+
+SLOW = [pytest.param(length, marks=pytest.mark.slow) for length in (2048, 32768)]
+
+
+@pytest.mark.parametrize("length", [1100, *SLOW])
+@pytest.mark.parametrize("name", ["ar", "rsd_s"])
+def test_a_long_prompt_runs_in_chunks_and_decodes_in_flat_memory(name, length):
+    chunks, live, peaks = [], [], []
+    with SimCuda() as sim, torch.inference_mode():
+        pair = [grouped_model(length, seed) for seed in range(2)]
+        forward = pair[0].forward
+
+        def noted(*given, **named):
+            chunks.extend([given[2].shape[1]] * named.get("prefill", False))
+            return forward(*given, **named)
+
+        pair[0].forward = noted
+        decoder = built(name, pair, GREEDY, spec={"rsd_s": "3x2"}.get(name))
+        prompt = tuple(7 * i % VOCAB for i in range(length - 24))
+        (row,) = decoder.begin([Request("p", prompt, 20)], seed=0)
+        sim.attention.clear()
+        while row.finish is None and len(live) < 5:
+            gc.collect()  # tensors held by circles go whenever they are looked for
+            sim.peak = before = sim.allocated
+            decoder.step([row])
+            peaks.append(sim.peak - before)
+            gc.collect()
+            live.append(sim.allocated)
+        cache = pair[0].allocate(1, 8).bytes // 8 * length
+    split = {"efficient: no mask, torch.float32", "efficient: mask float32 aligned"}
+    assert set(sim.attention) == (split if length - 25 >= FROM else {"mask float32 aligned"})
+    assert sum(chunks) == length - 25
+    assert max(chunks) <= PREFILL_CHUNK < length
+    # By the third iteration every constant is on the device.
+    assert max(live[2:]) - min(live[2:]) <= 0.01 * cache
+    # A pass copies no cache: keys and values for each query head would be four times it.
+    assert max(peaks[2:]) < cache
+    assert max(peaks[2:]) <= 1.1 * min(peaks[2:])

@@ -1,11 +1,15 @@
-"""Tree attention is exact: a node's logits are those of its path alone, after a commit too."""
+"""Tree attention is exact: a node's logits are those of its path alone, after a commit too.
+
+Without it the paths of a tree are rows of their own: same tokens, more work.
+"""
 
 import pytest
 import torch
 
 from spec_bench.core.tree import Tree, TreeShape
-from spec_bench.engine.tree_pass import prefill, run_nodes
-from tests.families import ARCHITECTURES, VOCAB, tiny_pair
+from spec_bench.engine.cache import CachePool
+from spec_bench.engine.tree_pass import PathScorer, TreeScorer, prefill, run_nodes
+from tests.families import ARCHITECTURES, VOCAB, WARM, built, random_requests, tiny_pair
 from tests.said import naming
 
 SHAPE = TreeShape(levels=(2, 4, 4), children=(2, 2, 1))
@@ -97,3 +101,29 @@ def test_a_cache_without_room_says_how_much_is_missing():
     cache = model.allocate(1, 4)
     with pytest.raises(ValueError, match=naming("4 slots", "6")):
         prefill(model, cache, 0, [1, 2, 3, 4, 5, 6])
+
+
+REQUESTS = random_requests(5, 16)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize(
+    "name", ["sd", "spectr", "specinfer", "mcsd", "mcsd_wor", "mcns", "rsd_c", "traversal"]
+)
+def test_tokens_do_not_depend_on_tree_attention(name, rows):
+    one, other = (
+        [g.tokens for g in built(asked, tiny_pair("llama"), WARM, rows).generate(REQUESTS, 3)]
+        for asked in (name, f"{name} apart")
+    )
+    assert one == other
+
+
+def test_scores_of_every_node_agree_with_tree_attention():
+    target, _ = tiny_pair("llama")
+    scores = []
+    for scorer in (TreeScorer(target, CachePool()), PathScorer(target, CachePool(), SHAPE)):
+        scorer.reserve(1, 32)
+        scorer.prefill(0, [9, 8, 7, 6])
+        scores.append(scorer.score(random_tree(1), [4]).logits)
+    assert scores[0].shape == (1, 11, target.vocab_size)
+    torch.testing.assert_close(scores[0], scores[1], atol=1e-4, rtol=1e-4)

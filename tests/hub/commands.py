@@ -1,53 +1,67 @@
 """Every command on published pairs that the report, the recipes and the READMEs print."""
 
-from __future__ import annotations
-
 import functools
 import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
+
 from spec_bench.report.papers.items import read_recipe
 from spec_bench.report.papers.paper import load_paper, paper_names, recipes_by_name
 from spec_bench.report.tables.build import build_table
 from spec_bench.report.tables.measured import Measured
 from spec_bench.report.tables.progress import list_paper
+from spec_bench.settings.configs import conf_dir
 from spec_bench.system.files import training_command, training_of
-from tests.hub.models import published_pairs
 
 ROOT = Path(__file__).resolve().parents[2]
 BEGIN = ("spec-bench ", "python -m spec_bench.train ")
-SCRIPT, RUN, TRAIN = "spec-bench", "spec_bench", "spec_bench.train"
+RUN, TRAIN = "spec_bench", "spec_bench.train"
 PRINTED_IN = ("README.md", "docs/*.md", "experiments/README.md", "experiments/*/README.md")
 COMMENTED = ("experiments/*/*.yaml", "conf/*.yaml", "conf/*/*.yaml")
+TRAINED = "results/train/redrafter_vicuna_7b_blocks4/heads"  # where a printed training leaves them
+LENGTHS = "generation.max_new_tokens"
+GRID = "{grid:{decoder:%s,factors:[1,2],most:2,depths:[1,2],order:any}}"
+
+
+def published_pairs():
+    """The pairs of ``conf/pair`` whose models lie on the hub."""
+    for file in sorted((conf_dir() / "pair").glob("*.yaml")):
+        pair = yaml.safe_load(file.read_text(encoding="utf-8"))
+        if "/" in pair.get("target", ""):
+            yield pair
+
+
+def sweeps(recipe):
+    """What a recipe sweeps over unless told."""
+    params = read_recipe(recipe).get("hydra", {}).get("sweeper", {}).get("params", {})
+    return {name: str(value) for name, value in params.items()}
 
 
 @dataclass(frozen=True)
 class Command:
-    """A printed command.
-
-    Attributes:
-        text: as printed, on one line.
-        places: who prints it.
-    """
+    """A printed command on one line, and who prints it."""
 
     text: str
     places: tuple[str, ...]
 
     @property
     def module(self):
-        return module_of(shlex.split(self.text))[0]
+        words = shlex.split(self.text)
+        return RUN if words[0] == "spec-bench" else words[2]
+
+    @property
+    def words(self):
+        """What follows the module."""
+        words = shlex.split(self.text)
+        return words[1:] if words[0] == "spec-bench" else words[3:]
 
     @property
     def trains(self):
         """Whether it trains heads, which others decode with."""
         return self.module == TRAIN
-
-    @property
-    def words(self):
-        """What follows the module."""
-        return module_of(shlex.split(self.text))[1]
 
     @property
     def settings(self):
@@ -62,11 +76,8 @@ class Command:
     @property
     def jobs(self):
         """How many the sweep has, as far as the command and its recipe say."""
-        swept = dict(self.settings)
-        if self.recipe is not None:
-            swept = {**sweeps(self.recipe), **swept}
         count = 1
-        for name, value in swept.items():
+        for name, value in ((sweeps(self.recipe) if self.recipe else {}) | self.settings).items():
             if name.split(".")[0] in ("pair", "task", "generation", "engine") and "[" not in value:
                 count *= value.count(",") + 1
         return count
@@ -78,35 +89,48 @@ class Command:
             name, equals, value = word.partition("=")
             several = equals and "," in value and not value.startswith(("[", "{"))
             words.append(f"{name}={value.split(',')[0]}" if several else word)
-        program = [SCRIPT] if self.module == RUN else ["python", "-m", self.module]
+        program = ["spec-bench"] if self.module == RUN else ["python", "-m", self.module]
         return Command(shlex.join([*program, *words]), self.places)
 
 
-def module_of(words):
-    """The module that a command line runs, and what follows it."""
-    return (RUN, [*words[1:]]) if words[0] == SCRIPT else (words[2], [*words[3:]])
+def appended(command):
+    """The words that make a command small: one prompt, a few tokens, the first cells of each kind,
+    the CPU in the GPU's place.
+    """
+    settings, recipe = command.settings, command.recipe
+    words = ["engine.device=cpu"] if settings.get("engine") == "cuda" else []
+    if command.trains:
+        return [*words, "optimiser.steps=2", "optimiser.batch=4", "data.answers.max_new_tokens=4",
+                "data.answers.batch_size=4"]  # fmt: skip
+    swept = sweeps(recipe) if recipe else {}
+    words += ["prompts=1", "warmup=0", f"{LENGTHS}={'4,8' if LENGTHS in swept else '4'}"]
+    if "seed" in swept:
+        words.append("seed=0")
+    if settings.get("energy"):
+        words.append("energy=none")
+    if recipe and "confirm" in read_recipe(recipe):
+        words += ["confirm.prompts=1", "confirm.best=1"]
+    if "FOLDER" in settings.get("pair.heads.redrafter", ""):
+        words.append(f"pair.heads.redrafter={TRAINED}")
+    few = recipe and settings.get("plan") != "true"
+    return [*words, *_few_cells(read_recipe(recipe))] if few else words
 
 
-def few_of_each(commands, count):
-    """So many of each paper, and of trainings; as many recipes of it as there are."""
-    places = {}
-    ranked = []
-    for number, command in enumerate(commands):
-        key = command.recipe or command.module
-        ranked.append((places.setdefault(key, 0), number))
-        places[key] += 1
-    few = {}
-    for _, number in sorted(ranked):
-        command = commands[number]
-        paper = TRAIN if command.trains else (command.recipe or "").split("=")[0]
-        few.setdefault(paper, []).append(command)
-    return [each for paper, own in few.items() if paper for each in own[:count]]
-
-
-def sweeps(recipe):
-    """What a recipe sweeps over unless told."""
-    params = read_recipe(recipe).get("hydra", {}).get("sweeper", {}).get("params", {})
-    return {name: str(value) for name, value in params.items()}
+def _few_cells(recipe):
+    """Of a recipe's trees the first of each kind."""
+    for each in recipe.get("defaults", []):
+        for group in ("length", "budget"):
+            if isinstance(each, dict) and f"override /{group}" in each:
+                return [f"{group}={each[f'override /{group}'][0]}"]
+    kinds = {}
+    for cell in recipe.get("cells", []):
+        if isinstance(cell, str):
+            kinds.setdefault(cell.partition(":")[0], cell)
+        elif "grid" in cell:
+            kinds.setdefault("grid", GRID % cell["grid"]["decoder"])
+        else:
+            return []  # settings of each cell's own: all are of different kinds
+    return [f"cells=[{','.join(kinds.values())}]"] if kinds else []
 
 
 @functools.cache
@@ -114,7 +138,7 @@ def printed_commands():
     """All of them, each once; the cheaper first."""
     places = {}
     for place, text in (*_of_the_report(), *_of_files(), *_of_refusals()):
-        if _published(text) and place not in places.setdefault(text, []):
+        if _published(Command(text, ())) and place not in places.setdefault(text, []):
             places[text].append(place)
     commands = [Command(text, tuple(where)) for text, where in places.items()]
     return sorted(commands, key=lambda each: each.jobs)
@@ -129,7 +153,7 @@ def _of_the_report():
             if line.strip().startswith(BEGIN):
                 yield f"list {name}", line.strip()
         for item in paper.tables:
-            for command in build_table(item, nothing).commands:  # type: ignore[arg-type]
+            for command in build_table(item, nothing).commands:
                 yield f"table {item.name}", command
 
 
@@ -137,11 +161,10 @@ def _of_files():
     """What READMEs show in their blocks, and configs in their comments."""
     for path in (path for pattern in PRINTED_IN for path in sorted(ROOT.glob(pattern))):
         for block in re.findall(r"^```\n(.*?)^```", path.read_text(), re.M | re.S):
-            yield from _lines(str(path.relative_to(ROOT)), block)
-    for pattern in COMMENTED:
-        for path in sorted(ROOT.glob(pattern)):
-            found = re.findall(r"^#\s+(spec-bench .*)$", path.read_text(), re.M)
-            yield from _lines(str(path.relative_to(ROOT)), "\n".join(found))
+            yield from _lines(path, block)
+    for path in (path for pattern in COMMENTED for path in sorted(ROOT.glob(pattern))):
+        found = re.findall(r"^#\s+(spec-bench .*)$", path.read_text(), re.M)
+        yield from _lines(path, "\n".join(found))
 
 
 def _of_refusals():
@@ -152,22 +175,19 @@ def _of_refusals():
                 yield "refusal", training_command(kind, pair["name"], name)
 
 
-def _lines(place, text):
+def _lines(path, text):
     for line in text.replace("\\\n", " ").splitlines():
         if line.strip().startswith(BEGIN):
-            yield place, shlex.join(shlex.split(line, comments=True))
+            yield str(path.relative_to(ROOT)), shlex.join(shlex.split(line, comments=True))
 
 
-def _published(text):
-    """Whether a command decodes or trains with what lies on the hub."""
-    command = Command(text, ())
+def _published(command):
+    """Whether it decodes or trains with what lies on the hub."""
     if command.module not in (RUN, TRAIN) or command.words[:1] == ["serve"]:
         return False
-    pairs = list(published_pairs())
-    names = {pair["name"] for pair in pairs}
-    ids = {pair[model] for pair in pairs for model in ("target", "draft")}
-    settings = command.settings
-    if names & set(settings.get("pair", "").split(",")):
+    pairs, settings = list(published_pairs()), command.settings
+    ids = {pair[model] for pair in pairs for model in ("target", "draft")} - {None}
+    if {pair["name"] for pair in pairs} & {*settings.get("pair", "").split(",")}:
         return True
-    models = [settings.get(f"pair.{one}") for one in ("target", "draft")]
-    return bool(ids & {m for m in models if m}) or settings.get("task.source.kind") == "hub"
+    models = {settings.get("pair.target"), settings.get("pair.draft")}
+    return bool(ids & models) or settings.get("task.source.kind") == "hub"

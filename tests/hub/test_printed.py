@@ -13,8 +13,7 @@ from spec_bench.report.tables.measured import Measured
 from spec_bench.report.tables.progress import list_paper
 from spec_bench.settings.configs import conf_dir
 from tests import warm
-from tests.hub.commands import BEGIN, Command
-from tests.hub.models import published_pairs
+from tests.hub.commands import BEGIN, Command, published_pairs
 
 TABLES = ("rsd/1", "rsd/7", "mcsd/1", "mcsd/4", "dsbd/1", "redrafter/1")
 FILE = "question.jsonl"  # Spec-Bench's, which is on no hub

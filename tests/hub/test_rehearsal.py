@@ -1,16 +1,26 @@
-"""Printed commands on published pairs, run as a user would; ``make rehearse`` runs them all."""
+"""Printed commands on published pairs end in rows, with tiny models in published kinds of files.
 
+``make rehearse`` runs all of them, otherwise one of each paper. It shows that the commands ask for
+the right things, not what the real models would measure.
+"""
+
+import json
 import os
-import subprocess
-import sys
 
 import pytest
 
-from tests.hub.commands import ROOT, Command, few_of_each, printed_commands
-from tests.hub.models import published_pairs
-from tests.hub.rehearsal import Notes, Outcome
+from spec_bench.report.papers.items import recipe_name
+from spec_bench.report.papers.paper import load_paper
+from spec_bench.report.tables.measured import Measured
+from spec_bench.report.tables.progress import progress_of
+from spec_bench.system.files import read_csv, results_file
+from spec_bench.tasks.source import EMBEDDED
+from tests import warm
+from tests.hub.commands import TRAINED, appended, printed_commands, published_pairs
+from tests.hub.models import write_models
 
 PAPERS = ("rsd", "mcsd", "dsbd", "redrafter", "beyond", "eagle", "today")
+COUNT = int(os.environ.get("REHEARSED", "1"))  # commands of each paper
 
 
 def test_every_table_prints_commands_and_each_is_collected_once():
@@ -33,57 +43,56 @@ def test_every_printed_command_on_a_published_pair_names_the_gpu():
     assert [each.text for each in named if each.settings.get("engine") != "cuda"] == []
 
 
-def rehearsed(folder, *words):
-    """What the script prints; it must have run every command."""
-    # HF_* are read when the libraries are imported: a process of its own.
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-    done = subprocess.run(
-        [sys.executable, ROOT / "scripts/check/rehearse.py", "--folder", str(folder), *words],
-        env={**kept, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
-    assert "HTTP Request" not in done.stdout
-    return done.stdout
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """What a user has at hand: chats, and heads that were trained."""
+    folder = tmp_path_factory.mktemp("rehearsal")
+    lines = (EMBEDDED / "alpaca.jsonl").read_text(encoding="utf-8").splitlines()[:12]
+    chats = [
+        {
+            "id": str(index),
+            "conversations": [
+                {"from": "human", "value": row["instruction"]},
+                {"from": "gpt", "value": row["output"]},
+            ],
+        }
+        for index, row in enumerate(map(json.loads, lines))
+    ]
+    (folder / "sharegpt.json").write_text(json.dumps(chats))
+    train = next(c for c in printed_commands() if "name=redrafter_vicuna_7b_blocks4" in c.text)
+    run(train, folder)
+    assert any((folder / TRAINED).iterdir())
+    return folder
 
 
-@pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.slow)])
-def test_commands_of_each_paper_end_in_rows_after_the_printed_training(tmp_path, count):
-    printed = printed_commands()
-    trained = "name=redrafter_vicuna_7b_blocks4"
+def run(command, folder):
+    first = command.first_job()
+    write_models(first, folder / "models")
+    words = [
+        *first.words,
+        *appended(first),
+        *([] if first.trains else ["task.source.kind=embedded"]),
+    ]
+    given = (str(folder / "models"), first.module, *words)
+    status, _, error = warm.run("tests.hub.models", *given, folder=folder)
+    assert status == 0, f"{first.text}\n{error[-2000:]}"
+    return first
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_commands_of_a_paper_end_in_rows_and_fill_its_tables(paper, folder):
     own = [
-        *(each.first_job().text for each in few_of_each(printed, 3) if trained in each.text),
-        *(each.first_job().text for each in few_of_each(printed, count) if each.recipe),
+        each
+        for each in printed_commands()
+        if (each.recipe or "").startswith(f"{paper}=") and each.settings.get("plan") != "true"
     ]
-    assert len(own) == count * len(PAPERS) + 1
-    (tmp_path / "commands").write_text("".join(f"{text}\n" for text in own))
-    said = rehearsed(tmp_path, "--of", str(tmp_path / "commands"))
-    assert f"{len(own)} commands tried, {len(own)} run, 0 refused, 0 failed" in said
-    for paper in PAPERS:
-        assert f" {paper}/" in said  # rows stand in its tables or figures
-    assert len((tmp_path / "outcomes.jsonl").read_text().splitlines()) == len(own)
-
-
-@pytest.mark.slow
-def test_three_sweeps_of_each_paper_end_in_rows_and_are_not_run_again(tmp_path):
-    said = rehearsed(tmp_path, "--each", "3")
-    count = 3 * (len(PAPERS) + 1)  # the trainings', too
-    assert f"{count} commands tried, {count} run, 0 refused, 0 failed" in said
-    again = rehearsed(tmp_path, "--each", "3")
-    assert again.count("before ") == count
-
-
-def test_a_rehearsal_goes_on_behind_what_has_run(tmp_path):
-    done, failed, cut = (Command(f"spec-bench rsd={each}", ()) for each in "abc")
-    notes = Notes(tmp_path / "outcomes.jsonl")
-    notes.add(Outcome(done, "rows", "9 rows", 1.5, 1.0), whole=False)
-    notes.add(Outcome(failed, "failed", "status 1", 1.5, 1.0), whole=True)
-    with notes.file.open("a") as lines:
-        lines.write('{"text": "spec-bench rsd=c", "ki')
-    assert notes.ran([done, failed, cut], whole=False) == [
-        Outcome(done, "rows", "9 rows", 1.5, 1.0)
-    ]
-    assert notes.ran([done], whole=True) == []
+    of_recipe = [each.recipe for each in own]
+    turn = {id(each): of_recipe[:n].count(each.recipe) for n, each in enumerate(own)}
+    for command in sorted(own, key=lambda each: turn[id(each)])[:COUNT]:
+        first = run(command, folder)
+        rows = read_csv(results_file(folder / "results", recipe_name(first.recipe)))
+        rows = [row for row in rows if row["pair"] == first.settings.get("pair", row["pair"])]
+        assert {row["status"] for row in rows} == {"complete"}, command.text
+        measured, whole = Measured.below(folder / "results"), load_paper(paper)
+        items = [item for item in whole.items if first.recipe in item.recipes]
+        assert any(each.measured for i in items for each in progress_of(whole, i, measured))

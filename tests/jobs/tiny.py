@@ -21,8 +21,8 @@ TEXTS = [
 ]
 
 
-def make_family(folder):
-    """Writes ``target`` and ``draft`` into the folder: random weights, one tokenizer."""
+def tiny_tokenizer():
+    """Bytes and some of their pairs."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     trainer = trainers.BpeTrainer(
@@ -31,9 +31,14 @@ def make_family(folder):
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )
     tokenizer.train_from_iterator(TEXTS, trainer)
-    fast = PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>"
     )
+
+
+def make_family(folder):
+    """Writes ``target`` and ``draft`` into the folder: random weights, one tokenizer."""
+    fast = tiny_tokenizer()
     for seed, (name, layers, width) in enumerate([("target", 2, 32), ("draft", 1, 16)]):
         torch.manual_seed(seed)
         config = LlamaConfig(

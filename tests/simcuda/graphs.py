@@ -7,21 +7,88 @@ also computes, so that its outputs mean something at once.
 
 Three faults of torch's recordings are kept. A pool of memory is given up for good with its last
 graph (pytorch#198794). A recording that fails leaves its stream current, and its pool in use.
-What is computed while recording lies in the pool, where memory is handed on (``pools``).
+What is computed while recording lies in the pool, where memory is handed on by the rules of
+CUDACachingAllocator: sizes are multiples of 512 bytes, blocks of up to 1 MiB and larger ones lie
+apart, the smallest that fits is taken, what is left of it stays free, and free neighbours are
+joined. A recording's intermediate values are free when it ends; so a tensor that a later recording
+leaves in the same pool is overwritten by every replay of the earlier one.
 """
 
 from collections import defaultdict
 from contextlib import contextmanager, nullcontext
 from itertools import count
-from typing import Any
+from typing import NamedTuple
 from weakref import finalize
 
 import torch
-from torch.utils._pytree import tree_flatten
+from torch.utils._pytree import tree_flatten, tree_map
 
-from tests.simcuda.pools import SimPool
+_UNIT, _SMALL = 512, 2**20
+_SEGMENT = {False: 2 * 2**20, True: 20 * 2**20}  # bytes that are asked for at once, by large
 
-Call = tuple[Any, Any, Any, Any]
+
+class Block(NamedTuple):
+    """A piece of a segment; of those that fit the least is taken."""
+
+    large: bool
+    size: int
+    segment: int
+    start: int
+
+
+class SimPool:
+    """One pool."""
+
+    def __init__(self):
+        self._segments = []
+        self._free = []
+        self._blocks = {}  # that are taken, by the storage that lies there
+
+    def moved(self, result, given):
+        """What a recorded call made of what it was given, with all that is new in this pool."""
+        tensors = [x for x in tree_flatten(given)[0] if isinstance(x, torch.Tensor)]
+        before = {x.untyped_storage()._cdata for x in tensors}
+
+        def there(x):
+            new = isinstance(x, torch.Tensor) and x.untyped_storage()._cdata not in before
+            return self._copied(x) if new and x.numel() else x
+
+        return tree_map(there, result)
+
+    def _copied(self, like):
+        spans = zip(like.shape, like.stride(), strict=True)
+        span = 1 + sum((count - 1) * stride for count, stride in spans)
+        block = self._take(span * like.element_size())
+        memory = self._segments[block.segment]
+        flat = torch.frombuffer(memory, dtype=like.dtype, count=span, offset=block.start)
+        self._blocks[flat.untyped_storage()._cdata] = block
+        return flat.as_strided(like.shape, like.stride()).copy_(like)
+
+    def _take(self, count):
+        size = -(-count // _UNIT) * _UNIT
+        large = size > _SMALL
+        fits = [block for block in self._free if block.large == large and block.size >= size]
+        if not fits:
+            self._segments.append(bytearray(max(_SEGMENT[large], size)))
+            fits = [Block(large, len(self._segments[-1]), len(self._segments) - 1, 0)]
+            self._free += fits
+        best = min(fits)
+        self._free.remove(best)
+        rest = best._replace(size=best.size - size, start=best.start + size)
+        self._free += [rest] if rest.size else []
+        return best._replace(size=size)
+
+    def freed(self, storage):
+        """Nothing on the device needs a storage any more; its block can be given out again."""
+        block = self._blocks.pop(storage, None)
+        if block is None:
+            return
+        for other in list(self._free):
+            first, second = sorted((block, other), key=lambda each: each.start)
+            if block.segment == other.segment and first.start + first.size == second.start:
+                self._free.remove(other)
+                block = first._replace(size=first.size + second.size)
+        self._free.append(block)
 
 
 class SimStream:
@@ -39,15 +106,11 @@ class SimStream:
 
 
 class SimPools:
-    """How many graphs each pool of memory holds; a pool that held one and holds none is dead.
-
-    Attributes:
-        memory: of each pool.
-    """
+    """How many graphs each pool of memory holds; a pool that held one and holds none is dead."""
 
     def __init__(self):
-        self._numbers, self._graphs, self._recording = count(1), dict[Any, int](), set[Any]()
-        self.memory = defaultdict[Any, SimPool](SimPool)
+        self._numbers, self._graphs, self._recording = count(1), {}, set()
+        self.memory = defaultdict(SimPool)  # of each pool
 
     def handle(self):
         """``torch.cuda.graph_pool_handle``."""
@@ -83,16 +146,12 @@ class SimGraph:
         self._sim.replays += 1
         with torch._C._DisableTorchDispatch(), torch.inference_mode():
             for func, args, kwargs, kept in self.tape:
-                self._play(func, args, kwargs, kept)
-
-    @staticmethod
-    def _play(func, args, kwargs, kept):
-        if func.is_view:
-            return  # the same memory as before
-        new = func(*args, **kwargs)
-        for old, value in zip(tree_flatten(kept)[0], tree_flatten(new)[0], strict=True):
-            if isinstance(old, torch.Tensor) and old.data_ptr() != value.data_ptr():
-                old.copy_(value)
+                if func.is_view:
+                    continue  # the same memory as before
+                new = func(*args, **kwargs)
+                for old, value in zip(tree_flatten(kept)[0], tree_flatten(new)[0], strict=True):
+                    if isinstance(old, torch.Tensor) and old.data_ptr() != value.data_ptr():
+                        old.copy_(value)
 
 
 def graph_answers(sim):
