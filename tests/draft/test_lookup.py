@@ -20,7 +20,6 @@ from spec_bench.draft.lookup import (
     NgramIndex,
     RecyclingDrafting,
     SuffixIndex,
-    SuffixTrie,
 )
 from tests.draft.plain import by_hand, first_match
 from tests.families import decoder_settings, random_requests, tiny_pair
@@ -110,20 +109,22 @@ def test_proposals_are_those_of_counting(width, seed):
     assert as_paths(index.guesses(bounds)) == by_hand(own, answers, bounds, depth, least)
 
 
-def test_a_string_that_ends_a_text_counts_against_what_follows_it():
-    trie = SuffixTrie(4)
-    trie.read([1, 2, 1])
-    assert trie.root.children[1].count == 2
-    assert trie.root.children[1].children[2].count == 1
-
-
-def test_of_equal_scores_the_longer_match_proposes():
-    """After 1 came 2 in two cases of four, the one at the end included; after 0 1 came 3 in one of
-    two.
-    """
-    index = SuffixIndex(3, 1.0, 0.1, None)
-    index.extend([0, 1, 3, 1, 2, 1, 2, 0, 1])
-    assert as_paths(index.guesses(Bounds(1, 4))) == [[(3,)]]
+@pytest.mark.parametrize(
+    ("answers", "own", "guessed"),
+    [
+        # After 1 came 2 in two cases of four, the one at the end included; after 0 1 came 3 in one
+        # of two: of equal scores the longer match proposes.
+        ([], [0, 1, 3, 1, 2, 1, 2, 0, 1], 3),
+        # After 0 1 came 2, after any 1 more often 0; a match is shorter than the row, which is 0 1.
+        ([[0, 1, 2], [3, 1, 0], [3, 1, 0]], [0, 1], 0),
+    ],
+)
+def test_which_match_proposes(answers, own, guessed):
+    memory = Answers(4)
+    memory.remember(answers)
+    index = SuffixIndex(4, 1.0, 0.1, memory.trie)
+    index.extend(own)
+    assert as_paths(index.guesses(Bounds(1, 4)))[0] == [(guessed,)]
 
 
 def test_more_answers_are_read_on_and_others_anew():
@@ -153,69 +154,51 @@ def test_the_text_is_plain_decodings_whatever_is_remembered(width):
     assert all(one <= other for one, other in pairwise(reversed(calls)))
 
 
-def test_a_match_is_shorter_than_the_text_that_it_ends():
-    """After 0 1 came 2 and after any 1 more often 0; 0 1 is all that there is of the row."""
-    index = SuffixIndex(4, 1.0, 0.1, memory := SuffixTrie(4))
-    for answer in ([0, 1, 2], [3, 1, 0], [3, 1, 0]):
-        memory.read(answer)
-    index.extend([0, 1])
-    assert as_paths(index.guesses(Bounds(1, 4))) == [[(0,)]]
+def recycling(*trees, rows=1):
+    """After trees of a root and two children in every row, of whose nodes the best two tokens are
+    known; a node without any is not there.
+    """
+    made = RecyclingDrafting(Equipment(random_markov(4, seed=0), [], [], None, rows), 2)
+    for root, children, best in trees:
+        tree = Tree(TreeShape((2,), (2,)), torch.tensor(root), "deterministic")
+        tokens, there = (
+            torch.tensor([children] * rows),
+            torch.tensor([[each is not None for each in best[1:]]] * rows),
+        )
+        tree.add_level(tokens, torch.zeros_like(tokens), there, None)
+        scores = torch.zeros((rows, 3, 4))
+        for node, (first, second) in enumerate(each or (3, 2) for each in best):
+            scores[:, node, first], scores[:, node, second] = 2.0, 1.0
+        made.see_scores(tree, scores)
+    return made
 
 
-def drafting(rows=1):
-    return RecyclingDrafting(Equipment(random_markov(4, seed=0), [], [], None, rows), 2)
+FIRST = ([3], [1, 1], [(0, 1), (2, 3), (3, 2)])
 
 
-def verified(roots, children):
-    """Trees of a root and two children."""
-    tree = Tree(TreeShape((2,), (2,)), torch.tensor(roots), "deterministic")
-    tokens = torch.tensor(children)
-    zeros = torch.zeros_like(tokens)
-    tree.add_level(tokens, zeros, torch.ones_like(tokens, dtype=torch.bool), None)
-    return tree
-
-
-def logits(*best):
-    """[1, N, 4]: of every node the best two tokens."""
-    scores = torch.zeros((1, len(best), 4))
-    for node, (first, second) in enumerate(best):
-        scores[0, node, first], scores[0, node, second] = 2.0, 1.0
-    return scores
-
-
-def test_rejected_nodes_count_and_of_equal_tokens_the_last_node():
-    made = drafting()
-    made.see_scores(verified([3], [[1, 1]]), logits((0, 1), (2, 3), (3, 2)))
-    assert made.tables[0, 3].tolist() == [0, 1]
-    assert made.tables[0, 1].tolist() == [3, 2]
-    made.see_scores(verified([1], [[2, 0]]), logits((1, 0), (0, 1), (0, 1)))
-    assert made.tables[0, 1].tolist() == [1, 0]
-    assert made.tables[0, 3].tolist() == [0, 1]
-
-
-def test_nodes_that_are_not_there_say_nothing():
-    made = drafting()
-    tree = verified([3], [[1, 1]])
-    tree.valid[0, 2] = False
-    made.see_scores(tree, logits((0, 1), (2, 3), (3, 2)))
-    assert made.tables[0, 1].tolist() == [2, 3]
+@pytest.mark.parametrize(
+    ("trees", "known"),
+    [
+        ([FIRST], {3: [0, 1], 1: [3, 2]}),  # rejected nodes count; of equal tokens the last node
+        ([FIRST, ([1], [2, 0], [(1, 0), (0, 1), (0, 1)])], {1: [1, 0], 3: [0, 1]}),
+        ([([3], [1, 1], [(0, 1), (2, 3), None])], {1: [2, 3]}),  # a node that is not there
+    ],
+)
+def test_what_was_guessed_last_behind_a_token_is_recycled(trees, known):
+    (table,) = recycling(*trees).tables
+    assert {token: table[token].tolist() for token in known} == known
 
 
 def test_proposals_are_the_tables_by_rank_and_token_zero_where_nothing_is_known():
-    made = drafting()
-    made.see_scores(verified([3], [[1, 2]]), logits((2, 0), (2, 3), (3, 2)))
+    made = recycling(([3], [1, 2], [(2, 0), (2, 3), (3, 2)]))
     below = made.at_root(Committed([[0, 3]]))
-    assert below.shape == (1, 1, 1, 4)
-    assert below.flatten().tolist() == [-1.0, -torch.inf, 0.0, -torch.inf]
-    unknown = made.at_root(Committed([[3, 0]])).flatten()
-    assert unknown.tolist() == [0.0, -torch.inf, -torch.inf, -torch.inf]
+    assert below.tolist() == [[[[-1.0, -torch.inf, 0.0, -torch.inf]]]]
+    unknown = made.at_root(Committed([[3, 0]]))
+    assert unknown.tolist() == [[[[0.0, -torch.inf, -torch.inf, -torch.inf]]]]
 
 
 def test_a_row_that_moves_takes_its_table_along_and_a_new_one_begins_empty():
-    made = drafting(rows=2)
-    made.see_scores(
-        verified([3, 2], [[1, 1], [1, 1]]), logits((0, 1), (2, 3), (3, 2)).repeat(2, 1, 1)
-    )
+    made = recycling(([3, 2], [1, 1], FIRST[2]), rows=2)
     made.move_row(1, 0)
     assert made.tables[0, 2].tolist() == [0, 1]
     made.start(1, [1, 2])

@@ -100,15 +100,21 @@ def test_what_the_cache_keeps_is_what_the_attention_hands_over(family):
         assert seen == [(4, 10, 8)]
 
 
-@pytest.mark.parametrize("family", CONFIGS)
-def test_written_and_read_again_it_says_the_same(family, tmp_path):
-    head = head_of(family)
-    save_heads(head, tmp_path)
-    again = load_heads(str(tmp_path), torch.device("cpu"), torch.float32)
-    assert isinstance(again, MtpHead)
+def read(folder):
+    return load_heads(str(folder), torch.device("cpu"), torch.float32)
+
+
+def assert_read_again(head, folder):
+    again = read(folder)
     feature, after = torch.randn(2, 1, 5, WIDTH).unbind(0)
     assert torch.equal(outputs(head, feature, after), outputs(again, feature, after))
     assert again.parameter_count == head.parameter_count
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_written_and_read_again_it_says_the_same(family, tmp_path):
+    save_heads(head := head_of(family), tmp_path)
+    assert_read_again(head, tmp_path)
 
 
 def test_experts_in_published_files_are_one_tensor_each(tmp_path):
@@ -131,10 +137,7 @@ def test_experts_in_published_files_are_one_tensor_each(tmp_path):
     save_file(second, tmp_path / "b.safetensors")
     index = dict.fromkeys(first, "a.safetensors") | dict.fromkeys(second, "b.safetensors")
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
-    again = load_heads(str(tmp_path), torch.device("cpu"), torch.float32)
-    feature, after = torch.randn(2, 1, 5, WIDTH).unbind(0)
-    assert isinstance(again, MtpHead)
-    assert torch.equal(outputs(head, feature, after), outputs(again, feature, after))
+    assert_read_again(head, tmp_path)
 
 
 def test_the_targets_last_layer_reads_what_is_fed_back():
@@ -173,10 +176,7 @@ def test_a_mimo_folder_is_target_and_head_at_once(tmp_path):
     tokens = torch.tensor([[1, 2, 3]])
     with torch.inference_mode():
         torch.testing.assert_close(loaded.module(tokens).logits, target(tokens).logits)
-    again = load_heads(str(tmp_path), torch.device("cpu"), torch.float32)
-    assert isinstance(again, MtpHead)
-    feature, after = torch.randn(2, 1, 5, WIDTH).unbind(0)
-    assert torch.equal(outputs(head, feature, after), outputs(again, feature, after))
+    assert_read_again(head, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -195,4 +195,4 @@ def test_what_cannot_be_used_is_refused_by_name(change, said, tmp_path):
     weights = load_file(tmp_path / "model.safetensors") | change
     save_file({k: v for k, v in weights.items() if v is not None}, tmp_path / "model.safetensors")
     with pytest.raises(ValueError, match=said):
-        load_heads(str(tmp_path), torch.device("cpu"), torch.float32)
+        read(tmp_path)
