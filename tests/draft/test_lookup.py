@@ -120,9 +120,9 @@ def test_proposals_are_those_of_counting(width, seed):
     ],
 )
 def test_which_match_proposes(answers, own, guessed):
-    memory = Answers(4)
+    memory = Answers(3)
     memory.remember(answers)
-    index = SuffixIndex(4, 1.0, 0.1, memory.trie)
+    index = SuffixIndex(3, 1.0, 0.1, memory.trie)
     index.extend(own)
     assert as_paths(index.guesses(Bounds(1, 4)))[0] == [(guessed,)]
 
