@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -26,18 +27,13 @@ KINDS = ("writing", "coding", "translation", "rag")
 def asked(number, accepted, rate, rng):
     """One question; of MT-bench's two turns."""
     category = KINDS[number % 4]
-    names = (f"{number}/0", f"{number}/1") if category in KINDS[:2] else (f"{number}",)
-    found = []
-    for name in names:
-        steps = tuple(
-            StepRecord(3, 3, count, count + 1)
-            for count in map(int, rng.integers(0, accepted + 1, 6 + number))
-        )
-        tokens = tuple(int(each) for each in rng.integers(3, 200, sum(s.delivered for s in steps)))
+    for name in (f"{number}/0", f"{number}/1") if category in KINDS[:2] else (f"{number}",):
+        counts = rng.integers(0, accepted + 1, 6 + number).tolist()
+        steps = tuple(StepRecord(3, 3, count, count + 1) for count in counts)
+        tokens = tuple(rng.integers(3, 200, sum(counts) + len(counts)).tolist())
         took = len(tokens) / rate * float(np.exp(0.05 * rng.standard_normal()))
         one = Generation(name, tokens, "length", steps, 0.1, took, 0.0, 0.0, latency_s=took + 0.1)
-        found.append(replace(one, category=category, sitting="s"))
-    return found
+        yield replace(one, category=category, sitting="s")
 
 
 @pytest.fixture
@@ -54,50 +50,40 @@ def ours(tmp_path):
     return tmp_path / "own" / files.RESULTS
 
 
-def written(ours):
-    """Our answer files of the baseline and of the other decoder."""
-    assert write_ours([str(ours)]) == 0
-    folder = ours.parent / "answers" / "run_1"
-    return folder / "ar.jsonl", folder / "sd-3.jsonl"
-
-
-def lines(path):
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+def read(base, other, harness, results, *more):
+    """The table that the command makes of answer files."""
+    given = ["answers", str(other), "--baseline", str(base), "--harness", harness, *more]
+    assert main([*given, "--name", "read", "--results", str(results)]) == 0
+    return results / "read" / files.RESULTS
 
 
 def test_what_we_write_and_read_back_has_the_same_numbers(ours):
-    base, other = written(ours)
-    results = ours.parents[1]
-    asked_for = ["answers", str(other), "--baseline", str(base), "--harness", "ours"]
-    assert main([*asked_for, "--name", "back", "--results", str(results)]) == 0
-    back = read_results(results / "back" / files.RESULTS)
+    assert write_ours([str(ours)]) == 0
+    folder = ours.parent / "answers" / "run_1"
+    table = read(folder / "ar.jsonl", folder / "sd-3.jsonl", "ours", ours.parents[1])
+    back, records, again = read_results(table), Records(ours), Records(table)
     assert back.harness.tolist() == ["ours", "ours"]
-    records, again = Records(ours), Records(results / "back" / files.RESULTS)
-    for one, two in zip(("ar", "sd"), back.run_id, strict=True):
-        for name in ("block_efficiency", "token_rate", "token_rate_end_to_end"):
-            first, second = (
-                records.counts({"run_id": one}, name),
-                again.counts({"run_id": two}, name),
-            )
-            assert first and second
-            for end in (0, 1):
-                total = sum(each[end] for each in first.values())
-                assert sum(each[end] for each in second.values()) == pytest.approx(total, rel=1e-12)
+    names = ("block_efficiency", "token_rate", "token_rate_end_to_end")
+    for (one, two), name in product(zip(("ar", "sd"), back.run_id, strict=True), names):
+        first, second = records.counts({"run_id": one}, name), again.counts({"run_id": two}, name)
+        sums = [np.sum([*each.values()], axis=0) for each in (first, second)]
+        assert sums[1] == pytest.approx(sums[0], rel=1e-12) and sums[0].all()
     (own,), (mine,) = groups_of(read_results(ours)), groups_of(back)
-    (_, first), (_, second) = (
-        by_category(group, kinds_of(group, known), known)
-        for group, known in ((own, records), (mine, again))
-    )
+    _, first = by_category(own, kinds_of(own, records), records)
+    _, second = by_category(mine, kinds_of(mine, again), again)
     for kind in (MT_BENCH, "translation", "rag"):
         assert second.speedup[kind].value == pytest.approx(first.speedup[kind].value, rel=1e-12)
         assert second.tokens[kind].value == first.tokens[kind].value
-
-
-def test_spec_benchs_own_table_has_its_columns(ours):
-    groups = groups_of(read_results(ours))
-    speed, _ = categories_markdown(groups, Records(ours))
+    speed, _ = categories_markdown([own], records)  # Spec-Bench's own table
     head = "| decoder | spec | multi-turn conversation (12) | translation (3) | rag (3) |"
     assert f"{head} mean accepted tokens | overall |" in speed
+
+
+def lines(path, said):
+    """A file of these lines."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(map(json.dumps, said)) + "\n", encoding="utf-8")
+    return path
 
 
 def peers(path, seed, rate, harness="spec_bench"):
@@ -106,19 +92,15 @@ def peers(path, seed, rate, harness="spec_bench"):
     for number in range(30):
         tokens = [30 + number, 20]
         wall = [count / rate * float(np.exp(0.05 * rng.standard_normal())) for count in tokens]
-        choice = {"index": 0, "turns": ["a", "b"], "new_tokens": tokens}
-        choice["wall_time"] = wall
+        choice = {"index": 0, "turns": ["a", "b"], "new_tokens": tokens, "wall_time": wall}
+        line = {"question_id": 80 + number, "model_id": "vicuna-7b", "choices": [choice]}
         if harness == "eagle":
             choice["idxs"] = [count // 2 - 1 for count in tokens]
         else:
             choice["accept_lengths"] = [2] * (sum(tokens) // 2) + [1] * (sum(tokens) % 2)
-        line = {"question_id": 80 + number, "model_id": "vicuna-7b", "choices": [choice]}
-        said.append(
-            json.dumps(line | ({"category": KINDS[number % 4]} if harness != "eagle" else {}))
-        )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n".join(said) + "\n", encoding="utf-8")
-    return path
+            line["category"] = KINDS[number % 4]
+        said.append(line)
+    return lines(path, said)
 
 
 def test_three_repeats_of_one_system_do_not_beat_each_other(tmp_path):
@@ -127,25 +109,19 @@ def test_three_repeats_of_one_system_do_not_beat_each_other(tmp_path):
         folder = tmp_path / f"run_{repeat}"
         base = peers(folder / "vanilla.jsonl", 2 * repeat, 20.0)
         other = peers(folder / "eagle.jsonl", 2 * repeat + 1, 50.0)
-        command = ["answers", str(other), "--baseline", str(base), "--harness", "spec_bench"]
-        assert main([*command, "--name", "read", "--results", str(folder / "results")]) == 0
-        tables.append(folder / "results" / "read")
-    for one, other in ((0, 1), (0, 2), (1, 2)):
-        found = compare(tables[one], tables[other])
+        tables.append(read(base, other, "spec_bench", folder / "results").parent)
+    for one, other in combinations(tables, 2):
+        found = compare(one, other)
         assert [each.column.name for each in found.of("no change shown")] == ["speedup"]
         assert not found.of("regression") and not found.of("improvement")
 
 
 def test_files_with_idxs_know_the_number_of_calls_alone(tmp_path, capsys):
-    questions = tmp_path / "question.jsonl"
-    asked_for = [{"question_id": 80 + n, "category": KINDS[n % 4]} for n in range(30)]
-    questions.write_text("\n".join(map(json.dumps, asked_for)), encoding="utf-8")
+    kinds = [{"question_id": 80 + n, "category": KINDS[n % 4]} for n in range(30)]
+    questions = lines(tmp_path / "question.jsonl", kinds)
     other = peers(tmp_path / "ea.jsonl", 1, 50.0, "eagle")
     base = peers(tmp_path / "base.jsonl", 0, 20.0, "eagle")
-    command = ["answers", str(other), "--baseline", str(base), "--harness", "eagle"]
-    more = ["--questions", str(questions), "--results", str(tmp_path), "--name", "read"]
-    assert main([*command, *more]) == 0
-    rows = read_results(tmp_path / "read" / files.RESULTS)
+    rows = read_results(read(base, other, "eagle", tmp_path, "--questions", str(questions)))
     tokens = sum(30 + n + 20 for n in range(30))
     calls = sum((30 + n) // 2 + 10 for n in range(30))
     assert rows.block_efficiency[1] == pytest.approx(tokens / calls)
@@ -174,7 +150,7 @@ LINE = {"question_id": 1, "model_id": "m", "choices": [{"turns": ["a"], "new_tok
 )
 def test_a_line_that_cannot_be_right_is_named(choice, said, tmp_path):
     path = tmp_path / "bad.jsonl"
-    own = {**LINE, "choices": [{**LINE["choices"][0], **choice}]}  # type: ignore[index, dict-item]
+    own = {**LINE, "choices": [{**LINE["choices"][0], **choice}]}
     path.write_text("\n" + json.dumps(own) + "\n", encoding="utf-8")
     with pytest.raises(ValueError, match=naming("bad.jsonl", "line 2", *said)):
         read_answers(path)
@@ -182,10 +158,9 @@ def test_a_line_that_cannot_be_right_is_named(choice, said, tmp_path):
 
 def test_a_turn_that_raised_is_left_out_and_not_counted_with_the_turn_before(tmp_path):
     path = peers(tmp_path / "a.jsonl", 0, 20.0)
-    said = lines(path)
+    said = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     said[4]["choices"][0]["turns"][1] = "ERROR"
-    path.write_text("\n".join(map(json.dumps, said)), encoding="utf-8")
-    found = read_answers(path)
+    found = read_answers(lines(path, said))
     assert found.failed == ["84"] and len(found.answers) == 29
 
 

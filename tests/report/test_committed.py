@@ -53,11 +53,9 @@ def test_every_interval_encloses_its_number_and_stays_within_its_columns_range(p
         slack = ROUNDING * value.abs().clip(lower=1)
         assert ((low <= value + slack) & (value <= high + slack)).all(), each.name
         least, most = each.limits
-        if least is not None:
-            assert (low >= least - ROUNDING).all(), each.name
-        if most is not None:
-            assert (high <= most + ROUNDING).all(), each.name
-        elif least is not None:
+        assert least is None or (low >= least - ROUNDING).all(), each.name
+        assert most is None or (high <= most + ROUNDING).all(), each.name
+        if most is None and least is not None:
             assert (high <= WIDEST * low + slack).all(), each.name
         if each.name == "block_efficiency":
             assert not (high > deepest[known] + ROUNDING).any()
@@ -68,32 +66,24 @@ def test_what_a_search_screened_has_no_intervals_and_no_records(path):
     screened, table = read(path), path.with_name("results.csv")
     assert set(screened.stage) == {"screen"}
     assert not [name for name in screened if name.endswith(ENDS)]
-    kept = set(parquet.read(files.records_file(table)).run_ids)
-    assert kept
-    assert not kept & set(screened.run_id)
-    rest = read(table)
-    assert not (rest.stage == "screen").any()
-    assert not set(rest.run_id) & set(screened.run_id)
+    kept, rest = {*parquet.read(files.records_file(table)).run_ids}, read(table)
+    assert kept and not (rest.stage == "screen").any()
+    assert not {*kept, *rest.run_id} & {*screened.run_id}
 
 
 def test_no_claim_of_any_paper_looks_at_what_was_screened():
     rows = read_rows(path.with_name("results.csv") for path in SCREENED)
     assert (rows.stage == "screen").any()
     assert "stage" in [column.name for column in apart_in(rows)]  # so that no seeds are pooled
-    scope = Ask(measured(rows), Records(ROOT))
-    assert len(scope.of().rows)
-    assert not (scope.of().rows.stage == "screen").any()
+    asked = Ask(measured(rows), Records(ROOT)).of().rows
+    assert len(asked) and not (asked.stage == "screen").any()
 
 
 COMMITTED = committed_files("results")
 COMMANDS = (ROOT.parent / "Makefile").read_text(encoding="utf-8")
-SCRIPTS = COMMANDS + "".join(
-    path.read_text(encoding="utf-8") for path in sorted((ROOT.parent / "scripts").rglob("*.py"))
-)
-EXPERIMENTS = sorted(
-    {path.split("/")[2] for path in COMMITTED if re.fullmatch(r"results/embedded/.*/.*", path)}
-)
-ROWS = ("results.csv", "records.parquet")
+SCRIPTS = "".join(path.read_text("utf-8") for path in (ROOT.parent / "scripts").rglob("*.py"))
+EXPERIMENTS = sorted({path.split("/")[2] for path in COMMITTED if path.count("/") > 2})
+
 NOT_IN_GIT = (".html", ".pdf", ".tex")  # make report makes them again
 WITHOUT_ROWS = {  # made by spec_bench.audit.bernoulli and by make heads-grid
     "rsd-fig1": ["acceptance.csv", "rsd-fig1.png"],
@@ -106,19 +96,17 @@ def test_tables_and_figures_that_are_not_made_any_more_are_removed_and_others_st
 ):
     write(tmp_path, "rsd-exp1", row("sd", "2", block_efficiency=(2.0, 1.9, 2.1)))
     folder = tmp_path / "rsd-exp1"
-    assert main(["all", "--results", str(tmp_path)]) == 0
-    made = {path for path in folder.rglob("*") if path.is_file()}
     old = [folder / "tables" / "rsd-7-llama2_7b.md", folder / "figures" / "rsd-fig9-mine.pdf"]
     own = [folder / "figures" / "notes.txt", folder / "tables" / "rsd-thoughts.docx"]
     for path in (*old, *own):
-        path.write_text("of a year ago")
-    capsys.readouterr()
+        files.write_text(path, "of a year ago")
     assert main(["all", "--results", str(tmp_path)]) == 0
-    assert {path for path in folder.rglob("*") if path.is_file()} == made | {*own}
     said = capsys.readouterr().out
+    assert [path.is_file() for path in (*old, *own)] == [False, False, True, True]
     assert all(f"{path}: removed" in said for path in old)
     assert all(f"{path}: not made" in said for path in own)
     assert "rsd-7-llama2_7b" not in (tmp_path / "index.html").read_text()
+    assert (folder / "tables" / "rsd-1.md").is_file()
 
 
 def made_of(experiment):
@@ -129,13 +117,11 @@ def made_of(experiment):
     own = [item for item in items if experiment in item.experiments]
     rows = read_rows([ROOT / "embedded" / experiment / "results.csv"])
     tables = stems(shown_tables(own, Measured(rows), None))
-    figures = committed_sheets(experiment)
     screened = "stage" in rows and (rows.stage == "screen").any()
     return {
-        *ROWS,
-        *(["screening.csv"] if screened else []),
+        *("results.csv", "records.parquet", *(["screening.csv"] if screened else [])),
         *(f"tables/{stem}.{suffix}" for stem in tables for suffix in ("md", "csv")),
-        *(f"figures/{name}.png" for name in figures),
+        *(f"figures/{name}.png" for name in committed_sheets(experiment)),
     }
 
 
@@ -151,20 +137,13 @@ def test_no_page_is_committed():
 
 
 def test_every_other_committed_result_is_one_that_a_command_makes():
-    others = [path for path in COMMITTED if path.count("/") < 3]
     quickstart = ("results.csv", "records.parquet", "table.md", "figure.png")
-    known = {"results/README.md"}
-    known |= {f"results/{of}/{name}" for of in ("quickstart", "smollm2") for name in quickstart}
-    made = ("results/benchmarks/", "results/smollm2/")
-    known |= {path for path in others if path.startswith(made) and named(path)}
-    assert {*others} - known == set()
-
-
-def named(path):
-    """Whether the Makefile or a script names the file, or it names the script that it is from."""
-    if any(name in SCRIPTS for name in (path.split("/")[-1], path.partition(".")[0])):
-        return True
-    text = (ROOT.parent / path).read_text(encoding="utf-8") if path.endswith(".md") else ""
-    return any(
-        (ROOT.parent / name).is_file() for name in re.findall(r"`python (scripts/[\w/]+\.py)", text)
-    )
+    known = {f"results/{of}/{name}" for of in ("quickstart", "smollm2") for name in quickstart}
+    for path in {path for path in COMMITTED if path.count("/") < 3} - known - {"results/README.md"}:
+        assert path.startswith(("results/benchmarks/", "results/smollm2/")), path
+        # The Makefile or a script names the file, or it names the script that it is from.
+        names = (path.split("/")[-1], path.split(".")[0])
+        if not any(name in COMMANDS + SCRIPTS for name in names):
+            text = (ROOT.parent / path).read_text(encoding="utf-8")
+            (script, *_) = re.findall(r"`python (scripts/[\w/]+\.py)", text)
+            assert (ROOT.parent / script).is_file(), path

@@ -3,6 +3,7 @@ all repeats; and what an earlier engine timed is not shown.
 """
 
 import json
+from itertools import product
 
 import pandas as pd
 import pytest
@@ -12,29 +13,28 @@ from spec_bench.metrics.intervals import rate_ratio_interval, ratio_interval
 from spec_bench.records.types import ENGINE, parse_reasons
 from spec_bench.report.claims import check_claims
 from spec_bench.report.claims.contrast import Contrast, difference
-from spec_bench.report.cli.command_line import main
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.rows import archived, read_results, without_past_times
 from spec_bench.report.data.seeds import mean_of_seeds, pooled
+from spec_bench.report.page.build import build_page
 from spec_bench.report.plain import write_report
 from spec_bench.report.tables.render import markdown
 from spec_bench.vocabulary import columns
-from tests.report.rows import EMBEDDED, around, frame, record, row, write
+from tests.report.rows import EMBEDDED, around, frame, only, record, row, write
 from tests.report.sheets import table
 
 FIRST = [[1, 2], [0, 1], [2, 2], [1, 1], [1, 0], [1, 2]]
 SECOND = [[2, 2], [2, 1], [3, 2], [2, 3], [2, 2], [3, 2]]
 
 
+def table_of(folder, *rows):
+    return write(folder, "mine", *rows) / "mine" / "results.csv"
+
+
 def seeds(*cells, **same):
     """The same cell with seeds 0, 1, ..."""
     made = [row("sd", "2", **{**EMBEDDED, **same, **cell}) for cell in cells]
     return [{**cell, "seed": seed, "run_id": f"sd-{seed}"} for seed, cell in enumerate(made)]
-
-
-def test_one_seed_is_left_as_it_is():
-    rows = frame(*seeds({"token_rate": 40.0}), row("ar", **EMBEDDED))
-    assert pooled(rows) is rows
 
 
 @pytest.mark.parametrize("apart", [1.0, 10.0])
@@ -71,21 +71,22 @@ def test_records_are_pooled_over_seeds_and_prompts_with_prompts_as_blocks(tmp_pa
     cells = seeds(dict.fromkeys(wrong, 9.0), dict.fromkeys(wrong, 9.5), mbsu=9.0)
     own = {**EMBEDDED, "token_rate": 1.0, "speedup": 1.0}
     base = [row("ar", **own, seed=seed, run_id=f"ar-{seed}") for seed in (0, 1)]
-    file = write(tmp_path, "rsd-exp1", *base, *cells) / "rsd-exp1" / "results.csv"
+    file = table_of(tmp_path, *base, *cells)
     for seed, counts in enumerate((FIRST, SECOND)):
         record(file, f"sd-{seed}", counts, depth=3, rate=10 + seed / 2)
         record(file, f"ar-{seed}", [[0] * 4] * 6, depth=0, rate=10)
     base, chain = pooled(read_results(file), Records(file)).to_dict("records")
     emitted = [[sum(counts) + 2 for counts in seed] for seed in (FIRST, SECOND)]
     taus = ratio_interval(emitted, [[2.0] * 6] * 2)
-    own = tuple(chain[f"block_efficiency{end}"] for end in ("", "_low", "_high"))
     assert taus.low < 1.0 < 3.0 < taus.high
-    assert own == pytest.approx((taus.value, 1.0, 3.0))  # of a chain of two
     assert taus.value == pytest.approx(sum(map(sum, emitted)) / 24)
     seconds = [[n / rate for n in seed] for seed, rate in zip(emitted, (10, 10.5), strict=True)]
     gain = rate_ratio_interval(emitted, seconds, [[4.0] * 6] * 2, [[0.4] * 6] * 2)
-    own = tuple(chain[f"speedup{end}"] for end in ("", "_low", "_high"))
-    assert own == pytest.approx((gain.value, gain.low, gain.high))
+    for name, ends in (
+        ("block_efficiency", (taus.value, 1.0, 3.0)),  # of a chain of two
+        ("speedup", (gain.value, gain.low, gain.high)),
+    ):
+        assert [chain[f"{name}{end}"] for end in ("", "_low", "_high")] == pytest.approx(ends)
     assert base["speedup"] == pytest.approx(1.0)
 
 
@@ -98,22 +99,19 @@ def test_a_seed_that_failed_is_left_out_and_said():
     assert (alone["token_rate"], alone["seeds"]) == (40.0, "0")
 
 
-@pytest.mark.parametrize(
-    ("name", "values"), [("file", ("a/results.csv", "b/results.csv")), ("batch_size", (1, 4))]
-)
-def test_seeds_of_two_files_or_settings_are_not_pooled(name, values):
-    cells = seeds({"token_rate": 40.0}, {"token_rate": 60.0})
-    rows = [{**cell, name: value} for cell, value in zip(cells, values, strict=True)]
-    assert len(pooled(frame(*rows))) == 2
+@pytest.mark.parametrize(("name", "values"), [("file", ("a.csv", "b.csv")), ("batch_size", (1, 4))])
+def test_one_seed_is_left_as_it_is_and_seeds_of_two_files_or_settings_are_not_pooled(name, values):
+    rows = frame(*seeds({"token_rate": 40.0}), row("ar", **EMBEDDED))
+    assert pooled(rows) is rows
+    assert len(pooled(frame(*seeds(*({name: value} for value in values))))) == 2
 
 
 def test_tables_say_that_seeds_are_pooled(tmp_path):
     rates = ({"block_efficiency": around(2.0, 0.1)}, {"block_efficiency": around(2.2, 0.1)})
     write(tmp_path, "rsd-exp1", *({**cell, "pair": "llama2_7b"} for cell in seeds(*rates)))
-    grid = table("rsd/1", tmp_path)
-    assert "| 2 | SD | 2 | 2.166 | 2.100 [" in markdown(grid)
-    assert any("seed 0, 1," in note for note in grid.notes)
-    assert any(note.startswith("Seeds are pooled") for note in grid.notes)
+    text = markdown(table("rsd/1", tmp_path))
+    assert "| 2 | SD | 2 | 2.166 | 2.100 [" in text
+    assert "seed 0, 1," in text and "- Seeds are pooled" in text
     write_report(tmp_path / "rsd-exp1" / "results.csv", tmp_path)
     text = (tmp_path / "table.md").read_text()
     assert text.count("| sd | 2 |") == 1
@@ -121,16 +119,16 @@ def test_tables_say_that_seeds_are_pooled(tmp_path):
 
 
 def test_a_claim_is_checked_on_the_seeds_that_both_cells_have(tmp_path):
-    file = tmp_path / "rsd-exp1" / "results.csv"
-    cells = [
-        row(name, spec, **EMBEDDED, seed=seed, run_id=f"{name}-{seed}", block_efficiency=2.0)
-        for name, spec in (("spectr", "3x3"), ("sd", "3"))
-        for seed in (0, 1, 2)
-    ][:5]
-    for number, cell in enumerate(cells):
-        record(file, str(cell["run_id"]), SECOND if number < 3 else FIRST)
-    checks = check_claims("rsd", frame(*cells), file)
-    (check,) = [c for c in checks if "spectr > sd" in c.claim and "length 3" in c.claim]
+    file, cells = tmp_path / "rsd-exp1" / "results.csv", []
+    for name, spec, seed in [
+        *product(["spectr"], ["3x3"], range(3)),
+        ("sd", "3", 0),
+        ("sd", "3", 1),
+    ]:
+        own = {**EMBEDDED, "seed": seed, "run_id": f"{name}-{seed}", "block_efficiency": 2.0}
+        cells.append(row(name, spec, **own))
+        record(file, own["run_id"], SECOND if name == "spectr" else FIRST)
+    check = only(check_claims("rsd", frame(*cells), file), "spectr > sd", "length 3")
     gap = (sum(map(sum, SECOND)) - sum(map(sum, FIRST))) / 12
     assert check.evidence.startswith(f"{gap:+.3f} [")
     assert check.verdict == "holds"
@@ -150,7 +148,7 @@ def repeated(results, run_id, paces):
 
 
 def test_seconds_are_of_all_repeats_and_counts_of_the_first(tmp_path):
-    results = write(tmp_path, "mine", row("sd", "3", run_id="a")) / "mine" / "results.csv"
+    results = table_of(tmp_path, row("sd", "3", run_id="a"))
     repeated(results, "a", [1.0, 3.0])
     records, own = Records(results), row("sd", "3", run_id="a", seed=0)
     tokens, seconds = records.counts(own, "token_rate")["0"]
@@ -161,11 +159,10 @@ def test_seconds_are_of_all_repeats_and_counts_of_the_first(tmp_path):
 
 
 def test_a_difference_knows_that_whole_repeats_differ(tmp_path):
-    results = write(tmp_path, "mine", row("sd", "3", run_id="a")) / "mine" / "results.csv"
-    paces = {"steady": [1.0, 1.0, 1.0], "uneven": [0.8, 1.3, 0.9]}
-    for name, own in paces.items():
-        repeated(results, name, own)
-    steady, uneven = (row("sd", "3", run_id=name) for name in paces)
+    results = table_of(tmp_path, row("sd", "3", run_id="a"))
+    repeated(results, "steady", [1.0, 1.0, 1.0])
+    repeated(results, "uneven", [0.8, 1.3, 0.9])
+    steady, uneven = (row("sd", "3", run_id=name) for name in ("steady", "uneven"))
     found = difference([[Contrast((uneven,), (steady,))]], "token_rate", Records(results))
     assert found.value == pytest.approx(0.0)
     assert found.ends[0] < -0.1 and found.ends[1] > 0.1
@@ -201,17 +198,16 @@ def test_no_column_of_time_or_energy_of_a_past_engine_keeps_a_number():
 
 def test_a_file_without_the_column_is_of_an_engine_before_there_was_one(tmp_path):
     old = [{k: v for k, v in cell.items() if k != "engine"} for cell in cells()]
-    rows = read_results(write(tmp_path, "old", *old) / "old" / "results.csv")
+    rows = read_results(table_of(tmp_path, *old))
     assert rows.token_rate.isna().all()
     assert list(rows.block_efficiency) == [2.5, 2.5]
 
 
 def test_a_page_says_how_many_cells_are_archived_or_of_an_earlier_engine(tmp_path):
-    file = write(tmp_path, "mine", *cells(engine=0)) / "mine" / "results.csv"
+    file = table_of(tmp_path, *cells(engine=0))
     assert archived(file) == 0
     frame(*cells()).to_csv(file.with_name("archive.csv"), index=False)
     assert archived(file) == 2
-    assert main(["page", "mine", "--results", str(tmp_path)]) == 0
-    page = file.with_name("page.html").read_text()
+    page = build_page(file)
     assert "cells timed by an earlier engine: no times" in page
     assert "cells of past weights, data or engines, archived" in page

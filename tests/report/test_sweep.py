@@ -3,6 +3,7 @@
 import json
 import re
 import time
+from itertools import product
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from spec_bench.report.data.counts import Records
 from spec_bench.report.data.rows import read_rows
 from spec_bench.report.sweep import FIGURES, build_page, drawn, packed, parts_of
 from spec_bench.system import files
-from tests.report.rows import MT_BENCH, record, row, write
+from tests.report.rows import MT_BENCH, around, record, row, write
 
 KINDS = ["qa", "math"] * 8
 MORE = "try 20 prompts of this kind"
@@ -38,11 +39,10 @@ def tabled(folder, kinds=KINDS):
     record(file, "ar", [[0] * 6] * 16, depth=0, rate=1.0, sitting="a", categories=kinds)
     record(file, "sd", [[3, 0, 0]] * 16, rate=2.0, sitting="a", categories=kinds)
     lines = files.run_folder(folder, "sd") / files.GENERATIONS
-    found = [json.loads(line) for line in lines.read_text(encoding="utf-8").splitlines()]
-    for each in found:
-        if each["category"] == "qa":
-            each["decode_s"] *= 2.2 if int(each["prompt_id"]) % 4 else 2.3
-    lines.write_text("".join(json.dumps(each) + "\n" for each in found), encoding="utf-8")
+    found = [json.loads(line) for line in lines.read_text().splitlines()]
+    for each in (each for each in found if each["category"] == "qa"):
+        each["decode_s"] *= 2.2 if int(each["prompt_id"]) % 4 else 2.3
+    lines.write_text("".join(json.dumps(each) + "\n" for each in found))
     return file
 
 
@@ -69,22 +69,18 @@ def figures(table):
 
 def test_each_category_has_its_own_answer_and_plain_decoding_is_one(table):
     part, _ = the_part(table)
-    assert [(a.kind, a.code, a.decoder) for a in part.answers] == [
-        ("", "sd", "SD 3"),
-        ("qa", "ar", "AR"),
-        ("math", "sd", "SD 3"),
-    ]
+    found = [(a.kind, a.code, a.decoder) for a in part.answers]
+    assert found == [("", "sd", "SD 3"), ("qa", "ar", "AR"), ("math", "sd", "SD 3")]
     assert part.answers[1].why.startswith("the fastest other one, SD 3, reaches 0.89× [")
     assert part.answers[2].value.startswith("2.00×")
 
 
 def test_a_category_of_two_or_three_prompts_says_that_they_cannot_decide(tmp_path):
     part, _ = the_part(tabled(tmp_path, ["qa"] * 2 + ["math"] * 3 + ["code"] + ["prose"] * 10))
-    assert [(a.kind, a.code, a.value, a.decoder, a.why) for a in part.answers[1:4]] == [
-        ("qa", "", "", "cannot decide yet", "SD 3 looks no faster, 0.89×; " + MORE),
-        ("math", "", "", "cannot decide yet", "SD 3 looks faster, 2.00×; " + MORE),
-        ("code", "", "", "cannot decide yet", "SD 3 looks faster, 2.00×; " + MORE),
-    ]
+    slower, faster = (f"SD 3 looks {how}; {MORE}" for how in ("no faster, 0.89×", "faster, 2.00×"))
+    open_ones = [(a.kind, a.why) for a in part.answers if a.decoder == "cannot decide yet"]
+    assert open_ones == [("qa", slower), ("math", faster), ("code", faster)]
+    assert {(a.code, a.value) for a in part.answers[1:4]} == {("", "")}
 
 
 def test_figures_hold_what_was_measured(table):
@@ -99,10 +95,9 @@ def test_figures_hold_what_was_measured(table):
     (acceptance,), (lengths,) = found["acceptance"]["data"], found["lengths"]["data"]
     assert (acceptance["x"], acceptance["y"]) == ([1.0, 3.0], [0.5, 0.25])
     assert lengths["y"] == pytest.approx([2 / 3, 0, 0, 1 / 3], rel=1e-4)
-    assert {each["name"]: each["x"] for each in found["time"]["data"]} == {
-        **{"prefill": [1.0, 1.0], "draft": [2.0, 2.0]},
-        **{"target (verify)": [5.0, 5.0], "host": [3.0, 3.0]},
-    }
+    times = {each["name"]: each["x"] for each in found["time"]["data"]}
+    parts = {"prefill": 1.0, "draft": 2.0, "target (verify)": 5.0, "host": 3.0}
+    assert times == {name: [seconds] * 2 for name, seconds in parts.items()}
     (prompts,) = found["prompts"]["data"]
     by_prompt = dict(zip(prompts["text"], prompts["y"], strict=True))
     assert by_prompt["1"] == 2.0 and by_prompt["2"] == pytest.approx(1 / 1.1, abs=1e-5)
@@ -111,18 +106,15 @@ def test_figures_hold_what_was_measured(table):
     assert found["lengths"]["layout"]["xaxis"]["dtick"] == 1
 
 
-def test_the_roofline_holds_a_calls_milliseconds_against_its_bytes_over_the_bandwidth(table):
-    cell, bound = figures(table)["roofline"]["data"]
+def test_the_roofline_holds_a_calls_milliseconds_against_its_bytes_over_the_bandwidth(tmp_path):
+    cell, bound = figures(tabled(tmp_path))["roofline"]["data"]
     assert (cell["name"], cell["x"], cell["y"]) == ("AR", [5.0], [10.0])
     assert cell["customdata"] == [0.25]
     assert (bound["x"], bound["y"]) == ([5.0], [2.5])  # 5 MB at 2 GB/s
     assert "2 GB/s" in bound["name"]
-
-
-def test_the_bound_is_a_line_for_each_end_of_the_bandwidths(tmp_path):
     slow = {"run_id": "b", "moved_bytes": 6e6, "bandwidth_bytes_per_s": 1e9}
     cells = ({**TIMES, **COUNTS, **each} for each in ({"run_id": "a", **BYTES}, slow))
-    _, slow, fast = figures(own(tmp_path, *cells))["roofline"]["data"]
+    _, slow, fast = figures(own(tmp_path, *cells))["roofline"]["data"]  # a line for each end
     assert (slow["x"], slow["y"], slow["mode"]) == ([5.0, 6.0], [5.0, 6.0], "lines")
     assert fast["y"] == [2.5, 3.0]
 
@@ -146,19 +138,14 @@ def test_a_roofline_that_is_not_there_says_why(values, why, tmp_path):
     assert "roofline" not in made and why in missing["roofline"]
 
 
-def test_what_was_not_measured_is_not_drawn_and_the_page_says_so(tmp_path):
-    table = own(tmp_path, {"speedup": 1.5, "nodes_per_call": 3.0})
-    made, missing = drawn(*the_part(table))
+def test_what_was_not_measured_is_not_drawn_and_a_group_that_has_figures_is_shown_first(tmp_path):
+    good = {"dtype": "float32", "speedup": 1.5, "nodes_per_call": 3.0}
+    made, missing = drawn(*the_part(own(tmp_path, good)))
     assert list(made) == ["nodes"]
     assert [*made, *missing] == list(FIGURES)
-    page = build_page(table)
-    assert all(why in page for why in missing.values())
-
-
-def test_the_group_that_is_shown_first_has_figures(tmp_path):
     failed = {"status": "failed", "reason": "ValueError", "dtype": "bfloat16"}
-    good = {"dtype": "float32", "speedup": 1.5, "nodes_per_call": 3.0}
     page = build_page(own(tmp_path, failed, good))
+    assert all(why in page for why in missing.values())
     assert re.findall(r'<option value="(\d)" selected>', page) == ["1"]
 
 
@@ -176,21 +163,16 @@ def test_the_page_stands_alone_escapes_what_it_is_given_and_repeats_to_the_byte(
 
 @pytest.mark.slow  # five thousand rows
 def test_a_page_of_5000_rows_takes_under_15_s_and_5_mb(tmp_path):
-    rng = np.random.default_rng(0)
-    cells, accepted = [], [[1, 2, 0, 3] * 5] * 30
-    file = tmp_path / "own" / files.RESULTS
-    for group in range(25):
-        for place in range(200):
-            name, speed = ("ar", "sd", "rsd_s", "spectr")[bool(place) * (1 + place % 3)], None
-            if place:
-                value = float(rng.uniform(0.5, 2.5))
-                speed = (value, value - 0.1, value + 0.1)
-            facts = {**MT_BENCH, "task": f"task{group}", "run_id": f"{group}-{place}"}
-            more = {"mbsu": 2.0, "nodes_per_call": float(place), **TIMES, "delivered_tokens": 500}
-            spec = f"{place}" if place else "-"
-            cells.append(row(name, spec, **facts, **more, speedup=speed))
-            if speed is None or speed[0] > 2.3:
-                record(file, f"{group}-{place}", accepted, rate=2.0, sitting="a")
+    speeds = np.random.default_rng(0).uniform(0.5, 2.5, (25, 200)).tolist()
+    cells, file = [], tmp_path / "own" / files.RESULTS
+    for group, place in product(range(25), range(200)):
+        speed, own = speeds[group][place], {"task": f"task{group}", "run_id": f"{group}-{place}"}
+        name, spec = (("sd", "rsd_s", "spectr")[place % 3], f"{place}") if place else ("ar", "-")
+        own |= {"speedup": around(speed, 0.1)} if place else {}
+        more = {"mbsu": 2.0, "nodes_per_call": float(place), **TIMES, "delivered_tokens": 500}
+        cells.append(row(name, spec, **{**MT_BENCH, **own, **more}))
+        if place == 0 or speed > 2.3:
+            record(file, own["run_id"], [[1, 2, 0, 3] * 5] * 30, rate=2.0, sitting="a")
     write(tmp_path, "own", *cells)
     start = time.process_time()
     page = build_page(file)

@@ -1,10 +1,11 @@
-"""Speed of a request against throughput, and where speculation stops paying."""
+"""Speed against throughput and where speculation stops paying; the front that no point beats."""
 
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from spec_bench.report.data.statistics import front
 from spec_bench.report.figures.throughput import crossing, lines_of, throughput
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,19 +29,15 @@ def test_the_crossing_is_read_off_between_the_two_sizes_around_it(points, said):
 
 
 def test_a_line_is_one_decoder_by_requests_together_and_paths_as_rows_are_another():
-    lines = lines_of(pd.read_csv(BATCHES).query("seed == 0"))
+    rows = pd.read_csv(BATCHES)
+    lines = lines_of(rows.query("seed == 0"))
     titles = [title for _, title, _ in lines]
-    assert len(titles) == len(set(titles))
-    assert {title for title in titles if "8x5" in title} == {
-        "ReDrafter, exact match 8x5", "ReDrafter, exact match 8x5, paths as rows",
-    }  # fmt: skip
+    assert len(titles) == len({*titles})
+    beams = "ReDrafter, exact match 8x5"
+    assert {title for title in titles if "8x5" in title} == {beams, f"{beams}, paths as rows"}
     assert all(list(line.batch_size) == [1, 2, 4, 8, 16, 32] for *_, line in lines)
-
-
-def test_rows_without_times_are_refused():
-    rows = pd.read_csv(BATCHES).assign(token_rate_per_request=None)
     with pytest.raises(ValueError, match="nothing was timed"):
-        lines_of(rows)
+        lines_of(rows.assign(token_rate_per_request=None))
 
 
 def test_table_and_figure_are_made_of_the_rows(tmp_path):
@@ -50,3 +47,27 @@ def test_table_and_figure_are_made_of_the_rows(tmp_path):
     assert (tmp_path / "throughput.png").stat().st_size > 10_000
     assert "RSD-S 4x3: the speed-up is 1 at about" in said
     assert said.count("\n AR ") == 6
+
+
+# Speed to the right, score upwards: 0 is slow and good, 3 fast and bad, 2 beaten by 1.
+POINTS = [(1.0, 9.0), (3.0, 7.0), (2.0, 6.0), (5.0, 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("points", "higher_x", "higher_y", "expected"),
+    [
+        (POINTS, True, True, [0, 1, 3]),
+        (POINTS[::-1], True, True, [3, 2, 0]),  # along x, whatever the order given
+        (POINTS, True, False, [3]),  # the fastest has the lowest y as well
+        (POINTS, False, True, [0]),
+        (POINTS, False, False, [0, 2, 3]),
+        ([(1.0, 1.0), (1.0, 1.0)], True, True, [0]),  # of equal points the first
+        ([(1.0, 1.0), (1.0, 2.0)], True, True, [1]),
+        ([(1.0, 2.0), (2.0, 2.0)], True, True, [1]),
+        ([(1.0, 2.0), (2.0, 2.0)], False, True, [0]),
+        ([(0.5, 0.5)], False, False, [0]),
+        ([], True, True, []),
+    ],
+)
+def test_the_front_is_what_no_other_point_beats(points, higher_x, higher_y, expected):
+    assert front(points, higher_x=higher_x, higher_y=higher_y) == expected

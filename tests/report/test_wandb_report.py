@@ -9,15 +9,11 @@ from spec_bench.report.cli.command_line import main
 from spec_bench.sinks.wandb import HISTORY
 
 
-def report(*arguments):
-    pytest.importorskip("wandb_workspaces", reason="needs the extra `reports`")
-    return main(["wandb", *arguments])
-
-
 @pytest.mark.parametrize("task", ["", "a task of mine"])
 def test_a_dry_run_writes_a_line_plot_of_each_part_of_a_history_and_the_tables(task, tmp_path):
-    words = ("--task", task) if task else ()
-    assert report(*words, "--project", "mine", "--dry-run", str(tmp_path / "report.json")) == 0
+    pytest.importorskip("wandb_workspaces", reason="needs the extra `reports`")
+    words = ["wandb", *(["--task", task] if task else []), "--project", "mine"]
+    assert main([*words, "--dry-run", str(tmp_path / "report.json")]) == 0
     text = (tmp_path / "report.json").read_text()
     grids = [block["metadata"] for block in json.loads(text)["blocks"] if "metadata" in block]
     lines, results = (grid["panelBankSectionConfig"]["panels"] for grid in grids)
@@ -29,10 +25,11 @@ def test_a_dry_run_writes_a_line_plot_of_each_part_of_a_history_and_the_tables(t
 
 
 def test_publishing_without_an_account_is_one_line(monkeypatch, tmp_path, capsys):
+    pytest.importorskip("wandb_workspaces", reason="needs the extra `reports`")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
-    assert report() == 2
+    assert main(["wandb"]) == 2
     assert "--dry-run FILE needs no account" in capsys.readouterr().err.splitlines()[-1]
 
 
