@@ -165,7 +165,7 @@ def _fit(hint: Any, value: Any) -> Any:
         # An inequality with nan is false; infinity, and a whole number beyond it, is no setting.
         largest = sys.float_info.max if hint is float else math.inf
         limits = bounds or Range(-largest, largest)
-        _require(limits.least <= value <= limits.most)
+        _require(limits.least <= value <= min(limits.most, largest))
         return float(value) if hint is float else value
     else:
         _require(isinstance(value, Mapping if get_origin(hint) is Mapping else hint))

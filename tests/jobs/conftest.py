@@ -3,6 +3,7 @@
 import pytest
 
 from spec_bench.api.jobs import composed
+from spec_bench.decode.decoder import Decoder
 from spec_bench.jobs.app import run_config
 from tests.jobs.tiny import make_family, make_task, overrides
 
@@ -24,3 +25,16 @@ def run_job(family, tmp_path):
         return run_config(composed(given))
 
     return run
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Each call of a decoder so far: its name and the prompts."""
+    calls, generate = [], Decoder.generate
+
+    def noting(self, requests, *arguments):
+        calls.append((self.name, [request.prompt_id for request in requests]))
+        return generate(self, requests, *arguments)
+
+    monkeypatch.setattr(Decoder, "generate", noting)
+    return calls

@@ -1,12 +1,10 @@
 """What ends a command: what cannot be right, kills, signals, a full disk."""
 
-import csv
 import errno
 import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -14,36 +12,15 @@ import pytest
 import torch
 
 from spec_bench.draft.heads import load_heads
-from spec_bench.jobs import app
 from spec_bench.jobs.job.session import CellRun
 from spec_bench.jobs.store.store import CellStore
-from spec_bench.report.cli.command_line import main as report
 from spec_bench.system import files
-from spec_bench.vocabulary import columns
-from tests.jobs.tiny import overrides, rows_of, tokens_of
+from tests.jobs.tiny import main, overrides, rows_of, tokens_of, untimed
 from tests.warm import Command, run
-
-TIMES = (
-    *("token_rate", "speedup", "host_overhead", "latency_s"),
-    *("prefill_s", "decode_s", "draft_s", "target_s"),
-    *("load_average", "clock_mhz", "stalls", "bandwidth_bytes_per_s"),
-)
-
-
-def main(monkeypatch, *arguments):
-    """``python -m spec_bench`` in this process, its log left to pytest."""
-    monkeypatch.setattr(sys, "argv", ["spec_bench", *arguments, "hydra/job_logging=none"])
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
-    with pytest.raises(SystemExit) as stopped:
-        app.main()
-    return int(stopped.value.code or 0)
 
 
 def test_the_status_says_that_a_cell_failed(family, tmp_path, monkeypatch):
-    def failing(*arguments):
-        raise RuntimeError("no")
-
-    monkeypatch.setattr("spec_bench.decode.config.DecoderConfig.build", failing)
+    monkeypatch.setattr("spec_bench.decode.config.DecoderConfig.build", None)
     assert main(monkeypatch, *overrides(family, tmp_path)) == 1
 
 
@@ -60,46 +37,38 @@ def test_a_sweep_merges_into_one_csv_and_leaves_no_litter(family, tmp_path, monk
     assert "reusing" in caplog.text
 
 
-def _kill_at_random(family, results, cells, seed):
-    """Starts the job in a process of its own and kills it -9 while it decodes."""
-    arguments = overrides(family, results, cells)
-    process = Command("spec_bench", arguments, results.parent)
-    try:
-        deadline = time.monotonic() + 90
-        while not list(results.glob("runs/*/generations.jsonl")):
-            assert process.poll() is None, "it ended before it decoded"
-            assert time.monotonic() < deadline, "it never decoded"
-            time.sleep(0.005)
-        time.sleep(random.Random(seed).uniform(0, 0.8))
-    finally:
-        process.kill()
+SLOW = [pytest.param(signal.SIGKILL, seed, marks=pytest.mark.slow) for seed in range(1, 5)]
 
 
 @pytest.mark.parametrize(
-    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 5))]
+    ("number", "seed"),
+    [(signal.SIGINT, None), (signal.SIGTERM, None), (signal.SIGKILL, 0), *SLOW],
 )
-def test_after_kill_9_a_rerun_equals_an_undisturbed_run_but_for_times(
-    run_job, family, tmp_path, seed
+def test_after_a_kill_a_rerun_equals_an_undisturbed_run_but_for_times(
+    run_job, family, tmp_path, number, seed
 ):
     cells = "cells=[sd:3,spectr:2x2,rsd_c:2-1,rsd_s:2x2]"
-    expected = run_job(cells, results=tmp_path / "whole")
-    killed = tmp_path / "killed"
-    _kill_at_random(family, killed, cells, seed)
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    command = Command("spec_bench", overrides(family, killed, cells), tmp_path)
+    deadline = time.monotonic() + 90
+    while not list(killed.glob("runs/*/generations.jsonl")) and time.monotonic() < deadline:
+        assert command.poll() is None, "it ended before it decoded"
+        time.sleep(0.002)
+    time.sleep(0 if seed is None else random.Random(seed).uniform(0, 0.8))
+    os.kill(command.pid, number)
+    status, _, said = command.finish()
+    if seed is None:
+        assert status == 128 + number and "Traceback" not in said
+        assert said.splitlines()[-1] == "interrupted; the same command resumes"
     before = {path: path.read_bytes() for path in killed.glob("runs/*/generations.jsonl")}
     run_job(cells, results=killed)
     for path, lines in before.items():
         whole_lines = lines[: lines.rfind(b"\n") + 1]
         assert path.read_bytes().startswith(whole_lines), "a finished prompt was decoded again"
-    for result in expected:
-        assert tokens_of(killed, result.run_id) == tokens_of(tmp_path / "whole", result.run_id)
+    for result in run_job(cells, results=whole):
+        assert tokens_of(killed, result.run_id) == tokens_of(whole, result.run_id)
         assert CellStore(killed, result.run_id).complete()
-    assert without_times(rows_of(killed)) == without_times(rows_of(tmp_path / "whole"))
-
-
-def without_times(rows):
-    return [
-        {name: value for name, value in row.items() if not name.startswith(TIMES)} for row in rows
-    ]
+    assert untimed(rows_of(killed)) == untimed(rows_of(whole))
 
 
 @pytest.mark.parametrize(
@@ -130,83 +99,6 @@ def test_a_disk_that_is_full_in_the_middle_is_one_line(family, tmp_path, capsys,
     said = capsys.readouterr().err.splitlines()
     (line,) = [each for each in said if each.strip() and "Loading" not in each]
     assert "No space left" in line
-
-
-TASKS, ROWS, PROMPTS = 2, 33, 2
-SWEEP = (
-    *("-m", "rsd=exp1", "pair=embedded", "task=xsum,wmt18_deen", "results=results"),
-    *(f"prompts={PROMPTS}", "warmup=0", "generation.max_new_tokens=6"),
-    *("sink=quiet", "engine.threads=1"),
-)
-TIMED = columns.of_kind("time", "energy")
-TITLES = tuple(text for each in TIMED for text in (each.title, each.name.replace("_", " ")))
-
-
-def finished(folder):
-    """Whole lines of all records."""
-    files = folder.glob("results/runs/*/generations.jsonl")
-    return sum(path.read_bytes().count(b"\n") for path in files)
-
-
-def tables(folder, monkeypatch):
-    """Two published tables as rows of texts, without columns of times or claims about them."""
-    monkeypatch.chdir(folder)
-    rows = []
-    for number in (1, 2):
-        made = ["table", f"rsd/{number}", "--pair", "embedded", "--format", "csv"]
-        assert report([*made, "--output", f"{number}.csv"]) == 0
-        first, *others = csv.reader(Path(f"{number}.csv").read_text().splitlines())
-        timed = {i for i, text in enumerate(first) if text.replace("_", " ").startswith(TITLES)}
-        named = (row for row in others if not any(f"in {name}" in row[0] for name in TITLES))
-        rows += [[text for i, text in enumerate(row) if i not in timed] for row in named]
-    return rows
-
-
-@pytest.mark.slow
-def test_a_sweep_that_was_killed_and_resumed_gives_the_same_report(tmp_path, monkeypatch):
-    killed, whole = tmp_path / "killed", tmp_path / "whole"
-    killed.mkdir()
-    process = Command("spec_bench", SWEEP, killed)
-    try:
-        deadline = time.monotonic() + 240
-        while finished(killed) < TASKS * ROWS * PROMPTS // 3:
-            assert process.poll() is None, "it ended before it could be killed"
-            assert time.monotonic() < deadline, "it never came so far"
-            time.sleep(0.02)
-    finally:
-        process.kill()
-    assert 0 < finished(killed) < TASKS * ROWS * PROMPTS
-    for folder in (killed, whole):
-        folder.mkdir(exist_ok=True)
-        monkeypatch.chdir(folder)
-        assert main(monkeypatch, *SWEEP) == 0
-        # A prompt that the kill left to one of cell and baseline alone is timed for both again.
-        assert TASKS * ROWS * PROMPTS <= finished(folder) <= TASKS * ROWS * PROMPTS + 2 * ROWS
-    ours = tables(killed, monkeypatch)
-    assert len(ours) > ROWS and max(map(len, ours)) > 4
-    assert ours == tables(whole, monkeypatch)
-
-
-LINE = "interrupted; the same command resumes"
-CELLS = ("cells=[sd:3,rsd_s:2x2]", "warmup=0")
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_while_it_decodes_ends_the_command_and_a_rerun_equals_an_undisturbed_one(
-    run_job, family, tmp_path, number
-):
-    cut = tmp_path / "cut"
-    command = Command("spec_bench", overrides(family, cut, *CELLS), tmp_path)
-    deadline = time.monotonic() + 90
-    while not list(cut.glob("runs/*/generations.jsonl")) and time.monotonic() < deadline:
-        time.sleep(0.002)
-    os.kill(command.pid, number)
-    status, _, said = command.finish()
-    assert status == 128 + number and said.splitlines()[-1] == LINE
-    assert "Traceback" not in said
-    run_job(*CELLS, results=cut)
-    for each in run_job(*CELLS, results=tmp_path / "whole"):
-        assert tokens_of(cut, each.run_id) == tokens_of(tmp_path / "whole", each.run_id)
 
 
 FULL = Path("/dev/full")  # every write to it finds no room
@@ -258,12 +150,6 @@ def small_disk(tmp_path):
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-def untimed(rows):
-    timed = {name for each in columns.of_kind("time", "energy") for name in each.names}
-    timed |= {"load_average", "clock_mhz", "stalls", "bandwidth_bytes_per_s", "reason"}
-    return [{name: each[name] for name in each if name not in timed} for each in rows]
-
-
 def refusal(said, module, folder):
     """The one line of a command that found no room."""
     lines = [line for line in said.splitlines() if line.strip() and "Loading" not in line]
@@ -283,7 +169,7 @@ def test_a_job_on_a_full_disk_is_one_line_and_a_rerun_with_room_equals_an_undist
         return status, said
 
     assert job(tmp_path / "whole")[0] == 0
-    expected, named = untimed(rows_of(tmp_path / "whole")), set()
+    expected, named = untimed(rows_of(tmp_path / "whole"), "reason"), set()
     for number, kib in enumerate((8, 20, 32, 44, 56)):
         results = small_disk(kib) / f"{number}"
         status, said = job(results)
@@ -294,7 +180,7 @@ def test_a_job_on_a_full_disk_is_one_line_and_a_rerun_with_room_equals_an_undist
         assert not list(results.rglob("*.tmp"))
         small_disk(0)
         assert job(results)[0] == 0
-        assert untimed(rows_of(results)) == expected
+        assert untimed(rows_of(results), "reason") == expected
         for path, before in lines.items():  # no whole line was decoded again
             assert path.read_bytes().startswith(before[: before.rfind(b"\n") + 1])
         assert not list(results.rglob("*.bad-*"))
@@ -324,7 +210,7 @@ def test_a_training_on_a_full_disk_is_one_line_and_goes_on_with_room(small_disk,
             *(f"results={results}", "name=heads", "head=redrafter", "engine.threads=1"),
             *("data.kind=prompts", f"data.path={prompts}", "data.answers.max_new_tokens=16"),
             *("optimiser.steps=6", "optimiser.batch=2", "save_every=2", "sink.progress=false"),
-            *("data.validation=0.3", "out_dtype=float32", "log_every=1", "data.hidden=computed"),
+            *("data.validation=0.3", "out_dtype=float32", "log_every=1"),
         ]
         status, _, said = run(TRAIN, *given, folder=tmp_path)
         return status, said

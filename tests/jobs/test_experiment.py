@@ -1,8 +1,16 @@
-"""The CSV of an experiment whose jobs end at the same moment, or are killed."""
+"""The table and records of an experiment: jobs that end together or are killed; what is committed.
 
+What is committed is enough for its tables, figures, claims and pages.
+"""
+
+import re
 import shutil
+import threading
+import time
 from dataclasses import replace
+from pathlib import Path
 
+import pandas
 import pytest
 
 from spec_bench.jobs.store import experiment
@@ -10,30 +18,32 @@ from spec_bench.jobs.store.experiment import Experiment, JobNote, Tables
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.records import cell_folder, parquet
 from spec_bench.records.types import Generation, StepRecord
+from spec_bench.report.claims.verdict import NOT_DECIDED
+from spec_bench.report.cli.command_line import main as report
 from spec_bench.sinks.rows import merge_csv
-from spec_bench.system.files import read_csv
+from spec_bench.system import files
 from tests import warm
 from tests.cells import result
+from tests.jobs.tiny import main
 from tests.said import naming
 
 
-def end(results, number, *run_ids, status="complete", wait=True):
+def end(results, number, *run_ids, wait=True, **changed):
     """What a job does at its end."""
     for run_id in run_ids:
-        made = replace(result(run_id, {"mbsu": number}), status=status)  # type: ignore[arg-type]
         store = CellStore(results, run_id)
         store.folder.mkdir(parents=True, exist_ok=True)
         store.append(
             [Generation(f"{number}", (1, 2), "stop", (StepRecord(2, 2, 1, 2),), 0.1, 0.2, 0.0, 0.1)]
         )
-        store.finish(made, "job")
+        store.finish(replace(result(run_id, {"mbsu": number}), **changed), "job")
     made_of = Experiment(results, "name")
     made_of.note(JobNote(number, "", run_ids))
     made_of.rebuild(wait=wait)
 
 
-def names(results):
-    return [row["run_id"] for row in read_csv(results / "name" / "results.csv")]
+def names(results, file="results.csv"):
+    return [row["run_id"] for row in files.read_csv(results / "name" / file)]
 
 
 def recorded(results):
@@ -75,11 +85,13 @@ def test_a_job_that_ends_while_another_rebuilds_is_seen_by_the_one_that_renames_
     assert recorded(tmp_path) == [("slow", ["0"]), ("fast", ["1"])]
 
 
-def test_rows_stand_in_the_order_of_the_sweep_whoever_ends_first(tmp_path):
+def test_rows_stand_in_the_order_of_the_sweep_behind_those_that_no_job_noted(tmp_path):
+    merge_csv(tmp_path / "name" / "results.csv", [result("old", {"mbsu": 2.0})])
     end(tmp_path, 2, "c")
-    end(tmp_path, 0, "a", "b")
+    for _ in range(2):
+        end(tmp_path, 0, "a", "b")
     end(tmp_path, 1, "a", "d")
-    assert names(tmp_path) == ["a", "b", "d", "c"]
+    assert names(tmp_path) == ["old", "a", "b", "d", "c"]
 
 
 def test_a_job_killed_before_its_rebuild_is_in_the_csv_after_the_next_one(tmp_path, monkeypatch):
@@ -91,17 +103,10 @@ def test_a_job_killed_before_its_rebuild_is_in_the_csv_after_the_next_one(tmp_pa
     assert names(tmp_path) == ["a", "b"]
 
 
-def test_rows_that_no_job_noted_stay_first(tmp_path):
-    merge_csv(tmp_path / "name" / "results.csv", [result("old", {"mbsu": 2.0})])
-    end(tmp_path, 0, "a")
-    end(tmp_path, 0, "a")
-    assert names(tmp_path) == ["old", "a"]
-
-
 def test_a_result_that_was_made_good_replaces_its_row(tmp_path):
-    end(tmp_path, 0, "a", status="partial")
-    end(tmp_path, 0, "a")
-    rows = read_csv(tmp_path / "name" / "results.csv")
+    for status in ("partial", "complete"):
+        end(tmp_path, 0, "a", status=status)
+    rows = files.read_csv(tmp_path / "name" / "results.csv")
     assert [(row["run_id"], row["status"]) for row in rows] == [("a", "complete")]
 
 
@@ -140,6 +145,10 @@ def test_records_that_cannot_be_read_are_made_again_or_set_aside(tmp_path, caplo
     assert (kept / "records.parquet.bad-1").read_bytes() == b"half"
     said = [each.getMessage() for each in caplog.records]
     assert any(str(mine) in each for each in said) and any(str(kept) in each for each in said)
+    (kept / "records.parquet").unlink()
+    (kept / "records.parquet").mkdir()
+    end(tmp_path, 1, "b")
+    assert recorded(tmp_path) == [("a", ["0"]), ("b", ["1"])]
 
 
 def test_a_job_does_not_begin_where_it_would_lose_the_only_records_of_a_row(tmp_path):
@@ -159,19 +168,10 @@ def test_a_job_does_not_begin_where_it_would_lose_the_only_records_of_a_row(tmp_
     mine.check_places()
 
 
-def test_a_folder_where_the_records_belong_is_set_aside(tmp_path):
-    end(tmp_path, 0, "a")
-    path = tmp_path / "name" / "records.parquet"
-    path.unlink()
-    path.mkdir()
-    end(tmp_path, 1, "b")
-    assert recorded(tmp_path) == [("a", ["0"]), ("b", ["1"])]
-
-
 def test_short_jobs_leave_a_large_table_to_those_that_follow_and_it_is_whole_in_the_end(
     tmp_path, monkeypatch
 ):
-    now, rebuilds = [0.0], list[int]()
+    now, rebuilds = [0.0], []
     rebuild = Experiment.rebuild
 
     def slow(self, wait):
@@ -188,38 +188,123 @@ def test_short_jobs_leave_a_large_table_to_those_that_follow_and_it_is_whole_in_
         cell = CellStore(tmp_path, f"cell{number}")
         cell.folder.mkdir(parents=True, exist_ok=True)
         cell.finish(result(f"cell{number}", {"mbsu": number}), "job")
-        return [
-            row["run_id"] for row in tables.add(ours, JobNote(number, "", (f"cell{number}",)), more)
-        ]
+        rows = tables.add(ours, JobNote(number, "", (f"cell{number}",)), more)
+        return [row["run_id"] for row in rows]
 
     assert ends(0, 0.0) == ["cell0"]
     assert [ends(number, 9.0) for number in (1, 2, 3, 4)] == [[], [], [], []]
     assert names(tmp_path) == ["cell0"]
     assert ends(5, 9.0) == [f"cell{number}" for number in range(6)]  # 45 s, 20 times 2 s
     assert ends(6, 1.0) == []
-    tables.finish()
-    assert names(tmp_path) == [f"cell{number}" for number in range(7)]
-    assert len(rebuilds) == 3
-    tables.finish()
-    assert len(rebuilds) == 3
+    for _ in range(2):
+        tables.finish()
+        assert names(tmp_path) == [f"cell{number}" for number in range(7)]
+        assert len(rebuilds) == 3
     assert ends(7, 1.0, more=False)[-1] == "cell7"  # nobody follows
 
 
 def test_rows_of_other_weights_leave_the_table_and_come_back_with_them(tmp_path):
     """The table has the state of the job that ended last, and the archive all others."""
+    for run_id, revision in (("one", "w1"), ("two", "w2"), ("one", "w1")):
+        there = names(tmp_path)
+        told = replace(result().facts, target_revision=revision)
+        end(tmp_path, 0, run_id, facts=told, metrics={"prompts": 4})
+        assert (names(tmp_path), names(tmp_path, "archive.csv")) == ([run_id], there)
 
-    def ends(run_id, revision):
-        made = result(run_id, {"prompts": 4}, target_revision=revision)
-        cell = CellStore(tmp_path, run_id)
-        cell.folder.mkdir(parents=True, exist_ok=True)
-        cell.finish(made, "job")
-        Experiment(tmp_path, "name").add(JobNote(0, "", (run_id,)))
 
-    def archived():
-        return [row["run_id"] for row in read_csv(tmp_path / "name" / "archive.csv")]
+def test_a_worker_leaves_a_table_to_the_process_that_is_at_it(tmp_path):
+    mine = Experiment(tmp_path, "mine")
+    mine.note(JobNote(0, "", ("a",)))
+    with (files.jobs_folder(tmp_path, "mine") / ".lock").open("w") as file:
+        assert files.lock(file, wait=False)
+        began = time.monotonic()
+        assert mine.rebuild(wait=False) == []
+        assert time.monotonic() - began < 1
+        assert not mine.csv.exists()
+        waiting = threading.Thread(target=mine.rebuild)
+        waiting.start()
+        waiting.join(0.2)
+        assert waiting.is_alive(), "the user's process waits"
+    waiting.join(20)
+    assert mine.csv.exists()
 
-    ends("one", "w1")
-    ends("two", "w2")
-    assert (names(tmp_path), archived()) == (["two"], ["one"])
-    ends("one", "w1")
-    assert (names(tmp_path), archived()) == (["one"], ["two"])
+
+def test_a_rebuild_ends_though_jobs_go_on_ending(tmp_path, monkeypatch):
+    mine, passes = Experiment(tmp_path, "mine"), []
+
+    def another(run_ids):
+        passes.append(run_ids)
+        mine.note(JobNote(len(passes), "", (f"cell{len(passes)}",)))
+
+    monkeypatch.setattr(mine, "_write_records", another)
+    mine.rebuild()
+    assert len(passes) == 2
+
+
+SWEEP = (
+    *("rsd=exp1", "pair=embedded", "task=xsum", "results=results", "prompts=5", "warmup=0"),
+    *("generation.max_new_tokens=8", "sink=quiet", "engine.threads=1"),
+    *("~trees", "cells=[sd:2,spectr:2x2,rsd_c:2-1,rsd_s:2x2]"),  # in place of the recipe's 33
+)
+COMMITTED = (files.RESULTS, files.RECORDS)
+
+
+def written(capsys):
+    """Everything that the report makes of the folder's results, made anew."""
+    folder = Path("results/rsd-exp1")
+    for path in Path("results").rglob("*.*"):
+        if files.RUNS not in path.parts and path.is_file() and path.name not in COMMITTED:
+            path.unlink()
+    capsys.readouterr()
+    assert report(["all", "--results", "results"]) == 0
+    assert report([str(folder / files.RESULTS)]) == 0
+    made = {str(path): path.read_bytes() for path in sorted(folder.rglob("*.*"))}
+    return {**made, "said": capsys.readouterr().out.encode()}
+
+
+def test_page_tables_figures_and_claims_come_out_the_same_without_the_raw_runs(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    assert main(monkeypatch, *SWEEP) == 0
+    first = written(capsys)
+    assert {Path(name).suffix for name in first} >= {".html", ".md", ".csv", ".tex", ".png", ".pdf"}
+    shutil.rmtree(Path("results") / files.RUNS)
+    again = written(capsys)
+    assert list(again) == list(first)
+    assert [name for name, data in again.items() if data != first[name]] == []
+
+    # What the records are there for: intervals paired by prompt, and where it was measured.
+    Path("results/rsd-exp1", files.RECORDS).unlink()
+    assert report(["page", "rsd-exp1"]) == 0
+    page = "results/rsd-exp1/page.html"
+    without = Path(page).read_bytes()
+    assert without.count(NOT_DECIDED.encode()) > first[page].count(NOT_DECIDED.encode())
+    assert b"<dt>torch</dt>" in first[page] and b"<dt>torch</dt>" not in without
+
+
+def test_cells_added_in_a_fresh_clone_leave_the_others_records_as_they_were(run_job, tmp_path):
+    run_job("cells=[sd:2]")
+    path = tmp_path / "results" / "default" / files.RECORDS
+    before = parquet.read(path)
+    shutil.rmtree(tmp_path / "results" / files.RUNS)
+    run_job("cells=[sd:3]", "seed=1")
+    after = parquet.read(path)
+    assert len(before.run_ids) == 2 and len(after.run_ids) == 4
+    for run_id in before.run_ids:
+        assert after.generations(run_id) == before.generations(run_id)
+        assert after.origins[run_id] == before.origins[run_id]
+
+
+def test_the_documented_lines_read_the_records_and_give_the_tables_rates(
+    run_job, tmp_path, monkeypatch
+):
+    run_job("cells=[sd:2]", "name=mine")
+    readme = files.package_folder("results") / "README.md"
+    (code,) = re.findall(r"```python\n(.*?)```", readme.read_text(encoding="utf-8"), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    found = {"pandas": pandas}
+    exec(code.replace("NAME", "mine"), found)
+    rates = pandas.read_csv("results/mine/results.csv").set_index("run_id").token_rate
+    assert found["rates"].to_dict() == pytest.approx(rates.to_dict())
+    assert len(rates) == 2

@@ -1,56 +1,41 @@
-"""Jobs on a tiny random pair: resuming, repeating, failing, scoring, sharing the baseline."""
+"""Jobs on a tiny random pair: resuming, repeating, failing, scoring, timing the baseline beside."""
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import replace
-from importlib.resources import files
+from importlib.resources import files as resources
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from spec_bench.decode.decoder import Decoder
-from spec_bench.engine.static_pass import Buffers
-from spec_bench.jobs.job.session import check_repeated
+from spec_bench.jobs.job.session import check_repeated, paired, timings, unpaired
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.sweep.plan import state_of
-from spec_bench.records.types import ENGINE
-from tests.jobs.tiny import cut, make_task, rows_of, tokens_of
+from spec_bench.records import cell_folder, parquet
+from spec_bench.records.types import ENGINE, Generation, StepRecord
+from spec_bench.report.claims.contrast import Contrast, difference
+from spec_bench.report.data import rows as table_rows
+from spec_bench.report.data.counts import Records
+from spec_bench.system import files
+from tests.jobs.tiny import cut, failing, make_task, rows_of, tokens_of
 from tests.said import naming
 
 CELLS = "cells=[sd:3,rsd_s:2x2]"
 
 
-def count_generate(monkeypatch):
-    """Notes each call: decoder and prompts."""
-    calls, generate = [], Decoder.generate
-
-    def noting(self, requests, *arguments):
-        calls.append((self.name, [request.prompt_id for request in requests]))
-        return generate(self, requests, *arguments)
-
-    monkeypatch.setattr(Decoder, "generate", noting)
-    return calls
-
-
-def failing(monkeypatch, error, decoder, prompt=None):
-    """Makes a decoder fail at a prompt, or at any."""
-    generate = Decoder.generate
-
-    def fail(self, requests, *arguments):
-        if self.name == decoder and prompt in (None, requests[0].prompt_id):
-            raise error
-        return generate(self, requests, *arguments)
-
-    monkeypatch.setattr(Decoder, "generate", fail)
-
-
-def test_the_baseline_is_always_among_the_cells_and_never_twice(run_job):
+def test_the_cells_are_the_baseline_once_and_those_asked_for(run_job, family):
     assert [r.facts.decoder for r in run_job("decoder=sd", "spec=2")] == ["ar", "sd"]
     assert [r.facts.decoder for r in run_job("cells=[ar,sd:2,ar]")] == ["ar", "sd"]
+    two = f"pair.draft=[{family / 'draft'},{family / 'target'}]"
+    results = run_job(two, "cells=[sd:2,{decoder:specinfer,spec:2-1,drafter:{drafts:2}}]")
+    assert [len(r.facts.draft) for r in results] == [0, 1, 2]
 
 
 def test_a_row_has_labels_metrics_and_provenance(run_job, tmp_path):
@@ -58,20 +43,17 @@ def test_a_row_has_labels_metrics_and_provenance(run_job, tmp_path):
     rows = rows_of(tmp_path / "results")
     names = [(row["decoder"], row["spec"]) for row in rows]
     assert names == [("ar", "-"), ("sd", "3"), ("rsd_s", "2x2")]
-    assert float(rows[0]["block_efficiency"]) == 1.0
-    assert float(rows[0]["speedup"]) == 1.0
+    assert float(rows[0]["block_efficiency"]) == float(rows[0]["speedup"]) == 1.0
+    expected = {
+        **{"status": "complete", "lossless": "exact", "pair": "target+draft"},
+        **{"baseline": "same job", "energy_j_per_token": "", "data_source": "local"},
+        **{"data_file": "rows.jsonl", "device": "cpu", "dtype": "float32", "threads": "1"},
+        **{"attention": "sdpa", "stop_rule": "eos", "engine": str(ENGINE)},  # no newline token
+    }
     for row in rows:
-        assert row["status"] == "complete"
-        assert row["lossless"] == "exact"
-        assert row["pair"] == "target+draft"
-        assert row["baseline"] == "same job"
-        assert row["energy_j_per_token"] == ""
+        assert {name: row[name] for name in expected} == expected
         assert "no meter" in row["reason"]
-        assert (row["data_source"], row["data_file"]) == ("local", "rows.jsonl")
-        assert (row["device"], row["dtype"], row["threads"]) == ("cpu", "float32", "1")
-        assert (row["attention"], row["stop_rule"]) == ("sdpa", "eos")  # no newline token
         assert row["machine"].startswith(f"{os.cpu_count()} x ")
-        assert row["engine"] == str(ENGINE)
         assert row["target_revision"] == rows[0]["target_revision"] != ""
         assert (row["draft_revision"] == "") == (row["decoder"] == "ar")
         assert row["prompts_digest"] == rows[0]["prompts_digest"] != ""
@@ -80,44 +62,22 @@ def test_a_row_has_labels_metrics_and_provenance(run_job, tmp_path):
         assert (folder / "config.yaml").exists()
 
 
-def test_rows_that_changed_under_their_name_are_decoded_and_told_apart(
-    family, run_job, tmp_path, monkeypatch
-):
-    rows = tmp_path / "rows.jsonl"
-    own, text = f"task.source.path={rows}", (family / "rows.jsonl").read_text()
-    rows.write_text(text)
-    before = run_job("cells=[]", "spec=2x2", own)
-    rows.write_text(text.replace("harbour", "airport"))
-    calls = count_generate(monkeypatch)
-    after = run_job("cells=[]", "spec=2x2", own, "warmup=1")
-    assert len(calls) == 2 * (1 + 4)
-    digests = [result.facts.prompts_digest for result in (*before, *after)]
-    assert digests[0] == digests[1] != digests[2] == digests[3]
-    assert {result.facts.data_file for result in (*before, *after)} == {"rows.jsonl"}
-
-
-def test_prompts_are_interleaved_and_the_first_decoder_rotates(run_job, monkeypatch):
-    calls = count_generate(monkeypatch)
+def test_prompts_are_interleaved_and_the_first_decoder_rotates(run_job, calls):
     run_job(CELLS, "warmup=0", "prompts=3")
     assert calls == [
         *[("ar", ["0"]), ("sd", ["0"]), ("rsd_s", ["0"])],
         *[("sd", ["1"]), ("rsd_s", ["1"]), ("ar", ["1"])],
         *[("rsd_s", ["2"]), ("ar", ["2"]), ("sd", ["2"])],
     ]
-
-
-def test_warm_up_is_not_recorded(run_job, monkeypatch):
-    calls = count_generate(monkeypatch)
-    results = run_job(CELLS, "warmup=2", "prompts=3")
+    calls.clear()
+    results = run_job(CELLS, "warmup=2", "prompts=3", "seed=1")
     assert len(calls) == 3 * (2 + 3)
     assert [result.metrics["prompts"] for result in results] == [3, 3, 3]
 
 
-def test_a_complete_cell_is_not_run_again_and_the_baseline_is_shared(
-    run_job, tmp_path, monkeypatch
-):
+def test_a_complete_cell_is_not_run_again_and_the_baseline_is_shared(run_job, tmp_path, calls):
     run_job("cells=[sd:3]")
-    calls = count_generate(monkeypatch)
+    calls.clear()
     run_job("cells=[sd:3]", "name=again")
     assert calls == []
     run_job("cells=[sd:3,rsd_c:2-1]")
@@ -129,8 +89,7 @@ def test_a_complete_cell_is_not_run_again_and_the_baseline_is_shared(
 
 def test_a_run_cut_at_any_line_resumes_to_the_same_tokens(run_job, tmp_path):
     whole = tmp_path / "whole"
-    results = run_job(CELLS, results=whole)
-    expected = {result.run_id: tokens_of(whole, result.run_id) for result in results}
+    expected = {r.run_id: tokens_of(whole, r.run_id) for r in run_job(CELLS, results=whole)}
     for lines in range(5):
         again = tmp_path / f"cut{lines}"
         for run_id in expected:
@@ -143,32 +102,19 @@ def test_a_run_cut_at_any_line_resumes_to_the_same_tokens(run_job, tmp_path):
             assert len((store.folder / "generations.jsonl").read_text().splitlines()) == 4
 
 
-def test_a_batch_gives_the_tokens_of_single_rows(run_job, tmp_path):
-    single = run_job(CELLS, results=tmp_path / "1")
-    batched = run_job(CELLS, "engine.batch_size=3", results=tmp_path / "3")
-    for one, many in zip(single, batched, strict=True):
-        assert one.run_id != many.run_id
-        assert tokens_of(tmp_path / "1", one.run_id) == tokens_of(tmp_path / "3", many.run_id)
-
-
-def test_a_failing_cell_is_a_row_without_numbers_and_the_others_go_on(
-    run_job, tmp_path, monkeypatch
+def test_a_failing_cell_is_a_row_without_numbers_and_is_tried_again(
+    run_job, tmp_path, calls, monkeypatch
 ):
-    failing(monkeypatch, MemoryError("no room for 12 GiB\nsecond line"), "sd", "2")
-    statuses = [result.status for result in run_job(CELLS)]
-    assert statuses == ["complete", "failed", "complete"]
+    with monkeypatch.context() as patch:
+        failing(patch, MemoryError("no room for 12 GiB\nsecond line"), "sd", "2")
+        results = run_job(CELLS, "warmup=0")
+    assert [result.status for result in results] == ["complete", "failed", "complete"]
     row = rows_of(tmp_path / "results")[1]
     assert row["reason"].startswith("MemoryError: no room for 12 GiB (trace: ")
     assert row["lossless"] == row["block_efficiency"] == row["token_rate"] == ""
     trace = tmp_path / "results" / "runs" / row["run_id"] / "trace.txt"
     assert "second line" in trace.read_text()
-
-
-def test_a_failed_cell_is_tried_again_and_keeps_what_it_had(run_job, monkeypatch):
-    with monkeypatch.context() as patch:
-        failing(patch, RuntimeError("once"), "sd", "2")
-        run_job(CELLS, "warmup=0")
-    calls = count_generate(monkeypatch)
+    calls.clear()
     assert [result.status for result in run_job(CELLS, "warmup=0")] == ["complete"] * 3
     # What sd lacks is decoded in turn with the baseline, which is complete.
     assert sorted((name, *ids) for name, ids in calls) == [
@@ -176,7 +122,7 @@ def test_a_failed_cell_is_tried_again_and_keeps_what_it_had(run_job, monkeypatch
     ]
 
 
-def test_a_failed_baseline_leaves_the_speedup_empty_with_its_reason(run_job, monkeypatch):
+def test_a_failed_baseline_leaves_the_speedup_empty_with_its_reason(run_job, calls, monkeypatch):
     with monkeypatch.context() as patch:
         failing(patch, RuntimeError("no"), "ar")
         baseline, sd = run_job("cells=[sd:3]")
@@ -185,25 +131,11 @@ def test_a_failed_baseline_leaves_the_speedup_empty_with_its_reason(run_job, mon
     assert sd.metrics["speedup"] is None
     assert sd.baseline is None
     assert "speedup: the baseline failed" in sd.reason
-    calls = count_generate(monkeypatch)
+    calls.clear()
     baseline, sd = run_job("cells=[sd:3]")
     assert (baseline.status, sd.status) == ("complete", "complete")
     assert (sd.baseline, sd.metrics["speedup"] is None) == ("same job", False)
     assert len(calls) == 2 * (1 + 4)  # both, in turn: what stood alone is timed again
-
-
-def test_several_drafts_go_to_the_decoder_that_asks_for_them(run_job, family):
-    two = f"pair.draft=[{family / 'draft'},{family / 'target'}]"
-    results = run_job(two, "cells=[sd:2,{decoder:specinfer,spec:2-1,drafter:{drafts:2}}]")
-    assert [len(r.facts.draft) for r in results] == [0, 1, 2]
-
-
-def test_wandb_gets_one_offline_run_a_cell(run_job, tmp_path, monkeypatch):
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    results = run_job("cells=[]", "spec=2x2", "prompts=2", "sink.wandb.enabled=true")
-    folders = [path.name for path in tmp_path.glob("results/default/wandb/offline-run-*")]
-    for result in results:
-        assert sum(name.endswith(result.run_id) for name in folders) == 1
 
 
 def test_a_clock_that_runs_backwards_fails_the_row(run_job, monkeypatch):
@@ -222,17 +154,32 @@ def lines_of(results, run_id):
     return [(line["repeat"], line["prompt_id"]) for line in map(json.loads, text.splitlines())]
 
 
-def test_a_repeat_starts_when_all_cells_have_decoded_all_prompts(run_job, tmp_path, monkeypatch):
-    calls = count_generate(monkeypatch)
-    results = run_job(*REPEATED, "prompts=2", "repeats=2")
-    assert [(name, ids[0]) for name, ids in calls] == [
-        *[("ar", "0"), ("sd", "0"), ("sd", "1"), ("ar", "1")],
-        *[("ar", "0"), ("sd", "0"), ("sd", "1"), ("ar", "1")],
-    ]
-    for result in results:
-        assert lines_of(tmp_path / "results", result.run_id) == [
-            *[(0, "0"), (0, "1"), (1, "0"), (1, "1")]
-        ]
+def test_a_repeat_starts_behind_all_cells_extends_them_and_resumes_wherever_it_was_cut(
+    run_job, tmp_path, calls
+):
+    given, results = (*REPEATED, "prompts=2"), tmp_path / "results"
+    (_, first) = run_job(*given, "repeats=2")
+    once = [("ar", ["0"]), ("sd", ["0"]), ("sd", ["1"]), ("ar", ["1"])]
+    assert calls == [*once, *once]
+    assert lines_of(results, first.run_id) == [(0, "0"), (0, "1"), (1, "0"), (1, "1")]
+    calls.clear()
+    (_, whole) = run_job(*given, "repeats=3")
+    assert (calls, whole.run_id) == (once, first.run_id)
+    rows = [(row["repeats"], row["baseline"]) for row in rows_of(results)]
+    assert rows == [("3", "same job")] * 2
+    for lines in (1, 3, 5):
+        cut(results, whole.run_id, lines)
+        left = 6 - lines
+        assert state_of(CellStore(results, whole.run_id), 2, 3) == ("partial", left)
+        calls.clear()
+        (_, resumed) = run_job(*given, "repeats=3")
+        # In turn with the baseline, which is complete.
+        assert Counter(name for name, _ in calls) == {"ar": left, "sd": left}
+        assert sorted(lines_of(results, whole.run_id)) == sorted(product(range(3), "01"))
+        assert resumed.metrics["block_efficiency"] == whole.metrics["block_efficiency"]
+    calls.clear()
+    assert run_job(*given)[1].metrics["repeats"] == 3
+    assert calls == []
 
 
 def test_counts_are_of_one_repeat_and_seconds_of_all(run_job, tmp_path):
@@ -246,86 +193,39 @@ def test_counts_are_of_one_repeat_and_seconds_of_all(run_job, tmp_path):
     seconds = sum(each.decode_s for repeat in windows.values() for each in repeat.values())
     assert thrice.metrics["decode_s"] == pytest.approx(seconds / 3)
     tokens = thrice.metrics["delivered_tokens"]
-    assert isinstance(tokens, int)
     assert thrice.metrics["token_rate"] == pytest.approx(3 * tokens / seconds)
 
 
-def test_more_repeats_extend_the_same_cells(run_job, tmp_path, monkeypatch):
-    first = run_job(*REPEATED)
-    calls = count_generate(monkeypatch)
-    second = run_job(*REPEATED, "repeats=2")
-    assert [each.run_id for each in first] == [each.run_id for each in second]
-    assert len(calls) == 2 * 4
-    assert [row["repeats"] for row in rows_of(tmp_path / "results")] == ["2", "2"]
-    assert [row["baseline"] for row in rows_of(tmp_path / "results")] == ["same job"] * 2
-    calls.clear()
-    assert run_job(*REPEATED)[1].metrics["repeats"] == 2
-    assert calls == []
-
-
-@pytest.mark.parametrize("lines", [3, 6])
-def test_a_job_cut_in_any_repeat_resumes_there(run_job, tmp_path, monkeypatch, lines):
-    whole = run_job(*REPEATED, "repeats=2")[1]
-    cut(tmp_path / "results", whole.run_id, lines)
-    assert state_of(CellStore(tmp_path / "results", whole.run_id), 4, 2) == ("partial", 8 - lines)
-    calls = count_generate(monkeypatch)
-    resumed = run_job(*REPEATED, "repeats=2")[1]
-    # In turn with the baseline, which is complete.
-    assert Counter(name for name, _ in calls) == {"ar": 8 - lines, "sd": 8 - lines}
-    assert sorted(lines_of(tmp_path / "results", whole.run_id)) == [
-        (repeat, str(prompt)) for repeat in range(2) for prompt in range(4)
-    ]
-    assert resumed.metrics["block_efficiency"] == whole.metrics["block_efficiency"]
-
-
-def test_a_repeat_with_other_tokens_fails_the_cell_by_name(run_job, monkeypatch):
-    generate = Decoder.generate
-    seen = []
+@pytest.mark.parametrize("repeatable", [True, False])
+def test_a_repeat_with_other_tokens_fails_the_cell_unless_tokens_may_differ(
+    run_job, monkeypatch, repeatable
+):
+    monkeypatch.setattr("spec_bench.jobs.config.settings.JobSettings.repeatable", repeatable)
+    generate, seen = Decoder.generate, []
 
     def changing(self, requests, seed, *arguments):
-        prompt_id = requests[0].prompt_id
-        again = self.name == "sd" and prompt_id == "2" and prompt_id in seen
-        seen.extend([prompt_id] * (self.name == "sd"))
+        seen.extend(each.prompt_id for each in requests if self.name == "sd")
+        again = self.name == "sd" and seen[-1] == "2" and seen.count("2") == 2
         return generate(self, requests, seed + again, *arguments)
 
     monkeypatch.setattr(Decoder, "generate", changing)
     baseline, sd = run_job(*REPEATED, "repeats=2")
-    assert (baseline.status, sd.status) == ("complete", "failed")
-    assert "prompt '2': repeat 2 delivered other tokens" in sd.reason
-
-
-def test_the_check_sees_other_target_calls_with_the_same_tokens(run_job, tmp_path):
-    done = CellStore(tmp_path / "results", run_job(*REPEATED)[1].run_id).load()
-    again = replace(done["1"], repeat=1)
-    check_repeated([again], done)
-    with pytest.raises(ValueError, match="prompt '1': repeat 2"):
-        check_repeated([replace(again, steps=again.steps[:-1])], done)
-
-
-def test_where_tokens_may_differ_the_row_says_how_often(run_job, tmp_path, monkeypatch):
-    monkeypatch.setattr("spec_bench.jobs.config.settings.JobSettings.repeatable", False)
-    generate, calls = Decoder.generate, list[str]()
-
-    def changing(self, requests, seed, *arguments):
-        calls.append(self.name)
-        return generate(self, requests, seed + (len(calls) == 14), *arguments)
-
-    monkeypatch.setattr(Decoder, "generate", changing)
-    results = run_job(*REPEATED, "repeats=2")
-    assert [each.status for each in results] == ["complete"] * 2
-    assert any("repeats: 1 of 4 later windows" in each.reason for each in results)
-
-
-SUFFIX = ("decoder=suffix_decoding", "generation.temperature=0", "generation.max_new_tokens=24")
+    assert (baseline.status, sd.status) == (
+        "complete",
+        "complete" if repeatable is False else "failed",
+    )
+    said = "prompt '2': repeat 2 delivered other tokens"
+    assert (said if repeatable else "repeats: 1 of 4 later windows") in sd.reason
 
 
 def test_a_job_that_was_stopped_proposes_what_it_would_have(run_job, tmp_path):
     rows = [{"document": "ab"[place % 2] * 9, "summary": "x", "id": place} for place in range(6)]
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    suffix = ("decoder=suffix_decoding", "generation.temperature=0", f"task.source.path={path}")
 
     def efficiency(folder, *more):
-        given = (*SUFFIX, f"task.source.path={path}", *more)
+        given = (*suffix, "generation.max_new_tokens=24", *more)
         (_, found) = run_job(*given, results=tmp_path / folder)
         return float(found.metrics["block_efficiency"])
 
@@ -336,46 +236,21 @@ def test_a_job_that_was_stopped_proposes_what_it_would_have(run_job, tmp_path):
     assert efficiency("none", "prompts=6", "decoder.drafter.memory=none") < whole
 
 
-FIXED = ("cells=[rsd_s:2x2]", "prompts=2", "warmup=1")
-STATIC = "engine.compile=static"
-
-
 def test_static_rows_made_nothing_within_their_windows_and_have_the_plain_rows_tokens(
     run_job, tmp_path
 ):
-    plain = run_job(*FIXED, results=tmp_path / "plain")
-    static = run_job(*FIXED, STATIC)
-    for row in rows_of(tmp_path / "results"):
-        assert (row["status"], row["passes"], row["captures"]) == ("complete", "static", "0")
-    for row in rows_of(tmp_path / "plain"):
-        assert (row["passes"], row["captures"]) == ("", "")
-    for one, other in zip(plain, static, strict=True):
+    given, own, plain = ("cells=[rsd_s:2x2]", "prompts=2"), tmp_path / "static", tmp_path / "plain"
+    for one, other in zip(
+        run_job(*given, results=plain),
+        run_job(*given, "engine.compile=static", results=own),
+        strict=True,
+    ):
         assert one.run_id != other.run_id
-        assert tokens_of(tmp_path / "plain", one.run_id) == tokens_of(
-            tmp_path / "results", other.run_id
-        )
-
-
-@pytest.mark.slow
-def test_passes_that_miss_what_changes_are_caught_and_their_rows_say_eager(
-    run_job, tmp_path, monkeypatch
-):
-    fill = Buffers.fill
-
-    def stale(own, *given):
-        """Tokens are never brought into the buffers."""
-        kept = own.tokens.clone()
-        fill(own, *given)  # type: ignore[arg-type]
-        own.tokens.copy_(kept)
-
-    plain = run_job(*FIXED, results=tmp_path / "plain")
-    monkeypatch.setattr(Buffers, "fill", stale)
-    caught = run_job(*FIXED, STATIC, "engine.threads=1")
-    assert {row["passes"] for row in rows_of(tmp_path / "results")} == {"eager"}
-    for one, other in zip(plain, caught, strict=True):
-        assert tokens_of(tmp_path / "plain", one.run_id) == tokens_of(
-            tmp_path / "results", other.run_id
-        )
+        assert tokens_of(plain, one.run_id) == tokens_of(own, other.run_id)
+    for row in rows_of(own):
+        assert (row["status"], row["passes"], row["captures"]) == ("complete", "static", "0")
+    for row in rows_of(plain):
+        assert (row["passes"], row["captures"]) == ("", "")
 
 
 OWN = Path(__file__).parents[1] / "metrics" / "length_ratio.py"
@@ -389,24 +264,38 @@ def test_modules_asked_for_by_name_and_path_are_columns(run_job, tmp_path):
             assert float(row[name]) >= 0
         assert row["rouge2"] == ""  # metrics stand in place of the task's scores
         assert row["quality_signature"].startswith("sacrebleu evaluate:")
-
-
-def test_metrics_of_the_same_names_as_the_scores_are_the_same_cell(run_job):
     first = run_job("cells=[]", "spec=2x2", "prompts=1")
     # `xsum` scores rouge2 by itself.
     assert run_job("cells=[]", "spec=2x2", "prompts=1", "task.metrics=[rouge2]") == first
 
 
-def test_a_metric_that_cannot_be_had_is_said_before_anything_is_decoded(run_job, tmp_path):
-    with pytest.raises(ValueError, match=naming("'/no/where.py'")):
-        run_job("cells=[sd:3]", "task.metrics=[/no/where.py]")
-    assert not (tmp_path / "results").exists()
+SHOP = resources("spec_bench") / "embedded" / "tasks" / "spider" / "database"
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        (["task.metrics=[/no/where.py]"], ["'/no/where.py'"]),
+        (
+            ["task=spider", "task.source.path=mine.jsonl", f"task.database={SHOP}"],
+            ["'SELECT x FROM customer'", "no such column"],
+        ),
+    ],
+)
+def test_a_score_that_cannot_be_is_said_before_anything_is_decoded(
+    run_job, tmp_path, monkeypatch, given, named
+):
+    monkeypatch.chdir(tmp_path)
+    row = {"db_id": "shop", "question": "?", "query": "SELECT x FROM customer"}
+    Path("mine.jsonl").write_text(json.dumps(row))
+    with pytest.raises(ValueError, match=naming(*named)):
+        run_job(*given)
+    assert not Path("results").exists()
 
 
 def test_what_a_random_model_says_of_a_database_does_not_run_and_is_counted(run_job, tmp_path):
-    (result, *_) = run_job(
-        "cells=[sd:3]", "warmup=0", "prompts=5", "task=spider", "task.source.kind=embedded"
-    )
+    spider = ("task=spider", "task.source.kind=embedded")
+    (result, *_) = run_job("cells=[sd:3]", "warmup=0", "prompts=5", *spider)
     for row in rows_of(tmp_path / "results"):
         assert float(row["execution_accuracy"]) == float(row["execution_accuracy_low"]) == 0.0
         assert 0.5 < float(row["execution_accuracy_high"]) < 0.55  # Clopper and Pearson's of 0 in 5
@@ -414,15 +303,6 @@ def test_what_a_random_model_says_of_a_database_does_not_run_and_is_counted(run_
         assert row["quality_signature"].startswith("execution_accuracy sqlite:")
     config = (tmp_path / "results" / "runs" / result.run_id / "config.yaml").read_text()
     assert "  databases: " in config
-
-
-def test_a_reference_that_does_not_run_is_said_before_anything_is_decoded(run_job, tmp_path):
-    rows = tmp_path / "mine.jsonl"
-    rows.write_text('{"db_id": "shop", "question": "?", "query": "SELECT x FROM customer"}\n')
-    shop = files("spec_bench") / "embedded" / "tasks" / "spider" / "database"
-    with pytest.raises(ValueError, match=naming("'SELECT x FROM customer'", "no such column")):
-        run_job("task=spider", f"task.source.path={rows}", f"task.database={shop}")
-    assert not (tmp_path / "results").exists()
 
 
 def test_a_job_starts_without_what_only_reports_scores_or_sources_need():
@@ -434,3 +314,118 @@ def test_a_job_starts_without_what_only_reports_scores_or_sources_need():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"
+
+
+QUICK = ("warmup=0", "prompts=3")
+
+
+def of(prompt, sitting, seconds=1.0, repeat=0):
+    step = StepRecord(0, 0, 0, 1)
+    times = (0.1, seconds, 0.0, seconds / 2)
+    return Generation(prompt, (5,), "stop", (step,), *times, repeat=repeat, sitting=sitting)
+
+
+def rate(generations):
+    seconds = sum(each.decode_s for each in generations)
+    return sum(len(each.tokens) for each in generations) / seconds
+
+
+def test_only_a_baseline_of_the_same_sitting_repeat_and_prompt_is_a_pair():
+    again = of("1", "a", repeat=1)
+    check_repeated([again], {"1": of("1", "a")})
+    with pytest.raises(ValueError, match="prompt '1': repeat 2"):  # of the same tokens
+        check_repeated([replace(again, steps=())], {"1": of("1", "a")})
+    against = timings([of("0", "a", 1.0), of("0", "b", 2.0), of("1", "a", 3.0), of("1", "c", 4.0)])
+    both = [[of("0", "b", 2.0), of("1", "a", 3.0)]]
+    assert paired([[of("0", "b"), of("1", "a")]], against) == both
+    assert paired([[of("0", "c"), of("1", "a")]], against) is None
+    assert paired([[of("0", "a")], [of("0", "a", repeat=1)]], against) is None
+    done = defaultdict(dict, {0: {"0": of("0", "b"), "1": of("1", "b")}})
+    assert unpaired(done, against) == {(0, "1")}
+
+
+def test_cells_that_are_added_to_a_finished_job_have_a_baseline_timed_in_turn(
+    run_job, tmp_path, calls
+):
+    baseline, _ = run_job("cells=[sd:3]", *QUICK)
+    calls.clear()
+    again, _, added = run_job("cells=[sd:3,rsd_c:2-1]", *QUICK)
+    assert calls == [
+        *(("ar", ["0"]), ("rsd_c", ["0"])),
+        *(("rsd_c", ["1"]), ("ar", ["1"])),
+        *(("ar", ["2"]), ("rsd_c", ["2"])),
+    ]
+    assert again == baseline
+    assert added.baseline == "same job"
+    results = tmp_path / "results"
+    ours, theirs = CellStore(results, added.run_id), CellStore(results, baseline.run_id)
+    retimed = theirs.load_retimed()
+    speedup = rate([*ours.load().values()]) / rate(retimed)
+    assert added.metrics["speedup"] == pytest.approx(speedup)
+    assert speedup != pytest.approx(rate([*ours.load().values()]) / rate([*theirs.load().values()]))
+    compared = json.loads((ours.folder / "result.json").read_text())["compared"]
+    (sitting,) = {each.sitting for each in retimed}
+    assert compared == {"run_id": baseline.run_id, "sittings": [sitting]}
+    names = [path.name for path in files.retimed_files(theirs.folder)]
+    assert names == [f"retimed-{sitting}.jsonl"]
+
+    # What is committed knows of both timings, so that the cells can be paired without the runs.
+    table = files.results_file(results, "default")
+    shutil.rmtree(results / files.RUNS)
+    kept = parquet.read(files.records_file(table)).retimed(baseline.run_id)
+    assert [each.decode_s for each in kept] == [each.decode_s for each in retimed]
+    rows = {row["run_id"]: row for row in table_rows.rows_of(table_rows.read_results(table))}
+    pair = Contrast((rows[added.run_id],), (rows[baseline.run_id],))
+    gap = difference([[pair]], "token_rate", Records(table))
+    assert gap and gap.tested and gap.value == pytest.approx(speedup - 1)
+
+
+def test_a_job_that_was_killed_goes_on_in_turn_and_times_nothing_twice(run_job, tmp_path, calls):
+    killed = tmp_path / "cut"
+    for result in run_job("cells=[sd:3]", *QUICK, results=tmp_path / "whole"):
+        cut(tmp_path / "whole", result.run_id, 1, killed)
+    calls.clear()
+    baseline, sd = run_job("cells=[sd:3]", *QUICK, results=killed)
+    assert sorted((name, *ids) for name, ids in calls) == [
+        *(("ar", "1"), ("ar", "2"), ("sd", "1"), ("sd", "2"))
+    ]
+    assert (sd.baseline, sd.metrics["speedup"] is None) == ("same job", False)
+    assert files.retimed_files(CellStore(killed, baseline.run_id).folder) == []
+    result = killed / "runs" / sd.run_id / "result.json"
+    assert len(json.loads(result.read_text())["compared"]["sittings"]) == 2
+
+
+@pytest.mark.parametrize("late", ["ar", "sd"])
+def test_a_prompt_that_a_kill_left_to_one_of_the_two_is_timed_for_both(late, run_job, tmp_path):
+    whole = run_job("cells=[sd:3]", *QUICK)
+    for result in whole:
+        cut(tmp_path / "results", result.run_id, 2 if result.facts.decoder == late else 3)
+    resumed = run_job("cells=[sd:3]", *QUICK)
+    assert [result.baseline for result in resumed] == ["same job", "same job"]
+    for before, after in zip(whole, resumed, strict=True):
+        assert tokens_of(tmp_path / "results", after.run_id).keys() == {"0", "1", "2"}
+        assert after.metrics["block_efficiency"] == before.metrics["block_efficiency"]
+
+
+def test_a_baseline_that_delivers_other_tokens_than_before_fails_the_cells_by_name(
+    run_job, tmp_path
+):
+    baseline, _ = run_job("cells=[sd:3]", *QUICK)
+    store = CellStore(tmp_path / "results", baseline.run_id)
+    first, *others = store.load().values()
+    other = replace(first, tokens=(7,) * len(first.tokens))
+    cell_folder.replace(store.folder / "generations.jsonl", [other, *others])
+    _, added = run_job("cells=[rsd_c:2-1]", *QUICK)
+    assert (store.folder / "result.json").exists()
+    assert added.status == "failed"
+    assert "prompt '0'" in added.reason and baseline.run_id in added.reason
+
+
+def test_a_baseline_that_cannot_be_timed_leaves_no_speedup(run_job, monkeypatch):
+    """Not one against the records of an earlier sitting."""
+    run_job("cells=[sd:3]", *QUICK)
+    failing(monkeypatch, MemoryError("no room"), "ar")
+    baseline, added = run_job("cells=[rsd_c:2-1]", *QUICK)
+    assert baseline.status == "complete"
+    assert (added.status, added.baseline, added.metrics["speedup"]) == ("partial", None, None)
+    assert "speedup: " in added.reason

@@ -1,65 +1,250 @@
-"""The same sweep through every launcher gives the same CSV but for times, also after a kill."""
+"""Where jobs run: which GPUs a worker takes, launchers, processes of a split target, threads.
+
+On a machine without a GPU; the same sweep through every launcher gives the same CSV but for times.
+"""
 
 import importlib.util
+import json
+import logging
+import multiprocessing
 import os
 import signal
+import socket
+import subprocess
+import sys
 import time
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
+from hydra import compose, initialize_config_dir
 
-from tests.jobs.test_command_line import main, without_times
-from tests.jobs.tiny import eagle_heads, make_family, make_task, overrides, rows_of
+from spec_bench.engine.cache import CachePool
+from spec_bench.engine.loading import ModelSpec
+from spec_bench.jobs.config.compose import register
+from spec_bench.jobs.config.pair import EngineSettings, PairSettings
+from spec_bench.jobs.store.store import CellStore
+from spec_bench.jobs.sweep import devices, launch
+from spec_bench.jobs.sweep.devices import OFFERED, VISIBLE, Claim, visible_devices
+from spec_bench.jobs.sweep.launch import gpus_needed, gpus_of_job, register_resolvers
+from spec_bench.jobs.work import models
+from spec_bench.jobs.work.metering import ordinals
+from spec_bench.settings.configs import conf_dir
+from tests import warm
+from tests.jobs.tiny import eagle_heads, main, make_task, overrides, rows_of, tokens_of, untimed
+from tests.said import naming
 from tests.warm import Command
+
+CUDA = EngineSettings(device="cuda", dtype="bfloat16", gpu_memory_gib=80)
+
+
+def hold(folder, devices, pipe):
+    """A worker: claims, says what it has, and keeps it until it is told to end."""
+    claim = Claim(folder)  # its locks live as long as it does
+    pipe.send(claim.take(devices, 1, wait=True))
+    pipe.recv()
+
+
+def test_each_of_two_workers_takes_a_device_of_its_own_and_a_kill_frees_it(tmp_path):
+    workers = []
+
+    def worker():
+        pipe, theirs = multiprocessing.Pipe()
+        process = warm.process(hold, tmp_path, ["0", "1"], theirs)
+        process.start()
+        workers.append(process)
+        return pipe
+
+    def held(pipe):
+        assert pipe.poll(60)
+        return pipe.recv()
+
+    try:
+        first, second = map(held, [worker(), worker()])
+        assert sorted([first, second]) == [("0",), ("1",)]
+        with pytest.raises(ValueError, match=naming("1 of 2 GPUs")):
+            Claim(tmp_path).take(["0", "1"], 1, wait=False)
+        third = worker()
+        assert not third.poll(1), "a device was given twice"
+        workers[0].kill()
+        assert held(third) == first
+    finally:
+        for process in workers:
+            process.kill()
+            process.join()
+
+
+def test_devices_are_claimed_all_or_none_and_kept_for_the_next_job_of_the_same_size(tmp_path):
+    folder = tmp_path / "claims"
+    one, two = Claim(folder), Claim(folder)
+    for _ in range(2):
+        assert one.take(["a", "b", "c"], 2, wait=False) == ("a", "b")
+    assert folder.stat().st_mode & 0o777 == 0o700
+    with pytest.raises(ValueError, match=naming("2 of 3")):
+        two.take(["a", "b", "c"], 2, wait=False)
+    assert two.take(["a", "b", "c"], 1, wait=False) == ("c",)
+    with pytest.raises(ValueError, match="needs 1"):
+        one.take(["a", "b", "c"], 1, wait=False)
+    with pytest.raises(ValueError, match=naming("3 GPUs", "2")):
+        Claim(folder).take(["a", "b"], 3, wait=True)
+    one.release()
+    assert Claim(folder).take(["a", "b"], 2, wait=False) == ("a", "b")
+
+
+def test_an_index_and_a_uuid_of_one_gpu_are_one_lock(tmp_path, monkeypatch):
+    monkeypatch.setattr(devices, "_ask", lambda field: ["0, GPU-aa11", "1, GPU-bb22"])
+    one, two = Claim(tmp_path), Claim(tmp_path)
+    assert one.take(["1", "0"], 1, wait=False) == ("1",)
+    with pytest.raises(ValueError, match="are free"):
+        two.take(["GPU-bb"], 1, wait=False)
+    assert two.take(["GPU-bb22", "GPU-aa"], 1, wait=False) == ("GPU-aa",)
+
+
+@pytest.mark.parametrize("name", ["choice.lock", "gpu-0.lock"])
+def test_a_claim_empties_no_file_and_follows_no_link(tmp_path, name):
+    mine, lock = tmp_path / "mine.txt", tmp_path / name
+    mine.write_text("of value")
+    lock.symlink_to(mine)
+    with pytest.raises(ValueError, match=naming(str(lock))) as caught:
+        Claim(tmp_path).take(["0"], 1, wait=False)
+    assert "\n" not in str(caught.value)
+    lock.unlink()
+    lock.write_text("of value")
+    Claim(tmp_path).take(["0"], 1, wait=False)
+    assert mine.read_text() == lock.read_text() == "of value"
+
+
+@pytest.mark.parametrize("how", ["others write there", "a link", "a file"])
+def test_claims_are_refused_in_a_folder_that_may_not_be_ours_alone(tmp_path, how):
+    folder = tmp_path / "claims"
+    if how == "a link":
+        (tmp_path / "elsewhere").mkdir(mode=0o700)
+        folder.symlink_to(tmp_path / "elsewhere")
+    elif how == "a file":
+        folder.touch()
+    else:
+        folder.mkdir()
+        folder.chmod(0o777)
+    with pytest.raises(ValueError, match=naming(str(folder))) as caught:
+        Claim(folder).take(["0"], 1, wait=False)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_the_user_offers_wins_over_what_a_launcher_sets():
+    assert visible_devices({VISIBLE: "2, 3"}) == ["2", "3"]
+    assert visible_devices({VISIBLE: "", OFFERED: "2,3"}) == ["2", "3"]
+    assert visible_devices({VISIBLE: "0,1", OFFERED: ""}) == []
+
+
+@pytest.mark.parametrize(
+    ("parameters", "bytes_each", "memory_gib", "gpus"),
+    [
+        (7_000_000_000, 2, 24, 1),
+        (13_000_000_000, 2, 24, 2),
+        (68_976_648_192, 2, 80, 2),
+        (68_976_648_192, 2, 40, 4),
+        (68_976_648_192, 4, 80, 4),
+        (1, 2, 80, 1),
+    ],
+)
+def test_gpus_are_weights_over_85_percent_of_a_gpu(parameters, bytes_each, memory_gib, gpus):
+    assert gpus_needed(parameters, bytes_each, memory_gib) == gpus
+
+
+def test_a_spread_target_is_counted_and_any_other_takes_one_gpu():
+    pair = PairSettings(target="random:llama2_70b", draft="random:llama_115m", dtype="float16")
+    spread = replace(pair, target_device_map="auto")
+    assert gpus_of_job(spread, CUDA) == 2
+    assert gpus_of_job(spread, replace(CUDA, gpu_memory_gib=40)) == 4
+    assert gpus_of_job(pair, CUDA) == 1
+    assert gpus_of_job(pair, replace(CUDA, device="cpu")) == 0
+    unknown = PairSettings(target="some/model", draft=None, target_device_map="auto")
+    with pytest.raises(ValueError, match=naming("pair.target_parameters")):
+        gpus_of_job(unknown, CUDA)
+    assert gpus_of_job(replace(unknown, target_parameters=68_976_648_192), CUDA) == 2
+
+
+SPREAD = ("pair=llama2_70b", "engine=cuda", "engine.gpu_memory_gib=80")
+
+
+@pytest.mark.parametrize(
+    ("asked", "given", "expected"),
+    [
+        ("gpus_per_node", ("hydra/launcher=slurm", *SPREAD), 2),
+        ("gpus_per_node", ("hydra/launcher=slurm", "pair=embedded"), None),
+        ("n_jobs", ("hydra/launcher=workers", *SPREAD), 3),
+        ("n_jobs", ("hydra/launcher=workers", "pair=embedded", "engine.threads=1"), os.cpu_count()),
+    ],
+)
+def test_a_launchers_preset_asks_for_what_the_sweeps_largest_job_needs(
+    monkeypatch, asked, given, expected
+):
+    monkeypatch.setenv(VISIBLE, "0,1,2,3,4,5")
+    register()
+    register_resolvers()
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        config = compose("config", overrides=list(given), return_hydra_config=True)
+        assert config.hydra.launcher[asked] == expected
+
+
+def metered(device, *maps, split=False):
+    specs = [SimpleNamespace(device_map=each, tensor_parallel=split) for each in maps]
+    settings = SimpleNamespace(device=device, pair=SimpleNamespace(specs=specs))
+    return ordinals(settings)
+
+
+def test_energy_is_of_the_gpus_that_a_job_decodes_on(monkeypatch):
+    assert metered("cpu", None) is None
+    assert metered("cuda", None, None) == (0,)
+    assert metered("cuda:2", None) == (2,)
+    assert metered("cuda", "auto", None) is None
+    spread = (("lm_head", 3), ("model", 1))
+    assert metered("cuda", spread) == (1, 3)
+    assert metered("cuda", spread, None) == (0, 1, 3)
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert metered("cuda", None, None, split=True) == (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize(("jobs", "said"), [(2, "2 jobs"), (-1, "as many jobs"), (1, None)])
+def test_jobs_that_run_at_the_same_time_are_said_to_disturb_each_other(monkeypatch, jobs, said):
+    config = SimpleNamespace(launcher=SimpleNamespace(n_jobs=jobs), mode="MULTIRUN")
+    monkeypatch.setattr(launch, "HydraConfig", SimpleNamespace(get=lambda: config))
+    why = launch.disturbing()
+    assert (why is None) == (said is None)
+    assert said is None or (why.startswith(said) and "hydra.launcher.n_jobs=1" in why)
+
 
 # A tree that draws, one of another form in every iteration, a rule of whole paths, EAGLE's heads.
 DECODERS = ("rsd_s:2x2", "dyspec:2x2@3", "traversal:2-1", "eagle2:2x2@3", "eagle_rsd_s:2x2")
 LAUNCHERS = {
-    "workers": ("hydra/launcher=workers", "hydra.launcher.n_jobs=2"),
-    "processes": ("hydra/launcher=processes",),
-    "ray_cluster": ("hydra/launcher=ray_cluster", "+hydra.launcher.ray.init.num_cpus=2"),
-}
-PLUGINS = {
-    "workers": "hydra_plugins.hydra_joblib_launcher",
-    "processes": "hydra_plugins.hydra_submitit_launcher",
-    "ray_cluster": "hydra_plugins.hydra_ray_launcher",
+    "workers": ("joblib", "hydra.launcher.n_jobs=2"),
+    "processes": ("submitit", "hydra.launcher.timeout_min=60"),
+    "ray_cluster": ("ray", "+hydra.launcher.ray.init.num_cpus=2"),
 }
 
 
-def launcher(name, *marks):
-    """A parameter that is skipped where the launcher's plugin is not installed."""
-    try:
-        missing = importlib.util.find_spec(PLUGINS[name]) is None
-    except ModuleNotFoundError:
-        missing = True
-    return pytest.param(
-        name, marks=[*marks, pytest.mark.skipif(missing, reason=f"no {PLUGINS[name]}")]
-    )
+def launched(*names, slow=()):
+    """The launchers; one whose plugin is not installed is skipped."""
+    for name in names:
+        plugin = f"hydra_plugins.hydra_{LAUNCHERS[name][0]}_launcher"
+        try:
+            missing = importlib.util.find_spec(plugin) is None
+        except ModuleNotFoundError:
+            missing = True
+        marks = [pytest.mark.skipif(missing, reason=f"no {plugin}")]
+        yield pytest.param(name, marks=[*marks, *([pytest.mark.slow] if name in slow else [])])
 
 
-@pytest.fixture(scope="module")
-def long_family(tmp_path_factory):
-    """The tiny family with a task that takes some seconds."""
-    folder = tmp_path_factory.mktemp("long")
-    make_family(folder)
-    make_task(folder, rows=24)
-    return folder
-
-
-def sweep(family, results, *more):
-    tree = [] if any(each.startswith("cells=") for each in more) else ["spec=2x2"]
-    return ["-m", *overrides(family, results, "seed=0,1", "warmup=0", *tree), *more]
+def sweep(family, results, *more, launcher=None):
+    words = [] if launcher is None else [f"hydra/launcher={launcher}", LAUNCHERS[launcher][1]]
+    return ["-m", *overrides(family, results, "seed=0,1", "warmup=0"), *more, *words]
 
 
 def start(arguments, folder):
-    """``python -m spec_bench`` in a process of its own."""
     return Command("spec_bench", arguments, folder, {"RAY_AUTH_MODE": "disabled"})
-
-
-def finish(command):
-    """The exit status and what was said on stderr."""
-    status, _, said = command.finish()
-    return status, said
 
 
 def decoding(results):
@@ -78,17 +263,8 @@ def decoding(results):
     return None
 
 
-def wait_for(look, process):
-    deadline = time.monotonic() + 120
-    while (found := look()) is None:
-        assert process.poll() is None, finish(process)
-        assert time.monotonic() < deadline, "it never decoded"
-        time.sleep(0.01)
-    return found
-
-
 @pytest.mark.parametrize(
-    "name", [launcher("workers"), launcher("processes"), launcher("ray_cluster", pytest.mark.slow)]
+    "name", launched("workers", "processes", "ray_cluster", slow=["ray_cluster"])
 )
 def test_a_sweep_through_a_launcher_gives_the_rows_of_the_basic_one(
     name, family, tmp_path, monkeypatch
@@ -96,32 +272,32 @@ def test_a_sweep_through_a_launcher_gives_the_rows_of_the_basic_one(
     few = ("prompts=2", f"cells=[{','.join(DECODERS)}]", *eagle_heads(family))
     assert main(monkeypatch, *sweep(family, tmp_path / "basic", *few)) == 0
     # Relative folders mean the user's folder in every worker.
-    status, said = finish(start(sweep(family, Path("results"), *few, *LAUNCHERS[name]), tmp_path))
+    command = start(sweep(family, Path("results"), *few, launcher=name), tmp_path)
+    status, _, said = command.finish()
     assert status == 0, said
     ours, theirs = rows_of(tmp_path / "results"), rows_of(tmp_path / "basic")
     assert [(row["decoder"], row["seed"]) for row in ours] == [
         (decoder.partition(":")[0], seed) for seed in "01" for decoder in ("ar", *DECODERS)
     ]
-    assert without_times(ours) == without_times(theirs)
+    assert untimed(ours) == untimed(theirs)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        launcher("workers", pytest.mark.slow),
-        launcher("processes", pytest.mark.slow),
-        launcher("ray_cluster", pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", launched(*LAUNCHERS))
 def test_a_worker_killed_in_the_middle_costs_its_cell_only_and_a_rerun_finishes_it(
-    name, long_family, tmp_path, monkeypatch
+    name, family, tmp_path, monkeypatch
 ):
-    killed = tmp_path / "killed"
-    arguments = sweep(long_family, killed, "prompts=24", *LAUNCHERS[name])
-    process = start(arguments, tmp_path)
+    rows, killed = make_task(tmp_path, rows=24), tmp_path / "killed"  # some seconds
+    given = ("prompts=24", "spec=2x2", f"task.source.path={rows}")
+    arguments = sweep(family, killed, *given, launcher=name)
+    process, deadline = start(arguments, tmp_path), time.monotonic() + 120
     try:
-        os.kill(wait_for(lambda: decoding(killed), process), signal.SIGKILL)
-        status, said = finish(process)
+        while (worker := decoding(killed)) is None:
+            assert process.poll() is None, process.finish()
+            assert time.monotonic() < deadline, "it never decoded"
+            time.sleep(0.01)
+        os.kill(worker, signal.SIGKILL)
+        status, _, said = process.finish()
     finally:
         process.kill()
     if name == "ray_cluster":
@@ -131,20 +307,20 @@ def test_a_worker_killed_in_the_middle_costs_its_cell_only_and_a_rerun_finishes_
         assert "a worker was lost" in said and "Traceback" not in said
         before = {path: path.read_bytes() for path in killed.glob("runs/*/generations.jsonl")}
         assert before
-        status, said = finish(start(arguments, tmp_path))
+        status, _, said = start(arguments, tmp_path).finish()
         assert status == 0, said
         for path, lines in before.items():
             assert path.read_bytes().startswith(lines[: lines.rfind(b"\n") + 1])
-    assert main(monkeypatch, *sweep(long_family, tmp_path / "whole", "prompts=24")) == 0
-    assert without_times(rows_of(killed)) == without_times(rows_of(tmp_path / "whole"))
+    assert main(monkeypatch, *sweep(family, tmp_path / "whole", *given)) == 0
+    assert untimed(rows_of(killed)) == untimed(rows_of(tmp_path / "whole"))
 
 
-@pytest.mark.parametrize("name", [launcher("workers"), launcher("processes", pytest.mark.slow)])
+@pytest.mark.parametrize("name", launched("workers", "processes", slow=["processes"]))
 def test_a_wrong_setting_is_one_line_and_status_2_in_a_worker_too(name, family, tmp_path):
-    arguments = sweep(family, tmp_path / "results", "generation.max_new_tokens=400")
-    given = [each for each in arguments if each != "generation.max_new_tokens=12"]
-    given = [each.replace("seed=0,1", "seed=0") for each in given]  # one worker says it all
-    status, said = finish(start([*given, *LAUNCHERS[name]], tmp_path))
+    arguments = sweep(family, tmp_path / "results", "spec=2x2", launcher=name)
+    wrong = {"generation.max_new_tokens=12": "generation.max_new_tokens=400"}
+    one = {"seed=0,1": "seed=0"}  # one worker says it all
+    status, _, said = start([(wrong | one).get(w, w) for w in arguments], tmp_path).finish()
     lines = [line for line in said.splitlines() if line.startswith("spec_bench:")]
     assert status == 2, said
     assert len(lines) == 1 and "positions" in lines[0]
@@ -158,9 +334,144 @@ def test_jobs_that_share_a_baseline_decode_it_once(family, tmp_path):
         start(overrides(family, results, f"cells=[{cell}]", "prompts=4"), tmp_path)
         for cell in ("sd:3", "rsd_s:2x2")
     ]
-    assert [finish(job)[0] for job in jobs] == [0, 0]
+    assert [job.finish()[0] for job in jobs] == [0, 0]
     rows = rows_of(results)
     assert sorted(row["decoder"] for row in rows) == ["ar", "rsd_s", "sd"]
     for row in rows:
         lines = (results / "runs" / row["run_id"] / "generations.jsonl").read_text().splitlines()
         assert len(lines) == 4
+
+
+CELLS = "cells=[sd:3,rsd_s:3x2,dsbd:3x2@0.9]"
+
+
+def by_decoder(results):
+    return {
+        f"{row['decoder']} {row['spec']}": tokens_of(results, row["run_id"])
+        for row in rows_of(results)
+    }
+
+
+def through_torchrun(arguments, folder):
+    """As a user starts it, in interpreters of their own."""
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"),
+        *("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "-m", "spec_bench"),
+    ]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*command, *arguments], capture_output=True, text=True, env=environment, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def through_its_variables(arguments, folder):
+    """What torchrun tells its processes, told to forks."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        told = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+        told |= {"MASTER_PORT": str(free.getsockname()[1])}
+    ranks = [
+        Command("spec_bench", arguments, folder, {**told, "RANK": rank, "LOCAL_RANK": rank})
+        for rank in "01"
+    ]
+    for rank in ranks:
+        status, _, said = rank.finish()
+        assert status == 0, said[-3000:]
+
+
+@pytest.mark.parametrize(
+    "start", [through_its_variables, pytest.param(through_torchrun, marks=pytest.mark.slow)]
+)
+def test_two_processes_decode_what_one_does_and_one_of_them_writes(
+    start, family, run_job, tmp_path
+):
+    run_job(CELLS)
+    split = tmp_path / "split"
+    for _ in range(2):  # the second time everything is there already
+        start(overrides(family, split, CELLS, "engine.tensor_parallel=true"), tmp_path)
+    together, apart = by_decoder(tmp_path / "results"), by_decoder(split)
+    assert list(apart) == ["ar -", "sd 3", "rsd_s 3x2", "dsbd 3x2@0.9"]
+    assert apart == together
+    for row in rows_of(split):
+        assert row["status"] == "complete"
+        lines = (split / "runs" / row["run_id"] / "generations.jsonl").read_text().splitlines()
+        assert len(lines) == len(CellStore(split, row["run_id"]).load()) == int(row["prompts"])
+
+
+@pytest.mark.parametrize(
+    ("environment", "wanted", "message"),
+    [
+        ({}, {}, "needs several processes: start with torchrun"),
+        ({"WORLD_SIZE": "2"}, {"device_map": "auto"}, "has a device map"),
+        ({"WORLD_SIZE": "2"}, {"path": "random:llama_tiny"}, "has no weights"),
+    ],
+)
+def test_what_cannot_be_split_is_refused(monkeypatch, environment, wanted, message):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=message):
+        ModelSpec(**{"path": "somewhere", "tensor_parallel": True, **wanted})
+
+
+@pytest.fixture
+def threads():
+    usual = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield torch.get_num_threads
+    torch.set_num_threads(usual)
+
+
+@pytest.mark.parametrize(("one", "many", "found"), [(0.001, 0.006, 1), (0.006, 0.001, 2)])
+def test_the_faster_number_of_threads_is_kept_and_not_timed_again(
+    tmp_path, threads, one, many, found
+):
+    kept, key = tmp_path / "runs" / "threads.json", "model, machine"
+
+    def pass_of(one, many):
+        return lambda: time.sleep(one if threads() == 1 else many)
+
+    assert models.faster(kept, key, 2, pass_of(one, many)) == found
+    assert json.loads(kept.read_text()) == {key: found}
+    assert threads() == 2  # timing left it
+    assert models.faster(kept, key, 2, None) == found  # which would fail if it were called
+    assert models.faster(kept, key, 1, None) == 1  # a worker that may use one
+    assert models.faster(kept, "another, machine", 2, pass_of(many, one)) == 3 - found
+
+
+def test_slow_passes_are_timed_once_each_and_no_longer():
+    passes = []
+    seconds = models.seconds_by_threads(2, lambda: (passes.append(1), time.sleep(0.6)))
+    assert len(passes) == 4  # one to warm up, one to time, on one thread and on two
+    assert set(seconds) == {1, 2}
+
+
+def test_what_was_found_is_in_the_row_and_later_jobs_take_it(run_job, tmp_path, threads):
+    probed = ("cells=[]", "decoder=sd", "spec=2")
+    kept = tmp_path / "results" / "runs" / "threads.json"
+    assert {result.facts.threads for result in run_job(*probed, "engine.threads=2")} == {2}
+    assert not kept.exists()
+    first = run_job(*probed, "engine.threads=null", "seed=6")
+    ((key, found),) = json.loads(kept.read_text()).items()
+    assert {result.facts.threads for result in first} == {found}
+    kept.write_text(json.dumps({key: 3 - found}))
+    torch.set_num_threads(2)
+    again = run_job(*probed, "engine.threads=null", "seed=7")
+    assert {result.facts.threads for result in again} == {3 - found}
+
+
+def test_capturing_for_longer_than_decoding_is_said(run_job, monkeypatch, caplog):
+    prepare = CachePool.prepare
+
+    def slowly(pool, batch):
+        time.sleep(2)
+        prepare(pool, batch)
+
+    monkeypatch.setattr(CachePool, "prepare", slowly)
+    small = ("cells=[]", "prompts=1", "generation.max_new_tokens=2")
+    with caplog.at_level(logging.WARNING):
+        run_job(*small)
+        assert "engine.compile=none" not in caplog.text  # nothing was captured
+        run_job(*small, "engine.compile=static")
+    assert "engine.compile=static took 2 s before the first prompt" in caplog.text

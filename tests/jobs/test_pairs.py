@@ -1,4 +1,4 @@
-"""The papers' pairs as data, the name of a pair's rows, and where its tokens are told."""
+"""The papers' pairs as data, a pair's name and tokens; run ids change with the numbers alone."""
 
 import csv
 import io
@@ -10,14 +10,18 @@ from functools import cache
 import pytest
 import sentencepiece
 import torch
-from hydra import compose, initialize_config_dir
+from huggingface_hub import constants, file_download
 from omegaconf import OmegaConf
 from transformers import PreTrainedTokenizerFast
 
+from spec_bench.api.jobs import composed
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.engine.loading import ModelSpec, random_module
+from spec_bench.jobs.app import settings_of
 from spec_bench.jobs.config import pair as pairs
+from spec_bench.jobs.config import settings
+from spec_bench.jobs.config.model_files import hub_commit
 from spec_bench.jobs.config.pair import (
     EngineSettings,
     Pair,
@@ -25,12 +29,15 @@ from spec_bench.jobs.config.pair import (
     build_pair,
     with_own_name,
 )
+from spec_bench.jobs.config.settings import job_id
 from spec_bench.jobs.work import models
 from spec_bench.jobs.work.models import models_of
+from spec_bench.records.types import ENGINE as VERSION
 from spec_bench.records.types import Request
 from spec_bench.settings.configs import conf_dir, read_config
+from spec_bench.tree.widths import IidPaths
 from tests.families import decoder_settings
-from tests.jobs.tiny import TEXTS, make_family, rows_of
+from tests.jobs.tiny import TEXTS, make_family, make_task, overrides, rows_of
 from tests.kinds import tiny_module
 from tests.said import naming
 
@@ -39,54 +46,36 @@ HUB = [path for path in FILES if "/" in read_config(path)["target"]]
 EXPERIMENTS = conf_dir().parent / "experiments"
 ENGINE = EngineSettings(device="cpu", dtype="float32")
 ARCHITECTURE_OF = {
-    "meta-llama/Llama-2-7b-hf": "llama2_7b",
-    "meta-llama/Llama-2-13b-hf": "llama2_13b",
-    "meta-llama/Llama-2-70b-hf": "llama2_70b",
-    "meta-llama/Llama-2-7b-chat-hf": "llama2_7b",
-    "meta-llama/Llama-2-13b-chat-hf": "llama2_13b",
-    "meta-llama/Llama-2-70b-chat-hf": "llama2_70b",
-    "huggyllama/llama-13b": "llama_13b",
-    "huggyllama/llama-30b": "llama_33b",
-    "lmsys/vicuna-7b-v1.3": "vicuna_7b",
-    "lmsys/vicuna-13b-v1.3": "vicuna_13b",
-    "lmsys/vicuna-33b-v1.3": "vicuna_33b",
-    "facebook/opt-13b": "opt_13b",
-    "facebook/opt-30b": "opt_30b",
-    "facebook/opt-iml-30b": "opt_30b",
-    "facebook/opt-66b": "opt_66b",
-    "facebook/opt-125m": "opt_125m",
-    "facebook/opt-350m": "opt_350m",
-    "meta-llama/Llama-3.1-8B-Instruct": "llama3_8b",
-    "meta-llama/Llama-3.3-70B-Instruct": "llama3_70b",
-    "meta-llama/Llama-3.2-1B-Instruct": "llama3_1b",
-    "Qwen/Qwen3-8B": "qwen3_8b",
-    "Qwen/Qwen3-0.6B": "qwen3_0.6b",
-    "amd/PARD-Qwen3-0.6B": "qwen3_0.6b",
-    "XiaomiMiMo/MiMo-7B-RL": "mimo_7b",
-    "JackFram/llama-68m": "llama_68m",
-    "JackFram/llama-160m": "llama_160m",
-    "double7/vicuna-68m": "llama_68m",
-    "double7/vicuna-160m": "llama_160m",
+    **{"meta-llama/Llama-2-7b-hf": "llama2_7b", "meta-llama/Llama-2-13b-hf": "llama2_13b"},
+    **{"meta-llama/Llama-2-70b-hf": "llama2_70b", "meta-llama/Llama-2-7b-chat-hf": "llama2_7b"},
+    **{"meta-llama/Llama-2-13b-chat-hf": "llama2_13b"},
+    **{"meta-llama/Llama-2-70b-chat-hf": "llama2_70b", "huggyllama/llama-13b": "llama_13b"},
+    **{"huggyllama/llama-30b": "llama_33b", "lmsys/vicuna-7b-v1.3": "vicuna_7b"},
+    **{"lmsys/vicuna-13b-v1.3": "vicuna_13b", "lmsys/vicuna-33b-v1.3": "vicuna_33b"},
+    **{"facebook/opt-13b": "opt_13b", "facebook/opt-30b": "opt_30b"},
+    **{"facebook/opt-iml-30b": "opt_30b", "facebook/opt-66b": "opt_66b"},
+    **{"facebook/opt-125m": "opt_125m", "facebook/opt-350m": "opt_350m"},
+    **{"meta-llama/Llama-3.1-8B-Instruct": "llama3_8b"},
+    **{"meta-llama/Llama-3.3-70B-Instruct": "llama3_70b"},
+    **{"meta-llama/Llama-3.2-1B-Instruct": "llama3_1b", "Qwen/Qwen3-8B": "qwen3_8b"},
+    **{"Qwen/Qwen3-0.6B": "qwen3_0.6b", "amd/PARD-Qwen3-0.6B": "qwen3_0.6b"},
+    **{"XiaomiMiMo/MiMo-7B-RL": "mimo_7b", "JackFram/llama-68m": "llama_68m"},
+    **{"JackFram/llama-160m": "llama_160m", "double7/vicuna-68m": "llama_68m"},
+    **{"double7/vicuna-160m": "llama_160m"},
 }
 
 
-@cache
-def pair_of(name, *overrides):
-    if not overrides:
-        return read_config(conf_dir() / "pair" / f"{name}.yaml")
-    return composed(name, *overrides)
+def pair_of(name):
+    return read_config(conf_dir() / "pair" / f"{name}.yaml")
 
 
-def composed(name, *overrides):
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        config = compose("config", overrides=[f"pair={name}", *overrides])
-    pair = OmegaConf.to_container(config.pair, resolve=True, throw_on_missing=True)
-    assert isinstance(pair, dict)
-    return pair
+def shown(name, *more):
+    pair = composed([f"pair={name}", *more]).pair
+    return OmegaConf.to_container(pair, resolve=True, throw_on_missing=True)
 
 
-def labelled(name, *overrides):
-    pair = PairSettings(**pair_of(name, *overrides))
+def labelled(name, *more):
+    pair = PairSettings(**(shown(name, *more) if more else pair_of(name)))
     return build_pair(with_own_name(pair, [conf_dir()]), ENGINE).name
 
 
@@ -120,22 +109,15 @@ def test_a_pair_bears_its_file_name(path):
 
 @pytest.mark.parametrize("name", ["embedded_plain", "llama2_70b", "vicuna_13b"])
 def test_a_pairs_file_reads_as_hydra_composes_it(name):
-    assert pair_of(name) == composed(name)
+    assert pair_of(name) == shown(name)
 
 
 @pytest.mark.parametrize("path", HUB, ids=lambda path: path.stem)
-def test_a_pairs_parameter_counts_are_those_of_its_architectures(path):
+def test_a_pairs_file_says_its_parameters_and_whether_it_is_gated_spread_and_templated(path):
     pair = pair_of(path.stem)
     assert pair["target_parameters"] == parameters(pair["target"])
-    if pair["draft"] is None:
-        assert pair["draft_parameters"] is None
-    else:
-        assert pair["draft_parameters"] == parameters(pair["draft"])
-
-
-@pytest.mark.parametrize("path", HUB, ids=lambda path: path.stem)
-def test_gated_spread_and_templated_pairs_say_so(path):
-    pair = pair_of(path.stem)
+    drafts = None if pair["draft"] is None else parameters(pair["draft"])
+    assert pair["draft_parameters"] == drafts
     assert pair["gated"] == pair["target"].startswith("meta-llama/")
     assert (pair["target_device_map"] == "auto") == (pair["target_parameters"] > 4e10)
     assert (pair["chat_template"] is not None) == pair["target"].startswith("lmsys/vicuna")
@@ -162,9 +144,6 @@ def test_a_name_does_not_outlive_its_models(family):
     assert labelled("embedded", "pair.draft=embedded:draft") == "target+draft"
     assert labelled("embedded", "pair.target=random:llama_tiny").startswith("random:llama_tiny+")
     assert labelled("vicuna_7b", "pair.draft=JackFram/llama-68m") == "vicuna-7b-v1.3+llama-68m"
-
-
-def test_a_label_of_the_users_own_stays():
     assert labelled("embedded", "pair.name=mine", "pair.draft=embedded:draft") == "mine"
 
 
@@ -175,11 +154,12 @@ def test_a_pair_file_of_the_users_own_names_its_models(tmp_path):
     folders = [tmp_path, conf_dir()]
     assert with_own_name(ours, folders).name == "ours"
     assert with_own_name(replace(ours, draft="e/f"), folders).name is None
-
-
-def test_rows_bear_the_pairs_name(run_job, tmp_path):
-    run_job("spec=2x2", "prompts=1", "pair=embedded_plain")
-    assert {row["pair"] for row in rows_of(tmp_path / "results")} == {"target+draft"}
+    mine = tmp_path / "pair" / "mine.yaml"  # it builds on a shipped one
+    mine.write_text("defaults: [embedded, _self_]\nname: mine\n")
+    assert read_config(mine) == {**pair_of("embedded"), "name": "mine"}
+    mine.write_text("defaults: [embeded, _self_]\nname: mine\n")
+    with pytest.raises(ValueError, match=naming(mine, "embeded")):
+        read_config(mine)
 
 
 CHAT = [
@@ -191,7 +171,7 @@ CHAT = [
 
 def test_vicunas_conversation_format_is_written_to_the_letter(family, monkeypatch):
     path = str(family / "target")
-    settings = PairSettings(**pair_of("vicuna_7b", f"pair.target={path}", "pair.dtype=float32"))
+    settings = PairSettings(**shown("vicuna_7b", f"pair.target={path}", "pair.dtype=float32"))
     tokenizer, _ = models.tokenizer_of(build_pair(settings, ENGINE))
     assert isinstance(tokenizer, PreTrainedTokenizerFast)
     text = tokenizer.apply_chat_template(CHAT, add_generation_prompt=True, tokenize=False)
@@ -207,7 +187,7 @@ def test_vicunas_conversation_format_is_written_to_the_letter(family, monkeypatc
 def test_heads_of_the_embedded_target_are_no_heads_of_another(run_job):
     """The default pair names them, and a target of one's own does not change what it names."""
     with pytest.raises(ValueError, match=r"embedded:heads/medusa.*set pair\.heads\.medusa"):
-        run_job("decoder=medusa", "cells=[]")
+        run_job("pair=embedded", "decoder=medusa", "cells=[]")
 
 
 @pytest.mark.parametrize(
@@ -226,17 +206,6 @@ def test_a_model_goes_to_the_gpu_where_there_is_one_and_it_is_no_small_one(
 ):
     monkeypatch.setattr(pairs, "sees_cuda", lambda: gpu)
     assert pairs.placed(EngineSettings(device, "float32"), target).device == placed_on
-
-
-def test_a_pair_of_ones_own_may_build_on_a_shipped_one(tmp_path):
-    (tmp_path / "pair").mkdir()
-    mine = tmp_path / "pair" / "mine.yaml"
-    mine.write_text("defaults: [embedded, _self_]\nname: mine\n")
-    named = {**read_config(conf_dir() / "pair" / "embedded.yaml"), "name": "mine"}
-    assert read_config(mine) == named
-    mine.write_text("defaults: [embeded, _self_]\nname: mine\n")
-    with pytest.raises(ValueError, match=naming(mine, "embeded")):
-        read_config(mine)
 
 
 UNTRAINED = "pair.heads={redrafter: results/train/redrafter_mine/heads}"
@@ -281,19 +250,16 @@ def pair(folder):
     return (f"pair.target={folder / 'target'}", f"pair.draft={folder / 'draft'}", *CELLS)
 
 
-def test_a_folder_with_tokenizer_model_alone_is_decoded(run_job, bare, tmp_path):
+def test_a_tokenizer_model_is_read_beside_the_models_or_where_the_pair_says(
+    run_job, bare, tmp_path
+):
+    with pytest.raises(ValueError, match=naming("tokenizer", bare / "target")):
+        run_job(*pair(bare))
     for name in ("target", "draft"):
         shutil.copytree(bare / name, tmp_path / name)
         shutil.copy(bare / "tokens" / "tokenizer.model", tmp_path / name)
-    results = run_job(*pair(tmp_path))
-    assert [each.status for each in results] == ["complete", "complete"]
-
-
-def test_a_pairs_own_tokenizer_serves_models_that_have_none(run_job, bare):
-    with pytest.raises(ValueError, match=naming("tokenizer", bare / "target")):
-        run_job(*pair(bare))
-    results = run_job(*pair(bare), f"pair.tokenizer={bare / 'tokens'}")
-    assert [each.status for each in results] == ["complete", "complete"]
+    for given in (pair(tmp_path), (*pair(bare), f"pair.tokenizer={bare / 'tokens'}")):
+        assert [each.status for each in run_job(*given)] == ["complete", "complete"]
 
 
 @pytest.mark.parametrize("data", [b"", b"half", b"\0" * 500])
@@ -317,15 +283,11 @@ def padded(tmp_path):
 
 @pytest.mark.parametrize(("tokens", "used"), [(57, 57), (60, 60), (61, 60), (100, 60)])
 def test_a_pair_uses_the_tokens_that_both_models_embed_and_the_tokenizer_has(padded, tokens, used):
+    assert models_of(padded, 50)[0].vocab_size == 50  # it is not cut for the next pair
     target, draft = models_of(padded, tokens)
     assert target.vocab_size == draft.vocab_size == used
     decoder = build_decoder(decoder_settings("sd"), target, [draft], SamplingSettings())
     assert len(decoder.generate([Request("p", (3, 1, 4), 8)], 0)[0].tokens) == 8
-
-
-def test_a_shared_model_is_not_cut_for_the_next_pair(padded):
-    assert models_of(padded, 50)[0].vocab_size == 50
-    assert models_of(padded, 60)[0].vocab_size == 60
 
 
 def test_a_prompt_with_a_token_that_is_not_embedded_is_refused_by_name(padded):
@@ -333,3 +295,107 @@ def test_a_prompt_with_a_token_that_is_not_embedded_is_refused_by_name(padded):
     decoder = build_decoder(decoder_settings("sd"), target, [draft], SamplingSettings())
     with pytest.raises(ValueError, match=naming("p7", "token 60", "0 to 59")):
         decoder.generate([Request("p7", (3, 60), 8)], 0)
+
+
+def job_of(family, *more):
+    return settings_of(composed(overrides(family, "results", *more)))
+
+
+def ids(family, *more):
+    job = job_of(family, *more)
+    return [job.run_id(cell) for cell in job.cells]
+
+
+@pytest.mark.parametrize(("asked", "said"), [("null", None), ("0.5", 0.5), ("1.0", None)])
+def test_a_row_says_the_drafts_temperature_where_it_is_not_the_targets(family, asked, said):
+    told = ("generation.temperature=1", f"generation.draft_temperature={asked}")
+    job = job_of(family, *told)
+    assert [job.facts(cell).draft_temperature for cell in job.cells] == [said] * len(job.cells)
+
+
+@pytest.mark.parametrize(
+    "override", ["name=other", "results=elsewhere", "sink=default", "pair.name=label"]
+)
+def test_output_settings_leave_the_run_id_alone(family, override):
+    assert ids(family, override) == ids(family)
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        *("seed=1", "prompts=3", "generation.temperature=0.5", "generation.top_p=0.9", "warmup=2"),
+        *("generation.max_new_tokens=13", "engine.batch_size=2", "engine.dtype=bfloat16"),
+        "pair.draft=FAMILY/target",
+    ],
+)
+def test_settings_that_change_the_numbers_change_every_run_id(family, override):
+    asked = override.replace("FAMILY", str(family))
+    assert not set(ids(family, asked)) & set(ids(family))
+
+
+def test_the_tree_changes_its_own_cell_only(family):
+    narrow, wide = ids(family, "spec=2x3"), ids(family, "decoder.tree.width=4")
+    assert narrow[0] == wide[0]
+    assert narrow[1] != wide[1]
+
+
+@pytest.mark.parametrize(
+    ("file", "was", "now"),
+    [("draft/model.safetensors", b"", b"\x01"), ("rows.jsonl", b"harbour", b"airport")],
+)
+def test_other_weights_or_rows_in_the_same_place_are_another_cell(tmp_path, file, was, now):
+    make_family(tmp_path)
+    make_task(tmp_path)
+    before, path = job_of(tmp_path), tmp_path / file
+    data = path.read_bytes()
+    path.write_bytes(data.replace(was, now) if was else data[:-1] + now)
+    after = job_of(tmp_path)
+    for cell in before.cells:
+        assert before.run_id(cell) != after.run_id(cell)
+        facts = (job.facts(cell).prompts_digest for job in (before, after))
+        assert len({*facts}) == 1 + (file == "rows.jsonl")
+
+
+def test_another_engine_is_another_cell_and_a_job_the_set_of_its_cells(family, monkeypatch):
+    assert job_id(["a", "b"]) == job_id(["b", "a"]) != job_id(["a"])
+    before = ids(family)
+    monkeypatch.setattr(settings, "ENGINE", VERSION + 1)
+    assert not set(before) & set(ids(family))
+
+
+def test_a_policy_that_draws_other_trees_makes_other_cells_of_those_alone(family, monkeypatch):
+    asked = "cells=[traversal_paths:2x2,spectr:2x2,rsd_c:2-2]"
+    now = job_of(family, asked)
+    assert [now.facts(cell).tree_revision for cell in now.cells] == ["", "1", "", ""]
+    revised = ids(family, asked)
+    monkeypatch.setattr(IidPaths, "revision", 0)
+    never = ids(family, asked)
+    changed = [one != other for one, other in zip(revised, never, strict=True)]
+    assert changed == [False, True, False, False]
+
+
+def test_a_moved_branch_of_the_hub_is_another_cell(monkeypatch):
+    """What is loaded is pinned to the commit that the run id is made with."""
+    hub = {}
+    monkeypatch.setattr(pairs, "hub_commit", lambda name, *_: hub.get(name))
+    asked = PairSettings("org/target", "org/draft", heads={"medusa": "org/heads"})
+    unknown = build_pair(asked, EngineSettings("cpu", "float32"))
+    assert pairs.pinned(unknown).revisions == (None, None)
+    hub.update({"org/target": "a" * 40, "org/draft": "b" * 40, "org/heads": "c" * 40})
+    known = pairs.pinned(unknown, ["medusa"])
+    assert [spec.revision for spec in known.specs] == ["a" * 40, "b" * 40] == [*known.revisions]
+    assert known.heads_settings("medusa")["revision"] == "c" * 40
+    assert known.settings() != unknown.settings()
+
+
+def test_a_repository_in_the_hubs_cache_tells_its_commit(tmp_path, monkeypatch):
+    folder, commit = tmp_path / "models--org--tiny", "0123456789abcdef" * 2 + "01234567"
+    (folder / "snapshots" / commit).mkdir(parents=True)
+    (folder / "snapshots" / commit / "config.json").write_text("{}")
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text(commit)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(file_download.constants, "HF_HUB_CACHE", str(tmp_path))
+    assert hub_commit("org/tiny", fetch=False) == commit
+    assert hub_commit("org/other", fetch=False) is None
+    assert hub_commit("embedded:target") is None

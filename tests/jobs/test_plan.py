@@ -17,22 +17,13 @@ from spec_bench.engine.loading import ModelSpec, load_model
 from spec_bench.jobs.config.compose import job_arguments
 from spec_bench.jobs.config.model_files import ModelSize, model_size
 from spec_bench.jobs.config.pair import EngineSettings, PairSettings
-from spec_bench.jobs.sweep.plan import (
-    Memory,
-    PlannedCell,
-    Rate,
-    _measured,
-    find_rate,
-    job_memory,
-    totals,
-)
+from spec_bench.jobs.sweep import plan
 from spec_bench.jobs.work.prompts import slots_of
 from spec_bench.records.types import Request
 from tests.cells import facts
 from tests.families import decoder_names, decoder_settings, tiny_pair
 from tests.heads import heads_of
-from tests.jobs.test_command_line import main
-from tests.jobs.tiny import cut, overrides
+from tests.jobs.tiny import cut, main, overrides
 
 WANTED = facts(target="T", draft=("D",), task="xsum", decoder="rsd_s", spec="4x3", batch_size=1)
 GIB = 2**30
@@ -45,36 +36,27 @@ def row(target, draft, decoder, spec, rate, **more):
     return {**told, **place, "token_rate": rate, **more}
 
 
-def found(measured):
-    return find_rate(WANTED, "cuda", measured)
-
-
-def test_a_rate_of_the_same_tree_wins_over_the_baselines():
-    measured = [row("T", "D", "rsd_s", "4x3", 50.0), row("T", "", "ar", "-", 20.0)]
-    assert found(measured) == Rate(50.0, "measured")
-    assert found(measured[1:]) == Rate(20.0, "measured, as ar")
-    assert found([]) is None
-
-
-def test_rates_of_the_same_task_are_taken_and_of_several_the_median():
-    other = [row("T", "D", "rsd_s", "4x3", rate, task="dolly") for rate in (1.0, 2.0, 9.0)]
-    assert found(other) == Rate(2.0, "measured")
-    own = [*other, row("T", "D", "rsd_s", "4x3", 5.0)]
-    assert found(own) == Rate(5.0, "measured")
+OWN, PLAIN = row("T", "D", "rsd_s", "4x3", 50.0), row("T", "", "ar", "-", 20.0)
+OTHERS = [row("T", "D", "rsd_s", "4x3", rate, task="dolly") for rate in (1.0, 2.0, 9.0)]
 
 
 @pytest.mark.parametrize(
-    "unlike",
+    ("measured", "rate"),
     [
-        row("other", "D", "rsd_s", "4x3", 1.0),
-        row("T", "other", "rsd_s", "4x3", 1.0),
-        row("T", "D", "rsd_s", "4x2", 1.0),
-        row("T", "D", "rsd_s", "4x3", 1.0, batch_size=8),
-        row("T", "D", "rsd_s", "4x3", 1.0, device="cpu"),
+        ([OWN, PLAIN], plan.Rate(50.0, "measured")),
+        ([PLAIN], plan.Rate(20.0, "measured, as ar")),
+        (OTHERS, plan.Rate(2.0, "measured")),  # of other tasks the median
+        ([*OTHERS, OWN], plan.Rate(50.0, "measured")),
+        ([], None),
+        ([row("other", "D", "rsd_s", "4x3", 1.0)], None),
+        ([row("T", "other", "rsd_s", "4x3", 1.0)], None),
+        ([row("T", "D", "rsd_s", "4x2", 1.0)], None),
+        ([OWN | {"batch_size": 8}], None),
+        ([OWN | {"device": "cpu"}], None),
     ],
 )
-def test_a_rate_of_another_pair_tree_batch_or_device_says_nothing(unlike):
-    assert found([unlike]) is None
+def test_a_rate_is_of_the_same_tree_and_task_before_the_baselines(measured, rate):
+    assert plan.find_rate(WANTED, "cuda", measured) == rate
 
 
 def test_a_rate_is_one_of_the_device_that_its_row_names(tmp_path):
@@ -82,13 +64,14 @@ def test_a_rate_is_one_of_the_device_that_its_row_names(tmp_path):
     table.parent.mkdir()
     text = (ROOT / "results" / "quickstart" / "results.csv").read_text()
     table.write_text(text)  # measured on a CPU, without its cells' configs
-    (first, *more) = _measured(tmp_path)
+    (first, *more) = plan._measured(tmp_path)
     names = ("target", "task", "decoder", "spec")
     wanted = replace(WANTED, draft=(), **{name: first[name] for name in names})
-    assert find_rate(wanted, "cpu", [first, *more]) == Rate(float(first["token_rate"]), "measured")
-    assert find_rate(wanted, "cuda", [first, *more]) is None
+    rate = plan.Rate(float(first["token_rate"]), "measured")
+    assert plan.find_rate(wanted, "cpu", [first, *more]) == rate
+    assert plan.find_rate(wanted, "cuda", [first, *more]) is None
     table.write_text(text.replace(",cpu,", ",,"))  # a table that does not say it
-    assert _measured.__wrapped__(tmp_path) == []
+    assert plan._measured.__wrapped__(tmp_path) == []
 
 
 def test_sizes_come_from_a_config_or_from_the_stated_count():
@@ -102,39 +85,28 @@ def test_sizes_come_from_a_config_or_from_the_stated_count():
 def test_memory_is_weights_and_caches_against_the_gpus_that_the_job_gets():
     pair = PairSettings(target="random:llama2_7b", draft=None, dtype="float16")
     engine = EngineSettings(device="cuda", dtype="float32", gpu_memory_gib=16)
-    memory = job_memory(pair, engine, slots=1024, rows=4)
+    memory = plan.job_memory(pair, engine, slots=1024, rows=4)
     assert memory.weights_bytes == 2 * 6_738_415_616
     assert memory.cache_bytes == 4 * 1024 * 2 * 32 * 32 * 128 * 2
     assert (memory.gpus, memory.capacity_bytes) == (1, 16 * GIB)
     assert memory.fits is True
-    assert job_memory(pair, replace(engine, gpu_memory_gib=14), 1024, 4).fits is False
-    assert job_memory(replace(pair, target="some/model"), engine, 1024, 4).fits is None
-
-
-def planned(run_id, state, hours, memory):
-    return PlannedCell(run_id, facts(), state, 20, 20, None, hours, memory)
+    assert plan.job_memory(pair, replace(engine, gpu_memory_gib=14), 1024, 4).fits is False
+    assert plan.job_memory(replace(pair, target="some/model"), engine, 1024, 4).fits is None
 
 
 def test_totals_say_what_is_there_what_it_takes_and_what_does_not_fit():
-    memory = Memory(60 * GIB, GIB, 1, 40 * GIB)
-    cells = [
-        planned("a", "complete", 0.0, memory),
-        planned("b", "missing", 1.5, memory),
-        planned("c", "missing", None, memory),
-    ]
-    first, second, third = totals(cells)
+    memory = plan.Memory(60 * GIB, GIB, 1, 40 * GIB)
+    done, known, unknown = (
+        plan.PlannedCell("a", facts(), state, 20, 20, None, hours, memory)
+        for state, hours in (("complete", 0.0), ("missing", 1.5), ("missing", None))
+    )
+    first, second, third = plan.totals([done, known, unknown])
     assert first == "3 cells: 1 complete, 2 missing"
     assert second == "device hours: at most 1.50 and those of 1 cells of unknown rate"
     assert third.startswith("does not fit: p: 60.0 + 1.0 GiB on 1 GPUs of together 40 GiB")
-
-
-def test_without_any_known_rate_no_hours_are_stated():
-    memory = Memory(None, None, 1, None)
-    cells = [planned("a", "complete", 0.0, memory), planned("b", "missing", None, memory)]
-    assert (
-        totals(cells)[1] == "device hours: unknown, no rate is known of the 1 cells that are left"
-    )
-    assert totals(cells[:1])[1] == "device hours: at most 0.00"
+    left = "device hours: unknown, no rate is known of the 1 cells that are left"
+    assert plan.totals([done, unknown])[1] == left
+    assert plan.totals([done])[1] == "device hours: at most 0.00"
 
 
 def test_a_plan_is_made_here_whatever_launcher_the_sweep_will_have():
@@ -194,32 +166,19 @@ def test_without_the_data_a_plan_says_what_is_unknown_and_all_that_configs_tell(
     # 2 bytes for each of 6.9 billion parameters; keys and values of the draft's 2048 positions.
     assert "12.9 + 1.1" in said and said.count(" yes") == 2 * len(lines)
     assert "device hours: unknown" in said
-
-
-@pytest.mark.usefixtures("offline")
-def test_a_plan_of_all_prompts_of_data_that_are_not_here_asks_how_many(
-    monkeypatch, capsys, tmp_path
-):
     given = ("pair=llama2_7b", "task=alpaca", "prompts=null", "plan=true", f"results={tmp_path}")
     assert main(monkeypatch, *given) == 2
     assert "prompts=N plans without the data" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("offline")
-def test_a_sweep_for_gpus_is_planned_where_no_gpu_is_and_says_what_is_swept(
-    monkeypatch, capsys, tmp_path
-):
+def test_a_sweep_is_planned_where_no_gpu_is_and_says_what_is_swept(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr("spec_bench.engine.model_spec.sees_cuda", lambda: False)
     swept = ("engine=cuda", "generation.temperature=0.5,1", "seed=0,1", f"results={tmp_path}")
     assert main(monkeypatch, "-m", "plan=true", "decoder=sd", "spec=3", *swept) == 0
     said = capsys.readouterr().out
     named = [line.split()[5] for line in said.splitlines() if " sd " in line]
     assert named == [f"generation.temperature={t}" for t in ("0.5", "0.5", "1", "1")]
-
-
-def test_a_plan_names_nothing_that_is_swept_of_a_cell_that_two_jobs_share(
-    monkeypatch, capsys, tmp_path
-):
     swept = ("-m", "plan=true", "budget=6,14", "cells=[sd:3]", f"results={tmp_path}")
     assert main(monkeypatch, *swept) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines() if " xsum " in line]
@@ -261,7 +220,7 @@ def test_a_decoders_room_follows_from_its_settings(name):
 def test_live_storages_of_five_growing_decoders_are_what_the_plan_says(family):
     pair = PairSettings(target=str(family / "target"), draft=str(family / "draft"))
     slots = max(slots_of(read_decoder(decoder_settings(*each)), PROMPT, NEW) for each in GROWING)
-    planned = job_memory(pair, EngineSettings("cpu", "float32"), slots, ROWS)
+    planned = plan.job_memory(pair, EngineSettings("cpu", "float32"), slots, ROWS)
     assert planned.weights_bytes and planned.cache_bytes
     forget_constants()
     before = live_bytes()
@@ -269,20 +228,12 @@ def test_live_storages_of_five_growing_decoders_are_what_the_plan_says(family):
     weights = live_bytes() - before
     assert weights == pytest.approx(planned.weights_bytes, rel=0.05)
     pool = CachePool()
-    decoders = [
-        build_decoder(
-            decoder_settings(*each), target, [draft][: each[0] != "ar"], GREEDY, ROWS, pool
-        )
-        for each in GROWING
-    ]
     asked = [Request(str(row), tuple(range(3, 3 + PROMPT)), NEW) for row in range(ROWS)]
     seen = []
-    for decoder in decoders:
-        decoder.generate(asked, seed=0)
+    for each in GROWING:
+        given = decoder_settings(*each), target, [draft][: each[0] != "ar"]
+        build_decoder(*given, GREEDY, ROWS, pool).generate(asked, seed=0)
         forget_constants()  # what never changes stays, and is no cache's
         seen.append(live_bytes() - before - weights)
     assert seen == sorted(seen)
     assert seen[-1] == pytest.approx(planned.cache_bytes, rel=0.05)
-    assert weights + seen[-1] == pytest.approx(
-        planned.weights_bytes + planned.cache_bytes, rel=0.05
-    )

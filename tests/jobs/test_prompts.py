@@ -1,25 +1,147 @@
-"""Questions of two turns, and prompts longer than the models take."""
+"""What is asked: recipes, files as the hub lays them out, two turns, prompts that are too long."""
 
 import json
 import shutil
 
+import datasets
 import pytest
-from hydra import compose, initialize_config_dir
 
 from spec_bench.decode.decoder import Decoder
 from spec_bench.exchange.write import main as answers
-from spec_bench.jobs.app import settings_of
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.work import prompts
-from spec_bench.jobs.work.models import tokenizer_of
-from spec_bench.settings.configs import conf_dir
 from spec_bench.tasks import build_task
 from spec_bench.tasks.example import CUT, cut, fitted
-from tests.jobs.test_job import count_generate
-from tests.jobs.tiny import TEXTS, overrides, rows_of, tokens_of
+from tests.jobs.tiny import TEXTS, main, rows_of, tokens_of
 from tests.jobs.tiny import cut as killed
+from tests.question_files import question_file
 from tests.said import naming
 from tests.tasks.conftest import LetterTokenizer, config
+
+SMALL = ("prompts=1", "warmup=0", "generation.max_new_tokens=4", "sink=quiet", "engine.threads=1")
+
+
+@pytest.mark.slow
+def test_two_pairs_three_tasks_and_41_rows_load_each_model_once(tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("spec_bench.jobs.work.models._models", {})
+    caplog.set_level("INFO")
+    sweep = ["-m", "rsd=exp2", "pair=embedded,embedded_plain", "results=results", *SMALL]
+    assert main(monkeypatch, *sweep) == 0
+    rows = rows_of(tmp_path / "results", "rsd-exp2")
+    assert len(rows) == 2 * 3 * 41
+    assert {row["status"] for row in rows} == {"complete"}
+    loads = [record for record in caplog.records if record.getMessage().startswith("loading ")]
+    assert len(loads) == 3  # one target, two drafts
+
+
+@pytest.mark.parametrize("recipe", ["mcsd=acceptance", "mcsd=ablation"])
+def test_a_recipe_runs_on_the_embedded_pair(recipe, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    sweep = ["-m", recipe, "task=alpaca", "generation.temperature=1", "results=results", *SMALL]
+    assert main(monkeypatch, *sweep) == 0
+    rows = rows_of(tmp_path / "results", recipe.replace("=", "-"))
+    assert {row["status"] for row in rows} == {"complete"}
+    if recipe == "mcsd=ablation":
+        off = [row for row in rows if row["tree_attention"] == "false"]
+        assert sorted(row["decoder"] for row in off) == ["mcns", "mcsd", "mcsd_wor"]
+
+
+def jsonl(file, rows):
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def translated(n, text):
+    return {"translation": {"de": f"Satz {n}.", "en": text}}
+
+
+WMT = ("de-en/test-00000-of-00001.parquet", translated, "bleu")
+# File, row of a text, score, temperature and top-p: the papers' own.
+LAYOUTS = {
+    "wmt18_deen": (*WMT, 0.3, 1.0),
+    "wmt14_ende": (*WMT, 1.0, 1.0),
+    "xsum": (
+        "default/test/0000.parquet",
+        lambda n, t: {"document": t, "summary": t[:20], "id": f"{3_000_000 + n}"},
+        *("rouge2", 0.3, 1.0),
+    ),
+    "dolly": (
+        "databricks-dolly-15k.jsonl",
+        lambda n, t: {"instruction": "Who?", "context": t, "response": "He.", "category": "qa"},
+        *(None, 1.0, 0.95),
+    ),
+    "alpaca": (
+        "data/train-00000-of-00001-a09b74b3ef9c3b56.parquet",
+        lambda n, t: {"instruction": t, "input": "", "output": "Done.", "text": f"Below ... {t}"},
+        *(None, 1.0, 1.0),
+    ),
+    "mt_bench": (
+        "question.jsonl",
+        lambda n, t: {"question_id": 81 + n, "category": "writing", "turns": [t, "Shorten it."]},
+        *(None, 1.0, 1.0),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_hub_task_runs_from_local_files_to_a_row(name, run_job, tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    file, row_of, score, temperature, top_p = LAYOUTS[name]
+    path = tmp_path / "hub" / file
+    path.parent.mkdir(parents=True)
+    rows = [row_of(*each) for each in enumerate(TEXTS)]
+    if path.suffix == ".jsonl":
+        source = jsonl(path, rows)
+    else:
+        languages = datasets.Translation(languages=["de", "en"])
+        features = datasets.Features({"translation": languages}) if score == "bleu" else None
+        datasets.Dataset.from_list(rows, features=features).to_parquet(path)
+        source = path.parent
+    # The task's own temperature and truncation stand.
+    own = ("generation.temperature=null", "generation.max_new_tokens=6")
+    run_job(f"task={name}", f"task.source.path={source}", "cells=[sd:2]", "prompts=3", *own)
+    rows = rows_of(tmp_path / "results")
+    assert [row["decoder"] for row in rows] == ["ar", "sd"]
+    for row in rows:
+        assert (row["task"], row["status"], row["prompts"]) == (name, "complete", "3")
+        assert (float(row["temperature"]), float(row["top_p"])) == (temperature, top_p)
+        assert (row["top_k"], row["lossless"]) == ("0", "exact")
+        assert float(row["token_rate"]) > 0
+        assert [column for column in ("bleu", "rouge2") if row[column]] == [score] * bool(score)
+
+
+@pytest.fixture
+def patient(family, tmp_path):
+    """The tiny pair with room for real prompts."""
+    for name in ("target", "draft"):
+        shutil.copytree(family / name, tmp_path / name)
+        file = tmp_path / name / "config.json"
+        told = json.loads(file.read_text()) | {"max_position_embeddings": 9000}
+        file.write_text(json.dumps(told))
+    return [f"pair.{name}={tmp_path / name}" for name in ("target", "draft")]
+
+
+# A second turn is asked where the file has an answer to the first.
+@pytest.mark.parametrize(
+    ("name", "turns"), [("spec_bench", "2"), ("mt_bench", "3"), ("eagle_alpaca", "2")]
+)
+def test_a_question_file_of_others_runs_to_a_row(name, turns, run_job, tmp_path, patient):
+    real = ("task=jsonl", f"task.source.path={question_file(tmp_path, name)}", "task.name=real")
+    run_job(*real, "cells=[sd:2]", "prompts=2", "generation.max_new_tokens=6", *patient)
+    for row in rows_of(tmp_path / "results"):
+        assert (row["task"], row["status"], row["prompts"]) == ("real", "complete", turns)
+
+
+def test_a_file_with_fields_template_and_metric_of_ones_own_runs_to_a_row(run_job, tmp_path):
+    file = jsonl(tmp_path / "mine.jsonl", [{"q": text, "a": [text]} for text in TEXTS])
+    own = ('task.template="{q} Answer:"', "task.fields.reference=a", "task.metrics=[rouge]")
+    run_job("task=jsonl", f"task.source.path={file}", *own, "cells=[sd:2]")
+    for row in rows_of(tmp_path / "results"):
+        assert row["status"] == "complete"
+        assert float(row["rouge_rougeL"]) >= 0
+
 
 CELLS = "cells=[sd:2]"
 QUESTIONS = [
@@ -32,23 +154,21 @@ QUESTIONS = [
 @pytest.fixture
 def chat(tmp_path):
     """Overrides for three questions of two turns."""
-    path = tmp_path / "questions.jsonl"
-    path.write_text("".join(json.dumps(question) + "\n" for question in QUESTIONS))
+    path = jsonl(tmp_path / "questions.jsonl", QUESTIONS)
     return (CELLS, "task=mt_bench", f"task.source.path={path}", "warmup=0")
 
 
 def fixed_file(folder, *questions):
     """First answers in FastChat's format."""
-    path = folder / "fixed.jsonl"
     lines = [
         {"question_id": each, "choices": [{"index": 0, "turns": [f"it rained {each}", "x"]}]}
         for each in questions
     ]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return path
+    return jsonl(folder / "fixed.jsonl", lines)
 
 
-def prompts_asked(monkeypatch):
+@pytest.fixture
+def asked(monkeypatch):
     """Prompt ids of every request, by decoder and prompt."""
     asked, generate = {}, Decoder.generate
 
@@ -61,9 +181,8 @@ def prompts_asked(monkeypatch):
 
 
 def test_a_fixed_continuation_gives_every_decoder_the_same_second_prompt(
-    run_job, chat, tmp_path, monkeypatch
+    run_job, chat, tmp_path, asked
 ):
-    asked = prompts_asked(monkeypatch)
     run_job(*chat, f"task.answers={fixed_file(tmp_path, 81, 82, 83)}")
     for number in (81, 82, 83):
         assert asked["ar", f"{number}/1"] == asked["sd", f"{number}/1"]
@@ -72,12 +191,18 @@ def test_a_fixed_continuation_gives_every_decoder_the_same_second_prompt(
         assert (row["later_turns"], row["prompts"], row["status"]) == ("fixed", "6", "complete")
 
 
-def test_a_second_turn_without_a_fixed_answer_is_left_out_and_the_row_says_so(
-    run_job, chat, tmp_path
+@pytest.mark.parametrize(
+    ("how", "ids", "left"), [("fixed", ["83/1"], "2 not asked, no fixed answer"), ("none", [], "")]
+)
+def test_a_second_turn_that_is_not_asked_is_left_out_and_the_row_says_so(
+    run_job, chat, tmp_path, how, ids, left
 ):
-    (result, _) = run_job(*chat)
-    assert set(tokens_of(tmp_path / "results", result.run_id)) == {"81/0", "82/0", "83/0", "83/1"}
-    assert "later_turns: 2 not asked, no fixed answer to continue" in result.reason
+    (result, _) = run_job(*chat, f"task.later_turns={how}")
+    asked = tokens_of(tmp_path / "results", result.run_id)
+    assert {*asked} == {"81/0", "82/0", "83/0", *ids}
+    assert result.facts.later_turns == how
+    assert (f"later_turns: {left}" if left else "") in result.reason
+    assert ("later_turns" in result.reason) == bool(left)
 
 
 def test_other_fixed_answers_are_another_cell(run_job, chat, tmp_path):
@@ -88,21 +213,19 @@ def test_other_fixed_answers_are_another_cell(run_job, chat, tmp_path):
     assert first[0].run_id != second[0].run_id
 
 
-def test_own_second_turns_continue_what_the_cell_itself_decoded(
-    run_job, chat, tmp_path, monkeypatch
-):
-    asked = prompts_asked(monkeypatch)
-    calls = count_generate(monkeypatch)
+def test_own_second_turns_continue_what_the_cell_decoded(run_job, chat, calls, asked, tmp_path):
     results = run_job(*chat, "task.later_turns=own", "generation.max_new_tokens=6")
     assert [ids for name, ids in calls if name == "sd"] == [
         [f"{number}/{turn}"] for turn in (0, 1) for number in (81, 82, 83)
     ]
     assert asked["ar", "81/1"] != asked["sd", "81/1"]  # what was drawn differs, so do the prompts
     assert [result.metrics["prompts"] for result in results] == [6, 6]
+    done = CellStore(tmp_path / "results", results[1].run_id).load().values()
+    assert {each.category for each in done} == {"writing", "math", ""}
 
 
 def test_an_own_second_turns_limit_is_what_the_models_have_room_for(run_job, chat, monkeypatch):
-    """MT-bench's 1024 tokens a turn fit into a model of 2048 places."""
+    """MT-bench's 1024 tokens a turn fit into a model of 2048 places; none is overlong."""
     room, limit = 120, 40
     monkeypatch.setattr(prompts, "context_of", lambda settings: room)
     asked, resolved = {}, prompts.Prompts.resolved
@@ -112,7 +235,9 @@ def test_an_own_second_turns_limit_is_what_the_models_have_room_for(run_job, cha
         return resolved(own, requests, done)
 
     monkeypatch.setattr(prompts.Prompts, "resolved", noting)
-    run_job(*chat, "prompts=1", "task.later_turns=own", f"generation.max_new_tokens={limit}")
+    own = ("task.later_turns=own", "task.overlong=skip", f"generation.max_new_tokens={limit}")
+    for result in run_job(*chat, *own, "prompts=1"):
+        assert (result.metrics["prompts"], result.metrics["prompts_skipped"]) == (2, 0)
     longest, left = asked["81/1"]
     assert asked["81/0"][1] == limit
     assert left == room - longest < limit
@@ -134,13 +259,6 @@ def test_own_second_turns_cut_at_any_line_resume_to_the_same_tokens(run_job, cha
             assert CellStore(again, run_id).complete()
 
 
-def test_none_asks_first_turns_only(run_job, chat, tmp_path):
-    (result, _) = run_job(*chat, "task.later_turns=none")
-    assert set(tokens_of(tmp_path / "results", result.run_id)) == {"81/0", "82/0", "83/0"}
-    assert result.facts.later_turns == "none"
-    assert "later_turns" not in result.reason
-
-
 def test_an_own_second_turn_that_may_not_fit_is_said_before_anything_is_decoded(
     run_job, chat, tmp_path
 ):
@@ -149,27 +267,12 @@ def test_an_own_second_turn_that_may_not_fit_is_said_before_anything_is_decoded(
     assert not list((tmp_path / "results").rglob("generations.jsonl"))
 
 
-def test_a_second_turn_whose_limit_is_cut_to_the_room_left_is_not_overlong(chat, family, tmp_path):
-    own = ("task.later_turns=own", "task.overlong=skip", "generation.max_new_tokens=120")
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        config = compose("config", overrides=overrides(family, tmp_path / "results", *chat, *own))
-    settings = settings_of(config)
-    asked = prompts.Prompts.build(settings, tokenizer_of(settings.pair)[0])
-    limits = {each.prompt_id: each.max_new_tokens for each in asked.requests}
-    assert asked.skipped == 0 and len(limits) == 6
-    assert limits["81/0"] == 120  # of 256 positions that leaves the second turn's answer few
-    assert 0 < limits["81/1"] < 120
-
-
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
         (["task.later_turns=mine"], "task.later_turns must be one of fixed, own, none, got 'mine'"),
         (["task.answers=/no/where"], r"task\.answers: there is no file '/no/where'"),
-        (
-            ["task.answers=x", "task.later_turns=own"],
-            "task.answers is a file for task.later_turns=fixed, not own",
-        ),
+        (["task.answers=x", "task.later_turns=own"], "a file for task.later_turns=fixed, not own"),
     ],
 )
 def test_a_setting_that_cannot_be_right_is_named(run_job, chat, overrides, message):
@@ -210,13 +313,9 @@ def test_answers_and_questions_are_written_as_fastchat_reads_them(run_job, chat,
     (tmp_path / "questions.jsonl").write_text(json.dumps(QUESTIONS[0]) + "\n")
     assert answers([str(table)]) == 2
     assert "mt_bench has other questions now" in capsys.readouterr().err
-
-
-def test_a_task_that_is_not_judged_has_no_file_of_questions(run_job, tmp_path):
-    run_job(CELLS, "warmup=0", "prompts=1")
-    (table,) = (tmp_path / "results").glob("*/results.csv")
-    assert answers([str(table)]) == 0
-    assert not list(table.parent.rglob("question.jsonl"))
+    run_job(CELLS, "warmup=0", "prompts=1", "name=plain")  # of a task that is not judged
+    assert answers([str(tmp_path / "results" / "plain" / "results.csv")]) == 0
+    assert not list((tmp_path / "results" / "plain").rglob("question.jsonl"))
 
 
 PLAIN = ("cells=[sd:3]", "warmup=0")
@@ -225,32 +324,24 @@ LENGTHS = (1, 30, 2, 40)  # the models take 256 tokens
 
 @pytest.fixture
 def rows(tmp_path):
-    path = tmp_path / "long.jsonl"
     lines = [
         {"id": f"{n}", "document": " ".join(TEXTS[n] for _ in range(times)), "summary": "it did"}
         for n, times in enumerate(LENGTHS)
     ]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return path
+    return jsonl(tmp_path / "long.jsonl", lines)
 
 
-def test_by_default_an_overlong_prompt_is_refused_with_its_lengths_before_decoding(
-    run_job, rows, tmp_path
+def test_by_default_an_overlong_prompt_is_refused_with_the_ways_out_and_needs_no_weights(
+    run_job, rows, family, tmp_path
 ):
-    with pytest.raises(ValueError, match=naming("'1'", "positions", 256)):
-        run_job(*PLAIN, f"task.source.path={rows}")
-    assert not list((tmp_path / "results").rglob("generations.jsonl"))
-
-
-def test_the_refusal_names_the_ways_out_and_needs_no_weights(run_job, rows, family, tmp_path):
     for name in ("target", "draft"):
-        shutil.copytree(
-            family / name, tmp_path / name, ignore=shutil.ignore_patterns("*.safetens*")
-        )
+        weights = shutil.ignore_patterns("*.safetens*")
+        shutil.copytree(family / name, tmp_path / name, ignore=weights)
     pair = [f"pair.{name}={tmp_path / name}" for name in ("target", "draft")]
     ways = ("task.overlong=skip", "task.overlong=truncate", "generation.max_new_tokens")
-    with pytest.raises(ValueError, match=naming("2 of 4 prompts", "positions", *ways)):
+    with pytest.raises(ValueError, match=naming("2 of 4 prompts", "'1'", "positions", 256, *ways)):
         run_job(*PLAIN, f"task.source.path={rows}", *pair)
+    assert not list((tmp_path / "results").rglob("generations.jsonl"))
 
 
 def test_a_limit_is_that_of_the_models_that_cells_use_less_their_deepest_tree(
@@ -273,8 +364,8 @@ def test_a_limit_is_that_of_the_models_that_cells_use_less_their_deepest_tree(
 def test_they_are_cut_or_left_out_and_counted_also_after_a_kill(
     run_job, rows, tmp_path, how, kept, counts, batch
 ):
-    given = (*PLAIN, f"task.source.path={rows}", f"task.overlong={how}")
-    given = (*given, f"engine.batch_size={batch}")
+    source, batched = f"task.source.path={rows}", f"engine.batch_size={batch}"
+    given = (*PLAIN, source, f"task.overlong={how}", batched)
     results = run_job(*given)
     for row in rows_of(tmp_path / "results"):
         assert (row["prompts_truncated"], row["prompts_skipped"]) == counts

@@ -1,6 +1,6 @@
 """A search in stages: who goes on, on which prompts, and what is recommended."""
 
-from dataclasses import dataclass, field
+from dataclasses import make_dataclass
 
 import pytest
 
@@ -17,20 +17,17 @@ from spec_bench.report.page.headline import Headline
 from spec_bench.tasks import RandomPrompts
 from spec_bench.tasks.random_prompts import RandomSource
 from tests.cells import result
-from tests.jobs.test_command_line import main
-from tests.jobs.test_job import count_generate
-from tests.jobs.tiny import overrides, rows_of
+from tests.jobs.tiny import main, overrides, rows_of
 
 CELLS = "cells=[sd:1,sd:2,sd:3,rsd_s:2x1,rsd_s:2x2]"
 SEARCH = (CELLS, "prompts=2", "confirm={best: 1, by: block_efficiency, prompts: 2}", "warmup=0")
 
 
 def test_the_best_of_each_decoder_go_on_and_never_the_baseline():
-    rates = {"a": ("ar", 9.0), "b": ("sd", 1.0), "c": ("sd", 3.0), "d": ("sd", 2.0)}
-    rates |= {"e": ("rsd_s", 0.5)}
+    rates = (("a", "ar", 9.0), ("b", "sd", 1.0), ("c", "sd", 3.0), ("d", "sd", 2.0))
     screened = [
         result(name, {"speedup": rate, "latency_s": rate}, decoder=decoder)
-        for name, (decoder, rate) in rates.items()
+        for name, decoder, rate in (*rates, ("e", "rsd_s", 0.5))
     ]
     screened.append(result("failed", {"speedup": None}, decoder="sd"))
     assert best_of(screened, ConfirmSettings(2, best=2)) == ["c", "d", "e"]
@@ -38,9 +35,8 @@ def test_the_best_of_each_decoder_go_on_and_never_the_baseline():
 
 
 def test_the_best_are_decoded_again_on_prompts_that_the_search_did_not_see(
-    run_job, tmp_path, monkeypatch
+    run_job, tmp_path, calls
 ):
-    calls = count_generate(monkeypatch)
     results = run_job(*SEARCH)
     rows = {stage: [] for stage in ("screen", "confirm")}
     for row in rows_of(tmp_path / "results"):
@@ -97,49 +93,35 @@ def test_what_cannot_be_confirmed_is_named(run_job, wrong, message):
         run_job(*SEARCH, wrong)
 
 
-@dataclass
-class Asked:
-    """Of a job's settings what is read here."""
-
-    prompts: int | None = 10
-    confirm: ConfirmSettings | None = field(
-        default_factory=lambda: ConfirmSettings(30, best=3, share=True)
-    )
+SHARE, ALONE = ConfirmSettings(30, best=3, share=True), ConfirmSettings(30)
+Asked = make_dataclass("Asked", ["prompts", "confirm"])
 
 
-def split(rows, **changed):
+def split(rows, confirm):
     task = RandomPrompts("random", RandomSource("random"), 8, rows, 0)
-    asked = Asked(**changed)
-    return shared(asked, task).prompts
+    return shared(Asked(10, confirm), task).prompts
 
 
-@pytest.mark.parametrize(("rows", "first"), [(2, 1), (8, 2), (14, 4), (15, 10), (40, 10), (99, 10)])
-def test_few_rows_are_shared_and_many_are_not(rows, first):
-    assert split(rows) == first
-
-
-def test_a_search_that_does_not_share_wants_fresh_rows():
-    confirm = ConfirmSettings(30)
-    assert split(11, confirm=confirm) == 10 and split(8, confirm=None) == 10
-    for rows, said in (8, "has 8 prompts"), (10, "prompts=10 leaves none fresh"):
+def test_few_rows_are_shared_and_many_are_not():
+    shares = {2: 1, 8: 2, 14: 4, 15: 10, 40: 10, 99: 10}
+    assert {rows: split(rows, SHARE) for rows in shares} == shares
+    assert (split(11, ALONE), split(8, None)) == (10, 10)
+    refused = [(8, ALONE, "has 8 prompts"), (10, ALONE, "leaves none fresh"), (1, SHARE, "has 1 ")]
+    for rows, confirm, said in refused:
         with pytest.raises(ValueError, match=said):
-            split(rows, confirm=confirm)
-    with pytest.raises(ValueError, match="has 1 prompt, "):
-        split(1)
+            split(rows, confirm)
 
 
 SMALL = ["task=xsum", "generation.max_new_tokens=8", "engine.threads=1", "hydra/job_logging=none"]
 
 
-def found(code="rsd_c", spec="2-1"):
-    return Recommendation(Headline("a", "xsum", "A", code, "", "", "", "", spec=spec), None)
-
-
 def test_the_command_names_one_decoder_whatever_was_asked_for():
     asked = ["task=xsum", "decoder=sd", "spec=3", "decoder.tree.depth=2", "prompts=4"]
-    assert command_of(found(), asked) == "spec-bench task=xsum decoder=rsd_c spec=2-1"
-    for undecided in (found("", ""), found("ar", ""), Recommendation(None, None)):
-        assert command_of(undecided, asked) == "spec-bench task=xsum decoder=ar"
+    for code, spec in (("rsd_c", "2-1"), ("", ""), ("ar", ""), (None, "")):
+        best = None if code is None else Headline("a", "xsum", "A", code, *[""] * 4, spec=spec)
+        named = f"{code or 'ar'}{' spec=2-1' if spec else ''}"
+        command = command_of(Recommendation(best, None), asked)
+        assert command == f"spec-bench task=xsum decoder={named}"
 
 
 @pytest.mark.parametrize(

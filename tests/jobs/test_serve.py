@@ -13,11 +13,19 @@ from typing import ClassVar
 import pytest
 
 from spec_bench.serve import keeper
-from spec_bench.serve.command import PLAIN, ServingEngine, _up, read_engine
+from spec_bench.serve.command import PLAIN, ServingEngine, _up, main, read_engine
 from spec_bench.server.endpoint import Server
 from spec_bench.settings.configs import conf_dir
 from tests.jobs.tiny import overrides, rows_of
 from tests.listening import listening
+
+
+def until(look, patience_s=60):
+    """What it sees in the end, after some patience."""
+    end = time.monotonic() + patience_s
+    while not (found := look()) and time.monotonic() < end:
+        time.sleep(0.02)
+    return found
 
 
 def alive(pid):
@@ -33,12 +41,8 @@ def alive(pid):
     return stat.rpartition(")")[2].split()[0] != "Z"
 
 
-def gone(pids, patience_s=20):
-    """Whether none of them runs any more, after some patience."""
-    end = time.monotonic() + patience_s
-    while any(map(alive, pids)) and time.monotonic() < end:
-        time.sleep(0.05)
-    return not any(map(alive, pids))
+def gone(pids):
+    return until(lambda: not any(map(alive, pids)), 20)
 
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -121,20 +125,6 @@ def test_a_plain_server_and_one_that_speculates_make_rows_and_end(
     assert gone(pids())
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_servers_end_with_the_command_however_it_ends(tmp_path, family, pids, how):
-    run = started(tmp_path, family, "--with", "silent")
-    end = time.monotonic() + 120
-    while len(pids()) < 4 and time.monotonic() < end:
-        time.sleep(0.05)
-    assert all(map(alive, pids()))
-    run.send_signal(how)
-    run.communicate(timeout=60)
-    assert run.returncode != 0
-    assert gone(pids())
-
-
 def asked(tmp_path, method):
     """Requests that a server has seen."""
     log = tmp_path / "logs" / f"{method}.log"
@@ -143,28 +133,21 @@ def asked(tmp_path, method):
 
 def in_the_middle(run, tmp_path):
     """Waits until the slow server has been asked twice."""
-    end = time.monotonic() + 300
-    while asked(tmp_path, "slow") < 2 and run.poll() is None and time.monotonic() < end:
-        time.sleep(0.05)
+    assert until(lambda: asked(tmp_path, "slow") >= 2 or run.poll() is not None, 300)
     assert run.poll() is None
 
 
-def keeper_of(tmp_path, log):
-    (found,) = (
-        pid
-        for pid in left_running(tmp_path)
-        if f"keeper.py\0{log}\0" in Path(f"/proc/{pid}/cmdline").read_text()
-    )
-    return found
-
-
 @pytest.mark.slow
+@pytest.mark.parametrize("method", ["silent", "slow"])
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_a_job_ends_before_the_servers_that_it_asks_however_the_command_ends(
-    tmp_path, family, pids, how
+def test_servers_end_behind_their_job_with_the_command_however_it_ends(
+    tmp_path, family, pids, method, how
 ):
-    run = started(tmp_path, family, "--with", "slow", "prompts=8")
-    in_the_middle(run, tmp_path)
+    run = started(tmp_path, family, "--with", method, "prompts=8")
+    if method == "slow":
+        in_the_middle(run, tmp_path)
+    assert until(lambda: len(pids()) == 4, 120)
+    assert all(map(alive, pids()))
     run.send_signal(how)
     run.communicate(timeout=60)
     assert run.returncode == (-how if how == signal.SIGKILL else 128 + how)
@@ -172,25 +155,6 @@ def test_a_job_ends_before_the_servers_that_it_asks_however_the_command_ends(
     assert gone(left_running(tmp_path))
     assert not list((tmp_path / "results").rglob("results.csv"))
     assert not list((tmp_path / "results").rglob("*trace*"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("whose", ["server", "job"])
-def test_a_keeper_that_is_killed_leaves_nothing_running(tmp_path, family, pids, whose):
-    run = started(tmp_path, family, "--with", "slow", "prompts=8")
-    in_the_middle(run, tmp_path)
-    log = str(tmp_path / "logs" / "slow.log") if whose == "server" else ""
-    os.kill(keeper_of(tmp_path, log), signal.SIGKILL)
-    run.communicate(timeout=120)
-    assert run.returncode != 0
-    assert gone(pids())
-    assert gone(left_running(tmp_path))
-    if whose == "job":
-        assert not list((tmp_path / "results").rglob("results.csv"))
-        return
-    rows = {row["decoder"]: row for row in rows_of(tmp_path / "results")}
-    assert (rows["ar"]["status"], rows["toy_slow"]["status"]) == ("complete", "failed")
-    assert "the server has ended: asked as target-" in rows["toy_slow"]["reason"]
 
 
 @pytest.mark.slow
@@ -280,8 +244,6 @@ def test_every_engine_that_ships_fills_in_every_place(name):
     ],
 )
 def test_what_cannot_be_served_is_one_line(arguments, said, capsys):
-    from spec_bench.serve.command import main
-
     try:
         status = main(arguments)
     except SystemExit as ended:
@@ -295,8 +257,6 @@ def test_what_cannot_be_served_is_one_line(arguments, said, capsys):
 def test_the_gguf_file_beside_a_fetched_model_is_served_and_its_place_is_told(
     tmp_path, monkeypatch, capsys
 ):
-    from spec_bench.serve.command import main
-
     monkeypatch.setenv("SPEC_BENCH_CACHE", str(tmp_path))
     models = tmp_path / "models"
     (models / "smollm2").mkdir(parents=True)
@@ -334,9 +294,7 @@ def kept(*command, log=""):
 
 
 def ids_in(file):
-    end = time.monotonic() + 60
-    while not file.exists() and time.monotonic() < end:
-        time.sleep(0.02)
+    until(file.exists)
     return [int(pid) for pid in file.read_text().split()]
 
 
@@ -344,23 +302,22 @@ def ids_in(file):
 def test_what_is_kept_ignores_no_signal(number):
     asks = f"import signal; print(signal.getsignal({int(number)}) == signal.SIG_IGN)"
     with kept(sys.executable, "-c", asks) as keeping:
-        assert keeping.stdout is not None
         assert keeping.stdout.read().split() == [b"False"]
 
 
-def test_a_child_in_a_session_of_its_own_ends_with_whoever_wanted_its_parent(tmp_path):
-    with kept(sys.executable, "-c", PARENT, str(tmp_path / "ids"), "600") as keeping:
+@pytest.mark.parametrize(
+    ("seconds", "act"),
+    [
+        ("600", lambda keeping: keeping.stdin.close()),  # whoever wanted it has gone
+        ("0", lambda keeping: None),  # it ends by itself
+        ("1", lambda keeping: keeping.terminate()),  # the keeper goes on keeping
+    ],
+)
+def test_a_child_in_a_session_of_its_own_ends_with_its_parent(tmp_path, seconds, act):
+    with kept(sys.executable, "-c", PARENT, str(tmp_path / "ids"), seconds) as keeping:
         ids = ids_in(tmp_path / "ids")
-        assert all(map(alive, ids))
-        assert keeping.stdin is not None
-        keeping.stdin.close()
-        assert keeping.wait(30) == 0
-        assert gone(ids)
-
-
-def test_a_child_in_a_session_of_its_own_ends_with_its_parent(tmp_path):
-    with kept(sys.executable, "-c", PARENT, str(tmp_path / "ids"), "0") as keeping:
-        ids = ids_in(tmp_path / "ids")
+        assert seconds == "0" or all(map(alive, ids))
+        act(keeping)
         assert keeping.wait(30) == 0
         assert gone(ids)
 
@@ -373,14 +330,6 @@ def test_what_is_kept_ends_with_a_keeper_that_is_killed(tmp_path):
             assert gone([parent])
         finally:
             os.kill(child, signal.SIGKILL)  # nobody is left who knows of it
-
-
-def test_a_keeper_that_is_terminated_goes_on_keeping(tmp_path):
-    with kept(sys.executable, "-c", PARENT, str(tmp_path / "ids"), "1") as keeping:
-        ids = ids_in(tmp_path / "ids")
-        keeping.terminate()
-        assert keeping.wait(30) == 0
-        assert gone(ids)
 
 
 def test_what_died_of_a_signal_has_a_status_that_is_none_of_success():
@@ -424,7 +373,5 @@ def test_what_is_held_ends_after_what_asks_it_where_the_command_is_killed(tmp_pa
         "        os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     subprocess.run([sys.executable, "-c", program], check=False, timeout=120)
-    end = time.monotonic() + 30
-    while (not order.exists() or order.read_text().count("\n") < 2) and time.monotonic() < end:
-        time.sleep(0.02)
+    until(lambda: order.exists() and order.read_text().count("\n") == 2, 30)
     assert order.read_text().split() == ["job", "server"]

@@ -65,10 +65,14 @@ def step(**values):
     return {"nodes": 3, "depth": 3, "accepted": 2, "delivered": 5, "widths": [], **values}
 
 
-def with_old(changes):
-    return {**changes, **{f"{name}, unchecked": unchecked(each) for name, each in changes.items()}}
+def wrong(values, **more):
+    """Changes of JSON by key and value, each also as an older version would have written it."""
+    made = {f"{k} {n}": changed(**{k: v}) for k, each in values.items() for n, v in enumerate(each)}
+    old = {f"{name}, unchecked": unchecked(each) for name, each in (made | more).items()}
+    return made | more | old
 
 
+NAN, INFINITE = float("nan"), float("inf")
 ANY = {
     "empty": lambda data: b"",
     "half": lambda data: data[: len(data) // 2],
@@ -82,57 +86,26 @@ ANY = {
     "merge marks": lambda data: b"<<<<<<< ours\n" + data + b">>>>>>> theirs\n",
     "text": lambda data: b"disk quota exceeded\n",
 }
-RESULT = with_old(
+RESULT = wrong(
     {
-        "other run": changed(run_id="another"),
-        "no metrics": changed(metrics=None),
-        "text as metrics": changed(metrics="x"),
-        "text as a number": changed(metrics={"mbsu": "x", "prompts": 3}),
-        "not finite": changed(metrics={"mbsu": float("nan"), "prompts": 3}),
-        "infinite": changed(metrics={"mbsu": float("inf"), "prompts": 3}),
-        "a list as a number": changed(metrics={"mbsu": [1], "prompts": 3}),
-        "other status": changed(status="done"),
-        "other law": changed(lossless="maybe"),
-        "no labels": changed(labels={}),
-        "labels of other types": changed(labels={"pair": 1, "target": 2, "draft": "d"}),
-        "a number as reason": changed(reason=3),
-        "run id missing": lambda data: data.replace(b'"run_id"', b'"run"'),
-    }
+        "metrics": [None, "x", *({"mbsu": each} for each in ("x", NAN, INFINITE, [1]))],
+        "labels": [{}, {"pair": 1, "target": 2, "draft": "d"}],
+        **{"run_id": ["another"], "status": ["done"], "lossless": ["maybe"], "reason": [3]},
+    },
+    missing=lambda data: data.replace(b'"run_id"', b'"run"'),
 )
-LINE = with_old(
+LINE = wrong(
     {
-        "token below 0": changed(tokens=[5, 6, 7, 8, -9]),
-        "token past 32 bits": changed(tokens=[5, 6, 7, 8, 2**40]),
-        "token a text": changed(tokens=[5, 6, 7, 8, "9"]),
-        "token a fraction": changed(tokens=[5, 6, 7, 8, 9.5]),
-        "token missing": changed(tokens=[5, 6, 7, 8]),
-        "no steps": changed(steps=[], tokens=[]),
-        "steps null": changed(steps=None),
-        "accepted past depth": changed(steps=[step(accepted=4)]),
-        "delivered past accepted": changed(steps=[step(delivered=5)]),
-        "nodes below 0": changed(steps=[step(nodes=-1)]),
-        "a step of other keys": changed(steps=[{"a": 1}]),
-        "not finite": changed(decode_s=float("nan")),
-        "infinite": changed(prefill_s=float("inf")),
-        "below 0 s": changed(target_s=-0.1),
-        "a text as seconds": changed(draft_s="0.1"),
-        "true as seconds": changed(draft_s=True),
-        "other finish": changed(finish="tired"),
-        "repeat below 0": changed(repeat=-1),
-        "prompt id a number": changed(prompt_id=1),
-        "another key": changed(more=1),
-        "likelihood not finite": changed(log_likelihood=float("-inf")),
-        "clock a text": changed(clock_mhz="fast"),
-    }
+        "tokens": [[5, 6, 7, 8, each] for each in (-9, 2**40, "9", 9.5)] + [[5, 6, 7, 8]],
+        "steps": [None, [step(accepted=4)], [step(delivered=5)], [step(nodes=-1)], [{"a": 1}]],
+        **{"prefill_s": [INFINITE], "decode_s": [NAN], "target_s": [-0.1], "draft_s": ["1", True]},
+        **{"log_likelihood": [-INFINITE], "clock_mhz": ["fast"], "finish": ["tired"]},
+        **{"repeat": [-1], "prompt_id": [1], "more": [1]},
+    },
+    nothing=changed(steps=[], tokens=[]),
 )
-SCORED = {"bleu": dict.fromkeys(IDS, 0.5)}
-OWN_SCORES = {
-    "a text": {"0": "x"},
-    "another number": {**SCORED["bleu"], "1": 0.25},
-    "not finite": {**SCORED["bleu"], "1": float("nan")},
-    "past a float": {**SCORED["bleu"], "1": 10**400},
-    "a prompt less": {"0": 0.5, "1": 0.5},
-}
+BLEU = dict.fromkeys(IDS, 0.5)
+OTHER_BLEU = ({"0": "x"}, {"0": 0.5, "1": 0.5}, *(BLEU | {"1": n} for n in (0.25, NAN, 10**400)))
 DAMAGES = {
     files.RESULT: RESULT,
     files.PROVENANCE: {
@@ -141,7 +114,7 @@ DAMAGES = {
         "a start is empty": lambda data: b"[{}]",
     },
     files.SCORES: {
-        **{name: changed(bleu=own) for name, own in OWN_SCORES.items()},
+        **{f"bleu {n}": changed(bleu=own) for n, own in enumerate(OTHER_BLEU)},
         "nothing": lambda data: b"{}",
         "another score": lambda data: data.replace(b"bleu", b"rouge2"),
     },

@@ -1,13 +1,17 @@
 """Tiny random Llama models with a tiny tokenizer, and a task of a few rows, in a folder."""
 
 import json
+import sys
 from dataclasses import replace
 
+import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from spec_bench.decode.decoder import Decoder
 from spec_bench.draft.heads import save_heads
+from spec_bench.jobs import app
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.system.files import read_csv
 from spec_bench.vocabulary import columns
@@ -85,6 +89,27 @@ def overrides(folder, results, *more):
         "engine.threads=1",
         *more,
     ]
+
+
+def main(monkeypatch, *arguments):
+    """``python -m spec_bench`` in this process, its log left to pytest."""
+    monkeypatch.setattr(sys, "argv", ["spec_bench", *arguments, "hydra/job_logging=none"])
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
+    with pytest.raises(SystemExit) as stopped:
+        app.main()
+    return int(stopped.value.code or 0)
+
+
+def failing(monkeypatch, error, decoder, prompt=None):
+    """Makes a decoder fail at a prompt, or at any."""
+    generate = Decoder.generate
+
+    def fail(self, requests, *arguments):
+        if self.name == decoder and prompt in (None, requests[0].prompt_id):
+            raise error
+        return generate(self, requests, *arguments)
+
+    monkeypatch.setattr(Decoder, "generate", fail)
 
 
 def eagle_heads(folder):
