@@ -48,13 +48,14 @@ def hold(folder, devices, pipe):
 
 
 def test_each_of_two_workers_takes_a_device_of_its_own_and_a_kill_frees_it(tmp_path):
-    workers = []
+    workers, pipes = [], []  # a worker ends with its pipe
 
     def worker():
         pipe, theirs = multiprocessing.Pipe()
         process = warm.process(hold, tmp_path, ["0", "1"], theirs)
         process.start()
         workers.append(process)
+        pipes.append(pipe)
         return pipe
 
     def held(pipe):
