@@ -12,13 +12,9 @@ from tests.printed import BLOCK
 
 ROOT = Path(__file__).resolve().parents[1]
 MANUAL = sorted((ROOT / "docs").glob("*.md"))
-READMES = sorted(ROOT.glob("*.md")) + sorted(
-    path
-    for folder in ("conf", "experiments", "spec_bench", "tests")
-    for path in (ROOT / folder).rglob("*.md")
-)
-PAGES = [*MANUAL, *READMES]
-LONGEST = {"README.md": 150, "conf/README.md": 40}
+FOLDERS = ("conf", "experiments", "spec_bench", "tests")
+READMES = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.md"))]
+PAGES = [*MANUAL, *sorted(ROOT.glob("*.md")), *READMES]
 
 
 def name_of(path):
@@ -51,23 +47,20 @@ def test_links_lead_to_files_and_headings_that_are_there(path):
 def test_scripts_and_make_targets_that_are_named_exist(path):
     text = path.read_text(encoding="utf-8")
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    targets = {
-        name
-        for line in re.findall(r"^([\w -]+):(?!=)", makefile, re.MULTILINE)
-        for name in line.split()
-    }
+    targets = " ".join(re.findall(r"^([\w -]+):(?!=)", makefile, re.MULTILINE)).split()
     for script in re.findall(r"python3? (scripts/[\w/]+\.py)", text):
         assert (ROOT / script).is_file(), script
     for target in re.findall(r"^make ([a-z][\w-]*)|`make ([a-z][\w-]*)", text, re.MULTILINE):
         assert "".join(target) in targets, target
+    old = path.name != "CHANGELOG.md" and re.search(r"python -m spec_bench(?![\w.])", text)
+    assert not old, "printed as the installed script"
 
 
 @pytest.mark.parametrize("page", ["docs/results.md", "results/README.md"])
 def test_the_lines_of_pandas_run_on_an_experiment_in_git(page, monkeypatch):
     monkeypatch.chdir(ROOT)
-    blocks = re.findall(
-        r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL
-    )
+    text = (ROOT / page).read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     names = {"pandas": pandas}
     exec("".join(blocks).replace("NAME", "embedded/mcsd-ablation"), names)
     if "lines" in names:
@@ -86,14 +79,12 @@ def test_a_page_begins_with_its_command(path):
 
 def test_the_manuals_index_names_every_page():
     index = (ROOT / "docs/README.md").read_text(encoding="utf-8")
-    assert {path.name for path in MANUAL} - {"README.md"} == set(
-        re.findall(r"\((\w+\.md)\)", index)
-    )
+    assert {path.name for path in MANUAL} == {"README.md", *re.findall(r"\((\w+\.md)\)", index)}
 
 
-@pytest.mark.parametrize("name", LONGEST)
-def test_a_readme_stays_short(name):
-    assert len((ROOT / name).read_text(encoding="utf-8").splitlines()) <= LONGEST[name]
+@pytest.mark.parametrize(("name", "most"), [("README.md", 150), ("conf/README.md", 40)])
+def test_a_readme_stays_short(name, most):
+    assert len((ROOT / name).read_text(encoding="utf-8").splitlines()) <= most
 
 
 def test_the_environment_is_entered_before_the_first_command_that_needs_it():
@@ -108,17 +99,8 @@ def test_the_environment_is_entered_before_the_first_command_that_needs_it():
         assert enter in last and "spec-bench " in last
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in PAGES if path.name != "CHANGELOG.md"], ids=name_of
-)
-def test_commands_are_printed_as_the_installed_script(path):
-    assert not re.search(r"python -m spec_bench(?![\w.])", path.read_text(encoding="utf-8"))
-
-
 def test_the_documents_table_of_decoders_is_the_generated_one():
     """If not: python -m spec_bench.vocabulary.decoders"""
-    paths = (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))
-    texts = [path.read_text(encoding="utf-8") for path in paths]
-    between = r"<!-- decoders -->\n(.*?)<!-- /decoders -->"
-    tables = [table.strip() for text in texts for table in re.findall(between, text, re.DOTALL)]
-    assert tables == [decoders_table()]
+    text = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *MANUAL))
+    (table,) = re.findall(r"<!-- decoders -->\n(.*?)<!-- /decoders -->", text, re.DOTALL)
+    assert table.strip() == decoders_table()

@@ -20,11 +20,8 @@ from tests import warm
 HERE = Path(__file__).resolve().parent / "extension"
 OURS = HERE.parents[1]
 KINDS = {".py", ".yaml", ".jsonl", ".csv", ".toml"}
-ENTRY_POINTS = [
-    f"spec_bench.{kind}"
-    for kind in ("rules", "policies", "drafters", "metrics", "configs", "sinks", "meters")
-]
-SOURCES = sorted((OURS / "spec_bench").rglob("*.py"))
+GROUPS = ("rules", "policies", "drafters", "metrics", "configs", "sinks", "meters")
+ENTRY_POINTS = {f"spec_bench.{kind}" for kind in GROUPS}
 DECODERS = ["ar", "sd", "comb", "comb_first", "bigram"]
 
 AUDIT = """
@@ -54,14 +51,11 @@ assert len(right) == len(wrong) == 2, errors
 assert max(right.values()) <= TOLERANCE, right
 assert min(wrong.values()) > 1e-3, wrong
 
-found = {case.name: case for case in tree_cases("exact") if "comb 2x2" in case.name}
+found = [case for case in tree_cases("exact") if "comb 2x2" in case.name]
 for drafter in ("", "bigram: "):
+    own = [case for case in found if case.name.startswith(drafter + "comb")]
     for rule_said in ("recursive_rejection", "first_only", "first_only_wrong"):
-        (case,) = [
-            case
-            for name, case in found.items()
-            if name.startswith(drafter + "comb") and case.config.verifier.name == rule_said
-        ]
+        (case,) = [case for case in own if case.config.verifier.name == rule_said]
         error, outcomes = enumerated_error(case.config, WARM)
         assert outcomes > 10
         assert (error <= TOLERANCE) == ("wrong" not in rule_said), (case.name, error)
@@ -85,23 +79,15 @@ def environment(tmp_path_factory):
     return {**os.environ, **threads, "PYTHONPATH": os.pathsep.join(map(str, paths))}
 
 
-def python(environment, folder, *arguments):
-    """What a fresh interpreter prints."""
-    command = [sys.executable, *arguments]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    return done.stdout
-
-
 def test_its_guide_names_every_file_and_every_kind_of_entry_point():
     guide = (HERE / "README.md").read_text(encoding="utf-8")
     linked = set(re.findall(r"\]\(([^)#]+)\)", guide))
     assert all((HERE / each).exists() for each in linked)
     own = {path.relative_to(HERE).as_posix() for path in HERE.rglob("*") if path.suffix in KINDS}
     assert own <= linked
-    sources = "".join(path.read_text(encoding="utf-8") for path in SOURCES)
-    groups = set(re.findall(r'"(spec_bench\.(?:\w+))"', sources)) & set(ENTRY_POINTS)
-    assert groups == set(ENTRY_POINTS) and all(f"`{each}`" in guide for each in groups)
+    files = (OURS / "spec_bench").rglob("*.py")
+    sources = "".join(path.read_text(encoding="utf-8") for path in files)
+    assert all(f'"{each}"' in sources and f"`{each}`" in guide for each in ENTRY_POINTS)
 
 
 @pytest.fixture(scope="module")
@@ -114,17 +100,8 @@ def measured(environment, tmp_path_factory):
     return folder
 
 
-def report(environment, folder, *requests):
-    """Several commands of the report in one interpreter."""
-    calls = "; ".join(f"assert main({request.split()!r}) in (0, None)" for request in requests)
-    return python(
-        environment, folder, "-c", f"from spec_bench.report.cli.command_line import main; {calls}"
-    )
-
-
 def test_policy_rule_drafter_task_and_metric_fill_rows(measured):
-    file = measured / "results" / "comb-teeth" / "results.csv"
-    with file.open(newline="", encoding="utf-8") as stream:
+    with (measured / "results/comb-teeth/results.csv").open(newline="") as stream:
         rows = list(csv.DictReader(stream))
     assert [row["decoder"] for row in rows] == DECODERS
     for row in rows:
@@ -138,15 +115,16 @@ def test_policy_rule_drafter_task_and_metric_fill_rows(measured):
 
 
 def test_its_papers_table_figure_claim_and_page_are_made(environment, measured):
-    printed = report(
-        environment,
-        measured,
-        "list comb",
-        "table comb/1 --pair embedded",
-        "figure comb/1 --output drawn",
-        "checks comb",
-        "page comb-teeth",
+    requests = (
+        *("list comb", "table comb/1 --pair embedded", "figure comb/1 --output drawn"),
+        *("checks comb", "page comb-teeth"),
     )
+    calls = "; ".join(f"assert main({request.split()!r}) in (0, None)" for request in requests)
+    code = f"from spec_bench.report.cli.command_line import main; {calls}"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=measured, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    printed = done.stdout
     assert "| riddles | SD | 3 | 1.90 |" in printed
     assert "comb > sd in block efficiency, trees of one depth" in printed
     assert sorted(path.suffix for path in (measured / "drawn").iterdir()) == [".pdf", ".png"]
@@ -169,9 +147,7 @@ def test_its_rule_is_audited_and_a_wrong_version_is_caught(environment, tmp_path
 def test_a_wheel_of_it_holds_its_configs_its_rows_and_its_paper(tmp_path):
     shutil.copytree(HERE, tmp_path / "source")
     built = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-    done = subprocess.run(
-        [*built, "-w", str(tmp_path), str(tmp_path / "source")], capture_output=True, text=True
-    )
+    done = subprocess.run([*built, "-w", ".", "./source"], cwd=tmp_path, capture_output=True)
     assert done.returncode == 0, done.stderr
     with ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
         names = set(wheel.namelist())

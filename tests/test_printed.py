@@ -26,7 +26,6 @@ OURS = ("make", "spec-bench", "python", "torchrun", "accelerate")
 REPORTS = ("list", "table", "figure", "page")
 OTHER_PACKAGES = ("decoder=comb", "decoder=mine", "hydra/launcher=ray_cluster")
 MEASURED = "today-drafters"  # what NAME stands for
-SCORE = ROOT / "tests/metrics/length_ratio.py"
 
 
 def reports(command):
@@ -75,11 +74,9 @@ def folder(tmp_path_factory):
 
 def run(command, folder, *more):
     """Runs it to its end; what it prints."""
-    ready = made(command)
-    words = [
-        word.replace("results/NAME", f"results/embedded/{MEASURED}").replace("NAME", MEASURED)
-        for word in ready.arguments
-    ]
+    ready, of_name = made(command), f"results/embedded/{MEASURED}"
+    words = (word.replace("results/NAME", of_name) for word in ready.arguments)
+    words = [word.replace("NAME", MEASURED) for word in words]
     status, out, err = warm.run(ready.module, *words, *more, folder=folder)
     assert status == 0, f"{command.place}: {command.text}\n{err[-2000:]}"
     return out
@@ -98,7 +95,7 @@ def test_the_jobs_of_a_block_end_well_one_after_the_other(block, tmp_path):
     asked = [{"question_id": n, "turns": ["Where is the boat?"], **texts} for n in range(6)]
     for name in ("mine", "questions", "answers"):
         (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, asked)))
-    shutil.copy(SCORE, tmp_path / "my_score.py")
+    shutil.copy(ROOT / "tests/metrics/length_ratio.py", tmp_path / "my_score.py")
     for command in BLOCKS[block]:
         decoding = command.module == "spec_bench" and command.arguments[0] != "compare"
         more = appended(Command(command.text, ())) if decoding else []
@@ -114,21 +111,6 @@ def test_every_printed_command_is_run_here_or_rehearsed_or_listed_with_a_reason(
     assert len(LISTED) <= MOST
 
 
-def kept_folders():
-    """Patterns of the folders whose records git keeps."""
-    ignored = (ROOT / ".gitignore").read_text(encoding="utf-8")
-    return re.findall(r"^!(results/.*)/records\.parquet$", ignored, re.MULTILINE)
-
-
-JOBS = once(
-    command
-    for command in ALL
-    if command.module in ("spec_bench", "spec_bench.train")
-    and not {*OTHER_PACKAGES} & {*command.words}
-    and "=" in command.text
-)
-
-
 def results_of(command):
     """Where its rows are written."""
     first = command.arguments[0]
@@ -141,10 +123,14 @@ def results_of(command):
 
 
 def test_every_printed_job_composes_and_writes_nothing_where_git_keeps_results():
-    assert len(kept_folders()) > 3
+    ignored = (ROOT / ".gitignore").read_text(encoding="utf-8")
+    kept = re.findall(r"^!(results/.*)/records\.parquet$", ignored, re.MULTILINE)
+    assert len(kept) > 3
     GlobalHydra.instance().clear()
     register()
+    jobs = [each for each in ALL if each.module in ("spec_bench", "spec_bench.train")]
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        for command in JOBS:
-            place = results_of(command)
-            assert not any(fnmatch(place, kept) for kept in kept_folders()), command.text
+        for command in jobs:
+            if "=" in command.text and not {*OTHER_PACKAGES} & {*command.words}:
+                place = results_of(command)
+                assert not any(fnmatch(place, each) for each in kept), command.text

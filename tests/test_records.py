@@ -1,10 +1,12 @@
-"""What is typed in records is written once and read back as it was."""
+"""What is typed in records is read back as it was written, or is told to be altered."""
 
 import json
 from dataclasses import fields, replace
 
 import pytest
 
+from spec_bench.records import seals
+from spec_bench.records.seals import BLANK, UnsealedError
 from spec_bench.records.types import CellFacts, CellResult, Reason, parse_reasons, written_reasons
 from spec_bench.sinks.rows import facts_of, labels_of, restored, row_of, stored
 from spec_bench.vocabulary import columns
@@ -76,3 +78,42 @@ def test_a_failed_cell_claims_nothing():
     row = row_of(CellResult("x", facts(), "failed", reasons=(Reason("", "E: no"),)))
     assert (row["lossless"], row["baseline"], row["reason"]) == ("", "", "E: no")
     assert not set(row) - set(columns.names_of("identity", "setting", "state"))
+
+
+BODY = b"begin sha256:not the digest" + BLANK + b" end"
+
+
+def test_a_sealed_file_fits_and_keeps_its_length():
+    data = seals.seal(BODY)
+    seals.check(data)
+    assert len(data) == len(BODY) and data != BODY
+    assert (data[:27], data[-4:]) == (BODY[:27], b" end")
+
+
+def test_no_single_bit_can_change():
+    data = seals.seal(BODY)
+    for place in range(8 * len(data)):
+        altered = bytearray(data)
+        altered[place // 8] ^= 1 << place % 8
+        with pytest.raises(ValueError, match="digest"):
+            seals.check(bytes(altered))
+
+
+def test_a_part_of_a_file_is_none_nor_is_one_without_a_digest_or_a_place_for_it():
+    for length in (0, 1, 27, len(BODY) - 1):
+        with pytest.raises(ValueError, match="digest"):
+            seals.check(seals.seal(BODY)[:length])
+    with pytest.raises(UnsealedError):
+        seals.check(b"begin end")
+    for data in (b"no place", BLANK + b"sha256:later"):
+        with pytest.raises(ValueError, match="place"):
+            seals.seal(data)
+
+
+def test_a_mapping_comes_back_without_its_digest_and_not_if_altered(tmp_path):
+    path, content = tmp_path / "a.json", {"b": 1, "a": {"c": 0.1}}
+    path.write_text(json.dumps(seals.sealed(content)))
+    assert seals.opened(path) == content
+    path.write_text(path.read_text().replace("0.1", "0.2"))
+    with pytest.raises(ValueError, match="altered"):
+        seals.opened(path)

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from scripts.check import mutants
-from spec_bench.system import files
 from tests.said import naming
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -20,19 +19,15 @@ SCRIPTS = sorted(path.relative_to(ROOT) for path in (ROOT / "scripts").glob("*/*
 README = (ROOT / "scripts" / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_readme_names_every_script_once_and_no_other():
+def test_the_readme_names_every_script_once_and_no_other_and_those_that_can_be_run_as_commands():
     named = re.findall(r"^\| `(?:python3? )?(scripts/\w+/\w+\.py)", README, re.MULTILINE)
     assert sorted(named) == [path.as_posix() for path in SCRIPTS]
-
-
-def test_a_line_without_a_command_is_that_of_a_script_which_cannot_be_run():
     for path in SCRIPTS:
         runs = '__name__ == "__main__"' in (ROOT / path).read_text(encoding="utf-8")
         assert runs == bool(re.search(rf"`python3? {path.as_posix()}", README)), path
 
 
 def test_a_script_does_not_hide_a_module_from_those_that_it_imports():
-    """A script's own folder comes before the installed packages."""
     taken = {*sys.stdlib_module_names, *importlib.metadata.packages_distributions()}
     assert not {path.stem for path in SCRIPTS} & taken
 
@@ -67,9 +62,7 @@ def test_every_function_that_a_sweeps_seconds_are_split_by_exists():
 def test_every_mutants_old_text_stands_once_where_it_is_to_be_broken(tmp_path):
     found = mutants.read_mutants()  # raises where a text is gone, or a test
     assert len(found) > 50
-
-    other = tmp_path / "mutants.yaml"
-    text = mutants.MUTANTS.read_text(encoding="utf-8")
-    files.write_text(other, text.replace(found[0].old, "no such text"))
+    other, text = tmp_path / "mutants.yaml", mutants.MUTANTS.read_text(encoding="utf-8")
+    other.write_text(text.replace(found[0].old, "no such text"), encoding="utf-8")
     with pytest.raises(ValueError, match=naming(found[0].name)):
         mutants.read_mutants(other)

@@ -255,9 +255,7 @@ class LlamaReader(StreamReader):
         return replace(super().served(), metrics=metrics)
 
 
-def calls_of(
-    events: Sequence[_Event],
-) -> tuple[list[tuple[float, int]], list[int], list[int]]:
+def calls_of(events: Sequence[_Event]) -> tuple[list[tuple[float, int]], list[int], list[int]]:
     """An answer's calls from its events, of which some tokens have none: when each came and how
     many tokens, the prompt's pass first; and of each that verified a draft, how many it accepted
     and how many were proposed.

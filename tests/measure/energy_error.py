@@ -1,35 +1,31 @@
 """Each way to use nvidia-smi on known curves: ``python -m tests.measure.energy_error``.
 
-Plays the curves through the stand-in program, meters the same windows all ways at once and prints
-the table of ``conf/energy/README.md``. Takes some three minutes, nearly all of them asleep.
+Meters the same windows all ways at once and prints the table of ``conf/energy/README.md``. Takes
+some three minutes, nearly all of them asleep.
 """
 
 import json
 import os
 import tempfile
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from spec_bench.measure.energy import build_meter
 from tests.measure.stand_ins import VARIABLE, Curve, install
 
-WINDOW_S = 2.5
-WINDOWS = 12
+WINDOW_S, WINDOWS = 2.5, 12
 METERS = {
     "nvidia_smi, 5 ms": {"meter": "nvidia_smi", "period_s": 0.005},
     "nvidia_smi, 50 ms": {"meter": "nvidia_smi"},
     "paper": {"meter": "paper"},
 }
-
-
-def curves(origin_s):
-    return {
-        "steady 250 W": Curve("steady", low_w=250.0, origin_s=origin_s),
-        "ramp of 20 W/s from 100 W": Curve("ramp", origin_s=origin_s),
-        "square 100/300 W, period 1 s": Curve("square", origin_s=origin_s),
-        "square 100/300 W, period 0.7 s": Curve("square", period_s=0.7, origin_s=origin_s),
-    }
+CURVES = {
+    "steady 250 W": Curve("steady", low_w=250.0),
+    "ramp of 20 W/s from 100 W": Curve("ramp"),
+    "square 100/300 W, period 1 s": Curve("square"),
+    "square 100/300 W, period 0.7 s": Curve("square", period_s=0.7),
+}
 
 
 def measured(curve):
@@ -45,15 +41,12 @@ def measured(curve):
             meter.begin()
         begin_s = time.time()
         time.sleep(WINDOW_S)
-        end_s = time.time()
         # The slowest to answer last: what a meter waits for must not lengthen another's window.
         for meter, list_ in zip(meters, found, strict=True):
-            expected_j = curve.energy_j(begin_s, end_s)
             reading = meter.end()
             assert reading.energy_j is not None, reading.note
             # A meter that ends later has the rest of its window to answer for.
-            expected_j += curve.energy_j(end_s, begin_s + reading.window_s)
-            list_.append((reading.energy_j, expected_j))
+            list_.append((reading.energy_j, curve.energy_j(begin_s, begin_s + reading.window_s)))
     for meter in meters:
         meter.close()
     return found
@@ -77,8 +70,8 @@ def main():
         os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ['PATH']}"
         print(f"| power | {' | '.join(METERS)} |")
         print("| --- " * (1 + len(METERS)) + "|")
-        for name, curve in curves(time.time()).items():
-            print(line(name, measured(curve)), flush=True)
+        for name, curve in CURVES.items():
+            print(line(name, measured(replace(curve, origin_s=time.time()))), flush=True)
 
 
 if __name__ == "__main__":

@@ -31,9 +31,7 @@ VARIABLE = "SMI_STAND_IN"
 class Curve:
     """Watts over seconds since an origin."""
 
-    kind: (
-        str  # steady (low), ramp (low plus the slope), square (low, then high, each half a period)
-    )
+    kind: str  # steady: low; ramp: low plus the slope; square: low, then high, each half a period
     low_w: float = 100.0
     high_w: float = 300.0
     slope_w_per_s: float = 20.0

@@ -1,4 +1,4 @@
-"""Counters, sums and settings: whose GPU is whose, what is added up, what is a reason."""
+"""Counters, sums, settings and jobs: whose GPU is whose, what is added up, what is a reason."""
 
 import logging
 import sys
@@ -8,16 +8,22 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from spec_bench.jobs.work.metering import Metering
-from spec_bench.measure.energy import build_meter, energy_settings, meter, meters
+from spec_bench.decode.decoder import Decoder
+from spec_bench.jobs.store.store import CellStore
+from spec_bench.jobs.work.metering import Metering, shared
+from spec_bench.measure.energy import EnergyReading, build_meter, energy_settings, meter, meters
 from spec_bench.measure.energy.counters import Gpu, job_gpus, visible_gpus
 from spec_bench.measure.energy.meters import EnergyMeter, UnmeteredError
 from spec_bench.measure.energy.nvidia_smi import integral_j, largest_gap_s, summed_j
+from spec_bench.records.types import Generation
 from spec_bench.settings.configs import conf_dir, experiments_dir
-from tests.measure.conftest import opened, window
+from tests.jobs.conftest import family, run_job
+from tests.jobs.tiny import rows_of
+from tests.measure.conftest import kill_meter, opened, window
 from tests.measure.stand_ins import Curve, StandInNvml
+from tests.said import naming
 
-# The GPU's energy counter, on a stand-in for the library and on the real one.
+__all__ = ["family", "run_job"]
 
 
 @pytest.fixture
@@ -47,17 +53,12 @@ def test_idle_power_and_a_short_window_are_stated(nvml):
     assert reading.note == "window shorter than the meter's update period of 5 s"
 
 
-@pytest.mark.parametrize(
-    ("fault", "value", "reason"),
-    [
-        ("lost_mj", 10**9, "NVML's energy counter went back: the driver was loaded anew"),
-        ("failing", True, "NVML: GPU is lost"),
-    ],
-)
-def test_a_counter_that_goes_back_or_fails_gives_no_number(nvml, fault, value, reason):
+def test_a_counter_that_goes_back_or_fails_gives_no_number(nvml):
     with opened("nvml") as counter:
-        reading = window(counter, meanwhile=lambda: setattr(nvml, fault, value))[0]
-    assert (reading.energy_j, reading.note) == (None, reason)
+        back = window(counter, meanwhile=lambda: setattr(nvml, "lost_mj", 10**9))[0]
+        lost = window(counter, meanwhile=lambda: setattr(nvml, "failing", True))[0]
+    assert (back.energy_j, lost.energy_j, lost.note) == (None, None, "NVML: GPU is lost")
+    assert back.note == "NVML's energy counter went back: the driver was loaded anew"
 
 
 def test_without_a_driver_or_the_library_there_is_a_reason(nvml, monkeypatch):
@@ -81,9 +82,6 @@ def test_the_real_library_on_a_machine_without_a_gpu_gives_a_reason():
         pytest.skip("there is a GPU")
 
 
-# The processor's counters, in a folder that a test makes.
-
-
 def zone(root, folder, name, energy_uj, range_uj=10**9):
     path = root / folder
     path.mkdir(parents=True)
@@ -97,19 +95,13 @@ def rapl(root, **settings):
 
 
 def test_packages_and_memory_are_added_up_and_their_parts_are_not(tmp_path):
-    zones = {
-        "intel-rapl:0": "package-0",
-        "intel-rapl:0:0": "core",
-        "intel-rapl:0:1": "dram",
-        "intel-rapl:1": "package-1",
-        "intel-rapl:2": "psys",
-        "intel-rapl-mmio:0": "package-0",
-    }
-    counters = [zone(tmp_path, folder, name, 1_000_000) for folder, name in zones.items()]
+    zones = {":0": "package-0", ":0:0": "core", ":0:1": "dram", ":1": "package-1", ":2": "psys"}
+    zones |= {"-mmio:0": "package-0"}
+    counters = [zone(tmp_path, f"intel-rapl{at}", name, 10**6) for at, name in zones.items()]
     with rapl(tmp_path) as counter:
         counter.begin()
         for joules, file in enumerate(counters, start=1):
-            file.write_text(str(1_000_000 + joules * 1_000_000))
+            file.write_text(str(10**6 * (1 + joules)))
         reading = counter.end()
     assert reading.energy_j == pytest.approx(1 + 3 + 4)
     assert (counter.period_s, reading.note) == (0.001, "")
@@ -123,18 +115,12 @@ def test_a_counter_that_wrapped_around_counts_on(tmp_path):
     assert counter.idle_power_w == 0.0
 
 
-def test_without_the_interface_there_is_a_reason(tmp_path):
+def test_counters_that_are_not_there_or_cannot_be_read_are_a_reason(tmp_path):
     with rapl(tmp_path) as counter:
-        reading = window(counter)[0]
-    assert reading.energy_j is None
-    assert reading.note == counter.reason == f"no intel-rapl package in {tmp_path}"
-
-
-def test_a_counter_that_cannot_be_read_is_a_reason(tmp_path):
-    # Root may read a file of mode 000, so the file is a folder instead.
+        assert window(counter)[0].note == counter.reason == f"no intel-rapl package in {tmp_path}"
     file = zone(tmp_path, "intel-rapl:0", "package-0", 0)
     file.unlink()
-    file.mkdir()
+    file.mkdir()  # root may read a file of mode 000
     with rapl(tmp_path) as counter:
         assert window(counter)[0].note == f"cannot read {file}: Is a directory"
 
@@ -148,8 +134,6 @@ def test_a_counter_that_fails_in_a_window_gives_no_number_for_it(tmp_path):
         file.write_text("0")
         assert window(counter, meanwhile=lambda: file.write_text("1000000"))[0].energy_j == 1.0
 
-
-# From samples to joules, and whose GPU is whose: pure functions on literal data.
 
 TIMES = [0.0, 1.0, 2.0, 4.0]
 POWER = [100.0, 200.0, 200.0, 0.0]
@@ -188,15 +172,8 @@ def test_the_largest_gap_is_of_samples_that_the_window_touches():
 @pytest.mark.parametrize(
     ("visible", "indices"),
     [
-        (None, [0, 1, 2]),
-        ("2,0", [2, 0]),
-        ("GPU-aab", [1]),
-        ("GPU-ccc3,0", [2, 0]),
-        ("1,-1,2", [1]),
-        ("0,7,1", [0]),
-        ("GPU-aa", []),
-        ("0,0", []),
-        ("", []),
+        *((None, [0, 1, 2]), ("2,0", [2, 0]), ("GPU-aab", [1]), ("GPU-ccc3,0", [2, 0])),
+        *(("1,-1,2", [1]), ("0,7,1", [0]), ("GPU-aa", []), ("0,0", []), ("", [])),
     ],
 )
 def test_visible_gpus_are_those_that_cuda_shows(visible, indices):
@@ -218,9 +195,6 @@ def test_no_gpu_to_add_up_is_a_reason(monkeypatch, visible, devices, message):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     with pytest.raises(UnmeteredError, match=message):
         job_gpus(GPUS, devices, None)
-
-
-# What a meter can be told: the same in the configs and in the code, and nothing else.
 
 
 def test_each_meter_has_a_config_with_its_defaults_and_touches_nothing_when_built():
@@ -286,25 +260,20 @@ def test_a_meter_of_another_package_has_settings_of_its_own():
         meter.forget("constant")
 
 
-# The meter that a device has is on without a word; where there is none one line says so.
-
-
-def job(device):
-    """What a meter asks of a job's settings."""
+def automatic(device):
+    """The meter of a job on a device."""
     spec = SimpleNamespace(tensor_parallel=False, device_map=None)
     energy, pair = energy_settings({"meter": "auto"}), SimpleNamespace(specs=(spec,))
-    return SimpleNamespace(asked=SimpleNamespace(energy=energy), device=device, pair=pair)
+    asked = SimpleNamespace(energy=energy)
+    return Metering(SimpleNamespace(asked=asked, device=device, pair=pair))
 
 
 def test_the_first_meter_that_opens_is_taken_under_its_own_name(play_power, monkeypatch):
     play_power(Curve("steady", low_w=250.0))
-    quick = {"nvidia_smi": {"idle_s": 0.0, "period_s": 0.01}}
-    monkeypatch.setattr(
-        meters,
-        "energy_settings",
-        lambda told: energy_settings({**told, **quick.get(told["meter"], {"idle_s": 0.0})}),
-    )
-    with Metering(job("cuda")) as metering:
+    quick = {"nvml": {"idle_s": 0.0}, "nvidia_smi": {"idle_s": 0.0, "period_s": 0.01}}
+    made = energy_settings
+    monkeypatch.setattr(meters, "energy_settings", lambda told: made(told | quick[told["meter"]]))
+    with automatic("cuda") as metering:
         assert metering.meter.name == "nvidia_smi"  # NVML finds no GPU here
         metering.begin()
         metering.end()
@@ -313,13 +282,13 @@ def test_the_first_meter_that_opens_is_taken_under_its_own_name(play_power, monk
 
 def test_a_gpu_without_a_meter_is_said_in_one_line_and_a_cpu_in_none(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with caplog.at_level(logging.INFO, logger="spec_bench"), Metering(job("cuda:0")) as metering:
+    with caplog.at_level(logging.INFO, logger="spec_bench"), automatic("cuda:0") as metering:
         assert metering.meter.name == "none"
     (line,) = [record.message for record in caplog.records]
     assert line.startswith("no energy is measured: no meter (nvml: ")
     assert "nvidia_smi: no nvidia-smi on PATH" in line
     caplog.clear()
-    with Metering(job("cpu")) as metering:
+    with automatic("cpu") as metering:
         assert metering.meter.reason == "no meter"
     assert not caplog.records
 
@@ -331,7 +300,86 @@ def test_an_automatic_meter_that_is_not_open_gives_no_number():
 
 
 def test_every_recipe_says_how_its_runs_are_logged_and_metered():
-    recipes = [path.read_text() for path in experiments_dir().glob("*/*.yaml")]
-    recipes = [text for text in recipes if text.startswith("# @package _global_")]
+    files = [path.read_text() for path in experiments_dir().glob("*/*.yaml")]
+    recipes = [text for text in files if text.startswith("# @package _global_")]
     assert len(recipes) >= 13
     assert all("sink=wandb" in text and "energy=none" in text for text in recipes)
+
+
+QUICK = ("energy=nvidia_smi", "energy.idle_s=0.3", "energy.period_s=0.01", "prompts=2")
+
+
+def test_a_steady_power_is_that_power_times_the_decode_window(
+    run_job, play_power, tmp_path, monkeypatch
+):
+    join = Decoder.join
+    monkeypatch.setattr(Decoder, "join", lambda *a, **b: time.sleep(0.5) or join(*a, **b))
+    play_power(Curve("steady", low_w=500.0))
+    run_job("cells=[sd:2]", *QUICK, "energy.update_period_s=60")
+    for row in rows_of(tmp_path / "results"):
+        decode_s, prefill_s = float(row["decode_s"]), float(row["prefill_s"])
+        assert prefill_s > 0.9
+        window_s = float(row["energy_j_per_token"]) * float(row["delivered_tokens"]) / 500.0
+        # Not the prefill's seconds; some of a busy machine's between two clocks.
+        assert 0.95 * decode_s < window_s < decode_s + prefill_s / 2
+        assert row["energy_j_per_token_low"] == row["energy_j_per_token_high"] == ""  # two prompts
+        assert row["energy_method"] == "nvidia_smi"
+        assert float(row["energy_period_s"]) == 0.01
+        assert float(row["idle_power_w"]) == pytest.approx(500.0, rel=0.01)
+        assert "shorter than the meter's update period of 60 s" in row["reason"]
+
+
+def test_a_meter_that_dies_leaves_an_empty_cell_with_its_reason(
+    run_job, play_power, tmp_path, monkeypatch
+):
+    end = tmp_path / "end"
+    play_power(Curve("steady"), dies_of=str(end))
+    alive, begin = [end], Metering.begin
+
+    def dying(metering):
+        if alive:  # at the first window of the job
+            kill_meter(alive.pop())
+        begin(metering)
+
+    monkeypatch.setattr(Metering, "begin", dying)
+    results = run_job("cells=[]", "spec=2x2", *QUICK)
+    assert [result.status for result in results] == ["complete", "complete"]
+    for row in rows_of(tmp_path / "results"):
+        assert row["energy_j_per_token"] == ""
+        assert "energy_j_per_token: nvidia-smi ended with status 3" in row["reason"]
+        assert float(row["token_rate"]) > 0
+
+
+def test_without_the_program_the_column_is_empty_and_one_line_says_why(
+    run_job, tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with caplog.at_level(logging.INFO, logger="spec_bench"):
+        run_job("cells=[sd:2]", "energy=paper", "prompts=2")
+    lines = [record.message for record in caplog.records if "energy" in record.message]
+    assert lines == ["no energy is measured: no nvidia-smi on PATH"]
+    for row in rows_of(tmp_path / "results"):
+        assert row["energy_j_per_token"] == row["idle_power_w"] == ""
+        assert row["reason"].endswith("; energy_j_per_token: no nvidia-smi on PATH")
+
+
+def test_without_a_meter_nothing_is_handed_to_the_decoder(run_job, monkeypatch, tmp_path):
+    monkeypatch.setattr(Metering, "begin", lambda *_: 1 / 0)
+    (result, _) = run_job("cells=[sd:2]", "prompts=1")
+    stored = CellStore(tmp_path / "results", result.run_id).load()
+    assert [(g.energy_j, g.energy_note) for g in stored.values()] == [(None, "")]
+    assert result.metrics["energy_method"] is None
+    assert "energy_j_per_token: no meter" in result.reason
+
+
+def test_rows_of_a_batch_share_its_energy_equally():
+    rows = [Generation(name, (1,), "stop", (), 0.0, 1.0, 0.0, 0.0) for name in "ab"]
+    both = shared(rows, EnergyReading(6.0, "short"))
+    assert [(g.energy_j, g.energy_note) for g in both] == [(3, "short")] * 2
+    none = shared(rows, EnergyReading(None, "no nvidia-smi on PATH"))
+    assert [(g.energy_j, g.energy_note) for g in none] == [(None, "no nvidia-smi on PATH")] * 2
+
+
+def test_a_wrong_setting_is_refused_before_any_model_loads(run_job):
+    with pytest.raises(ValueError, match=naming("energy.idle_s", "-1")):
+        run_job("energy=nvml", "energy.idle_s=-1", "pair.target=/no/such/model")

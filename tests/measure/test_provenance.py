@@ -1,6 +1,4 @@
-"""What a run says of its checkout and its machine: revision, GPUs as ``nvidia-smi`` prints them,
-load and clock beside a row, and what reading these costs.
-"""
+"""What a run says of its checkout and its machine, and what reading it costs."""
 
 import os
 import subprocess
@@ -35,40 +33,28 @@ PRINTED = {
 @pytest.fixture
 def smi(tmp_path, monkeypatch):
     """A program that answers one question as the real one does."""
+    asked = f"--query-gpu={','.join(GPU_FIELDS.values())} --format=csv,noheader,nounits"
     lines = "\n".join(PRINTED.values())
-    asked = f"--query-gpu={','.join(GPU_FIELDS.values())}"
     program = tmp_path / "nvidia-smi"
-    program.write_text(
-        f"#!/bin/sh\n[ \"$1\" = '{asked}' ] || exit 1\n"
-        f"[ \"$2\" = --format=csv,noheader,nounits ] || exit 2\necho '{lines}'\n"
-    )
+    program.write_text(f"#!/bin/sh\n[ \"$*\" = '{asked}' ] || exit 1\necho '{lines}'\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
 
 
-def test_clocks_and_power_limits_are_those_of_the_gpus_asked_for_in_their_order(smi):
+def test_clocks_and_limits_are_those_of_the_gpus_asked_for_in_their_order(smi, monkeypatch):
     two, one = gpu_states([TWO, ONE])
     assert one == {
-        "name": "NVIDIA H200",
-        "uuid": ONE,
-        "driver": "570.86.15",
-        "sm_clock_mhz": 345.0,
-        "most_sm_clock_mhz": 1980.0,
-        "memory_clock_mhz": 3201.0,
-        "most_memory_clock_mhz": 3201.0,
-        "power_limit_w": 700.0,
-        "default_power_limit_w": 700.0,
-        "persistence_mode": "Enabled",
-        "mig_mode": "Disabled",
-    }
+        "name": "NVIDIA H200", "uuid": ONE, "driver": "570.86.15",
+        "sm_clock_mhz": 345.0, "most_sm_clock_mhz": 1980.0,
+        "memory_clock_mhz": 3201.0, "most_memory_clock_mhz": 3201.0,
+        "power_limit_w": 700.0, "default_power_limit_w": 700.0,
+        "persistence_mode": "Enabled", "mig_mode": "Disabled",
+    }  # fmt: skip
     assert (two["name"], two["power_limit_w"]) == ("NVIDIA A100-SXM4-80GB", 400.0)
     unknown = (two["sm_clock_mhz"], two["most_memory_clock_mhz"], two["mig_mode"])
     assert unknown == (None, None, None)
     assert gpu_states(["GPU-another"]) == []
-
-
-def test_without_the_program_there_is_nothing(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PATH", "/nowhere")
     assert gpu_states([ONE]) == []
 
 
@@ -76,19 +62,14 @@ def test_a_gpus_name_uuid_driver_versions_and_switches_are_recorded(smi):
     set_switches()
     with SimCuda():
         state = torch_state()
-    assert state["devices"] == ["Simulated"]
-    assert state["device_uuids"] == [TWO]
+    assert (state["devices"], state["device_uuids"]) == (["Simulated"], [TWO])
     assert [each["power_limit_w"] for each in state["gpus"]] == [400.0]
     assert state["cuda"] == torch.version.cuda
     assert state["cudnn"] == torch.backends.cudnn.version()
     assert state["attention_kernels"] == ["flash", "memory_efficient", "math"]
     assert state["tf32"] is False
-    assert "driver" in state
-
-
-def test_no_gpu_is_asked_where_torch_sees_none(smi):
-    state = torch_state()
-    assert (state["gpus"], state["device_uuids"], state["driver"]) == ([], [], None)
+    without = torch_state()  # no GPU is asked where torch sees none
+    assert (without["gpus"], without["device_uuids"], without["driver"]) == ([], [], None)
 
 
 def test_the_drivers_version_is_the_modules(tmp_path):
@@ -98,27 +79,18 @@ def test_the_drivers_version_is_the_modules(tmp_path):
     assert driver_version(tmp_path / "none") is None
 
 
-@pytest.fixture
-def checkout(tmp_path):
+def test_new_results_are_no_change_of_a_checkout_and_other_code_is(tmp_path):
+    assert git_state(tmp_path) is None
     (tmp_path / "code.py").write_text("x = 1\n")
     for words in (["init"], ["add", "."], ["commit", "-m", "one"]):
         who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
         subprocess.run(["git", "-C", str(tmp_path), *who, *words], check=True, capture_output=True)
-    return tmp_path
-
-
-def test_new_results_are_no_change_of_a_checkout_and_other_code_is(checkout):
-    (checkout / "results").mkdir()
-    (checkout / "results" / "results.csv").write_text("run_id\n")
-    state = git_state(checkout)
-    assert len(state["revision"]) == 40
-    assert state["dirty"] is False
-    (checkout / "code.py").write_text("x = 2\n")
-    assert git_state(checkout)["dirty"] is True
-
-
-def test_a_folder_of_no_checkout_has_no_state(tmp_path):
-    assert git_state(tmp_path) is None
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "results.csv").write_text("run_id\n")
+    state = git_state(tmp_path)
+    assert (len(state["revision"]), state["dirty"]) == (40, False)
+    (tmp_path / "code.py").write_text("x = 2\n")
+    assert git_state(tmp_path)["dirty"] is True
 
 
 def test_the_clock_is_the_mean_of_the_processors_listed(tmp_path):

@@ -128,9 +128,6 @@ def test_rows_of_a_wheel_are_read_from_the_cache(tmp_path, monkeypatch):
     assert SCORE.passes(RIGHT["a fenced block"], example.references[0][0])
 
 
-# Programs that mean harm, with the audit hook and without it.
-
-
 # An act that comes to its end, which it should not, has ``won``, unless it sets that itself; its
 # function is right only then. {home}, {secret}, {pid}, {port}, {path} are the caller's: a folder, a
 # file in it, a process, a port and a socket that listen. Where a worker holds nothing these harm no

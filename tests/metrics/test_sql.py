@@ -123,9 +123,6 @@ def test_a_search_without_a_hope_ends_soon():
     assert time.process_time() - began < 10.0
 
 
-# Execution accuracy on small databases, from the texts to the columns.
-
-
 @pytest.fixture
 def database(tmp_path):
     """Singers; one without an age, two of one name, one with a byte that is no UTF-8."""

@@ -1,12 +1,9 @@
 """A server of completions on 127.0.0.1: token ids over server-sent events, faults on demand."""
 
-from __future__ import annotations
-
 import base64
 import json
 import threading
 import time
-from collections.abc import Callable, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
@@ -14,27 +11,25 @@ from typing import Any
 
 from tests.listening import listening
 
-Steps = Sequence[Sequence[int]]
-
 
 @dataclass
 class Completions:
     """What the server answers, and what it was asked."""
 
-    answer: Callable[[dict[str, Any]], Steps]  # the tokens of each step, from the request's body
+    answer: Any  # the tokens of each step, from the request's body
     # What to do in place of an answer, for the first requests in order: a status; ``cut`` ends the
     # stream in its middle; ``stall`` sends half and stays silent; ``drip`` sends a byte at a time;
     # ``garbage``, ``html``, ``textual``, ``error``, ``abort``, ``leak`` and ``llama`` send these.
-    faults: list[int | str] = field(default_factory=list)
-    headers: dict[str, str] = field(default_factory=dict)  # sent beside a status
-    bodies: list[dict[str, Any]] = field(default_factory=list)  # of the requests so far
-    keys: list[str | None] = field(default_factory=list)  # their ``Authorization`` headers
+    faults: list = field(default_factory=list)
+    headers: dict = field(default_factory=dict)  # sent beside a status
+    bodies: list = field(default_factory=list)  # of the requests so far
+    keys: list = field(default_factory=list)  # their ``Authorization`` headers, or None
     url: str = ""  # the base address
     ended: threading.Event = field(default_factory=threading.Event)
-    text: Callable[[Sequence[int]], str] | None = None  # what a token says, of a server without ids
-    delays: Sequence[float] = ()  # seconds before each event of an answer
-    told: Callable[[Steps], dict[str, Any]] = lambda _: {"steps": 1}  # ``metrics`` with an answer
-    counters: Callable[[], str] = lambda: ""  # what ``GET /metrics`` says
+    text: Any = None  # what a token says, of a server without ids
+    delays: tuple = ()  # seconds before each event of an answer
+    told: Any = lambda _: {"steps": 1}  # ``metrics`` with an answer, from its steps
+    counters: Any = lambda: ""  # what ``GET /metrics`` says
     room: int = 2**31  # tokens of an answer, at most, whatever was asked for
     most: int = 0  # requests that were under way together, at most
     _now: int = 0

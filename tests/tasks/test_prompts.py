@@ -1,14 +1,23 @@
-"""The prompts to the letter: the embedded models were trained on exactly these."""
+"""The prompts to the letter: the embedded models were trained on exactly these; chat templates."""
 
+import os
 import sqlite3
+import time
+from dataclasses import replace
+from pathlib import Path
 from random import Random
 
 import pytest
+from transformers import AutoTokenizer
 
+from scripts.family.world import databases, samples
+from spec_bench.jobs.config.pair import EngineSettings, PairSettings, build_pair
 from spec_bench.metrics import SCORES
-from spec_bench.tasks import RandomPrompts, build_task
-from tests.question_files import question_file
+from spec_bench.tasks import Example, build_task
+from spec_bench.tasks import template as templates
+from spec_bench.tasks.template import chat_text
 from tests.said import naming
+from tests.warm import run
 
 from .conftest import NAMES, ROOT, config, local, written
 
@@ -17,15 +26,12 @@ ROWS = {
     "wmt14_ende": {"translation": {"de": "Das Haus ist rot.", "en": "The house is red."}},
     "xsum": {"document": "A bridge opened.\nIt is long.", "summary": "A bridge.", "id": "7"},
     "squad": {
-        "id": "q1",
-        "title": "Oslo",
-        "context": "Oslo is in Norway.",
-        "question": "Where is Oslo?",
+        "id": "q1", "title": "Oslo", "context": "Oslo is in Norway.", "question": "Where is Oslo?",
         "answers": {"text": ["Norway", "in Norway"], "answer_start": [11, 8]},
     },
     "alpaca": {"instruction": "Add.", "input": "1 and 2", "output": "3", "text": "unused"},
     "dolly": {"instruction": "Who?", "context": "Ann won.", "response": "Ann", "category": "qa"},
-}
+}  # fmt: skip
 PROMPTS = {
     "wmt18_deen": "Translate German to English:\nGerman: Das Haus ist rot.\nEnglish:",
     "wmt14_ende": "Translate English to German:\nEnglish: The house is red.\nGerman:",
@@ -78,20 +84,15 @@ def test_a_chat_task_falls_back_to_plain_text_and_chat_true_wants_a_chat_templat
     tmp_path, plain_tokenizer, chat_tokenizer
 ):
     task = task_of("dolly", tmp_path)
-    (example,) = task.examples()
-    text = plain_tokenizer.decode(task.encode(example, plain_tokenizer))
+    text = plain_tokenizer.decode(task.encode(task.examples()[0], plain_tokenizer))
     assert text == "<s>Question: Ann won.\n\nWho?\nAnswer:"
-    task = task_of("xsum", tmp_path, chat=True)
+    row = {"document": "int f() { return {x}; }", "summary": "s"}  # braces are left alone
+    task = task_of("xsum", tmp_path, row, chat=True)
     (example,) = task.examples()
     text = chat_tokenizer.decode(task.encode(example, chat_tokenizer))
-    assert text == f"<user>{PROMPTS['xsum']}</><assistant>"
+    assert text == "<user>Article: int f() { return {x}; }\nSummary:</><assistant>"
     with pytest.raises(ValueError, match="no chat template"):
         task.encode(example, plain_tokenizer)
-
-
-def test_braces_in_a_document_are_left_alone(tmp_path):
-    task = task_of("xsum", tmp_path, {"document": "int f() { return {x}; }", "summary": "s"})
-    assert task.prompt(task.examples()[0]) == "Article: int f() { return {x}; }\nSummary:"
 
 
 def test_spider_prompt_lists_the_tables_of_the_database_and_a_missing_one_is_named(tmp_path):
@@ -107,7 +108,6 @@ def test_spider_prompt_lists_the_tables_of_the_database_and_a_missing_one_is_nam
         "Schema:\nsinger(id, name)\nconcert(id, singer_id, year)\nQuestion: How many singers?\nSQL:"
     )
     assert task.references(example) == ["SELECT count(*) FROM singer"]
-    assert example.meta["db_id"] == "shop"
     with pytest.raises(ValueError, match=naming("zoo.sqlite", "shop")):
         task_of("spider", tmp_path, {**row, "db_id": "zoo"}).examples()
 
@@ -127,9 +127,7 @@ def test_mt_bench_continues_a_fixed_conversation(tmp_path, chat_tokenizer, plain
         "<s>Question: Write.\nAnswer: Long text.\nQuestion: Shorten it.\nAnswer:"
     )
 
-
-def test_mt_bench_takes_the_earlier_answers_it_is_given(tmp_path):
-    task = task_of("mt_bench", tmp_path, MT_BENCH)
+    task = task_of("mt_bench", tmp_path, MT_BENCH)  # without answers it takes those it is given
     (example,) = task.examples()
     assert task.messages(example, turn=1, history=["Mine."])[1]["content"] == "Mine."
     with pytest.raises(ValueError, match=naming("answers", "1 turns", "got 0")):
@@ -138,19 +136,13 @@ def test_mt_bench_takes_the_earlier_answers_it_is_given(tmp_path):
         task.messages(example, turn=2, history=["a", "b"])
 
 
-def test_answers_are_cut_at_the_first_stop_text(tmp_path):
+def test_answers_end_at_the_first_stop_text_or_an_id_that_stops(tmp_path, plain_tokenizer):
     task = task_of("wmt18_deen", tmp_path)
     assert task.postprocess(" The house is red.\nGerman: Noch einer") == "The house is red."
     assert task.postprocess("\n The house.") == "The house."
     assert task.postprocess("  ") == ""
-
-
-def test_stop_ids_are_end_of_sequence_and_single_token_stop_texts(tmp_path, plain_tokenizer):
     assert task_of("xsum", tmp_path).stop_ids(plain_tokenizer) == (2, 10 + ord("\n"))
     assert task_of("dolly", tmp_path).stop_ids(plain_tokenizer) == (2,)
-
-
-# A real tokenizer of the transformers library, built here.
 
 
 TEXT = "Article: A bridge opened.\nSummary:"
@@ -158,25 +150,6 @@ CHAT = (
     "{{ bos_token }}{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    """Bytes as tokens, <s> before a text, and no chat template."""
-    tokenizers = pytest.importorskip("tokenizers")
-    transformers = pytest.importorskip("transformers")
-    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {piece: index for index, piece in enumerate(["<s>", "</s>", *alphabet])}
-    inner = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, []))
-    inner.add_special_tokens(["<s>", "</s>"])
-    inner.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    inner.decoder = tokenizers.decoders.ByteLevel()
-    inner.post_processor = tokenizers.processors.TemplateProcessing(
-        single="<s> $A", special_tokens=[("<s>", 0)]
-    )
-    return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=inner, bos_token="<s>", eos_token="</s>"
-    )
 
 
 @pytest.mark.parametrize(
@@ -188,10 +161,9 @@ def tokenizer():
         ("auto", CHAT, f"<user>{TEXT}<assistant>"),
     ],
 )
-def test_a_prompt_has_one_beginning_of_sequence_token(
-    tokenizer, tmp_path, monkeypatch, chat, template, text
-):
-    monkeypatch.setattr(tokenizer, "chat_template", template)
+def test_a_prompt_has_one_beginning_of_sequence_token(tmp_path, chat, template, text):
+    tokenizer = AutoTokenizer.from_pretrained(ROOT / "spec_bench/embedded/models/target")
+    tokenizer.chat_template = template
     row = {"document": "A bridge opened.", "summary": "A bridge."}
     task = task_of("xsum", tmp_path, row, chat=chat)
     ids = task.encode(task.examples()[0], tokenizer)
@@ -201,15 +173,8 @@ def test_a_prompt_has_one_beginning_of_sequence_token(
     assert task.stop_ids(tokenizer) == (tokenizer.eos_token_id, line_break)
 
 
-# The tasks that ship, and their embedded samples.
-
-
 @pytest.mark.parametrize("name", NAMES)
-def test_prompts_equal_what_the_generator_trained_on(name, tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(ROOT)
-    why = "the generator is not in this checkout"
-    samples = pytest.importorskip("scripts.family.world.samples", reason=why)
-    databases = pytest.importorskip("scripts.family.world.databases")
+def test_prompts_equal_what_the_generator_trained_on(name, tmp_path):
     rows = [samples.draw_sample(name, Random(seed), seed) for seed in range(20)]
     for row in rows if name == "spider" else ():
         file = tmp_path / "database" / row["db_id"] / f"{row['db_id']}.sqlite"
@@ -229,21 +194,10 @@ def test_prompts_equal_what_the_generator_trained_on(name, tmp_path, monkeypatch
             assert answer.strip() in (task.references(example, turn) or ["unanswerable"])
 
 
-def test_fastchats_questions_are_read_as_they_are(tmp_path, chat_tokenizer):
-    task = local("mt_bench", question_file(tmp_path, "mt_bench"))
-    examples = task.examples()
-    assert [example.id for example in examples] == ["81", "101"]
-    assert [len(example.turns) for example in examples] == [2, 2]
-    assert [len(example.references) for example in examples] == [2, 2]
-    assert "lighthouse" in chat_tokenizer.decode(task.encode(examples[0], chat_tokenizer))
+PAPERS = {"alpaca", "dolly", "mt_bench", "spider", "squad", "wmt14_ende", "wmt18_deen", "xsum"}
 
 
-def test_the_papers_eight_tasks_are_there():
-    papers = {"alpaca", "dolly", "mt_bench", "spider", "squad", "wmt14_ende", "wmt18_deen", "xsum"}
-    assert set(NAMES) >= papers
-
-
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sorted(PAPERS | {*NAMES}))
 def test_every_task_builds_with_scores_that_exist_and_100_examples_with_references(
     name, plain_tokenizer
 ):
@@ -283,32 +237,24 @@ def test_a_mistake_in_a_config_is_named(name, change, message):
         build_task(config(name) | change)
 
 
-# Prompts of random token ids.
-
-
 EIGHT = range(8)  # len() is all that is asked of a tokenizer
 
 
 def drawn(**changes):
-    built = build_task({**config("random"), **changes})
-    assert isinstance(built, RandomPrompts)
-    return built
+    return build_task({**config("random"), **changes})
 
 
-def test_every_random_prompt_has_the_stated_length_and_ids_of_the_vocabulary():
-    asked = drawn(prompt_tokens=50, prompts=3).examples()
-    prompts = [drawn(prompt_tokens=50).encode(example, EIGHT) for example in asked]
-    assert [len(prompt) for prompt in prompts] == [50, 50, 50]
-    assert set(sum(prompts, ())) == set(EIGHT)
+def prompts(seed=0, limit=None, offset=0, **changes):
+    task = drawn(seed=seed, **changes)
+    return [task.encode(example, EIGHT) for example in task.examples(limit, offset)]
 
 
-def test_a_random_prompt_depends_on_seed_and_number_alone():
-    def prompts(seed, **options):
-        task = drawn(seed=seed)
-        return [task.encode(example, EIGHT) for example in task.examples(**options)]
-
-    assert prompts(0, limit=3) == prompts(0)[:3]
-    assert prompts(0, limit=2, offset=4) == prompts(0)[4:6]
+def test_a_random_prompt_of_the_stated_length_depends_on_seed_and_number_alone():
+    found = prompts(prompt_tokens=50, prompts=3)
+    assert [len(prompt) for prompt in found] == [50, 50, 50]
+    assert set(sum(found, ())) == set(EIGHT)
+    assert prompts(limit=3) == prompts()[:3]
+    assert prompts(limit=2, offset=4) == prompts()[4:6]
     assert len({*prompts(0), *prompts(1)}) == 2 * 64
     with pytest.raises(ValueError, match=naming("64 prompts", "from 64")):
         drawn().examples(offset=64)
@@ -321,3 +267,112 @@ def test_of_random_prompts_there_is_nothing_to_score_and_nothing_to_stop_at():
     assert task.references(example) == []
     assert task.postprocess(" 3 1 ") == " 3 1 "
     assert task.generation.max_new_tokens == 128
+
+
+TARGET = Path(__file__).resolve().parents[2] / "spec_bench/embedded/models/target"
+SOURCE = {"kind": "local", "path": "x.jsonl"}
+TASK = {"name": "mine", "chat": True, "template": "{question}", "source": SOURCE}
+SAID = [{"role": "user", "content": "x"}]
+EACH = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+LOOPS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+
+
+def tokenizer(template):
+    made = AutoTokenizer.from_pretrained(TARGET)
+    made.chat_template = template
+    return made
+
+
+def pair_of(chat_template):
+    asked = replace(PairSettings("embedded:target", None), chat_template=chat_template)
+    return build_pair(asked, EngineSettings("cpu", "float32"))
+
+
+def test_a_file_is_read_and_the_text_is_part_of_the_run_id(tmp_path):
+    for name in ("t.jinja", "t.txt"):
+        (tmp_path / name).write_text(EACH, encoding="utf-8")
+        assert pair_of(str(tmp_path / name)).settings()["chat_template"] == EACH
+    assert pair_of(EACH).settings()["chat_template"] == EACH
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        *((name, None) for name in ("none.jinja", "{none}.jinja", "none.j2", "none", "x" * 300)),
+        ("folder.jinja", Path.mkdir),
+        ("pipe.jinja", os.mkfifo),
+        ("bytes.jinja", lambda path: path.write_bytes(b"{{\xff}}")),
+    ],
+)
+def test_what_is_no_text_file_is_one_line(tmp_path, name, make):
+    if make:
+        make(tmp_path / name)
+    with pytest.raises(ValueError, match=naming("pair.chat_template", name[:30])) as refused:
+        pair_of(str(tmp_path / name))
+    assert "\n" not in str(refused.value)
+
+
+def test_a_job_with_a_missing_template_is_refused_before_anything_is_loaded(tmp_path):
+    status, _, said = run("spec_bench", "pair.chat_template=t.jinja", folder=tmp_path)
+    assert status == 2
+    assert len(said.splitlines()) == 1 and "'t.jinja'" in said
+
+
+USER = "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}"
+LAST = "<{{ messages[-1].content }}>"
+
+
+@pytest.mark.parametrize(
+    ("template", "example", "turn", "dropped"),
+    [
+        ("t.jinja", Example("0", ("what is it?",), ((),)), 0, "user"),
+        ("{{ messages | length }}", Example("0", ("what is it?",), ((),)), 0, "user"),
+        (USER, Example("0", ("what is it?",), ((),), system="be brief"), 0, "system"),
+        (LAST, Example("0", ("one?", "two?"), (("first",), ())), 1, "user"),
+        (USER, Example("0", ("one?", "two?"), (("first",), ())), 1, "assistant"),
+    ],
+)
+def test_a_template_that_drops_a_message_is_refused(template, example, turn, dropped):
+    with pytest.raises(ValueError, match=naming("the chat template drops", dropped)):
+        build_task(TASK).encode(example, tokenizer(template), turn)
+    if dropped != "user":  # nothing is dropped where nothing of the kind is said
+        build_task(TASK).encode(replace(example, system=""), tokenizer(template), 0)
+
+
+@pytest.mark.parametrize("change", [" | trim", " | tojson", " | e", ".split('\n')[0]"])
+def test_a_template_may_write_what_is_said_differently(change):
+    template = f"{{% for m in messages %}}{{{{ m.content{change} }}}}{{% endfor %}}"
+    assert "1" in chat_text(tokenizer(template), [{"role": "user", "content": ' "1 < 2"\n é '}])
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for a in range(999999999) %}x{% endfor %}",
+        LOOPS,
+        "{% for a in range(99999) %}{% for m in 'x' * 99999 %}{{ m }}{% endfor %}{% endfor %}",
+        "{% macro f(n) %}{{ f(n - 1) }}{{ f(n - 1) }}{% endmacro %}{{ f(30) }}",
+        "{% macro f(n) %}{% if n %}{{ f(n-1) ~ f(n-1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+        "{{ 9 ** (9 ** (9 ** 9)) }}",
+        "{{ 1 // 0 }}",
+        "{{ 'x' * (10 ** 18) }}",
+        "{{ messages['a'].b.c }}",
+        "{{ [].pop() }}",
+    ],
+)
+def test_a_template_that_never_ends_or_fails_is_one_line_soon(template, monkeypatch):
+    monkeypatch.setattr(templates, "LONGEST_S", 0.5)
+    before = time.process_time()
+    with pytest.raises(ValueError, match=r"the chat template fails: .") as refused:
+        chat_text(tokenizer(template), SAID)
+    assert "\n" not in str(refused.value)
+    assert time.process_time() - before < 4
+
+
+def test_after_a_template_that_never_ends_others_are_rendered_in_full(monkeypatch):
+    monkeypatch.setattr(templates, "LONGEST_S", 0.5)
+    with pytest.raises(ValueError, match="not done"):
+        chat_text(tokenizer(LOOPS), SAID)
+    until = time.process_time() + 0.8
+    while time.process_time() < until:
+        assert chat_text(tokenizer(EACH), SAID) == "<user>x"

@@ -1,18 +1,26 @@
-"""Rows of files and of the hub, as they are read: what is in them, and what is wrong with them."""
+"""Rows of files and of the hub as they are read, and Spider's databases: what is there or wrong."""
 
+import hashlib
 import json
 import os
+import shutil
+import sqlite3
 import subprocess
 import sys
 from collections import Counter
 
 import datasets
+import huggingface_hub
 import pytest
 
+from spec_bench.jobs.config.settings import examples_digest, stated
 from spec_bench.metrics.quality import SCORES
+from spec_bench.records.types import SqlReference
 from spec_bench.report.data.categories import MT_BENCH, SUBTASKS, subtask
 from spec_bench.settings.configs import conf_dir, read_config
 from spec_bench.tasks import build_task, source
+from spec_bench.tasks.source import EMBEDDED
+from spec_bench.tasks.spider import databases_digest, main
 from tests.question_files import QUESTIONS, question_file
 from tests.said import naming
 
@@ -114,6 +122,8 @@ def test_a_file_of_no_use_is_one_line_that_names_it(name, file, text, named, tmp
 def test_a_source_that_is_none_is_refused(kind, named):
     with pytest.raises(ValueError, match=naming(*named)):
         build_task(config("xsum", kind=kind)).examples()
+    with pytest.raises(ValueError, match=naming("jsonl", "source.kind=local", "source.path")):
+        build_task(config("jsonl")).examples()
 
 
 def test_an_embedded_sample_that_is_not_there_is_named(tmp_path, monkeypatch):
@@ -123,16 +133,10 @@ def test_an_embedded_sample_that_is_not_there_is_named(tmp_path, monkeypatch):
         build_task(config("xsum")).examples()
 
 
-# The hub.
-
-
 HUB = {
     "xsum": {
-        "path": "EdinburghNLP/xsum",
-        "split": "test",
-        "revision": "refs/convert/parquet",
-        "data_files": {"test": "default/test/*.parquet"},
-        "verification_mode": "no_checks",
+        "path": "EdinburghNLP/xsum", "split": "test", "revision": "refs/convert/parquet",
+        "data_files": {"test": "default/test/*.parquet"}, "verification_mode": "no_checks",
     },
     "squad": {
         "path": "rajpurkar/squad_v2", "split": "validation", "revision": "main", "name": None
@@ -188,18 +192,9 @@ def test_a_hub_that_cannot_be_reached_is_not_asked_again_and_again(tmp_path):
     assert "Retry" not in done.stderr
 
 
-# SQuAD's answers from the file to the score, in the package's schema and in the hub's.
-
-
-def scores(predictions, references):
-    return [SCORES[name]().score(predictions, references).value for name in ("exact_match", "f1")]
-
-
 def test_the_prompt_allows_unanswerable_and_the_row_says_so(squad_file):
     task = local("squad", squad_file)
-    instruction, title, *_ = task.examples()[0].turns[0].splitlines()
-    assert instruction.endswith("answer: unanswerable")
-    assert title == "Title: Oslo"
+    assert "answer: unanswerable\nTitle: Oslo\n" in task.examples()[0].turns[0]
     assert task.data_file == f"{squad_file.name}, instructed"
     embedded = build_task(config("squad"))
     assert embedded.examples(1)[0].turns[0].startswith("Title: ")
@@ -221,22 +216,9 @@ def test_the_hubs_answers_are_references_and_none_means_unanswerable(squad_file)
     task = local("squad", squad_file)
     references = [task.references(example) for example in task.examples()]
     assert references == [["Norway", "in Norway"], []]
-    assert scores(["in Norway", "unanswerable"], references) == [1.0, 1.0]
-    assert scores(["Norway", ""], references) == [1.0, 1.0]
-    assert scores(["unanswerable", "Norway"], references) == [0.0, 0.0]
-    assert scores(["Norway, Europe", ""], references) == [0.5, pytest.approx((2 / 3 + 1) / 2)]
-
-
-def test_the_samples_own_answers_are_all_right():
-    task = build_task(config("squad"))
-    references = [task.references(example) for example in task.examples()]
-    assert any(references) and not all(references)  # some questions have no answer
-    right = [golds[0] if golds else "unanswerable" for golds in references]
-    assert scores(right, references) == [1.0, 1.0]
-    assert 0.0 < scores([""] * len(right), references)[0] < 0.5
-
-
-# ``task=jsonl``: a file of the user's own.
+    exact = SCORES["exact_match"]()
+    assert exact.score(["in Norway", "unanswerable"], references).value == 1.0
+    assert exact.score(["unanswerable", "Norway"], references).value == 0.0
 
 
 def task_of(tmp_path, *lines, **more):
@@ -244,9 +226,13 @@ def task_of(tmp_path, *lines, **more):
     return build_task(config("jsonl", path=str(written(tmp_path / "mine.jsonl", *lines))) | more)
 
 
-@pytest.mark.parametrize("name", QUESTIONS)
-def test_question_files_run_through_as_they_are(name, tmp_path, chat_tokenizer, plain_tokenizer):
-    task = build_task(config("jsonl", path=str(question_file(tmp_path, name))))
+@pytest.mark.parametrize(
+    ("name", "task"), [*((name, "jsonl") for name in QUESTIONS), ("mt_bench", "mt_bench")]
+)
+def test_question_files_run_through_as_they_are(
+    name, task, tmp_path, chat_tokenizer, plain_tokenizer
+):
+    task = local(task, question_file(tmp_path, name))
     for example, row in zip(task.examples(), QUESTIONS[name], strict=True):
         assert example.id == str(row["question_id"])
         assert example.turns == tuple(row["turns"])
@@ -279,6 +265,9 @@ def test_a_template_and_fields_of_ones_own_make_the_prompt(tmp_path):
     (example,) = task_of(tmp_path, row, **told, scores=["rouge"]).examples()
     assert example.turns == ("Rain: Why?",)
     assert example.references == (("Because.", "It does."),)
+    shipped = read_config(conf_dir() / "task" / "jsonl.yaml")  # as the manual prints it
+    told = {"source": {"kind": "local", "path": "mine.jsonl"}, "template": "{title}: {question}"}
+    assert build_task({**shipped, **told, "reference": "answer"}).reference == "answer"
 
 
 def conversation(*roles):
@@ -326,25 +315,16 @@ def test_a_file_of_another_encoding_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("row", "told", "named"),
+    ("told", "named"),
     [
-        ({"turns": ["Why?"]}, {"metrics": ["rouge"]}, ["'reference'", "'references'"]),
-        ({"turns": ["Why?"]}, {"template": "{topic}"}, ["'topic'", "turns"]),
-        (
-            {"turns": "One?", "category": "qa"},
-            {"fields": {"turns": "turns", "category": "about.topic"}},
-            ["'about.topic'", "turns, category"],
-        ),
+        ({"metrics": ["rouge"]}, ["'reference'", "'references'"]),
+        ({"template": "{topic}"}, ["'topic'", "turns, category"]),
+        ({"fields": {"category": "about.topic"}}, ["'about.topic'", "turns, category"]),
     ],
 )
-def test_a_field_that_is_not_there_is_named_with_those_that_are(row, told, named, tmp_path):
+def test_a_field_that_is_not_there_is_named_with_those_that_are(told, named, tmp_path):
     with pytest.raises(ValueError, match=naming("line 1", *named)):
-        task_of(tmp_path, row, **told).examples()
-
-
-def test_without_a_path_it_says_what_is_missing():
-    with pytest.raises(ValueError, match=naming("jsonl", "source.kind=local", "source.path")):
-        build_task(config("jsonl")).examples()
+        task_of(tmp_path, {"turns": "One?", "category": "qa"}, **told).examples()
 
 
 def test_chat_messages_are_turns_answers_and_a_system_message(tmp_path):
@@ -393,28 +373,19 @@ def test_spec_benchs_file_is_read_with_its_categories(tmp_path):
 def test_without_that_file_the_embedded_pair_has_prompts_of_its_shape():
     (examples, again) = (build_task(config("spec_bench")).examples() for _ in range(2))
     assert examples == again
-    counts = Counter(subtask(example.category) for example in examples)
-    assert counts == dict.fromkeys(SUBTASKS, 20)
-    turns = {subtask(example.category): len(example.turns) for example in examples}
-    assert turns == {name: 1 + (name == MT_BENCH) for name in SUBTASKS}
+    counts = Counter((subtask(example.category), len(example.turns)) for example in examples)
+    assert counts == {(name, 1 + (name == MT_BENCH)): 20 for name in SUBTASKS}
     assert len({example.turns[0] for example in examples}) == len(examples) == 120
 
 
-def test_another_field_may_be_the_reference_as_the_manual_prints_it():
-    shipped = read_config(conf_dir() / "task" / "jsonl.yaml")
-    told = {"source": {"kind": "local", "path": "mine.jsonl"}, "template": "{title}: {question}"}
-    assert build_task({**shipped, **told, "reference": "answer"}).reference == "answer"
-
-
 # SPEED-Bench's rows, in the shape of the published files; the texts are ours.
+TURNS = {"coding": ["Sort a list."], "writing": ["Write a line.", "Now in verse."]}
 SPEED = [
     {
         "question_id": f"q{place}", "category": category, "sub_category": "", "source": "made up",
         "src_id": str(place), "difficulty": "easy", "multiturn": len(turns) > 1, "turns": turns,
     }
-    for place, (category, turns) in enumerate(
-        [("coding", ["Sort a list."]), ("writing", ["Write a line.", "Now in verse."])]
-    )
+    for place, (category, turns) in enumerate(TURNS.items())
 ]  # fmt: skip
 
 
@@ -423,9 +394,7 @@ def test_speed_benchs_turns_and_categories_are_read(tmp_path, name):
     write = parquet if name.endswith("parquet") else lambda file, rows: written(file, *rows)
     file = write(tmp_path / name, SPEED)
     examples = build_task(config("speed_bench", path=str(file))).examples()
-    turns = [("Sort a list.",), ("Write a line.", "Now in verse.")]
-    assert [each.turns for each in examples] == turns
-    assert [each.category for each in examples] == ["coding", "writing"]
+    assert {each.category: [*each.turns] for each in examples} == TURNS
 
 
 def test_a_placeholder_is_refused_with_the_file_that_says_what_fetches_it(tmp_path):
@@ -433,3 +402,105 @@ def test_a_placeholder_is_refused_with_the_file_that_says_what_fetches_it(tmp_pa
     path = written(tmp_path / "test.jsonl", SPEED[0], {**SPEED[1], "turns": ["x", text]})
     with pytest.raises(ValueError, match=naming("line 2", "conf/task/speed_bench.yaml")):
         build_task(config("speed_bench", path=str(path))).examples()
+
+
+ROW = {"db_id": "shop", "question": "How many?", "query": "SELECT count(*) FROM customer"}
+SHIPPED = EMBEDDED / "spider" / "database"
+
+
+def spider(folder, row, **values):
+    return local("spider", written(folder / "rows.jsonl", row), **values)
+
+
+def test_every_embedded_reference_names_the_database_that_its_row_names():
+    for example in build_task(config("spider")).examples():
+        ((gold,),) = example.references
+        assert isinstance(gold, SqlReference)
+        name = example.meta["db_id"]
+        assert gold.database == SHIPPED / name / f"{name}.sqlite"
+        assert gold == example.meta["query"]
+
+
+def test_the_databases_lie_where_the_user_says(tmp_path):
+    shutil.copytree(SHIPPED, tmp_path / "mine")
+    task = spider(tmp_path, ROW, database=str(tmp_path / "mine"))
+    ((gold,),) = task.examples()[0].references
+    assert gold.database == tmp_path / "mine" / "shop" / "shop.sqlite"
+
+
+def test_a_given_schema_does_not_stand_in_for_a_database_that_is_stated(tmp_path):
+    row = {**ROW, "schema": "customer(name)"}
+    with pytest.raises(ValueError, match=naming("line 1", "shop.sqlite")):
+        spider(tmp_path, row).examples()
+    task = spider(tmp_path, row, scores=["exact_match"])
+    assert task.references(task.examples()[0]) == [row.pop("query")]
+    del row["db_id"]
+    with pytest.raises(ValueError, match=naming("line 1", "'db_id'")):
+        spider(tmp_path, {**row, "query": "SELECT 1"}).examples()
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [({}, ["spider_data.zip", "task.database"]), ({"databases": None}, ["task.database"])],
+)
+def test_the_hubs_rows_need_databases_from_somewhere(monkeypatch, change, named):
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    task = build_task(config("spider", kind="hub") | change)
+    with pytest.raises(ValueError, match=naming(*named)):
+        _ = task.database_folder
+
+
+def test_a_database_with_other_contents_is_another_cell(tmp_path):
+    shutil.copytree(SHIPPED, tmp_path / "database")
+    task = spider(tmp_path, ROW)
+    shop, then = tmp_path / "database/shop/shop.sqlite", stated(tuple(task.examples()))
+    assert then["databases"] == databases_digest([shop])
+    with sqlite3.connect(shop) as connection:
+        connection.execute("DELETE FROM customer")
+    connection.close()
+    after = stated(tuple(task.examples()))
+    assert after["databases"] != then["databases"]
+    assert {**after, "databases": ""} == {**then, "databases": ""}
+
+
+def test_examples_that_ask_no_database_are_stated_as_ever():
+    examples = tuple(build_task(config("xsum")).examples(3))
+    assert stated(examples) == {"count": 3, "digest": examples_digest(examples)}
+
+
+def test_the_digest_is_that_of_the_files_digests_by_name():
+    lines = [
+        f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.parent.name}/{file.name}\n"
+        for file in sorted(SHIPPED.glob("*/*.sqlite"))
+    ]
+    expected = hashlib.sha256("".join(lines).encode()).hexdigest()
+    assert databases_digest(sorted(SHIPPED.glob("*/*.sqlite"), reverse=True)) == expected
+
+
+def test_the_check_says_what_is_there_and_what_is_wrong(tmp_path, capsys):
+    def check(*arguments):
+        status, said = main(list(map(str, arguments))), capsys.readouterr()
+        return status, said.out + said.err
+
+    good = "4 databases, 0 unreadable or empty\ndatabases sha256 "
+    digest = databases_digest(SHIPPED.glob("*/*.sqlite"))
+    assert check(SHIPPED) == (0, f"{good}{digest}\n")
+    assert check(SHIPPED, "--expect", digest) == (0, f"{good}{digest} as expected\n")
+    assert check(SHIPPED, "--expect", "00") == (1, f"{good}{digest}, expected 00\n")
+    (tmp_path / "spider_data.zip").write_bytes(b"no archive")
+    status, said = check(SHIPPED, "--archive", tmp_path / "spider_data.zip")
+    assert status == 1 and "spider_data.zip sha256 " in said and ", expected 00636695" in said
+
+    rows = tmp_path / "dev.json"
+    rows.write_text(json.dumps([ROW, ROW]))
+    status, said = check(SHIPPED, "--rows", rows)
+    assert (status, said.splitlines()[0]) == (0, "1 databases, 0 unreadable or empty")
+    lines = written(tmp_path / "dev.jsonl", {**ROW, "db_id": "zoo"}, "")
+    status, said = check(SHIPPED, "--rows", lines)
+    assert status == 2 and "zoo.sqlite; found city, farm, school, shop" in said
+
+    assert check(tmp_path)[0] == 2
+    (tmp_path / "torn").mkdir()
+    (tmp_path / "torn" / "torn.sqlite").write_bytes(b"half a download")
+    status, said = check(tmp_path)
+    assert status == 1 and "torn.sqlite: file is not a database" in said

@@ -1,6 +1,4 @@
-"""``python -m spec_bench.train`` and its settings: what cannot be right is said in one line before
-anything is loaded.
-"""
+"""``python -m spec_bench.train``: what cannot be right is one line before anything is loaded."""
 
 import csv
 import json
@@ -27,8 +25,7 @@ def settings(*overrides):
     register()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         config = compose("train", overrides=list(overrides))
-    plain = OmegaConf.to_container(config, resolve=True)
-    return build_train_settings(plain)
+    return build_train_settings(OmegaConf.to_container(config, resolve=True))
 
 
 @pytest.mark.parametrize("head", ["medusa", "redrafter", "redrafter_no_rnn"])
@@ -38,8 +35,7 @@ def test_every_head_can_be_trained_on_chats_and_on_a_task(head):
 
 
 def test_the_heads_lie_beside_the_log_unless_another_folder_is_named():
-    made = settings("data.kind=task", "name=grid/a")
-    assert made.out == Path("results/train/grid/a/heads")
+    assert settings("data.kind=task", "name=grid/a").out == Path("results/train/grid/a/heads")
     assert settings("data.kind=task", "out=elsewhere").out == Path("elsewhere")
 
 
@@ -136,14 +132,11 @@ def test_trained_heads_are_collected_as_rows(tmp_path, monkeypatch):
         folder.mkdir(parents=True)
         head = {"kind": "redrafter", "recurrent": False, "blocks": blocks}
         facts = {
-            "head": "redrafter_no_rnn",
+            "head": "redrafter_no_rnn", "parameters": 100 + blocks, "steps": 120, "seconds": 1.5,
             "settings": {"head": head, "optimiser": {"learning_rate": 0.001}},
-            "parameters": 100 + blocks,
             "data": {"validation": {"dialogues": 4, "positions": 40}},
             "accuracy": {"train": {"t+1": 0.75}, "validation": {"t+1": share}},
-            "steps": 120,
-            "seconds": 1.5,
-        }
+        }  # fmt: skip
         (folder / "training.json").write_text(json.dumps(facts))
     out = tmp_path / "heads.csv"
     monkeypatch.setattr(sys, "argv", ["collect", str(tmp_path / "grid"), "--out", str(out)])
@@ -153,9 +146,7 @@ def test_trained_heads_are_collected_as_rows(tmp_path, monkeypatch):
     assert (first["blocks"], first["parameters"], first["validation t+1"]) == ("0", "100", "0.5")
     assert (second["blocks"], second["validation t+1"]) == ("1", "0.625")
     assert Path(second["folder"]) == tmp_path / "grid" / "blocks1" / "heads"
-
-
-def test_a_folder_without_trainings_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["collect", str(tmp_path)])
+    (tmp_path / "empty").mkdir()
+    monkeypatch.setattr(sys, "argv", ["collect", str(tmp_path / "empty")])
     with pytest.raises(SystemExit, match=naming("training.json")):
         collect()

@@ -1,27 +1,31 @@
-"""What heads learn from: chats in ShareGPT's format, the target's own answers, kept as they come;
-and what is said of a file that is wrong.
-"""
+"""What heads learn from: chats in ShareGPT's format, the target's own answers; wrong files."""
 
 import json
 
 import pytest
+import torch
 
 from spec_bench.engine.loading import load_tokenizer
+from spec_bench.engine.model import LAST
 from spec_bench.jobs.config.model_files import model_path
-from spec_bench.train.batches import order_of, step_indices
+from spec_bench.train.batches import Batches, order_of, step_indices
 from spec_bench.train.dialogues import (
+    IGNORED,
     Dialogue,
     answer_prompts,
     chat_prompts,
     encode_chat,
+    known_and_guessed,
+    positions,
     read_chats,
     read_prompts,
     split,
 )
+from spec_bench.train.loop import measure
 from spec_bench.train.settings import AnswerSettings
 from tests.said import naming
 
-from .tiny import forgetful_target
+from .tiny import VOCAB, forgetful_target, random_text, trained, two_streams
 
 CHAT = {
     "conversations": [
@@ -43,7 +47,7 @@ def tokenizer():
     return load_tokenizer(model_path("embedded:target"))
 
 
-def test_only_what_the_assistant_says_is_learned(tmp_path):
+def test_only_what_the_assistant_says_is_learned_of_what_a_task_would_ask(tmp_path):
     (chat,) = read_chats(written(tmp_path, [CHAT]))
     names = tokenizer()
     dialogue = encode_chat(chat, names)
@@ -55,27 +59,18 @@ def test_only_what_the_assistant_says_is_learned(tmp_path):
         "<s><|user|>\nWho paints in Weston?\n<|assistant|>\n"
         "<|user|>\nAnd who sings?\n<|assistant|>\n"
     )
-
-
-def test_a_dialogue_is_the_text_that_the_task_layer_would_ask(tmp_path):
-    (chat,) = read_chats(written(tmp_path, [CHAT]))
-    names = tokenizer()
-    dialogue = encode_chat(chat, names)
     first, second = chat_prompts(chat, names)
     assert dialogue.ids[: len(first)] == first
     assert dialogue.ids[: len(second)] == second
-    assert not any(dialogue.learned[: len(first)])
-    assert dialogue.learned[len(first)]
+    assert dialogue.learned.index(True) == len(first)
 
 
 def test_messages_and_json_lines_are_read_as_well(tmp_path):
     roles = {"human": "user", "gpt": "assistant"}
     turns = CHAT["conversations"]
     messages = [{"role": roles[t["from"]], "content": t["value"]} for t in turns]
-    lines = "\n\n".join(
-        json.dumps(chat) for chat in (CHAT, {"messages": messages, "conversation_id": "0"})
-    )
-    one, other = read_chats(written(tmp_path, lines, "chats.jsonl"))
+    chats = (CHAT, {"messages": messages, "conversation_id": "0"})
+    one, other = read_chats(written(tmp_path, "\n\n".join(map(json.dumps, chats)), "chats.jsonl"))
     assert one == other == messages
     (published,) = read_chats(written(tmp_path, [{"id": "QWJhYvA_0", **CHAT}]))
     assert published == messages
@@ -85,35 +80,33 @@ def test_chats_out_of_turn_are_left_out_and_first_answers_dropped(tmp_path):
     human, gpt = CHAT["conversations"][:2]
     chats = [{"conversations": c} for c in ([gpt, human, gpt], [human, human, gpt], [human], [])]
     (found,) = read_chats(written(tmp_path, chats))
-    assert [turn["content"] for turn in found] == ["Who paints in Weston?", "Bruno paints there."]
-    assert [turn["role"] for turn in found] == ["user", "assistant"]
+    assert [[*turn.values()] for turn in found] == [
+        ["user", "Who paints in Weston?"], ["assistant", "Bruno paints there."]
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        ("[{", ("chats.json: no JSON (", "; expected {")),
-        ({"a": 1}, ("chats.json: holds an object; expected a list of",)),
-        ([CHAT, "hello"], ("chats.json, record 2: a text; expected {",)),
-        ([{"id": 1}], ("record 1: no 'conversations'; expected {",)),
-        ([{"conversations": "x"}], ("record 1: 'conversations' is a text; expected {",)),
-        ([{"conversations": [{"from": "human"}]}], ("record 1, turn 1: no text under 'value'; ",)),
+        ("[{", "chats.json: no JSON ("),
+        ({"a": 1}, "chats.json: holds an object; expected a list of"),
+        ([CHAT, "hello"], "chats.json, record 2: a text; expected {"),
+        ([{"id": 1}], "record 1: no 'conversations'; expected {"),
+        ([{"conversations": "x"}], "record 1: 'conversations' is a text; expected {"),
+        ([{"conversations": [{"from": "human"}]}], "record 1, turn 1: no text under 'value'; "),
         (
             [CHAT, {"conversations": [{"from": "robot", "value": "x"}]}],
-            ("record 2, turn 1: 'from' is 'robot'; expected one of human, user, gpt",),
+            "record 2, turn 1: 'from' is 'robot'; expected one of human, user, gpt",
         ),
-        (json.dumps(CHAT) + "\n{", ("chats.jsonl, line 2: no JSON",)),
-        ([], ("none of its 0 records is a chat of alternating turns",)),
+        (json.dumps(CHAT) + "\n{", "chats.jsonl, line 2: no JSON"),
+        ([], "none of its 0 records is a chat of alternating turns"),
     ],
 )
 def test_a_wrong_file_gives_one_line_naming_record_and_expectation(content, complaint, tmp_path):
-    name = "chats.jsonl" if "jsonl" in complaint[0] else "chats.json"
-    with pytest.raises(ValueError, match=naming(*complaint)) as raised:
+    name = "chats.jsonl" if "jsonl" in complaint else "chats.json"
+    with pytest.raises(ValueError, match=naming(complaint)) as raised:
         read_chats(written(tmp_path, content, name))
     assert "\n" not in str(raised.value)
-
-
-def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(ValueError, match=naming("data.path", "nowhere.json")):
         read_chats(tmp_path / "nowhere.json")
 
@@ -127,8 +120,6 @@ def test_a_template_that_rewrites_earlier_turns_is_refused(tmp_path):
     with pytest.raises(ValueError, match="writes earlier turns differently"):
         encode_chat(chat, names)
 
-
-# The target's own answers.
 
 PROMPTS = [[1, 2], [3], [4, 5, 6], [7, 8], [2]]
 SETTINGS = AnswerSettings(temperatures=(0.0, 1.0), max_new_tokens=12, batch_size=2, seed=3)
@@ -183,3 +174,61 @@ def test_an_epoch_takes_every_dialogue_at_most_once_and_epochs_differ():
     assert len({*steps[0], *steps[1]}) == 8
     assert steps[0] != steps[2]
     assert sorted(order_of(10, 0, 0)) == list(range(10))
+
+
+CHANCE = 1 / VOCAB
+
+
+def learned(folder, kind, dialogues):
+    """Validation accuracy of three guesses."""
+    plan = trained(folder, kind, dialogues, 60, learning_rate=0.03, validate_every=60)
+    held_out = range(len(plan.validation.dialogues))
+    return measure(plan.trainee, plan.validation, held_out, 1).best
+
+
+def test_medusa_sees_token_t_and_guesses_from_t_plus_2_on(tmp_path):
+    # Token t settles t + 2 and t + 4, guesses 1 and 3, and says nothing about t + 1 and t + 3.
+    first, second, third = learned(tmp_path, "medusa", two_streams(96, 16))
+    assert first == third == 1
+    assert second < 3 * CHANCE
+
+
+@pytest.mark.parametrize("kind", ["redrafter", "redrafter_no_rnn"])
+def test_redrafter_sees_token_t_plus_1_as_well(kind, tmp_path):
+    # Guess 2 is token t + 3, which t + 1 settles and t does not.
+    first, second, third = learned(tmp_path, kind, two_streams(96, 16))
+    assert first == second == third == 1
+
+
+@pytest.mark.parametrize("kind", ["medusa", "redrafter"])
+def test_no_guess_sees_the_token_that_it_is_about(kind, tmp_path):
+    assert max(learned(tmp_path, kind, random_text(96, 16))) < 3 * CHANCE
+
+
+def test_positions_and_their_tokens_by_hand():
+    #                    0      1      2     3     4     5      6      7     8
+    dialogue = Dialogue(
+        (10, 11, 12, 13, 14, 15, 16, 17, 18),
+        (False, False, True, True, True, False, False, True, True),
+    )
+    assert positions(dialogue) == [1, 2, 6]
+    assert known_and_guessed(dialogue, 3).tolist() == [
+        [12, 13, 14, IGNORED],  # 15 is no answer's
+        [13, 14, IGNORED, IGNORED],  # nor are 17 and 18 this answer's
+        [17, 18, IGNORED, IGNORED],
+    ]
+    assert positions(Dialogue((1, 2, 3), (False, False, True))) == []  # an answer of one token
+
+
+def test_hidden_states_are_those_that_decoding_hands_to_the_heads():
+    model = forgetful_target()
+    dialogues = [Dialogue((3, 1, 4, 1, 5), (False, True, True, True, True)), *random_text(1, 9)]
+    found = Batches(model, dialogues, 1).hidden(range(len(dialogues)))
+    expected = []
+    for dialogue in dialogues:
+        length = len(dialogue.ids)
+        tokens, at = torch.tensor([dialogue.ids]), torch.arange(length)[None]
+        mask = torch.ones(1, length, length).tril().bool()
+        output = model.forward(model.allocate(1, length), [0], tokens, at, mask, needs_hidden=LAST)
+        expected.append(output.hidden[0, positions(dialogue)])
+    torch.testing.assert_close(found, torch.cat(expected))

@@ -16,12 +16,8 @@ from tests.families import decoder_settings
 from .tiny import VOCAB, forgetful_target, planned, random_text, settings
 
 IDS = (0, 1, 3, 4, 6, 7, 9, 10, 11)  # of 12
-SHAPE = {
-    "hidden_size": 64,
-    "intermediate_size": 64,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 1,
-}
+SHAPE = dict.fromkeys(("hidden_size", "intermediate_size"), 64)
+SHAPE |= dict.fromkeys(("num_hidden_layers", "num_attention_heads"), 1)
 
 
 def batches(dialogues):
@@ -72,10 +68,10 @@ def test_what_is_saved_drafts_losslessly_behind_the_target(tmp_path):
     assert isinstance(draft, MappedModel)
     target, request = forgetful_target(), Request("a", (2, 5, 1), 12)
     greedy = SamplingSettings(temperature=0)
-    plain = build_decoder(decoder_settings("ar"), target, [], greedy).generate([request], seed=0)
-    tree = decoder_settings("rsd_s", "2x2")
-    made_by = build_decoder(tree, target, [draft], greedy).generate([request], seed=0)
-    assert made_by[0].tokens == plain[0].tokens
+    plain = build_decoder(decoder_settings("ar"), target, [], greedy)
+    tree = build_decoder(decoder_settings("rsd_s", "2x2"), target, [draft], greedy)
+    ours, theirs = (each.generate([request], seed=0)[0].tokens for each in (tree, plain))
+    assert ours == theirs
     batch = made.validation.of([0])
     (learned,) = made.trainee.logits(batch)
     seen = draft.forward(

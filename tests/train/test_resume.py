@@ -114,14 +114,9 @@ def test_every_dialogue_of_a_step_is_learned_once():
 def test_two_processes_arrive_at_the_weights_of_one(tmp_path):
     (tmp_path / "worker.py").write_text(WORKER)
     launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2")
-    done = subprocess.run(
-        [*launcher, str(tmp_path / "worker.py"), str(tmp_path)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    command = [*launcher, str(tmp_path / "worker.py"), str(tmp_path)]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     alone = trained(tmp_path / "alone", "redrafter", TEXT, 4)
     ranks = [torch.load(tmp_path / f"rank{rank}.pt") for rank in (0, 1)]
@@ -167,7 +162,5 @@ def test_a_training_killed_by_the_system_goes_on_exactly(head, tmp_path):
     assert not (tmp_path / "cut" / "heads").exists()
     assert run(TRAIN, *command("cut"), folder=tmp_path)[0] == 0
     assert lines(tmp_path / "cut") == lines(tmp_path / "whole")
-    whole, cut = (
-        load_heads(str(tmp_path / name / "heads"), CPU, torch.float32) for name in ("whole", "cut")
-    )
-    assert equal(whole, cut)
+    heads = (str(tmp_path / name / "heads") for name in ("whole", "cut"))
+    assert equal(*(load_heads(folder, CPU, torch.float32) for folder in heads))

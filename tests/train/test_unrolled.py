@@ -50,11 +50,15 @@ class Recorded(Drafting):
         return self.trees[-1][-1]
 
 
-def decoded(kind, head, request):
-    """Per iteration each level's logits, on a chain of K tokens; and what was said."""
+def drafting_with(kind, head):
     target, _ = tiny_pair("llama", torch.float64)
     settings = decoder_settings("sd", str(K)) | {"drafter": {"kind": kind}}
-    built = build_decoder(settings, target, [], GREEDY, heads=head)
+    return build_decoder(settings, target, [], GREEDY, heads=head)
+
+
+def decoded(kind, head, request):
+    """Per iteration each level's logits, on a chain of K tokens; and what was said."""
+    built = drafting_with(kind, head)
     reserve = built.reserve
 
     def recorded(slots):
@@ -89,11 +93,7 @@ def test_trainings_forward_is_decodings(kind):
             for depth in range(min(step.accepted + 1, K)):
                 row = root - 1
                 if 0 <= row < len(ids) - 2:  # what training has no token for ends it
-                    there = steps[depth][row].isfinite()
-                    ours, theirs = levels[depth][0, 0, 0], steps[depth][row]
-                    assert torch.equal(there, ours.isfinite())
-                    # Features are kept in single precision by training.
-                    torch.testing.assert_close(ours[there], theirs[there], rtol=1e-5, atol=1e-5)
+                    assert_same_logits(levels[depth][0, 0, 0], steps[depth][row])
                     compared[depth] += 1
             root += step.accepted + 1
     assert compared[0] > 20
@@ -120,21 +120,24 @@ def test_what_would_be_accepted_is_held_against_the_targets_own_law(kind):
 
 def path_drafted(kind, head):
     """A decoder that has drafted along a given path, K levels deep; and each level's logits."""
-    target, _ = tiny_pair("llama", torch.float64)
-    settings = decoder_settings("sd", str(K)) | {"drafter": {"kind": kind}}
-    built = build_decoder(settings, target, [], GREEDY, heads=head)
+    built = drafting_with(kind, head)
     built.begin([Request("x", IDS[:6], 4)], 0)
     committed, drafting = Committed([list(IDS[:6])]), built.drafting
     drafting.needs(committed)
     tree = Tree(built.policy.shape, committed.roots.on(CPU))
-    found = []
-    for token in IDS[6 : 6 + K]:
-        found.append(
-            drafting.at_frontier(tree, committed) if found else drafting.at_root(committed)
-        )
+    found = [drafting.at_root(committed)]
+    for depth, token in enumerate(IDS[6 : 6 + K], start=1):
         level = torch.tensor([[token]])
         tree.add_level(level, torch.zeros(1, dtype=torch.long), level >= 0, None)
+        found += [drafting.at_frontier(tree, committed)] if depth < K else []
     return built, committed, tree, found
+
+
+def assert_same_logits(found, expected):
+    """But for tokens that cannot be; features are kept in single precision by training."""
+    there = expected.isfinite()
+    assert torch.equal(there, found.isfinite())
+    torch.testing.assert_close(found[there], expected[there], rtol=1e-5, atol=1e-5)
 
 
 def test_a_head_that_is_right_is_compared_at_every_depth():
@@ -143,10 +146,7 @@ def test_a_head_that_is_right_is_compared_at_every_depth():
     steps = learned("eagle3", head, IDS)
     found = path_drafted("eagle3", head)[-1]
     for depth in range(K):
-        there = found[depth][0, 0, 0].isfinite()
-        torch.testing.assert_close(
-            found[depth][0, 0, 0][there], steps[depth][4][there], rtol=1e-5, atol=1e-5
-        )
+        assert_same_logits(found[depth][0, 0, 0], steps[depth][4])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -162,9 +162,7 @@ def test_behind_accepted_tokens_the_head_sees_the_targets_features_alone(kind):
     drafting.commit(lengths, nodes, path, K)
     committed = Committed([list(IDS[: 7 + K])])
     drafting.needs(committed)
-    found, expected = drafting.at_root(committed)[0, 0, 0], learned(kind, head, IDS)[0][5 + K]
-    there = expected.isfinite()
-    torch.testing.assert_close(found[there], expected[there], rtol=1e-5, atol=1e-5)
+    assert_same_logits(drafting.at_root(committed)[0, 0, 0], learned(kind, head, IDS)[0][5 + K])
 
 
 def target_of(kind):

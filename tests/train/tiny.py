@@ -29,15 +29,9 @@ CPU = torch.device("cpu")
 def forgetful_target():
     """One layer that adds nothing: x_t is the normalised embedding of token t."""
     torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=VOCAB,
-        hidden_size=WIDTH,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        max_position_embeddings=256,
-    )
-    model = LlamaForCausalLM(config).eval()
+    sizes = {"vocab_size": VOCAB, "hidden_size": WIDTH, "intermediate_size": 16}
+    sizes |= {"num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 256}
+    model = LlamaForCausalLM(LlamaConfig(**sizes)).eval()
     with torch.no_grad():
         model.model.embed_tokens.weight.normal_()
         model.model.layers[0].self_attn.o_proj.weight.zero_()
@@ -104,14 +98,8 @@ def training(folder, kind, dialogues, steps, guesses=3, processes=None, **change
     """A training of fresh heads; the last eighth of the dialogues validates."""
     made = settings(folder, kind, guesses, **changes)
     cut, target = len(dialogues) * 7 // 8, forgetful_target()
-    return planned(
-        made,
-        trainee(kind, guesses),
-        Batches(target, dialogues[:cut], guesses),
-        Batches(target, dialogues[cut:], guesses),
-        steps,
-        processes,
-    )
+    sides = (Batches(target, part, guesses) for part in (dialogues[:cut], dialogues[cut:]))
+    return planned(made, trainee(kind, guesses), *sides, steps, processes)
 
 
 def planned(made, learner, train, validation, steps, processes=None):

@@ -14,14 +14,10 @@ _UNSEEN = 0.01  # counts of a token that has not followed yet
 
 
 class BigramDrafting(Drafting):
-    """Counts followers.
-
-    Args:
-        vocab: V.
-    """
+    """Counts followers."""
 
     def __init__(self, vocab: int) -> None:
-        self._vocab = vocab
+        self._vocab = vocab  # V
 
     def at_root(self, committed: Sequence[Sequence[int]]) -> Tensor:
         """Logits [R, 1, 1, V]: followers of the last token."""
@@ -30,9 +26,7 @@ class BigramDrafting(Drafting):
     def at_frontier(self, tree: Tree, committed: Sequence[Sequence[int]]) -> Tensor:
         """Logits [R, F, 1, V]: followers of each of the frontier's F nodes."""
         last = tree.tokens[:, tree.frontier].tolist()
-        return torch.stack(
-            [self._followers(row, nodes) for row, nodes in zip(committed, last, strict=True)]
-        )
+        return torch.stack([self._followers(*each) for each in zip(committed, last, strict=True)])
 
     def _followers(self, row: Sequence[int], tokens: Sequence[int]) -> Tensor:
         """Log counts [F, 1, V] of what follows each of the tokens in a row."""

@@ -19,15 +19,10 @@ from spec_bench.vocabulary.spec import Spec
 @policy("comb", forms=("product",), takes="KxL: L levels of K nodes, such as 3x4")
 @dataclass(frozen=True)
 class Comb(GrownTree):
-    """K distinct children of one node per level; only the first of them has children.
+    """K distinct children of one node per level; only the first of them has children."""
 
-    Attributes:
-        teeth: K.
-        depth: L.
-    """
-
-    teeth: Count
-    depth: Count
+    teeth: Count  # K
+    depth: Count  # L
 
     def __post_init__(self) -> None:
         within_bounds("teeth", self.teeth * self.depth)

@@ -1,0 +1,279 @@
+"""How commands end in one line: by a signal, an output that cannot be, a missing package."""
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from spec_bench.audit.__main__ import load as audit
+from spec_bench.audit.bernoulli import main as bernoulli
+from spec_bench.exchange.write import main as answers
+from spec_bench.report.cli.command_line import ARGUMENTS
+from spec_bench.report.cli.command_line import main as report
+from spec_bench.report.comparison import main as compare
+from spec_bench.settings.arguments import output_file, output_folder
+from spec_bench.train.collect import main as collect
+from tests.report.rows import row, write
+from tests.warm import Command, run
+
+REPORT = "spec_bench.report"
+SAID = "interrupted; what was written is whole"
+
+
+def catches(process):
+    """Whether a process has a handler for SIGTERM."""
+    caught = Path(f"/proc/{process}/status").read_text().partition("SigCgt:")[2].split()[0]
+    return bool(int(caught, 16) & (1 << (signal.SIGTERM - 1)))
+
+
+JOB = ["spec_bench", "sink=quiet"]
+TRAINING = ["spec_bench.train", "sink=quiet"]
+
+
+@pytest.mark.parametrize(
+    ("command", "number", "after_s", "line"),
+    [
+        (JOB, signal.SIGINT, 0, "interrupted; the same command resumes"),
+        (JOB, signal.SIGTERM, 0, "interrupted; the same command resumes"),
+        (TRAINING, signal.SIGINT, 0.4, "interrupted; the same command goes on"),
+        ([REPORT, "list"], signal.SIGINT, 0, SAID),
+        (["spec_bench.audit"], signal.SIGTERM, 0, "interrupted; nothing is proven"),
+    ],
+)
+def test_a_signal_ends_a_command_in_one_line_from_its_imports_on(
+    tmp_path, command, number, after_s, line
+):
+    started = [sys.executable, "-m", *command]
+    process = subprocess.Popen(started, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not catches(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.002)
+    time.sleep(after_s)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert said.startswith(line) and said.count("\n") == 1
+
+
+SWALLOWING = """
+import os, signal, time
+from spec_bench.system import signals
+with signals.orderly("ended"):
+    with signals.raising():
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(1)
+        except BaseException:
+            pass
+    print("it went on", flush=True)
+"""
+
+
+def test_a_signal_whose_exception_is_swallowed_still_ends_the_command():
+    done = subprocess.run([sys.executable, "-c", SWALLOWING], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (143, "it went on\n", "ended\n")
+
+
+RUN = """
+import sys
+from spec_bench.system import signals
+def main():
+    {}
+    return 0
+signals.run(lambda: main, "interrupted")
+"""
+PRINTING = {
+    "print": "print('line\\n' * 100_000)",
+    "one line at the end": "print('line')",
+    "rich": "from rich.console import Console; Console().print('line\\n' * 1_000)",
+    "logging": "import logging; logging.basicConfig(stream=sys.stdout, level=20); "
+    "logging.info('line'); open('after', 'w').close()",
+}
+
+
+@pytest.mark.parametrize("how", PRINTING)
+def test_a_reader_who_went_away_ends_a_command_without_a_word(tmp_path, how):
+    ours, theirs = os.pipe()
+    os.close(ours)
+    command = [sys.executable, "-c", RUN.format(PRINTING[how])]
+    done = subprocess.run(command, cwd=tmp_path, stdout=theirs, stderr=subprocess.PIPE, text=True)
+    os.close(theirs)
+    logs = how == "logging"  # which is not what a command is for: the rest is done
+    assert (done.returncode, done.stderr) == (0 if logs else 128 + signal.SIGPIPE, "")
+    assert (tmp_path / "after").exists() == logs
+
+
+def test_a_pipe_that_is_not_standard_output_is_an_error_as_before():
+    broken = "import os; ours, theirs = os.pipe(); os.close(ours); os.write(theirs, b'x')"
+    done = subprocess.run([sys.executable, "-c", RUN.format(broken)], capture_output=True)
+    assert done.returncode == 1 and b"BrokenPipeError" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_report_that_is_ended_leaves_whole_files_only(tmp_path, number):
+    rates = {"token_rate": (50.0, 49.0, 51.0), "block_efficiency": (2.0, 1.9, 2.1)}
+    cells = [row(*each, **rates) for each in (("ar", "-"), ("sd", "2"), ("rsd_s", "3x2"))]
+    given = ["all", "--results", "results"]
+    for name in ("whole", "cut"):
+        write(tmp_path / name / "results", "rsd-exp1", *cells)
+    begun = time.monotonic()
+    assert run(REPORT, *given, folder=tmp_path / "whole")[0] == 0
+    usual_s, draws = time.monotonic() - begun, random.Random(0)
+    ended = 0
+    for _ in range(6):
+        command = Command(REPORT, given, tmp_path / "cut")
+        time.sleep(draws.uniform(0.3, 0.9) * usual_s)
+        if command.poll() is None:
+            os.kill(command.pid, number)
+        status, _, said = command.finish()
+        assert status in (0, 128 + number), said
+        ended += status > 0
+        assert said.splitlines() == ([SAID] if status else [])
+        for path in (tmp_path / "cut").rglob("*.*"):
+            assert not path.name.endswith(".tmp")
+            if path.suffix in (".md", ".html", ".csv", ".tex"):
+                other = tmp_path / "whole" / path.relative_to(tmp_path / "cut")
+                assert path.read_bytes() == other.read_bytes()
+    assert ended
+
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def collected(given):
+    sys.argv = ["collect", *given]
+    return collect()
+
+
+# What else is asked for does not exist: an output is looked at first.
+COMMANDS = {
+    "compare": (compare, ["before", "after", "--output"], "FOLDER"),
+    "answers": (answers, ["none.csv", "--output"], "FOLDER"),
+    "figure": (report, ["figure", "rsd/7", "--output"], "FOLDER"),
+    "results": (report, ["none.csv", "--output"], "FOLDER"),
+    "page": (report, ["page", "none", "--output"], "FILE"),
+    "sweep": (report, ["sweep", "none", "--output"], "FILE"),
+    "table": (report, ["table", "rsd/7", "--output"], "FILE"),
+    "wandb": (report, ["wandb", "--dry-run"], "FILE"),
+    "bernoulli": (bernoulli, ["--points", "2", "--output"], "FILE"),
+    "collect": (collected, ["none", "--out"], "FILE"),
+}
+
+
+def other_kind(place, kind):
+    (place / "there").touch() if kind == "FOLDER" else (place / "there").mkdir()
+    return place / "there"
+
+
+def link(to):
+    def linked(place, kind):
+        (place / "link").symlink_to(to)
+        return place / "link" if kind == "FOLDER" else place / "link/below"
+
+    return linked
+
+
+BAD = {
+    "a device": lambda place, kind: Path("/dev/null"),
+    "below a device": lambda place, kind: Path("/dev/null/x"),
+    "a pipe": lambda place, kind: os.mkfifo(place / "pipe") or place / "pipe",
+    "a file or a folder": other_kind,
+    "a link to nothing": link("nowhere/at/all"),
+    "a link to itself": link("link"),
+    "a name too long": lambda place, kind: place / ("x" * 300),
+    "below a name too long": lambda place, kind: place / ("x" * 300) / "below",
+    "a path too long": lambda place, kind: place.joinpath(*["x" * 200] * 30),
+    "no place for files": lambda place, kind: Path("/proc/none/at/all"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_output_that_cannot_be_is_one_line_before_any_work(
+    command, bad, tmp_path, monkeypatch, capsys
+):
+    main, given, kind = COMMANDS[command]
+    output = BAD[bad](tmp_path, kind)
+    before = sorted(tmp_path.iterdir())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    with pytest.raises(SystemExit) as stopped:
+        main([*given, str(output)])
+    assert stopped.value.code == 2
+    said = capsys.readouterr()
+    (line,) = said.err.splitlines()
+    assert given[-1] in line and str(output)[:40] in line and not said.out
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_every_option_that_names_an_output_is_checked():
+    options = re.compile(r'add_argument\(\s*"--(?:out|output|dry-run)".*?\)\n', re.S)
+    texts = (path.read_text(encoding="utf-8") for path in (ROOT / "spec_bench").rglob("*.py"))
+    found = options.findall("".join(texts))
+    assert found and all("type=output_" in option for option in found), found
+    types = [facts["type"] for _, name, _, facts in ARGUMENTS if name in ("--output", "--dry-run")]
+    assert len(types) == 5 and {*types} == {output_file, output_folder}
+
+
+@pytest.mark.parametrize(
+    ("command", "given", "name", "missing"),
+    [
+        (audit, ["--target", "folder"], "spec_bench.audit", "--draft"),
+        (compare, ["one"], "spec-bench compare", "required"),
+        (answers, [], "spec-bench answers", "FILE"),
+    ],
+)
+def test_a_wrong_request_is_one_line_without_the_usage(command, given, name, missing, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        command(given)
+    assert stopped.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"{name}: ") and missing in line
+
+
+HIDING = """
+import runpy, sys
+HIDDEN = sys.argv.pop(1)
+class Hiding:
+    def find_spec(self, name, path=None, target=None):
+        if name == HIDDEN:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Hiding())
+sys.path.insert(0, %r)
+runpy.run_module("spec_bench", run_name="__main__", alter_sys=True)
+"""
+
+
+def check(*words, folder, package=""):
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, *words]
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stdout == "" and len(done.stderr.splitlines()) == 1
+    for part in (package, "source .venv/bin/activate", "make env"):
+        assert part in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("spec_bench prompts=3", "spec_bench --help", "spec_bench compare a b"),
+        *("spec_bench.report sweep default", "spec_bench.train head=medusa", "spec_bench.audit"),
+    ],
+)
+def test_a_python_without_packages_is_one_line_that_says_how_to_get_them(words, tmp_path):
+    check("-S", "-m", *words.split(), folder=tmp_path)
+
+
+@pytest.mark.parametrize("package", ["hydra", "torch"])
+def test_a_package_that_is_missing_is_named(package, tmp_path):
+    (tmp_path / "hiding.py").write_text(HIDING % str(ROOT))
+    words = ("hiding.py", package, "prompts=1", "sink=quiet")
+    check(*words, folder=tmp_path, package=repr(package))
