@@ -44,12 +44,9 @@ def emitted_per_call(generations: Sequence[Generation]) -> Sums:
 def mbsu(block_efficiency: float, draft_calls: float, parameter_ratio: float) -> float:
     """Memory-bound speed-up, tau / (L r + 1) (RSD, arXiv:2402.14160, Appendix C.2).
 
-    The paper's sentence has r upside down; its own tables follow from r = draft / target.
-
-    Args:
-        block_efficiency: tau, emitted tokens per target call.
-        draft_calls: L, sequential draft calls per iteration (the tree's depth, or its mean).
-        parameter_ratio: r, parameters of the draft over parameters of the target.
+    tau is emitted tokens per target call, L sequential draft calls per iteration (the tree's depth,
+    or its mean), r the draft's parameters over the target's: the paper's sentence has r upside
+    down, its own tables follow from this.
     """
     return block_efficiency / (draft_calls * parameter_ratio + 1.0)
 
@@ -140,11 +137,9 @@ for _percent in (1, 50, 99):
     metric(f"nodes_per_call_p{_percent:02d}")(_nodes_percentile(_percent))
 
 
-# The acceptance lengths and rates that other tools print, from the same records as ours.
-#
-# All are functions of what each target call verified and emitted. They differ in what they divide
-# by: ours and Spec-Bench's by all calls, vLLM's by the calls that had a draft, SPEED-Bench's by a
-# question's calls, then by questions.
+# The acceptance lengths and rates that other tools print. They differ in what they divide by: ours
+# and Spec-Bench's by all calls, vLLM's by the calls that had a draft, SPEED-Bench's by a question's
+# calls, then by questions.
 
 
 @dataclass(frozen=True)
@@ -198,10 +193,8 @@ def lengths_of(generations: Iterable[Generation], turns: bool = False) -> Length
     )
 
 
-# Block efficiency by where in the text a target call stands, in columns by powers of two.
-#
-# A call's position is the number of tokens before it, prompt and answer so far. Texts at different
-# positions are different texts: a difference between columns is not the drafter's alone.
+# Block efficiency by the place of a target call: after how many tokens, prompt and answer so far.
+# Texts there are different texts: a difference between columns is not the drafter's alone.
 
 
 @dataclass(frozen=True)

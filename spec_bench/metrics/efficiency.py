@@ -112,8 +112,6 @@ def perplexity(generations: Sequence[Generation]) -> Sums | None:
     return replace(likelihood, numerators=tuple(-n for n in likelihood.numerators), mapped=exp)
 
 
-# Numbers that one stalled window does not decide, and the stalls themselves.
-#
 # A window is one decoding of one prompt. A machine that stalls for a moment (another process, a
 # paused virtual machine, a throttled clock) leaves a window many times as long as the others, and
 # it enters a ratio of sums at full length, but not a median.
@@ -208,11 +206,9 @@ def _usual_s(repeats: Repeats) -> float:
     return median(each) if each else 0.0
 
 
-# What a server's user sees: waiting, gaps, whole answers; what the stream says of its calls.
-#
-# Only for answers that came over a connection; other cells have none of these numbers but one, the
-# delivered tokens of a call. Percentiles are over all requests, repeats included. Gaps are between
-# chunks, which are calls; seconds per token are a request's own, first chunk excluded.
+# What a server's user sees, of answers that came over a connection; other cells have none of these
+# numbers but the delivered tokens of a call. Percentiles are over all requests, repeats included.
+# Gaps are between chunks, which are calls; seconds per token leave a request's first chunk out.
 
 
 _AT_ONCE_S = 1e-4

@@ -101,14 +101,8 @@ def median_interval(values: Sequence[float]) -> Interval:
 
 
 def mean_interval(values: Sequence[float], counts: Sequence[float] | None = None) -> Interval:
-    """Interval of a mean score in 0..1 over prompts.
-
-    Args:
-        values: a score per prompt, or a sum of as many scores as ``counts`` says.
-        counts: how many scores each prompt has; None: one.
-
-    Raises:
-        ValueError: no prompts.
+    """Interval of a mean score in 0..1 over prompts: ``values`` are a score per prompt, or sums of
+    as many as ``counts`` says. Raises ValueError: no prompts.
     """
     below = [1.0] * len(values) if counts is None else counts
     interval = score_interval(lambda sums: sums[0] / sums[1], [values, below])
@@ -123,18 +117,9 @@ def score_interval(statistic: Statistic, columns: ArrayLike) -> Interval | None:
     Korn and Graubard (Survey Methodology 24, 1998): the standard error, here the jackknife's, says
     how many independent right-or-wrong answers would know the score as well, and their number is
     lowered by what Student's t is wider than the normal distribution. Where no prompt differs it is
-    theirs.
-
-    Args:
-        statistic: the score as a function of sums over prompts.
-        columns: (columns, prompts).
-
-    Returns:
-        The interval, with empty ends for fewer than ``FEWEST`` prompts or where leaving out a
-        prompt leaves no value; None if the score has no value at all.
-
-    Raises:
-        ValueError: no prompts.
+    theirs. The ``columns`` are (columns, prompts). Ends are empty for fewer than ``FEWEST`` prompts
+    or where leaving out a prompt leaves no value; None if the score has no value at all. Raises
+    ValueError: no prompts.
     """
     from scipy.special import betaincinv
 
@@ -187,14 +172,9 @@ def _without_each(statistic: Statistic, columns: ArrayLike) -> tuple[float | Non
 
 
 def added_by_prompt(statistic: Statistic, columns: ArrayLike) -> Array:
-    """What each prompt adds: its value where the statistic is a mean, else the pseudo-value.
-
-    Args:
-        statistic: a function of sums over prompts.
-        columns: (columns, prompts), at least two prompts.
-
-    Returns:
-        (prompts,) numbers whose mean is about the statistic.
+    """Returns what each prompt adds to a function of sums over prompts: its value where that is a
+    mean, else the pseudo-value. Of columns (columns, prompts), two prompts at least, these are
+    (prompts,) numbers whose mean is about the statistic.
     """
     data = _checked(columns)[:, 0]
     prompts = data.shape[1]
@@ -257,18 +237,10 @@ def studentised_interval(statistic: Statistic, columns: ArrayLike) -> Interval |
     difference between whole repeats adds its own variance, and the quantiles widen by the degrees
     of freedom that so few repeats leave (Satterthwaite, Biometrics Bulletin 2, 1946).
 
-    Args:
-        statistic: a function of sums over prompts; differentiable, best on a scale where its errors
-            are symmetric (the logarithm of a rate).
-        columns: (columns, prompts), or (columns, repeats, prompts) where the same prompts were
-            measured several times.
-
-    Returns:
-        The interval, with empty ends for fewer than ``FEWEST`` prompts or if a resample has no
-        value; None if the statistic has no value at all.
-
-    Raises:
-        ValueError: no prompts, or columns of unequal length.
+    The statistic is differentiable, best on a scale where its errors are symmetric (the logarithm
+    of a rate); columns are (columns, prompts), or (columns, repeats, prompts). Ends are empty for
+    fewer than ``FEWEST`` prompts or if a resample has no value; None if the statistic has no value
+    at all. Raises ValueError: no prompts, or columns of unequal length.
     """
     data = _checked(columns)
     repeats, prompts = data.shape[1:]
@@ -343,14 +315,8 @@ def _student_t(freedom: float) -> float:
 
 
 def left_out(statistic: Statistic, blocks: Array) -> Array:
-    """The statistic without each prompt in turn, its sums scaled to as many prompts.
-
-    Args:
-        statistic: a function of sums over prompts.
-        blocks: (columns, prompts), at least two prompts.
-
-    Returns:
-        (prompts,) values; NaN or infinite where there is none.
+    """The statistic (prompts,) without each prompt in turn, its sums scaled to as many prompts; NaN
+    or infinite where there is none. Blocks are (columns, prompts), two prompts at least.
     """
     prompts = blocks.shape[1]
     with np.errstate(divide="ignore", invalid="ignore"):

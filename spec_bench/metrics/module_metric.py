@@ -52,14 +52,14 @@ class ModuleMetric:
         lists = {
             key: value
             for key, value in values.items()
-            if isinstance(value, list | tuple | np.ndarray) and all(map(_is_number, value))
+            if isinstance(value, list | tuple | np.ndarray)
+            and len(value) == len(predictions)
+            and all(map(_is_number, value))
         }
-        if any(len(value) == len(predictions) for value in lists.values()):
-            # With twice the prompts, a list with one number per prompt has twice the length.
+        if lists:  # with twice the prompts, one with a number per prompt has twice the length
             twice, _ = self._compute([*predictions, *predictions], [*golds, *golds])
-            for key, value in lists.items():
-                if len(value) == len(predictions) and len(twice[key]) == 2 * len(value):
-                    numbers[key] = np.mean(value)
+            means = {k: np.mean(v) for k, v in lists.items() if len(twice[k]) == 2 * len(v)}
+            numbers |= means
         columns = {
             f"{self.name}_{key}": Interval(float(value))
             for key, value in numbers.items()

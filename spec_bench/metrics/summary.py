@@ -40,14 +40,9 @@ def summarise(cell: CellRecords, scores: Sequence[str] = ()) -> Row:
 
 
 def summary_of(cell: CellRecords, scores: Sequence[str] = ()) -> Summary:
-    """The numbers of one cell.
-
-    Args:
-        cell: its records; texts and references are needed if ``scores`` is not empty.
-        scores: names of quality scores: ours, another package's, or modules of ``evaluate``.
-
-    Raises:
-        ValueError: no generations, an unknown score, or prompt ids that differ between arguments.
+    """The numbers of one cell; with names of quality scores (ours, another package's, or modules of
+    ``evaluate``) its texts and references are needed. Raises ValueError: no generations, an unknown
+    score, or prompts that some of these lack.
     """
     if not cell.generations:
         raise ValueError("a cell without generations has no metrics")

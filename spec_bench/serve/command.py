@@ -233,9 +233,7 @@ class _Plan:
         if plain is not None:
             asked |= {f"baseline_{key}": value for key, value in plain[0].items()}
         several = len(self.requests) > 1 and "-m" not in self.overrides
-        asked = {
-            key: value.replace("'", "\\'") for key, value in asked.items()
-        }  # as Hydra reads it
+        asked = {key: each.replace("'", "\\'") for key, each in asked.items()}  # as Hydra reads it
         requests = ",".join(map(str, self.requests))
         command = [
             *(sys.executable, "-m", "spec_bench", *(["-m"] if several else []), "engine=server"),

@@ -285,16 +285,11 @@ class ServedDecoder:
         before = self._counters()
         asking = self.asking
         served = self.server.complete(
-            request.prompt_ids,
-            request.max_new_tokens,
-            temperature=asking.temperature,
-            top_p=asking.top_p,
-            top_k=asking.top_k,
+            request.prompt_ids, request.max_new_tokens,
+            temperature=asking.temperature, top_p=asking.top_p, top_k=asking.top_k,
             seed=int(files.digest([seed, request.prompt_id]), 16) % _SEEDS,
-            ignore_eos=not request.stop_ids,
-            stop_ids=request.stop_ids,
-            begun=begun,
-        )
+            ignore_eos=not request.stop_ids, stop_ids=request.stop_ids, begun=begun,
+        )  # fmt: skip
         if asking.tokenise:
             served = in_tokens(served, asking.tokenise, request.stop_ids)
         chunks = held(request, served, self.server.shown, asking.vocabulary)

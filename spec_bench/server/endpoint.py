@@ -199,21 +199,15 @@ class Server:
         import httpx
 
         payload: dict[str, Any] = {
-            "model": self.model,
-            "prompt": list(prompt),
-            "max_tokens": max_tokens,
-            "temperature": temperature,
-            "top_p": top_p,
-            "top_k": top_k or _ALL,
-            **NEUTRAL,
-            "stream": True,
-            "stream_options": {"include_usage": True},
+            "model": self.model, "prompt": list(prompt), "max_tokens": max_tokens,
+            "temperature": temperature, "top_p": top_p, "top_k": top_k or _ALL, **NEUTRAL,
+            "stream": True, "stream_options": {"include_usage": True},
             **(LLAMA_ASKED if self.kind == "llama_cpp" else {}),
             **({"return_token_ids": True} if self.kind == "openai" and self.ids else {}),
             **({"ignore_eos": True} if ignore_eos else {}),
             **({} if seed is None else {"seed": seed}),
             **({"stop_token_ids": list(stop_ids)} if stop_ids else {}),
-        }
+        }  # fmt: skip
         wait_s, problem = self.wait_s, ""
         for attempt in range(self.attempts):
             if attempt:

@@ -25,8 +25,7 @@ _DATA = b"data:"
 _DONE = b"[DONE]"
 _ENDS = ("stop", "length")
 LLAMA_CPP = (
-    "this is llama.cpp's server, whose every token is an event of its own: its calls cannot be "
-    "seen in text; use server.kind=llama_cpp"
+    "this is llama.cpp's server, whose calls cannot be seen in text; use server.kind=llama_cpp"
 )
 Tokenise = Callable[[str], Sequence[int]]
 LLAMA_ASKED: Mapping[str, Any] = {
@@ -292,18 +291,13 @@ def calls_of(events: Sequence[_Event]) -> tuple[list[tuple[float, int]], list[in
     return calls, kept, proposed
 
 
-# An answer's target calls: from the server's own counts where it tells them.
-#
 # A server says what its drafts came to in up to two places: with the answer (vLLM's
 # `--per-request-spec-decode-metrics`), and in counters (`GET /metrics`) that are read before and
 # after. Both count the calls that had a draft, and say nothing of the plain calls between them, nor
 # of accepted tokens behind the answer's end. These follow from the tokens and the chunks: a call
 # brings its accepted tokens and one more, and a chunk holds one call or several that came together.
-# Where neither says anything a chunk is a call.
-#
-# Counters have vLLM's names. They are of the server as a whole, so they are used where one request
-# is under way at a time, and only if they say that the answer's own tokens were all that came
-# meanwhile.
+# Where neither says anything a chunk is a call. Counters are of the server as a whole, so they are
+# used where one request is under way at a time, and only if the answer's tokens are all they count.
 
 
 _SAMPLE = re.compile(r"^vllm:(\w+)(?:\{([^}\n]*)\})?[ \t]+([-+0-9.eE]+)[ \t\r]*$", re.MULTILINE)

@@ -265,12 +265,9 @@ class Task:
             file = self._database(row)
             references = [tuple(SqlReference(each, file) for each in golds) for golds in references]
         if RUNS_CODE in self.scores:
-            prompt, function = (
-                str(look_up(row, name, self.fields)) for name in ("prompt", "entry_point")
-            )
+            around = [str(look_up(row, name, self.fields)) for name in ("prompt", "entry_point")]
             references = [
-                tuple(CodeReference(each, prompt, function) for each in golds)
-                for golds in references
+                tuple(CodeReference(each, *around) for each in golds) for golds in references
             ]
         if self._turns_field is None:
             return (tuple(gold for golds in references for gold in golds),)
@@ -296,16 +293,10 @@ class Task:
         return turns_asked(example, self.later_turns)
 
     def prompt(self, example: Example, turn: int = 0, history: Sequence[str] | None = None) -> str:
-        """The plain text that asks for the answer to a turn.
-
-        Args:
-            example: one of ``examples``.
-            turn: which turn is asked, from 0.
-            history: the answers to the earlier turns. None takes the fixed ones (``answers``, else
-                first references), so that every decoder continues the same conversation.
-
-        Raises:
-            ValueError: no such turn, or an earlier turn without an answer.
+        """The plain text that asks for the answer to a turn, counted from 0, after those to the
+        earlier ones. None takes the fixed ones (``answers``, else first references), so that every
+        decoder continues the same conversation. Raises ValueError: no such turn, or an earlier one
+        without an answer.
         """
         written = {"system": "{turn}\n", "user": self.plain, "assistant": " {turn}\n"}
         messages = self.messages(example, turn, history)

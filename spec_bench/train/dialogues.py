@@ -285,10 +285,8 @@ def _kind(value: Any) -> str:
 def encode_chat(messages: Messages, tokenizer: Any) -> Dialogue:
     """A chat as the tokenizer's template writes it; learned is what the assistant says.
 
-    The end that the template gives an answer is learned with it.
-
-    Raises:
-        ValueError: no chat template, a slow tokenizer, or a template that rewrites earlier turns.
+    The end that the template gives an answer is learned with it. Raises ValueError: no chat
+    template, a slow tokenizer, or a template that rewrites earlier turns.
     """
     text, spans = "", []
     for index, message in enumerate(messages):
@@ -305,9 +303,8 @@ def encode_chat(messages: Messages, tokenizer: Any) -> Dialogue:
     if not getattr(tokenizer, "is_fast", False):
         raise ValueError("chats need a fast tokenizer: only those know a token's place in the text")
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-    learned = tuple(
-        any(start <= at < end for start, end in spans) for at, _ in encoded["offset_mapping"]
-    )
+    starts = [at for at, _ in encoded["offset_mapping"]]
+    learned = tuple(any(start <= at < end for start, end in spans) for at in starts)
     return Dialogue(tuple(encoded["input_ids"]), learned)
 
 

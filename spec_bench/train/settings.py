@@ -201,10 +201,8 @@ class TrainSettings:
 
 
 def build_train_settings(config: Any) -> TrainSettings:
-    """Checks a composed ``conf/train.yaml``, interpolations resolved.
-
-    Raises:
-        ValueError: one line that names a key, its value and what is allowed.
+    """Checks a composed ``conf/train.yaml``, interpolations resolved. Raises ValueError: one line
+    that names a key, its value and what is allowed.
     """
     asked = check(AskedTraining, config)
     results, on_task = Path(asked.results), asked.data.kind == "task"

@@ -61,24 +61,13 @@ def fresh_heads(
     config = model.module.config.get_text_config()
     if head.kind == DRAFT_MODEL:
         assert head.width is not None and head.draft_vocab is not None
-        shape = {
-            "hidden_size": head.width,
-            "intermediate_size": head.inner,
-            "num_hidden_layers": head.blocks,
-            "num_attention_heads": head.width // HEAD_WIDTH,
-        }
+        shape = {"hidden_size": head.width, "intermediate_size": head.inner}
+        shape |= {"num_hidden_layers": head.blocks}
+        shape |= {"num_attention_heads": head.width // HEAD_WIDTH}
         return fresh_draft(shape, head.draft_vocab, config, output(), dialogues)
     ids = frequent(dialogues, head.draft_vocab) if (head.draft_vocab or vocab) < vocab else None
-    plan = HeadPlan(
-        head.guesses,
-        head.blocks,
-        head.recurrent,
-        head.inner,
-        head.init,
-        config.to_dict(),
-        ids,
-        head.fc_norm,
-    )
+    told = (head.guesses, head.blocks, head.recurrent, head.inner, head.init)
+    plan = HeadPlan(*told, config.to_dict(), ids, head.fc_norm)
     made = heads_class(head.kind).fresh(plan, width, vocab, output)
     return trainee_of(made, model, head.guesses, head.steps, head.noise)
 
@@ -146,11 +135,8 @@ def _prepare(settings: TrainSettings, processes: Accelerator) -> Training:
         if not train:
             raise ValueError(f"data.validation={asked.data.validation} leaves nothing to train on")
         trainee = fresh_heads(asked.head, model, asked.seed, train)
-    layers, together = trainee.layers(model.blocks), asked.data.hidden_batch
-    sides = [
-        trainee.batches(model, side, asked.head.guesses, layers, together)
-        for side in (train, validation)
-    ]
+    given = (asked.head.guesses, trainee.layers(model.blocks), asked.data.hidden_batch)
+    sides = [trainee.batches(model, side, *given) for side in (train, validation)]
     optimiser = asked.optimiser
     batch = min(optimiser.batch, len(train))
     if batch < processes.num_processes * optimiser.accumulate:

@@ -100,13 +100,10 @@ def weighted(losses: Tensor, counts: Sequence[int], weights: Tensor) -> Tensor:
 
 
 class SequenceTrainee(TrainableHead):
-    """A head that keeps what it saw of the past, behind the call of all heads; accuracy is measured
-    of K guesses.
+    """A head that keeps what it saw of the past, behind the call of all heads.
 
-    Args:
-        project: the target's last layer.
-        steps: guesses that are learned; None: all K.
-        noise: what is added to features in training is uniform up to it.
+    ``project`` is the target's last layer. Of the K guesses, whose accuracy is measured, ``steps``
+    are learned (None: all); noise that is uniform up to ``noise`` is added to their features.
     """
 
     heads: CachedHead
@@ -450,18 +447,12 @@ class DraftTrainee(TrainableHead):
 def fresh_draft(
     shape: dict[str, Any], count: int, target: Any, output: Tensor, dialogues: Sequence[Dialogue]
 ) -> DraftTrainee:
-    """A draft model that has learned nothing yet.
+    """A draft model that has learned nothing yet, of a shape as ``LlamaConfig`` names it, places of
+    a text as in the target's text config, and the target's last layer ([V, D] float32).
 
-    Args:
-        shape: layers, width, heads and MLP as ``LlamaConfig`` names them.
-        count: V'.
-        target: the target's text config, whose places of a text are taken.
-        output: the target's last layer, [V, D] float32.
-        dialogues: whose answers' most frequent tokens the draft knows; where they have too few,
-            the lowest ids too, which a byte-pair vocabulary merged first.
-
-    Raises:
-        ValueError: the target has fewer tokens than that.
+    It knows ``count`` tokens (V'), the most frequent of the dialogues' answers; where these have
+    too few, the lowest ids too, which a byte-pair vocabulary merged first. Raises ValueError: the
+    target has fewer.
     """
     if count > len(output):
         raise ValueError(f"head.draft_vocab={count}: the target has {len(output)} tokens")

@@ -5,7 +5,6 @@ as JSON:
 
 * ``curves``: one mapping of ``Curve``'s fields a GPU;
 * ``unknown``: fields that this driver does not know; ``unsupported``: fields it gives as [N/A];
-* ``averaged``: power.draw is the mean of the last second, as on GPUs since Ampere;
 * ``dies_of``: a loop ends with status 3 when this file is there, and takes it away;
 * ``deaf``: it goes on when nobody reads what it prints, and leaves its process id in this file;
 * ``broken``: every call fails as without a driver.
@@ -144,18 +143,10 @@ def main():
 def cell(plan, field, gpu):
     """One value as the program prints it."""
     now = datetime.now()
-    if field in plan.get("unsupported", ()):
-        return "[N/A]"
-    if field == "timestamp":
-        return now.strftime("%Y/%m/%d %H:%M:%S.") + f"{now.microsecond // 1000:03d}"
-    if field == "index":
-        return str(gpu)
-    if field == "uuid":
-        return f"GPU-{gpu}0000000-stand-in"
-    curve, now_s = Curve(**plan["curves"][gpu]), now.timestamp()
-    if plan.get("averaged") and field == "power.draw":
-        return f"{curve.energy_j(now_s - 1, now_s):.2f}"
-    return f"{curve.power_w(now_s):.2f}"
+    stamp = f"{now:%Y/%m/%d %H:%M:%S}.{now.microsecond // 1000:03d}"
+    power = f"{Curve(**plan['curves'][gpu]).power_w(now.timestamp()):.2f}"
+    values = {"timestamp": stamp, "index": str(gpu), "uuid": f"GPU-{gpu}0000000-stand-in"}
+    return "[N/A]" if field in plan.get("unsupported", ()) else values.get(field, power)
 
 
 if __name__ == "__main__":
