@@ -24,32 +24,16 @@ from omegaconf.errors import OmegaConfBaseException
 
 from spec_bench.core import processes
 from spec_bench.engine.model_spec import AUTO
+from spec_bench.jobs.config import compose
 from spec_bench.jobs.config.cells import DecoderLoader, load_decoder
-from spec_bench.jobs.config.compose import (
-    CHATTY,
-    LISTS,
-    comes_from_hydra,
-    job_arguments,
-    one_line,
-    register,
-)
+from spec_bench.jobs.config.compose import one_line
 from spec_bench.jobs.config.config import RunSettings, check_settings
 from spec_bench.jobs.config.pair import placed, with_own_name
-from spec_bench.jobs.config.settings import JobSettings, build_settings
+from spec_bench.jobs.config.settings import JobSettings, build_settings, confirming
 from spec_bench.jobs.store.experiment import Experiment, JobNote, Tables
 from spec_bench.jobs.store.store import CellStore
-from spec_bench.jobs.sweep.confirm import confirming
-from spec_bench.jobs.sweep.launch import (
-    JobError,
-    claim_gpus,
-    disturbing,
-    enter_folder,
-    folders_here,
-    lost_worker,
-    offer_devices,
-    place_in_sweep,
-    register_resolvers,
-)
+from spec_bench.jobs.sweep import launch
+from spec_bench.jobs.sweep.launch import JobError, place_in_sweep
 from spec_bench.jobs.sweep.plan import PlannedCell, plan, print_plan
 from spec_bench.jobs.sweep.sweep import came_to, decodes, end_sweep, seen
 from spec_bench.metrics import check_references, check_score
@@ -76,12 +60,12 @@ def main() -> None:
     _statuses.clear()
     _planned.clear()
     try:
-        sys.argv = job_arguments(sys.argv)
+        sys.argv = compose.job_arguments(sys.argv)
     except ValueError as error:
         sys.exit(_complain(error))
-    register()
-    register_resolvers()
-    offer_devices()
+    compose.register()
+    launch.register_resolvers()
+    launch.offer_devices()
     # Hydra would print its errors over several lines and exit with 1; we want them raised.
     os.environ[FULL_ERROR] = "1"
     application = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")
@@ -107,10 +91,10 @@ def main() -> None:
     except Exception as error:
         if signals.came():  # turned the interrupt into another error
             sys.exit(130)
-        if not _wants_trace and comes_from_hydra(error):
+        if not _wants_trace and compose.comes_from_hydra(error):
             _complain(ValueError(f"{one_line(error)} (in {' '.join(sys.argv[1:])})"))
             sys.exit(2)
-        if _wants_trace or not lost_worker(error):
+        if _wants_trace or not launch.lost_worker(error):
             raise
         print(f"spec_bench: a worker was lost: {one_line(error)}", file=sys.stderr)
         print("the cells that had ended are kept; the same command resumes", file=sys.stderr)
@@ -120,20 +104,20 @@ def main() -> None:
 
 def _job(config: DictConfig) -> int:
     """One job; its status is kept for ``main``."""
-    for chatty in CHATTY:
+    for chatty in compose.CHATTY:
         logging.getLogger(chatty).setLevel(logging.WARNING)
     try:
         if not _in_main:
-            enter_folder()
+            launch.enter_folder()
         asked = _asked(config)
         if asked.plan:
             words = tuple(HydraConfig.get().overrides.task)
             _planned.extend(replace(cell, words=words) for cell in plan(asked, *_configs()))
             return 0
         if not _in_main:
-            claim_gpus(with_own_name(asked.pair, folders_here()), asked.engine)
+            launch.claim_gpus(with_own_name(asked.pair, launch.folders_here()), asked.engine)
             device = placed(asked.engine, asked.pair.target).device
-            if place_in_sweep() == 0 and device == "cpu" and (why := disturbing()):
+            if place_in_sweep() == 0 and device == "cpu" and (why := launch.disturbing()):
                 log.warning("%s", why)
             # Bars of several processes would overwrite each other.
             asked = replace(asked, sink=replace(asked.sink, progress=False))
@@ -217,42 +201,37 @@ def run_stage(settings: JobSettings, sinks: Sequence[Sink]) -> list[CellResult]:
     rows = _tables.add(experiment, note, more, wait=_in_main)
     if sinks:
         job_rows = [row for row in rows if (row["pair"], row["task"]) == (pair, task)]
-        logged = [_logged(settings.results, result) for result in results]
+        stores = [CellStore(settings.results, result.run_id) for result in results]
+        configs = [yaml.safe_load((each.folder / files.CONFIG).read_bytes()) for each in stores]
+        logged = [
+            LoggedCell(result, dict(config), tuple(store.load().values()), store.folder)
+            for result, config, store in zip(results, configs, stores, strict=True)
+        ]
         for each in sinks:
             each.take(logged, job_rows)
     if sink.table:  # last: there may be nobody who reads it
         print_table(results)
-        answers = _answers(experiment.csv, results) if rows else []
-        print(f"results: {experiment.csv}", *answers, sep="\n")
+        print(f"results: {experiment.csv}")
+        if rows:
+            from spec_bench.report.page.headline import sentences  # loads pandas
+
+            for answer in sentences(experiment.csv, {each.run_id for each in results}):
+                print(answer)
     return results
-
-
-def _logged(results: Path, result: CellResult) -> LoggedCell:
-    """A cell's row, resolved settings and records, as its folder holds them."""
-    store = CellStore(results, result.run_id)
-    config = yaml.safe_load((store.folder / files.CONFIG).read_text(encoding="utf-8"))
-    return LoggedCell(result, dict(config), tuple(store.load().values()), store.folder)
-
-
-def _answers(table: Path, results: Sequence[CellResult]) -> list[str]:
-    """What to use on the job's task, as the report on the table says it."""
-    from spec_bench.report.page.headline import sentences  # loads pandas
-
-    return sentences(table, {each.run_id for each in results})
 
 
 def _asked(config: DictConfig) -> RunSettings:
     """The composed config, checked, before anything is read, loaded or written."""
     choices = HydraConfig.get().runtime.choices if HydraConfig.initialized() else {}
     for group, choice in choices.items():
-        if OmegaConf.is_list(choice) and group not in LISTS:
+        if OmegaConf.is_list(choice) and group not in compose.LISTS:
             raise ValueError(f"{group} must be one choice, got {list(choice)}")
     return check_settings(OmegaConf.to_container(config, resolve=True, throw_on_missing=True))
 
 
 def _configs() -> tuple[DecoderLoader, list[Path]]:
     """Where decoders are read from, and pairs."""
-    folders = folders_here()
+    folders = launch.folders_here()
     return partial(load_decoder, folders), folders
 
 

@@ -21,7 +21,7 @@ from zlib import crc32
 
 from spec_bench.records import seals
 from spec_bench.records.parquet import Packed, Scored, Scores, pack
-from spec_bench.records.types import Delivery, Generation, StepRecord
+from spec_bench.records.types import Delivery, Generation
 from spec_bench.settings.fields import one_line
 from spec_bench.system import files
 
@@ -116,8 +116,11 @@ def _hold(each: Generation, vocabulary: int | None) -> None:
         raise ValueError("no steps")
     if each.delivery is not None and not _delivered(each, each.delivery):
         raise ValueError("its chunks are not the answer's")
-    if wrong := [step for step in each.steps if not _possible(step)]:
-        raise ValueError(f"an impossible step, {wrong[0]}")
+    for step in each.steps:
+        counts = (step.nodes, step.depth, step.accepted, step.delivered, *step.widths)
+        possible = step.accepted <= step.depth and step.delivered <= step.accepted + 1
+        if not (all(map(_whole, counts)) and possible):
+            raise ValueError(f"an impossible step, {step}")
     if sum(step.delivered for step in each.steps) != each.decoded:
         raise ValueError(f"{len(each.tokens)} tokens, its steps delivered another number")
 
@@ -132,12 +135,6 @@ def _delivered(each: Generation, came: Delivery) -> bool:
         and times == sorted(times)
         and sum(came.tokens) == len(each.tokens)
     )
-
-
-def _possible(step: StepRecord) -> bool:
-    counts = (step.nodes, step.depth, step.accepted, step.delivered, *step.widths)
-    possible = step.accepted <= step.depth and step.delivered <= step.accepted + 1
-    return all(map(_whole, counts)) and possible
 
 
 def _whole(value: Any) -> bool:

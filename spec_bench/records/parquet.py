@@ -296,7 +296,11 @@ def write(path: Path, packed: Packed) -> None:
         if not any(packed.lines[name].to_pylist()):
             schema = schema.remove(schema.get_field_index(name))
     numbers = [each.name for each in schema if each.type == pa.float64()]
-    meta = {"version": VERSION, "measured": _by_origin(packed.origins)}
+    measured: dict[str, dict[str, Any]] = {}  # a job's cells share their origin: it stands once
+    for run_id, origin in packed.origins.items():
+        same = measured.setdefault(json.dumps(origin), {"cells": [], "origin": origin})
+        same["cells"].append(run_id)
+    meta = {"version": VERSION, "measured": list(measured.values())}
     lines = packed.lines.select(schema.names).combine_chunks()
     with files.replacing(path) as partial:
         with parquet.ParquetWriter(
@@ -396,12 +400,3 @@ def _completed(lines: pa.Table) -> pa.Table:
             value = None if unknown else nothing[each.holds]
             lines = lines.append_column(each.name, pa.array([value] * len(lines), kind_of(each)))
     return lines
-
-
-def _by_origin(origins: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The cells of a job share their origin, so it is written once."""
-    groups: dict[str, dict[str, Any]] = {}
-    for run_id, origin in origins.items():
-        key = json.dumps(origin)
-        groups.setdefault(key, {"cells": [], "origin": origin})["cells"].append(run_id)
-    return list(groups.values())

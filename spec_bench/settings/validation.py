@@ -42,7 +42,7 @@ __all__ = ["Flag", "Ge", "Gt", "Le", "Lt", "MinLen", "Number", "Real", "Says", "
 
 Kind = TypeVar("Kind")
 Class = TypeVar("Class", bound=type)
-_adapter = cache(TypeAdapter)
+adapter = cache(TypeAdapter)
 _UNKNOWN = {"unexpected_keyword_argument", "invalid_key", "extra_forbidden"}
 _MAPPINGS = (dict, Mapping)
 _LONGEST = 120  # characters of a value that is shown
@@ -96,7 +96,7 @@ def check(kind: type[Kind], values: Any, at: str = "", of: str = "") -> Kind:
         got = shown(values, longest=_LONGEST)
         raise ValueError(f"{of}{at or 'the config'} must be a mapping of settings, got {got}")
     try:
-        return _adapter(kind).validate_python(dict(values))  # type: ignore[arg-type]
+        return adapter(kind).validate_python(dict(values))  # type: ignore[arg-type]
     except ValidationError as error:
         # A misspelt key is also a missing one; the misspelling is what the user looks for.
         first = min(error.errors(include_url=False), key=lambda each: each["type"] not in _UNKNOWN)

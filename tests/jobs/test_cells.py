@@ -116,7 +116,7 @@ def test_every_tree_of_a_budget_or_length_has_just_that_size(group, size, number
 
 def test_numbers_are_quoted_and_other_arguments_stay():
     told = ["budget=6", "budget=6,14", "+budget=[6,'14']", "length=3", "seed=3", "budget=mine"]
-    assert with_quoted_numbers(told) == [
+    assert [with_quoted_numbers(each) for each in told] == [
         *("budget='6'", "budget='6','14'", "+budget=['6','14']", "length='3'", *told[4:])
     ]
 
@@ -133,7 +133,7 @@ def test_numbers_are_quoted_and_other_arguments_stay():
 )
 def test_a_budget_that_there_is_not_is_refused_by_name(word, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        with_quoted_numbers([word])
+        with_quoted_numbers(word)
 
 
 def test_budget_and_length_add_to_the_cells_that_are_asked_for_each_cell_once(tmp_path):

@@ -87,19 +87,27 @@ def test_a_complete_cell_is_not_run_again_and_the_baseline_is_shared(run_job, tm
     assert rows_of(tmp_path / "results", "again") == rows[:2]
 
 
-def test_a_run_cut_at_any_line_resumes_to_the_same_tokens(run_job, tmp_path):
-    whole = tmp_path / "whole"
-    expected = {r.run_id: tokens_of(whole, r.run_id) for r in run_job(CELLS, results=whole)}
+def test_a_run_cut_at_any_line_resumes_in_turn_to_the_same_tokens(run_job, tmp_path, calls):
+    whole, given = tmp_path / "whole", (CELLS, "warmup=0")
+    expected = {r.run_id: tokens_of(whole, r.run_id) for r in run_job(*given, results=whole)}
     for lines in range(5):
         again = tmp_path / f"cut{lines}"
         for run_id in expected:
             cut(whole, run_id, lines, again)
-        run_job(CELLS, results=again)
+        calls.clear()
+        baseline, *results = run_job(*given, results=again)
+        left = [(name, f"{prompt}") for name in ("ar", "rsd_s", "sd") for prompt in range(lines, 4)]
+        assert sorted((name, *ids) for name, ids in calls) == left  # nothing is timed twice
         for run_id, tokens in expected.items():
             assert tokens_of(again, run_id) == tokens
             store = CellStore(again, run_id)
             assert store.complete()
             assert len((store.folder / "generations.jsonl").read_text().splitlines()) == 4
+        assert files.retimed_files(CellStore(again, baseline.run_id).folder) == []
+        for result in results:
+            assert (result.baseline, result.metrics["speedup"] is None) == ("same job", False)
+            told = json.loads((again / "runs" / result.run_id / "result.json").read_text())
+            assert len(told["compared"]["sittings"]) == 1 + (0 < lines < 4)
 
 
 def test_a_failing_cell_is_a_row_without_numbers_and_is_tried_again(
@@ -378,21 +386,6 @@ def test_cells_that_are_added_to_a_finished_job_have_a_baseline_timed_in_turn(
     pair = Contrast((rows[added.run_id],), (rows[baseline.run_id],))
     gap = difference([[pair]], "token_rate", Records(table))
     assert gap and gap.tested and gap.value == pytest.approx(speedup - 1)
-
-
-def test_a_job_that_was_killed_goes_on_in_turn_and_times_nothing_twice(run_job, tmp_path, calls):
-    killed = tmp_path / "cut"
-    for result in run_job("cells=[sd:3]", *QUICK, results=tmp_path / "whole"):
-        cut(tmp_path / "whole", result.run_id, 1, killed)
-    calls.clear()
-    baseline, sd = run_job("cells=[sd:3]", *QUICK, results=killed)
-    assert sorted((name, *ids) for name, ids in calls) == [
-        *(("ar", "1"), ("ar", "2"), ("sd", "1"), ("sd", "2"))
-    ]
-    assert (sd.baseline, sd.metrics["speedup"] is None) == ("same job", False)
-    assert files.retimed_files(CellStore(killed, baseline.run_id).folder) == []
-    result = killed / "runs" / sd.run_id / "result.json"
-    assert len(json.loads(result.read_text())["compared"]["sittings"]) == 2
 
 
 @pytest.mark.parametrize("late", ["ar", "sd"])

@@ -384,7 +384,7 @@ def test_a_moved_branch_of_the_hub_is_another_cell(monkeypatch):
     hub.update({"org/target": "a" * 40, "org/draft": "b" * 40, "org/heads": "c" * 40})
     known = pairs.pinned(unknown, ["medusa"])
     assert [spec.revision for spec in known.specs] == ["a" * 40, "b" * 40] == [*known.revisions]
-    assert known.heads_settings("medusa")["revision"] == "c" * 40
+    assert known.heads_revision("medusa") == "c" * 40
     assert known.settings() != unknown.settings()
 
 

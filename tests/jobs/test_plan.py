@@ -123,7 +123,7 @@ def test_a_plan_of_a_sweep_tells_complete_partial_and_missing_cells_and_loads_no
     started = run_job("spec=2x2", "seed=1")[1]
     cut(results, started.run_id, 3)
     before = {path: path.stat().st_mtime_ns for path in (results / "runs").rglob("*.json*")}
-    monkeypatch.setattr("spec_bench.jobs.job.job.models_of", None)
+    monkeypatch.setattr("spec_bench.jobs.work.models.models_of", None)
     swept = overrides(family, results, "spec=2x2", "seed=0,1,2", "plan=true")
     assert main(monkeypatch, "-m", *swept, "hydra/launcher=slurm") == 0
     said = capsys.readouterr().out

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from spec_bench.jobs.store.progress import JobState, Progress, SweepNotes, seconds_left
-from spec_bench.jobs.sweep.watch import ending, main
+from spec_bench.jobs.sweep.watch import JobState, Progress, SweepNotes, ending, main, seconds_left
 from spec_bench.system import files
 from tests.jobs.tiny import overrides
 from tests.warm import run

@@ -181,13 +181,14 @@ def test_help_takes_less_than_two_seconds_of_the_processor_and_no_torch():
         ("pair.target=null", "pair.target must be a text"),
         ("decoder=[sd,rsd_s]", "cells=[sd,rsd_s]"),
         ("pair=[embedded,embedded_plain]", "pair takes one choice"),
+        ("energy=nvml energy.idle_s=inf", "energy.idle_s must be a number >= 0, got inf"),
     ],
 )
 def test_what_only_torch_or_the_task_would_stumble_over_is_named_before(
     override, told, monkeypatch, refused
 ):
     monkeypatch.setattr(torch.xpu, "is_available", lambda: False)
-    assert refused([override], told) == ""
+    assert refused(override.split(), told) == ""
 
 
 LIGHT = """

@@ -6,10 +6,8 @@ import pytest
 
 from spec_bench.api.jobs import composed
 from spec_bench.jobs.app import settings_of
-from spec_bench.jobs.config.compose import register
 from spec_bench.jobs.config.config import ConfirmSettings
-from spec_bench.jobs.config.settings import shared
-from spec_bench.jobs.sweep.confirm import best_of
+from spec_bench.jobs.config.settings import best_of, shared
 from spec_bench.recommend import recommend as search
 from spec_bench.recommend.recommend import Recommendation, command_of, cost_of, stages_of
 from spec_bench.recommend.recommend import main as recommended
@@ -34,9 +32,14 @@ def test_the_best_of_each_decoder_go_on_and_never_the_baseline():
     assert best_of(screened, ConfirmSettings(2, best=1, by="latency_s")) == ["b", "e"]
 
 
-def test_the_best_are_decoded_again_on_prompts_that_the_search_did_not_see(
-    run_job, tmp_path, calls
+def test_the_best_are_decoded_again_as_planned_on_prompts_that_the_search_did_not_see(
+    run_job, family, tmp_path, calls, monkeypatch, capsys
 ):
+    asked = overrides(family, tmp_path / "results", *SEARCH, "plan=true")
+    assert main(monkeypatch, *asked) == 0
+    said = capsys.readouterr().out
+    assert "9 cells: 9 missing" in said
+    assert "best 1 of 3 by block_efficiency" in said and "best 1 of 2 by block_efficiency" in said
     results = run_job(*SEARCH)
     rows = {stage: [] for stage in ("screen", "confirm")}
     for row in rows_of(tmp_path / "results"):
@@ -54,6 +57,9 @@ def test_the_best_are_decoded_again_on_prompts_that_the_search_did_not_see(
     calls.clear()
     again = run_job(*SEARCH)
     assert [each.run_id for each in again] == [each.run_id for each in results] and not calls
+    assert main(monkeypatch, *asked) == 0
+    said = capsys.readouterr().out
+    assert "9 cells: 9 complete" in said and "best 1 of" not in said
 
 
 def test_a_cell_measured_before_is_a_row_of_the_search_too(run_job, tmp_path):
@@ -63,20 +69,6 @@ def test_a_cell_measured_before_is_a_row_of_the_search_too(run_job, tmp_path):
     stages = [row["stage"] for row in rows_of(tmp_path / "results")]
     assert sorted(stages) == ["confirm"] * 2 + ["screen"] * 3
     assert {row["stage"] for row in rows_of(tmp_path / "results", "other")} == {""}
-
-
-def test_a_plan_lists_the_second_stage_before_and_after_the_first(
-    run_job, family, tmp_path, monkeypatch, capsys
-):
-    asked = overrides(family, tmp_path / "results", *SEARCH, "plan=true")
-    assert main(monkeypatch, *asked) == 0
-    said = capsys.readouterr().out
-    assert "9 cells: 9 missing" in said
-    assert "best 1 of 3 by block_efficiency" in said and "best 1 of 2 by block_efficiency" in said
-    run_job(*SEARCH)
-    assert main(monkeypatch, *asked) == 0
-    said = capsys.readouterr().out
-    assert "9 cells: 9 complete" in said and "best 1 of" not in said
 
 
 @pytest.mark.parametrize(
@@ -134,7 +126,6 @@ def test_the_command_names_one_decoder_whatever_was_asked_for():
     ],
 )
 def test_each_stage_takes_fewer_candidates_and_more_prompts(cells, prompts, sizes):
-    register()
     trees = ",".join(f"sd:{length}" for length in range(1, cells + 1))
     words = ["experiment=recommend", f"cells=[{trees}]", f"prompts={prompts}"]
     asked = settings_of(composed(words))

@@ -215,7 +215,7 @@ def test_a_bad_file_of_lines_costs_the_lines_that_are_no_good(store, caplog, cha
 
 
 def test_a_bad_line_of_what_was_timed_again_goes_and_the_others_stay(store, caplog):
-    store.append_retimed(store.load().values(), "later")
+    store.append(store.load().values(), "later")
     path = files.retimed_file(store.folder, "later")
     damage(path, second(changed(decode_s=-1.0)))
     done, said = mended(store, caplog)
@@ -279,7 +279,7 @@ def test_scores_that_an_earlier_version_did_not_seal_are_made_again(store, caplo
 
 def test_timings_that_a_kill_kept_out_of_the_packed_records_come_into_them(store, caplog):
     before = (store.folder / files.RECORDS).read_bytes()
-    store.append_retimed(store.load().values(), "later")
+    store.append(store.load().values(), "later")
     done, said = mended(store, caplog)
     assert (done, said, store.complete()) == (IDS, [], True)
     again = store.records()
@@ -295,12 +295,14 @@ def test_timings_that_a_kill_kept_out_of_the_packed_records_come_into_them(store
     + cases({"number a text": changed(number="first")}),
 )
 def test_a_jobs_note_that_is_no_good_is_set_aside_and_its_rows_stay(tmp_path, caplog, change):
+    mine = Experiment(tmp_path, "name")
     for number, run_id in enumerate(["a", "b"]):
         cell(tmp_path, run_id)
-        Experiment(tmp_path, "name").add(JobNote(number, "", (run_id,)))
+        mine.note(JobNote(number, "", (run_id,)))
+    mine.rebuild()
     note = files.jobs_folder(tmp_path, "name") / f"{job_id(['a'])}.json"
     bad = damage(note, change)
-    Experiment(tmp_path, "name").add(JobNote(1, "", ("b",)))
+    mine.rebuild()
     assert [row["run_id"] for row in rows_of(tmp_path, "name")] == ["a", "b"]
     assert aside(note) == bad
     assert [str(note) in each.getMessage() for each in caplog.records] == [True]
@@ -356,7 +358,7 @@ def test_a_link_to_nothing_in_place_of_generations_is_set_aside_and_the_cell_goe
     store.mend(SETTINGS)
     assert f"{path}: it is no file; it is now {name}.bad-1" in caplog.text
     store.append([done])
-    store.append_retimed([done], "1")
+    store.append([done], "1")
     assert [each.prompt_id for each in (*store.load().values(), *store.load_retimed())] == (
         ["0", "0"] if name == files.GENERATIONS else ["0", "1", "2", "0"]
     )

@@ -132,7 +132,7 @@ def test_a_cell_added_later_is_paired_with_the_baselines_timing_of_its_sitting(s
             store.describe({}, ORIGIN)
             store.append(done)
             if again:
-                store.append_retimed(again, "later")
+                store.append(again, "later")
     if source == "records":
         parquet.write(files.records_file(table), parquet.joined(parts))
     base, added = (row("ar", run_id="base", seed=0), row("sd", "2", run_id="added", seed=0))

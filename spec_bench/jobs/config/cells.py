@@ -244,7 +244,8 @@ def simulate_cells(
                 raise ValueError(f"{cell.title} keeps several beams; simulate must be null")
             if cell.config.verifier.name == SIMULATED:
                 raise ValueError(f"{cell.title} states its own acceptance; simulate must be null")
-            rule = {"rule": SIMULATED, "acceptance": simulate, "computed": settings["verifier"]}
+            stated = [*simulate] if isinstance(simulate, tuple) else simulate  # as YAML has it
+            rule = {"rule": SIMULATED, "acceptance": stated, "computed": settings["verifier"]}
             cell = Cell.read({**settings, "verifier": rule}, sampling)
         made.append(cell)
     return tuple(made)

@@ -81,19 +81,15 @@ def recipe_arguments(arguments: Sequence[str]) -> list[str]:
     none = {f"{group}=null" for group in (*own, "experiment")}
     named = [f"{each.removesuffix('null')}[]" if each in none else each for each in arguments]
     named = [f"+{each}" if each.partition("=")[0] in papers else each for each in named]
-    return with_quoted_numbers(named)
+    return [with_quoted_numbers(each) for each in named]
 
 
-def with_quoted_numbers(arguments: Sequence[str]) -> list[str]:
-    """The command line as Hydra understands it: ``budget=6``, ``budget=6,14``, ``budget=[6,14]`` or
-    null, lists of trees by their number of nodes (or their depth, ``length``); other arguments
-    stay. Each number has a file, such as ``conf/budget/14.yaml``; Hydra would read a bare one as an
-    int, which names no config. Raises ValueError: a number that no file holds.
+def with_quoted_numbers(argument: str) -> str:
+    """An argument as Hydra understands it: ``budget=6``, ``budget=6,14``, ``budget=[6,14]`` or
+    null, lists of trees by their number of nodes (or their depth, ``length``); any other stays.
+    Each number has a file, such as ``conf/budget/14.yaml``; Hydra would read a bare one as an int,
+    which names no config. Raises ValueError: a number that no file holds.
     """
-    return [_quoted(argument) for argument in arguments]
-
-
-def _quoted(argument: str) -> str:
     match = _ASKED.fullmatch(argument)
     if match is None:
         return argument

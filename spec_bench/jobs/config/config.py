@@ -82,22 +82,6 @@ def _ranking(name: str) -> str:
 
 
 @settings
-class Simulate:
-    """The run's setting ``simulate``."""
-
-    simulate: Annotated[
-        Probability | Annotated[tuple[Probability, ...], MinLen(1)] | None,
-        Says("a probability, a list of one per depth or null"),
-    ]
-
-
-def _checked_simulate(simulate: Any) -> Any:
-    """The setting as it was written, as the run id hashes it."""
-    check(Simulate, {"simulate": simulate})
-    return simulate
-
-
-@settings
 class ConfirmSettings:
     """The second stage of a search: the best cells of each decoder again, on other prompts.
     ``share`` says that both stages share the rows of a task too short to leave the second enough.
@@ -131,7 +115,10 @@ class RunSettings:
     energy: Annotated[EnergySettings, PlainValidator(energy_settings)]
     sink: Annotated[SinkSettings, PlainValidator(sink_settings)]
     server: ServerSettings = field(default_factory=ServerSettings)
-    simulate: Annotated[Any, PlainValidator(_checked_simulate)] = None
+    simulate: Annotated[
+        Probability | Annotated[tuple[Probability, ...], MinLen(1)] | None,
+        Says("a probability, a list of one per depth or null"),
+    ] = None
     trees: dict[Text, Cells] = field(default_factory=dict)
     repeats: Annotated[Whole, Ge(1)] = 1
     confirm: ConfirmSettings | None = None

@@ -156,16 +156,10 @@ def help_text(config: str = "config") -> str:
         parts += ["", "hydra/launcher=... with -m: where a sweep's jobs run"]
         parts += _lines((file.stem, _about(file)) for file in launchers)
         parts += ["", "Recipes of papers:"]
-        parts += _lines(_recipes())
+        found = [file for each in experiments_dirs() for file in sorted(each.glob("*/*.yaml"))]
+        recipes = (file for file in found if file.name != _PAPER)
+        parts += _lines((f"{file.parent.name}={file.stem}", _about(file)) for file in recipes)
     return "\n".join(parts) + "\n"
-
-
-def _recipes() -> Iterator[tuple[str, str]]:
-    """Each paper's recipes, as they are asked for."""
-    for folder in experiments_dirs():
-        for file in sorted(folder.glob("*/*.yaml")):
-            if file.name != _PAPER:
-                yield f"{file.parent.name}={file.stem}", _about(file)
 
 
 def _settings(file: Path, prefix: str) -> Iterator[tuple[str, str]]:

@@ -179,10 +179,6 @@ class Pair:
             settings["chat_template"] = self.chat_template
         return settings
 
-    def heads_settings(self, kind: str) -> dict[str, Any]:
-        """The parts of the draft heads that change a number."""
-        return {"kind": kind, "source": self.heads[kind], "revision": self.heads_revision(kind)}
-
     def heads_revision(self, kind: str) -> str | None:
         """The fingerprint of a folder of heads, or the commit; None if unknown."""
         return fingerprint(self.heads[kind]) or self.head_commits.get(kind)

@@ -15,24 +15,19 @@ from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
+import torch
+
 from spec_bench.core import processes
 from spec_bench.engine.cache import CachePool
-from spec_bench.jobs.config.served_cells import SERVER, client
+from spec_bench.jobs.config.fitting import SERVER, client
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.jobs.job.collect import collect
 from spec_bench.jobs.job.session import CellRun, Session, batches, decode_in_turn
 from spec_bench.jobs.store.store import CellStore, FollowerStore
+from spec_bench.jobs.work import models
 from spec_bench.jobs.work.metering import Metering, ordinals
-from spec_bench.jobs.work.models import (
-    heads_of,
-    models_of,
-    ran_with,
-    tokenizer_of,
-    use_threads,
-    warn_of_misreading,
-)
 from spec_bench.jobs.work.prompts import Prompts
-from spec_bench.measure.provenance import Machine, PeakMemory, provenance
+from spec_bench.measure.provenance import Machine, PeakMemory, device_name, machine, provenance
 from spec_bench.records.types import CellResult
 from spec_bench.server.decoder import Asking, ServedDecoder
 from spec_bench.server.endpoint import Server, fit
@@ -84,15 +79,15 @@ def _work(
     """Decodes what cells lack, and writes their results."""
     first = processes.rank() == 0
     metering = held.enter_context(Metering(settings))
-    machine = held.enter_context(Machine(settings.device, ordinals(settings)))
-    tokenizer, tokens = tokenizer_of(settings.pair)
+    here = held.enter_context(Machine(settings.device, ordinals(settings)))
+    tokenizer, tokens = models.tokenizer_of(settings.pair)
     prompts = Prompts.build(settings, tokenizer)
     backend: ModelBackend | ServerBackend
     if settings.served is not None:
         backend = held.enter_context(closing(ServerBackend(settings, tokenizer, tokens)))
     else:
         backend = ModelBackend(settings, tokenizer, tokens)
-    session = Session(settings, runs, pending, prompts, metering, machine)
+    session = Session(settings, runs, pending, prompts, metering, here)
     for run in runs if first else ():
         if run in pending or run is session.baseline:
             run.done = run.store.mend_tokens(backend.vocabulary)
@@ -136,9 +131,9 @@ class ModelBackend:
 
     def __init__(self, settings: JobSettings, tokenizer: Any, tokens: int) -> None:
         self._tokenizer = tokenizer
-        self.models = models_of(settings.pair, tokens)
+        self.models = models.models_of(settings.pair, tokens)
         self.vocabulary = self.models[0].vocab_size  # ids of records must lie below
-        use_threads(settings, self.models[0])
+        models.use_threads(settings, self.models[0])
 
     def prepare(self, session: Session, runs: Sequence[CellRun]) -> None:
         """Builds each cell's decoder, allocates, warms up; one that cannot be has failed. Raises
@@ -154,9 +149,9 @@ class ModelBackend:
                     settings.sampling,
                     settings.engine.batch_size,
                     pool,
-                    heads_of(settings.pair, run.cell.heads, target),
+                    models.heads_of(settings.pair, run.cell.heads, target),
                 )
-                warn_of_misreading(run.decoder, requests[0].prompt_ids)
+                models.warn_of_misreading(run.decoder, requests[0].prompt_ids)
             except Exception as error:
                 run.fail(error)
                 continue
@@ -174,8 +169,17 @@ class ModelBackend:
         pool.prepare(settings.engine.batch_size, min(lengths)[0])
 
     def ran_with(self, session: Session) -> dict[str, Any]:
-        """What the loaded models tell: fields of ``CellFacts``."""
-        return ran_with(session.settings, self.models[0], self._tokenizer)
+        """What is known only once models are loaded: fields of ``CellFacts``."""
+        target, device = self.models[0], session.settings.device
+        config = getattr(getattr(target, "module", None), "config", None)
+        return {
+            "device": device_name(device),
+            "dtype": str(getattr(target, "dtype", "")).removeprefix("torch."),
+            "attention": getattr(config, "_attn_implementation", "") or "",
+            "threads": torch.get_num_threads(),
+            "stop_rule": session.settings.task.stop_rule(self._tokenizer),
+            "machine": machine(device),
+        }
 
 
 class ServerBackend:

@@ -282,7 +282,7 @@ def _keep(
             log.warning("%s, as this device may", text)
     run.store.append(new)
     if again:
-        run.store.append_retimed(again, session.name)
+        run.store.append(again, session.name)
     session.against.update(timings(generations))
     return new
 

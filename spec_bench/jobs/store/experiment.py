@@ -15,12 +15,9 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache
 from pathlib import Path
 from time import monotonic
 from typing import Any
-
-from pydantic import TypeAdapter
 
 from spec_bench.jobs.config.settings import job_id
 from spec_bench.jobs.store.store import CellStore
@@ -28,11 +25,11 @@ from spec_bench.records import parquet
 from spec_bench.records.parquet import Packed
 from spec_bench.records.types import Stage
 from spec_bench.settings.fields import one_line
+from spec_bench.settings.validation import adapter
 from spec_bench.sinks.rows import merge_csv, read_rows
 from spec_bench.system import files
 
 log = logging.getLogger(__name__)
-_adapter = cache(TypeAdapter)
 _QUICK_S = 0.5  # a rebuild this short is always done
 _SHARE = 0.05  # of a sweep's time that longer ones may take
 
@@ -77,11 +74,6 @@ class Experiment:
         """Notes a job that has ended, which the next rebuild sees."""
         path = self._notes / f"{job_id(note.cells)}.json"
         files.write_json(path, asdict(replace(note, ended=time.time())))
-
-    def add(self, note: JobNote) -> list[dict[str, Any]]:
-        """Notes a job that has ended and rebuilds the CSV; its rows."""
-        self.note(note)
-        return self.rebuild()
 
     def rebuild(self, *, wait: bool = True) -> list[dict[str, Any]]:
         """Rewrites CSV and records, once more if a job has ended meanwhile; the rows, those that no
@@ -186,7 +178,7 @@ class Tables:
 def _note(path: Path) -> JobNote | None:
     """A job's note; an unusable one is set aside, and its cells' rows stay as they are."""
     try:
-        note = _adapter(JobNote).validate_json(path.read_bytes(), strict=True)
+        note = adapter(JobNote).validate_json(path.read_bytes(), strict=True)
         if job_id(note.cells) != path.stem:
             raise ValueError("it is another job's")
     except FileNotFoundError:

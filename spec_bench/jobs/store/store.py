@@ -21,19 +21,18 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from functools import cache
 from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 import yaml
-from pydantic import TypeAdapter
 
 from spec_bench.records import cell_folder, parquet, seals
 from spec_bench.records.cell_folder import Lines
 from spec_bench.records.parquet import Packed, Scores
 from spec_bench.records.types import CellResult, Generation
 from spec_bench.settings.fields import one_line
+from spec_bench.settings.validation import adapter
 from spec_bench.sinks.rows import restored, stored
 from spec_bench.system import files
 from spec_bench.vocabulary import columns
@@ -43,7 +42,6 @@ _FAULTS = (
     *(ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError, OverflowError),
     yaml.YAMLError,
 )
-_adapter = cache(TypeAdapter)
 Repeats = defaultdict[int, dict[str, Generation]]
 """Generations by repeat, from 0, and prompt id."""
 
@@ -77,15 +75,12 @@ class CellStore:
         starts = cell_folder.read_starts(self.folder / files.PROVENANCE)
         files.write_json(self.folder / files.PROVENANCE, [*starts, provenance])
 
-    def append(self, generations: Iterable[Generation]) -> None:
-        """Adds generations; when this returns they survive a kill."""
-        self._append(self.folder / files.GENERATIONS, generations)
-
-    def append_retimed(self, generations: Iterable[Generation], sitting: str) -> None:
-        """Adds timings of prompts that have generations; they survive a kill likewise."""
-        self._append(files.retimed_file(self.folder, sitting), generations)
-
-    def _append(self, path: Path, generations: Iterable[Generation]) -> None:
+    def append(self, generations: Iterable[Generation], again: str = "") -> None:
+        """Adds generations, or those that a session timed ``again`` of prompts that have some; when
+        this returns they survive a kill.
+        """
+        path = self.folder / files.GENERATIONS
+        path = files.retimed_file(self.folder, again) if again else path
         with files.naming(path), path.open("a", encoding="utf-8") as stream:
             for generation in generations:
                 stream.write(cell_folder.written(generation, self.folder.name))
@@ -270,7 +265,7 @@ class FollowerStore(CellStore):
     def _nothing(self, *_: Any, **__: Any) -> None:
         """Process 0 writes, and holds the lock."""
 
-    lock = unlock = describe = _append = _nothing
+    lock = unlock = describe = append = _nothing
     keep_scores = pack = finish = _nothing
 
 
@@ -303,7 +298,7 @@ def read_result(folder: Path) -> Kept | None:
                 value = result.metrics.get(name)
                 if value is not None and isinstance(value, str) == (column.holds == "number"):
                     raise ValueError(f"{name} is {value!r}")
-        _adapter(CellResult).validate_json(json.dumps(asdict(result)), strict=True)
+        adapter(CellResult).validate_json(json.dumps(asdict(result)), strict=True)
     except _FAULTS as error:
         raise ValueError(_message(error)) from error
     return Kept(result, content.get("generations"), content.get("scores"))

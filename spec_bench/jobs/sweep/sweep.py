@@ -27,9 +27,8 @@ from spec_bench.jobs.config.compose import one_line
 from spec_bench.jobs.config.config import RunSettings, check_early, check_settings
 from spec_bench.jobs.config.settings import JobSettings, build_settings, on_hub, shared
 from spec_bench.jobs.store.experiment import Experiment
-from spec_bench.jobs.store.progress import RunningJob, SweepNotes
 from spec_bench.jobs.sweep.launch import config_folders, jobs_of, place_in_sweep
-from spec_bench.jobs.sweep.watch import ending, tell
+from spec_bench.jobs.sweep.watch import RunningJob, SweepNotes, ending, tell
 from spec_bench.records.types import CellResult
 from spec_bench.tasks import build_task
 

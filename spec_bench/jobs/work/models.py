@@ -33,7 +33,7 @@ from spec_bench.engine.products import dense_weight
 from spec_bench.jobs.config.model_files import fingerprint, model_path
 from spec_bench.jobs.config.pair import Pair
 from spec_bench.jobs.config.settings import JobSettings
-from spec_bench.measure.provenance import device_name, machine
+from spec_bench.measure.provenance import machine
 from spec_bench.system import files
 
 log = logging.getLogger(__name__)
@@ -131,20 +131,6 @@ def tokenizer_of(pair: Pair) -> tuple[Any, int]:
         tokenizer = copy(tokenizer)
         tokenizer.chat_template = pair.chat_template
     return tokenizer, tokens
-
-
-def ran_with(settings: JobSettings, target: LanguageModel, tokenizer: Any) -> dict[str, Any]:
-    """What a cell ran with, as known only after loading; fields of ``CellFacts``."""
-    module = getattr(target, "module", None)
-    implementation = getattr(getattr(module, "config", None), "_attn_implementation", "")
-    return {
-        "device": device_name(settings.device),
-        "dtype": str(getattr(target, "dtype", "")).removeprefix("torch."),
-        "attention": implementation or "",
-        "threads": torch.get_num_threads(),
-        "stop_rule": settings.task.stop_rule(tokenizer),
-        "machine": machine(settings.device),
-    }
 
 
 def _model(spec: ModelSpec, mark: str | None) -> LanguageModel:
