@@ -50,14 +50,6 @@ def test_a_trace_tells_where_every_token_of_an_answer_came_from(pair, decoder):
     assert answer.block_efficiency >= 1
 
 
-def test_greedy_answers_are_the_same_whoever_drafts(pair):
-    answers = {
-        pair.decode(PROMPT, decoder, temperature=0, max_new_tokens=16).tokens
-        for decoder in ("ar", "sd:3", {"decoder": "rsd_c", "spec": "2-2-1"})
-    }
-    assert len(answers) == 1
-
-
 def test_an_answer_is_what_the_loop_of_a_job_decodes(pair):
     mine = pair.decode(PROMPT, "sd:3", max_new_tokens=9, prompt_id="xsum-1").generation
     told = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "max_new_tokens": 9}
@@ -276,12 +268,7 @@ def test_a_sweep_runs_every_combination_and_checks_all_first(monkeypatch, tmp_pa
     told = {"task": ["xsum", "dolly"], "seed": [0, 1]}
     found = spec_bench.sweep(told, "cells=[sd:3]", results=tmp_path)
     ends = [" ".join(words).split("sink=quiet ")[1] for words in asked]
-    assert ends == [
-        "task=xsum seed=0",
-        "task=xsum seed=1",
-        "task=dolly seed=0",
-        "task=dolly seed=1",
-    ]
+    assert ends == [f"task={task} seed={seed}" for task in ("xsum", "dolly") for seed in (0, 1)]
     assert set(found.seed) == {1, 2, 3, 4}
     with pytest.raises(ValueError, match="-1"):
         spec_bench.sweep({"seed": [0, -1]}, results=tmp_path)
@@ -345,15 +332,6 @@ def test_the_public_names_are_listed_and_are_functions():
     assert {*names, "api"} == {*spec_bench.__all__} <= {*dir(spec_bench)}
     assert all(getattr(spec_bench, name) is getattr(api, name) for name in names)
     assert all(getattr(api, name).__doc__ for name in (*names, "audit", "recommend"))
-
-
-def test_the_package_is_light_until_it_is_asked():
-    heavy = ["torch", "hydra", "pandas", "pydantic"]
-    code = (
-        f"import sys, spec_bench; dir(spec_bench); print([n for n in {heavy} if n in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout.strip() == "[]", done.stderr
 
 
 def shown(folder, code):

@@ -27,19 +27,15 @@ from spec_bench.vocabulary.published import FILE, read_published, side_by_side
 from tests.families import decoder_names
 
 CONF = conf_dir()
-ALONE = {"decoder", "pair", "task"}  # groups whose choices are composed in tests of their own
+# Groups whose choices are composed in tests of their own, and what ``serve`` starts, no group.
+ALONE = {"decoder", "pair", "task", "server"}
 CHOICES = sorted(path.relative_to(CONF) for path in CONF.glob("*/*.yaml"))
-SERVERS = "server"  # no group: what ``serve`` starts
-CHOICES = [path for path in CHOICES if str(path.parent) not in {*ALONE, SERVERS}]
-DECODERS = decoder_names()
+TRAINING = {"head", "training"}  # groups of conf/train.yaml
 
 
 def resolved(config):
     """All of it as plain values, none missing."""
     return OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
-
-
-TRAINING = {"head", "training"}  # groups of conf/train.yaml
 
 
 @cache
@@ -49,16 +45,17 @@ def composed(*overrides, config="config"):
         return compose(config, overrides=list(overrides))
 
 
-@pytest.mark.parametrize("path", CHOICES, ids=str)
+@pytest.mark.parametrize(
+    "path", [path for path in CHOICES if str(path.parent) not in ALONE], ids=str
+)
 def test_every_choice_of_every_group_composes(path):
     application = "train" if str(path.parent) in TRAINING else "config"
     assert resolved(composed(f"{path.parent}='{path.stem}'", config=application))
 
 
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("name", decoder_names())
 def test_a_decoder_config_is_valid_and_bears_its_file_name(name):
     decoder = resolved(composed(f"decoder='{name}'"))["decoder"]
-    assert isinstance(decoder, dict)
     assert decoder["name"] == name
     assert read_decoder(decoder).spec
 
@@ -66,7 +63,6 @@ def test_a_decoder_config_is_valid_and_bears_its_file_name(name):
 @pytest.mark.parametrize("path", sorted(CONF.glob("task/*.yaml")), ids=lambda path: path.stem)
 def test_a_task_config_is_valid_and_bears_its_file_name(path):
     task = resolved(composed(f"task={path.stem}"))["task"]
-    assert isinstance(task, dict)
     assert build_task(task).name == path.stem
 
 
@@ -90,11 +86,8 @@ def test_spec_benchs_questions_are_the_file_that_is_named_else_the_embedded_pair
 
 def test_spec_benchs_experiment_asks_all_of_its_questions_greedily():
     config = composed("experiment=spec_bench")
-    assert (config.task.name, config.prompts, config.generation.temperature) == (
-        "spec_bench",
-        None,
-        0.0,
-    )
+    asked = config.task.name, config.prompts, config.generation.temperature
+    assert asked == ("spec_bench", None, 0.0)
     assert len(config.cells) > 3
 
 
@@ -119,7 +112,6 @@ RECIPES = sorted(
 def cells_of(recipe):
     paper, name = recipe.split("=")
     config = OmegaConf.to_container(composed(recipe), resolve=True)
-    assert isinstance(config, dict)
     assert config["name"] == f"{paper}-{name}".replace("_", "-")
     sampling = SamplingSettings(temperature=1.0)
     load = partial(load_decoder, [CONF])
@@ -155,25 +147,22 @@ def test_the_monotone_search_is_the_non_increasing_part_of_the_full_one():
 
 
 def test_search_covers_every_configuration_that_the_paper_prints():
-    cells = {(cell.name, cell.spec) for cell in cells_of("mcsd=search")}
-    rows = [
-        row for row in read_published(experiments_dir() / "mcsd" / FILE) if row["table"] in "2356"
-    ]
-    printed = {(row["decoder"], row["spec"]) for row in rows if row["decoder"] != "ar"}
+    rows = read_published(experiments_dir() / "mcsd" / FILE)
+    rows = [row for row in rows if row["table"] in "2356" and row["decoder"] != "ar"]
+    printed = {(row["decoder"], row["spec"]) for row in rows}
     assert len(printed) > 20
-    assert printed <= cells
+    assert printed <= {(cell.name, cell.spec) for cell in cells_of("mcsd=search")}
 
 
 def test_figure_6s_cells_draft_with_heads_alone():
     """A pair of a target and its heads runs all of them."""
-    assert {cell.heads for cell in cells_of("redrafter=batches")} == {None, "redrafter"}
-    assert {cell.drafts for cell in cells_of("redrafter=batches")} == {0}
+    parts = {(cell.heads, cell.drafts) for cell in cells_of("redrafter=batches")}
+    assert parts == {(None, 0), ("redrafter", 0)}
 
 
-@pytest.mark.parametrize(("pair", "hidden", "blocks"), [
-    ("vicuna_7b", 4096, 4),
-    ("vicuna_13b", 5120, 5),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("pair", "hidden", "blocks"), [("vicuna_7b", 4096, 4), ("vicuna_13b", 5120, 5)]
+)
 def test_trained_heads_are_where_their_pair_looks_for_them_and_of_the_size_in_table_1(
     pair, hidden, blocks
 ):
@@ -182,29 +171,25 @@ def test_trained_heads_are_where_their_pair_looks_for_them_and_of_the_size_in_ta
     config = composed(f"pair={pair}").pair
     assert f"{training.results}/{training.name}/heads" == config.heads.redrafter
     assert training.head.name == "redrafter"
-    rows = read_published(experiments_dir() / "redrafter" / FILE)
+    wanted = config.paper.target, "drafter_size", "redrafter"
     printed = {
         row["value"]
-        for row in rows
-        if (row["target"], row["metric"]) == (config.paper.target, "drafter_size")
-        and row["decoder"] == "redrafter"
+        for row in read_published(experiments_dir() / "redrafter" / FILE)
+        if (row["target"], row["metric"], row["decoder"]) == wanted
     }
     with torch.device("meta"):
         head = RecurrentHead(RecurrentShape(hidden, 32000, blocks))
     assert {written(sum(each.numel() for each in head.parameters()))} == printed
 
 
-def swept(recipe):
-    """What a recipe sweeps over; a recipe of one job sweeps over nothing."""
-    return dict(read_recipe(recipe).get("hydra", {}).get("sweeper", {}).get("params", {}))
-
-
 def test_the_paper_that_prints_plus_minus_is_measured_with_several_seeds():
-    for paper in paper_names():
-        for item in load_paper(paper).tables:
-            numbers = load_paper(paper).numbers_of(item.number)
-            seeds = {str(swept(each).get("seed", "0")) for each in item.recipes}
-            assert (seeds == {"0,1,2"}) == any(row["plus_minus"] for row in numbers), item.name
+    for paper in map(load_paper, paper_names()):
+        for item in paper.tables:
+            hydra = [read_recipe(each).get("hydra", {}) for each in item.recipes]
+            params = [each.get("sweeper", {}).get("params", {}) for each in hydra]
+            seeds = {str(each.get("seed", "0")) for each in params}
+            printed = any(row["plus_minus"] for row in paper.numbers_of(item.number))
+            assert (seeds == {"0,1,2"}) == printed, item.name
 
 
 @pytest.mark.parametrize(
@@ -229,9 +214,6 @@ def test_the_ablation_takes_each_pair_at_its_best_tree(pair, tree):
 @pytest.mark.parametrize(
     ("overrides", "kind"),
     [
-        (("pair=embedded",), "embedded"),
-        (("pair=embedded_plain",), "embedded"),
-        (("pair=llama2_7b",), "hub"),
         (("pair.target=my/folder", "pair.draft=my/draft"), "hub"),
         (("pair.target=random:llama_tiny",), "embedded"),
         (("pair=opt_13b", "task.source.kind=embedded"), "embedded"),

@@ -1,6 +1,5 @@
 """Registries: found by being there, in our package or in another one."""
 
-import subprocess
 import sys
 from dataclasses import dataclass
 
@@ -84,27 +83,19 @@ def test_another_packages_entry_points_are_imported_only_when_asked_for(install,
     things = Registry("thing", "spec_bench.test_things")
     things("own")(int)
     monkeypatch.setattr(sys, "shared_things", things, raising=False)
-    install(
-        "lodger",
-        "[spec_bench.test_things]\nguest = lodger_things\n",
-        lodger_things="import sys\n@sys.shared_things('guest')\nclass Guest: ...\n",
-    )
+
+    def lodge(name):
+        code = f"import sys\n@sys.shared_things('{name}')\nclass Guest: ...\n"
+        point = f"[spec_bench.test_things]\n{name} = {name}_things\n"
+        install(name, point, **{f"{name}_things": code})
+
+    lodge("guest")
     assert things["own"] is int
-    assert "lodger_things" not in sys.modules
-    assert things.find("guest", "thing").__name__ == "Guest"  # type: ignore[attr-defined]
+    assert "guest_things" not in sys.modules
+    assert things.find("guest", "thing").__name__ == "Guest"
     assert list(things) == ["own", "guest"]
-
-
-def test_a_package_installed_after_the_first_question_is_found(install, monkeypatch):
-    things = Registry("thing", "spec_bench.test_later")
-    monkeypatch.setattr(sys, "later_things", things, raising=False)
-    assert list(things) == []
-    install(
-        "later",
-        "[spec_bench.test_later]\nguest = later_things\n",
-        later_things="import sys\n@sys.later_things('guest')\nclass Guest: ...\n",
-    )
-    assert list(things) == ["guest"]
+    lodge("later")
+    assert list(things) == ["own", "guest", "later"]
 
 
 def test_an_entry_point_that_cannot_be_imported_is_named(install):
@@ -130,11 +121,3 @@ def test_a_folder_of_configs_that_is_not_there_is_named(install):
     install("papers", "[spec_bench.configs]\nmine = nowhere.at_all\n")
     with pytest.raises(ValueError, match=r"'mine'.*'nowhere\.at_all'"):
         config_folders()
-
-
-def test_registry_and_spec_import_no_torch():
-    code = (
-        "import sys, spec_bench.settings.registry, spec_bench.vocabulary.spec\n"
-        "assert not {'torch', 'pandas', 'hydra', 'pydantic'} & set(sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0

@@ -5,6 +5,7 @@ import json
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from random import Random
 
@@ -24,6 +25,10 @@ EMBEDDED = ROOT / "spec_bench" / "embedded"
 def shipped(task):
     lines = (EMBEDDED / "tasks" / f"{task}.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines]
+
+
+def database(name):
+    return EMBEDDED / "tasks" / "spider" / "database" / name / f"{name}.sqlite"
 
 
 def tokenizer():
@@ -81,23 +86,19 @@ def test_squad_answers_stand_where_they_are_said_to_stand():
 def test_spider_queries_run_on_the_databases_that_ship():
     rows = 0
     for sample in shipped("spider"):
-        db = sample["db_id"]
-        file = EMBEDDED / "tasks" / "spider" / "database" / db / f"{db}.sqlite"
-        connection = sqlite3.connect(f"file:{file}?mode=ro", uri=True)
-        rows += len(connection.execute(sample["query"]).fetchall())
-        connection.close()
+        file = database(sample["db_id"])
+        with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as connection:
+            rows += len(connection.execute(sample["query"]).fetchall())
     assert rows > len(shipped("spider"))
 
 
 @pytest.mark.parametrize("db", SCHEMAS)
 def test_databases_depend_on_their_names_alone(db, tmp_path):
     build(db, tmp_path / "again.sqlite")
-    ships = EMBEDDED / "tasks" / "spider" / "database" / db / f"{db}.sqlite"
     dumps = []
-    for file in (tmp_path / "again.sqlite", ships):
-        connection = sqlite3.connect(file)
-        dumps.append(list(connection.iterdump()))
-        connection.close()
+    for file in (tmp_path / "again.sqlite", database(db)):
+        with closing(sqlite3.connect(file)) as connection:
+            dumps.append(list(connection.iterdump()))
     assert dumps[0] == dumps[1]
 
 

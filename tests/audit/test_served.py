@@ -251,12 +251,9 @@ def test_a_fault_is_the_failure_of_its_part_and_the_others_go_on():
     assert lines[0].result == "RuntimeError: no head"
 
 
-def test_a_pattern_fits_the_name_with_or_without_its_kind():
+def test_a_pattern_fits_the_name_with_or_without_its_kind_or_is_told_what_is_near():
     assert chosen(PARTS, "k_*") == chosen(PARTS, "rule: *") == PARTS[:1]
     assert chosen(PARTS, None) == PARTS
-
-
-def test_a_pattern_that_fits_nothing_names_what_is_near():
     with pytest.raises(ValueError, match=naming("--only", "'k_sek'", "k_seq")):
         chosen(PARTS, "k_sek")
 

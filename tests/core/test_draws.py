@@ -98,12 +98,6 @@ def test_truncation_keeps_unsupported_tokens_unsupported():
     assert torch.isneginf(truncated_gumbel(phi, torch.tensor([-torch.inf]))).all()
 
 
-def test_truncation_keeps_the_order_within_a_parent():
-    phi = torch.randn(30, 8, dtype=torch.float64)
-    psi = truncated_gumbel(phi, torch.zeros(30, dtype=torch.float64))
-    assert torch.equal(phi.argsort(-1), psi.argsort(-1))
-
-
 def test_the_law_behind_drawn_tokens_is_known_where_float32_has_no_probability():
     logits = torch.tensor([[3.0, 2.0, 1.7, 1.0, 0.0]]) / 0.01
     tokens = torch.tensor([[0, 2, 1]])
@@ -114,9 +108,7 @@ def test_the_law_behind_drawn_tokens_is_known_where_float32_has_no_probability()
         left = left.index_fill(-1, token, -torch.inf)
     assert torch.allclose(found, torch.cat(law), atol=1e-6)
     # The second and third tokens were nearly sure to be drawn or to be left.
-    assert found[0, 0] > 0.999
-    assert found[1, 1] > 0.999
-    assert found[2, 1] > 0.999
+    assert min(found[0, 0], found[1, 1], found[2, 1]) > 0.999
 
 
 def test_a_law_without_anything_left_is_no_nan():
@@ -159,14 +151,13 @@ def test_temperature_zero_is_one_hot_at_the_lowest_of_tied_maxima():
     assert cold[1].item() == pytest.approx(-200)  # in log space the support stays
 
 
-def test_logits_are_not_written_to():
+@pytest.mark.parametrize(
+    "more", [{"temperature": 0}, {"temperature": 0.5, "top_k": 3, "top_p": 0.7}]
+)
+def test_logits_are_not_written_to(more):
     logits = torch.randn(3, 7)
     before = logits.clone()
-    for settings in (
-        SamplingSettings(temperature=0),
-        SamplingSettings(temperature=0.5, top_k=3, top_p=0.7),
-    ):
-        log_probs(logits, settings)
+    log_probs(logits, SamplingSettings(**more))
     assert torch.equal(logits, before)
 
 

@@ -32,14 +32,11 @@ def test_known_numbers_are_copied_once_and_what_follows_from_them_never():
         assert sim.h2d == 1
 
 
-def test_a_constant_is_made_once_a_device():
-    assert constant((1, 2), torch.device("cpu")) is constant((1, 2), torch.device("cpu"))
-
-
-def test_equal_constants_of_two_types_are_two_tensors():
+def test_a_constant_is_made_once_a_device_and_type():
     cpu = torch.device("cpu")
     made = [constant(((value,),), cpu) for value in (1, True, 1.0)]
     assert [one.dtype for one in made] == [torch.long, torch.bool, torch.float32]
+    assert constant(((1,),), cpu) is made[0]
 
 
 def test_what_a_recording_reads_is_not_given_up_with_other_constants():

@@ -11,9 +11,8 @@ def test_ancestors_of_a_two_level_tree():
     #     3     4  5      7 | 8 8
     shape = TreeShape(levels=(2, 3), children=(2, 2))
     tree = Tree(shape, torch.tensor([9]))
-    there = torch.ones(1, 2, dtype=torch.bool)
-    tree.add_level(torch.tensor([[5, 6]]), torch.tensor([0, 0]), there, None)
     there = torch.ones(1, 3, dtype=torch.bool)
+    tree.add_level(torch.tensor([[5, 6]]), torch.tensor([0, 0]), there[:, :2], None)
     tree.add_level(torch.tensor([[7, 8, 8]]), torch.tensor([[0, 1, 1]]), there, None)
     assert tree.tokens.tolist() == [[9, 5, 6, 7, 8, 8]]
     assert tree.parent.tolist() == [[0, 0, 0, 1, 2, 2]]
@@ -57,23 +56,6 @@ def test_a_tree_of_known_nodes_is_the_one_that_grows_level_by_level():
     assert (shape.level(0), shape.level(3)) == (slice(0, 1), slice(1, 4))
 
 
-def test_a_root_only_tree_has_no_levels():
-    tree = Tree(TreeShape((), ()), torch.tensor([4, 5]))
-    assert tree.tokens.tolist() == [[4], [5]]
-    assert tree.shape.depth == 0
-
-
-BEAMS = torch.tensor([[[91, 92, 93, 95], [91, 92, 94, 96], [91, 92, 93, 97]]])
-
-
-def test_the_papers_example_as_a_tree():
-    tree = merge_prefixes(torch.tensor([90]), BEAMS)
-    assert tree.shape.levels == (1, 1, 2, 3)
-    assert tree.tokens.tolist() == [[90, 91, 92, 93, 94, 95, 96, 97]]
-    assert tree.parent.tolist() == [[0, 0, 1, 2, 2, 3, 4, 3]]
-    assert tree.ancestors[0, 7].nonzero().flatten().tolist() == [0, 1, 2, 3, 7]
-
-
 def prefixes(tree, row):
     """Distinct prefixes by length."""
     tokens, parents = tree.tokens[row].tolist(), tree.parent[row].tolist()
@@ -100,14 +82,10 @@ def test_merging_equals_a_trie_on_ten_thousand_random_beams():
     assert rows == 10_000
 
 
-def test_siblings_keep_the_order_of_the_beams():
-    beams = torch.tensor([[[5, 1], [7, 1], [5, 2], [6, 1]]])
-    tree = merge_prefixes(torch.tensor([0]), beams)
-    assert tree.tokens.tolist() == [[0, 5, 7, 6, 1, 1, 2, 1]]
-    assert tree.parent.tolist() == [[0, 0, 0, 0, 1, 2, 1, 3]]
-
-
-def test_unmerged_beams_are_chains():
-    tree = beams_apart(torch.tensor([90]), BEAMS)
-    assert tree.shape.levels == (3, 3, 3, 3)
-    assert tree.parent.tolist() == [[0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9]]
+def test_the_papers_beams_as_a_tree_and_as_chains():
+    beams = torch.tensor([[[91, 92, 93, 95], [91, 92, 94, 96], [91, 92, 93, 97]]])
+    tree = merge_prefixes(torch.tensor([90]), beams)
+    assert tree.tokens.tolist() == [[90, 91, 92, 93, 94, 95, 96, 97]]
+    assert tree.parent.tolist() == [[0, 0, 1, 2, 2, 3, 4, 3]]
+    assert tree.ancestors[0, 7].nonzero().flatten().tolist() == [0, 1, 2, 3, 7]
+    assert beams_apart(torch.tensor([90]), beams).parent.tolist() == [[0] * 4 + [*range(1, 10)]]

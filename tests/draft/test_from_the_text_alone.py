@@ -14,7 +14,6 @@ import torch
 
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
-from spec_bench.decode.decoder import Decoder
 from spec_bench.draft.lookup import Bounds
 from spec_bench.engine.mapped_model import MappedModel, VocabularyMap
 from spec_bench.tree.chain import Chain
@@ -95,13 +94,9 @@ MAP = VocabularyMap(
 )
 
 
-def weights(head):
-    return dict(head.state_dict())
-
-
 def with_head(head, oracle, *more):
     target, _ = tiny_pair("llama", torch.float64)
-    return head, [oracle(weights(head), Target(target.module), *more)]
+    return head, [oracle(dict(head.state_dict()), Target(target.module), *more)]
 
 
 def head_of(kind):
@@ -112,7 +107,7 @@ def eagle3(head):
     return with_head(head, plain.eagle3, (2, 1, 0), head.shape, head.ids)
 
 
-def dspark(**changes):
+def dflash(**changes):
     head = dflash_head(32, VOCAB, block=4, **changes).double()
     return with_head(head, plain.dflash, head.shape)
 
@@ -121,26 +116,31 @@ def module_of(which=1):
     return tiny_pair("llama", torch.float64)[which].module
 
 
+def models(*whiches):
+    return None, [plain.language_model(module_of(which)) for which in whiches]
+
+
+def alone(oracle, *more):
+    """Of one draft model."""
+    return None, [oracle(module_of(), *more)]
+
+
+def own_blocks():
+    return None, [plain.own_blocks(tiny_pair_of("qwen3")[0].module, (1, 2))]
+
+
+def looked_up():
+    return None, [plain.looked_up_or(plain.language_model(module_of()), VOCAB, 4, 3)]
+
+
 LM = {"kind": "language_model"}
 LAWS = {
-    "language model": (LM, lambda: (None, [plain.language_model(module_of())])),
-    "two language models": (
-        {"kind": "language_model", "drafts": 2},
-        lambda: (None, [plain.language_model(module_of(which)) for which in (1, 0)]),
-    ),
-    "own blocks": (
-        {"kind": "own_blocks", "kept": [1, 2]},
-        lambda: (None, [plain.own_blocks(tiny_pair_of("qwen3")[0].module, (1, 2))]),
-    ),
-    "other vocabulary": (LM, lambda: (None, [plain.other_vocabulary(module_of(), MAP)])),
-    "PARD": (
-        {"kind": "pard", "levels": 3, "mask_token": 1},
-        lambda: (None, [plain.pard(module_of(), 1)]),
-    ),
-    "lookup or model": (
-        {"kind": "lookup_or_model", "longest": 4, "shortest": 1},
-        lambda: (None, [plain.looked_up_or(plain.language_model(module_of()), VOCAB, 4, 3)]),
-    ),
+    "language model": (LM, lambda: models(1)),
+    "two language models": (LM | {"drafts": 2}, lambda: models(1, 0)),
+    "own blocks": ({"kind": "own_blocks", "kept": [1, 2]}, own_blocks),
+    "other vocabulary": (LM, lambda: alone(plain.other_vocabulary, MAP)),
+    "PARD": ({"kind": "pard", "levels": 3, "mask_token": 1}, lambda: alone(plain.pard, 1)),
+    "lookup or model": ({"kind": "lookup_or_model", "longest": 4, "shortest": 1}, looked_up),
     "EAGLE": ({"kind": "eagle"}, lambda: with_head(head_of("eagle"), plain.eagle1)),
     "EAGLE-3": ({"kind": "eagle3"}, lambda: eagle3(head_of("eagle3"))),
     "P-EAGLE": (
@@ -152,8 +152,8 @@ LAWS = {
         {"kind": "mtp", "zero_first": True},
         lambda: with_head(head_of("mtp"), plain.mtp, True),
     ),
-    "DFlash": ({"kind": "dflash"}, dspark),
-    "DSpark": ({"kind": "dflash"}, lambda: dspark(markov_rank=3, gated=True)),
+    "DFlash": ({"kind": "dflash"}, dflash),
+    "DSpark": ({"kind": "dflash"}, lambda: dflash(markov_rank=3, gated=True)),
 }
 OTHER_TREES = {
     "two language models": {
@@ -170,9 +170,7 @@ def decoder_of(name, drafter, heads=None, **changes):
     if name == "other vocabulary":
         drafts = [MappedModel(draft, MAP, VOCAB)]
     settings = decoder_settings("rsd_c") | {"drafter": drafter} | changes
-    made = build_decoder(settings, target, drafts, WARM, 3, heads=heads)
-    assert isinstance(made, Decoder)
-    return made
+    return build_decoder(settings, target, drafts, WARM, 3, heads=heads)
 
 
 def differ(seen, below):
@@ -252,15 +250,12 @@ def test_proposals_without_a_law_are_those_of_the_text_alone(name):
     target, _ = tiny_pair("llama", torch.float64)
     often = SamplingSettings(temperature=0.4, probability_dtype="float64")  # texts that repeat
     decoder = build_decoder(settings, target, [], often, 3, heads=heads)
-    assert isinstance(decoder, Decoder)
     decoder.remember(ANSWERS)
-    seen = watched(
-        decoder, [replace(each, max_new_tokens=3 * each.max_new_tokens) for each in SHORT]
-    )
+    longer = [replace(each, max_new_tokens=3 * each.max_new_tokens) for each in SHORT]
+    seen = watched(decoder, longer)
     assert sum(len(each.paths) > 0 for each in seen) > 20
-    assert [(each.text, each.paths) for each in seen] == [
-        (each.text, literal(each.text)) for each in seen
-    ]
+    for each in seen:
+        assert each.paths == literal(each.text), each.text
 
 
 @torch.inference_mode()

@@ -28,7 +28,10 @@ PROMPTS = [(1, 0, 2, 1), (0, 0, 1), (2, 2, 2, 0, 1)]
 
 def planted(policy, model, prompts, settings=WARM, draws=None):
     """The trees of a batch."""
-    drafting = LanguageModelDrafting(Equipment(model, [model], [model.allocate(3, 64)], None, 3))
+    rows = len(prompts)
+    drafting = LanguageModelDrafting(
+        Equipment(model, [model], [model.allocate(rows, 64)], None, rows)
+    )
     for row, prompt in enumerate(prompts):
         drafting.start(row, prompt)
     committed = Committed(prompts)

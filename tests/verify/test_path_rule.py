@@ -2,6 +2,8 @@
 node by node, and unlike what is commonly written in their place.
 """
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -21,8 +23,6 @@ from spec_bench.verify.path_rule import PathVerdict, post_order, traversal
 from spec_bench.verify.rules import ranked_list, recursive_rejection
 
 CASES = {name: (judge, law) for name, judge, law in path_cases()}
-CHAIN, TREE = (1, 1, 1), (2, 1, 1)
-KEPT = {"iid": True, "without_replacement": False}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -51,23 +51,15 @@ def top_down(trees, judge):
     return float(trees.chance @ reach.sum(dim=1)) - 1
 
 
-def never_below(count):
+@pytest.mark.parametrize("count", [50, pytest.param(1000, marks=pytest.mark.slow)])
+def test_traversal_accepts_no_less_than_rejection_from_the_root_down(count):
     for seed in range(count):
         widths = ((2, 1, 1), (2, 2), (1, 1, 1), (3, 1), (2,))[seed % 5]
-        law = ("iid", "without_replacement")[seed // 5 % 2]  # type: ignore[assignment]
+        law = ("iid", "without_replacement")[seed // 5 % 2]
         tables = random_tables(2 if len(widths) == 3 else 3, len(widths), seed)
-        rejection = lambda *node, kept=KEPT[law]: recursive_rejection(*node, replacement=kept)  # noqa: E731
+        rejection = partial(recursive_rejection, replacement=law == "iid")
         plain = top_down(all_trees(tables, widths, law), rejection)
         assert accepted_tokens(traversal, tables, widths, law) >= plain - 1e-12
-
-
-def test_traversal_accepts_no_less_than_rejection_from_the_root_down():
-    never_below(50)
-
-
-@pytest.mark.slow
-def test_traversal_accepts_no_less_on_a_thousand_random_trees():
-    never_below(1000)
 
 
 def test_one_hot_proposals_gain_nothing():
@@ -82,8 +74,9 @@ def test_the_example_of_block_verification_has_its_printed_expectations():
     p, q = torch.tensor([1, 2]).double() / 3, torch.tensor([2, 1]).double() / 3
     tables = Tables([p.expand(2**d, 2) for d in range(3)], [q.expand(2**d, 3, 2) for d in range(2)])
     trees = all_trees(tables, (1, 1), "iid")
-    rejection = lambda *node: recursive_rejection(*node, replacement=True)  # noqa: E731
-    assert top_down(trees, rejection) == pytest.approx(10 / 9, abs=1e-12)
+    assert top_down(trees, partial(recursive_rejection, replacement=True)) == pytest.approx(
+        10 / 9, abs=1e-12
+    )
     assert accepted_tokens(traversal, tables, (1, 1), "iid") == pytest.approx(11 / 9, abs=1e-12)
 
 
@@ -116,60 +109,7 @@ def test_chances_in_single_precision_are_those_of_double(sharpness):
     torch.testing.assert_close(success[0], success[1], atol=1e-4, rtol=1e-3)
 
 
-# What is commonly written instead. Each alters one thing; unaltered, the same code is exact.
-
-
-def step_but_for(wrong):
-    """What a child finds and what is left, as the papers state it, but for one thing."""
-
-    def step(left, mass, law, token, there):
-        at = left.gather(-1, token)
-        rest = (left - law).clamp(min=0)
-        total = rest.sum(-1, keepdim=True)
-        chance = (total / (total + 1 - mass)).nan_to_num(1.0, posinf=1.0)
-        if wrong == "divided by the draft mass left":
-            chance = total / (1 - law.gather(-1, token)).clamp(min=1e-300)
-        if wrong == "residual without the quota":
-            rest = (left / mass.clamp(min=1e-300) - law).clamp(min=0)
-        if wrong == "the quota is not updated":
-            chance = mass
-        scale = chance / rest.sum(-1, keepdim=True).clamp(min=1e-300)
-        keep = there & (total > 0) | there & (mass < 1)
-        left = torch.where(keep, rest * scale, left)
-        mass = torch.where(keep, chance, mass)
-        return at, left, mass
-
-    return step
-
-
-def unclamped(at, laws, tokens, there):
-    return torch.where(there, at / laws.gather(-1, tokens.unsqueeze(-1)).squeeze(-1), 0.0)
-
-
-def clamped(tree, p):
-    verdict = traversal(tree, p)
-    return verdict._replace(success=verdict.success.clamp(0, 1))
-
-
-@pytest.mark.parametrize(
-    ("wrong", "widths", "law"),
-    [
-        ("no clamp at 1", CHAIN, "iid"),
-        ("residual without the quota", CHAIN, "iid"),
-        ("residual without the quota", TREE, "without_replacement"),
-        ("the quota is not updated", CHAIN, "iid"),  # that is, a quota taken for a success
-        ("the quota is not updated", TREE, "without_replacement"),
-        ("divided by the draft mass left", TREE, "without_replacement"),
-    ],
-)
-def test_a_wrong_quota_or_residual_is_caught(monkeypatch, wrong, widths, law):
-    tables = random_tables(3, 3, seed=1)
-    monkeypatch.setattr(path_rule, "_tested", step_but_for("nothing"))
-    assert path_error(clamped, tables, widths, law) <= TOLERANCE
-    monkeypatch.setattr(path_rule, "_tested", step_but_for(wrong))
-    if wrong == "no clamp at 1":
-        monkeypatch.setattr(path_rule, "_quotas", unclamped)
-    assert path_error(clamped, tables, widths, law) > 1e-3
+# What is commonly written instead; wrong quotas are among tests/mutants.yaml.
 
 
 def first_failure(tree, p):
@@ -189,32 +129,29 @@ def bonus_from_the_target(tree, p):
 
 @pytest.mark.parametrize("wrong", [first_failure, bonus_from_the_target])
 def test_a_wrong_end_of_the_block_is_caught(wrong):
-    assert path_error(wrong, random_tables(2, 3, seed=1), CHAIN, "iid") > 0.01
+    assert path_error(wrong, random_tables(2, 3, seed=1), (1, 1, 1), "iid") > 0.01
 
 
-def test_siblings_in_another_order_than_drawn_are_caught(monkeypatch):
+def reversed_siblings(tree, children, there):
+    return children.flip(-1), there.flip(-1)
+
+
+def without_copies(tree, children, there):
+    """Copies are dropped while q stays."""
+    tokens = tree.tokens.unsqueeze(1).gather(-1, children)
+    same = (tokens.unsqueeze(-1) == tokens.unsqueeze(-2)).tril(-1).any(dim=-1)
+    return children, there & ~same
+
+
+@pytest.mark.parametrize(
+    ("wrong", "law"), [(reversed_siblings, "without_replacement"), (without_copies, "iid")]
+)
+def test_wrong_siblings_are_caught(monkeypatch, wrong, law):
     right = path_rule.children_of_all
-
-    def reversed_siblings(tree, merge_copies):
-        children, there = right(tree, merge_copies)
-        return children.flip(-1), there.flip(-1)
-
-    monkeypatch.setattr(path_rule, "children_of_all", reversed_siblings)
-    tables = random_tables(3, 1, seed=1)
-    assert path_error(traversal, tables, (2,), "without_replacement") > 0.01
-
-
-def test_copies_that_are_dropped_while_q_stays_are_caught(monkeypatch):
-    right = path_rule.children_of_all
-
-    def without_copies(tree, merge_copies):
-        children, there = right(tree, merge_copies)
-        tokens = tree.tokens.unsqueeze(1).gather(-1, children)
-        same = (tokens.unsqueeze(-1) == tokens.unsqueeze(-2)).tril(-1).any(dim=-1)
-        return children, there & ~same
-
-    monkeypatch.setattr(path_rule, "children_of_all", without_copies)
-    found = [path_error(traversal, random_tables(3, 1, seed), (2,), "iid") for seed in range(5)]
+    monkeypatch.setattr(
+        path_rule, "children_of_all", lambda tree, **more: wrong(tree, *right(tree, **more))
+    )
+    found = [path_error(traversal, random_tables(3, 1, seed), (2,), law) for seed in range(5)]
     assert max(found) > 1e-3
 
 
@@ -244,12 +181,11 @@ def test_the_closed_form_is_the_loop_with_absent_nodes_at_its_end(law):
     loop, found = traversal(tree, trees.p), closed(tree, trees.p)
     assert torch.equal(found.order, loop.order)
     assert torch.allclose(found.success, loop.success, atol=1e-12)
-    assert torch.allclose(_laws(found.residual), _laws(loop.residual), atol=1e-12)
-
-
-def _laws(residual):
-    """Scaled to sum to 1: only that much is drawn from."""
-    return residual / residual.sum(dim=-1, keepdim=True).clamp(min=1e-300)
+    laws = [
+        residual / residual.sum(dim=-1, keepdim=True).clamp(min=1e-300)
+        for residual in (found.residual, loop.residual)
+    ]
+    assert torch.allclose(*laws, atol=1e-12)
 
 
 def test_a_token_that_the_target_never_says_ends_all_behind_it():
