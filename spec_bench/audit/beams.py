@@ -49,17 +49,6 @@ class LayerCase(NamedTuple):
     stands: Tensor  # [M] whether the cell's parent stands
 
 
-class LayerRule(NamedTuple):
-    """The parts of beam verification, so that a test can put a broken one in."""
-
-    chain: Callable[[Tensor, Tensor, int], Tensor] = residual_chain  # p' by rejections in a row
-    width: Callable[[Tensor, float, int], Tensor] = layer_width  # W from (alpha, t, W_min)
-    verify: Callable[..., LayerVerdict] = verify_layer  # the trials
-
-
-AS_IT_IS = LayerRule()
-
-
 class ListedTrials:
     """Trials that go as listed, [B, T] bool, with the probability of going so."""
 
@@ -88,31 +77,29 @@ def layer_cases(seed: int = 0) -> Iterator[LayerCase]:
 
 
 def _every_outcome(
-    case: LayerCase, trials: int, rule: LayerRule, width: Callable[[Tensor], int]
+    case: LayerCase, trials: int, width: Callable[[Tensor], int]
 ) -> tuple[Tensor, Tensor, Tensor, LayerVerdict, Tensor]:
     """Every tuple of drafts with every outcome of their trials, a row each: the chains [B, T + 1,
     M], the drafts [B, T], W [B], the verdict, the probability [B].
     """
     q = (case.q * case.stands).unsqueeze(0)
-    chain = rule.chain(case.p.unsqueeze(0), q, trials)
+    chain = residual_chain(case.p.unsqueeze(0), q, trials)
     drafts = torch.tensor(list(itertools.product(range(case.p.shape[0]), repeat=trials)))
     hits = torch.tensor(list(itertools.product([False, True], repeat=trials)))
     cells = drafts.repeat_interleave(hits.shape[0], dim=0)
     listed, rows = ListedTrials(hits.repeat(drafts.shape[0], 1)), cells.shape[0]
     chains = chain.expand(rows, -1, -1)
     widths = torch.full((rows,), width(acceptance_in_a_row(chain, q)))
-    verdict = rule.verify(chains, q.expand(rows, -1), cells, widths, listed, 0)
+    verdict = verify_layer(chains, q.expand(rows, -1), cells, widths, listed, 0)
     return chains, cells, widths, verdict, case.q[cells].prod(dim=1) * listed.probability
 
 
-def output_law(
-    case: LayerCase, trials: int, threshold: float, least: int, rule: LayerRule
-) -> tuple[Tensor, int]:
+def output_law(case: LayerCase, trials: int, threshold: float) -> tuple[Tensor, int]:
     """The joint law of a layer's output beams, [M] * W, accepted ones first in drawing order; and W
-    for T trials, threshold t and at least W_min.
+    for T trials, threshold t and at least one beam.
     """
     chains, cells, widths, verdict, weight = _every_outcome(
-        case, trials, rule, lambda alpha: int(rule.width(alpha, threshold, least))
+        case, trials, lambda alpha: int(layer_width(alpha, threshold, 1))
     )
     width = int(widths[0])
     laws, wanted = completion(chains, verdict, widths)
@@ -124,39 +111,35 @@ def output_law(
     return total, width
 
 
-def layer_error(
-    case: LayerCase, trials: int, threshold: float, least: int, rule: LayerRule = AS_IT_IS
-) -> float:
+def layer_error(case: LayerCase, trials: int, threshold: float) -> float:
     """Largest difference between the output beams' joint law and W independent draws."""
-    law, width = output_law(case, trials, threshold, least, rule)
+    law, width = output_law(case, trials, threshold)
     return float((law - _product([case.p] * width)).abs().max())
 
 
 def count_error(case: LayerCase, trials: int, law: Callable[[Tensor], Tensor]) -> float:
     """Largest error of P(T, k) against the trials themselves, none turned away as surplus."""
-    chains, _, _, verdict, weight = _every_outcome(case, trials, AS_IT_IS, lambda alpha: trials)
+    chains, _, _, verdict, weight = _every_outcome(case, trials, lambda alpha: trials)
     q = (case.q * case.stands).unsqueeze(0)
     predicted = law(acceptance_in_a_row(chains[:1], q))[0]
     enumerated = torch.zeros_like(predicted).index_add(0, verdict.accepted.sum(dim=1), weight)
     return float((enumerated - predicted).abs().max())
 
 
-def audit_layers(*, seed: int = 0, rule: LayerRule = AS_IT_IS) -> tuple[float, int]:
+def audit_layers(seed: int = 0) -> tuple[float, int]:
     """Largest error over all cases, one to three drafts and all thresholds; number of cases."""
     errors = [
-        layer_error(case, trials, threshold, 1, rule)
+        layer_error(case, trials, threshold)
         for case in layer_cases(seed)
         for trials, threshold in itertools.product((1, 2, 3), THRESHOLDS)
     ]
     return max(errors), len(errors)
 
 
-def audit_counts(
-    *, seed: int = 0, law: Callable[[Tensor], Tensor] = accepted_count_law
-) -> tuple[float, int]:
+def audit_counts(seed: int = 0) -> tuple[float, int]:
     """Largest error of the width recursion over all cases; number of cases."""
     cases = list(itertools.islice(layer_cases(seed), 0, None, 4))
-    return max(count_error(case, 3, law) for case in cases), len(cases)
+    return max(count_error(case, 3, accepted_count_law) for case in cases), len(cases)
 
 
 def _product(laws: list[Tensor]) -> Tensor:

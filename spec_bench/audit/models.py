@@ -308,7 +308,15 @@ def audit_server(server: Server, target: LanguageModel, asked: Asked) -> Iterato
     """Greedy equality with the target that the server claims to serve, then tests of sampled
     answers; a ServerError if it gives none.
     """
-    yield _server_greedy(server, target, asked)
+    plain = build_decoder(_PLAIN, target, [], GREEDY)
+    requests = _requests(asked.prompts, asked.max_tokens, asked.stop_ids)
+    expected = [plain.generate([request], seed=0)[0].tokens for request in requests]
+    served = [server.complete(prompt, asked.max_tokens) for prompt in asked.prompts]
+    steps = sum(len(answer.chunks) - 1 for answer in served)
+    later = sum(len(answer.tokens) - 1 for answer in served)
+    per_step = f"; {later / steps:.2f} tokens a step" if steps else ""
+    subject, got = "server, greedy: equals the target", [answer.tokens for answer in served]
+    yield _greedy_line(subject, target, requests, expected, got, more=per_step)
     law: Any = {"temperature": asked.sampling.temperature, "top_p": asked.sampling.top_p}
     answers = [
         (prompt, server.complete(prompt, asked.max_tokens, **law, seed=asked.seed + number).tokens)
@@ -323,20 +331,6 @@ def audit_server(server: Server, target: LanguageModel, asked: Asked) -> Iterato
             finding.statistic,
             finding.passed,
         )
-
-
-def _server_greedy(server: Server, target: LanguageModel, asked: Asked) -> Line:
-    """Every greedy answer equal to the target's own, or different at a near-tie."""
-    plain = build_decoder(_PLAIN, target, [], GREEDY)
-    requests = _requests(asked.prompts, asked.max_tokens, asked.stop_ids)
-    expected = [plain.generate([request], seed=0)[0].tokens for request in requests]
-    served = [server.complete(prompt, asked.max_tokens) for prompt in asked.prompts]
-    steps = sum(len(answer.chunks) - 1 for answer in served)
-    later = sum(len(answer.tokens) - 1 for answer in served)
-    per_step = f"; {later / steps:.2f} tokens a step" if steps else ""
-    got = [answer.tokens for answer in served]
-    subject = "server, greedy: equals the target"
-    return _greedy_line(subject, target, requests, expected, got, more=per_step)
 
 
 def _requests(

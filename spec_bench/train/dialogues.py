@@ -47,10 +47,6 @@ class Dialogue:
     ids: tuple[int, ...]  # T token ids
     learned: tuple[bool, ...]  # T times whether the token is an answer's
 
-    def cut(self, length: int) -> Dialogue:
-        """Its first ``length`` tokens."""
-        return Dialogue(self.ids[:length], self.learned[:length])
-
     @property
     def prompt(self) -> tuple[int, ...]:
         """The tokens before the first answer."""
@@ -118,7 +114,7 @@ def read_dialogues(
         dialogues = [encode_chat(chat, tokenizer) for chat in chats]
     else:
         dialogues = _answered(settings, model, tokenizer, longest)
-    dialogues = [dialogue.cut(longest) for dialogue in dialogues]
+    dialogues = [Dialogue(each.ids[:longest], each.learned[:longest]) for each in dialogues]
     useful = [dialogue for dialogue in dialogues if positions(dialogue)]
     if len(useful) < 2:
         raise ValueError(

@@ -77,7 +77,8 @@ def measure(
         for guess, logits in enumerate(trainee.logits(batch)):
             tokens = batch.guessed[:, guess]
             if wanted is not None:
-                overlaps[guess] += overlap(next(wanted), logits)[tokens != IGNORED].sum()
+                p, q = (each.float().softmax(dim=-1) for each in (next(wanted), logits))
+                overlaps[guess] += torch.minimum(p, q).sum(dim=-1)[tokens != IGNORED].sum()
             surprise = cross_entropy(logits.float(), tokens, ignore_index=IGNORED, reduction="none")
             # Heads of fewer tokens than the target's are asked for none that they do not know.
             loss[guess] += surprise.nan_to_num(posinf=0.0).sum()
@@ -97,12 +98,6 @@ def measure(
 def named(side: str, shares: Sequence[float]) -> dict[str, float]:
     """Shares of each guess under the papers' names for it."""
     return {f"{side}t+{i + 1}": round(share, 4) for i, share in enumerate(shares)}
-
-
-def overlap(one: Tensor, other: Tensor) -> Tensor:
-    """[N] sum min(p, q) of the distributions of two logits [N, V] at temperature 1."""
-    p, q = (logits.float().softmax(dim=-1) for logits in (one, other))
-    return torch.minimum(p, q).sum(dim=-1)
 
 
 @dataclass

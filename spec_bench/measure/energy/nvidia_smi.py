@@ -259,7 +259,14 @@ class SmiSampler:
             self._process, terminal = _spawn(command)
             with open(terminal, "rb", buffering=0) as printed:
                 for line in _lines(printed):
-                    self._add(*parse_line(line, self.field))
+                    stamp_s, index, watts = parse_line(line, self.field)
+                    with self._news:
+                        times, power = self._traces.get(index, ([], []))
+                        # A clock that was set back would leave times that do not ascend.
+                        if not times or stamp_s > times[-1]:
+                            times.append(stamp_s)
+                            power.append(watts)
+                        self._news.notify_all()
         except UnmeteredError as error:
             reason = str(error)
         except (OSError, subprocess.SubprocessError) as error:
@@ -269,15 +276,6 @@ class SmiSampler:
             reason = f"{PROGRAM} ended with status {self._process.wait()}"
         with self._news:
             self._ended = reason
-            self._news.notify_all()
-
-    def _add(self, stamp_s: float, index: int, watts: float) -> None:
-        with self._news:
-            times, power = self._traces.get(index, ([], []))
-            # A clock that was set back would leave times that do not ascend.
-            if not times or stamp_s > times[-1]:
-                times.append(stamp_s)
-                power.append(watts)
             self._news.notify_all()
 
 
