@@ -30,20 +30,17 @@ def eagle_head(hidden, vocab, seed=0):
     return _shaken(Eagle1Head(shape))
 
 
-def eagle3_head(hidden, vocab, seed=0, layers=1):
+def eagle3_head(hidden, vocab, seed=0, layers=1, **changes):
     """A random EAGLE-3 head that knows two of three tokens."""
     torch.manual_seed(seed)
     ids = torch.tensor([token for token in range(vocab) if token % 3])
-    shape = EagleShape(hidden, hidden, vocab, len(ids), 2, 1, 8, 16, layers, fc_norm=True)
-    return _shaken(Eagle3Head(shape, ids))
+    sizes = (hidden, hidden, vocab, len(ids), 2, 1, 8, 16, layers)
+    return _shaken(Eagle3Head(EagleShape(*sizes, **{"fc_norm": True} | changes), ids))
 
 
 def p_eagle_head(hidden, vocab, seed=0):
     """A random P-EAGLE head of two layers: EAGLE-3's with a mask token."""
-    torch.manual_seed(seed)
-    ids = torch.tensor([token for token in range(vocab) if token % 3])
-    shape = EagleShape(hidden, hidden, vocab, len(ids), 2, 1, 8, 16, 2, mask_token=1)
-    return _shaken(Eagle3Head(shape, ids))
+    return eagle3_head(hidden, vocab, seed, 2, fc_norm=False, mask_token=1)
 
 
 def mtp_head(hidden, vocab, seed=0):
@@ -60,15 +57,9 @@ def mtp_head(hidden, vocab, seed=0):
 def dflash_head(hidden, vocab, seed=0, block=16, markov_rank=0, **changes):
     """A random DFlash head of two layers, on two hidden states; with a rank a DSpark head."""
     torch.manual_seed(seed)
-    shape = DFlashShape(
-        *(hidden, hidden, vocab, vocab, 2, 1, 8, 16, 2),
-        block=block,
-        mask_token=1,
-        layer_ids=(0, 1),
-        from_known=markov_rank > 0,
-        markov_rank=markov_rank,
-        **changes,
-    )
+    sizes = (hidden, hidden, vocab, vocab, 2, 1, 8, 16, 2)
+    more = {"block": block, "mask_token": 1, "layer_ids": (0, 1), "from_known": markov_rank > 0}
+    shape = DFlashShape(*sizes, **more, markov_rank=markov_rank, **changes)
     return _shaken(DFlashHead(shape))
 
 

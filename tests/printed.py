@@ -1,6 +1,4 @@
-"""What README, the manual and the papers' READMEs print as commands, block by block."""
-
-from __future__ import annotations
+"""Every command that README, the manual, the recipes and the report print, and what it asks for."""
 
 import re
 import shlex
@@ -8,6 +6,16 @@ import subprocess
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+import yaml
+
+from spec_bench.report.papers.items import read_recipe
+from spec_bench.report.papers.paper import load_paper, paper_names, recipes_by_name
+from spec_bench.report.tables.build import build_table
+from spec_bench.report.tables.measured import Measured
+from spec_bench.report.tables.progress import list_paper
+from spec_bench.settings.configs import conf_dir
+from spec_bench.system.files import training_command, training_of
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (
@@ -19,30 +27,123 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SCRIPT = "spec-bench"
 PROGRAMS = "make|spec-bench|python3?|torchrun|accelerate|wandb|pip|cmake"
 COMMAND = re.compile(rf"(?:\w+=\S+ )?({PROGRAMS}) ")
+BEGIN = ("spec-bench ", "python -m spec_bench.train ")
+RUN, TRAIN = "spec_bench", "spec_bench.train"
+COMMENTED = ("experiments/*/*.yaml", "conf/*.yaml", "conf/*/*.yaml")
+TRAINED = "results/train/redrafter_vicuna_7b_blocks4/heads"  # where a printed training leaves them
+LENGTHS = "generation.max_new_tokens"
+GRID = "{grid:{decoder:%s,factors:[1,2],most:2,depths:[1,2],order:any}}"
+
+
+def published_pairs():
+    """The pairs of ``conf/pair`` whose models lie on the hub."""
+    for file in sorted((conf_dir() / "pair").glob("*.yaml")):
+        pair = yaml.safe_load(file.read_text(encoding="utf-8"))
+        if "/" in pair.get("target", ""):
+            yield pair
+
+
+def sweeps(recipe):
+    """What a recipe sweeps over unless told."""
+    params = read_recipe(recipe).get("hydra", {}).get("sweeper", {}).get("params", {})
+    return {name: str(value) for name, value in params.items()}
 
 
 @dataclass(frozen=True)
-class Printed:
-    """A printed command."""
+class Command:
+    """A printed command on one line, without what is said behind ``#``, and who prints it."""
 
-    place: str  # the page
-    words: tuple[str, ...]  # as a shell reads them, without what is said behind ``#``
+    text: str
+    places: tuple[str, ...]
 
     @property
-    def text(self):
-        return shlex.join(self.words)
+    def words(self):
+        return shlex.split(self.text)
 
     @property
     def module(self):
         """The module of ours that it runs; empty if none."""
-        if self.words[0] == SCRIPT:
-            return "spec_bench"
-        return self.words[2] if self.words[:2] == ("python", "-m") else ""
+        words = self.words
+        return RUN if words[0] == SCRIPT else words[2] if words[:2] == ["python", "-m"] else ""
 
     @property
     def arguments(self):
         """What follows the module."""
-        return self.words[1:] if self.words[0] == SCRIPT else self.words[3:]
+        return self.words[1 if self.words[0] == SCRIPT else 3 :]
+
+    @property
+    def trains(self):
+        """Whether it trains heads, which others decode with."""
+        return self.module == TRAIN
+
+    @property
+    def settings(self):
+        return dict(word.split("=", 1) for word in self.arguments if "=" in word)
+
+    @property
+    def recipe(self):
+        """Such as ``rsd=exp1``."""
+        known = recipes_by_name().values()
+        return next((word for word in self.arguments if word in known), None)
+
+    @property
+    def jobs(self):
+        """How many the sweep has, as far as the command and its recipe say."""
+        count = 1
+        for name, value in ((sweeps(self.recipe) if self.recipe else {}) | self.settings).items():
+            if name.split(".")[0] in ("pair", "task", "generation", "engine") and "[" not in value:
+                count *= value.count(",") + 1
+        return count
+
+    def first_job(self):
+        """The same, of each swept setting the first value alone."""
+        words = []
+        for word in self.arguments:
+            name, equals, value = word.partition("=")
+            several = equals and "," in value and not value.startswith(("[", "{"))
+            words.append(f"{name}={value.split(',')[0]}" if several else word)
+        program = self.words[: len(self.words) - len(self.arguments)]
+        return Command(shlex.join([*program, *words]), self.places)
+
+
+def appended(command):
+    """The words that make a command small: one prompt, a few tokens, the first cells of each kind,
+    the CPU in the GPU's place.
+    """
+    settings, recipe = command.settings, command.recipe
+    words = ["engine.device=cpu"] if settings.get("engine") == "cuda" else []
+    if command.trains:
+        return [*words, "optimiser.steps=2", "optimiser.batch=4", "data.answers.max_new_tokens=4",
+                "data.answers.batch_size=4"]  # fmt: skip
+    swept = sweeps(recipe) if recipe else {}
+    words += ["prompts=1", "warmup=0", f"{LENGTHS}={'4,8' if LENGTHS in swept else '4'}"]
+    if "seed" in swept:
+        words.append("seed=0")
+    if settings.get("energy"):
+        words.append("energy=none")
+    if recipe and "confirm" in read_recipe(recipe):
+        words += ["confirm.prompts=1", "confirm.best=1"]
+    if "FOLDER" in settings.get("pair.heads.redrafter", ""):
+        words.append(f"pair.heads.redrafter={TRAINED}")
+    few = recipe and settings.get("plan") != "true"
+    return [*words, *_few_cells(read_recipe(recipe))] if few else words
+
+
+def _few_cells(recipe):
+    """Of a recipe's trees the first of each kind."""
+    for each in recipe.get("defaults", []):
+        for group in ("length", "budget"):
+            if isinstance(each, dict) and f"override /{group}" in each:
+                return [f"{group}={each[f'override /{group}'][0]}"]
+    kinds = {}
+    for cell in recipe.get("cells", []):
+        if isinstance(cell, str):
+            kinds.setdefault(cell.partition(":")[0], cell)
+        elif "grid" in cell:
+            kinds.setdefault("grid", GRID % cell["grid"]["decoder"])
+        else:
+            return []  # settings of each cell's own: all are of different kinds
+    return [f"cells=[{','.join(kinds.values())}]"] if kinds else []
 
 
 @cache
@@ -54,7 +155,7 @@ def printed_blocks(pages=PAGES):
         for kind, text in BLOCK.findall(page.read_text(encoding="utf-8")):
             lines = text.replace("\\\n", " ").splitlines() if not kind else []
             found = [shlex.split(line, comments=True) for line in lines if COMMAND.match(line)]
-            blocks.append([Printed(place, tuple(words)) for words in found])
+            blocks.append([Command(shlex.join(words), (place,)) for words in found])
     return [block for block in blocks if block]
 
 
@@ -71,4 +172,57 @@ def made(command):
     told = ["make", "--no-print-directory", "--dry-run", *command.words[1:]]
     lines = subprocess.run(told, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     words = shlex.split(lines.strip().splitlines()[-1])
-    return Printed(command.place, ("python", *words[1:]))
+    return Command(shlex.join(["python", *words[1:]]), command.places)
+
+
+@cache
+def printed_commands():
+    """All of them, each once; the cheaper first."""
+    places = {}
+    for place, text in (*_of_the_report(), *_of_files(), *_of_refusals()):
+        if _published(Command(text, ())) and place not in places.setdefault(text, []):
+            places[text].append(place)
+    commands = [Command(text, tuple(where)) for text, where in places.items()]
+    return sorted(commands, key=lambda each: each.jobs)
+
+
+def _of_the_report():
+    """What ``report list`` prints, and what stands under each table, with nothing measured."""
+    nothing = Measured.below(Path("no such folder"))
+    for name in paper_names():
+        paper = load_paper(name)
+        for line in list_paper(paper, nothing).splitlines():
+            if line.strip().startswith(BEGIN):
+                yield f"list {name}", line.strip()
+        for item in paper.tables:
+            for command in build_table(item, nothing).commands:
+                yield f"table {item.name}", command
+
+
+def _of_files():
+    """What READMEs show in their blocks, and configs in their comments."""
+    yield from ((each.places[0], each.text) for each in printed() if each.text.startswith(BEGIN))
+    for path in (path for pattern in COMMENTED for path in sorted(ROOT.glob(pattern))):
+        text = path.read_text().replace("\\\n", " ")
+        for line in re.findall(r"^#\s+(spec-bench .*)$", text, re.MULTILINE):
+            yield str(path.relative_to(ROOT)), shlex.join(shlex.split(line, comments=True))
+
+
+def _of_refusals():
+    """What a job says whose pair's heads are still to be trained."""
+    for pair in published_pairs():
+        for kind, heads in pair.get("heads", {}).items():
+            if name := training_of(Path(heads)):
+                yield "refusal", training_command(kind, pair["name"], name)
+
+
+def _published(command):
+    """Whether it decodes or trains with what lies on the hub."""
+    if command.module not in (RUN, TRAIN) or command.arguments[:1] == ["serve"]:
+        return False
+    pairs, settings = list(published_pairs()), command.settings
+    ids = {pair[model] for pair in pairs for model in ("target", "draft")} - {None}
+    if {pair["name"] for pair in pairs} & {*settings.get("pair", "").split(",")}:
+        return True
+    models = {settings.get("pair.target"), settings.get("pair.draft")}
+    return bool(ids & models) or settings.get("task.source.kind") == "hub"

@@ -173,8 +173,7 @@ LFS = b"version https://git-lfs.github.com/spec/v1\n"
 
 
 @pytest.mark.parametrize(
-    "content",
-    ["folder", "dangling link", "pipe", "frame", b"", b"PAR1", LFS, b"<<<<<<< HEAD\n"],
+    "content", ["folder", "dangling link", "pipe", "frame", b"", b"PAR1", LFS, b"<<<<<<< HEAD\n"]
 )
 def test_another_file_and_what_is_no_file_are_named(content, tmp_path):
     path = tmp_path / "records.parquet"

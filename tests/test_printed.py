@@ -16,8 +16,7 @@ from spec_bench.jobs.config.compose import recipe_arguments, register
 from spec_bench.settings.configs import conf_dir
 from spec_bench.tasks.source import EMBEDDED
 from tests import warm
-from tests.hub.commands import Command, appended, printed_commands
-from tests.printed import ROOT, made, printed, printed_blocks
+from tests.printed import ROOT, appended, made, printed, printed_blocks, printed_commands
 
 _BY_REASON = yaml.safe_load(Path(__file__).with_name("not_run.yaml").read_text())
 LISTED = {text: reason for reason, texts in _BY_REASON.items() for text in texts}
@@ -57,7 +56,7 @@ def once(commands):
 
 ALL = once(command for command in printed() if command.words[0] in OURS)
 BLOCKS = {
-    f"{block[0].place}:{number}": [command for command in block if decodes(command)]
+    f"{block[0].places[0]}:{number}": [command for command in block if decodes(command)]
     for number, block in enumerate(printed_blocks())
     if any(decodes(command) for command in block)
 }
@@ -78,7 +77,7 @@ def run(command, folder, *more):
     words = (word.replace("results/NAME", of_name) for word in ready.arguments)
     words = [word.replace("NAME", MEASURED) for word in words]
     status, out, err = warm.run(ready.module, *words, *more, folder=folder)
-    assert status == 0, f"{command.place}: {command.text}\n{err[-2000:]}"
+    assert status == 0, f"{command.places[0]}: {command.text}\n{err[-2000:]}"
     return out
 
 
@@ -98,7 +97,7 @@ def test_the_jobs_of_a_block_end_well_one_after_the_other(block, tmp_path):
     shutil.copy(ROOT / "tests/metrics/length_ratio.py", tmp_path / "my_score.py")
     for command in BLOCKS[block]:
         decoding = command.module == "spec_bench" and command.arguments[0] != "compare"
-        more = appended(Command(command.text, ())) if decoding else []
+        more = appended(command) if decoding else []
         run(command, tmp_path, *more)
 
 

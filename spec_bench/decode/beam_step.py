@@ -371,8 +371,7 @@ def verify(
             likelihood = parents.likelihood.masked_fill(~verdict.accepted, -torch.inf)
             parents = replace(parents, likelihood=likelihood)
     lawful = [is_distribution(logits).all(dim=1), *drafted.lawful]
-    asked_for = torch.stack(layer_widths[1:], dim=1)
-    return _to_host(ended, full, asked_for, beams, drafted, vocab, lawful)
+    return _to_host(ended, full, torch.stack(layer_widths[1:], 1), beams, drafted, vocab, lawful)
 
 
 def _to_host(

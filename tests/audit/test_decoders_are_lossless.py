@@ -35,21 +35,28 @@ RSD_S = CASES[
 # Rules that are enumerated on deeper trees beside this, on trees of many outcomes.
 MANY = ("2-1, i.i.d.", "2-1, without", "iid_paths", "sampled_list")
 AGAIN = ("traversal", "optimal", "naive")
-ELSEWHERE = ("eagle",)  # tests.decode.test_eagle
-FAST = [
+EAGLE = "eagle"  # of its heads a few cases are quick
+QUICK = (
+    "eagle3: chain 2 + recursive",
+    "eagle3: widths 2-1, without replacement + recursive",
+    "eagle: chain 2 + traversal",
+)
+ENUMERATED = [
     pytest.param(case, marks=pytest.mark.slow)
     if (case.config.verifier.name in AGAIN and any(part in name for part in MANY))
     or "best_slots 2x2" in name
     or ("best_slots" in name and "naive" in name)
+    or (name.startswith(EAGLE) and not name.startswith(QUICK))
     else case
     for name, case in CASES.items()
-    if case.tree.enumerable and "3-1" not in name and not name.startswith(ELSEWHERE)
+    if case.tree.enumerable and "3-1" not in name
 ]
-ONE_PER_TREE = {
-    (case.tree, case.config.drafter): case
-    for case in reversed(CASES.values())
-    if not case.name.startswith(ELSEWHERE)
-}
+SAMPLED = [
+    pytest.param(case, marks=pytest.mark.slow) if case.name.startswith(EAGLE) else case
+    for case in {
+        (case.tree, case.config.drafter): case for case in reversed(CASES.values())
+    }.values()
+]
 
 
 def test_enumeration_visits_every_outcome_once_with_its_probability():
@@ -58,7 +65,7 @@ def test_enumeration_visits_every_outcome_once_with_its_probability():
     assert found == [(0.0625, (0, 0)), (0.1875, (0, 1)), (0.1875, (1, 0)), (0.5625, (1, 1))]
 
 
-@pytest.mark.parametrize("case", FAST, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", ENUMERATED, ids=lambda case: case.name)
 def test_one_iteration_has_exactly_the_chains_law(case):
     labels = []
     for label, settings in case.settings():
@@ -80,7 +87,7 @@ def test_the_walk_of_several_rows_has_the_law_of_a_single_rows(config, monkeypat
         assert count >= 1
 
 
-@pytest.mark.parametrize("case", ONE_PER_TREE.values(), ids=lambda case: case.name)
+@pytest.mark.parametrize("case", SAMPLED, ids=lambda case: case.name)
 def test_several_iterations_in_a_batch_follow_the_chain(case):
     assert (
         chi_square(case.config, WARM, samples=4000, seed=1, prompt=case.tree.prompt)
@@ -88,7 +95,7 @@ def test_several_iterations_in_a_batch_follow_the_chain(case):
     )
 
 
-APPROXIMATE = [c for c in tree_cases("approximate") if not c.name.startswith(ELSEWHERE)]
+APPROXIMATE = [c for c in tree_cases("approximate") if not c.name.startswith(EAGLE)]
 
 
 @pytest.mark.parametrize("case", APPROXIMATE, ids=lambda case: case.name)

@@ -141,7 +141,7 @@ def test_a_draft_of_another_tokenizer_drafts_from_the_respelled_text():
     committed = Committed([(0, 1, 2)])
     drafting.needs(committed)
     chain = draft.inner
-    own = chain.logits[3 % 2, 0]  # type: ignore[attr-defined]
+    own = chain.logits[3 % 2, 0]
     expected = draft._spread(own)
     torch.testing.assert_close(drafting.at_root(committed)[0, 0, 0], expected)
 

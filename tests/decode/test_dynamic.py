@@ -1,5 +1,7 @@
 """Decoders of dynamic trees over several iterations: laws, lengths, and what is drafted when."""
 
+from unittest import mock
+
 import pytest
 import torch
 
@@ -21,10 +23,10 @@ def watched(name, rows, settings=WARM, **tree):
     draft = HistoryModel(target.logits + random_history(3, seed=5).logits)
     given = decoder_settings(name)
     given["tree"] = {**given["tree"], **tree}
-    decoder = build_decoder(given, target, [draft], settings, rows)  # type: ignore[arg-type, list-item]
+    decoder = build_decoder(given, target, [draft], settings, rows)
     assert isinstance(decoder, Decoder)
     seen = []
-    step, walk, now = decoder.step, decoder.walk, []  # type: ignore[var-annotated]
+    step, walk, now = decoder.step, decoder.walk, []
 
     def stepping(active):
         now[:] = [tuple(row.tokens) for row in active]
@@ -34,7 +36,7 @@ def watched(name, rows, settings=WARM, **tree):
         seen.append((scored.tree, list(now)))
         return walk(scored, rule)
 
-    decoder.step, decoder.walk = stepping, walking  # type: ignore[method-assign]
+    decoder.step, decoder.walk = stepping, walking
     return decoder, draft, seen
 
 
@@ -58,7 +60,7 @@ def test_every_trees_laws_are_the_drafts_behind_what_was_committed(name):
                     place = above - tree.shape.level(level).start
                     if log_q is None and q is None:
                         continue
-                    law = log_q[row, place].exp() if log_q is not None else q[row, place, 0]  # type: ignore[index]
+                    law = log_q[row, place].exp() if log_q is not None else q[row, place, 0]
                     if name == "lookup_or_draft" and law.max() == 1:
                         continue  # looked up
                     torch.testing.assert_close(law, wanted, atol=1e-12, rtol=0)
@@ -110,17 +112,10 @@ def test_confidence_is_that_of_temperature_1_when_the_text_is_greedy():
 
 def test_where_all_rows_find_something_no_model_drafts():
     decoder, draft, seen = watched("lookup_or_draft", 1)
-    passes = 0
-    forward = draft.forward
-
-    def counting(*arguments, **more):
-        nonlocal passes
-        passes += not more.get("prefill", False)
-        return forward(*arguments, **more)
-
-    draft.forward = counting  # type: ignore[method-assign]
+    draft.forward = mock.Mock(side_effect=draft.forward)
     decoder.generate(REQUESTS, seed=0)
+    passes = sum(not call.kwargs.get("prefill") for call in draft.forward.call_args_list)
     # The law of a token looked up is one-hot; the toys' own never are.
-    drafted = sum(tree.q[0].max() < 1 for tree, _ in seen)  # type: ignore[union-attr]
+    drafted = sum(tree.q[0].max() < 1 for tree, _ in seen)
     assert 0 < drafted < len(seen)
     assert passes == decoder.depth * drafted

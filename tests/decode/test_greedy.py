@@ -1,21 +1,12 @@
 """At temperature 0 every decoder emits the tokens of transformers' own greedy generation."""
 
 import functools
+from itertools import product
 
 import pytest
 
 from spec_bench.audit.models import first_difference
-from spec_bench.engine.hugging_face import HuggingFaceModel
-from tests.families import (
-    ARCHITECTURES,
-    GREEDY,
-    NEWER,
-    PAPERS,
-    VOCAB,
-    built,
-    random_requests,
-    tiny_pair,
-)
+from tests.families import ARCHITECTURES, GREEDY, NEWER, PAPERS, built, random_requests, tiny_pair
 from tests.kinds import generated
 
 REQUESTS = random_requests(12, 24)
@@ -30,14 +21,6 @@ CASES |= {("llama", name, 4) for name in NEWER} | {("llama", "eagle", 4), ("opt"
 CASES |= {(architecture, "rsd_s", 4) for architecture in ARCHITECTURES}
 CASES |= {(architecture, name, 1) for architecture in ARCHITECTURES for name in HEADS}
 CASES.add(("llama", "dflash_ddtree", 4))
-
-
-def of_all(quick):
-    """Every case; those that are not quick are slow."""
-    return [
-        pytest.param(*case, marks=[] if case in quick else pytest.mark.slow)
-        for case in ((a, n, b) for a in ARCHITECTURES for n in NAMES for b in (1, 4))
-    ]
 
 
 def asked(batch):
@@ -67,36 +50,20 @@ def differences_from_generate(decoder, architecture, batch):
     return [difference for difference in found if difference]
 
 
-def check(pair, architecture, name, batch):
-    """Holds a decoder's greedy answers against those of ``generate``."""
-    decoder = built(name, pair, GREEDY, batch)
+@pytest.mark.parametrize(
+    ("architecture", "name", "batch"),
+    [
+        pytest.param(*case, marks=[] if case in CASES else pytest.mark.slow)
+        for case in product(ARCHITECTURES, NAMES, (1, 4))
+    ],
+)
+def test_greedy_output_equals_generate(architecture, name, batch):
+    decoder = built(name, tiny_pair(architecture), GREEDY, batch)
     differences = differences_from_generate(decoder, architecture, batch)
     # A difference is only excused where a plain pass puts both logits within rounding of each
     # other, and such a thing is rare.
     assert all(difference.near_tie for difference in differences), differences
     assert len(differences) <= 1
-
-
-@pytest.mark.parametrize(("architecture", "name", "batch"), of_all(CASES))
-def test_greedy_output_equals_generate(architecture, name, batch):
-    check(tiny_pair(architecture), architecture, name, batch)
-
-
-@functools.cache
-def static_pair(architecture):
-    """The same models, run over fixed buffers."""
-    return [HuggingFaceModel(m.module, VOCAB, m.device, "static") for m in tiny_pair(architecture)]
-
-
-@pytest.mark.parametrize(
-    ("architecture", "name", "batch"), of_all({("llama", "rsd_s", 4), ("opt", "rsd_s", 4)})
-)
-def test_greedy_output_equals_generate_through_static_passes(architecture, name, batch):
-    pair = static_pair(architecture)
-    before = pair[0].static.counts.static
-    check(pair, architecture, name, batch)
-    assert pair[0].static.counts.static > before
-    assert not pair[0].static.refusals
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -18,7 +18,6 @@ from spec_bench.engine.attention import (
     grouped_attention,
     has_kernels,
     kinds_of_layers,
-    merged,
     pack_shared_heads,
     shortened,
     span_of,
@@ -136,12 +135,6 @@ def test_a_layer_that_keeps_a_state_is_refused_by_its_kind():
 )
 def test_a_span_holds_the_slots_that_every_token_sees(reach, chunked, expected):
     assert span_of(10, 14, reach, chunked=chunked) == expected
-
-
-def test_two_parts_are_weighted_by_what_they_sum_to():
-    one = torch.tensor([[1.0, 0.0]]), torch.tensor([3.0]).log()
-    other = torch.tensor([[0.0, 1.0]]), torch.tensor([1.0]).log()
-    torch.testing.assert_close(merged(*one, *other), torch.tensor([[0.75, 0.25]]))
 
 
 @pytest.mark.parametrize(

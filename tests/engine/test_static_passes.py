@@ -9,6 +9,7 @@ import logging
 import shutil
 from copy import deepcopy
 from dataclasses import replace
+from itertools import product
 from types import SimpleNamespace
 
 import pytest
@@ -37,6 +38,7 @@ from spec_bench.measure.provenance import torch_state
 from spec_bench.records.types import Request
 from spec_bench.system.files import read_csv
 from tests.families import (
+    ARCHITECTURES,
     CONF,
     GREEDY,
     OURS,
@@ -54,7 +56,9 @@ from tests.simcuda import DEVICE, SimCuda
 NEEDS_COMPILER = pytest.mark.skipif(
     not any(map(shutil.which, COMPILERS)), reason="needs a C++ compiler"
 )
-QUICK = {("rsd_s", 3), ("dsbd", 3), ("redrafter", 1)}
+QUICK = {
+    ("rsd_s", 3, "llama"), ("rsd_s", 3, "opt"), ("dsbd", 3, "llama"), ("redrafter", 1, "llama"),
+}  # fmt: skip
 REFERENCE = CONF.parent / "experiments" / "rsd" / "reference.csv"
 
 
@@ -64,10 +68,10 @@ def tokens(decoder, count=4, new=12):
     return [answer.tokens for batch in batches for answer in decoder.generate(batch, seed=0)]
 
 
-def passes_that_draw_the_same(name, how, rows=1):
+def passes_that_draw_the_same(name, how, rows=1, architecture="llama"):
     """The counts of a pair whose kinds of pass recur, so that all are past their checks at last."""
-    expected, pair = tokens(built(name, pair_of("none"), rows=rows), 3), pair_of(how)
-    decoder = built(name, pair, rows=rows)
+    plain, pair = (pair_of(each, architecture=architecture) for each in ("none", how))
+    expected, decoder = tokens(built(name, plain, rows=rows), 3), built(name, pair, rows=rows)
     assert [tokens(decoder, 3) for _ in range(CHECKS + 1)] == [expected] * (CHECKS + 1)
     assert pair[0].static.refusals == []
     counts = [model.static.counts for model in pair]
@@ -76,16 +80,15 @@ def passes_that_draw_the_same(name, how, rows=1):
 
 
 @pytest.mark.parametrize(
-    ("name", "rows"),
+    ("name", "rows", "architecture"),
     [
-        pytest.param(name, rows, marks=[] if (name, rows) in QUICK else pytest.mark.slow)
-        for name in OURS
-        for rows in (1, 3)
+        pytest.param(*case, marks=[] if case in QUICK else pytest.mark.slow)
+        for case in product(OURS, (1, 3), ARCHITECTURES)
     ],
 )
-def test_every_decoder_draws_the_same_tokens_through_static_passes(name, rows):
+def test_every_decoder_draws_the_same_tokens_through_static_passes(name, rows, architecture):
     """Pending tokens and forests of several lengths share one pass, one after the other."""
-    passes_that_draw_the_same(name, "static", rows)
+    passes_that_draw_the_same(name, "static", rows, architecture)
 
 
 @pytest.mark.slow
@@ -189,17 +192,6 @@ def test_after_a_recording_that_failed_the_next_one_is_made_and_the_stream_is_th
         ones.fill_(4)
         graph.replay()
         assert two.tolist() == [5, 5]
-
-
-def test_nothing_is_made_while_sequences_grow_once_it_was_prepared():
-    target, draft = pair_of("static", dtype=torch.float32)
-    decoder = built("rsd_s", [target, draft], rows=2)
-    decoder.reserve(decoder.slots_needed(8, 100))
-    tokens(decoder, 2, 4)
-    decoder.pool.prepare(2)
-    made = [model.static.counts.captures for model in (target, draft)]
-    decoder.generate(random_requests(2, 100), seed=0)
-    assert [model.static.counts.captures for model in (target, draft)] == made
 
 
 def test_slots_are_read_in_few_steps_between_the_shortest_and_the_longest_sequence():

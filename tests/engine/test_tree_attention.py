@@ -26,74 +26,53 @@ def random_tree(rows):
     return tree
 
 
-def plain_logits(module, tokens):
-    with torch.inference_mode():
-        return module(torch.tensor([tokens])).logits[0, -1]
+def assert_nodes_see_their_paths(model, cache, texts):
+    """Behind what a cache holds a tree's nodes have the logits of each node's text alone."""
+    tree, lengths = random_tree(len(texts)), [len(text) for text in texts]
+    logits = run_nodes(model, cache, tree, lengths, slice(0, SHAPE.size)).logits
+    for row, text in enumerate(texts):
+        for node in range(SHAPE.size):
+            path = tree.tokens[row, tree.ancestors[row, node].nonzero().flatten()].tolist()
+            with torch.inference_mode():
+                alone = model.module(torch.tensor([[*text, *path]])).logits[0, -1]
+            assert torch.allclose(logits[row, node], alone, atol=1e-9), (row, node)
+    return tree
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_every_node_of_ragged_rows_equals_its_path_alone(architecture):
+def holding(architecture, prompts):
+    """A model, and a cache of it that holds prompts."""
     model, _ = tiny_pair(architecture, torch.float64)
-    prompts = [[3, 1, 4, 1, 5], [9, 2], [6, 5, 3, 5, 8, 9, 7]]
-    cache = model.allocate(len(prompts), 32)
+    cache = model.allocate(len(prompts), 40)
     for row, prompt in enumerate(prompts):
         prefill(model, cache, row, prompt)
-    tree = random_tree(len(prompts))
-    lengths = [len(prompt) for prompt in prompts]
-    logits = run_nodes(model, cache, tree, lengths, slice(0, SHAPE.size)).logits
-    for row, prompt in enumerate(prompts):
-        for node in range(SHAPE.size):
-            path = [int(tree.tokens[row, n]) for n in tree.ancestors[row, node].nonzero()]
-            alone = plain_logits(model.module, prompt + path)
-            assert torch.allclose(logits[row, node], alone, atol=1e-9), (row, node)
+    return model, cache
 
 
 @pytest.mark.parametrize("at_once", [False, True], ids=["row by row", "all rows at once"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_logits_after_a_commit_equal_a_fresh_run(architecture, at_once):
-    model, _ = tiny_pair(architecture, torch.float64)
-    prompts, path = [[3, 1, 4], [9, 2, 6, 5]], [0, 2, 6, 10]
-    cache = model.allocate(2, 40)
-    for row, prompt in enumerate(prompts):
-        prefill(model, cache, row, prompt)
-    tree = random_tree(2)
+def test_every_node_of_ragged_rows_equals_its_path_alone_after_a_commit_too(architecture, at_once):
+    prompts, path = [[3, 1, 4, 1, 5], [9, 2], [6, 5, 3, 5, 8, 9, 7]], [0, 2, 6, 10]
+    model, cache = holding(architecture, prompts)
+    tree = assert_nodes_see_their_paths(model, cache, prompts)
     lengths = [len(prompt) for prompt in prompts]
-    run_nodes(model, cache, tree, lengths, slice(0, SHAPE.size))
     if at_once:  # as on a GPU
-        cache.commit_all(lengths, torch.tensor([path] * 2))
+        cache.commit_all(lengths, torch.tensor([path] * 3))
     for row, length in enumerate([] if at_once else lengths):
         cache.commit(row, length, path)
-    committed = [prompt + tree.tokens[row, path].tolist() for row, prompt in enumerate(prompts)]
-    again = random_tree(2)
-    lengths = [len(tokens) for tokens in committed]
-    logits = run_nodes(model, cache, again, lengths, slice(0, SHAPE.size)).logits
-    for row, tokens in enumerate(committed):
-        alone = plain_logits(model.module, [*tokens, int(again.tokens[row, 0])])
-        assert torch.allclose(logits[row, 0], alone, atol=1e-9)
+    grown = [prompt + tree.tokens[row, path].tolist() for row, prompt in enumerate(prompts)]
+    assert_nodes_see_their_paths(model, cache, grown)
 
 
 def test_a_moved_row_goes_on_as_if_it_had_always_been_there():
-    model, _ = tiny_pair("llama", torch.float64)
-    cache = model.allocate(2, 24)
-    prefill(model, cache, 0, [1, 2])
-    prefill(model, cache, 1, [7, 8, 9])
+    model, cache = holding("llama", [[1, 2], [7, 8, 9]])
     cache.move_row(1, 0, 3)
-    tree = random_tree(1)
-    logits = run_nodes(model, cache, tree, [3], slice(0, 1)).logits
-    alone = plain_logits(model.module, [7, 8, 9, int(tree.tokens[0, 0])])
-    assert torch.allclose(logits[0, 0], alone, atol=1e-9)
+    assert_nodes_see_their_paths(model, cache, [[7, 8, 9]])
 
 
 def test_a_prompt_prefilled_in_chunks_is_the_same(monkeypatch):
-    model, _ = tiny_pair("llama", torch.float64)
-    prompt = list(range(11))
     monkeypatch.setattr("spec_bench.engine.tree_pass.PREFILL_CHUNK", 4)
-    cache = model.allocate(1, 24)
-    prefill(model, cache, 0, prompt)
-    tree = random_tree(1)
-    logits = run_nodes(model, cache, tree, [11], slice(0, 1)).logits
-    alone = plain_logits(model.module, [*prompt, int(tree.tokens[0, 0])])
-    assert torch.allclose(logits[0, 0], alone, atol=1e-9)
+    prompt = list(range(11))
+    assert_nodes_see_their_paths(*holding("llama", [prompt]), [prompt])
 
 
 def test_a_cache_without_room_says_how_much_is_missing():

@@ -16,8 +16,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from spec_bench.draft.heads import save_heads
 from spec_bench.draft.mtp import MtpHead, MtpShape
 from tests.heads import HEADS
-from tests.hub.commands import published_pairs
 from tests.jobs.tiny import tiny_tokenizer
+from tests.printed import published_pairs
 
 WIDTH = 32
 

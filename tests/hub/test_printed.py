@@ -13,7 +13,7 @@ from spec_bench.report.tables.measured import Measured
 from spec_bench.report.tables.progress import list_paper
 from spec_bench.settings.configs import conf_dir
 from tests import warm
-from tests.hub.commands import BEGIN, Command, published_pairs
+from tests.printed import BEGIN, Command, published_pairs
 
 TABLES = ("rsd/1", "rsd/7", "mcsd/1", "mcsd/4", "dsbd/1", "redrafter/1")
 FILE = "question.jsonl"  # Spec-Bench's, which is on no hub
@@ -22,7 +22,7 @@ HUB = {pair["name"]: pair["target"] for pair in published_pairs()}
 
 def composed(command):
     register()
-    words = [word for word in command.first_job().words if word not in ("-m", "fit_tree")]
+    words = [word for word in command.first_job().arguments if word not in ("-m", "fit_tree")]
     name = "train" if command.trains else "config"
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         return compose(name, overrides=recipe_arguments(words))

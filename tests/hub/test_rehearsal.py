@@ -16,8 +16,8 @@ from spec_bench.report.tables.progress import progress_of
 from spec_bench.system.files import read_csv, results_file
 from spec_bench.tasks.source import EMBEDDED
 from tests import warm
-from tests.hub.commands import TRAINED, appended, printed_commands, published_pairs
 from tests.hub.models import write_models
+from tests.printed import TRAINED, appended, printed_commands, published_pairs
 
 PAPERS = ("rsd", "mcsd", "dsbd", "redrafter", "beyond", "eagle", "today")
 COUNT = int(os.environ.get("REHEARSED", "1"))  # commands of each paper
@@ -69,7 +69,7 @@ def run(command, folder):
     first = command.first_job()
     write_models(first, folder / "models")
     words = [
-        *first.words,
+        *first.arguments,
         *appended(first),
         *([] if first.trains else ["task.source.kind=embedded"]),
     ]

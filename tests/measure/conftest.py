@@ -44,7 +44,7 @@ def opened(name, ordinals=None, **settings):
     try:
         yield meter
     finally:
-        meter.close()
+        meter.stop()
 
 
 def window(meter, seconds=0.0, meanwhile=lambda: None):

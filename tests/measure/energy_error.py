@@ -48,7 +48,7 @@ def measured(curve):
             # A meter that ends later has the rest of its window to answer for.
             list_.append((reading.energy_j, curve.energy_j(begin_s, begin_s + reading.window_s)))
     for meter in meters:
-        meter.close()
+        meter.stop()
     return found
 
 

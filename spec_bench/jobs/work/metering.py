@@ -40,7 +40,7 @@ class Metering:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.meter.close()
+        self.meter.stop()
 
     def begin(self) -> None:
         """Opens the decode window, as does the decoder after its prefill."""

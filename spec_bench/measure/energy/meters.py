@@ -115,6 +115,17 @@ def energy_settings(config: EnergySettings | Mapping[str, Any]) -> EnergySetting
     return replace(checked, more=more)
 
 
+def build_meter(
+    config: EnergySettings | Mapping[str, Any], ordinals: Sequence[int] | None = None
+) -> EnergyMeter[Any]:
+    """Makes the meter that the settings name, for the job's GPUs as torch numbers them (None: all
+    visible ones), not yet open; a ValueError as ``energy_settings``'s.
+    """
+    settings = energy_settings(config)
+    made: EnergyMeter[Any] = meter[settings.meter].build(settings, ordinals)
+    return made
+
+
 @meter("none")
 class EnergyMeter(Generic[Mark]):
     """Opened once per job; the caller synchronises the device before ``begin`` and ``end``.
@@ -147,7 +158,7 @@ class EnergyMeter(Generic[Mark]):
         raise NotImplementedError
 
     def stop(self) -> None:
-        """Stops what ``start`` started, also after it failed halfway."""
+        """Stops what ``open`` or ``start`` started, also after it failed halfway."""
 
     def idle_w(self, begin: Mark, end: Mark, seconds: float) -> float:
         """Mean watts between two marks."""
@@ -190,10 +201,6 @@ class EnergyMeter(Generic[Mark]):
             note = f"{note}; {short}" if note else short
         return EnergyReading(energy_j, note, window_s)
 
-    def close(self) -> None:
-        """Stops whatever ``open`` started."""
-        self.stop()
-
     def _try_mark(self) -> Mark | UnmeteredError:
         if self.reason:
             return UnmeteredError(self.reason)
@@ -230,7 +237,7 @@ class AutoMeter:
             if not opened.reason:
                 self._meter, self.name = opened, name
                 return
-            opened.close()
+            opened.stop()
             why.append(f"{name}: {opened.reason}")
         self.name = "none"
         self._meter.reason = f"no meter ({', '.join(why)})"
