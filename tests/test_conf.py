@@ -92,7 +92,7 @@ def test_spec_benchs_experiment_asks_all_of_its_questions_greedily():
 
 
 @pytest.mark.parametrize("path", sorted(CONF.glob("pair/*.yaml")), ids=lambda path: path.stem)
-def test_every_model_that_a_pair_embeds_is_in_the_package(path):
+def test_a_pair_is_in_the_package_or_takes_public_data(path):
     config = composed(f"pair='{path.stem}'")
     assert resolved(config)
     pair = config.pair
@@ -100,6 +100,7 @@ def test_every_model_that_a_pair_embeds_is_in_the_package(path):
     for name in (pair.target, *drafts):
         if str(name).startswith(EMBEDDED):
             assert Path(model_path(name)).is_dir()
+    assert config.task.source.kind == ("embedded" if path.stem.startswith("embedded") else "hub")
 
 
 RECIPES = sorted(
@@ -225,12 +226,6 @@ def test_the_ablation_takes_each_pair_at_its_best_tree(pair, tree):
 def test_a_pair_takes_the_data_of_its_size_unless_told(overrides, kind):
     """Small samples for the small models that ship, and public data for all others."""
     assert composed(*overrides)["task"]["source"]["kind"] == kind
-
-
-def test_every_paper_pair_takes_public_data():
-    for path in (conf_dir() / "pair").glob("*.yaml"):
-        source = composed(f"pair={path.stem}")["task"]["source"]
-        assert source["kind"] == ("embedded" if path.stem.startswith("embedded") else "hub")
 
 
 def test_what_is_compared_over_rounds_is_swept_round_by_round(monkeypatch):

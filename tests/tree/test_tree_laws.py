@@ -86,8 +86,3 @@ def test_draft_beams_are_drawn_out_of_all_that_continue_the_layer_above(case):
     found = laws.drafted_beams(case.config, case.tree)
     defined = laws.defined(DEFINITIONS[case.tree.policy.name], case.tree, WARM)
     assert laws.distance(found, defined) <= 1e-12
-
-
-def test_every_registered_policy_has_a_definition():
-    """Whoever adds a policy writes down, in ``definitions``, what its trees are."""
-    assert {*policy} - {*DEFINITIONS} == set()
