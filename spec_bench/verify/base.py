@@ -17,7 +17,7 @@ from spec_bench.core.tree import Siblings, TreeShape
 from spec_bench.records.types import Lossless
 from spec_bench.settings.fields import Share, read
 from spec_bench.settings.registry import Registry
-from spec_bench.verify.at_once import walk as walk_nodes
+from spec_bench.verify.simultaneous import walk as walk_nodes
 from spec_bench.verify.walk import NodeRule, OneByOne, Scored, Steps, WalkResult
 
 Laws = Mapping[Siblings, Mapping[str, Any]]

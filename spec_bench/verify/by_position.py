@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from spec_bench.core.warp import probs
-from spec_bench.verify.at_once import descended
 from spec_bench.verify.base import TreeVerifier, rule
 from spec_bench.verify.family import children_of_all
+from spec_bench.verify.simultaneous import descended
 from spec_bench.verify.walk import Scored, WalkResult, candidates, copies_below
 
 

@@ -25,7 +25,7 @@ from spec_bench.core.gumbel import laws_without_replacement
 from spec_bench.core.transfer import constant, places
 from spec_bench.core.tree import Siblings, Tree
 from spec_bench.core.warp import probs
-from spec_bench.verify import at_once
+from spec_bench.verify import simultaneous
 from spec_bench.verify.base import TreeVerifier, rule
 from spec_bench.verify.family import Parents, children_of_all, parents_of, post_order
 from spec_bench.verify.rules import normalised
@@ -59,8 +59,8 @@ def traversal(tree: Tree, p: Tensor) -> PathVerdict:
     shape = tree.shape
     if not shape.depth:  # nothing was proposed
         return PathVerdict(torch.zeros_like(tree.tokens), p.new_zeros((len(p), 0)), p)
-    if at_once.is_chain(shape) and not p.is_cpu:
-        return PathVerdict(*at_once.verified(tree, p))
+    if simultaneous.is_chain(shape) and not p.is_cpu:
+        return PathVerdict(*simultaneous.verified(tree, p))
     children, exist = children_of_all(tree, merge_copies=False)
     tokens = tree.tokens.gather(1, children.flatten(1)).view_as(children)
     success = torch.zeros(tree.tokens.shape, dtype=torch.float64, device=p.device)

@@ -21,7 +21,7 @@ from spec_bench.draft.base import drafter
 from spec_bench.records.types import Request
 from spec_bench.tree.base import GrownTree, policy
 from spec_bench.tree.widths import StochasticBeam
-from spec_bench.verify import at_once
+from spec_bench.verify import simultaneous
 from spec_bench.verify.base import rule
 
 CASES = {case.name: case for case in tree_cases("exact")}
@@ -80,7 +80,7 @@ def test_one_iteration_has_exactly_the_chains_law(case):
 
 @pytest.mark.parametrize("config", [SD, SPECTR, MCSD], ids=["chain", "paths", "widths"])
 def test_the_walk_of_several_rows_has_the_law_of_a_single_rows(config, monkeypatch):
-    monkeypatch.setattr(at_once, "walk_one_row", at_once.walk_down)
+    monkeypatch.setattr(simultaneous, "walk_one_row", simultaneous.walk_down)
     for settings in SETTINGS.values():
         error, count = enumerated_error(config, settings)
         assert error <= TOLERANCE

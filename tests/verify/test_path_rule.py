@@ -18,7 +18,7 @@ from spec_bench.audit.rules import (
     random_tables,
 )
 from spec_bench.core.tree import Tree, TreeShape
-from spec_bench.verify import at_once, path_rule
+from spec_bench.verify import path_rule, simultaneous
 from spec_bench.verify.path_rule import PathVerdict, post_order, traversal
 from spec_bench.verify.rules import ranked_list, recursive_rejection
 
@@ -159,7 +159,7 @@ DEPTH = 4
 
 
 def closed(tree, p):
-    return PathVerdict(*at_once.verified(tree, p))
+    return PathVerdict(*simultaneous.verified(tree, p))
 
 
 @pytest.mark.parametrize("law", ["iid", "without_replacement", "deterministic"])

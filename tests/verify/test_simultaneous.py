@@ -15,12 +15,12 @@ from spec_bench.core.warp import SamplingSettings, log_probs
 from spec_bench.tree.dynamic import BestNodes, BestSlots, DynamicTree
 from spec_bench.tree.node_list import NodeList
 from spec_bench.tree.widths import IidPaths, StochasticBeam, Widths
-from spec_bench.verify.at_once import look_up
 from spec_bench.verify.base import rule as rules
 from spec_bench.verify.by_position import by_position_walk, looked_up
 from spec_bench.verify.path_rule import path_walk, traversal
 from spec_bench.verify.rules import SharedMass, k_seq, ranked, ranked_list, recursive_rejection
 from spec_bench.verify.simulated import Simulated, TypicalAcceptance
+from spec_bench.verify.simultaneous import look_up
 from spec_bench.verify.walk import Scored, walk_down, walk_one_row
 from tests.tree.test_dynamic import PROMPTS, planted
 
