@@ -14,7 +14,7 @@ GROUND = ("system", "settings", "records", "vocabulary")
 MACHINE = {"core", "engine", "draft", "tree", "verify", "decode"}
 _JOBS = ("config", "store", "work", "job", "sweep")
 _REPORT = ("papers", "data", "claims", "tables", "figures", "verdicts", "page", "plain")
-_PAGES = ("sweep", "comparison", "stale", "wandb_report")
+_PAGES = ("sweep", "comparison", "wandb_report")
 
 
 def _before(room, rooms, folder=""):

@@ -147,43 +147,29 @@ def _short(ids):
 
 
 def decoded(decoders=TREES, tasks=TASKS, temperatures=(0, 1), batches=("1 static", "4 static")):
-    """What decoders deliver on the embedded pair: per cell the prompts' digests, and its row.
-
-    Returns:
-        By ``decoder spec task temperature batch batching`` the run id, per prompt a digest of
-        the tokens and one of the accepted counts, and the row's columns that every run repeats.
+    """What decoders deliver on the embedded pair, by ``decoder spec task temperature batch
+    batching``: the run id, per prompt a digest of the tokens and one of the accepted counts, and
+    the row's columns that every run repeats.
     """
     cells = [f"{name}:{TREES[name]}" if TREES[name] else name for name in decoders]
-    words = [
-        f"task={','.join(tasks)}",
-        f"generation.temperature={','.join(map(str, temperatures))}",
-    ]
+    words = [f"task={','.join(tasks)}", f"cells=[{','.join(cells)}]", *_OWN.split()]
+    words += [f"generation.temperature={','.join(map(str, temperatures))}", *split(_DECODED)]
     for batch in batches:
         size, batching = batch.split(" ")
-        engine = [f"engine.batch_size={size}", f"engine.batching={batching}"]
-        must(
-            RUN,
-            "-m",
-            *words,
-            *engine,
-            f"cells=[{','.join(cells)}]",
-            *_OWN.split(),
-            *split(_DECODED),
-        )
+        must(RUN, "-m", *words, f"engine.batch_size={size}", f"engine.batching={batching}")
     with open("decoded/golden/results.csv", encoding="utf-8", newline="") as stream:
         rows = list(csv.DictReader(stream))
-    return {_name(row): _cell(row) for row in rows if row["decoder"] in {*decoders}}
+    found = {}
+    for row in (row for row in rows if row["decoder"] in {*decoders}):
+        named = {**row, "temperature": f"{float(row['temperature']):g}"}
+        names = ("decoder", "spec", "task", "temperature", "batch_size", "batching")
+        found[" ".join(named[name] for name in names)] = _cell(row)
+    return found
 
 
 def all_decoded():
     """Every decoder on all tasks; with prompts that join a running batch on one of them."""
     return {**decoded(), **decoded(tasks=("xsum",), temperatures=(1,), batches=("4 continuous",))}
-
-
-def _name(row):
-    names = ("decoder", "spec", "task", "temperature", "batch_size", "batching")
-    values = {**row, "temperature": f"{float(row['temperature']):g}"}
-    return " ".join(values[name] for name in names)
 
 
 def _cell(row):
@@ -193,15 +179,12 @@ def _cell(row):
         record = json.loads(line)
         accepted = [step["accepted"] for step in record["steps"]]
         prompts[record["prompt_id"]] = f"{_digest(record['tokens'])} {_digest(accepted)}"
-    kept = {key: _value(text) for key, text in row.items() if _repeats(key) and text}
+    kept = {key: _value(text) for key, text in row.items() if text and not key.endswith(_FREE)}
+    kept = {key: value for key, value in kept.items() if not key.startswith(_RATES)}
     if "reason" in kept:  # what stalls did to a speed-up, no run repeats either
         said = str(kept["reason"]).split("; ")
         kept["reason"] = "; ".join(each for each in said if not each.startswith("speedup: "))
     return {"run_id": row["run_id"], "prompts": prompts, "row": kept}
-
-
-def _repeats(column):
-    return not column.endswith(_FREE) and not column.startswith(_RATES)
 
 
 def _value(text):

@@ -62,9 +62,7 @@ def _axes(axes):
         "patches": _sorted(_patch(patch) for patch in axes.patches),
         "images": [_numbers(image.get_array()) for image in axes.images],
         "texts": _sorted(
-            [t.get_text(), _numbers(t.xyann)]
-            if hasattr(t, "xyann")
-            else [t.get_text(), _numbers(t.get_position())]
+            [t.get_text(), _numbers(t.xyann if hasattr(t, "xyann") else t.get_position())]
             for t in axes.texts
         ),
         "legend": _legend(axes.get_legend()),

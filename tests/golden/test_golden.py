@@ -1,4 +1,5 @@
-"""The package prints, draws, names and decodes what it did: a part of the net, and all of it.
+"""The package prints, draws, names and decodes what it did: a part of the net, and all of it; and
+what the net takes for a difference, and what for another processor's rounding.
 
 A difference is looked at with ``python tests/golden/check.py KIND --against CLONE``.
 """
@@ -75,3 +76,31 @@ def test_decoders_deliver_the_same_tokens_and_rows():
 def test_nothing_differs(kind):
     wanted = net.expected(kind)
     assert_as_recorded(kind, net.KINDS[kind](tuple(wanted)), wanted)
+
+
+CELL = {
+    "prompts": {"000000": "8b792ba608a5 6aa5a1e6dd5a"},
+    "row": {
+        "perplexity": 1.14637787,
+        "block_efficiency": 3.43478261,
+        "target_calls": 23.0,
+        "acceptance_rate_by_depth": "[0.8695652173913043, 1.0]",
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("part", "key", "value", "count"),
+    [
+        ("row", "perplexity", 1.14637787 * (1 + 5e-7), 0),  # a float32 pass rounds otherwise
+        ("row", "perplexity", 1.147, 1),
+        ("row", "block_efficiency", 3.43478261 * (1 + 5e-7), 1),
+        ("row", "target_calls", 24.0, 1),
+        ("row", "acceptance_rate_by_depth", "[0.8695652173913044, 1.0]", 1),
+        ("prompts", "000000", "8b792ba608a5 83d575e99c9a", 1),
+    ],
+)
+def test_counts_tokens_and_what_exceeds_rounding_are_differences(part, key, value, count):
+    changed = {**CELL, part: {**CELL[part], key: value}}
+    found = [line.partition(":")[0] for line in net.differences(CELL, changed)]
+    assert len(found) == count and all(where.startswith(f".{part}.{key}") for where in found)

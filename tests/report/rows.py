@@ -6,13 +6,14 @@ of an experiment share: ``row("sd", "3", **SQUAD, token_rate=(50.0, 49.0, 51.0))
 """
 
 import json
-from dataclasses import replace
+from itertools import product
 from math import log
 from pathlib import Path
 
 import pandas as pd
 
 from spec_bench.records.types import ENGINE, Generation, StepRecord
+from spec_bench.system.files import write_text
 
 DEFAULTS = {
     "pair": "llama2_7b",
@@ -113,17 +114,19 @@ def record(results, run_id, accepted, *, depth=3, rate=1, sitting="", categories
     """Writes a cell's raw records beside a results file: of each prompt the accepted tokens of each
     target call, at a ``rate`` of tokens per second.
     """
-    path = results.parent.parent / "runs" / run_id / "generations.jsonl"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", encoding="utf-8") as stream:
-        for prompt, counts in enumerate(accepted):
-            steps = tuple(StepRecord(depth, depth, count, count + 1) for count in counts)
-            tokens = tuple(range(sum(count + 1 for count in counts)))
-            seconds = len(tokens) / rate
-            generation = Generation(str(prompt), tokens, "length", steps, 0.0, seconds, 0.0, 0.0)
-            category = categories[prompt] if categories else ""
-            generation = replace(generation, sitting=sitting, category=category)
-            stream.write(json.dumps(generation.to_json()) + "\n")
+    made = []
+    for prompt, counts in enumerate(accepted):
+        steps = tuple(StepRecord(depth, depth, count, count + 1) for count in counts)
+        tokens = tuple(range(sum(counts) + len(counts)))
+        times = (0.0, len(tokens) / rate, 0.0, 0.0)
+        own = {"sitting": sitting, "category": categories[prompt] if categories else ""}
+        made.append(Generation(str(prompt), tokens, "length", steps, *times, **own))
+    _written(results, run_id, made)
+
+
+def _written(results, run_id, made):
+    lines = "".join(f"{json.dumps(each.to_json())}\n" for each in made)
+    write_text(results.parent.parent / "runs" / run_id / "generations.jsonl", lines)
 
 
 _PROMPTS, _CALLS, _TOKENS, _SPREAD = 8, 20, 20, 0.01
@@ -136,11 +139,8 @@ def recorded(results, rows):
     """
     rows = rows.assign(run_id=[f"cell-{place}" for place in range(len(rows))])
     for place, (_, row) in enumerate(rows.iterrows()):
-        file = Path(str(row.get("file", results)))
-        path = file.parent.parent / "runs" / str(row.run_id) / "generations.jsonl"
-        path.parent.mkdir(parents=True, exist_ok=True)
         made = [_generation(row, prompt, (-1) ** (prompt + place)) for prompt in range(_PROMPTS)]
-        path.write_text("".join(f"{json.dumps(each.to_json())}\n" for each in made))
+        _written(Path(str(row.get("file", results))), str(row.run_id), made)
     return rows
 
 
@@ -163,19 +163,13 @@ def _generation(row, prompt, turn):
     factor = 1 + _SPREAD * turn
     rate, perplexity = known("token_rate") or 1.0, known("perplexity")
     latency, energy = known("token_rate_per_request"), known("energy_j_per_token")
-    return Generation(
-        str(prompt),
-        tuple(range(_TOKENS)),
-        "length",
-        steps,
-        0.0,
-        _TOKENS / rate * factor,
-        0.0,
-        0.0,
-        energy_j=None if energy is None else energy * _TOKENS * factor,
-        log_likelihood=None if perplexity is None else -log(perplexity) * _TOKENS * factor,
-        latency_s=None if latency is None else _TOKENS / latency * factor,
-    )
+    times, tokens = (0.0, _TOKENS / rate * factor, 0.0, 0.0), tuple(range(_TOKENS))
+    more = {
+        "energy_j": None if energy is None else energy * _TOKENS * factor,
+        "log_likelihood": None if perplexity is None else -log(perplexity) * _TOKENS * factor,
+        "latency_s": None if latency is None else _TOKENS / latency * factor,
+    }
+    return Generation(str(prompt), tokens, "length", steps, *times, **more)
 
 
 def dsbd_fronts(**same):
@@ -218,50 +212,45 @@ def head(kind, folder="", last=None, **values):
 
 def redrafter_grid(folder):
     """Four heads with and four without the recurrence, decoded with; ``heads.csv`` beside."""
-    heads, rows = [], []
-    for kind, bonus in (("redrafter", 0.5), ("redrafter_no_rnn", 0.0)):
-        for blocks in range(4):
-            name, share = f"heads/{kind}-{blocks}", 0.40 + 0.05 * blocks + bonus / 10
-            heads.append(head(kind, name, share, blocks=blocks))
-            measured = {
-                "block_efficiency": around(2.0 + 0.2 * blocks + bonus, 0.01),
-                "token_rate": around(50.0 + 10.0 * blocks - 20 * bonus, 1.0),
-                "experiment": "redrafter-grid",
-                "file": str(folder / "redrafter-grid" / "results.csv"),
-                "draft": name,
-            }
-            rows.append(row("redrafter", "15x5", **{**MT_BENCH, **measured}))
+    heads, rows = [head("medusa", "m")], []
+    for kind, blocks in product(("redrafter", "redrafter_no_rnn"), range(4)):
+        bonus, name = 0.5 * (kind == "redrafter"), f"heads/{kind}-{blocks}"
+        heads.append(head(kind, name, 0.40 + 0.05 * blocks + bonus / 10, blocks=blocks))
+        measured = {
+            "block_efficiency": around(2.0 + 0.2 * blocks + bonus, 0.01),
+            "token_rate": around(50.0 + 10.0 * blocks - 20 * bonus, 1.0),
+            "experiment": "redrafter-grid",
+            "file": str(folder / "redrafter-grid" / "results.csv"),
+            "draft": name,
+        }
+        rows.append(row("redrafter", "15x5", **{**MT_BENCH, **measured}))
     (folder / "redrafter-heads").mkdir(parents=True)
-    pd.DataFrame([head("medusa", "m"), *heads]).to_csv(
-        folder / "redrafter-heads" / "heads.csv", index=False
-    )
+    frame(*heads).to_csv(folder / "redrafter-heads" / "heads.csv", index=False)
     return frame(*rows)
 
 
 def redrafter_beams():
     """Beams 1, 2 and 4 wide, answers of at most 8 and 32 tokens."""
-    rows = []
-    for limit in (8, 32):
-        for width, nodes in ((1, (5, 5, 5)), (2, (6, 8, 9)), (4, (10, 12, 16))):
-            own = {"experiment": "redrafter-beams", "max_new_tokens": limit}
-            own |= {"block_efficiency": around(2.0 + 0.1 * width, 0.01)}
-            ends = zip(("_p01", "_p50", "_p99", ""), (*nodes, nodes[1]), strict=True)
-            own |= {f"nodes_per_call{end}": float(count) for end, count in ends}
-            rows.append(row("redrafter", f"{width}x5", **MT_BENCH, **own))
+    counts, rows = {1: (5, 5, 5), 2: (6, 8, 9), 4: (10, 12, 16)}, []
+    for limit, (width, nodes) in product((8, 32), counts.items()):
+        own = {"experiment": "redrafter-beams", "max_new_tokens": limit}
+        own |= {"block_efficiency": around(2.0 + 0.1 * width, 0.01)}
+        ends = zip(("_p01", "_p50", "_p99", ""), (*nodes, nodes[1]), strict=True)
+        own |= {f"nodes_per_call{end}": float(count) for end, count in ends}
+        rows.append(row("redrafter", f"{width}x5", **MT_BENCH, **own))
     return frame(*rows)
 
 
 def redrafter_batches():
     """AR and ReDrafter at batch 1 and 4, beams merged and as rows."""
-    cells = (("ar", "-", True, 20.0), ("redrafter", "8x5", True, 50.0))
-    cells = (*cells, ("redrafter", "8x5", False, 30.0))
+    beams = ("redrafter", "8x5")
+    cells = (("ar", "-", True, 20.0), (*beams, True, 50.0), (*beams, False, 30.0))
     rows = []
-    for size in (1, 4):
-        for decoder, spec, attention, speed in cells:
-            own = {"batch_size": size, "batching": "continuous", "tree_attention": attention}
-            own |= {"block_efficiency": around(3.0, 0.1), "experiment": "redrafter-batches"}
-            own |= {"token_rate": around(speed * size**0.5, 1.0)}
-            own |= {"token_rate_per_request": around(speed / size**0.5, 1.0)}
-            own |= {"nodes_per_call": 20.0 if attention else 40.0}
-            rows.append(row(decoder, spec, **MT_BENCH, **own))
+    for size, (decoder, spec, attention, speed) in product((1, 4), cells):
+        own = {"batch_size": size, "batching": "continuous", "tree_attention": attention}
+        own |= {"block_efficiency": around(3.0, 0.1), "experiment": "redrafter-batches"}
+        own |= {"token_rate": around(speed * size**0.5, 1.0)}
+        own |= {"token_rate_per_request": around(speed / size**0.5, 1.0)}
+        own |= {"nodes_per_call": 20.0 if attention else 40.0}
+        rows.append(row(decoder, spec, **MT_BENCH, **own))
     return frame(*rows)

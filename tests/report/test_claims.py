@@ -1,18 +1,33 @@
-"""How claims are asked and what they come to: contrasts, questions, general claims, summaries."""
+"""How claims are asked and what they come to: contrasts, questions, general claims, summaries; from
+differences to verdicts: p-values, their composition, picks, and what a page says of all.
+"""
 
 from functools import partial
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
-from spec_bench.report.claims import check_claims, check_generally
+from spec_bench.metrics.interval import Interval, p_above, p_below, simultaneous
+from spec_bench.report.claims import check_claims, check_generally, measured
 from spec_bench.report.claims.ask import Ask, cells
-from spec_bench.report.claims.contrast import Contrast, Difference, difference
+from spec_bench.report.claims.contrast import Contrast, Difference, composed, difference, of_table
 from spec_bench.report.claims.general import exact_scores_of
-from spec_bench.report.claims.verdict import judged as judged_together
-from spec_bench.report.claims.verdict import summary_of
+from spec_bench.report.claims.verdict import (
+    DOES_NOT_HOLD,
+    HOLDS,
+    NOT_DECIDED,
+    WITHIN_NOISE,
+    Check,
+    PValues,
+    judged,
+    p_of_all,
+    p_of_most,
+    summary_of,
+    verdicts_of,
+)
 from spec_bench.report.cli.command_line import main
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.rows import Group
@@ -55,16 +70,6 @@ def test_seconds_of_two_cells_are_paired_where_one_sitting_timed_them(sitting, t
     assert "no interval" not in str(gap_of("block_efficiency", results, *sides))
 
 
-def test_luck_on_one_half_of_the_prompts_does_not_make_a_tree_the_best_on_the_other(results):
-    """Two trees that differ by luck only: their best is not ahead of one of them."""
-    record(results, "rsd_s-2x2", [[3], [1], [3], [1], [2], [0], [2], [0]])
-    record(results, "rsd_s-3x2", [[1], [3], [1], [3], [0], [2], [0], [2]])
-    record(results, "sd-2", [[2], [2], [1], [1], [2], [2], [1], [1]])
-    left, right = (row("rsd_s", "2x2"), row("rsd_s", "3x2")), (row("sd", "2"),)
-    assert gap_of("block_efficiency", results, left, right).value == pytest.approx(0.5 - 1.5)
-    assert gap_of("block_efficiency", results, left[:1], right).value == pytest.approx(0.0)
-
-
 def test_mbsu_charges_each_draft_call(results):
     for name in "ab":
         record(results, name, HIGH)
@@ -72,14 +77,6 @@ def test_mbsu_charges_each_draft_call(results):
     right = row("sd", "3", run_id="b", draft_calls=3, parameter_ratio=0.5)
     tau = (sum(map(sum, HIGH)) + 24) / 24
     assert gap_of("mbsu", results, (left,), (right,)).value == pytest.approx(tau - tau / 2.5)
-
-
-def test_token_rates_are_compared_as_a_share(results):
-    record(results, "a", HIGH, rate=30)
-    record(results, "b", HIGH, rate=20)
-    gap = gap_of("token_rate", results, *((row("sd", "3", run_id=name),) for name in "ab"))
-    assert gap.value == pytest.approx(0.5)
-    assert str(gap).startswith("+50.0% [")
 
 
 # General claims
@@ -100,7 +97,7 @@ def of_scores(results, *better):
         record(results, run_id, [[0]] * len(own))
         files.write_json(results.parent.parent / "runs" / run_id / "scores.json", {"rouge2": own})
     (check,) = exact_scores_of(scored(len(better)), Records(results))
-    return only(judged_together([check]))
+    return only(judged([check]))
 
 
 @pytest.mark.parametrize(
@@ -226,7 +223,7 @@ TWO = frame(cell("sd", "3", 3.0), cell("spectr", "4x3", 2.0))
 def asked(ask, left="sd", right="spectr", metric="token_rate", **how):
     """The checks of a claim, as if alone on a page."""
     text = how.pop("text", "{left} beats {right} in {metric}")
-    return judged_together(list(ask.ahead(text, left, right, metric, same="depth", **how)))
+    return judged(list(ask.ahead(text, left, right, metric, same="depth", **how)))
 
 
 def test_a_claim_is_asked_of_trees_that_agree_in_a_part_of_their_shorthand(asking):
@@ -390,3 +387,121 @@ def test_a_summary_counts_verdicts_and_claims_that_nothing_was_measured_for(resu
     folder = write(results.parents[1], "rsd-exp1", *rows.to_dict("records"))
     assert main(["checks", "rsd", "--results", str(folder)]) == 0
     assert capsys.readouterr().out.startswith(f"RSD: of {n} checks, {n} hold")
+
+
+SURE, UNSURE, NEVER = 1e-9, 0.4, 1 - 1e-9
+ROW = {"decoder": "sd", "spec": "2"}
+PICKED = ({**ROW, "spec": "2"}, {**ROW, "spec": "3"})
+YES, OPEN, NO = PValues(SURE, NEVER), PValues(UNSURE, 0.6), PValues(NEVER, SURE)
+
+
+def check(p_values, verdict=NOT_DECIDED):
+    return Check("a", "task", "numbers", verdict, p_values=p_values)
+
+
+def rates(table, left=(ROW,)):
+    return of_table([Contrast(left, (ROW,))], np.array(table), "token_rate", relative=True)
+
+
+def test_an_end_at_the_bound_is_one_in_forty():
+    found = Interval(1.0, 0.5, 1.5, freedom=11)
+    assert p_above(found, 0.5) == p_below(found, 1.5) == pytest.approx(0.025)
+    assert p_above(found, 1.5) == pytest.approx(0.975)
+    assert p_above(Interval(1.0), 0.0) is None
+
+
+def test_the_best_of_many_needs_a_wider_interval():
+    low, high = simultaneous((2.0, 1.8, 2.2), 30, 1)
+    assert (low, high) == (pytest.approx(1.8), pytest.approx(2.2))
+    wider_low, wider_high = simultaneous((2.0, 1.8, 2.2), 30, 20)
+    assert 1.0 < wider_low < low and wider_high > high
+    assert simultaneous((2.0, float("nan"), 2.2), 30, 20) is None
+    assert simultaneous((2.0, 1.8, 2.2), 4, 1) is None
+
+
+@pytest.mark.parametrize(
+    ("p", "against", "verdict"),
+    [(0.024, 0.976, HOLDS), (0.976, 0.024, DOES_NOT_HOLD), (0.026, 0.974, WITHIN_NOISE)],
+)
+def test_one_check_alone_is_judged_by_its_interval(p, against, verdict):
+    assert verdicts_of([PValues(p, against)]) == [verdict]
+
+
+def test_of_many_checks_on_a_page_one_needs_more_than_alone():
+    page = [check(PValues(0.02, 0.98))] + [check(PValues(0.5, 0.5))] * 9
+    assert [each.verdict for each in judged(page)] == [WITHIN_NOISE] * 10
+    page[0] = check(PValues(0.05 / 20, 0.99))
+    assert judged(page)[0].verdict == HOLDS
+    # Counts and what nothing decides take no part in the correction.
+    page = [check(PValues(0.02, 0.98)), *[check(None, HOLDS)] * 9, check(None)]
+    assert [each.verdict for each in judged(page)] == [HOLDS] * 10 + [NOT_DECIDED]
+    page = judged([check(YES), check(PValues(0.5, 0.5)), check(None, HOLDS)])
+    assert "corrected for 2 made together (Holm)" in summary_of(page, None).sentence
+
+
+def test_all_hold_only_if_each_does_and_one_contrary_is_enough():
+    assert p_of_all([YES, OPEN]) == PValues(UNSURE, 1.0)
+    assert p_of_all([YES, YES, PValues(NEVER, 0.001)]).against_claim == pytest.approx(0.003)
+
+
+def test_most_hold_if_more_than_half_do_and_cannot_if_half_do_not():
+    assert p_of_most([YES, YES, YES, OPEN, OPEN]).for_claim < 1e-6
+    assert p_of_most([YES, YES, OPEN, OPEN, OPEN]).for_claim == 1.0
+    assert p_of_most([YES, YES, NO, NO]).against_claim < 1e-6
+    assert p_of_most([YES, YES, YES, NO]).against_claim == 1.0
+
+
+@pytest.mark.parametrize(
+    ("ends", "verdict"),
+    [((-0.01, 0.01), HOLDS), ((-0.3, 0.3), WITHIN_NOISE), ((0.19, 0.21), DOES_NOT_HOLD)],
+)
+def test_equal_is_shown_by_small_differences_and_not_by_few_prompts(ends, verdict):
+    value = sum(ends) / 2
+    gap = Difference(value, Interval(value, *ends, freedom=50), relative=False)
+    assert verdicts_of([gap.within(0.05)]) == [verdict]
+
+
+def test_a_share_is_laid_out_on_its_logarithm_and_cannot_fall_below_minus_one():
+    found = rates([[[[3.0, 6.0, 3.0, 6.0, 3.0]], [[1.0] * 5]], [[[5.0] * 5], [[1.0] * 5]]])
+    assert found.value == pytest.approx(21 / 25 - 1)
+    low, high = found.ends
+    assert -1 < low < found.value < high
+    assert found.above(0.0).for_claim == pytest.approx(p_above(found.tested, 0.0))
+
+
+@pytest.mark.parametrize(("left", "prompts", "least"), [((ROW,), 4, 5), (PICKED, 7, 8)])
+def test_few_prompts_have_a_difference_without_interval_and_pick_nothing(left, prompts, least):
+    table = np.random.default_rng(0).uniform(1, 2, (len(left) + 1, 2, 1, prompts))
+    found = rates(table, left)
+    assert found.ends is None and found.above() is None
+    assert f"fewer than {least} prompts" in str(found)
+
+
+def test_each_half_of_the_prompts_is_compared_on_the_cell_that_the_other_picked():
+    # On the even prompts the first cell is faster, on the odd ones the second.
+    counts = np.ones((2, 2, 1, 8))
+    counts[:, 0, 0] = [3, 1] * 4, [2, 4] * 4
+    assert composed(PICKED, counts, "token_rate")[0, 0].tolist() == [2, 1] * 4
+
+
+def test_the_best_of_equal_cells_is_not_ahead():
+    rng, ahead = np.random.default_rng(3), 0
+    side = tuple({**ROW, "spec": str(k)} for k in range(2, 42))
+    for _ in range(60):
+        table = np.ones((41, 2, 1, 20))
+        table[:, 0, 0] = np.exp(0.3 * rng.standard_normal((41, 20)))
+        ahead += rates(table, side).above().for_claim < 0.025
+    assert ahead <= 6  # of 60; picked and compared on the same prompts 60 are
+
+
+def test_a_picks_mbsu_is_that_of_its_own_tree():
+    cheap, dear = ({**ROW, "draft_calls": calls, "parameter_ratio": 0.5} for calls in (1, 6))
+    counts = np.ones((2, 2, 1, 8))
+    counts[1, 0] = 4.0  # tau 4 at 1 / (6 * 0.5 + 1): MBSU 1, of the cheap one 1 / 1.5
+    found = composed((cheap, dear), counts, "mbsu")
+    assert found[0] / found[1] / 1.5 == pytest.approx(np.ones((1, 8)))
+
+
+def test_what_a_search_screened_is_no_evidence():
+    rows = pd.DataFrame({"status": "complete", "lossless": "exact", "stage": ["screen", "confirm"]})
+    assert measured(rows).stage.tolist() == ["confirm"]

@@ -146,19 +146,6 @@ def test_failed_cells_and_paths_as_rows_are_not_shown():
     assert len(usable(frame(row("sd", "2")).drop(columns="tree_attention"), FIG4)) == 1
 
 
-def test_configurations_of_two_levels_have_an_order_and_a_budget():
-    ((panel,),) = sheet_of("mcsd/4", MCSD).grid
-    found = [(each.rows.spec.iloc[0], each.label, each.shape) for each in panel.series]
-    assert found == [
-        ("4-2", "decreasing widths", "8 paths"),
-        ("2-2", "equal widths", "4 paths"),
-        ("2-4", "increasing widths", "8 paths"),
-    ]
-    looks = [each.look for each in panel.series]
-    assert len({look.colour for look in looks}) == 3
-    assert looks[0].marker == looks[2].marker != looks[1].marker
-
-
 def test_error_bars_are_lengths_and_nothing_where_an_end_is_unknown():
     nan = float("nan")
     assert error_bars([(2.0, 1.5, 2.25), (1.0, nan, nan)]) == [[0.5, 0.0], [0.25, 0.0]]
@@ -222,10 +209,18 @@ def test_a_number_is_drawn_relative_to_a_decoder_of_the_same_panel():
     assert [y for series in panel.series for _, y in points(series)] == [0.5, 1.0, 1.5, 1.25]
 
 
-def test_what_a_figure_cannot_be_is_one_line_that_names_it(monkeypatch):
+@pytest.mark.parametrize(
+    ("said", "named"),
+    [
+        ({"mark": "cloud"}, "mark .* front, got 'cloud'"),
+        ({"titel": "a"}, r"unknown .*\.titel; did you mean panels\.title\? .* markersize, .*"),
+        ({"layers": [{"marksize": 3}]}, r"unknown .*\.marksize; .* markersize, .*"),
+    ],
+)
+def test_what_a_figure_cannot_be_is_one_line_that_names_it(said, named, monkeypatch):
     own = code_of(load_paper("mcsd").folder, "figures")
-    monkeypatch.setattr(own, "figure_3", lambda cells: drawing_of(mark="cloud"))
-    with pytest.raises(ValueError, match=r"^figure mcsd/3: mark .* front, got 'cloud'$"):
+    monkeypatch.setattr(own, "figure_3", lambda cells: drawing_of(**said).drawn)
+    with pytest.raises(ValueError, match=rf"^figure mcsd/3: {named}$"):
         figure_sheets(find_figure("mcsd/3"), CELLS)
 
 
@@ -341,14 +336,6 @@ def test_a_figure_says_on_how_many_prompts_each_cell_was_measured(counts, said):
     pyplot.close(figure)
 
 
-def test_a_long_note_goes_on_in_a_second_line():
-    note = "Bars are 95% intervals over prompts, and long ones leave their panel. " * 2
-    figure = drawn(note=note)
-    (note,) = (text for text in figure.texts if "Bars" in text.get_text())
-    box = note.get_window_extent()
-    assert box.x0 >= 0 and box.x1 <= figure.bbox.x1 and box.y0 >= 0
-
-
 def test_a_text_beside_the_last_mark_stays_in_its_panel():
     (axes,) = drawn(write="{spec}").axes
     boxes = [text.get_window_extent() for text in axes.texts]
@@ -382,13 +369,6 @@ def test_no_text_and_no_legend_of_a_committed_figure_leaves_its_canvas(experimen
             assert whole.x0 <= box.x0 and box.x1 <= whole.x1, name
             assert whole.y0 <= box.y0 and box.y1 <= whole.y1, name
         pyplot.close(figure)
-
-
-def test_a_legend_that_is_too_wide_has_fewer_columns():
-    names = {name: f"a decoder with a long name: {name}" for name in TAUS}
-    (legend,) = drawn(label="{decoder}", names=names, legend_columns=3).legends
-    box = legend.get_window_extent()
-    assert box.x0 >= 0 and box.x1 <= legend.figure.bbox.x1
 
 
 @pytest.mark.parametrize(("longest", "within"), [(12, True), (70, False)])

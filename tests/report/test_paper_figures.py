@@ -10,25 +10,21 @@ import pandas as pd
 import pytest
 
 from spec_bench.report.cli.command_line import main
-from spec_bench.report.data.rows import figure_rows, groups_of
+from spec_bench.report.data.rows import figure_rows
 from spec_bench.report.data.statistics import correlation, half_width
 from spec_bench.report.figures import draw
 from spec_bench.report.figures.cells import derive, usable
 from spec_bench.report.figures.draw import draw_sheet
 from spec_bench.report.figures.style import jobs
 from spec_bench.report.page.gather import drawings
-from spec_bench.report.page.headline import headline
 from spec_bench.report.papers.paper import code_of, find_figure, load_paper
 from spec_bench.report.tables.measured import Measured
 from tests.report.drawn import committed_sheets, points, series_of, sheet_of
 from tests.report.rows import (
-    MT_BENCH,
-    around,
     dsbd_fronts,
     frame,
     head,
     redrafter_batches,
-    redrafter_beams,
     redrafter_grid,
     row,
     write,
@@ -69,14 +65,6 @@ def test_the_front_is_drawn_as_steps_that_promise_no_more_than_was_had():
     assert "front: 4x2@0.7, 4x2@0.9, 3x2@0.9" in [text.get_text() for text in plot.texts]
 
 
-def test_beam_sampling_is_a_curve_in_the_order_of_its_width():
-    sheet = sheet_of("dsbd/4", dsbd_fronts().iloc[::-1].reset_index(drop=True))
-    (curve,) = series_of(sheet.panels[0], decoder="beam_sampling")
-    assert [x for x, _ in points(curve)] == [30.0, 20.0, 10.0]
-    texts = [text.get_text() for text in draw_sheet(sheet).axes[0].texts]
-    assert [text for text in texts if len(text) == 1] == ["1", "2", "3"]
-
-
 def test_marks_bear_the_intervals_of_both_numbers_and_a_panel_without_a_meter_says_why():
     sheet = sheet_of("dsbd/4", dsbd_fronts())
     assert [bool(panel.series) for panel in sheet.panels] == [True, False]
@@ -100,39 +88,12 @@ def test_a_pair_of_the_paper_has_the_figures_tasks_and_another_pair_all():
     assert panel.label("cell.score") == "execution accuracy"
 
 
-def test_figure_6_is_drawn_from_perplexity_where_less_is_better():
-    panel = sheet_of("dsbd/6", dsbd_fronts()).panels[0]
-    assert panel.said.y == "perplexity"
-    (front,) = marks(panel.series, "front")
-    assert list(front.rows.spec) == ["4x2@0.7", "4x2@0.9", "3x2@0.9"]
-
-
-def test_settings_are_told_apart_by_threshold_and_by_width():
-    def found(number):
-        panel = sheet_of(f"dsbd/{number}", dsbd_fronts()).panels[0]
-        return {each.label: list(each.rows.spec) for each in marks(panel.series, "point")}
-
-    assert found(8) == {"t = 0.7": ["4x2@0.7"], "t = 0.9": ["3x2@0.9", "4x2@0.9"]}
-    assert list(found(9)) == ["W_S = 3", "W_S = 4"]
-
-
 def test_cells_of_two_jobs_are_named_below_the_fronts():
     rows = dsbd_fronts()
     assert jobs(rows) == ""
     rows["baseline"] = ["same job", "same job", *(["earlier job"] * 6)]
     said = "\nNot one job: SD measured with AR, the rest in a later one."
     assert jobs(rows[rows.decoder != "ar"]) == said
-
-
-@pytest.mark.parametrize(
-    ("more", "marks"),
-    [({}, ["(beam law)", "(beam law)", ""]), ({"lossless": "simulated"}, ["(simulated)"] * 3)],
-)
-def test_rows_that_are_not_exact_are_marked_in_the_legend(more, marks):
-    (legend,) = draw_sheet(sheet_of("dsbd/4", dsbd_fronts(**more))).legends
-    labels = [text.get_text() for text in legend.get_texts()]
-    names = ("DSBD", "beam sampling", "SD 3")
-    assert labels == [f"{name} {mark}".strip() for name, mark in zip(names, marks, strict=True)]
 
 
 def test_a_page_has_every_figure_that_is_for_any_pair(tmp_path):
@@ -169,14 +130,10 @@ def test_the_head_best_in_validation_is_shown_of_each_kind_and_of_two_and_four_b
     assert len({series.look.colour for series in training.series}) == 3
 
 
-def test_heads_are_shown_in_training_and_in_validation_which_alone_has_bars():
+def test_heads_have_bars_in_validation_and_none_in_training():
     training, validation = sheet_of("redrafter/3", pd.DataFrame([head("medusa")])).panels
-    (series,) = training.series
-    assert (training.title, series.label) == ("training", "Medusa\n2 blocks, 2.00M")
-    assert points(series)[:2] == [("t+1", 0.65), ("t+2", 0.6)]
-    assert all(pd.isna(low) for _, low, _ in series.points("accuracy"))
-    (series,) = validation.series
-    value, low, high = series.points("accuracy")[0]
+    assert all(pd.isna(low) for _, low, _ in training.series[0].points("accuracy"))
+    value, low, high = validation.series[0].points("accuracy")[0]
     assert high - value == value - low == pytest.approx(half_width(0.6, 800))
     assert half_width(0.5, 100) == pytest.approx(0.098)
 
@@ -197,52 +154,15 @@ def test_correlation_is_pearsons_and_needs_three_heads_that_differ():
     assert correlation(x, pd.Series([10.0, 10.0, 10.0])) is None
 
 
-def test_clouds_of_heads_bear_their_number_and_correlation(tmp_path):
-    speeds, taus = sheet_of("redrafter/4", redrafter_grid(tmp_path)).panels
-    labels = [series.label for series in speeds.series]
-    assert labels == ["with recurrence (4 heads), r = 1.000", "without (4 heads), r = 1.000"]
-    assert (speeds.said.y, taus.said.y) == ("token_rate", "block_efficiency")
-
-
-def test_beams_are_ordered_by_width_and_count_their_tokens():
-    rows = redrafter_beams().iloc[::-1].reset_index(drop=True)
-    widths, merging = sheet_of("redrafter/5", rows).panels
-    assert [series.label for series in widths.series] == ["up to 8 tokens", "up to 32 tokens"]
-    assert [x for x, _ in points(widths.series[0])] == [1, 2, 4]
-    (longest,) = merging.series
-    assert points(longest) == [(5, 5), (10, 8), (20, 12)]
-    assert set(longest.rows.max_new_tokens) == {32}
-    assert longest.points("nodes_per_call_p50")[-1] == (12, 10, 16)
-    assert [round(merged, 2) for merged in longest.rows["cell.merged"].dropna()] == [1.25, 1.67]
-
-
 def test_curves_with_tree_attention_are_apart_from_those_without(tmp_path):
-    (_, decoders), (_, both) = sheet_of("redrafter/6", redrafter_batches()).grid
-    assert [series.label for series in decoders.series] == ["AR", "ReDrafter, exact match 8x5"]
+    rows = redrafter_batches()
+    (_, both) = sheet_of("redrafter/6", rows).grid[1]
     assert {series.label: points(series) for series in both.series} == {
         "ReDrafter, exact match 8x5, tree attention": [(1, 50), (4, 100)],
         "ReDrafter, exact match 8x5, beams as rows": [(1, 30), (4, 60)],
     }
-    rows = redrafter_batches()
     with pytest.raises(ValueError, match=naming("redrafter/6")):
         draw("redrafter", "6", rows[rows.batch_size == 1], tmp_path)  # one size is no curve
-
-
-def test_a_curve_of_approximate_cells_says_so():
-    rates = {"token_rate": around(50.0, 1.0), "token_rate_per_request": around(50.0, 1.0)}
-    own = {**MT_BENCH, **rates}
-    typical = frame(*(row("redrafter_typical", "8x5", **own, batch_size=size) for size in (1, 4)))
-    ((panel, _),) = sheet_of("redrafter/6", typical).grid
-    assert panel.series[0].label == "ReDrafter, typical 8x5 (approximate)"
-
-
-def test_the_headline_is_the_exact_cell_even_where_the_approximate_one_is_faster():
-    gains = {"ar": ("-", 1.0), "redrafter": ("8x5", 1.3), "redrafter_typical": ("8x5", 1.5)}
-    cells = (row(n, t, **MT_BENCH, speedup=around(x, x / 20)) for n, (t, x) in gains.items())
-    (group,) = groups_of(frame(*cells))
-    found = headline(group)
-    assert (found.decoder, found.value) == ("ReDrafter, exact match 8x5", "1.30×")
-    assert found.sure == "surely faster than AR, the only exact one"
 
 
 # Series of committed experiments, drawn from rows with all their columns

@@ -133,9 +133,3 @@ def test_letters_that_latex_reads_otherwise_are_written_out(tmp_path):
     rendered = latex(sheet([line, line], columns, text, (text,), name="a_b/1", notes=(text,)))
     compiled(tmp_path, rendered)
     assert "\\underline{\\textbf{1.0}}" in rendered
-
-
-def test_lines_that_are_blocks_of_their_own_have_no_rules_between_them():
-    lines = [((label,), "", [place("1")]) for label in ("a", "b", "c")]
-    text = latex(sheet(lines, (Column(name="x", title="x"),), "title", ("label",)))
-    assert text.count("\\midrule") == 1

@@ -12,8 +12,9 @@ from spec_bench.sinks.sink import build_sinks, sink, sink_settings
 from spec_bench.system.files import read_csv
 from tests.cells import result
 
-SHOWN = {
-    "our scores have short titles": (
+MANY = [f"module_score_number_{n}" for n in range(30)]
+SHOWN = {  # the columns of scores, what a cell has, and how it stands there
+    "PPL EM F1 EX": (
         {
             "exact_match": (0.5, 0.4, 0.6),
             "f1": (0.75, None, None),
@@ -21,39 +22,28 @@ SHOWN = {
             "execution_errors": (2.0,),
             "perplexity": (1.5, None),
         },
-        "PPL EM F1 EX",
         "1.50 0.50 [0.40, 0.60] 0.75 0.90 [0.80, 1.00]",
     ),
-    "an interval that leans is printed by its ends": (
-        {"f1": (0.98, 0.8, 1.0)},
-        "F1",
-        "0.98 [0.80, 1.00]",
-    ),
-    "a module's scores are columns and other numbers are not": (
+    "F1": ({"f1": (0.98, 0.8, 1.0)}, "0.98 [0.80, 1.00]"),  # an interval that leans
+    "rouge_rouge2": (  # a module's; other numbers are no columns
         {
             "token_rate_end_to_end": (99.0, 98.0, 100.0),
             "rouge_rouge2": (0.25, 0.2, 0.3),
             "peak_memory_bytes": (4096.0,),
         },
-        "rouge_rouge2",
         "0.25 [0.20, 0.30]",
     ),
-    "no number is cut however many scores there are": (
-        {f"module_score_number_{n}": (0.5, 0.5) for n in range(30)},
-        " ".join(f"module_score_number_{n}" for n in range(30)),
-        " ".join(["0.50"] * 30),
-    ),
+    " ".join(MANY): (dict.fromkeys(MANY, (0.5, 0.5)), " ".join(["0.50"] * 30)),  # none is cut
 }
 
 
-@pytest.mark.parametrize("what", SHOWN)
-def test_a_score_is_a_column_of_the_table_whoever_computed_it(what):
-    scores, heads, numbers = SHOWN[what]
-    ends = ("", "_low", "_high")
+@pytest.mark.parametrize("heads", SHOWN)
+def test_a_score_is_a_column_of_the_table_whoever_computed_it(heads):
+    scores, numbers = SHOWN[heads]
     metrics = {
         f"{name}{end}": value
         for name, values in scores.items()
-        for end, value in zip(ends, values, strict=False)
+        for end, value in zip(("", "_low", "_high"), values, strict=False)
     }
     console = Console(file=io.StringIO(), width=200)
     print_table([result(metrics=metrics, task="spider")], console)
@@ -67,12 +57,11 @@ def done(prompt_id, steps):
 
 
 def test_the_bar_looks_at_what_a_cell_had_done_only_once(capsys):
-    looked = 0
+    looked = []
 
     def before():
-        nonlocal looked
         for number in range(3):
-            looked += 1
+            looked.append(number)
             yield done(f"{number}", 1)
 
     bar = Progress(9, enabled=True)
@@ -85,7 +74,7 @@ def test_the_bar_looks_at_what_a_cell_had_done_only_once(capsys):
     bar.start("sd 3", "cell", before())
     bar.step(1, 2)
     bar.close()
-    assert looked == 3
+    assert looked == [0, 1, 2]
     # 3 calls before, 4 times 2 of its own, one now; two tokens each.
     assert "sd 3 tau=2.00" in capsys.readouterr().err
 

@@ -157,7 +157,6 @@ def run_all(options: Namespace) -> None:
     Written again from the same rows, the files are the same; tables and figures of earlier rows or
     recipes that are not written any more are removed.
     """
-    from spec_bench.report import stale
     from spec_bench.report.page.build import build_index, build_page, paper_of
 
     results, shown = options.results, _elsewhere(options)
@@ -173,9 +172,21 @@ def run_all(options: Namespace) -> None:
                 write_text(written[-1], rendered(table.sheet))
         for drawing in drawings(paper, items, measured) if paper else ():
             written += draw(drawing, measured, folder / "figures", *_PICTURES)
-        print(*written, *stale.remove(folder, written), sep="\n")
+        print(*written, *_removed(folder, written), sep="\n")
     write_text(results / "index.html", build_index(results))
     print(results / "index.html")
+
+
+def _removed(folder: Path, written: Sequence[Path]) -> Iterator[str]:
+    """Removes a paper's tables and figures that were not written just now: they show rows that are
+    no longer there, and the index would link to them. A line for each other file, too, which stays.
+    """
+    for name, endings in (("tables", _TABLES), ("figures", _PICTURES)):
+        for path in sorted({*(folder / name).glob("*")} - {*written}):
+            ours = path.suffix[1:] in endings and path.name.partition("-")[0] in paper_names()
+            if ours and path.is_file():
+                path.unlink()
+            yield f"{path}: {'removed, no longer made' if ours else 'not made by this command'}"
 
 
 def run_records(options: Namespace) -> None:

@@ -22,14 +22,7 @@ from spec_bench.metrics import metric
 from spec_bench.metrics.interval import FEWEST, Interval, limited
 from spec_bench.metrics.intervals import rate_ratio_interval, ratio_interval
 from spec_bench.report.data.counts import Counts, Records, arrays, summed, value_of
-from spec_bench.report.data.rows import (
-    Row,
-    apart_in,
-    cell_keys,
-    interval_in,
-    most_of,
-    rows_of,
-)
+from spec_bench.report.data.rows import Row, apart_in, cell_keys, interval_in, most_of, rows_of
 from spec_bench.system import files
 from spec_bench.vocabulary.columns import ENDS, columns_in
 

@@ -10,7 +10,7 @@ those of ``cells``, such as ``tree.depth`` and ``cell.score``. Texts may name co
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import product
 from typing import Any, Literal
@@ -21,6 +21,7 @@ from spec_bench.report.data.grouping import split
 from spec_bench.report.data.statistics import best_rows, correlation, front, relative_to
 from spec_bench.report.figures.cells import GROUP, SCORE, SCORE_NAME, Cells, grouped
 from spec_bench.report.figures.style import Look, fill, looks, shapes
+from spec_bench.settings.fields import unknown_setting
 from spec_bench.vocabulary.columns import COLUMNS, ENDS, apart_in
 
 Names = str | Sequence[str]
@@ -110,7 +111,8 @@ class Drawing:
 
     def changed(self, changes: Mapping[str, Any]) -> Drawing:
         """A panel of the figure, or a layer of the panel."""
-        return replace(self, **{**changes, "keep": {**self.keep, **changes.get("keep", {})}})
+        keep = {**self.keep, **changes.get("keep", {})}
+        return replace(self, **_known({**changes, "keep": keep}))
 
     @cached_property
     def drawn(self) -> list[Drawing]:
@@ -288,7 +290,15 @@ def drawing_of(x: Names = "", y: Names = "", **said: Any) -> Drawing:
             said[name] = column
         else:
             said["columns"] = [{name: each} for each in column]
-    return Drawing(**said)
+    return Drawing(**_known(said))
+
+
+def _known(said: dict[str, Any]) -> dict[str, Any]:
+    """Refuses a word that a figure does not have."""
+    words = [each.name for each in fields(Drawing)]
+    for word in (each for each in said if each not in words):
+        raise ValueError(unknown_setting(f"panels.{word}", word, words))
+    return said
 
 
 def sheets(drawing: Drawing, rows: pd.DataFrame, printed: pd.DataFrame) -> Iterator[Sheet]:

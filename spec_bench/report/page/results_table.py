@@ -169,10 +169,7 @@ def numbers_by_category(
     for column, title in TABLES.items() if cells else ():
         last = overall_columns(group, column)
         numbers = [
-            (
-                cell.row,
-                [*map(cell.of(column).get, kinds), *map(cell.overall, last.values())],
-            )
+            (cell.row, [*map(cell.of(column).get, kinds), *map(cell.overall, last.values())])
             for cell in cells
         ]
         yield title, {kind: len(prompts) for kind, prompts in kinds.items()}, [*last], numbers

@@ -26,14 +26,7 @@ from zlib import crc32
 import pandas as pd
 import yaml
 
-from spec_bench.report.papers.items import (
-    PAPER,
-    Figure,
-    Item,
-    Table,
-    paper_folders,
-    recipe_name,
-)
+from spec_bench.report.papers.items import PAPER, Figure, Item, Table, paper_folders, recipe_name
 from spec_bench.settings.fields import one_line
 from spec_bench.settings.validation import check
 from spec_bench.vocabulary.decoders import DECODERS
@@ -143,14 +136,7 @@ class Paper:
         for each in self.tables:
             if each.number == table and each.unprinted is not None:
                 return each.unprinted.rows(table)
-        return self._by_table.get(str(table), [])
-
-    @functools.cached_property
-    def _by_table(self) -> dict[str, list[Row]]:
-        by_table: dict[str, list[Row]] = {}
-        for number in self.numbers:
-            by_table.setdefault(number["table"], []).append(number)
-        return by_table
+        return [number for number in self.numbers if number["table"] == str(table)]
 
     @functools.cached_property
     def reference(self) -> pd.DataFrame:

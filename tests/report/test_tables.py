@@ -1,4 +1,6 @@
-"""Measured numbers beside the printed ones: differences, intervals, marks, what is missing."""
+"""The papers' tables: measured numbers beside the printed ones, with intervals, marks and what is
+missing; printed alone, number for number; and what a reader would not guess, told where it is true.
+"""
 
 import csv
 import io
@@ -8,13 +10,16 @@ import shutil
 
 import pytest
 
-from spec_bench.report.papers.items import recipe_cells
-from spec_bench.report.papers.pairs import drafter_size, pair_of, written
-from spec_bench.report.papers.paper import find_table
-from spec_bench.report.tables.build import build_tables
+from spec_bench.report.data.rows import read_rows
+from spec_bench.report.papers.items import read_recipe, recipe_cells
+from spec_bench.report.papers.pairs import drafter_size, pair_configs, pair_of, written
+from spec_bench.report.papers.paper import find_table, load_paper, paper_names
+from spec_bench.report.tables.build import build_table, build_tables
 from spec_bench.report.tables.measured import Measured
 from spec_bench.report.tables.render import comma, latex, markdown
-from tests.report.rows import frame, record, recorded, row, write
+from spec_bench.system.files import package_folder
+from spec_bench.vocabulary.published import side_by_side
+from tests.report.rows import EMBEDDED, MT_BENCH, frame, record, recorded, row, write
 from tests.report.sheets import line_of, table
 
 
@@ -147,21 +152,6 @@ def test_mcsd_takes_its_fastest_tree_and_sd_at_the_same_depth(tmp_path):
     assert noted(grid, "fastest of those measured (2 MCSD trees)")
 
 
-def test_where_a_search_was_confirmed_the_fastest_is_of_those_confirmed(tmp_path):
-    screened = (searched("4-1", 2.9, 2.1), searched("8-2-1", 2.7, 2.6), searched("1", 9.0, 1.2))
-    confirmed = (searched("4-1", 2.1, 2.1), searched("8-2-1", 2.2, 2.6))
-    stages, base = {"screen": screened, "confirm": confirmed}, searched("-", 1.0, 1.0, "ar")
-    cells = ({**each, "stage": n} for n, trees in stages.items() for each in (base, *trees))
-    write(tmp_path, "mcsd-search", *cells)
-    grid = table("mcsd/2", tmp_path)
-    assert "| MCSD | 0 | 4x2x2x1x1 | 8x2x1 | **3.06** | 2.20 |" in markdown(grid)
-    assert noted(grid, "few that a search of 3 trees confirmed")
-    # Each stage's table counts what was searched, not what the second stage was left with.
-    first, _ = build_tables(find_table("mcsd/2"), Measured.below(tmp_path))
-    assert "stage confirm" in first.title
-    assert noted(first, "few that a search of 3 trees confirmed")
-
-
 @pytest.mark.parametrize("records", [False, True])
 def test_a_difference_of_two_cells_is_paired_by_prompt_or_has_no_interval(records, tmp_path):
     """Both cells move alike from prompt to prompt, so that their difference hardly moves."""
@@ -187,24 +177,6 @@ def test_a_difference_of_two_cells_is_paired_by_prompt_or_has_no_interval(record
     assert noted(grid, "paired by prompt")
 
 
-def test_the_ablation_compares_decoders_on_the_tree_that_was_ablated(tmp_path):
-    pair = {**MCSD, "pair": "llama_13b_68m", "temperature": 1.0}
-    rows_ = {**pair, "tree_attention": False}
-    cells = (
-        row("mcsd_wor", "4-2-1", **pair, speedup=1.9, block_efficiency=2.4),
-        row("mcsd_wor", "4-2-1", **rows_, speedup=1.5, block_efficiency=2.4),
-        row("mcns", "4-2-1", **rows_, speedup=1.1, block_efficiency=1.5),
-    )
-    write(tmp_path, "mcsd-ablation", *cells)
-    write(tmp_path, "mcsd-search", row("mcsd_wor", "8-1", **pair, speedup=9.0))
-    grid = table("mcsd/4", tmp_path)
-    text = markdown(grid)
-    assert "| without replacement | yes | 1.91 | 1.90 | -0.01 |" in text
-    assert "| without replacement | no | 1.61 | 1.50 | -0.11 |" in text
-    assert "| naive (MCNS) | no |  | 1.10 |" in text
-    assert noted(grid, "llama_13b_68m 4x2x1")
-
-
 ALPACA = {"pair": "vicuna_13b_68m", "task": "alpaca", "temperature": 1.0}
 
 
@@ -226,21 +198,6 @@ def test_answers_that_end_at_a_newline_and_those_that_run_on_are_two_tables(tmp_
     assert "stop rule eos+newline" in one.title and "(stop rule eos)" in other.title
     assert noted(one, "WMT14 En-De: an answer ends at eos or newline")
     assert not noted(other, "task.stop=[]")
-
-
-def test_another_pair_has_lines_or_columns_of_its_own_in_tables_of_many_pairs(tmp_path):
-    own = {**MCSD, "pair": "embedded"}
-    cells = (("4", 2.0, 0.8), ("1", 1.5, 0.5))
-    rows = (row("mcsd_wor", k, **own, speedup=s, acceptance_rate=a) for k, s, a in cells)
-    write(tmp_path, "mcsd-search", *rows)
-    text = markdown(table("mcsd/2", tmp_path, "embedded"))
-    assert "embedded: speedup (×), ours" in text and "LLaMA-33B: speedup (×), ours" not in text
-    assert "|  | embedded | 0 |  | 0.50 |" in markdown(table("mcsd/1", tmp_path, "embedded"))
-    score = squad("ar", "-", pair="embedded", task="spider", execution_accuracy=0.96)
-    write(tmp_path, "dsbd-one-cache", score)
-    grid = table("dsbd/1", tmp_path, "embedded")
-    assert len(grid.lines) == 16 + 8
-    assert "|  | 96.0 |" in line_of(grid, "Spider", "embedded", "multinomial")
 
 
 SAMPLED = {"temperature": 1.0, "top_k": 10, "top_p": 0.8, "pair": "llama2_13b_68m"}
@@ -282,24 +239,6 @@ def heads(decoder, spec, temperature, **values):
     return row(decoder, spec, **{**same, **values})
 
 
-def test_greedy_lines_are_temperature_0_and_typical_ones_a_warm_one(tmp_path):
-    write(
-        tmp_path,
-        "redrafter-decoding",
-        heads("redrafter", "15x5", 0.0, token_rate=(80.0, 75.0, 85.0), block_efficiency=3.5),
-        heads("redrafter", "15x5", 0.7, token_rate=60.0, block_efficiency=3.0),
-        heads("redrafter_typical", "15x5", 0.0, token_rate=1.0, block_efficiency=1.0),
-        heads("redrafter_typical", "15x5", 0.7, token_rate=(90.0, 85.0, 95.0), speedup=2.5),
-    )
-    grid = table("redrafter/1", tmp_path)
-    greedy = line_of(grid, "", "ReDrafter, exact match", "greedy")
-    assert "| **95.16** | 80.00 [75.00, 85.00] | -15.16 | **3.41** | 3.50 | +0.09 |" in greedy
-    typical = line_of(grid, "", "ReDrafter", "typical (approximate)")
-    assert "| **117.12** | 90.00 [85.00, 95.00] | -27.12 |" in typical
-    assert "| **3.28** | 2.50 | -0.78 | 5.87 | not judged |" in typical
-    assert "| 60.00 |" in line_of(grid, "", "ReDrafter, exact match", "exact, sampled")
-
-
 def test_another_tree_has_a_line_of_its_own_and_none_where_it_is_all_there_is(tmp_path):
     small = heads("medusa", "embedded_16", 0.0, pair="embedded", token_rate=50.0)
     large = heads("medusa", "mc_sim_7b_63", 0.0, pair="embedded", token_rate=40.0)
@@ -323,10 +262,7 @@ def test_a_ratio_to_greedy_ar_is_paired_by_prompt_or_has_no_interval(tmp_path):
     assert "| 15x5 | 3.43 ±0.05 | 1.50 [1.47, 1.53] | -1.93 | 1.20 [1.10, 1.30] |" in line
     shutil.rmtree(tmp_path / "runs")
     grid = table("redrafter/2", tmp_path)
-    line = line_of(grid, "", RULE, "0.9")
-    assert "| 15x5 | 3.43 ±0.05 | 1.50 | -1.93 | 1.20 [1.10, 1.30] |" in line
-    assert noted(grid, "no interval where the records by prompt")
-    assert not noted(grid, "two rates: paired")
+    assert "| 3.43 ±0.05 | 1.50 | -1.93 | 1.20 [" in line_of(grid, "", RULE, "0.9")
     assert "| 1.00 | 1.00 | +0.00 | 1.00 |" in line_of(grid, "paper's", "greedy AR", "0")
     write(tmp_path, "redrafter-temperatures", heads("redrafter", "15x5", 0.9, **warm))
     alone = line_of(table("redrafter/2", tmp_path), "", RULE, "0.9")
@@ -365,3 +301,192 @@ def test_rows_measured_here_do_not_carry_a_sources_name(tmp_path):
     (ours,) = (line for line in lines if "50" in line)
     assert "| measured here | DFlash | 7 |" in ours
     assert sum("H100" in line for line in lines) == 3
+
+
+NOTHING = Measured(read_rows([]))
+
+
+def printed(name):
+    return build_table(find_table(name), NOTHING)
+
+
+@pytest.mark.parametrize("number", range(1, 55))
+def test_every_rsd_table_prints_the_reference_value_for_value(number):
+    rows = side_by_side(load_paper("rsd").numbers_of(number))
+    grid = printed(f"rsd/{number}")
+    assert len(grid.lines) == len(rows) == (33 if number < 28 else 41)
+    for line, cell in zip(grid.lines, rows, strict=True):
+        assert (line.labels[0], line.labels[2]) == (cell["axis_value"], cell["spec"])
+        score = {"xsum": ["rouge2"], "wmt18_deen": ["bleu"], "dolly": []}[cell["task"]]
+        metrics = ["block_efficiency", "mbsu", "token_rate", *score]
+        assert [place.printed for place in line.cells] == [cell[metric] for metric in metrics]
+        names = [column.name for column in grid.columns]
+        assert names == [name if name not in score else "accuracy" for name in metrics]
+
+
+@pytest.mark.parametrize("number", range(1, 8))
+def test_every_mcsd_number_stands_in_its_table(number):
+    cells = printed(f"mcsd/{number}").cells
+    numbers = [cell.printed for cell in cells if cell.printed and cell.number != "tree"]
+    assert sorted(numbers) == sorted(row["value"] for row in load_paper("mcsd").numbers_of(number))
+
+
+@pytest.mark.parametrize(("name", "n"), [("redrafter/1", 50), ("redrafter/2", 22), ("dsbd/1", 64)])
+def test_all_printed_numbers_stand_in_the_other_tables(name, n):
+    assert sum(cell.printed != "" for cell in printed(name).cells) == n
+
+
+def test_the_113_cells_that_were_lost_say_so():
+    lost = {
+        (str(number), line.labels[2], cell.number)
+        for number in range(1, 55)
+        for line in printed(f"rsd/{number}").lines
+        for cell in line.cells
+        if cell.lost
+    }
+    gaps = [number for number in load_paper("rsd").numbers if number["reason"]]
+    assert len(lost) == len(gaps) == 113
+    assert lost == {(gap["table"], gap["spec"], gap["metric"]) for gap in gaps}
+
+
+SHOWN = [  # the best of a block and column is bold, what fine-tuning improves underlined
+    ("rsd/1", "| RSD-S | 3x2 | **2.432** | **2.350** | 55.465 | 0.140 |"),
+    ("rsd/1", "| RSD-C | 2-2 | 2.398 | 2.317 | **56.609** | 0.143 |"),
+    ("mcsd/2", "|  | MCSD | 0 | 4x2x2x1x1 | **3.06** | **3.93** | 8x2x1x1 | **2.06** | **2.56** |"),
+    ("mcsd/7", "| 0.75 | <u>0.90</u> | **0.14** | <u>0.56</u> | <u>0.69</u> | 0.13 |"),
+    ("redrafter/2", "ours: exact match) | 0.1 | 2.58 ±0.06 | 1.00 ±0.02 |"),
+    ("rsd/8", "| RSD-S | 6x5 | lost | lost | lost | lost |"),
+    ("rsd/8", "no line for RSD-S 6x5. Its twin table prints for the same tree: block efficiency"),
+]
+
+
+@pytest.mark.parametrize(("name", "line"), SHOWN)
+def test_marks_and_layout_are_the_papers(name, line):
+    text = markdown(printed(name))
+    assert line in text
+    if name == "mcsd/7":
+        assert text.count("<u>") == 36  # the paper's 35 and the one that the note names
+        assert text.count("**") == 2 * 18
+
+
+def test_every_pair_of_the_papers_that_have_recipes_has_a_config():
+    for item in (item for paper in ("rsd", "mcsd", "dsbd") for item in load_paper(paper).tables):
+        for line in printed(item.name).lines:
+            assert line.extra or all(cell.asked for cell in line.cells), (item.name, line)
+
+
+def test_every_recipe_that_is_named_exists():
+    for item in (item for paper in paper_names() for item in load_paper(paper).items):
+        assert len(item.experiments) == len(item.recipes)
+
+
+def test_no_number_stands_under_a_model_that_its_source_does_not_name():
+    rows = load_paper("today").numbers_of(1)
+    assert {each["target"] for each in rows} == {"Qwen3-8B"}
+    assert [each["value"] for each in rows] == ["145", "422", "443"]
+
+
+@pytest.mark.parametrize(("number", "recipe"), [(4, "eagle=rules"), (5, "eagle=heads")])
+def test_a_table_that_nobody_printed_has_the_lines_of_its_recipe(number, recipe):
+    grid = printed(f"eagle/{number}")
+    first = [line.cells[0].asked[0] for line in grid.lines]
+    assert sorted(f"{each.decoder}:{each.spec}" for each in first) == sorted(recipe_cells(recipe))
+    assert not any(cell.lost or cell.printed for cell in grid.cells)
+    warm = {asked.temperature for cell in grid.cells for asked in cell.asked}
+    swept = read_recipe(recipe)["hydra"]["sweeper"]["params"]["generation.temperature"]
+    assert warm == {float(each) for each in swept.split(",")}
+    assert grid.commands[0].startswith(f"spec-bench -m {recipe} pair=llama31_8b")
+
+
+CHAT = {
+    **{"pair": "llama2_chat_7b", "target": "meta-llama/Llama-2-7b-chat-hf"},
+    "draft": "double7/vicuna-160m",
+}
+SAMPLE = {"data_source": "embedded"}
+OPT = {"pair": "opt_13b", "target": "facebook/opt-13b", "draft": "facebook/opt-125m"}
+DOLLY = {"task": "dolly", "temperature": 1.0, "top_p": 0.95}  # asked in its template
+HEADS = {**MT_BENCH, "speedup": 1.5}
+OURS = {**HEADS, "draft": "embedded:heads/medusa"}
+PUBLISHED = {**HEADS, "draft": "FasterDecoding/medusa-vicuna-7b-v1.3"}
+
+
+def rsd(**values):
+    return row("sd", "5", **{"block_efficiency": 2.2, "draft_calls": 5, **values})
+
+
+def acceptance(**values):
+    return [row("mcsd_wor", k, **{**MCSD, **values}, acceptance_rate=0.5) for k in "14"]
+
+
+def trained_on(task, **values):
+    own = {**EMBEDDED, **SAMPLE, "task": task, "temperature": 1.0, "block_efficiency": 2.0}
+    top_p = {"top_p": 0.95} if task == "dolly" else {}
+    return row("sd", "5", **{**own, **top_p, **values})
+
+
+CASES = {
+    "prefill": ("prefill left out", "rsd/1", rsd(token_rate=30.0), True),
+    "no rates": ("prefill", "mcsd/7", acceptance(), False),
+    # (5 x 115 / 6738 + 1) / (5 x 162.4 / 6738 + 1) = 0.969
+    "our draft": (
+        "162M parameters where the paper's draft has 115M: -3% at L = 5",
+        "rsd/1",
+        rsd(mbsu=2.0),
+        True,
+    ),
+    "embedded draft": ("stand-in's", "rsd/1", rsd(**EMBEDDED, mbsu=2.0), False),
+    "the paper's draft": ("stand-in's", "rsd/1", rsd(**OPT, mbsu=2.0), False),
+    "no MBSU": ("stand-in's", "mcsd/7", acceptance(pair="llama2_7b"), False),
+    "completes": ("Ours, XSum: a text to complete", "rsd/7", rsd(**CHAT), True),
+    "tuned": ("llama2_chat_7b was tuned", "rsd/7", rsd(**CHAT), True),
+    "a base model": ("to complete", "rsd/1", rsd(), False),
+    "in its template": ("to complete", "rsd/9", rsd(**CHAT, **DOLLY), False),
+    "own answers": ("the target's own answers", "eagle/5", row("medusa", "chain_5", **OURS), True),
+    "published heads": ("own answers", "eagle/5", row("medusa", "chain_5", **PUBLISHED), False),
+    "no heads": ("own answers", "eagle/5", row("sd", "5", **HEADS), False),
+    "all seen": ("all of the sample's prompts", "eagle/5", trained_on("mt_bench"), True),
+    "some seen": ("52% of the sample's prompts", "rsd/9", trained_on("dolly"), True),
+    "public data": ("sample's", "rsd/9", trained_on("dolly", data_source="hub"), False),
+    "another pair": ("sample's", "rsd/9", trained_on("dolly", pair="vicuna_7b"), False),
+    "not seen": ("sample's prompts", "rsd/1", rsd(**EMBEDDED, **SAMPLE), False),
+}
+EXPERIMENTS = {"rsd": "rsd-exp1", "mcsd": "mcsd-acceptance", "eagle": "eagle-heads"}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_difference_is_told_where_it_is_one(case, tmp_path):
+    text, name, rows, told = CASES[case]
+    rows = rows if isinstance(rows, list) else [rows]
+    write(tmp_path, EXPERIMENTS[name.partition("/")[0]], *rows)
+    grid = table(name, tmp_path, str(rows[0]["pair"]))
+    assert grid.measured
+    assert any(text in note for note in grid.notes) == told
+
+
+@pytest.mark.parametrize(("picked", "other", "says"), [("1-1-1-1-1", "2-1", 1), ("4-1", "1-1", 0)])
+def test_a_tree_that_was_picked_and_is_a_chain_is_called_one(picked, other, says, tmp_path):
+    cells = (
+        row("ar", "-", **MCSD, speedup=1.0),
+        row("sd", "1", **MCSD, speedup=1.9),
+        row("mcsd_wor", picked, **MCSD, speedup=2.5),
+        row("mcsd_wor", other, **MCSD, speedup=2.2),
+    )
+    write(tmp_path, "mcsd-search", *cells)
+    said = "\n".join(table("mcsd/2", tmp_path, MCSD["pair"]).notes)
+    assert said.count("MCSD: 1x1x1x1x1, where picked, is a plain chain") == says
+    assert said.count("plain chain") == says
+
+
+def test_the_embedded_pair_states_what_its_model_card_counts():
+    card = (package_folder("embedded") / "MODEL_CARD.md").read_text(encoding="utf-8")
+    shown = card.partition("seen in training |")[2].partition("##")[0]
+    shares = {task: int(n) / 100 for task, n in re.findall(r"\| (\w+) \|.*\| (\d+)% \|", shown)}
+    assert len(shares) == 8
+    stated = pair_configs()["embedded"].seen_in_training
+    assert {task: share for task, share in shares.items() if share} == stated
+
+
+def test_every_stand_in_states_what_it_stands_for():
+    for name, config in pair_configs().items():
+        assert bool(config.stand_in) == bool(config.paper_draft_parameters), name
+        assert bool(config.paper_draft_parameters) <= bool(config.draft_parameters), name
