@@ -74,24 +74,11 @@ COMMANDS = (
 _MOST = 60  # ids of one command kept one by one; of more a digest each sixty
 
 TREES = {
-    "ar": "",
-    "sd": "3",
-    "mcns": "2-2-1",
-    "mcsd": "2-2-1",
-    "mcsd_wor": "2-2-1",
-    "rsd_c": "2-2-1",
-    "rsd_s": "4x3",
-    "specinfer": "2-2-1",
-    "spectr": "3x3",
-    "beam_sampling": "2",
-    "beam_search": "3",
-    "dsbd": "3x2@0.7",
-    "dsbd_one_cache": "4x3@0.9",
-    "medusa": "embedded_16",
-    "medusa_typical": "embedded_16",
-    "redrafter": "4x3",
-    "redrafter_typical": "4x3",
-}
+    "ar": "", "sd": "3", "mcns": "2-2-1", "mcsd": "2-2-1", "mcsd_wor": "2-2-1", "rsd_c": "2-2-1",
+    "rsd_s": "4x3", "specinfer": "2-2-1", "spectr": "3x3", "beam_sampling": "2",
+    "beam_search": "3", "dsbd": "3x2@0.7", "dsbd_one_cache": "4x3@0.9", "medusa": "embedded_16",
+    "medusa_typical": "embedded_16", "redrafter": "4x3", "redrafter_typical": "4x3",
+}  # fmt: skip
 """Every decoder of ``conf/decoder`` and its tree here."""
 TASKS = ("xsum", "wmt18_deen", "dolly")
 _DECODED = "prompts=5 generation.max_new_tokens=24 warmup=0 sink=quiet results=decoded"
