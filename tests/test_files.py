@@ -74,11 +74,14 @@ def test_what_is_no_csv_is_named_with_its_line(tmp_path, text, line, why):
         files.read_csv(path, ["run_id"])
 
 
-def test_a_folder_that_takes_no_file_is_named(tmp_path):
+def test_a_folder_that_takes_no_file_or_is_not_there_is_named(tmp_path):
     files.check_writable(tmp_path / "new")
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(ValueError, match="/proc/none"):
         files.check_writable(Path("/proc/none"))
+    assert (files.package_folder("experiments") / "rsd").is_dir()
+    with pytest.raises(ValueError, match="'nothing'"):
+        files.package_folder("nothing")
 
 
 def test_tables_are_found_one_and_two_levels_down_and_never_among_the_runs(tmp_path):
@@ -92,12 +95,6 @@ def test_tables_are_found_one_and_two_levels_down_and_never_among_the_runs(tmp_p
 def test_a_digest_does_not_depend_on_the_order_of_keys():
     assert files.digest({"a": 1, "b": [2, None]}) == files.digest({"b": [2, None], "a": 1})
     assert files.digest({"a": 1}) == "015abd7f5cc5"
-
-
-def test_a_folder_that_is_not_there_is_named():
-    assert (files.package_folder("experiments") / "rsd").is_dir()
-    with pytest.raises(ValueError, match="'nothing'"):
-        files.package_folder("nothing")
 
 
 def test_a_locked_file_is_locked_for_others_until_it_is_closed(tmp_path):

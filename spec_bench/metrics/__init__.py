@@ -6,13 +6,6 @@ from spec_bench.metrics.quality import SCORES, check_references, check_score
 from spec_bench.metrics.summary import summarise, summary_of
 
 __all__ = [
-    "SCORES",
-    "CellRecords",
-    "Interval",
-    "Sums",
-    "check_references",
-    "check_score",
-    "metric",
-    "summarise",
-    "summary_of",
-]
+    "SCORES", "CellRecords", "Interval", "Sums", "check_references", "check_score", "metric",
+    "summarise", "summary_of",
+]  # fmt: skip

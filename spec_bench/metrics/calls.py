@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -108,12 +109,9 @@ def nodes_per_call(generations: Sequence[Generation]) -> float | None:
     return sums.value if sums else None
 
 
-def _nodes_percentile(percent: int) -> Callable[[Sequence[Generation]], float | None]:
-    def found(generations: Sequence[Generation]) -> float | None:
-        nodes = [step.nodes for generation in generations for step in generation.steps]
-        return float(np.percentile(nodes, percent)) if nodes else None
-
-    return found
+def _nodes_percentile(percent: int, generations: Sequence[Generation]) -> float | None:
+    nodes = [step.nodes for generation in generations for step in generation.steps]
+    return float(np.percentile(nodes, percent)) if nodes else None
 
 
 @metric("beam_width")
@@ -134,7 +132,7 @@ metric("acceptance_rate_by_depth")(lambda each: json.dumps(acceptance_rate_by_de
 metric("draft_calls", of_cell=True)(lambda cell: cell.draft_calls)
 metric("parameter_ratio", of_cell=True)(lambda cell: cell.parameter_ratio)
 for _percent in (1, 50, 99):
-    metric(f"nodes_per_call_p{_percent:02d}")(_nodes_percentile(_percent))
+    metric(f"nodes_per_call_p{_percent:02d}")(partial(_nodes_percentile, _percent))
 
 
 # The acceptance lengths and rates that other tools print. They differ in what they divide by: ours

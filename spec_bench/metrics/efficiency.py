@@ -42,14 +42,10 @@ _TOTALS: Mapping[str, Callable[[Generation], float]] = {
 }
 
 
-def _total(one: Callable[[Generation], float], generations: Sequence[Generation]) -> float:
-    return sum(map(one, generations))
-
-
 for _name, (_above, _below) in _RATIOS.items():
     metric(_name)(partial(ratio, above=_above, below=_below))
 for _name, _one in _TOTALS.items():
-    metric(_name)(partial(_total, _one))
+    metric(_name)(lambda generations, one=_one: sum(map(one, generations)))
 
 
 @metric("repeats", of_cell=True)
@@ -214,18 +210,12 @@ def _usual_s(repeats: Repeats) -> float:
 _AT_ONCE_S = 1e-4
 
 
-def _per_token_s(each: Generation, came: Delivery) -> list[float]:
-    return [(came.seconds[-1] - came.seconds[0]) / each.decoded] if each.decoded else []
-
-
-def _gaps_s(each: Generation, came: Delivery) -> list[float]:
-    return [after - before for before, after in pairwise(came.seconds)]
-
-
 _SEEN: Mapping[str, Callable[[Generation, Delivery], list[float]]] = {
     "ttft_s": lambda _, came: [came.seconds[0]],
-    "inter_token_s": _per_token_s,
-    "chunk_gap_s": _gaps_s,
+    "inter_token_s": lambda each, came: (
+        [(came.seconds[-1] - came.seconds[0]) / each.decoded] if each.decoded else []
+    ),
+    "chunk_gap_s": lambda _, came: [after - before for before, after in pairwise(came.seconds)],
     "latency_s": lambda _, came: [came.seconds[-1]],
 }
 

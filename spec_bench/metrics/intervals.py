@@ -49,16 +49,13 @@ def ratio_interval(numerators: ArrayLike, denominators: ArrayLike) -> Interval |
 
 
 def rate_ratio_interval(
-    numerators: ArrayLike,
-    denominators: ArrayLike,
-    base_numerators: ArrayLike,
-    base_denominators: ArrayLike,
+    above: ArrayLike, below: ArrayLike, base_above: ArrayLike, base_below: ArrayLike
 ) -> Interval | None:
     """Interval of one ratio of sums over another, all four paired by prompt (a speed-up).
 
     Each is one number per prompt, or (repeats, prompts).
     """
-    parts = (numerators, denominators, base_numerators, base_denominators)
+    parts = (above, below, base_above, base_below)
     return _on_log_scale(lambda sums: (sums[0] / sums[1]) / (sums[2] / sums[3]), *parts)
 
 

@@ -106,12 +106,6 @@ class Answer:
         )
 
 
-def in_shares(answers: Sequence[Answer]) -> list[Generation]:
-    """The records of answers that were under way together."""
-    parts = shares([answer.span for answer in answers])
-    return [answer.generation(*part) for answer, part in zip(answers, parts, strict=True)]
-
-
 def held(request: Request, served: Served, url: str, vocabulary: int) -> tuple[Chunk, ...]:
     """The chunks up to the first stop token. Raises ServerError: they are no answer to it."""
     whose = f"{url}: prompt {request.prompt_id!r}"
@@ -261,7 +255,9 @@ class ServedDecoder:
                 running += send(0 if error else 1) - 1
         if meter and metering:
             meter.end()
-        generations = in_shares([answers[index] for index in sorted(answers)])
+        had = [answers[index] for index in sorted(answers)]
+        parts = shares([answer.span for answer in had])
+        generations = [answer.generation(*part) for answer, part in zip(had, parts, strict=True)]
         if error is not None:
             raise UnansweredError(error, () if meter else generations) from error
         return generations

@@ -68,18 +68,6 @@ def stops_of(texts: Sequence[str], tokenizer: Any) -> dict[str, int]:
     return ids
 
 
-def cut_at(texts: Sequence[str], answer: str) -> str:
-    """A decoded answer up to the first of these texts, blanks at its ends removed."""
-    answer = answer.lstrip()
-    cuts = [answer.find(text) for text in texts]
-    return answer[: min((cut for cut in cuts if cut >= 0), default=len(answer))].strip()
-
-
-def _listed(value: Any) -> Any:
-    """A single text as a list of one."""
-    return [value] if isinstance(value, str) else value
-
-
 def _or_empty(value: Any) -> Any:
     """Null as an empty mapping."""
     return {} if value is None else value
@@ -87,7 +75,7 @@ def _or_empty(value: Any) -> Any:
 
 Texts = Annotated[
     tuple[Text, ...],
-    BeforeValidator(_listed),
+    BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
     Says("a text or a list of texts, none of them empty"),
 ]
 
@@ -355,7 +343,9 @@ class Task:
 
     def postprocess(self, text: str) -> str:
         """The answer in a decoded text: cut at the first stop text, blanks at the ends removed."""
-        return cut_at(self.stop, text)
+        text = text.lstrip()
+        cuts = [place for stop in self.stop if (place := text.find(stop)) >= 0]
+        return text[: min(cuts, default=len(text))].strip()
 
     def references(self, example: Example, turn: int = 0) -> list[str]:
         """Reference answers to a turn; empty where there are none."""

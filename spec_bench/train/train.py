@@ -66,18 +66,16 @@ def fresh_heads(
         shape |= {"num_attention_heads": head.width // HEAD_WIDTH}
         return fresh_draft(shape, head.draft_vocab, config, output(), dialogues)
     ids = frequent(dialogues, head.draft_vocab) if (head.draft_vocab or vocab) < vocab else None
-    told = (head.guesses, head.blocks, head.recurrent, head.inner, head.init)
-    plan = HeadPlan(*told, config.to_dict(), ids, head.fc_norm)
+    plan = HeadPlan(
+        head.guesses, head.blocks, head.recurrent, head.inner, head.init, config.to_dict(), ids,
+        head.fc_norm,
+    )  # fmt: skip
     made = heads_class(head.kind).fresh(plan, width, vocab, output)
     return trainee_of(made, model, head.guesses, head.steps, head.noise)
 
 
 def trainee_of(
-    heads: Heads,
-    model: HuggingFaceModel,
-    guesses: int,
-    steps: int | None = None,
-    noise: float = 0.0,
+    heads: Heads, model: HuggingFaceModel, guesses: int, steps: int | None = None, noise: float = 0
 ) -> TrainableHead:
     """What makes heads of a kind learn; arguments as ``SequenceTrainee``'s, the target for its
     last layer and its embeddings.

@@ -253,50 +253,32 @@ _BOMB = "WITH RECURSIVE t(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM t)"
 _LETTERS = "'" + "a" * 90 + "b'"
 _WILD = "%a" * 40 + "%c"
 
-WRITES = {
-    "delete": "DELETE FROM pupil",
-    "delete in a with": "WITH t AS (SELECT 1) DELETE FROM pupil",
-    "drop": "DROP TABLE pupil",
-    "update": "UPDATE pupil SET grade = 0",
-    "insert": "INSERT INTO pupil VALUES ('x', 'y', 1)",
-    "replace": "REPLACE INTO pupil VALUES ('x', 'y', 1)",
-    "insert in a recursive with": f"{_BOMB} INSERT INTO pupil SELECT 'x', 'y', x FROM t",
-    "alter": "ALTER TABLE pupil RENAME TO gone",
-    "create table": "CREATE TABLE mine (x)",
-    "create temporary table": "CREATE TEMP TABLE mine AS SELECT * FROM pupil",
-    "create trigger": "CREATE TRIGGER t AFTER INSERT ON pupil BEGIN DELETE FROM pupil; END",
-    "create view": "CREATE VIEW v AS SELECT 1",
-    "create index": "CREATE INDEX i ON pupil (name)",
-    "create virtual table": "CREATE VIRTUAL TABLE f USING fts5(x)",
-    "attach a new file": "ATTACH DATABASE '{folder}/new.sqlite' AS other",
-    "detach": "DETACH DATABASE main",
-    "vacuum": "VACUUM",
-    "vacuum into a file": "VACUUM INTO '{folder}/copy.sqlite'",
-    "reindex": "REINDEX",
-    "analyze": "ANALYZE",
-    "writable schema": "PRAGMA writable_schema = ON",
-    "journal mode": "PRAGMA journal_mode = WAL",
-    "user version": "PRAGMA user_version = 7",
-    "savepoint": "SAVEPOINT s",
-    "begin exclusive": "BEGIN EXCLUSIVE",
-    "commit": "COMMIT",
-    "update of the schema": "UPDATE sqlite_master SET sql = 'gone'",
-    "second statement drops": "SELECT 1; DROP TABLE pupil",
-    "second statement behind a comment": "SELECT 1 /* ; */ ; DELETE FROM pupil",
-    "shell command": ".shell touch {folder}/new",
-    "shell output": ".output {folder}/new",
-}
-FILES = {
-    "load an extension": "SELECT load_extension('/lib/evil.so')",
-    "write a file": "SELECT writefile('{folder}/new', 'x')",
-    "read a file": "SELECT readfile('/etc/passwd')",
-    "editor": "SELECT edit('x', 'vi')",
-    "tokenizer pointer": "SELECT fts3_tokenizer('simple', x'4141414141414141')",
-    "pragma as a table": "SELECT * FROM pragma_database_list",
-    "pragma function": "SELECT * FROM pragma_table_info('pupil')",
-    "pages of the file": "SELECT * FROM sqlite_dbpage",
-    "file by name": "SELECT * FROM '/etc/passwd'",
-}
+
+def by_text(*statements):
+    return dict(zip(statements, statements, strict=True))
+
+
+WRITES = by_text(
+    "DELETE FROM pupil", "WITH t AS (SELECT 1) DELETE FROM pupil", "DROP TABLE pupil",
+    "UPDATE pupil SET grade = 0", "INSERT INTO pupil VALUES ('x', 'y', 1)",
+    "REPLACE INTO pupil VALUES ('x', 'y', 1)",
+    f"{_BOMB} INSERT INTO pupil SELECT 'x', 'y', x FROM t", "ALTER TABLE pupil RENAME TO gone",
+    "CREATE TABLE mine (x)", "CREATE TEMP TABLE mine AS SELECT * FROM pupil",
+    "CREATE TRIGGER t AFTER INSERT ON pupil BEGIN DELETE FROM pupil; END",
+    "CREATE VIEW v AS SELECT 1", "CREATE INDEX i ON pupil (name)",
+    "CREATE VIRTUAL TABLE f USING fts5(x)", "ATTACH DATABASE '{folder}/new.sqlite' AS other",
+    "DETACH DATABASE main", "VACUUM", "VACUUM INTO '{folder}/copy.sqlite'", "REINDEX", "ANALYZE",
+    "PRAGMA writable_schema = ON", "PRAGMA journal_mode = WAL", "PRAGMA user_version = 7",
+    "SAVEPOINT s", "BEGIN EXCLUSIVE", "COMMIT", "UPDATE sqlite_master SET sql = 'gone'",
+    "SELECT 1; DROP TABLE pupil", "SELECT 1 /* ; */ ; DELETE FROM pupil",
+    ".shell touch {folder}/new", ".output {folder}/new",
+)  # fmt: skip
+FILES = by_text(
+    "SELECT load_extension('/lib/evil.so')", "SELECT writefile('{folder}/new', 'x')",
+    "SELECT readfile('/etc/passwd')", "SELECT edit('x', 'vi')", "SELECT * FROM '/etc/passwd'",
+    "SELECT fts3_tokenizer('simple', x'4141414141414141')", "SELECT * FROM pragma_database_list",
+    "SELECT * FROM pragma_table_info('pupil')", "SELECT * FROM sqlite_dbpage",
+)  # fmt: skip
 # All of these run until they are stopped.
 TIME = {
     "recursion without end": f"{_BOMB} SELECT count(*) FROM t",
@@ -340,10 +322,9 @@ PARSER = {
     "not SQL": "I cannot answer that.",
 }
 HOSTILE = WRITES | FILES | TIME | MEMORY | PARSER
-# Of these the first statement is harmless, and runs.
-HARMLESS_FIRST = {"second statement drops", "second statement behind a comment"}
+HARMLESS_FIRST = [sql for sql in WRITES if sql.startswith("SELECT 1")]  # which runs
 # There is no index, so that nothing has to be refused; SQLite takes semicolons for a statement.
-NOTHING = {"reindex", "only semicolons"}
+NOTHING = {"REINDEX", "only semicolons"}
 DATABASES = Path(__file__).parents[2] / "spec_bench" / "embedded" / "tasks" / "spider" / "database"
 LIMIT_S = 0.2
 KILL_S = 30.0  # after the limit, at most: the alarm, the kill, a new process, on a busy machine

@@ -21,9 +21,9 @@ from tests.warm import run
 
 from .conftest import NAMES, ROOT, config, local, written
 
+HOUSE = {"translation": {"de": "Das Haus ist rot.", "en": "The house is red."}}
 ROWS = {
-    "wmt18_deen": {"translation": {"de": "Das Haus ist rot.", "en": "The house is red."}},
-    "wmt14_ende": {"translation": {"de": "Das Haus ist rot.", "en": "The house is red."}},
+    "wmt18_deen": HOUSE, "wmt14_ende": HOUSE,
     "xsum": {"document": "A bridge opened.\nIt is long.", "summary": "A bridge.", "id": "7"},
     "squad": {
         "id": "q1", "title": "Oslo", "context": "Oslo is in Norway.", "question": "Where is Oslo?",
@@ -32,19 +32,12 @@ ROWS = {
     "alpaca": {"instruction": "Add.", "input": "1 and 2", "output": "3", "text": "unused"},
     "dolly": {"instruction": "Who?", "context": "Ann won.", "response": "Ann", "category": "qa"},
 }  # fmt: skip
-PROMPTS = {
-    "wmt18_deen": "Translate German to English:\nGerman: Das Haus ist rot.\nEnglish:",
-    "wmt14_ende": "Translate English to German:\nEnglish: The house is red.\nGerman:",
-    "xsum": "Article: A bridge opened.\nIt is long.\nSummary:",
-    "squad": "Answer with words from the context. If it does not tell, answer: unanswerable\n"
-    "Title: Oslo\nContext: Oslo is in Norway.\nQuestion: Where is Oslo?\nAnswer:",
-}
-REFERENCES = {
-    "wmt18_deen": ["The house is red."],
-    "wmt14_ende": ["Das Haus ist rot."],
-    "xsum": ["A bridge."],
-    "squad": ["Norway", "in Norway"],
-}
+SQUAD = (
+    "Answer with words from the context. If it does not tell, answer: unanswerable\n"
+    "Title: Oslo\nContext: Oslo is in Norway.\nQuestion: Where is Oslo?\nAnswer:"
+)
+GERMAN = "Translate German to English:\nGerman: Das Haus ist rot.\nEnglish:"
+ENGLISH = "Translate English to German:\nEnglish: The house is red.\nGerman:"
 
 
 def task_of(name, tmp_path, row=None, **more):
@@ -52,15 +45,22 @@ def task_of(name, tmp_path, row=None, **more):
     return local(name, written(tmp_path / f"{name}.jsonl", row or ROWS[name]), **more)
 
 
-@pytest.mark.parametrize("name", PROMPTS)
+@pytest.mark.parametrize(
+    ("name", "prompt", "references"),
+    [
+        ("wmt18_deen", GERMAN, ["The house is red."]),
+        ("wmt14_ende", ENGLISH, ["Das Haus ist rot."]),
+        ("xsum", "Article: A bridge opened.\nIt is long.\nSummary:", ["A bridge."]),
+        ("squad", SQUAD, ["Norway", "in Norway"]),
+    ],
+)
 def test_a_plain_prompt_is_the_contract_to_the_letter_even_if_the_tokenizer_can_chat(
-    name, tmp_path, chat_tokenizer
+    name, prompt, references, tmp_path, chat_tokenizer
 ):
     task = task_of(name, tmp_path)
     (example,) = task.examples()
-    assert task.prompt(example) == PROMPTS[name]
-    assert task.references(example) == REFERENCES[name]
-    assert chat_tokenizer.decode(task.encode(example, chat_tokenizer)) == "<s>" + PROMPTS[name]
+    assert (task.prompt(example), task.references(example)) == (prompt, references)
+    assert chat_tokenizer.decode(task.encode(example, chat_tokenizer)) == f"<s>{prompt}"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from spec_bench.core.transfer import Committed
 from spec_bench.core.tree import Tree
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
-from spec_bench.draft.base import Drafting
 from spec_bench.draft.network import HeadPlan
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.records.types import Request
@@ -30,26 +29,6 @@ IDS = tuple(range(5, 17))
 KINDS = ["eagle", "eagle3", "mtp", "dflash"]
 
 
-class Recorded(Drafting):
-    """Passes on to drafting what it is asked, and keeps each tree's logits."""
-
-    def __init__(self, inner):
-        self.inner = inner
-        self.trees = []
-
-    def __getattribute__(self, name):
-        own = ("inner", "trees", "at_root", "at_frontier")
-        return object.__getattribute__(self, name) if name in own else getattr(self.inner, name)
-
-    def at_root(self, committed):
-        self.trees.append([self.inner.at_root(committed)])
-        return self.trees[-1][0]
-
-    def at_frontier(self, tree, committed):
-        self.trees[-1].append(self.inner.at_frontier(tree, committed))
-        return self.trees[-1][-1]
-
-
 def drafting_with(kind, head):
     target, _ = tiny_pair("llama", torch.float64)
     settings = decoder_settings("sd", str(K)) | {"drafter": {"kind": kind}}
@@ -59,15 +38,18 @@ def drafting_with(kind, head):
 def decoded(kind, head, request):
     """Per iteration each level's logits, on a chain of K tokens; and what was said."""
     built = drafting_with(kind, head)
-    reserve = built.reserve
+    reserve, trees = built.reserve, []
 
     def recorded(slots):
         reserve(slots)
-        built.drafting = Recorded(built.drafting)
+        own = built.drafting
+        root, below = own.at_root, own.at_frontier
+        own.at_root = lambda *given: trees.append([root(*given)]) or trees[-1][0]
+        own.at_frontier = lambda *given: trees[-1].append(below(*given)) or trees[-1][-1]
 
     built.reserve = recorded
     (answer,) = built.generate([request], 0)
-    return built.drafting.trees, answer
+    return trees, answer
 
 
 def learned(kind, head, ids):
