@@ -31,6 +31,7 @@ MCSD = CASES["widths 2-1, without replacement + recursive_rejection with replace
 RSD_S = CASES[
     "stochastic_beam 3x2, without replacement + recursive_rejection with replacement: false"
 ].config
+BEAMS = CASES["stochastic_beam 3x2, without replacement + traversal"].config
 # RSD-C's tree has most outcomes: the command line enumerates it.
 # Rules that are enumerated on deeper trees beside this, on trees of many outcomes.
 MANY = ("2-1, i.i.d.", "2-1, without", "iid_paths", "sampled_list")
@@ -69,9 +70,7 @@ def test_enumeration_visits_every_outcome_once_with_its_probability():
 def test_one_iteration_has_exactly_the_chains_law(case):
     labels = []
     for label, settings in case.settings():
-        error, count = enumerated_error(
-            case.config, settings, vocab=case.tree.vocab, prompt=case.tree.prompt
-        )
+        error, count = enumerated_error(case.config, settings, **case.chain)
         assert error <= TOLERANCE, label
         assert count >= 1
         labels.append(label)
@@ -89,10 +88,8 @@ def test_the_walk_of_several_rows_has_the_law_of_a_single_rows(config, monkeypat
 
 @pytest.mark.parametrize("case", SAMPLED, ids=lambda case: case.name)
 def test_several_iterations_in_a_batch_follow_the_chain(case):
-    assert (
-        chi_square(case.config, WARM, samples=4000, seed=1, prompt=case.tree.prompt)
-        >= FALSE_ALARM_RATE
-    )
+    p_value = chi_square(case.config, WARM, samples=4000, seed=1, prompt=case.tree.prompt)
+    assert p_value >= FALSE_ALARM_RATE
 
 
 APPROXIMATE = [c for c in tree_cases("approximate") if not c.name.startswith(EAGLE)]
@@ -100,7 +97,7 @@ APPROXIMATE = [c for c in tree_cases("approximate") if not c.name.startswith(EAG
 
 @pytest.mark.parametrize("case", APPROXIMATE, ids=lambda case: case.name)
 def test_an_approximate_rule_is_off_by_a_distance_that_is_measured(case):
-    distance = total_variation(case.config, WARM, vocab=case.tree.vocab, prompt=case.tree.prompt)
+    distance = total_variation(case.config, WARM, **case.chain)
     if "guessed 1x1" in case.name:  # nothing is guessed, so nothing can be accepted wrongly
         assert distance <= TOLERANCE
     else:
@@ -118,23 +115,16 @@ def test_every_policy_and_every_exact_rule_is_audited():
     assert {case.config.tree.name for case in beam_cases()} == set(policy) - trees
 
 
-@pytest.mark.parametrize("samples", [6000, pytest.param(20_000, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("label", SETTINGS)
-def test_stochastic_beam_search_follows_the_chain(label, samples):
-    p_value = chi_square(RSD_S, SETTINGS[label], samples=samples, seed=2)
-    assert p_value >= FALSE_ALARM_RATE
+SLOWLY = [
+    pytest.param(config, label, 20_000, marks=pytest.mark.slow)
+    for config in (RSD_S, BEAMS)
+    for label in SETTINGS
+]
 
 
-@pytest.mark.parametrize(
-    ("label", "samples"),
-    [
-        ("temperature 1", 4000),
-        *(pytest.param(label, 20_000, marks=pytest.mark.slow) for label in SETTINGS),
-    ],
-)
-def test_stochastic_beams_verified_as_whole_paths_follow_the_chain(label, samples):
-    beams = CASES["stochastic_beam 3x2, without replacement + traversal"].config
-    assert chi_square(beams, SETTINGS[label], samples=samples, seed=2) >= FALSE_ALARM_RATE
+@pytest.mark.parametrize(("config", "label", "samples"), [(RSD_S, "temperature 1", 6000), *SLOWLY])
+def test_stochastic_beam_search_follows_the_chain(config, label, samples):
+    assert chi_square(config, SETTINGS[label], samples=samples, seed=2) >= FALSE_ALARM_RATE
 
 
 def test_a_stochastic_beam_with_a_deterministic_draft_is_exact_by_enumeration():
