@@ -289,11 +289,8 @@ class LoadedPair:
 
 def prompts_of(asked: Any, name: str = "prompt") -> tuple[list[Prompt], bool]:
     """The prompts that were asked, and whether they came as a list. Raises ValueError: anything
-    else, or messages that do not take turns.
-
-    Args:
-        asked: a text, a list of messages, or a list (a column of a frame) of either.
-        name: the argument's, for messages.
+    else, or messages that do not take turns. What may be asked is a text, a list of messages, or a
+    list (a column of a frame) of either; ``name`` is the argument's, for messages.
     """
     if isinstance(asked, str):
         return [asked], False

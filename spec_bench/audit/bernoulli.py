@@ -50,9 +50,7 @@ def optimal_transport(p: float, q: float) -> float:
 
     Variables are the joint probabilities of (output token, pair of candidates) with the target's
     and the candidates' laws as marginals; the mass on outputs among the candidates is maximised.
-
-    Raises:
-        RuntimeError: the solver found no optimum.
+    Raises RuntimeError: the solver found no optimum.
     """
     pairs, draft = list(product((0, 1), repeat=2)), (1 - q, q)
     gain = np.array([[float(token in pair) for pair in pairs] for token in range(2)])
@@ -94,11 +92,9 @@ def closed_form(rule: str, p: float, q: float) -> float | None:
 
 
 def grid(points: int = POINTS) -> list[dict[str, float]]:
-    """One row per (p, q) of a square of ``points`` by ``points``, edges included.
-
-    Raises:
-        ValueError: fewer than two points a side.
-        RuntimeError: a value differs from its closed form by more than ``TOLERANCE``.
+    """One row per (p, q) of a square of ``points`` by ``points``, edges included. Raises
+    ValueError: fewer than two points a side; RuntimeError: a value differs from its closed form by
+    more than ``TOLERANCE``.
     """
     if points < 2:
         raise ValueError(f"a grid needs at least 2 points a side, got {points}")

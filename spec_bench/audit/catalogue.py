@@ -150,10 +150,7 @@ class Part(NamedTuple):
 
 def chosen(parts: Sequence[Part], pattern: str | None) -> list[Part]:
     """The parts whose names, or what follows ``rule:`` in them, fit a pattern with wildcards as
-    file names have them; None: all.
-
-    Raises:
-        ValueError: none fits, naming those that are near.
+    file names have them; None: all. Raises ValueError: none fits, naming those that are near.
     """
     if pattern is None:
         return list(parts)

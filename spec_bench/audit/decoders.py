@@ -300,9 +300,7 @@ def chi_square(
 
 def check_exact(verifier: Verifier, tree: str) -> None:
     """Enumerates a rule that another package marks exact: a node rule alone, another in decoders.
-
-    Raises:
-        ValueError: it has another law than it says; naming it and how far off it is.
+    Raises ValueError: it has another law than it says, naming it and how far off it is.
     """
     package = getattr(verifier, "function", type(verifier)).__module__.partition(".")[0]
     if verifier.mark == "exact" and package != "spec_bench":

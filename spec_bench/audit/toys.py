@@ -55,11 +55,8 @@ class TokenCache:
 
 
 class Toy(ABC):
-    """Next-token logits looked up in a table.
-
-    Args:
-        logits: [..., V]: a distribution for every state that the toy can be in.
-        states: D, how many values its hidden state takes, which is one-hot.
+    """Next-token logits [..., V] looked up in a table, for every state that the toy can be in; its
+    hidden state is one-hot, of D values, ``states``.
     """
 
     max_positions: int | None = None
@@ -145,12 +142,9 @@ class Toy(ABC):
 
 
 class MarkovModel(Toy):
-    """Next-token logits that depend on the last token and on whether its position is odd.
+    """Next-token logits [2, V, V] by the parity of the position and the last token.
 
     The position matters so that a distribution read at the wrong level shows.
-
-    Args:
-        logits: [2, V, V] by position parity and last token.
     """
 
     remembers = False
@@ -171,11 +165,8 @@ class MarkovModel(Toy):
 
 
 class HistoryModel(Toy):
-    """Next-token logits that depend on the last M tokens.
-
-    Args:
-        logits: [V, ..., V, V] with M + 1 axes: by the token M - 1 places back, ..., the last token.
-            Before the start of a sequence stands token 0.
+    """Next-token logits [V, ..., V, V] by the last M tokens, M + 1 axes: the token M - 1 places
+    back, ..., the last token. Before the start of a sequence stands token 0.
     """
 
     def __init__(self, logits: Tensor) -> None:

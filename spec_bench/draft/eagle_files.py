@@ -35,15 +35,10 @@ _ONLY = {
     "mlp_bias": False,
 }
 # Their values say nothing that the tensors do not.
-_TOLD: tuple[str, ...] = (
-    "bias",
-    "qkv_bias",
-    "attention_bias",
-    "tie_word_embeddings",
-    "use_cache",
-    "has_lm_head",
+_TOLD = (
+    *("bias", "qkv_bias", "attention_bias", "tie_word_embeddings", "use_cache", "has_lm_head"),
+    *("embed_requires_grad", "return_dict", "output_hidden_states", "output_attentions"),
 )
-_TOLD += ("embed_requires_grad", "return_dict", "output_hidden_states", "output_attentions")
 
 
 @dataclass(frozen=True)
@@ -145,24 +140,21 @@ def weights_file(folder: Path, version: int) -> Path | None:
     for name in _NAMES:
         path = folder / name
         if path.is_file():
-            return path if _version(_widths(path)) == version else None
+            return path if _version(path) == version else None
     return None
 
 
-def _widths(path: Path) -> dict[str, tuple[int, ...]]:
-    """The shape of every tensor, without reading the numbers."""
+def _version(path: Path) -> int | None:
+    """EAGLE-3's first block has a ``hidden_norm``; else an ``fc`` twice as wide as high is
+    EAGLE-1's. Tensors are looked at without reading their numbers.
+    """
     if path.suffix == ".safetensors":
         with safe_open(path, framework="pt") as stored:
             names = list(stored.keys())
-            return {name: tuple(stored.get_slice(name).get_shape()) for name in names}
-    tensors = torch.load(path, map_location="meta", mmap=True, weights_only=True)
-    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-
-
-def _version(widths: Mapping[str, tuple[int, ...]]) -> int | None:
-    """EAGLE-3's first block has a ``hidden_norm``; else an ``fc`` twice as wide as high is
-    EAGLE-1's.
-    """
+            widths = {name: tuple(stored.get_slice(name).get_shape()) for name in names}
+    else:
+        tensors = torch.load(path, map_location="meta", mmap=True, weights_only=True)
+        widths = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if any(name.endswith(("layer.hidden_norm.weight", ".0.hidden_norm.weight")) for name in widths):
         return 3
     fc = next((shape for name, shape in widths.items() if name.endswith("fc.weight")), None)

@@ -179,10 +179,8 @@ def best_list(acceptance: Sequence[float], nodes: int) -> list[tuple[int, ...]]:
 
     Its dynamic programme (section 3.1.2) is not needed: where acceptance falls with rank, no node
     is worth more than its parent or an earlier sibling, so the n nodes of largest worth are a tree.
-    The a[k] are pooled first; the root is not counted; paths come by depth and then by rank.
-
-    Raises:
-        ValueError: fewer than one node, or an acceptance that is no probability.
+    The a[k] are pooled first; the root is not counted; paths come by depth and then by rank. Raises
+    ValueError: fewer than one node, or an acceptance that is no probability.
     """
     return greedy_node_list([pooled(acceptance)] * max(nodes, 1), nodes)
 

@@ -127,14 +127,10 @@ def _declare(
 ) -> type[Verifier]:
     """Makes the entry of a node rule or a ``Verifier``.
 
-    Args:
-        name: of the rule.
-        thing: what is decorated.
-        siblings: for which ways of drawing them it is exact (or meant, where it is not exact);
-            with the settings that each needs, where they matter.
-        mark: how the output's distribution relates to the target's.
-        several_drafts: whether ``q`` may be [B, C, V].
-        steps: of a node rule that can be asked child by child.
+    ``siblings`` are the ways of drawing them for which it is exact, or meant where it is not exact,
+    with the settings that each needs, where they matter; ``mark`` says how the output's
+    distribution relates to the target's, ``several_drafts`` whether ``q`` may be [B, C, V];
+    ``steps`` are of a node rule that can be asked child by child.
     """
     entry: type[Verifier] = thing if isinstance(thing, type) else _of_function(thing, steps)
     entry.name, entry.declared, entry.several_drafts = name, mark, several_drafts

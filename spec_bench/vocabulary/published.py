@@ -87,10 +87,8 @@ def printed_tree(
 
 def spellings(paper: Any) -> list[tuple[str, str]]:
     """(target, draft) in each way in which papers print a pair; "" where there is no draft.
-
-    Args:
-        paper: ``paper:`` of a pair's config: a mapping whose names may be lists, a list of such
-            mappings, or None.
+    ``paper`` is a pair's in its config: a mapping whose names may be lists, a list of such
+    mappings, or None.
     """
     several = [] if paper is None else paper if isinstance(paper, list | tuple) else [paper]
     return [
