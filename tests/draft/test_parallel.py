@@ -15,7 +15,6 @@ from spec_bench.decode.config import build_decoder
 from spec_bench.draft.base import Equipment
 from spec_bench.draft.dflash import DFlashDrafting, DFlashHead
 from spec_bench.draft.heads import load_heads, save_heads
-from spec_bench.tree.chain import Chain
 from tests.decode.test_greedy import differences_from_generate
 from tests.families import VOCAB, decoder_settings, tiny_pair
 from tests.heads import dflash_head, eagle3_head, p_eagle_head
@@ -31,35 +30,19 @@ def test_positions_are_exact_in_half_precision():
     torch.testing.assert_close(head.turn(far)(x), exact.turn(far)(x))
 
 
-def dspark_error(monkeypatch, tree, gated=False, alter=None):
-    """Of a DSpark head, whose law at a node depends on the node's token."""
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("tree", ["dflash: chain 2 + recursive", "dflash: widths 2-1, without"])
+def test_a_dspark_head_has_exactly_the_chains_law(monkeypatch, tree, gated):
+    """Its law at a node depends on the node's token."""
 
     def smallest(hidden, vocab):
         return dflash_head(hidden, vocab, block=3, markov_rank=2, gated=gated).double()
 
     monkeypatch.setattr(DFlashHead, "smallest", smallest)
     case = next(c for c in tree_cases("exact") if c.name.startswith(tree))
-    return enumerated_error(case.config, WARM, vocab=3, alter=alter)[0]
-
-
-@pytest.mark.parametrize("gated", [False, True])
-@pytest.mark.parametrize("tree", ["dflash: chain 2 + recursive", "dflash: widths 2-1, without"])
-def test_a_dspark_head_has_exactly_the_chains_law(monkeypatch, tree, gated):
-    assert dspark_error(monkeypatch, tree, gated) <= TOLERANCE
-
-
-def test_a_term_of_another_nodes_token_is_caught(monkeypatch):
-    """Drawn with each node's own term, the walk told of the first token's."""
-
-    class Misinformed(Chain):
-        def grow(self, tree, scores, draws):
-            super().grow(tree, scores, draws)
-            tree.q[-1] = tree.q[-1].roll(1, dims=-1)
-
-    def misinform(built):
-        built.policy = Misinformed(2)
-
-    assert dspark_error(monkeypatch, "dflash: chain 2 + recursive", alter=misinform) > 1e-3
+    error, count = enumerated_error(case.config, WARM, vocab=3)
+    assert error <= TOLERANCE
+    assert count > 1
 
 
 def read(folder):
