@@ -183,12 +183,15 @@ def asked(monkeypatch):
 def test_a_fixed_continuation_gives_every_decoder_the_same_second_prompt(
     run_job, chat, tmp_path, asked
 ):
-    run_job(*chat, f"task.answers={fixed_file(tmp_path, 81, 82, 83)}")
+    path = fixed_file(tmp_path, 81, 82, 83)
+    first = run_job(*chat, f"task.answers={path}")
     for number in (81, 82, 83):
         assert asked["ar", f"{number}/1"] == asked["sd", f"{number}/1"]
     assert len({len(prompt) for prompt in asked.values()}) > 1
     for row in rows_of(tmp_path / "results"):
         assert (row["later_turns"], row["prompts"], row["status"]) == ("fixed", "6", "complete")
+    path.write_text(path.read_text().replace("rained", "snowed"))
+    assert run_job(*chat, f"task.answers={path}")[0].run_id != first[0].run_id
 
 
 @pytest.mark.parametrize(
@@ -203,14 +206,6 @@ def test_a_second_turn_that_is_not_asked_is_left_out_and_the_row_says_so(
     assert result.facts.later_turns == how
     assert (f"later_turns: {left}" if left else "") in result.reason
     assert ("later_turns" in result.reason) == bool(left)
-
-
-def test_other_fixed_answers_are_another_cell(run_job, chat, tmp_path):
-    path = fixed_file(tmp_path, 81, 82, 83)
-    first = run_job(*chat, f"task.answers={path}")
-    path.write_text(path.read_text().replace("rained", "snowed"))
-    second = run_job(*chat, f"task.answers={path}")
-    assert first[0].run_id != second[0].run_id
 
 
 def test_own_second_turns_continue_what_the_cell_decoded(run_job, chat, calls, asked, tmp_path):
@@ -259,34 +254,26 @@ def test_own_second_turns_cut_at_any_line_resume_to_the_same_tokens(run_job, cha
             assert CellStore(again, run_id).complete()
 
 
-def test_an_own_second_turn_that_may_not_fit_is_said_before_anything_is_decoded(
-    run_job, chat, tmp_path
-):
-    with pytest.raises(ValueError, match=r"prompt '81/1' needs \d+ positions"):
-        run_job(*chat, "task.later_turns=own", "generation.max_new_tokens=200")
-    assert not list((tmp_path / "results").rglob("generations.jsonl"))
-
-
 @pytest.mark.parametrize(
-    ("overrides", "message"),
+    ("given", "message"),
     [
         (["task.later_turns=mine"], "task.later_turns must be one of fixed, own, none, got 'mine'"),
         (["task.answers=/no/where"], r"task\.answers: there is no file '/no/where'"),
         (["task.answers=x", "task.later_turns=own"], "a file for task.later_turns=fixed, not own"),
+        (["task.answers=fixed.jsonl"], "question 82 .*0 turns.*1"),
+        (["task.answers=bad.jsonl"], "bad.jsonl.*line 1.*question_id"),
+        (["task.later_turns=own", "generation.max_new_tokens=200"], "prompt '81/1' needs 4.* posi"),
     ],
 )
-def test_a_setting_that_cannot_be_right_is_named(run_job, chat, overrides, message):
+def test_what_cannot_be_asked_is_named_before_anything_is_decoded(
+    run_job, chat, tmp_path, monkeypatch, given, message
+):
+    monkeypatch.chdir(tmp_path)
+    fixed_file(tmp_path, 81, 83)
+    jsonl(tmp_path / "bad.jsonl", [{"question_id": 81}])
     with pytest.raises(ValueError, match=message):
-        run_job(*chat, *overrides)
-
-
-def test_an_answer_that_is_missing_in_the_file_is_named(run_job, chat, tmp_path):
-    path = fixed_file(tmp_path, 81, 83)
-    with pytest.raises(ValueError, match=naming("question 82", "0 turns", "1")):
-        run_job(*chat, f"task.answers={path}")
-    path.write_text('{"question_id": 81}\n')
-    with pytest.raises(ValueError, match=naming("fixed.jsonl", "line 1", "question_id")):
-        run_job(*chat, f"task.answers={path}")
+        run_job(*chat, *given)
+    assert not list((tmp_path / "results").rglob("generations.jsonl"))
 
 
 def lines_of(path):
@@ -378,7 +365,7 @@ def test_they_are_cut_or_left_out_and_counted_also_after_a_kill(
     assert {run_id: tokens_of(tmp_path / "results", run_id) for run_id in whole} == whole
 
 
-def test_the_template_stays_whole_and_as_much_of_the_text_as_fits(rows):
+def test_the_template_stays_whole_and_as_much_of_both_ends_of_the_text_as_fits(rows):
     values = config("xsum", kind="local", path=str(rows))
     task, tokenizer = build_task(values), LetterTokenizer()
     example = task.examples()[1]
@@ -389,9 +376,6 @@ def test_the_template_stays_whole_and_as_much_of_the_text_as_fits(rows):
         assert CUT in text and len(task.encode(short, tokenizer)) == room
     with pytest.raises(ValueError, match=naming("'1'", "room for 10")):
         fitted(example, 10, task.cut_to, lambda each: len(task.encode(each, tokenizer)))
-
-
-def test_the_middle_of_a_text_is_cut_out():
     assert cut("abcdefgh", 3) == f"ab{CUT}h"
     assert cut("abcdefgh", 0) == CUT
     assert (cut("abc", 3), cut("abc", None), cut(7, 1)) == ("abc", "abc", 7)
