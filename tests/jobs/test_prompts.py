@@ -260,7 +260,7 @@ def test_own_second_turns_cut_at_any_line_resume_to_the_same_tokens(run_job, cha
         (["task.later_turns=mine"], "task.later_turns must be one of fixed, own, none, got 'mine'"),
         (["task.answers=/no/where"], r"task\.answers: there is no file '/no/where'"),
         (["task.answers=x", "task.later_turns=own"], "a file for task.later_turns=fixed, not own"),
-        (["task.answers=fixed.jsonl"], "question 82 .*0 turns.*1"),
+        (["task.answers=fixed.jsonl"], "answers to 0 turns of question 82, needed: 1"),
         (["task.answers=bad.jsonl"], "bad.jsonl.*line 1.*question_id"),
         (["task.later_turns=own", "generation.max_new_tokens=200"], "prompt '81/1' needs 4.* posi"),
     ],
