@@ -166,7 +166,7 @@ def test_samples_that_do_not_reach_over_the_window_give_no_number(times, window)
 
 def test_the_largest_gap_is_of_samples_that_the_window_touches():
     assert largest_gap_s(TIMES, 0.5, 1.5) == 1.0
-    assert largest_gap_s(TIMES, 0.5, 2.5) == 2.0
+    assert largest_gap_s(TIMES, 3.0, 3.5) == 2.0
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,8 @@ def test_answers_end_at_the_first_stop_text_or_an_id_that_stops(tmp_path, plain_
     assert task.postprocess(" The house is red.\nGerman: Noch einer") == "The house is red."
     assert task.postprocess("\n The house.") == "The house."
     assert task.postprocess("  ") == ""
+    two = replace(task, stop=("\n", "red"))
+    assert two.postprocess("The house is red.\nGerman:") == "The house is"
     assert task_of("xsum", tmp_path).stop_ids(plain_tokenizer) == (2, 10 + ord("\n"))
     assert task_of("dolly", tmp_path).stop_ids(plain_tokenizer) == (2,)
 
