@@ -21,9 +21,17 @@ from spec_bench.server.decoder import (
     held,
     shares,
 )
-from spec_bench.server.endpoint import NEUTRAL, RefusedError, Server, ServerError, fit, masked
+from spec_bench.server.endpoint import (
+    NEUTRAL,
+    RefusedError,
+    Server,
+    ServerError,
+    fit,
+    lines_of,
+    masked,
+)
 from spec_bench.server.settings import ServerSettings
-from spec_bench.server.stream import Chunk, Served
+from spec_bench.server.stream import BadStreamError, Chunk, Served
 from spec_bench.settings.validation import check
 from tests.listening import listening
 from tests.server.completions import Completions, serving
@@ -261,6 +269,8 @@ def test_headers_that_drip_and_bodies_without_end_are_given_up_in_time(reply, sa
         asked(url, **SOON).complete([1], 5)
     assert time.perf_counter() - start < 5
     assert len(str(caught.value)) < 400
+    with pytest.raises(BadStreamError, match="a line of more than 8 MiB"):
+        list(lines_of(iter([b"x" * 9 * 2**20])))
 
 
 @pytest.mark.parametrize("reply", [dripping, flooding(b"200 OK")])

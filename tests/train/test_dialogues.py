@@ -78,10 +78,13 @@ def test_messages_and_json_lines_are_read_as_well(tmp_path):
 
 def test_chats_out_of_turn_are_left_out_and_first_answers_dropped(tmp_path):
     human, gpt = CHAT["conversations"][:2]
-    chats = [{"conversations": c} for c in ([gpt, human, gpt], [human, human, gpt], [human], [])]
+    brief = {"from": "system", "value": "Be brief."}
+    turns = ([brief, gpt, human, gpt], [human, human, gpt], [human], [])
+    chats = [{"conversations": each} for each in turns]
     (found,) = read_chats(written(tmp_path, chats))
     assert [[*turn.values()] for turn in found] == [
-        ["user", "Who paints in Weston?"], ["assistant", "Bruno paints there."]
+        ["system", "Be brief."],
+        ["user", "Who paints in Weston?"], ["assistant", "Bruno paints there."],
     ]  # fmt: skip
 
 
