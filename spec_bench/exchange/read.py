@@ -212,16 +212,10 @@ def read_in(options: Namespace) -> None:
 
 def write_rows(table: Path, systems: Mapping[str, AnswerFile], about: Namespace) -> None:
     """Writes ``results.csv`` and ``records.parquet`` of decoders' files, the baseline's first, if
-    there is one, which is called ``ar``; only questions that all of them answered count.
-
-    Args:
-        table: the experiment's ``results.csv``.
-        systems: by decoder.
-        about: what files do not say: ``harness``, whose they are; the ``task``; the ``pair`` ("":
-            as the first file names its model); the ``temperature``.
-
-    Raises:
-        ValueError: no question was answered by all.
+    there is one, which is called ``ar``; only questions that all of them answered count. ``about``
+    says what files do not: ``harness``, whose they are; the ``task``; the ``pair`` ("": as the
+    first file names its model); the ``temperature``. Raises ValueError: no question was answered by
+    all.
     """
     first, *others = ({a.question for a in file.answers} for file in systems.values())
     common = first.intersection(*others)

@@ -64,15 +64,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def write_answers(rows: Sequence[Row], runs: Sequence[Path], folder: Path) -> list[Path]:
-    """Writes one file per cell and repeat.
-
-    Args:
-        rows: the cells' that have numbers.
-        runs: their folders.
-        folder: to write to.
-
-    Raises:
-        ValueError: the runs are not here.
+    """Writes one file per cell and repeat, of cells that have numbers and their runs' folders.
+    Raises ValueError: the runs are not here.
     """
     written: list[Path] = []
     cells = [[row["decoder"], row["spec"]] for row in rows]

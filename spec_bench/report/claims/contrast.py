@@ -144,17 +144,10 @@ def difference(
     relative: bool | None = None,
     prompts: frozenset[str] | None = None,
 ) -> Difference | None:
-    """The mean difference over the contrasts.
-
-    Args:
-        strata: the same contrasts on one or several tasks, whose prompts are pooled.
-        metric: a registered metric.
-        records: source of per-prompt counts.
-        relative: left over right minus 1 instead of left minus right; None: the metric's default.
-        prompts: those that count; None: all.
-
-    Returns:
-        None where a number is missing, or where several tasks cannot be pooled for lack of records.
+    """Returns the mean difference in a registered metric over the same contrasts on one or several
+    tasks, whose prompts (None: all) are pooled; ``relative`` is left over right minus 1 instead of
+    left minus right (None: the metric's default). None where a number is missing, or where several
+    tasks cannot be pooled for lack of records.
     """
     relative = metric in RELATIVE if relative is None else relative
     contrasts = strata[0]

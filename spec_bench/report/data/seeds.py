@@ -36,16 +36,12 @@ _Place = tuple[Any, ...]
 
 
 def pooled(rows: pd.DataFrame, records: Records | None = None) -> pd.DataFrame:
-    """The rows, those that differ in the seed alone as one.
+    """Returns measured cells, those that differ in the seed alone as one, with records of their
+    prompts (None: those beside each row's ``file``); the same rows where there are none such.
 
-    Args:
-        rows: measured cells.
-        records: source of per-prompt counts; None: the records beside each row's ``file``.
-
-    Returns:
-        The same rows where no two differ in the seed alone. Else with a column ``seeds``: a pooled
-        row names all of its seeds there and all of its runs in ``run_id``, separated by commas;
-        its ``seed`` is the lowest. A seed whose cell failed is left out and named in ``reason``.
+    A pooled row names all of its seeds in ``seeds`` and all of its runs in ``run_id``, separated by
+    commas; its ``seed`` is the lowest. A seed whose cell failed is left out and named in
+    ``reason``.
     """
     if rows.empty or "seed" not in rows or SEEDS in rows:
         return rows
@@ -86,11 +82,8 @@ def mean_of_seeds(cells: Sequence[Interval], prompts: int) -> Interval:
     prompts and nothing is gained by their number; b = var(v) / k, the spread over seeds. The ends
     are mean - t(f) sqrt(e_low^2 + b) and mean + t(f) sqrt(e_high^2 + b), each end with its own
     half widths, where f = (e^2 + b)^2 / (b^2 / (k - 1) + e^4 / (n - 1)) (Satterthwaite, Biometrics
-    Bulletin 2, 1946). No ends where some seed has none.
-
-    Args:
-        cells: the number of each seed, at least two.
-        prompts: how many the intervals are over.
+    Bulletin 2, 1946). No ends where some seed has none. ``cells`` are the number of each seed, at
+    least two, with intervals over so many prompts.
     """
     from scipy.special import stdtrit
 

@@ -34,14 +34,9 @@ def draw(groups: Sequence[Group], path: Path) -> None:
 
 
 def layout_of(cells: int, groups: int, longest: int = 0) -> Drawing:
-    """What the figure says.
-
-    Groups with long titles are named once above all panels, a line each, and not within each panel.
-
-    Args:
-        cells: how many decoders with their trees stand along the axis.
-        groups: how many marks stand at each: all of them nearer to it than to the next.
-        longest: characters of the longest of the groups' titles.
+    """Returns what the figure says: so many decoders with their trees along the axis, so many marks
+    at each, all of them nearer to it than to the next. Groups with long titles (the longest's
+    characters) are named once above all panels, a line each, and not within each panel.
     """
     above = longest > _WIDEST
     columns = [{"y": y, "title": title} for y, title in _TITLES.items()]

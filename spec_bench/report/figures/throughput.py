@@ -57,10 +57,8 @@ def _title(row: Mapping[str, Any]) -> str:
 
 
 def crossing(points: Sequence[Sequence[float]]) -> str:
-    """From where on speculation stops paying, in words.
-
-    Args:
-        points: (requests together, speed-up, its interval's ends), rising.
+    """Returns from where on speculation stops paying, in words; points are (requests together,
+    speed-up, its interval's ends), rising.
     """
 
     def listed(numbers: Sequence[float]) -> str:

@@ -94,15 +94,9 @@ def paper_of(experiment: str) -> tuple[Paper | None, list[Item]]:
 
 
 def build_page(file: Path, results: Path | None = None, pair: str | None = None) -> str:
-    """Reads a results file, checks and draws: an experiment's whole page.
-
-    Args:
-        file: a results file.
-        results: the results folder for the commands; None where it is the default.
-        pair: this pair's rows only; None: all.
-
-    Raises:
-        ValueError: the file has no rows, or none of the pair.
+    """Reads a results file, checks and draws: an experiment's whole page, of one pair's rows or all
+    (None). Commands name the results folder where it is not the default (None). Raises ValueError:
+    the file has no rows, or none of the pair.
     """
     cells, paper = read_cells([file], pair), paper_of(file.parent.name)[0]
     rows, groups, columns = cells.rows, groups_of(cells.rows), shown_columns(cells.rows)

@@ -36,15 +36,9 @@ Origins = list[tuple[dict[str, str], int]]
 
 
 def results_file(name: str, results: Path) -> Path:
-    """Finds an experiment's results file.
-
-    Args:
-        name: a folder below ``results``, below ``embedded`` in it, or below another of its folders,
-            the first of these that is there; or a path to a folder or a file.
-        results: the results folder.
-
-    Raises:
-        ValueError: there is none, or several; the message lists the choices.
+    """Finds an experiment's results file: of a folder below ``results``, below ``embedded`` in it,
+    or below another of its folders, the first of these that is there; or by a path to a folder or a
+    file. Raises ValueError: there is none, or several; the message lists the choices.
     """
     folders = (Path(name), results / name, results / "embedded" / name)
     for file in (Path(name), *(folder / files.RESULTS for folder in folders)):

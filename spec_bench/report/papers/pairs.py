@@ -92,10 +92,8 @@ def written(count: int) -> str:
 
 @functools.cache
 def training_of_heads(draft: str) -> Mapping[str, Any]:
-    """What ``training.json`` in the folder of heads says; nothing where they were not trained here.
-
-    Args:
-        draft: the folder's name, or that of heads that ship.
+    """Returns what ``training.json`` says in a folder of heads, or of heads that ship; nothing where
+    they were not trained here.
     """
     folder = Path(draft)
     if draft.startswith(_EMBEDDED):

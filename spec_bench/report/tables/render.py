@@ -87,12 +87,8 @@ class Written(NamedTuple):
 def written(
     sheet: Sheet, write: Callable[[Text, str], str], letters: Callable[[str], str]
 ) -> list[Written]:
-    """The lines of a table.
-
-    Args:
-        sheet: the table.
-        write: a place's text, with the part that it shows, as the format has it.
-        letters: escapes a label.
+    """Returns the lines of a table: ``write`` makes a place's text of the part that it shows, as the
+    format has it, and ``letters`` escapes a label.
     """
     shown = shown_columns(sheet)
     lines: list[Written] = []
