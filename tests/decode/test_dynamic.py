@@ -8,7 +8,6 @@ import torch
 from spec_bench.audit.toys import HistoryModel, random_history
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
-from spec_bench.decode.decoder import Decoder
 from spec_bench.records.types import Request
 from tests.families import DYNAMIC, decoder_settings
 from tests.tree.laws import forest, likeliest
@@ -24,7 +23,6 @@ def watched(name, rows, settings=WARM, **tree):
     given = decoder_settings(name)
     given["tree"] = {**given["tree"], **tree}
     decoder = build_decoder(given, target, [draft], settings, rows)
-    assert isinstance(decoder, Decoder)
     seen = []
     step, walk, now = decoder.step, decoder.walk, []
 

@@ -88,7 +88,6 @@ def test_what_calls_brought_adds_up_to_the_answer(name):
             assert sum(step.accepted + 1 for step in found.steps) == len(found.tokens)
             assert all(0 <= step.accepted <= step.nodes for step in found.steps)
     tau = emitted_per_call(answers(name, GREEDY)).value
-    assert tau is not None
     assert tau == 1 if name == "hf_generate" else tau > 1.2
 
 
@@ -135,7 +134,6 @@ def test_the_prompts_seconds_are_prefill_and_nothing_is_counted_twice():
     for name in NAMES:
         answers(name, GREEDY, long)
         (found,) = answers(name, GREEDY, long)
-        assert found.latency_s is not None
         assert found.prefill_s + found.decode_s == pytest.approx(found.latency_s, rel=0.05)
         assert 0 <= found.draft_s + found.target_s <= found.decode_s
         assert found.target_s > 0

@@ -19,7 +19,7 @@ gguf = pytest.importorskip("gguf")
 WIDTH, VOCAB = 32, 40
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("SPEC_BENCH_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
@@ -67,7 +67,6 @@ def written(path, without=""):
     return path
 
 
-@pytest.mark.usefixtures("cache")
 def test_a_converted_file_answers_as_the_file_itself(file, capsys):
     with pytest.raises(ValueError, match=naming("spec-bench convert", str(file))):
         model_path(str(file))
@@ -118,7 +117,6 @@ def test_a_file_that_lacks_a_tensor_is_refused_naming_it(tensor, weight, cache, 
     assert not list(cache.rglob("config.json"))
 
 
-@pytest.mark.usefixtures("cache")
 def test_a_file_that_changes_in_its_middle_is_another_model(tmp_path):
     large = tmp_path / "large.gguf"
     large.write_bytes(bytes(5 << 20))
@@ -130,7 +128,6 @@ def test_a_file_that_changes_in_its_middle_is_another_model(tmp_path):
     assert converted_folder(large) != first
 
 
-@pytest.mark.usefixtures("cache")
 def test_conversions_at_the_same_time_leave_one_whole_model(file):
     folder = converted_folder(file)
     folder.mkdir(parents=True)  # empty: it is no model yet
@@ -143,7 +140,6 @@ def test_conversions_at_the_same_time_leave_one_whole_model(file):
     assert list(folder.parent.iterdir()) == [folder]
 
 
-@pytest.mark.usefixtures("cache")
 def test_a_model_that_was_not_fetched_is_named_with_the_command():
     for _ in range(2):
         with pytest.raises(ValueError, match=naming("fetched:smollm2", "make smollm2")):
