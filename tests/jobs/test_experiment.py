@@ -87,11 +87,11 @@ def test_a_job_that_ends_while_another_rebuilds_is_seen_by_the_one_that_renames_
 
 def test_rows_stand_in_the_order_of_the_sweep_behind_those_that_no_job_noted(tmp_path):
     merge_csv(tmp_path / "name" / "results.csv", [result("old", {"mbsu": 2.0})])
-    end(tmp_path, 2, "c")
+    end(tmp_path, 2, "f")  # its note's name comes before that of "a", "d"
     for _ in range(2):
         end(tmp_path, 0, "a", "b")
     end(tmp_path, 1, "a", "d")
-    assert names(tmp_path) == ["old", "a", "b", "d", "c"]
+    assert names(tmp_path) == ["old", "a", "b", "d", "f"]
 
 
 def test_a_job_killed_before_its_rebuild_is_in_the_csv_after_the_next_one(tmp_path, monkeypatch):
