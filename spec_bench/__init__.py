@@ -23,7 +23,7 @@ __all__ = ["api", "compare", "load_pair", "run", "sweep"]
 
 
 def __getattr__(name: str) -> Any:
-    """The public names, imported when they are asked for."""
+    """Returns the public names, imported when they are asked for."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     api = import_module("spec_bench.api")

@@ -108,7 +108,7 @@ class Writing:
         self._written = ""
 
     def text(self, tokens: Sequence[int]) -> str:
-        """The text of all tokens so far, up to the first stop string."""
+        """Returns the text of all tokens so far, up to the first stop string."""
         whole = self._whole(tokens)
         stops = [place for stop in self._stop if (place := whole.find(stop)) >= 0]
         return whole[: min(stops, default=len(whole))]

@@ -172,7 +172,7 @@ def _write_texts(prompts: Sequence[Prompt], results: Path) -> Path:
 
 
 def composed(words: Sequence[str]) -> DictConfig:
-    """A job's config."""
+    """Returns a job's config."""
     from hydra import compose, initialize_config_dir
 
     from spec_bench.jobs.config.compose import recipe_arguments, register

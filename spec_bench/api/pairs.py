@@ -97,7 +97,7 @@ def load_pair(
 
 
 def _of_names(name: str | None, stated: dict[str, Any], engine: dict[str, str]) -> LoadedPair:
-    """A pair of ``conf/pair``, or of models by name; its tokenizer may be a loaded one."""
+    """Returns a pair of ``conf/pair``, or of models by name; its tokenizer may be a loaded one."""
     from spec_bench.engine.cache import CachePool
     from spec_bench.engine.loading import common_tokenizer, is_tokenizer
     from spec_bench.jobs.config.pair import EngineSettings, PairSettings, build_pair, with_own_name
@@ -125,7 +125,7 @@ def _of_names(name: str | None, stated: dict[str, Any], engine: dict[str, str]) 
 def _of_modules(
     models: Sequence[Any], tokenizer: Any, heads: Mapping[str, str], engine: Mapping[str, str]
 ) -> LoadedPair:
-    """A pair in which a model, or all of them, are loaded already."""
+    """Returns a pair in which a model, or all of them, are loaded already."""
     from spec_bench.engine.cache import CachePool
     from spec_bench.engine.loading import (
         adopt_model,
@@ -257,7 +257,7 @@ class LoadedPair:
     def _built(
         self, decoder: str | Mapping[str, Any], generation: dict[str, Any], pool: CachePool | None
     ) -> AnyDecoder:
-        """The decoder over the pair's models."""
+        """Returns the decoder over the pair's models."""
         from spec_bench.engine.cache import CachePool
         from spec_bench.jobs.config.cells import load_decoder, make_cell, parse_cell
         from spec_bench.jobs.config.fitting import FittedTrees, check_fit
@@ -318,7 +318,7 @@ def _conversation(messages: Sequence[Any], name: str) -> Sequence[Message]:
 
 
 def prompt_id(prompt: Prompt) -> str:
-    """The id of a prompt that has none of its own."""
+    """Returns the id of a prompt that has none of its own."""
     plain = prompt if isinstance(prompt, str) else [dict(message) for message in prompt]
     return f"text-{files.digest(plain, 12)}"
 

@@ -13,7 +13,7 @@ _BEFORE_A_QUOTE = re.compile(r'(\\*)("|$)')
 
 
 def as_override(key: str, value: Any) -> str:
-    """The value of a setting. Raises ValueError: it has no such words, naming it."""
+    """Returns the value of a setting. Raises ValueError: it has no such words, naming it."""
     value = str(value) if isinstance(value, Path) else value
     if isinstance(value, str) and _WORD.fullmatch(value):
         return value
@@ -44,6 +44,6 @@ def in_words(value: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value in a message of one line: its type and how it begins."""
+    """Returns a value in a message of one line: its type and how it begins."""
     text = " ".join(repr(value).split())
     return f"{type(value).__name__} {text[:60]}{'…' if len(text) > 60 else ''}"

@@ -143,7 +143,7 @@ def audit_counts(seed: int = 0) -> tuple[float, int]:
 
 
 def _product(laws: list[Tensor]) -> Tensor:
-    """The joint law of independent draws; 1 for none."""
+    """Returns the joint law of independent draws; 1 for none."""
     joint = torch.ones((), dtype=torch.float64)
     for law in laws:
         joint = joint.unsqueeze(-1) * law
@@ -199,7 +199,7 @@ def _log_likelihood(
 
 
 def beams_of(row: BeamRow) -> Beams:
-    """What each beam of a row has generated, in the order of the beams."""
+    """Returns what each beam of a row has generated, in the order of the beams."""
     return tuple(tuple(row.generated(beam)) for beam in range(row.width))
 
 

@@ -78,7 +78,7 @@ RULES: dict[str, Callable[[float, float], float]] = {
 
 
 def closed_form(rule: str, p: float, q: float) -> float | None:
-    """What the rule accepts by formula; None for K-SEQ, whose rho is a root.
+    """Returns what the rule accepts by formula; None for K-SEQ, whose rho is a root.
 
     Multi-round: 1 - |p - q| (1 - a), a the draft's mass on the token that the target prefers more.
     OTM: 1 + min over token sets A of p(A) - q(A)^2 (SpecTr, arXiv:2310.15141, Section 4).
@@ -92,7 +92,7 @@ def closed_form(rule: str, p: float, q: float) -> float | None:
 
 
 def grid(points: int = POINTS) -> list[dict[str, float]]:
-    """One row per (p, q) of a square of ``points`` by ``points``, edges included. Raises
+    """Returns one row per (p, q) of a square of ``points`` by ``points``, edges included. Raises
     ValueError: fewer than two points a side; RuntimeError: a value differs from its closed form by
     more than ``TOLERANCE``.
     """

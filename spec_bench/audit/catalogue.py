@@ -59,13 +59,13 @@ class AuditCase:
         return {"vocab": self.tree.vocab, "prompt": self.tree.prompt}
 
     def settings(self) -> Iterator[tuple[str, SamplingSettings]]:
-        """The sampling settings under which the rule fits the tree, with their names."""
+        """Yields the sampling settings under which the rule fits the tree, with their names."""
         for label, settings in SETTINGS.items():
             if self.fits(settings):
                 yield label, settings
 
     def fits(self, settings: SamplingSettings) -> bool:
-        """Whether the rule fits how the tree draws siblings under sampling settings."""
+        """Returns whether the rule fits how the tree draws siblings under sampling settings."""
         try:
             self.config.check_under(settings)
         except ValueError:
@@ -73,7 +73,7 @@ class AuditCase:
         return True
 
     def enumerable(self, settings: SamplingSettings) -> bool:
-        """Whether every random choice is discrete; a draft at temperature 0 makes none."""
+        """Returns whether every random choice is discrete; a draft at temperature 0 makes none."""
         return self.tree.enumerable or settings.for_draft().temperature == 0
 
 
@@ -121,7 +121,7 @@ def _verifiers(tree: Policy, mark: str) -> Iterator[Verifier]:
 
 
 def _named(tree: AuditTree, kind: str) -> str:
-    """A tree in words: who drafts, the shorthand, how siblings are drawn."""
+    """Returns a tree in words: who drafts, the shorthand, how siblings are drawn."""
     words = [f"{tree.policy.name} {tree.policy.spec}"]
     if isinstance(tree.policy, GrownTree) and max(tree.policy.shape.children, default=0) > 1:
         words.append(SAID[tree.policy.siblings(WARM)])
@@ -164,7 +164,7 @@ def chosen(parts: Sequence[Part], pattern: str | None) -> list[Part]:
 
 
 def audited(parts: Sequence[Part]) -> Iterator[Line]:
-    """The lines of all parts; a bar on stderr names the one that is at work."""
+    """Yields the lines of all parts; a bar on stderr names the one that is at work."""
     with tqdm(parts, file=sys.stderr, unit="part") as bar:
         for part in bar:
             bar.set_description(part.name)

@@ -77,7 +77,7 @@ def _decoder(case: AuditCase, samples: int, seed: int) -> Iterator[Line]:
 
 
 def approximate_parts(seed: int) -> Iterator[Part]:
-    """How far off rules are that claim no exactness."""
+    """Yields how far off rules are that claim no exactness."""
     for case in tree_cases("approximate"):
         yield Part(case.name, partial(_approximate, case, seed))
 

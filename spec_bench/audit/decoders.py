@@ -130,7 +130,7 @@ def law_of_iteration(
     reached: Callable[[Any], Key],
     goes_on: Callable[[Key], Mapping[Key, float]],
 ) -> tuple[Mapping[Key, float], int]:
-    """The law of one iteration's result, by enumeration, and the number of outcomes.
+    """Returns the law of one iteration's result, by enumeration, and the number of outcomes.
 
     ``reached`` reads the result from the row that has made a step, ``goes_on`` is the law of what
     the target makes of a result until it is as long as any. The decoder's randomness is replaced.
@@ -224,7 +224,7 @@ def heads_on(target: MarkovModel, kind: str, seed: int) -> Heads:
 def block_law(
     built: Decoder, law: Callable[[Tokens, int], Mapping[Tokens, float]], prompt: Tokens = PROMPT
 ) -> tuple[Mapping[Tokens, float], Mapping[Tokens, float], int]:
-    """The law of one block followed by the target's own tokens, by enumeration.
+    """Returns the law of one block followed by the target's own tokens, by enumeration.
 
     A block has a random length; followed by tokens of the target itself it must have the target's
     law, for every continuation of the longest block's length. ``law`` is the target's:
@@ -264,7 +264,7 @@ def differences(
 def enumerated_error(
     config: DecoderConfig, settings: SamplingSettings, **given: Any
 ) -> tuple[float, int]:
-    """The largest of the ``differences``, and the number of outcomes."""
+    """Returns the largest of the ``differences``, and the number of outcomes."""
     errors, count = differences(config, settings, **given)
     return max(errors), count
 

@@ -58,7 +58,7 @@ def rule_cases() -> Iterator[RuleCase]:
 
 
 def cases_of(verifier: Any, law: Siblings) -> Iterator[RuleCase]:
-    """A node rule with its settings, for a law that it claims to be exact for."""
+    """Yields a node rule with its settings, for a law that it claims to be exact for."""
     judge, sampled = verifier.judge(depth=1), getattr(verifier, "sampled", 1)
     more = f", {sampled} drawn" if law == "top_and_sampled" else ""
     yield RuleCase(f"{verifier.name}, {SAID[law]}{more}", judge, law, sampled)
@@ -229,7 +229,7 @@ class AllTrees:
 
 
 def all_trees(tables: Tables, widths: Sequence[int], law: Law) -> AllTrees:
-    """Every tree with ``widths[l]`` children a node of level l."""
+    """Returns every tree with ``widths[l]`` children a node of level l."""
     shape = TreeShape(tuple(accumulate(widths, mul)), tuple(widths))
     tokens = torch.zeros((1, 1), dtype=torch.long)
     valid, prefix = torch.ones_like(tokens, dtype=torch.bool), torch.zeros_like(tokens)

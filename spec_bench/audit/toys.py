@@ -73,18 +73,18 @@ class Toy(ABC):
         self.blocks = 6  # of which nothing is known but their number
 
     def allocate(self, rows: int, slots: int) -> TokenCache:
-        """A cache for ``rows`` sequences of up to ``slots`` tokens."""
+        """Returns a cache for ``rows`` sequences of up to ``slots`` tokens."""
         return TokenCache(rows, slots, self.remembers)
 
     @abstractmethod
     def place(self, prefix: Sequence[int]) -> tuple[int, ...]:
-        """Where the logits after a sequence stand in the table."""
+        """Returns where the logits after a sequence stand in the table."""
 
     @abstractmethod
     def places(
         self, cache: TokenCache, rows: slice, tokens: Tensor, positions: Tensor, visible: Tensor
     ) -> tuple[Tensor, ...]:
-        """The same after every token of a pass, [R, T] each; arguments as ``forward``'s."""
+        """Returns the same after every token of a pass, [R, T] each; arguments as ``forward``'s."""
 
     def state(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """[R, T] which hidden state each token is in: the token itself."""
@@ -120,7 +120,7 @@ class Toy(ABC):
         return one_hot(tokens, self.hidden_size).to(self.logits.dtype)
 
     def project(self, hidden: Tensor) -> Tensor:
-        """The logits of a one-hot hidden state, as linear in it."""
+        """Returns the logits of a one-hot hidden state, as linear in it."""
         return hidden @ self.logits.flatten(0, -2)[: self.hidden_size].to(hidden.dtype)
 
     def law(
@@ -197,10 +197,10 @@ def _random(shape: Sequence[int], seed: int, sharpness: float) -> Tensor:
 
 
 def random_markov(vocab: int, seed: int, sharpness: float = 1.5) -> MarkovModel:
-    """A chain with normal logits of the given standard deviation, float64."""
+    """Returns a chain with normal logits of the given standard deviation, float64."""
     return MarkovModel(_random((2, vocab, vocab), seed, sharpness))
 
 
 def random_history(vocab: int, seed: int, memory: int = 3, sharpness: float = 1.5) -> HistoryModel:
-    """A toy with normal logits of the given standard deviation, float64."""
+    """Returns a toy with normal logits of the given standard deviation, float64."""
     return HistoryModel(_random((vocab,) * (memory + 1), seed, sharpness))

@@ -23,17 +23,17 @@ def rank() -> int:
 
 
 def count() -> int:
-    """How many processes there are; 0 if ``torchrun`` started none."""
+    """Returns how many processes there are; 0 if ``torchrun`` started none."""
     return int(os.environ.get("WORLD_SIZE", "0"))
 
 
 def count_here() -> int:
-    """How many of them run on this machine, each with its GPU."""
+    """Returns how many of them run on this machine, each with its GPU."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", "0")) or count()
 
 
 def joined() -> bool:
-    """Whether processes have been joined that decode together."""
+    """Returns whether processes have been joined that decode together."""
     import torch.distributed as dist
 
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
@@ -61,7 +61,7 @@ def agree(*tensors: Tensor) -> None:
 
 
 def agreed(value: Value) -> Value:
-    """The first process's value, which is pickled: some hundred bytes at most."""
+    """Returns the first process's value, which is pickled: some hundred bytes at most."""
     import torch.distributed as dist
 
     if not joined():

@@ -50,7 +50,7 @@ class SamplingSettings:
         return getattr(torch, self.probability_dtype)
 
     def for_draft(self) -> SamplingSettings:
-        """The settings that the draft's logits are warped with."""
+        """Returns the settings that the draft's logits are warped with."""
         if self.draft_temperature is None:
             return self
         return SamplingSettings(

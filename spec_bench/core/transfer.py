@@ -36,7 +36,7 @@ def _constant(values: tuple[Any, ...], kind: str, device: torch.device) -> Tenso
 
 
 def places(count: int, device: torch.device) -> Tensor:
-    """The constant 0, 1, ..., count - 1."""
+    """Returns the constant 0, 1, ..., count - 1."""
     return _held(_range(1 << max(count - 1, 255).bit_length(), device)[:count])
 
 
@@ -116,7 +116,7 @@ class Known(list[Any]):
         return more
 
     def repeated(self, times: int) -> Known:
-        """Each number ``times`` times in a row."""
+        """Returns each number ``times`` times in a row."""
         more = Known([number for number in self for _ in range(times)])
         if self._there is not None:
             more._there = self._there.repeat_interleave(times)

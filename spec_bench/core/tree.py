@@ -67,7 +67,7 @@ class TreeShape:
         return (0, *(level + 1 for level, count in enumerate(self.levels) for _ in range(count)))
 
     def level(self, level: int) -> slice:
-        """The nodes of one level."""
+        """Returns the nodes of one level."""
         return slice(self.starts[level], self.starts[level + 1])
 
     def in_equal_shares(self, level: int) -> bool:
@@ -87,7 +87,7 @@ class FlatShape(TreeShape):
 
     @classmethod
     def of(cls, nodes: int, depth: int, children: tuple[int, ...], busy: int) -> FlatShape:
-        """A shape of ``nodes`` nodes, the root not counted."""
+        """Returns a shape of ``nodes`` nodes, the root not counted."""
         return cls((nodes,) * depth, children, True, busy)
 
     @cached_property
@@ -284,7 +284,7 @@ def merge_prefixes(root: Tensor, beams: Tensor) -> Tree:
 
 
 def beams_apart(root: Tensor, beams: Tensor) -> Tree:
-    """A tree per row with a chain for every beam, nothing merged."""
+    """Returns a tree per row with a chain for every beam, nothing merged."""
     width, length = beams.shape[1:]
     tree = Tree(TreeShape((width,) * length, (width,) * length), root, "deterministic")
     chain = torch.arange(width, device=beams.device)

@@ -91,7 +91,7 @@ class Forest:
         self._seen: list[Tensor] = []  # the input beams', then a layer each
 
     def _slot_order(self, layers: int) -> tuple[Known, Known]:
-        """Where the target's pass takes its nodes from, and where it returns their logits.
+        """Returns where the target's pass takes its nodes from, and where it returns their logits.
 
         The slots of a row hold its own input beams, then the forest, then fillers.
         """
@@ -194,7 +194,7 @@ def _pick(values: Tensor, index: Tensor) -> Tensor:
 
 
 def _to_columns(seen: Tensor, columns: int) -> Tensor:
-    """A mask [..., C] cut or filled up with False to a number of columns."""
+    """Returns a mask [..., C] cut or filled up with False to a number of columns."""
     return pad(seen, (0, columns - seen.shape[-1]))
 
 
@@ -228,7 +228,7 @@ class BeamDecoder(DecodingLoop[BeamRow]):
         return self.plan.depth * self.plan.width
 
     def slots_needed(self, longest_prompt: int, max_new_tokens: int) -> int:
-        """One trunk, at worst a branch for every beam, and one forest after them.
+        """Returns one trunk, at worst a branch for every beam, and one forest after them.
 
         With one cache only one beam goes on, so nothing branches.
         """

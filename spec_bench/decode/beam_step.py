@@ -106,7 +106,7 @@ class BeamRow(Answering):
 
     @classmethod
     def start(cls, request: Request, generator: torch.Generator) -> BeamRow:
-        """One beam: the prompt, its last token not run yet."""
+        """Returns one beam: the prompt, its last token not run yet."""
         *trunk, last = request.prompt_ids
         return cls(request, generator, trunk, [last], [-1], [Beam(-1, last, 0.0, 0, False)])
 
@@ -146,7 +146,7 @@ class BeamRow(Answering):
         return [beams.index(text) for text in beams]
 
     def generated(self, beam: int) -> list[int]:
-        """The tokens that a beam has generated, beams counted from 0."""
+        """Returns the tokens that a beam has generated, beams counted from 0."""
         path, node = [], len(self.tokens) - self.width + beam
         while node >= 0:
             path.append(self.tokens[node])
@@ -383,7 +383,7 @@ def _to_host(
     vocab: int,
     lawful: Sequence[Tensor],
 ) -> list[Outcome]:
-    """One transfer: everything the host needs, as float64."""
+    """Returns one transfer: everything the host needs, as float64."""
     depth, places = len(drafted.cells), beams.shape[2]
     parts = [ended.unsqueeze(1), full.unsqueeze(1), widths, beams.flatten(1)]
     parts += [*drafted.cells, torch.stack(list(lawful), dim=1)]

@@ -231,7 +231,7 @@ class Decoder(DecodingLoop[Row]):
         return Launched(list(active), committed.lengths, tree, judged, draws, states)
 
     def _can_follow(self, now: Launched) -> bool:
-        """Whether the next iteration can be launched before this one's verdict is read.
+        """Returns whether the next iteration can be launched before this one's verdict is read.
 
         Not where the host grows the tree or the numbers drawn hang on the verdict, where some row
         may reach its limit now, nor close to the end of caches and positions, of which only bounds
@@ -273,7 +273,7 @@ class Decoder(DecodingLoop[Row]):
         return RecordedDraws(generators, self._parts[rows])
 
     def _judge(self, tree: Tree, draws: Draws, logits: Tensor) -> Judged:
-        """Which path of each tree is accepted, and the message to the host about it.
+        """Returns which path of each tree is accepted, and the message to the host about it.
 
         The message is the number accepted, L + 1 entries each of path, tokens emitted and their
         log-probabilities, nodes and levels of a tree that has any, and the largest logit of each

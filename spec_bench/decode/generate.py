@@ -50,7 +50,7 @@ class GeneratedRow(Answering):
     def generation(
         self, prefill_s: float, decode_s: float, draft_s: float, target_s: float
     ) -> Generation:
-        """The record, the prompt's share of the passes counted as prefill."""
+        """Returns the record, the prompt's share of the passes counted as prefill."""
         draft, target = self.prompt_s
         record = super().generation(prefill_s, decode_s, draft_s, target_s)
         return replace(
@@ -115,7 +115,7 @@ class GenerateDecoder(DecodingLoop[GeneratedRow]):
         return sum(len(tokens) for tokens in generated.answers)
 
     def calls_of(self, active: Sequence[GeneratedRow]) -> int:
-        """The passes that the rows' whole answers took."""
+        """Returns the passes that the rows' whole answers took."""
         return sum(len(row.steps) for row in active)
 
     def move_row(self, row: GeneratedRow, source: int, target: int) -> None:

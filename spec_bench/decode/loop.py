@@ -77,7 +77,7 @@ class DecodingLoop(ABC, Generic[RowType]):
 
     @abstractmethod
     def step(self, active: Sequence[RowType]) -> int:
-        """One iteration over the active rows; returns the tokens emitted, over all rows."""
+        """Returns one iteration over the active rows; returns the tokens emitted, over all rows."""
 
     @abstractmethod
     def move_row(self, row: RowType, source: int, target: int) -> None:

@@ -50,7 +50,7 @@ class Answering(ABC):
     def generation(
         self, prefill_s: float, decode_s: float, draft_s: float, target_s: float
     ) -> Generation:
-        """The finished record, with this row's share of the batch's seconds."""
+        """Returns the finished record, with this row's share of the batch's seconds."""
         assert self.finish is not None
         answered = self.request.prompt_id, self.answer, self.finish, tuple(self.steps)
         seconds = prefill_s, decode_s, draft_s, target_s
@@ -171,6 +171,6 @@ class BatchClock:
         return (times.prefill_s, *(share * total for total in totals))  # type: ignore[return-value]
 
     def latency_s(self, row: Answering) -> float:
-        """Seconds from the start of a row's prefill to its last token."""
+        """Returns seconds from the start of a row's prefill to its last token."""
         times = self._rows[id(row)]
         return times.ended_s - times.began_s

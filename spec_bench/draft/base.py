@@ -173,16 +173,16 @@ class Drafter(ABC):
 
     @classmethod
     def audit_cases(cls, models: int) -> tuple[Drafter, ...]:
-        """What takes part in the audit of trees shared by ``models`` draft models."""
+        """Returns what takes part in the audit of trees shared by ``models`` draft models."""
         return (cls(),) if models == 1 else ()
 
     def remembering(self) -> Memory | None:
-        """An empty memory, where it keeps something beyond a row."""
+        """Returns an empty memory, where it keeps something beyond a row."""
         return None
 
     @abstractmethod
     def drafting(self, equipment: Equipment) -> Drafting:
-        """What drafts for the rows of a batch."""
+        """Returns what drafts for the rows of a batch."""
 
 
 def _declare(name: str, thing: type[Drafter]) -> type[Drafter]:
@@ -199,7 +199,7 @@ drafter: Registry[type[Drafter]] = Registry(
 
 
 def head_kinds() -> tuple[str, ...]:
-    """The drafters that need heads on the target."""
+    """Returns the drafters that need heads on the target."""
     return tuple(kind for kind, declared in drafter.items() if declared.heads is not None)
 
 

@@ -142,7 +142,7 @@ class EagleDrafting(DraftingOnHanded):
         return self._proposed(output, self._outputs)
 
     def run(self, hidden: Tensor) -> _Pass:
-        """A pass over what the target handed over, [R, P, W]."""
+        """Returns a pass over what the target handed over, [R, P, W]."""
         return _Pass(self._head, self._target, self._head.fuse(hidden), self._zero_first)
 
     def _proposed(self, output: Tensor, above: Tensor | None = None) -> Tensor:

@@ -48,7 +48,7 @@ class EagleHead(FeatureHead):
     def fresh(
         cls, plan: HeadPlan, hidden: int, vocab: int, output: Callable[[], Tensor]
     ) -> EagleHead:
-        """A block of the target's sizes; EAGLE-3's last layer can start as the target's."""
+        """Returns a block of the target's sizes; EAGLE-3's last layer can start as the target's."""
         sizes = sizes_like(plan, hidden, vocab)
         sizes |= {"fc_bias": True} if cls.version == 1 else {"fc_norm": plan.fc_norm}
         shape = EagleShape(**sizes)

@@ -29,7 +29,7 @@ class LevelDrafting(Drafting):
 
     @abstractmethod
     def levels(self, committed: Committed) -> Tensor:
-        """Logits [R, K, V] of every level, the one below the root first."""
+        """Returns logits [R, K, V] of every level, the one below the root first."""
 
     def term(self, tokens: Tensor, level: int) -> Tensor:
         """What nodes of tokens [R, F] add to the logits below them, [R, F, V]; level 0 is the

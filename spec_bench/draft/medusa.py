@@ -56,11 +56,11 @@ class MedusaHeads(Heads):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits [..., K, V] of the target's last hidden states [..., D]."""
+        """Returns logits [..., K, V] of the target's last hidden states [..., D]."""
         return torch.stack([head(x) for head in self.heads], dim=-2)
 
     def guesses(self, x: Tensor, embedded: Tensor) -> Iterator[Tensor]:
-        """Logits of each head; they do not look at the tokens in between."""
+        """Yields logits of each head; they do not look at the tokens in between."""
         for head in self.heads:
             yield head(x)
 

@@ -57,7 +57,7 @@ MIMO = Names(
 
 
 def names_of(config: Mapping[str, Any]) -> Names:
-    """The names of a target's family."""
+    """Returns the names of a target's family."""
     return MIMO if config.get("model_type") == "mimo" else DEEPSEEK
 
 
@@ -113,7 +113,7 @@ def written(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[st
 
 
 def _files(folder: Path) -> dict[str, Path]:
-    """Which file holds a tensor, by its name."""
+    """Returns which file holds a tensor, by its name."""
     if (folder / _INDEX).is_file():
         index = json.loads((folder / _INDEX).read_text(encoding="utf-8"))["weight_map"]
         return {name: folder / file for name, file in index.items()}
@@ -233,7 +233,7 @@ class MtpHead(FeatureHead):
     def fresh(
         cls, plan: HeadPlan, hidden: int, vocab: int, output: Callable[[], Tensor]
     ) -> MtpHead:
-        """A block of the target's class and sizes."""
+        """Returns a block of the target's class and sizes."""
         return cls(MtpShape(dict(plan.target)))
 
     @classmethod

@@ -136,7 +136,7 @@ class RecurrentDrafting(DraftingOnLast):
         self._embed = given.target.embed
 
     def beams(self, roots: Sequence[int], width: int, length: int) -> Tensor:
-        """The W likeliest continuations of each of R roots, best first, [R, W, L].
+        """Returns the W likeliest continuations of each of R roots, best first, [R, W, L].
 
         A root is the last committed token; the head's first update takes it in.
         """

@@ -110,7 +110,7 @@ def architecture(path: str) -> dict[str, Any]:
 
 
 def longest_sequence(config: PretrainedConfig | Any) -> int | None:
-    """The longest sequence that a model takes; None if its config names no limit.
+    """Returns the longest sequence that a model takes; None if its config names no limit.
 
     Beyond the length they were trained for, rotary embeddings of the kind ``longrope`` turn all
     keys by other angles, except those in a cache; so such a model is taken up to that length.

@@ -221,7 +221,7 @@ def attend(
 
 
 def has_kernels(device: torch.device, width: int, value_width: int) -> bool:
-    """Whether ``attend`` runs for heads of these widths."""
+    """Returns whether ``attend`` runs for heads of these widths."""
     fits = width == value_width <= _WIDEST and width % 8 == 0
     return fits and device.type in ("cpu", "cuda")
 

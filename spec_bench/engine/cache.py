@@ -105,11 +105,11 @@ class SlotLayer(CacheLayerMixin):
         return self._owner.plan.reach, 0
 
     def get_seq_length(self) -> int:
-        """The first slot that the current pass writes."""
+        """Returns the first slot that the current pass writes."""
         return self._owner.plan.starts[0]
 
     def get_max_length(self) -> int:
-        """The number of slots."""
+        """Returns the number of slots."""
         return self._owner.slots
 
     get_max_cache_shape = get_max_length
@@ -203,7 +203,7 @@ class SlotCache(Cache):
         self._index.clear()
 
     def _cut(self, plan: WritePlan, first: int) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
-        """What every layer reads and writes in a pass that starts at one slot."""
+        """Returns what every layer reads and writes in a pass that starts at one slot."""
         views: list[Any] = [None] * len(self.layers)
         for pair, members in enumerate(self._members):
             read = [block[:, plan.rows, :, : plan.reach] for block in self._storage[2 * pair :][:2]]

@@ -126,7 +126,7 @@ class _Passes:
             yield
 
     def seconds(self) -> tuple[float, float]:
-        """The prompt's own seconds, and those of all passes."""
+        """Returns the prompt's own seconds, and those of all passes."""
         later_s, later = self.model.timer.take_s(), len(self.calls) - 1
         return prompts_own_s(self._first_s, later_s, later), self._first_s + later_s
 
@@ -190,7 +190,7 @@ def _padded(requests: Sequence[Request], device: torch.device) -> tuple[torch.Te
 
 
 def _cut(text: Sequence[int], request: Request) -> list[int]:
-    """An answer up to its first stop token or its limit; the rest is padding."""
+    """Returns an answer up to its first stop token or its limit; the rest is padding."""
     ends = (place + 1 for place, token in enumerate(text) if token in request.stop_ids)
     return list(text[: min(next(ends, len(text)), request.max_new_tokens)])
 

@@ -160,7 +160,7 @@ class HuggingFaceModel:
     def _over_buffers(
         self, run: Callable[..., Any], cache: SlotCache, kind: Kind, buffers: Buffers
     ) -> tuple[Tensor, ...]:
-        """A pass over buffers; no number in it but the kind's comes from the host."""
+        """Returns a pass over buffers; no number in it but the kind's comes from the host."""
         index = buffers.rows, buffers.slots
         cache.plan = WritePlan(0, [0] * kind.rows, kind.tokens, kind.slots, index)
         cache.views = None
@@ -233,7 +233,7 @@ _numbers = count()
 
 
 def capture(module: PreTrainedModel, how: str) -> Callable[..., Any]:
-    """The module's forward pass, in eval mode, captured once for all lengths; ``how`` is of
+    """Returns the module's forward pass, in eval mode, captured once for all lengths; ``how`` is of
     ``COMPILE``.
 
     What a module holds does not change while it decodes. Checking its thousands of parts and
@@ -259,5 +259,5 @@ def capture(module: PreTrainedModel, how: str) -> Callable[..., Any]:
 
 
 def _kept(guards: Sequence[Any]) -> list[bool]:
-    """Which checks are made before a pass: not those of the module's own contents."""
+    """Returns which checks are made before a pass: not those of the module's own contents."""
     return [not each.name.startswith("captured_module.") for each in guards]

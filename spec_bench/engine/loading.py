@@ -68,7 +68,7 @@ class TokenIds:
         raise ValueError("models of random weights have no tokenizer for a text; use task=random")
 
     def decode(self, tokens: Sequence[int], **options: object) -> str:
-        """The ids as text."""
+        """Returns the ids as text."""
         return " ".join(map(str, tokens))
 
 
@@ -280,7 +280,7 @@ def read_module(
 
 
 def reason_of(path: str, error: BaseException) -> str:
-    """Why transformers could not load a path, in one line."""
+    """Returns why transformers could not load a path, in one line."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, GatedRepoError):
@@ -296,7 +296,7 @@ def reason_of(path: str, error: BaseException) -> str:
 
 
 def _lacking(info: dict[str, Any]) -> str:
-    """What a checkpoint lacks of the model that its config describes; empty if nothing."""
+    """Returns what a checkpoint lacks of the model that its config describes; empty if nothing."""
     missing, other = sorted(info["missing_keys"]), sorted(info["mismatched_keys"])
     if other:
         name, *shapes = other[0]
@@ -325,7 +325,7 @@ def _whole_numbers(path: str, revision: str | None) -> str:
 
 
 def _damaged_file(path: str, revision: str | None) -> str:
-    """Which weight file cannot be read, and why; empty if all can."""
+    """Returns which weight file cannot be read, and why; empty if all can."""
     for file in _weight_files(path, revision):
         try:
             if file.suffix == ".safetensors":
@@ -344,7 +344,7 @@ def _damaged_file(path: str, revision: str | None) -> str:
 
 
 def _weight_files(path: str, revision: str | None) -> list[Path]:
-    """The weight files on this machine: of a folder, or of a hub id's copy."""
+    """Returns the weight files on this machine: of a folder, or of a hub id's copy."""
     folder = Path(path).expanduser()
     if not folder.is_dir():
         try:

@@ -58,7 +58,7 @@ def of_ids(ids: Sequence[int], count: int) -> VocabularyMap:
 
 
 def of_outputs(ids: Sequence[int], count: int) -> VocabularyMap:
-    """A draft that reads all of the target's tokens and has outputs for some of them."""
+    """Returns a draft that reads all of the target's tokens and has outputs for some of them."""
     return VocabularyMap(tuple(range(count)), of_ids(ids, count).proposes[:-1])
 
 
@@ -180,7 +180,7 @@ class MappedModel:
         return ForwardOutput(self._spread(output.logits), output.hidden)
 
     def _spread(self, logits: Tensor) -> Tensor:
-        """Logits [..., V'] as [..., V]."""
+        """Returns logits [..., V'] as [..., V]."""
         known = logits[..., self._from]
         shape = (*logits.shape[:-1], self.vocab_size)
         if not self._repeats:
@@ -189,7 +189,7 @@ class MappedModel:
         return known.new_zeros(shape).index_add_(-1, self._to, (known - top).exp()).log() + top
 
     def respelled(self, tokens: Sequence[int]) -> list[int]:
-        """Tokens of the target in the draft's parts.
+        """Returns tokens of the target in the draft's parts.
 
         As long as the result stays within ``stretch`` times the tokens so far: beyond, a token is
         read as its last part. What comes later never changes what came before.

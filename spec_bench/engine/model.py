@@ -46,11 +46,11 @@ class ForwardTimer:
             self._total_s += time.perf_counter() - self._started_s
 
     def _stream(self) -> torch.cuda.Stream:
-        """Where the passes run; without it an event would be recorded on the first GPU."""
+        """Returns where the passes run; without it an event would be recorded on the first GPU."""
         return torch.cuda.current_stream(self._device)
 
     def take_s(self) -> float:
-        """Seconds since the last call; waits for the device."""
+        """Returns seconds since the last call; waits for the device."""
         if self._events:
             self._events[-1][1].synchronize()
             self._total_s += sum(a.elapsed_time(b) for a, b in self._events) / 1e3
@@ -115,7 +115,7 @@ class LanguageModel(Protocol):
         """The last layer alone. Hidden states after the final norm [..., D] -> logits [..., V]."""
 
     def allocate(self, rows: int, slots: int) -> Any:
-        """A cache for ``rows`` sequences of up to ``slots`` tokens."""
+        """Returns a cache for ``rows`` sequences of up to ``slots`` tokens."""
 
     def forward(
         self,

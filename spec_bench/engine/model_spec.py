@@ -87,7 +87,7 @@ class ModelSpec:
 
 
 def sees_cuda() -> bool:
-    """Whether there is a GPU that torch can use; asking does not start CUDA.
+    """Returns whether there is a GPU that torch can use; asking does not start CUDA.
 
     What starts it later may still choose its GPUs. Imports torch only if the system has a GPU.
     """
@@ -110,7 +110,7 @@ def cuda_fault() -> str:
 
 
 def too_old(version: str) -> str:
-    """A line where a driver's CUDA, such as 12040, is older than torch's; else ""."""
+    """Returns a line where a driver's CUDA, such as 12040, is older than torch's; else ""."""
     import torch
 
     built, major = torch.version.cuda, int(version or 0) // 1000

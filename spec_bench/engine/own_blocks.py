@@ -132,7 +132,7 @@ def _without_others(module: Any, kept: Sequence[int]) -> Any:
 
 
 def _renumbered(module: Any, place: int) -> Any:
-    """A block as the one at ``place``: its attention keeps keys and values there."""
+    """Returns a block as the one at ``place``: its attention keeps keys and values there."""
     parts = {
         name: _renumbered(part, place)
         for name, part in module._modules.items()
@@ -145,7 +145,7 @@ def _renumbered(module: Any, place: int) -> Any:
 
 
 def _like(module: Any, parts: dict[str, Any]) -> Any:
-    """A module that shares all with another but some of its parts."""
+    """Returns a module that shares all with another but some of its parts."""
     made = copy.copy(module)
     vars(made)["_modules"] = {**module._modules, **parts}
     for name, part in parts.items():

@@ -121,7 +121,7 @@ def _decoded(model: HuggingFaceModel, lengths: Sequence[int]) -> list[Node]:
 
 
 def _tree(model: HuggingFaceModel, rows: Sequence[Sequence[int]], draw: Any) -> Tree:
-    """A tree of two crossing branches behind each row's last token."""
+    """Returns a tree of two crossing branches behind each row's last token."""
     tree = Tree(_SHAPE, torch.tensor([tokens[-1] for tokens in rows], device=model.device))
     for parents in ([0, 0], [1, 0]):
         tokens = torch.tensor([draw(len(parents)) for _ in rows], device=model.device)
@@ -131,7 +131,7 @@ def _tree(model: HuggingFaceModel, rows: Sequence[Sequence[int]], draw: Any) -> 
 
 
 def _plain_logits(model: HuggingFaceModel, paths: Sequence[tuple[int, ...]]) -> list[Tensor]:
-    """Logits after each path, of one pass of the module without cache, mask or positions.
+    """Returns logits after each path, of one pass of the module without cache, mask or positions.
 
     Paths that begin alike share a row; shorter ones are filled up behind, which a model that does
     not look ahead cannot notice.
@@ -162,7 +162,7 @@ def _check_causal(model: HuggingFaceModel, path: tuple[int, ...]) -> None:
 
 
 def _own_error(model: HuggingFaceModel, path: tuple[int, ...]) -> float:
-    """How far the module's own cached passes, token by token, lie from its plain pass."""
+    """Returns how far the module's own cached passes, token by token, lie from its plain pass."""
     ids, last = torch.tensor([path], device=model.device), 4
     plain = _plain_logits(model, [path[:end] for end in range(len(path) - last + 1, len(path) + 1)])
     cache = DynamicCache()  # keeps all: one that drops what lies beyond a window errs by itself

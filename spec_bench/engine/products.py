@@ -207,7 +207,7 @@ def call_directly(model: nn.Module) -> None:
 
 @cache
 def _direct(kind: Any) -> Any:
-    """The same class with a shorter way to ``forward``."""
+    """Returns the same class with a shorter way to ``forward``."""
 
     def call(self: Any, *args: Any, **given: Any) -> Any:
         if self._forward_hooks or self._forward_pre_hooks:

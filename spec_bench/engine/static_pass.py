@@ -47,7 +47,7 @@ def apart(one: Tensor, other: Tensor) -> Tensor:
 
 
 def disagreement(one: Tensor, other: Tensor) -> str:
-    """How logits [..., V] differ from others by more than rounding; "" if they do not."""
+    """Returns how logits [..., V] differ from others by more than rounding; "" if they do not."""
     error, allowed = float(apart(one, other).max()), TOLERANCE[other.dtype]
     if not error <= allowed:
         return f"logits differ by {error:.2g} of their spread (allowed: {allowed:.2g})"
@@ -211,7 +211,7 @@ def rounded_slots(reach: int) -> int:
 
 
 def slot_steps(least: int, most: int) -> list[int]:
-    """All S of passes that read ``least`` to ``most`` slots, of a cache of ``most``."""
+    """Returns all S of passes that read ``least`` to ``most`` slots, of a cache of ``most``."""
     steps = [min(rounded_slots(least), most)]
     while steps[-1] < most:
         steps.append(min(rounded_slots(steps[-1] + 1), most))
@@ -330,7 +330,7 @@ class StaticPasses:
         return expected
 
     def _made(self, cache: SlotCache, kind: Kind) -> StaticPass | None:
-        """A new static pass; None if it could not be made."""
+        """Returns a new static pass; None if it could not be made."""
         buffers = Buffers.standing_in(kind, cache.slots, self._device)
         held = ref(cache)  # which holds the pass
         run = self._ways[0]

@@ -154,7 +154,7 @@ def _lines(path: Path) -> list[tuple[int, dict[str, Any]]]:
 
 
 def _answer(question: str, category: str, choice: Mapping[str, Any]) -> Answer:
-    """One question's.
+    """Returns one question's.
 
     Raises:
         ValueError: tokens or seconds cannot be right.
@@ -172,7 +172,7 @@ def _answer(question: str, category: str, choice: Mapping[str, Any]) -> Answer:
 
 
 def _calls(choice: Mapping[str, Any], tokens: int) -> tuple[tuple[int, ...], bool]:
-    """Tokens per target call, and whether they are counted call by call."""
+    """Returns tokens per target call, and whether they are counted call by call."""
     if "accept_lengths" in choice:
         lengths = tuple(int(each) for each in choice["accept_lengths"])
         if min(lengths, default=1) < 1:

@@ -136,7 +136,7 @@ def _text_of(run: Path) -> Text:
 
 
 def _lines(done: Sequence[Generation], model: str, text: Text) -> Iterator[dict[str, Any]]:
-    """A line per question, its turns in order."""
+    """Yields a line per question, its turns in order."""
     questions: dict[str, list[Generation]] = {}
     known = {each.prompt_id for each in done}
     for each in done:

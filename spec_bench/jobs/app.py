@@ -103,7 +103,7 @@ def main() -> None:
 
 
 def _job(config: DictConfig) -> int:
-    """One job; its status is kept for ``main``."""
+    """Returns one job; its status is kept for ``main``."""
     for chatty in compose.CHATTY:
         logging.getLogger(chatty).setLevel(logging.WARNING)
     try:
@@ -153,7 +153,7 @@ def run_config(config: DictConfig) -> list[CellResult]:
 
 
 def settings_of(config: DictConfig) -> JobSettings:
-    """A composed config's job, checked."""
+    """Returns a composed config's job, checked."""
     return build_settings(_asked(config), *_configs())
 
 
@@ -221,7 +221,7 @@ def run_stage(settings: JobSettings, sinks: Sequence[Sink]) -> list[CellResult]:
 
 
 def _asked(config: DictConfig) -> RunSettings:
-    """The composed config, checked, before anything is read, loaded or written."""
+    """Returns the composed config, checked, before anything is read, loaded or written."""
     choices = HydraConfig.get().runtime.choices if HydraConfig.initialized() else {}
     for group, choice in choices.items():
         if OmegaConf.is_list(choice) and group not in compose.LISTS:
@@ -230,7 +230,7 @@ def _asked(config: DictConfig) -> RunSettings:
 
 
 def _configs() -> tuple[DecoderLoader, list[Path]]:
-    """Where decoders are read from, and pairs."""
+    """Returns where decoders are read from, and pairs."""
     folders = launch.folders_here()
     return partial(load_decoder, folders), folders
 

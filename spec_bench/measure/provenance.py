@@ -70,7 +70,7 @@ def git_state(folder: Path) -> dict[str, Any] | None:
 
 
 def cpu_model() -> str:
-    """The processor's name as the system gives it."""
+    """Returns the processor's name as the system gives it."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
             if line.startswith("model name"):
@@ -95,7 +95,7 @@ def machine(device: str) -> str:
 
 
 def driver_version(path: Path = Path("/sys/module/nvidia/version")) -> str | None:
-    """The NVIDIA driver's version; None if the system does not tell."""
+    """Returns the NVIDIA driver's version; None if the system does not tell."""
     try:
         return path.read_text().strip()
     except OSError:

@@ -75,7 +75,7 @@ def model_cost(module: Any, slot_bytes: int) -> ModelCost:
 
 
 def bytes_moved(cost: ModelCost, one: Pass) -> float:
-    """Bytes between memory and the chip that a pass cannot do without.
+    """Returns bytes between memory and the chip that a pass cannot do without.
 
     Counted: every weight read once, but only the rows looked up of an embedding table that is not
     the lm head; keys and values of the context read once; those of the tokens run, written; logits
@@ -99,7 +99,7 @@ def moved_bytes(
     head_bytes: float = 0.0,
     batch: int = 1,
 ) -> float:
-    """Bytes that a prompt's target and draft calls cannot do without, prefill excluded.
+    """Returns bytes that a prompt's target and draft calls cannot do without, prefill excluded.
 
     Draft models run once per level, draft heads are read once per iteration. ``batch`` rows share a
     pass, and its reading of the weights; there are fewer when rows end at different times, so this
@@ -184,7 +184,7 @@ def fastest_stream(
     repeats: int,
     now_s: Callable[[], float],
 ) -> tuple[int, float]:
-    """Bytes that a buffer of normal noise has, and seconds of the fastest way through it.
+    """Returns bytes that a buffer of normal noise has, and seconds of the fastest way through it.
 
     Two ways read it, a sum and a matrix-vector product (what decoding does); a copy of one half
     over the other moves as many bytes.

@@ -93,7 +93,7 @@ def mbsu_of(cell: CellRecords) -> Sums | None:
 
 @metric("acceptance_rate")
 def acceptance(generations: Sequence[Generation]) -> Sums | None:
-    """The counts of ``accepted_at_depth`` pooled over all depths."""
+    """Returns the counts of ``accepted_at_depth`` pooled over all depths."""
     return ratio(
         generations,
         lambda g: sum(s.accepted for s in g.steps),

@@ -50,7 +50,7 @@ for _name, _one in _TOTALS.items():
 
 @metric("repeats", of_cell=True)
 def repeats(cell: CellRecords) -> int:
-    """How often every prompt was decoded."""
+    """Returns how often every prompt was decoded."""
     return len(cell.repeats)
 
 
@@ -155,13 +155,13 @@ metric("clock_mhz", of_cell=True)(lambda cell: mean(each.clock_mhz for each in c
 
 
 def stalled(repeats: Repeats) -> list[list[bool]]:
-    """Which windows stalled, by repeat and prompt."""
+    """Returns which windows stalled, by repeat and prompt."""
     limit = STALL * _usual_s(repeats)
     return [[bool(g.steps) and g.decode_s > limit * len(g.steps) for g in each] for each in repeats]
 
 
 def stall_note(cell: CellRecords) -> str | None:
-    """What to mind about a speed-up that stalled windows decide; None if they do not.
+    """Returns what to mind about a speed-up that stalled windows decide; None if they do not.
 
     They do if the ratio of sums moves by more than its interval's half width once every stalled
     window, the cell's or the baseline's, is given the usual seconds for its target calls. The half
@@ -221,7 +221,7 @@ _SEEN: Mapping[str, Callable[[Generation, Delivery], list[float]]] = {
 
 
 def _seen(name: str, windows: Sequence[Generation]) -> list[float]:
-    """What was seen of all answers that came over a connection."""
+    """Returns what was seen of all answers that came over a connection."""
     return [s for each in windows if each.delivery for s in _SEEN[name](each, each.delivery)]
 
 
@@ -232,7 +232,7 @@ def in_bursts(windows: Sequence[Generation]) -> bool:
 
 
 def _percentile(name: str, percent: int, cell: CellRecords) -> float | None:
-    """A percentile over all requests, linear between neighbours; None without values."""
+    """Returns a percentile over all requests, linear between neighbours; None without values."""
     values = _seen(name, cell.windows)
     return float(np.percentile(values, percent)) if values else None
 

@@ -44,12 +44,12 @@ class Interval:
         return with_ends(self.value, None if point else self.low, self.high, form)
 
     def scaled(self, factor: float) -> Interval:
-        """The interval of ``factor`` (positive) times the statistic."""
+        """Returns the interval of ``factor`` (positive) times the statistic."""
         assert factor > 0
         return self.mapped(lambda value: value * factor)
 
     def within(self, least: float | None, most: float | None) -> Interval:
-        """The interval without what the number cannot be."""
+        """Returns the interval without what the number cannot be."""
         if self.low is None or self.high is None:
             return self
         low = self.low if least is None else max(self.low, min(least, self.value))

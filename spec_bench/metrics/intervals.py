@@ -60,7 +60,7 @@ def rate_ratio_interval(
 
 
 def _on_log_scale(ratio: Statistic, *parts: ArrayLike) -> Interval | None:
-    """The interval of a ratio, laid out on its logarithm if all inputs are positive."""
+    """Returns the interval of a ratio, laid out on its logarithm if all inputs are positive."""
     columns = np.stack([np.asarray(part, float) for part in parts])
     if not columns.size or not (columns > 0).all():
         return studentised_interval(ratio, columns)
@@ -135,7 +135,7 @@ def score_interval(statistic: Statistic, columns: ArrayLike) -> Interval | None:
 
 
 def score_difference_interval(statistic: Statistic, columns: ArrayLike) -> Interval | None:
-    """The interval of a difference of scores, paired by prompt, on the same terms.
+    """Returns the interval of a difference of scores, paired by prompt, on the same terms.
 
     Student's t on what each prompt adds (the jackknife's pseudo-values), with two more prompts
     worth half a plus and half a minus each of the largest that any adds, of 1 where none does
@@ -180,7 +180,7 @@ def added_by_prompt(statistic: Statistic, columns: ArrayLike) -> Array:
 
 
 def sign_flip_p(differences: ArrayLike, draws: int = 9_999) -> float:
-    """The p-value of differences whose signs are a matter of chance, two-sided.
+    """Returns the p-value of differences whose signs are a matter of chance, two-sided.
 
     The randomisation test of paired answers: if both sides draw from one distribution, either could
     have given either answer. Where all that differ do so by the same amount it is the exact test of
@@ -305,7 +305,7 @@ def _over_prompts(
 
 @functools.lru_cache(maxsize=256)
 def _student_t(freedom: float) -> float:
-    """The upper end of the central 95% of Student's t."""
+    """Returns the upper end of the central 95% of Student's t."""
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, _ENDS[1]))
@@ -364,7 +364,7 @@ def _gradient(statistic: Statistic, sums: Array) -> Array:
 
 
 def _spread(values: Array) -> float:
-    """The sum of squares about the mean."""
+    """Returns the sum of squares about the mean."""
     return float(((values - values.mean()) ** 2).sum())
 
 

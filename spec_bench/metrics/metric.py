@@ -98,7 +98,7 @@ MEASURED_ANEW = ("time", "energy")
 
 
 def pooled(numbers: Sequence[Number]) -> Number:
-    """One number of several repeats of the same prompts.
+    """Returns one number of several repeats of the same prompts.
 
     A ratio of sums is over all repeats, a plain number is their mean, or None if a repeat has none;
     anything else is the first repeat's.
@@ -123,7 +123,7 @@ class Metric:
     of_cell: bool = False  # which of the two
 
     def of(self, cell: CellRecords) -> Number:
-        """The cell's number; seconds and joules over all repeats, all else of the first."""
+        """Returns the cell's number; seconds and joules over all repeats, all else of the first."""
         if self.of_cell:
             return self.function(cell)
         if cell.again and self.column.kind in MEASURED_ANEW:
@@ -131,7 +131,7 @@ class Metric:
         return self.function(cell.generations)
 
     def value(self, cell: CellRecords) -> float | int | str | None:
-        """The cell's number without its interval."""
+        """Returns the cell's number without its interval."""
         number = self.of(cell)
         return number.value if isinstance(number, Sums | Interval) else number
 
@@ -160,7 +160,7 @@ def _unmapped(sums: Sums) -> Interval | None:
 
 
 def interval_of(sums: Sums) -> Interval | None:
-    """The ratio with its interval, mapped."""
+    """Returns the ratio with its interval, mapped."""
     interval = _unmapped(sums)
     interval = interval and interval.within(None, sums.most)
     return interval.mapped(sums.mapped) if interval and sums.mapped else interval
@@ -171,7 +171,7 @@ Of = Callable[[Generation], float | None]
 
 
 def ratio(generations: Sequence[Generation], above: Of, below: Of) -> Sums | None:
-    """One sum over generations over another; None if a record lacks a number."""
+    """Returns one sum over generations over another; None if a record lacks a number."""
     pairs = [(above(each), below(each)) for each in generations]
     known = [(float(a), float(b)) for a, b in pairs if a is not None and b is not None]
     if len(known) < len(pairs):
@@ -180,6 +180,6 @@ def ratio(generations: Sequence[Generation], above: Of, below: Of) -> Sums | Non
 
 
 def mean(values: Iterable[float | None]) -> float | None:
-    """The mean of those that are known; None if none is."""
+    """Returns the mean of those that are known; None if none is."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None

@@ -73,7 +73,7 @@ class ModuleMetric:
     def _compute(
         self, predictions: Sequence[str], golds: Sequence[Any]
     ) -> tuple[dict[str, Any], str]:
-        """One call; its values, and the signature if the module returns one."""
+        """Returns one call; its values, and the signature if the module returns one."""
         try:
             result = self._module.compute(predictions=list(predictions), references=list(golds))
         except Exception as error:
@@ -86,7 +86,7 @@ class ModuleMetric:
         return values, str(values.pop("signature", ""))
 
     def _takes_several(self) -> bool:
-        """Whether a prompt's references may be several texts."""
+        """Returns whether a prompt's references may be several texts."""
         features = self._module.features
         shapes = features if isinstance(features, list) else [features]
         listed = {"Sequence", "List", "LargeList"}

@@ -37,7 +37,7 @@ class Score(ABC):
     needs_references = True  # of every prompt
 
     def score(self, predictions: Sequence[str], references: References) -> Interval:
-        """The first column's number."""
+        """Returns the first column's number."""
         return self.columns(predictions, references)[self.name]
 
     @abstractmethod
@@ -78,10 +78,10 @@ class MeanScore(Score):
 
     @abstractmethod
     def match(self, prediction: str, gold: str) -> float:
-        """How well a prediction matches one reference, 0..1."""
+        """Returns how well a prediction matches one reference, 0..1."""
 
     def columns(self, predictions: Sequence[str], references: References) -> dict[str, Interval]:
-        """The mean over prompts, 0..1."""
+        """Returns the mean over prompts, 0..1."""
         self.check_given(len(predictions), references)
         best = [
             max(self.match(prediction, gold) for gold in (golds or [""]))
@@ -179,13 +179,13 @@ class _AnswerScore(MeanScore):
     needs_references = False
 
     def columns(self, predictions: Sequence[str], references: References) -> dict[str, Interval]:
-        """The mean over prompts of the best match, 0..1."""
+        """Returns the mean over prompts of the best match, 0..1."""
         self.check_given(len(predictions), references)
         golds = [[gold for gold in golds if normalise(gold)] for golds in references]
         return super().columns(predictions, golds)
 
     def signature(self, references: References) -> str:
-        """The rules in short."""
+        """Returns the rules in short."""
         return f"{self.name} squad_v2 normalisation|unanswerable:'' or '{UNANSWERABLE}'"
 
 
@@ -246,7 +246,7 @@ def check_references(name: str, references: References) -> None:
 def quality_columns(
     name: str, predictions: Sequence[str], references: References
 ) -> tuple[dict[str, Interval], str]:
-    """The columns of one score and its signature.
+    """Returns the columns of one score and its signature.
 
     The name is one of ``SCORES``, which is its first column, or a module (see ``module_metric``),
     whose columns are named after it: ``rouge_rouge2``. Raises ValueError: as the score does.

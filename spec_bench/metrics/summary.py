@@ -35,7 +35,7 @@ class Summary:
 
 
 def summarise(cell: CellRecords, scores: Sequence[str] = ()) -> Row:
-    """The row of ``summary_of``."""
+    """Returns the row of ``summary_of``."""
     return summary_of(cell, scores).row
 
 
@@ -69,7 +69,7 @@ def summary_of(cell: CellRecords, scores: Sequence[str] = ()) -> Summary:
 
 
 def _values(name: str, number: Number, interval: bool) -> Row:
-    """A metric's columns."""
+    """Returns a metric's columns."""
     if isinstance(number, Sums):
         number = interval_of(number) if interval else number.value
     if not interval:

@@ -24,7 +24,7 @@ _OWN = {"width": "8", "nodes": "6,10,14,30"}
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command; 2 and one line if the request cannot be right."""
+    """Runs the command; 2 and one line if the request cannot be right."""
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 

@@ -35,14 +35,14 @@ class Needed(NamedTuple):
 
 
 def needed_by(pair: Pair) -> tuple[Needed, ...]:
-    """What the pair's target, measured here, asks of a draft."""
+    """Returns what the pair's target, measured here, asks of a draft."""
     from spec_bench.jobs.work.models import models_of, tokenizer_of
 
     return tuple(needed(pass_costs(models_of(pair, tokenizer_of(pair)[1])[0])))
 
 
 def lines_of(table: tuple[Needed, ...]) -> list[str]:
-    """The table as text, by a draft's length and its cost; nothing where there is none."""
+    """Returns the table as text, by a draft's length and its cost; nothing where there is none."""
     if not table:
         return []
     heads = "".join(f"{f'r = {share:g}':>10}" for share in SHARES)

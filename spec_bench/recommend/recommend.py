@@ -68,7 +68,7 @@ class Recommendation:
         return (found.code, found.spec) if found and found.code else ("ar", "-")
 
     def answer(self) -> list[str]:
-        """What to use, and why."""
+        """Returns what to use, and why."""
         tried = f"of {len(self.candidates)} candidates"
         if self.headline is None:
             return ["AR", f"nothing else has a speed, {tried}"]
@@ -98,7 +98,7 @@ def stages_of(settings: JobSettings, confirm: ConfirmSettings) -> list[Stage]:
 
 
 def cost_of(settings: JobSettings, stages: list[Stage]) -> str:
-    """What a search decodes, in one line."""
+    """Returns what a search decodes, in one line."""
     parts = [
         f"{f'the best {each.most}' if place else f'{each.most} candidates'} on "
         f"{len(each.examples)}{' fresh' if each.fresh else ''} prompts"
@@ -169,7 +169,7 @@ def _rank(row: CellResult, by: str) -> float:
 
 
 def _line(cell: Cell, row: CellResult, stage: Stage) -> dict[str, Any]:
-    """A candidate's numbers of one stage."""
+    """Returns a candidate's numbers of one stage."""
     numbers = [f"{name}{end}" for name in NUMBERS for end in ("", *ENDS)]
     failed = row.reasons[0].text if row.status == "failed" else ""
     prompts = {"prompts": len(stage.examples), "fresh": stage.fresh}
@@ -219,7 +219,7 @@ def main(overrides: Sequence[str]) -> int:
 
 
 def command_of(found: Recommendation, overrides: Sequence[str]) -> str:
-    """The job that uses what is recommended, on the settings that were asked for."""
+    """Returns the job that uses what is recommended, on the settings that were asked for."""
     others = (*_OF_THE_SEARCH, *_OF_A_DECODER)
     kept = [each for each in overrides if not each.lstrip("+").startswith(others)]
     decoder, spec = found.cell
@@ -228,7 +228,7 @@ def command_of(found: Recommendation, overrides: Sequence[str]) -> str:
 
 
 def _lines(candidates: pd.DataFrame) -> Iterator[list[tuple[str, str]]]:
-    """Each candidate's cells: what each is sorted by, and its text."""
+    """Yields each candidate's cells: what each is sorted by, and its text."""
     for row in candidates.to_dict("records"):
         title, prompts = f"{row['decoder']} {row['spec']}".removesuffix(" -"), str(row["prompts"])
         cells = [(title, title), (prompts, f"{prompts}{' fresh' if row['fresh'] else ''}")]

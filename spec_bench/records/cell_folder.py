@@ -44,7 +44,7 @@ class Lines:
 
 
 def written(generation: Generation, run_id: str) -> str:
-    """A generation as a line of its cell's file, its end included."""
+    """Returns a generation as a line of its cell's file, its end included."""
     text = json.dumps(generation.to_json(), separators=(",", ":"))[:-1]
     return f'{text},"check":"{_check(text.encode(), run_id)}"}}\n'
 
@@ -82,7 +82,7 @@ def _check(text: bytes, run_id: str) -> str:
 
 
 def _read(line: bytes, run_id: str, vocabulary: int | None) -> Generation:
-    """One line."""
+    """Returns one line."""
     if checked := _CHECKED.fullmatch(line):
         text, check = checked[1], checked[2].decode()
         if check != _check(text, run_id):
@@ -174,7 +174,7 @@ def read_lines(path: Path) -> list[Generation]:
 
 
 def read_retimed(run: Path) -> list[Generation]:
-    """What later sittings timed again of a baseline, in the order of their files."""
+    """Returns what later sittings timed again of a baseline, in the order of their files."""
     return [each for path in files.retimed_files(run) for each in read_lines(path)]
 
 
@@ -198,7 +198,7 @@ def read_scores(run: Path) -> Scores:
 
 
 def scores_seal(scores: Scores) -> str:
-    """What tells scores from others; a score that no prompt has does not count."""
+    """Returns what tells scores from others; a score that no prompt has does not count."""
     named = {name: by_prompt for name, by_prompt in scores.items() if by_prompt}
     return files.digest(
         {name: {k: _floats(v) for k, v in by_prompt.items()} for name, by_prompt in named.items()}

@@ -121,7 +121,7 @@ rates = records.groupby("run_id")[["tokens", "decode_s"]].sum().eval("tokens / d
 
 
 def markdown() -> str:
-    """What ``results/README.md`` says of the file."""
+    """Returns what ``results/README.md`` says of the file."""
     score = Field(f"{SCORE}NAME", "number", _SCORED)
     parts = Field(f"{PARTS}NAME", "number", _PARTS)
     every = (*FIELDS, score, parts)
@@ -130,7 +130,7 @@ def markdown() -> str:
 
 
 def line_of(run_id: str, generation: Generation, scores: Scores) -> dict[str, Any]:
-    """A generation as a line, with its scores by column."""
+    """Returns a generation as a line, with its scores by column."""
     line = {**vars(generation), "run_id": run_id, "tokens": len(generation.tokens)}
     for each in fields(StepRecord):
         line[f"{STEP}{each.name}"] = [getattr(step, each.name) for step in generation.steps]
@@ -161,12 +161,12 @@ def generation_of(line: Mapping[str, Any]) -> Generation:
 
 
 def scores_in(lines: pa.Table) -> list[str]:
-    """The columns of scores."""
+    """Returns the columns of scores."""
     return [name for name in lines.column_names if _NAMED.match(name)]
 
 
 def schema_of(scores: Iterable[str] = ()) -> pa.Schema:
-    """The columns with their types, then those of scores, one number before several."""
+    """Returns the columns with their types, then those of scores, one number before several."""
     import pyarrow as pa
 
     columns = [pa.field(each.name, kind_of(each)) for each in FIELDS]
@@ -177,7 +177,7 @@ def schema_of(scores: Iterable[str] = ()) -> pa.Schema:
 
 
 def kind_of(field: Field) -> pa.DataType:
-    """A column's type."""
+    """Returns a column's type."""
     import pyarrow as pa
 
     kind = {"text": pa.string, "count": pa.int32, "number": pa.float64}[field.holds]()
@@ -188,7 +188,7 @@ def kind_of(field: Field) -> pa.DataType:
 
 
 def _leaf_of(schema: pa.Schema, name: str) -> str:
-    """A column's place in the file's nesting."""
+    """Returns a column's place in the file's nesting."""
     kind, path = schema.field(name).type, name
     while hasattr(kind, "value_type"):
         kind, path = kind.value_type, f"{path}.list.element"
@@ -222,7 +222,7 @@ class Packed:
         return list(dict.fromkeys([*run_ids, *self.origins]))
 
     def cell(self, run_id: str) -> Packed:
-        """One cell alone; empty where it is not here."""
+        """Returns one cell alone; empty where it is not here."""
         import pyarrow as pa
 
         origin = {run_id: self.origins[run_id]} if run_id in self.origins else {}
@@ -230,7 +230,7 @@ class Packed:
         return Packed(pa.concat_tables(both) if len(both[1]) else both[0], origin)
 
     def lines_of(self, run_id: str) -> pa.Table:
-        """A cell's own lines, those of later timings left out."""
+        """Returns a cell's own lines, those of later timings left out."""
         start, count = self._places.get(run_id, (0, 0))
         return self.lines.slice(start, count)
 
@@ -243,7 +243,7 @@ class Packed:
         return self.generations(f"{run_id}{AGAIN}")
 
     def scores(self, run_id: str) -> Scores:
-        """What the answers of a cell scored."""
+        """Returns what the answers of a cell scored."""
         lines = self.lines_of(run_id)
         prompts, scores = lines["prompt_id"].to_pylist(), dict[str, Mapping[str, Scored]]()
         for column in scores_in(lines):
@@ -260,7 +260,7 @@ def pack(
     scores: Scores | None = None,
     retimed: Iterable[Generation] = (),
 ) -> Packed:
-    """The lines of one cell."""
+    """Returns the lines of one cell."""
     import pyarrow as pa
 
     by_column = {}  # a score of one number a prompt, or of several
@@ -275,7 +275,7 @@ def pack(
 
 
 def joined(parts: Iterable[Packed]) -> Packed:
-    """The lines of several, one after the other."""
+    """Returns the lines of several, one after the other."""
     import pyarrow as pa
 
     every = list(parts)
@@ -340,7 +340,7 @@ def seal(path: Path) -> None:
 
 
 def check(path: Path) -> bytes:
-    """The bytes of a file that is as it was written."""
+    """Returns the bytes of a file that is as it was written."""
     data = _bytes(path)
     try:
         seals.check(data)
@@ -357,7 +357,7 @@ def check(path: Path) -> bytes:
 
 
 def _bytes(path: Path) -> bytes:
-    """What a file holds."""
+    """Returns what a file holds."""
     try:
         return seals.bytes_of(path)
     except (OSError, ValueError) as error:
@@ -370,7 +370,7 @@ def _unusable(path: Path, why: object) -> ValueError:
 
 
 def _parsed(path: Path, data: bytes) -> Packed:
-    """The cells of a file's bytes."""
+    """Returns the cells of a file's bytes."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -389,7 +389,7 @@ def _parsed(path: Path, data: bytes) -> Packed:
 
 
 def _completed(lines: pa.Table) -> pa.Table:
-    """The lines with what files of before do not have: no number, no text, repeat 0."""
+    """Returns the lines with what files of before do not have: no number, no text, repeat 0."""
     import pyarrow as pa
 
     nothing = {"text": "", "count": 0, "number": None}

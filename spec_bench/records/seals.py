@@ -26,7 +26,7 @@ class UnsealedError(ValueError):
 
 
 def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
-    """A mapping with a digest of it all, which ``opened`` verifies."""
+    """Returns a mapping with a digest of it all, which ``opened`` verifies."""
     return {**content, "check": files.digest(content)}
 
 
@@ -44,14 +44,14 @@ def opened(path: Path) -> dict[str, Any]:
 
 
 def bytes_of(path: Path) -> bytes:
-    """What a file holds. Raises ValueError: it is none, but a folder, a link or a pipe."""
+    """Returns what a file holds. Raises ValueError: it is none, but a folder, a link or a pipe."""
     if os.path.lexists(path) and not path.is_file():
         raise ValueError("it is no file")
     return path.read_bytes()
 
 
 def seal(data: bytes) -> bytes:
-    """A file's bytes with their digest in the place of the last ``BLANK``."""
+    """Returns a file's bytes with their digest in the place of the last ``BLANK``."""
     at = data.rfind(_MARK)
     if data[at : at + len(BLANK)] != BLANK:
         raise ValueError("no place for a digest")
@@ -69,6 +69,6 @@ def check(data: bytes) -> None:
 
 
 def _with(data: bytes, at: int, digits: bytes) -> bytes:
-    """The bytes with other digits after the mark that stands at ``at``."""
+    """Returns the bytes with other digits after the mark that stands at ``at``."""
     start = at + len(_MARK)
     return data[:start] + digits + data[start + _DIGITS :]

@@ -19,7 +19,7 @@ _ROUNDED = 1e-3  # what files round a rate by is far less, what two sittings dif
 
 
 def of_other_sitting(rows: Sequence[Mapping[str, Any]]) -> list[bool]:
-    """Which rows of a seed were decoded in another session than their plain decoding."""
+    """Returns which rows of a seed were decoded in another session than their plain decoding."""
     rates = [_number(row, "token_rate") for row in rows]
     plain = next((rate for row, rate in zip(rows, rates, strict=True) if row["decoder"] == "ar"), 0)
     speedups = [_number(row, "speedup") for row in rows]
@@ -30,6 +30,6 @@ def of_other_sitting(rows: Sequence[Mapping[str, Any]]) -> list[bool]:
 
 
 def _number(row: Mapping[str, Any], name: str) -> float:
-    """A row's number; 0 where it has none."""
+    """Returns a row's number; 0 where it has none."""
     value = row.get(name)
     return float(value) if isinstance(value, int | float) and isfinite(value) else 0.0

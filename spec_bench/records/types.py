@@ -40,7 +40,7 @@ class Reason:
     trace: str = ""  # the file with a failure's traceback; "" where there is none
 
     def __str__(self) -> str:
-        """One reason as a row has it; ``parse_reasons`` reads it."""
+        """Returns one reason as a row has it; ``parse_reasons`` reads it."""
         if not self.column:
             return f"{self.text}{_TRACE}{self.trace})" if self.trace else self.text
         return f"{self.column}: {self.text.replace('; ', ', ')}"
@@ -139,11 +139,11 @@ class Generation:
         return len(self.tokens) - (self.delivery.tokens[0] if self.delivery else 0)
 
     def repeats(self, first: Generation) -> bool:
-        """Whether it is ``first`` over again: the same target calls and tokens."""
+        """Returns whether it is ``first`` over again: the same target calls and tokens."""
         return self.tokens == first.tokens and self.steps == first.steps
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-ready dictionary; ``from_json`` inverts it."""
+        """Returns a JSON-ready dictionary; ``from_json`` inverts it."""
         fields = asdict(self)
         return fields if self.delivery else {k: v for k, v in fields.items() if k != "delivery"}
 
@@ -231,7 +231,7 @@ class CodeReference(str):
     entry_point: str  # the function that `check` is called with
 
     def __new__(cls, tests: str, prompt: str, entry_point: str) -> CodeReference:
-        """The tests with their program."""
+        """Returns the tests with their program."""
         reference = super().__new__(cls, tests)
         reference.prompt, reference.entry_point = prompt, entry_point
         return reference
@@ -243,7 +243,7 @@ class SqlReference(str):
     database: Path  # the SQLite file
 
     def __new__(cls, sql: str, database: Path) -> SqlReference:
-        """The text with its database."""
+        """Returns the text with its database."""
         reference = super().__new__(cls, sql)
         reference.database = database
         return reference

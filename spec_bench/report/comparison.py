@@ -130,7 +130,7 @@ class Comparison:
     differing: Sequence[Differing]  # settings, machines and versions that are not the same
 
     def of(self, verdict: Verdict) -> list[Change]:
-        """The changes of one verdict."""
+        """Returns the changes of one verdict."""
         return [each for each in self.judged if each.verdict == verdict]
 
     @property
@@ -265,7 +265,7 @@ def _keys(*sides: pd.DataFrame) -> list[str]:
 
 
 def _by_key(rows: pd.DataFrame, keys: Sequence[str]) -> dict[Key, Cell]:
-    """The cells by their keys; of several with one key the last."""
+    """Returns the cells by their keys; of several with one key the last."""
     cells = {}
     for group in groups_of(rows):
         members = rows_of(group.rows)
@@ -306,7 +306,7 @@ def differing(both: Sequence[Match], before: Side, after: Side) -> list[Differin
 
 
 def _text(value: Any) -> str:
-    """A setting as a text that does not depend on how its file was read."""
+    """Returns a setting as a text that does not depend on how its file was read."""
     if pd.isna(value):
         return _UNSTATED
     number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -330,7 +330,7 @@ def changes(match: Match, before: Side, after: Side, margin: float) -> Iterator[
 
 
 def _change(match: Match, each: Column, before: Records, after: Records, margin: float) -> Change:
-    """One number's change."""
+    """Returns one number's change."""
     timed, name = each.name == _SPEEDUP, each.name
     values = number_in(match.before.row, name), number_in(match.after.row, name)
     left = Change(match.name, each, *values, relative=each.kind != "score")
@@ -464,7 +464,7 @@ def texts_of(change: Change) -> list[str]:
 
 
 def markdown(comparison: Comparison) -> str:
-    """The whole comparison, regressions first."""
+    """Returns the whole comparison, regressions first."""
     title = f"## {escape_markdown(comparison.before)} → {escape_markdown(comparison.after)}"
     parts = [title, f"**{comparison.sentence}**"]
     if comparison.failed:

@@ -72,7 +72,7 @@ def write_report(results: Path, folder: Path) -> None:
 
 
 def markdown(groups: Sequence[Group], results: Path) -> str:
-    """All groups' tables and where they were measured."""
+    """Returns all groups' tables and where they were measured."""
     parts = [_group_table(group) for group in groups]
     return "\n\n".join([*parts, _footer(groups, results)]) + "\n"
 

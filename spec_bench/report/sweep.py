@@ -201,7 +201,7 @@ def _bars(numbers: Sequence[Sequence[float | None]]) -> Figure:
 
 
 def bound_line(x: Sequence[float], y: Sequence[float]) -> Figure:
-    """The line that no cell can be above, or below."""
+    """Returns the line that no cell can be above, or below."""
     dotted = {"dash": "dot", "color": "#888"}
     return {"x": x, "y": y, "mode": "lines", "name": "bound", "hoverinfo": "skip", "line": dotted}
 
@@ -210,7 +210,7 @@ Point = tuple[Row, float, float]
 
 
 def _by_decoder(found: Iterable[Point], more: Callable[[list[Point]], Figure]) -> list[Figure]:
-    """A point per cell with its tree, a trace per decoder, no two of one colour and marker;
+    """Returns a point per cell with its tree, a trace per decoder, no two of one colour and marker;
     ``more`` is what else a trace has.
     """
     cells: dict[str, list[Point]] = {}
@@ -324,7 +324,7 @@ def time_stack(part: Part, _: Records) -> Figure | None:
 
 
 def by_prompt(part: Part, records: Records) -> Figure | None:
-    """Every prompt's speed-up against plain decoding's seconds, timed in turn."""
+    """Returns every prompt's speed-up against plain decoding's seconds, timed in turn."""
     bases = [row for row in part.shown if row["decoder"] == "ar"]
     traces = []
     for row in part.shown if bases and part.detailed else ():

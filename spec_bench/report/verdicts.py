@@ -43,7 +43,7 @@ def by_statement(checks: Sequence[Check]) -> dict[tuple[str, str], list[Check]]:
 
 
 def label(text: str, section: str) -> str:
-    """The paper's statement, with its section."""
+    """Returns the paper's statement, with its section."""
     return f"{text} ({section})" if text else OURS
 
 

@@ -94,7 +94,7 @@ def read_engine(name: str) -> ServingEngine:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command's status: 2 if it cannot be right, 1 if a server or a job failed."""
+    """Returns the command's status: 2 if it cannot be right, 1 if a server or a job failed."""
     parser = Parser(
         prog="spec-bench serve",
         description=str(__doc__).replace("``", ""),
@@ -164,7 +164,7 @@ class _Plan:
         self.logs.mkdir(parents=True, exist_ok=True)
 
     def command(self, method: str, port: int | str = "PORT", name: str = "NAME") -> list[str]:
-        """What starts a server."""
+        """Returns what starts a server."""
         most = max(self.requests)
         places = {
             "model": self.model, "port": str(port), "name": name, "requests": str(most),
@@ -226,7 +226,7 @@ class _Plan:
                 yield told, keeping.stdin.fileno()
 
     def job(self, method: str, server: Running, plain: Running | None) -> int:
-        """One job, or one for each number of requests under way; its status."""
+        """Returns one job, or one for each number of requests under way; its status."""
         engine, name = self.engine, f"{self.options.engine}_{method}"
         decoder = BASELINE if method == PLAIN else name
         asked = {"decoder": decoder, "kind": engine.kind, "tokens": engine.tokens, **server[0]}
@@ -266,7 +266,7 @@ def _free_port() -> int:
 
 
 def _up(server: Server, named: bool) -> bool:
-    """Whether a server answers, and to the name drawn for it where it has one."""
+    """Returns whether a server answers, and to the name drawn for it where it has one."""
     return server.read("health") is not None and (
         not named or server.model in (server.read("v1/models") or "")
     )

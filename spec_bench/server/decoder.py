@@ -85,13 +85,13 @@ class Answer:
         return Span(*(self.sent_s + each for each in seconds))
 
     def arrived(self, moment_s: float) -> Answer:
-        """The same, its seconds counted from a moment on our clock before it was sent."""
+        """Returns the same, its seconds counted from a moment on our clock before it was sent."""
         late = self.sent_s - moment_s
         chunks = tuple(replace(each, seconds=each.seconds + late) for each in self.chunks)
         return replace(self, sent_s=moment_s, chunks=chunks)
 
     def generation(self, prefill_s: float = 0.0, decode_s: float = 0.0) -> Generation:
-        """The record, with its share of the batch's seconds."""
+        """Returns the record, with its share of the batch's seconds."""
         tokens = tuple(token for chunk in self.chunks for token in chunk.tokens)
         stopped = tokens[-1] in self.request.stop_ids or len(tokens) < self.request.max_new_tokens
         finish: Finish = "stop" if stopped else "length"
@@ -296,7 +296,7 @@ class ServedDecoder:
         return Answer(request, chunks, steps, served.sent_s, served.attempts)
 
     def _counters(self) -> Counters:
-        """The server's counters now; none where they would be of several requests."""
+        """Returns the server's counters now; none where they would be of several requests."""
         if not self.counted or self.rows > 1:
             return {}
         text = self.server.read("metrics")
@@ -305,7 +305,7 @@ class ServedDecoder:
         return counters
 
     def _counts(self, before: Counters, tokens: int) -> Counts | None:
-        """What an answer added to the counters, which may hear of it a little late."""
+        """Returns what an answer added to the counters, which may hear of it a little late."""
         if not before:
             return None
         for _ in range(_LATE):
@@ -317,7 +317,7 @@ class ServedDecoder:
 
 
 def arrivals(count: int, rate: float, seed: int) -> list[float]:
-    """Seconds at which requests arrive: a Poisson process, the same for every server."""
+    """Returns seconds at which requests arrive: a Poisson process, the same for every server."""
     draws, moments = random.Random(seed), [0.0]
     while len(moments) < count:
         moments.append(moments[-1] + draws.expovariate(rate))

@@ -72,7 +72,7 @@ def masked(text: str, key: str = "") -> str:
 
 
 def _in_base64(key: str) -> list[str]:
-    """How a key looks within base64, by where in a group of three bytes it begins."""
+    """Returns how a key looks within base64, by where in a group of three bytes it begins."""
     found = []
     for before in range(3):
         whole = base64.b64encode(b"\0" * before + key.encode()).decode().rstrip("=")
@@ -88,7 +88,7 @@ def fit(message: object, key: str = "", longest: int | None = None) -> str:
 
 
 def within(seconds: float, function: Callable[[], Found]) -> Found:
-    """What a function finds, in a thread that is left to itself where it takes too long.
+    """Returns what a function finds, in a thread that is left to itself where it takes too long.
 
     Headers and bodies that drip are never silent, so that no limit of the connection ends them.
     Raises BadStreamError: there is no time left.
@@ -108,7 +108,7 @@ def within(seconds: float, function: Callable[[], Found]) -> Found:
 
 
 def at_most(parts: Iterator[bytes], most: int, *, cut: bool = False) -> bytes:
-    """A body of so many bytes at most, cut there or refused with a BadStreamError."""
+    """Returns a body of so many bytes at most, cut there or refused with a BadStreamError."""
     body = b""
     for part in parts:
         body += part
@@ -287,7 +287,7 @@ class Server:
         return replace(reader.served(), sent_s=start)
 
     def _ids_again(self, payload: Mapping[str, Any]) -> list[int]:
-        """The answer's tokens, asked for without a stream."""
+        """Returns the answer's tokens, asked for without a stream."""
         body = {**payload, **LLAMA_AGAIN}
         body.pop("stream_options")
         with self._client.stream("POST", self._address, json=body) as response:
@@ -303,6 +303,6 @@ class _LaterError(Exception):
 
 
 def last_line(log: Path) -> str:
-    """The last line that a server said."""
+    """Returns the last line that a server said."""
     lines = log.read_text(errors="replace").strip().splitlines()
     return f"{fit(lines[-1], longest=_SHOWN)} ({log})" if lines else str(log)

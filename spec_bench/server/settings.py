@@ -43,7 +43,7 @@ class ServerSettings:
     wait_s: Annotated[Number, Ge(0)] = 1.0
 
     def address(self, plain: bool) -> str | None:
-        """Where the server is, or the plain one."""
+        """Returns where the server is, or the plain one."""
         return self.baseline_url or self.url if plain else self.url
 
     @property

@@ -162,12 +162,12 @@ def _event(body: bytes) -> dict[str, Any]:
 
 
 def are_ids(ids: Any) -> TypeGuard[list[int]]:
-    """Whether a value is a list of whole numbers from 0."""
+    """Returns whether a value is a list of whole numbers from 0."""
     return isinstance(ids, list) and all(type(token) is int and token >= 0 for token in ids)
 
 
 def in_tokens(served: Served, tokenise: Tokenise, stop_ids: Sequence[int]) -> Served:
-    """An answer that came as text, with token ids: the target's tokenizer reads it again.
+    """Returns an answer that came as text, with token ids: the target's tokenizer reads it again.
 
     The tokens may be others than the server's, though they say the same, so that counts of tokens
     are near and not exact. A chunk has as many as the text gains with it; one that gains none, such
@@ -339,7 +339,7 @@ class Steps(NamedTuple):
 
 
 def steps_of(chunks: Sequence[int], sources: Sequence[Counts]) -> Steps:
-    """The calls after the prompt's, by the first source that fits the answer."""
+    """Returns the calls after the prompt's, by the first source that fits the answer."""
     for counts in sources:
         if (records := _by_counts(chunks, counts)) is not None:
             return Steps(records, counts.source, counts.proposed)
@@ -348,7 +348,7 @@ def steps_of(chunks: Sequence[int], sources: Sequence[Counts]) -> Steps:
 
 
 def _by_counts(chunks: Sequence[int], counts: Counts) -> tuple[StepRecord, ...] | None:
-    """The calls; None where such counts cannot have made such chunks.
+    """Returns the calls; None where such counts cannot have made such chunks.
 
     Of the last call tokens may be cut: as few as make the calls at least as many as the chunks, and
     at most those that it accepted. Plain calls, whose places nobody tells, stand first.
@@ -376,7 +376,7 @@ def _by_counts(chunks: Sequence[int], counts: Counts) -> tuple[StepRecord, ...] 
 
 
 def counts_of_request(metrics: Mapping[str, Any]) -> Counts | None:
-    """What came with an answer; None where nothing did that can be read."""
+    """Returns what came with an answer; None where nothing did that can be read."""
     numbers = metrics.get("speculative_decoding")
     if not isinstance(numbers, Mapping):
         return None
@@ -403,7 +403,7 @@ def of_histogram(
 
 
 def parse(text: str) -> Counters:
-    """The counters that are used, from Prometheus' text format."""
+    """Returns the counters that are used, from Prometheus' text format."""
     counters: dict[tuple[str, int], float] = {}
     for name, labels, written in _SAMPLE.findall(text):
         place = _PLACE.search(labels)

@@ -19,7 +19,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def output_folder(text: str) -> Path:
-    """A folder to write files into, as an option's ``type``, looked at before any work."""
+    """Returns a folder to write files into, as an option's ``type``, looked at before any work."""
     try:
         check_writable(Path(text))
     except ValueError as error:
@@ -28,7 +28,7 @@ def output_folder(text: str) -> Path:
 
 
 def output_file(text: str) -> Path:
-    """The same of a file."""
+    """Returns the same of a file."""
     if os.path.exists(text) and not os.path.isfile(text):
         kind = "a folder" if os.path.isdir(text) else "a device or a pipe"
         raise argparse.ArgumentTypeError(f"must be a file, {text!r} is {kind}")

@@ -27,12 +27,12 @@ def experiments_dir() -> Path:
 
 
 def conf_dirs() -> list[Path]:
-    """All folders of config groups, ours first."""
+    """Returns all folders of config groups, ours first."""
     return [conf_dir(), *_brought("conf")]
 
 
 def experiments_dirs() -> list[Path]:
-    """All folders of papers, ours first."""
+    """Returns all folders of papers, ours first."""
     return [experiments_dir(), *_brought("experiments")]
 
 
@@ -55,7 +55,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def _laid_over(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """A config over another, groups of settings key by key."""
+    """Returns a config over another, groups of settings key by key."""
     groups = {
         key: _laid_over(below[key], value)
         for key, value in above.items()

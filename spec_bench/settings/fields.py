@@ -85,7 +85,7 @@ def read(kind: type[Block], given: Mapping[str, Any], where: str, owner: str) ->
 
 
 def shown(value: Any, *, quoted: bool = True, longest: int = 60) -> str:
-    """A value for a message: one line, not longer than is useful."""
+    """Returns a value for a message: one line, not longer than is useful."""
     try:
         text = repr(value) if quoted else str(value)
     except ValueError:  # Python prints no whole number of more than 4300 digits
@@ -95,7 +95,7 @@ def shown(value: Any, *, quoted: bool = True, longest: int = 60) -> str:
 
 
 def without_user(text: str) -> str:
-    """A text without the user and password of an address in it."""
+    """Returns a text without the user and password of an address in it."""
     return _USER.sub(f"{HIDDEN}@", text)
 
 
@@ -106,7 +106,7 @@ def one_line(message: object, longest: int | None = None) -> str:
 
 
 def first_line(message: object) -> str:
-    """The first line of an error's message or of a text; "" where there is none."""
+    """Returns the first line of an error's message or of a text; "" where there is none."""
     return next(iter(str(message).strip().splitlines()), "")
 
 
@@ -117,14 +117,14 @@ def did_you_mean(word: str, known: Sequence[str], prefix: str = "") -> str:
 
 
 def unknown_setting(key: str, word: str, known: Sequence[str]) -> str:
-    """The message of a key whose last word is none of those known there."""
+    """Returns the message of a key whose last word is none of those known there."""
     prefix = key.removesuffix(word)
     near = did_you_mean(word, known, prefix) or ";"
     return f"unknown setting {key}{near} {prefix.rstrip('.') or 'a config'} has {', '.join(known)}"
 
 
 def described(hint: Any) -> str:
-    """What an annotation allows, in words."""
+    """Returns what an annotation allows, in words."""
     bounds, hint = _bare(hint)
     if hint is bool:
         return "true or false"
@@ -144,7 +144,7 @@ def described(hint: Any) -> str:
 
 
 def _fit(hint: Any, value: Any) -> Any:
-    """The value as its annotation has it: lists become tuples, whole numbers floats."""
+    """Returns the value as its annotation has it: lists become tuples, whole numbers floats."""
     bounds, hint = _bare(hint)
     if _is_union(hint):
         for choice in get_args(hint):
@@ -184,7 +184,7 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 @cache
 def _keys(kind: Any) -> dict[str, bool]:
-    """The dataclass's keys, and whether each has to be given."""
+    """Returns the dataclass's keys, and whether each has to be given."""
     return {
         field.name: field.default is MISSING and field.default_factory is MISSING
         for field in fields(kind)
@@ -193,7 +193,7 @@ def _keys(kind: Any) -> dict[str, bool]:
 
 
 def _bare(hint: Any) -> tuple[Range | None, Any]:
-    """An annotation's bounds, if it has any, and its type."""
+    """Returns an annotation's bounds, if it has any, and its type."""
     if get_origin(hint) is not Annotated:
         return None, hint
     bounds = (note for note in hint.__metadata__ if isinstance(note, Range))

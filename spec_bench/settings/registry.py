@@ -75,7 +75,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         self._entries[name], self._origins[name] = entry, origin
 
     def __getitem__(self, name: str) -> Entry:
-        """The entry of that name."""
+        """Returns the entry of that name."""
         if name not in self._entries:
             self._fill()
         if name not in self._entries:
@@ -92,7 +92,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         return sum(1 for _ in self)
 
     def find(self, name: object, where: str) -> Entry:
-        """The entry that a user named; else a ValueError names the key and the choices."""
+        """Returns the entry that a user named; else a ValueError names the key and the choices."""
         if isinstance(name, str) and name in self:
             return self[name]
         raise ValueError(f"{where} must be one of {', '.join(sorted(self))}, got {shown(name)}")
@@ -148,7 +148,7 @@ def written(package: str, decorator: str) -> dict[str, dict[str, ast.expr]]:
 
 
 def config_folders() -> list[Path]:
-    """The folders of configs and papers that other packages bring: an entry point of
+    """Returns the folders of configs and papers that other packages bring: an entry point of
     ``spec_bench.configs`` names a package, laid out like the top of ours (``conf`` and
     ``experiments``). It may hold no code and is not imported. Raises ValueError: there is none.
     """

@@ -104,7 +104,7 @@ def check(kind: type[Kind], values: Any, at: str = "", of: str = "") -> Kind:
 
 
 def _line(error: ErrorDetails, kind: type[Any], at: str) -> str:
-    """One error in one line."""
+    """Returns one error in one line."""
     key, annotation, owner = _followed(error["loc"], kind, at)
     if error["type"] == "value_error":
         return one_line(error["ctx"]["error"])
@@ -116,7 +116,7 @@ def _line(error: ErrorDetails, kind: type[Any], at: str) -> str:
 
 
 def _followed(loc: Sequence[int | str], kind: Any, at: str) -> tuple[str, Any, Any]:
-    """An error's place as the user writes it, the annotation there, the class around it."""
+    """Returns an error's place as the user writes it, the annotation there, the class around it."""
     key, annotation, owner, tagged = at, kind, kind, False
     for part in loc:
         if not tagged and len([m for m in _members(annotation) if m is not type(None)]) > 1:
@@ -135,7 +135,7 @@ def _followed(loc: Sequence[int | str], kind: Any, at: str) -> tuple[str, Any, A
 
 
 def _hints(annotation: Any) -> dict[str, Any]:
-    """The fields of a settings class by key, Optional or not; none for anything else."""
+    """Returns the fields of a settings class by key, Optional or not; none for anything else."""
     for member in _members(annotation):
         if fields := getattr(member, "__pydantic_fields__", None):
             hints = get_type_hints(member, include_extras=True)
@@ -152,7 +152,7 @@ def _container(annotation: Any) -> tuple[type | None, Any]:
 
 
 def _members(annotation: Any) -> list[Any]:
-    """The types that a union offers, without their annotations; of another type itself."""
+    """Returns the types that a union offers, without their annotations; of another type itself."""
     if get_origin(annotation) is Annotated:
         return _members(get_args(annotation)[0])
     if get_origin(annotation) in (Union, types.UnionType):
@@ -161,7 +161,7 @@ def _members(annotation: Any) -> list[Any]:
 
 
 def _allowed(annotation: Any, metadata: Sequence[Any] = ()) -> str:
-    """What a field takes, in words."""
+    """Returns what a field takes, in words."""
     if get_origin(annotation) is Annotated:
         inner, *constraints = get_args(annotation)
         return _allowed(inner, [*constraints, *metadata])

@@ -245,6 +245,6 @@ def superseded(rows: Sequence[Row], ended: Mapping[str, float]) -> set[str]:
 
 
 def _text(row: Row, name: str) -> str:
-    """A value as a file has it."""
+    """Returns a value as a file has it."""
     value = row.get(name)
     return "" if value is None else str(value)

@@ -257,7 +257,7 @@ def _noted(sink: Wandb, folder: Path, run_id: str) -> Iterator[dict[str, Any]]:
 
 
 def _prompt_lines(generations: Sequence[Generation]) -> list[dict[str, float]]:
-    """The history: one line a prompt, its step the prompt's index."""
+    """Returns the history: one line a prompt, its step the prompt's index."""
     lines, calls, emitted = [], 0, 0
     for each in generations:
         own, accepted = len(each.steps), sum(step.accepted for step in each.steps)
@@ -274,7 +274,7 @@ def _prompt_lines(generations: Sequence[Generation]) -> list[dict[str, float]]:
 
 
 def _cell(value: Any, text: bool) -> Any:
-    """A value of a W&B table: numbers as numbers, empty cells as none."""
+    """Returns a value of a W&B table: numbers as numbers, empty cells as none."""
     if value in (None, ""):
         return None
     try:

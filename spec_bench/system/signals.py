@@ -103,7 +103,7 @@ def raising(now: bool = True) -> Iterator[None]:
 
 
 def came() -> bool:
-    """Whether a signal has come that ends this process."""
+    """Returns whether a signal has come that ends this process."""
     return bool(_came) and os.getpid() == _owner
 
 
@@ -131,7 +131,7 @@ def _take(number: int, _: FrameType | None) -> None:
 
 
 def _unread(error: BaseException) -> bool:
-    """Whether an error says that nobody reads standard output any more."""
+    """Returns whether an error says that nobody reads standard output any more."""
     if isinstance(error, SystemExit):  # what Rich makes of it
         return isinstance(error.__context__, BrokenPipeError)
     poll = select.poll()

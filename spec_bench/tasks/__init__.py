@@ -14,7 +14,7 @@ __all__ = ["Example", "RandomPrompts", "Task", "build_task", "with_metrics"]
 
 
 def with_metrics(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config with ``metrics``, where it is given, in place of ``scores``."""
+    """Returns the config with ``metrics``, where it is given, in place of ``scores``."""
     values = dict(config)
     metrics = values.pop("metrics", None)
     if metrics is not None:

@@ -74,5 +74,5 @@ class RandomPrompts:
         return []
 
     def postprocess(self, answer: str) -> str:
-        """The answer as it is."""
+        """Returns the answer as it is."""
         return answer

@@ -108,7 +108,7 @@ def _lines_file(source: Source, task: str) -> Path | None:
 
 
 def _path(source: Source, task: str) -> Path:
-    """The local file or folder. Raises ValueError: none is named, or a package that is not
+    """Returns the local file or folder. Raises ValueError: none is named, or a package that is not
     installed.
     """
     if not source.path:
@@ -157,7 +157,7 @@ def commit_of(source: Source) -> str:
 
 
 def label_of(source: Source, task: str) -> str:
-    """What was read, in a few words that are the same on every machine.
+    """Returns what was read, in a few words that are the same on every machine.
 
     A file's name; a dataset's id, its configuration or files, and its split.
     """
@@ -247,7 +247,7 @@ class Line(dict[str, Any]):
 
 
 def lines_of(file: Path, task: str) -> Iterator[Line]:
-    """The rows of a file of JSON objects, one a line; blank lines are skipped.
+    """Yields the rows of a file of JSON objects, one a line; blank lines are skipped.
 
     Read here and not by ``datasets``, which would make the lines' fields and their types equal.
     Raises ValueError: a line that is no JSON object in UTF-8, by its number, or holds half a

@@ -58,7 +58,7 @@ def _file_digest(file: Path) -> str:
 
 @cache
 def schema_text(file: Path) -> str:
-    """One line ``table(column, column)`` for each table, in the order of creation."""
+    """Returns one line ``table(column, column)`` for each table, in the order of creation."""
     # A file: URI with mode=ro neither creates nor changes the database.
     with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)) as connection:
         tables = connection.execute(
@@ -91,7 +91,7 @@ def wanted_files(folder: Path, rows: Path | None) -> list[Path]:
 
 
 def _fault(file: Path) -> str:
-    """What is wrong with a database; "" where nothing is."""
+    """Returns what is wrong with a database; "" where nothing is."""
     try:
         return "" if schema_text(file) else f"{file}: no tables"
     except sqlite3.Error as error:

@@ -174,7 +174,7 @@ class Task:
         return [replace(example, answers=given[example.id]) for example in examples]
 
     def _rows(self, limit: int | None, offset: int) -> list[tuple[int, Row]]:
-        """The rows that are asked, with their places in the source and in that order."""
+        """Returns the rows that are asked, with their places in the source and in that order."""
         if self.sample == "first" and not self.answered_only:
             return list(enumerate(load_rows(self.source, self.name, limit, offset), offset))
         rows = load_rows(self.source, self.name)
@@ -262,12 +262,12 @@ class Task:
         return (*references[:count], *[()] * (count - len(references)))
 
     def _schema(self, row: Row) -> str:
-        """The schema of the row's database, unless the row brings it as a column."""
+        """Returns the schema of the row's database, unless the row brings it as a column."""
         given = look_up(row, "schema", self.fields, default=None)
         return schema_text(self._database(row)) if given is None else str(given)
 
     def _database(self, row: Row) -> Path:
-        """The file of the row's database. Raises ValueError: no such file, or a row without
+        """Returns the file of the row's database. Raises ValueError: no such file, or a row without
         ``db_id``.
         """
         return database_file(self.database_folder, str(look_up(row, "db_id", self.fields)))
@@ -277,7 +277,7 @@ class Task:
         return replace(example, turns=self._turns(example.meta, most).asked)
 
     def asked(self, example: Example) -> int:
-        """How many of an example's turns are asked; see ``turns_asked``."""
+        """Returns how many of an example's turns are asked; see ``turns_asked``."""
         return turns_asked(example, self.later_turns)
 
     def prompt(self, example: Example, turn: int = 0, history: Sequence[str] | None = None) -> str:
@@ -293,7 +293,7 @@ class Task:
     def messages(
         self, example: Example, turn: int = 0, history: Sequence[str] | None = None
     ) -> list[dict[str, str]]:
-        """The same as a list of chat messages, the last one the user's; see ``prompt``."""
+        """Returns the same as a list of chat messages, the last one the user's; see ``prompt``."""
         answers = history_before(self.name, example, turn, history)
         messages = [{"role": "system", "content": example.system}] if example.system else []
         messages.append({"role": "user", "content": example.turns[0]})

@@ -25,7 +25,7 @@ LONGEST_S = 5  # of the processor, for one rendering of a chat template
 
 
 def placeholders(template: str) -> list[str]:
-    """The names in a template, in order. Raises ValueError: its braces do not match."""
+    """Returns the names in a template, in order. Raises ValueError: its braces do not match."""
     return [name for _, name, _, _ in Formatter().parse(template) if name is not None]
 
 
@@ -83,7 +83,7 @@ def choose(templates: Sequence[str], values: Mapping[str, Any]) -> str:
 
 
 def look_up(row: Mapping[str, Any], name: str, fields: Fields, default: Any = _MISSING) -> Any:
-    """The value that a name of a template stands for in a row of a dataset.
+    """Returns the value that a name of a template stands for in a row of a dataset.
 
     ``fields`` maps it to a path, or several of which the first that exists is taken. Raises
     ValueError: no such field, and no default; the message lists those that the row has.

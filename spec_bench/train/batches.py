@@ -40,7 +40,7 @@ class Batches:
 
     @torch.no_grad()
     def of(self, indices: Sequence[int]) -> Batch:
-        """The positions of these dialogues."""
+        """Returns the positions of these dialogues."""
         tokens = self.tokens(indices).to(self.model.device)
         embedded = self._embedded(tokens[:, :-1].clamp(min=0))
         return Batch(self.hidden(indices), embedded, tokens[:, 1:])
@@ -75,7 +75,7 @@ class Batches:
         return [states[where].float() for states, where in zip(hidden, at, strict=True)]
 
     def _embedded(self, tokens: Tensor) -> Tensor:
-        """The target's embeddings, not of inference mode: heads learn from them."""
+        """Returns the target's embeddings, not of inference mode: heads learn from them."""
         device = self.model.device
         embedded: Tensor = self.model.module.get_input_embeddings()(tokens.to(device))
         return embedded.to(device).float()
@@ -91,7 +91,7 @@ class Batches:
 
 
 def order_of(count: int, seed: int, epoch: int) -> list[int]:
-    """The order of an epoch's dialogues; it follows from seed and epoch alone."""
+    """Returns the order of an epoch's dialogues; it follows from seed and epoch alone."""
     generator = torch.Generator().manual_seed(seed * 100_003 + epoch)
     order: list[int] = torch.randperm(count, generator=generator).tolist()
     return order
@@ -103,7 +103,7 @@ def steps_of(count: int, batch: int) -> int:
 
 
 def step_indices(count: int, batch: int, seed: int, step: int) -> list[int]:
-    """The dialogues of a step counted from 0."""
+    """Returns the dialogues of a step counted from 0."""
     epoch, place = divmod(step, steps_of(count, batch))
     return order_of(count, seed, epoch)[place * batch : (place + 1) * batch]
 

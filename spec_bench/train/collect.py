@@ -16,7 +16,7 @@ from spec_bench.system.files import write_csv
 
 
 def row_of(file: Path) -> dict[str, Any]:
-    """The row of a finished training, of its ``training.json``."""
+    """Returns the row of a finished training, of its ``training.json``."""
     facts = json.loads(file.read_text(encoding="utf-8"))
     head = facts["settings"]["head"]
     row: dict[str, Any] = {
@@ -36,7 +36,7 @@ def row_of(file: Path) -> dict[str, Any]:
 
 
 def main() -> int:
-    """The command line."""
+    """Returns the command line."""
     parser = Parser(prog="python -m spec_bench.train.collect", description=__doc__)
     parser.add_argument("folders", type=Path, nargs="+", help="e.g. results/train/grid")
     parser.add_argument("--out", type=output_file, help="default: heads.csv in the first folder")

@@ -73,7 +73,7 @@ def known_and_guessed(dialogue: Dialogue, guesses: int) -> Tensor:
 
 
 def answered_tokens(dialogues: Sequence[Dialogue]) -> Counter[int]:
-    """How often answers hold each token."""
+    """Returns how often answers hold each token."""
     return Counter(token for each in dialogues for token in compress(each.ids, each.learned))
 
 
@@ -196,7 +196,7 @@ def read_prompts(file: Path) -> list[str]:
 
 
 def read_chats(file: Path) -> list[Messages]:
-    """All chats in ShareGPT's format that a chat template can render, as messages {"role",
+    """Returns all chats in ShareGPT's format that a chat template can render, as messages {"role",
     "content"}; {"messages": [{"role": ..., "content": ...}]} is read as well.
 
     A JSON file holds a list of chats, a JSONL file one a line. As FastChat does, answers before the
@@ -242,7 +242,7 @@ def _records(file: Path, expected: str, lines: bool) -> Iterator[tuple[str, Any]
 
 
 def _messages(where: str, record: Any) -> Messages:
-    """A record's turns; a ValueError names what is wrong with one that is no chat."""
+    """Returns a record's turns; a ValueError names what is wrong with one that is no chat."""
     if not isinstance(record, dict):
         raise ValueError(f"{where}: {_kind(record)}; expected {EXPECTED}")
     key, who, what = "conversations", "from", "value"
@@ -279,7 +279,7 @@ def _kind(value: Any) -> str:
 
 
 def encode_chat(messages: Messages, tokenizer: Any) -> Dialogue:
-    """A chat as the tokenizer's template writes it; learned is what the assistant says.
+    """Returns a chat as the tokenizer's template writes it; learned is what the assistant says.
 
     The end that the template gives an answer is learned with it. Raises ValueError: no chat
     template, a slow tokenizer, or a template that rewrites earlier turns.
@@ -315,7 +315,7 @@ def chat_prompts(messages: Messages, tokenizer: Any) -> list[tuple[int, ...]]:
 
 
 def user_opening(tokenizer: Any) -> tuple[int, ...]:
-    """The ids that a chat template writes before a user's first words."""
+    """Returns the ids that a chat template writes before a user's first words."""
     text = chat_text(tokenizer, [{"role": "user", "content": _MARK}], asks=False)
     return tuple(tokenizer(text.partition(_MARK)[0], add_special_tokens=False)["input_ids"])
 
@@ -378,7 +378,7 @@ def _generate(
 
 
 def _read(file: Path) -> dict[int, list[list[int]]]:
-    """What a former run answered; a line that it had not finished is forgotten."""
+    """Returns what a former run answered; a line that it had not finished is forgotten."""
     text = file.read_text(encoding="utf-8") if file.is_file() else ""
     complete = text[: text.rfind("\n") + 1]
     if len(complete) != len(text):

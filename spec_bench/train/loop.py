@@ -179,7 +179,7 @@ class TrainingLog:
             csv.DictWriter(stream, self.columns).writerow(row)
 
     def rows(self) -> list[dict[str, str]]:
-        """All lines, as text."""
+        """Returns all lines, as text."""
         if not self.file.is_file():
             return []
         with self.file.open(encoding="utf-8", newline="") as stream:
@@ -317,7 +317,7 @@ def _step(
 
 
 def _line(training: Training, progress: Progress, rate: float, last: bool) -> dict[str, Any]:
-    """A line of the log, without the seconds."""
+    """Returns a line of the log, without the seconds."""
     window, asked = progress.window, training.settings.asked
     assert window is not None
     weights = weights_of(asked.head.decay, training.trainee.guesses).double()

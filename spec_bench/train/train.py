@@ -90,7 +90,7 @@ def trainee_of(
 
 
 def frequent(dialogues: Sequence[Dialogue], count: int | None) -> tuple[int, ...]:
-    """The target ids of the answers' most frequent tokens, in increasing order."""
+    """Returns the target ids of the answers' most frequent tokens, in increasing order."""
     times = answered_tokens(dialogues)
     return tuple(sorted(sorted(times, key=lambda token: (-times[token], token))[:count]))
 

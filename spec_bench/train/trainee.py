@@ -54,7 +54,7 @@ class TrainableHead(nn.Module):
         self.heads, self.guesses = heads, guesses  # K; for Medusa the number of its heads
 
     def layers(self, blocks: int) -> Layers:
-        """The hidden states that it learns from, of a target of so many blocks."""
+        """Returns the hidden states that it learns from, of a target of so many blocks."""
         return LAST
 
     def save(self, folder: Path, dtype: torch.dtype) -> None:
@@ -309,7 +309,7 @@ class BlockTrainee(SequenceTrainee):
         self.register_buffer("mask", mask.detach().float(), persistent=False)
 
     def layers(self, blocks: int) -> Layers:
-        """What its context is made of, and the last ones."""
+        """Returns what its context is made of, and the last ones."""
         return (*self.heads.shape.places(blocks), *LAST)
 
     def outputs(self, hidden: Tensor, embedded: Tensor, at: Tensor, steps: int) -> Iterator[Tensor]:
@@ -412,7 +412,7 @@ class DraftTrainee(TrainableHead):
         self._known: Tensor | None = None
 
     def logits(self, batch: TextBatch) -> Iterator[Tensor]:
-        """Logits [N, V], -inf for tokens that the draft does not know."""
+        """Yields logits [N, V], -inf for tokens that the draft does not know."""
         known = self.heads(batch.tokens, batch.at)
         whole = known.new_full((len(known), self.heads.vocab), -torch.inf)
         whole[:, self.heads.ids] = known

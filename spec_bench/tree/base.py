@@ -173,7 +173,7 @@ class GrownTree(Policy):
         return tree
 
     def _grown(self, tree: Tree, settings: SamplingSettings, draws: Draws, logits: Tensor) -> Tree:
-        """The trees with one level more, of logits [R, F, D, V]."""
+        """Returns the trees with one level more, of logits [R, F, D, V]."""
         tree = tree.copy()
         self.grow(tree, scored(tree, logits, settings), draws)
         return tree

@@ -139,7 +139,7 @@ def _declare(
 
 
 def _of_function(function: Callable[..., Any], steps: Steps | None) -> type[NodeVerifier]:
-    """A block whose keys are the function's parameters by keyword."""
+    """Returns a block whose keys are the function's parameters by keyword."""
     hints = get_type_hints(function, include_extras=True)
     keys: list[Any] = [
         (key, hints[key])

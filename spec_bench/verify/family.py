@@ -23,7 +23,7 @@ class Parents(NamedTuple):
 
 
 def parents_of(tree: Tree, level: int) -> Parents:
-    """A level's nodes; in a flat tree, as many as may have children."""
+    """Returns a level's nodes; in a flat tree, as many as may have children."""
     shape = tree.shape
     if not isinstance(shape, FlatShape):
         return Parents((slice(None), shape.level(level)), None)

@@ -96,7 +96,7 @@ def traversal(tree: Tree, p: Tensor) -> PathVerdict:
 def _tested(
     left: Tensor, mass: Tensor, law: Tensor | None, token: Tensor, there: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What a child finds at its token, a P(x) [R, F, 1], and what its failure leaves of its
+    """Returns what a child finds at its token, a P(x) [R, F, 1], and what its failure leaves of its
     parent's.
 
     That is ``left`` a P [R, F, V] and ``mass`` a [R, F, 1], float64. An absent child's law is

@@ -61,7 +61,7 @@ def _accepts(p: Tensor, q: Tensor | None, token: int) -> float:
 
 
 def _leaves(p: Tensor, q: Tensor | None, token: int) -> Tensor:
-    """What recursive rejection leaves of p after one rejected child: see ``Steps``."""
+    """Returns what recursive rejection leaves of p after one rejected child: see ``Steps``."""
     if q is None:
         weights = p.clone()
         weights.numpy()[0, token] = 0.0

@@ -56,7 +56,7 @@ class Simulated(TreeVerifier):
     computed: Mapping[str, Any] | None = None
 
     def judge(self, depth: int) -> tuple[NodeRule, ...]:
-        """One rule per level above the leaves."""
+        """Returns one rule per level above the leaves."""
         verifier = self._computed()
         computed = verifier.judge(depth) if verifier else None
         stated = self.acceptance
@@ -75,7 +75,7 @@ class Simulated(TreeVerifier):
             computed.check(tree, shape, siblings, drafts)
 
     def _computed(self) -> NodeVerifier | None:
-        """The rule that is computed all the same; it must judge single nodes."""
+        """Returns the rule that is computed all the same; it must judge single nodes."""
         if self.computed is None:
             return None
         verifier = read_verifier(self.computed, "verifier.computed")

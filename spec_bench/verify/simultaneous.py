@@ -59,7 +59,7 @@ def look_up(scored: Scored, rule: Rules) -> WalkResult:
 
 
 def descended(tree: Tree, children: Tensor, passed: Tensor) -> tuple[Tensor, Tensor]:
-    """The path from the root down while a child has passed, and its length [R].
+    """Returns the path from the root down while a child has passed, and its length [R].
 
     Of children [R, n, C], in the order drawn, ``passed`` says which did. The path [R, L + 1]
     repeats its last node where it ends early.
@@ -162,7 +162,7 @@ def _tests_of_levels(shape: TreeShape, width: int) -> tuple[tuple[int, ...], ...
 
 
 def is_chain(shape: TreeShape) -> bool:
-    """Whether every level is one node."""
+    """Returns whether every level is one node."""
     return shape.size == shape.depth + 1 and max(shape.levels, default=0) == 1
 
 

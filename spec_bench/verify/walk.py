@@ -271,7 +271,7 @@ def _in_turn(
     level: int,
     chosen: VerdictDraws,
 ) -> tuple[int | None, Tensor]:
-    """The first accepted child, and the distribution that the rejected ones left [1, V]."""
+    """Returns the first accepted child, and the distribution that the rejected ones left [1, V]."""
     for number, token, q in children:
         if chosen.accepts(level, number, rule.steps.accepts(p, q, token)):
             return number, p

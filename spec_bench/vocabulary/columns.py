@@ -63,7 +63,7 @@ class Column:
 
 
 def _read() -> list[Column]:
-    """The lines of ``columns.csv``; an empty cell there is the field's default."""
+    """Returns the lines of ``columns.csv``; an empty cell there is the field's default."""
     with Path(__file__).with_suffix(".csv").open(newline="", encoding="utf-8") as stream:
         lines = [{k: v for k, v in line.items() if v} for line in csv.DictReader(stream)]
     typed: dict[str, Any] = {"digits": int, "interval": lambda text: text == "yes"}
@@ -96,7 +96,7 @@ def register(column: Column) -> Column:
 
 
 def column(name: str) -> Column:
-    """The column of that name, ours or another package's."""
+    """Returns the column of that name, ours or another package's."""
     if all(each.name != name for each in COLUMNS):
         _load_others()
     for each in COLUMNS:
@@ -106,7 +106,7 @@ def column(name: str) -> Column:
 
 
 def of_kind(*kinds: Kind) -> list[Column]:
-    """The columns of these kinds, in the file's order."""
+    """Returns the columns of these kinds, in the file's order."""
     return [each for each in COLUMNS if each.kind in kinds]
 
 
@@ -116,7 +116,7 @@ def names_of(*kinds: Kind) -> list[str]:
 
 
 def apart_in(names: Iterable[str]) -> list[Column]:
-    """The columns among a file's names that tell runs apart, in the file's order."""
+    """Returns the columns among a file's names that tell runs apart, in the file's order."""
     there = set(names)
     return [each for each in COLUMNS if each.apart and each.name in there]
 
@@ -141,7 +141,7 @@ def ordered(names: Iterable[str]) -> list[str]:
 
 
 def columns_in(names: Iterable[str]) -> list[Column]:
-    """The columns of a file with these names, in its order.
+    """Returns the columns of a file with these names, in its order.
 
     Scores of metric modules have no line here; they are known by their intervals, are named after
     the module, and come last.

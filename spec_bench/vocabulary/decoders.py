@@ -81,7 +81,7 @@ def find_decoder(name: str) -> Decoder | None:
 
 
 def without_display(decoder: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """A decoder's settings alone: how it is shown is checked and left out."""
+    """Returns a decoder's settings alone: how it is shown is checked and left out."""
     settings = dict(decoder)
     if DISPLAY in settings:
         _checked(settings.pop(DISPLAY), f"{where}{DISPLAY}")
@@ -148,7 +148,7 @@ def _files(confs: tuple[Path, ...]) -> dict[str, Path]:
 
 @functools.cache
 def _of_papers(folders: tuple[Path, ...]) -> dict[str, Decoder]:
-    """What the papers' YAMLs say of decoders, the first folder's before all others'."""
+    """Returns what the papers' YAMLs say of decoders, the first folder's before all others'."""
     decoders: dict[str, Decoder] = {}
     for path in (path for top in reversed(folders) for path in top.glob("*/paper.yaml")):
         where, listed = f"{path}: {DECODERS}", _read(path).get(DECODERS, {})
@@ -162,13 +162,13 @@ def _of_papers(folders: tuple[Path, ...]) -> dict[str, Decoder]:
 
 @functools.cache
 def _read(path: Path) -> Mapping[str, Any]:
-    """A YAML's mapping, empty for any other."""
+    """Returns a YAML's mapping, empty for any other."""
     data = yaml.load(path.read_text(encoding="utf-8"), _LOADER)
     return data if isinstance(data, Mapping) else {}
 
 
 def _part(block: Mapping[str, Any], name: str) -> str:
-    """What a decoder's drafter or verifier is: by itself, or under its key."""
+    """Returns what a decoder's drafter or verifier is: by itself, or under its key."""
     part = block.get(name)
     kind = part.get("kind" if name == "drafter" else "rule") if isinstance(part, Mapping) else part
     return str(kind or "")

@@ -71,7 +71,7 @@ def apart(decoders: Collection[str]) -> dict[str, Decoder]:
 
 
 def task(name: str) -> str:
-    """A task's name in print; one that is not listed keeps its name."""
+    """Returns a task's name in print; one that is not listed keeps its name."""
     return TASKS.get(name, name)
 
 
@@ -82,5 +82,5 @@ def combined(decoder: str, drafter: object = None, verifier: object = None) -> s
 
 
 def title(name: str) -> str:
-    """A decoder's or task's name in print; any other name as it is."""
+    """Returns a decoder's or task's name in print; any other name as it is."""
     return TASKS.get(name) or decoder(name).title

@@ -100,5 +100,5 @@ def spellings(paper: Any) -> list[tuple[str, str]]:
 
 
 def listed(names: Any) -> list[str]:
-    """One name or several as a list; none for None."""
+    """Returns one name or several as a list; none for None."""
     return [] if names is None else [*names] if isinstance(names, list | tuple) else [str(names)]

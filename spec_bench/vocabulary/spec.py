@@ -31,7 +31,7 @@ class Spec:
     name: str = ""  # the text itself where it is none of the other forms, else ""
 
     def __str__(self) -> str:
-        """The shorthand; ``parse`` inverts it."""
+        """Returns the shorthand; ``parse`` inverts it."""
         match self.form:
             case "root":
                 return "-"

@@ -101,7 +101,7 @@ class Cell:
 
     @classmethod
     def read(cls, settings: Mapping[str, Any], sampling: SamplingSettings | None = None) -> Cell:
-        """A cell of a decoder's resolved mapping."""
+        """Returns a cell of a decoder's resolved mapping."""
         # What a decoder may contain is known only where decoders are, which needs torch.
         from spec_bench.audit.decoders import check_exact
         from spec_bench.decode.config import read_decoder
@@ -172,7 +172,7 @@ def written_cells(
 
 
 def build_cells(written: Sequence[WrittenCell], sampling: SamplingSettings) -> tuple[Cell, ...]:
-    """The cells of a job, each once."""
+    """Returns the cells of a job, each once."""
     unique: dict[str, Cell] = {}
     for cell in (make_cell(*each, sampling) for each in written):
         unique.setdefault(json.dumps(cell.settings, sort_keys=True, default=dict), cell)
@@ -252,7 +252,7 @@ def simulate_cells(
 
 
 def simulated_acceptance(cell: Cell) -> tuple[float, ...]:
-    """The stated acceptance, for all depths or one each; none if the rule decides."""
+    """Returns the stated acceptance, for all depths or one each; none if the rule decides."""
     if cell.config.verifier.name != SIMULATED:
         return ()
     acceptance = cell.settings["verifier"]["acceptance"]

@@ -127,7 +127,7 @@ def shown_resolved(arguments: Sequence[str]) -> list[str]:
 
 
 def _first_choice(argument: str) -> str:
-    """A setting with the first of its values; any other argument as it is."""
+    """Returns a setting with the first of its values; any other argument as it is."""
     if argument.startswith("-") or "=" not in argument:
         return argument
     try:
@@ -158,7 +158,7 @@ def questions_of(target: object, path: str | None) -> str:
 
 
 def file_of(target: object, path: str) -> str | None:
-    """The file that a recipe reads; None for pairs that use the shipped sample."""
+    """Returns the file that a recipe reads; None for pairs that use the shipped sample."""
     return None if data_of(target) == "embedded" else path
 
 
@@ -225,5 +225,5 @@ def _of_key(error: OmegaConfBaseException) -> str:
 
 
 def _plain(text: str) -> str:
-    """A message without its unhelpful lines."""
+    """Returns a message without its unhelpful lines."""
     return " ".join(_NOISE.sub(" ", text).split())

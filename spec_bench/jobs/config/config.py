@@ -68,13 +68,13 @@ def _folder_name(name: str) -> str:
 
 
 def _checked_task(config: Any) -> Any:
-    """A task's mapping unchanged, as the run id hashes it, once it makes a task."""
+    """Returns a task's mapping unchanged, as the run id hashes it, once it makes a task."""
     build_task(config)
     return config
 
 
 def _ranking(name: str) -> str:
-    """A column that ranks cells: more, or less, of it is better."""
+    """Returns a column that ranks cells: more, or less, of it is better."""
     known = [each.name for each in COLUMNS if each.better and each.interval]
     if name not in known:
         raise ValueError(f"confirm.by must be one of {', '.join(known)}, got {name!r}")
@@ -218,7 +218,7 @@ def _check_names(cells: Sequence[WrittenCell], key: str) -> None:
 
 
 def read_positions(path: str) -> int | None:
-    """The longest sequence that a model folder's ``config.json`` states, if any."""
+    """Returns the longest sequence that a model folder's ``config.json`` states, if any."""
     config = _json(Path(path) / "config.json")
     try:
         return longest_sequence(SimpleNamespace(**(config.get("text_config") or config)))
@@ -227,7 +227,7 @@ def read_positions(path: str) -> int | None:
 
 
 def _json(file: Path) -> dict[str, Any]:
-    """A file's JSON object; empty where there is no file."""
+    """Returns a file's JSON object; empty where there is no file."""
     try:
         known = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     except (OSError, ValueError, RecursionError) as error:

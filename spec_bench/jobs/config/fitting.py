@@ -92,7 +92,7 @@ class FittedTrees:
         return Cell.read({**cell.settings, "tree": {**tree, "nodes": nodes}}, self.sampling)
 
     def _is_ours(self, fit: Fit) -> bool:
-        """Whether it was made with these models, task and sampling."""
+        """Returns whether it was made with these models, task and sampling."""
         known = zip(fit.revisions, self.pair.revisions, strict=False)
         asked = (fit.temperature, fit.top_k, fit.top_p, fit.draft_temperature)
         return (
@@ -103,7 +103,7 @@ class FittedTrees:
         )
 
     def _missing(self) -> str:
-        """What was not fitted, and what does it."""
+        """Returns what was not fitted, and what does it."""
         pair, where = self.pair, ""
         words = [f"pair={pair.name}"]
         if not any((folder / "pair" / f"{pair.name}.yaml").is_file() for folder in conf_dirs()):
@@ -208,7 +208,7 @@ def check_served(asked: RunSettings) -> None:
 
 
 def _problems(asked: RunSettings) -> Iterator[str]:
-    """What does not go with a server."""
+    """Yields what does not go with a server."""
     server, why = asked.server, "a server decodes as it was started and cannot be told"
     if server.url is None:
         yield "server.url must be a base address such as http://127.0.0.1:8000/v1, got null"
@@ -237,13 +237,13 @@ def _problems(asked: RunSettings) -> Iterator[str]:
 
 
 def served_cells(asked: RunSettings) -> tuple[Cell, ...]:
-    """The plain server's cell, if one is named, and the server's."""
+    """Returns the plain server's cell, if one is named, and the server's."""
     server = asked.server
     return tuple(_cell(asked, plain) for plain in (True, False) if server.has_baseline or not plain)
 
 
 def _cell(asked: RunSettings, plain: bool) -> Cell:
-    """A server's cell; how it was started, or else its address, is part of its run id."""
+    """Returns a server's cell; how it was started, or else its address, is part of its run id."""
     server = asked.server
     name = BASELINE if plain else server.decoder
     started = server.baseline_started if plain else server.started
@@ -262,7 +262,7 @@ def _cell(asked: RunSettings, plain: bool) -> Cell:
 
 
 def client(settings: ServerSettings, cell: Cell) -> Server:
-    """A cell's server, with the key that the environment holds."""
+    """Returns a cell's server, with the key that the environment holds."""
     plain = settings.has_baseline and cell.name == BASELINE
     model = settings.baseline_model or settings.model if plain else settings.model
     return Server(

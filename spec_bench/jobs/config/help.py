@@ -138,12 +138,12 @@ Writes the answers of a finished experiment as Spec-Bench's answer files, one fo
 
 
 def command_help(arguments: list[str]) -> str | None:
-    """The short help of a subcommand; None where the general one is asked for."""
+    """Returns the short help of a subcommand; None where the general one is asked for."""
     return _COMMANDS.get(arguments[0]) if arguments else None
 
 
 def help_text(config: str = "config") -> str:
-    """What ``--help`` prints of ``config``, or of ``train``, the training of heads."""
+    """Returns what ``--help`` prints of ``config``, or of ``train``, the training of heads."""
     parts = [_RUN if config == "config" else _TRAIN, "Settings, with their values unless set:"]
     parts += _lines(_settings(conf_dir() / f"{config}.yaml", ""))
     for group in _SETTINGS[config]:
@@ -163,7 +163,7 @@ def help_text(config: str = "config") -> str:
 
 
 def _settings(file: Path, prefix: str) -> Iterator[tuple[str, str]]:
-    """The settings that a file has itself, not those nested below another."""
+    """Yields the settings that a file has itself, not those nested below another."""
     for line in file.read_text(encoding="utf-8").splitlines():
         if (match := _SETTING.fullmatch(line)) and match[1] != "defaults":
             if match[2].startswith("#"):  # a group of settings, with its comment
@@ -172,7 +172,7 @@ def _settings(file: Path, prefix: str) -> Iterator[tuple[str, str]]:
 
 
 def _about(file: Path) -> str:
-    """The first sentence of a file's comment, or what fits of it in a line."""
+    """Returns the first sentence of a file's comment, or what fits of it in a line."""
     lines = file.read_text(encoding="utf-8").splitlines()
     comment: list[str] = []
     for line in lines:

@@ -142,7 +142,7 @@ def model_size(name: str, stated: int | None = None) -> ModelSize:
 
 @cache
 def _size(path: str) -> ModelSize:
-    """The size of ``random:NAME`` or ``random:FOLDER``, from a model without storage."""
+    """Returns the size of ``random:NAME`` or ``random:FOLDER``, from a model without storage."""
     import torch
 
     from spec_bench.engine.loading import random_config, random_module

@@ -160,7 +160,7 @@ class Pair:
     draft_vocabulary: str | int | None = None  # `intersection`, a file of ids, a number; None: all
 
     def settings(self) -> dict[str, Any]:
-        """The parts of the pair that change a number; part of a cell's run id."""
+        """Returns the parts of the pair that change a number; part of a cell's run id."""
         place = self.specs[0].device_map
         settings: dict[str, Any] = {
             "target": self.target,
@@ -180,7 +180,7 @@ class Pair:
         return settings
 
     def heads_revision(self, kind: str) -> str | None:
-        """The fingerprint of a folder of heads, or the commit; None if unknown."""
+        """Returns the fingerprint of a folder of heads, or the commit; None if unknown."""
         return fingerprint(self.heads[kind]) or self.head_commits.get(kind)
 
 
@@ -267,7 +267,7 @@ def named_heads(heads: Mapping[str, str | None]) -> dict[str, str]:
 
 
 def with_own_name(pair: PairSettings, folders: Sequence[Path]) -> PairSettings:
-    """The pair without its name if the name is another pair's.
+    """Returns the pair without its name if the name is another pair's.
 
     A name from ``conf/pair`` belongs to that file's models. If ``pair.target=...`` replaced one of
     them the rows must not have it; ``build_pair`` then makes a name from the models. A label that
@@ -296,6 +296,6 @@ def _short(model: str) -> str:
 
 
 def pair_sizes(pair: PairSettings) -> tuple[ModelSize, ...]:
-    """The sizes of a pair's models, the target first."""
+    """Returns the sizes of a pair's models, the target first."""
     drafts = (model_size(name, pair.draft_parameters) for name in pair.drafts)
     return (model_size(pair.target, pair.target_parameters), *drafts)

@@ -93,7 +93,7 @@ class JobSettings:
         return not self.device.startswith(("cuda", SERVER))
 
     def cell_settings(self, cell: Cell) -> dict[str, Any]:
-        """The resolved settings that change a cell's numbers; their hash is its run id."""
+        """Returns the resolved settings that change a cell's numbers; their hash is its run id."""
         engine, target, kind = self.engine, self.pair.specs[0], cell.heads
         pair = self.pair.settings()
         if kind is not None:
@@ -125,11 +125,11 @@ class JobSettings:
         }
 
     def run_id(self, cell: Cell) -> str:
-        """The id of one cell: output folder, sinks and names are no part of it."""
+        """Returns the id of one cell: output folder, sinks and names are no part of it."""
         return digest(self.cell_settings(cell))
 
     def pinned(self, fetch: bool = True) -> JobSettings:
-        """The same with the hub's models at their current commits; see ``pair.pinned``."""
+        """Returns the same with the hub's models at their current commits; see ``pair.pinned``."""
         heads = {cell.heads for cell in self.cells if cell.heads is not None}
         return replace(self, pair=pinned(self.pair, heads, fetch))
 
@@ -224,7 +224,7 @@ def build_settings(
 
 
 def sampling_of(run: Generation, task: Generation) -> SamplingSettings:
-    """The sampling settings: the run's, if null the task's, else the defaults."""
+    """Returns the sampling settings: the run's, if null the task's, else the defaults."""
     given: dict[str, Any] = {"draft_temperature": run.draft_temperature}
     for name in _SAMPLING:
         for value in (getattr(task, name), getattr(run, name)):
@@ -272,7 +272,7 @@ def best_of(results: Sequence[CellResult], confirm: ConfirmSettings) -> list[str
 
 
 def confirming(settings: JobSettings, results: Sequence[CellResult]) -> JobSettings | None:
-    """The second job of a search, with a baseline timed anew; None if there is none."""
+    """Returns the second job of a search, with a baseline timed anew; None if there is none."""
     confirm = settings.asked.confirm
     if confirm is None or settings.stage != "screen":
         return None

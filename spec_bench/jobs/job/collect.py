@@ -163,7 +163,7 @@ def _beside(
 
 
 def _reasons(session: Session, records: CellRecords) -> list[Reason]:
-    """Why columns are empty, and what to mind about others."""
+    """Returns why columns are empty, and what to mind about others."""
     settings, left_out = session.settings, session.prompts.left_out
     none = "the baseline failed, none was timed in turn"
     if has_no_baseline(settings):
@@ -193,7 +193,7 @@ def _in_order(run: CellRun, prompts: Prompts) -> list[list[Generation]]:
 
 
 def _unlike_the_first(records: CellRecords) -> str:
-    """What to mind if a device does not decode the same every time; "" if it did."""
+    """Returns what to mind if a device does not decode the same every time; "" if it did."""
     again = [each for repeat in records.again for each in repeat]
     first = [*records.generations] * len(records.again)
     other = sum(not each.repeats(once) for each, once in zip(again, first, strict=True))
@@ -234,7 +234,7 @@ def bound_columns(
 
 
 def has_no_baseline(settings: JobSettings) -> bool:
-    """Whether nothing decodes plainly beside a server."""
+    """Returns whether nothing decodes plainly beside a server."""
     served = settings.served
     return served is not None and not served.has_baseline and served.decoder != "ar"
 

@@ -169,7 +169,7 @@ class ModelBackend:
         pool.prepare(settings.engine.batch_size, min(lengths)[0])
 
     def ran_with(self, session: Session) -> dict[str, Any]:
-        """What is known only once models are loaded: fields of ``CellFacts``."""
+        """Returns what is known only once models are loaded: fields of ``CellFacts``."""
         target, device = self.models[0], session.settings.device
         config = getattr(getattr(target, "module", None), "config", None)
         return {
@@ -212,7 +212,7 @@ class ServerBackend:
         _warm_up(session, runs, _WARMUP_TOKENS)
 
     def ran_with(self, session: Session) -> dict[str, Any]:
-        """What the server says of itself."""
+        """Returns what the server says of itself."""
         named = {library_of(server) for server in self._servers}
         return {
             "device": SERVER,
@@ -227,7 +227,7 @@ class ServerBackend:
 
 
 def library_of(server: Server) -> str:
-    """A server's name and version as far as it tells them; vLLM says both."""
+    """Returns a server's name and version as far as it tells them; vLLM says both."""
     if server.kind == "llama_cpp":
         return f"llama.cpp {_said(server.read('props'), 'build_info')}".strip()
     version = _said(server.read("version"), "version")
@@ -238,7 +238,7 @@ def library_of(server: Server) -> str:
 
 
 def _said(answer: str | None, name: str) -> str:
-    """A text in a server's JSON, in one line; "" where there is none."""
+    """Returns a text in a server's JSON, in one line; "" where there is none."""
     try:
         value = json.loads(answer or "{}").get(name)
     except (ValueError, AttributeError):

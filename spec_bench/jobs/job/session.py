@@ -69,11 +69,11 @@ class CellRun:
         return self.store.folder.name
 
     def missing(self, requests: Sequence[Request], repeat: int) -> list[Request]:
-        """The requests it will decode in a repeat; none once it has failed."""
+        """Returns the requests it will decode in a repeat; none once it has failed."""
         return [] if self.decoder is None else self.lacking(requests, repeat)
 
     def lacking(self, requests: Sequence[Request], repeat: int) -> list[Request]:
-        """The requests without a record that a baseline was timed beside."""
+        """Returns the requests without a record that a baseline was timed beside."""
         return [
             each
             for each in requests
@@ -117,7 +117,7 @@ class Session:
         return any(run.lacking(self.prompts.requests, each) for each in repeats)
 
     def active(self) -> list[CellRun]:
-        """The cells to work on; finds their records that no baseline was timed beside."""
+        """Returns the cells to work on; finds their records that no baseline was timed beside."""
         baseline = self.baseline
         if baseline is None:
             return list(self.pending)
@@ -130,7 +130,7 @@ class Session:
         return [baseline, *cells] if decoding or baseline in self.pending else cells
 
     def will_decode(self, runs: Sequence[CellRun]) -> list[CellRun]:
-        """The cells that will decode; the baseline is timed beside whatever does."""
+        """Returns the cells that will decode; the baseline is timed beside whatever does."""
         built = [run for run in runs if run.decoder is not None]
         lacking = [run for run in built if self.lacks(run)]
         return [run for run in built if run in lacking or (lacking and run is self.baseline)]
@@ -158,7 +158,7 @@ class Session:
 
 
 def timings(generations: Iterable[Generation]) -> Timings:
-    """A baseline's generations by what pairs them with a cell's."""
+    """Returns a baseline's generations by what pairs them with a cell's."""
     return {(each.sitting, each.repeat, each.prompt_id): each for each in generations}
 
 

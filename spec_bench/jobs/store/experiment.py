@@ -120,7 +120,7 @@ class Experiment:
         parquet.write(self.records, parquet.joined(parts))
 
     def _records_before(self) -> Packed:
-        """The file as it is; one that cannot be read is set aside."""
+        """Returns the file as it is; one that cannot be read is set aside."""
         try:
             there = os.path.lexists(self.records)
             return parquet.read(self.records) if there else parquet.joined([])
@@ -129,7 +129,7 @@ class Experiment:
             return parquet.joined([])
 
     def _state(self) -> dict[str, tuple[int, int]]:
-        """What changes whenever a job writes its note, even the same note again."""
+        """Returns what changes whenever a job writes its note, even the same note again."""
         states = {path.name: path.stat() for path in self._paths()}
         return {name: (stat.st_ino, stat.st_mtime_ns) for name, stat in states.items()}
 
@@ -176,7 +176,7 @@ class Tables:
 
 
 def _note(path: Path) -> JobNote | None:
-    """A job's note; an unusable one is set aside, and its cells' rows stay as they are."""
+    """Returns a job's note; an unusable one is set aside, and its cells' rows stay as they are."""
     try:
         note = adapter(JobNote).validate_json(path.read_bytes(), strict=True)
         if job_id(note.cells) != path.stem:

@@ -88,15 +88,15 @@ class CellStore:
             os.fsync(stream.fileno())
 
     def load_retimed(self) -> list[Generation]:
-        """What later sessions timed again; unusable lines are left out."""
+        """Returns what later sessions timed again; unusable lines are left out."""
         return cell_folder.read_retimed(self.folder)
 
     def load(self) -> dict[str, Generation]:
-        """The generations on disk by prompt id, of the first repeat."""
+        """Returns the generations on disk by prompt id, of the first repeat."""
         return self.load_repeats()[0]
 
     def load_repeats(self) -> Repeats:
-        """The generations on disk, whole lines of them."""
+        """Returns the generations on disk, whole lines of them."""
         return _by_repeat(cell_folder.read(self.folder / files.GENERATIONS))
 
     def mend(self, settings: Mapping[str, Any]) -> Repeats:
@@ -113,7 +113,7 @@ class CellStore:
         return _by_repeat(lines)
 
     def mend_tokens(self, vocabulary: int) -> Repeats:
-        """The generations whose token ids the target knows, once their number is known."""
+        """Returns the generations whose token ids the target knows, once their number is known."""
         return _by_repeat(self._mend_lines(vocabulary))
 
     def _mend_lines(self, vocabulary: int | None) -> Lines:
@@ -311,7 +311,7 @@ def _measured(path: Path, size: int | None = None) -> dict[str, Any]:
 
 
 def _message(error: BaseException) -> str:
-    """An error in one short line."""
+    """Returns an error in one short line."""
     text = one_line(error, 200)
     return f"{text} is missing" if isinstance(error, KeyError) else text
 

@@ -33,7 +33,7 @@ def visible_devices(environment: Mapping[str, str] = os.environ) -> list[str]:
 
 
 def gpu_memory_gib() -> float | None:
-    """The smallest memory of this machine's GPUs, in GiB; None if there is none."""
+    """Returns the smallest memory of this machine's GPUs, in GiB; None if there is none."""
     return min((float(mib) / 1024 for mib in _ask("memory.total")), default=None)
 
 
@@ -97,7 +97,7 @@ class Claim:
 
 
 def identities(devices: Sequence[str]) -> dict[str, str]:
-    """What tells each device from all others, whatever it is called: its UUID if known."""
+    """Returns what tells each device from all others, whatever it is called: its UUID if known."""
     lines = [line.partition(",") for line in _ask("index,uuid")]
     uuids = {index.strip(): uuid.strip() for index, _, uuid in lines}
     named = {}
@@ -120,7 +120,7 @@ def _lock(path: Path, wait: bool = False) -> TextIO | None:
 
 
 def _ask(field: str) -> list[str]:
-    """One value per GPU from the driver's program; none if there is no driver."""
+    """Returns one value per GPU from the driver's program; none if there is no driver."""
     command = [*_QUERY, f"--query-gpu={field}"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)

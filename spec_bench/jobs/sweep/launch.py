@@ -40,7 +40,7 @@ _ASKING = ("pair", "engine")  # the groups of settings that tell how many GPUs a
 
 
 def gpus_needed(parameters: int, bytes_each: int, gpu_memory_gib: float) -> int:
-    """How many GPUs hold the weights of a pair of so many parameters in all."""
+    """Returns how many GPUs hold the weights of a pair of so many parameters in all."""
     return max(1, ceil(parameters * bytes_each / (WEIGHTS_SHARE * gpu_memory_gib * 2**30)))
 
 
@@ -62,20 +62,20 @@ def gpus_of_job(pair: PairSettings, engine: EngineSettings) -> int:
 
 
 def config_folders(hydra: Any) -> list[Path]:
-    """The folders Hydra composes from, a user's ``--config-dir`` included."""
+    """Returns the folders Hydra composes from, a user's ``--config-dir`` included."""
     sources = hydra.runtime.config_sources
     return [Path(source.path) for source in sources if source.schema == "file"]
 
 
 def folders_here() -> list[Path]:
-    """The folders that configs are read from, in a job of Hydra's or outside of one."""
+    """Returns the folders that configs are read from, in a job of Hydra's or outside of one."""
     if not HydraConfig.initialized():
         return conf_dirs()
     return config_folders(HydraConfig.get())
 
 
 def _gpus_of_jobs(root: DictConfig) -> Iterator[int]:
-    """The need of every job that Hydra's sweeper makes of the command line."""
+    """Yields the need of every job that Hydra's sweeper makes of the command line."""
     for _, config in jobs_of(root):
         # These parts alone: the whole holds the launcher, whose number of GPUs is what is asked.
         parts: Any = {each: OmegaConf.to_container(config[each], resolve=True) for each in _ASKING}
@@ -85,7 +85,7 @@ def _gpus_of_jobs(root: DictConfig) -> Iterator[int]:
 
 
 def jobs_of(root: DictConfig) -> Iterator[tuple[Sequence[str], DictConfig]]:
-    """Each job's overrides and its config, composed as a launcher composes it."""
+    """Yields each job's overrides and its config, composed as a launcher composes it."""
     loader = GlobalHydra.instance().config_loader()
     swept = [f"{key}={value}" for key, value in (root.hydra.sweeper.params or {}).items()]
     overrides = OverridesParser.create(config_loader=loader).parse_overrides(
@@ -99,7 +99,7 @@ def register_resolvers() -> None:
     """Tells OmegaConf; doing it twice changes nothing."""
 
     def gpus_of(none: int | None, *, _root_: DictConfig) -> int | None:
-        """The most that any job of the sweep needs: a job array has one size."""
+        """Returns the most that any job of the sweep needs: a job array has one size."""
         return max(_gpus_of_jobs(_root_), default=0) or none
 
     def workers_here(*, _root_: DictConfig) -> int:
@@ -134,7 +134,7 @@ def offer_devices() -> None:
 
 
 def place_in_sweep() -> int | None:
-    """The job's number in the sweep that Hydra runs it in; None if it is the only one."""
+    """Returns the job's number in the sweep that Hydra runs it in; None if it is the only one."""
     if not HydraConfig.initialized() or OmegaConf.is_missing(HydraConfig.get().job, "num"):
         return None
     return int(HydraConfig.get().job.num)
@@ -161,7 +161,7 @@ def claim_gpus(pair: PairSettings, engine: EngineSettings) -> None:
 
 
 def disturbing() -> str | None:
-    """The warning about jobs that run at the same time on one machine's cores, if any."""
+    """Returns the warning about jobs that run at the same time on one machine's cores, if any."""
     config = HydraConfig.get()
     together = getattr(config.launcher, "n_jobs", 1) or 1
     if str(config.mode).rpartition(".")[2] != "MULTIRUN" or together == 1:

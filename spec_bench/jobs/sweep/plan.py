@@ -96,7 +96,7 @@ class PlannedCell:
 
 
 def plan(asked: RunSettings, load: DecoderLoader, folders: Sequence[Path]) -> list[PlannedCell]:
-    """What a job would do, then a search's second stage; loads and decodes nothing."""
+    """Returns what a job would do, then a search's second stage; loads and decodes nothing."""
     # The machine that plans a sweep need not have the device it will run on.
     engine = placed(asked.engine, asked.pair.target)
     here = replace(asked, engine=replace(engine, device="cpu"))
@@ -111,7 +111,7 @@ def plan(asked: RunSettings, load: DecoderLoader, folders: Sequence[Path]) -> li
 
 
 def _settings(asked: RunSettings, load: DecoderLoader, folders: Sequence[Path]) -> JobSettings:
-    """The job's settings; if the hub's data cannot be read here, without them."""
+    """Returns the job's settings; if the hub's data cannot be read here, without them."""
     source = repr(asked.task.get("source"))
     try:
         if source not in _unread:
@@ -124,7 +124,7 @@ def _settings(asked: RunSettings, load: DecoderLoader, folders: Sequence[Path]) 
 
 
 def _plan_job(settings: JobSettings, pair: PairSettings) -> list[PlannedCell]:
-    """The plan of one job's cells, the baseline first."""
+    """Returns the plan of one job's cells, the baseline first."""
     engine, repeats = settings.engine, settings.asked.repeats
     prompts = sum(len(prompt_ids(settings.task, example)) for example in settings.examples)
     memory = Memory(0, 0, 0, None)  # nothing is loaded where a server decodes
@@ -156,7 +156,7 @@ def _hours(left: int, tokens: int, rate: Rate | None, memory: Memory) -> float |
 
 
 def _confirmation(settings: JobSettings, screened: Sequence[PlannedCell]) -> list[PlannedCell]:
-    """The most that a search's second job takes, while its cells are still unknown."""
+    """Returns the most that a search's second job takes, while its cells are still unknown."""
     confirm = settings.asked.confirm
     if confirm is None:
         return []
@@ -184,7 +184,7 @@ def _confirmation(settings: JobSettings, screened: Sequence[PlannedCell]) -> lis
 
 
 def state_of(store: CellStore, prompts: int, repeats: int = 1) -> tuple[State, int]:
-    """What a cell's folder holds, and the prompts it lacks in all repeats; reads only."""
+    """Returns what a cell's folder holds, and the prompts it lacks in all repeats; reads only."""
     path = store.folder / files.GENERATIONS
     done = path.read_bytes().count(b"\n") if path.exists() else 0
     result = store.result()
@@ -285,7 +285,7 @@ def print_plan(cells: Sequence[PlannedCell], console: Console | None = None) -> 
 
 
 def _once(cells: Sequence[PlannedCell]) -> list[PlannedCell]:
-    """Each cell once, with the words that its jobs share and that not all cells have."""
+    """Returns each cell once, with the words that its jobs share and that not all cells have."""
     everywhere = set.intersection(*(set(cell.words) for cell in cells))
     once: dict[str, PlannedCell] = {}
     for cell in cells:
@@ -296,7 +296,7 @@ def _once(cells: Sequence[PlannedCell]) -> list[PlannedCell]:
 
 
 def totals(cells: Sequence[PlannedCell]) -> list[str]:
-    """The plan's sums, each cell counted once."""
+    """Returns the plan's sums, each cell counted once."""
     states = Counter(cell.state for cell in cells)
     counted = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
     lines = [f"{len(cells)} cells: {counted}", f"device hours: {_all_hours(cells)}"]

@@ -75,7 +75,7 @@ class CheckJobs(Callback):
 
 
 def _asked(job: DictConfig) -> RunSettings:
-    """A job's settings, checked by themselves."""
+    """Returns a job's settings, checked by themselves."""
     # Without Hydra's part, some of which is known only once the job runs.
     parts = {key: job[key] for key in job if key != "hydra"}
     asked = check_settings(OmegaConf.to_container(OmegaConf.create(parts), resolve=True))

@@ -133,7 +133,7 @@ class SweepNotes:
         return [found[number] for number in sorted(found)]
 
     def progress(self) -> list[Progress]:
-        """All jobs with how far they are."""
+        """Returns all jobs with how far they are."""
         return [self._progress(job) for job in self.jobs()]
 
     def _progress(self, job: JobState) -> Progress:
@@ -196,7 +196,7 @@ class RunningJob:
 
 
 def seconds_left(progress: Sequence[Progress], now: float) -> float | None:
-    """Seconds until a sweep's end, by what generations took so far; None if unknown."""
+    """Returns seconds until a sweep's end, by what generations took so far; None if unknown."""
     states = Counter(each.job.state for each in progress)
     ran = [each for each in progress if each.job.began and each.done]
     spent = sum((each.job.ended or now) - each.job.began for each in ran)
@@ -210,7 +210,7 @@ def seconds_left(progress: Sequence[Progress], now: float) -> float | None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command's status: 2 if there is no such sweep or one of its jobs failed."""
+    """Returns the command's status: 2 if there is no such sweep or one of its jobs failed."""
     parser = Parser(prog="spec-bench watch", description=str(__doc__).replace("``", ""))
     parser.add_argument("name", help="of the experiment")
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="FOLDER")
@@ -254,7 +254,7 @@ def tell(watched: Sequence[SweepNotes], over: threading.Event) -> None:
 
 
 def table_of(progress: Sequence[Progress], now: float) -> Table:
-    """A line a job."""
+    """Returns a line a job."""
     table = Table("job", "state", "prompts", "tokens/s", "where", "wrote", "choices", box=None)
     for each in progress:
         job = each.job
@@ -270,7 +270,7 @@ def table_of(progress: Sequence[Progress], now: float) -> Table:
 
 
 def ending(progress: Sequence[Progress], now: float) -> list[str]:
-    """A sweep in a line, and a line for every job that did not end well."""
+    """Returns a sweep in a line, and a line for every job that did not end well."""
     states, left = Counter(each.job.state for each in progress), seconds_left(progress, now)
     counts = ", ".join(
         f"{states[state]} {state}"
@@ -287,7 +287,7 @@ def ending(progress: Sequence[Progress], now: float) -> list[str]:
 
 
 def _spoken(seconds: float) -> str:
-    """Seconds as people say them."""
+    """Returns seconds as people say them."""
     for unit, size in (("h", 3600), ("min", 60)):
         if seconds >= size:
             return f"{seconds / size:.{0 if seconds >= 10 * size else 1}f} {unit}"

@@ -65,13 +65,13 @@ class Metering:
 
 
 def shared(generations: Sequence[Generation], reading: EnergyReading) -> list[Generation]:
-    """The batch's rows with an equal share each of its window's energy."""
+    """Returns the batch's rows with an equal share each of its window's energy."""
     each_j = None if reading.energy_j is None else reading.energy_j / len(generations)
     return [replace(row, energy_j=each_j, energy_note=reading.note) for row in generations]
 
 
 def energy_columns(metering: Metering) -> dict[str, float | str | None]:
-    """How the energy was measured, for the results table."""
+    """Returns how the energy was measured, for the results table."""
     meter = metering.meter
     return {
         "energy_method": None if meter.name == "none" else meter.name,
@@ -81,7 +81,7 @@ def energy_columns(metering: Metering) -> dict[str, float | str | None]:
 
 
 def energy_reasons(metering: Metering, generations: Sequence[Generation]) -> list[Reason]:
-    """Why the energy is missing, or what to mind about it, with the windows concerned."""
+    """Returns why the energy is missing, or what to mind about it, with the windows concerned."""
     unsaid, every = metering.meter.reason, len(generations)
     notes = Counter(
         generation.energy_note or ("" if generation.energy_j is not None else unsaid)

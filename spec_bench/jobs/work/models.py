@@ -66,7 +66,7 @@ def models_of(pair: Pair, tokens: int) -> list[LanguageModel]:
 def _draft(
     pair: Pair, model: LanguageModel, spec: ModelSpec, mark: str | None, count: int
 ) -> LanguageModel:
-    """A draft behind the target's tokens; the same one whenever it is asked for."""
+    """Returns a draft behind the target's tokens; the same one whenever it is asked for."""
     key = (id(model), count, pair.draft_vocabulary, pair.target)
     if key not in _mapped:
         if pair.draft_vocabulary == INTERSECTION:
@@ -81,7 +81,7 @@ def _draft(
 
 
 def heads_of(pair: Pair, kind: str | None, target: LanguageModel) -> Heads | None:
-    """The pair's draft heads of that kind, on the target's device and in its dtype."""
+    """Returns the pair's draft heads of that kind, on the target's device and in its dtype."""
     if kind is None:
         return None
     path, revision = model_path(pair.heads[kind]), pair.heads_revision(kind)

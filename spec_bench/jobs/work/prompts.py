@@ -102,7 +102,7 @@ class Prompts:
         return {name: example.category for name, (example, _) in self._turns.items()}
 
     def waves(self) -> list[tuple[Request, ...]]:
-        """The requests in groups; a group needs answers only of groups before it."""
+        """Returns the requests in groups; a group needs answers only of groups before it."""
         turns: dict[int, list[Request]] = {}
         for request in self.requests:
             turn = self._turns[request.prompt_id][1] if _continues_own(self.task) else 0
@@ -112,7 +112,7 @@ class Prompts:
     def resolved(
         self, requests: Sequence[Request], done: Mapping[str, Generation]
     ) -> list[Request]:
-        """The requests of a wave as a cell decodes them, after its generations so far."""
+        """Returns the requests of a wave as a cell decodes them, after its generations so far."""
         resolved = []
         for request in requests:
             example, turn = self._turns[request.prompt_id]
@@ -124,7 +124,7 @@ class Prompts:
         return resolved
 
     def texts(self, generations: Iterable[Generation]) -> dict[str, str]:
-        """The answers by prompt id, for scoring only; counts come from token ids."""
+        """Returns the answers by prompt id, for scoring only; counts come from token ids."""
         return {
             generation.prompt_id: self.task.postprocess(
                 self.tokenizer.decode(generation.tokens, skip_special_tokens=True)
@@ -161,7 +161,7 @@ def _requests(settings: JobSettings, tokenizer: Any, example: Example) -> list[R
 
 
 def _longest(requests: Sequence[Request], limit: int) -> int:
-    """Tokens of the longest prompt, less what its limit leaves of the job's."""
+    """Returns tokens of the longest prompt, less what its limit leaves of the job's."""
     return max((len(each.prompt_ids) + each.max_new_tokens - limit for each in requests), default=0)
 
 
@@ -227,7 +227,7 @@ def refuse_overlong(settings: JobSettings, requests: Sequence[Request]) -> None:
 
 
 def _length(spec: ModelSpec) -> int | None:
-    """A model's longest sequence; None if it has no limit or its config cannot be read."""
+    """Returns a model's longest sequence; None if it has no limit or its config cannot be read."""
     from spec_bench.engine.loading import read_context_length
 
     try:

@@ -26,7 +26,7 @@ class Gpu:
 def job_gpus(
     gpus: Sequence[Gpu], devices: Sequence[str] | None, ordinals: Sequence[int] | None
 ) -> list[Gpu]:
-    """The GPUs whose energy is the job's, so that a neighbour's watts are not counted.
+    """Returns the GPUs whose energy is the job's, so that a neighbour's watts are not counted.
 
     Those that ``devices`` names; else those that CUDA_VISIBLE_DEVICES leaves visible, and of them
     the ones at ``ordinals``. An ``UnmeteredError`` if no GPU is left, or what is visible has no
@@ -43,7 +43,7 @@ def job_gpus(
 
 
 def visible_gpus(gpus: Sequence[Gpu], visible: str | None) -> list[Gpu]:
-    """The GPUs that CUDA shows, in its order.
+    """Returns the GPUs that CUDA shows, in its order.
 
     As CUDA reads the variable (CUDA C++ Programming Guide, "CUDA Environment Variables"): indices
     or beginnings of UUIDs, and whatever follows the first wrong one is not visible. Indices are
@@ -67,7 +67,7 @@ def visible_gpus(gpus: Sequence[Gpu], visible: str | None) -> list[Gpu]:
 
 
 def _named(gpus: Sequence[Gpu], name: str) -> Gpu:
-    """The GPU of that index or beginning of a UUID."""
+    """Returns the GPU of that index or beginning of a UUID."""
     if name.isdigit():
         matching = [gpu for gpu in gpus if gpu.index == int(name)]
     else:
@@ -113,7 +113,7 @@ class NvmlMeter(EnergyMeter[tuple[int, ...]]):
         self.mark()
 
     def mark(self) -> tuple[int, ...]:
-        """Each counter's value, in millijoules."""
+        """Returns each counter's value, in millijoules."""
         try:
             return tuple(map(self._nvml.nvmlDeviceGetTotalEnergyConsumption, self._handles))
         except self._nvml.NVMLError as error:
@@ -158,7 +158,7 @@ class RaplMeter(EnergyMeter[tuple[int, ...]]):
         self.mark()
 
     def mark(self) -> tuple[int, ...]:
-        """Each counter's value, in microjoules."""
+        """Returns each counter's value, in microjoules."""
         return tuple(_number(folder / "energy_uj") for folder in self._ranges)
 
     def joules(self, begin: tuple[int, ...], end: tuple[int, ...]) -> tuple[float, str]:

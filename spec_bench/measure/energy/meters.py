@@ -76,7 +76,7 @@ class EnergySettings:
             raise ValueError(f"devices names a GPU twice: {', '.join(self.devices)}")
 
     def identity(self) -> str | dict[str, Any]:
-        """What of it changes a number; only the name if nothing is measured."""
+        """Returns what of it changes a number; only the name if nothing is measured."""
         names = meter[self.meter].settings
         if not names:
             # What a device has is no setting: a cell is the same where there is a meter.
@@ -150,7 +150,7 @@ class EnergyMeter(Generic[Mark]):
         raise UnmeteredError("no meter")
 
     def mark(self) -> Mark:
-        """What is known at either end of a window: a time, or counters."""
+        """Returns what is known at either end of a window: a time, or counters."""
         raise NotImplementedError
 
     def joules(self, begin: Mark, end: Mark) -> tuple[float, str]:

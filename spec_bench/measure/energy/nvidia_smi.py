@@ -64,7 +64,7 @@ class SmiMeter(EnergyMeter[float]):
         self._sampler.start()
 
     def mark(self) -> float:
-        """Seconds since the epoch, by the clock of the samples' stamps."""
+        """Returns seconds since the epoch, by the clock of the samples' stamps."""
         return time.time()
 
     def joules(self, begin: float, end: float) -> tuple[float, str]:
@@ -132,7 +132,7 @@ def summed_j(
 
 
 def largest_gap_s(times_s: Sequence[float], begin_s: float, end_s: float) -> float:
-    """The longest time between neighbouring samples that a window touches."""
+    """Returns the longest time between neighbouring samples that a window touches."""
     first, last = bisect_right(times_s, begin_s) - 1, bisect_left(times_s, end_s)
     touched = times_s[max(first, 0) : last + 1]
     return max((b - a for a, b in pairwise(touched)), default=0.0)
@@ -174,7 +174,7 @@ def find_field(gpus: Sequence[Gpu], fields: Sequence[str]) -> str:
 
 
 def _watts(text: str, field: str, index: int) -> float:
-    """A power; ``[N/A]`` and ``[Not Supported]`` are none, an ``UnmeteredError``."""
+    """Returns a power; ``[N/A]`` and ``[Not Supported]`` are none, an ``UnmeteredError``."""
     try:
         return float(text)
     except ValueError:
@@ -224,7 +224,7 @@ class SmiSampler:
         self.over(0.0, 0.0, ANSWER_S)
 
     def over(self, begin_s: float, end_s: float, patience_s: float | None = None) -> list[Trace]:
-        """Each GPU's samples from the last one before a window until there is one after it.
+        """Returns each GPU's samples from the last one before a window until there is one after it.
 
         Waits for the latter, by default for a little longer than a sample takes, else raises an
         ``UnmeteredError``; forgets what lies before the window.

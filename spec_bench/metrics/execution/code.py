@@ -54,7 +54,7 @@ class PassAt1(Score):
         return {self.name: mean_interval([float(self.passes(*each)) for each in pairs])}
 
     def signature(self, references: References) -> str:
-        """The rules in short."""
+        """Returns the rules in short."""
         python = ".".join(map(str, sys.version_info[:2]))
         return f"pass_at_1 python:{python}|limit:{self.seconds:g}s|memory:{self.memory >> 20}MiB"
 
@@ -107,7 +107,7 @@ def _tests(golds: Sequence[str], index: int) -> CodeReference:
 
 
 def _preamble(tests: CodeReference) -> str:
-    """What the prompt imports and defines before the function."""
+    """Returns what the prompt imports and defines before the function."""
     return tests.prompt[: max(0, tests.prompt.rfind(f"def {tests.entry_point}"))]
 
 

@@ -108,7 +108,7 @@ class ExecutionAccuracy(Score):
         }
 
     def signature(self, references: References) -> str:
-        """The rules in short."""
+        """Returns the rules in short."""
         return (
             f"execution_accuracy sqlite:{sqlite3.sqlite_version}|rows:multiset, list where the"
             f" reference orders|columns:any order|distinct:kept|limit:{self.seconds:g}s"
@@ -209,12 +209,12 @@ def run(queries: Sequence[Query], memory: int = 1 << 30) -> list[Outcome]:
 
 
 def _value(value: Any) -> Value:
-    """A value of a row; JSON has no blobs."""
+    """Returns a value of a row; JSON has no blobs."""
     return bytes.fromhex(value["blob"]) if isinstance(value, dict) else value
 
 
 def first_statement(text: str) -> str:
-    """The first non-empty statement, without its semicolon; "" if there is none."""
+    """Returns the first non-empty statement, without its semicolon; "" if there is none."""
     for split, whole in _SPLIT_OPERATORS:
         text = text.replace(split, whole)
     begin = None
@@ -228,7 +228,7 @@ def first_statement(text: str) -> str:
 
 
 def is_query(statement: str) -> bool:
-    """Whether a statement begins as one that only reads."""
+    """Returns whether a statement begins as one that only reads."""
     first = next((token.lower() for _, token, _ in _tokens(statement)), "")
     return first in {"select", "with", "values"}
 
@@ -256,7 +256,7 @@ def _tokens(text: str) -> Iterator[tuple[str, str, int]]:
 
 
 def same_result(wanted: Sequence[Row], got: Sequence[Row], order_matters: bool) -> bool:
-    """Whether two result sets are the same: Spider's execution match.
+    """Returns whether two result sets are the same: Spider's execution match.
 
     * Two empty results are equal, whatever their columns.
     * Otherwise both have as many rows and as many columns, and some order of the second's columns
@@ -274,7 +274,7 @@ def same_result(wanted: Sequence[Row], got: Sequence[Row], order_matters: bool) 
     left = max(_MOST_COMPARED, 2 * len(theirs) * len(wanted))
 
     def completes(chosen: tuple[int, ...]) -> bool:
-        """Whether the columns chosen for the first of theirs can be completed."""
+        """Returns whether the columns chosen for the first of theirs can be completed."""
         nonlocal left
         place = len(chosen)
         if place == len(theirs):

@@ -62,7 +62,7 @@ def innocuous_functions() -> set[str]:
 
 
 def open_database(path: str, functions: set[str], memory_bytes: int) -> sqlite3.Connection:
-    """A connection that can read the tables of one database and do nothing else. Raises
+    """Returns a connection that can read the tables of one database and do nothing else. Raises
     sqlite3.Error: no database there, or one that was not closed by its last writer.
     """
     for suffix in ("-wal", "-journal"):

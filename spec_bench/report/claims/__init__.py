@@ -59,7 +59,7 @@ def check_claims(paper: str, rows: pd.DataFrame, results: Path) -> list[Check]:
 
 
 def check_generally(rows: pd.DataFrame, results: Path) -> list[Check]:
-    """The general claims, which hold for any results file, checked."""
+    """Returns the general claims, which hold for any results file, checked."""
     records = Records(results)
     return judged(list(general.checks(Ask(evident(pooled(rows, records)), records))))
 

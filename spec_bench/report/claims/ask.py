@@ -66,12 +66,12 @@ _PARTS = ("depth", "width", "nodes", "threshold", "form")
 
 
 def titled(metric: str) -> str:
-    """A metric's name in a sentence."""
+    """Returns a metric's name in a sentence."""
     return {"mbsu": "MBSU"}.get(metric, metric.replace("_", " "))
 
 
 def scores_of(group: Group, metric: str) -> list[str]:
-    """A metric's columns in a group: ``score`` is the task's score, whatever it is called;
+    """Returns a metric's columns in a group: ``score`` is the task's score, whatever it is called;
     ``scores`` that and perplexity, as far as they were measured.
     """
     if metric not in ("score", "scores"):
@@ -83,7 +83,7 @@ def scores_of(group: Group, metric: str) -> list[str]:
 
 
 def several(names: Names) -> tuple[str, ...]:
-    """A name, or several."""
+    """Returns a name, or several."""
     return (names,) if isinstance(names, str) else tuple(names)
 
 
@@ -127,7 +127,7 @@ class Ask:
         paths_as_rows: bool = False,  # whether cells without tree attention count too
         join: Callable[[pd.DataFrame], pd.DataFrame] | None = None,  # adds columns
     ) -> Ask:
-        """The same for some of the rows, each cell once.
+        """Returns the same for some of the rows, each cell once.
 
         With ``rounds`` the cells are of different jobs; their times are compared where every job
         was run under two seeds or more, and the interval covers the spread over such rounds.
@@ -202,7 +202,7 @@ class Ask:
         pooled: bool | str = False,
         **how: Any,
     ) -> Checks:
-        """The left cells ahead of the right ones, on each task that has both.
+        """Returns the left cells ahead of the right ones, on each task that has both.
 
         Args:
             text: of the claim.
@@ -245,7 +245,7 @@ def _is(value: Any, wanted: Any) -> bool:
 
 
 def pairs(asked: Question, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
-    """Every left cell with every right one."""
+    """Yields every left cell with every right one."""
     rights = asked.lines(right)
     for row in left:
         yield from (Contrast((row,), (other,)) for other in rights.get(asked.line(row), []))
@@ -271,7 +271,7 @@ def steps(along: str) -> By:
 
 
 def ends(along: str) -> By:
-    """The last cell of each line against its first one; lines of one mean reach as far."""
+    """Returns the last cell of each line against its first one; lines of one mean reach as far."""
 
     def by(asked: Question, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
         lines = asked.sorted_lines(left, along)
@@ -286,19 +286,19 @@ def ends(along: str) -> By:
 
 
 def usual(found: Found) -> str:
-    """The difference, of how many comparisons, of which trees."""
+    """Returns the difference, of how many comparisons, of which trees."""
     many = f", mean of {found.n} comparisons fixed in advance" if found.n > 1 else ""
     return f"{found.gap}{many}{f', {found.best}' if found.best else ''}{found.picked}"
 
 
 def trees(found: Found) -> str:
-    """The difference and the trees on the left."""
+    """Returns the difference and the trees on the left."""
     specs = ", ".join(dict.fromkeys(str(each.left[0]["spec"]) for each in found.contrasts))
     return f"{found.gap}, {f'mean of {found.n} comparisons: ' if found.n > 1 else ''}{specs}"
 
 
 def mean(found: Found) -> Check | None:
-    """The mean of all comparisons."""
+    """Returns the mean of all comparisons."""
     gap = difference(found.strata, found.column, found.question.ask.records)
     return replace(found, gap=gap).check(found.question.expect(gap)) if gap else None
 
@@ -340,7 +340,7 @@ class Places:
     least: float = -inf
 
     def __call__(self, found: Found) -> Check | None:
-        """One check of a whole group."""
+        """Returns one check of a whole group."""
         records = found.question.ask.records
         known = {
             label[0]: gap
@@ -383,7 +383,7 @@ class Question:
     judge: Judge = mean
 
     def line(self, row: Row) -> Label:
-        """A cell's values of ``same``."""
+        """Returns a cell's values of ``same``."""
         return tuple(self.ask.value(row, key) for key in several(self.same))
 
     def lines(self, rows: Iterable[Row]) -> dict[Label, list[Row]]:
@@ -402,7 +402,7 @@ class Question:
         ]
 
     def cases(self, group: Group) -> dict[Label, Contrasts]:
-        """A group's contrasts by the values of ``each``; () where there is one check."""
+        """Returns a group's contrasts by the values of ``each``; () where there is one check."""
         split: dict[Label, Contrasts] = {}
         for contrast in self.by(self, *(self.ask.side(group, s) for s in (self.left, self.right))):
             left, right = contrast.left[0], contrast.right[0]
@@ -430,7 +430,7 @@ class Found:
     judged: tuple[PValues, ...] = ()
 
     def check(self, outcome: str | PValues | None) -> Check:
-        """The check with its texts, from its p-values or a verdict that no chance is in."""
+        """Returns the check with its texts, from its p-values or a verdict that no chance is in."""
         asked = self.question
         verdict = outcome if isinstance(outcome, str) else NOT_DECIDED
         return Check(
@@ -459,7 +459,7 @@ class Found:
             raise ValueError(f"{text!r} names {error}; there are {', '.join(names)}") from error
 
     def of(self, contrast: Contrast) -> Difference | None:
-        """The difference of one contrast alone."""
+        """Returns the difference of one contrast alone."""
         return difference([[contrast]], self.column, self.question.ask.records)
 
     @property

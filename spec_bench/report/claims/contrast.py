@@ -127,7 +127,7 @@ class Difference:
         return PValues(max(over.for_claim, under.for_claim), min(1.0, 2 * either))
 
     def within_share(self, share: float) -> PValues | None:
-        """The same of a share of the left side's number."""
+        """Returns the same of a share of the left side's number."""
         return self.within(share * self.left)
 
     def __str__(self) -> str:
@@ -166,7 +166,7 @@ def difference(
 
 
 def _trees(contrasts: Sequence[Contrast]) -> list[list[list[tuple[str, str]]]]:
-    """The compared trees: contrasts of several tasks are pooled if these are the same."""
+    """Returns the compared trees: contrasts of several tasks are pooled if these are the same."""
     return [
         [[(str(row["decoder"]), str(row["spec"])) for row in side] for side in (e.left, e.right)]
         for e in contrasts
@@ -181,7 +181,7 @@ def less_is_better(metric: str) -> bool:
 def of_table(
     contrasts: Sequence[Contrast], table: Table, metric: str, relative: bool
 ) -> Difference | None:
-    """The mean difference from the counts of every contrast's cells, in their order."""
+    """Returns the mean difference from the counts of every contrast's cells, in their order."""
     picks, few = any(each.picks for each in contrasts), table.shape[-1] < FEWEST_PICKED
     if picks and not few:
         contrasts, table = _settled(contrasts, table, metric)
@@ -226,7 +226,7 @@ def _share(contrast: Contrast, metric: str, relative: bool, of: int, sums: Table
 def _settled(
     contrasts: Sequence[Contrast], table: Table, metric: str
 ) -> tuple[list[Contrast], Table]:
-    """The contrasts with one cell on a side that has a choice, and that cell's counts.
+    """Returns the contrasts with one cell on a side that has a choice, and that cell's counts.
 
     Of each prompt it is the counts of the cell that the other half of the prompts picked.
     """
@@ -275,7 +275,7 @@ def counts_of(
 def _from_rows(
     contrasts: Sequence[Contrast], metric: str, records: Records, relative: bool
 ) -> Difference | None:
-    """The value alone: the cells' own intervals are over the same prompts.
+    """Returns the value alone: the cells' own intervals are over the same prompts.
 
     An interval of the difference depends on how far prompts move both cells alike, known from
     records only; to take the cells as independent gives intervals several times too wide.
@@ -305,7 +305,7 @@ def name_of(row: Row) -> str:
 
 
 def picked(side: Sequence[Row], metric: str) -> str:
-    """The best cell's tree, and of how many."""
+    """Returns the best cell's tree, and of how many."""
     known = [row for row in side if not pd.isna(row.get(metric))]
     if not known:
         return "-"

@@ -52,7 +52,7 @@ class Check:
 
 
 def judged(checks: Sequence[Check]) -> list[Check]:
-    """The checks of one page with their verdicts, corrected for how many there are."""
+    """Returns the checks of one page with their verdicts, corrected for how many there are."""
     verdicts = iter(verdicts_of([check.p_values for check in checks if check.p_values]))
     return [replace(each, verdict=next(verdicts)) if each.p_values else each for each in checks]
 
@@ -105,7 +105,7 @@ class Summary:
 
 
 def summary_of(checks: Sequence[Check], paper: Paper | None) -> Summary:
-    """The summary of checks of a paper's claims, or of a results file's of no paper."""
+    """Returns the summary of checks of a paper's claims, or of a results file's of no paper."""
     claims = paper.claims if paper else ()
     by_claim: dict[int, Counter[str]] = {}
     for check in checks:

@@ -70,12 +70,12 @@ FORMATS: dict[str, Callable[[Sequence[Sheet]], str]] = {
 
 
 def _elsewhere(options: Namespace) -> Path | None:
-    """The results folder where it is not the default."""
+    """Returns the results folder where it is not the default."""
     return None if options.results == _RESULTS else options.results
 
 
 def _files(options: Namespace, every: Sequence[Path]) -> list[Path]:
-    """The results files of the experiments that are named, or all.
+    """Returns the results files of the experiments that are named, or all.
 
     Raises:
         ValueError: there is none.
@@ -202,7 +202,7 @@ def run_records(options: Namespace) -> None:
 
 
 def _recorded(file: Path) -> Iterator[tuple[Row, list[Generation]]]:
-    """Each row of which there are records, with those of the first repeat."""
+    """Yields each row of which there are records, with those of the first repeat."""
     from spec_bench.report.data.records import repeats_of
 
     for row in rows_of(read_rows([file])):

@@ -43,11 +43,11 @@ class CellByCategory:
     tokens: Mapping[str, Interval]  # by category, tokens per target call, where there are records
 
     def of(self, column: str) -> Mapping[str, Interval]:
-        """The numbers of one of ``TABLES``."""
+        """Returns the numbers of one of ``TABLES``."""
         return self.speedup if column == "speedup" else self.tokens
 
     def overall(self, column: str) -> Interval | None:
-        """The row's number, of all prompts; None where it has none."""
+        """Returns the row's number, of all prompts; None where it has none."""
         return interval_in(self.row, column)
 
 
@@ -76,7 +76,7 @@ def kinds_of(group: Group, records: Records) -> dict[str, list[str]]:
 
 
 def subtask(category: str) -> str:
-    """The column of Spec-Bench's table that a category of its questions belongs to."""
+    """Returns the column of Spec-Bench's table that a category of its questions belongs to."""
     return MT_BENCH if category in _OF_MT_BENCH else category
 
 
@@ -94,7 +94,7 @@ def overall_columns(group: Group, column: str) -> dict[str, str]:
 def by_category(
     group: Group, kinds: Mapping[str, Sequence[str]], records: Records
 ) -> list[CellByCategory]:
-    """The numbers of all cells that have any, the baseline first."""
+    """Returns the numbers of all cells that have any, the baseline first."""
     rows = [row for row in rows_of(group.rows) if row["status"] != "failed"]
     bases = [row for row in rows if row["decoder"] == "ar"]
     cells = []

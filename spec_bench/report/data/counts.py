@@ -54,18 +54,18 @@ class Records:
         return summed(self._by_repeat(row, name))
 
     def _by_repeat(self, row: Row, name: str) -> list[Counts]:
-        """The counts of each repeat that measured the metric anew; none without records."""
+        """Returns the counts of each repeat that measured the metric anew; none without records."""
         return [cell[name] for cell in self._cell(row).repeats if name in cell]
 
     def _cell(self, row: Row) -> _Cell:
-        """A row's records, read once."""
+        """Returns a row's records, read once."""
         place = path, run_id = str(row.get("file", self._results)), str(row["run_id"])
         if place not in self._cells:
             self._cells[place] = _read(Path(path), run_id)
         return self._cells[place]
 
     def interleaved(self, rows: Sequence[Row], name: str) -> list[dict[str, Counts]] | None:
-        """The counts of seconds or joules that one session measured in turn for all rows.
+        """Returns the counts of seconds or joules that one session measured in turn for all rows.
 
         For each row, by seed as ``by_seed`` has it, of the seeds that all rows have; without the
         prompts that no session decoded for all of them. None where some row has no records.
@@ -149,7 +149,7 @@ class Rounds(Records):
 
 
 def _runs(row: Row) -> list[tuple[str, str]]:
-    """A row's seeds with the runs that were pooled in it."""
+    """Returns a row's seeds with the runs that were pooled in it."""
     seeds = str(row.get("seeds", row.get("seed", ""))).split(",")
     return list(zip(seeds, str(row["run_id"]).split(","), strict=True))
 
@@ -159,7 +159,7 @@ def _seed_of(seed: str, repeat: int) -> str:
 
 
 def value_of_sums(sums: NDArray[np.float64], row: Row, name: str) -> NDArray[np.float64]:
-    """The metric or score from what it is made of by sums, ``(counts, batch)``."""
+    """Returns the metric or score from what it is made of by sums, ``(counts, batch)``."""
     made = None if name in metric else score_of_sums(name, len(sums))
     return value_of(sums[0] / sums[1], row, name) if made is None else made(sums)
 

@@ -30,7 +30,7 @@ _HEADS = (
 
 
 def differences(rows: Sequence[Row], shown: Collection[str]) -> list[str]:
-    """A sentence or two for each that applies."""
+    """Returns a sentence or two for each that applies."""
     return [
         *([_PREFILL] if {*_OF_DECODING} & {*shown} else []),
         *(_stand_ins(rows) if "mbsu" in shown else []),
@@ -41,7 +41,7 @@ def differences(rows: Sequence[Row], shown: Collection[str]) -> list[str]:
 
 
 def _stand_ins(rows: Sequence[Row]) -> list[str]:
-    """The effect of a draft of another size on MBSU."""
+    """Returns the effect of a draft of another size on MBSU."""
     deepest: dict[str, float] = {}
     for row in rows:
         calls = row.get("draft_calls")
@@ -95,7 +95,7 @@ def _seen(rows: Sequence[Row]) -> list[str]:
 
 @functools.cache
 def _completes(task: str) -> bool:
-    """Whether a task's config keeps its prompts out of a chat template."""
+    """Returns whether a task's config keeps its prompts out of a chat template."""
     for top in (package_folder("conf"), *(folder / "conf" for folder in config_folders())):
         path = top / "task" / f"{task}.yaml"
         if path.is_file():

@@ -114,7 +114,7 @@ def _word(text: str) -> str:
 
 
 def together(parts: Iterable[str]) -> str:
-    """All settings of a part; those not stated are counted if they are many."""
+    """Returns all settings of a part; those not stated are counted if they are many."""
     words = list(parts)
     unstated = [word for word in words if word.endswith(_UNSTATED)]
     if len(unstated) <= _FEW_UNSTATED:

@@ -61,7 +61,7 @@ def scores_of(results: Path, run_id: str) -> Scores:
 
 
 def origin_of(results: Path, run_id: str) -> dict[str, Any] | None:
-    """The provenance of a cell, as ``measure.provenance`` has it; None if not recorded."""
+    """Returns the provenance of a cell, as ``measure.provenance`` has it; None if not recorded."""
     path = files.run_folder(files.results_of(results), run_id) / files.PROVENANCE
     if path.is_file():
         return cell_folder.read_starts(path)[-1]

@@ -34,12 +34,12 @@ _OF_A_CELL = ("draft", "tree_attention", "simulated_acceptance", "decoder", "spe
 
 
 def load_rows(root: Path) -> pd.DataFrame:
-    """All measured cells below a results folder, as ``read_rows`` gives them."""
+    """Returns all measured cells below a results folder, as ``read_rows`` gives them."""
     return read_rows(files.results_files(root))
 
 
 def read_rows(paths: Iterable[Path]) -> pd.DataFrame:
-    """One row per cell of some results files; an empty frame where there is none.
+    """Returns one row per cell of some results files; an empty frame where there is none.
 
     Beside the files' columns each has ``experiment``, the folder of its file, and ``file``, its
     path; ``tree_attention`` is a bool; numbers are NaN and texts missing where a cell has none.
@@ -116,7 +116,7 @@ def without_past_times(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def archived(table: Path) -> int:
-    """The number of rows of past states in the archive beside a results file."""
+    """Returns the number of rows of past states in the archive beside a results file."""
     path = files.archive_file(table)
     return len(files.read_csv(path)) if path.is_file() else 0
 
@@ -135,7 +135,7 @@ def figure_rows(item: Figure, rows: pd.DataFrame, results: Path) -> pd.DataFrame
 
 
 def of_recipes(rows: pd.DataFrame, experiments: Collection[str]) -> pd.DataFrame:
-    """The rows that a paper's table, figure or claim may take: of the paper's jobs, if any.
+    """Returns the rows that a paper's table, figure or claim may take: of the paper's jobs, if any.
 
     Cells of one job share prompts, limits and baseline, and were decoded in turn; the same decoder
     at the same temperature in another paper's job need not. Without any, all rows are taken,
@@ -148,7 +148,7 @@ def of_recipes(rows: pd.DataFrame, experiments: Collection[str]) -> pd.DataFrame
 
 
 def once(rows: pd.DataFrame) -> pd.DataFrame:
-    """Each cell once; one that was measured twice with the larger number of prompts."""
+    """Returns each cell once; one that was measured twice with the larger number of prompts."""
     if "prompts" in rows:
         rows = rows.sort_values("prompts", ascending=False, kind="stable")
     return rows.drop_duplicates(cell_keys(rows)).sort_index(kind="stable")
@@ -177,13 +177,13 @@ class Group:
         return cells
 
     def row(self, decoder: str) -> pd.Series | None:
-        """The first cell of that decoder that has numbers."""
+        """Returns the first cell of that decoder that has numbers."""
         matching = self.rows[(self.rows.decoder == decoder) & (self.rows.status != "failed")]
         return None if matching.empty else matching.iloc[0]
 
 
 def number_in(row: Row | pd.Series, column: str) -> float | None:
-    """A row's number in a column; None where it has none."""
+    """Returns a row's number in a column; None where it has none."""
     value = row.get(column)
     return None if value is None or pd.isna(value) else float(value)
 
@@ -191,19 +191,19 @@ def number_in(row: Row | pd.Series, column: str) -> float | None:
 def numbers_in(
     row: Row | pd.Series, column: str
 ) -> tuple[float | None, float | None, float | None]:
-    """A column's value and both ends of its interval."""
+    """Returns a column's value and both ends of its interval."""
     low, high = (number_in(row, f"{column}{end}") for end in ENDS)
     return number_in(row, column), low, high
 
 
 def interval_in(row: Row | pd.Series, column: str) -> Interval | None:
-    """A row's number with its interval; None where it has no number."""
+    """Returns a row's number with its interval; None where it has no number."""
     value, low, high = numbers_in(row, column)
     return None if value is None else Interval(value, low, high)
 
 
 def most_of(row: Row) -> float | None:
-    """The most tokens that a target call can bring; None if the shorthand names a tree."""
+    """Returns the most tokens that a target call can bring; None if the shorthand names a tree."""
     spec = parse(str(row["spec"]))
     return None if spec.form == "name" else spec.depth + 1.0
 
@@ -219,50 +219,50 @@ def prompts_of(rows: pd.DataFrame) -> str:
 
 
 def read_from(rows: pd.DataFrame) -> str:
-    """The note on rows that other harnesses measured; "" where all are ours."""
+    """Returns the note on rows that other harnesses measured; "" where all are ours."""
     known = rows.harness.dropna() if "harness" in rows else pd.Series(dtype=str)
     names = ", ".join(dict.fromkeys(str(name) for name in known if name != ""))
     return f"Measured by another harness, read from its answer files: {names}." if names else ""
 
 
 def reason_of(row: Row | pd.Series, column: str) -> str:
-    """The reason for an empty column of a row (``column: why; column: why``), or ""."""
+    """Returns the reason for an empty column of a row (``column: why; column: why``), or ""."""
     reasons = parse_reasons(str(row.get("reason", "")))
     return next((each.text for each in reasons if each.column == column), "")
 
 
 def stall_of(row: Row | pd.Series) -> str:
-    """A row's reason on stalled windows that decide its speed-up, or ""."""
+    """Returns a row's reason on stalled windows that decide its speed-up, or ""."""
     reason = reason_of(row, "speedup")
     return reason if reason.startswith("stalled: ") else ""
 
 
 def remarks_of(row: Row | pd.Series) -> list[str]:
-    """Why a row's times do not compare with the others': another sitting, stalls."""
+    """Returns why a row's times do not compare with the others': another sitting, stalls."""
     other = OTHER if row.get(OTHER_SITTING, False) else ""
     return [each for each in (other, stall_of(row)) if each]
 
 
 def meanings_of(rows: pd.DataFrame) -> list[str]:
-    """The footnotes of a table: the meanings of its rows' marks."""
+    """Returns the footnotes of a table: the meanings of its rows' marks."""
     marks = {*map(str, rows.lossless)}
     other = OTHER_SITTING in rows and bool(rows[OTHER_SITTING].any())
     return [*(text for mark, text in MEANINGS.items() if mark in marks), *([MEANING] * other)]
 
 
 def failure_of(row: Row | pd.Series) -> str:
-    """The reason for a cell's failure, without the place of its traceback."""
+    """Returns the reason for a cell's failure, without the place of its traceback."""
     return parse_reasons(str(row["reason"]))[0].text
 
 
 def score_column(rows: pd.DataFrame) -> str | None:
-    """The first quality score that some row has."""
+    """Returns the first quality score that some row has."""
     names = (name for name in scores_in(list(rows.columns)) if rows[name].notna().any())
     return next(names, None)
 
 
 def rows_of(frame: pd.DataFrame) -> list[Row]:
-    """A frame's rows, top to bottom."""
+    """Returns a frame's rows, top to bottom."""
     return cast("list[Row]", frame.to_dict("records"))
 
 
@@ -289,7 +289,7 @@ def groups_of(rows: pd.DataFrame) -> list[Group]:
 
 
 def _named(rows: pd.DataFrame, apart: Sequence[Column]) -> dict[Column, pd.Series]:
-    """The columns that a heading must name, and for which rows.
+    """Returns the columns that a heading must name, and for which rows.
 
     Settings of the task, such as its temperature, are named where one task has several; those of
     the pair, where one pair has several.

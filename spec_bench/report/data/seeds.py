@@ -69,13 +69,13 @@ def pooled(rows: pd.DataFrame, records: Records | None = None) -> pd.DataFrame:
 
 
 def seeds_text(row: Row | pd.Series) -> str:
-    """The seeds behind a row: ``seed 0``, ``seeds 0, 1``."""
+    """Returns the seeds behind a row: ``seed 0``, ``seeds 0, 1``."""
     seeds = str(row.get(SEEDS, row["seed"])).split(",")
     return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds)}"
 
 
 def mean_of_seeds(cells: Sequence[Interval], prompts: int) -> Interval:
-    """The mean over seeds, with an interval that combines those of the seeds.
+    """Returns the mean over seeds, with an interval that combines those of the seeds.
 
     With k seeds of values v on the same n prompts the variance of the mean is e^2 + b: e, the mean
     of the seeds' standard errors over prompts (half widths / t(n - 1)), since all seeds share their
@@ -105,13 +105,13 @@ def mean_of_seeds(cells: Sequence[Interval], prompts: int) -> Interval:
 
 
 def _place(row: Row) -> _Place:
-    """Where a cell's baseline is: in its file, with its settings and seed."""
+    """Returns where a cell's baseline is: in its file, with its settings and seed."""
     values = (row.get(name) for name in (*(c.name for c in apart_in(row)), *_PLACE, "seed"))
     return tuple("" if value is None or pd.isna(value) else value for value in values)
 
 
 def _pool(part: pd.DataFrame, records: Records, baselines: Mapping[_Place, Row]) -> dict[str, Any]:
-    """The cells of one decoder and several seeds as one row."""
+    """Returns the cells of one decoder and several seeds as one row."""
     whole = part.sort_values("seed")
     good = whole[whole.status != "failed"]
     kept = good if not good.empty else whole.iloc[:1]
@@ -151,7 +151,7 @@ def _pool(part: pd.DataFrame, records: Records, baselines: Mapping[_Place, Row])
 def _recorded(
     name: str, rows: Sequence[Row], records: Records, baselines: Mapping[_Place, Row]
 ) -> Interval | None:
-    """A ratio of sums over seeds and prompts; None where some cell has no records of it.
+    """Returns a ratio of sums over seeds and prompts; None where some cell has no records of it.
 
     None of a score, too: its ratio has no logarithm to work on. A speed-up is that over the
     baselines that were timed in turn with the cells.

@@ -27,7 +27,7 @@ from spec_bench.report.papers.paper import Figure, find_figure, load_paper, pape
 
 
 def drawable(paper: str) -> tuple[str, ...]:
-    """The numbers of a paper's figures that can be drawn."""
+    """Returns the numbers of a paper's figures that can be drawn."""
     known = load_paper(paper)
     return tuple(str(each.number) for each in known.figures if known.draws(each) is not None)
 
@@ -93,7 +93,7 @@ def draw(
 
 
 def figure_sheets(item: Figure, rows: pd.DataFrame, alone: bool = False) -> list[Any]:
-    """A figure's data, a sheet per file, or its matplotlib figures.
+    """Returns a figure's data, a sheet per file, or its matplotlib figures.
 
     Raises:
         NothingMeasuredError: nothing is plotted.

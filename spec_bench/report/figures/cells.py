@@ -79,7 +79,7 @@ class Cells:
         return _with_axes(derive(shown), self.paper.axes)
 
     def printed(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """The paper's numbers of the pairs of some rows."""
+        """Returns the paper's numbers of the pairs of some rows."""
         return printed_cells(self.item.paper, rows.pair)
 
 
@@ -108,14 +108,14 @@ def pairs_of(item: Figure) -> list[str]:
 
 
 def nothing_measured(item: Figure) -> NothingMeasuredError:
-    """The error for a figure without rows, with the commands that would measure them."""
+    """Returns the error for a figure without rows, with the commands that would measure them."""
     how = [item.command] if item.command else [f"spec-bench -m {name}" for name in item.recipes]
     ways = " or ".join(how)
     return NothingMeasuredError(f"nothing measured for figure {item.name}; to measure it: {ways}")
 
 
 def shows_other_pairs(item: Figure) -> bool:
-    """Whether a figure is drawn of pairs that it does not have in the paper.
+    """Returns whether a figure is drawn of pairs that it does not have in the paper.
 
     Either by ``any_pair``, or as the first of those that its recipe measures: the others would be
     the same picture again.
@@ -175,7 +175,7 @@ def _of_pair(paper: str, pair: str) -> pd.DataFrame:
 
 
 def derive(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with all columns that follow from a row alone."""
+    """Returns the rows with all columns that follow from a row alone."""
     if rows.empty:
         return rows
     trees = {spec: _of_tree(str(spec)) for spec in rows.spec.unique()}
@@ -201,7 +201,7 @@ def derive(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _of_tree(spec: str) -> dict[str, Any]:
-    """The columns of a shorthand; NaN for a name or for a printed line without one."""
+    """Returns the columns of a shorthand; NaN for a name or for a printed line without one."""
     tree = parse(spec) if spec else None
     if tree is None or tree.form == "name":
         return {"form": "name", **dict.fromkeys(("width", "depth", "nodes", "paths"), nan)}
@@ -215,7 +215,7 @@ def _of_tree(spec: str) -> dict[str, Any]:
 
 
 def with_columns(rows: pd.DataFrame, facts: pd.DataFrame) -> pd.DataFrame:
-    """The rows with more columns.
+    """Returns the rows with more columns.
 
     Raises:
         ValueError: they have one of that name, and one of the two would be lost.

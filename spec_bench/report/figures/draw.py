@@ -32,7 +32,7 @@ _Mark = tuple[int, float, float, str]
 
 
 def draw_sheet(sheet: Sheet) -> Any:
-    """A file of a figure, as matplotlib's figure."""
+    """Returns a file of a figure, as matplotlib's figure."""
     drawing, grid = sheet.drawing, sheet.grid
     count = max(map(len, grid))
     columns = [[line[i] for line in grid if i < len(line)] for i in range(count)]
@@ -144,7 +144,7 @@ def _draw_series(plot: Any, series: Series, places: Sequence[str]) -> None:
 
 
 def _bars(series: Series, column: str) -> list[list[float]] | None:
-    """The lengths of error bars; None where no row knows its interval."""
+    """Returns the lengths of error bars; None where no row knows its interval."""
     points = series.points(column)
     return error_bars(points) if any(not pd.isna(low) for _, low, _ in points) else None
 
@@ -210,7 +210,7 @@ def _surround(figure: Any, sheet: Sheet) -> None:
 
 
 def _entries(sheet: Sheet) -> list[Any]:
-    """The legend of colours and markers; none where panels have their own."""
+    """Returns the legend of colours and markers; none where panels have their own."""
     if any(panel.said.legend for panel in sheet.panels):
         return []
     parts = [sheet.series]
@@ -236,13 +236,13 @@ def _entries(sheet: Sheet) -> list[Any]:
 
 
 def _by_columns(values: float | Sequence[float], columns: int) -> float:
-    """The value for so many columns of panels; the last holds for more."""
+    """Returns the value for so many columns of panels; the last holds for more."""
     several = [values] if isinstance(values, int | float) else values
     return several[min(columns, len(several)) - 1]
 
 
 def _marks(series: Series) -> list[_Mark]:
-    """A series' marks with their places and texts."""
+    """Returns a series' marks with their places and texts."""
     found, rows, layer = [], series.rows, series.layer
     for index, (_, row) in enumerate(rows.iterrows() if layer.write else ()):
         if known(layer.write, row):

@@ -110,7 +110,7 @@ class Drawing:
             raise ValueError(f"mark must be one of {', '.join(_MARKS)}, got {self.mark!r}")
 
     def changed(self, changes: Mapping[str, Any]) -> Drawing:
-        """A panel of the figure, or a layer of the panel."""
+        """Returns a panel of the figure, or a layer of the panel."""
         keep = {**self.keep, **changes.get("keep", {})}
         return replace(self, **_known({**changes, "keep": keep}))
 
@@ -133,7 +133,7 @@ class Drawing:
         return several(self.hue)
 
     def axis(self, column: str, asked: str = "") -> Axis:
-        """The axis of a column, with its label and direction filled in."""
+        """Returns the axis of a column, with its label and direction filled in."""
         given = self.axes.get(column) or self.axes.get(asked) or Axis()
         known = next((each for each in COLUMNS if each.name == column), None)
         title, better = (known.title, known.better) if known else (column.rpartition(".")[2], None)
@@ -160,7 +160,7 @@ class Series:
         return list(zip(self.rows[column], low, high, strict=True))
 
     def lines(self) -> list[Series]:
-        """The series by its lines: the cells of one differ in nothing but x."""
+        """Returns the series by its lines: the cells of one differ in nothing but x."""
         apart = [*(each.name for each in apart_in(self.rows)), *_OF_A_LINE]
         others = [name for name in apart if name in self.rows and name != self.layer.x]
         names = [name for name in others if self.rows[name].nunique(dropna=False) > 1]
@@ -189,7 +189,7 @@ class Panel:
         return any(series.layer is self.said.drawn[0] for series in self.series)
 
     def label(self, column: str) -> str | None:
-        """An axis's label: ``cell.score`` is one of the scores."""
+        """Returns an axis's label: ``cell.score`` is one of the scores."""
         names = self.rows[SCORE_NAME].dropna().unique() if SCORE_NAME in self.rows else []
         real = str(names[0]) if column == SCORE and len(names) == 1 else column
         return self.said.axis(real, column).label
@@ -224,17 +224,17 @@ class Sheet:
         return [series for panel in self.panels for series in panel.series]
 
     def values(self, column: str) -> list[Any]:
-        """All that panels plot of a column, ascending."""
+        """Returns all that panels plot of a column, ascending."""
         plotted = [s.rows[column] for s in self.series if column in (s.layer.x, s.layer.y)]
         return sorted(pd.concat(plotted).unique()) if plotted else []
 
     def places(self, x: str) -> list[str]:
-        """The places along an x that is text, the same in all panels; none for numbers."""
+        """Returns the places along an x that is text, the same in all panels; none for numbers."""
         texts = any(isinstance(value, str) for value in self.values(x))
         return list(dict.fromkeys(map(str, self.rows[x]))) if texts else []
 
     def text(self, template: str, **more: object) -> str:
-        """A text about all that is plotted."""
+        """Returns a text about all that is plotted."""
         return fill(template, self.rows, self.drawing.names, **more)
 
 
@@ -247,7 +247,7 @@ def panels(
     paths_as_rows: bool = False,
     **said: Any,
 ) -> list[Sheet]:
-    """A figure's sheets, each with something plotted.
+    """Returns a figure's sheets, each with something plotted.
 
     Args:
         cells: of the figure.
@@ -284,7 +284,7 @@ def panels(
 
 
 def drawing_of(x: Names = "", y: Names = "", **said: Any) -> Drawing:
-    """A figure as it is said; several columns for x or y are a column of panels each."""
+    """Returns a figure as it is said; several columns for x or y are a column of panels each."""
     for name, column in (("x", x), ("y", y)):
         if isinstance(column, str):
             said[name] = column
@@ -302,7 +302,7 @@ def _known(said: dict[str, Any]) -> dict[str, Any]:
 
 
 def sheets(drawing: Drawing, rows: pd.DataFrame, printed: pd.DataFrame) -> Iterator[Sheet]:
-    """A figure's files, each with something plotted; rows have their derived columns."""
+    """Yields a figure's files, each with something plotted; rows have their derived columns."""
     used = pd.Series(False, rows.index)  # rows that some layer draws, or compares with
     for layer in drawing.all_layers:
         used |= rows.index.isin(kept(rows, layer.keep).index)
@@ -319,7 +319,7 @@ def sheets(drawing: Drawing, rows: pd.DataFrame, printed: pd.DataFrame) -> Itera
 
 
 def kept(rows: pd.DataFrame, keep: Mapping[str, Any]) -> pd.DataFrame:
-    """The rows that a layer draws."""
+    """Returns the rows that a layer draws."""
     for name, wanted in keep.items():
         if wanted == "max":
             rows = rows[rows[name] == rows[name].max()] if name in rows else rows
@@ -331,7 +331,7 @@ def kept(rows: pd.DataFrame, keep: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def _sheet(drawing: Drawing, rows: pd.DataFrame, printed: pd.DataFrame) -> Sheet | None:
-    """One file; None where nothing is plotted."""
+    """Returns one file; None where nothing is plotted."""
     drawn, wide = kept(rows, drawing.keep), len(drawing.columns)
     acrosses = _facets(drawn, several(drawing.across))
     grid: list[list[Panel]] = []
@@ -355,7 +355,7 @@ def _sheet(drawing: Drawing, rows: pd.DataFrame, printed: pd.DataFrame) -> Sheet
 
 
 def _facets(rows: pd.DataFrame, columns: Sequence[str]) -> list[dict[str, Any]]:
-    """The combinations of values; of one column of numbers ascending, else as they come."""
+    """Returns the combinations of values; of one column of numbers ascending, else as they come."""
     if not columns or rows.empty:
         return [] if rows.empty else [{}]
     values = rows[list(columns)].drop_duplicates()
@@ -375,7 +375,7 @@ def _at(rows: pd.DataFrame, values: Mapping[str, Any]) -> pd.Series:
 def _panel(
     said: Drawing, rows: pd.DataFrame, file_rows: pd.DataFrame, printed: pd.DataFrame
 ) -> Panel:
-    """One panel: the rows at its place, with looks after all rows of the file."""
+    """Returns one panel: the rows at its place, with looks after all rows of the file."""
     series: list[Series] = []
     for layer in said.drawn:
         shown = rows
@@ -390,7 +390,7 @@ def _panel(
 
 
 def _plotted(layer: Drawing, rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows that a layer draws, its y as it is drawn."""
+    """Returns the rows that a layer draws, its y as it is drawn."""
     x, y = layer.x, layer.y
     if layer.over:
         rows = relative_to(rows, _first_of(rows, layer.over), [y, *(f"{y}{end}" for end in ENDS)])
@@ -403,7 +403,7 @@ def _plotted(layer: Drawing, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _series(layer: Drawing, rows: pd.DataFrame, file_rows: pd.DataFrame) -> list[Series]:
-    """A series per value of hue and marker that has rows."""
+    """Returns a series per value of hue and marker that has rows."""
     known = kept(file_rows, layer.keep)
     hue = [name for name in layer.hues if name in file_rows]
     by_hue = looks(layer, known, hue)
@@ -428,7 +428,7 @@ def _series(layer: Drawing, rows: pd.DataFrame, file_rows: pd.DataFrame) -> list
 
 
 def _label(layer: Drawing, part: pd.DataFrame, known: pd.DataFrame) -> str:
-    """A series' name in the legend: of all its rows in the file, in whichever panel."""
+    """Returns a series' name in the legend: of all its rows in the file, in whichever panel."""
     template = layer.label
     if template is None:
         template = " ".join(f"{{{name}}}" for name in layer.hues) + "{marks}"
@@ -440,11 +440,11 @@ def _label(layer: Drawing, part: pd.DataFrame, known: pd.DataFrame) -> str:
 
 
 def _first_of(rows: pd.DataFrame, decoder: str | None) -> pd.Series | None:
-    """A decoder's first cell."""
+    """Returns a decoder's first cell."""
     matching = rows[rows.decoder == decoder] if decoder else rows.iloc[:0]
     return None if matching.empty else matching.iloc[0]
 
 
 def several(names: Names) -> tuple[str, ...]:
-    """A name, or several."""
+    """Returns a name, or several."""
     return (names,) if isinstance(names, str) else tuple(names)

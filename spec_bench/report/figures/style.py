@@ -99,7 +99,7 @@ def worn(table: Mapping[str, str]) -> dict[str, dict[str, str]]:
 
 
 def shapes(values: pd.Series) -> dict[Any, str]:
-    """A marker for each value of a column."""
+    """Returns a marker for each value of a column."""
     known = sorted(values.dropna().unique())
     return {value: MARKERS[i % len(MARKERS)] for i, value in enumerate(known)}
 
@@ -155,7 +155,7 @@ def fill(
 
 
 def known(text: str, row: Mapping[str, Any]) -> bool:
-    """Whether a row has a value in every column that a text names."""
+    """Returns whether a row has a value in every column that a text names."""
     return not any(name in row and pd.isna(row[name]) for name, _ in _NAMED.findall(text))
 
 

@@ -80,7 +80,7 @@ def crossing(points: Sequence[Sequence[float]]) -> str:
 
 
 def throughput(file: Path) -> str:
-    """A results file's table as text; its figure is drawn beside it, as ``throughput.png``.
+    """Returns a results file's table as text; its figure is drawn beside it, as ``throughput.png``.
 
     Raises:
         ValueError: there is no such file, or nothing was timed.

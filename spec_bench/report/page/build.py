@@ -231,7 +231,7 @@ def _tiles(rows: pd.DataFrame, lacking: int, file: Path) -> list[tuple[str, str]
 
 
 def _sampling(rows: pd.DataFrame) -> str:
-    """The settings that cells were sampled with."""
+    """Returns the settings that cells were sampled with."""
     rows = rows.assign(seeds=[seeds_text(row) for row in rows_of(rows)])
     settings = rows[["temperature", "top_k", "top_p", "seeds", "batch_size"]].drop_duplicates()
     return "; ".join(

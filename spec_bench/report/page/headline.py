@@ -72,7 +72,7 @@ class Headline:
 
 
 def headline(group: Group) -> Headline | None:
-    """The best of the exact speculative decoders and AR; None where nothing has a number.
+    """Returns the best of the exact speculative decoders and AR; None where nothing has a number.
 
     A search's screening has none: it picks whom to confirm, and the best of it is partly luck.
     """
@@ -143,7 +143,7 @@ def _choice(group: Group, rows: pd.DataFrame, by: str) -> Choice | None:
 
 
 def _value(best: pd.Series, by: str, of: int) -> tuple[str, str]:
-    """The number with its unit, and its interval if so many are to cover."""
+    """Returns the number with its unit, and its interval if so many are to cover."""
     digits = 1 if by == "token_rate" else 2
     unit = {"speedup": "×", "token_rate": " tokens/s"}.get(by) or f" {column(by).title}"
     value, low, high = (number or 0.0 for number in numbers_in(best, by))
@@ -153,7 +153,7 @@ def _value(best: pd.Series, by: str, of: int) -> tuple[str, str]:
 
 
 def _basis(rows: pd.DataFrame, by: str, choice: Choice | None) -> str:
-    """What the answer rests on: prompts, and how many cells the intervals cover at once."""
+    """Returns what the answer rests on: prompts, and how many cells the intervals cover at once."""
     basis = prompts_of(rows)
     if basis and SEEDS in rows and (commas := rows[SEEDS].dropna().str.count(",").max()):
         basis += f" and {commas + 1:.0f} seeds"
@@ -165,7 +165,7 @@ def _basis(rows: pd.DataFrame, by: str, choice: Choice | None) -> str:
 
 
 def title_of(group: Group) -> str:
-    """The group's title for people, without its pair, which stands beside it."""
+    """Returns the group's title for people, without its pair, which stands beside it."""
     first = group.rows.iloc[0]
     title = group.title.replace(f", pair {first.pair}", "")
     return title.replace(str(first.task), names.task(str(first.task)))
@@ -174,7 +174,7 @@ def title_of(group: Group) -> str:
 def _sure(
     rows: pd.DataFrame, best: pd.Series, near: pd.DataFrame, named: pd.Series, by: str
 ) -> str:
-    """The text on how the decoder that is named, and the best, stand to the other cells."""
+    """Returns the text on how the decoder that is named, and the best, stand to the other cells."""
     if f"{by}_low" not in rows or pd.isna(best[f"{by}_low"]):
         return "without an interval" if by != "block_efficiency" else "no speed was measured"
     if len(rows) == 1:
@@ -190,7 +190,7 @@ def _sure(
 
 
 def _near(rows: pd.DataFrame, best: pd.Series, by: str) -> pd.DataFrame:
-    """The best row and those that its interval does not exclude."""
+    """Returns the best row and those that its interval does not exclude."""
     is_best = rows.index == best.name
     if f"{by}_low" not in rows or pd.isna(best[f"{by}_low"]):
         return rows[is_best]
@@ -248,7 +248,7 @@ def answer(lines: Sequence[Headline]) -> str:
 
 
 def _used(name: str, lines: Sequence[Headline], pairs: bool) -> str:
-    """The tasks on which to use a decoder, with its gain."""
+    """Returns the tasks on which to use a decoder, with its gain."""
     titles = []
     for each in lines:  # without the settings in which the stages of a search differ
         parts = [part for part in each.task.split(", ") if not part.startswith(_OF_STAGES)]

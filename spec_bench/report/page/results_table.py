@@ -121,7 +121,7 @@ def _line(
 def _cell(
     found: Interval | None, digits: int = 2, scale: Scale | None = None, best: bool = False
 ) -> Cell | None:
-    """A number, its interval, and that drawn where the column has a scale."""
+    """Returns a number, its interval, and that drawn where the column has a scale."""
     if found is None:
         return None
     value, low, high = found.value, found.low, found.high
@@ -135,7 +135,7 @@ def _cell(
 
 
 def _scale(rows: pd.DataFrame, name: str) -> Scale:
-    """The smallest and largest end of the column's intervals."""
+    """Returns the smallest and largest end of the column's intervals."""
     columns = [c for c in (name, f"{name}_low", f"{name}_high") if c in rows]
     low, high = float(rows[columns].min().min()), float(rows[columns].max().max())
     return (low, high) if high > low else (low - 1, high + 1)
@@ -158,7 +158,7 @@ Numbers = list[tuple[Row, list[Interval | None]]]
 def numbers_by_category(
     group: Group, records: Records
 ) -> Iterator[tuple[str, dict[str, int], list[str], Numbers]]:
-    """The speed-ups and the tokens per call of a group whose prompts have categories.
+    """Yields the speed-ups and the tokens per call of a group whose prompts have categories.
 
     Returns:
         Of both a title; each category with its count of prompts; the names of the columns behind

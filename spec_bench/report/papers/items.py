@@ -51,7 +51,7 @@ def read_recipe(name: str) -> Mapping[str, Any]:
 
 
 def recipe_name(name: str) -> str:
-    """The results folder that a recipe names, ``rsd=exp1`` -> ``rsd-exp1``."""
+    """Returns the results folder that a recipe names, ``rsd=exp1`` -> ``rsd-exp1``."""
     return str(read_recipe(name)["name"])
 
 
@@ -148,7 +148,7 @@ class Unprinted:
     draft: str = ""  # as papers print it; "" where heads draft
 
     def rows(self, table: int) -> list[Row]:
-        """The places as lines of a reference that have no number."""
+        """Returns the places as lines of a reference that have no number."""
         key = {"table": str(table), "target": self.target, "draft": self.draft, "task": self.task}
         return [
             {**dict.fromkeys(COLUMNS, ""), **key, "axis_value": block, "decoder": decoder,

@@ -41,7 +41,7 @@ class PairConfig:
 
 @functools.cache
 def pair_configs() -> dict[str, PairConfig]:
-    """All pair configs by name, ours and those of other packages."""
+    """Returns all pair configs by name, ours and those of other packages."""
     configs = {}
     for path in (path for top in conf_dirs() for path in sorted((top / "pair").glob("*.yaml"))):
         data = read_config(path)
@@ -69,7 +69,7 @@ def is_embedded(config: PairConfig) -> bool:
 
 @functools.cache
 def pair_of(target: str, draft: str) -> str | None:
-    """The config of a paper's pair; None where there is none."""
+    """Returns the config of a paper's pair; None where there is none."""
     fitting = (each.name for each in pair_configs().values() if (target, draft) in each.printed)
     return next(fitting, None)
 
@@ -92,8 +92,8 @@ def written(count: int) -> str:
 
 @functools.cache
 def training_of_heads(draft: str) -> Mapping[str, Any]:
-    """Returns what ``training.json`` says in a folder of heads, or of heads that ship; nothing where
-    they were not trained here.
+    """Returns what ``training.json`` says in a folder of heads, or of heads that ship; nothing
+    where they were not trained here.
     """
     folder = Path(draft)
     if draft.startswith(_EMBEDDED):

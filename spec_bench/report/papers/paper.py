@@ -40,7 +40,7 @@ Axes = Mapping[str, Mapping[tuple[str, str], int]]
 
 @functools.cache
 def code_of(folder: Path, name: str) -> ModuleType | None:
-    """A file of a paper's folder by its name without the ending; None where there is none.
+    """Returns a file of a paper's folder by its name without the ending; None where there is none.
 
     It is imported once, as a module of a package that is the folder, so that one file may import
     another: ``from .heads import best_heads``.
@@ -132,7 +132,7 @@ class Paper:
         return axes
 
     def numbers_of(self, table: int) -> list[Row]:
-        """A table's printed numbers; of one that nobody has printed its places."""
+        """Returns a table's printed numbers; of one that nobody has printed its places."""
         for each in self.tables:
             if each.number == table and each.unprinted is not None:
                 return each.unprinted.rows(table)
@@ -145,7 +145,7 @@ class Paper:
 
 
 def paper_names() -> list[str]:
-    """The papers that have a data file, ours and those of other packages."""
+    """Returns the papers that have a data file, ours and those of other packages."""
     return sorted(paper_folders())
 
 
@@ -234,7 +234,7 @@ def _entries(data: dict[str, Any], section: str) -> list[dict[str, Any]]:
 
 
 def _item(paper: str, entry: Mapping[str, Any], usual: str = "") -> dict[str, Any]:
-    """An entry with the paper's name and its recipes, the usual one first."""
+    """Returns an entry with the paper's name and its recipes, the usual one first."""
     data = dict(entry)
     first, others = data.pop("recipe", usual), data.pop("other_recipes", ())
     recipes = (*filter(None, [first]), *others)

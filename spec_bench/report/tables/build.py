@@ -126,7 +126,7 @@ def joined(sheet: Sheet, measured: Measured) -> Sheet:
 
 
 def _ours(cell: Cell, column: Column, measured: Measured) -> dict[str, Any]:
-    """A place's measured value, or the reason why it has none."""
+    """Returns a place's measured value, or the reason why it has none."""
     rows: list[Row] = []
     for asked in cell.asked:
         row = measured.row(asked)
@@ -150,7 +150,7 @@ def _ours(cell: Cell, column: Column, measured: Measured) -> dict[str, Any]:
 
 
 def _value(row: Row, number: str, scale: float) -> dict[str, Any] | None:
-    """A row's value of a column with its mark; None where it is empty."""
+    """Returns a row's value of a column with its mark; None where it is empty."""
     lossless = str(row.get("lossless", "exact"))
     mark = "" if lossless in ("exact", "nan", "") else lossless
     if number == "tree":
@@ -197,7 +197,7 @@ def _mark_ahead(sign: int, exact: Sequence[Cell]) -> None:
 def _notes(
     item: Table, sheet: Sheet, measured: Measured, asked: str | None, paper_pairs: Sequence[str]
 ) -> list[str]:
-    """The notes below a measured table, beside those of its layout."""
+    """Returns the notes below a measured table, beside those of its layout."""
     found = filter(None, map(measured.row, sheet.wanted))
     rows = [row for row in found if row["status"] != "failed"]
     whose = f"Paper: measured on {load_paper(item.paper).machine}."
@@ -237,7 +237,7 @@ def _notes(
 def _notes_unmeasured(
     item: Table, sheet: Sheet, measured: Measured, asked: str | None, _: Sequence[str]
 ) -> list[str]:
-    """The notes of an unmeasured table, with the pairs that have measured cells."""
+    """Returns the notes of an unmeasured table, with the pairs that have measured cells."""
     bold = item.unprinted is None and any(column.best for column in sheet.columns)
     notes = [f"{BEST.split(';')[0]}."] if bold else []
     if not item.recipes:

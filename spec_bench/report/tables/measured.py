@@ -47,7 +47,7 @@ class Measured:
 
     @classmethod
     def below(cls, folder: Path) -> Measured:
-        """All results files below a folder."""
+        """Returns all results files below a folder."""
         return cls(load_rows(folder))
 
     def pairs(self, tasks: Collection[str] = ()) -> list[str]:
@@ -64,7 +64,7 @@ class Measured:
         return self._of[experiments]
 
     def row(self, asked: Asked) -> Row | None:
-        """What a place asks for; None: it was not run."""
+        """Returns what a place asks for; None: it was not run."""
         place = self.place(asked)
         return None if place is None else self.listed[place]
 
@@ -91,7 +91,7 @@ class Measured:
         return next(iter([*named, *others]), None)
 
     def missing(self, asked: Iterable[Asked]) -> tuple[Asked, ...]:
-        """The asked cells without numbers, failed ones included."""
+        """Returns the asked cells without numbers, failed ones included."""
         rows = ((each, self.row(each)) for each in asked)
         return tuple(each for each, row in rows if row is None or row["status"] == "failed")
 
@@ -113,7 +113,7 @@ class Measured:
         return found
 
     def trees(self, asked: Asked) -> int:
-        """How many trees of the asked decoder have numbers."""
+        """Returns how many trees of the asked decoder have numbers."""
         return len(self._alive(self._fitting(asked)))
 
     def common_spec(self, asked: Asked) -> str:
@@ -129,14 +129,14 @@ class Measured:
         return max(counts, key=lambda spec: (counts[spec], spec), default="")
 
     def _fitting(self, asked: Asked) -> list[int]:
-        """An asked decoder's rows at the asked sampling, the preferred ones first."""
+        """Returns an asked decoder's rows at the asked sampling, the preferred ones first."""
         exactly = (asked.pair, asked.task, asked.decoder, asked.top_k, asked.top_p)
         rows = self._cells.get((*exactly, asked.tree_attention), [])
         warm = asked.temperature
         return [each for each in rows if warm is None or self.listed[each]["temperature"] == warm]
 
     def _alive(self, fitting: Iterable[int]) -> list[int]:
-        """The first row with numbers of each tree."""
+        """Returns the first row with numbers of each tree."""
         trees: dict[str, int] = {}
         for each in fitting:
             if self.listed[each]["status"] != "failed":

@@ -113,7 +113,7 @@ class Sheet:
 
 
 def tree_text(decoder: str, spec: str) -> str:
-    """A tree as MCSD writes it: factors with an x; a chain of three is 1x1x1."""
+    """Returns a tree as MCSD writes it: factors with an x; a chain of three is 1x1x1."""
     numbers = parse(spec).numbers if spec else ()
     return "x".join(["1"] * numbers[0] if decoder == "sd" else map(str, numbers))
 
@@ -167,7 +167,7 @@ class _Layout:
         self.is_other = asked is not None and asked not in paired and table.other_pair != "beside"
 
     def lines(self, across: Sequence[str]) -> tuple[Line, ...]:
-        """Every line with a cell for each value across and column."""
+        """Returns every line with a cell for each value across and column."""
         at = [*self.keys, *([self.table.across] if self.table.across else [])]
         # A number has its tree's place, and the first of a line the one of any tree.
         numbers: dict[tuple[str, ...], Row] = {}
@@ -210,7 +210,7 @@ class _Layout:
         return [line for lines in groups.values() for line in lines]
 
     def _extra(self, first: Mapping[str, Any], entry: Lines) -> dict[str, Any]:
-        """A line that the paper has not, of the pair and task of another."""
+        """Returns a line that the paper has not, of the pair and task of another."""
         own = {"decoder": entry.decoder, "method": entry.method, "spec": entry.spec}
         row = {**first, **own, "extra": True}
         usual = self._entry(row)
@@ -222,14 +222,14 @@ class _Layout:
         return row
 
     def _entry(self, row: Mapping[str, Any]) -> Lines:
-        """The table's ``lines`` entry for a line."""
+        """Returns the table's ``lines`` entry for a line."""
         for entry in self.table.lines:
             if entry.decoder in ("", row["decoder"]) and entry.method == row["method"]:
                 return entry
         return Lines()
 
     def _cell(self, row: dict[str, Any], column: Column, number: Row | None) -> Cell:
-        """A place, with the number that the paper prints there."""
+        """Returns a place, with the number that the paper prints there."""
         row = {**row, **(number or {})}
         asked = self._wanted(row, column)
         printed = "" if column.shows == "setting" else row["value"]
@@ -247,7 +247,7 @@ class _Layout:
         )
 
     def _wanted(self, row: Mapping[str, Any], column: Column) -> tuple[Asked, ...]:
-        """The measured cells that a place asks for; none where no pair is wanted there."""
+        """Returns the measured cells that a place asks for; none where no pair is wanted there."""
         pair = self._pair(row)
         if pair is None or self.asked not in (None, pair):
             return ()
@@ -260,7 +260,7 @@ class _Layout:
         return (ours,)
 
     def _asked(self, pair: str, row: Mapping[str, Any], spec: str) -> Asked:
-        """The measured cell of a place, or of another tree there."""
+        """Returns the measured cell of a place, or of another tree there."""
         entry, table = row["entry"], self.table
         pick = entry.pick
         if not pick:
@@ -290,7 +290,7 @@ class _Layout:
         )
 
     def _pair(self, row: Mapping[str, Any]) -> str | None:
-        """The pair of a place; None where no config is that pair."""
+        """Returns the pair of a place; None where no config is that pair."""
         if self.asked is not None and self.table.other_pair == "beside":
             return self.asked
         if row["target"] == self.asked:
@@ -299,7 +299,7 @@ class _Layout:
         return pair_of(row["target"] or self.table.target, draft)
 
     def across(self) -> list[str]:
-        """The values side by side; one nameless value if there are none."""
+        """Returns the values side by side; one nameless value if there are none."""
         if not self.table.across:
             return [""]
         values = list(dict.fromkeys(row[self.table.across] for row in self.numbers))
@@ -307,7 +307,7 @@ class _Layout:
         return [*values, *([str(self.asked)] if other else [])]
 
     def columns_under(self, value: str) -> list[Column]:
-        """The columns under one value across."""
+        """Returns the columns under one value across."""
         if not self.table.across:
             return self.shown
         group = names.task(value) if self.table.across == "task" else value
@@ -318,7 +318,7 @@ class _Layout:
         ]
 
     def _shown(self, column: Column) -> Column | None:
-        """A column with its names filled in; None where the table prints no such metric."""
+        """Returns a column with its names filled in; None where the table prints no such metric."""
         there = [metric for metric in column.metrics if any(m == metric for _, m in self.metrics)]
         if column.metric and not there:
             return None
@@ -328,12 +328,12 @@ class _Layout:
         return replace(column, name=column.name or metric, title=title.replace("{metric}", shown))
 
     def _metric(self, column: Column, task: str) -> str:
-        """A column's metric on a task."""
+        """Returns a column's metric on a task."""
         printed = (metric for metric in column.metrics if (task, metric) in self.metrics)
         return next(printed, column.metrics[0])
 
     def _label(self, line: Mapping[str, Any], source: str) -> str:
-        """A line's label under a heading."""
+        """Returns a line's label under a heading."""
         text = str(line.get(source, ""))
         if source in line["entry"].labels:
             return str(line["entry"].labels[source])
@@ -348,7 +348,7 @@ class _Layout:
         return text or (UNNAMED if source == "target" else "")
 
     def title(self) -> str:
-        """The caption with the names that it leaves open."""
+        """Returns the caption with the names that it leaves open."""
         first = self.numbers[0]
         return self.table.title.format(
             target=first["target"],

@@ -44,7 +44,7 @@ class Progress:
 
 
 def wanted_of(paper: Paper, item: Item) -> tuple[Asked, ...]:
-    """The measured cells that a table or figure needs of the paper's pairs."""
+    """Returns the measured cells that a table or figure needs of the paper's pairs."""
     if not isinstance(item, Figure):
         return printed_sheet(item.name, None).wanted
     if item.tables:
@@ -88,7 +88,7 @@ def progress_of(
 def list_paper(
     paper: Paper, measured: Measured, pair: str | None = None, results: Path | None = None
 ) -> str:
-    """A paper's items, one line each, then the commands for missing cells."""
+    """Returns a paper's items, one line each, then the commands for missing cells."""
     lines = [f"{paper.title} (arXiv:{paper.arxiv})"]
     missing: dict[str, dict[Asked, None]] = {}
     before: dict[str, list[str]] = {}
@@ -133,7 +133,7 @@ def commands_for(
     results: Path | None = None,
     words: Sequence[str] = (),
 ) -> list[str]:
-    """One command of a recipe (``rsd=exp1``) for all pairs that miss the same tasks and
+    """Returns one command of a recipe (``rsd=exp1``) for all pairs that miss the same tasks and
     temperatures.
 
     Before it those that train the pairs' heads, which nobody published.
@@ -173,7 +173,7 @@ def _trainings(recipe: str, pairs: Iterable[str]) -> list[str]:
 
 @functools.cache
 def _drafter(decoder: str) -> str:
-    """The kind of drafter in the config of a decoder; "" for one of another package."""
+    """Returns the kind of drafter in the config of a decoder; "" for one of another package."""
     path = package_folder("conf") / "decoder" / f"{decoder}.yaml"
     data = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
     return str((data.get("drafter") or {}).get("kind", ""))
@@ -193,7 +193,7 @@ def _groups(labels: Sequence[str], measured: Measured) -> list[tuple[str, ...]]:
 
 
 def _engine(label: str, measured: Measured) -> tuple[str, ...]:
-    """The settings that put a pair's cells on a GPU, with passes run as in its rows there.
+    """Returns the settings that put a pair's cells on a GPU, with passes run as in its rows there.
 
     The embedded pairs run on the CPU; a pair without a config runs where its rows did. No table
     mixes rows whose passes ran in different ways.
@@ -218,7 +218,7 @@ def _command(
     temperatures: Sequence[float],
     results: Path | None,
 ) -> str:
-    """One command, quoted for a shell; several jobs of it need ``-m``."""
+    """Returns one command, quoted for a shell; several jobs of it need ``-m``."""
     swept = [f"task={','.join(tasks)}"] if any(tasks) else []
     if temperatures:
         swept.append(f"{_TEMPERATURE}={','.join(f'{value:g}' for value in temperatures)}")
@@ -230,7 +230,7 @@ def _command(
 
 
 def _models(label: str, measured: Measured) -> tuple[str, ...]:
-    """The settings of a pair without a config: its models, as the results name them."""
+    """Returns the settings of a pair without a config: its models, as the results name them."""
     rows = measured.rows
     matching = rows if rows.empty else rows[(rows.pair == label) & rows.draft.notna()]
     if matching.empty:

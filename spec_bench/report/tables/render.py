@@ -60,7 +60,7 @@ class Text(NamedTuple):
 
 
 def shown_columns(sheet: Sheet) -> list[Shown]:
-    """The columns that are written: not those that nobody printed or measured."""
+    """Returns the columns that are written: not those that nobody printed or measured."""
     found = []
     for place, column in enumerate(sheet.columns):
         cells = [line.cells[place] for line in sheet.lines]
@@ -87,8 +87,8 @@ class Written(NamedTuple):
 def written(
     sheet: Sheet, write: Callable[[Text, str], str], letters: Callable[[str], str]
 ) -> list[Written]:
-    """Returns the lines of a table: ``write`` makes a place's text of the part that it shows, as the
-    format has it, and ``letters`` escapes a label.
+    """Returns the lines of a table: ``write`` makes a place's text of the part that it shows, as
+    the format has it, and ``letters`` escapes a label.
     """
     shown = shown_columns(sheet)
     lines: list[Written] = []
@@ -104,7 +104,7 @@ def written(
 
 
 def _text(cell: Cell, shown: Shown, of_line: str) -> Text:
-    """One place; ``of_line`` is the mark that stands at the line's label."""
+    """Returns one place; ``of_line`` is the mark that stands at the line's label."""
     form = f".{shown.column.digits}f"
     if shown.part == "paper":
         if cell.lost:
@@ -170,7 +170,7 @@ def markdown(sheet: Sheet) -> str:
 
 
 def html(sheets: Sequence[Sheet], style: str = "") -> str:
-    """A whole page with a table, or with the parts of one, and CSS to embed."""
+    """Returns a whole page with a table, or with the parts of one, and CSS to embed."""
     page = _environment().get_template("page.html.jinja")
     return page.render(
         name=sheets[0].name, tables=[Markup(html_fragment(s)) for s in sheets], style=style
@@ -178,7 +178,7 @@ def html(sheets: Sequence[Sheet], style: str = "") -> str:
 
 
 def html_fragment(sheet: Sheet) -> str:
-    """A table for a page: title, table, notes and commands."""
+    """Returns a table for a page: title, table, notes and commands."""
 
     def write(text: Text, part: str) -> str:
         number = Markup("<b>{}</b>" if text.bold else "{}").format(text.text)
@@ -320,7 +320,7 @@ def one_line(text: str) -> str:
 
 
 def piped(texts: Iterable[str]) -> str:
-    """A line of a Markdown table of texts that are escaped already."""
+    """Returns a line of a Markdown table of texts that are escaped already."""
     return "| " + " | ".join(texts) + " |"
 
 
