@@ -9,19 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from spec_bench.audit import command_line
+from spec_bench.audit import command_line, models
 from spec_bench.audit.__main__ import load
 from spec_bench.audit.catalogue import Line, Part, audited, chosen
-from spec_bench.audit.models import (
-    _PLAIN,
-    Asked,
-    TokenLaw,
-    _corrected,
-    audit_server,
-    findings,
-    law_of_answers,
-    token_law,
-)
+from spec_bench.audit.models import findings, law_of_answers, token_law
 from spec_bench.audit.toys import MarkovModel, random_markov
 from spec_bench.core.sampling import SamplingSettings
 from spec_bench.decode.config import build_decoder
@@ -53,20 +44,10 @@ def test_the_law_of_a_token_by_hand():
     assert law.first.tolist() == [True, False]
 
 
-def test_log_probability_and_entropy_agree_in_expectation():
-    logits = torch.randn(VOCAB, generator=torch.Generator().manual_seed(0)).double()
-    laws = token_law(logits.expand(VOCAB, -1), torch.arange(VOCAB), WARM)
-    p = np.exp(laws.log_p)
-    assert (p * laws.log_p).sum() == pytest.approx(-laws.entropy[0])
-    assert (p * (laws.log_p + laws.entropy[0]) ** 2).sum() == pytest.approx(laws.variance[0])
-    order = np.argsort(-laws.log_p)
-    assert laws.below[order] == pytest.approx(np.cumsum(p[order]) - p[order])
-
-
 @pytest.mark.parametrize("side", [1, -1])
 def test_log_probabilities_that_are_off_by_1_96_deviations_have_a_chance_of_one_in_twenty(side):
     one = np.ones(100)  # of variance 1 each, so that the sum's deviation is 10
-    law = TokenLaw((side * 0.196 - 1) * one, one, one, 0 * one, one > 1)
+    law = models.TokenLaw((side * 0.196 - 1) * one, one, one, 0 * one, one > 1)
     assert findings(law)[0].p_value == pytest.approx(0.05, abs=1e-4)
 
 
@@ -146,10 +127,10 @@ def answering(sample, shift=0):
 
 def lines_of(completions):
     """How the audit of a server ends, line by line."""
-    asked = Asked([(3,), (5, 4)], 30, 8, WARM, 0, ())
+    asked = models.Asked([(3,), (5, 4)], 30, 8, WARM, 0, ())
     with serving(completions):
-        server = Server(completions.url, "target")
-        return {line.subject: bool(line.passed) for line in audit_server(server, TARGET, asked)}
+        lines = list(models.audit_server(Server(completions.url, "target"), TARGET, asked))
+    return {line.subject: bool(line.passed) for line in lines}
 
 
 @pytest.mark.parametrize(
@@ -171,7 +152,7 @@ def test_a_server_that_loses_something_is_found_by_what_it_loses(server, greedy,
 @pytest.mark.parametrize(("rate", "failed"), [(0.029, ""), (0.031, "c"), (0.041, "abc")])
 def test_holm_holds_the_smallest_against_the_rate_over_all(rate, failed):
     tests = {"a": (9, 0.02, ""), "b": (9, 0.04, ""), "c": (9, 0.01, "")}
-    found = _corrected(tests, rate)
+    found = models._corrected(tests, rate)
     assert [each.name for each in found if not each.passed] == [*failed]
 
 
@@ -180,7 +161,7 @@ def test_the_command_audits_a_server_of_a_folders_model(tmp_path, capsys):
     folder = str(tmp_path / "target")
     target = load_model(ModelSpec(folder))
     plain = {
-        temperature: build_decoder(_PLAIN, target, [], SamplingSettings(temperature))
+        temperature: build_decoder(models._PLAIN, target, [], SamplingSettings(temperature))
         for temperature in (0.0, 1.0)
     }
 

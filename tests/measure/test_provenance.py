@@ -9,15 +9,8 @@ import pytest
 import torch
 
 from spec_bench.engine.model import set_switches
-from spec_bench.measure.provenance import (
-    GPU_FIELDS,
-    Machine,
-    cpu_mhz,
-    driver_version,
-    git_state,
-    gpu_states,
-    torch_state,
-)
+from spec_bench.measure import provenance
+from spec_bench.measure.provenance import Machine, cpu_mhz, git_state, gpu_states
 from tests.measure.stand_ins import Curve, StandInNvml
 from tests.simcuda import SimCuda
 
@@ -33,7 +26,7 @@ PRINTED = {
 @pytest.fixture
 def smi(tmp_path, monkeypatch):
     """A program that answers one question as the real one does."""
-    asked = f"--query-gpu={','.join(GPU_FIELDS.values())} --format=csv,noheader,nounits"
+    asked = f"--query-gpu={','.join(provenance.GPU_FIELDS.values())} --format=csv,noheader,nounits"
     lines = "\n".join(PRINTED.values())
     program = tmp_path / "nvidia-smi"
     program.write_text(f"#!/bin/sh\n[ \"$*\" = '{asked}' ] || exit 1\necho '{lines}'\n")
@@ -61,22 +54,15 @@ def test_clocks_and_limits_are_those_of_the_gpus_asked_for_in_their_order(smi, m
 def test_a_gpus_name_uuid_driver_versions_and_switches_are_recorded(smi):
     set_switches()
     with SimCuda():
-        state = torch_state()
+        state = provenance.torch_state()
     assert (state["devices"], state["device_uuids"]) == (["Simulated"], [TWO])
     assert [each["power_limit_w"] for each in state["gpus"]] == [400.0]
     assert state["cuda"] == torch.version.cuda
     assert state["cudnn"] == torch.backends.cudnn.version()
     assert state["attention_kernels"] == ["flash", "memory_efficient", "math"]
     assert state["tf32"] is False
-    without = torch_state()  # no GPU is asked where torch sees none
+    without = provenance.torch_state()  # no GPU is asked where torch sees none
     assert (without["gpus"], without["device_uuids"], without["driver"]) == ([], [], None)
-
-
-def test_the_drivers_version_is_the_modules(tmp_path):
-    file = tmp_path / "version"
-    file.write_text("570.86.15\n")
-    assert driver_version(file) == "570.86.15"
-    assert driver_version(tmp_path / "none") is None
 
 
 def test_new_results_are_no_change_of_a_checkout_and_other_code_is(tmp_path):
@@ -93,8 +79,11 @@ def test_new_results_are_no_change_of_a_checkout_and_other_code_is(tmp_path):
     assert git_state(tmp_path)["dirty"] is True
 
 
-def test_the_clock_is_the_mean_of_the_processors_listed(tmp_path):
-    listed = tmp_path / "cpuinfo"
+def test_a_clock_is_the_mean_of_the_processors_listed_and_a_driver_is_its_modules(tmp_path):
+    file, listed = tmp_path / "version", tmp_path / "cpuinfo"
+    file.write_text("570.86.15\n")
+    assert provenance.driver_version(file) == "570.86.15"
+    assert provenance.driver_version(tmp_path / "none") is None
     listed.write_text("cpu MHz\t\t: 2000.5\nflags : x\ncpu MHz\t\t: 3000.5\ncpu MH")
     assert cpu_mhz(listed) == 2500.5
     listed.write_text("processor : 0\n")

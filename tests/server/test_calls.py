@@ -6,19 +6,8 @@ from itertools import product
 import pytest
 
 from spec_bench.records.types import StepRecord
-from spec_bench.server.stream import (
-    BadStreamError,
-    Chunk,
-    Counts,
-    LlamaReader,
-    Served,
-    counts_between,
-    counts_of_request,
-    in_tokens,
-    of_histogram,
-    parse,
-    steps_of,
-)
+from spec_bench.server import stream
+from spec_bench.server.stream import BadStreamError, Chunk, Counts, LlamaReader, Served
 
 SUMMED = {  # of vLLM 0.32.0 with a draft model
     "num_spec_steps": 13, "num_accepted_draft_tokens": 18, "num_draft_tokens": 52,
@@ -30,11 +19,11 @@ REAL_CHUNKS = [1, 1, 1, 3, 5, 2, 1, 1, 1, 5, 3, 2, 1, 2]
 
 
 def told(own):
-    return counts_of_request({"speculative_decoding": own})
+    return stream.counts_of_request({"speculative_decoding": own})
 
 
 def test_every_call_of_a_real_answer_is_known_and_the_cut_of_the_last_one():
-    found = steps_of(REAL_CHUNKS, [told(REAL)])
+    found = stream.steps_of(REAL_CHUNKS, [told(REAL)])
     assert (found.counted, found.proposed, len(found.records)) == ("requests", True, 13)
     assert [step.accepted for step in found.records] == ACCEPTED
     assert [step.delivered for step in found.records] == REAL_CHUNKS[1:]
@@ -60,7 +49,7 @@ CHAIN = Counts("requests", (1, 0, 2), (2, 2, 2))
     ],
 )
 def test_calls_are_by_the_counts_that_fit_the_chunks(chunks, sources, counted, accepted, delivered):
-    found = steps_of(chunks, sources)
+    found = stream.steps_of(chunks, sources)
     assert found.counted == counted
     assert found.proposed == (counted != "stream")
     assert [step.accepted for step in found.records] == accepted
@@ -77,7 +66,7 @@ def test_counts_give_the_true_calls_whatever_was_drafted_or_cut():
                 own = tuple(a for a, has in zip(calls, drafted, strict=True) if has)
                 counts = Counts("requests", own, (2,) * len(own))
                 *sizes, last = [1, *(accepted + 1 for accepted in calls)]
-                found = steps_of([*sizes, last - cut], [counts])
+                found = stream.steps_of([*sizes, last - cut], [counts])
                 assert found.counted == "requests"
                 assert len(found.records) == 3
                 assert sum(step.accepted for step in found.records) == sum(calls)
@@ -90,16 +79,16 @@ def test_a_histogram_is_calls_whose_order_is_not_known():
     found = told(SUMMED)
     assert found.accepted == tuple(sorted(ACCEPTED))
     assert found.proposed
-    assert sum(s.accepted for s in steps_of(REAL_CHUNKS, [found]).records) == 18
+    assert sum(s.accepted for s in stream.steps_of(REAL_CHUNKS, [found]).records) == 18
     # Of drafts of unlike length only the sum is known.
-    found = of_histogram("requests", [1, 1], proposed=5, most=4)
+    found = stream.of_histogram("requests", [1, 1], proposed=5, most=4)
     assert not found.proposed
-    assert [step.accepted for step in steps_of([1, 1, 2], [found]).records] == [0, 1]
+    assert [step.accepted for step in stream.steps_of([1, 1, 2], [found]).records] == [0, 1]
 
 
 @pytest.mark.parametrize("own", [None, [], {"per_step_accepted": ["a"]}, {"num_spec_steps": 3}])
 def test_what_is_no_count_is_nothing(own):
-    assert counts_of_request({"speculative_decoding": own}) is None
+    assert stream.counts_of_request({"speculative_decoding": own}) is None
 
 
 def page(tokens, drafts, proposed, places, calls):
@@ -118,20 +107,21 @@ def page(tokens, drafts, proposed, places, calls):
 
 
 def test_counters_of_a_real_answer_say_what_its_counts_say():
-    before = parse(page(100, 5, 20, [2, 1, 1, 0], 40))
-    after = parse(page(129, 18, 72, [9, 6, 4, 3], 53))
-    found = counts_between(before, after, 29)
+    before = stream.parse(page(100, 5, 20, [2, 1, 1, 0], 40))
+    after = stream.parse(page(129, 18, 72, [9, 6, 4, 3], 53))
+    found = stream.counts_between(before, after, 29)
     assert found == Counts("counters", tuple(sorted(ACCEPTED)), (4,) * 13, 13)
-    assert len(steps_of(REAL_CHUNKS, [found]).records) == 13
+    assert len(stream.steps_of(REAL_CHUNKS, [found]).records) == 13
 
 
 def test_counters_that_heard_of_other_requests_are_not_used():
-    before, after = parse(page(100, 0, 0, [], 0)), parse(page(130, 0, 0, [], 29))
-    assert counts_between(before, after, 29) is None
-    assert counts_between({}, parse("vllm:generation_tokens_total 29"), 29) is None
+    before, after = stream.parse(page(100, 0, 0, [], 0)), stream.parse(page(130, 0, 0, [], 29))
+    assert stream.counts_between(before, after, 29) is None
+    assert stream.counts_between({}, stream.parse("vllm:generation_tokens_total 29"), 29) is None
     plain = "vllm:generation_tokens_total 5\nvllm:inter_token_latency_seconds_count 4"
-    assert counts_between({}, parse(plain), 5) == Counts("counters", (), (), 4)
-    assert parse("vllm:generation_tokens_total 1.2.3\nvllm:generation_tokens_total NaN\n") == {}
+    assert stream.counts_between({}, stream.parse(plain), 5) == Counts("counters", (), (), 4)
+    wrong = "vllm:generation_tokens_total 1.2.3\nvllm:generation_tokens_total NaN\n"
+    assert stream.parse(wrong) == {}
 
 
 def event(line, finish=None):
@@ -167,7 +157,7 @@ DRAFTED = [
 def test_plain_decoding_is_a_call_a_token_within_an_unfinished_letter_too():
     served = reader(PLAIN).served()
     assert [chunk.tokens for chunk in served.chunks] == [(7,), (8,), (9,)]
-    assert counts_of_request(served.metrics) is None
+    assert stream.counts_of_request(served.metrics) is None
     lines = [([7], 1, 0.001, 0, 0), ([8], 4, 12.0, 0, 0), ([9], 5, 15.0, 0, 0)]
     served = reader(lines).served([7, 1, 2, 8, 9])
     assert [chunk.tokens for chunk in served.chunks] == [(7,), (1,), (2,), (8,), (9,)]
@@ -177,9 +167,9 @@ def test_tokens_of_one_clock_are_one_call_and_counts_say_what_it_verified():
     served = reader(DRAFTED).served()
     assert [chunk.tokens for chunk in served.chunks] == [(7,), (8, 9, 1), (2,), (3, 4)]
     assert [chunk.seconds for chunk in served.chunks] == [0.0, 1.0, 4.0, 5.0]
-    counts = counts_of_request(served.metrics)
+    counts = stream.counts_of_request(served.metrics)
     assert (counts.accepted, counts.drafted) == ((2, 4), (4, 4))
-    steps = steps_of([len(chunk.tokens) for chunk in served.chunks], [counts])
+    steps = stream.steps_of([len(chunk.tokens) for chunk in served.chunks], [counts])
     calls = sorted((step.accepted, step.delivered) for step in steps.records)
     assert (calls, steps.counted) == ([(0, 1), (2, 3), (4, 2)], "requests")
 
@@ -230,8 +220,8 @@ def tokenise(text):
     ],
 )
 def test_answers_that_came_as_text_have_tokens_again_by_chunk(answer, stops, chunks):
-    found = in_tokens(answer, tokenise, stops)
+    found = stream.in_tokens(answer, tokenise, stops)
     assert [chunk.tokens for chunk in found.chunks] == chunks
     assert found.chunks[-1].seconds == answer.chunks[-1].seconds
     with pytest.raises(BadStreamError, match="without a token"):
-        in_tokens(came("x"), lambda _: [], ())
+        stream.in_tokens(came("x"), lambda _: [], ())

@@ -7,29 +7,16 @@ import time
 from contextlib import nullcontext, suppress
 from itertools import pairwise
 from socketserver import BaseRequestHandler
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
 from spec_bench.metrics.efficiency import in_bursts
 from spec_bench.records.types import Delivery, Generation, Request
-from spec_bench.server.decoder import (
-    Asking,
-    ServedDecoder,
-    Span,
-    UnansweredError,
-    arrivals,
-    held,
-    shares,
-)
-from spec_bench.server.endpoint import (
-    NEUTRAL,
-    RefusedError,
-    Server,
-    ServerError,
-    fit,
-    lines_of,
-    masked,
-)
+from spec_bench.server import decoder, endpoint
+from spec_bench.server.decoder import Asking, ServedDecoder, Span, UnansweredError
+from spec_bench.server.endpoint import RefusedError, Server, ServerError
 from spec_bench.server.settings import ServerSettings
 from spec_bench.server.stream import BadStreamError, Chunk, Served
 from spec_bench.settings.validation import check
@@ -60,7 +47,7 @@ def test_an_answer_is_its_chunks_with_times_that_rise():
     assert 0 < seconds[0] <= seconds[1] <= seconds[2]
     (body,) = served.bodies
     told = {"prompt": [1, 2], "max_tokens": 5, "temperature": 0.5, "seed": 3, "stream": True}
-    told |= {"return_token_ids": True, "top_k": -1, **NEUTRAL}  # all that a server might fill in
+    told |= {"return_token_ids": True, "top_k": -1, **endpoint.NEUTRAL}  # what it might fill in
     assert {name: body[name] for name in told} == told
 
 
@@ -113,36 +100,26 @@ def test_an_address_of_nobody_or_without_its_scheme_is_one_line():
     with pytest.raises(ValueError, match="must start with http"):
         Server("localhost:8000", "target")
     with pytest.raises(ValueError, match="prompt 'x' is empty"):
-        decoder(served.url).preflight([Request("x", (), 1)])
+        asking(served.url).preflight([Request("x", (), 1)])
 
 
 ANSWER = [[5], [6, 7], [2]]
 REQUESTS = [Request(name, (1, ord(name)), 6, (2,)) for name in "abcd"]
 
 
-def decoder(url, rows=1, temperature=0.0):
+def asking(url, rows=1, temperature=0.0):
     return ServedDecoder(asked(url), Asking(temperature, 0, 1.0, vocabulary=300), rows)
-
-
-class Meter:
-    """Notes when its window was open."""
-
-    def __init__(self):
-        self.window = []
-
-    def begin(self):
-        self.window.append(time.perf_counter())
-
-    end = begin
 
 
 @pytest.mark.parametrize("rows", [1, 2])
 def test_energy_is_metered_from_the_first_chunks_to_the_last(rows):
-    meter = Meter()
+    window = []
+    meter = SimpleNamespace(begin=lambda: window.append(time.perf_counter()))
+    meter.end = meter.begin
     with serving(Completions(lambda _: ANSWER, delays=[0.2, 0.1, 0.1])) as served:
         start = time.perf_counter()
-        decoder(served.url, rows).generate(REQUESTS[:rows], 0, meter=meter)
-    begun, ended = meter.window
+        asking(served.url, rows).generate(REQUESTS[:rows], 0, meter=meter)
+    begun, ended = window
     assert begun - start > 0.19
     assert 0.1 < ended - begun < 1.0  # 0.2 s, less what the first wakes up late
 
@@ -150,10 +127,9 @@ def test_energy_is_metered_from_the_first_chunks_to_the_last(rows):
 def test_answers_come_in_the_order_asked_and_progress_is_told_of_each():
     told = []
     with serving(Completions(lambda _: ANSWER)) as served:
-        found = decoder(served.url, 4).generate(REQUESTS, 0, lambda *each: told.append(each))
-    assert [each.prompt_id for each in found] == list("abcd")
+        found = asking(served.url, 4).generate(REQUESTS, 0, lambda *each: told.append(each))
+    assert [(each.prompt_id, each.finish) for each in found] == [(name, "stop") for name in "abcd"]
     assert told == [(2, 3)] * 4
-    assert {each.finish for each in found} == {"stop"}
 
 
 @pytest.mark.parametrize(
@@ -167,7 +143,7 @@ def test_answers_come_in_the_order_asked_and_progress_is_told_of_each():
 )
 def test_an_answer_ends_at_a_stop_token_or_where_the_server_ends_it(steps, tokens, sizes):
     with serving(Completions(lambda _: steps)) as served:
-        (found,) = decoder(served.url).generate(REQUESTS[:1], 0)
+        (found,) = asking(served.url).generate(REQUESTS[:1], 0)
     assert (found.tokens, found.finish, found.delivery.tokens) == (tokens, "stop", sizes)
 
 
@@ -175,7 +151,7 @@ def test_an_answer_that_ran_out_of_room_is_none():
     # Its context ends behind three tokens: "length", though six were asked for.
     refused = pytest.raises(UnansweredError, match="prompt 'a': 3 of 6 tokens, then no more room")
     with serving(Completions(lambda _: [[5], [6, 7]], room=3)) as served, refused:
-        decoder(served.url).generate(REQUESTS[:1], 0)
+        asking(served.url).generate(REQUESTS[:1], 0)
 
 
 @pytest.mark.parametrize("metered", [False, True])
@@ -183,17 +159,17 @@ def test_with_a_meter_nothing_is_kept_of_a_window_that_was_none(metered):
     def answer(body):
         return [[999]] if body["prompt"][1] == ord("b") else ANSWER
 
-    meter = Meter() if metered else None
+    meter = Mock() if metered else None
     refused = pytest.raises(UnansweredError, match="token 999")
     with serving(Completions(answer)) as served, refused as caught:
-        decoder(served.url, 4).generate(REQUESTS, 0, meter=meter)
+        asking(served.url, 4).generate(REQUESTS, 0, meter=meter)
     kept = [each.prompt_id for each in caught.value.answered]
     assert kept == ([] if metered else ["a", "c", "d"])
 
 
 def test_requests_of_an_open_loop_arrive_by_themselves_and_wait_in_their_latency():
     with serving(Completions(lambda _: ANSWER, delays=[0.3, 0.0, 0.0])) as served:
-        loop = decoder(served.url, 1)
+        loop = asking(served.url, 1)
         loop.rate = 1000.0  # all at once, one under way
         found = loop.generate(REQUESTS[:3], 0)
     latencies = [each.latency_s for each in found]
@@ -202,8 +178,8 @@ def test_requests_of_an_open_loop_arrive_by_themselves_and_wait_in_their_latency
 
 
 def test_arrivals_are_a_poisson_process_that_the_seed_fixes():
-    moments = arrivals(20_000, 4.0, 7)
-    assert moments == arrivals(20_000, 4.0, 7) != arrivals(20_000, 4.0, 8)
+    moments = decoder.arrivals(20_000, 4.0, 7)
+    assert moments == decoder.arrivals(20_000, 4.0, 7) != decoder.arrivals(20_000, 4.0, 8)
     gaps = [after - before for before, after in pairwise(moments)]
     found = (moments[0], statistics.fmean(gaps), statistics.stdev(gaps))
     assert found == pytest.approx((0, 0.25, 0.25), rel=0.05)
@@ -219,10 +195,10 @@ def test_arrivals_are_a_poisson_process_that_the_seed_fixes():
     ],
 )
 def test_requests_under_way_have_equal_parts_of_every_instant(spans, expected):
-    assert shares(spans) == expected
+    assert decoder.shares(spans) == expected
     several = [Span(0.0, 0.4, 2.0), Span(0.1, 1.7, 1.9), Span(5.0, 5.0, 5.5), Span(0.3, 0.3, 0.3)]
-    assert sum(map(sum, shares(several))) == pytest.approx(2.5)  # in which anything was under way
-    assert shares(several)[3] == (0.0, 0.0)
+    found = decoder.shares(several)  # 2.5 s, in which anything was under way
+    assert (sum(map(sum, found)), found[3]) == (pytest.approx(2.5), (0.0, 0.0))
 
 
 SOON = {"timeout_s": 0.5, "answer_s": 0.5}
@@ -263,29 +239,23 @@ def flooding(status):
         (flooding(b"200 OK"), "a line of more than 8 MiB|no whole answer"),
     ],
 )
-def test_headers_that_drip_and_bodies_without_end_are_given_up_in_time(reply, said):
-    start = time.perf_counter()
-    with raw(reply) as url, pytest.raises(ServerError, match=said) as caught:
-        asked(url, **SOON).complete([1], 5)
-    assert time.perf_counter() - start < 5
-    assert len(str(caught.value)) < 400
-    with pytest.raises(BadStreamError, match="a line of more than 8 MiB"):
-        list(lines_of(iter([b"x" * 9 * 2**20])))
-
-
-@pytest.mark.parametrize("reply", [dripping, flooding(b"200 OK")])
-def test_counters_without_end_are_none(reply):
+def test_headers_that_drip_and_answers_and_counters_without_end_are_given_up_in_time(reply, said):
     start = time.perf_counter()
     with raw(reply) as url:
         assert asked(url, **SOON).read("metrics") is None
+        with pytest.raises(ServerError, match=said) as caught:
+            asked(url, **SOON).complete([1], 5)
     assert time.perf_counter() - start < 5
+    assert len(str(caught.value)) < 400
+    with pytest.raises(BadStreamError, match="a line of more than 8 MiB"):
+        list(endpoint.lines_of(iter([b"x" * 9 * 2**20])))
 
 
 @pytest.mark.parametrize("before", [b"", b"u", b"us", b"user:"])
 def test_a_key_in_base64_is_not_shown_whatever_stands_before_it(before):
     key = "sk-a1b2c3d4e5f6"
     said = base64.b64encode(before + key.encode()).decode()
-    left = masked(f"denied: {said}", key).removeprefix("denied: ")
+    left = endpoint.masked(f"denied: {said}", key).removeprefix("denied: ")
     assert "***" in left
     assert len(left) <= len(before) * 2 + len("***") + 4
 
@@ -296,7 +266,7 @@ def test_a_message_has_neither_the_key_nor_an_addresss_password():
         asked(served.url).complete([1], 5)
     for secret in (KEY, "MTIzNDU2Nzg5", "\x1b"):
         assert secret not in str(caught.value)
-    assert fit("no http://me:hunter2@host/v1 there") == "no http://***@host/v1 there"
+    assert endpoint.fit("no http://me:hunter2@host/v1 there") == "no http://***@host/v1 there"
     with pytest.raises(ValueError, match="without user and password") as caught:
         check(ServerSettings, {"url": "http://me:hunter2@host/v1"}, "server")
     assert "hunter2" not in str(caught.value)
@@ -334,7 +304,7 @@ def test_whoever_answers_once_a_started_server_has_ended_is_a_stranger(tmp_path,
     ],
 )
 def test_the_value_of_what_is_named_as_a_key_is_not_shown(said, secret):
-    assert masked(said) == (said.replace(secret, "***") if secret else said)
+    assert endpoint.masked(said) == (said.replace(secret, "***") if secret else said)
 
 
 def test_what_is_no_answer_is_refused_at_once_or_after_all_attempts():
@@ -356,16 +326,10 @@ def test_a_server_that_samples_by_settings_of_its_own_is_refused(heard, temperat
 
     said = nullcontext() if requests else pytest.raises(RefusedError, match="ignores top_k")
     with serving(Completions(answer)) as served, said:
-        made = decoder(served.url, temperature=temperature)
+        made = asking(served.url, temperature=temperature)
         made.generate(REQUESTS[:1], 0)
         made.generate(REQUESTS[:1], 0)
         assert len(served.bodies) == requests
-
-
-def test_a_counter_that_is_no_number_costs_no_answer():
-    with answering(counters=lambda: "vllm:generation_tokens_total 1.2.3\n") as served:
-        (found,) = decoder(served.url).generate(REQUESTS[:1], 0)
-    assert found.tokens == (5, 6, 7, 8, 9)
 
 
 @pytest.mark.parametrize("chunks", [1, 2, 3, 20])
@@ -380,10 +344,10 @@ def test_chunks_that_come_at_once_say_nothing_of_when_they_were_made(gap_s, burs
 def test_an_answer_by_a_clock_that_runs_backwards_is_none(seconds):
     chunks = tuple(Chunk(moment, (5,)) for moment in seconds)
     with pytest.raises(ServerError, match="the clock ran backwards"):
-        held(Request("a", (1,), 3, ()), Served(chunks, "length"), "http://host", 300)
+        decoder.held(Request("a", (1,), 3, ()), Served(chunks, "length"), "http://host", 300)
 
 
 def test_a_server_that_fails_while_it_is_probed_fails_the_row():
     with answering(500) as served, pytest.raises(ServerError, match="status 500") as caught:
-        decoder(served.url, temperature=1.0).generate(REQUESTS[:1], 0)
+        asking(served.url, temperature=1.0).generate(REQUESTS[:1], 0)
     assert not isinstance(caught.value, UnansweredError)
