@@ -6,6 +6,7 @@ of an experiment share: ``row("sd", "3", **SQUAD, token_rate=(50.0, 49.0, 51.0))
 """
 
 import json
+from functools import partial
 from itertools import product
 from math import log
 from pathlib import Path
@@ -73,6 +74,20 @@ def row(decoder, spec="-", *, half=None, **values):
     if decoder == "ar" and "draft" not in values:
         made["draft"] = ""
     return made
+
+
+embedded = partial(row, half=0.1, **EMBEDDED)
+squad = partial(row, half=0.1, **SQUAD)
+HIGH = [[3, 3, 2], [3, 2, 3], [3, 3, 3], [2, 3, 3]] * 2
+LOW = [[1, 0, 1], [0, 1, 1], [1, 1, 1], [1, 1, 1]] * 2
+"""Accepted tokens of eight prompts, for ``record``."""
+
+
+def cell(decoder, spec, tau, **values):
+    """A cell of the embedded pair with one number for all."""
+    return embedded(
+        decoder, spec, **{"block_efficiency": tau, "mbsu": tau, "token_rate": tau * 10, **values}
+    )
 
 
 def law_of(decoder):

@@ -54,7 +54,7 @@ def test_help_names_every_command_with_an_example_and_what_it_does(capsys):
         (("nothing/results.csv",), "no results file"),
     ],
 )
-def test_a_wrong_request_is_one_line_that_names_the_choices(
+def test_a_wrong_request_is_a_line_with_the_choices(
     arguments, words, tmp_path, monkeypatch, capsys
 ):
     if RESULTS in arguments:

@@ -91,9 +91,7 @@ WITHOUT_ROWS = {  # made by spec_bench.audit.bernoulli and by make heads-grid
 }
 
 
-def test_tables_and_figures_that_are_not_made_any_more_are_removed_and_others_stay(
-    tmp_path, capsys
-):
+def test_tables_and_figures_made_no_more_are_removed_and_others_stay(tmp_path, capsys):
     write(tmp_path, "rsd-exp1", row("sd", "2", block_efficiency=(2.0, 1.9, 2.1)))
     folder = tmp_path / "rsd-exp1"
     old = [folder / "tables" / "rsd-7-llama2_7b.md", folder / "figures" / "rsd-fig9-mine.pdf"]

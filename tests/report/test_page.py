@@ -23,7 +23,6 @@ from tests.report.rows import EMBEDDED, around, frame, row, write
 
 COMMITTED = Path(__file__).resolve().parents[2] / "results" / "embedded"
 FAILURE = "RuntimeError: went wrong"
-SAID = "RSD-S strictly outperforms both SD and SpecTr for all performance metrics"
 LATER = (
     row("ar", token_rate=57.8, speedup=(1.0, 1.0, 1.0), block_efficiency=1.0),
     row("sd", "2", token_rate=86.7, speedup=(1.5, 1.4, 1.6)),
@@ -217,9 +216,7 @@ MARKED = [  # a mark, the row that has it, what the table says of it, and other 
 
 
 @pytest.mark.parametrize(("mark", "marked", "why", "others"), MARKED)
-def test_a_row_that_does_not_compare_is_marked_explained_and_not_the_best(
-    mark, marked, why, others, tmp_path
-):
+def test_a_row_apart_is_marked_explained_and_not_the_best(mark, marked, why, others, tmp_path):
     group, file = group_of(tmp_path, *others, marked)
     text = markdown([group], file)
     assert f"| {marked['decoder']} ({mark}) | {marked['spec']} |" in text
@@ -272,9 +269,7 @@ def test_what_was_measured_is_a_column_a_modules_score_too(titles, tmp_path):
 
 
 @pytest.mark.parametrize(("other", "there"), [(None, True), (2.0, False)])
-def test_tokens_delivered_per_call_are_shown_where_a_row_has_no_block_efficiency(
-    other, there, tmp_path
-):
+def test_tokens_per_call_are_shown_where_a_row_has_no_block_efficiency(other, there, tmp_path):
     known = {"speedup": 1.5, "block_efficiency_stream": 1.5}
     taus = {"sd": 2.0, "hf_assisted": other}
     rows = (row(name, "3", **known, block_efficiency=tau) for name, tau in taus.items())

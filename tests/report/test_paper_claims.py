@@ -1,7 +1,6 @@
 """The papers' claims, on rows whose answer is known."""
 
 import json
-from functools import partial
 from itertools import product
 
 import pandas as pd
@@ -14,12 +13,12 @@ from spec_bench.report.data.counts import Records
 from spec_bench.report.data.rows import Group, rows_of
 from spec_bench.report.papers.paper import code_of, load_paper
 from spec_bench.system import files
-from tests.report import rows as made
 from tests.report.rows import (
-    EMBEDDED,
+    HIGH,
+    LOW,
     MT_BENCH,
-    SQUAD,
     around,
+    cell,
     dsbd_fronts,
     found,
     frame,
@@ -29,14 +28,12 @@ from tests.report.rows import (
     redrafter_batches,
     redrafter_beams,
     redrafter_grid,
-)
+    squad,
+)  # fmt: skip
+from tests.report.rows import embedded as row
 
-row = partial(made.row, half=0.1, **EMBEDDED)
-squad = partial(made.row, half=0.1, **SQUAD)
 LENGTH = "draft length 3"
 SIDES = (("spectr", "3x3"), ("sd", "3"))
-HIGH = [[3, 3, 2], [3, 2, 3], [3, 3, 3], [2, 3, 3]] * 2
-LOW = [[1, 0, 1], [0, 1, 1], [1, 1, 1], [1, 1, 1]] * 2
 
 
 @pytest.fixture
@@ -60,21 +57,11 @@ def judged(results):
     return judge
 
 
-def cell(decoder, spec, tau, **values):
-    return row(decoder, spec, block_efficiency=tau, mbsu=tau, token_rate=tau * 10, **values)
-
-
 # RSD
 
 
 def two(ours, theirs):
     return frame(cell("spectr", "3x3", ours), cell("sd", "3", theirs))
-
-
-def test_without_records_there_is_a_value_but_no_verdict(results):
-    alone = only(check_claims("rsd", two(3.0, 2.0), results), "spectr > sd in block", LENGTH)
-    assert alone.verdict == "not decided"
-    assert alone.evidence.startswith("+1.000 (no interval: no records by prompt to pair the cells)")
 
 
 def test_only_prompts_that_both_cells_have_are_compared(results):
@@ -217,9 +204,7 @@ def at_same_width(averages, *widths):
     ("width", "measured", "between", "weights"),
     [(2.25, (1, 2, 3, 4), ["2", "3"], (0.75, 0.25)), (3.0, (4, 1), ["1", "4"], (1 / 3, 2 / 3))],
 )
-def test_beam_sampling_of_a_fractional_width_lies_between_its_neighbours(
-    width, measured, between, weights
-):
+def test_a_fractional_width_lies_between_its_neighbours(width, measured, between, weights):
     (contrast,) = at_same_width([width], *measured).contrasts
     assert [row["spec"] for row in contrast.right] == between
     assert contrast.weights == pytest.approx(weights)
@@ -281,7 +266,7 @@ def test_rounds_that_differ_as_much_as_the_batches_and_one_round_decide_nothing(
 def decoding(decoder, spec, tau, rate, **values):
     numbers = {"block_efficiency": around(tau, 0.05), "token_rate": around(rate, 2.0)}
     own = {**MT_BENCH, "experiment": "redrafter-decoding", **numbers, **values}
-    return made.row(decoder, spec, half=0.1, **own)
+    return row(decoder, spec, **own)
 
 
 def edited(rows, where, **values):

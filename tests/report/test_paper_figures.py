@@ -4,7 +4,7 @@ A figure whose curves fell into one, or whose line goes back and forth, is a fig
 what it says has to be looked at.
 """
 
-from itertools import pairwise, product
+from itertools import product
 
 import pandas as pd
 import pytest
@@ -32,11 +32,6 @@ from tests.report.rows import (
 from tests.said import naming
 
 OWN = code_of(load_paper("redrafter").folder, "heads")
-EXPERIMENTS = (
-    "beyond-draft-free", "beyond-trees", "beyond-verification", "dsbd-fronts", "eagle-heads",
-    "eagle-mt-bench", "eagle-rules", "mcsd-acceptance", "mcsd-search", "mcsd-search-monotone",
-    "redrafter-batches", "redrafter-beams", "redrafter-grid", "rsd-exp1", "rsd-exp2",
-)  # fmt: skip
 
 
 def numbers_drawn(paper, experiment, rows):
@@ -174,19 +169,6 @@ def told(sheet):
         [(each.layer.mark, each.label, each.shape, len(each.rows)) for each in panel.series]
         for panel in sheet.panels
     ]
-
-
-@pytest.mark.parametrize("experiment", EXPERIMENTS)
-def test_committed_figures_have_series_of_their_own_and_lines_go_forward(experiment):
-    sheets = committed_sheets(experiment).values()
-    assert sheets
-    for panel in (panel for sheet in sheets for panel in told(sheet)):
-        names = [(mark, label, shape) for mark, label, shape, _ in panel if label]
-        assert len({*names}) == len(names), names
-    for series in (series for sheet in sheets for series in marks(sheet.series, "line")):
-        for line in series.lines():
-            x = list(line.rows[series.layer.order or series.layer.x])
-            assert all(a < b for a, b in pairwise(x)), x
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ from the raw runs as from the file that is committed.
 import json
 import re
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 
 import pandas as pd
@@ -135,11 +134,8 @@ def test_tables_say_that_seeds_are_pooled(tmp_path):
 
 def test_a_claim_is_checked_on_the_seeds_that_both_cells_have(tmp_path):
     file, cells = tmp_path / "rsd-exp1" / "results.csv", []
-    for name, spec, seed in [
-        *product(["spectr"], ["3x3"], range(3)),
-        ("sd", "3", 0),
-        ("sd", "3", 1),
-    ]:
+    sides = (("spectr", "3x3", range(3)), ("sd", "3", range(2)))
+    for name, spec, seed in ((*side, seed) for *side, seeds in sides for seed in seeds):
         own = {**EMBEDDED, "seed": seed, "run_id": f"{name}-{seed}", "block_efficiency": 2.0}
         cells.append(row(name, spec, **own))
         record(file, own["run_id"], SECOND if name == "spectr" else FIRST)
@@ -390,9 +386,7 @@ def test_records_of_an_earlier_version_are_sealed_by_the_command_that_is_named(t
 
 
 @pytest.mark.parametrize("scores", ['{"rouge2": {"a": 0.9, "b": 0.0}}', "{}", "-5", None])
-def test_scores_that_a_cells_result_was_not_made_with_are_one_line_and_status_2(
-    scores, tmp_path, capsys
-):
+def test_scores_that_a_result_was_not_made_with_are_one_line(scores, tmp_path, capsys):
     write(tmp_path, "mine", row("sd", "2", run_id="cell"))
     store = CellStore(tmp_path, "cell")
     store.describe({}, ORIGIN)
