@@ -56,32 +56,12 @@ def test_every_choice_of_every_group_composes(path):
 @pytest.mark.parametrize("name", decoder_names())
 def test_a_decoder_config_is_valid_and_bears_its_file_name(name):
     decoder = resolved(composed(f"decoder='{name}'"))["decoder"]
-    assert decoder["name"] == name
-    assert read_decoder(decoder).spec
+    assert decoder["name"] == name and read_decoder(decoder).spec
 
 
-@pytest.mark.parametrize("path", sorted(CONF.glob("task/*.yaml")), ids=lambda path: path.stem)
-def test_a_task_config_is_valid_and_bears_its_file_name(path):
-    task = resolved(composed(f"task={path.stem}"))["task"]
-    assert build_task(task).name == path.stem
-
-
-@pytest.mark.parametrize(
-    ("told", "kind", "path"),
-    [
-        ((), "embedded", None),
-        (("task.source.path=mine.jsonl",), "local", "mine.jsonl"),
-        (("pair=opt_13b",), "local", None),
-        (("eagle=spec_bench",), "embedded", None),
-        (("eagle=spec_bench", "pair=vicuna_7b"), "local", "question.jsonl"),
-        (("eagle=spec_bench", "task.source.path=mine.jsonl"), "local", "mine.jsonl"),
-    ],
-)
-def test_spec_benchs_questions_are_the_file_that_is_named_else_the_embedded_pairs_own(
-    told, kind, path
-):
-    source = composed("task=spec_bench", *told).task.source
-    assert (source.kind, source.path) == (kind, path)
+@pytest.mark.parametrize("name", sorted(path.stem for path in CONF.glob("task/*.yaml")))
+def test_a_task_config_is_valid_and_bears_its_file_name(name):
+    assert build_task(resolved(composed(f"task={name}"))["task"]).name == name
 
 
 def test_spec_benchs_experiment_asks_all_of_its_questions_greedily():
@@ -93,14 +73,12 @@ def test_spec_benchs_experiment_asks_all_of_its_questions_greedily():
 
 @pytest.mark.parametrize("path", sorted(CONF.glob("pair/*.yaml")), ids=lambda path: path.stem)
 def test_a_pair_is_in_the_package_or_takes_public_data(path):
-    config = composed(f"pair='{path.stem}'")
-    assert resolved(config)
-    pair = config.pair
-    drafts = pair.draft if OmegaConf.is_list(pair.draft) else [pair.draft]
-    for name in (pair.target, *drafts):
-        if str(name).startswith(EMBEDDED):
-            assert Path(model_path(name)).is_dir()
-    assert config.task.source.kind == ("embedded" if path.stem.startswith("embedded") else "hub")
+    config = resolved(composed(f"pair='{path.stem}'"))
+    target, draft = config["pair"]["target"], config["pair"]["draft"]
+    for name in (target, *(draft if isinstance(draft, list) else [draft])):
+        assert not str(name).startswith(EMBEDDED) or Path(model_path(name)).is_dir()
+    kind = "embedded" if path.stem.startswith("embedded") else "hub"
+    assert config["task"]["source"]["kind"] == kind
 
 
 RECIPES = sorted(
@@ -111,14 +89,12 @@ RECIPES = sorted(
 
 
 def cells_of(recipe):
-    paper, name = recipe.split("=")
     config = OmegaConf.to_container(composed(recipe), resolve=True)
-    assert config["name"] == f"{paper}-{name}".replace("_", "-")
-    sampling = SamplingSettings(temperature=1.0)
-    load = partial(load_decoder, [CONF])
+    assert config["name"] == recipe.replace("=", "-").replace("_", "-")
     wanted = [cell for cells in (config["cells"], *config["trees"].values()) for cell in cells]
-    written = written_cells(config["decoder"], config["spec"], wanted, load)
-    return list(build_cells(written, sampling))
+    load = partial(load_decoder, [CONF])
+    cells = written_cells(config["decoder"], config["spec"], wanted, load)
+    return list(build_cells(cells, SamplingSettings(temperature=1.0)))
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: f"{path.parent.name}-{path.stem}")
@@ -138,10 +114,8 @@ def test_a_recipe_has_the_rows_of_each_of_its_published_tables(recipe, tables):
 
 
 def test_the_monotone_search_is_the_non_increasing_part_of_the_full_one():
-    full, pruned = (
-        [cell.spec for cell in cells_of(f"mcsd={name}") if cell.name == "mcsd_wor"]
-        for name in ("search", "search_monotone")
-    )
+    both = (cells_of(f"mcsd={name}") for name in ("search", "search_monotone"))
+    full, pruned = ([cell.spec for cell in each if cell.name == "mcsd_wor"] for each in both)
     falling = [s for s in full if (k := list(map(int, s.split("-")))) == sorted(k, reverse=True)]
     assert pruned == falling
     assert len(set(full)) == len(full) == 6 + 21 + 56 + 126 + 252
@@ -168,8 +142,7 @@ def test_trained_heads_are_where_their_pair_looks_for_them_and_of_the_size_in_ta
     pair, hidden, blocks
 ):
     given = ("training=redrafter", f"pair={pair}", f"head.blocks={blocks}")
-    training = composed(*given, config="train")
-    config = composed(f"pair={pair}").pair
+    training, config = composed(*given, config="train"), composed(f"pair={pair}").pair
     assert f"{training.results}/{training.name}/heads" == config.heads.redrafter
     assert training.head.name == "redrafter"
     wanted = config.paper.target, "drafter_size", "redrafter"
@@ -206,26 +179,33 @@ def test_the_paper_that_prints_plus_minus_is_measured_with_several_seeds():
 )
 def test_the_ablation_takes_each_pair_at_its_best_tree(pair, tree):
     """As MCSD's Table 4 does, by its Tables 2 and 5; any other pair at one tree of ours."""
-    config = composed("mcsd=ablation", f"pair={pair}", "task=alpaca")
-    assert {cell["spec"] for cell in config.cells} == {tree}
-    warm = composed("mcsd=ablation", f"pair={pair}", "task=alpaca", "generation.temperature=null")
-    assert warm.cells[0]["spec"] == tree
+    told = ("mcsd=ablation", f"pair={pair}", "task=alpaca")
+    assert {cell["spec"] for cell in composed(*told).cells} == {tree}
+    assert composed(*told, "generation.temperature=null").cells[0]["spec"] == tree
 
 
 @pytest.mark.parametrize(
-    ("overrides", "kind"),
+    ("told", "kind", "path"),
     [
-        (("pair.target=my/folder", "pair.draft=my/draft"), "hub"),
-        (("pair.target=random:llama_tiny",), "embedded"),
-        (("pair=opt_13b", "task.source.kind=embedded"), "embedded"),
-        (("task.source.kind=hub",), "hub"),
-        (("pair=opt_13b", "task=random"), "random"),
-        (("pair=opt_13b", "task=jsonl"), "local"),
+        ("pair.target=my/folder pair.draft=my/draft", "hub", None),
+        ("pair.target=random:llama_tiny", "embedded", None),
+        ("pair=opt_13b task.source.kind=embedded", "embedded", None),
+        ("task.source.kind=hub", "hub", None),
+        ("pair=opt_13b task=random", "random", None),
+        ("pair=opt_13b task=jsonl", "local", None),
+        # Spec-Bench's questions: the file that is named, else the embedded pair's own.
+        ("task=spec_bench", "embedded", None),
+        ("task=spec_bench task.source.path=mine.jsonl", "local", "mine.jsonl"),
+        ("task=spec_bench pair=opt_13b", "local", None),
+        ("task=spec_bench eagle=spec_bench", "embedded", None),
+        ("task=spec_bench eagle=spec_bench pair=vicuna_7b", "local", "question.jsonl"),
+        ("task=spec_bench eagle=spec_bench task.source.path=mine.jsonl", "local", "mine.jsonl"),
     ],
 )
-def test_a_pair_takes_the_data_of_its_size_unless_told(overrides, kind):
+def test_a_pair_takes_the_data_of_its_size_unless_told(told, kind, path):
     """Small samples for the small models that ship, and public data for all others."""
-    assert composed(*overrides)["task"]["source"]["kind"] == kind
+    source = composed(*told.split()).task.source
+    assert (source.kind, source.get("path") if "spec_bench" in told else None) == (kind, path)
 
 
 def test_what_is_compared_over_rounds_is_swept_round_by_round(monkeypatch):

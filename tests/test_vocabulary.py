@@ -1,12 +1,12 @@
 """Columns, names, the shorthand of trees and the papers' numbers: each said once."""
 
 import ast
-import csv
 import re
 from collections import Counter, defaultdict
 from decimal import Decimal
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import yaml
 
@@ -24,24 +24,19 @@ from tests.said import naming
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
 PACKAGE = ROOT / "spec_bench"
-_PLAIN = (ast.Constant, ast.Tuple, ast.List)
 
 
 def test_every_name_of_the_committed_results_has_a_line():
-    files = sorted([*RESULTS.rglob("results.csv"), *RESULTS.rglob("screening.csv")])
-    assert files
-    for path in files:
-        with path.open(newline="", encoding="utf-8") as stream:
-            names = next(csv.reader(stream))
-        assert not set(names) - set(columns.header()), path
+    files = [*RESULTS.rglob("results.csv"), *RESULTS.rglob("screening.csv")]
+    found = {name for path in files for name in pd.read_csv(path, nrows=0)}
+    assert files and found <= columns.header().keys()
 
 
 def test_every_number_says_what_it_is_and_no_name_stands_twice():
     every = [name for each in COLUMNS for name in each.names]
     assert len(every) == len(set(every))
     for each in COLUMNS:
-        assert each.title, each.name
-        assert each.definition, each.name
+        assert each.title and each.definition, each.name
         assert not each.interval or each.holds == "number", each.name
 
 
@@ -69,28 +64,23 @@ def test_a_column_of_another_package_comes_last_and_takes_no_name(monkeypatch):
 def test_the_documents_that_are_made_from_columns_and_decoders_are_those_that_are_made():
     # Otherwise: python -m spec_bench.vocabulary.columns > results/README.md, or .decoders.
     assert (RESULTS / "README.md").read_text(encoding="utf-8") == columns.markdown()
-    texts = [
-        path.read_text("utf-8") for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))
-    ]
-    between = r"<!-- decoders -->\n(.*?)<!-- /decoders -->"
-    tables = [table.strip() for text in texts for table in re.findall(between, text, re.DOTALL)]
-    assert tables == [decoders_table()]
+    paths = (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))
+    text = "".join(path.read_text(encoding="utf-8") for path in paths)
+    (table,) = re.findall(r"<!-- decoders -->\n(.*?)<!-- /decoders -->", text, re.DOTALL)
+    assert table.strip() == decoders_table()
 
 
 def listed(source):
     """Literals of at least three measured columns: tuples, lists, sets, tables of constants."""
-    kinds = ("identity", "setting", "state")
+    kinds, plain = ("identity", "setting", "state"), (ast.Constant, ast.Tuple, ast.List)
     measured = {name for each in COLUMNS if each.kind not in kinds for name in each.names}
     found = []
     for node in ast.walk(ast.parse(source)):
-        members = []
-        if isinstance(node, ast.Tuple | ast.List | ast.Set):
-            members = node.elts
-        elif isinstance(node, ast.Dict) and all(isinstance(v, _PLAIN) for v in node.values):
+        members = getattr(node, "elts", [])
+        if isinstance(node, ast.Dict) and all(isinstance(each, plain) for each in node.values):
             members = node.keys
         words = {str(each.value) for each in members if isinstance(each, ast.Constant)}
-        if len(words & measured) >= 3:
-            found.append(words)
+        found += [words] if len(words & measured) >= 3 else []
     return found
 
 
@@ -109,14 +99,9 @@ FILES = sorted((conf_dir() / "decoder").glob("*.yaml"))
 YAMLS = sorted(experiments_dir().glob("*/paper.yaml"))
 RECIPES = [path for path in experiments_dir().glob("*/*.yaml") if path not in YAMLS]
 IN_FILES = {path.stem for path in FILES}
-IN_PAPERS = {
-    name for path in YAMLS for name in yaml.safe_load(path.read_text()).get("decoders", ())
-}
-IN_RECIPES = {
-    cell.partition(":")[0]
-    for path in RECIPES
-    for cell in recipe_cells(f"{path.parent.name}={path.stem}")
-}
+IN_PAPERS = {each for p in YAMLS for each in yaml.safe_load(p.read_text()).get("decoders", ())}
+CELLS = (cell for p in RECIPES for cell in recipe_cells(f"{p.parent.name}={p.stem}"))
+IN_RECIPES = {cell.partition(":")[0] for cell in CELLS}
 ALL = sorted({*IN_FILES, *IN_PAPERS, *IN_RECIPES})
 MINE = """
 name: mine
@@ -132,10 +117,9 @@ def test_every_decoder_of_the_configs_says_how_it_is_shown(path):
     display = yaml.safe_load(path.read_text(encoding="utf-8"))["display"]
     assert {"title", "colour", "marker", "tree", "source"} <= display.keys()
     assert all(display.values())
-    shown = names.decoder(path.stem)
-    assert (shown.title, shown.marker) == (display["title"], display["marker"])
-    assert shown.colour == COLOURS[display["colour"]]
-    assert all(re.fullmatch(r"#[0-9A-F]{6}", colour) for colour in shown.colour)
+    colour = COLOURS[display["colour"]]
+    assert names.decoder(path.stem) == decoders.Decoder(display["title"], colour, display["marker"])
+    assert all(re.fullmatch(r"#[0-9A-F]{6}", each) for each in colour)
 
 
 def test_every_cell_of_a_recipe_has_a_title_of_its_own_said_in_one_place():

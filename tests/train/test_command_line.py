@@ -7,25 +7,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
 
 from spec_bench.draft.heads import load_heads
-from spec_bench.jobs.config.compose import register
-from spec_bench.settings.configs import conf_dir
 from spec_bench.train.collect import main as collect
 from spec_bench.train.settings import build_train_settings
 from tests.said import naming
 from tests.warm import run
 
+from .tiny import composed
+
 TRAIN = "spec_bench.train"
 
 
 def settings(*overrides):
-    register()
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        config = compose("train", overrides=list(overrides))
-    return build_train_settings(OmegaConf.to_container(config, resolve=True))
+    return build_train_settings(composed(*overrides))
 
 
 @pytest.mark.parametrize("head", ["medusa", "redrafter", "redrafter_no_rnn"])
@@ -87,13 +82,11 @@ CHATS = [
 def test_a_wrong_file_is_one_line_and_status_2_before_the_target_is_loaded(tmp_path):
     file = tmp_path / "chats.json"
     file.write_text(json.dumps([*CHATS, {"conversations": [{"from": "human"}]}]))
-    data = (f"data.path={file}", "data.answered_by=file")
-    target = "pair.target=nobody/nothing"
-    status, _, said = run(TRAIN, f"results={tmp_path}", *data, target, folder=tmp_path)
-    assert status == 2, said
+    given = (f"results={tmp_path}", f"data.path={file}", "data.answered_by=file")
+    status, _, said = run(TRAIN, *given, "pair.target=nobody/nothing", folder=tmp_path)
+    assert status == 2 and "Traceback" not in said, said
     (line,) = [line for line in said.splitlines() if "spec_bench.train:" in line]
     assert "chats.json, record 9, turn 1: no text under 'value'; expected" in line
-    assert "Traceback" not in said
 
 
 @pytest.mark.slow
@@ -142,9 +135,9 @@ def test_trained_heads_are_collected_as_rows(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["collect", str(tmp_path / "grid"), "--out", str(out)])
     collect()
     first, second = csv.DictReader(out.read_text().splitlines())
-    assert first["recurrent"] == "false"
-    assert (first["blocks"], first["parameters"], first["validation t+1"]) == ("0", "100", "0.5")
-    assert (second["blocks"], second["validation t+1"]) == ("1", "0.625")
+    names = ("recurrent", "blocks", "parameters", "validation t+1")
+    assert [first[name] for name in names] == ["false", "0", "100", "0.5"]
+    assert [second[name] for name in names] == ["false", "1", "101", "0.625"]
     assert Path(second["folder"]) == tmp_path / "grid" / "blocks1" / "heads"
     (tmp_path / "empty").mkdir()
     monkeypatch.setattr(sys, "argv", ["collect", str(tmp_path / "empty")])

@@ -8,19 +8,9 @@ import torch
 from spec_bench.engine.loading import load_tokenizer
 from spec_bench.engine.model import LAST
 from spec_bench.jobs.config.model_files import model_path
+from spec_bench.train import dialogues as chats
 from spec_bench.train.batches import Batches, order_of, step_indices
-from spec_bench.train.dialogues import (
-    IGNORED,
-    Dialogue,
-    answer_prompts,
-    chat_prompts,
-    encode_chat,
-    known_and_guessed,
-    positions,
-    read_chats,
-    read_prompts,
-    split,
-)
+from spec_bench.train.dialogues import Dialogue, answer_prompts, encode_chat, read_chats
 from spec_bench.train.loop import measure
 from spec_bench.train.settings import AnswerSettings
 from tests.said import naming
@@ -59,7 +49,7 @@ def test_only_what_the_assistant_says_is_learned_of_what_a_task_would_ask(tmp_pa
         "<s><|user|>\nWho paints in Weston?\n<|assistant|>\n"
         "<|user|>\nAnd who sings?\n<|assistant|>\n"
     )
-    first, second = chat_prompts(chat, names)
+    first, second = chats.chat_prompts(chat, names)
     assert dialogue.ids[: len(first)] == first
     assert dialogue.ids[: len(second)] == second
     assert dialogue.learned.index(True) == len(first)
@@ -69,19 +59,16 @@ def test_messages_and_json_lines_are_read_as_well(tmp_path):
     roles = {"human": "user", "gpt": "assistant"}
     turns = CHAT["conversations"]
     messages = [{"role": roles[t["from"]], "content": t["value"]} for t in turns]
-    chats = (CHAT, {"messages": messages, "conversation_id": "0"})
-    one, other = read_chats(written(tmp_path, "\n\n".join(map(json.dumps, chats)), "chats.jsonl"))
-    assert one == other == messages
-    (published,) = read_chats(written(tmp_path, [{"id": "QWJhYvA_0", **CHAT}]))
-    assert published == messages
+    kinds = (CHAT, {"messages": messages, "conversation_id": "0"}, {"id": "QWJhYvA_0", **CHAT})
+    file = written(tmp_path, "\n\n".join(map(json.dumps, kinds)), "chats.jsonl")
+    assert read_chats(file) == [messages] * 3
 
 
 def test_chats_out_of_turn_are_left_out_and_first_answers_dropped(tmp_path):
     human, gpt = CHAT["conversations"][:2]
     brief = {"from": "system", "value": "Be brief."}
     turns = ([brief, gpt, human, gpt], [human, human, gpt], [human], [])
-    chats = [{"conversations": each} for each in turns]
-    (found,) = read_chats(written(tmp_path, chats))
+    (found,) = read_chats(written(tmp_path, [{"conversations": each} for each in turns]))
     assert [[*turn.values()] for turn in found] == [
         ["system", "Be brief."],
         ["user", "Who paints in Weston?"], ["assistant", "Bruno paints there."],
@@ -159,13 +146,12 @@ def test_a_line_without_a_prompt_is_named(tmp_path):
     file = tmp_path / "prompts.jsonl"
     file.write_text('{"prompt": "a"}\n{"text": "b"}\n')
     with pytest.raises(ValueError, match=naming("prompts.jsonl, line 2: expected {")):
-        read_prompts(file)
+        chats.read_prompts(file)
 
 
 def test_a_prompt_is_never_on_both_sides():
     asked = [(prompt, answer, 1) for prompt in range(60) for answer in range(3)]
-    texts = [Dialogue(ids, (False, True, True)) for ids in asked]
-    train, validation = split(texts, 0.3, 0)
+    train, validation = chats.split([Dialogue(ids, (False, True, True)) for ids in asked], 0.3, 0)
     assert len(train) + len(validation) == 180
     assert 30 < len(validation) < 90
     assert not {d.prompt for d in train} & {d.prompt for d in validation}
@@ -189,18 +175,20 @@ def learned(folder, kind, dialogues):
     return measure(plan.trainee, plan.validation, held_out, 1).best
 
 
-def test_medusa_sees_token_t_and_guesses_from_t_plus_2_on(tmp_path):
-    # Token t settles t + 2 and t + 4, guesses 1 and 3, and says nothing about t + 1 and t + 3.
-    first, second, third = learned(tmp_path, "medusa", two_streams(96, 16))
-    assert first == third == 1
-    assert second < 3 * CHANCE
-
-
-@pytest.mark.parametrize("kind", ["redrafter", "redrafter_no_rnn"])
-def test_redrafter_sees_token_t_plus_1_as_well(kind, tmp_path):
-    # Guess 2 is token t + 3, which t + 1 settles and t does not.
-    first, second, third = learned(tmp_path, kind, two_streams(96, 16))
-    assert first == second == third == 1
+@pytest.mark.parametrize(
+    ("kind", "known"),
+    [
+        # Token t settles t + 2 and t + 4, guesses 1 and 3, and says nothing about t + 1 and t + 3.
+        ("medusa", [True, False, True]),
+        # Guess 2 is token t + 3, which t + 1 settles and t does not.
+        ("redrafter", [True] * 3),
+        ("redrafter_no_rnn", [True] * 3),
+    ],
+)
+def test_medusa_sees_token_t_and_redrafter_t_plus_1_as_well(kind, known, tmp_path):
+    found = learned(tmp_path, kind, two_streams(96, 16))
+    assert [each == 1 for each in found] == known
+    assert all(sure or each < 3 * CHANCE for each, sure in zip(found, known, strict=True))
 
 
 @pytest.mark.parametrize("kind", ["medusa", "redrafter"])
@@ -214,13 +202,15 @@ def test_positions_and_their_tokens_by_hand():
         (10, 11, 12, 13, 14, 15, 16, 17, 18),
         (False, False, True, True, True, False, False, True, True),
     )
-    assert positions(dialogue) == [1, 2, 6]
-    assert known_and_guessed(dialogue, 3).tolist() == [
-        [12, 13, 14, IGNORED],  # 15 is no answer's
-        [13, 14, IGNORED, IGNORED],  # nor are 17 and 18 this answer's
-        [17, 18, IGNORED, IGNORED],
+    assert chats.positions(dialogue) == [1, 2, 6]
+    assert chats.known_and_guessed(dialogue, 3).tolist() == [
+        [12, 13, 14, chats.IGNORED],  # 15 is no answer's
+        [13, 14, chats.IGNORED, chats.IGNORED],  # nor are 17 and 18 this answer's
+        [17, 18, chats.IGNORED, chats.IGNORED],
     ]
-    assert positions(Dialogue((1, 2, 3), (False, False, True))) == []  # an answer of one token
+    assert (
+        chats.positions(Dialogue((1, 2, 3), (False, False, True))) == []
+    )  # an answer of one token
 
 
 def test_hidden_states_are_those_that_decoding_hands_to_the_heads():
@@ -233,5 +223,5 @@ def test_hidden_states_are_those_that_decoding_hands_to_the_heads():
         tokens, at = torch.tensor([dialogue.ids]), torch.arange(length)[None]
         mask = torch.ones(1, length, length).tril().bool()
         output = model.forward(model.allocate(1, length), [0], tokens, at, mask, needs_hidden=LAST)
-        expected.append(output.hidden[0, positions(dialogue)])
+        expected.append(output.hidden[0, chats.positions(dialogue)])
     torch.testing.assert_close(found, torch.cat(expected))

@@ -41,8 +41,7 @@ def forgetful_target():
 
 def two_streams(count, length=40, seed=0):
     """Texts in which token t settles token t + 2 and says nothing about token t + 1."""
-    rng = Random(seed)
-    after = list(range(VOCAB))
+    rng, after = Random(seed), list(range(VOCAB))
     Random(5).shuffle(after)
     dialogues = []
     for _ in range(count):
@@ -73,15 +72,14 @@ def trainee(kind, guesses, seed=0):
 
 
 @functools.cache
-def composed():
+def composed(*overrides):
     register()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        config = compose("train", overrides=["data.kind=task", "sink=quiet"])
-    return OmegaConf.to_container(config, resolve=True)
+        return OmegaConf.to_container(compose("train", overrides=list(overrides)), resolve=True)
 
 
 def settings(folder, kind, guesses, **changes):
-    config = copy.deepcopy(composed())
+    config = copy.deepcopy(composed("data.kind=task", "sink=quiet"))
     config |= {"name": "tiny", "results": str(folder), "out_dtype": "float32", "ranks": 4}
     config |= {"log_every": 2, "validate_every": 4, "save_every": 3}
     config["optimiser"] |= {"batch": 16, "learning_rate": 1e-2}
