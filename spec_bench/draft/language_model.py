@@ -148,9 +148,6 @@ class RespelledDrafting(LanguageModelDrafting):
         self._rows = Committed(self._model.respelled(tokens) for tokens in committed)
         return (*super().needs(self._rows), self._rows.lengths)
 
-    def at_root(self, committed: Committed) -> Tensor:
-        return super().at_root(self._rows)
-
     def at_frontier(self, tree: Tree, committed: Committed) -> Tensor:
         self._tokens = tree.tokens
         return super().at_frontier(tree, self._rows)
