@@ -1,9 +1,4 @@
-"""Measured rows made of literals: what a results file holds, without a run. One factory for all.
-
-``row`` makes a cell, ``frame`` a frame of cells as ``load_rows`` gives them, ``write`` a results
-file, ``record`` a cell's raw records. ``EMBEDDED``, ``SQUAD`` and ``MT_BENCH`` are what the cells
-of an experiment share: ``row("sd", "3", **SQUAD, token_rate=(50.0, 49.0, 51.0))``.
-"""
+"""Measured rows made of literals: ``row("sd", "3", **SQUAD, token_rate=(50.0, 49.0, 51.0))``."""
 
 import json
 from functools import partial
@@ -17,37 +12,19 @@ from spec_bench.records.types import ENGINE, Generation, StepRecord
 from spec_bench.system.files import write_text
 
 DEFAULTS = {
-    "pair": "llama2_7b",
-    "target": "meta-llama/Llama-2-7b-hf",
-    "draft": "JackFram/llama-160m",
-    "task": "xsum",
-    "temperature": 0.3,
-    "top_k": 0,
-    "top_p": 1.0,
-    "seed": 0,
-    "batch_size": 1,
-    "tree_attention": True,
-    "lossless": "exact",
-    "status": "complete",
-    "reason": "",
-    "baseline": "same job",
-    "engine": ENGINE,
-    "prompts": 30,
-}
+    "pair": "llama2_7b", "target": "meta-llama/Llama-2-7b-hf", "draft": "JackFram/llama-160m",
+    "task": "xsum", "temperature": 0.3, "top_k": 0, "top_p": 1.0, "seed": 0, "prompts": 30,
+    "batch_size": 1, "tree_attention": True, "lossless": "exact", "status": "complete",
+    "reason": "", "baseline": "same job", "engine": ENGINE,
+}  # fmt: skip
 EMBEDDED = {
-    "pair": "embedded",
-    "target": "embedded:target",
-    "draft": "embedded:draft_distilled",
+    "pair": "embedded", "target": "embedded:target", "draft": "embedded:draft_distilled",
     "prompts": 8,
-}
+}  # fmt: skip
 SQUAD = {
-    **EMBEDDED,
-    "task": "squad",
-    "temperature": 1.0,
-    "top_k": 10,
-    "top_p": 0.8,
+    **EMBEDDED, "task": "squad", "temperature": 1.0, "top_k": 10, "top_p": 0.8,
     "reason": "energy_j_per_token: no meter",
-}
+}  # fmt: skip
 MT_BENCH = {**EMBEDDED, "task": "mt_bench", "temperature": 0.0}
 METRICS = (
     *("block_efficiency", "mbsu", "acceptance_rate", "token_rate", "token_rate_per_request"),
@@ -58,11 +35,11 @@ EMPTY = {f"{name}{end}": None for name in METRICS for end in ("", "_low", "_high
 
 
 def row(decoder, spec="-", *, half=None, **values):
-    """One cell; a metric is ``name=value`` or ``name=(value, low, high)``, without ends ``half``
-    has half its interval's width.
-    """
+    """One cell; a metric is ``name=(value, low, high)``, or its value; ``half`` widens a value."""
     made = {**EMPTY, **DEFAULTS, "decoder": decoder, "spec": spec, "run_id": f"{decoder}-{spec}"}
-    made["lossless"] = law_of(decoder)
+    beams = decoder.startswith(("beam", "dsbd"))
+    exact = "exact_beam" if beams else "exact"
+    made["lossless"] = "approximate" if decoder.endswith("_typical") else exact
     for name, value in values.items():
         if isinstance(value, tuple):
             made[name], made[f"{name}_low"], made[f"{name}_high"] = value
@@ -85,16 +62,8 @@ LOW = [[1, 0, 1], [0, 1, 1], [1, 1, 1], [1, 1, 1]] * 2
 
 def cell(decoder, spec, tau, **values):
     """A cell of the embedded pair with one number for all."""
-    return embedded(
-        decoder, spec, **{"block_efficiency": tau, "mbsu": tau, "token_rate": tau * 10, **values}
-    )
-
-
-def law_of(decoder):
-    """``exact``, ``exact_beam`` or ``approximate``."""
-    if decoder.endswith("_typical"):
-        return "approximate"
-    return "exact_beam" if decoder.startswith(("beam", "dsbd")) else "exact"
+    numbers = {"block_efficiency": tau, "mbsu": tau, "token_rate": tau * 10}
+    return embedded(decoder, spec, **{**numbers, **values})
 
 
 def around(value, half):
@@ -126,9 +95,7 @@ def write(folder, name, *rows):
 
 
 def record(results, run_id, accepted, *, depth=3, rate=1, sitting="", categories=()):
-    """Writes a cell's raw records beside a results file: of each prompt the accepted tokens of each
-    target call, at a ``rate`` of tokens per second.
-    """
+    """Writes raw records: accepted tokens by prompt and target call, ``rate`` tokens a second."""
     made = []
     for prompt, counts in enumerate(accepted):
         steps = tuple(StepRecord(depth, depth, count, count + 1) for count in counts)
@@ -148,10 +115,7 @@ _PROMPTS, _CALLS, _TOKENS, _SPREAD = 8, 20, 20, 0.01
 
 
 def recorded(results, rows):
-    """The cells, with run ids of their own: their raw records come to the numbers of the rows.
-
-    Prompts differ by a hundredth, in turns up and down: where one cell goes up the next goes down.
-    """
+    """The cells with raw records that come to their numbers, in turns a hundredth up and down."""
     rows = rows.assign(run_id=[f"cell-{place}" for place in range(len(rows))])
     for place, (_, row) in enumerate(rows.iterrows()):
         made = [_generation(row, prompt, (-1) ** (prompt + place)) for prompt in range(_PROMPTS)]
@@ -187,7 +151,7 @@ def _generation(row, prompt, turn):
     return Generation(str(prompt), tokens, "length", steps, *times, **more)
 
 
-def dsbd_fronts(**same):
+def dsbd_cells(**same):
     """Beams of width 1 to 3, three settings of DSBD (one slower and better), SD, the baseline."""
     cells = (
         ("ar", "-", 0.50, 30.0, None),

@@ -1,6 +1,4 @@
-"""Answer files: ours as Spec-Bench reads them, other harnesses' as rows of ours; and speed-up and
-tokens per target call by category of prompt.
-"""
+"""Answer files, ours and other harnesses', and speed-up and tokens per call by category."""
 
 import json
 from dataclasses import replace

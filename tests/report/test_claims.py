@@ -1,6 +1,4 @@
-"""How claims are asked and what they come to: contrasts, questions, general claims, summaries; from
-differences to verdicts: p-values, their composition, picks, and what a page says of all.
-"""
+"""How claims are asked and judged: contrasts, questions, p-values and their composition."""
 
 from itertools import product
 from pathlib import Path
@@ -32,7 +30,7 @@ from spec_bench.report.data.counts import Records
 from spec_bench.report.data.rows import Group
 from spec_bench.report.papers.paper import Claim, load_paper, read_claims
 from spec_bench.system import files
-from tests.report.rows import HIGH, LOW, cell, dsbd_fronts, frame, only, record, recorded, write
+from tests.report.rows import HIGH, LOW, cell, dsbd_cells, frame, only, record, recorded, write
 from tests.report.rows import embedded as row
 from tests.said import naming
 
@@ -40,9 +38,6 @@ from tests.said import naming
 @pytest.fixture
 def results(tmp_path):
     return tmp_path / "rsd-exp1" / "results.csv"
-
-
-# Contrasts
 
 
 def gap_of(metric, results, *sides):
@@ -68,9 +63,6 @@ def test_mbsu_charges_each_draft_call(results):
     right = row("sd", "3", run_id="b", draft_calls=3, parameter_ratio=0.5)
     tau = (sum(map(sum, HIGH)) + 24) / 24
     assert gap_of("mbsu", results, (left,), (right,)).value == pytest.approx(tau - tau / 2.5)
-
-
-# General claims
 
 
 def scored(count=1):
@@ -191,9 +183,6 @@ def test_the_fastest_decoder_is_compared_with_the_baseline(rate, said, verdict, 
     assert check.evidence.startswith(f"{said.partition(' ')[0]} (no interval: no records")
 
 
-# Questions
-
-
 @pytest.fixture
 def asking(results):
     """Cells with records, of which claims can be asked."""
@@ -283,14 +272,11 @@ def test_a_claim_stays_within_its_experiment_and_counts_a_cell_once():
     assert ask.of("rsd-exp1", only=True).rows.empty
 
 
-# A paper's claims
-
-
 def test_failed_and_simulated_cells_and_empty_frames_claim_nothing(results):
     for other in ({"status": "failed"}, {"lossless": "simulated"}):
         rows = frame(cell("spectr", "3x3", 2.0, **other), cell("sd", "3", 2.0))
         assert check_claims("rsd", rows, results) == []
-    assert check_claims("dsbd", dsbd_fronts(status="failed"), results) == []
+    assert check_claims("dsbd", dsbd_cells(status="failed"), results) == []
     assert check_claims("mcsd", pd.DataFrame(), results) == []
 
 

@@ -54,9 +54,7 @@ def test_help_names_every_command_with_an_example_and_what_it_does(capsys):
         (("nothing/results.csv",), "no results file"),
     ],
 )
-def test_a_wrong_request_is_a_line_with_the_choices(
-    arguments, words, tmp_path, monkeypatch, capsys
-):
+def test_a_wrong_request_is_a_line_of_choices(arguments, words, tmp_path, monkeypatch, capsys):
     if RESULTS in arguments:
         write(tmp_path / RESULTS, "mine", row("sd", "2", block_efficiency=2.0))
     monkeypatch.chdir(tmp_path)

@@ -21,9 +21,8 @@ PROMPTS, NOISE = 60, 0.03
 
 
 def run(folder, seed, slowed=0.0, machine=1.0, scored=True, repeats=1, stalled=0.0, **facts):
-    """A run's table and records: plain decoding and three decoders, timed in turn, with noise of a
-    seed; ``rsd_s`` lost a share of its speed, the machine is so fast, a share of timings takes five
-    times as long. ``facts`` are columns of all rows.
+    """A run of plain decoding and three decoders in turn, with noise; ``rsd_s`` lost a share of its
+    speed, a share of timings takes five times as long; ``facts`` are columns of all rows.
     """
     noise, answers = np.random.default_rng(seed), np.random.default_rng(0)
     lengths = answers.integers(6, 12, PROMPTS)

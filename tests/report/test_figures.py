@@ -56,9 +56,6 @@ def printed(sheet):
     return any(series.layer.printed for series in sheet.series)
 
 
-# Which rows are chosen
-
-
 def test_the_best_tree_is_picked_panel_by_panel_but_for_accuracy_by_block_efficiency():
     taus, _, speeds, scores = sheet_of("rsd/4", EXP1).grid[0]
     (best,) = series_of(taus, decoder="rsd_s")
@@ -143,9 +140,6 @@ def test_rows_that_are_not_exact_are_marked_and_another_engine_is_named():
     assert marks(frame(row("ar"), theirs, ours)) == f" ({name}: another engine)"
 
 
-# How a figure is described
-
-
 def test_two_columns_are_a_figure_with_a_colour_per_decoder_and_a_panel_per_task():
     sheet = sheet_from(CELLS, **SMALLEST, title="{task}")
     ((xsum, dolly),) = sheet.grid
@@ -208,9 +202,6 @@ def test_texts_name_columns_of_the_rows():
     assert fill("{decoders}", CELLS) == "AR, SD, RSD-S"
     assert fill("{prompts:prompt}", CELLS) == "30 prompts"
     assert fill("{seed:seed}", CELLS.assign(seed=1)) == "1 seed"
-
-
-# What files come out
 
 
 def grid_rows():
@@ -285,9 +276,6 @@ def test_a_figure_of_other_pairs_is_drawn_once_and_not_under_each_number(tmp_pat
 )  # fmt: skip
 def test_which_figures_are_for_pairs_that_they_do_not_have(name, shown):
     assert shows_other_pairs(find_figure(name)) is shown
-
-
-# What is written has room
 
 
 TAUS = {"sd": 2.0, "rsd_c": 2.5, "rsd_s": 5.0}

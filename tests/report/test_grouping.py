@@ -154,12 +154,6 @@ def test_a_papers_table_takes_rows_of_its_own_jobs_alone(tmp_path):
     assert any("1 of 1 cells come from other experiments" in note for note in moved.notes)
 
 
-def test_what_a_search_confirmed_stands_before_what_it_screened(tmp_path):
-    write(tmp_path, "rsd-exp1", *cells(stage="screen"), cells(stage="confirm")[0])
-    grids = build_tables(find_table("rsd/1"), Measured.below(tmp_path))
-    assert [grid.setting for grid in grids] == ["stage confirm", "stage screen"]
-
-
 def test_a_figure_is_drawn_once_for_each_way_that_it_does_not_show_itself():
     rows = pd.concat([redrafter_batches().assign(max_new_tokens=limit) for limit in (16, 64)])
     found = figure_sheets(find_figure("redrafter/6"), rows.reset_index(drop=True))

@@ -1,8 +1,4 @@
-"""The figures of DSBD and of ReDrafter, and the series of all committed experiments.
-
-A figure whose curves fell into one, or whose line goes back and forth, is a figure all the same:
-what it says has to be looked at.
-"""
+"""The figures of DSBD and of ReDrafter, and columns that figures derive."""
 
 from itertools import product
 
@@ -20,15 +16,7 @@ from spec_bench.report.page.gather import drawings
 from spec_bench.report.papers.paper import code_of, find_figure, load_paper
 from spec_bench.report.tables.measured import Measured
 from tests.report.drawn import committed_sheets, points, series_of, sheet_of
-from tests.report.rows import (
-    dsbd_fronts,
-    frame,
-    head,
-    redrafter_batches,
-    redrafter_grid,
-    row,
-    write,
-)
+from tests.report.rows import dsbd_cells, frame, head, redrafter_batches, redrafter_grid, row, write
 from tests.said import naming
 
 OWN = code_of(load_paper("redrafter").folder, "heads")
@@ -45,11 +33,8 @@ def marks(series, mark):
     return [each for each in series if each.layer.mark == mark]
 
 
-# DSBD: fronts, and what stands in a panel without numbers
-
-
 def test_the_front_is_drawn_as_steps_that_promise_no_more_than_was_had():
-    sheet = sheet_of("dsbd/4", dsbd_fronts())
+    sheet = sheet_of("dsbd/4", dsbd_cells())
     (front,) = marks(sheet.panels[0].series, "front")
     assert list(front.rows.spec) == ["4x2@0.7", "4x2@0.9", "3x2@0.9"]
     plot = draw_sheet(sheet).axes[0]
@@ -61,21 +46,21 @@ def test_the_front_is_drawn_as_steps_that_promise_no_more_than_was_had():
 
 
 def test_marks_bear_the_intervals_of_both_numbers_and_a_panel_without_a_meter_says_why():
-    sheet = sheet_of("dsbd/4", dsbd_fronts())
+    sheet = sheet_of("dsbd/4", dsbd_cells())
     assert [bool(panel.series) for panel in sheet.panels] == [True, False]
     (series,) = series_of(sheet.panels[0], decoder="sd")
     assert series.points("token_rate") == [(50.0, 49.0, 51.0)]
     assert series.points("cell.score") == [pytest.approx((0.5, 0.47, 0.53))]
     (text,) = draw_sheet(sheet).axes[1].texts
     assert "measured: no meter" in text.get_text() and "energy=nvml" in text.get_text()
-    metered = sheet_of("dsbd/4", dsbd_fronts(energy_j_per_token=(2.0, 1.5, 2.5)))
+    metered = sheet_of("dsbd/4", dsbd_cells(energy_j_per_token=(2.0, 1.5, 2.5)))
     assert all(panel.series for panel in metered.panels)
 
 
 def test_a_pair_of_the_paper_has_the_figures_tasks_and_another_pair_all():
-    spider = dsbd_fronts(task="spider")
+    spider = dsbd_cells(task="spider")
     spider.columns = spider.columns.str.replace("exact_match", "execution_accuracy")
-    both = pd.concat([dsbd_fronts(), spider], ignore_index=True)
+    both = pd.concat([dsbd_cells(), spider], ignore_index=True)
     assert [line[0].title for line in sheet_of("dsbd/4", both).grid] == ["SQuAD", "Spider"]
     own = both.assign(pair="llama2_13b_68m")
     assert [line[0].title for line in sheet_of("dsbd/4", own).grid] == ["SQuAD"]
@@ -84,7 +69,7 @@ def test_a_pair_of_the_paper_has_the_figures_tasks_and_another_pair_all():
 
 
 def test_cells_of_two_jobs_are_named_below_the_fronts():
-    rows = dsbd_fronts()
+    rows = dsbd_cells()
     assert jobs(rows) == ""
     rows["baseline"] = ["same job", "same job", *(["earlier job"] * 6)]
     said = "\nNot one job: SD measured with AR, the rest in a later one."
@@ -92,13 +77,10 @@ def test_cells_of_two_jobs_are_named_below_the_fronts():
 
 
 def test_a_page_has_every_figure_that_is_for_any_pair(tmp_path):
-    rows = dsbd_fronts().assign(experiment="dsbd-fronts", file="results.csv")
+    rows = dsbd_cells().assign(experiment="dsbd-fronts", file="results.csv")
     assert numbers_drawn("dsbd", "dsbd-fronts", rows) == [4, 6, 7, 8, 9]
     assert numbers_drawn("dsbd", "dsbd-fronts", rows.assign(pair="opt_13b")) == [4, 6]
     assert numbers_drawn("redrafter", "redrafter-grid", redrafter_grid(tmp_path)) == [3, 4]
-
-
-# ReDrafter: which heads, which correlation, which curves
 
 
 def test_heads_lie_beside_the_rows_or_a_group_of_experiments_or_are_the_rows(tmp_path):
@@ -158,9 +140,6 @@ def test_curves_with_tree_attention_are_apart_from_those_without(tmp_path):
     }
     with pytest.raises(ValueError, match=naming("redrafter/6")):
         draw("redrafter", "6", rows[rows.batch_size == 1], tmp_path)  # one size is no curve
-
-
-# Series of committed experiments, drawn from rows with all their columns
 
 
 def told(sheet):

@@ -1,6 +1,4 @@
-"""Names come from anywhere: none of them is read as markup, as a formula or as a second command;
-and every table's LaTeX goes through pdflatex, where there is one.
-"""
+"""Names are never read as markup, formula or command; every table's LaTeX compiles."""
 
 import csv
 import io

@@ -1,7 +1,4 @@
-"""What a row says is what holds: seeds are one row, neither the lowest nor the best; seconds are of
-all repeats; what an earlier engine timed is not shown; and what stands behind a row is the same
-from the raw runs as from the file that is committed.
-"""
+"""What a row says is what holds: its seeds, its repeats, its engine and its records."""
 
 import json
 import re
@@ -158,17 +155,6 @@ def repeated(results, run_id, paces):
     path.write_text("".join(json.dumps(line) + "\n" for line in every))
 
 
-def test_seconds_are_of_all_repeats_and_counts_of_the_first(tmp_path):
-    results = table_of(tmp_path, row("sd", "3", run_id="a"))
-    repeated(results, "a", [1.0, 3.0])
-    records, own = Records(results), row("sd", "3", run_id="a", seed=0)
-    tokens, seconds = records.counts(own, "token_rate")["0"]
-    assert (tokens, seconds) == (2 * 5, pytest.approx(5 * (1 + 3)))
-    assert records.counts(own, "block_efficiency")["0"] == (5, 2)
-    assert list(records.by_seed(own, "token_rate")) == ["0", "0/1"]
-    assert list(records.by_seed(own, "block_efficiency")) == ["0"]
-
-
 def test_a_difference_knows_that_whole_repeats_differ(tmp_path):
     results = table_of(tmp_path, row("sd", "3", run_id="a"))
     repeated(results, "steady", [1.0, 1.0, 1.0])
@@ -260,9 +246,11 @@ def results(request, tmp_path):
 def test_every_whole_repeat_is_read_and_times_are_summed_over_them(results):
     seconds = [[each.decode_s for each in done.values()] for done in repeats_of(results, "cell")]
     assert seconds == [[1.0, 2.0], [1.5, 2.5]]
-    known, cell = Records(results), {"run_id": "cell"}
+    known, cell = Records(results), {"run_id": "cell", "seed": 0}
     assert known.counts(cell, "token_rate") == {"a": (6.0, 2.5), "b": (6.0, 4.5)}
     assert known.counts(cell, "block_efficiency") == {"a": (3.0, 2.0), "b": (3.0, 2.0)}
+    assert list(known.by_seed(cell, "token_rate")) == ["0", "0/1"]
+    assert list(known.by_seed(cell, "block_efficiency")) == ["0"]
     assert (scores_of(results, "cell"), origin_of(results, "cell")) == (SCORES, ORIGIN)
     assert repeats_of(results, "other") == []
     assert (scores_of(results, "other"), origin_of(results, "other")) == ({}, None)

@@ -1,6 +1,4 @@
-"""The papers' tables: measured numbers beside the printed ones, with intervals, marks and what is
-missing; printed alone, number for number; and what a reader would not guess, told where it is true.
-"""
+"""The papers' tables: measured numbers beside the printed ones, and what a reader is told."""
 
 import csv
 import io
@@ -326,10 +324,8 @@ def test_every_recipe_that_is_named_exists():
         assert len(item.experiments) == len(item.recipes)
 
 
-CHAT = {
-    **{"pair": "llama2_chat_7b", "target": "meta-llama/Llama-2-7b-chat-hf"},
-    "draft": "double7/vicuna-160m",
-}
+CHAT = {"pair": "llama2_chat_7b", "draft": "double7/vicuna-160m",
+        "target": "meta-llama/Llama-2-7b-chat-hf"}  # fmt: skip
 SAMPLE = {"data_source": "embedded"}
 OPT = {"pair": "opt_13b", "target": "facebook/opt-13b", "draft": "facebook/opt-125m"}
 DOLLY = {"task": "dolly", "temperature": 1.0, "top_p": 0.95}  # asked in its template
@@ -356,12 +352,8 @@ CASES = {
     "prefill": ("prefill left out", "rsd/1", rsd(token_rate=30.0), True),
     "no rates": ("prefill", "mcsd/7", acceptance(), False),
     # (5 x 115 / 6738 + 1) / (5 x 162.4 / 6738 + 1) = 0.969
-    "our draft": (
-        "162M parameters where the paper's draft has 115M: -3% at L = 5",
-        "rsd/1",
-        rsd(mbsu=2.0),
-        True,
-    ),
+    "our draft": ("162M parameters where the paper's draft has 115M: -3% at L = 5", "rsd/1",
+                  rsd(mbsu=2.0), True),
     "embedded draft": ("stand-in's", "rsd/1", rsd(**EMBEDDED, mbsu=2.0), False),
     "the paper's draft": ("stand-in's", "rsd/1", rsd(**OPT, mbsu=2.0), False),
     "no MBSU": ("stand-in's", "mcsd/7", acceptance(pair="llama2_7b"), False),
@@ -377,7 +369,7 @@ CASES = {
     "public data": ("sample's", "rsd/9", trained_on("dolly", data_source="hub"), False),
     "another pair": ("sample's", "rsd/9", trained_on("dolly", pair="vicuna_7b"), False),
     "not seen": ("sample's prompts", "rsd/1", rsd(**EMBEDDED, **SAMPLE), False),
-}
+}  # fmt: skip
 EXPERIMENTS = {"rsd": "rsd-exp1", "mcsd": "mcsd-acceptance", "eagle": "eagle-heads"}
 
 
