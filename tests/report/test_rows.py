@@ -3,13 +3,11 @@
 import json
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pandas as pd
 import pytest
 import sacrebleu
 
-import spec_bench.report
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.intervals import rate_ratio_interval, ratio_interval
@@ -210,7 +208,6 @@ def test_a_page_says_how_many_cells_are_archived_or_of_an_earlier_engine(tmp_pat
     assert "cells of past weights, data or engines, archived" in page
 
 
-REPORT = Path(spec_bench.report.__file__).parent
 ORIGIN = {"cpu": "a processor", "versions": {}, "torch": {"threads": 1, "devices": []}}
 
 
@@ -402,5 +399,6 @@ def test_the_command_says_how_much_the_records_hold_and_whose_are_missing(tmp_pa
 
 def test_nothing_else_in_the_report_opens_raw_runs():
     raw = re.compile(r"GENERATIONS|PROVENANCE|CONFIG\b|run_folder")
-    paths = [path for path in REPORT.rglob("*.py") if raw.search(path.read_text("utf-8"))]
-    assert paths == [REPORT / "data" / "records.py"]
+    folder = files.package_folder("report")
+    paths = [path for path in folder.rglob("*.py") if raw.search(path.read_text("utf-8"))]
+    assert paths == [folder / "data" / "records.py"]

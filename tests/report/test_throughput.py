@@ -1,15 +1,13 @@
 """Speed against throughput and where speculation stops paying; the front that no point beats."""
 
-from pathlib import Path
-
 import pandas as pd
 import pytest
 
 from spec_bench.report.data.statistics import front
 from spec_bench.report.figures.throughput import crossing, lines_of, throughput
+from spec_bench.system.files import package_folder
 
-ROOT = Path(__file__).resolve().parents[2]
-BATCHES = ROOT / "results/embedded/redrafter-batches/results.csv"
+BATCHES = package_folder("results") / "embedded/redrafter-batches/results.csv"
 
 
 @pytest.mark.parametrize(
