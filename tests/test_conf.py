@@ -1,5 +1,6 @@
 """Every config composes, and says what the runner understands."""
 
+import re
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -98,7 +99,8 @@ def cells_of(recipe):
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_every_recipe_composes_into_valid_cells(path):
+def test_every_recipe_says_its_log_and_meter_and_composes_into_valid_cells(path):
+    assert {"sink=wandb", "energy=none"} <= {*re.findall(r"\w+=\w+", path.read_text())}
     assert len(cells_of(f"{path.parent.name}={path.stem}")) > 1
 
 
@@ -113,20 +115,18 @@ def test_a_recipe_has_the_rows_of_each_of_its_published_tables(recipe, tables):
         assert cells == rows
 
 
-def test_the_monotone_search_is_the_non_increasing_part_of_the_full_one():
+def test_search_has_every_printed_configuration_and_the_monotone_one_its_non_increasing_part():
     both = (cells_of(f"mcsd={name}") for name in ("search", "search_monotone"))
-    full, pruned = ([cell.spec for cell in each if cell.name == "mcsd_wor"] for each in both)
+    every, fewer = ([(cell.name, cell.spec) for cell in cells] for cells in both)
+    full, pruned = ([s for name, s in each if name == "mcsd_wor"] for each in (every, fewer))
     falling = [s for s in full if (k := list(map(int, s.split("-")))) == sorted(k, reverse=True)]
     assert pruned == falling
     assert len(set(full)) == len(full) == 6 + 21 + 56 + 126 + 252
-
-
-def test_search_covers_every_configuration_that_the_paper_prints():
     rows = read_published(experiments_dir() / "mcsd" / FILE)
     rows = [row for row in rows if row["table"] in "2356" and row["decoder"] != "ar"]
     printed = {(row["decoder"], row["spec"]) for row in rows}
     assert len(printed) > 20
-    assert printed <= {(cell.name, cell.spec) for cell in cells_of("mcsd=search")}
+    assert printed <= {*every}
 
 
 def test_figure_6s_cells_draft_with_heads_alone():
@@ -169,12 +169,8 @@ def test_the_paper_that_prints_plus_minus_is_measured_with_several_seeds():
 @pytest.mark.parametrize(
     ("pair", "tree"),
     [
-        ("llama_13b_68m", "4-2-2"),
-        ("vicuna_13b_68m", "16-1"),
-        ("llama_33b_68m", "8-2-1-1"),
-        ("vicuna_33b_68m", "16-1-1"),
-        ("opt_13b", "4-2-1"),
-        ("embedded", "4-2-1"),
+        *(("llama_13b_68m", "4-2-2"), ("vicuna_13b_68m", "16-1"), ("llama_33b_68m", "8-2-1-1")),
+        *(("vicuna_33b_68m", "16-1-1"), ("opt_13b", "4-2-1"), ("embedded", "4-2-1")),
     ],
 )
 def test_the_ablation_takes_each_pair_at_its_best_tree(pair, tree):

@@ -26,12 +26,6 @@ REPORT = "spec_bench.report"
 SAID = "interrupted; what was written is whole"
 
 
-def catches(process):
-    """Whether a process has a handler for SIGTERM."""
-    caught = Path(f"/proc/{process}/status").read_text().partition("SigCgt:")[2].split()[0]
-    return bool(int(caught, 16) & (1 << (signal.SIGTERM - 1)))
-
-
 JOB = ["spec_bench", "sink=quiet"]
 TRAINING = ["spec_bench.train", "sink=quiet"]
 
@@ -51,9 +45,10 @@ def test_a_signal_ends_a_command_in_one_line_from_its_imports_on(
 ):
     started = [sys.executable, "-m", *command]
     process = subprocess.Popen(started, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
-    while not catches(process.pid) and time.monotonic() < deadline:
+    deadline, caught, status = time.monotonic() + 60, 0, Path(f"/proc/{process.pid}/status")
+    while not caught & (1 << (signal.SIGTERM - 1)) and time.monotonic() < deadline:
         time.sleep(0.002)
+        caught = int(status.read_text().partition("SigCgt:")[2].split()[0], 16)
     time.sleep(after_s)
     process.send_signal(number)
     _, said = process.communicate(timeout=60)
@@ -167,11 +162,6 @@ COMMANDS = {
 }
 
 
-def other_kind(place, kind):
-    (place / "there").touch() if kind == "FOLDER" else (place / "there").mkdir()
-    return place / "there"
-
-
 def link(to):
     def linked(place, kind):
         (place / "link").symlink_to(to)
@@ -184,7 +174,7 @@ BAD = {
     "a device": lambda place, kind: Path("/dev/null"),
     "below a device": lambda place, kind: Path("/dev/null/x"),
     "a pipe": lambda place, kind: os.mkfifo(place / "pipe") or place / "pipe",
-    "a file or a folder": other_kind,
+    "a file or a folder": lambda place, kind: place / ("file" if kind == "FOLDER" else "folder"),
     "a link to nothing": link("nowhere/at/all"),
     "a link to itself": link("link"),
     "a name too long": lambda place, kind: place / ("x" * 300),
@@ -200,6 +190,8 @@ def test_an_output_that_cannot_be_is_one_line_before_any_work(
     command, bad, tmp_path, monkeypatch, capsys
 ):
     main, given, kind = COMMANDS[command]
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
     output = BAD[bad](tmp_path, kind)
     before = sorted(tmp_path.iterdir())
     monkeypatch.chdir(tmp_path)
@@ -251,29 +243,23 @@ runpy.run_module("spec_bench", run_name="__main__", alter_sys=True)
 """
 
 
-def check(*words, folder, package=""):
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, *words]
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert done.stdout == "" and len(done.stderr.splitlines()) == 1
-    for part in (package, "source .venv/bin/activate", "make env"):
-        assert part in done.stderr
-
-
 @pytest.mark.parametrize(
-    "words",
+    ("words", "named"),
     [
-        *("spec_bench prompts=3", "spec_bench --help", "spec_bench compare a b"),
-        *("spec_bench.report sweep default", "spec_bench.train head=medusa", "spec_bench.audit"),
+        ("-S -m spec_bench prompts=3", ""),
+        ("-S -m spec_bench --help", ""),
+        ("-S -m spec_bench compare a b", ""),
+        ("-S -m spec_bench.report sweep default", ""),
+        ("-S -m spec_bench.train head=medusa", ""),
+        ("-S -m spec_bench.audit", ""),
+        ("hiding.py hydra prompts=1 sink=quiet", "'hydra'"),
+        ("hiding.py torch prompts=1 sink=quiet", "'torch'"),
     ],
 )
-def test_a_python_without_packages_is_one_line_that_says_how_to_get_them(words, tmp_path):
-    check("-S", "-m", *words.split(), folder=tmp_path)
-
-
-@pytest.mark.parametrize("package", ["hydra", "torch"])
-def test_a_package_that_is_missing_is_named(package, tmp_path):
+def test_a_python_without_packages_is_one_line_that_says_how_to_get_them(words, named, tmp_path):
     (tmp_path / "hiding.py").write_text(HIDING % str(ROOT))
-    words = ("hiding.py", package, "prompts=1", "sink=quiet")
-    check(*words, folder=tmp_path, package=repr(package))
+    told = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": str(ROOT)}}
+    told |= {"capture_output": True, "text": True}
+    done = subprocess.run([sys.executable, *words.split()], **told)
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
+    assert all(each in done.stderr for each in (named, "source .venv/bin/activate", "make env"))

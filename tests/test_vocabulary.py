@@ -92,9 +92,6 @@ def test_hardly_any_file_lists_columns():
     assert not listed('row = {"mbsu": a, "speedup": b, "bleu": c}')
 
 
-# Everything that is shown has a name for people, and decoders a colour and a marker.
-
-
 FILES = sorted((conf_dir() / "decoder").glob("*.yaml"))
 YAMLS = sorted(experiments_dir().glob("*/paper.yaml"))
 RECIPES = [path for path in experiments_dir().glob("*/*.yaml") if path not in YAMLS]
@@ -185,9 +182,6 @@ def test_a_wrong_colour_or_marker_is_named_with_its_file_and_the_choices(mine, r
         assert "\n" not in str(caught.value)
 
 
-# The tree shorthand: read by syntax, written back.
-
-
 @pytest.mark.parametrize(
     ("text", "form", "numbers", "depth", "width", "nodes", "widths"),
     [
@@ -221,9 +215,6 @@ def test_a_shorthand_is_written_one_way():
     assert str(parse(7)) == "7"
     with pytest.raises(ValueError, match="empty"):
         parse("  ")
-
-
-# The papers' printed numbers: one schema, nothing lost from the copies that were checked.
 
 
 # By metric how many numbers the checked copies of the papers' tables hold, and their sum.

@@ -19,6 +19,7 @@ from spec_bench.decode.config import build_decoder
 from spec_bench.engine.loading import ModelSpec, load_model
 from spec_bench.records.types import Request
 from spec_bench.server.endpoint import Server
+from tests.families import decoder_settings
 from tests.jobs.tiny import make_family
 from tests.said import naming
 from tests.server.completions import Completions, serving
@@ -26,12 +27,6 @@ from tests.server.completions import Completions, serving
 VOCAB = 12
 TARGET = random_markov(VOCAB, seed=1)
 WARM = SamplingSettings(temperature=1.0)
-CHAIN = {
-    "name": "sd",
-    "drafter": {"kind": "language_model"},
-    "tree": {"policy": "chain", "depth": 3},
-    "verifier": {"rule": "recursive_rejection", "replacement": False},
-}
 
 
 def test_the_law_of_a_token_by_hand():
@@ -51,47 +46,39 @@ def test_log_probabilities_that_are_off_by_1_96_deviations_have_a_chance_of_one_
     assert findings(law)[0].p_value == pytest.approx(0.05, abs=1e-4)
 
 
-def sampled(model, answers, seed, length=40):
-    """Answers drawn from a chain one token at a time, behind one prompt."""
+def sampled(model, answers, seed):
+    """Answers of 40 tokens drawn from a chain one at a time, behind one prompt."""
     generator = torch.Generator().manual_seed(seed)
-    found = []
     for _ in range(answers):
         said = [3]
-        for _ in range(length):
+        for _ in range(40):
             law = model.logits[model.place(said)].softmax(dim=-1)
             said.append(int(torch.multinomial(law, 1, generator=generator)))
-        found.append(((3,), tuple(said[1:])))
-    return found
+        yield (3,), tuple(said[1:])
 
 
 def test_plain_sampling_passes_every_test_at_about_the_stated_rate():
     alarms = 0
     for seed in range(60):
-        law = law_of_answers(TARGET, sampled(TARGET, 4, seed), WARM)
+        law = law_of_answers(TARGET, [*sampled(TARGET, 4, seed)], WARM)
         alarms += any(not each.passed for each in findings(law, seed, rate=0.1))
     assert alarms <= 14  # of 60 at a rate of at most 0.1: chance below 0.001
 
 
-def swapped():
-    """The chain with its two best tokens swapped: of the same entropy."""
-    law = TARGET.logits.softmax(dim=-1)
-    best = law.topk(2, dim=-1)
-    return MarkovModel(law.scatter(-1, best.indices, best.values.flip(-1)).log())
+BEST = TARGET.logits.topk(2, dim=-1)
+OTHERS = {  # the logits that answers are drawn by, how many, and how often each comes
+    "sharp": (TARGET.logits * 1.4, 20, 1),
+    "flat": (TARGET.logits * 0.6, 20, 1),
+    "the two best swapped": (TARGET.logits.scatter(-1, BEST.indices, BEST.values.flip(-1)), 20, 1),
+    "one answer again and again": (TARGET.logits, 1, 25),
+}
 
 
-@pytest.mark.parametrize(
-    "answers",
-    [
-        lambda: sampled(MarkovModel(TARGET.logits * 1.4), 20, seed=5),
-        lambda: sampled(MarkovModel(TARGET.logits * 0.6), 20, seed=5),
-        lambda: sampled(swapped(), 20, seed=5),
-        lambda: sampled(TARGET, 1, seed=2) * 25,
-    ],
-    ids=["sharp", "flat", "the two best swapped", "one answer again and again"],
-)
-def test_another_law_is_found(answers):
-    found = findings(law_of_answers(TARGET, answers(), WARM))
-    assert not all(each.passed for each in found)
+@pytest.mark.parametrize("other", OTHERS)
+def test_another_law_is_found(other):
+    logits, answers, times = OTHERS[other]
+    drawn = [*sampled(MarkovModel(logits), answers, seed=5)] * times
+    assert not all(each.passed for each in findings(law_of_answers(TARGET, drawn, WARM)))
 
 
 def test_a_token_without_probability_fails_at_once():
@@ -112,7 +99,7 @@ def answering(sample, shift=0):
         asked = SamplingSettings(temperature=body["temperature"])
         settings = sample if sample and asked.temperature else asked
         request = Request(str(next(numbers)), tuple(body["prompt"]), body["max_tokens"])
-        decoder = build_decoder(CHAIN, TARGET, [draft], settings)
+        decoder = build_decoder(decoder_settings("sd", "3"), TARGET, [draft], settings)
         (generation,) = decoder.generate([request], body.get("seed", 0))
         tokens, steps, at = list(generation.tokens), [], 0
         if not asked.temperature:
@@ -208,18 +195,12 @@ def test_a_pair_that_is_not_there_is_named_before_the_rules_are_enumerated(
     assert repr(missing) in line
 
 
-# The audit's parts are chosen by name, and fail alone.
-
-
-def fine():
-    yield Line("sd", "enumeration", "error 0", True)
-
-
 def broken():
     raise RuntimeError("no\nhead")
 
 
-PARTS = [Part("rule: k_seq", broken), Part("sd", fine)]
+FINE = Line("sd", "enumeration", "error 0", True)
+PARTS = [Part("rule: k_seq", broken), Part("sd", lambda: [FINE])]
 
 
 def test_a_fault_is_the_failure_of_its_part_and_the_others_go_on():

@@ -29,13 +29,6 @@ def play_power(tmp_path, monkeypatch):
     return play
 
 
-def kill_meter(file):
-    """Ends a stand-in that ``dies_of`` this file; nothing is sampled afterwards."""
-    file.touch()
-    while file.exists():
-        time.sleep(0.01)
-
-
 @contextmanager
 def opened(name, ordinals=None, **settings):
     """A meter, open."""

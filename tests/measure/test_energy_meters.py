@@ -16,7 +16,7 @@ from spec_bench.measure.energy.counters import Gpu, job_gpus, visible_gpus
 from spec_bench.measure.energy.meters import EnergyMeter, UnmeteredError
 from spec_bench.measure.energy.nvidia_smi import integral_j, largest_gap_s, summed_j
 from spec_bench.records.types import Generation
-from spec_bench.settings.configs import conf_dir, experiments_dir
+from spec_bench.settings.configs import conf_dir
 from tests.jobs.conftest import family, run_job
 from tests.jobs.tiny import rows_of
 from tests.measure.conftest import opened, window
@@ -197,7 +197,8 @@ def test_each_meter_has_a_config_with_its_defaults_and_touches_nothing_when_buil
     for name, path in configs.items():
         assert yaml.safe_load(path.read_text()) == {"meter": name, **meter[name].settings}
         built = build_meter({"meter": name})
-        assert (built.name, built.idle_power_w) == (name, None)
+        built.begin()
+        assert (built.name, built.idle_power_w, built.end().energy_j) == (name, None, None)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +209,6 @@ def test_each_meter_has_a_config_with_its_defaults_and_touches_nothing_when_buil
         ({"meter": "none", "idle_s": 3}, "idle_s"),
         ({"meter": "paper", "period_s": 0.1}, "period_s"),
         ({"meter": "nvidia_smi", "period_s": 0}, "period_s"),
-        ({"meter": "nvidia_smi", "period_s": "often"}, "often"),
         ({"meter": "nvidia_smi", "period_s": float("nan")}, "nan"),
         ({"meter": "nvml", "idle_s": -1}, "idle_s"),
         ({"meter": "nvml", "update_period_s": True}, "update_period_s"),
@@ -264,8 +264,11 @@ def automatic(device):
 def test_the_first_meter_that_opens_is_taken_under_its_own_name(play_power, monkeypatch):
     play_power(Curve("steady", low_w=250.0))
     quick = {"nvml": {"idle_s": 0.0}, "nvidia_smi": {"idle_s": 0.0, "period_s": 0.01}}
-    made = energy_settings
-    monkeypatch.setattr(meters, "energy_settings", lambda told: made(told | quick[told["meter"]]))
+
+    def made(told):
+        return energy_settings(told | quick[told["meter"]] if isinstance(told, dict) else told)
+
+    monkeypatch.setattr(meters, "energy_settings", made)
     with automatic("cuda") as metering:
         assert metering.meter.name == "nvidia_smi"  # NVML finds no GPU here
         metering.begin()
@@ -284,19 +287,6 @@ def test_a_gpu_without_a_meter_is_said_in_one_line_and_a_cpu_in_none(tmp_path, m
     with automatic("cpu") as metering:
         assert metering.meter.reason == "no meter"
     assert not caplog.records
-
-
-def test_an_automatic_meter_that_is_not_open_gives_no_number():
-    closed = build_meter({"meter": "auto"})
-    closed.begin()
-    assert closed.end().energy_j is None
-
-
-def test_every_recipe_says_how_its_runs_are_logged_and_metered():
-    files = [path.read_text() for path in experiments_dir().glob("*/*.yaml")]
-    recipes = [text for text in files if text.startswith("# @package _global_")]
-    assert len(recipes) >= 13
-    assert all("sink=wandb" in text and "energy=none" in text for text in recipes)
 
 
 QUICK = ("energy=nvidia_smi", "energy.idle_s=0.3", "energy.period_s=0.01", "prompts=2")

@@ -14,18 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.measure.conftest import kill_meter, opened, window
+from tests.measure.conftest import opened, window
 from tests.measure.stand_ins import Curve
-
-
-def smi(**settings):
-    return opened("nvidia_smi", **settings)
 
 
 @pytest.mark.parametrize("kind", ["steady", "ramp", "square"])
 def test_the_integral_of_a_known_curve_is_right_to_one_percent(play_power, kind):
     (curve,) = play_power(Curve(kind))
-    with smi(period_s=0.005) as meter:
+    with opened("nvidia_smi", period_s=0.005) as meter:
         for _ in range(5):
             reading, begin_s, end_s = window(meter, 1.3)
             if "apart" not in reading.note:  # as on a machine with other work
@@ -49,7 +45,7 @@ def test_the_papers_sum_counts_samples_and_not_seconds(play_power):
 def test_only_the_jobs_own_gpus_are_added_up(play_power, monkeypatch):
     play_power(*(Curve("steady", low_w=watts) for watts in (10.0, 200.0, 3000.0)))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,0")
-    with smi() as meter:
+    with opened("nvidia_smi") as meter:
         reading, begin_s, end_s = window(meter, 0.3)
     assert reading.energy_j == pytest.approx(3010 * (end_s - begin_s), rel=0.02)
 
@@ -67,8 +63,11 @@ def test_idle_power_is_measured_before_the_run_on_the_gpu_that_the_device_names(
 @pytest.mark.parametrize("how", ["unknown", "unsupported"])
 def test_without_the_instantaneous_field_power_draw_is_taken(play_power, how):
     play_power(Curve("steady"), **{how: ["power.draw.instant"]})
-    with smi() as meter:
+    with opened("nvidia_smi") as meter:
         reading, begin_s, end_s = window(meter, 0.2)
+        process = meter._sampler._process
+        assert process.poll() is None
+    assert process.poll() is not None  # the meter is closed
     assert reading.energy_j == pytest.approx(100 * (end_s - begin_s), rel=0.02)
 
 
@@ -81,7 +80,7 @@ def test_without_the_instantaneous_field_power_draw_is_taken(play_power, how):
 )
 def test_a_gpu_without_power_readings_is_a_reason(play_power, plan, reason):
     play_power(Curve("steady"), **plan)
-    with smi() as meter:
+    with opened("nvidia_smi") as meter:
         reading = window(meter)[0]
     assert reading.energy_j is None
     assert reason in reading.note
@@ -90,21 +89,18 @@ def test_a_gpu_without_power_readings_is_a_reason(play_power, plan, reason):
 def test_a_program_that_dies_gives_no_number_from_then_on(play_power, tmp_path):
     end = tmp_path / "end"
     play_power(Curve("steady"), dies_of=str(end))
-    with smi() as meter:
+
+    def kill():
+        end.touch()
+        assert gone(end.exists)
+
+    with opened("nvidia_smi") as meter:
         before = window(meter, 0.2)[0]
-        during = window(meter, meanwhile=lambda: kill_meter(end))[0]
+        during = window(meter, meanwhile=kill)[0]
         after = window(meter, 0.1)[0]
     assert before.energy_j is not None
     assert (during.energy_j, after.energy_j) == (None, None)
     assert after.note == "nvidia-smi ended with status 3"
-
-
-def test_no_process_is_left_when_the_meter_is_closed(play_power):
-    play_power(Curve("steady"))
-    with smi() as meter:
-        process = meter._sampler._process
-        assert process.poll() is None
-    assert process.poll() is not None
 
 
 # The program starts when its parent is dead already: no signal comes any more.

@@ -112,14 +112,13 @@ def test_what_other_code_decodes_has_neither():
     assert bound_columns(foreign, [ONE], {"p": 6}, "NVIDIA H200") == {}
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def forgotten():
     roofline._measured.cache_clear()
     yield
     roofline._measured.cache_clear()
 
 
-@pytest.mark.usefixtures("forgotten")
 def test_the_buffer_is_as_large_as_the_weights_within_limits(monkeypatch):
     streamed = []
 
@@ -139,7 +138,6 @@ def test_the_buffer_is_as_large_as_the_weights_within_limits(monkeypatch):
     assert streamed[0][1] == torch.bfloat16
 
 
-@pytest.mark.usefixtures("forgotten")
 def test_a_real_buffer_has_a_plausible_rate_and_none_without_room_or_weights(monkeypatch):
     assert 1e7 < measured_bandwidth(nn.Linear(512, 1024)) < 1e13
     assert measured_bandwidth(nn.Identity()) is None

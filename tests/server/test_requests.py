@@ -25,7 +25,6 @@ from tests.server.completions import Completions, serving
 
 KEY = "sk-0123456789abcdef"
 STEPS = [[5], [6, 7, 8], [9]]
-OK = b"HTTP/1.1 200 OK\r\n"
 
 
 def asked(url, **more):
@@ -217,7 +216,7 @@ def raw(reply):
 
 
 def dripping(connection):
-    for byte in OK + b"X-Slow: " + b"y" * 10_000:
+    for byte in b"HTTP/1.1 200 OK\r\nX-Slow: " + b"y" * 10_000:
         connection.sendall(bytes([byte]))
         time.sleep(0.01)
 

@@ -33,13 +33,9 @@ def written(tmp_path, content, name="chats.json"):
     return file
 
 
-def tokenizer():
-    return load_tokenizer(model_path("embedded:target"))
-
-
 def test_only_what_the_assistant_says_is_learned_of_what_a_task_would_ask(tmp_path):
     (chat,) = read_chats(written(tmp_path, [CHAT]))
-    names = tokenizer()
+    names = load_tokenizer(model_path("embedded:target"))
     dialogue = encode_chat(chat, names)
     learned = [i for i, yes in zip(dialogue.ids, dialogue.learned, strict=True) if yes]
     rest = [i for i, yes in zip(dialogue.ids, dialogue.learned, strict=True) if not yes]
@@ -103,7 +99,7 @@ def test_a_wrong_file_gives_one_line_naming_record_and_expectation(content, comp
 
 def test_a_template_that_rewrites_earlier_turns_is_refused(tmp_path):
     (chat,) = read_chats(written(tmp_path, [CHAT]))
-    names = tokenizer()
+    names = load_tokenizer(model_path("embedded:target"))
     names.chat_template = (
         "{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}"
     )
@@ -119,21 +115,17 @@ def answers(file, settings=SETTINGS):
     return answer_prompts(forgetful_target(), PROMPTS, [0, 11], settings, file)
 
 
-def test_an_answer_ends_with_its_first_stop_token_or_at_the_limit(tmp_path):
-    for answer in answers(tmp_path / "a.jsonl"):
-        assert 1 <= len(answer) <= 12
-        assert not {0, 11} & set(answer[:-1])
-        assert answer[-1] in (0, 11) or len(answer) == 12
-
-
 def test_greedy_answers_do_not_depend_on_the_batch(tmp_path):
     greedy = AnswerSettings((0.0,), 12, 2)
     alone = AnswerSettings((0.0,), 12, 1)
     assert answers(tmp_path / "a", greedy) == answers(tmp_path / "b", alone)
 
 
-def test_answers_that_were_cut_off_are_completed_to_the_same_ones(tmp_path):
+def test_answers_end_at_a_stop_token_or_the_limit_and_cut_off_are_completed_to_the_same(tmp_path):
     whole = answers(tmp_path / "whole.jsonl")
+    for answer in whole:
+        assert 1 <= len(answer) <= 12 and not {0, 11} & set(answer[:-1])
+        assert answer[-1] in (0, 11) or len(answer) == 12
     lines = (tmp_path / "whole.jsonl").read_text().splitlines(keepends=True)
     assert len(lines) == 3
     cut = tmp_path / "cut.jsonl"

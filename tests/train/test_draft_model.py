@@ -1,5 +1,7 @@
 """A draft model with a vocabulary of its own learns the target's law over it."""
 
+from unittest.mock import Mock
+
 import pytest
 import torch
 
@@ -79,13 +81,8 @@ def test_what_is_saved_drafts_losslessly_behind_the_target(tmp_path):
         torch.ones(20, 20, dtype=torch.bool).tril()[None],
     ).logits[0, :-1]
     torch.testing.assert_close(seen, learned, rtol=1e-3, atol=1e-4)
-
-
-def test_a_folder_whose_tokens_do_not_fit_its_weights_is_named(tmp_path):
-    made = training(tmp_path, 1)
-    made.trainee.save(tmp_path / "draft", torch.float32)
-    other = DraftModel(IDS[:-1], VOCAB, SHAPE)
-    other.module.save_pretrained(tmp_path / "other")
+    # A folder whose tokens do not fit its weights is named.
+    DraftModel(IDS[:-1], VOCAB, SHAPE).module.save_pretrained(tmp_path / "other")
     (tmp_path / "other" / FILE).write_bytes((tmp_path / "draft" / FILE).read_bytes())
     model = load_model(ModelSpec(str(tmp_path / "other")))
     with pytest.raises(ValueError, match="it knows 9 tokens, so 10 must be embedded, got 9"):
@@ -98,13 +95,7 @@ def test_known_are_the_answers_frequent_tokens_then_the_lowest_ids():
 
 
 def test_a_user_is_opened_as_the_template_opens_one():
-    class Words:
-        chat_template = "{{ messages }}"
-
-        def apply_chat_template(self, messages, **options):
-            return f"SYSTEM\nUSER {messages[0]['content']} END"
-
-        def __call__(self, text, add_special_tokens):
-            return {"input_ids": [len(word) for word in text.split()]}
-
-    assert user_opening(Words()) == (6, 4)
+    words = Mock(chat_template="{{ messages }}")
+    words.apply_chat_template = lambda messages, **_: f"SYSTEM\nUSER {messages[0]['content']} END"
+    words.side_effect = lambda text, **_: {"input_ids": [len(word) for word in text.split()]}
+    assert user_opening(words) == (6, 4)
