@@ -465,9 +465,9 @@ def test_what_was_found_is_in_the_row_and_later_jobs_take_it(run_job, tmp_path, 
 def test_capturing_for_longer_than_decoding_is_said(run_job, monkeypatch, caplog):
     prepare = CachePool.prepare
 
-    def slowly(pool, batch):
+    def slowly(pool, *given):
         time.sleep(2)
-        prepare(pool, batch)
+        prepare(pool, *given)
 
     monkeypatch.setattr(CachePool, "prepare", slowly)
     small = ("cells=[]", "prompts=1", "generation.max_new_tokens=2")
