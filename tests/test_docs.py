@@ -7,7 +7,6 @@ from pathlib import Path
 import pandas
 import pytest
 
-from spec_bench.vocabulary.decoders import decoders_table
 from tests.printed import BLOCK
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -97,10 +96,3 @@ def test_the_environment_is_entered_before_the_first_command_that_needs_it():
     script = (ROOT / "scripts/family/smollm2.py").read_text(encoding="utf-8")
     for last in (made.strip().splitlines()[-1], script.split("print(")[-1]):
         assert enter in last and "spec-bench " in last
-
-
-def test_the_documents_table_of_decoders_is_the_generated_one():
-    """If not: python -m spec_bench.vocabulary.decoders"""
-    text = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *MANUAL))
-    (table,) = re.findall(r"<!-- decoders -->\n(.*?)<!-- /decoders -->", text, re.DOTALL)
-    assert table.strip() == decoders_table()
