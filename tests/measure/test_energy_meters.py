@@ -97,6 +97,7 @@ def test_packages_and_memory_are_added_up_and_their_parts_are_not(tmp_path):
         counter.begin()
         for joules, file in enumerate(counters, start=1):
             file.write_text(str(10**6 * (1 + joules)))
+        time.sleep(0.002)  # longer than the counter's period
         reading = counter.end()
     assert reading.energy_j == pytest.approx(1 + 3 + 4)
     assert (counter.period_s, reading.note) == (0.001, "")
