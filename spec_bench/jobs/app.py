@@ -29,10 +29,11 @@ from spec_bench.jobs.config.cells import DecoderLoader, load_decoder
 from spec_bench.jobs.config.compose import one_line
 from spec_bench.jobs.config.config import RunSettings, check_settings
 from spec_bench.jobs.config.pair import placed, with_own_name
-from spec_bench.jobs.config.settings import JobSettings, build_settings, confirming
+from spec_bench.jobs.config.settings import JobSettings, build_settings
 from spec_bench.jobs.store.experiment import Experiment, JobNote, Tables
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.sweep import launch
+from spec_bench.jobs.sweep.confirm import confirming
 from spec_bench.jobs.sweep.launch import JobError, place_in_sweep
 from spec_bench.jobs.sweep.plan import PlannedCell, plan, print_plan
 from spec_bench.jobs.sweep.sweep import came_to, decodes, end_sweep, seen

@@ -214,10 +214,8 @@ def judge(every: Sequence[Change], alpha: float) -> list[Change]:
 
 
 def read_side(path: Path) -> Side:
-    """A side from a ``results.csv``, the folder that holds one, or a results folder with several.
-
-    Raises:
-        ValueError: there are no rows there.
+    """Returns a side from a ``results.csv``, the folder that holds one, or a results folder with
+    several. Raises ValueError: there are no rows there.
     """
     file = path / files.RESULTS
     tables = [each for each in (path, file) if each.is_file()] or files.results_files(path)

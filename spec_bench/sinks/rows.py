@@ -114,10 +114,8 @@ def restored(content: Row) -> CellResult:
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """Reads the rows of a results file as text; none where there is no file.
-
-    Raises:
-        ValueError: it is no results file; the message names the line.
+    """Reads the rows of a results file as text; none where there is no file. Raises ValueError: it
+    is no results file; the message names the line.
     """
     return files.read_csv(path, NEEDED)
 
@@ -145,15 +143,10 @@ def merge_csv(
     of a past state go to the archive beside the file, and come back with their state. What a search
     screened goes to a file of its own, which is no evidence and has no intervals.
 
-    Args:
-        path: the file; made with its folder if it is missing.
-        results: cells.
-        order: run ids in the order of their rows. Rows that it does not name keep their places
-            before all others, as far as the file has them, and after, where they are new.
-        ended: run id -> when its last job ended, which tells past states from the present one.
-
-    Returns:
-        The rows as they were written, the screened ones first.
+    The file is made with its folder if it is missing. ``order`` are run ids; rows that it does not
+    name keep their places before all others, as far as the file has them, and after, where they are
+    new. ``ended`` tells past states from the present one: run id -> when its last job ended.
+    Returns the rows as they were written, the screened ones first.
     """
     screened = files.screening_file(path)
     before = (*read_rows(screened), *read_rows(path))
@@ -210,12 +203,8 @@ def superseded(rows: Sequence[Row], ended: Mapping[str, float]) -> set[str]:
     labels; beside the old ones they would be two answers to one question. A newer row takes the
     place where all labels are equal (pair, models, task, decoder, spec, and every setting that a
     user varies on purpose, such as temperature, batch size, seed or dtype), as many prompts were
-    asked, and some of ``STATE`` is another. A failed row takes no place.
-
-    Args:
-        rows: an experiment's, as its file has them.
-        ended: run id -> when the last job that has the cell ended, in seconds; a row that it does
-            not name is older than all that it names.
+    asked, and some of ``STATE`` is another. A failed row takes no place. ``ended`` says by run id
+    when the last job that has the cell ended, in seconds; a row that it does not name is older.
     """
     names = [each for each in columns.names_of("identity", "setting") if each not in _APART]
 

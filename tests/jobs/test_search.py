@@ -7,10 +7,10 @@ import pytest
 from spec_bench.api.jobs import composed
 from spec_bench.jobs.app import settings_of
 from spec_bench.jobs.config.config import ConfirmSettings
-from spec_bench.jobs.config.settings import best_of, shared
+from spec_bench.jobs.config.settings import shared
+from spec_bench.jobs.sweep.confirm import best_of
 from spec_bench.recommend import recommend as search
 from spec_bench.recommend.recommend import Recommendation, command_of, cost_of, stages_of
-from spec_bench.recommend.recommend import main as recommended
 from spec_bench.report.page.headline import Headline
 from spec_bench.tasks import RandomPrompts
 from spec_bench.tasks.random_prompts import RandomSource
@@ -153,9 +153,9 @@ def test_an_interrupted_search_goes_on_and_answers_from_fresh_prompts(
 
     monkeypatch.setattr(search, "run_stage", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        recommended(words)
+        search.main(words)
     screened = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("generations.jsonl")}
-    assert len(screened) == 4 and recommended(words) == 0
+    assert len(screened) == 4 and search.main(words) == 0
     assert all(path.stat().st_mtime_ns == time for path, time in screened.items())
     assert [(job.stage, len(job.cells)) for job in jobs[2:]] == [("screen", 4), ("confirm", 2)]
     said, steps = capsys.readouterr()
@@ -174,7 +174,7 @@ def test_an_interrupted_search_goes_on_and_answers_from_fresh_prompts(
 def test_a_target_alone_is_told_what_to_use_and_what_a_draft_would_need(tmp_path, capsys):
     told = [*SMALL, "prompts=2", "confirm.prompts=2", "pair.target=embedded:target"]
     told += ["cells=[sd:2,prompt_lookup,hf_prompt_lookup,medusa]", f"results={tmp_path}"]
-    assert recommended(told) == 0
+    assert search.main(told) == 0
     said, steps = capsys.readouterr()
     tried = {line.split()[0] for line in said.splitlines() if " 2 fresh " in line}
     assert tried == {"prompt_lookup", "hf_prompt_lookup"}
@@ -184,7 +184,7 @@ def test_a_target_alone_is_told_what_to_use_and_what_a_draft_would_need(tmp_path
 
 def test_what_cannot_be_right_is_one_line(capsys):
     for wrong in ("confirm=null", "task=nowhere", "pair=none", "budget=1"):
-        assert recommended(["task=xsum", wrong]) == 2
+        assert search.main(["task=xsum", wrong]) == 2
     first, *others = capsys.readouterr().err.splitlines()
     assert first == "spec_bench: recommend wants fresh prompts: set confirm={prompts: NUMBER}"
     for told, line in zip(("'nowhere'", "'none'", "got 1"), others, strict=True):

@@ -30,8 +30,9 @@ from spec_bench.jobs.config.pair import (
     placed,
     with_own_name,
 )
-from spec_bench.jobs.config.settings import JobSettings, build_settings, confirming
+from spec_bench.jobs.config.settings import JobSettings, build_settings
 from spec_bench.jobs.store.store import CellStore
+from spec_bench.jobs.sweep.confirm import confirming
 from spec_bench.jobs.sweep.devices import gpu_memory_gib
 from spec_bench.jobs.sweep.launch import gpus_of_job
 from spec_bench.jobs.work.prompts import prompt_ids, slots_of

@@ -75,10 +75,8 @@ def _elsewhere(options: Namespace) -> Path | None:
 
 
 def _files(options: Namespace, every: Sequence[Path]) -> list[Path]:
-    """Returns the results files of the experiments that are named, or all.
-
-    Raises:
-        ValueError: there is none.
+    """Returns the results files of the experiments that are named, or all. Raises ValueError: there
+    is none.
     """
     files = [results_file(name, options.results) for name in options.names] or [*every]
     if not files:
