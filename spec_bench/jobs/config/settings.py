@@ -20,7 +20,7 @@ from spec_bench.jobs.config.cells import (
     simulated_acceptance,
 )
 from spec_bench.jobs.config.config import RunSettings, check_early
-from spec_bench.jobs.config.fitting import SERVER, FittedTrees, check_served, fitting, served_cells
+from spec_bench.jobs.config.fitting import FittedTrees, fitting
 from spec_bench.jobs.config.pair import (
     EngineSettings,
     Pair,
@@ -29,6 +29,7 @@ from spec_bench.jobs.config.pair import (
     placed,
     with_own_name,
 )
+from spec_bench.jobs.config.served_cells import SERVER, check_served, served_cells
 from spec_bench.metrics.interval import FEWEST
 from spec_bench.records.types import ENGINE, CellFacts, SqlReference, Stage
 from spec_bench.server.settings import ServerSettings

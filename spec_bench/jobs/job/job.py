@@ -19,7 +19,7 @@ import torch
 
 from spec_bench.core import processes
 from spec_bench.engine.cache import CachePool
-from spec_bench.jobs.config.fitting import SERVER, client
+from spec_bench.jobs.config.served_cells import SERVER, client
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.jobs.job.collect import collect
 from spec_bench.jobs.job.session import CellRun, Session, batches, decode_in_turn

@@ -21,7 +21,6 @@ from rich.table import Table
 
 from spec_bench.jobs.config.cells import BASELINE, DecoderLoader
 from spec_bench.jobs.config.config import RunSettings
-from spec_bench.jobs.config.fitting import SERVER
 from spec_bench.jobs.config.model_files import BYTES
 from spec_bench.jobs.config.pair import (
     EngineSettings,
@@ -30,6 +29,7 @@ from spec_bench.jobs.config.pair import (
     placed,
     with_own_name,
 )
+from spec_bench.jobs.config.served_cells import SERVER
 from spec_bench.jobs.config.settings import JobSettings, build_settings
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.sweep.confirm import confirming

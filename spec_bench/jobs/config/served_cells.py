@@ -1,0 +1,101 @@
+"""Which cells a server decodes, whether a job fits it, and its client."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from spec_bench.jobs.config.cells import BASELINE, Cell
+from spec_bench.jobs.config.config import RunSettings
+from spec_bench.measure.energy import meter
+from spec_bench.server.endpoint import KEY, Server
+from spec_bench.server.settings import ServerSettings
+
+SERVER = "server"
+"""In place of a device and of a library whose version is not known yet."""
+
+
+def check_served(asked: RunSettings) -> None:
+    """Checks that a job fits its server, or needs none."""
+    if not asked.engine.served:
+        if asked.server.url is not None:
+            raise ValueError(f"server.url={asked.server.url} goes with engine=server")
+        return
+    for problem in _problems(asked):
+        raise ValueError(problem)
+    for cell in served_cells(asked):
+        client(asked.server, cell).close()
+
+
+def _problems(asked: RunSettings) -> Iterator[str]:
+    """Yields what does not go with a server."""
+    server, why = asked.server, "a server decodes as it was started and cannot be told"
+    if server.url is None:
+        yield "server.url must be a base address such as http://127.0.0.1:8000/v1, got null"
+    if (asked.decoder.get("verifier") or {}).get("rule") != SERVER:
+        named = asked.decoder.get("name")
+        yield f"{why} decoder={named}; engine=server takes decoder=served, named by server.decoder"
+    for key in ("cells", "spec", "simulate"):
+        if value := getattr(asked, key):
+            shown = list(value) if isinstance(value, tuple) else value
+            yield f"{why} {key}={shown}; what it decodes by is named by server.decoder"
+    if asked.confirm is not None:
+        yield "confirm goes with several decoders; engine=server has one"
+    if asked.generation.draft_temperature is not None:
+        yield f"{why} generation.draft_temperature={asked.generation.draft_temperature:g}"
+    if server.rate is not None and asked.engine.batching != "continuous":
+        yield f"server.rate={server.rate:g} goes with engine.batching=continuous"
+    if server.kind == "llama_cpp" and server.tokens == "text":
+        yield "server.tokens=text does not go with server.kind=llama_cpp, which sends token ids"
+    if server.has_baseline and server.decoder == BASELINE:
+        yield f"server.decoder must not be {BASELINE!r} beside a baseline's own row"
+    if asked.energy.devices is None and "devices" in meter[asked.energy.meter].settings:
+        yield (
+            f"energy={asked.energy.meter} of a server is that of its GPUs: name them, "
+            "energy.devices=[0]"
+        )
+
+
+def served_cells(asked: RunSettings) -> tuple[Cell, ...]:
+    """Returns the plain server's cell, if one is named, and the server's."""
+    server = asked.server
+    return tuple(_cell(asked, plain) for plain in (True, False) if server.has_baseline or not plain)
+
+
+def _cell(asked: RunSettings, plain: bool) -> Cell:
+    """Returns a server's cell; how it was started, or else its address, is part of its run id."""
+    server = asked.server
+    name = BASELINE if plain else server.decoder
+    started = server.baseline_started if plain else server.started
+    model = server.baseline_model or server.model if plain else server.model
+    where = {"url": server.address(plain)} if started is None else {"started": started}
+    known = model if started is None else None  # the name of one that was started is drawn
+    place: dict[str, Any] = {**where, "model": known or asked.pair.target}
+    if server.rate is not None:
+        place["rate"] = server.rate
+    if asked.server.tokens != "ids":
+        place["tokens"] = asked.server.tokens
+    if asked.server.kind != "openai":
+        place["kind"] = asked.server.kind
+    decoder = {**asked.decoder, "name": name}
+    return replace(Cell.read(decoder), settings={**decoder, "server": place})
+
+
+def client(settings: ServerSettings, cell: Cell) -> Server:
+    """Returns a cell's server, with the key that the environment holds."""
+    plain = settings.has_baseline and cell.name == BASELINE
+    model = settings.baseline_model or settings.model if plain else settings.model
+    return Server(
+        settings.address(plain) or "",
+        model or cell.settings["server"]["model"],
+        os.environ.get(KEY, "").strip(),
+        ids=settings.tokens == "ids",
+        kind=settings.kind,
+        timeout_s=settings.timeout_s,
+        answer_s=settings.answer_s,
+        attempts=settings.attempts,
+        wait_s=settings.wait_s,
+        log=settings.baseline_log or settings.log if plain else settings.log,
+    )
