@@ -81,6 +81,10 @@ class Command:
         return dict(word.split("=", 1) for word in self.arguments if "=" in word)
 
     @property
+    def pairs(self):
+        return self.settings.get("pair", "").split(",")
+
+    @property
     def recipe(self):
         """Such as ``rsd=exp1``."""
         known = recipes_by_name().values()
@@ -107,9 +111,7 @@ class Command:
 
 
 def appended(command):
-    """The words that make a command small: one prompt, a few tokens, the first cells of each kind,
-    the CPU in the GPU's place.
-    """
+    """The words that make a command small: few prompts, tokens and cells, on the CPU."""
     settings, recipe = command.settings, command.recipe
     words = ["engine.device=cpu"] if settings.get("engine") == "cuda" else []
     if command.trains:
@@ -179,14 +181,14 @@ def made(command):
 def printed_commands():
     """All of them, each once; the cheaper first."""
     places = {}
-    for place, text in (*_of_the_report(), *_of_files(), *_of_refusals()):
+    for place, text in (*of_the_report(), *_of_files(), *_of_refusals()):
         if _published(Command(text, ())) and place not in places.setdefault(text, []):
             places[text].append(place)
     commands = [Command(text, tuple(where)) for text, where in places.items()]
     return sorted(commands, key=lambda each: each.jobs)
 
 
-def _of_the_report():
+def of_the_report():
     """What ``report list`` prints, and what stands under each table, with nothing measured."""
     nothing = Measured.below(Path("no such folder"))
     for name in paper_names():
@@ -222,7 +224,7 @@ def _published(command):
         return False
     pairs, settings = list(published_pairs()), command.settings
     ids = {pair[model] for pair in pairs for model in ("target", "draft")} - {None}
-    if {pair["name"] for pair in pairs} & {*settings.get("pair", "").split(",")}:
+    if {pair["name"] for pair in pairs} & {*command.pairs}:
         return True
     models = {settings.get("pair.target"), settings.get("pair.draft")}
     return bool(ids & models) or settings.get("task.source.kind") == "hub"

@@ -1,6 +1,4 @@
-"""Printed commands are run, here or by ``make rehearse``, or listed with a reason; on published
-pairs they measure published data on a GPU.
-"""
+"""Printed commands are run, here or by ``make rehearse``, or listed; published pairs on a GPU."""
 
 import json
 import re
@@ -15,19 +13,15 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
 from spec_bench.jobs.config.compose import recipe_arguments, register, shown_resolved
-from spec_bench.report.papers.paper import find_table, load_paper, paper_names
-from spec_bench.report.tables.build import build_table
-from spec_bench.report.tables.measured import Measured
-from spec_bench.report.tables.progress import list_paper
 from spec_bench.settings.configs import conf_dir
 from spec_bench.tasks.source import EMBEDDED
 from tests import warm
 from tests.printed import (
-    BEGIN,
     ROOT,
     Command,
     appended,
     made,
+    of_the_report,
     printed,
     printed_blocks,
     printed_commands,
@@ -41,10 +35,8 @@ OURS = ("make", "spec-bench", "python", "torchrun", "accelerate")
 REPORTS = ("list", "table", "figure", "page")
 OTHER_PACKAGES = ("decoder=comb", "decoder=mine", "hydra/launcher=ray_cluster")
 MEASURED = "today-drafters"  # what NAME stands for
-TABLES = ("rsd/1", "rsd/7", "mcsd/1", "mcsd/4", "dsbd/1", "redrafter/1")
 FILE = "question.jsonl"  # Spec-Bench's, which is on no hub
 HUB = {pair["name"]: pair["target"] for pair in published_pairs()}
-NOTHING = Measured.below(Path("no such folder"))
 
 
 def reports(command):
@@ -155,45 +147,26 @@ def test_every_printed_job_composes_and_writes_nothing_where_git_keeps_results()
                 assert not any(fnmatch(place, each) for each in kept), command.text
 
 
-def composed(command):
+def test_what_is_printed_on_published_pairs_measures_published_data_on_a_gpu():
+    reported = [Command(text, ()) for text in sorted({text for _, text in of_the_report()})]
+    assert len(reported) > 80
+    GlobalHydra.instance().clear()
     register()
-    words = [word for word in command.first_job().arguments if word not in ("-m", "fit_tree")]
-    name = "train" if command.trains else "config"
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        return compose(name, overrides=recipe_arguments(words))
-
-
-def assert_measures_what_is_published_on_a_gpu(command):
-    config = composed(command)
-    assert config.engine.device == "cuda", command.text
-    assert config.engine.compile == "static", command.text
-    assert config.pair.target == HUB[config.pair.name], command.text
-    if not command.trains:
-        source = config.task.source
-        own = source.kind == "local" and source.path == FILE
-        assert source.kind in ("hub", "wheel") or (own and config.task.name == "spec_bench"), (
-            command.text
-        )
-        # A long article ends no sweep.
-        assert config.task.overlong in ("skip", "truncate"), command.text
-
-
-@pytest.mark.parametrize("paper", paper_names())
-def test_listed_commands_decode_published_data_with_published_models_on_a_gpu(paper):
-    text = list_paper(load_paper(paper), NOTHING)
-    commands = [Command(line.strip(), ()) for line in text.splitlines() if line.startswith("    ")]
-    own = [each for each in commands if each.text.startswith(BEGIN)]
-    assert own
-    for command in own:
-        assert_measures_what_is_published_on_a_gpu(command)
-
-
-@pytest.mark.parametrize("name", TABLES)
-def test_commands_under_a_table_do_so_too(name):
-    found = build_table(find_table(name), NOTHING).commands
-    assert found
-    for text in found:
-        assert_measures_what_is_published_on_a_gpu(Command(text, ()))
+        for command in reported:
+            words = [word for word in command.first_job().arguments if "=" in word]
+            name = "train" if command.trains else "config"
+            config = compose(name, overrides=recipe_arguments(words))
+            found = (config.engine.device, config.engine.compile, config.pair.target)
+            assert found == ("cuda", "static", HUB[config.pair.name]), command.text
+            if not command.trains:
+                task, source = config.task, config.task.source
+                own = source.kind == "local" and (task.name, source.path) == ("spec_bench", FILE)
+                assert source.kind in ("hub", "wheel") or own, command.text
+                assert task.overlong in ("skip", "truncate"), command.text  # one ends no sweep
+    named = [each for each in printed_commands() if {*HUB} & {*each.pairs}]
+    assert len(named) > 100
+    assert [each.text for each in named if each.settings.get("engine") != "cuda"] == []
 
 
 def test_cfg_job_shows_the_first_job_of_a_sweep(tmp_path):

@@ -18,8 +18,8 @@ from spec_bench.report.tables.measured import Measured
 from spec_bench.system import files
 from spec_bench.vocabulary.columns import ENDS, apart_in, columns_in
 from tests.committed import committed_files
-from tests.report.drawn import committed_sheets
 from tests.report.rows import row, write
+from tests.report.shown import committed_sheets
 
 ROOT = files.package_folder("results")
 TABLES = sorted([*ROOT.glob("embedded/*/results.csv"), *ROOT.glob("*/results.csv")])

@@ -18,10 +18,10 @@ from spec_bench.report.figures.style import fill, marks, pyplot, settings
 from spec_bench.report.figures.sweep import layout_of
 from spec_bench.report.papers.paper import code_of, find_figure, load_paper
 from spec_bench.vocabulary.names import title
-from tests.report.drawn import committed_sheets, points, series_of, sheet_from, sheet_of
 from tests.report.rows import around, frame
 from tests.report.rows import embedded as row
 from tests.report.rows import row as any_row
+from tests.report.shown import committed_sheets, points, series_of, sheet_from, sheet_of
 from tests.said import naming
 
 EXP1 = frame(

@@ -16,7 +16,7 @@ from spec_bench.report.tables.measured import Measured
 from spec_bench.vocabulary import columns
 from spec_bench.vocabulary.columns import Column
 from tests.report.rows import EMBEDDED, frame, redrafter_batches, row, write
-from tests.report.sheets import table
+from tests.report.shown import table
 
 
 def cells(**values):

@@ -11,7 +11,7 @@ from spec_bench.report.tables.render import markdown
 from spec_bench.system.files import package_folder
 from spec_bench.vocabulary.published import COLUMNS, FILE
 from tests.report.rows import around, frame, row, write
-from tests.report.sheets import table
+from tests.report.shown import table
 from tests.said import naming
 
 PAPER = """

@@ -15,8 +15,8 @@ from spec_bench.report.figures.style import jobs
 from spec_bench.report.page.gather import drawings
 from spec_bench.report.papers.paper import code_of, find_figure, load_paper
 from spec_bench.report.tables.measured import Measured
-from tests.report.drawn import committed_sheets, points, series_of, sheet_of
 from tests.report.rows import dsbd_cells, frame, head, redrafter_batches, redrafter_grid, row, write
+from tests.report.shown import committed_sheets, points, series_of, sheet_of
 from tests.said import naming
 
 OWN = code_of(load_paper("redrafter").folder, "heads")

@@ -18,7 +18,7 @@ from spec_bench.report.tables.measured import Measured
 from spec_bench.report.tables.render import comma, html, latex, markdown
 from spec_bench.system.files import escaped
 from tests.report.rows import row, write
-from tests.report.sheets import place, sheet, table
+from tests.report.shown import place, sheet, table
 
 TAG = "<script>alert('|')</script>"
 PREAMBLE = "\\documentclass{article}\n\\usepackage{booktabs,graphicx}\n\\begin{document}\n"

@@ -29,7 +29,7 @@ from spec_bench.system import files
 from spec_bench.vocabulary import columns
 from tests.cells import result
 from tests.report.rows import EMBEDDED, around, frame, only, record, row, write
-from tests.report.sheets import table
+from tests.report.shown import table
 from tests.said import naming
 
 FIRST = [[1, 2], [0, 1], [2, 2], [1, 1], [1, 0], [1, 2]]

@@ -18,7 +18,7 @@ from spec_bench.report.tables.render import comma, latex, markdown
 from spec_bench.system.files import package_folder
 from spec_bench.vocabulary.published import side_by_side
 from tests.report.rows import EMBEDDED, MT_BENCH, frame, record, recorded, row, write
-from tests.report.sheets import line_of, table
+from tests.report.shown import line_of, table
 
 
 def sd(spec="2", **values):

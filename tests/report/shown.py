@@ -1,4 +1,4 @@
-"""What a figure plots, as numbers: a sheet of panels of series for measured rows."""
+"""Tables of what is measured or made up, and what a figure plots, as numbers."""
 
 import functools
 from pathlib import Path
@@ -10,10 +10,34 @@ from spec_bench.report.figures import NothingMeasuredError, figure_sheets, names
 from spec_bench.report.figures.cells import derive
 from spec_bench.report.figures.panels import drawing_of, sheets
 from spec_bench.report.page.gather import drawings
-from spec_bench.report.papers.paper import find_figure, load_paper, recipes_by_name
+from spec_bench.report.papers.paper import find_figure, find_table, load_paper, recipes_by_name
+from spec_bench.report.tables.build import build_table
 from spec_bench.report.tables.measured import Measured
+from spec_bench.report.tables.printed import Asked, Cell, Line, Sheet
+from spec_bench.report.tables.render import markdown
 
 EMBEDDED = Path(__file__).resolve().parents[2] / "results" / "embedded"
+
+
+def table(name, folder, pair=None):
+    return build_table(find_table(name), Measured.below(folder), pair)
+
+
+def line_of(grid, *labels):
+    """The first line of the table that begins with these labels."""
+    start = "| " + " | ".join(labels) + " |"
+    return next(line for line in markdown(grid).splitlines() if line.startswith(start))
+
+
+def place(printed="", **more):
+    """A place with what the paper prints there and what was measured; it asks for a cell."""
+    return Cell("", printed, asked=(Asked("", "", "", ""),), **more)
+
+
+def sheet(lines, columns, title, heads, name="a/1", **more):
+    """A table of lines, each its labels, its block and its places."""
+    own = tuple(Line(labels, block, False, tuple(cells)) for labels, block, cells in lines)
+    return Sheet(name, title, heads, columns, own, **more)
 
 
 def sheet_of(name, rows):
