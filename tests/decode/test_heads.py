@@ -1,15 +1,41 @@
-"""Draft heads on the engine: what they see, how their trees are merged, what they count."""
+"""Drafts by heads, by own blocks, by looking up, and in another vocabulary than the target's."""
 
 import json
 
 import pytest
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
+from spec_bench.audit.catalogue import tree_cases
+from spec_bench.audit.decoders import block_law, heads_on
+from spec_bench.audit.rules import TOLERANCE
+from spec_bench.audit.toys import MarkovModel, random_history, random_markov
+from spec_bench.core.draws import SeededDraws
+from spec_bench.core.transfer import Committed
+from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.config import build_decoder
+from spec_bench.decode.config import build_decoder, read_decoder
+from spec_bench.draft.base import Equipment, head_kinds
+from spec_bench.draft.cached_head import CachedHead, keep_outputs
 from spec_bench.draft.heads import load_heads
-from tests.families import VOCAB, built, decoder_settings, random_requests, tiny_pair
+from spec_bench.draft.language_model import OwnBlocks, RespelledDrafting
+from spec_bench.engine.loading import adopt_model
+from spec_bench.engine.mapped_model import (
+    MappedModel,
+    VocabularyMap,
+    of_ids,
+    of_outputs,
+    of_tokenizers,
+)
+from spec_bench.engine.own_blocks import with_blocks
+from spec_bench.engine.tree_pass import run_pending
+from spec_bench.metrics.calls import lengths_of
+from spec_bench.records.types import Request
+from tests.families import GREEDY, VOCAB, built, decoder_settings, random_requests, tiny_pair
 from tests.heads import medusa_heads, recurrent_head
+from tests.said import naming
 
 WARM = SamplingSettings(temperature=0.9, top_p=0.95, probability_dtype="float64")
 COLD = SamplingSettings(temperature=0, probability_dtype="float64")
@@ -86,3 +112,326 @@ def test_medusas_published_layout_is_read_whatever_its_config_understates(tmp_pa
     found = load_heads(str(tmp_path), torch.device("cpu"), torch.float32)
     assert found.shape == made.shape
     assert all(map(torch.equal, found.parameters(), made.parameters()))
+
+
+def of_blocks(family="llama", temperature=0.0, **kept):
+    """A target that drafts with some of its blocks."""
+    settings = decoder_settings("own_blocks")["drafter"] | kept
+    sampling = SamplingSettings(temperature=temperature)
+    return built("own_blocks", tiny_pair(family, torch.float64), sampling, 2, drafter=settings)
+
+
+def tokens(decoder):
+    return [each.tokens for each in decoder.generate(random_requests(4, 16), seed=0)]
+
+
+@pytest.mark.parametrize("family", ["llama", "opt"])
+@pytest.mark.parametrize("kept", [{"first": 1}, {"kept": (0, 2)}, {"kept": (1,)}, {}])
+def test_whatever_is_kept_the_text_is_the_targets(family, kept):
+    plain = built("ar", tiny_pair(family, torch.float64), GREEDY, 2)
+    assert tokens(of_blocks(family, **kept)) == tokens(plain)
+
+
+def test_all_blocks_accept_all():
+    decoder = of_blocks(temperature=1.0, first=3)
+    (found,) = decoder.generate(random_requests(1, 16), seed=0)
+    assert [step.accepted for step in found.steps] == [3, 3, 3, 3]
+    assert decoder.speed_ratio == 1.0
+
+
+@pytest.mark.parametrize("family", ["llama", "opt"])
+def test_the_first_blocks_keep_what_the_target_keeps_of_them(family):
+    target, _ = tiny_pair(family)
+    view = with_blocks(target, (0, 1))
+    given = torch.tensor([[1, 2, 3, 4]])
+    caches = [each.allocate(1, 8) for each in (target, view)]
+    for each, cache in zip((target, view), caches, strict=True):
+        with torch.inference_mode():
+            run_pending(each, cache, [0], given)
+    for layer in range(2):
+        for kept in ("keys", "values"):
+            whole, part = (getattr(cache.layers[layer], kept) for cache in caches)
+            assert torch.equal(whole[:, :, :4], part[:, :, :4])
+    assert target.blocks == 3
+    assert view.parameters < target.parameters
+
+
+def test_an_early_exit_is_transformers():
+    target, _ = tiny_pair("llama", torch.float64)
+    view = with_blocks(target, (0,))
+    cache, given = view.allocate(1, 8), torch.tensor([[1, 2, 3]])
+    config = target.module.config
+    with torch.inference_mode():
+        ours = run_pending(view, cache, [0], given).logits[0, 0]
+        before, config.num_hidden_layers = config.num_hidden_layers, 1  # as assistant_early_exit
+        try:
+            theirs = target.module(input_ids=given, use_cache=False).logits[0, -1]
+        finally:
+            config.num_hidden_layers = before
+    torch.testing.assert_close(ours, theirs[: view.vocab_size])
+
+
+def test_blocks_that_the_target_lacks_are_named():
+    with pytest.raises(ValueError, match="blocks 0 to 2, got 3"):
+        of_blocks(kept=(0, 3))
+
+
+GEMMA = {
+    **{"vocab_size": 64, "vocab_size_per_layer_input": 64, "hidden_size": 32, "head_dim": 8},
+    **{"num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size_per_layer_input": 8},
+    **{"num_hidden_layers": 4, "num_kv_shared_layers": 2},
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+}
+FAMILIES = {
+    "gemma3n_text": {"intermediate_size": [64] * 4, "activation_sparsity_pattern": [0.0] * 4},
+    "gemma4_text": {"intermediate_size": 64, "global_head_dim": 8},
+}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_family_whose_blocks_cannot_be_left_out_is_refused_in_one_line(name):
+    module = AutoModelForCausalLM.from_config(AutoConfig.for_model(name, **GEMMA, **FAMILIES[name]))
+    target = adopt_model(module, name)
+    said = naming("blocks 0, 2, 3 of the target", type(module).__name__, "shape")
+    with pytest.raises(ValueError, match=said) as caught:
+        OwnBlocks().model(target)
+    assert "\n" not in str(caught.value)
+
+
+def test_by_default_every_other_block_with_the_first_and_the_last():
+    assert OwnBlocks().places(6) == (0, 2, 4, 5)
+    assert OwnBlocks().places(5) == (0, 2, 4)
+    assert OwnBlocks().places(1) == (0,)
+
+
+LOOKUPS = ("prompt_lookup", "lookup_vote", "suffix_lookup")
+# Prompts that repeat themselves, so that there is something to look up.
+REQUESTS = [
+    Request(r.prompt_id, tuple(r.prompt_ids) * 3, 12 + 5 * (index % 3))
+    for index, r in enumerate(random_requests(6, 1))
+]
+
+
+def answers(name, temperature, rows, **blocks):
+    settings = SamplingSettings(temperature, top_k=3, probability_dtype="float64")
+    decoder = built(name, tiny_pair("llama", torch.float64), settings, rows, **blocks)
+    return decoder.generate(REQUESTS, seed=5)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
+@pytest.mark.parametrize("name", LOOKUPS)
+def test_the_text_is_plain_decodings_whatever_the_batch(name, temperature):
+    plain = [g.tokens for g in answers("ar", temperature, 1)]
+    alone = answers(name, temperature, 1)
+    assert [g.tokens for g in alone] == plain
+    assert [g.tokens for g in answers(name, temperature, 4)] == plain
+    assert sum(step.accepted for g in alone for step in g.steps) > 5  # it did guess something
+
+
+@pytest.mark.parametrize("name", [*LOOKUPS, "lookup_or_draft"])
+def test_lengths_in_other_tools_words_do_not_hang_on_the_batch(name):
+    alone, together = answers(name, 0.7, 1), answers(name, 0.7, 3)
+    assert [g.tokens for g in together] == [g.tokens for g in alone]
+    assert lengths_of(together) == lengths_of(alone)
+    assert len({step.nodes for g in alone for step in g.steps}) > 1  # trees of several sizes
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("name", LOOKUPS)
+def test_whole_paths_are_verified_where_no_row_has_a_guess(name, rows):
+    found = answers(name, 0.7, rows, verifier={"rule": "traversal"})
+    steps = [step for each in found for step in each.steps]
+    assert any(not step.nodes for step in steps)
+    assert sum(step.accepted for step in steps) > 5
+
+
+def test_positions_keep_their_numbers_when_a_walk_stops_early():
+    def drawn(steps):
+        generator, tokens = torch.Generator().manual_seed(3), []
+        law = torch.full((1, 1000), 0.001)
+        for emitted in steps:
+            draws = SeededDraws([generator])
+            positions = draws.by_position(4)
+            tokens += [int(positions.token_at(level, law)) for level in range(emitted)]
+            draws.settle([emitted])
+        return tokens
+
+    assert drawn([4, 4]) == drawn([1] * 8) == drawn([3, 1, 2, 2])
+    plain = torch.Generator().manual_seed(3)
+    law = torch.full((1, 1000), 0.001)
+    assert drawn([4, 4]) == [int(SeededDraws([plain]).verdict(()).token(law)) for _ in range(8)]
+
+
+def test_without_a_match_an_iteration_is_one_of_plain_decoding():
+    decoder = built("prompt_lookup", tiny_pair("llama"), GREEDY)
+    (row,) = decoder.begin([Request("0", (1, 2, 3), 4)], seed=0)
+    decoder.step([row])
+    assert [(step.nodes, step.depth) for step in row.steps] == [(0, 0)]
+
+
+V = 4
+# The target's 0 and 2 are the draft's 3 and 0 or 1; the target's 1 is read in two parts and its 3
+# as something else; the draft's 2 and 4 are nobody's.
+MAP = VocabularyMap((3, 2, 0, 4), (2, 2, -1, 0, -1), {1: (4, 2)})
+NARROW = of_ids((3, 0), V)  # one token for all others
+CUT = of_outputs((0, 2), V)
+SETTINGS = {
+    "temperature": SamplingSettings(0.7, probability_dtype="float64"),
+    "top-k": SamplingSettings(1.3, top_k=2, probability_dtype="float64"),
+    "top-p": SamplingSettings(1.0, top_p=0.7, probability_dtype="float64"),
+}
+CASES = {
+    case.name: case.config
+    for case in tree_cases("exact")
+    if case.config.drafts == 1 and case.tree.enumerable and case.config.drafter.kind != "redrafter"
+}
+NAMES = (
+    "chain 2 + recursive_rejection with replacement: false",
+    "iid_paths 2x2, i.i.d. + k_seq",
+    "widths 2-1, without replacement + recursive_rejection with replacement: false",
+    "stochastic_beam 3x2, without replacement + recursive_rejection with replacement: false",
+    "chain 2 + traversal",
+    "chain 2 + optimal",
+)
+
+
+def draft_of(vocabulary, seed=7):
+    known = len(vocabulary.proposes) if vocabulary is not CUT else V
+    chain = random_markov(known, seed)
+    if vocabulary is CUT:
+        chain = MarkovModel(chain.logits)
+        chain.logits = chain.logits[..., [0, 2]]
+    return MappedModel(chain, vocabulary, V)
+
+
+@pytest.mark.parametrize("vocabulary", [MAP, NARROW, CUT], ids=["strings", "d2t", "outputs"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name in CASES])
+def test_the_law_is_the_targets_whatever_the_draft_calls_its_tokens(name, vocabulary):
+    target = random_markov(V, 3)
+    for said, settings in SETTINGS.items():
+        built = CASES[name].build(target, [draft_of(vocabulary)], settings)
+        got, expected, _ = block_law(
+            built, lambda prefix, length, s=settings: target.law(prefix, length, settings=s)
+        )
+        assert max(abs(got[t] - chance) for t, chance in expected.items()) < TOLERANCE, said
+
+
+@pytest.mark.parametrize("kind", head_kinds())
+def test_heads_that_keep_some_outputs_propose_those_and_the_law_stays(kind):
+    config = next(
+        case.config
+        for case in tree_cases("exact")
+        if case.config.heads == kind and case.tree.enumerable
+    )
+    target = random_markov(V, 3)
+    heads = heads_on(target, kind, 5)
+    keep_outputs(heads, (0, 2), torch.eye(target.hidden_size, dtype=torch.float64)[:V])
+    settings = SETTINGS["temperature"]
+    built = config.build(target, [], settings, heads=heads)
+    got, expected, _ = block_law(built, lambda *given: target.law(*given, settings=settings))
+    assert max(abs(got[t] - chance) for t, chance in expected.items()) < TOLERANCE
+    x = torch.ones(1, target.hidden_size, dtype=torch.float64)
+    if not isinstance(heads, CachedHead):
+        logits = next(heads.guesses(x, torch.zeros(1, 2, target.hidden_size).double()))
+    else:
+        logits = heads.logits(x[:, : heads.shape.hidden], lambda _: x.new_zeros(1, V), V)
+    assert logits[0].isfinite().tolist() == [True, False, True, False]
+    with pytest.raises(ValueError, match="know none of these tokens"):
+        keep_outputs(heads_on(target, kind, 5), (99,), torch.eye(V))
+
+
+def test_several_of_the_drafts_tokens_add_up_and_what_it_lacks_is_never_proposed():
+    """Draft tokens 0 and 1 (probabilities .1 and .3) mean 2, draft token 3 (.2) means 0."""
+    chain = MarkovModel(
+        torch.tensor([0.1, 0.3, 0.25, 0.2, 0.15], dtype=torch.float64).log().expand(2, 5, 5)
+    )
+    logits = MappedModel(chain, MAP, V).forward(
+        *(None, [0], torch.tensor([[2]]), torch.tensor([[0]])),
+        torch.ones(1, 1, 1, dtype=torch.bool),
+    )[0]
+    expected = torch.tensor([0.2, 0.0, 0.4, 0.0], dtype=torch.float64) / 0.6
+    torch.testing.assert_close(logits[0, 0].softmax(-1), expected)
+
+
+def test_a_context_is_respelled_within_its_bound_and_only_grows():
+    draft = draft_of(MAP)
+    assert draft.respelled([0, 1, 2]) == [0, V + 4, V + 2, 2]
+    assert draft.respelled([1, 1, 1]) == [V + 4, V + 2, V + 4, V + 2, V + 4, V + 2]
+    wide = MappedModel(
+        random_markov(5, 1), VocabularyMap(MAP.reads, MAP.proposes, {1: (4, 2, 3)}), V
+    )
+    assert wide.respelled([1, 0, 0, 1]) == [1, 0, 0, V + 4, V + 2, V + 3]
+    for end in range(5):
+        assert (
+            wide.respelled([1, 0, 0, 1][:end])
+            == wide.respelled([1, 0, 0, 1])[: (0, 1, 2, 3, 6)[end]]
+        )
+
+
+def given(draft):
+    return Equipment(draft, [draft], [draft.allocate(1, 16)], None, 1)
+
+
+def test_a_draft_of_another_tokenizer_drafts_from_the_respelled_text():
+    """The chain tells odd places from even ones: a token in two parts moves what comes behind."""
+    draft = draft_of(MAP)
+    drafting = RespelledDrafting(given(draft), draft)
+    drafting.start(0, (0, 1, 2))
+    committed = Committed([(0, 1, 2)])
+    drafting.needs(committed)
+    chain = draft.inner
+    own = chain.logits[3 % 2, 0]
+    expected = draft._spread(own)
+    torch.testing.assert_close(drafting.at_root(committed)[0, 0, 0], expected)
+
+
+def test_a_token_outside_a_short_vocabulary_is_read_as_the_one_for_all_others():
+    assert (NARROW.reads, NARROW.proposes) == ((1, 2, 2, 0), (3, 0, -1))
+
+
+def test_a_token_in_parts_is_read_as_its_last_where_they_do_not_fit():
+    ours, theirs = (
+        PreTrainedTokenizerFast(tokenizer_object=Tokenizer(BPE(tokens, merges)))
+        for tokens, merges in (
+            ({"a": 0, "b": 1, "c": 2, "ab": 3}, [("a", "b")]),
+            ({"b": 0, "c": 1, "a": 2}, []),
+        )
+    )
+    assert of_tokenizers(ours, theirs, 4) == VocabularyMap((2, 0, 1, 0), (1, 2, 0), {3: (2, 0)})
+
+
+def test_a_token_in_parts_that_was_looked_up_is_read_in_parts_once_it_is_accepted():
+    draft = MappedModel(random_history(5, 7), MAP, V)
+
+    def logits(drafting, text):
+        committed = Committed([text])
+        drafting.needs(committed)
+        return drafting.at_root(committed)
+
+    kept, fresh = (RespelledDrafting(given(draft), draft) for _ in range(2))
+    kept.start(0, (0, 2))
+    logits(kept, (0, 2))
+    tree = Tree(TreeShape((1, 1), (1, 1)), torch.tensor([2]))
+    for token in (1, 0):
+        there = torch.ones((1, 1), dtype=torch.bool)
+        tree.add_level(torch.tensor([[token]]), torch.tensor([0]), there, None)
+        if token == 1:
+            kept.at_frontier(tree, Committed([(0, 2)]))
+    kept.commit([1], [[0, 1]], torch.tensor([[0, 1, 1]]), 2)
+    fresh.start(0, (0, 2, 1, 3))
+    assert torch.equal(logits(kept, (0, 2, 1, 3)), logits(fresh, (0, 2, 1, 3)))
+
+
+@pytest.mark.parametrize(("label", "seed"), [("top-k", 4), ("top-p", 6)])
+def test_a_draft_that_has_tokens_in_parts_decodes_in_a_batch_as_alone(label, seed):
+    """In a batch the draft also runs tokens in parts that were looked up for other rows."""
+    target, draft = random_history(V, seed), MappedModel(random_history(5, 7), MAP, V)
+    config = read_decoder(decoder_settings("lookup_or_draft"), SETTINGS[label])
+    texts = [(1, 1, 0), (0, 2, 1), (2,), (1, 3, 3, 1), (3, 1), (2, 2, 0)]
+    requests = [Request(str(i), texts[i % 6], 12 + 7 * (i % 3)) for i in range(18)]
+
+    def decoded(rows):
+        built = config.build(target, [draft], SETTINGS[label], rows)
+        return [(each.tokens, each.steps) for each in built.generate(requests, 1)]
+
+    assert decoded(3) == decoded(1)

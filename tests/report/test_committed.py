@@ -1,6 +1,7 @@
-"""What is committed keeps its word: intervals in range, and a command makes every file."""
+"""What is committed keeps its word: intervals, commands, and the figures of DSBD and ReDrafter."""
 
 import re
+from itertools import product
 
 import pandas as pd
 import pytest
@@ -11,15 +12,21 @@ from spec_bench.report.claims import measured
 from spec_bench.report.claims.ask import Ask
 from spec_bench.report.cli.command_line import main
 from spec_bench.report.data.counts import Records
-from spec_bench.report.data.rows import most_of, read_rows, rows_of
-from spec_bench.report.page.gather import shown_tables, stems
-from spec_bench.report.papers.paper import load_paper, recipes_by_name
+from spec_bench.report.data.rows import figure_rows, most_of, read_rows, rows_of
+from spec_bench.report.data.statistics import correlation, half_width
+from spec_bench.report.figures import draw
+from spec_bench.report.figures.cells import derive, usable
+from spec_bench.report.figures.draw import draw_sheet
+from spec_bench.report.figures.style import jobs
+from spec_bench.report.page.gather import drawings, shown_tables, stems
+from spec_bench.report.papers.paper import code_of, find_figure, load_paper, recipes_by_name
 from spec_bench.report.tables.measured import Measured
 from spec_bench.system import files
 from spec_bench.vocabulary.columns import ENDS, apart_in, columns_in
 from tests.committed import committed_files
-from tests.report.rows import row, write
-from tests.report.shown import committed_sheets
+from tests.report.rows import dsbd_cells, frame, head, redrafter_batches, redrafter_grid, row, write
+from tests.report.shown import committed_sheets, points, series_of, sheet_of
+from tests.said import naming
 
 ROOT = files.package_folder("results")
 TABLES = sorted([*ROOT.glob("embedded/*/results.csv"), *ROOT.glob("*/results.csv")])
@@ -140,3 +147,158 @@ def test_every_other_committed_result_is_one_that_a_command_makes():
             text = (ROOT.parent / path).read_text(encoding="utf-8")
             (script, *_) = re.findall(r"`python (scripts/[\w/]+\.py)", text)
             assert (ROOT.parent / script).is_file(), path
+
+
+OWN = code_of(load_paper("redrafter").folder, "heads")
+
+
+def numbers_drawn(paper, experiment, rows):
+    """The figures of a page on these rows."""
+    paper = load_paper(paper)
+    items = [item for item in paper.items if experiment in item.experiments]
+    return [drawing.item.number for drawing in drawings(paper, items, Measured(rows))]
+
+
+def marks(series, mark):
+    return [each for each in series if each.layer.mark == mark]
+
+
+def test_the_front_is_drawn_as_steps_that_promise_no_more_than_was_had():
+    sheet = sheet_of("dsbd/4", dsbd_cells())
+    (front,) = marks(sheet.panels[0].series, "front")
+    assert list(front.rows.spec) == ["4x2@0.7", "4x2@0.9", "3x2@0.9"]
+    plot = draw_sheet(sheet).axes[0]
+    (line,) = (line for line in plot.lines if line.get_drawstyle() != "default")
+    assert line.get_drawstyle() == "steps-pre"  # between two speeds the faster one's score
+    assert list(line.get_xdata()) == [24.0, 30.0, 36.0]
+    assert list(line.get_ydata()) == [0.72, 0.70, 0.64]
+    assert "front: 4x2@0.7, 4x2@0.9, 3x2@0.9" in [text.get_text() for text in plot.texts]
+
+
+def test_marks_bear_the_intervals_of_both_numbers_and_a_panel_without_a_meter_says_why():
+    sheet = sheet_of("dsbd/4", dsbd_cells())
+    assert [bool(panel.series) for panel in sheet.panels] == [True, False]
+    (series,) = series_of(sheet.panels[0], decoder="sd")
+    assert series.points("token_rate") == [(50.0, 49.0, 51.0)]
+    assert series.points("cell.score") == [pytest.approx((0.5, 0.47, 0.53))]
+    (text,) = draw_sheet(sheet).axes[1].texts
+    assert "measured: no meter" in text.get_text() and "energy=nvml" in text.get_text()
+    metered = sheet_of("dsbd/4", dsbd_cells(energy_j_per_token=(2.0, 1.5, 2.5)))
+    assert all(panel.series for panel in metered.panels)
+
+
+def test_a_pair_of_the_paper_has_the_figures_tasks_and_another_pair_all():
+    spider = dsbd_cells(task="spider")
+    spider.columns = spider.columns.str.replace("exact_match", "execution_accuracy")
+    both = pd.concat([dsbd_cells(), spider], ignore_index=True)
+    assert [line[0].title for line in sheet_of("dsbd/4", both).grid] == ["SQuAD", "Spider"]
+    own = both.assign(pair="llama2_13b_68m")
+    assert [line[0].title for line in sheet_of("dsbd/4", own).grid] == ["SQuAD"]
+    ((panel, _),) = sheet_of("dsbd/5", own).grid
+    assert panel.label("cell.score") == "execution accuracy"
+
+
+def test_cells_of_two_jobs_are_named_below_the_fronts():
+    rows = dsbd_cells()
+    assert jobs(rows) == ""
+    rows["baseline"] = ["same job", "same job", *(["earlier job"] * 6)]
+    said = "\nNot one job: SD measured with AR, the rest in a later one."
+    assert jobs(rows[rows.decoder != "ar"]) == said
+
+
+def test_a_page_has_every_figure_that_is_for_any_pair(tmp_path):
+    rows = dsbd_cells().assign(experiment="dsbd-fronts", file="results.csv")
+    assert numbers_drawn("dsbd", "dsbd-fronts", rows) == [4, 6, 7, 8, 9]
+    assert numbers_drawn("dsbd", "dsbd-fronts", rows.assign(pair="opt_13b")) == [4, 6]
+    assert numbers_drawn("redrafter", "redrafter-grid", redrafter_grid(tmp_path)) == [3, 4]
+
+
+def test_heads_lie_beside_the_rows_or_a_group_of_experiments_or_are_the_rows(tmp_path):
+    rows = redrafter_grid(tmp_path / "embedded")
+    assert len(OWN.heads_of(rows)) == 9
+    own = pd.DataFrame([head("medusa")])
+    assert OWN.heads_of(own) is own
+    assert OWN.heads_of(rows.assign(file="nowhere/results.csv")).empty
+    assert len(usable(rows, find_figure("redrafter/4"))) == 8  # of several heads each
+    assert len(figure_rows(find_figure("redrafter/3"), pd.DataFrame(), tmp_path)) == 9
+
+
+def test_the_head_best_in_validation_is_shown_of_each_kind_and_of_two_and_four_blocks():
+    sizes = product((1, 2, 4), (0.3, 0.6))
+    heads = [head("redrafter", f"{n}-{each}", each, blocks=n) for n, each in sizes]
+    rows = pd.DataFrame([heads[0], head("medusa"), *heads[1:]])
+    best = OWN.best_heads(rows)
+    assert list(best) == ["medusa", "redrafter"] and best["redrafter"]["folder"] == "1-0.6"
+    shown = {name: each["folder"] for name, each in OWN.shown_heads(rows).items()}
+    assert shown == {"medusa": "", "redrafter_2": "2-0.6", "redrafter_4": "4-0.6"}
+    training, _ = sheet_of("redrafter/3", rows).panels
+    labels = [series.label.replace("\n", " ").partition(",")[0] for series in training.series]
+    assert labels == ["Medusa 2 blocks", "ReDrafter 2 blocks", "ReDrafter 4 blocks"]
+    assert len({series.look.colour for series in training.series}) == 3
+
+
+def test_heads_have_bars_in_validation_and_none_in_training():
+    training, validation = sheet_of("redrafter/3", pd.DataFrame([head("medusa")])).panels
+    assert all(pd.isna(low) for _, low, _ in training.series[0].points("accuracy"))
+    value, low, high = validation.series[0].points("accuracy")[0]
+    assert high - value == value - low == pytest.approx(half_width(0.6, 800))
+    assert half_width(0.5, 100) == pytest.approx(0.098)
+
+
+def test_cells_and_heads_are_joined_by_the_heads_folder(tmp_path):
+    rows = redrafter_grid(tmp_path)
+    rows.loc[0, "draft"] = "heads/redrafter-0/"  # as a user may write it
+    rows.loc[1, "draft"] = "heads/of-someone-else"
+    joined = OWN.grid_of(OWN.heads_of(rows), rows)
+    assert len(joined) == 7
+    assert joined.iloc[0]["validation t+5"] == pytest.approx(0.45)
+
+
+def test_correlation_is_pearsons_and_needs_three_heads_that_differ():
+    x, y = pd.Series([0.1, 0.2, 0.3]), pd.Series([10.0, 30.0, 20.0])
+    assert correlation(x, y) == pytest.approx(0.5)
+    assert correlation(x[:2], y[:2]) is None
+    assert correlation(x, pd.Series([10.0, 10.0, 10.0])) is None
+
+
+def test_curves_with_tree_attention_are_apart_from_those_without(tmp_path):
+    rows = redrafter_batches()
+    (_, both) = sheet_of("redrafter/6", rows).grid[1]
+    assert {series.label: points(series) for series in both.series} == {
+        "ReDrafter, exact match 8x5, tree attention": [(1, 50), (4, 100)],
+        "ReDrafter, exact match 8x5, beams as rows": [(1, 30), (4, 60)],
+    }
+    with pytest.raises(ValueError, match=naming("redrafter/6")):
+        draw("redrafter", "6", rows[rows.batch_size == 1], tmp_path)  # one size is no curve
+
+
+def told(sheet):
+    """Name and number of marks of each series."""
+    return [
+        [(each.layer.mark, each.label, each.shape, len(each.rows)) for each in panel.series]
+        for panel in sheet.panels
+    ]
+
+
+@pytest.mark.parametrize(
+    "experiment", ["redrafter-batches", "redrafter-beams", "mcsd-acceptance", "dsbd-fronts"]
+)
+def test_no_column_of_the_rows_can_stand_for_one_that_figures_derive(experiment):
+    names = ("attention", "ways", "group", "score", "score_name", "merged")
+    parts = ("form", "width", "depth", "nodes", "threshold", "paths", "order", "draft_length")
+    more = dict.fromkeys((*names, *parts), "of another")
+    found, plain = committed_sheets(experiment, **more), committed_sheets(experiment)
+    assert [*map(told, found.values())] == [*map(told, plain.values())] and [*found] == [*plain]
+
+
+def test_a_column_that_rows_and_figures_both_have_stops_the_drawing(tmp_path, capsys):
+    rows = frame(row("sd", "3", block_efficiency=2.0))
+    with pytest.raises(ValueError, match=naming("'tree.depth'")):
+        derive(rows.assign(**{"tree.depth": 7}))
+    heads = frame(head("redrafter", "mine", status="trained"))
+    with pytest.raises(ValueError, match=naming("heads.csv", "'status'")):
+        OWN.grid_of(heads, frame(row("redrafter", "4x3", draft="mine")))
+    cells = [row("mcsd_wor", k, acceptance_rate=0.7, **{"tree.width": 1}) for k in "14"]
+    write(tmp_path, "mcsd-acceptance", *cells)
+    assert main(["all", "--results", str(tmp_path)]) == 2
+    assert "'tree.width'" in capsys.readouterr().err
