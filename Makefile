@@ -52,12 +52,14 @@ help:
 
 # torch first and alone: the version is pinned, and the second command keeps the build that the
 # machine's index offers (CPU or CUDA), or with TORCH_INDEX=URL another one, such as one for the
-# driver's CUDA. Modules are compiled when they are first imported: few are.
+# driver's CUDA. Where NVIDIA's driver is, what reads its energy meter comes too. Modules are
+# compiled when they are first imported: few are.
+METER = $(if $(shell command -v nvidia-smi 2>/dev/null),[gpu])
 TORCH_FROM = $(if $(TORCH_INDEX),--force-reinstall --index-url $(TORCH_INDEX))
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --no-compile $(TORCH_FROM) $$(grep '^torch==' constraints.txt)
-	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e .
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.$(METER)'
 	touch $@
 
 $(STAMP): $(READY)

@@ -27,6 +27,7 @@ _ASK = """import ctypes
 driver, version = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
 driver.cuDriverGetVersion(ctypes.byref(version))
 print(version.value, driver.cuInit(0))"""
+RECORDS = (2, 12)  # the first torch whose recordings are used
 COMPILERS = ("c++", "g++", "clang++", "cl")
 
 
@@ -68,6 +69,11 @@ class ModelSpec:
         if self.device.startswith("cuda") and not sees_cuda():
             reason = cuda_fault() or "torch sees no CUDA device"
             raise ValueError(f"device {self.device!r} was asked for but {reason}")
+        if self.device.startswith("cuda") and self.compile.startswith("static"):
+            import torch
+
+            if fault := too_old_to_record(torch.__version__):
+                raise ValueError(f"engine.compile={self.compile} {fault}")
         mapped, random = self.device_map is not None, self.path.startswith(PREFIX)
         if self.tensor_parallel and processes.count() < 2:
             raise ValueError(
@@ -119,6 +125,19 @@ def too_old(version: str) -> str:
     return (
         f"the NVIDIA driver is for CUDA {major}.{int(version) % 1000 // 10}, torch for {built}: "
         f"update the driver, or make -B env TORCH_INDEX=URL of a wheel index for CUDA {major}"
+    )
+
+
+def too_old_to_record(version: str) -> str:
+    """Returns how a line goes on where a torch, such as 2.9.1+cu126, is too old to record on a GPU;
+    else "". Earlier ones collect garbage at each recording, and were never tried.
+    """
+    if tuple(map(int, re.findall(r"\d+", version)[:2])) >= RECORDS:
+        return ""
+    least = ".".join(map(str, RECORDS))
+    return (
+        f"records on a GPU with torch {least} or newer, this is {version}: "
+        "engine.compile=none, or make -B env"
     )
 
 

@@ -70,6 +70,7 @@ def test_a_folder_without_a_model_is_one_clear_line(tmp_path):
 
 
 ROOT = Path(__file__).resolve().parents[2]
+MAKE = shutil.which("make")
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 DRIVER = (
     "int cuDriverGetVersion(int *to) {{ *to = {}; return 0; }} int cuInit(int f) {{ return {}; }}"
@@ -134,26 +135,48 @@ def test_cuda_that_does_not_start_where_a_model_loads_is_one_line(error, says, t
     assert "'cuda'" in str(caught.value) and "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("version", "old"),
+    [("2.9.1+cu126", True), ("2.11.0", True), ("2.12.0a0+git1", False), ("2.13.0", False),
+     ("3.0.0", False)],
+)  # fmt: skip
+def test_a_gpu_records_only_with_a_torch_that_is_new_enough(version, old, monkeypatch):
+    monkeypatch.setattr(model_spec, "sees_cuda", lambda: True)
+    monkeypatch.setattr(torch, "__version__", version)
+    for device, compile in (("cuda", "none"), ("cuda:1", "dynamo"), ("cpu", "static")):
+        ModelSpec("x", device=device, compile=compile)
+    if not old:
+        assert ModelSpec("x", device="cuda", compile="static").compile == "static"
+        return
+    said = naming("engine.compile=static", version, "2.12", "engine.compile=none")
+    with pytest.raises(ValueError, match=said):
+        ModelSpec("x", device="cuda", compile="static")
+
+
 def test_an_embedded_pair_asks_no_driver(torch_for_cuda_13):
     torch_for_cuda_13.setattr(model_spec, "_ASK", "print(12040, 0)")
     assert placed(EngineSettings("auto", "float32"), "embedded:target").device == "cpu"
     assert model_spec.cuda_fault.cache_info().misses == 0
 
 
-@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
-def test_the_environment_takes_torch_from_the_index_that_is_named(tmp_path):
+@pytest.mark.skipif(MAKE is None, reason="needs make")
+def test_the_environment_follows_the_index_that_is_named_and_the_driver(tmp_path):
     shutil.copy(ROOT / "Makefile", tmp_path)
     for name in ("pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path)
 
     def said(*more):
-        command = ["make", "-n", "-B", "env", *more]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-        return [line for line in done.stdout.splitlines() if "^torch==" in line]
+        command, here = [MAKE, "-n", "-B", "env", *more], {"PATH": str(tmp_path)}
+        done = subprocess.run(command, cwd=tmp_path, env=here, capture_output=True, check=True)
+        return [line for line in done.stdout.decode().splitlines() if "pip install" in line]
 
-    (plain,), (named,) = said(), said("TORCH_INDEX=file:///wheels")
-    assert "--index-url" not in plain
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text("#!/bin/sh\n")
+    (plain, package, _), (named, *_) = said(), said("TORCH_INDEX=file:///wheels")
+    assert "--index-url" not in plain and package.endswith(" -e '.'")
     assert "--force-reinstall --index-url file:///wheels " in named
+    smi.chmod(0o755)
+    assert said()[1].endswith(" -e '.[gpu]'")
 
 
 PUBLISHED = {

@@ -66,7 +66,7 @@ def test_without_a_driver_or_the_library_there_is_a_reason(nvml, monkeypatch):
         assert window(counter)[0].note == "NVML: Driver Not Loaded"
     monkeypatch.setitem(sys.modules, "pynvml", None)
     with opened("nvml") as counter:
-        assert "pynvml is not installed" in window(counter)[0].note
+        assert window(counter)[0].note == "pynvml is missing: pip install nvidia-ml-py"
 
 
 def test_the_real_library_on_a_machine_without_a_gpu_gives_a_reason():

@@ -102,8 +102,7 @@ class NvmlMeter(EnergyMeter[tuple[int, ...]]):
         try:
             import pynvml
         except ImportError:
-            why = "pynvml is not installed (pip install 'spec-bench[gpu]')"
-            raise UnmeteredError(why) from None
+            raise UnmeteredError("pynvml is missing: pip install nvidia-ml-py") from None
         try:
             pynvml.nvmlInit()
             self._nvml = pynvml
