@@ -1,8 +1,4 @@
-"""A python with torch, transformers and what these require, and nothing else; no network.
-
-``python tests/bare.py SCRIPT ARGUMENT ...`` runs a script in this world: modules of all other
-installed distributions are not found, and connecting to anything is refused.
-"""
+"""A python with torch, transformers and their needs, offline: ``bare.py SCRIPT ARGUMENT ...``."""
 
 import importlib.metadata as metadata
 import re

@@ -87,9 +87,7 @@ def decoder_settings(name, spec=None):
 
 
 def built(name, pair, sampling=WARM, rows=1, spec=None, **changes):
-    """A decoder with what it needs beside its target: a draft, or draft heads; "NAME apart": each
-    path of its trees a row.
-    """
+    """A decoder with its draft or draft heads; "NAME apart": each path of its trees a row."""
     name, _, apart = name.partition(" ")
     settings, target = decoder_settings(name, spec) | changes, pair[0]
     if apart:

@@ -1,7 +1,4 @@
-"""Tiny random models of every kind that is decoded, with windows of 16 tokens where they have any.
-
-Weights are large enough that answers vary and that what a window hides would change them.
-"""
+"""Tiny random models of every kind, of such weights that answers vary with windows of 16."""
 
 import copy
 import functools

@@ -94,9 +94,7 @@ def test_a_token_without_probability_fails_at_once():
 
 
 def answering(sample, shift=0):
-    """A server that drafts, each request by its temperature, or above 0 by ``sample`` if given;
-    ``shift`` is added to one token of each greedy answer.
-    """
+    """A server that drafts, above 0 by ``sample`` if given; ``shift`` favours a greedy token."""
     numbers = itertools.count()
     draft = random_markov(VOCAB, seed=2)
 

@@ -1,20 +1,23 @@
-"""Same seed, same tokens: whatever the batch, the order of prompts, or the decoder's other name.
+"""Same seed, same tokens: whatever batch, order of prompts, other name, or second process."""
 
-Rows come and go, tokens stay; seconds add up, and a row's calls count whole.
-"""
-
+import os
+import socket
 from collections import Counter
+from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
 import pytest
 import torch
+import torch.distributed as dist
+import torch.multiprocessing as started
 from scipy.stats import chisquare
 
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.rows import BatchClock, Row
+from spec_bench.engine.model import ForwardOutput
 from spec_bench.records.types import Request
-from tests.families import DECODERS, GREEDY, VOCAB, built, random_requests, tiny_pair
+from tests.families import DECODERS, GREEDY, VOCAB, built, pair_of, random_requests, tiny_pair
 from tests.said import naming
 
 LAW = SamplingSettings(temperature=0.9, top_p=0.95, probability_dtype="float64")
@@ -223,3 +226,63 @@ def test_accepted_counts_the_whole_block_and_delivered_what_limit_and_stop_left(
     assert (step.accepted, step.delivered) == (len(emitted) - 1, len(delivered))
     assert (row.delivered, row.finish) == (delivered, finish)
     assert row.log_likelihood == -len(delivered)
+
+
+DISTURBED = 0.1  # a hundred times what another order of a sum could do
+TREES = ["sd", "rsd_s", "mcsd", "sd_dynamic", "dyspec", "opt_tree", "traversal_paths", "eagle3"]
+WARM = SamplingSettings(temperature=1.0)
+
+
+def disturb(model, generator):
+    """Adds noise to every logit, as another order of a sum does."""
+    forward = model.forward
+
+    def noisy(*given, **named):
+        output = forward(*given, **named)
+        noise = torch.randn(output.logits.shape, generator=generator) * DISTURBED
+        return ForwardOutput(output.logits + noise, output.hidden)
+
+    model.forward = noisy
+
+
+def tokens(name, disturbed):
+    """What a decoder answers to six prompts, three at a time."""
+    pair = pair_of("none", dtype=torch.float32)
+    if disturbed:
+        generator = torch.Generator().manual_seed(7)
+        for model in pair:
+            disturb(model, generator)
+    decoder = built(name, pair, GREEDY if name == "beam_search" else WARM, 3)
+    return [answer.tokens for answer in decoder.generate(random_requests(6, 24), seed=0)]
+
+
+def work(rank, port, names, folder):
+    """One process; the second is disturbed."""
+    torch.set_num_threads(1)
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    found = {name: tokens(name, disturbed=rank == 1) for name in names}
+    torch.save(found, Path(folder) / f"{rank}.pt")
+    dist.destroy_process_group()
+
+
+def together(names, folder):
+    """What each of two processes delivered."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    started.spawn(work, (port, names, str(folder)), nprocs=2)
+    return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("names", [TREES, ["dsbd", "beam_search"]], ids=["trees", "beams"])
+def test_both_deliver_what_the_first_delivers_alone(names, tmp_path):
+    alone = {name: tokens(name, disturbed=False) for name in names}
+    first, second = together(names, tmp_path)
+    assert first == second == alone
+
+
+def test_disturbed_logits_alone_give_other_tokens():
+    """Else the test above would say nothing."""
+    assert tokens("rsd_s", disturbed=True) != tokens("rsd_s", disturbed=False)

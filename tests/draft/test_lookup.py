@@ -165,9 +165,7 @@ def test_the_text_is_plain_decodings_whatever_is_remembered(width):
 
 
 def recycling(*trees, rows=1):
-    """After trees of a root and two children in every row, of whose nodes the best two tokens are
-    known; a node without any is not there.
-    """
+    """After trees of a root and two children, whose best two tokens are known where nodes are."""
     made = RecyclingDrafting(Equipment(random_markov(4, seed=0), [], [], None, rows), 2)
     for root, children, best in trees:
         tree = Tree(TreeShape((2,), (2,)), torch.tensor(root), "deterministic")

@@ -1,7 +1,4 @@
-"""Tiny Llamas of random weights behind published ids, and draft heads for them, as in a cache.
-
-``python -m tests.hub.models CACHE MODULE ARGUMENTS`` runs a command that finds its models there.
-"""
+"""Tiny Llamas, heads behind published ids: ``python -m tests.hub.models CACHE MODULE ...``."""
 
 import json
 import runpy

@@ -1,7 +1,4 @@
-"""The table and records of an experiment: jobs that end together or are killed; what is committed.
-
-What is committed is enough for its tables, figures, claims and pages.
-"""
+"""An experiment's table and records: jobs that end together or are killed; what is committed."""
 
 import re
 import shutil

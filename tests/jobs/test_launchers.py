@@ -1,7 +1,4 @@
-"""Where jobs run: which GPUs a worker takes, launchers, processes of a split target, threads.
-
-On a machine without a GPU; the same sweep through every launcher gives the same CSV but for times.
-"""
+"""Where jobs run: which GPUs a worker takes, launchers, processes of a split target, threads."""
 
 import importlib.util
 import json

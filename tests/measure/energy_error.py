@@ -1,8 +1,4 @@
-"""Each way to use nvidia-smi on known curves: ``python -m tests.measure.energy_error``.
-
-Meters the same windows all ways at once and prints the table of ``conf/energy/README.md``. Takes
-some three minutes, nearly all of them asleep.
-"""
+"""Ways to use nvidia-smi on known curves, 3 min: ``python -m tests.measure.energy_error``."""
 
 import json
 import os

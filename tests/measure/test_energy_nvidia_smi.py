@@ -178,9 +178,7 @@ def test_a_job_killed_while_the_program_starts_takes_it_with_it(deaf):
 
 
 def ended(way, after_s):
-    """What a job prints up to this end, a signal coming so long after it began or, if None, when
-    the meter is open.
-    """
+    """What a job prints that is ended so long after its start or, if None, with the meter open."""
     command = [sys.executable, "-c", JOB + WAYS[way]]
     quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
     job = subprocess.Popen(command, **quiet)

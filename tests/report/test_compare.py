@@ -21,9 +21,7 @@ PROMPTS, NOISE = 60, 0.03
 
 
 def run(folder, seed, slowed=0.0, machine=1.0, scored=True, repeats=1, stalled=0.0, **facts):
-    """A run of plain decoding and three decoders in turn, with noise; ``rsd_s`` lost a share of its
-    speed, a share of timings takes five times as long; ``facts`` are columns of all rows.
-    """
+    """A noisy run, a share of timings stalled, ``rsd_s`` slowed; ``facts`` are columns."""
     noise, answers = np.random.default_rng(seed), np.random.default_rng(0)
     lengths = answers.integers(6, 12, PROMPTS)
     parts, rows = [], []

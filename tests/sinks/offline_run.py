@@ -33,10 +33,7 @@ class OfflineRun:
 
 
 def read_run(folder, wait_s=20.0):
-    """The finished run in an ``offline-run-...`` folder.
-
-    W&B writes the file in a process of its own, which may be behind when ``finish`` returns.
-    """
+    """The finished run in a folder; W&B writes it in a process of its own, which may be behind."""
     (file,) = folder.glob("*.wandb")
     until = time.monotonic() + wait_s
     while (found := _read(file)).exit_code is None:

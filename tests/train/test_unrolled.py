@@ -20,7 +20,7 @@ from tests.families import VOCAB, decoder_settings, random_requests, tiny_pair
 from tests.heads import HEADS
 
 from . import tiny
-from .test_resume import Interrupted, equal, lines
+from .test_command_line import Interrupted, equal, lines
 from .tiny import CPU, forgetful_target, two_streams
 
 GREEDY = SamplingSettings(temperature=0, probability_dtype="float64")

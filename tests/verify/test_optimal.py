@@ -40,9 +40,7 @@ def accepted(case, p, q, children):
 
 
 def programme(p, q, children, law, sampled=1):
-    """The optimum over all rules, for children that are drawn by a law: how much of p all sets of
-    candidates can carry together.
-    """
+    """The optimum over all rules: how much of p all sets of candidates can carry together."""
     tokens, valid, chance = children_law(q.expand(3, -1), children, law, sampled)
     drawn = defaultdict(float)
     for own, there, weight in zip(tokens, valid, chance.tolist(), strict=True):

@@ -1,6 +1,4 @@
-"""Traversal and block verification, by loop and in closed form: exact, never worse than rejection
-node by node, and unlike what is commonly written in their place.
-"""
+"""Traversal and block rules: exact, no worse than rejection, unlike what is commonly written."""
 
 from functools import partial
 
