@@ -24,6 +24,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.quantizers.auto import AutoQuantizationConfig
 from transformers.utils import cached_file, logging
 
 from spec_bench.engine.architectures import (
@@ -39,7 +40,7 @@ from spec_bench.engine.mapped_model import keep_outputs
 from spec_bench.engine.model import set_switches
 from spec_bench.engine.model_spec import DTYPES as DTYPE_NAMES
 from spec_bench.engine.model_spec import ModelSpec as ModelSpec
-from spec_bench.engine.model_spec import kept_tokens, parsed, too_old
+from spec_bench.engine.model_spec import kept_tokens, too_old
 from spec_bench.engine.probe import check_model
 from spec_bench.engine.products import call_directly, fuse_products, lay_by_columns, pack_products
 from spec_bench.settings.arguments import Parser
@@ -242,6 +243,9 @@ def common_tokenizer(
 # an error that names the tensor or the file.
 
 
+PLAIN = ("fp8", "mxfp4")  # ways to quantise that transformers undoes when asked to
+
+
 def read_module(
     path: str, revision: str | None, dtype: torch.dtype, placement: dict[str, Any]
 ) -> PreTrainedModel:
@@ -251,13 +255,24 @@ def read_module(
     tensor or one of another shape than the config's.
     """
     register_families()
-    if parsed(Path(path).expanduser() / "config.json").get("is_encoder_decoder") is True:
+    config = _config(path, revision)
+    if config.get("is_encoder_decoder") is True:
         raise ValueError(
             f"cannot load model {path!r}: it is an encoder with a decoder, and only models that "
             "are a decoder alone can be decoded"
         )
+    packed = config.get("quantization_config")
+    kind = packed.get("quant_method", packed) if isinstance(packed, dict) else packed
+    if packed and kind not in PLAIN:
+        raise ValueError(
+            f"cannot load model {path!r}: its config.json says quantization_config: {kind!r}; "
+            f"weights are plain, or {' or '.join(PLAIN)} (read as plain ones), or a GGUF file's"
+        )
     try:
         with _without_report():
+            if packed:
+                plain = AutoQuantizationConfig.from_dict({**packed, "dequantize": True})
+                placement = {**placement, "quantization_config": plain}
             module, info = AutoModelForCausalLM.from_pretrained(
                 path,
                 revision=revision,
@@ -272,11 +287,18 @@ def read_module(
     except Exception as error:  # transformers, safetensors and torch raise a dozen kinds of them
         reason = _damaged_file(path, revision) or reason_of(path, error)
         raise ValueError(f"cannot load model {path!r}: {reason}") from error
-    scaled = getattr(module.config, "quantization_config", None)
-    lacking = _lacking(info) or ("" if scaled else _whole_numbers(path, revision))
+    lacking = _lacking(info) or ("" if packed else _whole_numbers(path, revision))
     if lacking:
         raise ValueError(f"cannot load model {path!r}: its checkpoint {lacking}")
     return module
+
+
+def _config(path: str, revision: str | None) -> dict[str, Any]:
+    """Returns what a model's config.json holds; nothing where loading will say what is wrong."""
+    try:
+        return dict(PretrainedConfig.get_config_dict(path, revision=revision)[0])
+    except Exception:
+        return {}
 
 
 def reason_of(path: str, error: BaseException) -> str:

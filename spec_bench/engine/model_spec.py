@@ -13,7 +13,6 @@ import sys
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from spec_bench.core import processes
 from spec_bench.engine.architectures import PREFIX
@@ -166,12 +165,3 @@ def kept_tokens(outputs: str | int) -> tuple[int, ...]:
     if not ids or not whole or len(set(ids)) < len(ids):
         raise ValueError(f"pair.draft_vocabulary: {outputs!r} holds no list of distinct ids >= 0")
     return tuple(sorted(ids))
-
-
-def parsed(file: Path) -> dict[str, Any]:
-    """A file's JSON object; empty where there is none, for loading says what is wrong with it."""
-    try:
-        values = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return values if isinstance(values, dict) else {}

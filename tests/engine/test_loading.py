@@ -29,6 +29,7 @@ from spec_bench.engine.loading import (
 )
 from spec_bench.engine.model_spec import COMPILE_MODES
 from spec_bench.jobs.config import pair as pairs
+from spec_bench.jobs.config.model_files import model_size
 from spec_bench.jobs.config.pair import EngineSettings, placed
 from tests.kinds import tiny_module
 from tests.said import naming
@@ -380,8 +381,9 @@ def test_a_pickle_is_not_run(folder, tmp_path):
 )
 def test_a_config_that_cannot_be_is_one_line(folder, key, value):
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, key: value}))
-    assert "cannot load model" in refusal(folder)
+    for text in (json.dumps({**config, key: value}), "[1]"):
+        (folder / "config.json").write_text(text)
+        assert "cannot load model" in refusal(folder)
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.bool])
@@ -389,3 +391,63 @@ def test_a_config_that_cannot_be_is_one_line(folder, key, value):
 def test_weights_stored_as_whole_numbers_without_a_scale_are_named(folder, name, dtype):
     changed(folder, lambda tensors: tensors.update({name: (tensors[name] * 100).to(dtype)}))
     assert f"stores {name!r} as whole numbers" in refusal(folder)
+
+
+def quantised(folder, change, **how):
+    """Changes the tensors of a checkpoint, and says in its config how they are stored."""
+    changed(folder, change)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "quantization_config": how}))
+
+
+def as_fp8(tensors):
+    for name in [name for name in tensors if "_proj.weight" in name]:
+        tensors[f"{name}_scale_inv"] = torch.full((1, 1), 0.5)
+        tensors[name] = (2 * tensors[name]).to(torch.float8_e4m3fn)
+
+
+def as_mxfp4(tensors):
+    """Every number of an expert becomes 1: 2 is its code, 127 its scale's exponent of 0."""
+    for name in [name for name in tensors if name.endswith("_proj") and ".experts." in name]:
+        experts, rows, columns = tensors.pop(name).shape
+        blocks = torch.full((experts, columns, rows // 32, 16), 0x22, dtype=torch.uint8)
+        tensors |= {f"{name}_blocks": blocks, f"{name}_scales": blocks[..., 0] * 0 + 127}
+
+
+@pytest.mark.parametrize(
+    ("kind", "way", "store", "part", "expected"),
+    [
+        ("llama", "fp8", as_fp8, UP, None),
+        ("gpt_oss", "mxfp4", as_mxfp4, "model.layers.0.mlp.experts.gate_up_proj", 1.0),
+    ],
+)
+def test_weights_of_eight_and_four_bits_become_plain_ones_and_are_counted_so(
+    kind, way, store, part, expected,
+    tmp_path, monkeypatch):  # fmt: skip
+    folder = tmp_path / kind
+    tiny_module(kind).float().save_pretrained(folder)
+    parameters = load_model(ModelSpec(str(folder))).parameters
+    before = load_file(folder / "model.safetensors")[part]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # packed then, if not asked for
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
+    quantised(folder, store, quant_method=way, modules_to_not_convert=["lm_head"])
+    model = load_model(ModelSpec(str(folder)))
+    assert model.parameters == parameters == model_size(str(folder)).parameters
+    weight = model.module.get_parameter(part)
+    assert weight.dtype == torch.float32
+    torch.testing.assert_close(weight, before if expected is None else before * 0 + expected,
+                               rtol=0.07, atol=0.002)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("how", "named"),
+    [
+        ({"quant_method": "gptq", "bits": 4}, "'gptq'"),
+        ({"load_in_4bit": True}, "{'load_in_4bit': True}"),
+    ],
+)
+def test_other_quantised_weights_are_refused_before_they_are_read(folder, how, named):
+    quantised(folder, lambda tensors: None, **how)
+    (folder / "model.safetensors").unlink()
+    said = refusal(folder)
+    assert f"quantization_config: {named}" in said and "fp8 or mxfp4" in said
