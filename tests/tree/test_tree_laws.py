@@ -1,20 +1,40 @@
-"""Every policy's trees have the law of its definition, siblings in order; wrong ones are caught."""
+"""Every policy's trees have the law of its definition; wrong ones are caught; the best are best."""
 
-from itertools import product
+import heapq
+import math
+import random
+from itertools import combinations, product
 
 import pytest
+import torch
 from scipy.stats import chisquare
 
 from spec_bench.audit.catalogue import SETTINGS, WARM, beam_cases
 from spec_bench.audit.decoders import FALSE_ALARM_RATE, enumerated_error
 from spec_bench.audit.rules import TOLERANCE
+from spec_bench.audit.toys import random_history
+from spec_bench.core.draws import SeededDraws
+from spec_bench.core.transfer import Committed
 from spec_bench.decode.config import read_decoder
-from spec_bench.tree.base import AuditTree, GrownTree, policy
+from spec_bench.draft.base import Equipment
+from spec_bench.draft.language_model import LanguageModelDrafting
+from spec_bench.tree.base import AuditTree, Ground, GrownTree, policy
 from spec_bench.tree.chain import DynamicChain
-from spec_bench.tree.dynamic import BestSlots
+from spec_bench.tree.dynamic import BestNodes, BestSlots
+from spec_bench.tree.node_list import (
+    FittedList,
+    best_list,
+    expected_accepted,
+    greedy_node_list,
+    pooled,
+)
 from spec_bench.tree.widths import IidPaths, StochasticBeam, Widths
+from tests.decode.test_dynamic import REQUESTS, watched
+from tests.families import decoder_settings
+from tests.said import naming
 from tests.tree import laws
 from tests.tree.definitions import DEFINITIONS
+from tests.tree.laws import forest, likeliest, nodes_of
 
 PAST = (0, 1, 1, 0, 1, 0, 0, 1)
 MORE = {  # what a policy does beside its audit cases, by the fields of the policy
@@ -178,3 +198,267 @@ def test_a_wrong_tree_is_caught(policy, tree, verifier):
 
     assert error_of(tree, verifier, alter) > 5e-3
     assert error_of(tree, verifier, None) <= TOLERANCE
+
+
+ACCURACIES = [[0.6, 0.2, 0.05], [0.5, 0.25, 0.1], [0.4, 0.1, 0.0]]
+PROMPTS = [(1, 0, 2, 1), (0, 0, 1), (2, 2, 2, 0, 1)]
+
+
+def planted(policy, model, prompts, settings=WARM, draws=None):
+    """The trees of a batch."""
+    rows = len(prompts)
+    drafting = LanguageModelDrafting(
+        Equipment(model, [model], [model.allocate(rows, 64)], None, rows)
+    )
+    for row, prompt in enumerate(prompts):
+        drafting.start(row, prompt)
+    committed = Committed(prompts)
+    drafting.needs(committed)
+    draws = draws or SeededDraws(
+        [torch.Generator().manual_seed(row) for row in range(len(prompts))]
+    )
+    return policy.plant(Ground(drafting, committed, torch.device("cpu"), settings, draws))
+
+
+@pytest.mark.parametrize("settings", [WARM, SETTINGS["temperature 1.5, top-p 0.9"]])
+@pytest.mark.parametrize(
+    ("fields", "vocab", "sharpness"),
+    [
+        ((2, 4, 7), 5, 1.5),
+        ((3, 3, 5), 5, 1.5),
+        ((1, 3, 3), 5, 1.5),
+        ((2, 3, 40), 5, 1.5),
+        ((4, 2, 9), 2, 1.5),  # more children than tokens
+        ((3, 5, 6, 0.3), 4, 3),  # rows draft on while that pays
+    ],
+)
+def test_a_batchs_trees_of_likeliest_nodes_are_the_definitions(fields, vocab, sharpness, settings):
+    policy, model = BestNodes(*fields), random_history(vocab, seed=3, sharpness=sharpness)
+    prompts = [tuple(token % vocab for token in prompt) for prompt in PROMPTS]
+    tree = planted(policy, model, prompts, settings)
+    made = [forest(tree, row) for row in range(3)]
+    assert made == [likeliest(policy, model, prompt) for prompt in prompts]
+    depths = {max(map(len, nodes_of(each))) for each in made}
+    assert len(depths) > 1 or policy.gain is None
+
+
+def test_no_tree_of_so_many_nodes_has_more_of_the_drafts_probability():
+    """OPT-Tree's theorem, and the nodes are found by looking at as many as are kept."""
+    model = random_history(3, seed=2)
+    every = [path for depth in (1, 2, 3) for path in product(range(3), repeat=depth)]
+    tree = planted(BestNodes(6, 3, 6), model, PROMPTS)
+    for row, prompt in enumerate(PROMPTS):
+        laws = {path: model.law(prompt, len(path), WARM)[path] for path in every}
+        assert nodes_of(forest(tree, row)) == sorted(sorted(every, key=laws.get)[-6:])
+
+
+# DySpec's tree, found level by level, is the one that its heap of open slots makes.
+
+
+class SameNoise(SeededDraws):
+    """The same noise for every node of a level, so that a heap can be given it too."""
+
+    def __init__(self, noise):
+        super().__init__([])
+        self._noise, self._level = noise, -1
+
+    def gumbel(self, like, counts=None):
+        self._level += 1
+        return self._noise[self._level].expand_as(like)
+
+
+def heap_tree(model, prompt, noise, total):
+    """DySpec's Algorithm: pop the best slot, draw into it, open the slots below and beside it."""
+
+    def order(path):
+        log_q = model.logits[model.place((*prompt, *path))].log_softmax(-1)
+        ranked = (log_q + noise[len(path)]).sort(descending=True).indices.tolist()
+        return [(token, math.exp(float(log_q[token]))) for token in ranked]
+
+    heap = [(-1.0, 0, (), 0)]  # -value, depth, node, sibling
+    found = set()
+    while len(found) < total:
+        value, depth, node, sibling = heapq.heappop(heap)
+        drawn = order(node)
+        token, mass = drawn[sibling]
+        left = 1 - sum(q for _, q in drawn[:sibling])
+        child = (*node, token)
+        found.add(child)
+        if depth + 1 < len(noise):
+            heapq.heappush(heap, (value * mass / left, depth + 1, child, 0))
+        if sibling + 1 < len(drawn):
+            heapq.heappush(heap, (value * (1 - mass / left), depth, node, sibling + 1))
+    return sorted(found)
+
+
+@pytest.mark.parametrize(
+    ("fields", "sharpness", "deep"),
+    [((7, 5, total), 1.5, False) for total in (1, 4, 7)]
+    + [((14, 14, 14), sharpness, sharpness > 1) for sharpness in (0.1, 3, 12)],  # unbounded
+)
+def test_the_slots_of_largest_value_are_those_that_the_heap_takes(fields, sharpness, deep):
+    policy, model = BestSlots(*fields), random_history(4, seed=1, sharpness=sharpness)
+    deepest = 0
+    for trial in range(3):
+        generator = torch.Generator().manual_seed(trial)
+        noise = 2 * torch.randn((policy.depth, 4), generator=generator, dtype=torch.float64)
+        tree = planted(policy, model, PROMPTS, draws=SameNoise(noise))
+        for row, prompt in enumerate(PROMPTS):
+            found = nodes_of(forest(tree, row))
+            assert found == heap_tree(model, prompt, noise, policy.total)
+            deepest = max(deepest, *map(len, found))
+    assert (deepest > 6) == deep
+
+
+def test_a_row_of_an_unbounded_tree_draws_what_it_would_draw_alone():
+    policy, model = BestSlots(9, 9, 9), random_history(4, seed=3, sharpness=3)
+    generators = [torch.Generator().manual_seed(row) for row in range(3)]
+    together = planted(policy, model, PROMPTS, draws=SeededDraws(generators))
+    depths = set()
+    for row, prompt in enumerate(PROMPTS):
+        own = torch.Generator().manual_seed(row)
+        alone = planted(policy, model, [prompt], draws=SeededDraws([own]))
+        assert forest(alone) == forest(together, row)
+        assert torch.equal(own.get_state(), generators[row].get_state())
+        depths.add(int(alone.depths.max()))
+    assert len(depths) > 1
+
+
+def test_as_many_levels_are_run_as_the_unbounded_tree_is_deep():
+    decoder, draft, seen = watched("dyspec", 1, width=10, depth=10, total=10)
+    passes, forward = 0, draft.forward
+
+    def counting(*arguments, **more):
+        nonlocal passes
+        passes += not more.get("prefill", False)
+        return forward(*arguments, **more)
+
+    draft.forward = counting
+    answers = decoder.generate(REQUESTS[:2], seed=0)
+    recorded = [step.depth for answer in answers for step in answer.steps]
+    assert recorded == [int(tree.depths.max()) for tree, _ in seen]
+    assert sum(recorded) == passes
+    assert len(set(recorded)) > 1
+
+
+@pytest.mark.parametrize(
+    ("name", "spec", "said", "fields"),
+    [
+        ("opt_tree", "10x6@59", "10x6@59", (10, 6, 59)),
+        ("dyspec", None, "@24", (24, 24, 24)),
+        ("dyspec", "@9", "@9", (9, 9, 9)),
+        ("dyspec", "5x6@14", "5x6@14", (5, 6, 14)),
+    ],
+)
+def test_a_shorthand_says_frontier_levels_and_nodes(name, spec, said, fields):
+    tree = read_decoder(decoder_settings(name, spec)).tree
+    assert (tree.spec, (tree.width, tree.depth, tree.total)) == (said, fields)
+    assert tree.shape.depth == tree.depth
+
+
+@pytest.mark.parametrize(
+    ("name", "spec", "said"),
+    [("opt_tree", spec, (spec, "WxL@N")) for spec in ("4x3", "4x3@0.5", "7")]
+    + [("dyspec", "@200", ("total",))],  # more cache than a tree can be worth
+)
+def test_another_shorthand_is_refused(name, spec, said):
+    with pytest.raises(ValueError, match=naming(*said)):
+        read_decoder(decoder_settings(name, spec))
+
+
+# The best tree for given acceptances.
+
+
+def test_a_tree_is_worth_the_product_along_each_path():
+    assert expected_accepted([(0,), (1,), (0, 0)], [0.6, 0.3]) == pytest.approx(0.6 + 0.3 + 0.36)
+    assert expected_accepted([], [0.6, 0.3]) == 0
+
+
+@pytest.mark.parametrize(
+    ("acceptance", "nodes"),
+    [
+        # 0.6, 0.36, 0.3, 0.216; (0, 1) and (1, 0) are worth 0.18.
+        ([0.6, 0.3], [(0,), (1,), (0, 0), (0, 0, 0)]),
+        # Where estimates do not fall, a later sibling still never stands without an earlier one.
+        ([0.1, 0.2, 0.6], [(0,), (1,), (2,)]),
+    ],
+)
+def test_the_best_tree_by_hand(acceptance, nodes):
+    assert best_list(acceptance, len(nodes)) == nodes
+
+
+def test_no_tree_of_so_many_nodes_is_worth_more():
+    numbers = random.Random(0)
+    every = [path for depth in (1, 2, 3, 4) for path in product(range(2), repeat=depth)]
+    for _ in range(6):
+        acceptance = sorted((numbers.random() for _ in range(2)), reverse=True)
+        for size in (1, 3, 4):
+            best = max(
+                expected_accepted(chosen, acceptance)
+                for chosen in combinations(every, size)
+                if all(
+                    (not node[:-1] or node[:-1] in chosen)
+                    and (node[-1] == 0 or (*node[:-1], node[-1] - 1) in chosen)
+                    for node in chosen
+                )
+            )
+            found = expected_accepted(best_list(acceptance, size), acceptance)
+            assert found == pytest.approx(best, abs=1e-12)
+
+
+def test_a_trees_depth_has_no_bound_but_its_nodes():
+    assert max(map(len, best_list([0.95, 0.01], 30))) > 20
+
+
+def test_estimates_that_do_not_fall_are_averaged():
+    assert pooled([0.5, 0.1, 0.3, 0.05]) == pytest.approx([0.5, 0.2, 0.2, 0.05])
+    assert pooled([0.1, 0.2, 0.6]) == pytest.approx([0.3, 0.3, 0.3])
+
+
+def test_a_fitted_tree_that_was_not_filled_in_grows_nothing():
+    assert read_decoder(decoder_settings("sequoia", "@9")).spec == "@9"
+    with pytest.raises(ValueError, match=naming("as many as total, 9", "got 2")):
+        FittedList(((0,), (1,)), 9)
+    with pytest.raises(ValueError, match="no tree of 9 nodes was fitted"):
+        _ = FittedList(total=9).levels
+
+
+# Medusa's sparse tree, of the accuracies of heads and ranks.
+
+
+def worth(path):
+    return math.prod(head[rank] for head, rank in zip(ACCURACIES, path, strict=False))
+
+
+def test_the_first_nodes_are_those_of_the_largest_products():
+    # 0.6, 0.3 = 0.6 * 0.5, 0.2, 0.15 = 0.6 * 0.25, 0.12 = 0.6 * 0.5 * 0.4, 0.1 = 0.2 * 0.5
+    assert greedy_node_list(ACCURACIES, 6) == [(0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0)]
+
+
+@pytest.mark.parametrize("nodes", range(1, 40))
+def test_no_tree_of_that_size_expects_to_accept_more_and_every_parent_comes_first(nodes):
+    every = [path for depth in (1, 2, 3) for path in product(range(3), repeat=depth)]
+    paths = greedy_node_list(ACCURACIES, nodes)
+    assert len(set(paths)) == nodes
+    for place, path in enumerate(paths):
+        assert len(path) == 1 or path[:-1] in paths[:place]
+    best = sorted(map(worth, every), reverse=True)[:nodes]
+    assert sum(map(worth, paths)) == pytest.approx(sum(best))
+
+
+def test_of_equal_worth_the_shallower_node_is_taken_and_heads_may_differ_in_ranks():
+    assert greedy_node_list([[1.0, 1.0], [1.0, 1.0]], 2) == [(0,), (1,)]
+    assert greedy_node_list([[0.5], [0.9, 0.8]], 3) == [(0,), (0, 0), (0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "nodes", "named"),
+    [
+        (ACCURACIES, 0, ("0 nodes", "1 to 39")),
+        (ACCURACIES, 40, ("40 nodes", "1 to 39")),
+        ([[51.0, 12.0]], 1, ("0 and 1", "51")),
+    ],
+)
+def test_what_the_heads_cannot_make_and_what_is_no_share_are_refused(accuracies, nodes, named):
+    with pytest.raises(ValueError, match=naming(*named)):
+        greedy_node_list(accuracies, nodes)

@@ -33,7 +33,7 @@ from spec_bench.verify.simulated import Simulated, TypicalAcceptance, simulated,
 from spec_bench.verify.simultaneous import look_up
 from spec_bench.verify.walk import Scored, candidates, copies_below, walk_down, walk_one_row
 from tests.said import naming
-from tests.tree.test_dynamic import PROMPTS, planted
+from tests.tree.test_tree_laws import PROMPTS, planted
 
 P = torch.tensor([[0.5, 0.3, 0.2]], dtype=torch.float64)
 Q = torch.tensor([[[0.2, 0.2, 0.6]]], dtype=torch.float64)
