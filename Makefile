@@ -54,12 +54,12 @@ help:
 # machine's index offers (CPU or CUDA), or with TORCH_INDEX=URL another one, such as one for the
 # driver's CUDA. Where NVIDIA's driver is, what reads its energy meter comes too. Modules are
 # compiled when they are first imported: few are.
-METER = $(if $(shell command -v nvidia-smi 2>/dev/null),[gpu])
+DRIVER = $(shell command -v nvidia-smi 2>/dev/null)
 TORCH_FROM = $(if $(TORCH_INDEX),--force-reinstall --index-url $(TORCH_INDEX))
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --no-compile $(TORCH_FROM) $$(grep '^torch==' constraints.txt)
-	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.$(METER)'
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.$(if $(DRIVER),[gpu])'
 	touch $@
 
 $(STAMP): $(READY)
@@ -177,7 +177,7 @@ page: $(READY) # E=rsd-exp1
 quickstart: $(READY)
 	$(BIN)/python -m spec_bench experiment=quickstart prompts=12
 	$(REPORT) outputs/quickstart/results.csv
-	@echo; echo "next: source $(BIN)/activate, then spec-bench prompts=3"
+	@echo; echo "next: source $(BIN)/activate, then spec-bench prompts=3$(if $(DRIVER),; on the GPU: spec-bench prompts=3 engine=cuda (docs/gpu.md))"
 
 readme: $(STAMP) smollm2
 	$(BIN)/python -m spec_bench experiment=quickstart results=results

@@ -166,18 +166,21 @@ def test_the_environment_follows_the_index_that_is_named_and_the_driver(tmp_path
     for name in ("pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path)
 
-    def said(*more):
-        command, here = [MAKE, "-n", "-B", "env", *more], {"PATH": str(tmp_path)}
+    def said(*asked, has=" "):
+        command, here = [MAKE, "-n", "-B", *asked], {"PATH": str(tmp_path)}
         done = subprocess.run(command, cwd=tmp_path, env=here, capture_output=True, check=True)
-        return [line for line in done.stdout.decode().splitlines() if "pip install" in line]
+        return [line for line in done.stdout.decode().splitlines() if has in line]
 
     smi = tmp_path / "nvidia-smi"
     smi.write_text("#!/bin/sh\n")
-    (plain, package, _), (named, *_) = said(), said("TORCH_INDEX=file:///wheels")
+    plain, package, _ = said("env", has="pip install")
     assert "--index-url" not in plain and package.endswith(" -e '.'")
+    assert "engine=cuda" not in said("quickstart")[-1]
+    named = said("env", "TORCH_INDEX=file:///wheels", has="^torch==")[0]
     assert "--force-reinstall --index-url file:///wheels " in named
     smi.chmod(0o755)
-    assert said()[1].endswith(" -e '.[gpu]'")
+    assert said("env", has="pip install")[1].endswith(" -e '.[gpu]'")
+    assert "engine=cuda (docs/gpu.md)" in said("quickstart")[-1]
 
 
 PUBLISHED = {
