@@ -262,6 +262,7 @@ class BeamDecoder(DecodingLoop[BeamRow]):
 
     def move_row(self, row: BeamRow, source: int, target: int) -> None:
         row.moves.carry_out(self._caches, source)
+        row.moves = Moves()  # so that the next iteration does not move them again
         for cache in self._caches:
             cache.move_row(source, target, len(row.trunk) + len(row.tokens))
 
