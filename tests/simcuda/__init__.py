@@ -27,9 +27,8 @@ import torch
 import torch._dynamo  # before anything is replaced
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map
 
-from tests.simcuda.graphs import SimPool, SimPools, graph_answers, refuse
+from tests.simcuda.graphs import SimPool, SimPools, graph_answers, leaves, mapped, refuse
 
 DEVICE = torch.device("cuda:0")
 MEMORY = 80 * 2**30  # bytes that the device reports
@@ -341,7 +340,7 @@ class SimCuda(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = dict(kwargs or {})
         name = func._schema.name.removeprefix("aten::")
-        flat, _ = tree_flatten((args, kwargs))
+        flat = leaves((args, kwargs))
         sims = [x for x in flat if isinstance(x, SimTensor)]
         asked = next((x for x in flat if isinstance(x, torch.device)), None)
         to_device = asked is not None and asked.type == "cuda"
@@ -364,11 +363,11 @@ class SimCuda(TorchDispatchMode):
                 return made
         if asked is not None:
             on_cpu = lambda x: torch.device("cpu") if isinstance(x, torch.device) else x  # noqa: E731
-            args, kwargs = tree_map(on_cpu, (args, kwargs))
+            args, kwargs = mapped(on_cpu, (args, kwargs))
         self._check(func, name, flat, sims)
         back = {id(x.inner): x for x in sims}
         plain = lambda x: x.inner if isinstance(x, SimTensor) else x  # noqa: E731
-        own_args, own_kwargs = tree_map(plain, args), tree_map(plain, kwargs)
+        own_args, own_kwargs = mapped(plain, args), mapped(plain, kwargs)
         result = STAND_INS.get(name, func)(*own_args, **own_kwargs)
         if self.tape is not None:
             result = self.pool.moved(result, (own_args, own_kwargs))
@@ -376,12 +375,13 @@ class SimCuda(TorchDispatchMode):
         home = asked is not None and asked.type != "cuda"
         if (name == "_to_copy" and asked is not None) or name == "copy_":
             blocking = not (kwargs.get("non_blocking") or (name == "copy_" and args[2:] == (True,)))
-            asynchronous = not blocking and getattr(args[0], "pinned", False)
+            pinned = any(getattr(each, "pinned", False) for each in args[:2])
+            asynchronous = not blocking and pinned
             return self._copied(func, name, args, result, back, home, bool(sims), not asynchronous)
         self._count(func, name, args)
         if (home and not name.startswith("new_")) or name == "_local_scalar_dense":
             return result
-        return tree_map(
+        return mapped(
             lambda x: back.get(id(x)) if id(x) in back
             else self.wrap(x) if isinstance(x, torch.Tensor) else x,
             result,

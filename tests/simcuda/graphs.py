@@ -21,9 +21,26 @@ from typing import NamedTuple
 from weakref import finalize
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_map
 
 _UNIT, _SMALL = 512, 2**20
+
+
+def leaves(given):
+    """All that operations are given or make, out of lists, tuples and dicts."""
+    if isinstance(given, (list, tuple)):
+        return [leaf for each in given for leaf in leaves(each)]
+    return leaves(tuple(given.values())) if isinstance(given, dict) else [given]
+
+
+def mapped(function, given):
+    """The same with every leaf replaced; many times as fast as torch's own trees."""
+    if isinstance(given, (list, tuple)):
+        return type(given)([mapped(function, each) for each in given])
+    if isinstance(given, dict):
+        return {key: mapped(function, each) for key, each in given.items()}
+    return function(given)
+
+
 _SEGMENT = {False: 2 * 2**20, True: 20 * 2**20}  # bytes that are asked for at once, by large
 
 
@@ -46,14 +63,14 @@ class SimPool:
 
     def moved(self, result, given):
         """What a recorded call made of what it was given, with all that is new in this pool."""
-        tensors = [x for x in tree_flatten(given)[0] if isinstance(x, torch.Tensor)]
+        tensors = [x for x in leaves(given) if isinstance(x, torch.Tensor)]
         before = {x.untyped_storage()._cdata for x in tensors}
 
         def there(x):
             new = isinstance(x, torch.Tensor) and x.untyped_storage()._cdata not in before
             return self._copied(x) if new and x.numel() else x
 
-        return tree_map(there, result)
+        return mapped(there, result)
 
     def _copied(self, like):
         spans = zip(like.shape, like.stride(), strict=True)
@@ -149,7 +166,7 @@ class SimGraph:
                 if func.is_view:
                     continue  # the same memory as before
                 new = func(*args, **kwargs)
-                for old, value in zip(tree_flatten(kept)[0], tree_flatten(new)[0], strict=True):
+                for old, value in zip(leaves(kept), leaves(new), strict=True):
                     if isinstance(old, torch.Tensor) and old.data_ptr() != value.data_ptr():
                         old.copy_(value)
 
@@ -187,6 +204,7 @@ def graph_answers(sim):
         "Stream": lambda *_: SimStream(sim),
         "stream": current,
         "current_stream": lambda *_: sim.stream,
+        "is_current_stream_capturing": lambda: sim.tape is not None,
         "device": lambda *_: nullcontext(),
     }
 
