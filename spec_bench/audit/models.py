@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from scipy import stats
 from torch import Tensor
 
 from spec_bench.audit.catalogue import AuditCase, Line, Part, audited, tree_cases
@@ -34,8 +33,8 @@ from spec_bench.decode.config import DecoderConfig, build_decoder
 from spec_bench.engine.loading import ModelSpec, check_vocabularies, load_model, load_tokenizer
 from spec_bench.engine.mapped_model import behind, read_ids
 from spec_bench.engine.model import LanguageModel
-from spec_bench.engine.static_pass import NEAR_TIE_GAP, near_tie_gap
-from spec_bench.engine.tree_pass import prefill, run_pending
+from spec_bench.engine.recorder import NEAR_TIE_GAP, near_tie_gap
+from spec_bench.engine.tree_pass import next_logits, run_pending
 from spec_bench.records.types import Request
 from spec_bench.server.endpoint import KEY, Server
 
@@ -104,6 +103,8 @@ def findings(law: TokenLaw, seed: int = 0, rate: float = FALSE_ALARM_RATE) -> li
     """The tests that there are tokens enough for; ``rate`` is the chance that a lossless server
     fails any of them.
     """
+    from scipy import stats  # not everywhere where torch is
+
     count = len(law.log_p)
     impossible = int(np.isneginf(law.log_p).sum())
     if impossible:
@@ -174,7 +175,6 @@ class Difference(NamedTuple):
     near_tie: bool  # whether rounding alone explains it: a gap within the logits' dtype's bound
 
 
-@torch.inference_mode()
 def first_difference(
     model: LanguageModel, request: Request, expected: Sequence[int], got: Sequence[int]
 ) -> Difference | None:
@@ -185,11 +185,7 @@ def first_difference(
         return None
     for position, (want, have) in enumerate(zip(expected, got, strict=False)):
         if want != have:
-            tokens = [*request.prompt_ids, *expected[:position]]
-            cache = model.allocate(1, len(tokens))
-            prefill(model, cache, 0, tokens[:-1])
-            last = torch.tensor([tokens[-1:]], device=model.device)
-            logits = run_pending(model, cache, [len(tokens) - 1], last).logits[0, -1]
+            logits = next_logits(model, [*request.prompt_ids, *expected[:position]])
             gap = (logits[want] - logits[have]).abs().item()
             near = gap <= near_tie_gap(logits.dtype, float(logits[want]))
             return Difference(request.prompt_id, position, gap, near)

@@ -47,6 +47,11 @@ class TokenCache:
             for kept in (self.tokens, self.positions):
                 kept[row, length : length + len(source)] = kept[row, source]
 
+    def commit_all(self, lengths: Sequence[int], nodes: Tensor) -> None:
+        """Does the same for the first rows, by paths [R, L + 1] on a device."""
+        for row, (length, path) in enumerate(zip(lengths, nodes.tolist(), strict=True)):
+            self.commit(row, length, path)
+
     def move_row(self, source: int, target: int, length: int, start: int = 0) -> None:
         """Copies the slots from ``start`` up to ``length`` of one row over another's."""
         if self.remembers:

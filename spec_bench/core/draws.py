@@ -11,8 +11,9 @@ on what its neighbours do or on how far a walk gets: a batch, a shuffle or a res
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Hashable, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Sequence
+from math import prod
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -142,11 +143,6 @@ class SeededDraws:
     def verdict(self, children: Sequence[int]) -> SeededVerdict:
         return SeededVerdict(self._uniforms(sum(children) + 1), children)
 
-    @property
-    def looks_back(self) -> bool:
-        """Whether ``settle`` has numbers to give back."""
-        return bool(self._before)
-
     def by_position(self, count: int) -> SeededPositions:
         if count > 1:  # of one position there is nothing to give back
             self._before = [generator.get_state() for generator in self.generators]
@@ -219,21 +215,71 @@ class SeededTrials:
         return self._uniforms[:, index] < probability
 
 
-# Parts of an iteration: work of fixed shapes whose only randomness is its draws', such as growing a
-# level or the walk. Elsewhere they are called; on a GPU draws that record run each as one launch.
+# Numbers of a recorded iteration: drawn before it, as a graph draws none.
+
+Asked = tuple[bool, int]
+"""How many uniforms each row is asked for at a time, and whether they are of positions."""
 
 
-Result = TypeVar("Result")
+class Noted(SeededDraws):
+    """Draws that note what an iteration asks for, which hangs on shapes alone."""
+
+    def __init__(self, generators: Sequence[torch.Generator]) -> None:
+        super().__init__(generators)
+        self.asked: list[Asked] = []
+
+    def _uniforms(self, *shape: int) -> Tensor:
+        self.asked.append((False, prod(shape)))
+        return super()._uniforms(*shape)
+
+    def by_position(self, count: int) -> SeededPositions:
+        noted = len(self.asked)
+        positions = super().by_position(count)
+        self.asked[noted:] = [(True, count)]
+        return positions
 
 
-def run_part(
-    draws: Draws, name: Hashable, function: Callable[..., Result], *given: Tensor, of: object = None
-) -> Result:
-    """Runs one part of an iteration, whose name is the same in every iteration: a function called
-    with the draws and the tensors given, which change from one to the next. Whatever else it reads
-    never changes, or is ``of``: what an earlier part of this iteration made, that this one goes on
-    with. The result holds until the next iteration.
+class DrawnBefore(SeededDraws):
+    """Draws that hand out ``numbers`` [R, n] in [0, 1), float64, in the order asked; their first
+    rows are the generators'. There are new ones where none are given. Some are worked on in place,
+    so a replay is handed copies.
     """
-    own = getattr(draws, "run_part", None)
-    result: Result = function(draws, *given) if own is None else own(name, function, given, of)
-    return result
+
+    def __init__(
+        self,
+        generators: Sequence[torch.Generator],
+        shape: tuple[int, ...],
+        numbers: Tensor | None = None,
+    ) -> None:
+        super().__init__(generators)
+        if numbers is None:
+            numbers = torch.empty(shape, dtype=torch.float64, device=generators[0].device)
+        self.numbers, self._used = numbers, 0
+
+    def draw(self, asked: Sequence[Asked]) -> None:
+        """Draws each row's numbers from its generator: those of a position one by one, all others
+        in as few calls as their order allows.
+        """
+        calls: list[tuple[int, bool]] = []  # numbers, and whether some may be given back from here
+        merges = False
+        for positions, count in asked:
+            if positions:
+                calls += [(1, place == 0 and count > 1) for place in range(count)]
+            elif merges:
+                calls[-1] = calls[-1][0] + count, False
+            else:
+                calls.append((count, False))
+            merges = not positions
+        counts = [count for count, _ in calls]
+        for row, generator in zip(self.numbers, self.generators, strict=False):
+            for part, (_, looks_back) in zip(row.split(counts), calls, strict=True):
+                if looks_back:
+                    self._before.append(generator.get_state())
+                part.uniform_(generator=generator)
+
+    def _uniforms(self, *shape: int) -> Tensor:
+        first, self._used = self._used, self._used + prod(shape)
+        return self.numbers[:, first : self._used].reshape(-1, *shape).clone()
+
+    def by_position(self, count: int) -> SeededPositions:
+        return SeededPositions(self._uniforms(count))

@@ -75,7 +75,13 @@ class Known(list[Any]):
     """Whole numbers that host and device both know: a list, or a list of lists of equal length."""
 
     _there: Tensor | None = None
-    exact = True  # whether the list has the numbers themselves
+    exact = True  # whether the list has the numbers themselves, and not bounds
+
+    def read_at(self, buffer: Tensor, most: int) -> None:
+        """From now on the device reads other numbers at every replay, none above ``most``."""
+        self._there, self.exact = buffer, False
+        if not isinstance(self[0], list):
+            self[:] = [most] * len(self)
 
     @classmethod
     def of(cls, numbers: Sequence[Any]) -> Known:
@@ -93,7 +99,7 @@ class Known(list[Any]):
     @property
     def least(self) -> int:
         """No number is below it."""
-        return int(min(self))
+        return int(min(self)) if self.exact else 0
 
     @property
     def equal(self) -> bool:
@@ -102,9 +108,9 @@ class Known(list[Any]):
 
     def on(self, device: torch.device) -> Tensor:
         """Returns the numbers as a tensor on a device, copied there unless they already are."""
-        if self._there is None or self._there.device != device:
+        if self._there is None or (self.exact and self._there.device != device):
             self._there = torch.tensor(self, device=device)
-        return self._there
+        return self._there.to(device)
 
     def plus(self, offset: int) -> Known:
         """Each number plus ``offset``; nothing is copied to a device that has the numbers."""
@@ -112,7 +118,7 @@ class Known(list[Any]):
             return self
         more = Known([number + offset for number in self])
         if self._there is not None and not self._there.is_cpu:
-            more._there = self._there + offset
+            more._there, more.exact = self._there + offset, self.exact
         return more
 
     def repeated(self, times: int) -> Known:
@@ -121,31 +127,6 @@ class Known(list[Any]):
         if self._there is not None:
             more._there = self._there.repeat_interleave(times)
         return more
-
-
-class Followed(Known):
-    """Whole numbers that the device knows and the host does not yet: the list has upper bounds, and
-    no number is below ``least``.
-    """
-
-    exact = False
-
-    def __init__(self, most: Sequence[Any], there: Tensor, least: int = 0) -> None:
-        super().__init__(most)
-        self._there, self._least = there, least
-
-    @property
-    def least(self) -> int:
-        return self._least
-
-    def on(self, device: torch.device) -> Tensor:
-        assert self._there is not None
-        return self._there.to(device)
-
-    def plus(self, offset: int) -> Known:
-        assert self._there is not None
-        most = [number + offset for number in self]
-        return Followed(most, self._there + offset, self._least + offset)
 
 
 class Committed(list[Sequence[int]]):
@@ -157,13 +138,6 @@ class Committed(list[Sequence[int]]):
         super().__init__(rows)
         self.lengths = Known([len(tokens) - 1 for tokens in self])  # [R] tokens before the root
         self.roots = Known([tokens[-1] for tokens in self])  # [R] the last tokens
-
-    @classmethod
-    def followed(cls, lengths: Followed, roots: Tensor) -> Committed:
-        """Of rows whose last tokens [R] only the device knows yet; the list's mean nothing."""
-        committed = cls([(0,)] * len(lengths))
-        committed.lengths, committed.roots = lengths, Followed([0] * len(lengths), roots)
-        return committed
 
 
 def send(

@@ -11,7 +11,6 @@ nodes (``FlatShape``), and each row states its nodes' depths itself.
 
 from __future__ import annotations
 
-from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -172,12 +171,6 @@ class Tree:
         else:
             tree.log_q = [laws[:, :1], *[laws[:, 1:]] * (shape.depth - 1)]
         return tree
-
-    def copy(self) -> Tree:
-        """Returns the same tensors in a tree that grows by itself."""
-        made = copy(self)
-        made.q, made.log_q, made.largest = [*self.q], [*self.log_q], [*self.largest]
-        return made
 
     @property
     def depths(self) -> Tensor:

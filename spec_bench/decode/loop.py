@@ -9,7 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
 import torch
@@ -31,6 +31,26 @@ class Meter(Protocol):
         """Decoding is over."""
 
 
+@dataclass
+class Ran:
+    """How iterations ran."""
+
+    recorded: int = 0  # as replays of a graph
+    eager: int = 0
+
+    def count(self, recorded: bool) -> None:
+        """Notes one more."""
+        self.recorded += recorded
+        self.eager += not recorded
+
+    @property
+    def share(self) -> str:
+        """Returns ``recorded``, with its share if it is not all, or ``eager``."""
+        if not self.recorded or not self.eager:
+            return "recorded" if self.recorded else "eager"
+        return f"recorded {self.recorded / (self.recorded + self.eager):.1%}"
+
+
 RowType = TypeVar("RowType", bound=Answering)
 
 
@@ -42,6 +62,7 @@ class DecodingLoop(ABC, Generic[RowType]):
     drafts: Sequence[LanguageModel]  # draft models; empty if nothing is drafted
     rows: int  # most requests that decode together
     lossless: Lossless  # how the output's distribution relates to the target's
+    ran: Ran  # counts iterations
 
     @property
     @abstractmethod
@@ -70,6 +91,9 @@ class DecodingLoop(ABC, Generic[RowType]):
     @abstractmethod
     def reserve(self, slots: int) -> None:
         """Makes sure the caches have that many slots per row; done once, it serves all requests."""
+
+    def prepare(self, requests: Sequence[Request]) -> None:
+        """Records what decoding these requests takes, where a GPU does; there is room for them."""
 
     @abstractmethod
     def join(self, index: int, request: Request, seed: int) -> RowType:

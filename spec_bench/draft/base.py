@@ -21,15 +21,6 @@ from spec_bench.engine.model import LAST, LanguageModel, Layers
 from spec_bench.settings.registry import Registry
 
 
-class Verified(NamedTuple):
-    """What came of trees, on the device."""
-
-    lengths: Known  # [R] tokens before the roots
-    path: Tensor  # [R, L + 1] accepted nodes in order, the root first
-    accepted: Tensor  # [R]; after a row's first `accepted + 1` nodes its path means nothing
-    emitted: Tensor  # [R, L + 1] tokens; the last one, the next root, fills up what is left
-
-
 class Guess(NamedTuple):
     """One node of the guessed tree."""
 
@@ -44,7 +35,9 @@ class Drafting:
     are per row all tokens so far; the last one is the root of its tree.
     """
 
-    follows: bool = False  # whether it can go on from tokens that only the device knows yet
+    # whether an iteration is the same work at the same addresses every time, so that it can be
+    # recorded once the host has given its numbers
+    recordable: bool = False
     _timer: Any = None  # the `ForwardTimer` of a network's passes
 
     def start(self, row: int, prompt: Sequence[int]) -> None:
@@ -54,15 +47,17 @@ class Drafting:
         """Takes the hidden states, [T, W], of a started row's prompt from token ``start`` on."""
 
     def see_path(self, hidden: Tensor, path: Tensor, accepted: Tensor) -> None:
-        """Takes the hidden states, [R, N, W], of verified trees before they are committed; path and
-        accepted as in ``Verified``.
+        """Takes the hidden states, [R, N, W], of verified trees before they are committed: of the
+        accepted nodes, root first, ``path`` [R, L + 1], the first ``accepted`` [R] + 1 count.
         """
 
     def see_scores(self, tree: Tree, logits: Tensor) -> None:
         """Takes the target's logits, [R, N, V], after every node of verified trees."""
 
-    def needs(self, committed: Committed) -> Sequence[Known]:
-        """Returns numbers that drafting needs on the device: they are sent there together."""
+    def needs(self, committed: Committed, fixed: bool = False) -> Sequence[Known]:
+        """Returns numbers that drafting needs on the device: they are sent there together. With
+        ``fixed`` they have the shape of every iteration after the first, filled up.
+        """
         return ()
 
     def at_root(self, committed: Committed) -> Tensor:
@@ -88,18 +83,14 @@ class Drafting:
     def commit(
         self, lengths: Sequence[int], nodes: Sequence[Sequence[int]], path: Tensor, depth: int
     ) -> None:
-        """Keeps every row's accepted path after its ``lengths`` tokens before the root: ``nodes``,
-        root first, and the same on the device as in ``Verified``. ``depth`` are the levels whose
-        nodes are where the drafter ran them, the root's included; the deepest was never run.
+        """Keeps every row's accepted path after its ``lengths`` tokens before the root in caches:
+        on a CPU by ``nodes``, root first, elsewhere by the same on the device, as in ``see_path``.
+        ``depth`` are the levels whose nodes are where the drafter ran them, the root's included;
+        the deepest was never run.
         """
 
-    def follow(self, verified: Verified, depth: int, following: Committed) -> None:
-        """Does ``commit`` and what ``needs`` does for the rows ``following``, without the host."""
-
-    def caught_up(self, row: int, tokens: int, emitted: int) -> None:
-        """Takes back what was followed: the host knows a row again, of so many tokens, the last
-        ``emitted`` of which the last iteration brought.
-        """
+    def count(self, lengths: Sequence[int], accepted: Sequence[int], depth: int) -> None:
+        """Notes what ``commit`` kept: of each row so many nodes, the root among them."""
 
     def move_row(self, source: int, target: int) -> None:
         """Moves a row into another one's place."""
@@ -218,7 +209,7 @@ def heads_class(kind: str) -> type[Heads]:
 class Nothing(Drafting):
     """No drafting."""
 
-    follows = True
+    recordable = True
 
 
 @drafter("none")

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from spec_bench.core.transfer import Committed, places
-from spec_bench.draft.base import Drafting, Equipment, Verified
+from spec_bench.core.transfer import places
+from spec_bench.draft.base import Drafting, Equipment
 from spec_bench.draft.layers import Attend, Block, Kept, Turn
 from spec_bench.draft.network import Heads
 from spec_bench.engine.architectures import frequencies
@@ -150,14 +150,13 @@ class FeatureHead(CachedHead):
 class DraftingOnLast(Drafting):
     """Drafting that looks at the target's last hidden state at the token before the root."""
 
-    follows = True
+    recordable = True
 
     def __init__(self, given: Equipment) -> None:
         self._heads, self._vocab = given.heads, given.target.vocab_size
         self._like = next(given.heads.parameters())
         # [rows, D]; zeros where a prompt of one token has none
         self._hidden = self._like.new_zeros((given.rows, given.heads.shape.hidden))
-        self._followed = self._hidden  # the states that were gone on from
         self._timer = ForwardTimer(self._like.device)
 
     def start(self, row: int, prompt: Sequence[int]) -> None:
@@ -169,12 +168,6 @@ class DraftingOnLast(Drafting):
     def see_path(self, hidden: Tensor, path: Tensor, accepted: Tensor) -> None:
         rows = places(path.shape[0], hidden.device)
         self._hidden[: len(path)] = hidden[rows, path[rows, accepted]]
-
-    def follow(self, verified: Verified, depth: int, following: Committed) -> None:
-        self._followed = self._hidden[: len(verified.lengths)].clone()
-
-    def caught_up(self, row: int, tokens: int, emitted: int) -> None:
-        self._hidden[row] = self._followed[row]
 
     def move_row(self, source: int, target: int) -> None:
         self._hidden[target] = self._hidden[source]
@@ -200,7 +193,7 @@ class DraftingOnHanded(Drafting):
     handed over.
     """
 
-    follows = True
+    recordable = True
 
     def __init__(self, given: Equipment, waiting: int) -> None:
         head, rows = given.heads, given.rows
@@ -209,7 +202,7 @@ class DraftingOnHanded(Drafting):
         self._handed = like.new_zeros((rows, 1, head.features))  # [rows, P, W], not yet cached
         self._waiting = [waiting] * rows
         self._cached = [0] * rows  # entries of each row that the target's states made
-        self._followed = self._outputs = like.new_empty(0)  # what was gone on from; the head's own
+        self._outputs = like.new_empty(0)  # the head's own
         self._timer = ForwardTimer(like.device)
 
     def see_path(self, hidden: Tensor, path: Tensor, accepted: Tensor) -> None:
@@ -222,15 +215,13 @@ class DraftingOnHanded(Drafting):
         taken = hidden.gather(1, path.unsqueeze(-1).expand(-1, -1, hidden.shape[-1]))
         self._handed[:rows, :count] = taken.to(room.dtype)
 
-    def commit(
-        self, lengths: Sequence[int], nodes: Sequence[Sequence[int]], path: Tensor, depth: int
-    ) -> None:
-        for row, (length, kept) in enumerate(zip(lengths, nodes, strict=True)):
-            self._cached[row], self._waiting[row] = length, len(kept)
+    def count(self, lengths: Sequence[int], accepted: Sequence[int], depth: int) -> None:
+        for row, (length, kept) in enumerate(zip(lengths, accepted, strict=True)):
+            self._cached[row], self._waiting[row] = length, kept
 
-    def caught_up(self, row: int, tokens: int, emitted: int) -> None:
-        self._handed[row] = self._followed[row]
-        self._cached[row], self._waiting[row] = tokens - 1 - emitted, emitted
+    def most(self, rows: int, fixed: bool) -> int:
+        """Returns P: entries that wait in the fullest of the first R rows, or that ever may."""
+        return self._handed.shape[1] if fixed else max(self._waiting[:rows])
 
     def move_row(self, source: int, target: int) -> None:
         self._cache.move_row(source, target, self._cached[source])

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from spec_bench.core.transfer import Committed, Known, places
 from spec_bench.draft import eagle_files
-from spec_bench.draft.base import Drafter, Drafting, Equipment, Verified, drafter
+from spec_bench.draft.base import Drafter, Drafting, Equipment, drafter
 from spec_bench.draft.cached_head import CachedHead, DraftingOnHanded, Embed, attending
 from spec_bench.draft.layers import (
     Attend,
@@ -266,6 +266,7 @@ class DFlashDrafting(LevelDrafting, DraftingOnHanded):
         super().__init__(given, waiting=0)
         self.has_term = given.heads.shape.markov_rank > 0
         self._starts, self._before = Known(), Known()
+        self._new = 0  # entries of a row that are written before a block
 
     def start(self, row: int, prompt: Sequence[int]) -> None:
         self._cached[row] = self._waiting[row] = 0
@@ -275,7 +276,8 @@ class DFlashDrafting(LevelDrafting, DraftingOnHanded):
         self._keep(hidden.unsqueeze(0), row, Known([start]))
         self._cached[row] = start + len(hidden)
 
-    def needs(self, committed: Committed) -> Sequence[Known]:
+    def needs(self, committed: Committed, fixed: bool = False) -> Sequence[Known]:
+        self._new = self.most(len(committed), fixed)
         self._starts = Known(self._cached[: len(committed)])
         self._before = committed.lengths
         return (self._starts,)
@@ -284,9 +286,9 @@ class DFlashDrafting(LevelDrafting, DraftingOnHanded):
     def levels(self, committed: Committed) -> Tensor:
         self._timer.start()
         rows, head, device = len(committed), self._head, self._handed.device
-        if waiting := max(self._waiting[:rows]):
+        if self._new:
             # A row with fewer writes fillers after them, where the block comes next.
-            self._keep(self._handed[:rows, :waiting], 0, self._starts)
+            self._keep(self._handed[:rows, : self._new], 0, self._starts)
         block = head.block(committed.roots.on(device), self._target.embed)
         turn = self._begin(block, 0, self._before)
         slots = places(max(self._before) + block.shape[1], device)
@@ -317,12 +319,6 @@ class DFlashDrafting(LevelDrafting, DraftingOnHanded):
         positions = starts.on(written.device).unsqueeze(1) + places(count, written.device)
         turn: Turn = self._head.turn(positions)
         return turn
-
-    def follow(self, verified: Verified, depth: int, following: Committed) -> None:
-        rows, count = verified.path.shape
-        self._followed = self._handed[:rows].clone()
-        self._waiting[:rows] = [count] * rows  # with fillers
-        self._starts, self._before = verified.lengths, following.lengths
 
 
 @drafter("dflash")

@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from spec_bench.core.transfer import Committed, Followed, Known, places
+from spec_bench.core.transfer import Committed, Known, places
 from spec_bench.core.tree import Tree
-from spec_bench.draft.base import Drafter, Drafting, Equipment, Verified, drafter
+from spec_bench.draft.base import Drafter, Drafting, Equipment, drafter
 from spec_bench.draft.cached_head import DraftingOnHanded, FeatureHead, attending
 from spec_bench.draft.eagle_network import Eagle1Head, Eagle3Head
 from spec_bench.draft.levels import LevelDrafting, taken, with_masks
@@ -100,9 +100,8 @@ class EagleDrafting(DraftingOnHanded):
         features = self.run(hidden[:count].unsqueeze(0))
         features.forward(self._cache, [start], tokens, positions, visible, row)
 
-    def needs(self, committed: Committed) -> Sequence[Known]:
-        waiting = self._waiting[: len(committed)]
-        most = max(waiting)
+    def needs(self, committed: Committed, fixed: bool = False) -> Sequence[Known]:
+        waiting, most = self._waiting[: len(committed)], self.most(len(committed), fixed)
         # A row with fewer pairs runs fillers after its root, where the tree is written next.
         self._tokens = Known(
             [
@@ -151,16 +150,6 @@ class EagleDrafting(DraftingOnHanded):
         logits = self._head.logits(output, self._target.project, self._target.vocab_size)
         self._timer.stop()
         return logits.unsqueeze(2)
-
-    def follow(self, verified: Verified, depth: int, following: Committed) -> None:
-        lengths, path, accepted, emitted = verified
-        rows, count = path.shape
-        self._followed = self._handed[:rows].clone()
-        self._waiting[:rows] = [count] * rows  # with fillers
-        self._tokens = Followed([[0] * count for _ in lengths], emitted)
-        self._starts = lengths
-        self._last = Followed([count - 1] * rows, accepted)
-        self._before = following.lengths.plus(-1)
 
     def move_row(self, source: int, target: int) -> None:
         super().move_row(source, target)

@@ -12,9 +12,9 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor
 
-from spec_bench.core.transfer import Committed, Followed, Known, places
+from spec_bench.core.transfer import Committed, Known, places
 from spec_bench.core.tree import Tree
-from spec_bench.draft.base import Drafter, Drafting, Equipment, Verified, drafter
+from spec_bench.draft.base import Drafter, Drafting, Equipment, drafter
 from spec_bench.draft.levels import LevelDrafting, taken, with_masks
 from spec_bench.draft.network import Heads
 from spec_bench.engine.mapped_model import MappedModel
@@ -40,19 +40,23 @@ class LanguageModelDrafting(Drafting):
     may lack the last one or two committed tokens; the next iteration feeds them first.
     """
 
+    recordable = True
+
     def __init__(self, given: Equipment) -> None:
         self.models, self._caches = given.models, given.caches
         self._cached = [0] * given.rows  # tokens of each row that are in the caches
         self._pending = _Pending(Known(), Known(), Known())
-        self._ran = 0  # nodes of a path that the drafts ran, at most
+        self._most = 1  # tokens of a row that wait after an iteration
 
     def start(self, row: int, prompt: Sequence[int]) -> None:
         for model, cache in zip(self.models, self._caches, strict=True):
             prefill(model, cache, row, prompt[:-1])
         self._cached[row] = len(prompt) - 1
 
-    def needs(self, committed: Committed) -> Sequence[Known]:
-        pending = max(len(c) - n for c, n in zip(committed, self._cached, strict=False))
+    def needs(self, committed: Committed, fixed: bool = False) -> Sequence[Known]:
+        pending = self._most
+        if not fixed:
+            pending = max(len(c) - n for c, n in zip(committed, self._cached, strict=False))
         # A row with fewer pending tokens reruns some that it has: same tokens, same slots. One too
         # short for that runs fillers after its root, where the tree is written next.
         self._pending = _Pending(
@@ -86,36 +90,14 @@ class LanguageModelDrafting(Drafting):
     def commit(
         self, lengths: Sequence[int], nodes: Sequence[Sequence[int]], path: Tensor, depth: int
     ) -> None:
+        self._most = path.shape[1] + 1 - depth
         kept = [row[:depth] for row in nodes]
         for cache in self._caches:
             commit_paths(cache, lengths, kept, path[:, :depth])
-        self._cached[: len(kept)] = (
-            length + len(row) for length, row in zip(lengths, kept, strict=True)
-        )
 
-    @property
-    def follows(self) -> bool:  # type: ignore[override]
-        return all(getattr(model, "follows", False) for model in self.models)
-
-    def follow(self, verified: Verified, depth: int, following: Committed) -> None:
-        lengths, path, accepted, emitted = verified
-        for cache in self._caches:
-            cache.commit_all(lengths, path[:, :depth])
-        # What the drafts ran of the path is kept; fillers come after a row's root, where the tree
-        # is written next.
-        count, kept = path.shape[1] + 1 - depth, (accepted + 1).clamp(max=depth)
-        index = kept.unsqueeze(1) - 1 + places(count, path.device)
-        tokens = emitted.gather(1, index.clamp(max=path.shape[1] - 1))
-        there = lengths.on(path.device) + kept
-        self._pending = _Pending(
-            Followed([[0] * count for _ in lengths], tokens),
-            Followed([length + depth for length in lengths], there, lengths.least + 1),
-            Followed([count - 1] * len(lengths), accepted + 1 - kept),
-        )
-        self._ran = depth
-
-    def caught_up(self, row: int, tokens: int, emitted: int) -> None:
-        self._cached[row] = tokens - 1 - emitted + min(emitted, self._ran)
+    def count(self, lengths: Sequence[int], accepted: Sequence[int], depth: int) -> None:
+        for row, (length, kept) in enumerate(zip(lengths, accepted, strict=True)):
+            self._cached[row] = length + min(kept, depth)
 
     def move_row(self, source: int, target: int) -> None:
         for cache in self._caches:
@@ -134,17 +116,18 @@ class RespelledDrafting(LanguageModelDrafting):
     may have several: it is kept as far as it has one part each, the rest is run again.
     """
 
-    follows = False  # how many parts a token has is the host's to look up
+    recordable = False  # how many parts a token has is the host's to look up
 
     def __init__(self, given: Equipment, model: MappedModel) -> None:
         super().__init__(given)
         self._model, self._rows = model, Committed([])
         self._tokens = torch.zeros(0)  # of the trees' nodes that were run
+        self._kept = [0]  # nodes of each row
 
     def start(self, row: int, prompt: Sequence[int]) -> None:
         super().start(row, self._model.respelled(prompt))
 
-    def needs(self, committed: Committed) -> Sequence[Known]:
+    def needs(self, committed: Committed, fixed: bool = False) -> Sequence[Known]:
         self._rows = Committed(self._model.respelled(tokens) for tokens in committed)
         return (*super().needs(self._rows), self._rows.lengths)
 
@@ -160,7 +143,11 @@ class RespelledDrafting(LanguageModelDrafting):
             for first, row, tokens in zip(kept, nodes, self._tokens.tolist(), strict=True):
                 in_parts = [tokens[node] in self._model.pieces for node in row[1:depth]]
                 first += row[1:depth][: [*in_parts, True].index(True)]
+        self._kept = [len(row) for row in kept]
         super().commit(self._rows.lengths, kept, path, depth)
+
+    def count(self, lengths: Sequence[int], accepted: Sequence[int], depth: int) -> None:
+        super().count(self._rows.lengths, self._kept, depth)
 
 
 def drafting_of(equipment: Equipment) -> LanguageModelDrafting:
@@ -226,8 +213,8 @@ class ParallelDrafting(LevelDrafting, LanguageModelDrafting):
     ) -> None:
         super().commit(lengths, nodes, path, 1)
 
-    def follow(self, verified: Verified, depth: int, following: Committed) -> None:
-        super().follow(verified, 1, following)
+    def count(self, lengths: Sequence[int], accepted: Sequence[int], depth: int) -> None:
+        super().count(lengths, accepted, 1)
 
 
 @drafter("pard")

@@ -136,6 +136,8 @@ class LookupDrafting(Drafting):
     depth.
     """
 
+    recordable = True  # guesses are made before
+
     def __init__(
         self, index: Callable[[], Any], bounds: Callable[[int, int], Bounds], rows: int
     ) -> None:
@@ -228,7 +230,7 @@ class LookupOrModelDrafting(Drafting):
         self._lookup.start(row, prompt)
         self._model.start(row, prompt)
 
-    def needs(self, committed: Committed) -> Sequence[Known]:
+    def needs(self, committed: Committed, fixed: bool = False) -> Sequence[Known]:
         return self._model.needs(committed)
 
     def guesses(
@@ -248,6 +250,10 @@ class LookupOrModelDrafting(Drafting):
     ) -> None:
         if self._ran:
             self._model.commit(lengths, nodes, path, depth)
+
+    def count(self, lengths: Sequence[int], accepted: Sequence[int], depth: int) -> None:
+        if self._ran:
+            self._model.count(lengths, accepted, depth)
         self._ran = False
 
     def move_row(self, source: int, target: int) -> None:
@@ -466,6 +472,8 @@ class RecyclingDrafting(Drafting):
     """The best next tokens of each token: tables [rows, V + 1, best], zeros where nothing is known;
     the last line is for nobody.
     """
+
+    recordable = True
 
     def __init__(self, given: Equipment, best: int) -> None:
         self._vocab = given.target.vocab_size

@@ -35,9 +35,6 @@ class WritePlan:
     starts: Sequence[int]  # [R] first slot written, one per row of the pass
     count: int  # T, tokens per row
     reach: int  # S, slots that attention reads
-    # row [R, 1] and slot [R, T] of every token, for a pass that takes them as data; `starts` mean
-    # nothing then
-    index: tuple[Tensor, Tensor] | None = None
 
     @property
     def rows(self) -> slice:
@@ -88,11 +85,11 @@ class SlotLayer(CacheLayerMixin):
             return keys, values
         reach = (plan.rows, slice(None), slice(0, plan.reach))
         keys, values = self.keys[reach], self.values[reach]
-        if owner.first is not None and plan.index is None:
+        if owner.first is not None:
             keys.narrow(2, owner.first, plan.count).copy_(key_states)
             values.narrow(2, owner.first, plan.count).copy_(value_states)
-        else:  # of all slots, including the one after the last
-            rows, slots = plan.index or owner.slot_index(key_states.device)
+        else:
+            rows, slots = owner.slot_index(key_states.device)
             self.keys[rows, :, slots] = key_states.transpose(1, 2)
             self.values[rows, :, slots] = value_states.transpose(1, 2)
         return keys, values
@@ -116,8 +113,7 @@ class SlotLayer(CacheLayerMixin):
 
 
 class SlotCache(Cache):
-    """Keys and values for ``rows`` sequences of up to ``slots`` tokens, tree nodes included; with
-    ``scratch`` there is one more slot, for what no token is meant to read.
+    """Keys and values for ``rows`` sequences of up to ``slots`` tokens, tree nodes included.
 
     Layers of the same layout share one storage tensor [layers, rows, H, slots, dim] for keys and
     one for values, so that a commit is one gather per layout and not one per layer.
@@ -128,12 +124,9 @@ class SlotCache(Cache):
     # looks for itself
     views: list[tuple[Tensor, Tensor, Tensor, Tensor]] | None = None
 
-    def __init__(
-        self, layouts: Sequence[LayerLayout], rows: int, slots: int, *, scratch: bool = False
-    ) -> None:
-        # what was made to run over this storage, and is of no use with another
-        self.passes: dict[Any, Any] = {}
-        self._scratch = scratch
+    grown: int = 0  # how often it took new storage: what was recorded over another is of no use
+
+    def __init__(self, layouts: Sequence[LayerLayout], rows: int, slots: int) -> None:
         self.plan = _NO_PASS
         self._index: dict[torch.device, tuple[Tensor, Tensor]] = {}
         self._layouts = list(layouts)
@@ -151,7 +144,7 @@ class SlotCache(Cache):
             members = [i for i, other in enumerate(self._layouts) if other == layout]
             keys, values = (
                 torch.zeros(
-                    (len(members), rows, layout.heads, slots + self._scratch, dim),
+                    (len(members), rows, layout.heads, slots, dim),
                     dtype=layout.dtype,
                     device=layout.device,
                 )
@@ -174,7 +167,7 @@ class SlotCache(Cache):
             layer.keys = layer.values = torch.empty((0, 0, 0, 0))
         self._storage.clear()
         self.views = None
-        self.passes.clear()
+        self.grown += 1
         self._allocate(max(rows, self.rows), max(slots, self.slots))
 
     @property
@@ -283,11 +276,3 @@ class CachePool:
             self._held.pop(role, None)  # before the new one is allocated
             self._held[role] = model, model.allocate(rows, slots)
         return self._held[role][1]
-
-    def prepare(self, batch: int, shortest: int = 1) -> None:
-        """Makes models prepare what passes of up to ``batch`` sequences, of ``shortest`` tokens at
-        least, will need; a warm-up showed which kinds there are.
-        """
-        for model, cache in self._held.values():
-            if hasattr(model, "prepare"):
-                model.prepare(cache, batch, shortest)

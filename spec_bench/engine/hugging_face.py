@@ -9,7 +9,6 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from itertools import count
 from types import FunctionType
 from typing import Any
@@ -21,10 +20,10 @@ from transformers import DynamicCache, PreTrainedModel
 from spec_bench.core import processes
 from spec_bench.engine.architectures import longest_sequence
 from spec_bench.engine.attention import FROM, LayerMasks, Mask, has_kernels, splits
-from spec_bench.engine.cache import LayerLayout, SlotCache, WritePlan, slots_of
+from spec_bench.engine.cache import LayerLayout, SlotCache, WritePlan
 from spec_bench.engine.model import ForwardOutput, ForwardTimer, Layers
-from spec_bench.engine.static_pass import Buffers, Kind, StaticPasses, why_not_recorded
-from spec_bench.engine.tree_pass import run_pending
+from spec_bench.engine.recorder import Recorder, why_not_recorded
+from spec_bench.settings.fields import one_line
 
 log = logging.getLogger(__name__)
 
@@ -49,26 +48,26 @@ class HuggingFaceModel:
         self.timer = ForwardTimer(self.device)
         self.dtype = self.module.dtype
         self.masks = LayerMasks(config, self.dtype)
-        over_buffers = self.compile in OVER_BUFFERS
-        self._run = capture(self.module, "none" if over_buffers else self.compile)
+        self._run = capture(self.module, self.compile)
         self._layouts = self._layers()
         self._kernels = all(
             has_kernels(layout.device, layout.key_dim, layout.value_dim) for layout in self._layouts
         )
         self.bytes_per_slot = sum(layout.bytes_per_slot for layout in self._layouts)
-        self.follows = on_gpu = self.device.type == "cuda"
         self.hidden_size: int = config.hidden_size
         self.blocks: int = config.num_hidden_layers
-        self.static: StaticPasses | None = None
+        self.recorder: Recorder | None = None
+        # Attention over a longer prefix is split, which reads the keys sooner than a masked pass.
+        self.split_from = FROM if self._kernels and splits(self.module) else None
         here = all(layout.device == self.device for layout in self._layouts)
-        if not over_buffers or not here or processes.count() > 1:
+        if self.compile not in RECORDS or self.device.type != "cuda" or not here:
+            return
+        if processes.count() > 1:
             return  # communication between processes is not recorded
-        if on_gpu and (why := why_not_recorded(config)):
-            log.warning("engine.compile=%s: passes stay eager: %s", self.compile, why)
-        else:  # the module itself if it is not fused
-            ways = dict.fromkeys((capture(self.module, self.compile), self.module))
-            over = [partial(self._over_buffers, way) for way in ways]
-            self.static = StaticPasses(over, self.device)
+        if why := why_not_recorded(config):
+            log.warning("engine.compile=%s: iterations stay eager: %s", self.compile, why)
+        else:
+            self.recorder = Recorder(self.device)
 
     @torch.inference_mode()
     def _layers(self) -> list[LayerLayout]:
@@ -90,12 +89,21 @@ class HuggingFaceModel:
     def uncaptured(self) -> Iterator[None]:
         """Within it the module itself is called, whatever was captured of it, and nothing timed."""
         captured, self._run = self._run, self.module
-        static, self.static = self.static, None
         try:
             yield
         finally:
-            self._run, self.static = captured, static
+            self._run = captured
             self.timer.take_s()
+
+    @property
+    def fused(self) -> bool:
+        """Whether its passes are compiled."""
+        return self._run is not self.module
+
+    def unfuse(self, error: Exception) -> None:
+        """Calls the module from now on: what was compiled of it fails."""
+        log.warning("engine.compile=%s: passes are not fused: %s", self.compile, one_line(error))
+        self._run = self.module
 
     @torch.inference_mode()
     def embed(self, tokens: Tensor) -> Tensor:
@@ -108,7 +116,7 @@ class HuggingFaceModel:
         return logits[..., : self.vocab_size].to(self.device)
 
     def allocate(self, rows: int, slots: int) -> SlotCache:
-        return SlotCache(self._layouts, rows, slots, scratch=self.static is not None)
+        return SlotCache(self._layouts, rows, slots)
 
     @torch.inference_mode()
     def forward(
@@ -128,26 +136,12 @@ class HuggingFaceModel:
         self.timer.start()
         count, reach = tokens.shape[1], visible.shape[2]
         plain = self._run is self.module
-        if shared < FROM or not plain or not self._kernels or not splits(self.module):
+        if self.split_from is None or shared < self.split_from or not plain:
             shared = 0
-
-        def eager() -> tuple[Tensor, ...]:
-            cache.begin(WritePlan(row, starts, count, reach), views=plain)
-            given = tokens, positions, self.masks.by_kind(visible, shared)
-            made = _called(self._run, cache, *given, needs_hidden, logits_to_keep=logits_to_keep)
-            cache.end()
-            return made
-
-        kind = None
-        # A recorded pass masks all slots: over long prefixes it would be the slower one.
-        if self.static is not None and not prefill and row == 0 and not shared:
-            kind = self.static.kind(cache, len(starts), count, reach, needs_hidden)
-        if self.static is None or kind is None:
-            outputs = eager()
-        else:
-            cache.check(max(starts) + count)
-            given = (tokens, positions, slots_of(starts, count, tokens.device), visible)
-            outputs = self.static.forward(cache, kind, given, logits_to_keep, eager)
+        cache.begin(WritePlan(row, starts, count, reach), views=plain)
+        given = tokens, positions, self.masks.by_kind(visible, shared)
+        outputs = _called(self._run, cache, *given, needs_hidden, logits_to_keep=logits_to_keep)
+        cache.end()
         logits = outputs[0]
         if logits.shape[-1] > self.vocab_size:  # padded rows of the embedding
             logits = logits[..., : self.vocab_size]
@@ -155,33 +149,6 @@ class HuggingFaceModel:
         hidden = outputs[1].to(self.device) if needs_hidden else None
         self.timer.stop()
         return ForwardOutput(logits, hidden)
-
-    @torch.inference_mode()
-    def _over_buffers(
-        self, run: Callable[..., Any], cache: SlotCache, kind: Kind, buffers: Buffers
-    ) -> tuple[Tensor, ...]:
-        """Returns a pass over buffers; no number in it but the kind's comes from the host."""
-        index = buffers.rows, buffers.slots
-        cache.plan = WritePlan(0, [0] * kind.rows, kind.tokens, kind.slots, index)
-        cache.views = None
-        given = buffers.tokens, buffers.positions, self.masks.by_kind(buffers.visible)
-        return _called(run, cache, *given, kind.needs_hidden)
-
-    @torch.inference_mode()
-    def prepare(self, cache: SlotCache, batch: int, shortest: int) -> None:
-        """Makes ahead of time the static passes that up to ``batch`` growing sequences, of
-        ``shortest`` tokens at least, need.
-        """
-        if self.static is None:
-            return
-
-        def run(kind: Kind, slots: int) -> None:
-            tokens = torch.arange(kind.rows * kind.tokens, device=self.device) % self.vocab_size
-            starts, ids = [slots - kind.tokens] * kind.rows, tokens.view(kind.rows, -1)
-            run_pending(self, cache, starts, ids, logits_to_keep=0, needs_hidden=kind.needs_hidden)
-
-        self.static.prepare(cache, shortest, batch, run)
-        self.timer.take_s()
 
 
 def _called(
@@ -213,10 +180,10 @@ def _called(
 
 # How a model's forward pass is captured: the choices of ``engine.compile``.
 #
-# ``none`` calls the module. ``static`` runs it over fixed buffers, which a GPU records and replays.
+# ``none`` calls the module, and so does ``static``, of which a GPU records whole iterations.
 # ``dynamo`` runs its kernels without the modules' Python around them: the same numbers, some
-# seconds to trace. ``inductor`` fuses kernels and takes a minute or more.
-# ``static_inductor`` fuses those of passes over fixed buffers.
+# seconds to trace. ``inductor`` fuses kernels and takes a minute or more; ``static_inductor``
+# records those.
 COMPILE = {  # backends
     "none": None,
     "static": None,
@@ -224,7 +191,7 @@ COMPILE = {  # backends
     "dynamo": "eager",
     "inductor": "inductor",
 }
-OVER_BUFFERS = ("static", "static_inductor")
+RECORDS = ("static", "static_inductor")
 _FILTERS = hasattr(torch.compiler, "skip_guard_on_all_nn_modules_unsafe")  # since torch 2.8
 # Elements that a thread is given at least: an iteration's fused kernels have thousands, and to wake
 # a second thread takes longer than those (inductor's own: 512).

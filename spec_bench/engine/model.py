@@ -20,30 +20,38 @@ class ForwardTimer:
     """Adds up the seconds between ``start`` and ``stop``.
 
     On CUDA it records events and reads them when asked for the total, so timing adds no
-    synchronisation inside the decoding loop; elsewhere it reads the clock.
+    synchronisation inside the decoding loop, and none while a graph is recorded; elsewhere it reads
+    the clock.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._cuda, self._device = device.type == "cuda", device
         self._total_s = 0.0
         self._started_s = 0.0
+        self._began: torch.cuda.Event | None = None
         self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
 
     def start(self) -> None:
         """Begins an interval."""
         if self._cuda:
-            pair = (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
-            pair[0].record(self._stream())
-            self._events.append(pair)
+            self._began = self._now()
         else:
             self._started_s = time.perf_counter()
 
     def stop(self) -> None:
         """Ends the interval."""
-        if self._cuda:
-            self._events[-1][1].record(self._stream())
-        else:
+        if not self._cuda:
             self._total_s += time.perf_counter() - self._started_s
+        elif self._began is not None and (ended := self._now()) is not None:
+            self._events.append((self._began, ended))
+
+    def _now(self) -> torch.cuda.Event | None:
+        """Returns an event; none while a graph is recorded."""
+        if torch.cuda.is_current_stream_capturing():
+            return None
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(self._stream())
+        return event
 
     def _stream(self) -> torch.cuda.Stream:
         """Returns where the passes run; without it an event would be recorded on the first GPU."""

@@ -21,7 +21,6 @@ from transformers import DynamicCache
 from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.engine.attention import shortened
 from spec_bench.engine.hugging_face import HuggingFaceModel
-from spec_bench.engine.static_pass import TOLERANCE, apart
 from spec_bench.engine.tree_pass import prefill, run_nodes, run_pending
 
 SHORT = 4  # tokens of a shortened window
@@ -30,6 +29,23 @@ _SHAPE = TreeShape(levels=(2, 2), children=(2, 1))
 _PATHS = ((0, 1, 4), (0, 2, 3))  # nodes, from the root to each leaf
 _DEPTH = 2
 _PENDING = 2
+
+# How far apart logits may be: |difference| over |deviation from their mean|, over the vocabulary.
+# A wrong mask moves them by a tenth and more.
+TOLERANCE = {
+    torch.float64: 1e-5,  # some modules compute attention or norms in float32 whatever the dtype
+    torch.float32: 1e-4,
+    torch.float16: 2e-2,
+    torch.bfloat16: 5e-2,
+}
+
+
+def apart(one: Tensor, other: Tensor) -> Tensor:
+    """Returns how far rows of logits [..., V] lie apart, in units of the second's spread: [...]."""
+    lowest = torch.finfo(one.dtype).min
+    one, other = (rows.nan_to_num(neginf=lowest).double() for rows in (one, other))
+    spread = (other - other.mean(dim=-1, keepdim=True)).norm(dim=-1)
+    return (one - other).norm(dim=-1) / spread.clamp(min=1e-30)
 
 
 @dataclass(frozen=True)

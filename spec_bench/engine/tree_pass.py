@@ -82,6 +82,15 @@ def run_pending(
     )
 
 
+@torch.inference_mode()
+def next_logits(model: LanguageModel, text: Sequence[int]) -> Tensor:
+    """Returns logits [V] after a text, without a tree and in a cache of its own."""
+    cache = model.allocate(1, len(text))
+    prefill(model, cache, 0, text[:-1])
+    last = torch.tensor([text[-1:]], device=model.device)
+    return run_pending(model, cache, [len(text) - 1], last).logits[0, -1]
+
+
 def run_nodes(
     model: LanguageModel,
     cache: object,
@@ -163,15 +172,15 @@ class TreeScorer:
         self, target: LanguageModel, pool: CachePool, *, needs_hidden: Layers = ()
     ) -> None:
         self._target, self._pool, self.needs_hidden = target, pool, needs_hidden
-        self._cache: Any = None
+        self.cache: Any = None
 
     def reserve(self, rows: int, slots: int) -> None:
         """Makes room for ``rows`` sequences of ``slots`` tokens, tree included."""
-        self._cache = self._pool.cache("target", self._target, rows, slots)
+        self.cache = self._pool.cache("target", self._target, rows, slots)
 
     def prefill(self, row: int, tokens: Sequence[int], seen: Seen = unseen) -> None:
         """Runs a prompt without its last token; its hidden states, if wanted, are handed on."""
-        prefill(self._target, self._cache, row, tokens, self.needs_hidden, seen)
+        prefill(self._target, self.cache, row, tokens, self.needs_hidden, seen)
 
     def score(self, tree: Tree, lengths: list[int]) -> ForwardOutput:
         """Returns logits [R, N, V] at every node, and hidden states [R, N, D] if wanted;
@@ -179,18 +188,18 @@ class TreeScorer:
         """
         nodes = slice(0, tree.shape.size)
         return run_nodes(
-            self._target, self._cache, tree, lengths, nodes, needs_hidden=self.needs_hidden
+            self._target, self.cache, tree, lengths, nodes, needs_hidden=self.needs_hidden
         )
 
     def commit(self, lengths: Sequence[int], nodes: Sequence[Sequence[int]], path: Tensor) -> None:
         """Keeps every row's accepted path behind ``lengths`` [R] tokens: its nodes, root first, on
         the host, and as [R, L + 1] on the device, where what comes after them means nothing.
         """
-        commit_paths(self._cache, lengths, nodes, path)
+        commit_paths(self.cache, lengths, nodes, path)
 
     def move_row(self, source: int, target: int, length: int) -> None:
         """Puts one sequence of ``length`` tokens in another's place."""
-        self._cache.move_row(source, target, length)
+        self.cache.move_row(source, target, length)
 
 
 def commit_paths(
@@ -231,13 +240,13 @@ class PathScorer(TreeScorer):
         )
 
     def reserve(self, rows: int, slots: int) -> None:
-        self._cache = self._pool.cache("target", self._target, rows * self._paths, slots)
+        self.cache = self._pool.cache("target", self._target, rows * self._paths, slots)
 
     def prefill(self, row: int, tokens: Sequence[int], seen: Seen = unseen) -> None:
         first = row * self._paths
-        prefill(self._target, self._cache, first, tokens, self.needs_hidden, seen)
+        prefill(self._target, self.cache, first, tokens, self.needs_hidden, seen)
         for copy in range(first + 1, first + self._paths):
-            self._cache.move_row(first, copy, len(tokens))
+            self.cache.move_row(first, copy, len(tokens))
 
     def score(self, tree: Tree, lengths: list[int]) -> ForwardOutput:
         nodes = constant(self._nodes, tree.tokens.device)
@@ -245,7 +254,7 @@ class PathScorer(TreeScorer):
         starts = Known.of(lengths).repeated(self._paths)
         wanted = self.needs_hidden
         output = run_pending(
-            self._target, self._cache, starts, tokens, logits_to_keep=0, needs_hidden=wanted
+            self._target, self.cache, starts, tokens, logits_to_keep=0, needs_hidden=wanted
         )
         depth = constant(self._shape.node_depth, tokens.device)
         path = constant(self._first_path, tokens.device)
@@ -259,8 +268,8 @@ class PathScorer(TreeScorer):
             accepted = first + self._first_path[kept[-1]]
             for copy in range(first, first + self._paths):
                 if copy != accepted:
-                    self._cache.move_row(accepted, copy, length + len(kept), length)
+                    self.cache.move_row(accepted, copy, length + len(kept), length)
 
     def move_row(self, source: int, target: int, length: int) -> None:
         for path in range(self._paths):
-            self._cache.move_row(source * self._paths + path, target * self._paths + path, length)
+            self.cache.move_row(source * self._paths + path, target * self._paths + path, length)

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from functools import partial
 from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from spec_bench.core.draws import Draws, run_part
+from spec_bench.core.draws import Draws
 from spec_bench.core.transfer import Committed, Known
 from spec_bench.core.tree import Siblings, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings, log_probs
@@ -119,8 +118,7 @@ class GrownTree(Policy):
     # whether trees have another form in every call: the end of a path is no rejection, and a
     # batch's trees are as deep as its deepest
     varies: bool = False
-    # whether growing one asks the host, which needs to know what was verified before
-    asks: bool = False
+    asks: bool = False  # whether growing one asks the host
 
     @property
     @abstractmethod
@@ -154,28 +152,19 @@ class GrownTree(Policy):
         """
         raise NotImplementedError
 
-    def needs(self, drafting: Drafting, committed: Committed) -> Sequence[Known]:
-        """Numbers that planting these trees needs on the device: they go there together."""
-        return drafting.needs(committed)
+    def needs(
+        self, drafting: Drafting, committed: Committed, fixed: bool = False
+    ) -> Sequence[Known]:
+        """Numbers that planting these trees needs on the device: they go there together. With
+        ``fixed`` they have one shape in all iterations.
+        """
+        return drafting.needs(committed, fixed)
 
     def plant(self, ground: Ground) -> Tree:
         """Returns a tree per row, grown to its depth."""
-        draws, settings = ground.draws, ground.settings
-        siblings = self.siblings(settings)
-
-        def rooted(draws: Draws, roots: Tensor) -> Tree:
-            return Tree(self.shape, roots, siblings)
-
-        tree = run_part(draws, "root", rooted, ground.roots)
-        for level in range(self.shape.depth):
-            grown = partial(self._grown, tree, settings)
-            tree = run_part(draws, level, grown, ground.logits_below(tree), of=tree)
-        return tree
-
-    def _grown(self, tree: Tree, settings: SamplingSettings, draws: Draws, logits: Tensor) -> Tree:
-        """Returns the trees with one level more, of logits [R, F, D, V]."""
-        tree = tree.copy()
-        self.grow(tree, scored(tree, logits, settings), draws)
+        tree = Tree(self.shape, ground.roots, self.siblings(ground.settings))
+        for _ in range(self.shape.depth):
+            self.grow(tree, ground.scores_below(tree), ground.draws)
         return tree
 
     def under(self, tree_attention: bool) -> Policy:

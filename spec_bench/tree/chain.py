@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import zip_longest
 
 import torch
 from torch import Tensor
@@ -157,18 +158,18 @@ class Guessed(Rectangle):
 
     drafters = ("lookup", "first_match", "suffix")
     varies = True
-    asks = True
 
     def siblings(self, settings: SamplingSettings) -> Siblings:
         return "deterministic"
 
-    def needs(self, drafting: Drafting, committed: Committed) -> Sequence[Known]:
+    def needs(
+        self, drafting: Drafting, committed: Committed, fixed: bool = False
+    ) -> Sequence[Known]:
         guesses = drafting.guesses(committed, self.width, self.depth)
-        deepest = max(len(levels) for levels in guesses)
-        counts = [
-            max(len(levels[level]) if level < len(levels) else 0 for levels in guesses)
-            for level in range(deepest)
-        ]
+        counts = list(self.shape.levels)
+        if not fixed:
+            sizes = [[len(level) for level in levels] for levels in guesses]
+            counts = [max(each) for each in zip_longest(*sizes, fillvalue=0)]
         packed = Known(
             [
                 _packed(tokens[-1], levels, counts)
@@ -225,7 +226,9 @@ class GuessOrDraft(Chain):
     asks = True
     drafters = ("lookup_or_model",)
 
-    def needs(self, drafting: Drafting, committed: Committed) -> Sequence[Known]:
+    def needs(
+        self, drafting: Drafting, committed: Committed, fixed: bool = False
+    ) -> Sequence[Known]:
         chains = [
             [level[0].token for level in levels]
             for levels in drafting.guesses(committed, 1, self.depth)

@@ -23,6 +23,7 @@ from spec_bench.tree.base import GrownTree, policy
 from spec_bench.tree.widths import StochasticBeam
 from spec_bench.verify import simultaneous
 from spec_bench.verify.base import rule
+from tests.simcuda import DEVICE, SimCuda
 
 CASES = {case.name: case for case in tree_cases("exact")}
 SD = CASES["chain 2 + recursive_rejection with replacement: false"].config
@@ -125,6 +126,12 @@ SLOWLY = [
 @pytest.mark.parametrize(("config", "label", "samples"), [(RSD_S, "temperature 1", 6000), *SLOWLY])
 def test_stochastic_beam_search_follows_the_chain(config, label, samples):
     assert chi_square(config, SETTINGS[label], samples=samples, seed=2) >= FALSE_ALARM_RATE
+
+
+@pytest.mark.slow
+def test_samples_follow_the_chain_on_a_gpu_too():
+    with SimCuda():
+        assert chi_square(SD, WARM, samples=500, device=DEVICE) >= FALSE_ALARM_RATE
 
 
 def test_a_stochastic_beam_with_a_deterministic_draft_is_exact_by_enumeration():

@@ -3,7 +3,7 @@
 import torch
 
 from spec_bench.core.transfer import Known, constant, forget_constants, send
-from spec_bench.engine.static_pass import Recorder
+from spec_bench.engine.recorder import Recorder
 from tests.simcuda import DEVICE, SimCuda
 
 

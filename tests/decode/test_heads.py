@@ -418,6 +418,7 @@ def test_a_token_in_parts_that_was_looked_up_is_read_in_parts_once_it_is_accepte
         if token == 1:
             kept.at_frontier(tree, Committed([(0, 2)]))
     kept.commit([1], [[0, 1]], torch.tensor([[0, 1, 1]]), 2)
+    kept.count([1], [2], 2)
     fresh.start(0, (0, 2, 1, 3))
     assert torch.equal(logits(kept, (0, 2, 1, 3)), logits(fresh, (0, 2, 1, 3)))
 

@@ -1,42 +1,47 @@
-"""On a simulated GPU: no operation mixes devices, parts are recorded, the host is one iteration
-behind, and every decoder emits the CPU's tokens.
+"""On a simulated GPU: no operation mixes devices, whole iterations are replayed, what a graph gets
+wrong is refused by the canary, and every decoder emits the CPU's tokens.
 
 What the device sends is read only after its event, which the simulated device holds the host to:
 until then the copy holds NaN.
 """
 
-import itertools
 import logging
 from dataclasses import replace
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
 import torch
 
-from spec_bench.core.draws import run_part
+from spec_bench.core.draws import DrawnBefore, Noted, SeededDraws
+from spec_bench.core.transfer import Known
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.decoder import Launched
-from spec_bench.decode.recorded_parts import RecordedDraws, RowParts
+from spec_bench.decode import recording
+from spec_bench.decode.decoder import Decoder
+from spec_bench.decode.recording import Recorded, Recordings, steps
+from spec_bench.draft.cached_head import DraftingOnHanded
+from spec_bench.draft.language_model import LanguageModelDrafting
+from spec_bench.engine.cache import SlotCache
+from spec_bench.engine.recorder import Recorder
 from tests import families
 from tests.families import OURS, pair_of, random_requests
 from tests.simcuda import DEVICE, SimCuda, counted
 from tests.simcuda.graphs import SimPool
 
-# The host searches the text, asks in the middle of a tree, or keeps beams or tables.
-TOGETHER = {
+# They keep beams, or the host decides in the middle of a tree.
+EAGER = {
     "beam_sampling", "beam_search", "dsbd", "dsbd_one_cache", "dyspec", "lookup_or_draft",
-    "lookup_vote", "prompt_lookup", "sd_dynamic", "suffix_decoding", "suffix_lookup",
-    "token_recycling",
+    "sd_dynamic",
 }  # fmt: skip
-# Their trees have another form in every iteration or come from beams; or their host is not behind.
-CALLED = TOGETHER | {
-    "dflash_ddtree", "eagle2", "eagle3", "opt_tree", "redrafter", "redrafter_typical",
-}  # fmt: skip
-ASKS = {"sd_dynamic"}
-LONG = ("dflash", "dflash_block", "pard", "p_eagle")
+RECORDED = [name for name in OURS if name not in EAGER]
+ASKS = {"dyspec", "sd_dynamic"}
+BROAD = (
+    "ar", "sd", "rsd_c", "rsd_s", "traversal", "opt_tree", "eagle3", "medusa", "redrafter", "mtp",
+    "dflash", "prompt_lookup",
+)  # fmt: skip
 FAST = {
-    ("rsd_s", 3, 1.0), ("sd", 1, 0.0), ("dsbd", 3, 1.0), ("rsd_s", 2, "static", 1.0),
-    ("eagle_rsd_s", 2, "none", 0.0), ("sd", 4, 0.3),
+    ("rsd_s", 3, 1.0), ("sd", 1, 0.0), ("prompt_lookup", 1, 1.0),
+    ("dsbd", 3, 1.0), ("sd", 1, 1.0),
 }  # fmt: skip
 
 
@@ -54,84 +59,14 @@ def built(name, rows, law, how, device):
     return families.built(name, pair_of(how, device), sampling, rows)
 
 
+def prepared(decoder, requests):
+    decoder.admit(requests)
+    decoder.prepare(requests)
+    return decoder
+
+
 def endless(rows, tokens):
     return [replace(each, max_new_tokens=tokens) for each in random_requests(rows, tokens)]
-
-
-@pytest.mark.parametrize(("name", "rows", "law"), cases((1, 0.0), (1, 1.0), (3, 0.0), (3, 1.0)))
-def test_recorded_parts_draw_the_cpus_tokens_and_are_replayed(name, rows, law):
-    requests = endless(rows, 64 if name in LONG else 24)  # none ends while replays are counted
-    plain = built(name, rows, law, "none", "cpu")
-    expected = [answer.tokens for answer in plain.generate(requests, seed=0)]
-    with SimCuda() as sim:
-        decoder = built(name, rows, law, "static", DEVICE)
-        for _ in range(2):
-            assert [each.tokens for each in decoder.generate(requests, seed=0)] == expected
-        assert decoder.target.static.refusals == []
-        if name in CALLED:
-            return
-        counts = counted(sim, decoder, requests)
-    assert counts[:4] == (0, 1, 0, 1)
-    # The root, every level and the walk are one replay each, like each pass of a model.
-    passes = 1 + decoder.draft_calls * len(decoder.drafts)
-    assert counts.replays == passes + 2 + decoder.depth
-
-
-def generators(rows=2):
-    return [torch.Generator(device=DEVICE).manual_seed(row) for row in range(rows)]
-
-
-@pytest.fixture
-def parts():
-    """Of a model on the simulated device."""
-    with SimCuda(), torch.inference_mode():
-        model, _ = pair_of("static", DEVICE)
-        yield RowParts(model.static)
-
-
-def test_a_part_that_hangs_on_the_host_is_called_and_a_line_says_so(parts, caplog):
-    host = itertools.count()
-
-    def part(draws, given):
-        return given + draws._uniforms(3) + next(host)
-
-    rows, same, shape = generators(), generators(), {"dtype": torch.float64, "device": DEVICE}
-    with caplog.at_level(logging.WARNING):
-        for _ in range(4):
-            given = torch.zeros((2, 3), **shape)
-            answer = run_part(RecordedDraws(rows, parts), "part", part, given).cpu()
-            expected = torch.stack([torch.rand(3, generator=each, **shape).cpu() for each in same])
-            torch.testing.assert_close(answer.frac(), expected)
-    assert "a replay's answer is not a call's" in caplog.text
-    assert len(parts.passes.refusals) == 1
-
-
-def test_noise_whose_amount_hangs_on_the_tree_is_not_recorded(parts):
-    def part(draws, given):
-        return given + draws.gumbel(given, [1, 2])
-
-    rows, same = generators(), generators()
-    given = torch.zeros((2, 2, 4), dtype=torch.float64, device=DEVICE)
-    for _ in range(3):
-        noise = run_part(RecordedDraws(rows, parts), "part", part, given).cpu()
-        first = torch.rand((1, 4), generator=same[0], dtype=torch.float64, device=DEVICE)
-        torch.rand((2, 4), generator=same[1], dtype=torch.float64, device=DEVICE)
-        assert torch.equal(noise[0, :1], -torch.log(-torch.log(first.cpu())))
-    assert parts.passes.refusals == ["how much it draws hangs on the tree"]
-
-
-def test_a_part_replays_only_with_the_tree_that_it_was_recorded_with(parts):
-    rows = generators()
-    for turn, nodes in enumerate([1] * 5 + [3] * 5 + [1, 3]):
-        draws, ones = RecordedDraws(rows, parts), torch.ones((2, nodes), device=DEVICE)
-        tree = run_part(draws, "root", lambda _, given: [given + 1], turn * ones)
-
-        def level(_, given, tree=tree):
-            return tree[0].sum(dim=1) + given
-
-        found = run_part(draws, 0, level, ones[:, 0], of=tree)
-        assert found.tolist() == [nodes * (turn + 1) + 1] * 2
-    assert parts.passes.refusals == []
 
 
 def asked(count=4):
@@ -147,67 +82,241 @@ def calls(found):
     return [[(step.accepted, step.delivered) for step in each.steps] for each in found]
 
 
-BEHIND = [name for name in OURS if name not in TOGETHER]
+@pytest.fixture
+def short(monkeypatch):
+    """A canary that takes little time."""
+    monkeypatch.setattr(recording, "CANARY_TOKENS", 4)
+    monkeypatch.setattr(recording, "CANARY_ANSWERS", 1)
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize(
+    ("name", "rows", "law"),
+    [
+        *cases((1, 0.0), (1, 1.0), (3, 0.0), (3, 1.0)),
+        *cases((4, 0.0), (4, 1.0), (16, 0.0), (16, 1.0), names=BROAD),
+    ],
+)
+def test_rows_that_come_and_go_are_replayed_and_decode_the_cpus_tokens(name, rows, law):
+    requests = endless(rows, 24) if name in EAGER else asked(rows + 2)
+    expected = built(name, rows, law, "none", "cpu").generate(requests, seed=0)
+    with SimCuda():
+        decoder = prepared(built(name, rows, law, "static", DEVICE), requests)
+        if name not in EAGER:
+            assert decoder.recordings.refused == ""
+            decoder.ran.__init__()
+        found = decoder.generate(requests, seed=0)
+    assert [each.tokens for each in found] == [each.tokens for each in expected]
+    assert calls(found) == calls(expected)
+    if name not in EAGER:
+        assert decoder.ran.share == "recorded"
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize(("name", "rows", "law"), cases((1, 1.0), (4, 0.3)))
+def test_an_iteration_takes_one_copy_each_way_and_one_wait(name, rows, law):
+    """Recorded, it is one replay beside; what asks on the way waits once a level."""
+    with SimCuda() as sim:
+        decoder = built(name, rows, law, "none", DEVICE)
+        counts = counted(sim, decoder, endless(rows, 32))
+        assert counts[:2] == (1, 1)
+        assert 1 <= counts.waits <= (1 + decoder.depth if name in ASKS else 1)
+        if name in EAGER:
+            return
+        decoder = prepared(built(name, rows, law, "static", DEVICE), endless(rows, 32))
+        assert counted(sim, decoder, endless(rows, 32)) == (1, 1, 1, 0, 1)
+
+
+def latched(graph, *given):
+    """The numbers are those that it was recorded with."""
+    with mock.patch.object(Known, "read_at", lambda own, at, most: read_at(own, at.clone(), most)):
+        made(graph, *given)
+
+
+def unsynchronised(graph, *given):
+    """A later part of the host's numbers never comes."""
+    made(graph, *given)
+    graph._parts[0] = graph._parts[0].clone()
+
+
+def swapped(graph, known):
+    for each in known:
+        each.reverse()
+    return run(graph, known)
+
+
+def elsewhere(own, made, requests):
+    """The cache moves, and nobody says so."""
+    cache = own._decoder._scorer.cache
+    cache._allocate(cache.rows, cache.slots)
+    return canary(own, made, requests)
+
+
+def undrawn(own, generators, graph):
+    """Random numbers are those of the iteration before."""
+    held = None if graph is None else graph.numbers.clone()
+    drawn = draws(own, generators, graph)
+    if held is not None:
+        graph.numbers.copy_(held)
+    return drawn
+
+
+def uncommitted(own, lengths, nodes):
+    """A recording misses the last thing that it should do."""
+    if not torch.cuda.is_current_stream_capturing():
+        commit_all(own, lengths, nodes)
+
+
+def in_the_pool(own, hidden, path, accepted):
+    """What waits for the next iteration lies where graphs share their memory."""
+    see_path(own, hidden, path, accepted)
+    own._handed = own._handed.clone()
+
+
+read_at, made, run = Known.read_at, Recorded.__init__, Recorded.run
+canary, draws, commit_all = Recordings._canary, Decoder._draws, SlotCache.commit_all
+see_path = DraftingOnHanded.see_path
+FAULTS = {
+    "a latch": (Recorded, "__init__", latched),
+    "a stale length": (Recorded, "__init__", unsynchronised),
+    "rows swapped": (Recorded, "run", swapped),
+    "a moved address": (Recordings, "_canary", elsewhere),
+    "a number drawn twice": (Decoder, "_draws", undrawn),
+    "a commit left out": (SlotCache, "commit_all", uncommitted),
+    "a shared pool": (DraftingOnHanded, "see_path", in_the_pool),
+}  # fmt: skip
+
+
+QUICK = ("a latch",)
 
 
 @pytest.mark.parametrize(
-    ("name", "rows", "how", "law"),
-    cases((1, "static", 0.0), (2, "static", 1.0), (2, "none", 0.0), names=BEHIND),
+    "fault",
+    [pytest.param(each, marks=[] if each in QUICK else pytest.mark.slow) for each in FAULTS],
 )
-def test_rows_that_come_and_go_decode_the_cpus_tokens(name, rows, how, law):
-    expected = built(name, rows, law, "none", "cpu").generate(asked(), seed=0)
-    with SimCuda() as sim:
-        decoder = built(name, rows, law, how, DEVICE)
-        for _ in range(2):
-            sim.reset()
-            found = decoder.generate(asked(), seed=0)
-            assert [each.tokens for each in found] == [each.tokens for each in expected]
-            assert calls(found) == calls(expected)
-        assert sim.behind > 0
+def test_the_canary_refuses_what_a_graph_gets_wrong_and_the_tokens_are_right(
+    fault, monkeypatch, caplog
+):
+    monkeypatch.setattr(recording, "CANARY_TOKENS", 16)
+    monkeypatch.setattr(recording, "CANARY_ANSWERS", 2)
+    name = {"a shared pool": "eagle3", "a commit left out": "rsd_s"}.get(fault, "sd")
+    requests = asked(12)[9:]
+    expected = built(name, 2, 1.0, "none", "cpu").generate(requests, seed=0)
+    with SimCuda(), caplog.at_level(logging.WARNING):
+        with mock.patch.object(*FAULTS[fault]):
+            decoder = prepared(built(name, 2, 1.0, "static", DEVICE), requests)
+        assert "an eager pass's" in decoder.recordings.refused
+        assert f"{name} is not recorded: " in caplog.text
+        found = decoder.generate(requests, seed=0)
+    assert [each.tokens for each in found] == [each.tokens for each in expected]
 
 
-@pytest.mark.parametrize(("name", "rows", "law"), cases((1, 1.0), (4, 0.3)))
-def test_an_iteration_takes_one_copy_each_way_and_one_wait(name, rows, law):
-    """A host that is behind uploads nothing and never leaves the device idle.
+def test_drafts_that_only_a_graph_misses_are_seen_in_greedy_answers_too(monkeypatch):
+    monkeypatch.setattr(recording, "CANARY_TOKENS", 24)
+    monkeypatch.setattr(recording, "CANARY_ANSWERS", 1)
+    commit = LanguageModelDrafting.commit
 
-    A chain that stops where the draft doubts asks behind each level whether another pass is wanted,
-    which hangs on the last one's numbers.
-    """
-    with SimCuda() as sim:
-        decoder = built(name, rows, law, "none", DEVICE)
-        counts = counted(sim, decoder, endless(rows, 64))
-    together = name in TOGETHER
-    assert counts[:2] == (together, 1)
-    assert counts.behind == (not together)
-    assert together <= counts.waits <= (1 + decoder.depth if name in ASKS else together)
+    def missed(own, lengths, nodes, path, depth):
+        commit(own, lengths, nodes, path, depth)
+        if torch.cuda.is_current_stream_capturing():  # and the keys of what was accepted are lost
+            for cache in own._caches:
+                cache.move_slots(path[:, :1], lengths.on(DEVICE).view(-1, 1))
 
-
-def test_what_is_read_before_it_has_arrived_is_seen():
-    def early(launched):
-        return (launched._home if launched._home is not None else launched.judged.message).tolist()
-
-    with SimCuda(), mock.patch.object(Launched, "read", early):
-        decoder = built("sd", 1, 0.0, "none", DEVICE)
-        with pytest.raises(ValueError, match=r"cannot convert float NaN|no law"):
-            decoder.generate(asked(1), seed=0)
+    with SimCuda(), mock.patch.object(LanguageModelDrafting, "commit", missed):
+        decoder = prepared(built("sd", 1, 0.0, "static", DEVICE), asked(12)[11:])
+    assert "target calls" in decoder.recordings.refused
 
 
-def test_an_iteration_in_vain_gives_its_random_numbers_back():
-    requests = [replace(each, stop_ids=(7,)) for each in asked()]
-    expected = built("sd", 2, 1.0, "none", "cpu").generate(requests, seed=0)
-    with SimCuda(), mock.patch.object(Launched, "take_back", return_value=None):
-        found = built("sd", 2, 1.0, "none", DEVICE).generate(requests, seed=0)
-    assert [each.tokens for each in found] != [each.tokens for each in expected]
+def test_answers_that_part_early_are_refused_whatever_explains_it():
+    short = [[SimpleNamespace(tokens=each, steps=[1])] for each in ((1, 2, 3, 4), (1, 9, 9, 9))]
+    with (
+        SimCuda(),
+        mock.patch.object(Recordings, "_answers", side_effect=[*short, *short]),
+        mock.patch.object(recording, "near_tie_gap", return_value=1e9),
+    ):
+        refused = prepared(built("sd", 1, 0.0, "static", DEVICE), asked(1)).recordings.refused
+    assert refused == "1 rows over 21 tokens: answers part from eager passes' after 1 tokens in all"
 
 
-@pytest.mark.parametrize(("stops", "vain"), [((), False), ((7,), True)])
-def test_no_iteration_is_in_vain_but_of_rows_that_a_stop_token_ends(stops, vain):
-    requests = [replace(each, stop_ids=stops) for each in asked(2)]
-    taken = mock.patch.object(Launched, "take_back", autospec=True, side_effect=Launched.take_back)
-    with SimCuda() as sim, taken as back:
-        built("sd", 2, 1.0, "none", DEVICE).generate(requests, seed=0)
-        assert sim.behind > 0
-    assert (back.call_count > 0) == vain
+@pytest.mark.usefixtures("short")
+def test_what_cannot_be_recorded_runs_eagerly_and_says_why(caplog):
+    def waits(own, function):
+        return record(own, lambda: (function(), float(torch.ones(1, device=DEVICE).sum())))
+
+    record, requests = Recorder.record, asked(2)
+    expected = built("sd", 1, 1.0, "none", "cpu").generate(requests, seed=0)
+    with SimCuda() as sim, caplog.at_level(logging.WARNING):
+        stream = torch.cuda.current_stream()
+        with mock.patch.object(Recorder, "record", waits):
+            decoder = prepared(built("sd", 1, 1.0, "static", DEVICE), requests)
+        assert sim.stream is stream
+        found = decoder.generate(requests, seed=0)
+    assert [each.tokens for each in found] == [each.tokens for each in expected]
+    assert "not permitted when stream is capturing" in caplog.text
+    assert decoder.ran.recorded == 0
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize(("law", "gap"), [(0.0, 1e9), (1.0, 0.0)])
+def test_a_tie_is_no_fault(law, gap):
+    """At temperature 0 by the target's logits, else where a nudge of the numbers moves it too."""
+    # eagerly, recorded, nudged up and down
+    tokens = ((1, 2, 3), (1, 2, 4), (1, law + 2, 3), (1, 2, 3))
+    answers = [[SimpleNamespace(tokens=each, steps=[1] * 3)] for each in tokens]
+    with (
+        SimCuda(),
+        mock.patch.object(Recordings, "_answers", side_effect=answers),
+        mock.patch.object(recording, "near_tie_gap", return_value=gap),
+    ):
+        assert prepared(built("sd", 1, law, "static", DEVICE), asked(1)).recordings.refused == ""
+
+
+@pytest.mark.usefixtures("short")
+def test_a_cache_that_grows_takes_its_graphs_along():
+    with SimCuda():
+        decoder = prepared(built("sd", 1, 1.0, "static", DEVICE), asked(1))
+        assert decoder.recordings.made
+        longer = [replace(each, max_new_tokens=60) for each in asked(1)]
+        decoder.generate(longer, seed=0)
+        assert decoder.recordings is None
+        prepared(decoder, longer)
+        decoder.ran.__init__()
+        decoder.generate(longer, seed=0)
+        assert decoder.ran.share == "recorded"
+
+
+def test_graphs_serve_lengths_in_few_steps():
+    assert steps(1, 300) == [64, 256, 300]
+    assert steps(100, 300) == [256, 300]
+    assert steps(900, 5000) == [1024, 2048, 4096, 5000]
+    assert steps(1, 40) == [40]
+
+
+@pytest.mark.parametrize("positions", [1, 3])
+def test_numbers_drawn_before_are_those_that_an_iteration_asks_for(positions):
+    def generators():
+        return [torch.Generator().manual_seed(row) for row in range(2)]
+
+    def iteration(draws):
+        gumbel = draws.gumbel(torch.zeros((2, 1, 5), dtype=torch.float64))
+        law = torch.full((2, 5), 0.2, dtype=torch.float64)
+        place = draws.by_position(positions)
+        drawn = [place.token_at(level, law) for level in range(positions)]
+        walk = draws.verdict([2, 1])
+        return [gumbel, *drawn, walk.token(law)]
+
+    noted, right = Noted(generators()), SeededDraws(generators())
+    expected = iteration(right)
+    iteration(noted)
+    count = 5 + positions + 4
+    assert sum(count for _, count in noted.asked) == count
+    before = DrawnBefore(generators(), (2, count))
+    before.draw(noted.asked)
+    torch.testing.assert_close(iteration(before), expected, rtol=0, atol=0)
+    for draws in (right, before):
+        draws.settle([1, 2])
+    states = [[each.get_state() for each in draws.generators] for draws in (right, before)]
+    torch.testing.assert_close(*states)
 
 
 def test_mixing_devices_is_refused_as_cuda_refuses_it():

@@ -5,7 +5,6 @@ import torch
 from torch import nn
 
 from spec_bench.engine import products
-from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.loading import ModelSpec, load_model, random_module
 from spec_bench.engine.products import (
     SMALLEST,
@@ -14,9 +13,7 @@ from spec_bench.engine.products import (
     lay_by_columns,
     pack_products,
 )
-from tests.engine import test_static_passes
-from tests.engine.test_static_passes import NEEDS_COMPILER
-from tests.families import VOCAB, pair_of, tiny_model
+from tests.families import pair_of, tiny_model
 from tests.simcuda import DEVICE, SimCuda
 
 PROMPT = torch.arange(12).view(2, 6)
@@ -157,20 +154,6 @@ def test_the_memory_of_matrices_that_were_joined_is_free_again(monkeypatch):
         free, used = torch.cuda.mem_get_info()[0], sim.allocated
         assert fuse_products(module) == 6
         assert (sim.allocated, torch.cuda.mem_get_info()[0]) == (used, free)
-
-
-@pytest.mark.slow
-@NEEDS_COMPILER
-@pytest.mark.parametrize("how", ["static", "static_inductor"])
-def test_joined_products_are_traced_and_recorded_as_others_are(how, monkeypatch):
-    def joined(how, **options):
-        pair = pair_of("none", **options)
-        assert [fuse_products(model.module) for model in pair if how != "none"] in ([], [6, 6])
-        return [HuggingFaceModel(each.module, VOCAB, each.device, how) for each in pair]
-
-    torch._dynamo.reset()
-    monkeypatch.setattr(test_static_passes, "pair_of", joined)
-    test_static_passes.passes_that_draw_the_same("rsd_s", how)
 
 
 def small():

@@ -244,7 +244,7 @@ def test_a_job_that_was_stopped_proposes_what_it_would_have(run_job, tmp_path):
     assert efficiency("none", "prompts=6", "decoder.drafter.memory=none") < whole
 
 
-def test_static_rows_made_nothing_within_their_windows_and_have_the_plain_rows_tokens(
+def test_rows_that_would_be_recorded_on_a_gpu_say_how_they_ran_and_have_the_plain_rows_tokens(
     run_job, tmp_path
 ):
     given, own, plain = ("cells=[rsd_s:2x2]", "prompts=2"), tmp_path / "static", tmp_path / "plain"
@@ -256,7 +256,7 @@ def test_static_rows_made_nothing_within_their_windows_and_have_the_plain_rows_t
         assert one.run_id != other.run_id
         assert tokens_of(plain, one.run_id) == tokens_of(own, other.run_id)
     for row in rows_of(own):
-        assert (row["status"], row["passes"], row["captures"]) == ("complete", "static", "0")
+        assert (row["status"], row["passes"], row["captures"]) == ("complete", "eager", "0")
     for row in rows_of(plain):
         assert (row["passes"], row["captures"]) == ("", "")
 

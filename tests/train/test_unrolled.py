@@ -142,6 +142,7 @@ def test_behind_accepted_tokens_the_head_sees_the_targets_features_alone(kind):
     drafting.see_path(hidden, path, torch.tensor([K]))
     built._scorer.commit(lengths, nodes, path)
     drafting.commit(lengths, nodes, path, K)
+    drafting.count(lengths, [K + 1], K)
     committed = Committed([list(IDS[: 7 + K])])
     drafting.needs(committed)
     assert_same_logits(drafting.at_root(committed)[0, 0, 0], learned(kind, head, IDS)[0][5 + K])

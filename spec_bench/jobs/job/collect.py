@@ -41,8 +41,9 @@ _CUT = ("block_efficiency", "mbsu", RATE)
 _DROPPED = (
     "transformers drops what it accepts behind an answer's end; see tokens delivered per call"
 )
-# What a row of a server leaves empty, and why.
+# What a row of a server, or of recorded iterations, leaves empty, and why.
 _NOT_SEEN = ("draft_s", "target_s", "host_")  # what these columns' names begin with
+_ONE_GRAPH = "an iteration is one graph: which seconds were the draft's or the host's is not seen"
 _BURSTS = (
     "chunks came in bursts, as behind a proxy that buffers: when each was made is not to be seen"
 )
@@ -114,7 +115,7 @@ def _complete(
         facts,
         "partial" if reference is None and not has_no_baseline(settings) else "complete",
         decoder.lossless,
-        (*_reasons(session, records), *starmap(Reason, without.items())),
+        (*_reasons(session, run, records), *starmap(Reason, without.items())),
         summary.row
         | dict.fromkeys(emptied)
         | _beside(settings, run, decoder, prompts)
@@ -156,13 +157,18 @@ def _beside(
     if not settings.served:
         values["cache_bytes"] = max(decoder.cache_bytes(*each) for each in longest)
     if settings.pair.specs[0].compile.startswith("static"):
-        values |= {"passes": run.passes.share, "captures": run.passes.captures}
+        recordings = getattr(decoder, "recordings", None)
+        refused = f": {recordings.refused}" if recordings and recordings.refused else ""
+        values["passes"] = f"{run.ran.share}{refused}"
+        values["captures"] = len(recordings.made) if recordings else 0
+        if run.ran.recorded:
+            values |= dict.fromkeys(name for name in header() if name.startswith(_NOT_SEEN))
     if isinstance(settings.task, Task) and settings.task.overlong != "fail":
         values |= {"prompts_truncated": prompts.truncated, "prompts_skipped": prompts.skipped}
     return values
 
 
-def _reasons(session: Session, records: CellRecords) -> list[Reason]:
+def _reasons(session: Session, run: CellRun, records: CellRecords) -> list[Reason]:
     """Returns why columns are empty, and what to mind about others."""
     settings, left_out = session.settings, session.prompts.left_out
     none = "the baseline failed, none was timed in turn"
@@ -173,6 +179,7 @@ def _reasons(session: Session, records: CellRecords) -> list[Reason]:
         ("speedup", none if records.baseline is None else ""),
         ("later_turns", not_asked if left_out else ""),
         ("speedup", stall_note(records)),
+        ("host_overhead", _ONE_GRAPH if run.ran.recorded else ""),
         ("repeats", _unlike_the_first(records)),
         ("intervals", TOO_FEW if len(records.generations) < FEWEST else ""),
     ]

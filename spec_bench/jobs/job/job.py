@@ -164,9 +164,14 @@ class ModelBackend:
                     run.decoder.reserve(max(run.decoder.slots_needed(*each) for each in lengths))
             except Exception as error:
                 run.fail(error)
+        for run in session.will_decode(runs):
+            try:
+                if run.decoder is not None:
+                    run.decoder.prepare(requests)
+            except Exception as error:
+                run.fail(error)
         captured = settings.pair.specs[0].compile != "none"
         _warm_up(session, runs, _CAPTURE_TOKENS if captured else _WARMUP_TOKENS)
-        pool.prepare(settings.engine.batch_size, min(lengths)[0])
 
     def ran_with(self, session: Session) -> dict[str, Any]:
         """Returns what is known only once models are loaded: fields of ``CellFacts``."""

@@ -25,7 +25,7 @@ import torch
 
 from spec_bench.core import processes
 from spec_bench.decode.config import AnyDecoder
-from spec_bench.engine.static_pass import PassCounts, passes_of
+from spec_bench.decode.loop import Ran
 from spec_bench.jobs.config.cells import BASELINE, Cell
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.jobs.store.store import CellStore, Repeats
@@ -55,7 +55,7 @@ class CellRun:
     cell: Cell  # which decoder
     store: CellStore  # where its records go
     memory: PeakMemory  # of its windows
-    passes: PassCounts = field(default_factory=PassCounts)  # how those of its windows ran
+    ran: Ran = field(default_factory=Ran)  # how iterations of its windows ran
     # generations by repeat and prompt id, those of an earlier, killed job included
     done: Repeats = field(default_factory=lambda: defaultdict(dict))
     # repeat and prompt id of records that no baseline was timed beside
@@ -216,12 +216,10 @@ def _decode(
         ids = [each.prompt_id for each in session.prompts.requests]
         before = ids[: ids.index(batch[0].prompt_id)]  # whose answers, in this order, it remembers
         decoder.remember([done[each].tokens for each in before if each in done])
-        models = (decoder.target, *decoder.drafts)
         run.memory.begin()
-        passed = passes_of(models)
+        decoder.ran = run.ran
         seed = settings.asked.seed
         generations = session.metering.generate(decoder, requests, seed, progress.step)
-        run.passes -= passed - passes_of(models)
         run.memory.end()
         if any(min(each.prefill_s, each.decode_s) < 0 for each in generations):
             raise ValueError("the clock ran backwards")

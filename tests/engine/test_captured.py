@@ -1,15 +1,13 @@
-"""Passes that are captured: static ones, compiled ones, and what a GPU's must do, as simulated.
+"""What is compiled or recorded of models, and what a GPU's passes must do, as simulated.
 
-Static passes answer as the module does, on a CPU and recorded; a compiled pass is the same model;
-long prompts run in chunks, over one attention, in memory that stays flat.
+A compiled pass is the same model; long prompts run in chunks, over one attention, in memory that
+stays flat.
 """
 
 import gc
 import logging
 import shutil
 from copy import deepcopy
-from dataclasses import replace
-from itertools import product
 from types import SimpleNamespace
 
 import pytest
@@ -17,33 +15,20 @@ import torch
 from torch._dynamo.utils import counters
 
 from spec_bench.core.transfer import forget_constants
+from spec_bench.decode import recording
 from spec_bench.decode.config import build_decoder
 from spec_bench.engine.attention import FROM, pack_shared_heads
 from spec_bench.engine.cache import CachePool, SlotCache
 from spec_bench.engine.hugging_face import HuggingFaceModel, capture
 from spec_bench.engine.model import ForwardTimer, set_switches
 from spec_bench.engine.model_spec import COMPILERS
-from spec_bench.engine.static_pass import (
-    CHECKS,
-    Buffers,
-    Kind,
-    Recorder,
-    StaticPass,
-    near_tie_gap,
-    slot_steps,
-    why_not_recorded,
-)
+from spec_bench.engine.recorder import Recorder, near_tie_gap, why_not_recorded
 from spec_bench.engine.tree_pass import PREFILL_CHUNK
 from spec_bench.measure.provenance import torch_state
 from spec_bench.records.types import Request
-from spec_bench.system.files import read_csv
 from tests.families import (
-    ARCHITECTURES,
-    CONF,
     GREEDY,
-    OURS,
     VOCAB,
-    WARM,
     built,
     decoder_settings,
     pair_of,
@@ -56,92 +41,6 @@ from tests.simcuda import DEVICE, SimCuda
 NEEDS_COMPILER = pytest.mark.skipif(
     not any(map(shutil.which, COMPILERS)), reason="needs a C++ compiler"
 )
-QUICK = {
-    ("rsd_s", 3, "llama"), ("rsd_s", 3, "opt"), ("dsbd", 3, "llama"), ("redrafter", 1, "llama"),
-}  # fmt: skip
-REFERENCE = CONF.parent / "experiments" / "rsd" / "reference.csv"
-
-
-def tokens(decoder, count=4, new=12):
-    requests = random_requests(count, new)
-    batches = [requests[i : i + decoder.rows] for i in range(0, count, decoder.rows)]
-    return [answer.tokens for batch in batches for answer in decoder.generate(batch, seed=0)]
-
-
-def passes_that_draw_the_same(name, how, rows=1, architecture="llama"):
-    """The counts of a pair whose kinds of pass recur, so that all are past their checks at last."""
-    plain, pair = (pair_of(each, architecture=architecture) for each in ("none", how))
-    expected, decoder = tokens(built(name, plain, rows=rows), 3), built(name, pair, rows=rows)
-    assert [tokens(decoder, 3) for _ in range(CHECKS + 1)] == [expected] * (CHECKS + 1)
-    assert pair[0].static.refusals == []
-    counts = [model.static.counts for model in pair]
-    assert min(counts[0].static, counts[0].captures) > 0
-    return counts
-
-
-@pytest.mark.parametrize(
-    ("name", "rows", "architecture"),
-    [
-        pytest.param(*case, marks=[] if case in QUICK else pytest.mark.slow)
-        for case in product(OURS, (1, 3), ARCHITECTURES)
-    ],
-)
-def test_every_decoder_draws_the_same_tokens_through_static_passes(name, rows, architecture):
-    """Pending tokens and forests of several lengths share one pass, one after the other."""
-    passes_that_draw_the_same(name, "static", rows, architecture)
-
-
-@pytest.mark.slow
-@NEEDS_COMPILER
-@pytest.mark.parametrize("name", ["ar", "rsd_s"])
-def test_fused_static_passes_draw_the_same_tokens_from_few_graphs(name):
-    torch._dynamo.reset()
-    counts = passes_that_draw_the_same(name, "static_inductor")
-    assert 0 < counters["stats"]["unique_graphs"] < sum(each.captures for each in counts)
-    assert not counters["graph_break"]
-
-
-def test_static_passes_that_cannot_be_fused_are_recorded_as_they_are(monkeypatch, caplog):
-    def cannot(*_, **__):
-        raise RuntimeError("Cannot find a working triton installation")
-
-    monkeypatch.setattr(torch, "compile", lambda *_, **__: cannot)
-    with caplog.at_level(logging.WARNING):
-        passes_that_draw_the_same("ar", "static_inductor")
-    assert caplog.text.count("not fused: Cannot find a working triton") == 1
-
-
-def test_a_recording_that_missed_a_buffer_is_caught_and_the_pass_stays_eager(monkeypatch, caplog):
-    """The positions, say, were copied into the recording and never read again."""
-    fill = Buffers.fill
-    monkeypatch.setattr(
-        Buffers, "fill", lambda own, t, p, s, v: fill(own, t, torch.zeros_like(p), s, v)
-    )
-    expected = tokens(built("ar", pair_of("none")), 2)
-    static = pair_of("static")
-    with caplog.at_level(logging.WARNING):
-        assert tokens(built("ar", static), 2) == expected
-    counts = static[0].static.counts
-    assert counts.static == 0 < counts.eager
-    (line,) = (record.message for record in caplog.records if "stays eager" in record.message)
-    assert "logits differ" in line
-
-
-def test_what_cannot_be_recorded_stays_eager_and_says_why(caplog):
-    with SimCuda(), caplog.at_level(logging.WARNING):
-        (target, _) = pair_of("static", "cuda:0")
-        (made,) = target.static._ways
-
-        def waits(*given):
-            outputs = made(*given)
-            float(outputs[0].sum())
-            return outputs
-
-        target.static._ways = [waits]
-        decoder = built("ar", [target])
-        decoder.generate(random_requests(1, 4), seed=0)
-    assert target.static.counts.static == 0 < target.static.counts.eager
-    assert "not permitted when stream is capturing" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -159,95 +58,44 @@ def test_only_models_that_never_wait_are_recorded(settings, reason):
     assert bool(said) == bool(reason)
 
 
-def test_passes_go_on_being_recorded_when_a_cache_grows():
-    """With the cache goes its last graph, and torch gives up a pool that has none."""
-    with SimCuda():
-        (target, _) = pair_of("static", "cuda:0")
-        decoder = built("ar", [target])
-        for length in (20, 40, 70, 110):
-            (request,) = random_requests(1, 8)
-            request = replace(request, prompt_ids=tuple(i % VOCAB for i in range(length)))
-            before = target.static.counts.static
-            for _ in range(2):
-                decoder.generate([request], seed=0)
-            assert target.static.counts.static > before, f"a prompt of {length} tokens"
-    assert not target.static.refusals
-
-
 def test_after_a_recording_that_failed_the_next_one_is_made_and_the_stream_is_the_old():
     with SimCuda() as sim:
         stream = torch.cuda.current_stream()
-        recorder = Recorder(torch.device("cuda:0"))
-        ones = torch.ones(2, device="cuda:0")
+        recorder = Recorder(DEVICE)
+        ones, two = torch.ones(2, device=DEVICE), torch.zeros(2, device=DEVICE)
 
         def waits():
             if sim.tape is not None:
                 float((ones + 1).sum())
-            return (ones + 1,)
 
         with pytest.raises(RuntimeError, match="stream is capturing"):
             recorder.record(waits)
         assert torch.cuda.current_stream() is stream
-        graph, (two,) = recorder.record(lambda: (ones + 1,))
+        graph = recorder.record(lambda: two.copy_(ones + 1))
         ones.fill_(4)
         graph.replay()
         assert two.tolist() == [5, 5]
 
 
-def test_slots_are_read_in_few_steps_between_the_shortest_and_the_longest_sequence():
-    assert slot_steps(1, 300) == [64, 256, 300]
-    assert slot_steps(100, 300) == [256, 300]
-    assert slot_steps(900, 5000) == [1024, 2048, 4096, 5000]
-    assert slot_steps(1, 40) == [40]
+def test_a_pool_that_lost_its_last_graph_is_not_used_again():
+    with SimCuda():
+        recorder = Recorder(DEVICE)
+        for _ in range(2):
+            recorder.record(lambda: None)
 
 
-def test_a_pass_that_keeps_the_outputs_of_another_is_told_apart_from_a_fresh_one():
-    """The outputs of a replay are overwritten by the next one, on a CPU as on a GPU."""
-    buffers = Buffers.standing_in(Kind(1, 2, 8, ()), 9, torch.device("cpu"))
-    made = StaticPass(buffers, lambda own: (own.tokens * 2,))
-    ones = torch.ones((1, 2), dtype=torch.long)
-    seen = torch.ones((1, 2, 3), dtype=torch.bool)
-    first = made.run(ones, ones, ones, seen)[0]
-    made.run(3 * ones, ones, ones, seen)
-    assert first.tolist() == [[6, 6]]
+def test_iterations_whose_passes_cannot_be_fused_are_recorded_as_they_are(monkeypatch, caplog):
+    def cannot(*_, **__):
+        raise RuntimeError("Cannot find a working triton installation")
 
-
-def test_a_smaller_batch_runs_in_the_rows_of_a_larger_one_and_large_passes_by_the_module():
-    (target, _) = pair_of("static")
-    cache = target.allocate(16, 2000)
-    kinds = [target.static.kind(cache, rows, 5, 300, ()) for rows in (1, 2, 4, 5, 16)]
-    assert [kind.rows for kind in kinds] == [1, 4, 4, 16, 16]
-    assert {kind[1:] for kind in kinds} == {(8, 1024, ())}
-    assert target.static.kind(cache, 16, 33, 300, ()) is None  # 1,024 tokens
-    assert target.static.kind(target.allocate(17, 2000), 17, 1, 300, ()) is None
-    assert target.static.kind(target.allocate(3, 2000), 2, 1, 300, ()).rows == 3
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("rows", [1, 4, 16])
-def test_the_published_trees_of_a_job_need_few_kinds_of_pass(rows):
-    """The 33 trees of RSD's table 1; their decoders share one pool of caches."""
-    pair, pool = pair_of("static", dtype=torch.float32), CachePool()
-    table = [row for row in read_csv(REFERENCE) if row["table"] == "1"]
-    decoders = [
-        build_decoder(decoder_settings(*tree), pair[0], pair[1:], WARM, rows, pool)
-        for tree in dict.fromkeys((row["decoder"], row["spec"]) for row in table)
-    ]
-    assert len(decoders) == 33
-    requests = [
-        replace(request, prompt_ids=tuple(i % VOCAB for i in range(20 + 3 * number)))
-        for number, request in enumerate(random_requests(rows, 40))
-    ]
-    for decoder in decoders:
-        decoder.reserve(decoder.slots_needed(20 + 3 * rows, 40))
-    for decoder in decoders:
-        decoder.generate([replace(request, max_new_tokens=4) for request in requests], 0)
-    pool.prepare(rows, 20)
-    made = [model.static.counts.captures for model in pair]
-    assert max(made) <= 40
-    for decoder in decoders[:: 1 if rows == 1 else 8]:
-        decoder.generate(requests, 0)
-    assert [model.static.counts.captures for model in pair] == made
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: cannot)
+    monkeypatch.setattr(recording, "CANARY_TOKENS", 2)
+    with SimCuda(), caplog.at_level(logging.WARNING):
+        decoder = built("ar", pair_of("static_inductor", DEVICE))
+        decoder.admit(random_requests(1, 4))
+        decoder.prepare(random_requests(1, 4))
+        assert decoder.recordings.made
+    assert caplog.text.count("not fused: Cannot find a working triton") == 1
 
 
 @pytest.mark.slow

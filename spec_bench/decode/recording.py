@@ -1,0 +1,223 @@
+"""A whole iteration as one graph, and the canary without which nothing recorded is trusted.
+
+A GPU is launched some hundred kernels for an iteration, each by the host. Recorded, an iteration is
+one launch: the host writes its numbers (lengths, roots, what drafts have not seen) and each row's
+random numbers to buffers, replays, and reads the message. All between is a function of those
+buffers and of what lies in caches and drafters at fixed addresses; what a replay leaves for the
+host or the next one lies outside of the memory that graphs share. A graph serves a number of rows,
+missing ones filled up, and prefixes of up to a number of tokens.
+
+A graph that misses something, or reads what another has overwritten, answers wrongly without a
+sign. So before a job decodes anything, every graph decodes some tokens beside eager passes, from
+the same states of the same generators, and a decoder whose tokens differ for another reason than
+rounding is left to eager passes, which a line and a column say.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from spec_bench.core.draws import DrawnBefore
+from spec_bench.core.transfer import Known
+from spec_bench.engine.recorder import near_tie_gap
+from spec_bench.engine.tree_pass import next_logits
+from spec_bench.records.types import Generation, Request
+from spec_bench.settings.fields import one_line
+
+if TYPE_CHECKING:
+    from spec_bench.decode.decoder import Decoder, Layout
+
+log = logging.getLogger(__name__)
+ROWS = (1, 4, 16)  # of graphs; more rows keep a GPU busy by themselves
+CANARY_TOKENS = 32  # of an answer that is decoded both ways
+CANARY_ANSWERS = 4  # at least, for every graph
+ALIKE = 0.5  # share of a canary's tokens that must be equal, whatever rounding explains
+CALLS_OFF = 0.15  # share of target calls that rounding in a draft may cost or save
+
+
+def rounded(tokens: int) -> int:
+    """Returns B of the graph that serves so many tokens: 64, 256, from 1,024 on each power of 2."""
+    few = (most for most in (64, 256, 1024) if tokens <= most)
+    return next(few, 1 << (tokens - 1).bit_length())
+
+
+def steps(least: int, most: int) -> list[int]:
+    """Returns every B of graphs that serve ``least`` to ``most`` tokens; none is above ``most``."""
+    found = [min(rounded(least), most)]
+    while found[-1] < most:
+        found.append(min(rounded(found[-1] + 1), most))
+    return found
+
+
+class Recorded:
+    """One graph: an iteration of R rows whose prefixes have at most B tokens."""
+
+    def __init__(self, decoder: Decoder, rows: int, most: int, numbers: Tensor) -> None:
+        target, (committed, known) = decoder.target, decoder.fillers(rows, most)
+        parts = [torch.tensor(each) for each in known]
+        sizes = [part.numel() for part in parts]
+        home = torch.empty(sum(sizes), dtype=torch.long, pin_memory=True)
+        home.copy_(torch.cat([part.flatten() for part in parts]))
+        self._home, self._given = home, home.to(target.device)
+        self._parts = [
+            part.view(like.shape) for part, like in zip(home.split(sizes), parts, strict=True)
+        ]
+        for each, part in zip(known, self._given.split(sizes), strict=True):
+            each.read_at(part.view(torch.tensor(each).shape), most)
+        # What one iteration leaves, and the next finds: outside of the graphs' memory.
+        self.numbers = numbers
+        first = decoder.iterate(committed, DrawnBefore((), (), self.numbers))
+        self.layout: Layout = first.layout
+        self._message = torch.empty_like(first.message)
+        self._read = torch.empty(first.message.shape, dtype=torch.float64, pin_memory=True)
+
+        def iteration() -> None:
+            made = decoder.iterate(committed, DrawnBefore((), (), self.numbers))
+            decoder.keep(made.path, committed.lengths, (), made.layout)
+            self._message.copy_(made.message)
+
+        self._graph = target.recorder.record(iteration)  # type: ignore[attr-defined]
+        self._arrived = torch.cuda.Event()
+
+    def run(self, known: Sequence[Known]) -> list[list[float]]:
+        """Replays it for fewer or as many rows; returns the message of each, once it has come."""
+        for part, numbers in zip(self._parts, known, strict=True):
+            part[: len(numbers)] = torch.tensor(numbers)
+        self._given.copy_(self._home, non_blocking=True)
+        self._graph.replay()
+        self._read.copy_(self._message, non_blocking=True)
+        self._arrived.record(torch.cuda.current_stream(self._message.device))
+        self._arrived.synchronize()
+        lines: list[list[float]] = self._read[: len(known[0])].tolist()
+        return lines
+
+
+class Recordings:
+    """A decoder's graphs, and whether they are trusted. ``room`` is the longest prefix that its
+    caches hold beside a tree.
+    """
+
+    def __init__(self, decoder: Decoder, room: int) -> None:
+        self._decoder, self._room = decoder, room
+        self.made: dict[tuple[int, int], Recorded] = {}
+        self.refused = ""  # why all is left to eager passes
+        self.least = 0  # B of the smallest graph that may serve; a canary tries each
+        self._nudge = 0.0  # relative, of the random numbers; a canary looks for ties
+        self._known: dict[tuple[str, int, int], list[Generation]] = {}  # eager answers of a canary
+        self._split = decoder.target.split_from  # type: ignore[attr-defined]
+
+    def record(self, requests: Sequence[Request]) -> None:
+        """Records what these requests need, and tries it; no row may be decoded meanwhile."""
+        decoder = self._decoder
+        longest = max(len(each.prompt_ids) + each.max_new_tokens for each in requests)
+        most = min(self._room, longest, self._split or longest)
+        shortest = min(len(each.prompt_ids) for each in requests)
+        kinds = [*(rows for rows in ROWS if rows < decoder.rows), min(decoder.rows, ROWS[-1])]
+        shape = max(kinds), sum(count for _, count in decoder.asked or ())
+        made = {}
+        try:
+            numbers = torch.zeros(shape, dtype=torch.float64, device=decoder.target.device)
+            for rows in dict.fromkeys(kinds):
+                for tokens in steps(min(shortest, most), most):
+                    made[rows, tokens] = Recorded(decoder, rows, tokens, numbers[:rows])
+            self.refused = self._canary(made, requests)
+        except Exception as error:  # recording fails in many ways; none may end a run
+            self.refused = one_line(error)
+        self.made, self.least = {} if self.refused else made, 0
+        if self.refused:
+            log.warning("%s is not recorded: %s", decoder.name, self.refused[:300])
+
+    def serving(self, lengths: Known) -> Recorded | None:
+        """Returns the graph that serves rows of such lengths; None where they run eagerly."""
+        if self._split is not None and min(lengths) >= self._split:
+            return None  # attention over a long prefix is split, which no graph does
+        able = [
+            (rows, most)
+            for rows, most in self.made
+            if rows >= len(lengths) and most >= max(*lengths, self.least)
+        ]
+        return self.made[min(able)] if able else None
+
+    def nudge(self, numbers: Tensor) -> None:
+        """Moves random numbers up and down, by turns, while a canary looks for ties."""
+        if self._nudge:
+            signs = 1 - 2 * (torch.arange(numbers.shape[1], device=numbers.device) % 2)
+            numbers.mul_(1 + self._nudge * signs).clamp_(max=1 - 2**-53)
+
+    def _canary(self, made: dict[tuple[int, int], Recorded], requests: Sequence[Request]) -> str:
+        """Says which token of a graph is not an eager pass's, and no rounding explains it."""
+        for rows, most in made:
+            asked, where = self._asked(requests, rows, most), f"{rows} rows over {most} tokens"
+            eager = self._eagerly(asked, rows)
+            self.made = {kind: each for kind, each in made.items() if kind[0] == rows}
+            self.least = most
+            found = self._answers(asked, rows)
+            alike = calls = taken = 0
+            for place, (right, one) in enumerate(zip(eager, found, strict=True)):
+                at = parting(right.tokens, one.tokens)
+                alike += len(right.tokens) if at is None else at
+                if at is None:
+                    calls, taken = calls + len(right.steps), taken + len(one.steps)
+                    continue
+                nudged = [self._eagerly(asked, rows, sign)[place].tokens for sign in (1, -1)]
+                if any(right.tokens[: at + 1] != moved[: at + 1] for moved in nudged):
+                    continue  # where a nudge of the numbers changes a token, rounding may
+                if not self._is_near_tie(asked[place], right.tokens, one.tokens[at], at):
+                    return (
+                        f"{where}: token {at + 1} of an answer is {one.tokens[at]}, an eager "
+                        f"pass's {right.tokens[at]}"
+                    )
+            if alike < ALIKE * sum(len(right.tokens) for right in eager):
+                return f"{where}: answers part from eager passes' after {alike} tokens in all"
+            if abs(taken - calls) > CALLS_OFF * calls:
+                return f"{where}: {taken} target calls, eagerly {calls}"
+        return ""
+
+    def _asked(self, requests: Sequence[Request], rows: int, most: int) -> list[Request]:
+        """Returns what a canary decodes: of the longest prompt that a graph serves to its end."""
+        decoder, shortest = self._decoder, min(requests, key=lambda each: len(each.prompt_ids))
+        limits = [model.max_positions for model in (decoder.target, *decoder.drafts)]
+        end = min([self._room, *(limit - decoder.depth for limit in limits if limit)])
+        fits = [each for each in requests if len(each.prompt_ids) + CANARY_TOKENS <= min(most, end)]
+        one = max(fits, key=lambda each: len(each.prompt_ids), default=shortest)
+        count = max(1, min(CANARY_TOKENS, end - len(one.prompt_ids)))
+        return [
+            replace(one, prompt_id=f"{one.prompt_id} {i}", max_new_tokens=count, stop_ids=())
+            for i in range(-(-CANARY_ANSWERS // rows) * rows)
+        ]
+
+    def _eagerly(self, asked: Sequence[Request], rows: int, nudge: int = 0) -> list[Generation]:
+        """Answers without graphs; with a nudge, random numbers are moved as far as rounding may
+        move a probability whose logit is up to 8.
+        """
+        key = asked[0].prompt_id, rows, nudge
+        if key not in self._known:
+            dtype: torch.dtype = self._decoder.target.dtype  # type: ignore[attr-defined]
+            self.made, self._nudge = {}, nudge * near_tie_gap(dtype, 8.0)
+            self._known[key] = self._answers(asked, rows)
+            self._nudge = 0.0
+        return self._known[key]
+
+    def _answers(self, requests: Sequence[Request], rows: int) -> list[Generation]:
+        batches = [requests[i : i + rows] for i in range(0, len(requests), rows)]
+        return [each for batch in batches for each in self._decoder.generate(batch, 0)]
+
+    def _is_near_tie(self, request: Request, right: Sequence[int], token: int, at: int) -> bool:
+        """Returns whether two greedy tokens' logits after the same text are as good as equal."""
+        if self._decoder.settings.temperature > 0:
+            return False
+        logits = next_logits(self._decoder.target, [*request.prompt_ids, *right[:at]])
+        best = float(logits[right[at]])
+        return abs(best - float(logits[token])) <= near_tie_gap(logits.dtype, best)
+
+
+def parting(one: Sequence[int], other: Sequence[int]) -> int | None:
+    """Returns the first place where two answers differ; None if they are equal."""
+    pairs = enumerate(zip(one, other, strict=True))
+    return next((place for place, (left, right) in pairs if left != right), None)

@@ -1,0 +1,92 @@
+"""How a GPU's work is recorded, once, as a graph that one launch replays; and which models' may be.
+
+A recording repeats the same kernels on the same addresses. Whatever differs from one replay to the
+next must lie in buffers that are filled before, and what is read after must lie outside of the
+memory that graphs share. ``decode.recording`` records whole iterations of decoders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spec_bench.core.transfer import holding_constants
+
+NEAR_TIE_GAP = 1e-4  # of logits in float32 and finer
+
+
+def near_tie_gap(dtype: torch.dtype, logit: float) -> float:
+    """The largest gap between two logits, the larger one of this size, whose order rounding alone
+    can reverse. In bfloat16 neighbours between 16 and 32 lie 0.125 apart, and passes of two shapes
+    may round one logit each way.
+    """
+    return max(NEAR_TIE_GAP, 2 * torch.finfo(dtype).eps * abs(logit))
+
+
+# Models whose passes never wait for the device; of others a recording might fail, and a failed one
+# costs more than it could gain.
+RECORDED = ("gpt_neox", "llama", "mistral", "opt", "qwen2", "qwen3")
+_WAITING_ROPE = ("dynamic", "longrope")  # they look at the longest position
+_WARM_UPS = 2  # before a recording: libraries set themselves up in their first calls
+
+
+def why_not_recorded(config: Any) -> str:
+    """Says why a GPU's passes of a model, by its text config, are not recorded; "" where they
+    are.
+    """
+    if config.model_type not in RECORDED:
+        known = ", ".join(RECORDED)
+        return f"model type {config.model_type!r} is not known to record; known: {known}"
+    rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type")
+    waits = rope in _WAITING_ROPE
+    return f"rotary embeddings of type {rope!r} wait for the device" if waits else ""
+
+
+class Recorder:
+    """Where a GPU's work is recorded: one stream, and a pool of memory that all graphs share.
+
+    torch gives a pool up for good once its last graph is gone (pytorch#198794), as when a cache
+    grows; so a graph of one kernel stays in it. What fails while it is recorded leaves torch on the
+    recording's stream and its pool in use: the stream is put back, and the pool replaced.
+    Constants that a graph reads stay too, whatever else comes to be constant.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.constants: list[Tensor] = []
+        self._stream = torch.cuda.Stream(device)
+        self._renew()
+
+    def _renew(self) -> None:
+        """Takes a new pool and keeps a graph in it."""
+        self._pool = torch.cuda.graph_pool_handle()
+        one = torch.zeros(1, device=self._device)
+        self._kept = one, self._record(lambda: one.add_(1))
+
+    def record(self, function: Callable[[], object]) -> Any:
+        """Returns the function, after it was called twice, as a graph. Graphs of one pool hand each
+        other's memory on: what a replay leaves for others must be written to tensors from outside.
+        """
+        try:
+            return self._record(function)
+        except Exception:
+            self._renew()
+            raise
+
+    def _record(self, function: Callable[[], object]) -> Any:
+        now = torch.cuda.current_stream(self._device)
+        where: dict[str, Any] = {"pool": self._pool, "stream": self._stream}
+        where["capture_error_mode"] = "thread_local"
+        with torch.cuda.device(self._device), torch.cuda.stream(now):
+            self._stream.wait_stream(now)
+            with torch.cuda.stream(self._stream):
+                for _ in range(_WARM_UPS):
+                    function()
+            now.wait_stream(self._stream)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, **where), holding_constants(self.constants):
+                function()
+        return graph
