@@ -93,22 +93,22 @@ def verdicts(folder):
 def test_verdicts_name_wrong_answers_refusals_and_recordings_that_are_no_gain(tmp_path):
     head = "device,decoder,spec,token_rate,refused\n"
     (tmp_path / "random-x-static.csv").write_text(
-        head + "H200,ar,-,100,0\nH200,sd,3,90,0\nH200,mcsd,2-1,50,2\n"
+        head + "H200,ar,-,100,\nH200,sd,3,90,\nH200,mcsd,2-1,50,token 7 is 12\n"
     )
-    (tmp_path / "random-x-none.csv").write_text(head + "H200,ar,-,80,0\nH200,sd,3,95,0\n")
+    (tmp_path / "random-x-none.csv").write_text(head + "H200,ar,-,80,\nH200,sd,3,95,\n")
     (tmp_path / "gpu-correct.csv").write_text(
         "device,dtype,compile,batch,decoder,wrong,p_value\nH200,bfloat16,static,4,rsd_s,2,\n"
     )
     assert verdicts(tmp_path) == [
         "WRONG: rsd_s (bfloat16, static, batch 4): 2",
-        "REFUSED: static passes in 1 rows of random-x-static.csv",
+        "REFUSED: 1 of 3 rows of random-x-static.csv, first mcsd: token 7 is 12",
         "SLOWER: 1 of 3 rows of random-x-static.csv than without recording",
     ]
 
 
 def test_without_anything_wrong_there_is_no_verdict(tmp_path):
     (tmp_path / "random-x-static.csv").write_text(
-        "device,decoder,spec,token_rate,refused\nH200,ar,-,100,0\n"
+        "device,decoder,spec,token_rate,refused\nH200,ar,-,100,\n"
     )
     assert verdicts(tmp_path) == []
 
@@ -126,7 +126,7 @@ def test_a_probe_that_fails_ends_the_first_call(tmp_path):
 
 
 def test_a_part_that_dies_is_named_and_the_others_run(tmp_path, monkeypatch, capfd):
-    (tmp_path / "dead.py").write_text("raise SystemExit('an assert of the device')\n")
+    (tmp_path / "dead.py").write_text("raise SystemExit(3)\n")
     (tmp_path / "well.py").write_text("print('measured')\n")
     main = runpy.run_path(str(GPU / "bench.py"))["main"]
     planted = {name: ([str(tmp_path / f"{name}.py")], []) for name in ("dead", "well")}
@@ -135,7 +135,7 @@ def test_a_part_that_dies_is_named_and_the_others_run(tmp_path, monkeypatch, cap
     assert main(["all", "--out", str(out)]) == 1
     said = capfd.readouterr().out
     assert "measured" in said
-    assert said.splitlines()[-1].startswith("FAILED: dead (status 1")
+    assert said.splitlines()[-1].startswith("FAILED: dead (status 3")
     assert main(["all", "--out", str(out), "--minutes", "0"]) == 1
     assert "NOT RUN: dead" in capfd.readouterr().out.splitlines()[-1]
     (tmp_path / "dead.py").write_text("")

@@ -1,4 +1,4 @@
-"""What the benchmark scripts share: the embedded pair, its prompts, nine decoders with their trees.
+"""What benchmarks share: the embedded pair, its prompts, nine decoders with their trees, recording.
 
 Needs torch, transformers and PyYAML only, so that it runs where the rest is not installed.
 """
@@ -6,13 +6,15 @@ Needs torch, transformers and PyYAML only, so that it runs where the rest is not
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 
 import yaml
 
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.config import build_decoder, resolve_spec
+from spec_bench.decode.config import AnyDecoder, build_decoder, resolve_spec
 from spec_bench.decode.decoder import Decoder
+from spec_bench.decode.loop import Ran
 from spec_bench.engine.cache import CachePool
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.loading import ModelSpec, load_model, load_tokenizer
@@ -72,3 +74,20 @@ def decoder(
     drafts = [] if settings["drafter"]["kind"] in ("lookup", "first_match") else [models[1]]
     spec = resolve_spec(settings, SPECS.get(name))
     return build_decoder(spec, models[0], drafts, sampling, 1, pool)
+
+
+def prepare(decoders: Collection[AnyDecoder], requests: list[Request]) -> None:
+    """Records and warms up all decoders for requests; then counts how iterations run anew."""
+    for each in decoders:  # all room first: what is recorded over a cache is lost when it grows
+        each.admit(requests)
+    for each in decoders:
+        each.admit(requests)  # it sees which caches grew for others
+        each.prepare(requests)
+        each.generate(requests[: each.rows], 0)
+        each.ran = Ran()
+
+
+def how_it_ran(decoder: AnyDecoder) -> dict[str, str]:
+    """Whether graphs were replayed, and why a canary refused them; two columns."""
+    recordings = getattr(decoder, "recordings", None)
+    return {"passes": decoder.ran.share, "refused": recordings.refused if recordings else ""}

@@ -1,12 +1,12 @@
 """All that wants a GPU, in parts: ``python3 scripts/gpu/bench.py first --out DIR --minutes 9``.
 
 ``first`` is what a first call should ask: probe, correctness, then the speed of one 7B pair, with
-passes recorded and not; ``all`` is every part. Each part is a command of its own
+iterations recorded, eager and with Inductor; ``all`` is every part. Each is a command of its own
 (``python3 scripts/gpu/bench.py`` lists them) and needs a python with torch and transformers,
 nothing else: no environment, no weights, no network. A part that is not over at its limit is ended;
 what it measured until then stands in its table, and its text in ``PART.log``. A part that ended
-well is not run again in the same folder. At the end stand the verdicts: what is wrong, what was
-refused, what recording makes slower. ``--tiny`` rehearses on a CPU.
+well is not run again in the same folder. At the end stand the verdicts: what is wrong or failed,
+what a canary refused, what recording makes slower. ``--tiny`` rehearses on a CPU.
 """
 
 from __future__ import annotations
@@ -26,14 +26,21 @@ from spec_bench.system.files import read_csv, write_text
 
 SCRIPTS = Path(__file__).resolve().parents[1]
 OUT = SCRIPTS.parent / "results" / "benchmarks"
-LIMIT_S = 480
+LIMIT_S = {"correct": 180}  # by part: the same command goes on with it
+LIMIT_OF_ALL_S = 480
 LEAST_S = 30  # in which a part measures anything
 WAYS = "static", "none", "static_inductor"
 DONE = "parts.json"  # which ended well, with their seconds
-FIRST = ("probe", "correct", *(f"llama2_7b-{how}" for how in WAYS))
+FIRST = ("probe", "correct", *(f"speed-{how}" for how in WAYS))
+CELLS = (
+    "ar:-",
+    "sd:5",
+    "spectr:6x5",
+    "rsd_c:2-2-2-2-2",
+    "rsd_s:12x5",
+)  # whose speed a first call asks
 SLOWER = 0.97  # of the eager rate: less is no gain
 
-_PAIR = ["gpu/random_pair.py", "--prompts", "4"]
 _ON_CPU = ["--device", "cpu", "--prompts", "1", "--new-tokens", "4"]
 _FEW = ["--samples", "500", "--decoders", "ar", "sd", "rsd_s", "medusa"]
 _TINY_SCALING = ["--width", "64", "--layers", "1", "--repeats", "1"]
@@ -41,26 +48,26 @@ Parts = dict[str, tuple[list[str], list[str]]]
 
 
 def parts(out: Path = OUT) -> Parts:
-    """By name: a script with its arguments, and those of a rehearsal on a CPU, if there is one.
-
-    Args:
-        out: where tables go.
+    """By name: a script with its arguments, and those of a rehearsal on a CPU, if there is one;
+    tables go to ``out``.
     """
     to_folder = ["--output", str(out)]
     correct, both = ["gpu/correct.py", *to_folder], ["--compile", "none", "static"]
     rates = ["gpu/rates.py", *to_folder, *both]
     found: Parts = {
         "probe": (["gpu/probe.py", *to_folder], []),
-        "correct": ([*correct, "--minutes", "3.5"], [*correct, *_ON_CPU, *_FEW]),
+        "correct": (correct, [*correct, *_ON_CPU, *_FEW]),
         "rates": (rates, [*rates, *_ON_CPU, "--dtypes", "float32"]),
     }
-    pairs = (("llama2_7b", "llama_tiny"), ("llama2_13b", ""), ("opt_30b", ""))
-    for target, tiny in pairs:
+    for name in ("speed", "llama2_7b", "llama2_13b", "opt_30b"):
         for how in WAYS:
-            file = ["--output", str(out / f"random-{target}-{how}.csv"), "--compile", how]
-            rehearsed = [_PAIR[0], "--tiny", "--targets", tiny, *file, "--new-tokens", "4"]
-            name = f"{target}-{how}"
-            found[name] = [*_PAIR, "--targets", target, *file], rehearsed if tiny else []
+            file = ["--output", str(out / f"random-{name}-{how}.csv"), "--compile", how]
+            command, tiny = ["gpu/random_pair.py", *file], []
+            if name == "speed":
+                command += ["--cells", *CELLS]
+                tiny = [*command, "--tiny", "--targets", "llama_tiny"]
+            target = "llama2_7b" if name == "speed" else name
+            found[f"{name}-{how}"] = [*command, "--targets", target], tiny
     heads = ["gpu/heads.py", *to_folder]
     scaling = ["bench/scaling.py", "--out", str(out / "scaling-gpu")]
     found["heads"] = heads, [*heads, "--tiny"]
@@ -72,16 +79,8 @@ def parts(out: Path = OUT) -> Parts:
 
 
 def run(name: str, command: Sequence[str], out: Path, limit_s: float) -> str:
-    """Runs a part for at most that long, its text on the screen and in a file.
-
-    Args:
-        name: of the part.
-        command: a script and its arguments.
-        out: where ``NAME.log`` goes.
-        limit_s: then it is ended.
-
-    Returns:
-        The verdict on it; "" if it ended well.
+    """Runs a part for at most that long, its text on the screen and in ``NAME.log``; the verdict
+    on it, "" if it ended well.
     """
     print(f"== {name}: {' '.join(command)}", flush=True)
     script, *given = command
@@ -105,7 +104,7 @@ def run(name: str, command: Sequence[str], out: Path, limit_s: float) -> str:
     status = process.wait()
     timer.cancel()
     seconds = time.monotonic() - start_s
-    late = f"NOT OVER: {name} after {limit_s:.0f} s"
+    late = f"NOT OVER: {name} after {limit_s:.0f} s; the same command goes on"
     verdict = late if seconds >= limit_s else f"FAILED: {name} (status {status}, see {name}.log)"
     print(f"== {name}: {'done' if status == 0 else verdict}, {seconds:.0f} s", flush=True)
     return verdict if status else ""
@@ -120,8 +119,9 @@ def verdicts(out: Path) -> Iterator[str]:
             yield f"WRONG: {row['decoder']} ({setting}): {row['wrong']}"
     tables = {path.stem: read_csv(path) for path in sorted(out.glob("*.csv"))}
     for name, rows in tables.items():
-        if refused := sum(int(row.get("refused") or 0) > 0 for row in rows):
-            yield f"REFUSED: static passes in {refused} rows of {name}.csv"
+        if refused := [row for row in rows if row.get("refused")]:
+            said = f"{refused[0]['decoder']}: {refused[0]['refused']}"
+            yield f"REFUSED: {len(refused)} of {len(rows)} rows of {name}.csv, first {said}"
         if all(row.get("device") == "cpu" for row in rows):
             continue  # a rehearsal's times say nothing
         pair, how, _ = name.partition("-static")
@@ -133,7 +133,7 @@ def verdicts(out: Path) -> Iterator[str]:
 def _no_gain(
     name: str, rows: Sequence[Mapping[str, str]], eager: Sequence[Mapping[str, str]]
 ) -> Iterator[str]:
-    """Rows that recorded passes do not make faster."""
+    """Rows that recording does not make faster."""
     rates = {(row["decoder"], row["spec"]): row["token_rate"] for row in eager if "spec" in row}
     both = [(row["token_rate"], rates.get((row["decoder"], row["spec"]))) for row in rows]
     slower = [one for one, other in both if one and other and float(one) < SLOWER * float(other)]
@@ -142,11 +142,7 @@ def _no_gain(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Lists the parts, or runs those that are named.
-
-    Returns:
-        0; 1 where a verdict stands; 2 for an unknown part.
-    """
+    """Lists the parts, or runs those that are named; 1 for a verdict, 2 for an unknown part."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("parts", nargs="*", help="names, first or all; none lists them")
     parser.add_argument("--tiny", action="store_true", help="rehearse on a CPU")
@@ -171,7 +167,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     done: dict[str, float] = json.loads(file.read_text()) if file.is_file() else {}
     wrong: list[str] = []
     for name in asked:  # all of them, whatever one but the probe says
-        limit_s, start_s = min(LIMIT_S, ends_s - time.monotonic()), time.monotonic()
+        start_s = time.monotonic()
+        limit_s = min(LIMIT_S.get(name, LIMIT_OF_ALL_S), ends_s - start_s)
         if name in done:
             print(f"== {name}: done before", flush=True)
         elif limit_s < LEAST_S:

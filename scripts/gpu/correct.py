@@ -1,11 +1,12 @@
 """Is the engine right on this device: ``python3 scripts/gpu/correct.py``.
 
-Needs torch and transformers only. Greedy answers of every decoder, on the embedded pair, beside
-those of transformers' ``generate`` on the same device and in the same number format; where they
-part, the target's own logits tell a near-tie from an error. Beam search stands beside the CPU's.
-First comes the distribution of sampled answers: five decoders on a Markov chain whose distribution
-is known, by chi-square; a right one fails once in a million. What has been tried is in
-``gpu-correct.csv`` and is not tried again; after ``--minutes`` nothing is begun.
+Needs torch and transformers only. First every decoder's canary on the embedded pair: what it
+samples in 1, 4 and 16 rows, recorded and not. Then the distribution of sampled answers: five
+decoders on a Markov chain whose distribution is known, by chi-square; a right one fails once in a
+million. Then every decoder's greedy answers beside those of transformers' ``generate`` on the same
+device and in the same number format; where they part, the target's own logits tell a near-tie from
+an error. Beam search stands beside the CPU's. What has been tried is in ``gpu-correct.csv`` and is
+not tried again: the same command goes on.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +33,8 @@ from scripts.family.embedded_pair import (
     Models,
     embedded_pair,
     embedded_requests,
+    how_it_ran,
+    prepare,
 )
 from spec_bench.audit.decoders import FALSE_ALARM_RATE, chi_square
 from spec_bench.audit.models import first_difference
@@ -38,7 +43,6 @@ from spec_bench.decode.config import AnyDecoder, read_decoder, resolve_spec
 from spec_bench.draft.heads import load_heads
 from spec_bench.engine.cache import CachePool
 from spec_bench.engine.generate import Aid, generate
-from spec_bench.engine.static_pass import passes_of
 from spec_bench.records.types import Request
 from spec_bench.system.files import read_csv, write_csv
 
@@ -46,19 +50,9 @@ ROOT = Path(__file__).resolve().parents[2]
 HEADS = {"medusa": "medusa", "redrafter": "redrafter", "eagle": "eagle1", "eagle3": "eagle3"}
 LAWS = ("sd", "spectr", "mcsd", "rsd_s", "traversal")
 COLUMNS = [
-    "device",
-    "dtype",
-    "compile",
-    "batch",
-    "decoder",
-    "equal",
-    "near_ties",
-    "wrong",
-    "p_value",
-    "passes",
-    "refused",
-    "s",
-]
+    "device", "dtype", "compile", "batch", "decoder", "equal", "near_ties", "wrong", "p_value",
+    "passes", "refused", "s",
+]  # fmt: skip
 ANOTHERS = ("transformers", "server")  # rules of other engines
 BEAM_SEARCH = "beam_search"
 Row = dict[str, Any]
@@ -68,17 +62,22 @@ class Setting(NamedTuple):
     """What decoders are tried under."""
 
     dtype: str  # of the weights
-    compile: str  # how passes are captured
+    compile: str  # how passes and iterations are captured
     batch: int  # prompts that decode together
     continuous: bool = False  # whether a prompt that ends makes room for the next
+    temperature: float = 0  # only greedy answers are held against others
 
     @property
     def label(self) -> str:
-        return f"{self.batch}{' continuous' if self.continuous else ''}"
+        kind = " sampled" if self.temperature else " continuous" if self.continuous else ""
+        return f"{self.batch}{kind}"
 
 
+# A decoder of 16 rows has graphs of 1, 4 and 16, and each a canary.
+CANARY = [Setting("float32", "static", 16, temperature=1)]
 # The likeliest to be wrong first: time may run out.
 SETTINGS = [
+    Setting("bfloat16", "static", 16, temperature=1),
     Setting("float32", "static", 1),
     Setting("bfloat16", "static", 1),
     Setting("float32", "static", 4, continuous=True),
@@ -96,26 +95,30 @@ class Bench:
     setting: Setting  # dtype, capture, batch
     models: Models  # target and draft
     requests: list[Request]  # what is asked
-    pool: CachePool  # of the caches
+    pool: CachePool = field(default_factory=CachePool)  # of the caches
 
-    def __post_init__(self) -> None:
-        greedy = SamplingSettings(temperature=0)
-        self.plain = [
-            generate(self.models[0], [request], greedy, 0, Aid()).answers[0]
-            for request in self.requests
-        ]
+    @cached_property
+    def plain(self) -> list[tuple[int, ...]]:
+        """The target's own greedy answers."""
+        models, greedy = self.models, SamplingSettings(temperature=0)
+        return [generate(models[0], [each], greedy, 0, Aid()).answers[0] for each in self.requests]
 
-    def decoder(self, name: str) -> AnyDecoder:
-        """A decoder of ``conf/decoder`` at temperature 0."""
+    def decoders(self, names: Iterable[str]) -> dict[str, AnyDecoder]:
+        """Decoders of ``conf/decoder``, with room for all before one is recorded."""
+        built = {name: self._decoder(name) for name in names}
+        for each in built.values():
+            each.admit(self.requests)
+        return built
+
+    def _decoder(self, name: str) -> AnyDecoder:
         target, draft = self.models
         config = read_decoder(decoder_settings(name))
         heads = None
         if config.heads:
             folder = EMBEDDED / "heads" / HEADS[config.heads]
             heads = load_heads(str(folder), target.device, target.dtype)
-        greedy = SamplingSettings(temperature=0)
-        drafts = [draft] * config.drafts
-        return config.build(target, drafts, greedy, self.setting.batch, self.pool, heads)
+        sampling, rows = SamplingSettings(self.setting.temperature), self.setting.batch
+        return config.build(target, [draft] * config.drafts, sampling, rows, self.pool, heads)
 
     def answers(self, decoder: AnyDecoder) -> list[tuple[int, ...]]:
         """Of every request, in batches or in one that is continuous."""
@@ -146,41 +149,43 @@ def names() -> list[str]:
     return found
 
 
-def tried(bench: Bench, name: str, cpu: Bench) -> Row:
+def tried(bench: Bench, name: str, decoder: AnyDecoder, cpu: Bench) -> Row:
     """One decoder under one setting."""
-    before, start_s = passes_of(bench.models), time.monotonic()
-    answers = bench.answers(bench.decoder(name))
-    seconds, ran = time.monotonic() - start_s, passes_of(bench.models) - before
-    right = cpu.answers(cpu.decoder(name)) if name == BEAM_SEARCH else bench.plain
+    start_s = time.monotonic()
+    prepare([decoder], bench.requests)
+    answers = bench.answers(decoder)
+    seconds, right = time.monotonic() - start_s, bench.plain
+    ran = {**how_it_ran(decoder), "s": round(seconds, 1)}
+    if bench.setting.temperature:
+        return ran
+    if name == BEAM_SEARCH:
+        right = cpu.answers(cpu.decoders([name])[name])
     pairs = zip(bench.requests, right, answers, strict=True)
     differences = [first_difference(bench.models[0], *pair) for pair in pairs]
     apart = [difference for difference in differences if difference]
-    return {
-        "equal": len(answers) - len(apart),
-        "near_ties": sum(difference.near_tie for difference in apart),
-        "wrong": sum(not difference.near_tie for difference in apart),
-        "passes": ran.share,
-        "refused": ran.refused,
-        "s": round(seconds, 1),
-    }
+    near_ties = sum(difference.near_tie for difference in apart)
+    counts = {"equal": len(answers) - len(apart), "near_ties": near_ties}
+    return {**counts, "wrong": len(apart) - near_ties, **ran}
 
 
-def greedy_rows(options: argparse.Namespace, known: set[tuple[str, ...]]) -> Iterator[Row]:
+def engine_rows(
+    settings: Sequence[Setting], options: argparse.Namespace, known: set[tuple[str, ...]]
+) -> Iterator[Row]:
     """Every decoder under every setting that has not been tried."""
     requests = embedded_requests(options.prompts, options.new_tokens)
-    cpu = Bench(Setting("float32", "none", 1), embedded_pair(), requests, CachePool())
-    for setting in SETTINGS:
+    cpu = Bench(Setting("float32", "none", 1), embedded_pair(), requests)
+    for setting in settings:
         place = options.device, setting.dtype, setting.compile, setting.label
         missing = [name for name in options.decoders if (*place, name) not in known]
-        if setting.dtype != "float32":  # sums over beams have ties of their own
+        if setting.dtype != "float32" or setting.temperature:  # sums over beams have their own ties
             missing = [name for name in missing if name != BEAM_SEARCH]
         if not missing:
             continue
         models = embedded_pair(setting.compile, options.device, setting.dtype)
-        bench = Bench(setting, models, requests, CachePool())
-        for name in missing:
+        bench = Bench(setting, models, requests)
+        for name, decoder in bench.decoders(missing).items():
             row = dict(zip(COLUMNS, (*place, name), strict=False))
-            yield row | tried(bench, name, cpu)
+            yield row | tried(bench, name, decoder, cpu)
 
 
 def law_rows(options: argparse.Namespace, known: set[tuple[str, ...]]) -> Iterator[Row]:
@@ -199,31 +204,31 @@ def law_rows(options: argparse.Namespace, known: set[tuple[str, ...]]) -> Iterat
 
 
 def main() -> int:
-    """Tries what was not tried; exit status 1 where a decoder is wrong or a pass was refused."""
+    """Tries what was not tried; exit status 1 where a decoder is wrong."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--prompts", type=int, default=5)
     parser.add_argument("--new-tokens", type=int, default=48)
     parser.add_argument("--samples", type=int, default=6000)
     parser.add_argument("--decoders", nargs="+", default=names())
-    parser.add_argument("--minutes", type=float, default=1e6, help="then nothing is begun")
     parser.add_argument("--output", type=Path, default=ROOT / "results" / "benchmarks")
     options = parser.parse_args()
-    ends_s = time.monotonic() + 60 * options.minutes
     path = options.output / "gpu-correct.csv"
-    rows: list[Row] = read_csv(path) if path.is_file() else []
-    known = {tuple(str(row[column]) for column in COLUMNS[:5]) for row in rows}
-    for making in (law_rows, greedy_rows):
-        for row in making(options, known):
-            print(*(f"{name} {value}" for name, value in row.items()), sep=", ", flush=True)
-            rows.append(row)
-            write_csv(path, rows, COLUMNS)
-            if time.monotonic() > ends_s:
-                print("time is over; the same command goes on", flush=True)
-                return 1
-    wrong, refused = (sum(int(row.get(c) or 0) for row in rows) for c in ("wrong", "refused"))
-    print(f"{len(rows)} rows, {wrong} wrong, {refused} passes refused: {path}")
-    return int(wrong > 0 or refused > 0)
+    rows: list[Row] = list(read_csv(path))
+    known = {tuple(row[column] for column in COLUMNS[:5]) for row in rows}
+    stages = (
+        engine_rows(CANARY, options, known),
+        law_rows(options, known),
+        engine_rows(SETTINGS, options, known),
+    )
+    for row in chain(*stages):
+        print(*(f"{name} {value}" for name, value in row.items()), sep=", ", flush=True)
+        rows.append(row)
+        write_csv(path, rows, COLUMNS)
+    wrong = sum(int(row.get("wrong") or 0) for row in rows)
+    refused = sum(bool(row.get("refused")) for row in rows)
+    print(f"{len(rows)} rows, {wrong} wrong, {refused} refused by a canary: {path}")
+    return int(wrong > 0)
 
 
 if __name__ == "__main__":

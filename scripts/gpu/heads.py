@@ -18,7 +18,6 @@ architecture) is made on the device. Two parts, a CSV each:
 from __future__ import annotations
 
 import argparse
-import random
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -29,14 +28,15 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from scripts.family.embedded_pair import how_it_ran, prepare
+from scripts.gpu.random_pair import device_name, random_requests
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import AnyDecoder, build_decoder
 from spec_bench.draft.redrafter import RecurrentHead, RecurrentShape
 from spec_bench.engine.cache import CachePool
-from spec_bench.engine.hugging_face import HuggingFaceModel
+from spec_bench.engine.hugging_face import COMPILE, HuggingFaceModel
 from spec_bench.engine.loading import ModelSpec, load_model
 from spec_bench.engine.model import synchronise
-from spec_bench.records.types import Request
 from spec_bench.system import files
 from spec_bench.train.trainee import TrainableHead, weights_of
 
@@ -125,19 +125,6 @@ def train(target: HuggingFaceModel, head: RecurrentHead, options: argparse.Names
     ]
 
 
-def random_requests(options: argparse.Namespace, count: int, vocab: int) -> list[Request]:
-    """Prompts of random token ids that nothing ends before the limit."""
-    draw = random.Random(options.seed)
-    return [
-        Request(
-            str(number),
-            tuple(draw.randrange(vocab) for _ in range(options.prompt_tokens)),
-            options.new_tokens,
-        )
-        for number in range(count)
-    ]
-
-
 def batches(
     target: HuggingFaceModel, draft: HuggingFaceModel, head: RecurrentHead,
     options: argparse.Namespace,
@@ -159,8 +146,8 @@ def batches(
             )
             for label, settings in decoders(options.acceptance).items()
         }
+        prepare(built.values(), requests)
         for label, decoder in built.items():
-            decoder.generate(requests, options.seed)
             done = decoder.generate(requests, options.seed)
             decode_s = sum(g.decode_s for g in done)
             latency_s = sum(g.latency_s or 0.0 for g in done)
@@ -175,16 +162,11 @@ def batches(
                     "nodes_per_call": sum(s.nodes for s in steps) / len(steps),
                     "throughput": tokens / decode_s,
                     "token_rate_per_request": tokens / latency_s,
+                    **how_it_ran(decoder),
                 }
             )
             print({k: f"{v:.4g}" if isinstance(v, float) else v for k, v in rows[-1].items()})
     return rows
-
-
-def device_name(options: argparse.Namespace) -> str:
-    """``cpu``, or the GPU's name."""
-    cuda = options.device.startswith("cuda")
-    return torch.cuda.get_device_name(options.device) if cuda else options.device
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]], origin: Mapping[str, Any]) -> None:
@@ -200,6 +182,7 @@ def main() -> None:
     parser.add_argument("--draft", default="opt_125m")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--compile", choices=COMPILE, default="static")
     parser.add_argument("--acceptance", type=float, default=0.8)
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32])
     parser.add_argument("--steps", type=int, default=300)
@@ -217,7 +200,11 @@ def main() -> None:
         for name, value in {**tiny, **small, "prompt_tokens": 8, "batch_sizes": [1, 3]}.items():
             setattr(options, name, value)
     target, draft = (
-        load_model(ModelSpec(f"random:{name}", options.dtype, options.device, seed=seed))
+        load_model(
+            ModelSpec(
+                f"random:{name}", options.dtype, options.device, compile=options.compile, seed=seed
+            )
+        )
         for seed, name in enumerate((options.target, options.draft))
     )
     torch.manual_seed(options.seed)
@@ -228,6 +215,7 @@ def main() -> None:
         "draft": f"random:{options.draft}",
         "simulated_acceptance": options.acceptance,
         "dtype": options.dtype,
+        "compile": options.compile,
         "device": device_name(options),
     }
     write_csv(options.output / "heads-training.csv", train(target, head, options), origin)
