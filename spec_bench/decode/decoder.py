@@ -133,11 +133,12 @@ class Decoder(DecodingLoop[Row]):
         heads_cache = self.pool.cache("heads", self.heads, self.rows, more) if own else None
         every = (self._scorer.cache, *caches, heads_cache)
         over = [(id(each), getattr(each, "grown", 0)) for each in every if each is not None]
-        if over != self._over:  # what was recorded over others is of no use
+        on_gpu = self.target.device.type == "cuda"
+        if over != self._over or not on_gpu:  # what was recorded over others is of no use
             given = self.target, self.drafts, caches, self.heads, self.rows, heads_cache
             self.drafting = self.drafter.drafting(Equipment(*given, self._memory))
             self._over, self._slots, self.recordings = over, 0, None
-            self.asked = self._measured() if self.target.device.type == "cuda" else None
+            self.asked = self._measured() if on_gpu else None
         self._slots = max(self._slots, slots)
 
     @torch.inference_mode()

@@ -452,10 +452,9 @@ class Suffix(Drafter):
         return Answers(self.depth) if self.memory == "finished" else None
 
     def drafting(self, equipment: Equipment) -> Drafting:
-        memory = equipment.memory
-        trie = memory.trie if isinstance(memory, Answers) else None
-
         def index() -> SuffixIndex:
+            memory = equipment.memory
+            trie = memory.trie if isinstance(memory, Answers) else None
             return SuffixIndex(self.depth, self.factor, self.least, trie)
 
         return LookupDrafting(index, Bounds, equipment.rows)

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from copy import copy
 from functools import partial
 from itertools import pairwise
 
@@ -299,7 +300,7 @@ def test_the_path_looked_up_is_the_path_walked(policy, rule, walks):
 
 def alone(tree, row):
     """One row of several."""
-    one, mine = tree.copy(), slice(row, row + 1)
+    one, mine = copy(tree), slice(row, row + 1)
     for name, part in vars(tree).items():
         if isinstance(part, torch.Tensor):
             setattr(one, name, part[mine])
