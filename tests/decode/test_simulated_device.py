@@ -285,6 +285,15 @@ def test_a_cache_that_grows_takes_its_graphs_along():
         assert decoder.ran.share == "recorded"
 
 
+def test_a_graph_serves_rows_and_lengths_that_it_reaches():
+    own = Recordings.__new__(Recordings)
+    own.made, own.least, own._split = {(1, 64): "a", (4, 64): "b", (4, 256): "c"}, 0, 200
+    asked = ([10], [10, 64], [65], [1, 201], [1] * 5, [300], [200, 210])
+    assert [own.serving(Known(each)) for each in asked] == ["a", "b", "c", "c", None, None, None]
+    own.least = 256
+    assert own.serving(Known([10])) == "c"
+
+
 def test_graphs_serve_lengths_in_few_steps():
     assert steps(1, 300) == [64, 256, 300]
     assert steps(100, 300) == [256, 300]
