@@ -6,7 +6,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 # Lines at most. A change that deletes lowers its bound; none raises one.
-MOST = {"spec_bench": 44213, "tests": 28953, "scripts": 7220}
+MOST = {"spec_bench": 44205, "tests": 28952, "scripts": 7220}
 SLACK = 250  # lines that may be missing before the bound has to follow
 LONGEST = 600  # lines of one file: one subject that reads as a story
 

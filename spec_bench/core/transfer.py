@@ -88,14 +88,6 @@ class Known(list[Any]):
         """Returns the numbers themselves if they are known already."""
         return numbers if isinstance(numbers, Known) else cls(numbers)
 
-    def __getitem__(self, index: Any) -> Any:
-        item = super().__getitem__(index)
-        if not isinstance(index, slice):
-            return item
-        part = Known(item)
-        part._there = None if self._there is None else self._there[index]
-        return part
-
     @property
     def least(self) -> int:
         """No number is below it."""

@@ -68,8 +68,8 @@ class Recorded:
         self._parts = [
             part.view(like.shape) for part, like in zip(home.split(sizes), parts, strict=True)
         ]
-        for each, part in zip(known, self._given.split(sizes), strict=True):
-            each.read_at(part.view(torch.tensor(each).shape), most)
+        for each, part, like in zip(known, self._given.split(sizes), parts, strict=True):
+            each.read_at(part.view(like.shape), most)
         # What one iteration leaves, and the next finds: outside of the graphs' memory.
         self.numbers = numbers
         first = decoder.iterate(committed, DrawnBefore((), (), self.numbers))

@@ -28,7 +28,6 @@ def test_known_numbers_are_copied_once_and_what_follows_from_them_never():
         send([numbers, Known([[1, 2]])], DEVICE)
         assert numbers.plus(2).on(DEVICE).tolist() == [5, 7] == numbers.plus(2)
         assert numbers.repeated(2).on(DEVICE).tolist() == [3, 3, 5, 5]
-        assert numbers[1:].on(DEVICE).tolist() == [5]
         assert sim.h2d == 1
 
 
