@@ -66,9 +66,10 @@ def write_report(results: Path, folder: Path) -> None:
         *([f"### Answer\n\n{told}"] if answers else []),
     ]
     write_text(folder / "table.md", "\n".join(parts))
-    draw(groups, folder / "figure.png")
+    drawn = draw(groups, folder / "figure.png")
     print_checks(checks, summary)
-    print(f"table:  {folder / 'table.md'}\nfigure: {folder / 'figure.png'}", *answers, sep="\n")
+    print(f"table:  {folder / 'table.md'}")
+    print(*([f"figure: {folder / 'figure.png'}"] if drawn else []), *answers, sep="\n")
 
 
 def markdown(groups: Sequence[Group], results: Path) -> str:

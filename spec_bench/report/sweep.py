@@ -28,16 +28,18 @@ from spec_bench.report.data.rows import (
     SERVER,
     Group,
     Row,
+    decoder_of,
     groups_of,
     number_in,
     numbers_in,
     prompts_of,
     read_from,
     rows_of,
+    title_of,
 )
 from spec_bench.report.page.build import measured_on, render
 from spec_bench.report.page.gather import read_cells
-from spec_bench.report.page.headline import decoder_of, headline, title_of
+from spec_bench.report.page.headline import headline
 from spec_bench.vocabulary import names
 from spec_bench.vocabulary.columns import column, columns_in
 from spec_bench.vocabulary.decoders import COLOURS

@@ -48,6 +48,7 @@ MARKERS: tuple[Marker, ...] = ("o", "s", "^", "D", "v", "P", "X")
 DISPLAY = "display"
 DECODERS = "decoders"
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_KINDS = {"drafter": "kind", "tree": "policy", "verifier": "rule"}
 _BASELINE, _DRAFT_MODEL = "ar", "language_model"
 
 
@@ -78,6 +79,16 @@ def find_decoder(name: str) -> Decoder | None:
     it wrong; the file, the key, the value and what is allowed.
     """
     return _find(name, *_folders())
+
+
+def parts_of(name: str) -> tuple[str, str]:
+    """Returns a decoder's drafter and tree policy, of a composed name those of the decoder that it
+    begins with; two empty texts where no YAML tells.
+    """
+    files, words = _files(_folders()[0]), name.split("_")
+    known = ("_".join(words[:n]) for n in range(len(words), 0, -1))
+    block = next((_read(files[each]) for each in known if each in files), {})
+    return _part(block, "drafter"), _part(block, "tree")
 
 
 def without_display(decoder: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -168,9 +179,9 @@ def _read(path: Path) -> Mapping[str, Any]:
 
 
 def _part(block: Mapping[str, Any], name: str) -> str:
-    """Returns what a decoder's drafter or verifier is: by itself, or under its key."""
+    """Returns what a decoder's drafter, tree or verifier is: by itself, or under its key."""
     part = block.get(name)
-    kind = part.get("kind" if name == "drafter" else "rule") if isinstance(part, Mapping) else part
+    kind = part.get(_KINDS[name]) if isinstance(part, Mapping) else part
     return str(kind or "")
 
 

@@ -3,8 +3,9 @@
 import pandas as pd
 import pytest
 
+from spec_bench.report.data.rows import groups_of
 from spec_bench.report.data.statistics import error_bars
-from spec_bench.report.figures import draw, figure_sheets
+from spec_bench.report.figures import draw, figure_sheets, sweep
 from spec_bench.report.figures.cells import (
     Cells,
     pairs_of,
@@ -15,7 +16,6 @@ from spec_bench.report.figures.cells import (
 from spec_bench.report.figures.draw import draw_sheet
 from spec_bench.report.figures.panels import drawing_of
 from spec_bench.report.figures.style import fill, marks, pyplot, settings
-from spec_bench.report.figures.sweep import layout_of
 from spec_bench.report.papers.paper import code_of, find_figure, load_paper
 from spec_bench.vocabulary.names import title
 from tests.report.rows import around, frame
@@ -334,8 +334,51 @@ def test_no_text_and_no_legend_of_a_committed_figure_leaves_its_canvas(experimen
         pyplot.close(figure)
 
 
-@pytest.mark.parametrize(("longest", "within"), [(12, True), (70, False)])
-def test_titles_of_a_sweep_that_a_panel_has_no_room_for_stand_above_all_panels(longest, within):
-    drawing = layout_of(3, 4, longest)
-    assert drawing.legend is within
-    assert (drawing.rest > 0) is not within
+SPEEDS = frame(
+    row("ar", speedup=1.0),
+    row("sd", "3", speedup=around(1.2, 0.1), block_efficiency=2.0),
+    row("rsd_s", "4x3", speedup=around(1.5, 0.2), lossless="simulated"),
+    row("eagle3_sd", "5", speedup=around(1.4, 0.1), draft="heads"),
+    row("prompt_lookup", "1x10", speedup=around(0.8, 0.1), draft=""),
+    row("hf_generate", speedup=0.9, lossless="unaudited", draft=""),
+    row("spectr", "2x3", status="failed", reason="ValueError: x"),
+)
+
+
+def pictured(*parts):
+    figure = sweep.picture(groups_of(pd.concat(parts, ignore_index=True)))
+    pyplot.close(figure)
+    return figure
+
+
+def test_the_picture_of_a_results_file_has_a_bar_a_decoder_the_fastest_on_top():
+    figure = pictured(SPEEDS.assign(device="cpu"))
+    (plot,) = figure.axes
+    wanted = ["prompt lookup 1x10", "transformers generate", "SD 3", "EAGLE-3, SD 5"]
+    labels = [text.get_text() for text in plot.get_yticklabels()]
+    assert labels == [*wanted, "RSD-S 4x3 (simulated)"]
+    by_place = sorted(plot.patches, key=lambda bar: bar.get_y())
+    assert [bar.get_width() for bar in by_place] == [0.8, 0.9, 1.2, 1.4, 1.5]
+    assert len({bar.get_facecolor() for bar in by_place}) == 5  # a family each
+    (intervals,) = plot.collections
+    assert [1.3, 1.7] in [[round(x, 6) for x, _ in line] for line in intervals.get_segments()]
+    assert figure.get_suptitle().endswith("\nembedded, XSum, 8 prompts, CPU")
+
+
+@pytest.mark.parametrize(
+    ("empty", "label"),
+    [(["speedup"], "block efficiency"), (["speedup", "block_efficiency"], "token rate")],
+)
+def test_without_speed_ups_it_shows_what_there_is_and_without_numbers_nothing(empty, label):
+    rows = frame(row("ar"), row("sd", "3", block_efficiency=2.0, token_rate=30.0, speedup=2.0))
+    figure = pictured(rows.assign(**dict.fromkeys(empty)))
+    assert figure.axes[0].get_xlabel().startswith(label)
+    nothing = rows.assign(speedup=None, block_efficiency=None, token_rate=None)
+    assert sweep.picture(groups_of(nothing)) is None
+
+
+def test_a_task_without_numbers_is_no_empty_panel_and_screened_cells_are_left_out():
+    unmeasured = SPEEDS.assign(task="squad", speedup=float("nan"))
+    figure = pictured(SPEEDS, SPEEDS.assign(task="dolly"), unmeasured)
+    assert [plot.get_title(loc="left") for plot in figure.axes] == ["XSum", "Dolly"]
+    assert len(pictured(*(SPEEDS.assign(stage=each) for each in ("screen", "confirm"))).axes) == 1

@@ -20,6 +20,7 @@ from spec_bench.records.types import ENGINE, parse_reasons
 from spec_bench.report.data.grouping import together, value_text
 from spec_bench.report.papers.items import Figure
 from spec_bench.system import files
+from spec_bench.vocabulary import names
 from spec_bench.vocabulary.columns import ENDS, Column, apart_in, columns_in, scores_in
 from spec_bench.vocabulary.names import MEANINGS
 from spec_bench.vocabulary.spec import parse
@@ -315,3 +316,28 @@ def _stated(rows: pd.DataFrame, column: Column) -> pd.Series:
     if column.name == "device" or "device" not in rows:
         return values
     return values[(rows.device != SERVER) | values.notna()]
+
+
+def title_of(group: Group) -> str:
+    """Returns the group's title for people, without its pair, which stands beside it."""
+    first = group.rows.iloc[0]
+    title = group.title.replace(f", pair {first.pair}", "")
+    return title.replace(str(first.task), names.task(str(first.task)))
+
+
+def decoder_of(row: pd.Series | Row) -> str:
+    """Decoder and tree for people."""
+    title, spec = names.decoder(str(row["decoder"])).title, str(row["spec"])
+    return title if spec == "-" else f"{title} {spec}"
+
+
+def tree_titles(rows: pd.DataFrame) -> list[str]:
+    """Each row's tree as its shorthand; behind it the last part of the draft's name, or of heads
+    that of their training, where cells of a group's decoder and tree differ in it.
+    """
+    specs = rows.spec.astype(str)
+    if "draft" not in rows:
+        return list(specs)
+    several = rows.groupby(["decoder", "spec"]).draft.transform("nunique") > 1
+    drafts = rows.draft.map(str).str.rstrip("/").str.removesuffix("/heads").str.split("/").str[-1]
+    return list(specs.where(~several, specs + " " + drafts))

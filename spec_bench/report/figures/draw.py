@@ -86,9 +86,7 @@ def _draw_panel(plot: Any, sheet: Sheet, panel: Panel) -> None:
         if axis.ticks:
             ticks(axis.ticks)
     if places:
-        turned = {"rotation": 40, "ha": "right"} if said.axis(said.x).turned else {}
-        plot.set_xticks(range(len(places)), places, **turned)
-        plot.grid(axis="x", visible=not turned)
+        plot.set_xticks(range(len(places)), places)
     if said.finish is not None:
         said.finish(plot, sheet, panel)
     if said.legend and plot.get_legend_handles_labels()[0]:

@@ -41,7 +41,6 @@ class Axis:
     ticks: tuple[float, ...] = ()  # none: matplotlib's choice
     low: float | None = None  # lower limit
     better: Literal["up", "down"] | None = None  # for a Pareto front; by default the column's
-    turned: bool = False  # whether the ticks' texts are, so that long ones fit
     hint: str = ""  # how to measure the column; shown in a panel without numbers
 
 

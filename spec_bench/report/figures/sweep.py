@@ -1,66 +1,180 @@
-"""The figure of any sweep: the gain and the quality of each decoder."""
+"""The picture of any results file: a bar for each decoder and tree, the fastest on top.
+
+It shows speed-ups over plain decoding; where none was measured block efficiency, or else tokens/s.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill as wrap
+from typing import Any
 
+import numpy as np
 import pandas as pd
+from matplotlib.patches import Patch
 
-from spec_bench.report.data.rows import Group
-from spec_bench.report.figures.cells import derive
-from spec_bench.report.figures.draw import draw_sheet
-from spec_bench.report.figures.panels import Axis, Drawing, sheets
-from spec_bench.report.figures.style import TWO_COLUMNS_INCHES, save, settings
+from spec_bench.report.data.rows import (
+    SERVER,
+    Group,
+    Row,
+    decoder_of,
+    prompts_of,
+    rows_of,
+    title_of,
+    tree_titles,
+)
+from spec_bench.report.data.statistics import error_bars
+from spec_bench.report.figures.style import pyplot, save, settings
+from spec_bench.vocabulary import names
+from spec_bench.vocabulary.columns import ENDS
+from spec_bench.vocabulary.decoders import COLOURS, parts_of
+from spec_bench.vocabulary.spec import parse
 
-_TITLES = {
+_MEASURES = {
+    "speedup": "speed-up over plain decoding",
     "block_efficiency": "block efficiency (tokens per target call)",
-    "mbsu": "memory-bound speed-up (MBSU)",
-    "token_rate": "token rate (tokens/s, decoding)",
-    "cell.score": "quality (the task's score)",
+    "token_rate": "token rate (tokens/s)",
 }
-_WIDEST = 40  # characters of a group's title that a panel has room for beside its marks
+_FAMILIES = {
+    "draft model, one path": COLOURS["blue"].light,
+    "draft model, tree": COLOURS["vermillion"].light,
+    "trained head": COLOURS["purple"].light,
+    "no draft model": COLOURS["green"].light,
+    "another engine": "#999999",
+}
+_MODELS = ("", "language_model", "lookup_or_model", "pard")  # drafters that are models, or unknown
+_PATHS = ("chain", "dynamic_chain", "guess_or_draft")  # trees of one path
+_PLACE = ("device", "machine", "threads")
+_NUMBER: dict[str, Any] = {
+    **{"xytext": (4, 0), "textcoords": "offset points", "va": "center_baseline", "fontsize": 7},
+    "bbox": {"boxstyle": "square,pad=0.1", "color": "white", "alpha": 0.8},
+}
+_BARS, _PANELS, _ACROSS = 30, 9, 3  # bars of a panel, panels, panels side by side; at most
 
 
-def draw(groups: Sequence[Group], path: Path) -> None:
-    """Draws four panels, one mark with its 95% interval per decoder and task."""
-    rows = pd.concat([group.rows for group in groups])
-    rows = derive(rows[rows.status != "failed"].reset_index(drop=True))
-    longest = max(len(group.title) for group in groups)
-    drawing = layout_of(rows["cell.name"].nunique(), len(groups), longest)
+def draw(groups: Sequence[Group], path: Path) -> bool:
+    """Draws the picture as PNG; returns False, and writes nothing, where nothing has a value."""
     with settings():
-        for sheet in sheets(drawing, rows, pd.DataFrame()):
-            save(draw_sheet(sheet), path.parent, path.stem, ("png",), dpi=150)
+        figure = picture(groups)
+        if figure is not None:
+            save(figure, path.parent, path.stem, ("png",), dpi=150)
+    return figure is not None
 
 
-def layout_of(cells: int, groups: int, longest: int = 0) -> Drawing:
-    """Returns what the figure says: so many decoders with their trees along the axis, so many marks
-    at each, all of them nearer to it than to the next. Groups with long titles (the longest's
-    characters) are named once above all panels, a line each, and not within each panel.
+def picture(groups: Sequence[Group]) -> Any:
+    """Returns matplotlib's figure, a panel for each task; None where nothing has a value.
+
+    A panel has the 30 fastest at most, a picture nine panels; a line says what is left out.
     """
-    above = longest > _WIDEST
-    columns = [{"y": y, "title": title} for y, title in _TITLES.items()]
-    if not above:
-        columns[-1]["label"] = "{cell.group}: {cell.score_title}"
-    return Drawing(
-        x="cell.name",
-        columns=columns,
-        wrap=2,
-        share="x",
-        files=(),
-        hue="cell.group",
-        label="{cell.group}",
-        legend=not above,
-        dodge=0.6 / max(groups, 3),
-        markersize=4.5,
-        capsize=2,
-        elinewidth=1.2,
-        axes={"cell.name": Axis("", turned=True), **dict.fromkeys(_TITLES, Axis("", low=0))},
-        width=min(max(8.0, 0.68 * cells), 24.0) / TWO_COLUMNS_INCHES,  # inches
-        height=3.1,
-        rest=0.16 * groups if above else 0.0,  # a line of the legend each
-        legend_columns=1,
-        heading="{pairs}{marks}: bars are 95% intervals over prompts",
-        heading_size=9,
-        note="",
-    )
+    able = _able(pd.concat([group.rows for group in groups]))
+    of = next((name for name in _MEASURES if name in able and able[name].notna().any()), None)
+    if of is None:
+        return None
+    found = [(title_of(group), bars) for group in groups if len(bars := _bars(group, of))]
+    if confirmed := [each for each in found if each[1].iloc[0].get("stage") == "confirm"]:
+        found = confirmed  # a search's screening says whom to confirm, nothing more
+    shown = found[:_PANELS]
+    drawn = pd.concat([bars for _, bars in shown])
+    # All panels have one order: that of the geometric mean over their tasks.
+    means = np.log(drawn[of].clip(lower=1e-9)).groupby(drawn["bar"]).mean()
+    order = list(means.sort_values(kind="stable").index)
+    labels = order[-_BARS:]
+    across = min(len(shown), _ACROSS)
+    down = -(-len(shown) // across)
+    size = (2.0 + (5.2, 6.4, 8.0)[across - 1], down * (0.45 + 0.26 * len(labels)) + 1.15)
+    shared: dict[str, Any] = {"sharex": True, "sharey": True, "squeeze": False}
+    figure, axes = pyplot.subplots(down, across, figsize=size, **shared, layout="constrained")
+    for plot, (title, bars) in zip(axes.flat, shown, strict=False):
+        _draw_panel(plot, bars[bars["bar"].isin(labels)], labels, of)
+        plot.set_title(wrap(title, 84 // across) if len(found) > 1 else "", loc="left")
+    for plot in axes.flat[len(shown) :]:
+        plot.remove()
+    highest = drawn[[name for name in (of, f"{of}_high") if name in drawn]].max().max()
+    axes[0, 0].set(ylim=(-0.6, len(labels) - 0.4), xlim=(0, highest * (1.06 + 0.05 * across)))
+    axes[0, 0].set_yticks(range(len(labels)), labels)
+    families = [name for name in _FAMILIES if name in set(drawn["family"])]
+    patches = [Patch(color=_FAMILIES[name], label=name) for name in families]
+    where = {"loc": "outside lower left", "ncols": len(families), "frameon": False}
+    figure.legend(handles=patches, **where)
+    left_out = len(order) - len(labels), len(found) - len(shown)
+    figure.suptitle(_heading(found, of, left_out), x=0.01, ha="left", fontsize=9)
+    return figure
+
+
+def _able(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows[(rows.status != "failed") & (rows.decoder != "ar")]
+
+
+def _bars(group: Group, of: str) -> pd.DataFrame:
+    """A group's cells that have a value: ``bar`` is how each is named, ``family`` its colour."""
+    rows = group.rows.assign(spec=tree_titles(group.rows))
+    rows = _able(rows)[lambda able: able[of].notna()]
+    texts = []
+    for row in rows_of(rows):
+        aside = "" if row.get("tree_attention", True) else "paths as rows"
+        mark = "" if row["lossless"] == "unaudited" else names.MARKS.get(str(row["lossless"]), "")
+        notes = ", ".join(filter(None, (mark, aside)))
+        texts.append(f"{decoder_of(row)} ({notes})" if notes else decoder_of(row))
+    rows = rows.assign(bar=texts, family=[_family(row) for row in rows_of(rows)])
+    return rows.drop_duplicates("bar")
+
+
+def _family(row: Row) -> str:
+    """What a cell's drafts come from."""
+    if row["lossless"] == "unaudited":
+        return "another engine"
+    if pd.isna(row.get("draft")) or row["draft"] == "":
+        return "no draft model"
+    drafter, tree = parts_of(str(row["decoder"]))
+    if drafter not in _MODELS:
+        return "trained head"
+    number = not tree and parse(str(row["spec"])).form == "number"
+    return "draft model, one path" if tree in _PATHS or number else "draft model, tree"
+
+
+def _draw_panel(plot: Any, bars: pd.DataFrame, labels: Sequence[str], of: str) -> None:
+    places = [labels.index(name) for name in bars["bar"]]
+    colours = [_FAMILIES[name] for name in bars["family"]]
+    nothing = pd.Series(float("nan"), bars.index)
+    ends = [bars.get(f"{of}{end}", nothing) for end in ENDS]
+    lengths = error_bars(zip(bars[of], *ends, strict=True))
+    plot.barh(places, bars[of], height=0.7, color=colours)
+    plot.errorbar(bars[of], places, xerr=lengths, fmt="none", ecolor="black", lw=0.9, capsize=2)
+    digits = 1 if of == "token_rate" else 2
+    for place, value, above in zip(places, bars[of], lengths[1], strict=True):
+        plot.annotate(f"{value:.{digits}f}", (value + above, place), **_NUMBER)
+    if of != "token_rate":
+        plot.axvline(1, color="black", linewidth=0.9, linestyle="--", zorder=2)
+    plot.grid(axis="y", visible=False)
+    plot.set_axisbelow(True)
+    plot.tick_params(labelbottom=True)
+    plot.set_xlabel(_MEASURES[of])
+
+
+def _heading(found: Sequence[tuple[str, pd.DataFrame]], of: str, left_out: tuple[int, int]) -> str:
+    """Says what is drawn, of which pair, task and prompts, on which device, and what is not."""
+    rows = pd.concat([bars for _, bars in found])
+    title = found[0][0] if len(found) == 1 else ""
+    pairs, measure = ", ".join(dict.fromkeys(map(str, rows.pair))), _MEASURES[of]
+    facts = ", ".join(filter(None, (pairs, title, prompts_of(rows), _device(rows))))
+    cells, panels = left_out
+    missing = [f"the {cells} slowest decoders"] if cells else []
+    missing += [f"{panels} more tasks and settings"] if panels else []
+    dashed = "" if of == "token_rate" else "; dashed: plain decoding"
+    lines = [f"{measure[0].upper()}{measure[1:]}, with 95% intervals{dashed}", facts]
+    return "\n".join([*lines, *([f"Not drawn: {' and '.join(missing)}."] if missing else [])])
+
+
+def _device(rows: pd.DataFrame) -> str:
+    """Returns what decoded, where all rows name one."""
+    known = [list(rows[name].dropna().unique()) if name in rows else [] for name in _PLACE]
+    if any(len(values) > 1 for values in known) or not known[0]:
+        return ""
+    device, machine, threads = (values[0] if values else "" for values in known)
+    if device == SERVER:
+        return "a server"
+    if device != "cpu":
+        return str(device)
+    count = f", {threads:g} thread{'' if threads == 1 else 's'}" if threads else ""
+    return f"CPU ({machine}{count})" if machine else "CPU"

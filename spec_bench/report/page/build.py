@@ -29,6 +29,7 @@ from spec_bench.report.data.rows import (
     read_from,
     read_rows,
     rows_of,
+    title_of,
 )
 from spec_bench.report.data.seeds import seeds_text
 from spec_bench.report.page.gather import (
@@ -40,7 +41,7 @@ from spec_bench.report.page.gather import (
     read_cells,
     shown_tables,
 )
-from spec_bench.report.page.headline import answer, headline, headlines, title_of
+from spec_bench.report.page.headline import answer, headline, headlines
 from spec_bench.report.page.results_table import category_tables, results_table, shown_columns
 from spec_bench.report.papers.items import Item
 from spec_bench.report.papers.paper import Paper, load_paper, paper_names, recipes_by_name
@@ -190,8 +191,8 @@ def _pictures(
         if paper is None:
             from spec_bench.report.figures.sweep import draw as draw_plain
 
-            draw_plain(groups, folder / "figure.png")
-            yield "All decoders, with their 95% intervals", data_uri(folder / "figure.png", _WIDTH)
+            if draw_plain(groups, folder / "figure.png"):
+                yield "All decoders, the fastest first", data_uri(folder / "figure.png", _WIDTH)
         for number, drawing in enumerate(drawn):
             prompts = prompts_of(measured.rows[measured.rows.pair.isin(drawing.pairs)])
             title = f"{drawing.title}{f' ({prompts} a cell)' if prompts else ''}"

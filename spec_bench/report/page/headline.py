@@ -19,14 +19,16 @@ from spec_bench.metrics.interval import CLOSE, Choice, Interval, choose, simulta
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.rows import (
     Group,
-    Row,
     cell_keys,
+    decoder_of,
     groups_of,
     interval_in,
     number_in,
     numbers_in,
     prompts_of,
     read_results,
+    title_of,
+    tree_titles,
 )
 from spec_bench.report.data.seeds import SEEDS, pooled
 from spec_bench.vocabulary import names
@@ -164,13 +166,6 @@ def _basis(rows: pd.DataFrame, by: str, choice: Choice | None) -> str:
     return ", ".join(filter(None, [basis, cells if len(rows) > 1 else ""]))
 
 
-def title_of(group: Group) -> str:
-    """Returns the group's title for people, without its pair, which stands beside it."""
-    first = group.rows.iloc[0]
-    title = group.title.replace(f", pair {first.pair}", "")
-    return title.replace(str(first.task), names.task(str(first.task)))
-
-
 def _sure(
     rows: pd.DataFrame, best: pd.Series, near: pd.DataFrame, named: pd.Series, by: str
 ) -> str:
@@ -203,12 +198,6 @@ def _simplest(near: pd.DataFrame, by: str) -> pd.Series:
     if any(name not in near or near[name].isna().any() for name in _SIZE):
         return near.loc[near[by].idxmax()]
     return near.loc[near[list(_SIZE)].round().sort_values(list(_SIZE), kind="stable").index[0]]
-
-
-def decoder_of(row: pd.Series | Row) -> str:
-    """Decoder and tree for people."""
-    title, spec = names.decoder(str(row["decoder"])).title, str(row["spec"])
-    return title if spec == "-" else f"{title} {spec}"
 
 
 _NAMED = 3  # decoders, tasks and counts that one sentence names
@@ -262,15 +251,3 @@ def _used(name: str, lines: Sequence[Headline], pairs: bool) -> str:
         return f"{name} on {where}"
     values = sorted(each.value for each in lines)
     return f"{name} on {where}: {' to '.join(dict.fromkeys((values[0], values[-1])))}"
-
-
-def tree_titles(rows: pd.DataFrame) -> list[str]:
-    """Each row's tree as its shorthand; behind it the last part of the draft's name, or of heads
-    that of their training, where cells of a group's decoder and tree differ in it.
-    """
-    specs = rows.spec.astype(str)
-    if "draft" not in rows:
-        return list(specs)
-    several = rows.groupby(["decoder", "spec"]).draft.transform("nunique") > 1
-    drafts = rows.draft.map(str).str.rstrip("/").str.removesuffix("/heads").str.split("/").str[-1]
-    return list(specs.where(~several, specs + " " + drafts))

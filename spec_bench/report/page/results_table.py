@@ -12,8 +12,15 @@ import pandas as pd
 from spec_bench.metrics.interval import Interval
 from spec_bench.report.data.categories import TABLES, by_category, kinds_of, overall_columns
 from spec_bench.report.data.counts import Records
-from spec_bench.report.data.rows import Group, Row, failure_of, interval_in, remarks_of, rows_of
-from spec_bench.report.page.headline import tree_titles
+from spec_bench.report.data.rows import (
+    Group,
+    Row,
+    failure_of,
+    interval_in,
+    remarks_of,
+    rows_of,
+    tree_titles,
+)
 from spec_bench.vocabulary import columns, names
 from spec_bench.vocabulary.columns import Column
 from spec_bench.vocabulary.numbers import ends_of
