@@ -19,7 +19,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # What a recipe is run with, e.g. make rsd-exp1 WITH='pair=opt_13b engine=cuda task=xsum'
 WITH   ?=
 RUN     = $(BIN)/python -m spec_bench -m
-REPORT  = $(BIN)/python -m spec_bench.report
+REPORT  = $(BIN)/python -m spec_bench report
 
 help:
 	@echo "make env          the environment; TORCH_INDEX=URL: torch's build from this index of wheels"
@@ -271,7 +271,7 @@ bench-rules: $(STAMP)
 	$(BIN)/python scripts/bench/rules.py --out results/benchmarks/verification.md
 
 audit: $(STAMP)
-	$(BIN)/python -m spec_bench.audit
+	$(BIN)/python -m spec_bench audit
 
 # The deliberate errors of tests/mutants.yaml, one at a time: does a test notice?
 mutants: $(STAMP)
@@ -282,7 +282,7 @@ tiny-models: $(STAMP)
 
 # The target's answers and hidden states are kept below results/train, so that a second or resumed
 # training does not compute them again.
-TRAIN    = $(BIN)/python -m spec_bench.train
+TRAIN    = $(BIN)/python -m spec_bench train
 PROMPTS := results/train/world-prompts.jsonl
 HEADS   := medusa redrafter redrafter_no_rnn
 

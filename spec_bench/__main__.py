@@ -1,16 +1,19 @@
-"""``spec-bench``: runs a job or a sweep of jobs; see ``conf/config.yaml``."""
+"""``spec-bench COMMAND ...``: what each command is, and where it is written."""
 
 from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from platform import python_version
 
-from spec_bench.system.signals import orderly
+from spec_bench.system.signals import orderly, run
 
-COMMANDS = {
+RESUMES = "interrupted; the same command resumes"
+_MODULES = {
     "answers": "exchange.write",
     "compare": "report.comparison",
     "convert": "engine.loading",
@@ -20,20 +23,108 @@ COMMANDS = {
     "spider": "tasks.spider",
     "watch": "jobs.sweep.watch",
 }
+_OF_THE_REPORT = ("table", "figure", "checks", "page")
+_PACKAGES = ("torch", "transformers", "hydra-core", "datasets", "numpy", "pandas")
+# Words that people try first.
+_INSTEAD = {
+    **dict.fromkeys(("bench", "benchmark", "eval", "resume", "start", "decode", "job"), "run"),
+    **dict.fromkeys(("list", "show"), "ls"),
+    **dict.fromkeys(("plot", "draw"), "figure"),
+    **dict.fromkeys(("status", "monitor", "progress"), "watch"),
+    **dict.fromkeys(("diff", "regress"), "compare"),
+    **dict.fromkeys(("best", "tune", "search"), "recommend"),
+    **dict.fromkeys(("claims", "verify"), "checks"),
+    **dict.fromkeys(("prove", "lossless"), "audit"),
+    **dict.fromkeys(("server", "vllm", "sglang", "llama_cpp"), "serve"),
+    **dict.fromkeys(("html", "sweep"), "page"),
+    **dict.fromkeys(("sweep", "wandb", "lengths", "positions", "throughput", "all"), "report"),
+}
 
 
 def main() -> None:
     """The console script ``spec-bench``."""
-    with orderly("interrupted; the same command resumes"):
-        from spec_bench.jobs.config.help import command_help, help_text
+    command, *rest = sys.argv[1:] or ["--help"]
+    from spec_bench.jobs.config.help import COMMANDS, command_help, listing, overview
 
-        command, rest = next(iter(sys.argv[1:]), ""), sys.argv[2:]
-        if command != "spider" and {"--help", "-h"} & set(sys.argv[1:]):
-            print(command_help(sys.argv[1:]) or help_text(), end="")
-        elif module := COMMANDS.get(command):
-            sys.exit(import_module(f"spec_bench.{module}").main(rest))
-        else:
+    asked = {"--help", "-h"} & set(rest)
+    if command in ("help", "--help", "-h") or asked:
+        about = rest[0] if command == "help" and rest else command
+        known = about if about in COMMANDS else "run" if "=" in about else ""
+        with orderly(RESUMES):
+            print(command_help(known) if known else overview(), end="")
+    elif command in ("version", "--version", "-V"):
+        with orderly(RESUMES):
+            print(versions())
+    elif command == "ls" and rest[:1] != ["tables"]:
+        with orderly(RESUMES):
+            sys.exit(listing(rest))
+    elif command in ("ls", "report", *_OF_THE_REPORT):
+        given = ["list", *rest[1:]] if command == "ls" else [command, *rest]
+        _report(given[command == "report" :])
+    elif command == "audit":
+        from spec_bench.audit.__main__ import load as audit
+
+        run(lambda: audit(rest), "interrupted; nothing is proven")
+    elif command == "train":
+        from spec_bench.train.__main__ import main as train
+
+        train(rest)
+    elif command in _MODULES:
+        with orderly(RESUMES):
+            sys.exit(import_module(f"spec_bench.{_MODULES[command]}").main(_plain(command, rest)))
+    elif command != "run" and "=" not in command and not command.startswith("-"):
+        print(f"spec_bench: {_no_command(command)}", file=sys.stderr)
+        sys.exit(2)
+    else:
+        with orderly(RESUMES):
+            words = rest if command == "run" else [command, *rest]
+            sys.argv = [sys.argv[0], *_plain("run", words)]
             application()()
+
+
+def _report(arguments: Sequence[str]) -> None:
+    def load() -> Callable[[], int]:
+        from spec_bench.report.cli.command_line import main as report
+
+        return lambda: report(arguments)
+
+    run(load, "interrupted; what was written is whole")
+
+
+def _plain(command: str, arguments: Sequence[str]) -> list[str]:
+    """Returns the arguments with plain flags as overrides; leaves with a line if they are wrong."""
+    from spec_bench.jobs.config.flags import FLAGS, overrides_of
+
+    try:
+        return overrides_of(command, arguments) if command in FLAGS else list(arguments)
+    except ValueError as error:
+        print(f"spec_bench: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+def _no_command(word: str) -> str:
+    """Returns the line on a word that is no command, with the one that was probably meant."""
+    from spec_bench.jobs.config.flags import meant_by
+    from spec_bench.jobs.config.help import COMMANDS
+    from spec_bench.settings.fields import did_you_mean
+
+    near = f"; did you mean {_INSTEAD[word]}?" if word in _INSTEAD else ""
+    near = near or did_you_mean(word.replace("-", "_"), [*COMMANDS, *_INSTEAD])
+    meant = meant_by(word)
+    return f"there is no command {word!r}{f': {meant}' if meant else near or '; spec-bench --help'}"
+
+
+def versions() -> str:
+    """Returns a line a package that changes numbers."""
+    from spec_bench import __version__
+
+    lines = [f"spec-bench {__version__}", f"python {python_version()}"]
+    for name in _PACKAGES:
+        try:
+            lines.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            lines.append(f"{name} is not installed")
+    return "\n".join(lines)
 
 
 def application() -> Callable[[], None]:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import yaml
 
+from spec_bench.jobs.config.flags import FLAGS, overrides_of
+from spec_bench.jobs.config.help import COMMANDS
 from spec_bench.report.papers.items import read_recipe
 from spec_bench.report.papers.paper import load_paper, paper_names, recipes_by_name
 from spec_bench.report.tables.build import build_table
@@ -27,7 +29,7 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SCRIPT = "spec-bench"
 PROGRAMS = "make|spec-bench|python3?|torchrun|accelerate|wandb|pip|cmake"
 COMMAND = re.compile(rf"(?:\w+=\S+ )?({PROGRAMS}) ")
-BEGIN = ("spec-bench ", "python -m spec_bench.train ")
+BEGIN = "spec-bench "
 RUN, TRAIN = "spec_bench", "spec_bench.train"
 COMMENTED = ("experiments/*/*.yaml", "conf/*.yaml", "conf/*/*.yaml")
 TRAINED = "results/train/redrafter_vicuna_7b_blocks4/heads"  # where a printed training leaves them
@@ -72,13 +74,26 @@ class Command:
         return self.words[1 if self.words[0] == SCRIPT else 3 :]
 
     @property
+    def kind(self):
+        """Which command of ours it is, such as ``table``; empty if none."""
+        first = next(iter(self.arguments), "")
+        ours = {RUN: first if first in COMMANDS else "run", TRAIN: "train"}
+        return ours.get(self.module, "")
+
+    @property
     def trains(self):
         """Whether it trains heads, which others decode with."""
-        return self.module == TRAIN
+        return self.kind == "train"
+
+    @property
+    def overrides(self):
+        """Its arguments with flags as overrides, without the command's name."""
+        words = self.arguments[self.arguments[:1] == [self.kind] :]
+        return overrides_of(self.kind, words) if self.kind in FLAGS else words
 
     @property
     def settings(self):
-        return dict(word.split("=", 1) for word in self.arguments if "=" in word)
+        return dict(word.split("=", 1) for word in self.overrides if "=" in word)
 
     @property
     def pairs(self):
@@ -220,7 +235,7 @@ def _of_refusals():
 
 def _published(command):
     """Whether it decodes or trains with what lies on the hub."""
-    if command.module not in (RUN, TRAIN) or command.arguments[:1] == ["serve"]:
+    if command.kind not in FLAGS or command.kind == "serve":
         return False
     pairs, settings = list(published_pairs()), command.settings
     ids = {pair[model] for pair in pairs for model in ("target", "draft")} - {None}

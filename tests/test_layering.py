@@ -70,7 +70,7 @@ MAY_IMPORT = {
     "__init__": {"api"},
     "__main__": {
         *("engine", "serve", "jobs/app", "jobs/config", "jobs/sweep", "tasks", "exchange"),
-        *("recommend", "report/comparison"),
+        *("recommend", "report/cli", "report/comparison", "audit", "train"),
     },
 }
 ONLY_IN = {

@@ -13,6 +13,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
 from spec_bench.jobs.config.compose import recipe_arguments, register, shown_resolved
+from spec_bench.jobs.config.flags import FLAGS
 from spec_bench.settings.configs import conf_dir
 from spec_bench.tasks.source import EMBEDDED
 from tests import warm
@@ -32,7 +33,7 @@ _BY_REASON = yaml.safe_load(Path(__file__).with_name("not_run.yaml").read_text()
 LISTED = {text: reason for reason, texts in _BY_REASON.items() for text in texts}
 MOST = 50  # commands in that list: it only gets shorter
 OURS = ("make", "spec-bench", "python", "torchrun", "accelerate")
-REPORTS = ("list", "table", "figure", "page")
+REPORTS = ("list", "ls", "report", "table", "figure", "page", "checks")
 OTHER_PACKAGES = ("decoder=comb", "decoder=mine", "hydra/launcher=ray_cluster")
 MEASURED = "today-drafters"  # what NAME stands for
 FILE = "question.jsonl"  # Spec-Bench's, which is on no hub
@@ -42,7 +43,7 @@ HUB = {pair["name"]: pair["target"] for pair in published_pairs()}
 def reports(command):
     """Whether it reads rows and decodes nothing."""
     shown = command.words[0] == "make" and command.words[1] in REPORTS
-    return shown or command.module == "spec_bench.report"
+    return shown or command.kind in REPORTS
 
 
 def of_git(command):
@@ -58,7 +59,7 @@ def rehearsed():
 
 def decodes(command):
     """Whether it is a job of the embedded pair's, or compares or reports what one left."""
-    kept = command.module in ("spec_bench", "spec_bench.report") and not of_git(command)
+    kept = command.kind not in ("", "train", "audit") and not of_git(command)
     return kept and command.text not in LISTED and command.text not in rehearsed()
 
 
@@ -108,8 +109,7 @@ def test_the_jobs_of_a_block_end_well_one_after_the_other(block, tmp_path):
         (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, asked)))
     shutil.copy(ROOT / "tests/metrics/length_ratio.py", tmp_path / "my_score.py")
     for command in BLOCKS[block]:
-        decoding = command.module == "spec_bench" and command.arguments[0] != "compare"
-        more = appended(command) if decoding else []
+        more = appended(command) if command.kind in FLAGS else []
         run(command, tmp_path, *more)
 
 
@@ -124,11 +124,10 @@ def test_every_printed_command_is_run_here_or_rehearsed_or_listed_with_a_reason(
 
 def results_of(command):
     """Where its rows are written."""
-    first = command.arguments[0]
-    told = [word for word in command.arguments if "=" in word and not word.startswith("-")]
-    told += [f"experiment={first}"] if first == "recommend" else []
+    told = [word for word in command.overrides if "=" in word and not word.startswith("-")]
+    told += ["experiment=recommend"] if command.kind == "recommend" else []
     swept = [re.sub(r"^([\w./]+=[^\[{',]*),.*", r"\1", word) for word in told]
-    name = "train" if command.module.endswith("train") else "config"
+    name = "train" if command.trains else "config"
     config = compose(name, overrides=recipe_arguments(swept))
     return f"{config.results}/{config.name}"
 
@@ -139,10 +138,10 @@ def test_every_printed_job_composes_and_writes_nothing_where_git_keeps_results()
     assert len(kept) > 3
     GlobalHydra.instance().clear()
     register()
-    jobs = [each for each in ALL if each.module in ("spec_bench", "spec_bench.train")]
+    jobs = [each for each in ALL if each.kind in FLAGS]
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         for command in jobs:
-            if "=" in command.text and not {*OTHER_PACKAGES} & {*command.words}:
+            if command.settings and not {*OTHER_PACKAGES} & {*command.words}:
                 place = results_of(command)
                 assert not any(fnmatch(place, each) for each in kept), command.text
 
@@ -155,7 +154,7 @@ def test_what_is_printed_on_published_pairs_measures_published_data_on_a_gpu(ste
     register()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         for command in reported[::step]:
-            words = [word for word in command.first_job().arguments if "=" in word]
+            words = [word for word in command.first_job().overrides if "=" in word]
             name = "train" if command.trains else "config"
             config = compose(name, overrides=recipe_arguments(words))
             found = (config.engine.device, config.engine.compile, config.pair.target)

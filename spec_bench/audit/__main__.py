@@ -1,4 +1,4 @@
-"""``python -m spec_bench.audit``: its arguments; what it does is in ``command_line``."""
+"""``spec-bench audit``: its arguments; what it does is in ``command_line``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from spec_bench.settings.arguments import Parser
 from spec_bench.system import signals
 
-_DOES = """``python -m spec_bench.audit``: proves losslessness and prints the proof as a table.
+_DOES = """``spec-bench audit``: proves losslessness and prints the proof as a table.
 
 Without arguments: every registered rule by enumeration, every registered tree on a Markov chain
 with all drafters and rules that fit it, those of other packages too. With ``--target``
@@ -25,7 +25,7 @@ def read_arguments(arguments: Sequence[str] | None = None) -> tuple[argparse.Nam
     """The options and the prompts; leaves the process with status 2 and one line if they cannot be
     right.
     """
-    parser = Parser(prog="python -m spec_bench.audit", description=_DOES)
+    parser = Parser(prog="spec-bench audit", description=_DOES)
     parser.add_argument("--target", help="folder or hub id of a target to check greedily")
     parser.add_argument("--draft", help="folder or hub id of its draft")
     parser.add_argument("--prompts", help="text file, one prompt per line")

@@ -1,4 +1,4 @@
-"""``python -m spec_bench.audit``: proves losslessness and prints the proof as a table."""
+"""``spec-bench audit``: proves losslessness and prints the proof as a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``python -m spec_bench.report answers``: answer files of other harnesses as rows and records of a
+"""``spec-bench report answers``: answer files of other harnesses as rows and records of a
 results folder.
 
 Tables, pages, intervals, categories and ``compare`` work on them as on ours. Their column

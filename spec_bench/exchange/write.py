@@ -4,7 +4,7 @@ One file per cell and repeat, ``run_1/DECODER-TREE.jsonl`` and so on, with one l
 FastChat has it (``fastchat/llm_judge``): its judge reads ``turns``. Besides, ``choices[0]`` has
 what Spec-Bench's scripts read (Xia et al., arXiv:2401.07851): ``decoding_steps``, ``new_tokens``,
 ``wall_time`` (prefill included) and ``accept_lengths`` (tokens per target call, all turns in a
-row); and ``prefill_time`` and ``decode_time``, which ``python -m spec_bench.report answers`` reads.
+row); and ``prefill_time`` and ``decode_time``, which ``spec-bench report answers`` reads.
 Of a task that is ``judged`` also ``TASK/question.jsonl``, its questions with the turns that were
 asked. Token ids, and so texts, are only in the runs.
 """

@@ -39,7 +39,7 @@ UNKNOWN_TOKEN = -1
 VERSION = 1
 _META, _SEAL = b"spec_bench", b"spec_bench.seal"
 _MAGIC = b"PAR1"
-_SEALS = "python -m spec_bench.report records {} --seal"
+_SEALS = "spec-bench report records {} --seal"
 _NOT_KEPT = ("command",)  # paths of the machine it ran on
 Scored = float | Sequence[float]
 """A number, of which the score is the mean, or numbers that make the score by their sums."""

@@ -1,4 +1,4 @@
-"""``python -m spec_bench.report``; what it does is in ``command_line``."""
+"""``spec-bench report``; what it does is in ``command_line``."""
 
 from __future__ import annotations
 

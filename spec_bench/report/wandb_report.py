@@ -1,4 +1,4 @@
-"""``python -m spec_bench.report wandb``: a project's runs as one W&B report.
+"""``spec-bench report wandb``: a project's runs as one W&B report.
 
 Line plots of every cell over its prompts, and the results tables. Publishing needs an account; a
 dry run needs none and writes the report's spec to a file.

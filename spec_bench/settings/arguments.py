@@ -15,7 +15,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Ends with status 2."""
-        self.exit(2, f"{self.prog.removeprefix('python -m ')}: {message}; --help tells more\n")
+        self.exit(2, f"{self.prog}: {message}; --help tells more\n")
 
 
 def output_folder(text: str) -> Path:

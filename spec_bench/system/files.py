@@ -201,7 +201,7 @@ def training_command(kind: str, pair: str, name: str, on_gpu: bool = True) -> st
     size = f" head.blocks={blocks}" if blocks != name else ""
     engine = f" {ON_GPU}" if on_gpu else ""
     where = f"head={kind}{size} pair={pair}{engine} name={name} data.path=sharegpt.json"
-    return f"python -m spec_bench.train {where}"
+    return f"spec-bench train {where}"
 
 
 def results_of(file: Path) -> Path:

@@ -1,1 +1,1 @@
-"""Training of draft heads on a frozen target: ``python -m spec_bench.train``."""
+"""Training of draft heads on a frozen target: ``spec-bench train``."""

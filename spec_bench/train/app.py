@@ -1,4 +1,4 @@
-"""The Hydra application of ``python -m spec_bench.train``: a composed config in, heads out.
+"""The Hydra application of ``spec-bench train``: a composed config in, heads out.
 
 Exit status: 0 heads are written, 1 a disk takes no more, 2 the settings or the data cannot be right
 (one line says why), 130 interrupted; the same command goes on from the last checkpoint.

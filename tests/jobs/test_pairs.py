@@ -217,7 +217,7 @@ def test_a_cell_without_heads_is_left_out_and_the_others_are_decoded(run_job, tm
     assert [(r["decoder"], r["status"]) for r in rows] == [("ar", "complete"), ("sd", "complete")]
     (said,) = (line for line in caplog.messages if "left out" in line)
     assert "redrafter 2x2" in said
-    command = "python -m spec_bench.train head=redrafter pair=mine engine=cuda name=redrafter_mine"
+    command = "spec-bench train head=redrafter pair=mine engine=cuda name=redrafter_mine"
     with pytest.raises(ValueError, match=naming(command)):
         run_job("cells=[redrafter:2x2]", *mine)
 

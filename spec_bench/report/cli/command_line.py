@@ -1,6 +1,6 @@
 """Tables, figures, claims and pages from measured results.
 
-Each after ``python -m spec_bench.report``:
+Each after ``spec-bench report``:
 
   list rsd              what is measured of the paper, and what would run the rest
   table rsd/7           a table, the paper's numbers and ours side by side
@@ -360,7 +360,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     summary, _, rest = str(__doc__).replace("``", "").partition("\n")
     parser = Parser(
-        prog="python -m spec_bench.report",
+        prog="spec-bench report",
         description=summary,
         epilog=rest,
         formatter_class=argparse.RawDescriptionHelpFormatter,

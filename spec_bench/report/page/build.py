@@ -161,7 +161,7 @@ def _of_paper(
     return {
         "pictures": list(_pictures(paper, drawn[:_PICTURES], groups, measured)),
         "more_figures": [
-            f"python -m spec_bench.report figure {drawing.item.name} --pair {pair}{where}"
+            f"spec-bench figure {drawing.item.name} --pair {pair}{where}"
             for drawing in drawn[_PICTURES:]
             for pair in drawing.pairs
         ],

@@ -1,0 +1,169 @@
+"""Plain flags for what a job is most often told, ``--target A``, and the overrides they mean.
+
+Knows words and files only; imports neither Hydra nor torch. A word that is neither a flag nor a
+``KEY=VALUE`` is answered with the one that was probably meant.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from spec_bench.settings.arguments import Parser
+from spec_bench.settings.configs import conf_dirs, experiments_dirs
+from spec_bench.settings.fields import did_you_mean
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One flag."""
+
+    override: str  # what it means; {} is its value
+    metavar: str
+    about: str
+    path: bool = False  # ~ in its value is the user's home
+
+
+_JOB = {
+    "pair": Flag("pair={}", "NAME", "models by name: spec-bench ls pairs"),
+    "target": Flag("pair.target={}", "MODEL", "Hugging Face id, folder or GGUF file", path=True),
+    "draft": Flag("pair.draft={}", "MODEL", "the same of the draft; without it lookups", path=True),
+    "task": Flag("task={}", "NAME", "prompts by name: spec-bench ls tasks"),
+    "data": Flag("task.source.path={}", "FILE", "your own prompts, JSON lines", path=True),
+    "decoders": Flag("cells=[{}]", "LIST", "decoders with their trees: sd:3,rsd_s:4x3"),
+    "prompts": Flag("prompts={}", "N", "how many of the task's prompts, or all"),
+    "temperature": Flag("generation.temperature={}", "T", "0: greedy"),
+    "max-new-tokens": Flag("generation.max_new_tokens={}", "N", "tokens of an answer, at most"),
+    "batch-size": Flag("engine.batch_size={}", "N", "prompts that decode together"),
+    "device": Flag("engine.device={}", "DEVICE", "auto, cpu, cuda or cuda:1"),
+    "seed": Flag("seed={}", "N", "of the random numbers"),
+    "name": Flag("name={}", "NAME", "of the experiment: its rows go to RESULTS/NAME/results.csv"),
+    "out": Flag("results={}", "DIR", "the folder RESULTS, in place of results", path=True),
+}
+_TRAIN = {name: _JOB[name] for name in ("pair", "target", "device", "seed", "name", "out")} | {
+    "data": Flag("data.path={}", "FILE", "chats in ShareGPT's format, or prompts", path=True),
+    "steps": Flag("optimiser.steps={}", "N", "of the optimiser, in place of epochs"),
+}
+# A server's model and draft are options of its own, and it has its own batches.
+_SERVE = {k: v for k, v in _JOB.items() if k not in ("target", "draft", "decoders", "batch-size")}
+FLAGS = {"run": _JOB, "recommend": _JOB, "fit_tree": _JOB, "serve": _SERVE, "train": _TRAIN}
+
+# Hydra's own, and whether a value follows.
+_HYDRA = {
+    **dict.fromkeys(("-m", "--multirun", "--resolve", "-r", "--run", "--hydra-help"), False),
+    **dict.fromkeys(("--info", "-i", "--shell-completion", "-sc"), False),
+    **dict.fromkeys(("--cfg", "-c", "--package", "-p", "--config-dir", "-cd"), True),
+    **dict.fromkeys(("--config-path", "-cp", "--config-name", "-cn"), True),
+}
+_PLAIN = re.compile(r"[\w./:@+-]*")
+_DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
+_KINDS = ("decoder", "task", "pair", "experiment")  # of bare words that name a file of ``conf``
+
+
+def overrides_of(command: str, arguments: Sequence[str]) -> list[str]:
+    """Returns a command's arguments with plain flags as Hydra's overrides, which come first.
+
+    Raises:
+        ValueError: a word is neither a flag nor an override, or one is written as the other.
+    """
+    flags = FLAGS[command]
+    parser = Parser(prog=f"spec-bench {command}", add_help=False, allow_abbrev=False)
+    for name in flags:
+        parser.add_argument(f"--{name}", dest=name)
+    given, rest = parser.parse_known_args(list(arguments))
+    asked = {name: value for name, value in vars(given).items() if value is not None}
+    if command != "serve":  # which has more words and looks at them itself
+        _check(rest, flags, command)
+    if "data" in asked and command != "train" and not _chosen("task", asked, rest):
+        asked = {"task": "jsonl"} | asked
+    if (device := asked.get("device")) and not _DEVICE.fullmatch(device):
+        raise ValueError(f"--device must be auto, cpu, cuda or cuda:N, got {device!r}")
+    if device and device.startswith("cuda") and not _chosen("engine", asked, rest):
+        found = ["engine=cuda", f"engine.device={device}"]
+    else:
+        found = [f"engine.device={device}"] if device else []
+    for name, value in asked.items():
+        if name != "device":
+            found.append(_override(flags[name], name, value))
+    return [*found, *rest]
+
+
+def _chosen(group: str, asked: dict[str, str], rest: Sequence[str]) -> bool:
+    return group in asked or any(each.startswith(f"{group}=") for each in rest)
+
+
+def _override(flag: Flag, name: str, value: str) -> str:
+    if flag.path:
+        value = os.path.expanduser(value)
+    if name == "prompts" and value == "all":
+        value = "null"
+    if name == "decoders":  # commas of a list; other values may be swept over by theirs
+        value = ",".join(_quoted(each) for each in value.strip("[]").split(",") if each)
+    elif flag.path:
+        value = _quoted(value)
+    return flag.override.format(value)
+
+
+def _quoted(text: str) -> str:
+    """Returns a text as Hydra takes it for one value."""
+    return text if _PLAIN.fullmatch(text) else "'{}'".format(text.replace("'", r"\'"))
+
+
+def _check(words: Sequence[str], flags: dict[str, Flag], command: str) -> None:
+    """Raises ValueError: a word is no override, or a flag that there is not."""
+    settings = {"decoder", "tree", "spec", "cells", *_settings(command)}
+    skipped = False  # the value of one of Hydra's flags
+    for word in words:
+        key, equals, value = word.partition("=")
+        if skipped:
+            skipped = False
+        elif key in _HYDRA:
+            skipped = _HYDRA[key] and not equals
+        elif word.startswith("-"):
+            name = key.lstrip("-").replace("_", "-")
+            if name in flags:
+                raise ValueError(f"{key} is --{name}")
+            setting = key.lstrip("-").replace("-", "_")
+            if setting.partition(".")[0] in settings:
+                raise ValueError(f"{key} is a setting, not a flag: {setting}={value or 'VALUE'}")
+            near = did_you_mean(name, [*flags], "--")
+            more = f"spec-bench {command} --help lists them"
+            raise ValueError(f"there is no flag {key}{near or f'; {more}'}")
+        elif not equals and not word.startswith("~"):
+            near = meant_by(word) or "a setting is KEY=VALUE, a flag --NAME VALUE"
+            raise ValueError(f"cannot read {word!r}: {near}")
+        elif (name := key.replace("_", "-")) in flags and key not in settings:
+            full = flags[name].override.format(value)
+            raise ValueError(f"there is no setting {key}: --{name} {value}, or {full}")
+
+
+def _settings(command: str) -> Iterator[str]:
+    """Yields what may stand before the first dot of a command's overrides."""
+    for folder in (*conf_dirs(), *experiments_dirs()):
+        yield from (path.name for path in folder.iterdir() if path.is_dir())
+    file = conf_dirs()[0] / ("train.yaml" if command == "train" else "config.yaml")
+    yield from re.findall(r"^(\w+):", file.read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def meant_by(word: str) -> str:
+    """Returns how a bare word is written that names a decoder, a task, a pair, an experiment, a
+    paper's recipe or a file; "" of any other.
+    """
+    name, _, tree = word.partition(":")
+    for kind in _KINDS:
+        if any((folder / kind / f"{name}.yaml").is_file() for folder in conf_dirs()):
+            if kind == "decoder":
+                return f"it is a decoder: spec-bench run --decoders {name}{tree and f':{tree}'}"
+            flag = f"{kind}=" if kind == "experiment" else f"--{kind} "
+            return f"it is a{'n' * (kind[0] == 'e')} {kind}: spec-bench run {flag}{name}"
+    for folder in experiments_dirs():
+        if recipes := sorted(path.stem for path in folder.glob(f"{name}/*.yaml")):
+            recipes = [each for each in recipes if each != "paper"]
+            first = recipes[0] if recipes else "RECIPE"
+            return f"it is a paper: spec-bench run {name}={first}, or spec-bench ls tables {name}"
+    for ending, command in (("csv", "report"), ("gguf", "convert"), ("jsonl", "run --data")):
+        if word.endswith(f".{ending}"):
+            return f"it is a file: spec-bench {command} {word}"
+    return ""

@@ -1,0 +1,126 @@
+"""Plain flags are the overrides they mean; a mistyped command is answered with the right one."""
+
+import sys
+
+import pytest
+
+from spec_bench.__main__ import main
+from spec_bench.jobs.config.flags import FLAGS, overrides_of
+from spec_bench.jobs.config.help import COMMANDS, command_help
+
+
+@pytest.mark.parametrize(
+    ("command", "given", "meant"),
+    [
+        ("run", "--target a/b --draft c/d", "pair.target=a/b pair.draft=c/d"),
+        ("run", "--decoders sd:3,rsd_s:4x3", "cells=[sd:3,rsd_s:4x3]"),
+        ("run", "--decoders=[sequoia:@14]", "cells=[sequoia:@14]"),
+        ("run", "--data mine.jsonl", "task=jsonl task.source.path=mine.jsonl"),
+        (
+            "run",
+            "--data mine.jsonl --task spec_bench",
+            "task=spec_bench task.source.path=mine.jsonl",
+        ),
+        ("run", "--data mine.jsonl task=dolly", "task.source.path=mine.jsonl task=dolly"),
+        (
+            "run",
+            "--prompts 5 --seed 1 --temperature 0",
+            "prompts=5 generation.temperature=0 seed=1",
+        ),
+        ("run", "--prompts all", "prompts=null"),
+        ("run", "-m --seed 0,1 task=xsum", "seed=0,1 -m task=xsum"),
+        ("run", "--device cuda:1", "engine=cuda engine.device=cuda:1"),
+        ("run", "--device cuda engine=mine", "engine.device=cuda engine=mine"),
+        ("run", "--device cpu", "engine.device=cpu"),
+        ("run", "--name a --out b/c --batch-size 4", "engine.batch_size=4 name=a results=b/c"),
+        ("run", "--max-new-tokens 8 --cfg job", "generation.max_new_tokens=8 --cfg job"),
+        ("run", "--config-dir my rsd=exp1 +x=1 ~y", "--config-dir my rsd=exp1 +x=1 ~y"),
+        ("recommend", "--target a", "pair.target=a"),
+        ("fit_tree", "width=4 --task xsum", "task=xsum width=4"),
+        ("serve", "vllm --draft d --pair p", "pair=p vllm --draft d"),
+        ("train", "--data chats.json --steps 3", "data.path=chats.json optimiser.steps=3"),
+    ],
+)
+def test_a_flag_is_the_override_that_it_stands_for(command, given, meant):
+    assert overrides_of(command, given.split()) == meant.split()
+
+
+def test_a_path_with_odd_characters_stays_one_value():
+    assert overrides_of("run", ["--target", "a b,'c'=d"]) == [r"pair.target='a b,\'c\'=d'"]
+
+
+MISTYPED = {
+    "rnu": "did you mean run?",
+    "bench": "did you mean run?",
+    "eval": "did you mean run?",
+    "recomend": "did you mean recommend?",
+    "best": "did you mean recommend?",
+    "tabel rsd/7": "did you mean table?",
+    "plot rsd/4": "did you mean figure?",
+    "list": "did you mean ls?",
+    "diff a b": "did you mean compare?",
+    "status": "did you mean watch?",
+    "wacth mine": "did you mean watch?",
+    "prove": "did you mean audit?",
+    "trian": "did you mean train?",
+    "vllm": "did you mean serve?",
+    "fit-tree": "did you mean fit_tree?",
+    "lengths mine": "did you mean report?",
+    "nothing": "spec-bench --help",
+    "xsum": "spec-bench run --task xsum",
+    "rsd_s": "spec-bench run --decoders rsd_s",
+    "rsd_s:4x3": "spec-bench run --decoders rsd_s:4x3",
+    "llama2_7b": "spec-bench run --pair llama2_7b",
+    "quickstart": "spec-bench run experiment=quickstart",
+    "rsd": "spec-bench run rsd=exp1, or spec-bench ls tables rsd",
+    "mine.csv": "spec-bench report mine.csv",
+    "q4.gguf": "spec-bench convert q4.gguf",
+    "mine.jsonl": "spec-bench run --data mine.jsonl",
+    "run sd": "spec-bench run --decoders sd",
+    "run xsum": "spec-bench run --task xsum",
+    "run everything": "a setting is KEY=VALUE, a flag --NAME VALUE",
+    "run target=A": "--target A, or pair.target=A",
+    "run draft=A": "--draft A, or pair.draft=A",
+    "run data=f": "--data f, or task.source.path=f",
+    "run decoders=sd:3": "--decoders sd:3, or cells=[sd:3]",
+    "run temperature=0": "--temperature 0, or generation.temperature=0",
+    "run max_new_tokens=8": "--max-new-tokens 8, or generation.max_new_tokens=8",
+    "run batch_size=4": "--batch-size 4, or engine.batch_size=4",
+    "run device=cuda": "--device cuda, or engine.device=cuda",
+    "run out=x": "--out x, or results=x",
+    "run --cells=[sd:3]": "a setting, not a flag: cells=[sd:3]",
+    "run --spec 4x3": "a setting, not a flag: spec=VALUE",
+    "run --generation.top_p=0.9": "generation.top_p=0.9",
+    "run --promts 3": "did you mean --prompts?",
+    "run --max_new_tokens 8": "--max_new_tokens is --max-new-tokens",
+    "run -seed 3": "-seed is --seed",
+    "run --colour red": "spec-bench run --help lists them",
+    "run --target": "--target: expected one argument",
+    "run --device gpu": "--device must be auto, cpu, cuda or cuda:N, got 'gpu'",
+    "train --head medusa": "a setting, not a flag: head=VALUE",
+    "recommend sd": "spec-bench run --decoders sd",
+    "ls": "spec-bench ls takes one of decoders,",
+    "ls decodres": "did you mean decoders?",
+}
+
+
+@pytest.mark.parametrize("words", MISTYPED)
+def test_a_mistyped_command_is_a_line_with_the_right_one(words, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["spec-bench", *words.split()])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    said = capsys.readouterr()
+    assert stopped.value.code == 2 and not said.out
+    (line,) = said.err.splitlines()
+    assert MISTYPED[words] in line
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_commands_help_is_short_and_ends_with_an_example(command):
+    lines = command_help(command).rstrip().splitlines()
+    assert lines[0].startswith(f"usage: spec-bench {command}") and len(lines) <= 28
+    assert lines[-1].startswith(f"  spec-bench {command}") and lines[-2] == ""
+    assert max(map(len, lines)) <= 100
+    text = command_help(command)
+    of_run = command in ("serve", "fit_tree")  # whose flags are those of run
+    assert of_run or all(f"--{name} " in text for name in FLAGS.get(command, {}))
