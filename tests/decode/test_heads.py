@@ -340,16 +340,22 @@ def test_heads_that_keep_some_outputs_propose_those_and_the_law_stays(kind):
         keep_outputs(heads_on(target, kind, 5), (99,), torch.eye(V))
 
 
-def test_several_of_the_drafts_tokens_add_up_and_what_it_lacks_is_never_proposed():
-    """Draft tokens 0 and 1 (probabilities .1 and .3) mean 2, draft token 3 (.2) means 0."""
+@pytest.mark.parametrize(
+    ("proposes", "expected"),
+    [(MAP.proposes, [1 / 3, 0, 2 / 3, 0]), ((2, -1, -1, 0, -1), [2 / 3, 0, 1 / 3, 0])],
+)
+def test_several_of_the_drafts_tokens_add_up_and_what_it_lacks_is_never_proposed(
+    proposes, expected
+):
+    """Draft token 0 (probability .1), or with it 1 (.3), means 2; draft token 3 (.2) means 0."""
     chain = MarkovModel(
         torch.tensor([0.1, 0.3, 0.25, 0.2, 0.15], dtype=torch.float64).log().expand(2, 5, 5)
     )
-    logits = MappedModel(chain, MAP, V).forward(
+    logits = MappedModel(chain, VocabularyMap(MAP.reads, proposes), V).forward(
         *(None, [0], torch.tensor([[2]]), torch.tensor([[0]])),
         torch.ones(1, 1, 1, dtype=torch.bool),
     )[0]
-    expected = torch.tensor([0.2, 0.0, 0.4, 0.0], dtype=torch.float64) / 0.6
+    expected = torch.tensor(expected, dtype=torch.float64)
     torch.testing.assert_close(logits[0, 0].softmax(-1), expected)
 
 
