@@ -379,13 +379,18 @@ def _weight_files(path: str, revision: str | None) -> list[Path]:
 
 @contextmanager
 def _without_report() -> Iterator[None]:
-    """Keeps transformers from printing its table of what was found; ours is one line."""
-    before = logging.get_verbosity()
+    """Keeps transformers from printing its table of what was found, and its bars: ours is one
+    line.
+    """
+    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
+    logging.disable_progress_bar()
     try:
         yield
     finally:
         logging.set_verbosity(before)
+        if bars:
+            logging.enable_progress_bar()
 
 
 ABOUT = "converted.json"  # what a folder was made of

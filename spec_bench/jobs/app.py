@@ -39,8 +39,8 @@ from spec_bench.jobs.sweep.plan import PlannedCell, plan, print_plan
 from spec_bench.jobs.sweep.sweep import came_to, decodes, end_sweep, seen
 from spec_bench.metrics import check_references, check_score
 from spec_bench.records.types import CellResult
-from spec_bench.settings.configs import conf_dir
-from spec_bench.sinks.console import print_table
+from spec_bench.settings.configs import conf_dir, experiments_dirs
+from spec_bench.sinks.console import print_outcome
 from spec_bench.sinks.rows import labels_of
 from spec_bench.sinks.sink import LoggedCell, Sink, build_sinks
 from spec_bench.system import files, signals
@@ -211,14 +211,25 @@ def run_stage(settings: JobSettings, sinks: Sequence[Sink]) -> list[CellResult]:
         for each in sinks:
             each.take(logged, job_rows)
     if sink.table:  # last: there may be nobody who reads it
-        print_table(results)
-        print(f"results: {experiment.csv}")
+        answers: list[str] = []
         if rows:
             from spec_bench.report.page.headline import sentences  # loads pandas
 
-            for answer in sentences(experiment.csv, {each.run_id for each in results}):
-                print(answer)
+            answers = sentences(experiment.csv, {each.run_id for each in results})
+        print_outcome(results, answers, _where_more_is(settings, experiment.csv))
     return results
+
+
+def _where_more_is(settings: JobSettings, table: Path) -> str:
+    """Returns the last lines of a job: its table, its page, the claims of the recipe's paper."""
+    name, results = settings.asked.name, str(settings.results)
+    where = "" if results == "results" else f" --results {results}"
+    choices = HydraConfig.get().runtime.choices if HydraConfig.initialized() else {}
+    papers = {path.name for top in experiments_dirs() for path in top.iterdir() if path.is_dir()}
+    told = [f"all columns: {table}; its page: spec-bench page {name}{where}"]
+    recipes = sorted(paper for paper in papers if choices.get(paper))
+    told += [f"the paper's claims: spec-bench checks {paper}{where}" for paper in recipes]
+    return "\n".join(told)
 
 
 def _asked(config: DictConfig) -> RunSettings:

@@ -1,7 +1,7 @@
 """The plain report on one results file: ``table.md`` and ``figure.png`` beside it, and checks.
 
 The table has one part per task; values stand with their 95% intervals. Both it and the printed
-text end with the answer: the decoder to use on each task.
+text begin with the answer: the decoder to use on each task.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from spec_bench.report.data.seeds import POOLED, SEEDS, pooled, seeds_text
 from spec_bench.report.page.headline import headlines
 from spec_bench.report.page.results_table import numbers_by_category
 from spec_bench.report.tables.render import escape_markdown, markdown_table
-from spec_bench.report.verdicts import print_checks
 from spec_bench.system.files import write_text
 from spec_bench.vocabulary import columns
 from spec_bench.vocabulary.names import MARKS
@@ -41,7 +40,7 @@ _OF_A_REQUEST = frozenset({"latency_s", "token_rate_per_request"})  # not in the
 
 
 def write_report(results: Path, folder: Path) -> None:
-    """Writes the table with the checks, draws the figure, prints the checks and the answers.
+    """Writes the table with the checks, draws the figure, prints the answers.
 
     Raises:
         ValueError: there is no such file, it has no rows, or the records beside it were altered.
@@ -61,15 +60,15 @@ def write_report(results: Path, folder: Path) -> None:
     answers = [line.sentence for line in headlines(groups)]
     told = "".join(f"- {escape_markdown(answer)}\n" for answer in answers)
     parts = [
+        *([f"### Answer\n\n{told}"] if answers else []),
         *(markdown(groups, results), *categories_markdown(groups, records)),
         f"### Checks\n\n{escape_markdown(summary.sentence)}\n\n{verdicts}\n",
-        *([f"### Answer\n\n{told}"] if answers else []),
     ]
     write_text(folder / "table.md", "\n".join(parts))
     drawn = draw(groups, folder / "figure.png")
-    print_checks(checks, summary)
-    print(f"table:  {folder / 'table.md'}")
-    print(*([f"figure: {folder / 'figure.png'}"] if drawn else []), *answers, sep="\n")
+    figure = f"; figure: {folder / 'figure.png'}" if drawn else ""
+    print(*answers, f"checks: {summary.sentence}", sep="\n")
+    print(f"all columns and checks: {folder / 'table.md'}{figure}")
 
 
 def markdown(groups: Sequence[Group], results: Path) -> str:

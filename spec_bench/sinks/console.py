@@ -1,15 +1,17 @@
-"""The progress bar while a job runs and the table at its end."""
+"""What a job shows while it runs, and the answer and table at its end."""
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
 
 from rich.console import Console
-from rich.measure import Measurement
 from rich.table import Table
+from rich.text import Text
 from tqdm import tqdm
 
 from spec_bench.records.sittings import MEANING, of_other_sitting
@@ -18,7 +20,8 @@ from spec_bench.sinks.rows import row_of
 from spec_bench.vocabulary import columns
 from spec_bench.vocabulary.numbers import with_ends
 
-_LEAST_WIDTH, _MOST_WIDTH = 150, 10_000
+_SHOWN = {"block_efficiency": "tokens/call", "token_rate": "tokens/s", "speedup": "speed-up"}
+BASELINE = "ar"
 
 
 class _Sums(NamedTuple):
@@ -42,7 +45,8 @@ class Progress:
     """A bar over prompts x cells with the running numbers of the cell that decodes now."""
 
     def __init__(self, total: int, enabled: bool) -> None:
-        self._bar = tqdm(total=total, disable=not enabled, file=sys.stderr, unit="prompt")
+        off = None if enabled else True  # None: where nobody looks, a file or a log
+        self._bar = tqdm(total=total, disable=off, file=sys.stderr, unit="prompt")
         self._label, self._cell = "", object()
         self._sums: dict[object, _Sums] = {}
         self._before = self._now = _Sums()
@@ -77,36 +81,76 @@ class Progress:
         self._bar.close()
 
 
-def print_table(results: Iterable[CellResult], console: Console | None = None) -> None:
-    """Prints one line a cell with the columns that have a value anywhere."""
+@contextmanager
+def working(on: str, shown: bool) -> Iterator[None]:
+    """Turns a wheel beside a few words while the block runs, on a terminal; lines go above it."""
+    console = Console(stderr=True)
+    if not (shown and console.is_terminal and sys.stdout.isatty()):
+        yield
+        return
+    handlers = [h for h in logging.getLogger().handlers if isinstance(h, logging.StreamHandler)]
+    with console.status(on), ExitStack() as held:
+        for handler in handlers:
+            held.callback(handler.setStream, handler.stream)
+            handler.setStream(sys.stdout)  # the wheel's, which knows where the line is
+        yield
+
+
+def print_outcome(
+    results: Sequence[CellResult],
+    answers: Iterable[str],
+    last: str,
+    console: Console | None = None,
+) -> None:
+    """Prints what to use, then a line a cell with the columns that decide it, then where more is.
+
+    Args:
+        results: the job's cells.
+        answers: what to use, a line each.
+        last: the last line.
+        console: where to; it may be 80 columns wide.
+    """
+    console = console or Console(highlight=False)
     rows = [row_of(result) for result in results]
-    there = columns.columns_in(name for row in rows for name in row)
-    asked = [c for c in there if c.short or c.kind == "score"]
-    shown = [c for c in asked if any(row.get(c.name) not in (None, "") for row in rows)]
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for each in shown:
-        side: Literal["left", "right"] = "left" if each.holds == "text" else "right"
-        table.add_column(each.short or each.name, justify=side, no_wrap=True)
-    others = of_other_sitting(rows)
-    for row, other in zip(rows, others, strict=True):
-        marked = {**row, "decoder": f"{row['decoder']}{'*' if other else ''}"}
-        style = "red" if row["status"] == "failed" else ""
-        table.add_row(*(_cell(marked, each.name) for each in shown), style=style)
-    console = console or Console()
-    # A cut number is worse than a wrapped line.
-    wide = console.options.update(width=_MOST_WIDTH)
-    needed = Measurement.get(console, wide, table).maximum
-    console.width = max(console.width, _LEAST_WIDTH, needed)
-    console.print(table)
-    if any(others):
-        console.print(f"* {MEANING}", markup=False)
+    for answer in answers:
+        console.print(Text(answer, style="bold"))
+    print(file=console.file)
+    console.print(_table(rows), soft_wrap=True)
+    if any(of_other_sitting(rows)):
+        console.print(Text(f"* {MEANING}"))
     for row in rows:
         if row["status"] == "failed":
-            console.print(f"failed: {row['decoder']} {row['spec']}: {row['reason']}", markup=False)
+            console.print(Text(f"failed: {_name(row)}: {row['reason']}", style="red"))
+    console.print(Text(f"\n{last}"), soft_wrap=True)
 
 
-def _cell(row: Mapping[str, Any], name: str) -> str:
+def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Decoder and tree, tokens a call, tokens/s, speed-up and the task's first score."""
+    there = columns.columns_in(name for row in rows for name in row)
+    heads = {c.name: c.short or c.name for c in there} | _SHOWN
+    scores = [*(c.name for c in there if c.kind == "score"), "perplexity"]
+    told = {name for row in rows for name, value in row.items() if value not in (None, "")}
+    found = [name for name in _SHOWN if name in told]
+    found += [name for name in scores if name in told][:1]
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("decoder", no_wrap=True)
+    for name in found:
+        table.add_column(heads[name], justify="right", no_wrap=True)
+    for row, other in zip(rows, of_other_sitting(rows), strict=True):
+        style = "red" if row["status"] == "failed" else ""
+        cells = (_cell(row, name, ends=name == "speedup") for name in found)
+        table.add_row(f"{_name(row)}{'*' if other else ''}", *cells, style=style)
+    return table
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    return f"{row['decoder']} {row['spec']}".removesuffix(" -")
+
+
+def _cell(row: Mapping[str, Any], name: str, ends: bool) -> str:
     value, low, high = (row.get(f"{name}{end}") for end in ("", *columns.ENDS))
     if not isinstance(value, float):
         return "" if value is None else str(value)
+    if row["decoder"] == BASELINE or not ends:
+        low = high = None
     return with_ends(value, low, high, f".{0 if abs(value) >= 100 else 2}f")

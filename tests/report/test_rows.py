@@ -364,7 +364,7 @@ def test_records_of_an_earlier_version_are_sealed_by_the_command_that_is_named(t
     path = files.records_file(table)
     path.write_bytes(path.read_bytes().replace(b"sha256:", b"sha255:"))
     assert main(["sweep", str(table)]) == 2
-    named = re.search(r"spec_bench\.report (.*)", capsys.readouterr().err)
+    named = re.search(r"spec-bench report (.*)", capsys.readouterr().err)
     assert named and main(named[1].split()) == 0
     assert parquet.read(files.records_file(table)).lines.equals(lines)
     assert main(["sweep", str(table)]) == 0

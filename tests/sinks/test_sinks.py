@@ -1,54 +1,57 @@
 """What a job shows and writes: its table on the console, sinks by name, and past rows of a file."""
 
 import io
+import sys
 
 import pytest
 from rich.console import Console
 
 from spec_bench.records.types import CellResult, Generation, StepRecord
-from spec_bench.sinks.console import Progress, print_table
+from spec_bench.sinks.console import Progress, print_outcome
 from spec_bench.sinks.rows import STATE, merge_csv, row_of, superseded, write_csv
 from spec_bench.sinks.sink import build_sinks, sink, sink_settings
 from spec_bench.system.files import read_csv
 from tests.cells import result
 
-MANY = [f"module_score_number_{n}" for n in range(30)]
-SHOWN = {  # the columns of scores, what a cell has, and how it stands there
-    "PPL EM F1 EX": (
-        {
-            "exact_match": (0.5, 0.4, 0.6),
-            "f1": (0.75, None, None),
-            "execution_accuracy": (0.9, 0.8, 1.0),
-            "execution_errors": (2.0,),
-            "perplexity": (1.5, None),
-        },
-        "1.50 0.50 [0.40, 0.60] 0.75 0.90 [0.80, 1.00]",
-    ),
-    "F1": ({"f1": (0.98, 0.8, 1.0)}, "0.98 [0.80, 1.00]"),  # an interval that leans
-    "rouge_rouge2": (  # a module's; other numbers are no columns
-        {
-            "token_rate_end_to_end": (99.0, 98.0, 100.0),
-            "rouge_rouge2": (0.25, 0.2, 0.3),
-            "peak_memory_bytes": (4096.0,),
-        },
-        "0.25 [0.20, 0.30]",
-    ),
-    " ".join(MANY): (dict.fromkeys(MANY, (0.5, 0.5)), " ".join(["0.50"] * 30)),  # none is cut
+SHOWN = {  # the score's head, what a cell has, and what is shown of it
+    "EM": ({"exact_match": (0.5, 0.4, 0.6), "f1": (0.75,), "perplexity": (1.5,)}, "0.50"),
+    "F1": ({"f1": (0.98, 0.8, 1.0), "token_rate_end_to_end": (99.0,)}, "0.98"),
+    "rouge_rouge2": ({"rouge_rouge2": (0.25, 0.2, 0.3)}, "0.25"),  # a module's
+    "PPL": ({"perplexity": (1.5,), "peak_memory_bytes": (4096.0,)}, "1.50"),
 }
 
 
-@pytest.mark.parametrize("heads", SHOWN)
-def test_a_score_is_a_column_of_the_table_whoever_computed_it(heads):
-    scores, numbers = SHOWN[heads]
+def shown(*results, width=80, answers=()):
+    console = Console(file=io.StringIO(), width=width)
+    print_outcome(results, answers, "all columns: results.csv", console)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("head", SHOWN)
+def test_the_tables_last_column_is_the_tasks_first_score_whoever_computed_it(head):
+    scores, number = SHOWN[head]
     metrics = {
         f"{name}{end}": value
         for name, values in scores.items()
         for end, value in zip(("", "_low", "_high"), values, strict=False)
     }
-    console = Console(file=io.StringIO(), width=200)
-    print_table([result(metrics=metrics, task="spider")], console)
-    told = f"task decoder spec {heads} spider sd 3 {numbers}"
-    assert console.file.getvalue().split() == told.split()
+    text = shown(result(metrics=metrics, task="spider"))
+    assert text.split() == ["decoder", head, "sd", "3", number, "all", "columns:", "results.csv"]
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_the_answer_comes_first_and_no_line_of_the_table_is_wider_than_eighty_columns(width):
+    numbers = {"block_efficiency": 12.345, "token_rate": 12345.6, "exact_match": 0.25}
+    numbers |= {"speedup": 11.5, "speedup_low": 10.25, "speedup_high": 12.75}
+    slow = result(metrics=numbers, decoder="lookup_or_draft", spec="2-2-2-1-1-1")
+    text = shown(slow, width=width, answers=["Use it.", "word " * 40])
+    lines = text.splitlines()
+    assert lines[0] == "Use it." and lines[-1] == "all columns: results.csv"
+    heads, line = lines[-4:-2]
+    assert heads.split() == ["decoder", "tokens/call", "tokens/s", "speed-up", "EM"]
+    told = "lookup_or_draft 2-2-2-1-1-1 12.35 12346 11.50 [10.25, 12.75] 0.25"
+    assert line.split() == told.split()
+    assert len(line) <= 80
 
 
 def done(prompt_id, steps):
@@ -56,7 +59,8 @@ def done(prompt_id, steps):
     return Generation(prompt_id, (7,) * (2 * steps), "length", made, 0.1, 0.5, 0.1, 0.2)
 
 
-def test_the_bar_looks_at_what_a_cell_had_done_only_once(capsys):
+def test_the_bar_looks_at_what_a_cell_had_done_only_once(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     looked = []
 
     def before():

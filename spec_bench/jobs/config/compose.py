@@ -34,7 +34,7 @@ from spec_bench.vocabulary.published import FILE, printed_tree, read_published, 
 
 _SINGLE = ("pair", "task", "decoder", "generation", "engine", "energy", "sink", "experiment")
 # Libraries that log requests and uploads; only their warnings matter to us.
-CHATTY = ("absl", "httpx", "httpx2", "huggingface_hub", "wandb")
+CHATTY = ("absl", "hydra", "httpx", "httpx2", "huggingface_hub", "wandb")
 
 
 class MoreConfigs(SearchPathPlugin):

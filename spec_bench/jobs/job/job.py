@@ -31,6 +31,7 @@ from spec_bench.measure.provenance import Machine, PeakMemory, device_name, mach
 from spec_bench.records.types import CellResult
 from spec_bench.server.decoder import Asking, ServedDecoder
 from spec_bench.server.endpoint import Server, fit
+from spec_bench.sinks.console import working
 
 log = logging.getLogger(__name__)
 _WARMUP_TOKENS = 4  # an iteration or a few
@@ -78,6 +79,7 @@ def _work(
 ) -> None:
     """Decodes what cells lack, and writes their results."""
     first = processes.rank() == 0
+    shown = settings.asked.sink.progress and first
     metering = held.enter_context(Metering(settings))
     here = held.enter_context(Machine(settings.device, ordinals(settings)))
     tokenizer, tokens = models.tokenizer_of(settings.pair)
@@ -86,7 +88,8 @@ def _work(
     if settings.served is not None:
         backend = held.enter_context(closing(ServerBackend(settings, tokenizer, tokens)))
     else:
-        backend = ModelBackend(settings, tokenizer, tokens)
+        with working("loading the models", shown):
+            backend = ModelBackend(settings, tokenizer, tokens)
     session = Session(settings, runs, pending, prompts, metering, here)
     for run in runs if first else ():
         if run in pending or run is session.baseline:
@@ -96,7 +99,8 @@ def _work(
     for run in pending:
         run.store.describe(settings.cell_settings(run.cell), origin)
     began = perf_counter()
-    backend.prepare(session, active)
+    with working("warming up", shown):
+        backend.prepare(session, active)
     processes.wait_for_all()  # none writes before all have read
     prepared = perf_counter()
     decode_in_turn(session, active)
@@ -109,7 +113,8 @@ def _work(
             *(how, preparing, decoding),
         )
     if first:
-        collect(session, backend.ran_with(session))
+        with working("computing intervals", shown):
+            collect(session, backend.ran_with(session))
 
 
 def _warm_up(session: Session, runs: Sequence[CellRun], most: int) -> None:

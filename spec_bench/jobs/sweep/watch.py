@@ -278,7 +278,7 @@ def ending(progress: Sequence[Progress], now: float) -> list[str]:
         if state in states
     )
     more = "" if left is None else f"; some {_spoken(left)} left"
-    lines = [f"{len(progress)} jobs: {counts}{more}"]
+    lines = [f"{len(progress)} job{'s' * (len(progress) != 1)}: {counts}{more}"]
     for job in (each.job for each in progress):
         if job.state in _BAD:
             why = job.line or "its process is gone; the same command resumes"
