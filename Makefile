@@ -14,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE :=
 	redrafter-beams redrafter-batches redrafter-heads redrafter-all \
 	beyond beyond-verification beyond-trees beyond-draft-free \
 	today eagle eagle-mt-bench eagle-spec-bench eagle-rules eagle-heads \
-	embedded report list table figure page
+	embedded report docs list table figure page
 
 # What a recipe is run with, e.g. make rsd-exp1 WITH='pair=opt_13b engine=cuda task=xsum'
 WITH   ?=
@@ -35,6 +35,7 @@ help:
 	@echo "make embedded     all of these at the embedded models' size, into git's results/embedded"
 	@echo "make readme       the tables that README shows, into git's results/quickstart and smollm2"
 	@echo "make report       their tables, figures and pages again, from the rows in git"
+	@echo "make docs         the manual as a site, on 127.0.0.1:8000"
 	@echo "make list         every table and figure: what is measured, what is missing"
 	@echo "make table T=rsd/7, figure F=rsd/4, page E=rsd-exp1"
 	@echo "make mutants      break rules, formulas and loops on purpose and check that tests notice"
@@ -160,6 +161,12 @@ embedded: $(STAMP)
 report: $(STAMP)
 	$(REPORT) all --results results/embedded
 	$(REPORT) figure rsd/1 --results results/embedded --output results/embedded/rsd-fig1
+
+# The manual as a site of this machine alone; SITE=build builds it into outputs/docs/site and ends.
+SITE ?= serve -a 127.0.0.1:8000
+docs: $(READY)
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs $(SITE) -f scripts/docs/mkdocs.yml
 
 list: $(READY)
 	$(REPORT) list
