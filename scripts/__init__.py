@@ -1,1 +1,1 @@
-"""Programs of the repository, in four workshops: README.md says what each makes."""
+"""Programs of the repository, in five workshops: README.md says what each makes."""

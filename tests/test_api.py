@@ -19,7 +19,6 @@ ROOT = Path(__file__).resolve().parents[1]
 PROMPT = "Article: The harbour was closed after a storm took the roof of the school.\nSummary:"
 OTHER = "Article: Rain fell on the market.\nSummary:"
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}Summary:"
-PAGE = re.findall(r"```python\n(.*?)```", (ROOT / "docs/python.md").read_text("utf-8"), re.DOTALL)
 
 
 @pytest.fixture(scope="module")
@@ -307,9 +306,14 @@ def shown(folder, code):
 
 
 @pytest.mark.slow
-def test_every_block_of_the_manuals_page_runs(tmp_path):
-    assert len(PAGE) == 5
-    shown(tmp_path, "\n".join(PAGE))
+@pytest.mark.parametrize(("page", "blocks"), [("python", 5), ("api", 1), ("cookbook", 1)])
+def test_every_block_of_the_manuals_pages_runs(page, blocks, tmp_path):
+    text = (ROOT / f"docs/{page}.md").read_text(encoding="utf-8")
+    found = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(found) == blocks
+    said = shown(tmp_path, "\n".join(found))
+    if page == "cookbook":
+        assert said.strip() in text, "printed as it is"
 
 
 def test_the_readmes_example_runs(tmp_path):

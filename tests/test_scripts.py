@@ -1,4 +1,4 @@
-"""Scripts lie in four workshops, each is named in their README, and none hides a module."""
+"""Scripts lie in five workshops, each is named in their README, and none hides a module."""
 
 import importlib.metadata
 import re
