@@ -21,8 +21,8 @@ sys.path.insert(0, str(ROOT))
 import spec_bench  # noqa: E402
 
 PROMPT = (
-    "Article: Rosa, a smith from Tarnow, won the singing contest on Friday. It happened at the mill."
-    "\nSummary: A smith from Tarnow has won the"
+    "Article: Rosa, a smith from Tarnow, won the singing contest on Friday. "
+    "It happened at the mill.\nSummary: A smith from Tarnow has won the"
 )
 CELLS = ("sd:3", "rsd_c:2-2-1", "spectr:4x3", "rsd_s:4x3", "opt_tree:6x4@12", "dyspec:@12")
 WORDS = {
