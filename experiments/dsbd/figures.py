@@ -9,7 +9,7 @@ _SHARED = {
     "title": "{cell.group}",
     "axes": {
         "token_rate": Axis("tokens/s"),
-        "energy_j_per_token": Axis(hint="\nadd energy=nvml,\nnvidia_smi or rapl"),
+        "energy_j_per_token": Axis(hint="; add energy=nvml, nvidia_smi or rapl"),
         "perplexity": Axis("perplexity (lower: better)"),
         "beam_width": Axis("average accepted width"),
     },

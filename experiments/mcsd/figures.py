@@ -2,7 +2,9 @@
 
 import pandas as pd
 
+from spec_bench.report.data.rows import once, prompts_of
 from spec_bench.report.figures.panels import Axis, panels
+from spec_bench.report.figures.style import GREY
 
 
 def acceptance(cells):
@@ -32,14 +34,30 @@ figure_3 = figure_5 = acceptance
 
 
 def figure_4(cells):
-    """Speedup against block efficiency of every k-configuration of two levels."""
+    """Speedup against block efficiency of every k-configuration of two levels: confirmed ones over
+    grey ones, which a search screened on few prompts.
+    """
+    rows = cells.rows()
+    stages = rows.stage.fillna("confirm") if "stage" in rows else "confirm"
+    # Both stages in one picture, though each has prompts of its own.
+    rows = once(rows.assign(stage=stages).drop(columns="prompts_digest", errors="ignore"))
+    rows = rows.sort_values(["pair", "task", "temperature"], kind="stable")
+    told = {stage: prompts_of(rows[rows.stage == stage]) for stage in ("confirm", "screen")}
+    note = [f"{told['confirm']} a cell."] if told["confirm"] else []
+    if told["screen"]:
+        note = [f"Coloured: confirmed on {told['confirm']}."] if told["confirm"] else []
+        note += [f"Grey: screened on {told['screen']}, which is no evidence."]
     return panels(
         cells, "block_efficiency", "speedup",
+        of=rows.drop(columns="prompts", errors="ignore"),
         keep={"decoder": ["mcsd_wor"], "tree.form": ["levels"], "tree.depth": [2]},
         needs={"spec": 2},
+        layers=[
+            {"keep": {"stage": "screen"}, "hue": (), "colours": {"": GREY}, "label": "screened"},
+            {"keep": {"stage": "confirm"}, "label": "{tree.order} widths"},
+        ],
         hue="tree.order",
         colours={"decreasing": "blue", "equal": "green", "increasing": "vermillion"},
-        label="{tree.order} widths",
         marker="tree.paths",
         shape="{tree.paths:path}",
         across=("pair", "task", "temperature"),
@@ -56,7 +74,7 @@ def figure_4(cells):
         heading="",
         legend_columns=[3, 5],
         note="k1-k2: children at the first and second level. Bars: 95% intervals over prompts "
-        "where five or more were measured; long ones leave their panel.",
+        f"where five or more were measured; long ones leave their panel.\n{' '.join(note)}",
     )  # fmt: skip
 
 

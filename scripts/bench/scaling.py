@@ -104,27 +104,20 @@ def measure(name: str, options: argparse.Namespace) -> list[dict[str, object]]:
 
 
 def draw(rows: list[dict[str, object]], machine: str, path: Path) -> None:
-    """Four panels, cost against size as a ratio to the first point; none without matplotlib."""
-    try:
-        import matplotlib
-    except ImportError:
-        print("no figure: no matplotlib")
-        return
+    """Four panels, cost against size as a ratio to the first point."""
+    from spec_bench.report.figures.style import pyplot, save, settings
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(1, len(CURVES), figsize=(15, 3.6), layout="constrained")
-    for axis, name in zip(axes, CURVES, strict=True):
-        points = [(row["value"], row["ratio"]) for row in rows if row["curve"] == name]
-        axis.plot(*zip(*points, strict=True), marker="o")
-        axis.set_xscale("log", base=2)
-        axis.set_ylim(bottom=0)
-        axis.set_xlabel({"nodes": "tree nodes, root included"}.get(name, name))
-        axis.grid(alpha=0.3)
-    axes[0].set_ylabel("cost of a target call / first point")
-    figure.suptitle(machine)
-    figure.savefig(path, dpi=130)
+    with settings():
+        figure, axes = pyplot.subplots(1, len(CURVES), figsize=(9.6, 2.6), layout="constrained")
+        for axis, name in zip(axes, CURVES, strict=True):
+            points = [(row["value"], row["ratio"]) for row in rows if row["curve"] == name]
+            axis.plot(*zip(*points, strict=True), marker="o", markersize=4)
+            axis.set_xscale("log", base=2)
+            axis.xaxis.set_major_formatter("{x:g}")
+            axis.set(ylim=(0, None), xlabel={"nodes": "tree nodes, root included"}.get(name, name))
+        axes[0].set_ylabel("cost of a target call / first point")
+        figure.suptitle(machine, fontsize=9)
+        save(figure, path.parent, path.stem, ("png",))
 
 
 def machine_name(options: argparse.Namespace) -> str:

@@ -13,7 +13,7 @@ import base64
 import gzip
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from markupsafe import Markup
 from spec_bench.metrics.interval import choose
 from spec_bench.report.data.categories import CellByCategory, by_category, kinds_of
 from spec_bench.report.data.counts import Records
+from spec_bench.report.data.grouping import value_text
 from spec_bench.report.data.records import repeats_of
 from spec_bench.report.data.rows import (
     SERVER,
@@ -30,6 +31,7 @@ from spec_bench.report.data.rows import (
     Row,
     decoder_of,
     groups_of,
+    interval_in,
     number_in,
     numbers_in,
     prompts_of,
@@ -41,11 +43,13 @@ from spec_bench.report.page.build import measured_on, render
 from spec_bench.report.page.gather import read_cells
 from spec_bench.report.page.headline import headline
 from spec_bench.vocabulary import names
-from spec_bench.vocabulary.columns import column, columns_in
+from spec_bench.vocabulary.columns import Column, apart_in, column, columns_in
 from spec_bench.vocabulary.decoders import COLOURS
-from spec_bench.vocabulary.numbers import ends_of
+from spec_bench.vocabulary.numbers import ends_of, with_ends
 
-SHOWN, DETAILED = 6, 120
+SHOWN, DETAILED, _SWEPT = 6, 120, 12  # cells, cells with their records, swept settings; at most
+_WIDE = 8  # times the smallest value of a setting, from where on its axis is logarithmic
+_NOT_SWEPT = ("stage", "engine", "harness", "machine")
 _BY = ("speedup", "block_efficiency")
 
 
@@ -63,7 +67,8 @@ def build_page(table: Path) -> str:
     rows, parts = cells.rows, parts_of(cells.rows, cells.records)
     figures = [drawn(part, cells.records) for part in parts]
     data = [{"figures": made, "missing": missing} for made, missing in figures]
-    text = json.dumps(data, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    swept = swept_of(rows)
+    charts = [each.chart for each in swept]
     return render(
         "sweep.html.j2",
         name=table.parent.name,
@@ -78,14 +83,25 @@ def build_page(table: Path) -> str:
         figures={key: title for key, (title, *_) in FIGURES.items()},
         shown=SHOWN,
         detailed=DETAILED,
-        data=Markup(text.replace("<", "\\u003c")),  # so that it may stand in a script
+        data=_script(data),
+        swept=swept,
+        charts=_script(charts),
         plotly=packed(get_plotlyjs()),  # MIT, whole: it names its licence itself
     )
+
+
+def _script(data: Any) -> Markup:
+    """JSON that may stand in a script."""
+    text = json.dumps(data, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return Markup(text.replace("<", "\\u003c"))
 
 
 def packed(script: str) -> str:
     """Compresses a script as the page unpacks it, to a third; the same bytes every time."""
     return base64.b64encode(gzip.compress(script.encode(), mtime=0)).decode()
+
+
+Looks = Mapping[str, names.Decoder]
 
 
 class Answer(NamedTuple):
@@ -108,11 +124,12 @@ class Part(NamedTuple):
     shown: list[Row]  # plain decoding and the fastest cells, whose records are read
     answers: list[Answer]  # recommendations, all prompts first
     detailed: bool  # whether the shown cells' records were read; of very many groups the first
+    looks: Looks  # of all decoders of the page
 
 
 def parts_of(rows: pd.DataFrame, records: Records) -> list[Part]:
     """Lists all groups of pooled rows, of the first ones the fastest cells' records too."""
-    parts, left = [], DETAILED
+    parts, left, looks = [], DETAILED, names.apart({*map(str, rows.decoder)})
     for group in groups_of(rows):
         able = group.rows[group.rows.status != "failed"]
         plain, others = able[able.decoder == "ar"].head(1), able[able.decoder != "ar"]
@@ -136,6 +153,7 @@ def parts_of(rows: pd.DataFrame, records: Records) -> list[Part]:
                 rows_of(best.rows),
                 [answer for answer in answers if answer],
                 detailed,
+                looks,
             )
         )
     return parts
@@ -188,10 +206,10 @@ def _marker(look: names.Decoder) -> Figure:
     return {"color": look.colour.light, "symbol": symbol, "size": 7}
 
 
-def points(row: Row, x: Sequence[float], y: Sequence[float]) -> Figure:
+def points(row: Row, looks: Looks, x: Sequence[float], y: Sequence[float]) -> Figure:
     """Returns a trace of a cell: its decoder's colour and marker."""
     base = {"x": short(x), "y": short(y), "mode": "markers", "name": decoder_of(row)}
-    return {**base, "marker": _marker(names.decoder(str(row["decoder"])))}
+    return {**base, "marker": _marker(looks[str(row["decoder"])])}
 
 
 def _bars(numbers: Sequence[Sequence[float | None]]) -> Figure:
@@ -211,14 +229,15 @@ def bound_line(x: Sequence[float], y: Sequence[float]) -> Figure:
 Point = tuple[Row, float, float]
 
 
-def _by_decoder(found: Iterable[Point], more: Callable[[list[Point]], Figure]) -> list[Figure]:
+def _by_decoder(
+    found: Iterable[Point], looks: Looks, more: Callable[[list[Point]], Figure]
+) -> list[Figure]:
     """Returns a point per cell with its tree, a trace per decoder, no two of one colour and marker;
     ``more`` is what else a trace has.
     """
     cells: dict[str, list[Point]] = {}
     for point in found:
         cells.setdefault(str(point[0]["decoder"]), []).append(point)
-    looks = names.apart(cells)
     return [
         {
             **{"x": short(x for _, x, _ in own), "y": short(y for *_, y in own)},
@@ -237,13 +256,81 @@ def _speedup_against(x: str, part: Part) -> Figure | None:
     known = rows_of(rows[rows[x].notna() & rows[y].notna() & (rows.decoder != "ar")])
     traces = _by_decoder(
         ((row, float(row[x]), float(row[y])) for row in known),
+        part.looks,
         lambda own: {"error_y": _bars([numbers_in(row, y) for row, *_ in own])},
     )
-    chart = figure(traces, column(x).title, column(y).title)
-    if chart is not None:
-        line = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 1, "y1": 1}
-        chart["layout"]["shapes"] = [{**line, "line": {"color": "#888", "width": 1}}]
+    return _beside_one(figure(traces, column(x).title, column(y).title))
+
+
+def _beside_one(chart: Figure | None) -> Figure | None:
+    """Adds the line at which both are as fast."""
+    line = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 1, "y1": 1}
+    for each in [chart] if chart else []:
+        each["layout"]["shapes"] = [{**line, "line": {"color": "#888", "width": 1}}]
     return chart
+
+
+class Swept(NamedTuple):
+    """A setting of several values, where all else is the same."""
+
+    title: str  # what is told by which setting
+    where: str  # the task, and other settings that vary elsewhere
+    values: list[str]  # of the setting
+    lines: list[tuple[str, list[str]]]  # each of the fastest cells, with a text for each value
+    chart: Figure | None  # of numbers, lines over the setting; of texts None
+
+
+def swept_of(rows: pd.DataFrame) -> list[Swept]:
+    """Lists the settings that a sweep varies, with what they do to the fastest cells."""
+    by = next((name for name in _BY if name in rows and rows[name].notna().any()), None)
+    if by is None:
+        return []
+    found, apart = list[Swept](), apart_in(rows.columns)
+    looks = names.apart({*map(str, rows.decoder)})
+    rows = rows.fillna({each.name: "" for each in apart if each.holds != "number"})
+    rows = rows[(rows.decoder != "ar") & rows[by].notna()]
+    for setting in (c for c in apart if c.kind == "setting" and c.name not in _NOT_SWEPT):
+        # What follows from the setting, such as its prompts, varies with it.
+        at = rows.groupby(["pair", "task", setting.name])
+        others = [each for each in apart if each.name not in ("pair", "task", setting.name)]
+        fixed = [each for each in others if (at[each.name].nunique() > 1).any()]
+        keys = ["pair", "task", *(each.name for each in fixed)]
+        for _, part in rows.groupby(keys, sort=False, dropna=False):
+            cells = part.groupby(["decoder", "spec", "tree_attention"], sort=False)
+            several = [own for _, own in cells if own[setting.name].nunique() > 1]
+            first = part.iloc[0]
+            settings = [each for each in fixed if each.kind == "setting"]
+            told = [str(first.pair), *(value_text(each, first[each.name]) for each in settings)]
+            if several:
+                where = ", ".join([names.task(str(first.task)), *told])
+                found.append(_swept(setting, where, by, several, looks))
+    return found[:_SWEPT]
+
+
+def _swept(setting: Column, where: str, by: str, cells: list[pd.DataFrame], looks: Looks) -> Swept:
+    """Returns what a setting does to the fastest of some cells, each with its values' rows."""
+    cells = sorted(cells, key=lambda own: -float(own[by].max()))[:SHOWN]
+    numeric, lines, traces = setting.holds == "number", [], []
+    known = sorted({value for own in cells for value in own[setting.name].dropna()})
+    for place, own in enumerate(cells):
+        rows = {row[setting.name]: row for row in rows_of(own.sort_values(setting.name))}
+        found = {value: interval_in(row, by) for value, row in rows.items()}
+        texts = [
+            with_ends(e.value, e.low, e.high, ".2f") if e else "" for e in map(found.get, known)
+        ]
+        lines.append((decoder_of(own.iloc[0]), texts))
+        x, numbers = [*found], [numbers_in(row, by) for row in rows.values()]
+        if numeric:
+            line = _line(rows[x[0]], looks, place, x, [float(value or 0) for value, *_ in numbers])
+            traces.append({**line, "error_y": _bars(numbers)})
+    values = [f"{value:g}" if numeric else str(value) or "not stated" for value in known]
+    title = f"{column(by).title} by {setting.title}"
+    chart = _beside_one(figure(traces, setting.title, column(by).title))
+    if chart is not None:
+        wide = known[0] > 0 and known[-1] / known[0] >= _WIDE
+        ticks = {"tickvals": known, "type": "log" if wide else "linear"}
+        chart["layout"]["xaxis"] |= ticks | {"minor": {"ticks": ""}}
+    return Swept(title, where, values, lines, chart)
 
 
 def speed_by_nodes(part: Part, _: Records) -> Figure | None:
@@ -260,9 +347,9 @@ def against_mbsu(part: Part, _: Records) -> Figure | None:
     return chart
 
 
-def _line(row: Row, place: int, x: Sequence[float], y: Sequence[float]) -> Figure:
+def _line(row: Row, looks: Looks, place: int, x: Sequence[float], y: Sequence[float]) -> Figure:
     line = {"dash": _DASHES[place % len(_DASHES)], "width": 2}
-    return {**points(row, x, y), "mode": "lines+markers", "line": line}
+    return {**points(row, looks, x, y), "mode": "lines+markers", "line": line}
 
 
 def _over_counts(traces: Sequence[Figure], x: str, y: str) -> Figure | None:
@@ -282,7 +369,7 @@ def acceptance(part: Part, _: Records) -> Figure | None:
         rates = enumerate(json.loads(text) if isinstance(text, str) and text else [], 1)
         known = [(depth, rate) for depth, rate in rates if rate is not None]
         if known:
-            traces.append(_line(row, place, *zip(*known, strict=True)))
+            traces.append(_line(row, part.looks, place, *zip(*known, strict=True)))
     return _over_counts(traces, "position in the draft", "acceptance rate")
 
 
@@ -296,7 +383,7 @@ def accepted_lengths(part: Part, _: Records) -> Figure | None:
         counts = Counter(step.accepted for each in repeats[0].values() for step in each.steps)
         lengths = range(max(counts, default=-1) + 1)
         shares = [counts[length] / counts.total() for length in lengths]
-        traces.append(_line(row, place, lengths, shares))
+        traces.append(_line(row, part.looks, place, lengths, shares))
     return _over_counts(traces, "accepted tokens of a target call", "share of calls")
 
 
@@ -340,7 +427,7 @@ def by_prompt(part: Part, records: Records) -> Figure | None:
                     y.append(tokens / seconds / (base_tokens / base_s))
                     ids.append(prompt)
         if x:
-            traces.append(points(row, x, y) | {"text": ids})
+            traces.append(points(row, part.looks, x, y) | {"text": ids})
     return figure(traces, "plain decoding of the prompt, tokens/s", "speed-up of the prompt")
 
 
@@ -383,7 +470,7 @@ def roofline(part: Part, _: Records) -> Figure | None:
         shares = [1e9 * mb / float(row["bandwidth_bytes_per_s"]) / ms for row, mb, ms in own]
         return {"customdata": [round(share, 3) for share in shares], "hovertemplate": hover}
 
-    traces = _by_decoder(found, attained)
+    traces = _by_decoder(found, part.looks, attained)
     ends = sorted({pick(mb for _, mb, _ in found) for pick in (min, max)})
     rates = [float(row["bandwidth_bytes_per_s"]) for row, *_ in found]
     for rate in sorted({min(rates), max(rates)}):

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from spec_bench.report.data.rows import groups_of
+from spec_bench.report.data.rows import groups_of, read_results
 from spec_bench.report.data.statistics import error_bars
 from spec_bench.report.figures import draw, figure_sheets, sweep
 from spec_bench.report.figures.cells import (
@@ -15,13 +15,14 @@ from spec_bench.report.figures.cells import (
 )
 from spec_bench.report.figures.draw import draw_sheet
 from spec_bench.report.figures.panels import drawing_of
-from spec_bench.report.figures.style import fill, marks, pyplot, settings
+from spec_bench.report.figures.style import GREY, fill, marks, pyplot, settings
 from spec_bench.report.papers.paper import code_of, find_figure, load_paper
+from spec_bench.vocabulary.decoders import COLOURS
 from spec_bench.vocabulary.names import title
 from tests.report.rows import around, frame
 from tests.report.rows import embedded as row
 from tests.report.rows import row as any_row
-from tests.report.shown import committed_sheets, points, series_of, sheet_from, sheet_of
+from tests.report.shown import EMBEDDED, committed_sheets, points, series_of, sheet_from, sheet_of
 from tests.said import naming
 
 EXP1 = frame(
@@ -73,10 +74,9 @@ def test_accuracy_is_relative_to_the_baseline_with_its_interval():
     (series,) = series_of(panel, decoder="sd")
     assert series.points("cell.score") == [pytest.approx((0.8, 0.6, 1.0))]
     assert panel.band == pytest.approx((0.8, 1.2))
-    taus, _, _, panel = sheet_of("rsd/4", EXP1[EXP1.decoder != "ar"]).grid[0]
-    assert taus.series and not panel.series
-    assert panel.band is None
-    assert panel.said.empty == "no score"
+    alone = sheet_of("rsd/4", EXP1[EXP1.decoder != "ar"])
+    assert [panel.said.y for panel in alone.panels] == ["block_efficiency", "mbsu", "speedup"]
+    assert alone.missing == ("no score",)
 
 
 def test_the_papers_points_are_those_of_its_table():
@@ -312,26 +312,44 @@ def test_a_legend_lists_the_series_of_one_row_of_panels_after_those_of_another()
     assert [text.get_text() for text in legend.get_texts()] == ["RSD-S", "SD", "RSD-C"]
 
 
-@pytest.mark.parametrize(
-    "experiment",
-    ["eagle-heads", "dsbd-fronts", "redrafter-batches", "beyond-draft-free", "rsd-exp1"],
-)
-def test_no_text_and_no_legend_of_a_committed_figure_leaves_its_canvas(experiment):
-    for name, sheet in committed_sheets(experiment).items():
+DRAWN = sorted({path.parents[1].name for path in EMBEDDED.glob("*/figures/*.png")})
+
+
+def assert_complete(figure, name):
+    """Nothing leaves its canvas, and no panel is empty."""
+    figure.draw_without_rendering()
+    inches, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
+    edges = (inches.x0, inches.y0, width - inches.x1, height - inches.y1)
+    assert min(edges) > -0.02, f"{name}: {edges}"
+    assert all(plot.has_data() or not plot.axison for plot in figure.axes), name
+    pyplot.close(figure)
+
+
+@pytest.mark.parametrize("experiment", DRAWN)
+def test_nothing_of_a_committed_figure_leaves_its_canvas_and_no_panel_is_empty(experiment):
+    sheets = committed_sheets(experiment)
+    assert sheets
+    for name, sheet in sheets.items():
         with settings():
-            figure = draw_sheet(sheet)
-            figure.draw_without_rendering()
-        words = [*figure.texts, *(each for plot in figure.axes for each in plot.texts)]
-        for plot in (plot for plot in figure.axes if plot.axison):
-            words += [plot.title, plot.xaxis.label, plot.yaxis.label]
-        written = (*figure.legends, *(each for each in words if each.get_text()))
-        boxes = [each.get_window_extent() for each in written]
-        whole = figure.bbox.padded(2)  # pixels, for rounding
-        assert len(boxes) > 2
-        for box in boxes:
-            assert whole.x0 <= box.x0 and box.x1 <= whole.x1, name
-            assert whole.y0 <= box.y0 and box.y1 <= whole.y1, name
-        pyplot.close(figure)
+            assert_complete(draw_sheet(sheet), name)
+
+
+@pytest.mark.parametrize("name", ["quickstart", "smollm2"])
+def test_nothing_of_a_committed_picture_leaves_its_canvas_and_no_panel_is_empty(name):
+    file = EMBEDDED.parent / name / "results.csv"
+    with settings():
+        assert_complete(sweep.picture(groups_of(read_results(file))), name)
+
+
+def test_confirmed_cells_are_drawn_over_grey_screened_ones_in_their_shapes():
+    stages = [MCSD.assign(stage="screen", prompts=2), MCSD[:3].assign(stage="confirm", prompts=40)]
+    (panel,) = sheet_of("mcsd/4", pd.concat(stages, ignore_index=True)).panels
+    told = [(one.label, one.look.colour, one.look.marker, *one.rows.spec) for one in panel.series]
+    assert told == [
+        ("screened", GREY, "s", "4-2", "2-4"),  # 8 paths
+        ("screened", GREY, "o", "2-2"),
+        ("decreasing widths", COLOURS["blue"].light, "s", "4-2"),
+    ]
 
 
 SPEEDS = frame(

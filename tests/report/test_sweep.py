@@ -13,7 +13,7 @@ from plotly.offline import get_plotlyjs
 from spec_bench.report.cli.command_line import main
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.rows import read_rows
-from spec_bench.report.sweep import FIGURES, build_page, drawn, packed, parts_of
+from spec_bench.report.sweep import FIGURES, build_page, drawn, packed, parts_of, swept_of
 from spec_bench.system import files
 from tests.report.rows import MT_BENCH, around, record, row, write
 
@@ -123,6 +123,46 @@ def test_without_scores_quality_is_perplexity_and_its_axis_says_so(tmp_path):
     quality = figures(own(tmp_path, {"rouge2": None, "perplexity": 2.0}))["quality"]
     assert quality["data"][0]["x"] == [2.0]
     assert quality["layout"]["xaxis"]["title"]["text"] == "perplexity"
+
+
+def test_a_swept_number_is_a_line_of_each_cell_and_a_swept_text_a_table(tmp_path):
+    fast, slow = {"speedup": (1.5, 1.4, 1.6)}, {"speedup": (1.2, 1.1, 1.3)}
+    batches = [{"batch_size": size, **each} for size, each in ((1, fast), (8, slow))]
+    (swept,) = swept_of(read_rows([own(tmp_path, *batches, {"speedup": None, "batch_size": 2})]))
+    assert (swept.title, swept.where) == ("speedup by batch size", "MT-bench, embedded")
+    assert (swept.values, swept.lines) == (
+        ["1", "8"],
+        [("SD 3", ["1.50 [1.40, 1.60]", "1.20 [1.10, 1.30]"])],
+    )
+    (line,), layout = swept.chart["data"], swept.chart["layout"]
+    assert (line["x"], line["y"]) == ([1, 8], [1.5, 1.2])
+    assert (layout["xaxis"]["type"], layout["xaxis"]["tickvals"]) == ("log", [1, 8])
+    types = [{"dtype": name, **each} for name, each in (("float32", fast), ("bfloat16", slow))]
+    (swept,) = swept_of(read_rows([own(tmp_path, *types)]))
+    assert (swept.values, swept.chart) == (["bfloat16", "float32"], None)
+    page = build_page(own(tmp_path, *types))
+    assert "<th>bfloat16</th>" in page and "1.20 [1.10, 1.30]" in page
+
+
+def test_what_is_not_the_same_is_named_and_what_follows_from_a_setting_is_not(tmp_path):
+    cells = [
+        {
+            "batch_size": size,
+            "temperature": warm,
+            "prompts_digest": f"{size}",
+            "speedup": 1.0 + size,
+        }
+        for size in (1, 2)
+        for warm in (0.0, 1.0)
+    ]
+    found = swept_of(read_rows([own(tmp_path, *cells)]))
+    assert [(each.title, each.where) for each in found] == [
+        ("speedup by temperature", "MT-bench, embedded, batch size 1"),
+        ("speedup by temperature", "MT-bench, embedded, batch size 2"),
+        ("speedup by batch size", "MT-bench, embedded, temperature 0"),
+        ("speedup by batch size", "MT-bench, embedded, temperature 1"),
+    ]
+    assert swept_of(read_rows([own(tmp_path, *cells[:1])])) == []
 
 
 @pytest.mark.parametrize(

@@ -326,9 +326,10 @@ def title_of(group: Group) -> str:
 
 
 def decoder_of(row: pd.Series | Row) -> str:
-    """Decoder and tree for people."""
+    """Decoder and tree for people, and whether its paths were rows."""
     title, spec = names.decoder(str(row["decoder"])).title, str(row["spec"])
-    return title if spec == "-" else f"{title} {spec}"
+    aside = "" if row.get("tree_attention", True) else ", paths as rows"
+    return f"{title if spec == '-' else f'{title} {spec}'}{aside}"
 
 
 def tree_titles(rows: pd.DataFrame) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
+from textwrap import fill as wrap
 from typing import Any
 
 import matplotlib
@@ -12,14 +13,13 @@ import pandas as pd
 matplotlib.use("Agg")
 from matplotlib import pyplot
 
-from spec_bench.report.data.rows import prompts_of, reason_of
+from spec_bench.report.data.rows import prompts_of
 from spec_bench.report.data.statistics import error_bars
 from spec_bench.report.figures.panels import Panel, Series, Sheet
 from spec_bench.report.figures.style import GREY, TWO_COLUMNS_INCHES, fill, jobs, known
 from spec_bench.report.papers.pairs import pair_configs
 from spec_bench.vocabulary.decoders import MARKERS
 
-_NARROW = 0.4  # width of an unmeasured column of panels, which only has the reason
 _MANY = 12  # more texts than this beside marks of one panel would hide each other: smaller ones
 _SIDES = [(side, lift) for lift in (3, -3, 9, -9) for side in (1, -1)]
 _WHITE = {"fontsize": 5.5, "color": "white", "weight": "bold", "zorder": 5}
@@ -35,13 +35,10 @@ def draw_sheet(sheet: Sheet) -> Any:
     """Returns a file of a figure, as matplotlib's figure."""
     drawing, grid = sheet.drawing, sheet.grid
     count = max(map(len, grid))
-    columns = [[line[i] for line in grid if i < len(line)] for i in range(count)]
-    empty = [all(not each.series and not each.said.empty for each in own) for own in columns]
-    width = TWO_COLUMNS_INCHES * _by_columns(drawing.width, count) * (0.9 if any(empty) else 1)
+    width = TWO_COLUMNS_INCHES * _by_columns(drawing.width, count)
     figure, axes = pyplot.subplots(
         len(grid), count,
         figsize=(width, drawing.height * len(grid) + drawing.rest),
-        width_ratios=[_NARROW if each else 1.0 for each in empty],
         sharex="x" in drawing.share,
         sharey="y" in drawing.share,
         squeeze=False,
@@ -149,18 +146,9 @@ def _bars(series: Series, column: str) -> list[list[float]] | None:
 
 def _explain(plot: Any, panel: Panel) -> None:
     """Writes into an empty panel why it is empty."""
-    said, rows = panel.said, panel.rows
-    text = said.empty
-    if text:
-        plot.set_yticks([])
-    else:
-        has_y = said.y in rows and rows[said.y].notna().any()
-        missing = said.x if has_y else said.y
-        reasons = [reason_of(row, missing) for _, row in rows.iterrows()]
-        axis = said.axis(missing)
-        text = f"{axis.label} not\nmeasured: {next(filter(None, reasons), 'no value')}{axis.hint}"
-        plot.set_axis_off()
-    plot.text(0.5, 0.5, text, transform=plot.transAxes, ha="center", va="center", color=GREY)
+    plot.set_axis_off()
+    where = {"transform": plot.transAxes, "ha": "center", "va": "center", "color": GREY}
+    plot.text(0.5, 0.5, wrap(panel.reason, 24), **where)
 
 
 def _label_panel(plot: Any, sheet: Sheet, down: int, across: int) -> None:
@@ -170,10 +158,12 @@ def _label_panel(plot: Any, sheet: Sheet, down: int, across: int) -> None:
     if title := panel.title if down == 0 or not drawing.side else "":
         above = any(layer.at == "above" and layer.write for layer in said.drawn)
         plot.set_title(title, **({"pad": 10} if above else {}))
-    if not panel.series and not said.empty:
+    if not panel.series:
         return
-    if "x" not in drawing.share or down == len(sheet.grid) - 1:
+    below = [line[across] for line in sheet.grid[down + 1 :] if across < len(line)]
+    if "x" not in drawing.share or not below:
         plot.set_xlabel(panel.label(said.x))
+    plot.tick_params(labelbottom="x" not in drawing.share or not any(e.series for e in below))
     if drawing.side:
         plot.set_ylabel(fill(drawing.side, panel.rows) if across == 0 else "")
     elif "y" not in drawing.share or across == 0:
@@ -203,7 +193,8 @@ def _surround(figure: Any, sheet: Sheet) -> None:
         said = f"The draft stands in for {stand_in}." if stand_in else ""
         note = f"{note} {sheet.text(drawing.note_printed, stand_in=said)}".rstrip()
     if prompts := prompts_of(sheet.rows):
-        note = f"{note} {prompts[0].upper()}{prompts[1:]} a cell.".lstrip()
+        note = f"{note} {prompts} a cell.".lstrip()
+    note = "\n".join([note, *(f"{each[0].upper()}{each[1:]}." for each in sheet.missing)])
     figure.supxlabel(note, fontsize=6.5, x=0.01, ha="left", wrap=True)
 
 

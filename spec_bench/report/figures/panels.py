@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from itertools import product
+from itertools import compress, product
 from typing import Any, Literal
 
 import pandas as pd
 
 from spec_bench.report.data.grouping import split
+from spec_bench.report.data.rows import reason_of, rows_of
 from spec_bench.report.data.statistics import best_rows, correlation, front, relative_to
 from spec_bench.report.figures.cells import GROUP, SCORE, SCORE_NAME, Cells, grouped
 from spec_bench.report.figures.style import Look, fill, looks, shapes
@@ -41,7 +42,7 @@ class Axis:
     ticks: tuple[float, ...] = ()  # none: matplotlib's choice
     low: float | None = None  # lower limit
     better: Literal["up", "down"] | None = None  # for a Pareto front; by default the column's
-    hint: str = ""  # how to measure the column; shown in a panel without numbers
+    hint: str = ""  # how to measure the column; said where it has no numbers
 
 
 @dataclass(frozen=True)
@@ -194,6 +195,17 @@ class Panel:
         return self.said.axis(real, column).label
 
     @property
+    def reason(self) -> str:
+        """Why it plots nothing."""
+        said, rows = self.said, self.rows
+        has_y = said.y in rows and rows[said.y].notna().any()
+        missing = said.x if has_y else said.y
+        reasons = [reason_of(row, missing) for row in rows_of(rows)]
+        axis = said.axis(missing)
+        why = next(filter(None, reasons), "no value")
+        return said.empty or f"{axis.label} not measured: {why}{axis.hint}"
+
+    @property
     def band(self) -> tuple[float, float] | None:
         """The interval of the decoder that all is relative to; None where there is none."""
         base, y = _first_of(self.rows, self.said.over), self.said.y
@@ -211,6 +223,7 @@ class Sheet:
     grid: list[list[Panel]]  # rows of panels, top to bottom
     rows: pd.DataFrame = field(repr=False)  # all cells that are plotted
     setting: str = ""  # that the figure's other files lack; "" without other files
+    missing: tuple[str, ...] = ()  # what was not measured, and why, of columns that are left out
 
     @property
     def panels(self) -> list[Panel]:
@@ -345,12 +358,18 @@ def _sheet(drawing: Drawing, rows: pd.DataFrame, printed: pd.DataFrame) -> Sheet
     grid = [[panel for i, panel in enumerate(line) if i // wide in filled] for line in grid]
     if not grid:
         return None
+    # A column without numbers is a line in the note.
+    columns = list(zip(*grid, strict=True))
+    full = [any(panel.series for panel in each) for each in columns]
+    missing = [each[0].reason for each, any_ in zip(columns, full, strict=True) if not any_]
+    grid = [[*compress(line, full)] for line in grid]
     if drawing.wrap:
         flat, most = [panel for line in grid for panel in line], drawing.wrap
         grid = [flat[start : start + most] for start in range(0, len(flat), most)]
     plotted = [each for line in grid for panel in line for each in panel.series]
     measured = pd.concat([each.rows for each in plotted if not each.layer.printed])
-    return Sheet(drawing, grid, rows[rows.index.isin(measured.index)])
+    shown = rows[rows.index.isin(measured.index)]
+    return Sheet(drawing, grid, shown, missing=tuple(dict.fromkeys(missing)))
 
 
 def _facets(rows: pd.DataFrame, columns: Sequence[str]) -> list[dict[str, Any]]:
@@ -406,7 +425,7 @@ def _series(layer: Drawing, rows: pd.DataFrame, file_rows: pd.DataFrame) -> list
     known = kept(file_rows, layer.keep)
     hue = [name for name in layer.hues if name in file_rows]
     by_hue = looks(layer, known, hue)
-    by_marker = shapes(known[layer.marker]) if layer.marker else {}
+    by_marker = shapes(file_rows[layer.marker]) if layer.marker else {}
     columns = [*hue, *([layer.marker] if layer.marker else [])]
     parts = rows.groupby(columns, sort=False, dropna=False) if columns else [((), rows)]
     found: list[Series] = []

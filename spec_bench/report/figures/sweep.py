@@ -112,10 +112,8 @@ def _bars(group: Group, of: str) -> pd.DataFrame:
     rows = _able(rows)[lambda able: able[of].notna()]
     texts = []
     for row in rows_of(rows):
-        aside = "" if row.get("tree_attention", True) else "paths as rows"
         mark = "" if row["lossless"] == "unaudited" else names.MARKS.get(str(row["lossless"]), "")
-        notes = ", ".join(filter(None, (mark, aside)))
-        texts.append(f"{decoder_of(row)} ({notes})" if notes else decoder_of(row))
+        texts.append(f"{decoder_of(row)} ({mark})" if mark else decoder_of(row))
     rows = rows.assign(bar=texts, family=[_family(row) for row in rows_of(rows)])
     return rows.drop_duplicates("bar")
 

@@ -25,7 +25,6 @@ from spec_bench.report.data.rows import (
     groups_of,
     meanings_of,
     of_past_engine,
-    prompts_of,
     read_from,
     read_rows,
     rows_of,
@@ -194,10 +193,8 @@ def _pictures(
             if draw_plain(groups, folder / "figure.png"):
                 yield "All decoders, the fastest first", data_uri(folder / "figure.png", _WIDTH)
         for number, drawing in enumerate(drawn):
-            prompts = prompts_of(measured.rows[measured.rows.pair.isin(drawing.pairs)])
-            title = f"{drawing.title}{f' ({prompts} a cell)' if prompts else ''}"
             for path in draw(drawing, measured, folder / str(number), "png"):
-                yield title, data_uri(path, _WIDTH)
+                yield drawing.title, data_uri(path, _WIDTH)
 
 
 def measured_on(targets: Iterable[str], paper: bool) -> str:

@@ -26,22 +26,23 @@
     return { ...layout, legend, font: { ...layout.font, size: 11 } };
   };
   const axis = (own) => ({ gridcolor: "#e6e6e6", zeroline: false, automargin: true, ...own });
+  const framed = (around, figure, text) => {
+    const frame = document.createElement("figure"), title = document.createElement("h3");
+    const plot = document.createElement("div");
+    title.textContent = text;
+    plot.className = "plot";
+    frame.append(...(text ? [title, plot] : [plot]));
+    around.append(frame);
+    const layout = { ...common, ...figure.layout };
+    layout.xaxis = axis(layout.xaxis);
+    layout.yaxis = axis(layout.yaxis);
+    return () => Plotly.newPlot(plot, figure.data, narrowed(plot, figure, layout), options);
+  };
   const show = () => {
     place.querySelectorAll(".plot").forEach((plot) => Plotly.purge(plot));
     place.replaceChildren();
-    const drawings = [], part = parts[Number(choice.value)] || { figures: {}, missing: {} };
-    for (const [key, figure] of Object.entries(part.figures)) {
-      const frame = document.createElement("figure"), title = document.createElement("h3");
-      const plot = document.createElement("div");
-      title.textContent = titles[key];
-      plot.className = "plot";
-      frame.append(title, plot);
-      place.append(frame);
-      const layout = { ...common, ...figure.layout };
-      layout.xaxis = axis(layout.xaxis);
-      layout.yaxis = axis(layout.yaxis);
-      drawings.push(() => Plotly.newPlot(plot, figure.data, narrowed(plot, figure, layout), options));
-    }
+    const part = parts[Number(choice.value)] || { figures: {}, missing: {} };
+    const drawings = Object.entries(part.figures).map(([key, figure]) => framed(place, figure, titles[key]));
     drawings.forEach((draw) => draw()); // once all frames stand, and have their widths
     const without = Object.entries(part.missing).map(([key, why]) => `${titles[key]} (${why})`);
     missing.textContent = without.length ? `Not drawn: ${without.join("; ")}.` : "";
@@ -61,7 +62,11 @@
     place.scrollIntoView();
   }));
   window.addEventListener("beforeprint", () => {
-    place.querySelectorAll(".plot").forEach((plot) => Plotly.Plots.resize(plot));
+    document.querySelectorAll(".plot").forEach((plot) => Plotly.Plots.resize(plot));
   });
   show();
+  for (const around of document.querySelectorAll("[data-chart]")) {
+    const chart = read("charts")[Number(around.dataset.chart)];
+    if (chart) framed(around, chart, "")();
+  }
 })();
