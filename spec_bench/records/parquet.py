@@ -102,13 +102,13 @@ _SCORED = "what the answer scored, where the table's score is the mean; empty in
 _PARTS = "the numbers whose sums over prompts make the table's score: sacrebleu's counts of BLEU"
 _ABOUT = f"""## Records by prompt
 
-`<name>/{files.RECORDS}` is what intervals, and differences paired by prompt, are made of: with it,
-pages and verdicts come out the same where `{files.RUNS}` is not there. It holds no text, no token
-ids. Columns that begin with `{STEP}` are lists with an entry per target call; those that begin with
-`{SERVED}` are there where a server decoded. Where cells were added to a finished job, the baseline
-was timed again beside them: these lines are none of its own speed, and stand below
-`RUN_ID{AGAIN}`, by `sitting`. The file's metadata holds its SHA-256, taken with
-zeros in its place: a file of which one bit was changed is refused. Other tools need not look at it.
+Intervals and differences paired by prompt are computed from `<name>/{files.RECORDS}`. With this
+file pages and verdicts come out the same without `{files.RUNS}`. It holds no text and no token
+ids. Columns that begin with `{STEP}` are lists with an entry per target call. Those that begin
+with `{SERVED}` are there where a server decoded. When cells are added to a finished job, the
+baseline is timed again beside them. These lines have the id `RUN_ID{AGAIN}`, by `sitting`, and do
+not count as the baseline's own speed. The file's metadata holds its SHA-256, so a changed file is
+refused. Other tools need not look at it.
 
 ```python
 records = pandas.read_parquet("results/NAME/{files.RECORDS}")

@@ -197,13 +197,15 @@ Written by `python -m spec_bench.vocabulary.columns`; the lines come from
 | `{files.RUNS}/<run_id>/{files.TRACE}` | the traceback, if it failed |
 | `{files.RUNS}/<run_id>/NAME.bad-1` | a file that could not be used, set aside and made again |
 
-A ratio is a sum over all prompts divided by another, never a mean of the prompts' ratios. A column
-marked [ ] is followed by `NAME_low` and `NAME_high`, the ends of its 95% interval over prompts;
-they are empty for fewer than five prompts, and where they would be a factor of more than ten apart.
-An empty cell has no value, and `reason` says why where that
-is not obvious: `column: why; column: why`. A text that a spreadsheet would take for a formula has a
-`'` before it. A failed cell has no numbers. A score of a metric module
-is named after the module, such as `rouge_rouge1`, and comes last.
+A ratio is one sum over all prompts over another, never a mean of the prompts' ratios. A column
+marked [ ] is followed by `NAME_low` and `NAME_high`, the ends of its 95% interval over prompts.
+The ends are empty for fewer than five prompts, and where they would be a factor of more than ten
+apart.
+
+An empty cell has no value. `reason` explains it where that is not obvious: `column: why; column:
+why`. A failed cell has no numbers. A text that a spreadsheet would take for a formula begins with
+`'`. A score from a metric module is named after the module, such as `rouge_rouge1`, and comes
+last.
 """
 
 
