@@ -178,7 +178,7 @@ def _line(cell: Cell, row: CellResult, stage: Stage) -> dict[str, Any]:
 
 
 def main(overrides: Sequence[str]) -> int:
-    """Prints the candidates and the answer in three lines, and writes its page below
+    """Prints the answer, the job that uses it and the candidates, and writes its page below
     ``results/NAME``; the exit status, 2 for settings that cannot be right.
     """
     register()
@@ -195,11 +195,12 @@ def main(overrides: Sequence[str]) -> int:
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         print(f"spec_bench: {one_line(error)}", file=sys.stderr)
         return 2
-    told, needs = [*found.answer(), command_of(found, overrides)], lines_of(found.needed)
+    answer, command, needs = found.answer(), command_of(found, overrides), lines_of(found.needed)
     lines = [_HEADS, *([text for _, text in line] for line in _lines(found.candidates))]
     wide = [max(map(len, texts)) for texts in zip(*lines, strict=True)]
     table = ["  ".join(map(str.ljust, line, wide)).rstrip() for line in lines]
-    print("\n".join([*table, "", *needs, *([""] if needs else []), *told]))
+    told = [": ".join(answer), *([command] if command else []), ""]
+    print("\n".join([*told, *table, *([""] if needs else []), *needs]))
     page = files.results_file(settings.results, settings.asked.name).with_name(
         f"recommend-{settings.pair.name}-{settings.task.name}.html"
     )
@@ -208,7 +209,7 @@ def main(overrides: Sequence[str]) -> int:
         pair=settings.pair.name,
         task=names.task(settings.task.name),
         temperature=settings.sampling.temperature,
-        told=told,
+        told=[*answer, command],
         heads=_HEADS,
         lines=list(_lines(found.candidates)),
         needs="\n".join(needs),
@@ -219,12 +220,16 @@ def main(overrides: Sequence[str]) -> int:
 
 
 def command_of(found: Recommendation, overrides: Sequence[str]) -> str:
-    """Returns the job that uses what is recommended, on the settings that were asked for."""
+    """Returns the job that uses what is recommended, on the settings that were asked for; "" where
+    nothing is yet.
+    """
+    if found.headline and not found.headline.code:
+        return ""
     others = (*_OF_THE_SEARCH, *_OF_A_DECODER)
     kept = [each for each in overrides if not each.lstrip("+").startswith(others)]
     decoder, spec = found.cell
     tree = [] if decoder == "ar" or spec == "-" else [f"spec={spec}"]
-    return " ".join(["spec-bench", *kept, f"decoder={decoder}", *tree])
+    return " ".join(["spec-bench run", *kept, f"decoder={decoder}", *tree])
 
 
 def _lines(candidates: pd.DataFrame) -> Iterator[list[tuple[str, str]]]:
