@@ -18,6 +18,7 @@ from spec_bench.api.jobs import chosen, composed, words_of
 ROOT = Path(__file__).resolve().parents[1]
 PROMPT = "Article: The harbour was closed after a storm took the roof of the school.\nSummary:"
 OTHER = "Article: Rain fell on the market.\nSummary:"
+BLOCKS = {"python": 5, "api": 1, "cookbook": 1, "metrics": 2}
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}Summary:"
 
 
@@ -306,11 +307,11 @@ def shown(folder, code):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("page", "blocks"), [("python", 5), ("api", 1), ("cookbook", 1)])
-def test_every_block_of_the_manuals_pages_runs(page, blocks, tmp_path):
+@pytest.mark.parametrize("page", BLOCKS)
+def test_every_block_of_the_manuals_pages_runs(page, tmp_path):
     text = (ROOT / f"docs/{page}.md").read_text(encoding="utf-8")
     found = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert len(found) == blocks
+    assert len(found) == BLOCKS[page]
     said = shown(tmp_path, "\n".join(found))
     if page == "cookbook":
         assert said.strip() in text, "printed as it is"
