@@ -36,7 +36,7 @@ def fronts(cells, y="cell.score"):
         note="Steps: Pareto front of DSBD's settings (W_S x γ @ t), picked on these numbers. In "
         "the squares: width of beam sampling.\nBars: 95% intervals over prompts. beam law: exact "
         "for the law of beam decoding, not for the target's single samples. SD: ours draws its "
-        "draft tokens, the paper's drafts greedily.{jobs}",
+        "draft tokens, the paper's drafts greedily.",
     )  # fmt: skip
 
 

@@ -26,7 +26,6 @@ from spec_bench.report.data.counts import Records
 from spec_bench.report.data.grouping import value_text
 from spec_bench.report.data.records import repeats_of
 from spec_bench.report.data.rows import (
-    SERVER,
     Group,
     Row,
     decoder_of,
@@ -38,6 +37,7 @@ from spec_bench.report.data.rows import (
     read_from,
     rows_of,
     title_of,
+    tree_titles,
 )
 from spec_bench.report.page.build import measured_on, render
 from spec_bench.report.page.gather import read_cells
@@ -49,6 +49,7 @@ from spec_bench.vocabulary.numbers import ends_of, with_ends
 
 SHOWN, DETAILED, _SWEPT = 6, 120, 12  # cells, cells with their records, swept settings; at most
 _WIDE = 8  # times the smallest value of a setting, from where on its axis is logarithmic
+_CELL = ["decoder", "spec", "tree_attention"]
 _NOT_SWEPT = ("stage", "engine", "harness", "machine")
 _BY = ("speedup", "block_efficiency")
 
@@ -296,7 +297,7 @@ def swept_of(rows: pd.DataFrame) -> list[Swept]:
         fixed = [each for each in others if (at[each.name].nunique() > 1).any()]
         keys = ["pair", "task", *(each.name for each in fixed)]
         for _, part in rows.groupby(keys, sort=False, dropna=False):
-            cells = part.groupby(["decoder", "spec", "tree_attention"], sort=False)
+            cells = part.assign(spec=tree_titles(part)).groupby(_CELL, sort=False)
             several = [own for _, own in cells if own[setting.name].nunique() > 1]
             first = part.iloc[0]
             settings = [each for each in fixed if each.kind == "setting"]
@@ -483,39 +484,18 @@ def roofline(part: Part, _: Records) -> Figure | None:
 
 
 FIGURES: dict[str, tuple[str, Callable[[Part, Records], Figure | None], str]] = {
-    "nodes": (
-        "Speed-up against tree nodes",
-        speed_by_nodes,
-        "no cell has both a speed-up and tree nodes",
-    ),
-    "acceptance": ("Acceptance by position", acceptance, "no cell has acceptance by depth"),
-    "lengths": (
-        "Accepted tokens per target call",
-        accepted_lengths,
-        "no cell has records of its calls here",
-    ),
-    "time": (
-        "Where the time of a token goes",
-        time_stack,
-        "no cell has seconds of prefill, decoding, draft and target; of a server's the last two "
-        "are not seen",
-    ),
-    "prompts": (
-        "Prompt by prompt",
-        by_prompt,
-        "no records of a cell and of plain decoding timed in turn with it are here",
-    ),
+    "nodes": ("Speed-up against tree nodes", speed_by_nodes, "no speed-up with tree nodes"),
+    "acceptance": ("Acceptance by position", acceptance, "no acceptance by depth"),
+    "lengths": ("Accepted tokens per target call", accepted_lengths, "no records of calls"),
+    "time": ("Where the time of a token goes", time_stack, "no seconds of draft and target"),
+    "prompts": ("Prompt by prompt", by_prompt, "no records of cells timed in turn with AR"),
     "roofline": (
-        "Roofline: a call's time, and its bytes over the bandwidth measured here",
+        "A call's time against its bytes (roofline)",
         roofline,
-        "no row has a call's bytes, the machine's bandwidth and seconds of decoding",
+        "no row has a call's bytes",
     ),
-    "mbsu": (
-        "Speed-up against the memory-bound speed-up (MBSU)",
-        against_mbsu,
-        "no cell has both a speed-up and MBSU",
-    ),
-    "quality": ("Quality", quality, "the task scores nothing, and no perplexity is known"),
+    "mbsu": ("Speed-up against MBSU, its memory bound", against_mbsu, "no speed-up with MBSU"),
+    "quality": ("Quality", quality, "no score and no perplexity"),
 }
 """By key a title, what draws the figure (None if unmeasured), and why it is not there."""
 
@@ -525,12 +505,4 @@ def drawn(part: Part, records: Records) -> tuple[dict[str, Figure], dict[str, st
     made = {key: draw(part, records) for key, (_, draw, _) in FIGURES.items()}
     unread = "" if part.detailed else ", or these were not read"
     missing = {key: f"{FIGURES[key][2]}{unread}" for key, figure in made.items() if figure is None}
-    if "roofline" in missing:
-        if "device" in part.rows and (part.rows.device == SERVER).all():
-            why = "a server decoded, and what its calls read is not seen from outside"
-        elif "moved_bytes" not in part.rows:
-            why = "measured before rows had a call's bytes and the machine's bandwidth"
-        else:
-            why = FIGURES["roofline"][2]
-        missing["roofline"] = why
     return {key: figure for key, figure in made.items() if figure is not None}, missing

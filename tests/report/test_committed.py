@@ -17,7 +17,6 @@ from spec_bench.report.data.statistics import correlation, half_width
 from spec_bench.report.figures import draw
 from spec_bench.report.figures.cells import derive, usable
 from spec_bench.report.figures.draw import draw_sheet
-from spec_bench.report.figures.style import jobs
 from spec_bench.report.page.gather import drawings, shown_tables, stems
 from spec_bench.report.papers.paper import code_of, find_figure, load_paper, recipes_by_name
 from spec_bench.report.tables.measured import Measured
@@ -197,14 +196,6 @@ def test_a_pair_of_the_paper_has_the_figures_tasks_and_another_pair_all():
     assert [line[0].title for line in sheet_of("dsbd/4", own).grid] == ["SQuAD"]
     ((panel,),) = sheet_of("dsbd/5", own).grid
     assert panel.label("cell.score") == "execution accuracy"
-
-
-def test_cells_of_two_jobs_are_named_below_the_fronts():
-    rows = dsbd_cells()
-    assert jobs(rows) == ""
-    rows["baseline"] = ["same job", "same job", *(["earlier job"] * 6)]
-    said = "\nNot one job: SD measured with AR, the rest in a later one."
-    assert jobs(rows[rows.decoder != "ar"]) == said
 
 
 def test_a_page_has_every_figure_that_is_for_any_pair(tmp_path):

@@ -165,24 +165,12 @@ def test_what_is_not_the_same_is_named_and_what_follows_from_a_setting_is_not(tm
     assert swept_of(read_rows([own(tmp_path, *cells[:1])])) == []
 
 
-@pytest.mark.parametrize(
-    ("values", "why"),
-    [
-        ({}, "measured before"),
-        ({**BYTES, "moved_bytes": None}, "no row has"),
-        ({"device": "server"}, "a server decoded"),
-    ],
-)
-def test_a_roofline_that_is_not_there_says_why(values, why, tmp_path):
-    made, missing = drawn(*the_part(own(tmp_path, {**TIMES, **COUNTS, **values})))
-    assert "roofline" not in made and why in missing["roofline"]
-
-
 def test_what_was_not_measured_is_not_drawn_and_a_group_that_has_figures_is_shown_first(tmp_path):
     good = {"dtype": "float32", "speedup": 1.5, "nodes_per_call": 3.0}
     made, missing = drawn(*the_part(own(tmp_path, good)))
     assert list(made) == ["nodes"]
     assert [*made, *missing] == list(FIGURES)
+    assert missing["roofline"] == "no row has a call's bytes"
     failed = {"status": "failed", "reason": "ValueError", "dtype": "bfloat16"}
     page = build_page(own(tmp_path, failed, good))
     assert all(why in page for why in missing.values())

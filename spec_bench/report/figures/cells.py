@@ -6,10 +6,9 @@ drawing stops (``with_columns``).
 
 * ``tree.*`` from its shorthand: ``form``, ``width``, ``depth``, ``nodes``, ``threshold``,
   ``paths``, ``order`` (how the widths of two levels go with depth)
-* ``cell.name`` (decoder and tree), ``cell.attention`` and ``cell.ways`` (how often a tree was
-  verified: with tree attention, with its paths as rows, or both), ``cell.merged`` (how many times
-  fewer nodes merged beams have), ``cell.group``, ``cell.score`` with its ends, ``cell.score_name``
-  and ``cell.score_title``
+* ``cell.attention`` and ``cell.ways`` (how often a tree was verified: with tree attention, with its
+  paths as rows, or both), ``cell.merged`` (how many times fewer nodes merged beams have),
+  ``cell.group``, ``cell.score`` with its ends, ``cell.score_name``
 * ``paper.*``: ``draft_length`` or ``target_budget``, where the paper's tables are divided by one
 """
 
@@ -26,7 +25,7 @@ import pandas as pd
 from spec_bench.report.data.rows import groups_of, of_recipes, once, score_column, tree_attention
 from spec_bench.report.papers.pairs import pair_configs, pair_of
 from spec_bench.report.papers.paper import Axes, Figure, Paper, load_paper
-from spec_bench.vocabulary.columns import COLUMNS, ENDS, columns_in
+from spec_bench.vocabulary.columns import COLUMNS, ENDS
 from spec_bench.vocabulary.names import task as task_title
 from spec_bench.vocabulary.published import side_by_side
 from spec_bench.vocabulary.spec import parse
@@ -185,18 +184,15 @@ def derive(rows: pd.DataFrame) -> pd.DataFrame:
     facts["cell.attention"] = has.map({True: "tree attention", False: "beams as rows"})
     cells = facts["cell.attention"].groupby([rows.pair, rows.decoder, rows.spec])
     facts["cell.ways"] = cells.transform("nunique")
-    aside = (~has).map({True: ", paths as rows", False: ""})
-    facts["cell.name"] = (rows.decoder + " " + rows.spec.astype(str)).str.removesuffix(" -") + aside
     if "nodes_per_call_p50" in rows:
         times = facts["tree.nodes"] / rows.nodes_per_call_p50
         facts["cell.merged"] = times.where(times > 1)
     rows = with_columns(rows, facts)
-    scores, titles = [], {each.name: each.title for each in columns_in(list(rows.columns))}
+    scores = []
     for _, part in rows.groupby("task", sort=False) if "task" in rows else ():
         if (name := score_column(part)) is not None:
             ends = {f"{SCORE}{end}": part.get(f"{name}{end}", nan) for end in ("", *ENDS)}
-            titled = {SCORE_NAME: name, "cell.score_title": titles[name]}
-            scores.append(pd.DataFrame({**ends, **titled}, index=part.index))
+            scores.append(pd.DataFrame({**ends, SCORE_NAME: name}, index=part.index))
     return with_columns(rows, pd.concat(scores)) if scores else rows
 
 

@@ -16,7 +16,7 @@ from matplotlib import pyplot
 from spec_bench.report.data.rows import prompts_of
 from spec_bench.report.data.statistics import error_bars
 from spec_bench.report.figures.panels import Panel, Series, Sheet
-from spec_bench.report.figures.style import GREY, TWO_COLUMNS_INCHES, fill, jobs, known
+from spec_bench.report.figures.style import GREY, TWO_COLUMNS_INCHES, fill, known
 from spec_bench.report.papers.pairs import pair_configs
 from spec_bench.vocabulary.decoders import MARKERS
 
@@ -186,7 +186,7 @@ def _surround(figure: Any, sheet: Sheet) -> None:
             legend.remove()  # too wide for the page: fewer columns
     elif heading:
         figure.suptitle(heading, fontsize=drawing.heading_size)
-    note = sheet.text(drawing.note, jobs=jobs(sheet.rows))
+    note = sheet.text(drawing.note)
     if any(series.layer.printed for series in sheet.series):
         config = pair_configs().get(sheet.text("{pair}"))
         stand_in = config.stand_in.partition(",")[0] if config and config.stand_in else ""

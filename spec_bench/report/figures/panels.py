@@ -102,7 +102,7 @@ class Drawing:
     heading_size: float = 8
     legend_columns: int | Sequence[int] = 4  # at most; several: by columns of panels
     legend_size: float | None = None  # of the panels' legends
-    note: str = "Bars: 95% intervals over prompts."  # ``{jobs}``: decoders of another job
+    note: str = "Bars: 95% intervals over prompts."
     note_printed: str = ""  # added where printed numbers are drawn
 
     def __post_init__(self) -> None:

@@ -172,12 +172,3 @@ def marks(rows: pd.DataFrame) -> str:
         decoders = dict.fromkeys(map(title, rows.decoder[elsewhere]))
         named["unaudited"] = f"{', '.join(decoders)}: {MARKS['unaudited']}"
     return f" ({', '.join(named.values())})" if named else ""
-
-
-def jobs(rows: pd.DataFrame) -> str:
-    """The note on decoders that were not measured side by side with the rest; "" if all were."""
-    if "baseline" not in rows or rows.baseline.nunique() < 2:
-        return ""
-    names = dict.fromkeys(rows.decoder[rows.baseline == "same job"])
-    listed = ", ".join(title(name) for name in names)
-    return f"\nNot one job: {listed} measured with AR, the rest in a later one."

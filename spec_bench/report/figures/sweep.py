@@ -1,6 +1,6 @@
 """The picture of any results file: a bar for each decoder and tree, the fastest on top.
 
-It shows speed-ups over plain decoding; where none was measured block efficiency, or else tokens/s.
+It shows speed-ups over plain decoding, or block efficiency where none was measured.
 """
 
 from __future__ import annotations
@@ -29,12 +29,10 @@ from spec_bench.report.figures.style import pyplot, save, settings
 from spec_bench.vocabulary import names
 from spec_bench.vocabulary.columns import ENDS
 from spec_bench.vocabulary.decoders import COLOURS, parts_of
-from spec_bench.vocabulary.spec import parse
 
 _MEASURES = {
     "speedup": "speed-up over plain decoding",
     "block_efficiency": "block efficiency (tokens per target call)",
-    "token_rate": "token rate (tokens/s)",
 }
 _FAMILIES = {
     "draft model, one path": COLOURS["blue"].light,
@@ -97,8 +95,8 @@ def picture(groups: Sequence[Group]) -> Any:
     patches = [Patch(color=_FAMILIES[name], label=name) for name in families]
     where = {"loc": "outside lower left", "ncols": len(families), "frameon": False}
     figure.legend(handles=patches, **where)
-    left_out = len(order) - len(labels), len(found) - len(shown)
-    figure.suptitle(_heading(found, of, left_out), x=0.01, ha="left", fontsize=9)
+    heading = _heading(found, of, len(order) - _BARS, len(found) - _PANELS)
+    figure.suptitle(heading, x=0.01, ha="left", fontsize=9)
     return figure
 
 
@@ -127,52 +125,47 @@ def _family(row: Row) -> str:
     drafter, tree = parts_of(str(row["decoder"]))
     if drafter not in _MODELS:
         return "trained head"
-    number = not tree and parse(str(row["spec"])).form == "number"
-    return "draft model, one path" if tree in _PATHS or number else "draft model, tree"
+    return "draft model, one path" if tree in _PATHS else "draft model, tree"
 
 
 def _draw_panel(plot: Any, bars: pd.DataFrame, labels: Sequence[str], of: str) -> None:
     places = [labels.index(name) for name in bars["bar"]]
-    colours = [_FAMILIES[name] for name in bars["family"]]
-    nothing = pd.Series(float("nan"), bars.index)
-    ends = [bars.get(f"{of}{end}", nothing) for end in ENDS]
-    lengths = error_bars(zip(bars[of], *ends, strict=True))
-    plot.barh(places, bars[of], height=0.7, color=colours)
+    ends = bars.reindex(columns=[of, *(f"{of}{end}" for end in ENDS)])
+    lengths = error_bars(ends.itertuples(index=False, name=None))
+    plot.barh(places, bars[of], height=0.7, color=bars["family"].map(_FAMILIES))
     plot.errorbar(bars[of], places, xerr=lengths, fmt="none", ecolor="black", lw=0.9, capsize=2)
-    digits = 1 if of == "token_rate" else 2
     for place, value, above in zip(places, bars[of], lengths[1], strict=True):
-        plot.annotate(f"{value:.{digits}f}", (value + above, place), **_NUMBER)
-    if of != "token_rate":
-        plot.axvline(1, color="black", linewidth=0.9, linestyle="--", zorder=2)
+        plot.annotate(f"{value:.2f}", (value + above, place), **_NUMBER)
+    plot.axvline(1, color="black", linewidth=0.9, linestyle="--", zorder=2)
     plot.grid(axis="y", visible=False)
     plot.set_axisbelow(True)
     plot.tick_params(labelbottom=True)
     plot.set_xlabel(_MEASURES[of])
 
 
-def _heading(found: Sequence[tuple[str, pd.DataFrame]], of: str, left_out: tuple[int, int]) -> str:
+def _heading(found: Sequence[tuple[str, pd.DataFrame]], of: str, cells: int, panels: int) -> str:
     """Says what is drawn, of which pair, task and prompts, on which device, and what is not."""
     rows = pd.concat([bars for _, bars in found])
     title = found[0][0] if len(found) == 1 else ""
-    pairs, measure = ", ".join(dict.fromkeys(map(str, rows.pair))), _MEASURES[of]
-    facts = ", ".join(filter(None, (pairs, title, prompts_of(rows), _device(rows))))
-    cells, panels = left_out
-    missing = [f"the {cells} slowest decoders"] if cells else []
-    missing += [f"{panels} more tasks and settings"] if panels else []
-    dashed = "" if of == "token_rate" else "; dashed: plain decoding"
-    lines = [f"{measure[0].upper()}{measure[1:]}, with 95% intervals{dashed}", facts]
+    facts = (", ".join(dict.fromkeys(map(str, rows.pair))), title, prompts_of(rows), _device(rows))
+    missing = [f"the {cells} slowest decoders"] if cells > 0 else []
+    missing += [f"{panels} more tasks and settings"] if panels > 0 else []
+    measure = f"{_MEASURES[of][0].upper()}{_MEASURES[of][1:]}"
+    lines = [
+        f"{measure}, with 95% intervals; dashed: plain decoding",
+        ", ".join(filter(None, facts)),
+    ]
     return "\n".join([*lines, *([f"Not drawn: {' and '.join(missing)}."] if missing else [])])
 
 
 def _device(rows: pd.DataFrame) -> str:
-    """Returns what decoded, where all rows name one."""
-    known = [list(rows[name].dropna().unique()) if name in rows else [] for name in _PLACE]
-    if any(len(values) > 1 for values in known) or not known[0]:
+    """Returns what decoded; "" where rows name several."""
+    known = {name: {*rows[name].dropna()} for name in _PLACE if name in rows}
+    if any(len(values) > 1 for values in known.values()):
         return ""
-    device, machine, threads = (values[0] if values else "" for values in known)
-    if device == SERVER:
-        return "a server"
+    device, machine, threads = (next(iter(known.get(name, ())), "") for name in _PLACE)
     if device != "cpu":
-        return str(device)
-    count = f", {threads:g} thread{'' if threads == 1 else 's'}" if threads else ""
-    return f"CPU ({machine}{count})" if machine else "CPU"
+        return "a server" if device == SERVER else str(device)
+    count = f"{threads:g} thread{'' if threads == 1 else 's'}" if threads else ""
+    facts = ", ".join(filter(None, (machine, count)))
+    return f"CPU ({facts})" if facts else "CPU"

@@ -7,17 +7,15 @@ on speculation stops paying is read off the speed-ups over plain decoding at equ
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from spec_bench.report.data.counts import Records
-from spec_bench.report.data.rows import numbers_in, read_results
+from spec_bench.report.data.rows import Row, decoder_of, numbers_in, read_results
 from spec_bench.report.data.seeds import pooled
-from spec_bench.vocabulary import names
 from spec_bench.vocabulary.numbers import with_ends
 
 PER_USER, IN_ALL = "token_rate_per_request", "token_rate_end_to_end"
@@ -49,11 +47,9 @@ def lines_of(rows: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:
     return lines
 
 
-def _title(row: Mapping[str, Any]) -> str:
-    tree = "" if row["spec"] == "-" else f" {row['spec']}"
-    rows = "" if row["tree_attention"] in (True, "True") else ", paths as rows"
+def _title(row: pd.Series | Row) -> str:
     arrivals = f", {row['batching']}" if str(row["batching"]).startswith("open") else ""
-    return f"{names.decoder(str(row['decoder'])).title}{tree}{rows}{arrivals}"
+    return f"{decoder_of(row)}{arrivals}"
 
 
 def crossing(points: Sequence[Sequence[float]]) -> str:
