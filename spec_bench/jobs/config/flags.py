@@ -63,7 +63,7 @@ _KINDS = ("decoder", "task", "pair", "experiment")  # of bare words that name a 
 
 
 def overrides_of(command: str, arguments: Sequence[str]) -> list[str]:
-    """Returns a command's arguments with plain flags as Hydra's overrides, which come first.
+    """Returns a command's arguments with plain flags as Hydra's overrides.
 
     Raises:
         ValueError: a word is neither a flag nor an override, or one is written as the other.
@@ -74,8 +74,7 @@ def overrides_of(command: str, arguments: Sequence[str]) -> list[str]:
         parser.add_argument(f"--{name}", dest=name)
     given, rest = parser.parse_known_args(list(arguments))
     asked = {name: value for name, value in vars(given).items() if value is not None}
-    if command != "serve":  # which has more words and looks at them itself
-        _check(rest, flags, command)
+    own = _checked(rest, flags, command) if command != "serve" else []  # which looks itself
     if "data" in asked and command != "train" and not _chosen("task", asked, rest):
         asked = {"task": "jsonl"} | asked
     if (device := asked.get("device")) and not _DEVICE.fullmatch(device):
@@ -87,7 +86,8 @@ def overrides_of(command: str, arguments: Sequence[str]) -> list[str]:
     for name, value in asked.items():
         if name != "device":
             found.append(_override(flags[name], name, value))
-    return [*found, *rest]
+    # Hydra takes overrides in one piece; serve's first word is an engine.
+    return [*rest, *found] if command == "serve" else [*own, *found, *rest[len(own) :]]
 
 
 def _chosen(group: str, asked: dict[str, str], rest: Sequence[str]) -> bool:
@@ -111,11 +111,15 @@ def _quoted(text: str) -> str:
     return text if _PLAIN.fullmatch(text) else "'{}'".format(text.replace("'", r"\'"))
 
 
-def _check(words: Sequence[str], flags: dict[str, Flag], command: str) -> None:
-    """Raises ValueError: a word is no override, or a flag that there is not."""
+def _checked(words: list[str], flags: dict[str, Flag], command: str) -> list[str]:
+    """Returns Hydra's own flags and their values, and puts them first. Raises ValueError: a word is
+    no override, or a flag that there is not.
+    """
+    own, others = list[str](), list[str]()
     settings = {"decoder", "tree", "spec", "cells", *_settings(command)}
     skipped = False  # the value of one of Hydra's flags
     for word in words:
+        (own if skipped or word.partition("=")[0] in _HYDRA else others).append(word)
         key, equals, value = word.partition("=")
         if skipped:
             skipped = False
@@ -137,6 +141,8 @@ def _check(words: Sequence[str], flags: dict[str, Flag], command: str) -> None:
         elif (name := key.replace("_", "-")) in flags and key not in settings:
             full = flags[name].override.format(value)
             raise ValueError(f"there is no setting {key}: --{name} {value}, or {full}")
+    words[:] = [*own, *others]
+    return own
 
 
 def _settings(command: str) -> Iterator[str]:
