@@ -1,7 +1,9 @@
 """Any metric module behind the interface of the ``evaluate`` package.
 
 A name is one of those that ship here (``sacrebleu``, ``rouge``), the path of a module on this
-machine (a ``.py`` file, or a folder holding one of the same name), or an id on the hub. Every
+machine (a ``.py`` file, or a folder holding one of the same name), or an id on the hub. A file with
+a function ``compute(predictions, references)`` is enough, where ``references`` has a list of texts
+for each prompt. Every
 number that a module returns is a value, and so is the mean of every list with one number per
 prompt; other lists (n-gram counts) are parts of a score and are left out. A module is a black box,
 so its values have no intervals.
@@ -9,13 +11,16 @@ so its values have no intervals.
 
 from __future__ import annotations
 
+import ast
 import math
 import re
+import runpy
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import version
 from numbers import Real
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -112,12 +117,16 @@ def load_module(score: str, ours: tuple[str, ...] = ()) -> ModuleMetric:
     if origin == "local" and not path.exists():
         raise ValueError(f"score {score!r}: there is no such file")
     try:
-        module = evaluate.load(*asked, keep_in_memory=True)
+        module = (origin == "local" and _function_in(path)) or evaluate.load(
+            *asked, keep_in_memory=True
+        )
     except Exception as error:
         # Loading runs the module's own code: anything may be raised.
         reason = one_line(error, 200)
         if isinstance(error, TypeError) and "NoneType" in reason:
-            reason = "it has no class that derives from evaluate.Metric"
+            reason = (
+                "it has neither a function compute nor a class that derives from evaluate.Metric"
+            )
         if origin == "hub":
             reason = f"no score of ours, no file, and the hub did not give it ({reason})"
         known = ", ".join([*ours, *SHIPPED])
@@ -128,6 +137,17 @@ def load_module(score: str, ours: tuple[str, ...] = ()) -> ModuleMetric:
     last = score.rstrip("/").rsplit("/", 1)[-1].removesuffix(".py")
     name = re.sub(r"\W+", "_", last).strip("_").lower()
     return ModuleMetric(name, module, f"evaluate:{version('evaluate')}|{origin}")
+
+
+def _function_in(path: Path) -> SimpleNamespace | None:
+    """Returns a file's function ``compute`` as a module of ``evaluate`` looks; None without one."""
+    file = path / f"{path.name}.py" if path.is_dir() else path
+    body = ast.parse(file.read_text(encoding="utf-8")).body
+    if not any(isinstance(each, ast.FunctionDef) and each.name == "compute" for each in body):
+        return None
+    return SimpleNamespace(
+        compute=runpy.run_path(str(file))["compute"], features={"references": [str]}
+    )
 
 
 def _is_number(value: Any) -> bool:

@@ -172,6 +172,23 @@ def test_a_folder_with_a_module_of_its_name_is_a_score_and_gets_one_reference(tm
     assert "references:first" in signature
 
 
+FUNCTION = """
+def compute(predictions, references):
+    found = [text in golds for text, golds in zip(predictions, references)]
+    return {"found": sum(found) / len(found), "each": [float(one) for one in found]}
+"""
+
+
+def test_a_file_with_a_function_is_a_score_and_gets_every_reference(tmp_path):
+    (tmp_path / "mine.py").write_text(FUNCTION)
+    found, _ = quality_columns(str(tmp_path / "mine.py"), ["a", "b"], [["b", "a"], ["c"]])
+    assert {name: one.value for name, one in found.items()} == {"mine_found": 0.5, "mine_each": 0.5}
+    for text, said in (("x = 1", "neither a function compute"), ("def", "SyntaxError|invalid")):
+        (tmp_path / "none.py").write_text(text)
+        with pytest.raises(ValueError, match=said):
+            quality_columns(str(tmp_path / "none.py"), ["a"], [["a"]])
+
+
 @pytest.mark.parametrize(
     ("name", "texts", "golds", "message"),
     [
