@@ -24,6 +24,7 @@ def on_config(config: Any) -> Any:
     """Copies the pages into a folder of their own, and reads their order from the index."""
     index = ROOT / "docs" / "README.md"
     _copy([ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))])
+    shutil.copy2(Path(__file__).with_name("site.css"), STAGE)
     config["docs_dir"] = str(STAGE)
     config["nav"] = _nav(index.read_text(encoding="utf-8"))
     return config
