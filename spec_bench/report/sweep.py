@@ -44,7 +44,7 @@ from spec_bench.report.page.gather import read_cells
 from spec_bench.report.page.headline import headline
 from spec_bench.vocabulary import names
 from spec_bench.vocabulary.columns import Column, apart_in, column, columns_in
-from spec_bench.vocabulary.decoders import COLOURS
+from spec_bench.vocabulary.decoders import COLOURS, PALETTE
 from spec_bench.vocabulary.numbers import ends_of, with_ends
 
 SHOWN, DETAILED, _SWEPT = 6, 120, 12  # cells, cells with their records, swept settings; at most
@@ -290,6 +290,8 @@ def swept_of(rows: pd.DataFrame) -> list[Swept]:
     looks = names.apart({*map(str, rows.decoder)})
     rows = rows.fillna({each.name: "" for each in apart if each.holds != "number"})
     rows = rows[(rows.decoder != "ar") & rows[by].notna()]
+    if "stage" in rows:  # what was screened is no evidence
+        rows = rows[rows.stage != "screen"]
     for setting in (c for c in apart if c.kind == "setting" and c.name not in _NOT_SWEPT):
         # What follows from the setting, such as its prompts, varies with it.
         at = rows.groupby(["pair", "task", setting.name])
@@ -313,6 +315,7 @@ def _swept(setting: Column, where: str, by: str, cells: list[pd.DataFrame], look
     cells = sorted(cells, key=lambda own: -float(own[by].max()))[:SHOWN]
     numeric, lines, traces = setting.holds == "number", [], []
     known = sorted({value for own in cells for value in own[setting.name].dropna()})
+    alone = len({own.decoder.iloc[0] for own in cells}) == 1  # its trees have a colour each
     for place, own in enumerate(cells):
         rows = {row[setting.name]: row for row in rows_of(own.sort_values(setting.name))}
         found = {value: interval_in(row, by) for value, row in rows.items()}
@@ -323,6 +326,9 @@ def _swept(setting: Column, where: str, by: str, cells: list[pd.DataFrame], look
         x, numbers = [*found], [numbers_in(row, by) for row in rows.values()]
         if numeric:
             line = _line(rows[x[0]], looks, place, x, [float(value or 0) for value, *_ in numbers])
+            if alone:
+                for part in ("line", "marker"):
+                    line[part]["color"] = PALETTE[place % len(PALETTE)].light
             traces.append({**line, "error_y": _bars(numbers)})
     values = [f"{value:g}" if numeric else str(value) or "not stated" for value in known]
     title = f"{column(by).title} by {setting.title}"

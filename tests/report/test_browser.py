@@ -69,7 +69,8 @@ def shown(browser, site):
     contexts = []
 
     def show(name, width=1280, **how):
-        contexts.append(browser.new_context(viewport={"width": width, "height": 900}, **how))
+        how |= {"viewport": {"width": width, "height": 900}, "reduced_motion": "reduce"}
+        contexts.append(browser.new_context(**how))
         page = contexts[-1].new_page()
         page.said = []
         page.on("console", lambda message: page.said.append(message.text))
@@ -150,7 +151,6 @@ def test_a_sweep_draws_the_group_that_is_chosen_and_says_what_a_mark_is(shown):
     assert page.input_value("#part") == "2"
     page.wait_for_selector("#figures .plot .main-svg")
     assert page.text_content("#figures .plot .ytick") != before
-    box = page.locator("#figures .plot .points path").first.bounding_box()
-    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.locator("#figures .plot .points path").first.hover(force=True)
     page.wait_for_selector("#figures .hoverlayer .hovertext")
     assert page.said == []

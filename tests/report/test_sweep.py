@@ -137,6 +137,8 @@ def test_a_swept_number_is_a_line_of_each_cell_and_a_swept_text_a_table(tmp_path
     (line,), layout = swept.chart["data"], swept.chart["layout"]
     assert (line["x"], line["y"]) == ([1, 8], [1.5, 1.2])
     assert (layout["xaxis"]["type"], layout["xaxis"]["tickvals"]) == ("log", [1, 8])
+    screened = [{**each, "stage": "screen"} for each in batches]
+    assert swept_of(read_rows([own(tmp_path, *screened)])) == []  # no evidence
     types = [{"dtype": name, **each} for name, each in (("float32", fast), ("bfloat16", slow))]
     (swept,) = swept_of(read_rows([own(tmp_path, *types)]))
     assert (swept.values, swept.chart) == (["bfloat16", "float32"], None)
