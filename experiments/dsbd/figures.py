@@ -1,9 +1,10 @@
 """DSBD's figures (arXiv:2409.16560): fronts against speed and energy, and what t and W_S do."""
 
 from spec_bench.report.figures.panels import Axis, panels
+from spec_bench.vocabulary.names import MEANINGS
 
 COSTS = ("token_rate", "energy_j_per_token")
-LAW = "beam law: exact for the law of beam decoding, not for the target's single samples."
+MEANING = MEANINGS["exact_beam"]
 _SHARED = {
     "down": "cell.group",
     "title": "{cell.group}",
@@ -34,9 +35,8 @@ def fronts(cells, y="cell.score"):
             {"keep": {"decoder": ["specinfer"]}, "markers": "^", "markersize": 5, "faint": 0.6},
         ],
         note="Steps: Pareto front of DSBD's settings (W_S x γ @ t), picked on these numbers. In "
-        "the squares: width of beam sampling.\nBars: 95% intervals over prompts. beam law: exact "
-        "for the law of beam decoding, not for the target's single samples. SD: ours draws its "
-        "draft tokens, the paper's drafts greedily.",
+        "the squares: width of beam sampling.\nBars: 95% intervals over prompts. SD: ours draws "
+        f"its draft tokens, the paper's drafts greedily.\n{MEANING[0].upper()}{MEANING[1:]}",
     )  # fmt: skip
 
 
@@ -55,7 +55,8 @@ def figure_7(cells):
         label="{decoder} {spec}{marks}",
         layers=[_SETTINGS, _BEAMS],
         note="A circle is a setting of DSBD (W_S, γ, t). Squares: beam sampling with its width, "
-        f"which the paper's figure may not have.\nBars: 95% intervals over prompts. {LAW}",
+        "which the paper's figure may not have. Bars: 95% intervals over prompts.\n"
+        f"{MEANING[0].upper()}{MEANING[1:]}",
     )  # fmt: skip
 
 

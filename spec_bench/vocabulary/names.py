@@ -27,18 +27,18 @@ TASKS = {
 
 # What sets a row apart from an exact one: how it is written, and what it means.
 MARKS = {
-    "exact_beam": "beam law",
+    "exact_beam": "beam distribution",
     "approximate": "approximate",
     "simulated": "simulated",
     "unaudited": "another engine",
 }
 MEANINGS = {
-    "exact_beam": "beam law: exact for the law of beam decoding, which is not that of the target's "
-    "single samples.",
+    "exact_beam": "beam distribution: exact for the distribution of beam decoding, not for the "
+    "target's single samples.",
     "approximate": "approximate: the output does not follow the target's distribution.",
     "simulated": "simulated: acceptance was drawn at a stated rate, only time is real.",
-    "unaudited": "another engine: a library's own decoding, on the same prompts and clock; its law "
-    "was not enumerated.",
+    "unaudited": "another engine: a library's own decoding, on the same prompts and clock; its "
+    "distribution was not enumerated.",
 }
 
 

@@ -206,7 +206,12 @@ SLOW = row("sd", "3", speedup=0.7, reason=f"speedup: {STALLED}; later_turns: 1")
 FEW = (row("sd", "2", speedup=(1.4, 1.3, 1.5)), row("rsd_c", "2-1", speedup=(1.2, 1.1, 1.25)))
 MARKED = [  # a mark, the row that has it, what the table says of it, and other rows
     ("another sitting", LATER[2], "another sitting: ", LATER[:2]),
-    ("beam law", BEAMS, "beam law: exact for the law of beam decoding", FEW),
+    (
+        "beam distribution",
+        BEAMS,
+        "beam distribution: exact for the distribution of beam decoding",
+        FEW,
+    ),
     ("stalled", SLOW, f"xsum: speedup of sd 3: {STALLED}", [row("ar", "-", speedup=1.0)]),
 ]
 
@@ -256,7 +261,7 @@ def test_what_was_measured_is_a_column_a_modules_score_too(titles, tmp_path):
     group, file = group_of(tmp_path, row("dsbd", "4x2", **values))
     head, _, line = re.findall(r"^\| .*", markdown([group], file), re.MULTILINE)
     assert head == f"| decoder | spec | {titles} |"
-    assert line == f"| dsbd (beam law) | 4x2 | {texts} |"
+    assert line == f"| dsbd (beam distribution) | 4x2 | {texts} |"
 
 
 @pytest.mark.parametrize(("other", "there"), [(None, True), (2.0, False)])

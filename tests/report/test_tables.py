@@ -82,7 +82,7 @@ def test_ours_stands_out_only_where_no_interval_overlaps_and_not_alone(tmp_path)
     assert "| 2.000 [1.900, 2.100] |" in markdown(table("rsd/1", tmp_path))
 
 
-MARKS = {"simulated": "simulated", "approximate": "approximate", "exact_beam": "beam law"}
+MARKS = {"simulated": "simulated", "approximate": "approximate", "exact_beam": "beam distribution"}
 
 
 @pytest.mark.parametrize("lossless", MARKS)
@@ -223,7 +223,7 @@ def test_the_recipes_setting_is_shown_and_else_the_first_one_measured(tmp_path):
     for number, (text, rows) in enumerate(cells.items()):
         write(tmp_path / str(number), "dsbd-one-cache", *rows)
         shown = table("dsbd/1", tmp_path / str(number))
-        assert text in line_of(shown, "", "Llama-2-13B", "DSBD (beam law)")
+        assert text in line_of(shown, "", "Llama-2-13B", "DSBD (beam distribution)")
 
 
 RULE = "exact (paper: rejection sampling, ours: exact match)"
