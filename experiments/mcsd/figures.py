@@ -38,6 +38,8 @@ def figure_4(cells):
     grey ones, which a search screened on few prompts.
     """
     rows = cells.rows()
+    two = (rows["tree.form"] == "levels") & (rows["tree.depth"] == 2)
+    rows = rows[two & (rows.decoder == "mcsd_wor")]
     stages = rows.stage.fillna("confirm") if "stage" in rows else "confirm"
     # Both stages in one picture, though each has prompts of its own.
     rows = once(rows.assign(stage=stages).drop(columns="prompts_digest", errors="ignore"))
@@ -50,7 +52,6 @@ def figure_4(cells):
     return panels(
         cells, "block_efficiency", "speedup",
         of=rows.drop(columns="prompts", errors="ignore"),
-        keep={"decoder": ["mcsd_wor"], "tree.form": ["levels"], "tree.depth": [2]},
         needs={"spec": 2},
         layers=[
             {"keep": {"stage": "screen"}, "hue": (), "colours": {"": GREY}, "label": "screened"},
