@@ -89,7 +89,7 @@ class SlotLayer(CacheLayerMixin):
             keys.narrow(2, owner.first, plan.count).copy_(key_states)
             values.narrow(2, owner.first, plan.count).copy_(value_states)
         else:
-            rows, slots = owner.slot_index(key_states.device)
+            rows, slots = owner.index[key_states.device]
             self.keys[rows, :, slots] = key_states.transpose(1, 2)
             self.values[rows, :, slots] = value_states.transpose(1, 2)
         return keys, values
@@ -128,7 +128,8 @@ class SlotCache(Cache):
 
     def __init__(self, layouts: Sequence[LayerLayout], rows: int, slots: int) -> None:
         self.plan = _NO_PASS
-        self._index: dict[torch.device, tuple[Tensor, Tensor]] = {}
+        # (row [R, 1], slot [R, T]) to write, where rows start at different slots
+        self.index: dict[torch.device, tuple[Tensor, Tensor]] = {}
         self._layouts = list(layouts)
         nothing = torch.empty((0, 0, 0, 0))
         super().__init__(layers=[SlotLayer(nothing, nothing, self, i) for i in range(len(layouts))])
@@ -187,13 +188,16 @@ class SlotCache(Cache):
         self.check(max(plan.starts) + plan.count)
         self.plan = plan
         self.first = plan.starts[0] if Known.of(plan.starts).equal else None
-        self._index.clear()
         self.views = self._cut(plan, self.first) if views and self.first is not None else None
+        if self.first is None:
+            for device in {layout.device for layout in self._layouts}:
+                rows = places(plan.rows.stop, device)[plan.rows.start :].unsqueeze(1)
+                self.index[device] = rows, slots_of(plan.starts, plan.count, device)
 
     def end(self) -> None:
         """Ends the pass: forgets its plan, including the copy on the device."""
         self.plan, self.views = _NO_PASS, None
-        self._index.clear()
+        self.index.clear()
 
     def _cut(self, plan: WritePlan, first: int) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
         """Returns what every layer reads and writes in a pass that starts at one slot."""
@@ -205,14 +209,6 @@ class SlotCache(Cache):
             for member, view in zip(members, parts, strict=True):
                 views[member] = view
         return views
-
-    def slot_index(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """(row [R, 1], slot [R, T]) to write, for rows that start at different slots."""
-        plan = self.plan
-        if device not in self._index:
-            rows = places(plan.rows.stop, device)[plan.rows.start :].unsqueeze(1)
-            self._index[device] = rows, slots_of(plan.starts, plan.count, device)
-        return self._index[device]
 
     def commit(self, row: int, length: int, nodes: Sequence[int]) -> None:
         """Keeps the given tree nodes of a row, increasing and root first: moves them from slots

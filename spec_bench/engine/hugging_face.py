@@ -6,15 +6,14 @@ It is run with additive masks by kind of layer, explicit position ids and the sl
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count
-from types import FunctionType
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
 from spec_bench.core import processes
@@ -48,7 +47,7 @@ class HuggingFaceModel:
         self.timer = ForwardTimer(self.device)
         self.dtype = self.module.dtype
         self.masks = LayerMasks(config, self.dtype)
-        self._run = capture(self.module, self.compile)
+        self._blocks = fused_blocks(self.module, self.compile)
         self._layouts = self._layers()
         self._kernels = all(
             has_kernels(layout.device, layout.key_dim, layout.value_dim) for layout in self._layouts
@@ -87,23 +86,24 @@ class HuggingFaceModel:
 
     @contextmanager
     def uncaptured(self) -> Iterator[None]:
-        """Within it the module itself is called, whatever was captured of it, and nothing timed."""
-        captured, self._run = self._run, self.module
+        """Within it the module itself is called, whatever was compiled of it, and nothing timed."""
+        blocks, self._blocks = self._blocks, None
         try:
             yield
         finally:
-            self._run = captured
+            self._blocks = blocks
             self.timer.take_s()
 
     @property
     def fused(self) -> bool:
         """Whether its passes are compiled."""
-        return self._run is not self.module
+        return self._blocks is not None
 
     def unfuse(self, error: Exception) -> None:
         """Calls the module from now on: what was compiled of it fails."""
         log.warning("engine.compile=%s: passes are not fused: %s", self.compile, one_line(error))
-        self._run = self.module
+        if self._blocks is not None:
+            self._blocks.on, self._blocks = False, None
 
     @torch.inference_mode()
     def embed(self, tokens: Tensor) -> Tensor:
@@ -135,12 +135,17 @@ class HuggingFaceModel:
     ) -> ForwardOutput:
         self.timer.start()
         count, reach = tokens.shape[1], visible.shape[2]
-        plain = self._run is self.module
+        blocks = None if prefill else self._blocks
+        plain = blocks is None
         if self.split_from is None or shared < self.split_from or not plain:
             shared = 0
         cache.begin(WritePlan(row, starts, count, reach), views=plain)
         given = tokens, positions, self.masks.by_kind(visible, shared)
-        outputs = _called(self._run, cache, *given, needs_hidden, logits_to_keep=logits_to_keep)
+        if blocks is not None:
+            blocks.on = True
+        outputs = _called(self.module, cache, *given, needs_hidden, logits_to_keep=logits_to_keep)
+        if blocks is not None:
+            blocks.on = False
         cache.end()
         logits = outputs[0]
         if logits.shape[-1] > self.vocab_size:  # padded rows of the embedding
@@ -152,7 +157,7 @@ class HuggingFaceModel:
 
 
 def _called(
-    run: Callable[..., Any],
+    run: Any,
     cache: SlotCache,
     tokens: Tensor,
     positions: Tensor,
@@ -178,12 +183,13 @@ def _called(
     return output.logits, torch.cat([each.to(chosen[0].device) for each in chosen], dim=-1)
 
 
-# How a model's forward pass is captured: the choices of ``engine.compile``.
+# How a model's blocks are compiled: the choices of ``engine.compile``.
 #
-# ``none`` calls the module, and so does ``static``, of which a GPU records whole iterations.
-# ``dynamo`` runs its kernels without the modules' Python around them: the same numbers, some
-# seconds to trace. ``inductor`` fuses kernels and takes a minute or more; ``static_inductor``
-# records those.
+# ``none`` calls them, and so does ``static``, of which a GPU records whole iterations. ``dynamo``
+# runs a block's kernels without its modules' Python: the same numbers, a second to trace.
+# ``inductor`` fuses kernels too, in some seconds; ``static_inductor`` records those. One block is
+# compiled for all of its kind, and again for each kind of pass: one token or several, one row or
+# several, which start at one slot or not. A prompt's pass runs once, so its blocks are called.
 COMPILE = {  # backends
     "none": None,
     "static": None,
@@ -192,39 +198,58 @@ COMPILE = {  # backends
     "inductor": "inductor",
 }
 RECORDS = ("static", "static_inductor")
-_FILTERS = hasattr(torch.compiler, "skip_guard_on_all_nn_modules_unsafe")  # since torch 2.8
 # Elements that a thread is given at least: an iteration's fused kernels have thousands, and to wake
 # a second thread takes longer than those (inductor's own: 512).
 _CHUNK = 1 << 14
-_numbers = count()
 
 
-def capture(module: PreTrainedModel, how: str) -> Callable[..., Any]:
-    """Returns the module's forward pass, in eval mode, captured once for all lengths; ``how`` is of
-    ``COMPILE``.
+def block_lists(module: nn.Module, count: int) -> list[str]:
+    """Returns the names of a module's lists of ``count`` parts: its blocks, if there is one."""
+    parts = module.named_modules()
+    return [n for n, part in parts if isinstance(part, nn.ModuleList) and len(part) == count]
 
-    What a module holds does not change while it decodes. Checking its thousands of parts and
-    weights before every pass costs up to a tenth of one, so that is left out. To tell modules of
-    one class apart, each gets code of its own, by which captured passes are kept.
-    """
+
+def fused_blocks(module: PreTrainedModel, how: str) -> FusedBlocks | None:
+    """Returns a module's blocks to be compiled, ``how`` of ``COMPILE``; None if they are called."""
     backend = COMPILE[how]
     if backend is None:
-        return module
-    captured_module = module
-
-    def forward(**given: Any) -> Any:
-        return captured_module(**given)
-
-    code = forward.__code__.replace(co_name=f"forward_{next(_numbers)}")
-    renamed = FunctionType(code, globals(), code.co_name, None, forward.__closure__)
-    # Target and drafts may share code further in, and every kind of pass is a graph of its own.
-    torch._dynamo.config.recompile_limit = 64
-    options: dict[str, Any] = {"guard_filter_fn": _kept} if _FILTERS else {}
-    if backend == "inductor":
-        options["cpp.min_chunk_size"] = _CHUNK
-    return torch.compile(renamed, dynamic=True, backend=backend, options=options or None)
+        return None
+    found = block_lists(module, module.config.get_text_config().num_hidden_layers)
+    if len(found) == 1:
+        return FusedBlocks(module.get_submodule(found[0]), backend)
+    log.warning("engine.compile=%s: passes are not fused: the blocks are not one list", how)
+    return None
 
 
-def _kept(guards: Sequence[Any]) -> list[bool]:
-    """Returns which checks are made before a pass: not those of the module's own contents."""
-    return [not each.name.startswith("captured_module.") for each in guards]
+class FusedBlocks:
+    """Blocks that are compiled while ``on``, each over its own layer of a slot cache."""
+
+    def __init__(self, blocks: Any, backend: str) -> None:
+        self.on = False
+        # Target and drafts may share code, and every kind of pass is a graph of its own.
+        torch._dynamo.config.recompile_limit = 64
+        options: Any = {"cpp.min_chunk_size": _CHUNK} if backend == "inductor" else None
+        if options and torch.backends.mkldnn.is_available():
+            # Inductor's own way with packed matrices takes constants alone, and these are inputs.
+            from torch._inductor.lowering import fallback_handler, lowerings
+
+            packed = torch.ops.mkldnn._linear_pointwise
+            for each in (packed, packed.default, packed.binary):
+                lowerings[each] = fallback_handler(each, add_to_fallback_set=False)
+        self._run = torch.compile(_plain, dynamic=True, backend=backend, options=options)
+        for place, block in enumerate(blocks):
+            block.forward = partial(self._forward, block, place)
+
+    def _forward(self, block: nn.Module, place: int, *given: Any, **named: Any) -> Any:
+        if not self.on:
+            return _plain(block, *given, **named)
+
+        def own(value: Any) -> Any:
+            return value.layers[place] if isinstance(value, SlotCache) else value
+
+        named = {key: own(value) for key, value in named.items()}
+        return self._run(block, *map(own, given), **named)
+
+
+def _plain(block: Any, *given: Any, **named: Any) -> Any:
+    return type(block).forward(block, *given, **named)

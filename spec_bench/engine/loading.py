@@ -121,17 +121,14 @@ def load_model(spec: ModelSpec) -> HuggingFaceModel:
         if spec.outputs is not None:
             keep_outputs(module, kept_tokens(spec.outputs))
         module.eval()
-    eager = spec.compile in ("none", "static")  # the others trace the modules' own calls
-    if not (eager and pack_products(module)):
+    if not pack_products(module):
         lay_by_columns(module)
     if cast(Any, module.get_input_embeddings()).weight.is_cuda:
         pack_shared_heads(module)
         fuse_products(module)
     split_long_prefixes(module)
-    model = tried(module, spec.path, spec.compile)
-    if eager:
-        call_directly(module)
-    return model
+    call_directly(module)
+    return tried(module, spec.path, spec.compile)
 
 
 def _start_cuda(device: str) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from spec_bench.engine.architectures import register_families
-from spec_bench.engine.hugging_face import HuggingFaceModel
+from spec_bench.engine.hugging_face import HuggingFaceModel, block_lists
 from spec_bench.engine.loading import tried
 from spec_bench.engine.model import LanguageModel
 
@@ -114,8 +114,7 @@ def _without_others(module: Any, kept: Sequence[int]) -> Any:
     config = copy.deepcopy(module.config)
     text = config.get_text_config()
     blocks = text.num_hidden_layers
-    parts = module.named_modules()
-    lists = [n for n, part in parts if isinstance(part, nn.ModuleList) and len(part) == blocks]
+    lists = block_lists(module, blocks)
     if len(lists) != 1 or text is not config:
         raise ValueError(f"{type(module).__name__}: its blocks are not one list")
     config.num_hidden_layers = len(kept)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
+from torch.nn.functional import linear, pad
 
 LEAST_BYTES = 1 << 26  # of all matrices together; fewer stay in a cache
 _LEAST_ROWS = 4  # one to three are slower than four
@@ -30,13 +30,14 @@ class _Packed(nn.Linear):
         rows = input.reshape(-1, self.in_features)
         count = len(rows)
         if count < _LEAST_ROWS:
-            rows = torch.cat([rows, rows[:1].expand(_LEAST_ROWS - count, -1)])
+            rows = pad(rows, (0, 0, 0, _LEAST_ROWS - count))
         output = torch.ops.mkldnn._linear_pointwise(rows, self.packed, self.bias, "none", [], "")
         return output[:count].view(*input.shape[:-1], self.out_features)
 
 
 def pack_products(module: nn.Module) -> int:
-    """Packs the matrices of a large float32 model on a CPU, in place; returns how many.
+    """Packs the matrices of a large float32 model on a CPU, in place, those of a group as one;
+    returns how many it packed.
 
     A matrix that another part of the model reads, as the embedding does, keeps its own values too.
     """
@@ -47,13 +48,16 @@ def pack_products(module: nn.Module) -> int:
     if sum(layer.weight.nbytes for layer in layers) < LEAST_BYTES:
         return 0
     users = Counter(id(w) for part in module.modules() for w in part._parameters.values())
-    for layer in layers:
-        alone = users[id(layer.weight)] == 1
-        layer.packed = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), _LAYOUT)
-        layer.__class__ = _Packed
-        if alone:
-            nothing = torch.full((), torch.nan).expand(layer.weight.shape)
-            layer.weight = nn.Parameter(nothing, requires_grad=False)
+    alone = [users[id(layer.weight)] == 1 for layer in layers]
+    fuse_products(module)
+    for layer, emptied in zip(layers, alone, strict=True):
+        whole = layer.together.whole if isinstance(layer, _Part) else layer
+        if not isinstance(whole, _Packed):
+            whole.packed = torch.ops.mkldnn._reorder_linear_weight(whole.weight.detach(), _LAYOUT)
+            whole.__class__ = _Packed
+        for each in {layer, whole} if emptied else ():
+            nothing = torch.full((), torch.nan).expand(each.weight.shape)
+            each.weight = nn.Parameter(nothing, requires_grad=False)
     return len(layers)
 
 
@@ -106,15 +110,21 @@ GROUPS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
 
 class _Together:
-    """The matrix of a group, and what its product with the last input left for the others."""
+    """The layer of a whole group, and what its product with the last input left for the others."""
 
     def __init__(self, layers: Sequence[nn.Linear]) -> None:
         self.sizes = [layer.out_features for layer in layers]
-        self.weight = torch.cat([layer.weight.data for layer in layers])
-        biases = [layer.bias.data for layer in layers if layer.bias is not None]
-        self.bias = torch.cat(biases) if biases else None
+        biased = layers[0].bias is not None
+        self.whole = nn.Linear(layers[0].in_features, sum(self.sizes), biased, device="meta")
+        for name in ("weight", "bias")[: 1 + biased]:
+            joined = torch.cat([getattr(layer, name).data for layer in layers])
+            setattr(self.whole, name, nn.Parameter(joined, requires_grad=False))
         self.input: Tensor | None = None
         self.left: tuple[Tensor, ...] = ()
+
+    def products(self, input: Tensor) -> tuple[Tensor, ...]:
+        """Multiplies for every layer."""
+        return self.whole.forward(input).split(self.sizes, dim=-1)
 
 
 class _Part(nn.Linear):
@@ -126,11 +136,10 @@ class _Part(nn.Linear):
     def forward(self, input: Tensor) -> Tensor:
         group = self.together
         if self.place == 0:
-            group.left = linear(input, group.weight, group.bias).split(group.sizes, dim=-1)
-            group.input = input
+            group.input, group.left = input, group.products(input)
             return group.left[0]
         if group.input is not input:
-            return linear(input, self.weight, self.bias)
+            return group.products(input)[self.place]
         output = group.left[self.place]
         if self.place == len(group.sizes) - 1:
             group.input, group.left = None, ()
@@ -149,12 +158,10 @@ def fuse_products(module: nn.Module) -> int:
                 continue
             joined += 1
             together = _Together(layers)
-            weights = together.weight.split(together.sizes)
-            biases = () if together.bias is None else together.bias.split(together.sizes)
+            for name, whole in together.whole.named_parameters():
+                for layer, part in zip(layers, whole.split(together.sizes), strict=True):
+                    setattr(layer, name, nn.Parameter(part, requires_grad=False))
             for place, layer in enumerate(layers):
-                layer.weight = nn.Parameter(weights[place], requires_grad=False)
-                if biases:
-                    layer.bias = nn.Parameter(biases[place], requires_grad=False)
                 layer.__class__, layer.together, layer.place = _Part, together, place
     if joined:
         torch.cuda.empty_cache()  # what the parts held is free to all; on a CPU nothing happens

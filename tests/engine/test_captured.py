@@ -19,11 +19,11 @@ from spec_bench.decode import recording
 from spec_bench.decode.config import build_decoder
 from spec_bench.engine.attention import FROM, pack_shared_heads
 from spec_bench.engine.cache import CachePool, SlotCache
-from spec_bench.engine.hugging_face import HuggingFaceModel, capture
+from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.model import ForwardTimer, set_switches
 from spec_bench.engine.model_spec import COMPILERS
 from spec_bench.engine.recorder import Recorder, near_tie_gap, why_not_recorded
-from spec_bench.engine.tree_pass import PREFILL_CHUNK
+from spec_bench.engine.tree_pass import PREFILL_CHUNK, next_logits
 from spec_bench.measure.provenance import torch_state
 from spec_bench.records.types import Request
 from tests.families import (
@@ -117,17 +117,28 @@ def test_captured_tokens_equal_plain_tokens_without_recompiling_as_sequences_gro
         assert counters["stats"]["unique_graphs"] == graphs > 0
 
 
-def test_what_was_captured_of_one_model_is_not_found_for_another_of_its_shape():
+def test_a_block_compiled_for_one_model_serves_no_other_that_computes_something_else():
     torch._dynamo.reset()
     target, _ = tiny_pair("llama")
     other = deepcopy(target.module)
     for part in other.modules():
         if hasattr(part, "act_fn"):
             part.act_fn = torch.nn.ReLU()  # which the graph has for good, as it has no weight
-    prompt = torch.arange(6).unsqueeze(0)
-    for module in (target.module, other):
-        captured = capture(module, "dynamo")
-        torch.testing.assert_close(captured(input_ids=prompt).logits, module(prompt).logits)
+    for module in (deepcopy(target.module), other):
+        model = HuggingFaceModel(module, VOCAB, target.device, "dynamo")
+        with torch.inference_mode():
+            plain = module(torch.arange(6).unsqueeze(0)).logits[0, -1]
+        torch.testing.assert_close(next_logits(model, list(range(6))), plain)
+
+
+def test_all_blocks_of_a_model_are_compiled_as_one():
+    torch._dynamo.reset()
+    counters.clear()
+    target, _ = tiny_pair("llama")
+    model = HuggingFaceModel(deepcopy(target.module), VOCAB, target.device, "dynamo")
+    assert model.blocks == 3
+    next_logits(model, [1, 2, 3])
+    assert counters["stats"]["unique_graphs"] == 1
 
 
 GROWING = (("ar", None), ("sd", "2"), ("rsd_c", "2-1"), ("rsd_s", "3x3"), ("mcsd", "2-2-2"))

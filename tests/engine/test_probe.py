@@ -62,10 +62,10 @@ def test_a_window_that_is_named_but_not_read_by_the_module_is_refused(dtype):
 
 
 def test_the_probe_leaves_no_trace():
-    model = HuggingFaceModel(tiny_module("mistral"), VOCAB, CPU)
-    run, window = model._run, model.module.config.sliding_window
+    model = HuggingFaceModel(tiny_module("mistral"), VOCAB, CPU, "dynamo")
+    window = model.module.config.sliding_window
     check_model(model)
-    assert model._run is run
+    assert model.fused
     assert model.module.config.sliding_window == window
     assert model.timer.take_s() == 0
 
