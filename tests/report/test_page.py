@@ -184,14 +184,14 @@ def test_the_index_links_no_page_that_is_not_there_and_tells_an_answer_where_the
     assert said.startswith("XSum: use SD 2, 1.50×")
 
 
-def test_table_and_console_end_with_the_same_sentence_once(tmp_path, capsys):
+def test_table_and_console_begin_with_the_same_sentence_once(tmp_path, capsys):
     folder = write(tmp_path, "own", *LATER) / "own"
     write_report(folder / "results.csv", folder)
     table, said = (folder / "table.md").read_text(encoding="utf-8"), capsys.readouterr().out
-    last = table.splitlines()[-1].removeprefix("- ")
-    assert last.startswith("XSum: use SD 2, 1.50×")
-    assert said.splitlines()[-1] == last
-    assert table.count(last) == said.count(last) == 1
+    first = said.splitlines()[0]
+    assert first.startswith("XSum: use SD 2, 1.50×")
+    assert table.startswith(f"### Answer\n\n- {first}\n")
+    assert table.count(first) == said.count(first) == 1
 
 
 def test_a_sitting_is_told_by_a_speedup_that_is_no_quotient_of_the_rates():
