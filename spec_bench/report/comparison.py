@@ -24,6 +24,8 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from rich.console import Console
+from rich.markdown import Markdown
 
 from spec_bench.metrics.interval import TOO_FEW, Interval, holm, p_value
 from spec_bench.metrics.intervals import score_difference_interval, studentised_interval
@@ -522,8 +524,11 @@ def main(arguments: Sequence[str]) -> int:
     except ValueError as error:
         print(f"spec_bench compare: {error}", file=sys.stderr)
         return 2
-    text = markdown(comparison)
-    print(text, end="")
+    text, console = markdown(comparison), Console()
+    if console.is_terminal:
+        console.print(Markdown(text))
+    else:
+        print(text, end="")
     if options.output is not None:
         for name, content in (("compare.md", text), ("compare.html", page(comparison))):
             files.write_text(options.output / name, content)

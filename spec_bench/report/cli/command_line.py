@@ -1,21 +1,4 @@
-"""Tables, figures, claims and pages from measured results.
-
-Each after ``spec-bench report``:
-
-  list rsd              what is measured of the paper, and what would run the rest
-  table rsd/7           a table, the paper's numbers and ours side by side
-  figure rsd/4          a figure from our rows
-  checks rsd            what the paper claims, checked on our rows
-  page rsd-exp1         one HTML page of an experiment
-  all                   all of these beside each results.csv, and index.html
-  records               how much the records beside each results.csv hold
-  lengths NAME          acceptance lengths as vLLM, SGLang and SPEED-Bench count them
-  positions NAME        tokens per call by where in the text a call stands, by powers of two
-  throughput NAME       tokens/s of one and of all by requests together, where drafting stops paying
-  sweep NAME            a page to explore any experiment
-  answers FILE ...      answer files of other harnesses as rows of an experiment
-  wandb --project NAME  a W&B report of a project's runs
-  NAME/results.csv      a results file of any experiment: its table, figure and checks
+"""``spec-bench report THING ...``: tables, figures, claims and pages of measured results.
 
 Papers are the folders below experiments/, experiments those below results/. A wrong name lists
 the known ones.
@@ -358,13 +341,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    summary, _, rest = str(__doc__).replace("``", "").partition("\n")
-    parser = Parser(
-        prog="spec-bench report",
-        description=summary,
-        epilog=rest,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser(prog="spec-bench report")
     parsers = parser.add_subparsers(
         required=True, title="commands", metavar="COMMAND", parser_class=Parser
     )
