@@ -275,11 +275,14 @@ def print_plan(cells: Sequence[PlannedCell], console: Console | None = None) -> 
     console = console or Console()
     console.width = max(console.width, _WIDTH)
     once = _once(cells)
+    rows = [_row(cell) for cell in once]
+    told = [place for place in range(len(_TITLES)) if {row[place] for row in rows} - {"", "-"}]
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in _TITLES:
+    for title in (_TITLES[place] for place in told):
         table.add_column(title, justify="left" if title in _LABELS else "right", no_wrap=True)
-    for cell in once:
-        table.add_row(*map(escape, _row(cell)), style="red" if cell.memory.fits is False else "")
+    for cell, row in zip(once, rows, strict=True):
+        style = "red" if cell.memory.fits is False else ""
+        table.add_row(*(escape(row[place]) for place in told), style=style)
     console.print(table)
     for line in totals(once):
         console.print(line, markup=False, highlight=False)
