@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from spec_bench.core.draws import DrawnBefore
+from spec_bench.core.sampling import SamplingSettings
 from spec_bench.core.transfer import Known
 from spec_bench.engine.recorder import near_tie_gap
 from spec_bench.engine.tree_pass import next_logits
@@ -32,6 +33,7 @@ from spec_bench.settings.fields import one_line
 
 if TYPE_CHECKING:
     from spec_bench.decode.decoder import Decoder, Layout
+    from spec_bench.tree.base import GrownTree
 
 log = logging.getLogger(__name__)
 ROWS = (1, 4, 16)  # of graphs; more rows keep a GPU busy by themselves
@@ -53,6 +55,27 @@ def steps(least: int, most: int) -> list[int]:
     while found[-1] < most:
         found.append(min(rounded(found[-1] + 1), most))
     return found
+
+
+def row_kinds(rows: int) -> list[int]:
+    """Returns the numbers of rows that graphs of a decoder of so many rows serve."""
+    return [*(each for each in ROWS if each < rows), min(rows, ROWS[-1])]
+
+
+def bytes_kept(
+    tree: GrownTree, settings: SamplingSettings, vocab: int, rows: int, tokens: int
+) -> int:
+    """Returns about the bytes that a decoder's graphs over prefixes of up to so many tokens keep on
+    a GPU: rows' random numbers, and what each graph is told and tells. The memory that graphs
+    share, an iteration's own, is not among them.
+    """
+    shape = tree.shape
+    told = 3 + shape.depth + 5 + 3 * shape.depth + 2 * shape.size
+    drawn = shape.size + sum(shape.children) + 1
+    if tree.siblings(settings) == "without_replacement":  # by noise over the vocabulary
+        drawn += (1 + sum(shape.levels[:-1])) * vocab
+    kinds = row_kinds(rows)
+    return 8 * (max(kinds) * drawn + sum(kinds) * len(steps(1, tokens)) * told)
 
 
 class Recorded:
@@ -118,12 +141,12 @@ class Recordings:
         longest = max(len(each.prompt_ids) + each.max_new_tokens for each in requests)
         most = min(self._room, longest, self._split or longest)
         shortest = min(len(each.prompt_ids) for each in requests)
-        kinds = [*(rows for rows in ROWS if rows < decoder.rows), min(decoder.rows, ROWS[-1])]
+        kinds = row_kinds(decoder.rows)
         shape = max(kinds), sum(count for _, count in decoder.asked or ())
         made = {}
         try:
             numbers = torch.zeros(shape, dtype=torch.float64, device=decoder.target.device)
-            for rows in dict.fromkeys(kinds):
+            for rows in kinds:
                 for tokens in steps(min(shortest, most), most):
                     made[rows, tokens] = Recorded(decoder, rows, tokens, numbers[:rows])
             self.refused = self._canary(made, requests)

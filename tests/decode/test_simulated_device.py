@@ -18,7 +18,7 @@ from spec_bench.core.transfer import Known
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode import recording
 from spec_bench.decode.decoder import Decoder
-from spec_bench.decode.recording import Recorded, Recordings, steps
+from spec_bench.decode.recording import Recorded, Recordings, bytes_kept, steps
 from spec_bench.draft.cached_head import DraftingOnHanded
 from spec_bench.draft.language_model import LanguageModelDrafting
 from spec_bench.engine.cache import SlotCache
@@ -376,3 +376,16 @@ def test_a_pool_gives_out_the_least_block_that_fits_and_joins_its_neighbours():
     assert free(last) == after
     assert taken(2).data_ptr() == least + 512  # what was left of two, and the one behind it
     assert abs(taken(2049).data_ptr() - start) > 2 * 2**20  # larger blocks lie apart
+
+
+@pytest.mark.parametrize("name", ["rsd_s", "rsd_c"])
+def test_a_plan_counts_what_graphs_keep(name, monkeypatch):
+    monkeypatch.setattr(Recordings, "_canary", lambda *_: "")
+    with SimCuda():
+        decoder = prepared(built(name, 3, 1.0, "static", DEVICE), endless(3, 4))
+        graphs = decoder.recordings.made
+        kept = max(each.numbers.nbytes for each in graphs.values())
+        kept += sum(each._given.nbytes + each._message.nbytes for each in graphs.values())
+    tokens = max(most for _, most in graphs)
+    planned = bytes_kept(decoder.policy, decoder.settings, decoder.target.vocab_size, 3, tokens)
+    assert kept <= planned <= 1.05 * kept

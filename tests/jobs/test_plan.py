@@ -76,7 +76,7 @@ def test_a_rate_is_one_of_the_device_that_its_row_names(tmp_path):
 
 def test_sizes_come_from_a_config_or_from_the_stated_count():
     known = model_size("random:llama2_70b")
-    assert known == ModelSize(68_976_648_192, 2 * 80 * 8 * 128, 4096)
+    assert known == ModelSize(68_976_648_192, 2 * 80 * 8 * 128, 4096, 32000)
     assert model_size("meta-llama/Llama-2-70b-hf", 68_976_648_192) == known
     assert model_size("some/model", 123) == ModelSize(123)
     assert model_size("some/model") == ModelSize(None)

@@ -121,6 +121,7 @@ class ModelSize:
     # keys and values of one token over all layers; None if unknown
     cached_numbers: int | None = None
     positions: int | None = None  # longest sequence; None if unknown or unlimited
+    vocab: int | None = None  # tokens; None if unknown
 
 
 def model_size(name: str, stated: int | None = None) -> ModelSize:
@@ -155,4 +156,5 @@ def _size(path: str) -> ModelSize:
         sum(parameter.numel() for parameter in module.parameters()),
         2 * config.num_hidden_layers * heads * width,
         getattr(config, "max_position_embeddings", None),
+        config.vocab_size,
     )

@@ -68,17 +68,18 @@ class Memory:
     cache_bytes: int | None  # keys and values of all models, at most; None if a shape is unknown
     gpus: int | None  # GPUs that the job gets; None if unknown
     capacity_bytes: int | None  # their memory together; None if unknown or on a CPU
+    graph_bytes: int = 0  # what recorded iterations keep, beside what graphs share, at most
 
     @property
     def fits(self) -> bool | None:
-        """Whether weights and caches fit; None if unknown."""
+        """Whether weights, caches and graphs fit; None if unknown."""
         if self.weights_bytes is None or self.capacity_bytes is None:
             return None
         if self.weights_bytes > self.capacity_bytes:
             return False
         if self.cache_bytes is None:
             return None
-        return self.weights_bytes + self.cache_bytes <= self.capacity_bytes
+        return self.weights_bytes + self.cache_bytes + self.graph_bytes <= self.capacity_bytes
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,10 @@ def _plan_job(settings: JobSettings, pair: PairSettings) -> list[PlannedCell]:
     prompts = sum(len(prompt_ids(settings.task, example)) for example in settings.examples)
     memory = Memory(0, 0, 0, None)  # nothing is loaded where a server decodes
     if not settings.served:
-        memory = job_memory(pair, engine, _longest_sequence(settings), engine.batch_size)
+        longest = _longest_sequence(settings)
+        memory = job_memory(pair, engine, longest, engine.batch_size)
+        if engine.on_cuda and engine.compile.startswith("static"):
+            memory = replace(memory, graph_bytes=_graph_bytes(settings, pair, longest))
     planned = []
     for cell in settings.cells:
         store = CellStore(settings.results, settings.run_id(cell))
@@ -215,6 +219,18 @@ def job_memory(pair: PairSettings, engine: EngineSettings, slots: int | None, ro
         gpus,
         int(gib * _GIB * gpus) if gib and gpus else None,
     )
+
+
+def _graph_bytes(settings: JobSettings, pair: PairSettings, slots: int | None) -> int:
+    """Bytes that the graphs of all cells keep: those of a job are recorded before it decodes."""
+    from spec_bench.decode.recording import bytes_kept
+    from spec_bench.tree.base import GrownTree
+
+    size, trees = pair_sizes(pair)[0], [cell.config.tree for cell in settings.cells]
+    tokens = slots or size.positions or 1
+    given = size.vocab or 0, settings.engine.batch_size, tokens
+    grown = [tree for tree in trees if isinstance(tree, GrownTree)]
+    return sum(bytes_kept(tree, settings.sampling, *given) for tree in grown)
 
 
 def _sum(counts: Sequence[int | None], bytes_each: int) -> int | None:
@@ -351,11 +367,12 @@ def _shown_hours(hours: float) -> str:
 
 
 def _memory(memory: Memory) -> str:
-    """Weights and, where their shape is known, caches."""
+    """Weights, caches where their shape is known, and graphs where there are any."""
     if memory.weights_bytes is None:
         return _UNKNOWN
     caches = "caches" if memory.cache_bytes is None else _gib(memory.cache_bytes)
-    return f"{_gib(memory.weights_bytes)} + {caches}"
+    graphs = f" + {_gib(memory.graph_bytes)}" if memory.graph_bytes else ""
+    return f"{_gib(memory.weights_bytes)} + {caches}{graphs}"
 
 
 def _gib(count: int) -> str:
