@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from math import prod
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -110,12 +110,18 @@ def inverse_cdf(probs: Tensor, uniforms: Tensor) -> Tensor:
     return index.clamp_(max=cdf.shape[-1] - 1)
 
 
+def _place(generator: torch.Generator) -> Any:
+    """Returns where a generator is; on a GPU its offset, to which it comes back without a draw."""
+    return generator.get_offset() if generator.device.type == "cuda" else generator.get_state()
+
+
 class SeededDraws:
     """Draws from one ``torch.Generator`` per row, all on the device where the draws are needed."""
 
     def __init__(self, generators: Sequence[torch.Generator]) -> None:
         self.generators = generators
-        self._before: list[Tensor] = []  # generators' states before looking ahead
+        # where generators were before looking ahead, and after one number
+        self._before: list[tuple[Any, Any]] = []
 
     def _uniforms(self, *shape: int) -> Tensor:
         """[R, *shape] in [0, 1), float64."""
@@ -144,18 +150,24 @@ class SeededDraws:
         return SeededVerdict(self._uniforms(sum(children) + 1), children)
 
     def by_position(self, count: int) -> SeededPositions:
-        if count > 1:  # of one position there is nothing to give back
-            self._before = [generator.get_state() for generator in self.generators]
         # One number per call, as in plain decoding: on a GPU larger calls give other numbers.
-        return SeededPositions(torch.cat([self._uniforms(1) for _ in range(count)], dim=1))
+        before = [_place(generator) for generator in self.generators]
+        numbers = [self._uniforms(1)]
+        if count > 1:  # of one position there is nothing to give back
+            self._before = [*zip(before, map(_place, self.generators), strict=True)]
+        numbers += [self._uniforms(1) for _ in range(count - 1)]
+        return SeededPositions(torch.cat(numbers, dim=1))
 
     def settle(self, emitted: Sequence[int]) -> None:
-        for generator, state, count in zip(
+        for generator, (before, after), count in zip(
             self.generators, self._before, emitted, strict=bool(self._before)
         ):
-            generator.set_state(state)
+            if isinstance(before, int):
+                generator.set_offset(before + count * (after - before))
+                continue
+            generator.set_state(before)
             for _ in range(count):
-                torch.rand(1, generator=generator, dtype=torch.float64, device=generator.device)
+                torch.rand(1, generator=generator, dtype=torch.float64)
 
     def trials(self, count: int) -> SeededTrials:
         return SeededTrials(self._uniforms(count))
@@ -273,9 +285,10 @@ class DrawnBefore(SeededDraws):
         counts = [count for count, _ in calls]
         for row, generator in zip(self.numbers, self.generators, strict=False):
             for part, (_, looks_back) in zip(row.split(counts), calls, strict=True):
-                if looks_back:
-                    self._before.append(generator.get_state())
+                before = _place(generator) if looks_back else None
                 part.uniform_(generator=generator)
+                if looks_back:
+                    self._before.append((before, _place(generator)))
 
     def _uniforms(self, *shape: int) -> Tensor:
         first, self._used = self._used, self._used + prod(shape)

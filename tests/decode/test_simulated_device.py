@@ -328,6 +328,23 @@ def test_numbers_drawn_before_are_those_that_an_iteration_asks_for(positions):
     torch.testing.assert_close(*states)
 
 
+def test_a_gpus_generator_comes_back_by_its_offset_and_draws_nothing_again():
+    with SimCuda() as sim:
+        one, other = (torch.Generator(DEVICE).manual_seed(3) for _ in range(2))
+        draws = SeededDraws([one])
+        draws.by_position(4)
+        sim.reset()
+        draws.settle([2])
+        assert sum(sim.ops.values()) == 0
+        expected = [
+            torch.rand(1, generator=other, device=DEVICE, dtype=torch.float64).item()
+            for _ in range(3)
+        ]
+        assert (
+            torch.rand(1, generator=one, device=DEVICE, dtype=torch.float64).item() == expected[2]
+        )
+
+
 def test_mixing_devices_is_refused_as_cuda_refuses_it():
     with SimCuda() as sim:
         there = torch.ones(3, device="cuda")

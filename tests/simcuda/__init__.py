@@ -26,7 +26,7 @@ from unittest import mock
 import torch
 import torch._dynamo  # before anything is replaced
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from tests.simcuda.graphs import SimPool, SimPools, graph_answers, leaves, mapped, refuse
 
@@ -68,10 +68,11 @@ class SimTensor(torch.Tensor):
 
 
 class SimGenerator(_Generator):
-    """A CPU generator that says it is on the device asked for."""
+    """A CPU generator that says it is on the device asked for; its offset is 4 a number."""
 
     def __new__(cls, device="cpu"):
         made = _Generator.__new__(cls, "cpu")
+        made._states = [made.get_state()]  # after each number since the seed
         made._where = DEVICE if torch.device(device).type == "cuda" else torch.device("cpu")
         return made
 
@@ -81,6 +82,25 @@ class SimGenerator(_Generator):
     @property
     def device(self):  # type: ignore[override]
         return self._where
+
+    def manual_seed(self, seed):
+        self._states = [super().manual_seed(seed).get_state()]
+        return self
+
+    def _after(self, count):
+        with _disable_current_modes():
+            while len(self._states) <= count:
+                other = _Generator().set_state(self._states[-1])
+                torch.rand(1, dtype=torch.float64, generator=other)
+                self._states.append(other.get_state())
+        return self._states[count]
+
+    def get_offset(self):
+        now = bytes(self.get_state().numpy())
+        return 4 * next(at for at in range(10_000) if bytes(self._after(at).numpy()) == now)
+
+    def set_offset(self, offset):
+        self.set_state(self._after(offset // 4))
 
 
 def event_class(sim):
