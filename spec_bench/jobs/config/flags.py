@@ -79,13 +79,9 @@ def overrides_of(command: str, arguments: Sequence[str]) -> list[str]:
         asked = {"task": "jsonl"} | asked
     if (device := asked.get("device")) and not _DEVICE.fullmatch(device):
         raise ValueError(f"--device must be auto, cpu, cuda or cuda:N, got {device!r}")
+    found = [_override(flags[name], name, value) for name, value in asked.items()]
     if device and device.startswith("cuda") and not _chosen("engine", asked, rest):
-        found = ["engine=cuda", f"engine.device={device}"]
-    else:
-        found = [f"engine.device={device}"] if device else []
-    for name, value in asked.items():
-        if name != "device":
-            found.append(_override(flags[name], name, value))
+        found = ["engine=cuda", *found]
     # Hydra takes overrides in one piece; serve's first word is an engine.
     return [*rest, *found] if command == "serve" else [*own, *found, *rest[len(own) :]]
 
@@ -96,13 +92,11 @@ def _chosen(group: str, asked: dict[str, str], rest: Sequence[str]) -> bool:
 
 def _override(flag: Flag, name: str, value: str) -> str:
     if flag.path:
-        value = os.path.expanduser(value)
-    if name == "prompts" and value == "all":
-        value = "null"
-    if name == "decoders":  # commas of a list; other values may be swept over by theirs
+        value = _quoted(os.path.expanduser(value))
+    elif name == "decoders":  # commas of a list; other values may be swept over by theirs
         value = ",".join(_quoted(each) for each in value.strip("[]").split(",") if each)
-    elif flag.path:
-        value = _quoted(value)
+    elif name == "prompts" and value == "all":
+        value = "null"
     return flag.override.format(value)
 
 
