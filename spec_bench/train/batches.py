@@ -6,8 +6,10 @@ hidden state, K guesses, N positions that are learned. Knows nothing about heads
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import NamedTuple
 
 import torch
@@ -16,7 +18,45 @@ from torch.nn.utils.rnn import pad_sequence
 
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.model import LAST, Layers
-from spec_bench.train.dialogues import IGNORED, Dialogue, known_and_guessed, positions
+
+IGNORED = -100  # no loss where nothing is to be learned; the default of torch's cross-entropy
+
+
+@dataclass(frozen=True)
+class Dialogue:
+    """One sequence."""
+
+    ids: tuple[int, ...]  # T token ids
+    learned: tuple[bool, ...]  # T times whether the token is an answer's
+
+    @property
+    def prompt(self) -> tuple[int, ...]:
+        """The tokens before the first answer."""
+        return self.ids[: self.learned.index(True)] if True in self.learned else self.ids
+
+
+def positions(dialogue: Dialogue) -> list[int]:
+    """Positions t that something is learned at: tokens t + 1 and t + 2 belong to one answer."""
+    learned = dialogue.learned
+    return [t for t in range(len(learned) - 2) if learned[t + 1] and learned[t + 2]]
+
+
+def known_and_guessed(dialogue: Dialogue, guesses: int) -> Tensor:
+    """[N, K + 1] int64: tokens t + 1..t + 1 + K of every position, first the one that is known;
+    IGNORED from the end of the answer on.
+    """
+    at = positions(dialogue)
+    ids = torch.tensor([*dialogue.ids, *[0] * guesses])
+    learned = torch.tensor([*dialogue.learned, *[False] * guesses])
+    window = torch.tensor(at, dtype=torch.long)[:, None] + 1 + torch.arange(guesses + 1)
+    # Once an answer has ended, what another one says is no guess of this one.
+    inside = learned[window].long().cumprod(dim=1).bool()
+    return ids[window].masked_fill(~inside, IGNORED)
+
+
+def answered_tokens(dialogues: Sequence[Dialogue]) -> Counter[int]:
+    """Returns how often answers hold each token."""
+    return Counter(token for each in dialogues for token in compress(each.ids, each.learned))
 
 
 class Batch(NamedTuple):

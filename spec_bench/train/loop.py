@@ -28,8 +28,7 @@ from tqdm import tqdm
 
 from spec_bench.settings.fields import one_line
 from spec_bench.system.files import digest, naming, replacing, set_aside, write_csv
-from spec_bench.train.batches import Batches, step_indices
-from spec_bench.train.dialogues import IGNORED
+from spec_bench.train.batches import IGNORED, Batches, step_indices
 from spec_bench.train.settings import TrainSettings
 from spec_bench.train.trainee import TrainableHead, weighted, weights_of
 

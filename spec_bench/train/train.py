@@ -23,15 +23,8 @@ from spec_bench.jobs.work.models import tokenizer_of
 from spec_bench.measure.provenance import provenance
 from spec_bench.sinks.wandb import build_wandb, log_training
 from spec_bench.system.files import write_text
-from spec_bench.train.batches import Batches, steps_of
-from spec_bench.train.dialogues import (
-    Dialogue,
-    answered_tokens,
-    check_data,
-    positions,
-    read_dialogues,
-    split,
-)
+from spec_bench.train.batches import Batches, Dialogue, answered_tokens, positions, steps_of
+from spec_bench.train.dialogues import check_data, read_dialogues, split
 from spec_bench.train.loop import Progress, Training, measure, named, processes_for, run_training
 from spec_bench.train.settings import DRAFT_MODEL, HEAD_WIDTH, HeadSettings, TrainSettings
 from spec_bench.train.trainee import BlockTrainee, EagleTrainee, TrainableHead, fresh_draft

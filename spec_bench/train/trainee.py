@@ -31,8 +31,14 @@ from spec_bench.draft.heads import save_heads
 from spec_bench.draft.network import Heads
 from spec_bench.engine.mapped_model import of_ids, write_ids
 from spec_bench.engine.model import LAST, Layers
-from spec_bench.train.batches import Batches, SequenceBatch, SequenceBatches
-from spec_bench.train.dialogues import IGNORED, Dialogue, answered_tokens
+from spec_bench.train.batches import (
+    IGNORED,
+    Batches,
+    Dialogue,
+    SequenceBatch,
+    SequenceBatches,
+    answered_tokens,
+)
 
 LOGITS_WEIGHT = 0.1  # of EAGLE-1's cross-entropy beside its regression (section 3.2)
 

@@ -9,7 +9,14 @@ from spec_bench.engine.loading import load_tokenizer
 from spec_bench.engine.model import LAST
 from spec_bench.jobs.config.model_files import model_path
 from spec_bench.train import dialogues as chats
-from spec_bench.train.batches import Batches, order_of, step_indices
+from spec_bench.train.batches import (
+    IGNORED,
+    Batches,
+    known_and_guessed,
+    order_of,
+    positions,
+    step_indices,
+)
 from spec_bench.train.dialogues import Dialogue, answer_prompts, encode_chat, read_chats
 from spec_bench.train.loop import measure
 from spec_bench.train.settings import AnswerSettings
@@ -194,15 +201,13 @@ def test_positions_and_their_tokens_by_hand():
         (10, 11, 12, 13, 14, 15, 16, 17, 18),
         (False, False, True, True, True, False, False, True, True),
     )
-    assert chats.positions(dialogue) == [1, 2, 6]
-    assert chats.known_and_guessed(dialogue, 3).tolist() == [
-        [12, 13, 14, chats.IGNORED],  # 15 is no answer's
-        [13, 14, chats.IGNORED, chats.IGNORED],  # nor are 17 and 18 this answer's
-        [17, 18, chats.IGNORED, chats.IGNORED],
+    assert positions(dialogue) == [1, 2, 6]
+    assert known_and_guessed(dialogue, 3).tolist() == [
+        [12, 13, 14, IGNORED],  # 15 is no answer's
+        [13, 14, IGNORED, IGNORED],  # nor are 17 and 18 this answer's
+        [17, 18, IGNORED, IGNORED],
     ]
-    assert (
-        chats.positions(Dialogue((1, 2, 3), (False, False, True))) == []
-    )  # an answer of one token
+    assert positions(Dialogue((1, 2, 3), (False, False, True))) == []  # an answer of one token
 
 
 def test_hidden_states_are_those_that_decoding_hands_to_the_heads():
@@ -215,5 +220,5 @@ def test_hidden_states_are_those_that_decoding_hands_to_the_heads():
         tokens, at = torch.tensor([dialogue.ids]), torch.arange(length)[None]
         mask = torch.ones(1, length, length).tril().bool()
         output = model.forward(model.allocate(1, length), [0], tokens, at, mask, needs_hidden=LAST)
-        expected.append(output.hidden[0, chats.positions(dialogue)])
+        expected.append(output.hidden[0, positions(dialogue)])
     torch.testing.assert_close(found, torch.cat(expected))
