@@ -93,7 +93,7 @@ def recommend(
         best = rows[(rows.decoder == decoder) & (rows.spec == spec)].iloc[0]
         ends = [best[name] for name in ("speedup", "speedup_low", "speedup_high")]
         rate = [None if pd.isna(each) else float(each) for each in ends]
-    text = "\n".join([*found.answer(), command_of(found, shown)])
+    text = "\n".join(filter(None, [*found.answer(), command_of(found, shown)]))
     value, low, high = rate
     return Recommended(decoder, spec, value, low, high, text, found.candidates)
 
