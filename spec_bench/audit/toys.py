@@ -65,13 +65,15 @@ class Toy(ABC):
     """
 
     max_positions: int | None = None
+    recorder: object = None
+    split_from: int | None = None
     remembers = True  # whether its cache keeps tokens
 
     def __init__(self, logits: Tensor, states: int) -> None:
         self.logits = logits
         self.vocab_size = self.embedded = logits.shape[-1]
         self.parameters = logits.numel()
-        self.device = logits.device
+        self.device, self.dtype = logits.device, logits.dtype
         self.timer = ForwardTimer(logits.device)
         self.bytes_per_slot = 0
         self.hidden_size = states

@@ -24,7 +24,6 @@ import torch
 from torch import Tensor
 
 from spec_bench.core.draws import DrawnBefore
-from spec_bench.core.sampling import SamplingSettings
 from spec_bench.core.transfer import Known
 from spec_bench.engine.recorder import near_tie_gap
 from spec_bench.engine.tree_pass import next_logits
@@ -33,7 +32,6 @@ from spec_bench.settings.fields import one_line
 
 if TYPE_CHECKING:
     from spec_bench.decode.decoder import Decoder, Layout
-    from spec_bench.tree.base import GrownTree
 
 log = logging.getLogger(__name__)
 ROWS = (1, 4, 16)  # of graphs; more rows keep a GPU busy by themselves
@@ -60,22 +58,6 @@ def steps(least: int, most: int) -> list[int]:
 def row_kinds(rows: int) -> list[int]:
     """Returns the numbers of rows that graphs of a decoder of so many rows serve."""
     return [*(each for each in ROWS if each < rows), min(rows, ROWS[-1])]
-
-
-def bytes_kept(
-    tree: GrownTree, settings: SamplingSettings, vocab: int, rows: int, tokens: int
-) -> int:
-    """Returns about the bytes that a decoder's graphs over prefixes of up to so many tokens keep on
-    a GPU: rows' random numbers, and what each graph is told and tells. The memory that graphs
-    share, an iteration's own, is not among them.
-    """
-    shape = tree.shape
-    told = 3 + shape.depth + 5 + 3 * shape.depth + 2 * shape.size
-    drawn = shape.size + sum(shape.children) + 1
-    if tree.siblings(settings) == "without_replacement":  # by noise over the vocabulary
-        drawn += (1 + sum(shape.levels[:-1])) * vocab
-    kinds = row_kinds(rows)
-    return 8 * (max(kinds) * drawn + sum(kinds) * len(steps(1, tokens)) * told)
 
 
 class Recorded:
@@ -105,7 +87,7 @@ class Recorded:
             decoder.keep(made.path, committed.lengths, (), made.layout)
             self._message.copy_(made.message)
 
-        self._graph = target.recorder.record(iteration)  # type: ignore[attr-defined]
+        self._graph = target.recorder.record(iteration)
         self._arrived = torch.cuda.Event()
 
     def run(self, known: Sequence[Known]) -> list[list[float]]:
@@ -133,7 +115,7 @@ class Recordings:
         self.least = 0  # B of the smallest graph that may serve; a canary tries each
         self._nudge = 0.0  # relative, of the random numbers; a canary looks for ties
         self._known: dict[tuple[str, int, int], list[Generation]] = {}  # eager answers of a canary
-        self._split = decoder.target.split_from  # type: ignore[attr-defined]
+        self._split = decoder.target.split_from
 
     def record(self, requests: Sequence[Request]) -> None:
         """Records what these requests need, and tries it; no row may be decoded meanwhile."""
@@ -221,8 +203,8 @@ class Recordings:
         """
         key = asked[0].prompt_id, rows, nudge
         if key not in self._known:
-            dtype: torch.dtype = self._decoder.target.dtype  # type: ignore[attr-defined]
-            self.made, self._nudge = {}, nudge * near_tie_gap(dtype, 8.0)
+            gap = near_tie_gap(self._decoder.target.dtype, 8.0)
+            self.made, self._nudge = {}, nudge * gap
             self._known[key] = self._answers(asked, rows)
             self._nudge = 0.0
         return self._known[key]

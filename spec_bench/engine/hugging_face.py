@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from spec_bench.core import processes
 from spec_bench.engine.architectures import longest_sequence
-from spec_bench.engine.attention import FROM, LayerMasks, Mask, has_kernels, splits
+from spec_bench.engine.attention import FROM, LayerMasks, has_kernels, splits
 from spec_bench.engine.cache import LayerLayout, SlotCache, WritePlan
 from spec_bench.engine.model import ForwardOutput, ForwardTimer, Layers
 from spec_bench.engine.recorder import Recorder, why_not_recorded
@@ -47,7 +47,8 @@ class HuggingFaceModel:
         self.timer = ForwardTimer(self.device)
         self.dtype = self.module.dtype
         self.masks = LayerMasks(config, self.dtype)
-        self._blocks = fused_blocks(self.module, self.compile)
+        self._blocks = FusedBlocks(self.module, self.compile)
+        self.fused = self._blocks.able  # whether its passes are compiled
         self._layouts = self._layers()
         self._kernels = all(
             has_kernels(layout.device, layout.key_dim, layout.value_dim) for layout in self._layouts
@@ -59,7 +60,7 @@ class HuggingFaceModel:
         # Attention over a longer prefix is split, which reads the keys sooner than a masked pass.
         self.split_from = FROM if self._kernels and splits(self.module) else None
         here = all(layout.device == self.device for layout in self._layouts)
-        if self.compile not in RECORDS or self.device.type != "cuda" or not here:
+        if not self.compile.startswith("static") or self.device.type != "cuda" or not here:
             return
         if processes.count() > 1:
             return  # communication between processes is not recorded
@@ -87,23 +88,17 @@ class HuggingFaceModel:
     @contextmanager
     def uncaptured(self) -> Iterator[None]:
         """Within it the module itself is called, whatever was compiled of it, and nothing timed."""
-        blocks, self._blocks = self._blocks, None
+        fused, self.fused = self.fused, False
         try:
             yield
         finally:
-            self._blocks = blocks
+            self.fused = fused
             self.timer.take_s()
-
-    @property
-    def fused(self) -> bool:
-        """Whether its passes are compiled."""
-        return self._blocks is not None
 
     def unfuse(self, error: Exception) -> None:
         """Calls the module from now on: what was compiled of it fails."""
         log.warning("engine.compile=%s: passes are not fused: %s", self.compile, one_line(error))
-        if self._blocks is not None:
-            self._blocks.on, self._blocks = False, None
+        self.fused = self._blocks.on = False
 
     @torch.inference_mode()
     def embed(self, tokens: Tensor) -> Tensor:
@@ -135,61 +130,38 @@ class HuggingFaceModel:
     ) -> ForwardOutput:
         self.timer.start()
         count, reach = tokens.shape[1], visible.shape[2]
-        blocks = None if prefill else self._blocks
-        plain = blocks is None
+        plain = prefill or not self.fused
         if self.split_from is None or shared < self.split_from or not plain:
             shared = 0
         cache.begin(WritePlan(row, starts, count, reach), views=plain)
-        given = tokens, positions, self.masks.by_kind(visible, shared)
-        if blocks is not None:
-            blocks.on = True
-        outputs = _called(self.module, cache, *given, needs_hidden, logits_to_keep=logits_to_keep)
-        if blocks is not None:
-            blocks.on = False
+        self._blocks.on = not plain
+        output: Any = self.module(
+            input_ids=tokens,
+            attention_mask=self.masks.by_kind(visible, shared),
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=True,
+            output_hidden_states=bool(needs_hidden),
+            logits_to_keep=logits_to_keep,
+        )
+        self._blocks.on = False
         cache.end()
-        logits = outputs[0]
+        logits = output.logits
         if logits.shape[-1] > self.vocab_size:  # padded rows of the embedding
             logits = logits[..., : self.vocab_size]
-        logits = logits.to(self.device)
-        hidden = outputs[1].to(self.device) if needs_hidden else None
+        hidden = [output.hidden_states[place].to(self.device) for place in needs_hidden]
+        joined = torch.cat(hidden, dim=-1) if len(hidden) > 1 else hidden[0] if hidden else None
         self.timer.stop()
-        return ForwardOutput(logits, hidden)
-
-
-def _called(
-    run: Any,
-    cache: SlotCache,
-    tokens: Tensor,
-    positions: Tensor,
-    mask: Mask,
-    layers: Layers,
-    **more: int,
-) -> tuple[Tensor, ...]:
-    """A module's logits and, if asked for, the hidden states of some places, side by side."""
-    output = run(
-        input_ids=tokens,
-        attention_mask=mask,
-        position_ids=positions,
-        past_key_values=cache,
-        use_cache=True,
-        output_hidden_states=bool(layers),
-        **more,
-    )
-    if not layers:
-        return (output.logits,)
-    chosen = [output.hidden_states[place] for place in layers]
-    if len(chosen) == 1:
-        return output.logits, chosen[0]
-    return output.logits, torch.cat([each.to(chosen[0].device) for each in chosen], dim=-1)
+        return ForwardOutput(logits.to(self.device), joined)
 
 
 # How a model's blocks are compiled: the choices of ``engine.compile``.
 #
 # ``none`` calls them, and so does ``static``, of which a GPU records whole iterations. ``dynamo``
-# runs a block's kernels without its modules' Python: the same numbers, a second to trace.
-# ``inductor`` fuses kernels too, in some seconds; ``static_inductor`` records those. One block is
-# compiled for all of its kind, and again for each kind of pass: one token or several, one row or
-# several, which start at one slot or not. A prompt's pass runs once, so its blocks are called.
+# runs a block's kernels without its modules' Python: the same numbers. ``inductor`` fuses kernels
+# too; ``static_inductor`` records those. One block is compiled for all of its kind, and again for
+# each kind of pass: one token or several, one row or several, which start at one slot or not. A
+# prompt's pass runs once, so its blocks are called.
 COMPILE = {  # backends
     "none": None,
     "static": None,
@@ -197,7 +169,6 @@ COMPILE = {  # backends
     "dynamo": "eager",
     "inductor": "inductor",
 }
-RECORDS = ("static", "static_inductor")
 # Elements that a thread is given at least: an iteration's fused kernels have thousands, and to wake
 # a second thread takes longer than those (inductor's own: 512).
 _CHUNK = 1 << 14
@@ -209,23 +180,17 @@ def block_lists(module: nn.Module, count: int) -> list[str]:
     return [n for n, part in parts if isinstance(part, nn.ModuleList) and len(part) == count]
 
 
-def fused_blocks(module: PreTrainedModel, how: str) -> FusedBlocks | None:
-    """Returns a module's blocks to be compiled, ``how`` of ``COMPILE``; None if they are called."""
-    backend = COMPILE[how]
-    if backend is None:
-        return None
-    found = block_lists(module, module.config.get_text_config().num_hidden_layers)
-    if len(found) == 1:
-        return FusedBlocks(module.get_submodule(found[0]), backend)
-    log.warning("engine.compile=%s: passes are not fused: the blocks are not one list", how)
-    return None
-
-
 class FusedBlocks:
-    """Blocks that are compiled while ``on``, each over its own layer of a slot cache."""
+    """A module's blocks, compiled while ``on``; each is given its own layer of the cache."""
 
-    def __init__(self, blocks: Any, backend: str) -> None:
-        self.on = False
+    def __init__(self, module: PreTrainedModel, how: str) -> None:
+        self.on, backend = False, COMPILE[how]
+        found = block_lists(module, module.config.get_text_config().num_hidden_layers)
+        self.able = backend is not None and len(found) == 1
+        if backend is not None and not self.able:
+            log.warning("engine.compile=%s: passes are not fused: its blocks are not one list", how)
+        if backend is None or not self.able:
+            return
         # Target and drafts may share code, and every kind of pass is a graph of its own.
         torch._dynamo.config.recompile_limit = 64
         options: Any = {"cpp.min_chunk_size": _CHUNK} if backend == "inductor" else None
@@ -237,18 +202,15 @@ class FusedBlocks:
             for each in (packed, packed.default, packed.binary):
                 lowerings[each] = fallback_handler(each, add_to_fallback_set=False)
         self._run = torch.compile(_plain, dynamic=True, backend=backend, options=options)
-        for place, block in enumerate(blocks):
+        for place, block in enumerate(cast(Any, module.get_submodule(found[0]))):
             block.forward = partial(self._forward, block, place)
 
     def _forward(self, block: nn.Module, place: int, *given: Any, **named: Any) -> Any:
         if not self.on:
             return _plain(block, *given, **named)
-
-        def own(value: Any) -> Any:
-            return value.layers[place] if isinstance(value, SlotCache) else value
-
-        named = {key: own(value) for key, value in named.items()}
-        return self._run(block, *map(own, given), **named)
+        for key, value in named.items():
+            named[key] = value.layers[place] if isinstance(value, SlotCache) else value
+        return self._run(block, *given, **named)
 
 
 def _plain(block: Any, *given: Any, **named: Any) -> Any:

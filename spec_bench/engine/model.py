@@ -115,6 +115,9 @@ class LanguageModel(Protocol):
     bytes_per_slot: int  # bytes that one token's keys and values take
     hidden_size: int  # D, the width of the hidden states
     blocks: int  # L, how many there are between the embedding and the final norm
+    dtype: torch.dtype  # of weights and logits
+    recorder: Any  # where a GPU's iterations are recorded; None where they are not
+    split_from: int | None  # slots from which attention is split, as no graph does; None: never
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Input embeddings. tokens [...] -> [..., D]."""

@@ -43,8 +43,7 @@ def pack_products(module: nn.Module) -> int:
     """
     if not torch.backends.mkldnn.is_available():
         return 0
-    layers: list[Any] = [part for part in module.modules() if type(part) is nn.Linear]
-    layers = [layer for layer in layers if _suits(layer)]
+    layers: list[Any] = [p for p in module.modules() if type(p) is nn.Linear and _suits(p)]
     if sum(layer.weight.nbytes for layer in layers) < LEAST_BYTES:
         return 0
     users = Counter(id(w) for part in module.modules() for w in part._parameters.values())

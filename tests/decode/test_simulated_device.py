@@ -18,11 +18,12 @@ from spec_bench.core.transfer import Known
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode import recording
 from spec_bench.decode.decoder import Decoder
-from spec_bench.decode.recording import Recorded, Recordings, bytes_kept, steps
+from spec_bench.decode.recording import Recorded, Recordings, steps
 from spec_bench.draft.cached_head import DraftingOnHanded
 from spec_bench.draft.language_model import LanguageModelDrafting
 from spec_bench.engine.cache import SlotCache
 from spec_bench.engine.recorder import Recorder
+from spec_bench.jobs.sweep.plan import bytes_kept
 from tests import families
 from tests.families import OURS, pair_of, random_requests
 from tests.simcuda import DEVICE, SimCuda, counted

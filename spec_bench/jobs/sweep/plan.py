@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from spec_bench.core.sampling import SamplingSettings
 from spec_bench.jobs.config.cells import BASELINE, DecoderLoader
 from spec_bench.jobs.config.config import RunSettings
 from spec_bench.jobs.config.model_files import BYTES
@@ -223,7 +224,6 @@ def job_memory(pair: PairSettings, engine: EngineSettings, slots: int | None, ro
 
 def _graph_bytes(settings: JobSettings, pair: PairSettings, slots: int | None) -> int:
     """Bytes that the graphs of all cells keep: those of a job are recorded before it decodes."""
-    from spec_bench.decode.recording import bytes_kept
     from spec_bench.tree.base import GrownTree
 
     size, trees = pair_sizes(pair)[0], [cell.config.tree for cell in settings.cells]
@@ -231,6 +231,22 @@ def _graph_bytes(settings: JobSettings, pair: PairSettings, slots: int | None) -
     given = size.vocab or 0, settings.engine.batch_size, tokens
     grown = [tree for tree in trees if isinstance(tree, GrownTree)]
     return sum(bytes_kept(tree, settings.sampling, *given) for tree in grown)
+
+
+def bytes_kept(tree: Any, sampling: SamplingSettings, vocab: int, rows: int, tokens: int) -> int:
+    """Returns about the bytes that a decoder's graphs over prefixes of up to so many tokens keep on
+    a GPU: rows' random numbers, and what each graph is told and tells. The memory that graphs
+    share, an iteration's own, is not among them.
+    """
+    from spec_bench.decode.recording import row_kinds, steps
+
+    shape = tree.shape
+    told = 8 + 4 * shape.depth + 2 * shape.size
+    drawn = shape.size + sum(shape.children) + 1
+    if tree.siblings(sampling) == "without_replacement":  # by noise over the vocabulary
+        drawn += (1 + sum(shape.levels[:-1])) * vocab
+    kinds = row_kinds(rows)
+    return 8 * (max(kinds) * drawn + sum(kinds) * len(steps(1, tokens)) * told)
 
 
 def _sum(counts: Sequence[int | None], bytes_each: int) -> int | None:
