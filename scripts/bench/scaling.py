@@ -15,6 +15,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -104,7 +105,9 @@ def measure(name: str, options: argparse.Namespace) -> list[dict[str, object]]:
 
 
 def draw(rows: list[dict[str, object]], machine: str, path: Path) -> None:
-    """Four panels, cost against size as a ratio to the first point."""
+    """Four panels, cost against size as a ratio to the first; none without pandas."""
+    if find_spec("pandas") is None:
+        return
     from spec_bench.report.figures.style import pyplot, save, settings
 
     with settings():

@@ -14,7 +14,7 @@ _DOES = """``spec-bench audit``: proves losslessness and prints the proof as a t
 
 Without arguments: every registered rule by enumeration, every registered tree on a Markov chain
 with all drafters and rules that fit it, those of other packages too. With ``--target``
-and ``--draft``: also greedy equality with autoregressive decoding on that pair. With just
+and ``--draft``: greedy equality with autoregressive decoding on that pair. With just
 ``--server`` and ``--target``: whether a running server's answers are that target's, token for token
 at temperature 0, by tests of its law above 0.
 """
@@ -29,6 +29,8 @@ def read_arguments(arguments: Sequence[str] | None = None) -> tuple[argparse.Nam
     parser.add_argument("--target", help="folder or hub id of a target to check greedily")
     parser.add_argument("--draft", help="folder or hub id of its draft")
     parser.add_argument("--prompts", help="text file, one prompt per line")
+    more = "with --target and --draft: the rules and decoders too, about an hour"
+    parser.add_argument("--all", action="store_true", help=more)
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--samples", type=int, default=10_000, help="continuations per chi-square")
     parser.add_argument("--seed", type=int, default=0)

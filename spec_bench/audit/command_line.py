@@ -127,13 +127,15 @@ def run(options: argparse.Namespace, prompts: list[str]) -> int:
             # What is wrong with the pair's tokenizers is reported before the minutes of the rules.
             named = (options.target, options.draft, prompts, options.max_new_tokens)
             of_pair = [] if options.target is None else [audit_pair(*named)]
-            parts = [
-                *rule_parts(),
-                *decoder_parts(options.samples, options.seed),
-                *approximate_parts(options.seed),
-                *beam_parts(options.samples, options.seed),
-                *(Part("pair", partial(iter, lines)) for lines in of_pair),
-            ]
+            parts = [Part("pair", partial(iter, lines)) for lines in of_pair]
+            if options.all or options.only or not parts:
+                parts = [
+                    *rule_parts(),
+                    *decoder_parts(options.samples, options.seed),
+                    *approximate_parts(options.seed),
+                    *beam_parts(options.samples, options.seed),
+                    *parts,
+                ]
             lines = list(audited(chosen(parts, options.only)))
             note = f"tolerance of exact checks {TOLERANCE:g}, "
             note += f"false-alarm rate of each chi-square {FALSE_ALARM_RATE:g}"

@@ -172,7 +172,9 @@ def run(asked: RunSettings) -> list[CellResult]:
         log.warning("no GPU is seen: %s is decoded on the CPU", settings.pair.name)
     if asked.prompts and len(settings.examples) < asked.prompts:
         count = len(settings.examples)
-        log.warning("task %s has %d examples, %d were asked for", task.name, count, asked.prompts)
+        log.warning(
+            "task %s has %d examples: prompts=%d takes all", task.name, count, asked.prompts
+        )
     for why in settings.left_out:
         log.warning("left out: %s", why)
     results = run_stage(settings, sinks)

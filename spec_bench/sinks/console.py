@@ -111,16 +111,22 @@ def print_outcome(
         console: where to; it may be 80 columns wide.
     """
     console = console or Console(highlight=False)
+    whole = (
+        not console.is_terminal
+    )  # a file's reader wraps lines, a terminal's words are kept whole
     rows = [row_of(result) for result in results]
     for answer in answers:
-        console.print(Text(answer, style="bold"))
+        console.print(Text(answer, style="bold"), soft_wrap=whole)
     print(file=console.file)
-    console.print(_table(rows), soft_wrap=True)
+    if any(row["status"] != "failed" for row in rows):
+        console.print(_table(rows), soft_wrap=True)
     if any(of_other_sitting(rows)):
         console.print(Text(f"* {MEANING}"))
     for row in rows:
         if row["status"] == "failed":
-            console.print(Text(f"failed: {_name(row)}: {row['reason']}", style="red"))
+            console.print(
+                Text(f"failed: {_name(row)}: {row['reason']}", style="red"), soft_wrap=whole
+            )
     console.print(Text(f"\n{last}"), soft_wrap=True)
 
 

@@ -95,6 +95,8 @@ MISTYPED = {
     "run --cells=[sd:3]": "a setting, not a flag: cells=[sd:3]",
     "run --spec 4x3": "a setting, not a flag: spec=VALUE",
     "run --generation.top_p=0.9": "generation.top_p=0.9",
+    "run --top-p 0.9": "--top-p is no flag: generation.top_p=VALUE",
+    "run --compile=none": "--compile is no flag: engine.compile=none",
     "run --promts 3": "did you mean --prompts?",
     "run --max_new_tokens 8": "--max_new_tokens is --max-new-tokens",
     "run -seed 3": "-seed is --seed",

@@ -257,7 +257,7 @@ def test_a_wrong_name_range_folder_or_file_is_refused_without_torch(arguments, s
     [
         (["cells=[{decoder: rsd_s, tree: {widht: 3}}]"], "tree.widht"),
         (["cells=[{decoder: rsd_s, drafter: lookup}]"], "does not go with"),
-        (["cells=[sd:3]", "pair.draft=null"], "1 drafts"),
+        (["cells=[sd:3]", "pair.draft=null"], "needs draft models: 1"),
         (["cells=[medusa]", "pair.heads=null"], "pair.heads.medusa"),
         (["task=jsonl", "task.source.path=long.jsonl"], "task.overlong=skip"),
         (["-m", "seed=0,1", "cells=[sd:3],[{decoder: sd, tree: {depth: 0}}]"], "tree.depth"),

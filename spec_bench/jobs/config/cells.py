@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import yaml
 
 from spec_bench.core.sampling import SamplingSettings
-from spec_bench.settings.fields import MOST_NODES, shown
+from spec_bench.settings.fields import MOST_NODES, did_you_mean, shown
 from spec_bench.settings.validation import Flag, Ge, MinLen, Says, Text, Whole, check, settings
 from spec_bench.vocabulary.decoders import without_display
 from spec_bench.vocabulary.names import combined
@@ -156,7 +156,8 @@ def load_decoder(folders: Sequence[Path], name: str) -> dict[str, Any]:
                 raise ValueError(f"decoder config {path} is no mapping")
             return without_display(decoder, f"{path}: ")
     known = sorted({file.stem for folder in folders for file in folder.glob("decoder/*.yaml")})
-    raise ValueError(f"unknown decoder {name!r}; known: {', '.join(known)}")
+    near = did_you_mean(name.replace("-", "_"), known)
+    raise ValueError(f"unknown decoder {name!r}{near}; known: {', '.join(known)}")
 
 
 def written_cells(

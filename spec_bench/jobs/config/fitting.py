@@ -145,7 +145,8 @@ def check_fit(cell: Cell, pair: Pair) -> None:
         raise ValueError(f"{cell.title}: a server decodes it: engine=server server.url=...")
     if cell.drafts > len(pair.drafts):
         raise ValueError(
-            f"{cell.title} uses {cell.drafts} drafts, pair.draft names {len(pair.drafts)}"
+            f"{cell.title} needs draft models: {cell.drafts}; pair.draft names {len(pair.drafts)}: "
+            "--draft MODEL, or a decoder that looks drafts up: --decoders prompt_lookup"
         )
     kind = cell.heads
     if kind is None:

@@ -29,7 +29,12 @@ class Flag:
 _JOB = {
     "pair": Flag("pair={}", "NAME", "models by name: spec-bench ls pairs"),
     "target": Flag("pair.target={}", "MODEL", "Hugging Face id, folder or GGUF file", path=True),
-    "draft": Flag("pair.draft={}", "MODEL", "the same of the draft; without it lookups", path=True),
+    "draft": Flag(
+        "pair.draft={}",
+        "MODEL",
+        "the same for the draft; without one: --decoders prompt_lookup",
+        path=True,
+    ),
     "task": Flag("task={}", "NAME", "prompts by name: spec-bench ls tasks"),
     "data": Flag("task.source.path={}", "FILE", "your own prompts, JSON lines", path=True),
     "decoders": Flag("cells=[{}]", "LIST", "decoders with their trees: sd:3,rsd_s:4x3"),
@@ -126,6 +131,10 @@ def _checked(words: list[str], flags: dict[str, Flag], command: str) -> list[str
             setting = key.lstrip("-").replace("-", "_")
             if setting.partition(".")[0] in settings:
                 raise ValueError(f"{key} is a setting, not a flag: {setting}={value or 'VALUE'}")
+            for group in ("generation", "engine"):
+                text = (conf_dirs()[0] / group / "default.yaml").read_text(encoding="utf-8")
+                if re.search(rf"^{setting}:", text, re.MULTILINE):
+                    raise ValueError(f"{key} is no flag: {group}.{setting}={value or 'VALUE'}")
             near = did_you_mean(name, [*flags], "--")
             more = f"spec-bench {command} --help lists them"
             raise ValueError(f"there is no flag {key}{near or f'; {more}'}")
