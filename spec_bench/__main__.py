@@ -44,7 +44,8 @@ _INSTEAD = {
 def main() -> None:
     """The console script ``spec-bench``."""
     command, *rest = sys.argv[1:] or ["--help"]
-    from spec_bench.jobs.config.help import COMMANDS, command_help, listing, overview
+    with orderly(RESUMES):
+        from spec_bench.jobs.config.help import COMMANDS, command_help, listing, overview
 
     asked = {"--help", "-h"} & set(rest)
     if command in ("help", "--help", "-h") or asked:

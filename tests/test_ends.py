@@ -217,7 +217,7 @@ def test_every_option_that_names_an_output_is_checked():
 @pytest.mark.parametrize(
     ("command", "given", "name", "missing"),
     [
-        (audit, ["--target", "folder"], "spec_bench.audit", "--draft"),
+        (audit, ["--target", "folder"], "spec-bench audit", "--draft"),
         (compare, ["one"], "spec-bench compare", "required"),
         (answers, [], "spec-bench answers", "FILE"),
     ],

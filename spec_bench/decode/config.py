@@ -195,7 +195,8 @@ class DecoderConfig:
         reach = self.drafter.reach(fitting)
         if reach is not None and reach < depth:
             raise ValueError(
-                f"{self.title}: the tree is {depth} levels deep, its drafter reaches {reach}"
+                f"{self.title}: the tree is {depth} levels deep, its drafter reaches {reach}: "
+                f"a chain of so many is {self.name}:{reach}"
             )
         return Decoder(
             self.name,

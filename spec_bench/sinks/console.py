@@ -111,9 +111,7 @@ def print_outcome(
         console: where to; it may be 80 columns wide.
     """
     console = console or Console(highlight=False)
-    whole = (
-        not console.is_terminal
-    )  # a file's reader wraps lines, a terminal's words are kept whole
+    whole = not console.is_terminal  # a file's reader wraps its lines
     rows = [row_of(result) for result in results]
     for answer in answers:
         console.print(Text(answer, style="bold"), soft_wrap=whole)
@@ -124,9 +122,8 @@ def print_outcome(
         console.print(Text(f"* {MEANING}"))
     for row in rows:
         if row["status"] == "failed":
-            console.print(
-                Text(f"failed: {_name(row)}: {row['reason']}", style="red"), soft_wrap=whole
-            )
+            told = Text(f"failed: {_name(row)}: {row['reason']}", style="red")
+            console.print(told, soft_wrap=whole)
     console.print(Text(f"\n{last}"), soft_wrap=True)
 
 
