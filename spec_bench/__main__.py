@@ -36,7 +36,7 @@ _INSTEAD = {
     **dict.fromkeys(("claims", "verify"), "checks"),
     **dict.fromkeys(("prove", "lossless"), "audit"),
     **dict.fromkeys(("server", "vllm", "sglang", "llama_cpp"), "serve"),
-    **dict.fromkeys(("html", "sweep"), "page"),
+    "html": "page",
     **dict.fromkeys(("sweep", "wandb", "lengths", "positions", "throughput", "all"), "report"),
 }
 

@@ -155,7 +155,7 @@ def audit(
     samples: int = 10_000,
     seed: int = 0,
 ) -> Audited:
-    """Proves losslessness, as ``spec-bench audit``; all parts take minutes.
+    """Proves losslessness, as ``spec-bench audit``; all parts take about an hour.
 
     Args:
         parts: ``rules`` and ``decoders`` and ``beams`` by enumeration, ``approximations``, of which
