@@ -184,7 +184,7 @@ page: $(READY) # E=rsd-exp1
 quickstart: $(READY)
 	$(BIN)/python -m spec_bench experiment=quickstart prompts=12
 	$(REPORT) outputs/quickstart/results.csv
-	@echo; echo "next: source $(BIN)/activate, then spec-bench prompts=3$(if $(DRIVER),; on the GPU: spec-bench prompts=3 engine=cuda (docs/gpu.md))"
+	@echo; echo "next: source $(BIN)/activate, then spec-bench run --prompts 3$(if $(DRIVER),; on the GPU: spec-bench run --prompts 3 --device cuda (docs/gpu.md))"
 
 readme: $(STAMP) smollm2
 	$(BIN)/python -m spec_bench experiment=quickstart results=results
