@@ -138,7 +138,7 @@ def test_cuda_that_does_not_start_where_a_model_loads_is_one_line(error, says, t
 
 @pytest.mark.parametrize(
     ("version", "old"),
-    [("2.9.1+cu126", True), ("2.11.0", True), ("2.12.0a0+git1", False), ("2.13.0", False),
+    [("2.9.1+cu126", True), ("2.10.0", True), ("2.11.0a0+git1", False), ("2.13.0", False),
      ("3.0.0", False)],
 )  # fmt: skip
 def test_a_gpu_records_only_with_a_torch_that_is_new_enough(version, old, monkeypatch):
@@ -149,7 +149,7 @@ def test_a_gpu_records_only_with_a_torch_that_is_new_enough(version, old, monkey
     if not old:
         assert ModelSpec("x", device="cuda", compile="static").compile == "static"
         return
-    said = naming("engine.compile=static", version, "2.12", "engine.compile=none")
+    said = naming("engine.compile=static", version, "2.11", "engine.compile=none")
     with pytest.raises(ValueError, match=said):
         ModelSpec("x", device="cuda", compile="static")
 
@@ -175,12 +175,12 @@ def test_the_environment_follows_the_index_that_is_named_and_the_driver(tmp_path
     smi.write_text("#!/bin/sh\n")
     plain, package, _ = said("env", has="pip install")
     assert "--index-url" not in plain and package.endswith(" -e '.'")
-    assert "engine=cuda" not in said("quickstart")[-1]
+    assert "cuda" not in said("quickstart")[-1]
     named = said("env", "TORCH_INDEX=file:///wheels", has="^torch==")[0]
     assert "--force-reinstall --index-url file:///wheels " in named
     smi.chmod(0o755)
     assert said("env", has="pip install")[1].endswith(" -e '.[gpu]'")
-    assert "engine=cuda (docs/gpu.md)" in said("quickstart")[-1]
+    assert "--device cuda (docs/gpu.md)" in said("quickstart")[-1]
 
 
 PUBLISHED = {
