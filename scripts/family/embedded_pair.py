@@ -43,6 +43,9 @@ MORE_SPECS = {
     "beam_search": "4",
     "dsbd": "4x2@0.9",
     "block": "3",
+    "dflash": "7",
+    "dflash_block": "7",
+    "dflash_ddtree": "4x7@24",
 }
 FITTED = [[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0, 0]]
 Models = tuple[HuggingFaceModel, HuggingFaceModel]

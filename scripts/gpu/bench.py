@@ -114,9 +114,11 @@ def verdicts(out: Path) -> Iterator[str]:
     """What the tables in a folder say that should not be so."""
     correct = read_csv(out / "gpu-correct.csv")
     for row in correct:
+        setting = f"{row['dtype']}, {row['compile']}, batch {row['batch']}"
         if int(row["wrong"] or 0):
-            setting = f"{row['dtype']}, {row['compile']}, batch {row['batch']}"
             yield f"WRONG: {row['decoder']} ({setting}): {row['wrong']}"
+        if row["failed"]:
+            yield f"FAILED: {row['decoder']} ({setting}): {row['failed']}"
     tables = {path.stem: read_csv(path) for path in sorted(out.glob("*.csv"))}
     for name, rows in tables.items():
         if refused := [row for row in rows if row.get("refused")]:

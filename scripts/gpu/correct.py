@@ -44,16 +44,18 @@ from spec_bench.draft.heads import load_heads
 from spec_bench.engine.cache import CachePool
 from spec_bench.engine.generate import Aid, generate
 from spec_bench.records.types import Request
+from spec_bench.settings.fields import one_line
 from spec_bench.system.files import read_csv, write_csv
 
 ROOT = Path(__file__).resolve().parents[2]
-HEADS = {"medusa": "medusa", "redrafter": "redrafter", "eagle": "eagle1", "eagle3": "eagle3"}
+HEADS = yaml.safe_load((ROOT / "conf" / "pair" / "embedded.yaml").read_text())["heads"]
 LAWS = ("sd", "spectr", "mcsd", "rsd_s", "traversal")
 COLUMNS = [
     "device", "dtype", "compile", "batch", "decoder", "equal", "near_ties", "wrong", "p_value",
-    "passes", "refused", "s",
+    "passes", "refused", "failed", "s",
 ]  # fmt: skip
 ANOTHERS = ("transformers", "server")  # rules of other engines
+UNTRAINED = ("p_eagle", "pard")  # the pair has no head or draft that was trained for them
 BEAM_SEARCH = "beam_search"
 Row = dict[str, Any]
 
@@ -115,7 +117,7 @@ class Bench:
         config = read_decoder(decoder_settings(name))
         heads = None
         if config.heads:
-            folder = EMBEDDED / "heads" / HEADS[config.heads]
+            folder = EMBEDDED / HEADS[config.heads].removeprefix("embedded:")
             heads = load_heads(str(folder), target.device, target.dtype)
         sampling, rows = SamplingSettings(self.setting.temperature), self.setting.batch
         return config.build(target, [draft] * config.drafts, sampling, rows, self.pool, heads)
@@ -142,7 +144,7 @@ def names() -> list[str]:
     found = []
     for path in sorted((ROOT / "conf" / "decoder").glob("*.yaml")):
         rule = yaml.safe_load(path.read_text(encoding="utf-8"))["verifier"]["rule"]
-        if rule not in ANOTHERS:
+        if rule not in ANOTHERS and path.stem not in UNTRAINED:
             mark = read_decoder(decoder_settings(path.stem)).verifier.mark
             if mark == "exact" or rule == BEAM_SEARCH:
                 found.append(path.stem)
@@ -185,7 +187,10 @@ def engine_rows(
         bench = Bench(setting, models, requests)
         for name, decoder in bench.decoders(missing).items():
             row = dict(zip(COLUMNS, (*place, name), strict=False))
-            yield row | tried(bench, name, decoder, cpu)
+            try:
+                yield row | tried(bench, name, decoder, cpu)
+            except Exception as error:  # the others go on
+                yield row | {"failed": one_line(error)}
 
 
 def law_rows(options: argparse.Namespace, known: set[tuple[str, ...]]) -> Iterator[Row]:
@@ -204,7 +209,7 @@ def law_rows(options: argparse.Namespace, known: set[tuple[str, ...]]) -> Iterat
 
 
 def main() -> int:
-    """Tries what was not tried; exit status 1 where a decoder is wrong."""
+    """Tries what was not tried; exit status 1 where a decoder is wrong or fails."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--prompts", type=int, default=5)
@@ -226,9 +231,9 @@ def main() -> int:
         rows.append(row)
         write_csv(path, rows, COLUMNS)
     wrong = sum(int(row.get("wrong") or 0) for row in rows)
-    refused = sum(bool(row.get("refused")) for row in rows)
-    print(f"{len(rows)} rows, {wrong} wrong, {refused} refused by a canary: {path}")
-    return int(wrong > 0)
+    refused, failed = (sum(bool(row.get(kind)) for row in rows) for kind in ("refused", "failed"))
+    print(f"{len(rows)} rows, {wrong} wrong, {failed} failed, {refused} refused by a canary: {path}")
+    return int(wrong + failed > 0)
 
 
 if __name__ == "__main__":

@@ -8,9 +8,11 @@ host or the next one lies outside of the memory that graphs share. A graph serve
 missing ones filled up, and prefixes of up to a number of tokens.
 
 A graph that misses something, or reads what another has overwritten, answers wrongly without a
-sign. So before a job decodes anything, every graph decodes some tokens beside eager passes, from
-the same states of the same generators, and a decoder whose tokens differ for another reason than
-rounding is left to eager passes, which a line and a column say.
+sign. So before a job decodes anything, every graph decodes some tokens from the same states of the
+same generators as two others: the very function that it was made of, called, whose kernels and
+shapes are the same, so that every token must be; and eager passes, whose shapes are not, so that
+rounding may explain a token. A decoder whose tokens differ otherwise is left to eager passes, which
+a line and a column say.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ log = logging.getLogger(__name__)
 ROWS = (1, 4, 16)  # of graphs; more rows keep a GPU busy by themselves
 CANARY_TOKENS = 32  # of an answer that is decoded both ways
 CANARY_ANSWERS = 4  # at least, for every graph
-ALIKE = 0.5  # share of a canary's tokens that must be equal, whatever rounding explains
+ALIKE = 0.5  # share of the tokens before answers part by nudged numbers that must be equal
 CALLS_OFF = 0.15  # share of target calls that rounding in a draft may cost or save
 
 
@@ -64,7 +66,10 @@ class Recorded:
     """One graph: an iteration of R rows whose prefixes have at most B tokens."""
 
     def __init__(self, decoder: Decoder, rows: int, most: int, numbers: Tensor) -> None:
-        target, (committed, known) = decoder.target, decoder.fillers(rows, most)
+        target, drafting = decoder.target, decoder.drafting
+        before = dict(vars(drafting))
+        committed, known = decoder.fillers(rows, most)
+        needs = {name: x for name, x in vars(drafting).items() if x is not before.get(name)}
         parts = [torch.tensor(each) for each in known]
         sizes = [part.numel() for part in parts]
         home = torch.empty(sum(sizes), dtype=torch.long, pin_memory=True)
@@ -83,19 +88,26 @@ class Recorded:
         self._read = torch.empty(first.message.shape, dtype=torch.float64, pin_memory=True)
 
         def iteration() -> None:
+            vars(drafting).update(needs)  # of this graph, not of the step before
             made = decoder.iterate(committed, DrawnBefore((), (), self.numbers))
             decoder.keep(made.path, committed.lengths, (), made.layout)
             self._message.copy_(made.message)
 
         self._graph = target.recorder.record(iteration)
         self._arrived = torch.cuda.Event()
+        self._replay = self._graph.replay
+        self._iteration = iteration
+
+    def call(self, instead: bool) -> None:
+        """Has the iteration called, or replayed again."""
+        self._replay = self._iteration if instead else self._graph.replay
 
     def run(self, known: Sequence[Known]) -> list[list[float]]:
         """Replays it for fewer or as many rows; returns the message of each, once it has come."""
         for part, numbers in zip(self._parts, known, strict=True):
             part[: len(numbers)] = torch.tensor(numbers)
         self._given.copy_(self._home, non_blocking=True)
-        self._graph.replay()
+        self._replay()
         self._read.copy_(self._message, non_blocking=True)
         self._arrived.record(torch.cuda.current_stream(self._message.device))
         self._arrived.synchronize()
@@ -156,32 +168,48 @@ class Recordings:
             numbers.mul_(1 + self._nudge * signs).clamp_(max=1 - 2**-53)
 
     def _canary(self, made: dict[tuple[int, int], Recorded], requests: Sequence[Request]) -> str:
-        """Says which token of a graph is not an eager pass's, and no rounding explains it."""
+        """Says which token of a graph is not the right one, and no rounding explains it."""
         for rows, most in made:
             asked, where = self._asked(requests, rows, most), f"{rows} rows over {most} tokens"
-            eager = self._eagerly(asked, rows)
             self.made = {kind: each for kind, each in made.items() if kind[0] == rows}
             self.least = most
+            for each in self.made.values():
+                each.call(True)
+            called = self._answers(asked[:rows], rows)
+            for each in self.made.values():
+                each.call(False)
             found = self._answers(asked, rows)
-            alike = calls = taken = 0
-            for place, (right, one) in enumerate(zip(eager, found, strict=True)):
-                at = parting(right.tokens, one.tokens)
-                alike += len(right.tokens) if at is None else at
-                if at is None:
-                    calls, taken = calls + len(right.steps), taken + len(one.steps)
-                    continue
-                nudged = [self._eagerly(asked, rows, sign)[place].tokens for sign in (1, -1)]
-                if any(right.tokens[: at + 1] != moved[: at + 1] for moved in nudged):
-                    continue  # where a nudge of the numbers changes a token, rounding may
-                if not self._is_near_tie(asked[place], right.tokens, one.tokens[at], at):
-                    return (
-                        f"{where}: token {at + 1} of an answer is {one.tokens[at]}, an eager "
-                        f"pass's {right.tokens[at]}"
-                    )
-            if alike < ALIKE * sum(len(right.tokens) for right in eager):
-                return f"{where}: answers part from eager passes' after {alike} tokens in all"
-            if abs(taken - calls) > CALLS_OFF * calls:
-                return f"{where}: {taken} target calls, eagerly {calls}"
+            for right, one in zip(called, found, strict=False):
+                if (at := parting(right.tokens, one.tokens)) is not None:
+                    return f"{where}: {_differs(one, at)}, of the same pass called {right.tokens[at]}"
+            if fault := self._beside(asked, rows, found):
+                return f"{where}: {fault}"
+        return ""
+
+    def _beside(self, asked: Sequence[Request], rows: int, found: Sequence[Generation]) -> str:
+        """Says what rounding does not explain of a graph's answers beside eager passes'."""
+        eager = self._eagerly(asked, rows)
+        calls = taken = 0
+        for place, (right, one) in enumerate(zip(eager, found, strict=True)):
+            at = parting(right.tokens, one.tokens)
+            if at is None:
+                calls, taken = calls + len(right.steps), taken + len(one.steps)
+                continue
+            nudged = [self._eagerly(asked, rows, sign)[place].tokens for sign in (1, -1)]
+            if any(right.tokens[: at + 1] != moved[: at + 1] for moved in nudged):
+                continue  # where a nudge of the numbers changes a token, rounding may
+            if not self._is_near_tie(asked[place], right.tokens, one.tokens[at], at):
+                return f"{_differs(one, at)}, an eager pass's {right.tokens[at]}"
+        equal = alike(eager, found)
+        if equal < ALIKE * sum(len(right.tokens) for right in eager):
+            nudged_equal = min(alike(eager, self._eagerly(asked, rows, sign)) for sign in (1, -1))
+            if equal < ALIKE * nudged_equal:
+                return (
+                    f"answers part from eager passes' after {equal} tokens in all, with nudged "
+                    f"numbers after {nudged_equal}"
+                )
+        if abs(taken - calls) > CALLS_OFF * calls:
+            return f"{taken} target calls, eagerly {calls}"
         return ""
 
     def _asked(self, requests: Sequence[Request], rows: int, most: int) -> list[Request]:
@@ -220,6 +248,17 @@ class Recordings:
         logits = next_logits(self._decoder.target, [*request.prompt_ids, *right[:at]])
         best = float(logits[right[at]])
         return abs(best - float(logits[token])) <= near_tie_gap(logits.dtype, best)
+
+
+def _differs(answer: Generation, at: int) -> str:
+    return f"token {at + 1} of an answer is {answer.tokens[at]}"
+
+
+def alike(ones: Sequence[Generation], others: Sequence[Generation]) -> int:
+    """Returns how many tokens are equal before answers part, over all answers."""
+    pairs = [(one.tokens, other.tokens) for one, other in zip(ones, others, strict=True)]
+    places = [parting(*pair) for pair in pairs]
+    return sum(len(one) if at is None else at for (one, _), at in zip(pairs, places, strict=True))
 
 
 def parting(one: Sequence[int], other: Sequence[int]) -> int | None:
