@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 ROWS = (1, 4, 16)  # of graphs; more rows keep a GPU busy by themselves
 CANARY_TOKENS = 32  # of an answer that is decoded both ways
-CANARY_ANSWERS = 4  # at least, for every graph
+CANARY_ANSWERS = 2  # at least, for every graph
 ALIKE = 0.5  # share of the tokens before answers part by nudged numbers that must be equal
 CALLS_OFF = 0.15  # share of target calls that rounding in a draft may cost or save
 
