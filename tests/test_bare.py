@@ -97,10 +97,12 @@ def test_verdicts_name_wrong_answers_refusals_and_recordings_that_are_no_gain(tm
     )
     (tmp_path / "random-x-none.csv").write_text(head + "H200,ar,-,80,\nH200,sd,3,95,\n")
     (tmp_path / "gpu-correct.csv").write_text(
-        "device,dtype,compile,batch,decoder,wrong,p_value\nH200,bfloat16,static,4,rsd_s,2,\n"
+        "device,dtype,compile,batch,decoder,wrong,p_value,failed\nH200,bfloat16,static,4,rsd_s,2,,\n"
+        "H200,bfloat16,static,4,sd,,,out of memory\n"
     )
     assert verdicts(tmp_path) == [
         "WRONG: rsd_s (bfloat16, static, batch 4): 2",
+        "FAILED: sd (bfloat16, static, batch 4): out of memory",
         "REFUSED: 1 of 3 rows of random-x-static.csv, first mcsd: token 7 is 12",
         "SLOWER: 1 of 3 rows of random-x-static.csv than without recording",
     ]
@@ -111,6 +113,13 @@ def test_without_anything_wrong_there_is_no_verdict(tmp_path):
         "device,decoder,spec,token_rate,refused\nH200,ar,-,100,\n"
     )
     assert verdicts(tmp_path) == []
+
+
+def test_every_decoder_that_a_gpu_is_to_try_can_be_built():
+    found = runpy.run_path(str(GPU / "correct.py"))
+    pair, asked = found["embedded_pair"](), found["embedded_requests"](1, 4)
+    built = found["Bench"](found["Setting"]("float32", "none", 1), pair, asked).decoders
+    assert len(built(found["names"]())) > 30
 
 
 def test_a_probe_that_fails_ends_the_first_call(tmp_path):

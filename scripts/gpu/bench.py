@@ -117,7 +117,7 @@ def verdicts(out: Path) -> Iterator[str]:
         setting = f"{row['dtype']}, {row['compile']}, batch {row['batch']}"
         if int(row["wrong"] or 0):
             yield f"WRONG: {row['decoder']} ({setting}): {row['wrong']}"
-        if row["failed"]:
+        if row.get("failed"):
             yield f"FAILED: {row['decoder']} ({setting}): {row['failed']}"
     tables = {path.stem: read_csv(path) for path in sorted(out.glob("*.csv"))}
     for name, rows in tables.items():
