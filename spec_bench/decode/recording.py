@@ -181,7 +181,8 @@ class Recordings:
             found = self._answers(asked, rows)
             for right, one in zip(called, found, strict=False):
                 if (at := parting(right.tokens, one.tokens)) is not None:
-                    return f"{where}: {_differs(one, at)}, of the same pass called {right.tokens[at]}"
+                    token = right.tokens[at]
+                    return f"{where}: {_differs(one, at)}, of the same pass called {token}"
             if fault := self._beside(asked, rows, found):
                 return f"{where}: {fault}"
         return ""
