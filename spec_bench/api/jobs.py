@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from spec_bench.api.pairs import LoadedPair, Prompt, prompt_id, prompts_of
 from spec_bench.api.words import as_override, in_words, shown
+from spec_bench.jobs.config.flags import FLAGS, overrides_of
 from spec_bench.settings.configs import conf_dirs
 from spec_bench.system import files
 from spec_bench.vocabulary.columns import columns_in
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from omegaconf import DictConfig
 
+# Flags of the command line that no setting is called.
+_FLAGS = {*FLAGS["run"]} - {"pair", "task", "prompts", "seed", "name"}
 Columns = Literal["main", "all"] | Sequence[str]
 
 # Of a frame's main columns: there whether they vary or not, numbers, never there.
@@ -47,7 +50,8 @@ def run(
             asked unless ``prompts`` says how many. They are kept below ``results``/runs/texts.
         pair: a name of ``conf/pair``, or what ``load_pair`` gave, if its models have names.
         columns: ``main``; ``all`` that ``results.csv`` has; or a list of names.
-        settings: the same as ``overrides`` by keyword: ``prompts=5``.
+        settings: the same as ``overrides`` by keyword, ``prompts=5``, or the flags of ``spec-bench
+            run``: ``decoders=["sd:3"]``, ``temperature=0``, ``max_new_tokens=64``, ``data=FILE``.
 
     Returns:
         One row per cell, the baseline first; see ``docs/results.md`` for what the columns mean.
@@ -113,7 +117,10 @@ def words_of(
     if isinstance(settings.get("prompts"), list | tuple):
         raise ValueError("prompts is how many are asked; texts=[...] are prompts of your own")
     words = [*_pair_words(pair), *overrides]
-    words += [f"{key}={as_override(key, value)}" for key, value in settings.items()]
+    plain = {key: settings[key] for key in settings if key.replace("_", "-") in _FLAGS}
+    words += _flag_words(plain)
+    others = ((key, value) for key, value in settings.items() if key not in plain)
+    words += [f"{key}={as_override(key, value)}" for key, value in others]
     keys = [each.lstrip("+").partition("=")[0] for each in words]
     if texts is not None:
         if "task" in keys:
@@ -124,6 +131,15 @@ def words_of(
     if not any(key == "sink" or key.startswith("sink.") for key in keys):
         words.append("sink=quiet")
     return words
+
+
+def _flag_words(plain: Mapping[str, Any]) -> list[str]:
+    """Returns the command line's flags, given by keyword, as overrides; a list has commas there."""
+    given = []
+    for key, value in plain.items():
+        text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+        given += [f"--{key.replace('_', '-')}", text]
+    return overrides_of("run", given)
 
 
 def _pair_words(pair: Any) -> Sequence[str]:

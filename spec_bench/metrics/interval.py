@@ -174,14 +174,14 @@ class Choice(NamedTuple):
     why: str = ""
 
 
-def choose(speeds: Sequence[tuple[str, Interval, float]], hint: str = "prompts={}") -> Choice:
+def choose(speeds: Sequence[tuple[str, Interval, float]], what: str = "prompts") -> Choice:
     """Looks at every cell.
 
     The fastest of several is partly luck: that one is faster must hold by intervals that cover all
     at once (Bonferroni). That none is faster needs each of their own 95% intervals at or below 1.
 
-    ``speeds`` has the title, speed-up over plain decoding and number of prompts of each; ``hint``
-    says how to ask for a number of prompts.
+    ``speeds`` has the title, speed-up over plain decoding and number of prompts of each; ``what``
+    names such prompts.
     """
     own, wide = (
         [simultaneous((s.value, s.low or 0.0, s.high or 0.0), n, of) for _, s, n in speeds]
@@ -199,8 +199,8 @@ def choose(speeds: Sequence[tuple[str, Interval, float]], hint: str = "prompts={
     if best in near:
         return Choice((), "a tie", f"{title} is as fast as AR within {CLOSE:.0%}, {told}")
     looks = f"looks {'' if speed.value > 1 else 'no '}faster, {told}"
-    more = hint.format(_deciding(speed.value, ends, prompts))
-    return Choice((), "cannot decide yet", f"{title} {looks}; try {more}")
+    more = f"about {_deciding(speed.value, ends, prompts)} {what} may decide"
+    return Choice((), "cannot decide yet", f"{title} {looks}; {more}")
 
 
 def _deciding(value: float, ends: tuple[float, float] | None, prompts: float) -> int:

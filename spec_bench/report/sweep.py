@@ -167,7 +167,7 @@ def _of_category(name: str, count: int, cells: Sequence[CellByCategory]) -> Answ
         return None
     prompts = f"{count} prompt{'' if count == 1 else 's'}"
     looked_at = [(decoder_of(row), speed, count) for row, speed in speeds]
-    choice = choose(looked_at, "{} prompts of this kind")
+    choice = choose(looked_at, "prompts of this kind")
     if not choice.faster:
         code, value = ("ar", "1.00×") if choice.answer == "AR" else ("", "")
         return Answer(name, choice.answer, code, value, choice.why, prompts)

@@ -127,13 +127,14 @@ def print_outcome(
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Decoder and tree, tokens a call, tokens/s, speed-up and the task's first score."""
+    """Decoder and tree, tokens a call, tokens/s, speed-up, the task's first score, one's own."""
     there = columns.columns_in(name for row in rows for name in row)
     heads = {c.name: c.short or c.name for c in there} | _SHOWN
     scores = [*(c.name for c in there if c.kind == "score"), "perplexity"]
     told = {name for row in rows for name, value in row.items() if value not in (None, "")}
     found = [name for name in _SHOWN if name in told]
-    found += [name for name in scores if name in told][:1]
+    scores = [name for name in scores if name in told]
+    found += [name for name in scores if name == scores[0] or name not in columns.header()]
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("decoder", no_wrap=True)
     for name in found:

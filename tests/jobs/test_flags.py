@@ -50,7 +50,17 @@ def test_a_flag_is_the_override_that_it_stands_for(command, given, meant):
 
 
 def test_a_path_with_odd_characters_stays_one_value():
-    assert overrides_of("run", ["--target", "a b,'c'=d"]) == [r"pair.target='a b,\'c\'=d'"]
+    assert overrides_of("train", ["--target", "a b,'c'=d"]) == [r"pair.target='a b,\'c\'=d'"]
+
+
+def test_a_target_alone_is_drafted_for_by_looking_up():
+    def cells(*words):
+        found = overrides_of("run", ["--target", "x", *words])
+        return [word for word in found if word.startswith("cells=")]
+
+    assert cells() == cells("prompts=3") == ["cells=[prompt_lookup]"]
+    assert cells("--decoders", "sd:3, rsd_s:4x3") == ["cells=[sd:3,rsd_s:4x3]"]
+    assert cells("decoder=ar") == cells("--draft", "y") == cells("rsd=exp1") == []
 
 
 MISTYPED = {

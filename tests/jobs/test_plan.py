@@ -104,7 +104,7 @@ def test_totals_say_what_is_there_what_it_takes_and_what_does_not_fit():
     assert first == "3 cells: 1 complete, 2 missing"
     assert second == "device hours: at most 1.50 and those of 1 cells of unknown rate"
     assert third.startswith("does not fit: p: 60.0 + 1.0 GiB on 1 GPUs of together 40 GiB")
-    left = "device hours: unknown, no rate is known of the 1 cells that are left"
+    left = "device hours: unknown until one of the 1 cells is measured"
     assert plan.totals([done, unknown])[1] == left
     assert plan.totals([done])[1] == "device hours: at most 0.00"
 

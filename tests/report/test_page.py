@@ -130,7 +130,7 @@ def test_an_experiment_without_tables_counts_its_figures_cells(tmp_path):
     own = {"pair": "opt_13b", "task": "squad", "temperature": 1.0, "top_k": 10, "top_p": 0.8}
     text = page_of(tmp_path, row("sd", "3", token_rate=30.0, **own), name="dsbd-fronts")
     assert "26 of 27" in text
-    assert "spec-bench -m dsbd=fronts pair=opt_13b engine=cuda task=squad,spider" in text
+    assert "spec-bench run -m dsbd=fronts pair=opt_13b engine=cuda task=squad,spider" in text
 
 
 def test_a_page_of_small_models_says_so_and_has_the_looks_of_its_own_decoders(page, tmp_path):
@@ -302,12 +302,12 @@ TABLES = {
     ),
     "all are uncertain": (
         (sd("3", 1.67, 0.53, 2.11), cell("rsd_s", "4x3", speedup=(1.21, 0.95, 1.42))),
-        "cannot decide yet: SD 3 looks faster, 1.67× [0.42 to 2.21]; try prompts=120 (8 prompts, "
-        "intervals corrected for 2 cells)",
+        "cannot decide yet: SD 3 looks faster, 1.67× [0.42 to 2.21]; about 120 prompts "
+        "may decide (8 prompts, intervals corrected for 2 cells)",
     ),
     "three prompts": (
         (sd("3", 1.79, prompts=3),),
-        "cannot decide yet: SD 3 looks faster, 1.79×; try prompts=20 (3 prompts)",
+        "cannot decide yet: SD 3 looks faster, 1.79×; about 20 prompts may decide (3 prompts)",
     ),
     "one cell that is faster": (
         (FAST,),
@@ -325,8 +325,8 @@ TABLES = {
     ),
     "a cell that no interval excludes keeps AR from being the answer": (
         (cell("rsd_c", "2-2-1", speedup=around(0.7, 0.03)), sd("3", 0.6)),
-        "cannot decide yet: SD 3 looks no faster, 0.60×; try prompts=20 (8 prompts, intervals "
-        "corrected for 2 cells)",
+        "cannot decide yet: SD 3 looks no faster, 0.60×; about 20 prompts may "
+        "decide (8 prompts, intervals corrected for 2 cells)",
     ),
     "a tie with AR": (
         (sd("3", 1.0, 0.98, 1.02, prompts=50), sd("2", 0.7, 0.66, 0.75, prompts=50)),
@@ -373,7 +373,7 @@ def test_a_search_is_headlined_by_what_was_confirmed():
     assert (found.decoder, found.interval) == ("SD 3", "2.78 to 3.02")
     assert found.basis == "8 prompts, intervals corrected for 2 confirmed cells"
     few = card(AR, sd("3", 1.4), stage="confirm", prompts=3)
-    assert "try confirm.prompts=20" in few.sentence
+    assert "about 20 prompts (confirm.prompts) may decide" in few.sentence
 
 
 @pytest.mark.parametrize(("rate", "decoder"), [(40.0, "AR"), (60.0, "SD 3")])

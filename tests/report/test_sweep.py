@@ -18,7 +18,7 @@ from spec_bench.system import files
 from tests.report.rows import MT_BENCH, around, record, row, write
 
 KINDS = ["qa", "math"] * 8
-MORE = "try 20 prompts of this kind"
+MORE = "about 20 prompts of this kind may decide"
 TIMES = {"prefill_s": 1.0, "decode_s": 10.0, "draft_s": 2.0, "target_s": 5.0}
 COUNTS = {"delivered_tokens": 1000, "nodes_per_call": 3.0, "target_calls": 1000}
 BYTES = {"moved_bytes": 5e6, "bandwidth_bytes_per_s": 2e9}

@@ -58,7 +58,7 @@ MODELS = "pair.target=a/b pair.draft=a/c pair.name=mine"
 def test_what_is_missing_says_so_and_runs_where_the_rows_did(tmp_path, device, way, own, words):
     write(tmp_path, "rsd-exp1", sd(block_efficiency=2.2, device=device, compile=way, **own))
     grid = table("rsd/1", tmp_path, own.get("pair"))
-    assert grid.commands == (f"spec-bench rsd=exp1 {words} task=xsum",)
+    assert grid.commands == (f"spec-bench run rsd=exp1 {words} task=xsum",)
     assert "| SpecTr | 2x2 | 2.218 | not run |  |" in markdown(grid)
 
 
@@ -125,7 +125,7 @@ def test_another_pair_is_named_and_takes_the_same_layout_where_it_is_asked_for(t
     grid = table("rsd/1", tmp_path, "embedded")
     assert "| 2 | SD | 2 | 2.166 | 2.000 | -0.166 |" in markdown(grid)
     assert noted(grid, "pair embedded, small models on invented text, not the paper's")
-    assert grid.commands == ("spec-bench rsd=exp1 pair=embedded task=xsum",)
+    assert grid.commands == ("spec-bench run rsd=exp1 pair=embedded task=xsum",)
 
 
 MCSD = {"pair": "llama_33b_68m", "task": "alpaca", "temperature": 0.0}
@@ -281,7 +281,7 @@ def test_a_drafters_size_is_a_share_of_a_known_target_or_its_trainings(tmp_path)
 
 def test_the_commands_for_missing_cells_run_a_recipe_whose_rows_fill_them(tmp_path):
     (command,) = table("today/1", tmp_path).commands
-    assert command.split()[1:3] == ["today=printed", "pair=qwen3_8b"]
+    assert command.split()[1:4] == ["run", "today=printed", "pair=qwen3_8b"]
     own = {"pair": "qwen3_8b", "target": "Qwen/Qwen3-8B", "task": "mt_bench", "temperature": 0.0}
     cells = (cell.split(":") for cell in (*recipe_cells("today=printed"), "ar:-"))
     write(tmp_path, "today-printed", *(row(*c, **own, speedup=1.5, token_rate=50.0) for c in cells))

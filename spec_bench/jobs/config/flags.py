@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from spec_bench.settings.arguments import Parser
 from spec_bench.settings.configs import conf_dirs, experiments_dirs
@@ -32,7 +33,7 @@ _JOB = {
     "draft": Flag(
         "pair.draft={}",
         "MODEL",
-        "the same for the draft; without one: --decoders prompt_lookup",
+        "the same for the draft; without one prompt_lookup decodes",
         path=True,
     ),
     "task": Flag("task={}", "NAME", "prompts by name: spec-bench ls tasks"),
@@ -84,6 +85,8 @@ def overrides_of(command: str, arguments: Sequence[str]) -> list[str]:
         asked = {"task": "jsonl"} | asked
     if (device := asked.get("device")) and not _DEVICE.fullmatch(device):
         raise ValueError(f"--device must be auto, cpu, cuda or cuda:N, got {device!r}")
+    if command == "run" and _is_alone(asked, rest):
+        asked["decoders"] = "prompt_lookup"
     found = [_override(flags[name], name, value) for name, value in asked.items()]
     if device and device.startswith("cuda") and not _chosen("engine", asked, rest):
         found = ["engine=cuda", *found]
@@ -95,11 +98,23 @@ def _chosen(group: str, asked: dict[str, str], rest: Sequence[str]) -> bool:
     return group in asked or any(each.startswith(f"{group}=") for each in rest)
 
 
+def _is_alone(asked: dict[str, str], rest: Sequence[str]) -> bool:
+    """Returns whether a target is named, and nothing that would say how to draft for it."""
+    how = ("pair", "decoder", "cells", "experiment", *(path.name for path in papers()))
+    told = {"pair", "draft", "decoders"} & {*asked} or any(each.startswith(how) for each in rest)
+    return "target" in asked and not told
+
+
+def papers() -> Iterator[Path]:
+    """Yields the folders of recipes."""
+    return (path for folder in experiments_dirs() for path in folder.iterdir() if path.is_dir())
+
+
 def _override(flag: Flag, name: str, value: str) -> str:
     if flag.path:
         value = _quoted(os.path.expanduser(value))
     elif name == "decoders":  # commas of a list; other values may be swept over by theirs
-        value = ",".join(_quoted(each) for each in value.strip("[]").split(",") if each)
+        value = ",".join(_quoted(each) for each in re.split(r"[,\s]+", value.strip("[]")) if each)
     elif name == "prompts" and value == "all":
         value = "null"
     return flag.override.format(value)

@@ -338,8 +338,8 @@ def totals(cells: Sequence[PlannedCell]) -> list[str]:
     lines = [f"{len(cells)} cells: {counted}", f"device hours: {_all_hours(cells)}"]
     if unread := list(dict.fromkeys(c.facts.task for c in cells if c.state == "unknown")):
         lines.append(
-            f"unknown, as the data of {', '.join(unread)} cannot be read here: which cells are "
-            "complete; every prompt counts as one turn, caches as long as the models' context"
+            f"the data of {', '.join(unread)} cannot be read here: the plan cannot say which cells "
+            "are complete, and counts one turn a prompt and caches as long as the models' context"
         )
     for pair, memory in {cell.facts.pair: cell.memory for cell in cells}.items():
         if memory.fits is False:
@@ -358,7 +358,7 @@ def _all_hours(cells: Sequence[PlannedCell]) -> str:
     if not unknown:
         return f"at most {_shown_hours(sum(known))}"
     if not any(known):
-        return f"unknown, no rate is known of the {unknown} cells that are left"
+        return f"unknown until one of the {unknown} cells is measured"
     return f"at most {_shown_hours(sum(known))} and those of {unknown} cells of unknown rate"
 
 

@@ -108,7 +108,7 @@ def pairs_of(item: Figure) -> list[str]:
 
 def nothing_measured(item: Figure) -> NothingMeasuredError:
     """Returns the error for a figure without rows, with the commands that would measure them."""
-    how = [item.command] if item.command else [f"spec-bench -m {name}" for name in item.recipes]
+    how = [item.command] if item.command else [f"spec-bench run -m {name}" for name in item.recipes]
     ways = " or ".join(how)
     return NothingMeasuredError(f"nothing measured for figure {item.name}; to measure it: {ways}")
 

@@ -139,9 +139,8 @@ def _choice(group: Group, rows: pd.DataFrame, by: str) -> Choice | None:
         ends = (low / (plain.high or inf), high / (plain.low or inf))
         speed = Interval(value / plain.value, *ends)
         speeds.append((decoder_of(row), speed, number_in(row, "prompts") or 0))
-    return choose(
-        speeds, f"{'confirm.' if rows.iloc[0].get('stage') == 'confirm' else ''}prompts={{}}"
-    )
+    stage = " (confirm.prompts)" if rows.iloc[0].get("stage") == "confirm" else ""
+    return choose(speeds, f"prompts{stage}")
 
 
 def _value(best: pd.Series, by: str, of: int) -> tuple[str, str]:
@@ -205,11 +204,10 @@ _OF_STAGES = ("stage ", "prompts ")
 
 
 def sentences(table: Path, runs: Collection[str]) -> list[str]:
-    """The last lines of the report on a results file, of the groups that some runs are in."""
-    rows = pooled(read_results(table), Records(table))
-    of_runs = rows.run_id.map(lambda ids: not {*runs}.isdisjoint(str(ids).split(",")))
-    groups = [group for group in groups_of(rows) if of_runs[group.rows.index].any()]
-    return [line.sentence for line in headlines(groups)]
+    """The last lines of the report on a results file, of some runs alone."""
+    rows = read_results(table)
+    rows = pooled(rows[rows.run_id.isin([*runs])], Records(table))
+    return [line.sentence for line in headlines(groups_of(rows))]
 
 
 def headlines(groups: Sequence[Group]) -> list[Headline]:

@@ -225,7 +225,7 @@ def _command(
     where = [f"results={results}"] if results is not None else []
     by_models = any(word.startswith("pair.target=") for word in pair)
     several = any("," in part for part in (*swept, *where, *(() if by_models else pair)))
-    words = ["spec-bench", *(["-m"] if several else []), recipe, *pair, *swept]
+    words = ["spec-bench", "run", *(["-m"] if several else []), recipe, *pair, *swept]
     return shlex.join([*words, *where])
 
 
