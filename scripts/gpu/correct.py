@@ -5,8 +5,8 @@ Markov chain whose distribution is known, by chi-square; a right one fails once 
 every decoder's greedy answers on the embedded pair beside those of transformers' ``generate`` on
 the same device and in the same number format; where they part, the target's own logits tell a
 near-tie from an error. Beam search is compared with the CPU's. Then every decoder's canary, what it
-samples in 1, 4 and 16 rows, recorded and not, and more batches and number formats. What has been tried is in ``gpu-correct.csv`` and is
-not tried again: the same command goes on.
+samples in 1, 4 and 16 rows, recorded and not, and more batches and number formats. What has been
+tried is in ``gpu-correct.csv`` and is not tried again: the same command goes on.
 """
 
 from __future__ import annotations
