@@ -14,6 +14,7 @@ from spec_bench.report.claims.ask import Ask, Checks, counted, scores_of, steps,
 from spec_bench.report.claims.contrast import (
     FEWEST_PICKED,
     RELATIVE,
+    WIDER,
     Contrast,
     Difference,
     composed,
@@ -238,7 +239,7 @@ def _above(group, score, beams, settings, ask):
     picked = "the best of the faster settings, or the fastest where none is faster"
     evidence = f"{picked}: {'; '.join(said)}; {_HOW}"
     whole = p_of_all(known) if len(known) == len(p_values) else None
-    return Check(_claim_above(score), group.title, evidence, p_values=whole)
+    return Check(_claim_above(score), group.title, evidence, p_values=whole, pair=_pair(group))
 
 
 def _faster_at_no_lower(group, score, beams, settings, ask):
@@ -255,7 +256,11 @@ def _faster_at_no_lower(group, score, beams, settings, ask):
         f"less than {_ROOM:g}), mean of widths {', '.join(str(b['spec']) for b in beams)}; {_HOW}"
     )
     whole = p_of_all([fast, near]) if fast and near else None
-    return Check(claim, group.title, evidence, p_values=whole)
+    return Check(claim, group.title, evidence, p_values=whole, pair=_pair(group))
+
+
+def _pair(group):
+    return str(group.rows.pair.iloc[0])
 
 
 def _claim_above(score):
@@ -286,7 +291,7 @@ def _compared(beams, settings, score, ask, choice):
     ]
     if found[0] is None or found[1] is None:
         return None
-    return found[0].of_picks, found[1].of_picks
+    return found[0].narrowed(WIDER), found[1].narrowed(WIDER)
 
 
 def _picked(contrast, cells, score, choice, seen):

@@ -106,7 +106,8 @@ def heads_correlation(ask: Ask) -> Checks:
             if len(own) >= FEWEST and abs(r) < 1:
                 low, high, p_values = fisher(r, len(own))
                 evidence += f" {ends_of(low, high, '.3f')}"
-            yield Check(text, str(own.task.iloc[0]), evidence, p_values=p_values)
+            pair = str(own.pair.iloc[0])
+            yield Check(text, str(own.task.iloc[0]), evidence, p_values=p_values, pair=pair)
 
 
 def before_medusa(ask: Ask) -> Checks:

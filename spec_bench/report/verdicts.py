@@ -11,7 +11,12 @@ from rich.table import Table
 if TYPE_CHECKING:
     from spec_bench.report.claims.verdict import Check, Summary
 
-_STYLES = {"holds": "green", "within noise": "yellow", "does not hold": "red"}  # others: plain
+_STYLES = {
+    "holds": "green",
+    "shown alone": "yellow",
+    "within noise": "yellow",
+    "does not hold": "red",
+}  # others: plain
 OURS = "not said by the paper, checked beside it"
 
 

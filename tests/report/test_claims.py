@@ -1,5 +1,6 @@
 """How claims are asked and judged: contrasts, questions, p-values and their composition."""
 
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from spec_bench.report.claims.ask import Ask, cells
 from spec_bench.report.claims.contrast import Contrast, Difference, composed, difference, of_table
 from spec_bench.report.claims.general import exact_scores_of
 from spec_bench.report.claims.verdict import (
+    ALONE,
     DOES_NOT_HOLD,
     HOLDS,
     NOT_DECIDED,
@@ -103,7 +105,7 @@ def test_scores_of_one_distribution_differ_by_little_and_not_one_way(better, ver
 
 def test_one_decoder_of_several_that_scores_otherwise_is_seen_and_luck_of_one_is_not(results):
     either, lucky, never = [0.1, -0.1] * 20, [0.1] * 27 + [-0.1] * 13, [0.1] * 38 + [-0.1] * 2
-    assert of_scores(results, lucky).evidence.endswith("most lopsided by prompt: sd 0, p = 0.038")
+    assert "sd 0, p = 0.038; about 150 prompts" in of_scores(results, lucky).evidence
     check = of_scores(results, either, either, either, lucky)
     assert check.verdict == "holds"
     assert check.evidence.startswith("mean of 4 decoders, +0.009 [")
@@ -169,13 +171,13 @@ def test_the_fastest_decoder_is_compared_with_the_baseline(rate, said, verdict, 
     check = checked(*cells)
     on_all = f"on all prompts sd 3, {rate / 10:.2f} times"
     assert check.evidence.startswith(said)
-    assert check.evidence.endswith(f"] against ar's token rate; {on_all}, on 8 prompts")
+    assert f"] against ar's token rate; {on_all}, on 8 prompts" in check.evidence
     assert check.verdict == verdict
     cells.append(row("sd", "4", speedup=0.5, token_rate=5.0))
     check = checked(*cells)
     how = "picked on one half of the prompts and timed on the other"
     assert check.evidence.startswith(said)
-    assert check.evidence.endswith(f", {how}; {on_all}, best of 2 on 8 prompts")
+    assert f", {how}; {on_all}, best of 2 on 8 prompts" in check.evidence
     theirs = row("hf_assisted", "3", speedup=9.0, token_rate=90.0, lossless="unaudited")
     assert checked(*cells, theirs) == check
     (check,) = check_generally(frame(*cells), results.with_name("unrecorded"))
@@ -334,8 +336,9 @@ def test_a_summary_counts_verdicts_and_claims_that_nothing_was_measured_for(resu
     summary, n = summary_of(checks, load_paper("rsd")), len(checks)
     count, measured = len(load_paper("rsd").claims), len({check.number for check in checks})
     assert summary.sentence == (
-        f"RSD: of {n} checks, {n} hold; corrected for {n} made together (Holm): 1 page in 20 has a "
-        f"false verdict; {count - measured} of its {count} claims not measured here."
+        f"RSD: of {n} checks, {n} hold; corrected (Holm) by pair, the paper's claims and ours "
+        f"apart, {n} together: 1 such family in 20 has a false verdict; {count - measured} of its "
+        f"{count} claims not measured here."
     )
     assert summary.verdicts == ("holds", "not measured")
     lines = {statement: counts for (statement, _), counts in summary.lines.items()}
@@ -381,14 +384,32 @@ def test_one_check_alone_is_judged_by_its_interval(p, against, verdict):
 
 def test_of_many_checks_on_a_page_one_needs_more_than_alone():
     page = [check(PValues(0.02, 0.98))] + [check(PValues(0.5, 0.5))] * 9
-    assert [each.verdict for each in judged(page)] == [WITHIN_NOISE] * 10
+    assert [each.verdict for each in judged(page)] == [ALONE] + [WITHIN_NOISE] * 9
+    assert judged(page)[0].evidence == "numbers; p 0.4, corrected for 10"
     page[0] = check(PValues(0.05 / 20, 0.99))
     assert judged(page)[0].verdict == HOLDS
     # Counts and what nothing decides take no part in the correction.
     page = [check(PValues(0.02, 0.98)), *[check(None, HOLDS)] * 9, check(None)]
     assert [each.verdict for each in judged(page)] == [HOLDS] * 10 + [NOT_DECIDED]
     page = judged([check(YES), check(PValues(0.5, 0.5)), check(None, HOLDS)])
-    assert "corrected for 2 made together (Holm)" in summary_of(page, None).sentence
+    assert "the paper's claims and ours apart, 2 together" in summary_of(page, None).sentence
+
+
+def test_claims_on_another_pair_and_our_own_checks_are_families_of_their_own():
+    one = check(PValues(0.02, 0.98))
+    others = [replace(one, pair="b"), replace(one, statement="“it is”"), *[check(OPEN)] * 3]
+    verdicts = [each.verdict for each in judged([one, *others])]
+    assert verdicts == [ALONE, HOLDS, HOLDS, *[WITHIN_NOISE] * 3]
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(0.3, "about 80 prompts may decide"), (0.001, "10000 prompts would not decide")],
+)
+def test_an_open_check_says_how_many_prompts_may_decide_it(value, said):
+    gap = Difference(value, Interval(value, value - 0.8, value + 0.8, freedom=19), relative=False)
+    open_ = replace(check(gap.above()), prompts=10, narrowed=lambda by: gap.narrowed(by).above())
+    assert judged([open_])[0].evidence == f"numbers; {said}"
 
 
 def test_all_hold_only_if_each_does_and_one_contrary_is_enough():

@@ -1,8 +1,9 @@
 """The papers' claims, checked on our numbers: ``check_claims("rsd", rows, results)``.
 
 A claim ``holds`` where the contrary, and ``does not hold`` where the claim would seldom give such
-numbers; else it is ``within noise``, and without an interval ``not decided``. All checks that are
-made at once are judged together (Holm): the chance of any false verdict among them is below 5%.
+numbers; else it is ``within noise``, and without an interval ``not decided``. A paper's claims on
+one pair of models are judged together (Holm), and so are our own checks: the chance of any false
+verdict among them is below 5%. What only a correction keeps from a verdict is ``shown alone``.
 Equality needs a small difference, not merely an unseen one. Cells that a search only screened are
 no evidence. A paper's claims are the functions of its ``claims.py``, in the words of ``ask``.
 """

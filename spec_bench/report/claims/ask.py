@@ -299,8 +299,11 @@ def trees(found: Found) -> str:
 
 def mean(found: Found) -> Check | None:
     """Returns the mean of all comparisons."""
-    gap = difference(found.strata, found.column, found.question.ask.records)
-    return replace(found, gap=gap).check(found.question.expect(gap)) if gap else None
+    gap, expect = found.difference(found.strata), found.question.expect
+    if gap is None:
+        return None
+    check = replace(found, gap=gap).check(expect(gap))
+    return replace(check, prompts=gap.prompts, narrowed=lambda by: expect(gap.narrowed(by)))
 
 
 def rising(found: Found) -> Check | None:
@@ -341,20 +344,25 @@ class Places:
 
     def __call__(self, found: Found) -> Check | None:
         """Returns one check of a whole group."""
-        records = found.question.ask.records
         known = {
             label[0]: gap
             for label, contrasts in found.cases.items()
-            if (gap := difference([contrasts], found.column, records)) is not None
+            if (gap := found.difference([contrasts])) is not None
         }
         found = replace(found, by_place=known)
-        parts = [found.question.expect(gap) for at, gap in known.items() if at >= self.least]
+        gaps, expect = [gap for at, gap in known.items() if at >= self.least], found.question.expect
+        parts = [expect(gap) for gap in gaps]
         judged = tuple(each for each in parts if each is not None)
         if not parts:
             return None
         if len(judged) < len(parts):
             return found.check(NOT_DECIDED)
-        return replace(found, judged=judged).check(self.p_of(judged))
+
+        def narrowed(by: float) -> PValues | None:
+            return self.p_of(filter(None, (expect(gap.narrowed(by)) for gap in gaps)))
+
+        check = replace(found, judged=judged).check(self.p_of(judged))
+        return replace(check, prompts=min(gap.prompts for gap in gaps), narrowed=narrowed)
 
 
 def every(least: float = -inf) -> Places:
@@ -439,6 +447,7 @@ class Found:
             "" if verdict == NOT_COMPARABLE else self._said(asked.evidence),
             verdict,
             p_values=outcome if isinstance(outcome, PValues) else None,
+            pair=str(self.group.rows.iloc[0].pair),
         )
 
     def _said(self, text: Text) -> str:
@@ -460,7 +469,14 @@ class Found:
 
     def of(self, contrast: Contrast) -> Difference | None:
         """Returns the difference of one contrast alone."""
-        return difference([[contrast]], self.column, self.question.ask.records)
+        return self.difference([[contrast]])
+
+    def difference(self, strata: Sequence[Contrasts]) -> Difference | None:
+        """Returns the mean difference of contrasts on each task."""
+        records = self.question.ask.records
+        gap = difference(strata, self.column, records)
+        # More prompts do not narrow what rounds of jobs differ by.
+        return gap and replace(gap, prompts=0 if isinstance(records, Rounds) else gap.prompts)
 
     @property
     def contrasts(self) -> Contrasts:
@@ -491,7 +507,7 @@ class Found:
         if not p_values or len(verdicts) < len(p_values):
             return ""
         counts = f"{verdicts.count(HOLDS)} {so}, {verdicts.count(DOES_NOT_HOLD)} {not_so}"
-        return f"; one by one {counts}, the rest within noise"
+        return f"; one by one {counts}, the rest open"
 
     @property
     def won(self) -> str:

@@ -42,7 +42,7 @@ RELATIVE = frozenset(
 # Each half's pick hangs on the prompts that the other's is compared on. Of m equal cells the two
 # comparisons correlate by e(m)^2 / (m - 1), e the mean of the largest of m standard normals; that
 # is at most 0.36 (m = 3), by which the variance of their mean grows.
-_WIDER = sqrt(1.36)
+WIDER = sqrt(1.36)
 Table = NDArray[np.float64]
 """(cells, counts, repeats, prompts): of each cell the counts whose sums make its number."""
 Pick = Callable[[NDArray[np.bool_]], int]
@@ -78,6 +78,7 @@ class Difference:
     why: str = ""  # why there is no interval
     falls: bool = False  # whether less of the metric is better
     left: float = nan  # mean number of the left sides' first cells, as measured
+    prompts: int = 0  # behind the interval; 0: unknown
 
     @property
     def ends(self) -> tuple[float, float] | None:
@@ -89,16 +90,13 @@ class Difference:
             return interval.low, interval.high
         return float(np.expm1(interval.low)), float(np.expm1(interval.high))
 
-    @property
-    def of_picks(self) -> Difference:
-        """The same where a side was picked on one half of the prompts for the other: as wide as the
-        correlation of both halves' comparisons may ask.
-        """
+    def narrowed(self, factor: float) -> Difference:
+        """Returns the same with an interval ``factor`` times as wide."""
         tested = self.tested
         if tested is None or tested.low is None or tested.high is None:
             return self
         value = tested.value
-        low, high = (value + (end - value) * _WIDER for end in (tested.low, tested.high))
+        low, high = (value + (end - value) * factor for end in (tested.low, tested.high))
         return replace(self, tested=replace(tested, low=low, high=high))
 
     def above(self, bound: float = 0.0) -> PValues | None:
@@ -203,8 +201,9 @@ def of_table(
     if interval is None:
         return None
     value = float(np.expm1(interval.value)) if relative else interval.value
-    gap = Difference(value, interval, relative, TOO_FEW)
-    gap = gap.of_picks if picks else gap
+    gap = Difference(value, interval, relative, TOO_FEW, prompts=table.shape[-1])
+    # Where a side was picked on one half of the prompts for the other, both halves correlate.
+    gap = gap.narrowed(WIDER) if picks else gap
     low, high = (gap.tested.low, gap.tested.high) if gap.tested else (None, None)
     if relative and low is not None and high is not None and high - low > log(WIDEST):
         why = f"its ends are a factor of more than {WIDEST:g} apart"

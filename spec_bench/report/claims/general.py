@@ -87,8 +87,20 @@ def exact_scores_of(group: Group, records: Records) -> Iterator[Check]:
     p, name = min(known)
     several = f"mean of {len(exact)} decoders, " if len(exact) > 1 else ""
     evidence = f"{several}{mean}; most lopsided by prompt: {name}, p = {p:.2g}"
-    p_values = PValues(near.for_claim, min(1.0, p * len(exact)))
-    yield Check(claim, group.title, evidence, p_values=p_values)
+
+    def narrowed(by: float) -> PValues | None:
+        near = mean.narrowed(by).within(room) if mean else None
+        return near and PValues(near.for_claim, min(1.0, p * len(exact)))
+
+    yield Check(
+        claim,
+        group.title,
+        evidence,
+        p_values=narrowed(1.0),
+        pair=str(baseline["pair"]),
+        prompts=mean.prompts if mean else 0,
+        narrowed=narrowed,
+    )
 
 
 def _baseline(group: Group) -> Row | None:
@@ -139,4 +151,12 @@ def _fastest_of(
     elif count:
         basis = f"{basis}, on {count}"
     evidence = f"{gap} against ar's token rate{basis}"
-    yield Check("the fastest beats ar", where, evidence, p_values=gap.above())
+    yield Check(
+        "the fastest beats ar",
+        where,
+        evidence,
+        p_values=gap.above(),
+        pair=str(baseline["pair"]),
+        prompts=gap.prompts,
+        narrowed=lambda by: gap.narrowed(by).above(),
+    )

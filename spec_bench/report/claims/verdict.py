@@ -1,24 +1,28 @@
 """A claim with its evidence and verdict, and how many of a page's hold.
 
 A verdict comes from two one-sided p-values (``PValues``): of numbers like these if the claim were
-false, and if it were true. A page's verdicts are made together (``judged``): Holm's correction over
-both p-values of all its checks keeps the chance of any false verdict among them below 5%.
+false, and if it were true. The verdicts of a family are made together (``judged``): a paper's
+claims on one pair of models are one, our own checks on it another. Holm's correction over both
+p-values of all checks of a family keeps the chance of any false verdict in it below 5%.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil, sqrt
 
 from spec_bench.metrics.interval import holm
 from spec_bench.report.papers.paper import Paper
 
 HOLDS, WITHIN_NOISE, DOES_NOT_HOLD = "holds", "within noise", "does not hold"
+ALONE = "shown alone"  # or its contrary: by its own interval, and not past the correction
 NOT_DECIDED = "not decided"  # a value without an interval
 NOT_COMPARABLE = "not comparable"  # both sides were measured, but not on the same
 _PHRASES = {  # of one check, and of several
     HOLDS: ("holds", "hold"),
+    ALONE: tuple(f"{verb} shown alone, not past correction" for verb in ("is", "are")),
     WITHIN_NOISE: ("is within noise", "are within noise"),
     DOES_NOT_HOLD: ("does not hold", "do not hold"),
     NOT_DECIDED: tuple(f"{verb} not decided for lack of an interval" for verb in ("is", "are")),
@@ -26,7 +30,8 @@ _PHRASES = {  # of one check, and of several
 }
 VERDICTS = tuple(_PHRASES)
 ALPHA = 0.05
-"""The chance that any verdict of a page is false."""
+"""The chance that any verdict of a family is false."""
+_MOST = 10_000  # prompts that are suggested
 
 
 @dataclass(frozen=True)
@@ -49,21 +54,61 @@ class Check:
     section: str = ""  # of the paper, with the statement
     number: int = -1  # place of the claim among its paper's, from 0
     p_values: PValues | None = None  # None where no chance is in it, or nothing is decided
+    pair: str = ""  # of models
+    prompts: int = 0  # behind the p-values
+    # what these would be of the same difference with an interval so many times as wide
+    narrowed: Callable[[float], PValues | None] | None = field(default=None, compare=False)
 
 
 def judged(checks: Sequence[Check]) -> list[Check]:
-    """Returns the checks of one page with their verdicts, corrected for how many there are."""
-    verdicts = iter(verdicts_of([check.p_values for check in checks if check.p_values]))
-    return [replace(each, verdict=next(verdicts)) if each.p_values else each for each in checks]
+    """Returns checks with their verdicts, corrected for how many their family has; the evidence of
+    the open ones ends in the number of prompts that may decide, if differences stay as they are.
+    """
+    families: dict[tuple[str, bool], list[int]] = {}
+    for place, check in enumerate(checks):
+        if check.p_values:
+            families.setdefault((check.pair, bool(check.statement)), []).append(place)
+    done = list(checks)
+    for places in families.values():
+        found = [each for place in places if (each := checks[place].p_values)]
+        corrected = _corrected(found)
+        for place, verdict, both in zip(places, verdicts_of(found), corrected, strict=True):
+            check = checks[place]
+            said = f"; p {min(both):.2g}, corrected for {len(places)}" if len(places) > 1 else ""
+            if verdict in (ALONE, WITHIN_NOISE):
+                said += _deciding(check, len(places))
+            done[place] = replace(check, verdict=verdict, evidence=f"{check.evidence}{said}")
+    return done
+
+
+def _corrected(p_values: Sequence[PValues]) -> list[tuple[float, float]]:
+    """Returns both p-values of each by Holm."""
+    found = holm([p for each in p_values for p in (each.for_claim, each.against_claim)])
+    return list(zip(found[::2], found[1::2], strict=True))
 
 
 def verdicts_of(p_values: Sequence[PValues]) -> list[str]:
-    """Verdicts that are made together (Holm)."""
-    corrected = holm([p for each in p_values for p in (each.for_claim, each.against_claim)])
-    return [
-        DOES_NOT_HOLD if against <= ALPHA else HOLDS if supports <= ALPHA else WITHIN_NOISE
-        for supports, against in zip(corrected[::2], corrected[1::2], strict=True)
-    ]
+    """Returns verdicts that are made together."""
+    verdicts = []
+    for own, (supports, against) in zip(p_values, _corrected(p_values), strict=True):
+        alone = 2 * min(own.for_claim, own.against_claim) <= ALPHA
+        open_ = ALONE if alone else WITHIN_NOISE
+        verdicts.append(
+            DOES_NOT_HOLD if against <= ALPHA else HOLDS if supports <= ALPHA else open_
+        )
+    return verdicts
+
+
+def _deciding(check: Check, family: int) -> str:
+    """Returns how many prompts would decide a check in a family of so many; "" if unknown."""
+    if check.narrowed is None or not check.prompts:
+        return ""
+    asked = check.prompts
+    while (asked := ceil(1.1 * asked)) <= _MOST:
+        p_values = check.narrowed(sqrt(check.prompts / asked))
+        if p_values and 2 * family * min(p_values.for_claim, p_values.against_claim) <= ALPHA:
+            return f"; about {10 * ceil(asked / 10)} prompts may decide"
+    return f"; {_MOST} prompts would not decide"
 
 
 def p_of_all(p_values: Iterable[PValues]) -> PValues:
@@ -123,9 +168,11 @@ def summary_of(checks: Sequence[Check], paper: Paper | None) -> Summary:
         text = f"of {_counted(len(checks), 'check')}, {listed}"
     if paper:
         text = f"{paper.title.partition(':')[0]}: {text}"
-    together = sum(check.p_values is not None for check in checks)
-    if together > 1:
-        text += f"; corrected for {together} made together (Holm): 1 page in 20 has a false verdict"
+    families = Counter((c.pair, bool(c.statement)) for c in checks if c.p_values is not None)
+    if max(families.values(), default=0) > 1:
+        sizes = " and ".join(map(str, families.values()))
+        text += f"; corrected (Holm) by pair, the paper's claims and ours apart, {sizes} together"
+        text += ": 1 such family in 20 has a false verdict"
     missing = len(claims) - len(by_claim) if paper else 0
     if missing:
         text += f"; {missing} of its {_counted(len(claims), 'claim')} not measured here"
