@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
-from spec_bench.report.claims.ask import Ask, Checks, counted, scores_of, steps, titled
+from spec_bench.report.claims.ask import Ask, Checks, counted, steps, titled
 from spec_bench.report.claims.contrast import (
     FEWEST_PICKED,
     RELATIVE,
@@ -25,6 +25,7 @@ from spec_bench.report.claims.contrast import (
 )
 from spec_bench.report.claims.general import exact_scores
 from spec_bench.report.claims.verdict import Check, p_of_all
+from spec_bench.report.data.rows import scores_of
 
 # "DSBD can be 1.5-1.9x faster than beam sampling" at the same effectiveness (Section 4.2).
 _FACTOR = 1.5

@@ -407,8 +407,9 @@ def test_claims_on_another_pair_and_our_own_checks_are_families_of_their_own():
     [(0.3, "about 80 prompts may decide"), (0.001, "10000 prompts would not decide")],
 )
 def test_an_open_check_says_how_many_prompts_may_decide_it(value, said):
-    gap = Difference(value, Interval(value, value - 0.8, value + 0.8, freedom=19), relative=False)
-    open_ = replace(check(gap.above()), prompts=10, narrowed=lambda by: gap.narrowed(by).above())
+    ends = Interval(value, value - 0.8, value + 0.8, freedom=19)
+    gap = Difference(value, ends, relative=False, prompts=10)
+    open_ = replace(check(gap.above()), of_prompts=lambda n: gap.of_prompts(n).above())
     assert judged([open_])[0].evidence == f"numbers; {said}"
 
 

@@ -33,9 +33,11 @@ from spec_bench.report.claims.verdict import (
     NOT_COMPARABLE,
     NOT_DECIDED,
     Check,
+    OfPrompts,
     PValues,
     p_of_all,
     p_of_most,
+    unknown,
     verdicts_of,
 )
 from spec_bench.report.data.counts import Records, Rounds
@@ -46,7 +48,7 @@ from spec_bench.report.data.rows import (
     groups_of,
     of_recipes,
     once,
-    score_column,
+    scores_of,
     tree_attention,
 )
 from spec_bench.report.papers.paper import Axes
@@ -68,18 +70,6 @@ _PARTS = ("depth", "width", "nodes", "threshold", "form")
 def titled(metric: str) -> str:
     """Returns a metric's name in a sentence."""
     return {"mbsu": "MBSU"}.get(metric, metric.replace("_", " "))
-
-
-def scores_of(group: Group, metric: str) -> list[str]:
-    """Returns a metric's columns in a group: ``score`` is the task's score, whatever it is called;
-    ``scores`` that and perplexity, as far as they were measured.
-    """
-    if metric not in ("score", "scores"):
-        return [metric]
-    names = [score_column(group.rows), *(["perplexity"] if metric == "scores" else [])]
-    return [
-        name for name in names if name and name in group.rows and group.rows[name].notna().any()
-    ]
 
 
 def several(names: Names) -> tuple[str, ...]:
@@ -302,8 +292,7 @@ def mean(found: Found) -> Check | None:
     gap, expect = found.difference(found.strata), found.question.expect
     if gap is None:
         return None
-    check = replace(found, gap=gap).check(expect(gap))
-    return replace(check, prompts=gap.prompts, narrowed=lambda by: expect(gap.narrowed(by)))
+    return replace(found, gap=gap).check(expect(gap), lambda n: expect(gap.of_prompts(n)))
 
 
 def rising(found: Found) -> Check | None:
@@ -344,25 +333,22 @@ class Places:
 
     def __call__(self, found: Found) -> Check | None:
         """Returns one check of a whole group."""
-        known = {
-            label[0]: gap
-            for label, contrasts in found.cases.items()
-            if (gap := found.difference([contrasts])) is not None
-        }
+        gaps = {label[0]: found.difference([case]) for label, case in found.cases.items()}
+        known = {at: gap for at, gap in gaps.items() if gap is not None}
         found = replace(found, by_place=known)
-        gaps, expect = [gap for at, gap in known.items() if at >= self.least], found.question.expect
-        parts = [expect(gap) for gap in gaps]
+        claimed = [gap for at, gap in known.items() if at >= self.least]
+        parts = [found.question.expect(gap) for gap in claimed]
         judged = tuple(each for each in parts if each is not None)
         if not parts:
             return None
         if len(judged) < len(parts):
             return found.check(NOT_DECIDED)
 
-        def narrowed(by: float) -> PValues | None:
-            return self.p_of(filter(None, (expect(gap.narrowed(by)) for gap in gaps)))
+        def of_prompts(count: int) -> PValues | None:
+            parts = [found.question.expect(gap.of_prompts(count)) for gap in claimed]
+            return self.p_of(filter(None, parts)) if all(parts) else None
 
-        check = replace(found, judged=judged).check(self.p_of(judged))
-        return replace(check, prompts=min(gap.prompts for gap in gaps), narrowed=narrowed)
+        return replace(found, judged=judged).check(self.p_of(judged), of_prompts)
 
 
 def every(least: float = -inf) -> Places:
@@ -437,7 +423,7 @@ class Found:
     by_place: Mapping[Any, Difference] = field(default_factory=dict)
     judged: tuple[PValues, ...] = ()
 
-    def check(self, outcome: str | PValues | None) -> Check:
+    def check(self, outcome: str | PValues | None, of_prompts: OfPrompts = unknown) -> Check:
         """Returns the check with its texts, from its p-values or a verdict that no chance is in."""
         asked = self.question
         verdict = outcome if isinstance(outcome, str) else NOT_DECIDED
@@ -448,6 +434,7 @@ class Found:
             verdict,
             p_values=outcome if isinstance(outcome, PValues) else None,
             pair=str(self.group.rows.iloc[0].pair),
+            of_prompts=of_prompts,
         )
 
     def _said(self, text: Text) -> str:

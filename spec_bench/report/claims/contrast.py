@@ -99,6 +99,12 @@ class Difference:
         low, high = (value + (end - value) * factor for end in (tested.low, tested.high))
         return replace(self, tested=replace(tested, low=low, high=high))
 
+    def of_prompts(self, count: int) -> Difference:
+        """Returns the same difference and spread on so many prompts; unknown without a number."""
+        if not self.prompts:
+            return replace(self, tested=None)
+        return self.narrowed(sqrt(self.prompts / count))
+
     def above(self, bound: float = 0.0) -> PValues | None:
         """P-values of a claim that the difference is more than that; None without an interval."""
         if self.tested is None:

@@ -87,20 +87,14 @@ def exact_scores_of(group: Group, records: Records) -> Iterator[Check]:
     p, name = min(known)
     several = f"mean of {len(exact)} decoders, " if len(exact) > 1 else ""
     evidence = f"{several}{mean}; most lopsided by prompt: {name}, p = {p:.2g}"
+    against, pair = min(1.0, p * len(exact)), str(baseline["pair"])
 
-    def narrowed(by: float) -> PValues | None:
-        near = mean.narrowed(by).within(room) if mean else None
-        return near and PValues(near.for_claim, min(1.0, p * len(exact)))
+    def of_prompts(count: int) -> PValues | None:
+        near = mean.of_prompts(count).within(room) if mean else None
+        return near and PValues(near.for_claim, against)
 
-    yield Check(
-        claim,
-        group.title,
-        evidence,
-        p_values=narrowed(1.0),
-        pair=str(baseline["pair"]),
-        prompts=mean.prompts if mean else 0,
-        narrowed=narrowed,
-    )
+    found = PValues(near.for_claim, against)
+    yield Check(claim, group.title, evidence, p_values=found, pair=pair, of_prompts=of_prompts)
 
 
 def _baseline(group: Group) -> Row | None:
@@ -157,6 +151,5 @@ def _fastest_of(
         evidence,
         p_values=gap.above(),
         pair=str(baseline["pair"]),
-        prompts=gap.prompts,
-        narrowed=lambda by: gap.narrowed(by).above(),
+        of_prompts=lambda n: gap.of_prompts(n).above(),
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from math import ceil, sqrt
+from math import ceil
 
 from spec_bench.metrics.interval import holm
 from spec_bench.report.papers.paper import Paper
@@ -42,6 +42,13 @@ class PValues:
     against_claim: float  # if the claim is true at worst: small where it does not hold
 
 
+OfPrompts = Callable[[int], PValues | None]
+
+
+def unknown(_: int) -> None:
+    """Knows no p-values of another number of prompts."""
+
+
 @dataclass(frozen=True)
 class Check:
     """One claim on one task, or on all tasks' prompts together."""
@@ -55,9 +62,8 @@ class Check:
     number: int = -1  # place of the claim among its paper's, from 0
     p_values: PValues | None = None  # None where no chance is in it, or nothing is decided
     pair: str = ""  # of models
-    prompts: int = 0  # behind the p-values
-    # what these would be of the same difference with an interval so many times as wide
-    narrowed: Callable[[float], PValues | None] | None = field(default=None, compare=False)
+    # what they would be of so many prompts with the same difference and spread; None: unknown
+    of_prompts: OfPrompts = field(default=unknown, compare=False)
 
 
 def judged(checks: Sequence[Check]) -> list[Check]:
@@ -101,14 +107,12 @@ def verdicts_of(p_values: Sequence[PValues]) -> list[str]:
 
 def _deciding(check: Check, family: int) -> str:
     """Returns how many prompts would decide a check in a family of so many; "" if unknown."""
-    if check.narrowed is None or not check.prompts:
-        return ""
-    asked = check.prompts
-    while (asked := ceil(1.1 * asked)) <= _MOST:
-        p_values = check.narrowed(sqrt(check.prompts / asked))
-        if p_values and 2 * family * min(p_values.for_claim, p_values.against_claim) <= ALPHA:
-            return f"; about {10 * ceil(asked / 10)} prompts may decide"
-    return f"; {_MOST} prompts would not decide"
+    asked = 10
+    while asked <= _MOST and (p_values := check.of_prompts(asked)):
+        if 2 * family * min(p_values.for_claim, p_values.against_claim) <= ALPHA:
+            return f"; about {asked} prompts may decide"
+        asked = 10 * ceil(0.11 * asked)
+    return f"; {_MOST} prompts would not decide" if asked > _MOST else ""
 
 
 def p_of_all(p_values: Iterable[PValues]) -> PValues:

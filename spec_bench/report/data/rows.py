@@ -262,6 +262,18 @@ def score_column(rows: pd.DataFrame) -> str | None:
     return next(names, None)
 
 
+def scores_of(group: Group, metric: str) -> list[str]:
+    """Returns a metric's columns in a group: ``score`` is the task's score, whatever it is called;
+    ``scores`` that and perplexity, as far as they were measured.
+    """
+    if metric not in ("score", "scores"):
+        return [metric]
+    names = [score_column(group.rows), *(["perplexity"] if metric == "scores" else [])]
+    return [
+        name for name in names if name and name in group.rows and group.rows[name].notna().any()
+    ]
+
+
 def rows_of(frame: pd.DataFrame) -> list[Row]:
     """Returns a frame's rows, top to bottom."""
     return cast("list[Row]", frame.to_dict("records"))
