@@ -156,6 +156,15 @@ def one_cache_speed(ask: Ask) -> Checks:
     )  # fmt: skip
 
 
+def before_multinomial_sampling(ask: Ask) -> Checks:
+    """“while being more efficient and effective than multinomial sampling” (Section 4.3)"""
+    for metric in (_RATE, "energy_j_per_token"):
+        yield from _one_cache(ask).ahead(
+            "dsbd of one cache ahead of ar in {metric}",
+            "dsbd_one_cache", "ar", metric, evidence="{found}, mean of {n} settings",
+        )  # fmt: skip
+
+
 def one_cache_memory(ask: Ask) -> Checks:
     """“the memory cost will be similar to the cost of multinomial sampling and speculative
     decoding.” (Section 3.4)

@@ -1,6 +1,6 @@
 """MCSD's claims (arXiv:2401.06706), in the words of ``report.claims``."""
 
-from spec_bench.report.claims.ask import Ask, Checks, best, cells, rising, steps, trees
+from spec_bench.report.claims.ask import Ask, Checks, best, cells, ends, rising, steps, trees
 from spec_bench.report.claims.contrast import Contrast, Difference
 from spec_bench.vocabulary.spec import parse
 
@@ -101,6 +101,16 @@ def more_candidates(ask: Ask) -> Checks:
         "the {metric} rises with the number of candidates k and falls at no step",
         several, several, "acceptance_rate", by=steps("width"), judge=rising,
         evidence=_step_by_step,
+    )  # fmt: skip
+
+
+def many_candidates(ask: Ask) -> Checks:
+    """“The α curves tend to converge when k exceeds 32” (Section 4.2)"""
+    several = cells("mcsd_wor", form="number", width=lambda k: k >= 32)
+    yield from ask.of("mcsd-acceptance").ahead(
+        "the {metric} grows by less than 0.05 from k = 32 to the largest k",
+        several, several, "acceptance_rate", by=ends("width"),
+        expect=lambda gap: gap.below(0.05), evidence=trees,
     )  # fmt: skip
 
 

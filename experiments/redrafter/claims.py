@@ -117,6 +117,24 @@ def before_medusa(ask: Ask) -> Checks:
     yield from _against_medusa(ask, "exact rule", "redrafter", "medusa")
 
 
+def as_much_faster(ask: Ask) -> Checks:
+    """“achieved a greater speed increase (2.67x for Vicuna 7B and 2.92x for 13B)” (Table 1)"""
+    for factor, own in ((2.67, False), (2.92, True)):
+        known = ask.of(
+            "redrafter-decoding",
+            only=True,
+            given=lambda row, own=own: (
+                row["temperature"] == 0 and (row["pair"] == "vicuna_13b") is own
+            ),
+        )
+        yield from known.ahead(
+            f"redrafter at least {factor} times as fast as ar, greedy",
+            "redrafter", "ar", "token_rate", by=best, where=_task_and_pair,
+            expect=lambda gap, factor=factor: gap.above(factor - 1),
+            evidence=lambda found: f"{found.gap}, {found.best}{found.picked}",
+        )  # fmt: skip
+
+
 def typical_before_medusa(ask: Ask) -> Checks:
     """“With typical acceptance, ReDrafter achieved even greater efficiencies, up to 3.28x.”
     (Section 3.2)
@@ -197,6 +215,8 @@ def throughput(ask: Ask) -> Checks:
     """
     text = "{place}: throughput grows with the batch"
     yield from _ends_of_batches(ask, text, "batch_size", "token_rate", _rates)
+    text = "{place}: throughput grows beyond a batch of 16"
+    yield from _ends_of_batches(ask, text, "batch_size", "token_rate", lambda _: "", least=16)
 
 
 def slower_requests(ask: Ask) -> Checks:
@@ -204,7 +224,9 @@ def slower_requests(ask: Ask) -> Checks:
     in tokens/second.” (Section 3.3)
     """
     text = "{place}: a request is slower in a batch"
-    yield from _ends_of_batches(ask, text, "-batch_size", "token_rate_per_request", lambda _: "")
+    for least, more in ((1, ""), (4, ", from 4 on")):
+        metric = "token_rate_per_request"
+        yield from _ends_of_batches(ask, text + more, "-batch_size", metric, lambda _: "", least)
 
 
 def merging_changes_nothing(ask: Ask) -> Checks:
@@ -294,14 +316,14 @@ def _merging(ask, text, metric):
     )
 
 
-def _ends_of_batches(ask, text, along, metric, more):
+def _ends_of_batches(ask, text, along, metric, more, least=1):
     def said(found):
         sizes = " against ".join(_written(row["batch_size"]) for row in found.contrasts[0].cells)
         return f"batch {sizes} {found.gap}; {more(found)}{_ROUNDS}, their spread in the interval"
 
-    across = ("batch_size", "batching")
+    some, across = cells(batch_size=lambda size: size >= least), ("batch_size", "batching")
     yield from ask.of("redrafter-batches", only=True, across=across, rounds=True).ahead(
-        text, cells(), cells(), metric, by=ends(along), same=("decoder", "spec"), each="left",
+        text, some, some, metric, by=ends(along), same=("decoder", "spec"), each="left",
         where=_task_and_pair, evidence=said,
     )  # fmt: skip
 

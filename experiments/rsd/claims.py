@@ -1,6 +1,7 @@
 """RSD's claims (arXiv:2402.14160) and ours beside them, in the words of ``report.claims``."""
 
-from spec_bench.report.claims.ask import Ask, Checks, best, cells, every, most
+from spec_bench.report.claims.ask import Ask, Checks, best, cells, ends, every, most, some, trees
+from spec_bench.report.claims.contrast import Difference
 from spec_bench.report.claims.general import exact_scores
 
 ALL = ("block_efficiency", "mbsu", "token_rate")
@@ -42,6 +43,17 @@ def trees_before_chains(ask: Ask) -> Checks:
     )
 
 
+def slow_trees(ask: Ask) -> Checks:
+    """“token rates for SpecTr and RSD-C can be lower than that for SD” (Section 5.1)"""
+    for left in ("spectr", "rsd_c"):
+        yield from _lengths(ask).ahead(
+            "{left} < {right} in {metric} at some draft length, best trees",
+            left, "sd", "token_rate",
+            by=best, same="draft_length", each="draft_length", judge=some,
+            expect=Difference.below, evidence=lambda found: f"{found.places}{found.picked}",
+        )  # fmt: skip
+
+
 def strictly_better(ask: Ask) -> Checks:
     """“RSD-S strictly outperforms both SD and SpecTr for all performance metrics” (Section 5.1)"""
     yield from _of_one_size(ask, "rsd_s", "spectr", ALL)
@@ -62,6 +74,15 @@ def token_rate_at_every_budget(ask: Ask) -> Checks:
     """“In terms of token rate, RSD-S strictly outperforms our baselines” (Section 5.2)"""
     text = "rsd_s > spectr or sd in {metric} at every budget, best trees"
     yield from _at_budgets(ask, text, "rsd_s", ("spectr", "sd"), "token_rate", 6)
+
+
+def slow_chains(ask: Ask) -> Checks:
+    """“SD’s token rate severely decreases for higher target computation budgets” (Section 5.2)"""
+    yield from _budgets(ask).ahead(
+        "{left}'s {metric} at the largest budget below that at the smallest",
+        "sd", "sd", "token_rate", by=ends("target_budget"), expect=Difference.below,
+        evidence=trees,
+    )  # fmt: skip
 
 
 def high_budgets(ask: Ask) -> Checks:

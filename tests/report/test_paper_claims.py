@@ -161,8 +161,8 @@ def attention(tau, rate):
     )
 
 
-def alphas(first, second, last):
-    known = {"16": last, "2": first, "4": second}
+def alphas(first, second, last, more=()):
+    known = {"16": last, "2": first, "4": second, **dict(more)}
     return frame(*(row("mcsd_wor", k, acceptance_rate=alpha) for k, alpha in known.items()))
 
 
@@ -304,8 +304,12 @@ KNOWN = {
         (exp2(2.0, 3.0, 1.0, (4.0, 4.0, 1.5)), (EVERY, NOT, "ahead at ")),
         (exp2(4.0, 3.0, 3.0), (LOW_BUDGETS, HOLDS, "at budget 6: ")),
         (exp2(2.0, 3.0, 3.0), (LOW_BUDGETS, NOT, "at budget 6: ")),
-        (two(3.0, 2.0), (BLOCK, HOLDS, "+1.000 [")),
-        (two(2.0, 3.0), (BLOCK, NOT, "-1.000 [")),
+        (two(3.0, 2.0), (BLOCK, HOLDS, "+1.000 ["), ("spectr < sd; some draft length", NOT)),
+        (two(2.0, 3.0), (BLOCK, NOT, "-1.000 ["), ("spectr < sd; some draft length", HOLDS)),
+        (
+            edited(exp2(3.0, 3.0, 3.0), lambda rows: rows.spec == "30", token_rate=9.0),
+            ("sd's token rate at the largest budget", HOLDS, "-70.0% [", "30"),
+        ),
         (
             frame(row("rsd_s", "3x3", block_efficiency=3.0, **SLOW), *rows_of(two(1.5, 2.5))),
             ("rsd_s > spectr in block efficiency,", HOLDS), ("rsd_s > spectr in MBSU,", HOLDS),
@@ -324,6 +328,8 @@ KNOWN = {
         (alphas(0.2, 1.0, 1.0), (RISES, HOLDS, "2 to 16: +0.800")),
         (alphas(0.2, 0.25, 0.3), (RISES, NOISE, "2 to 16: +0.100")),
         (alphas(0.2, 0.8, 0.5), (RISES, NOT, "4 to 16 -0.300")),
+        (alphas(*[0.5] * 3, more={"32": 0.8, "64": 0.5}), ("less than 0.05 from k = 32", HOLDS)),
+        (alphas(*[0.5] * 3, more={"32": 0.2, "64": 0.8}), ("less than 0.05 from k = 32", NOT)),
         (tuned(embedded=0.8, embedded_plain=0.5), ("the draft of embedded ahead", HOLDS, "+0.300")),
     ],
     "dsbd": [
@@ -367,6 +373,7 @@ KNOWN = {
         *(
             (
                 one_cache(speed, cache), ("slower than sd 3", faster),
+                ("dsbd of one cache ahead of ar in token rate", HOLDS),
                 ("below sd 3 in perplexity", HOLDS), ("below ar in perplexity", HOLDS),
                 ("takes the cache of sd 3", smaller, f"{cache / 1000 - 1:+.1%}"),
                 ("above sd 3 in exact match", OPEN, "+0.100 (no"),
@@ -420,6 +427,10 @@ KNOWN = {
             ("medusa in block", HOLDS, f"redrafter 15x5 {PICKED} against medusa large {PICKED}"),
             ("redrafter > medusa in token rate", NOT, "-14.3%"),  # 60 / 70
         ),
+        (
+            frame(decoding("ar", "-", 1.0, 20.0), decoding("redrafter", "8x5", 3.0, 60.0)),
+            ("at least 2.67 times as fast", HOLDS, "+200.0%"), ("at least 2.92", ABSENT),
+        ),
         (typical(0.5), ("typical", ABSENT)),
         (typical(0.7), ("typical acceptance (approximate) > exact rule in token", HOLDS, "+20.0%")),
         (
@@ -439,7 +450,7 @@ KNOWN = {
         (
             redrafter_batches(),
             ("redrafter 8x5: throughput grows", HOLDS, "4 against 1 +100.0%", "at 1: 50, 4: 100"),
-            ("ar: a request is slower", HOLDS),
+            ("ar: a request is slower", HOLDS), ("beyond a batch of 16", ABSENT),
         ),
     ],
 }  # fmt: skip

@@ -36,6 +36,7 @@ from spec_bench.report.claims.verdict import (
     OfPrompts,
     PValues,
     p_of_all,
+    p_of_any,
     p_of_most,
     unknown,
     verdicts_of,
@@ -356,6 +357,8 @@ def every(least: float = -inf) -> Places:
     return Places(p_of_all, least)
 
 
+some = Places(p_of_any)
+"""At one value of ``each`` at least the claim must hold."""
 most = Places(p_of_most)
 """At more than half of the values of ``each`` the claim must hold."""
 

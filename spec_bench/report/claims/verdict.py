@@ -125,6 +125,12 @@ def p_of_all(p_values: Iterable[PValues]) -> PValues:
     return PValues(max(each.for_claim for each in parts), min(1.0, against))
 
 
+def p_of_any(p_values: Iterable[PValues]) -> PValues:
+    """Of a claim that one of several holds, whichever it is: the contrary of all being false."""
+    contrary = p_of_all(PValues(each.against_claim, each.for_claim) for each in p_values)
+    return PValues(contrary.against_claim, contrary.for_claim)
+
+
 def p_of_most(p_values: Iterable[PValues]) -> PValues:
     """Of a claim that more than half of several hold.
 
