@@ -337,8 +337,8 @@ def test_a_summary_counts_verdicts_and_claims_that_nothing_was_measured_for(resu
     count, measured = len(load_paper("rsd").claims), len({check.number for check in checks})
     assert summary.sentence == (
         f"RSD: of {n} checks, {n - 1} hold and 1 does not hold; corrected (Holm) by pair, the "
-        f"paper's claims and ours apart, {n} together: 1 such family in 20 has a false verdict; {count - measured} of its "
-        f"{count} claims not measured here."
+        f"paper's claims and ours apart, {n} together: 1 such family in 20 has a false verdict; "
+        f"{count - measured} of its {count} claims not measured here."
     )
     assert summary.verdicts == ("holds", "does not hold", "not measured")  # SpecTr is not slower
     lines = {statement: counts for (statement, _), counts in summary.lines.items()}
