@@ -388,6 +388,26 @@ def test_cells_that_are_added_to_a_finished_job_have_a_baseline_timed_in_turn(
     assert gap and gap.tested and gap.value == pytest.approx(speedup - 1)
 
 
+def test_a_baseline_that_another_job_holds_is_timed_here_too_and_nobody_waits(
+    run_job, tmp_path, calls
+):
+    results, (baseline, _) = tmp_path / "results", run_job("cells=[sd:3]", *QUICK)
+    tokens = tokens_of(results, baseline.run_id)
+    for cell, kept, timed in (("sd:2", 3, 1), ("sd:1", 1, 2)):  # it has decoded all, and a part
+        cut(results, baseline.run_id, kept)
+        other = CellStore(results, baseline.run_id)
+        other.lock()
+        *_, added = run_job(f"cells=[{cell}]", *QUICK)
+        assert added.status == "complete" and added.metrics["speedup"] > 0
+        assert len(other.load()) == kept and len(files.retimed_files(other.folder)) == timed
+        other.unlock()
+    calls.clear()
+    again, same = run_job("cells=[sd:1]", *QUICK)
+    assert [name for name, _ in calls] == ["ar", "ar"]
+    assert tokens_of(results, again.run_id) == tokens and same == added
+    assert len(parquet.read(other.folder / files.RECORDS).retimed(baseline.run_id)) == 6
+
+
 @pytest.mark.parametrize("late", ["ar", "sd"])
 def test_a_prompt_that_a_kill_left_to_one_of_the_two_is_timed_for_both(late, run_job, tmp_path):
     whole = run_job("cells=[sd:3]", *QUICK)

@@ -61,7 +61,7 @@ def collect(session: Session, ran: Mapping[str, Any]) -> None:
     """Writes the result of every cell that this job worked on."""
     job, baseline = job_id(run.run_id for run in session.runs), session.baseline
     assert baseline or session.settings.served
-    for run in session.pending:
+    for run in (run for run in session.pending if not run.shared):
         facts, compared = replace(session.settings.facts(run.cell), **ran), None
         try:
             if run.decoder is not None:
@@ -76,8 +76,11 @@ def collect(session: Session, ran: Mapping[str, Any]) -> None:
         if run.failure is not None:
             result = CellResult(run.run_id, facts, "failed", reasons=(run.failure,))
         run.store.finish(result, job, compared)
-    earlier = baseline is not None and baseline not in session.pending
-    if baseline and earlier and files.retimed_files(baseline.store.folder):
+    if baseline is None or not files.retimed_files(baseline.store.folder):
+        return
+    # Whoever holds a shared one packs it at its own end.
+    free = not baseline.shared or baseline.store.lock(wait=False)
+    if free and baseline.store.result() is not None:
         baseline.store.pack()
 
 

@@ -19,6 +19,7 @@ import torch
 
 from spec_bench.core import processes
 from spec_bench.engine.cache import CachePool
+from spec_bench.jobs.config.cells import BASELINE
 from spec_bench.jobs.config.served_cells import SERVER, client
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.jobs.job.collect import collect
@@ -55,17 +56,24 @@ def run_job(settings: JobSettings) -> list[CellResult]:
 
 
 def _open_cells(settings: JobSettings, held: ExitStack) -> list[CellRun]:
-    """The job's cells with their stores locked, always in the same order against deadlock."""
+    """The job's cells with their stores locked, always in the same order against deadlock. The
+    baseline of several cells waits for no other job: it is timed here in any case.
+    """
     first = processes.rank() == 0
     runs = []
     for cell in settings.cells:
         store = (CellStore if first else FollowerStore)(settings.results, settings.run_id(cell))
         runs.append(CellRun(cell, store, PeakMemory(settings.device)))
     for run in sorted(runs, key=lambda run: run.run_id):
-        run.store.lock()
+        alone = run.cell.name != BASELINE or len(runs) == 1 or processes.count() > 1
+        run.shared = not run.store.lock(alone) and first
         held.callback(run.store.unlock)
     for run in runs if first else ():
-        run.done = run.store.mend(settings.cell_settings(run.cell))
+        if run.shared:
+            log.info("%s is another job's now: it is timed here for this one", run.cell.title)
+            run.done = run.store.load_repeats()
+        else:
+            run.done = run.store.mend(settings.cell_settings(run.cell))
     processes.wait_for_all()  # none reads before bad files are set aside
     for run in runs:
         if not first:
@@ -93,11 +101,11 @@ def _work(
             backend = ModelBackend(settings, tokenizer, tokens)
     session = Session(settings, runs, pending, prompts, metering, here)
     for run in runs if first else ():
-        if run in pending or run is session.baseline:
+        if not run.shared and (run in pending or run is session.baseline):
             run.done = run.store.mend_tokens(backend.vocabulary)
     active = session.active()
     origin = provenance()
-    for run in pending:
+    for run in (run for run in pending if not run.shared):
         run.store.describe(settings.cell_settings(run.cell), origin)
     began = perf_counter()
     with working("warming up", shown):

@@ -8,7 +8,8 @@ A session is one process that works on a job; records name it ``sitting``. What 
 hours apart or with other work on the machine, is never compared: a speed-up is against a baseline
 that the same session timed. If a session decodes a prompt for a cell and the baseline has it from
 an earlier one (cells were added to a finished job), the baseline is timed again beside it. Its
-tokens must be the same.
+tokens must be the same. So it is beside another job that decodes the baseline at that moment: what
+this session times goes to a file of its own, and nobody waits.
 """
 
 from __future__ import annotations
@@ -62,6 +63,8 @@ class CellRun:
     unpaired: set[tuple[int, str]] = field(default_factory=set)
     decoder: AnyDecoder | None = None  # None until it is built, and once the cell was given up
     failure: Reason | None = None  # why the cell was given up; None while it goes on
+    # whether another job holds its folder: of a baseline, whose result is that job's
+    shared: bool = False
 
     @property
     def run_id(self) -> str:
@@ -127,7 +130,8 @@ class Session:
         for run in cells:
             run.unpaired = unpaired(run.done, self.against)
         decoding = any(map(self.lacks, cells))
-        return [baseline, *cells] if decoding or baseline in self.pending else cells
+        alone = baseline in self.pending and not baseline.shared
+        return [baseline, *cells] if decoding or alone else cells
 
     def will_decode(self, runs: Sequence[CellRun]) -> list[CellRun]:
         """Returns the cells that will decode; the baseline is timed beside whatever does."""
@@ -143,7 +147,8 @@ class Session:
             return run.missing(batch, repeat)
         if run.decoder is None:
             return []
-        wanted = {each.prompt_id for one in (run, *runs) for each in one.missing(batch, repeat)}
+        asking = [one for one in runs if not one.shared]
+        wanted = {each.prompt_id for one in asking for each in one.missing(batch, repeat)}
         return [each for each in batch if each.prompt_id in wanted]
 
     def batches(self) -> Iterator[tuple[int, Sequence[Request]]]:
@@ -267,10 +272,10 @@ def _keep(
     if run is not session.baseline:
         run.store.append(generations)
         return generations
-    again = [each for each in generations if each.prompt_id in done]
-    new = [each for each in generations if each.prompt_id not in done]
+    again = [each for each in generations if run.shared or each.prompt_id in done]
+    new = [] if run.shared else [each for each in generations if each.prompt_id not in done]
     for each in again:
-        if each.tokens != done[each.prompt_id].tokens:
+        if each.prompt_id in done and each.tokens != done[each.prompt_id].tokens:
             text = (
                 f"prompt {each.prompt_id!r}: the baseline delivers other tokens than its records "
                 f"in runs/{run.run_id} hold"
@@ -282,7 +287,7 @@ def _keep(
     if again:
         run.store.append(again, session.name)
     session.against.update(timings(generations))
-    return new
+    return generations if run.shared else new
 
 
 def check_repeated(again: Sequence[Generation], first: Mapping[str, Generation]) -> None:

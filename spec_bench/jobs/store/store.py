@@ -54,13 +54,17 @@ class CellStore:
         self._lock: TextIO | None = None
         self._scores: Scores | None = None  # that this process wrote
 
-    def lock(self) -> None:
-        """Waits until no other process works on this cell; a killed process holds no lock."""
+    def lock(self, wait: bool = True) -> bool:
+        """Waits, or not, until no other process works on this cell; returns whether none does. A
+        killed process holds no lock.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = (self.folder / ".lock").open("w")
-        if not files.lock(self._lock, wait=False):
+        free = files.lock(self._lock, wait=False)
+        if wait and not free:
             log.info("waiting for another job to finish %s", self.folder)
-            files.lock(self._lock, wait=True)
+            free = files.lock(self._lock, wait=True)
+        return free
 
     def unlock(self) -> None:
         """Lets other processes work on this cell."""
@@ -82,6 +86,7 @@ class CellStore:
         path = self.folder / files.GENERATIONS
         path = files.retimed_file(self.folder, again) if again else path
         with files.naming(path), path.open("a", encoding="utf-8") as stream:
+            files.lock(stream, wait=True)  # another job may look for a torn line
             for generation in generations:
                 stream.write(cell_folder.written(generation, self.folder.name))
             stream.flush()
@@ -126,7 +131,9 @@ class CellStore:
                 cell_folder.replace(path, lines.generations)
             elif lines.torn:
                 with path.open("rb+") as stream:
-                    stream.truncate(path.stat().st_size - lines.torn)
+                    files.lock(stream.fileno(), wait=True)
+                    torn = cell_folder.read(path, vocabulary).torn  # none if it was being written
+                    stream.truncate(path.stat().st_size - torn)
         return lines
 
     def _mend_result(self) -> None:
@@ -265,7 +272,11 @@ class FollowerStore(CellStore):
     def _nothing(self, *_: Any, **__: Any) -> None:
         """Process 0 writes, and holds the lock."""
 
-    lock = unlock = describe = append = _nothing
+    def lock(self, wait: bool = True) -> bool:
+        """Process 0 holds it for all."""
+        return True
+
+    unlock = describe = append = _nothing
     keep_scores = pack = finish = _nothing
 
 
