@@ -44,6 +44,8 @@ ROOT = Path(__file__).resolve().parents[2]
 CELLS = ("cells=[sd:3,rsd_s:2x2,mcsd:2-2]", "prompts=4", "warmup=0")
 JOB = (*CELLS, "generation.max_new_tokens=12", "sink=quiet", "engine.threads=1", "task=xsum")
 SWEEP = ("-m", *JOB, "seed=0,1")
+# Of jobs that have their baseline in common.
+SHARED = ("-m", "decoder=sd", "spec=2,3,4", *JOB[1:], "hydra/launcher=workers")
 TRAINING = (
     *("name=heads", "head=redrafter", "engine.threads=1", "data.kind=prompts"),
     *("data.answers.max_new_tokens=24", "data.validation=0.3", "optimiser.steps=16"),
@@ -71,6 +73,7 @@ KINDS = (
     Kind("job", 20, "spec_bench", JOB),
     Kind("sweep", 20, "spec_bench", SWEEP),
     Kind("joblib", 20, "spec_bench", (*SWEEP, "hydra/launcher=workers", "hydra.launcher.n_jobs=2")),
+    Kind("shared", 10, "spec_bench", (*SHARED, "hydra.launcher.n_jobs=2")),
     Kind("training", 5, "spec_bench.train", TRAINING),
     Kind("slurm", 5, "spec_bench", (*SWEEP, *slurm.SLURM), tasks=True),
 )
