@@ -77,7 +77,8 @@ KINDS = (
     Kind("training", 5, "spec_bench.train", TRAINING),
     Kind("slurm", 5, "spec_bench", (*SWEEP, *slurm.SLURM), tasks=True),
 )
-STAND_IN = Kind("submitit", 5, "spec_bench", (*SWEEP, "hydra/launcher=processes"), tasks=True)
+HERE = (*SWEEP, "hydra/launcher=submitit_local", "hydra.launcher.timeout_min=600")
+STAND_IN = Kind("submitit", 5, "spec_bench", HERE, tasks=True)
 
 
 def start(kind: Kind, folder: Path) -> Command:

@@ -116,6 +116,7 @@ MISTYPED = {
     "train --head medusa": "a setting, not a flag: head=VALUE",
     "recommend sd": "spec-bench run --decoders sd",
     "ls": "spec-bench ls takes one of decoders,",
+    "run hydra/launcher=processes": "hydra/launcher=workers",
     "ls decodres": "did you mean decoders?",
 }
 

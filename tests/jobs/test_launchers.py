@@ -220,7 +220,6 @@ def test_jobs_that_run_at_the_same_time_are_said_to_disturb_each_other(monkeypat
 DECODERS = ("rsd_s:2x2", "dyspec:2x2@3", "traversal:2-1", "eagle2:2x2@3", "eagle_rsd_s:2x2")
 LAUNCHERS = {
     "workers": ("joblib", "hydra.launcher.n_jobs=2"),
-    "processes": ("submitit", "hydra.launcher.timeout_min=60"),
     "ray_cluster": ("ray", "+hydra.launcher.ray.init.num_cpus=2"),
 }
 
@@ -262,9 +261,7 @@ def decoding(results):
     return None
 
 
-@pytest.mark.parametrize(
-    "name", launched("workers", "processes", "ray_cluster", slow=["ray_cluster"])
-)
+@pytest.mark.parametrize("name", launched("workers", "ray_cluster", slow=["ray_cluster"]))
 def test_a_sweep_through_a_launcher_gives_the_rows_of_the_basic_one(
     name, family, tmp_path, monkeypatch
 ):
@@ -314,9 +311,8 @@ def test_a_worker_killed_in_the_middle_costs_its_cell_only_and_a_rerun_finishes_
     assert untimed(rows_of(killed), "reason") == untimed(rows_of(tmp_path / "whole"), "reason")
 
 
-@pytest.mark.parametrize("name", launched("workers", "processes", slow=["processes"]))
-def test_a_wrong_setting_is_one_line_and_status_2_in_a_worker_too(name, family, tmp_path):
-    arguments = sweep(family, tmp_path / "results", "spec=2x2", launcher=name)
+def test_a_wrong_setting_is_one_line_and_status_2_in_a_worker_too(family, tmp_path):
+    arguments = sweep(family, tmp_path / "results", "spec=2x2", launcher="workers")
     wrong = {"generation.max_new_tokens=12": "generation.max_new_tokens=400"}
     one = {"seed=0,1": "seed=0"}  # one worker says it all
     status, _, said = start([(wrong | one).get(w, w) for w in arguments], tmp_path).finish()

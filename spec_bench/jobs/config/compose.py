@@ -53,7 +53,11 @@ _LAUNCHER = ("hydra/launcher=", "hydra.launcher.", "+hydra.launcher.")
 
 
 def job_arguments(arguments: list[str]) -> list[str]:
-    """A job's command line as Hydra understands it; a plan is made here, without launchers."""
+    """A job's command line as Hydra understands it; a plan is made here, without launchers. Raises
+    ValueError: see ``recipe_arguments``; a launcher that is gone.
+    """
+    if "hydra/launcher=processes" in arguments:
+        raise ValueError("hydra/launcher=processes is gone: hydra/launcher=workers does the same")
     if PLAN in (each.lower() for each in arguments):
         arguments = [each for each in arguments if not each.startswith(_LAUNCHER)]
     return shown_resolved(recipe_arguments(arguments))

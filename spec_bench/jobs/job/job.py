@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -37,25 +37,31 @@ from spec_bench.sinks.console import working
 log = logging.getLogger(__name__)
 RECORDED_GAIN = 2.5  # of an eager iteration's seconds over a recorded one's, on an H100
 _WARMUP_TOKENS = 4  # an iteration or a few
+Says = Callable[[Literal["waiting", "running"]], None]  # tells others what the job does now
 _CAPTURE_TOKENS = 16  # enough for every kind of forward pass to have been captured
 
 
-def run_job(settings: JobSettings) -> list[CellResult]:
+def run_job(settings: JobSettings, says: Says = lambda state: None) -> list[CellResult]:
     """Runs what is not yet complete; one result per cell of the job, the baseline first where there
     is one. Raises ValueError: models or prompts that cannot work together, before any decoding.
     """
     settings = settings.pinned()
     with ExitStack() as held:
-        runs = _open_cells(settings, held)
+        runs = _open_cells(settings, held, says)
         pending = [run for run in runs if not run.store.complete(settings.asked.repeats)]
         if pending:
             _work(settings, runs, pending, held)
         processes.wait_for_all()
         results = [run.store.result() for run in runs]
+        # Whoever held the baseline is gone and left it undone: now it is this job's.
+        left = [run for run in runs if run.shared and not run.store.result()]
+        free = any(run.store.lock(wait=False) for run in left)
+    if free:
+        return run_job(settings, says)
     return [result for result in results if result is not None]
 
 
-def _open_cells(settings: JobSettings, held: ExitStack) -> list[CellRun]:
+def _open_cells(settings: JobSettings, held: ExitStack, says: Says) -> list[CellRun]:
     """The job's cells with their stores locked, always in the same order against deadlock. The
     baseline of several cells waits for no other job: it is timed here in any case.
     """
@@ -66,12 +72,19 @@ def _open_cells(settings: JobSettings, held: ExitStack) -> list[CellRun]:
         runs.append(CellRun(cell, store, PeakMemory(settings.device)))
     for run in sorted(runs, key=lambda run: run.run_id):
         alone = run.cell.name != BASELINE or len(runs) == 1 or processes.count() > 1
-        run.shared = not run.store.lock(alone) and first
+        free = run.store.lock(wait=False)
+        if alone and not free:
+            says("waiting")
+            free = run.store.lock()
+            says("running")
+        run.shared = not free and first
         held.callback(run.store.unlock)
     for run in runs if first else ():
         if run.shared:
             log.info("%s is another job's now: it is timed here for this one", run.cell.title)
             run.done = run.store.load_repeats()
+            for each in run.store.load_retimed():  # what a session of this job had timed
+                run.done[each.repeat].setdefault(each.prompt_id, each)
         else:
             run.done = run.store.mend(settings.cell_settings(run.cell))
     processes.wait_for_all()  # none reads before bad files are set aside

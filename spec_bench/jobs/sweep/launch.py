@@ -112,9 +112,6 @@ def register_resolvers() -> None:
     OmegaConf.register_new_resolver("workers_here", workers_here, replace=True)
 
 
-# Launchers that give no device to a job; whether a job may wait for one. A worker of joblib keeps
-# its devices for the whole sweep: waiting for them would last until its end.
-_CLAIMS = {"JoblibLauncher": False, "LocalLauncher": True}
 _claim = Claim()
 
 
@@ -146,18 +143,19 @@ def enter_folder() -> None:
 
 
 def claim_gpus(pair: PairSettings, engine: EngineSettings) -> None:
-    """Takes GPUs that no other worker uses, if the launcher gives a job none."""
-    launcher = str(HydraConfig.get().launcher._target_).rpartition(".")[2]
-    if launcher not in _CLAIMS:
+    """Takes GPUs that no other worker uses, if the launcher gives a job none. It does not wait for
+    them: another of joblib's workers keeps its own for the whole sweep.
+    """
+    if not str(HydraConfig.get().launcher._target_).endswith("JoblibLauncher"):
         return
     kind, _, index = placed(engine, pair.target).device.partition(":")
     if kind == "cuda" and index:
         # The one asked for; what is visible must stay, or its number would change.
         named = visible_devices()[int(index) :][:1]
-        _claim.take(named, 1, _CLAIMS[launcher])
+        _claim.take(named, 1, wait=False)
     elif kind == "cuda":
         count = gpus_of_job(pair, engine)
-        os.environ[VISIBLE] = ",".join(_claim.take(visible_devices(), count, _CLAIMS[launcher]))
+        os.environ[VISIBLE] = ",".join(_claim.take(visible_devices(), count, wait=False))
 
 
 def disturbing() -> str | None:
