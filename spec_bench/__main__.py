@@ -21,6 +21,7 @@ _MODULES = {
     "recommend": "recommend.recommend",
     "serve": "serve.command",
     "spider": "tasks.spider",
+    "verify": "jobs.store.verify",
     "watch": "jobs.sweep.watch",
 }
 _OF_THE_REPORT = ("table", "figure", "checks", "page")
@@ -33,7 +34,7 @@ _INSTEAD = {
     **dict.fromkeys(("status", "monitor", "progress"), "watch"),
     **dict.fromkeys(("diff", "regress"), "compare"),
     **dict.fromkeys(("best", "tune", "search"), "recommend"),
-    **dict.fromkeys(("claims", "verify"), "checks"),
+    "claims": "checks",
     **dict.fromkeys(("prove", "lossless"), "audit"),
     **dict.fromkeys(("server", "vllm", "sglang", "llama_cpp"), "serve"),
     "html": "page",

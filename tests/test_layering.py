@@ -54,6 +54,7 @@ MAY_IMPORT = {
         f"report/{room}": {"metrics", *_before(room, (*_REPORT, *_PAGES), "report/")}
         for room in (*_REPORT, *_PAGES)
     },
+    "report/data": {"metrics", "jobs/store", "report/papers"},  # a table is made whole, then read
     "report/wandb_report": {"sinks", *_before("wandb_report", (*_REPORT, *_PAGES), "report/")},
     "exchange": {"engine", "tasks", "metrics", "jobs/config", "report/data", "report/tables"},
     "report/cli": {"exchange", "metrics", *(f"report/{room}" for room in (*_REPORT, *_PAGES))},
@@ -70,7 +71,7 @@ MAY_IMPORT = {
     "__init__": {"api"},
     "__main__": {
         *("engine", "serve", "jobs/app", "jobs/config", "jobs/sweep", "tasks", "exchange"),
-        *("recommend", "report/cli", "report/comparison", "audit", "train"),
+        *("jobs/store", "recommend", "report/cli", "report/comparison", "audit", "train"),
     },
 }
 ONLY_IN = {

@@ -6,7 +6,6 @@ from random import Random
 
 import pandas as pd
 import pytest
-from pyarrow import parquet as arrow
 
 from spec_bench.records import parquet
 from spec_bench.records.parquet import FIELDS, UNKNOWN_TOKEN
@@ -88,14 +87,14 @@ def test_later_timings_of_a_baseline_are_none_of_its_own_lines(tmp_path):
     # A mean by run id, as anybody would take it, does not mix them.
     seconds = pd.read_parquet(tmp_path / "r").groupby("run_id").decode_s.mean()
     assert seconds["base"] == PLAIN.decode_s != seconds["base/again"]
-    parquet.write(tmp_path / "chosen", parquet.joined(found.cell(name) for name in found.run_ids))
+    parquet.write(tmp_path / "chosen", found.of(found.run_ids))
     assert (tmp_path / "chosen").read_bytes() == (tmp_path / "r").read_bytes()
 
 
 def test_a_score_whose_cells_are_gone_leaves_no_column(tmp_path):
     scored = parquet.pack("a", [PLAIN], None, {"rouge2": {"q/0": 0.5}})
     both = parquet.joined([scored, parquet.pack("b", [PLAIN], None)])
-    parquet.write(tmp_path / "one", both.cell("b"))
+    parquet.write(tmp_path / "one", both.of("b"))
     parquet.write(tmp_path / "other", parquet.pack("b", [PLAIN], None))
     assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
 
@@ -113,7 +112,7 @@ def test_the_same_records_give_the_same_bytes_however_they_came_together(tmp_pat
     parquet.write(tmp_path / "once", parquet.joined(parts))
     read = [parquet.read(tmp_path / f"{number}") for number in range(2)]
     parquet.write(tmp_path / "read", parquet.joined(read))
-    parquet.write(tmp_path / "chosen", parquet.joined(parquet.joined(read).cell(n) for n in "ab"))
+    parquet.write(tmp_path / "chosen", parquet.joined(read).of("ab"))
     once = (tmp_path / "once").read_bytes()
     assert once == (tmp_path / "read").read_bytes() == (tmp_path / "chosen").read_bytes()
 
@@ -144,29 +143,6 @@ def test_no_flipped_bit_is_taken_for_a_record(tmp_path):
         assert len(str(raised.value).splitlines()) == 1
         path.write_bytes(whole)
     assert parquet.read(path).scores("a") == {"f1": {"q/0": 0.5}}
-
-
-def unsealed(path):
-    """The file as an earlier version would have written it."""
-    table = arrow.read_table(path)
-    own = {key: value for key, value in table.schema.metadata.items() if key == b"spec_bench"}
-    arrow.write_table(table.replace_schema_metadata(own), path)
-
-
-def test_a_file_of_an_earlier_version_is_refused_until_it_is_sealed(tmp_path):
-    path = tmp_path / "name" / "records.parquet"
-    parquet.write(path, parquet.pack("a", [PLAIN, METERED], ORIGIN, {"f1": {"q/0": 0.5}}))
-    whole, before = path.read_bytes(), parquet.read(path)
-    unsealed(path)
-    with pytest.raises(ValueError, match=naming(path, "--seal", tmp_path / "name/results.csv")):
-        parquet.read(path)
-    parquet.seal(path)
-    assert parquet.read(path).lines.equals(before.lines) and path.read_bytes() == whole
-    parquet.seal(path)
-    assert path.read_bytes() == whole
-    altered(path, 4000)
-    with pytest.raises(ValueError, match=naming(path, "digest")):
-        parquet.seal(path)
 
 
 LFS = b"version https://git-lfs.github.com/spec/v1\n"

@@ -52,7 +52,7 @@ TIMED = {
     "spec_bench.jobs.store.store:CellStore.load": FILES,
     "spec_bench.jobs.store.store:CellStore.result": FILES,
     "spec_bench.jobs.store.store:CellStore.finish": FILES,
-    "spec_bench.jobs.store.experiment:Tables.add": FILES,
+    "spec_bench.jobs.store.experiment:Experiment.rebuild": FILES,
 }
 
 

@@ -32,6 +32,7 @@ from random import Random
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from spec_bench.jobs.store.verify import main as verify
 from spec_bench.report.cli.command_line import main as report
 from spec_bench.report.comparison import main as compare
 from spec_bench.system import files
@@ -41,7 +42,7 @@ _FRESH = ("prompts=2", "warmup=0", "cells=[sd:3,rsd_s:3x3]", "name=fresh")
 Reader = Callable[[Path, Path, Path], tuple[str, list[str]]]
 READERS: dict[str, Reader] = {
     "report": lambda new, old, out: ("spec_bench.report", [str(new), "--output", str(out)]),
-    "records": lambda new, old, out: ("spec_bench.report", ["records", str(new)]),
+    "verify": lambda new, old, out: ("spec_bench", ["verify", str(new.parents[1])]),
     "sweep": lambda new, old, out: (
         "spec_bench.report",
         ["sweep", str(new), "--output", str(out / "sweep.html")],
@@ -87,8 +88,9 @@ def in_process(name: str, table: Path, before: Path) -> Said:
 
 def called(name: str, table: Path, before: Path, out: Path) -> int:
     """A reader's exit status, here and now."""
-    module, arguments = READERS[name](table, before, out)
-    return report(arguments) if module.endswith("report") else compare(arguments[1:])
+    _, arguments = READERS[name](table, before, out)
+    others = {"compare": compare, "verify": verify}
+    return others[name](arguments[1:]) if name in others else report(arguments)
 
 
 def by_command(name: str, table: Path, before: Path) -> Said:
@@ -119,11 +121,11 @@ def tables(folder: Path) -> list[Path]:
     for table in (*committed, files.results_file(made, "fresh")):
         if files.records_file(table).is_file():
             for side in ("new", "old"):
-                to = folder / side / table.parent.name
+                to = folder / side / table.parent.name / table.parent.name
                 to.mkdir(parents=True)
                 for path in (table, files.records_file(table)):
                     shutil.copy(path, to / path.name)
-            found.append(folder / "new" / table.parent.name / table.name)
+            found.append(folder / "new" / table.parent.name / table.parent.name / table.name)
     return found
 
 
@@ -162,7 +164,7 @@ def of_unaltered(name: str, table: Path) -> Said:
 
 def unaltered(table: Path) -> Path:
     """The same table, of which no bit is ever flipped."""
-    return table.parents[2] / "old" / table.parent.name / table.name
+    return table.parents[3] / "old" / table.parent.name / table.parent.name / table.name
 
 
 def check_accepted(found: list[Path]) -> None:
@@ -170,7 +172,7 @@ def check_accepted(found: list[Path]) -> None:
     with tempfile.TemporaryDirectory() as out, redirect_stdout(io.StringIO()):
         for name in READERS:  # what they load is loaded once, and nothing of what is flipped read
             called(name, unaltered(found[-1]), unaltered(found[-1]), Path(out))
-    asked = [("records", table) for table in found] + [(name, found[-1]) for name in READERS]
+    asked = [("verify", table) for table in found] + [(name, found[-1]) for name in READERS]
     for name, table in asked:
         said = of_unaltered(name, table)
         if said.status not in ((0, 1) if name == "compare" else (0,)):

@@ -54,7 +54,7 @@ def recount(path: Path) -> int:
     records = files.records_file(path)
     if records.is_file() and len(kept) < len(rows):
         whole = parquet.read(records)
-        parquet.write(records, parquet.joined([whole.cell(run_id) for run_id in kept]))
+        parquet.write(records, whole.of(kept))
     return changed
 
 

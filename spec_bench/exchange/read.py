@@ -100,9 +100,7 @@ class AnswerFile(NamedTuple):
 
 def read_answers(path: Path, categories: Mapping[str, str] | None = None) -> AnswerFile:
     """Reads a file of JSON lines; ``categories``, by question id, are for lines that have none.
-
-    Raises:
-        ValueError: it is no such file; the message names it, the line and why.
+    Raises ValueError: it is no such file; the message names it, the line and why.
     """
     answers, failed, models = dict[str, Answer](), dict[str, None](), dict[str, None]()
     split = True
@@ -128,11 +126,7 @@ def read_answers(path: Path, categories: Mapping[str, str] | None = None) -> Ans
 
 
 def read_categories(path: Path) -> dict[str, str]:
-    """Question id -> category of a ``question.jsonl``.
-
-    Raises:
-        ValueError: it is no such file.
-    """
+    """Question id -> category of a ``question.jsonl``. Raises ValueError: it is no such file."""
     try:
         return {str(line["question_id"]): str(line["category"]) for _, line in _lines(path)}
     except (KeyError, TypeError) as error:
@@ -154,11 +148,7 @@ def _lines(path: Path) -> list[tuple[int, dict[str, Any]]]:
 
 
 def _answer(question: str, category: str, choice: Mapping[str, Any]) -> Answer:
-    """Returns one question's.
-
-    Raises:
-        ValueError: tokens or seconds cannot be right.
-    """
+    """Returns one question's. Raises ValueError: tokens or seconds cannot be right."""
     tokens = [int(each) for each in choice["new_tokens"]]
     wall = [float(each) for each in choice["wall_time"]]
     if min(tokens, default=0) < 0 or not tokens:
@@ -190,10 +180,8 @@ def _calls(choice: Mapping[str, Any], tokens: int) -> tuple[tuple[int, ...], boo
 
 
 def read_in(options: Namespace) -> None:
-    """Reads the command line's files and writes the experiment.
-
-    Raises:
-        ValueError: a file cannot be used, or two would be the same row.
+    """Reads the command line's files and writes the experiment. Raises ValueError: a file cannot be
+    used, or two would be the same row.
     """
     categories = read_categories(options.questions) if options.questions else None
     given = {path.stem: read_answers(path, categories) for path in options.files}

@@ -88,10 +88,8 @@ def write_answers(rows: Sequence[Row], runs: Sequence[Path], folder: Path) -> li
 
 
 def write_questions(rows: Sequence[Row], runs: Sequence[Path], folder: Path) -> list[Path]:
-    """Writes FastChat's ``question.jsonl`` of each task that is ``judged``.
-
-    Raises:
-        ValueError: the task's rows are gone, or are others now.
+    """Writes FastChat's ``question.jsonl`` of each task that is ``judged``. Raises ValueError: the
+    task's rows are gone, or are others now.
     """
     tasks: dict[str, Mapping[str, Any]] = {}
     asked: dict[str, set[str]] = {}
@@ -122,10 +120,8 @@ def _config(run: Path) -> dict[str, Any]:
 
 
 def _text_of(run: Path) -> Text:
-    """Returns what makes texts of token ids, by the tokenizer that the cell ran with.
-
-    Raises:
-        ValueError: it cannot be loaded.
+    """Returns what makes texts of token ids, by the tokenizer that the cell ran with. Raises
+    ValueError: it cannot be loaded.
     """
     from spec_bench.engine.loading import load_tokenizer
     from spec_bench.jobs.config.model_files import model_path

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from time import monotonic
 
 import hydra
 import yaml
@@ -30,7 +31,7 @@ from spec_bench.jobs.config.compose import one_line
 from spec_bench.jobs.config.config import RunSettings, check_settings
 from spec_bench.jobs.config.pair import placed, with_own_name
 from spec_bench.jobs.config.settings import JobSettings, build_settings
-from spec_bench.jobs.store.experiment import Experiment, JobNote, Tables
+from spec_bench.jobs.store.experiment import Experiment, JobNote
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.sweep import launch
 from spec_bench.jobs.sweep.confirm import confirming
@@ -49,7 +50,9 @@ log = logging.getLogger(__name__)
 FULL_ERROR = "HYDRA_FULL_ERROR"
 _wants_trace = os.environ.get(FULL_ERROR) == "1"
 _statuses: list[int] = []  # of this process's jobs: Hydra hands no value back to main
-_tables = Tables()  # that this process's jobs add to
+_tables: dict[Path, tuple[Experiment, Sequence[Sink]]] = {}  # of a sweep in this process
+_slow: set[Path] = set()  # those that take longer than this to make
+_QUICK_S = 0.5
 _planned: list[PlannedCell] = []  # with plan=true, of all jobs of the sweep
 _in_main = False  # whether this is the user's process, and not one that a launcher started
 
@@ -185,8 +188,7 @@ def run(asked: RunSettings) -> list[CellResult]:
 
 def run_stage(settings: JobSettings, sinks: Sequence[Sink]) -> list[CellResult]:
     """Runs one job and hands its results over: the CSV always; table and sinks as configured."""
-    pair, task = settings.pair.name, settings.task.name
-    log.info("%s, %s: %d cells", pair, task, len(settings.cells))
+    log.info("%s, %s: %d cells", settings.pair.name, settings.task.name, len(settings.cells))
     experiment = Experiment(settings.results, settings.asked.name)
     if processes.rank() == 0:
         experiment.check_places()
@@ -197,13 +199,10 @@ def run_stage(settings: JobSettings, sinks: Sequence[Sink]) -> list[CellResult]:
     if processes.rank():
         return results
     number, sink = place_in_sweep(), settings.asked.sink
-    # The jobs of a sweep that run in the user's process are all over before ``main`` is.
-    more = _in_main and number is not None and not sinks
     labels = json.dumps(labels_of(settings.facts(settings.cells[0])), sort_keys=True)
     note = JobNote(number or 0, labels, tuple(each.run_id for each in results), settings.stage)
-    rows = _tables.add(experiment, note, more, wait=_in_main)
+    experiment.note(note)
     if sinks:
-        job_rows = [row for row in rows if (row["pair"], row["task"]) == (pair, task)]
         stores = [CellStore(settings.results, result.run_id) for result in results]
         configs = [yaml.safe_load((each.folder / files.CONFIG).read_bytes()) for each in stores]
         logged = [
@@ -211,10 +210,21 @@ def run_stage(settings: JobSettings, sinks: Sequence[Sink]) -> list[CellResult]:
             for result, config, store in zip(results, configs, stores, strict=True)
         ]
         for each in sinks:
-            each.take(logged, job_rows)
+            each.take(logged, ())
+    made = number is None
+    if made:
+        experiment.finish(sinks)
+    elif _in_main:  # the jobs of a sweep that run here are all over before ``main`` is
+        _tables[experiment.csv] = experiment, sinks
+        began = monotonic()
+        made = experiment.csv not in _slow and experiment.rebuild(wait=False)
+        if monotonic() - began > _QUICK_S:
+            _slow.add(experiment.csv)
+    elif not experiment.csv.exists():  # readers find experiments by their tables
+        experiment.rebuild(wait=False)
     if sink.table:  # last: there may be nobody who reads it
         answers: list[str] = []
-        if rows:
+        if made:
             from spec_bench.report.page.headline import sentences  # loads pandas
 
             answers = sentences(experiment.csv, {each.run_id for each in results})
@@ -250,9 +260,10 @@ def _configs() -> tuple[DecoderLoader, list[Path]]:
 
 
 def _finish_tables() -> None:
-    """Completes the tables that a sweep's last jobs left to others."""
+    """Completes the tables of a sweep's jobs."""
     try:
-        _tables.finish()
+        for experiment, sinks in _tables.values():
+            experiment.finish(sinks)
         end_sweep()
     except OSError as error:
         refused = files.refused(error)

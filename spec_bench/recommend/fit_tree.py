@@ -67,10 +67,7 @@ def _fit_one(words: Sequence[str], width: int, sizes: Sequence[int]) -> None:
 
 def fitted(settings: JobSettings, width: int) -> Fit:
     """Decodes a task's last prompts, as a job of the baseline and of ``width`` children below the
-    root, and counts.
-
-    Raises:
-        ValueError: the models cannot be loaded, or a prompt does not fit.
+    root, and counts. Raises ValueError: the models cannot be loaded, or a prompt does not fit.
     """
     from spec_bench.decode.decoder import Decoder
     from spec_bench.jobs.work.models import models_of, tokenizer_of
@@ -128,11 +125,7 @@ def _choices(word: str) -> list[str]:
 
 
 def _numbers(key: str, text: str) -> list[int]:
-    """``14,30`` or ``[14,30]``.
-
-    Raises:
-        ValueError: another thing, naming it.
-    """
+    """``14,30`` or ``[14,30]``. Raises ValueError: another thing, naming it."""
     parts = text.strip("[]").split(",")
     if not all(each.strip().isdecimal() and int(each) for each in parts):
         raise ValueError(f"{key} must be whole numbers >= 1 such as 14,30, got {text!r}")

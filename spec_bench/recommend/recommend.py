@@ -114,9 +114,8 @@ def cost_of(settings: JobSettings, stages: list[Stage]) -> str:
 
 def recommend(settings: JobSettings, show: Callable[[str], None] | None = None) -> Recommendation:
     """Looks for the fastest of the cells of a job; ``show`` takes a line before each long step.
-
-    Raises:
-        ValueError: there are no fresh prompts, no decoder fits the pair, or plain decoding failed.
+    Raises ValueError: there are no fresh prompts, no decoder fits the pair, or plain decoding
+    failed.
     """
     confirm = settings.asked.confirm
     if confirm is None:

@@ -2,8 +2,7 @@
 
 Another process may be adding to it. A line is a generation's JSON with a check, the CRC-32 of its
 cell's id and of the line without it: a line that was cut, altered or comes from another cell
-differs from a whole one. A line without a check, as older versions wrote it, is held to what a
-generation can be. Knows which file holds what; ``parquet`` knows what is made of it.
+differs from a whole one. Knows which file holds what; ``parquet`` knows what is made of it.
 """
 
 from __future__ import annotations
@@ -12,24 +11,22 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from collections.abc import Iterable
+from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from zlib import crc32
 
 from spec_bench.records import seals
 from spec_bench.records.parquet import Packed, Scored, Scores, pack
-from spec_bench.records.types import Delivery, Generation
+from spec_bench.records.types import Generation
 from spec_bench.settings.fields import one_line
 from spec_bench.system import files
 
 log = logging.getLogger(__name__)
 _FAULTS = (ValueError, TypeError, AttributeError, OSError, RecursionError, OverflowError)
-Read = TypeVar("Read")
 _CHECKED = re.compile(rb'(.*),"check":"([0-9a-f]{8})"}', re.DOTALL)
-_FLOATS = {each.name: each.type == "float" for each in fields(Generation) if "float" in each.type}
 
 
 @dataclass(frozen=True)
@@ -83,83 +80,30 @@ def _check(text: bytes, run_id: str) -> str:
 
 def _read(line: bytes, run_id: str, vocabulary: int | None) -> Generation:
     """Returns one line."""
-    if checked := _CHECKED.fullmatch(line):
-        text, check = checked[1], checked[2].decode()
-        if check != _check(text, run_id):
-            raise ValueError("its check does not fit: it was altered, or is another run's")
-        line = text + b"}"
-    data = json.loads(line)
-    if not isinstance(data, dict):
-        raise ValueError("not a mapping")
-    generation = Generation.from_json(data)
-    _hold(generation, vocabulary)
+    if not (checked := _CHECKED.fullmatch(line)):
+        raise ValueError("it has no check, as a whole line has")
+    text, check = checked[1], checked[2].decode()
+    if check != _check(text, run_id):
+        raise ValueError("its check does not fit: it was altered, or is another run's")
+    generation = Generation.from_json(json.loads(text + b"}"))
+    if vocabulary is not None and (impossible := max(generation.tokens, default=0)) >= vocabulary:
+        raise ValueError(f"token id {impossible}")
     return generation
 
 
-def _hold(each: Generation, vocabulary: int | None) -> None:
-    """Whether it is what a generation can be."""
-    if not all(isinstance(t, str) for t in (each.prompt_id, each.energy_note, each.category)):
-        raise ValueError("prompt_id, energy_note and category are texts")
-    if not _whole(each.repeat) or each.finish not in ("stop", "length"):
-        raise ValueError(f"repeat {each.repeat!r}, finish {each.finish!r}")
-    if each.prompt_tokens is not None and not _whole(each.prompt_tokens):
-        raise ValueError(f"prompt_tokens is {each.prompt_tokens!r}")
-    below = 2**31 if vocabulary is None else vocabulary
-    if impossible := [token for token in each.tokens if not _whole(token) or token >= below]:
-        raise ValueError(f"token id {impossible[0]!r}")
-    for name, needed in _FLOATS.items():
-        value = getattr(each, name)
-        right = _finite(value) and (value >= 0 or not name.endswith("_s"))
-        if not right and (needed or value is not None):
-            raise ValueError(f"{name} is {value!r}")
-    if not each.steps and (each.decoded or each.delivery is None):
-        raise ValueError("no steps")
-    if each.delivery is not None and not _delivered(each, each.delivery):
-        raise ValueError("its chunks are not the answer's")
-    for step in each.steps:
-        counts = (step.nodes, step.depth, step.accepted, step.delivered, *step.widths)
-        possible = step.accepted <= step.depth and step.delivered <= step.accepted + 1
-        if not (all(map(_whole, counts)) and possible):
-            raise ValueError(f"an impossible step, {step}")
-    if sum(step.delivered for step in each.steps) != each.decoded:
-        raise ValueError(f"{len(each.tokens)} tokens, its steps delivered another number")
-
-
-def _delivered(each: Generation, came: Delivery) -> bool:
-    """Returns whether chunks make up an answer, at times that do not fall."""
-    times = [0.0, *came.seconds]
-    return (
-        0 < len(came.tokens) == len(came.seconds)
-        and all(_whole(count) and count for count in (*came.tokens, came.attempts))
-        and all(map(_finite, times))
-        and times == sorted(times)
-        and sum(came.tokens) == len(each.tokens)
-    )
-
-
-def _whole(value: Any) -> bool:
-    return type(value) is int and value >= 0
-
-
-def _finite(value: Any) -> bool:
-    return type(value) in (int, float) and isfinite(value)
-
-
-def pack_run(run: Path, scores: Scores | None = None) -> Packed | None:
-    """The records of a cell's folder; None where the cell is not here. ``scores`` are those of its
-    file, where they are known. Scores or starts that cannot be used are logged and left out.
+def pack_run(run: Path) -> Packed | None:
+    """The records of a cell's folder; None where the cell is not here, or, with a line that says
+    so, where a file of it cannot be used.
     """
-    starts = _or_none(read_starts, run / files.PROVENANCE)
-    done = read_lines(run / files.GENERATIONS)
-    if not starts and not done:
-        return None
-    scores = _or_none(read_scores, run) if scores is None else scores
-    return pack(run.name, done, starts[-1] if starts else None, scores, read_retimed(run))
-
-
-def _or_none(read: Callable[[Path], Read], path: Path) -> Read | None:
+    path = run / files.GENERATIONS
     try:
-        return read(path)
+        lines, starts = read(path), read_starts(run / files.PROVENANCE)
+        if lines.faults:
+            raise ValueError(f"{path}: {lines.faults[0]}")
+        if not starts and not lines.generations:
+            return None
+        origin, again = starts[-1] if starts else None, read_retimed(run)
+        return pack(run.name, lines.generations, origin, read_scores(run), again)
     except ValueError as error:
         log.warning("%s", error)
         return None

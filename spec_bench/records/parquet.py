@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
@@ -38,8 +38,6 @@ LISTED = (f"{SERVED}s", f"{SERVED}tokens")
 UNKNOWN_TOKEN = -1
 VERSION = 1
 _META, _SEAL = b"spec_bench", b"spec_bench.seal"
-_MAGIC = b"PAR1"
-_SEALS = "spec-bench report records {} --seal"
 _NOT_KEPT = ("command",)  # paths of the machine it ran on
 Scored = float | Sequence[float]
 """A number, of which the score is the mean, or numbers that make the score by their sums."""
@@ -176,12 +174,12 @@ def schema_of(scores: Iterable[str] = ()) -> pa.Schema:
     return pa.schema(columns)
 
 
-def kind_of(field: Field) -> pa.DataType:
+def kind_of(column: Field) -> pa.DataType:
     """Returns a column's type."""
     import pyarrow as pa
 
-    kind = {"text": pa.string, "count": pa.int32, "number": pa.float64}[field.holds]()
-    lists = field.name.startswith(STEP) + field.name.endswith("widths") + (field.name in LISTED)
+    kind = {"text": pa.string, "count": pa.int32, "number": pa.float64}[column.holds]()
+    lists = column.name.startswith(STEP) + column.name.endswith("widths") + (column.name in LISTED)
     for _ in range(lists):
         kind = pa.list_(pa.field("element", kind))
     return kind
@@ -204,6 +202,8 @@ class Packed:
     lines: pa.Table
     # run id -> where the cell was measured, as `measure.provenance` tells it
     origins: Mapping[str, Mapping[str, Any]]
+    # digests of the tables beside the file, by their names
+    tables: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def _places(self) -> dict[str, tuple[int, int]]:
@@ -221,13 +221,16 @@ class Packed:
         run_ids = (each.removesuffix(AGAIN) for each in self._places)
         return list(dict.fromkeys([*run_ids, *self.origins]))
 
-    def cell(self, run_id: str) -> Packed:
-        """Returns one cell alone; empty where it is not here."""
+    def of(self, run_ids: Iterable[str]) -> Packed:
+        """Returns some cells in this order; one that is not here has no lines."""
         import pyarrow as pa
 
-        origin = {run_id: self.origins[run_id]} if run_id in self.origins else {}
-        both = [self.lines_of(run_id), self.lines_of(f"{run_id}{AGAIN}")]
-        return Packed(pa.concat_tables(both) if len(both[1]) else both[0], origin)
+        named = list(run_ids)
+        names = (name for each in named for name in (each, f"{each}{AGAIN}"))
+        places = (self._places.get(name, (0, 0)) for name in names)
+        lines = [line for start, count in places for line in range(start, start + count)]
+        origins = {each: self.origins[each] for each in named if each in self.origins}
+        return Packed(self.lines.take(pa.array(lines, pa.int64())), origins)
 
     def lines_of(self, run_id: str) -> pa.Table:
         """Returns a cell's own lines, those of later timings left out."""
@@ -284,8 +287,10 @@ def joined(parts: Iterable[Packed]) -> Packed:
     return Packed(lines, {k: v for part in every for k, v in part.origins.items()})
 
 
-def write(path: Path, packed: Packed) -> None:
-    """Writes a file as a whole; equal lines and origins give equal bytes."""
+def write(path: Path, packed: Packed, tables: Mapping[str, str] | None = None) -> None:
+    """Writes a file as a whole, with digests of the ``tables`` beside it by their files' names;
+    equal lines, origins and digests give equal bytes.
+    """
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -300,7 +305,7 @@ def write(path: Path, packed: Packed) -> None:
     for run_id, origin in packed.origins.items():
         same = measured.setdefault(json.dumps(origin), {"cells": [], "origin": origin})
         same["cells"].append(run_id)
-    meta = {"version": VERSION, "measured": list(measured.values())}
+    meta = {"version": VERSION, "measured": list(measured.values()), "tables": dict(tables or {})}
     lines = packed.lines.select(schema.names).combine_chunks()
     with files.replacing(path) as partial:
         with parquet.ParquetWriter(
@@ -321,59 +326,29 @@ def write(path: Path, packed: Packed) -> None:
         partial.write_bytes(seals.seal(partial.read_bytes()))
 
 
-def read(path: Path) -> Packed:
-    """The cells of a file. Raises ValueError: it cannot be read as one, was altered since it was
-    written, or has no digest; the message names it and the way out.
-    """
-    return _parsed(path, check(path))
-
-
-def seal(path: Path) -> None:
-    """Gives a file of an earlier version its digest; one that has a digest stays as it is."""
-    data = _bytes(path)
-    try:
-        seals.check(data)
-    except seals.UnsealedError:
-        write(path, _parsed(path, data))
-    except ValueError as error:
-        raise _unusable(path, error) from error
-
-
-def check(path: Path) -> bytes:
-    """Returns the bytes of a file that is as it was written."""
-    data = _bytes(path)
-    try:
-        seals.check(data)
-    except seals.UnsealedError as error:
-        if not data.startswith(_MAGIC) or not data.endswith(_MAGIC):
-            raise _unusable(path, "it was cut, or is something else") from error
-        raise seals.UnsealedError(
-            f"{str(path)!r} has no digest, as files of earlier versions: run its experiment again, "
-            f"or take it as it is: {_SEALS.format(path.with_name(files.RESULTS))}"
-        ) from error
-    except ValueError as error:
-        raise _unusable(path, error) from error
-    return data
-
-
-def _bytes(path: Path) -> bytes:
-    """Returns what a file holds."""
-    try:
-        return seals.bytes_of(path)
-    except (OSError, ValueError) as error:
-        raise _unusable(path, getattr(error, "strerror", None) or error) from error
-
-
 def _unusable(path: Path, why: object) -> ValueError:
     message = f"{str(path)!r} is no file of records: {first_line(why)}"
     return ValueError(f"{message}; restore it, or run its experiment again")
 
 
-def _parsed(path: Path, data: bytes) -> Packed:
-    """Returns the cells of a file's bytes."""
+def check(path: Path) -> bytes:
+    """Returns the bytes of a file that is as it was written."""
+    try:
+        data = seals.bytes_of(path)
+        seals.check(data)
+    except (OSError, ValueError) as error:
+        raise _unusable(path, getattr(error, "strerror", None) or error) from error
+    return data
+
+
+def read(path: Path) -> Packed:
+    """The cells of a file. Raises ValueError: it cannot be read as one, was altered since it was
+    written, or has no digest; the message names it.
+    """
     import pyarrow as pa
     from pyarrow import parquet
 
+    data = check(path)
     try:
         file = parquet.ParquetFile(pa.BufferReader(data))
         meta = json.loads((file.metadata.metadata or {})[_META])
@@ -385,7 +360,7 @@ def _parsed(path: Path, data: bytes) -> Packed:
         origins = {run_id: each["origin"] for each in meta["measured"] for run_id in each["cells"]}
     except (pa.ArrowException, KeyError, ValueError, TypeError, OSError, MemoryError) as error:
         raise _unusable(path, error) from error
-    return Packed(lines, origins)
+    return Packed(lines, origins, meta.get("tables", {}))
 
 
 def _completed(lines: pa.Table) -> pa.Table:

@@ -21,23 +21,22 @@ _DIGITS = 2 * hashlib.sha256().digest_size
 BLANK = _MARK + b"0" * _DIGITS
 
 
-class UnsealedError(ValueError):
-    """A file without a digest, as an earlier version wrote it."""
-
-
 def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a mapping with a digest of it all, which ``opened`` verifies."""
     return {**content, "check": files.digest(content)}
 
 
-def opened(path: Path) -> dict[str, Any]:
+def opened(path: Path, needed: bool = False) -> dict[str, Any]:
     """The mapping of a JSON file, without its digest; one of an earlier version has none. Raises
-    ValueError: it is none, or was altered. Raises OSError: it cannot be read.
+    ValueError: it is none, was altered, or has no digest where one is ``needed``. Raises OSError:
+    it cannot be read.
     """
     content = json.loads(bytes_of(path))
     if not isinstance(content, dict):
         raise ValueError("it is no mapping")
     check = content.pop("check", None)
+    if check is None and needed:
+        raise ValueError("it has no check, as files of earlier versions")
     if check is not None and check != files.digest(content):
         raise ValueError("its check does not fit: it was altered")
     return content
@@ -59,10 +58,10 @@ def seal(data: bytes) -> bytes:
 
 
 def check(data: bytes) -> None:
-    """Checks that a file's bytes are those that ``seal`` gave; UnsealedError: of no digest."""
+    """Raises ValueError: a file's bytes are not those that ``seal`` gave."""
     at = data.rfind(_MARK)
     if at < 0:
-        raise UnsealedError("it has no digest")
+        raise ValueError("it has no digest, was cut, or is something else")
     digest = hashlib.sha256(_with(data, at, b"0" * _DIGITS)).hexdigest()
     if data[at + len(_MARK) :][:_DIGITS] != digest.encode():
         raise ValueError("its digest does not fit: it was altered, or not copied whole")

@@ -173,9 +173,7 @@ def compare(before: Path, after: Path, alpha: float = ALPHA, margin: float = MAR
 
     ``alpha`` is the chance of any false alarm among all numbers. A speed-up that changed by at most
     ``margin``, a share, counts as the same: processes differ by that much from start to start.
-
-    Raises:
-        ValueError: there are no rows, or no cell is on both sides.
+    Raises ValueError: there are no rows, or no cell is on both sides.
     """
     sides = read_side(before), read_side(after)
     both, gone, new = matches(*sides)
@@ -232,10 +230,7 @@ def matches(before: Side, after: Side) -> tuple[list[Match], list[str], list[str
 
     Two cells are the same where they agree in pair, task, decoder and tree, and in as many other
     settings as it takes to tell the cells of each side apart. They may differ in other settings,
-    which ``differing`` lists.
-
-    Raises:
-        ValueError: no cell is on both sides.
+    which ``differing`` lists. Raises ValueError: no cell is on both sides.
     """
     keys = _keys(before.cells.rows, after.cells.rows)
     first, second = _by_key(before.cells.rows, keys), _by_key(after.cells.rows, keys)

@@ -40,10 +40,8 @@ _OF_A_REQUEST = frozenset({"latency_s", "token_rate_per_request"})  # not in the
 
 
 def write_report(results: Path, folder: Path) -> None:
-    """Writes the table with the checks, draws the figure, prints the answers.
-
-    Raises:
-        ValueError: there is no such file, it has no rows, or the records beside it were altered.
+    """Writes the table with the checks, draws the figure, prints the answers. Raises ValueError:
+    there is no such file, it has no rows, or the records beside it were altered.
     """
     from spec_bench.report.figures.sweep import draw  # matplotlib is slow to load
 

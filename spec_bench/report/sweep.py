@@ -55,10 +55,8 @@ _BY = ("speedup", "block_efficiency")
 
 
 def build_page(table: Path) -> str:
-    """Returns the whole page of one results file.
-
-    Raises:
-        ValueError: there is no such file, or it has no rows.
+    """Returns the whole page of one results file. Raises ValueError: there is no such file, or it
+    has no rows.
     """
     from plotly.offline import get_plotlyjs
 

@@ -18,10 +18,8 @@ _ABOUT = "Each line is a cell: a decoder with a tree, by its prompts in their or
 
 def publish(options: Namespace) -> None:
     """Publishes the report of a project's runs, of one task or ("") of all; or writes it where a
-    file is given, as the JSON that W&B would be sent, without a network.
-
-    Raises:
-        ValueError: there is no account, or the package for reports is not installed.
+    file is given, as the JSON that W&B would be sent, without a network. Raises ValueError: there
+    is no account, or the package for reports is not installed.
     """
     try:
         import wandb_workspaces.reports.v2 as wr

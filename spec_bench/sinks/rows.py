@@ -132,13 +132,13 @@ def write_csv(path: Path, rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 def merge_csv(
     path: Path,
-    results: Iterable[CellResult],
+    made: Iterable[Row],
     order: Iterable[str] = (),
     ended: Mapping[str, float] = MappingProxyType({}),
 ) -> list[dict[str, Any]]:
-    """Rewrites a results file from the union of its rows and ``results``.
+    """Rewrites a results file from the union of its rows and those that were ``made``.
 
-    A row of ``results`` replaces the row with its run id; doing it twice changes nothing. There is
+    A row of ``made`` replaces the row with its run id; doing it twice changes nothing. There is
     no lock: who writes at the same time as others must look again (``jobs.store.experiment``). Rows
     of a past state go to the archive beside the file, and come back with their state. What a search
     screened goes to a file of its own, which is no evidence and has no intervals.
@@ -151,9 +151,9 @@ def merge_csv(
     screened = files.screening_file(path)
     before = (*read_rows(screened), *read_rows(path))
     rows: dict[str, Row] = {row["run_id"]: row for row in before}
-    named = list(dict.fromkeys(order))
-    kept = [run_id for run_id in rows if run_id not in set(named)]
-    rows.update({result.run_id: row_of(result) for result in results})
+    named = dict.fromkeys(order)
+    kept = [run_id for run_id in rows if run_id not in named]
+    rows.update({str(row["run_id"]): row for row in made})
     wanted = [each for each in dict.fromkeys([*kept, *named, *rows]) if each in rows]
     past = superseded(list(rows.values()), ended)
     _archive(path, [rows[each] for each in wanted if each in past], {*wanted} - past)

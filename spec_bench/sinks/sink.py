@@ -36,8 +36,8 @@ class Sink(Protocol):
     """What a sink offers."""
 
     def take(self, cells: Sequence[LoggedCell], rows: Sequence[Mapping[str, Any]]) -> None:
-        """Takes a job's results and the table's rows of its pair and task; what cannot be sent
-        brings a warning and loses nothing.
+        """Takes a job's results, or once a table is whole its rows of a pair and task; what cannot
+        be sent brings a warning and loses nothing.
         """
         ...
 
@@ -76,9 +76,7 @@ class SinkSettings:
 
 def sink_settings(config: SinkSettings | Mapping[str, Any]) -> SinkSettings:
     """Checks the config group ``sink``; other packages' sinks check their own part when built.
-
-    Raises:
-        ValueError: an unknown sink or setting, or a value that cannot be right.
+    Raises ValueError: an unknown sink or setting, or a value that cannot be right.
     """
     if isinstance(config, SinkSettings) or not isinstance(config, Mapping):
         return config if isinstance(config, SinkSettings) else check(SinkSettings, config, "sink")

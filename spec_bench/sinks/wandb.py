@@ -73,10 +73,8 @@ class Wandb:
 
 @sink("wandb")
 def build_wandb(config: WandbSettings, folder: Path) -> Wandb | None:
-    """Builds the sink that ``sink.wandb`` describes; None where it is off.
-
-    Raises:
-        ValueError: ``online`` without an account.
+    """Builds the sink that ``sink.wandb`` describes; None where it is off. Raises ValueError:
+    ``online`` without an account.
     """
     if not config.enabled:
         return None
@@ -95,10 +93,8 @@ def _say_once(folder: Path) -> None:
 
 
 def log_in(asked: str, instead: str) -> None:
-    """Finds the user's key before anything is done; the message says what else can be done.
-
-    Raises:
-        ValueError: there is none.
+    """Finds the user's key before anything is done; the message says what else can be done. Raises
+    ValueError: there is none.
     """
     import wandb
 

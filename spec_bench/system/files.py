@@ -130,10 +130,8 @@ _NUMBER = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?")
 
 
 def package_folder(name: str) -> Path:
-    """Returns a folder of data: in the package for a wheel, beside it in a checkout.
-
-    Raises:
-        ValueError: the installation carries none.
+    """Returns a folder of data: in the package for a wheel, beside it in a checkout. Raises
+    ValueError: the installation carries none.
     """
     package = Path(spec_bench.__file__).resolve().parent
     for folder in (package / name, package.parent / name):
@@ -250,10 +248,8 @@ def set_aside(path: Path, copy: bool = False) -> Path:
 
 
 def check_writable(folder: Path) -> None:
-    """Writes a small file where a folder is, or will be made, and removes it again.
-
-    Raises:
-        ValueError: nothing can be written there; the message names the folder and says why.
+    """Writes a small file where a folder is, or will be made, and removes it again. Raises
+    ValueError: nothing can be written there; the message names the folder and says why.
     """
     upwards = (folder, *folder.parents)
     if taken := [each for each in upwards if os.path.lexists(each) and not os.path.isdir(each)]:
@@ -291,9 +287,7 @@ def write_csv(path: Path, rows: Iterable[Mapping[str, Any]], columns: Sequence[s
     """Writes a CSV as a whole; a value that a row does not have is empty.
 
     Texts that a spreadsheet would take for a formula are escaped; ``read_csv`` gives them back.
-
-    Raises:
-        ValueError: a row has a value of no column.
+    Raises ValueError: a row has a value of no column.
     """
     with replacing(path) as partial, partial.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.DictWriter(stream, columns, restval="", lineterminator="\n")
@@ -304,10 +298,7 @@ def write_csv(path: Path, rows: Iterable[Mapping[str, Any]], columns: Sequence[s
 
 def read_csv(path: Path, needs: Sequence[str] = ()) -> list[dict[str, str]]:
     """The rows of a CSV as text, which must have the columns of ``needs``; none where there is no
-    file.
-
-    Raises:
-        ValueError: it is no such CSV; the message names the file, the line and why.
+    file. Raises ValueError: it is no such CSV; the message names the file, the line and why.
     """
     return [row for _, row in numbered_csv(path, needs)]
 
@@ -336,11 +327,7 @@ def numbered_csv(path: Path, needs: Sequence[str] = ()) -> list[tuple[int, dict[
 
 
 def _header(names: list[str], needs: Sequence[str]) -> list[str]:
-    """Returns the first line, if it is one.
-
-    Raises:
-        ValueError: it lacks a column or has one twice.
-    """
+    """Returns the header. Raises ValueError: it lacks a column or has one twice."""
     if missing := [name for name in needs if names and name not in names]:
         marked = names[0].startswith(_MERGE_MARKS)
         why = "; it is a merge mark" if marked else "; are its columns separated by ';'?"

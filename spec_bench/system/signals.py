@@ -108,10 +108,8 @@ def came() -> bool:
 
 
 def check() -> None:
-    """Ends what is under way where a signal came and its exception was swallowed.
-
-    Raises:
-        KeyboardInterrupt: one came.
+    """Ends what is under way where a signal came and its exception was swallowed. Raises
+    KeyboardInterrupt: one came.
     """
     if came():
         raise KeyboardInterrupt

@@ -193,7 +193,6 @@ Written by `python -m spec_bench.vocabulary.columns`; the lines come from
 | `{files.RUNS}/<run_id>/{files.GENERATIONS}` | a line per prompt: tokens, seconds, every step |
 | `{files.RUNS}/<run_id>/{files.SCORES}` | what each answer scored |
 | `{files.RUNS}/<run_id>/{files.RESULT}` | its line of the table |
-| `{files.RUNS}/<run_id>/{files.RECORDS}` | its lines of the experiment's records |
 | `{files.RUNS}/<run_id>/{files.TRACE}` | the traceback, if it failed |
 | `{files.RUNS}/<run_id>/NAME.bad-1` | a file that could not be used, set aside and made again |
 

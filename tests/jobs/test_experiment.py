@@ -11,13 +11,14 @@ import pandas
 import pytest
 
 from spec_bench.jobs.store import experiment
-from spec_bench.jobs.store.experiment import Experiment, JobNote, Tables
+from spec_bench.jobs.store.experiment import Experiment, JobNote
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.records import cell_folder, parquet
 from spec_bench.records.types import Generation, StepRecord
 from spec_bench.report.claims.verdict import NOT_DECIDED
 from spec_bench.report.cli.command_line import main as report
-from spec_bench.sinks.rows import merge_csv
+from spec_bench.report.data.rows import read_results
+from spec_bench.sinks.rows import merge_csv, row_of
 from spec_bench.system import files
 from tests import warm
 from tests.cells import result
@@ -83,7 +84,7 @@ def test_a_job_that_ends_while_another_rebuilds_is_seen_by_the_one_that_renames_
 
 
 def test_rows_stand_in_the_order_of_the_sweep_behind_those_that_no_job_noted(tmp_path):
-    merge_csv(tmp_path / "name" / "results.csv", [result("old", {"mbsu": 2.0})])
+    merge_csv(tmp_path / "name" / "results.csv", [row_of(result("old", {"mbsu": 2.0}))])
     end(tmp_path, 2, "f")  # its note's name comes before that of "a", "d"
     for _ in range(2):
         end(tmp_path, 0, "a", "b")
@@ -110,42 +111,42 @@ def test_a_result_that_was_made_good_replaces_its_row(tmp_path):
 def test_a_jobs_end_reads_no_generations_but_its_own(tmp_path, monkeypatch):
     for number in range(3):
         end(tmp_path, number, f"cell{number}")
-    read = []
-    lines = cell_folder.read_lines
+    read, lines = [], cell_folder.read
     monkeypatch.setattr(
-        cell_folder, "read_lines", lambda path: read.append(path.parent.name) or lines(path)
+        cell_folder, "read", lambda path: read.append(path.parent.name) or lines(path)
     )
     end(tmp_path, 3, "cell3")
     assert read == ["cell3"]
     assert [run_id for run_id, _ in recorded(tmp_path)] == [f"cell{number}" for number in range(4)]
 
 
-def test_records_of_cells_that_ended_before_there_were_any_are_packed_and_nothing_is_cut(tmp_path):
+def test_records_that_cannot_be_read_are_set_aside_and_made_again(tmp_path, caplog):
     end(tmp_path, 0, "a")
-    folder = CellStore(tmp_path, "a").folder
-    (folder / "records.parquet").unlink()
-    torn = (folder / "generations.jsonl").read_bytes() + b'{"prompt_id": "1", "tok'
-    (folder / "generations.jsonl").write_bytes(torn)
-    end(tmp_path, 1, "b")
-    assert recorded(tmp_path) == [("a", ["0"]), ("b", ["1"])]
-    assert (folder / "generations.jsonl").read_bytes() == torn
-
-
-def test_records_that_cannot_be_read_are_made_again_or_set_aside(tmp_path, caplog):
-    end(tmp_path, 0, "a")
-    mine, kept = CellStore(tmp_path, "a").folder, tmp_path / "name"
-    for folder in (mine, kept):
-        (folder / "records.parquet").write_bytes(b"half")
-    merge_csv(kept / "results.csv", [result("old")])  # its run is not here
+    lines, kept = CellStore(tmp_path, "a").folder / "generations.jsonl", tmp_path / "name"
+    torn = lines.read_bytes() + b'{"prompt_id": "1", "tok'
+    lines.write_bytes(torn)
+    (kept / "records.parquet").write_bytes(b"half")
+    merge_csv(kept / "results.csv", [row_of(result("old"))])  # its run is not here
     end(tmp_path, 1, "b")
     assert recorded(tmp_path) == [("a", ["0"]), ("b", ["1"])]
     assert (kept / "records.parquet.bad-1").read_bytes() == b"half"
-    said = [each.getMessage() for each in caplog.records]
-    assert any(str(mine) in each for each in said) and any(str(kept) in each for each in said)
+    assert [str(kept) in each.getMessage() for each in caplog.records] == [True]
     (kept / "records.parquet").unlink()
     (kept / "records.parquet").mkdir()
     end(tmp_path, 1, "b")
     assert recorded(tmp_path) == [("a", ["0"]), ("b", ["1"])]
+    assert lines.read_bytes() == torn
+
+
+def test_a_cell_that_is_damaged_keeps_the_records_that_it_had_until_it_is_measured_again(
+    tmp_path, caplog
+):
+    end(tmp_path, 0, "a")
+    lines = CellStore(tmp_path, "a").folder / "generations.jsonl"
+    lines.write_bytes(lines.read_bytes().replace(b'"tokens":[1', b'"tokens":[3'))
+    end(tmp_path, 1, "b")
+    assert recorded(tmp_path) == [("a", ["0"]), ("b", ["1"])]
+    assert [f"{lines}: line 1" in each.getMessage() for each in caplog.records] == [True]
 
 
 def test_a_job_does_not_begin_where_it_would_lose_the_only_records_of_a_row(tmp_path):
@@ -165,39 +166,53 @@ def test_a_job_does_not_begin_where_it_would_lose_the_only_records_of_a_row(tmp_
     mine.check_places()
 
 
-def test_short_jobs_leave_a_large_table_to_those_that_follow_and_it_is_whole_in_the_end(
-    tmp_path, monkeypatch
+def tables(results):
+    """The bytes of an experiment's files."""
+    return {path.name: path.read_bytes() for path in (results / "name").iterdir()}
+
+
+def test_a_table_that_a_job_was_added_to_equals_one_made_from_nothing(tmp_path, monkeypatch):
+    states = {"a": "w1", "b": "w1", "c": "w2", "d": "w2"}
+    read, of_disk = [], CellStore.result
+    monkeypatch.setattr(CellStore, "result", lambda s: read.append(s.folder.name) or of_disk(s))
+    for number, (run_id, state) in enumerate(states.items()):
+        told = replace(result().facts, target_revision=state, seed=number % 2)
+        end(tmp_path, number, run_id, facts=told, metrics={"prompts": 4, "mbsu": number / 3})
+    made_of = Experiment(tmp_path, "name")
+    made_of.note(JobNote(4, "", ("a", "d"), "screen"))
+    made_of.rebuild()
+    assert read == [*"abcd", "a", "d"]  # those whose stage is another now
+    added, index = tables(tmp_path), files.jobs_folder(tmp_path, "name") / "index.jsonl"
+    assert added.keys() >= {"archive.csv", "screening.csv", "results.csv", "records.parquet"}
+    damaged = bytearray(index.read_bytes())
+    damaged[-9] ^= 1
+    for kept in (bytes(damaged), b"", b"\xff{", b"0 {}\n"):
+        index.write_bytes(kept)
+        with (tmp_path / "name" / "results.csv").open("ab") as stream:
+            stream.write(b"\n")
+        made_of.complete()
+        assert tables(tmp_path) == added
+    assert read[6:] == ["d", *"abcd" * 3]
+
+
+def test_a_reader_sees_every_job_that_has_ended_or_a_line_says_how_many_cells_are_missing(
+    tmp_path, caplog
 ):
-    now, rebuilds = [0.0], []
-    rebuild = Experiment.rebuild
-
-    def slow(self, wait):
-        rebuilds.append(len(rebuilds))
-        now[0] += 2.0
-        return rebuild(self, wait=wait)
-
-    monkeypatch.setattr(experiment, "monotonic", lambda: now[0])
-    monkeypatch.setattr(Experiment, "rebuild", slow)
-    tables, ours = Tables(), Experiment(tmp_path, "name")
-
-    def ends(number, after_s, more=True):
-        now[0] += after_s
-        cell = CellStore(tmp_path, f"cell{number}")
-        cell.folder.mkdir(parents=True, exist_ok=True)
-        cell.finish(result(f"cell{number}", {"mbsu": number}), "job")
-        rows = tables.add(ours, JobNote(number, "", (f"cell{number}",)), more)
-        return [row["run_id"] for row in rows]
-
-    assert ends(0, 0.0) == ["cell0"]
-    assert [ends(number, 9.0) for number in (1, 2, 3, 4)] == [[], [], [], []]
-    assert names(tmp_path) == ["cell0"]
-    assert ends(5, 9.0) == [f"cell{number}" for number in range(6)]  # 45 s, 20 times 2 s
-    assert ends(6, 1.0) == []
-    for _ in range(2):
-        tables.finish()
-        assert names(tmp_path) == [f"cell{number}" for number in range(7)]
-        assert len(rebuilds) == 3
-    assert ends(7, 1.0, more=False)[-1] == "cell7"  # nobody follows
+    end(tmp_path, 0, "a")
+    mine = Experiment(tmp_path, "name")
+    for number, run_id in enumerate("bc", start=1):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(Experiment, "rebuild", lambda self, wait: None)
+            end(tmp_path, number, run_id)
+    with (files.jobs_folder(tmp_path, "name") / ".lock").open("w") as file:
+        assert files.lock(file, wait=False)
+        assert len(read_results(mine.csv)) == 1
+    assert [each.getMessage() for each in caplog.records] == [
+        f"{mine.csv}: 2 finished cells are not in it yet"
+    ]
+    assert list(read_results(mine.csv).run_id) == ["a", "b", "c"]
+    assert [run_id for run_id, _ in recorded(tmp_path)] == ["a", "b", "c"]
+    assert len(caplog.records) == 1
 
 
 def test_rows_of_other_weights_leave_the_table_and_come_back_with_them(tmp_path):
@@ -215,7 +230,7 @@ def test_a_worker_leaves_a_table_to_the_process_that_is_at_it(tmp_path):
     with (files.jobs_folder(tmp_path, "mine") / ".lock").open("w") as file:
         assert files.lock(file, wait=False)
         began = time.monotonic()
-        assert mine.rebuild(wait=False) == []
+        assert not mine.rebuild(wait=False)
         assert time.monotonic() - began < 1
         assert not mine.csv.exists()
         waiting = threading.Thread(target=mine.rebuild)
@@ -229,8 +244,8 @@ def test_a_worker_leaves_a_table_to_the_process_that_is_at_it(tmp_path):
 def test_a_rebuild_ends_though_jobs_go_on_ending(tmp_path, monkeypatch):
     mine, passes = Experiment(tmp_path, "mine"), []
 
-    def another(run_ids):
-        passes.append(run_ids)
+    def another(*of):
+        passes.append(of)
         mine.note(JobNote(len(passes), "", (f"cell{len(passes)}",)))
 
     monkeypatch.setattr(mine, "_write_records", another)

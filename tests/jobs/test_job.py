@@ -405,7 +405,7 @@ def test_a_baseline_that_another_job_holds_is_timed_here_too_and_nobody_waits(
     again, same = run_job("cells=[sd:1]", *QUICK)
     assert [name for name, _ in calls] == ["ar", "ar"]
     assert tokens_of(results, again.run_id) == tokens and same == added
-    assert len(parquet.read(other.folder / files.RECORDS).retimed(baseline.run_id)) == 6
+    assert len(cell_folder.pack_run(other.folder).retimed(baseline.run_id)) == 6
 
 
 @pytest.mark.parametrize("late", ["ar", "sd"])

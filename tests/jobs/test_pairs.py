@@ -29,7 +29,7 @@ from spec_bench.jobs.config.pair import (
     build_pair,
     with_own_name,
 )
-from spec_bench.jobs.config.settings import job_id
+from spec_bench.jobs.store.experiment import job_id
 from spec_bench.jobs.work import models
 from spec_bench.jobs.work.models import models_of
 from spec_bench.records.types import ENGINE as VERSION

@@ -6,13 +6,14 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
-from spec_bench.jobs.config.settings import job_id
-from spec_bench.jobs.store.experiment import Experiment, JobNote
+from spec_bench.jobs.store.experiment import Experiment, JobNote, job_id
 from spec_bench.jobs.store.store import CellStore
-from spec_bench.records import cell_folder, parquet, seals
+from spec_bench.jobs.store.verify import main as verify
+from spec_bench.records import cell_folder, parquet
 from spec_bench.records.types import Generation, StepRecord
 from spec_bench.system import files
 from tests.cells import result
@@ -119,7 +120,6 @@ DAMAGES = {
         "another score": lambda data: data.replace(b"bleu", b"rouge2"),
     },
     files.CONFIG: {"other": lambda data: b"seed: 1\n"},
-    files.RECORDS: {},
 }
 
 
@@ -177,10 +177,11 @@ def test_a_bad_file_is_set_aside_and_the_generations_stay(store, caplog, name, c
     assert len(said) == 1 + (name == files.SCORES)  # and the result that was made with them
     assert store.complete() == (name not in (files.RESULT, files.SCORES))
     assert mended(store, caplog) == (IDS, [])
-    assert store.records().origins["0123"] == {"revision": "0123", "host": "h"}
-    assert [each.prompt_id for each in store.records().generations("0123")] == IDS
+    packed = cell_folder.pack_run(store.folder)
+    assert packed.origins.get("0123", {}).get("host") == ("h" if name != files.PROVENANCE else None)
+    assert [each.prompt_id for each in packed.generations("0123")] == IDS
     assert name != files.CONFIG or path.read_bytes() == whole
-    assert path.exists() == (name in (files.CONFIG, files.RECORDS))
+    assert path.exists() == (name == files.CONFIG)
     assert (store.folder / files.RESULT).exists() == store.complete()
 
 
@@ -226,13 +227,13 @@ def test_a_bad_line_of_what_was_timed_again_goes_and_the_others_stay(store, capl
 
 def test_another_runs_file_is_noticed(tmp_path, caplog):
     other = cell(tmp_path, "4567")
-    for name in (files.GENERATIONS, files.RESULT, files.RECORDS):
+    for name in (files.GENERATIONS, files.RESULT):
         store = cell(tmp_path / name, "0123")
         shutil.copy(other.folder / name, store.folder / name)
         done, said = mended(store, caplog)
         assert (store.folder / f"{name}.bad-1").exists() and str(store.folder / name) in said[0]
         assert done == ([] if name == files.GENERATIONS else IDS)
-        assert store.complete() == (name == files.RECORDS)
+        assert not store.complete()
 
 
 def test_a_line_torn_by_a_kill_is_no_fault_and_a_longer_file_is_one_that_goes_on(store, caplog):
@@ -266,29 +267,6 @@ def test_scores_in_whose_place_is_no_file_are_made_again_too(store, caplog, kind
     assert (done, len(said), store.complete()) == (IDS, 1 + (kind != "gone"), False)
 
 
-def test_scores_that_an_earlier_version_did_not_seal_are_made_again(store, caplog):
-    def before(data):
-        content = json.loads(data)
-        del content["check"], content["scores"]
-        return json.dumps(seals.sealed(content)).encode()
-
-    damage(store.folder / files.RESULT, before)
-    done, said = mended(store, caplog)
-    assert (done, len(said), store.complete()) == (IDS, 1, False)
-
-
-def test_timings_that_a_kill_kept_out_of_the_packed_records_come_into_them(store, caplog):
-    before = (store.folder / files.RECORDS).read_bytes()
-    store.append(store.load().values(), "later")
-    done, said = mended(store, caplog)
-    assert (done, said, store.complete()) == (IDS, [], True)
-    again = store.records()
-    assert again is not None and [each.prompt_id for each in again.retimed("0123")] == IDS
-    files.retimed_file(store.folder, "later").unlink()
-    assert mended(store, caplog) == (IDS, [])
-    assert (store.folder / files.RECORDS).read_bytes() == before
-
-
 @pytest.mark.parametrize(
     "change",
     cases(ANY | {"cells": changed(cells=["0123", "4567"]), "a number": changed(cells=7)})
@@ -308,6 +286,66 @@ def test_a_jobs_note_that_is_no_good_is_set_aside_and_its_rows_stay(tmp_path, ca
     assert [str(note) in each.getMessage() for each in caplog.records] == [True]
 
 
+def verified(results, capsys):
+    """The command's status and its lines."""
+    status, said = verify([str(results)]), capsys.readouterr()
+    return status, (said.out + said.err).splitlines()
+
+
+def test_no_flipped_bit_of_a_results_folder_is_verified(run_job, tmp_path, capsys):
+    results, out = tmp_path / "results", tmp_path / "results" / "default" / "results.csv"
+    run_job("cells=[sd:2]", "prompts=2", "warmup=0")
+    run_job("cells=[sd:3]", "prompts=2", "warmup=0")
+    assert len(list(results.glob("runs/*/retimed-*.jsonl"))) == 1
+    assert verified(results, capsys) == (0, ["3 cells, 1 tables: as they were written"])
+    mine, seeded = Experiment(results, "default"), Random(0)
+    whole = {path: path.read_bytes() for path in results.rglob("*") if path.is_file()}
+    sizes, taken = [8 * len(data) for data in whole.values()], []
+    for path in seeded.choices([*whole], sizes, k=150):
+        bit = seeded.randrange(8 * len(whole[path]))
+        data = bytearray(whole[path])
+        data[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(data)
+        status, said = verified(results, capsys)
+        if status == 2:
+            assert any(str(path.parent) in line for line in said)
+        else:
+            mine.rebuild()
+            named = files.run_folder(results, path.parent.name) / path.name == path
+            taken += [(path, bit)] * (out.read_bytes() != whole[out] or named)
+        for each, before in whole.items():
+            each.write_bytes(before)
+    assert taken == []
+
+
+def test_what_is_missing_or_of_another_cell_is_a_line_that_names_the_file(
+    run_job, tmp_path, capsys
+):
+    results, moved = tmp_path / "results", tmp_path / "moved"
+    *_, cell = (row.run_id for row in run_job("cells=[sd:2]", "prompts=2", "warmup=0"))
+    own = files.run_folder(results, cell)
+    for path in (
+        own / files.CONFIG,
+        own / files.PROVENANCE,
+        own / files.SCORES,
+        own / "generations.jsonl",
+    ):
+        path.rename(moved)
+        status, (line, *_) = verified(results, capsys)
+        assert status == 2 and str(own) in line
+        moved.rename(path)
+    table = results / "default" / "results.csv"
+    text = table.read_text()
+    (digits,) = [row["block_efficiency"] for row in files.read_csv(table) if row["run_id"] == cell]
+    table.write_text(text.replace(digits, f"{digits}1"))
+    for folder in (own, tmp_path / "none"):  # against its cell, and then against its records
+        status, lines = verified(results, capsys)
+        assert status == 2 and f"run {cell}: block_efficiency" in lines[-1]
+        own.rename(folder) if folder != own else None
+    assert verify([str(tmp_path / "nowhere")]) == 2
+    assert "no results in" in capsys.readouterr().err
+
+
 def rows(results):
     return untimed(rows_of(results), "reason", "baseline")
 
@@ -323,7 +361,6 @@ def test_a_job_over_altered_scores_ends_with_what_the_answers_scored(run_job, tm
         own = json.loads((folder / files.SCORES).read_bytes())
         other = {name: dict.fromkeys(each, 0.9) for name, each in own.items()}
         (folder / files.SCORES).write_text(json.dumps(other))
-    damage(folders[1] / files.RECORDS, ANY["half"])
     again = run_job("cells=[sd:3]", "warmup=0", "prompts=2")
     assert [each.status for each in again] == ["complete"] * 2
     assert [(folder / files.SCORES).read_bytes() for folder in folders] == scores

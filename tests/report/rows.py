@@ -1,6 +1,5 @@
 """Measured rows made of literals: ``row("sd", "3", **SQUAD, token_rate=(50.0, 49.0, 51.0))``."""
 
-import json
 from functools import partial
 from itertools import product
 from math import log
@@ -8,8 +7,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from spec_bench.records import cell_folder
 from spec_bench.records.types import ENGINE, Generation, StepRecord
-from spec_bench.system.files import write_text
 
 DEFAULTS = {
     "pair": "llama2_7b", "target": "meta-llama/Llama-2-7b-hf", "draft": "JackFram/llama-160m",
@@ -107,8 +106,7 @@ def record(results, run_id, accepted, *, depth=3, rate=1, sitting="", categories
 
 
 def _written(results, run_id, made):
-    lines = "".join(f"{json.dumps(each.to_json())}\n" for each in made)
-    write_text(results.parent.parent / "runs" / run_id / "generations.jsonl", lines)
+    cell_folder.replace(results.parent.parent / "runs" / run_id / "generations.jsonl", made)
 
 
 _PROMPTS, _CALLS, _TOKENS, _SPREAD = 8, 20, 20, 0.01

@@ -1,11 +1,12 @@
 """The papers' claims, on rows whose answer is known."""
 
-import json
+from dataclasses import replace
 from itertools import product
 
 import pandas as pd
 import pytest
 
+from spec_bench.records import cell_folder
 from spec_bench.report.claims import check_claims
 from spec_bench.report.claims.ask import Ask, Found, Question, cells
 from spec_bench.report.claims.contrast import fisher
@@ -224,9 +225,9 @@ def in_jobs_apart(results, paces):
     rows = recorded(results, rows)
     for _, each in rows.iterrows():
         file = results.parent.parent / "runs" / each.run_id / "generations.jsonl"
-        lines = [json.loads(line) for line in file.read_text().splitlines()]
         job = f"{each.seed} {each.batch_size}"
-        file.write_text("".join(json.dumps({**line, "sitting": job}) + "\n" for line in lines))
+        lines = [replace(line, sitting=job) for line in cell_folder.read_lines(file)]
+        cell_folder.replace(file, lines)
     return check_claims("redrafter", rows, results)
 
 

@@ -1,6 +1,5 @@
 """What a row says is what holds: its seeds, its repeats, its engine and its records."""
 
-import json
 import re
 from dataclasses import replace
 
@@ -9,10 +8,11 @@ import pytest
 import sacrebleu
 
 from spec_bench.jobs.store.store import CellStore
+from spec_bench.jobs.store.verify import main as verify
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.intervals import rate_ratio_interval, ratio_interval
 from spec_bench.metrics.quality import Bleu
-from spec_bench.records import parquet
+from spec_bench.records import cell_folder, parquet
 from spec_bench.records.types import ENGINE, Generation, StepRecord, parse_reasons
 from spec_bench.report.claims import check_claims
 from spec_bench.report.claims.contrast import Contrast, difference
@@ -144,13 +144,13 @@ def repeated(results, run_id, paces):
     """Writes a cell whose repeats take so many times the first one's seconds."""
     record(results, run_id, [[1, 2], [0, 3], [2, 2], [1, 1], [3, 0], [2, 1], [0, 1], [1, 3]])
     path = results.parent.parent / "runs" / run_id / "generations.jsonl"
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines = cell_folder.read_lines(path)
     every = [
-        {**line, "repeat": repeat, "decode_s": line["decode_s"] * pace}
+        replace(line, repeat=repeat, decode_s=line.decode_s * pace)
         for repeat, pace in enumerate(paces)
         for line in lines
     ]
-    path.write_text("".join(json.dumps(line) + "\n" for line in every))
+    cell_folder.replace(path, every)
 
 
 def test_a_difference_knows_that_whole_repeats_differ(tmp_path):
@@ -340,7 +340,7 @@ def test_records_that_are_written_again_are_read_again(tmp_path):
 
 READERS = {
     "report": lambda table: main([str(table)]),
-    "records": lambda table: main(["records", "--results", str(table.parents[1])]),
+    "verify": lambda table: verify([str(table.parents[1])]),
     "sweep": lambda table: main(["sweep", str(table)]),
     "compare": lambda table: compare([str(table), str(table)]),
 }
@@ -354,20 +354,6 @@ def test_records_that_cannot_be_read_are_one_line_and_status_2(reader, tmp_path,
     assert READERS[reader](table) == 2
     said = capsys.readouterr().err
     assert re.match(naming(files.RECORDS), said) and len(said.splitlines()) == 1
-
-
-def test_records_of_an_earlier_version_are_sealed_by_the_command_that_is_named(tmp_path, capsys):
-    table = files.results_file(tmp_path, "mine")
-    write(tmp_path, "mine", row("sd", "2", run_id="cell"))
-    parquet.write(files.records_file(table), parquet.pack("cell", DONE, ORIGIN))
-    lines = parquet.read(files.records_file(table)).lines
-    path = files.records_file(table)
-    path.write_bytes(path.read_bytes().replace(b"sha256:", b"sha255:"))
-    assert main(["sweep", str(table)]) == 2
-    named = re.search(r"spec-bench report (.*)", capsys.readouterr().err)
-    assert named and main(named[1].split()) == 0
-    assert parquet.read(files.records_file(table)).lines.equals(lines)
-    assert main(["sweep", str(table)]) == 0
 
 
 @pytest.mark.parametrize("scores", ['{"rouge2": {"a": 0.9, "b": 0.0}}', "{}", "-5", None])
@@ -384,17 +370,6 @@ def test_scores_that_a_result_was_not_made_with_are_one_line(scores, tmp_path, c
     assert main(["sweep", "mine", "--results", str(tmp_path)]) == 2
     said = capsys.readouterr().err
     assert re.match(naming(path, "again"), said) and len(said.splitlines()) == 1
-
-
-def test_the_command_says_how_much_the_records_hold_and_whose_are_missing(tmp_path, capsys):
-    write(tmp_path, "mine", row("sd", "2", run_id="cell"), row("sd", "3", run_id="lost"))
-    write(tmp_path, "other", row("sd", "2"))
-    table = files.results_file(tmp_path, "mine")
-    parquet.write(files.records_file(table), parquet.pack("cell", DONE, ORIGIN))
-    assert main(["records", "--results", str(tmp_path)]) == 0
-    mine, other = capsys.readouterr().out.splitlines()
-    assert re.fullmatch(r"mine: 5 lines of 1 cells, \d+ KiB; none of lost", mine)
-    assert other == "other: no records.parquet"
 
 
 def test_nothing_else_in_the_report_opens_raw_runs():

@@ -3,6 +3,7 @@
 import json
 import re
 import time
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from plotly import graph_objects
 from plotly.offline import get_plotlyjs
 
+from spec_bench.records import cell_folder
 from spec_bench.report.cli.command_line import main
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.rows import read_rows
@@ -39,10 +41,11 @@ def tabled(folder, kinds=KINDS):
     record(file, "ar", [[0] * 6] * 16, depth=0, rate=1.0, sitting="a", categories=kinds)
     record(file, "sd", [[3, 0, 0]] * 16, rate=2.0, sitting="a", categories=kinds)
     lines = files.run_folder(folder, "sd") / files.GENERATIONS
-    found = [json.loads(line) for line in lines.read_text().splitlines()]
-    for each in (each for each in found if each["category"] == "qa"):
-        each["decode_s"] *= 2.2 if int(each["prompt_id"]) % 4 else 2.3
-    lines.write_text("".join(json.dumps(each) + "\n" for each in found))
+    found = []
+    for each in cell_folder.read_lines(lines):
+        slower = (2.2 if int(each.prompt_id) % 4 else 2.3) if each.category == "qa" else 1.0
+        found.append(replace(each, decode_s=each.decode_s * slower))
+    cell_folder.replace(lines, found)
     return file
 
 

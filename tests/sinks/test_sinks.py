@@ -176,14 +176,14 @@ def ids(path):
 def test_rows_of_a_past_state_move_to_the_archive_and_come_back_with_their_state(tmp_path):
     table, archive = tmp_path / "results.csv", tmp_path / "archive.csv"
     first, second = cell("old", target_revision="t0"), cell("new")
-    merge_csv(table, [first], ["old"], {"old": 1.0})
+    merge_csv(table, [row_of(first)], ["old"], {"old": 1.0})
     before = read_csv(table)
     assert not archive.exists()
     for _ in range(2):
-        merge_csv(table, [first, second], ["old", "new"], ENDED)
+        merge_csv(table, map(row_of, (first, second)), ["old", "new"], ENDED)
         assert (ids(table), ids(archive)) == (["new"], ["old"])
     assert read_csv(archive) == before
-    merge_csv(table, [first, second], ["old", "new"], {"old": 3.0, "new": 2.0})
+    merge_csv(table, map(row_of, (first, second)), ["old", "new"], {"old": 3.0, "new": 2.0})
     assert (ids(table), ids(archive)) == (["old"], ["new"])
 
 
@@ -191,5 +191,5 @@ def test_an_archived_row_whose_cell_is_gone_from_the_runs_is_never_lost(tmp_path
     table, archive = tmp_path / "results.csv", tmp_path / "archive.csv"
     write_csv(archive, [row_of(cell("older", engine=0))])
     write_csv(table, [row_of(cell("old", engine=1))])
-    merge_csv(table, [cell("new")], ["new"], {"new": 1.0})
+    merge_csv(table, [row_of(cell("new"))], ["new"], {"new": 1.0})
     assert (ids(archive), ids(table)) == (["older", "old"], ["new"])

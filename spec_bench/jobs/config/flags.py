@@ -69,10 +69,8 @@ _KINDS = ("decoder", "task", "pair", "experiment")  # of bare words that name a 
 
 
 def overrides_of(command: str, arguments: Sequence[str]) -> list[str]:
-    """Returns a command's arguments with plain flags as Hydra's overrides.
-
-    Raises:
-        ValueError: a word is neither a flag nor an override, or one is written as the other.
+    """Returns a command's arguments with plain flags as Hydra's overrides. Raises ValueError: a
+    word is neither a flag nor an override, or one is written as the other.
     """
     flags = FLAGS[command]
     parser = Parser(prog=f"spec-bench {command}", add_help=False, allow_abbrev=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from importlib.metadata import version
@@ -251,11 +251,6 @@ def shared(asked: RunSettings, task: Task | RandomPrompts) -> RunSettings:
 def on_hub(task: Task | RandomPrompts) -> bool:
     """Returns whether a task's rows are the hub's."""
     return isinstance(task, Task) and task.source.kind == "hub"
-
-
-def job_id(run_ids: Iterable[str]) -> str:
-    """The id of a job: the set of its cells, so that a job resumed after a kill is the same job."""
-    return digest(sorted(run_ids))
 
 
 def stated(examples: tuple[Example, ...]) -> dict[str, Any]:

@@ -15,8 +15,9 @@ from spec_bench.decode.config import AnyDecoder
 from spec_bench.decode.decoder import Decoder
 from spec_bench.decode.generate import GenerateDecoder
 from spec_bench.engine.hugging_face import HuggingFaceModel
-from spec_bench.jobs.config.settings import JobSettings, job_id
+from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.jobs.job.session import CellRun, Session, paired
+from spec_bench.jobs.store.experiment import job_id
 from spec_bench.jobs.work.metering import energy_columns, energy_reasons
 from spec_bench.jobs.work.prompts import Prompts
 from spec_bench.measure.roofline import (
@@ -31,7 +32,6 @@ from spec_bench.metrics.calls import levels_per_call
 from spec_bench.metrics.efficiency import in_bursts, stall_note
 from spec_bench.metrics.interval import FEWEST, TOO_FEW
 from spec_bench.records.types import CellFacts, CellResult, Generation, Reason
-from spec_bench.system import files
 from spec_bench.tasks import Task
 from spec_bench.vocabulary.columns import ENDS, header
 
@@ -76,12 +76,6 @@ def collect(session: Session, ran: Mapping[str, Any]) -> None:
         if run.failure is not None:
             result = CellResult(run.run_id, facts, "failed", reasons=(run.failure,))
         run.store.finish(result, job, compared)
-    if baseline is None or not files.retimed_files(baseline.store.folder):
-        return
-    # Whoever holds a shared one packs it at its own end.
-    free = not baseline.shared or baseline.store.lock(wait=False)
-    if free and baseline.store.result() is not None:
-        baseline.store.pack()
 
 
 def _complete(

@@ -1,37 +1,40 @@
 """The cells that share a name: their jobs' notes, and the CSV and the records made of them.
 
 Every job writes a separate note, ``runs/jobs/<experiment>/<job_id>.json``, that lists its cells;
-nobody else writes that file. The CSV is rebuilt from all notes and the cells' results, so jobs
-that end at the same moment on different machines need no lock on a shared file, and a process
-killed at any point leaves a CSV that the next job's end, or a rerun, completes. The file of records
-beside it is rebuilt likewise, from what each cell packed when it finished: a job's end reads no
-generations of other jobs.
+nobody else writes that file, and a worker's job ends with it. CSV and records follow from all notes
+and from what each cell's folder keeps. The user's process makes them at its end, and so does
+whoever reads them: what a killed process left undone, the next one completes.
+
+``index.jsonl`` beside the notes has each finished cell's row and what the tables were made of: only
+cells that changed are read again. It is a cache. Without it, or where it is damaged, the tables are
+made from the folders, and are the same to the byte.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from time import monotonic
 from typing import Any
+from zlib import crc32
 
-from spec_bench.jobs.config.settings import job_id
-from spec_bench.jobs.store.store import CellStore
-from spec_bench.records import parquet
+from spec_bench import __version__
+from spec_bench.jobs.store.store import FAULTS, CellStore
+from spec_bench.records import cell_folder, parquet, seals
 from spec_bench.records.parquet import Packed
 from spec_bench.records.types import Stage
 from spec_bench.settings.fields import one_line
 from spec_bench.settings.validation import adapter
-from spec_bench.sinks.rows import merge_csv, read_rows
+from spec_bench.sinks.rows import merge_csv, read_rows, row_of
+from spec_bench.sinks.sink import Sink
 from spec_bench.system import files
 
 log = logging.getLogger(__name__)
-_QUICK_S = 0.5  # a rebuild this short is always done
-_SHARE = 0.05  # of a sweep's time that longer ones may take
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,16 @@ class JobNote:
     ended: float = 0.0  # when, in seconds; of a cell's states the one of the latest job counts
 
 
+def job_id(run_ids: Iterable[str]) -> str:
+    """The id of a job: the set of its cells, so that a job resumed after a kill is the same job."""
+    return files.digest(sorted(run_ids))
+
+
+def digest_of(table: Path) -> str:
+    """Returns the SHA-256 of a table as it stands, which the records beside it keep."""
+    return hashlib.sha256(table.read_bytes()).hexdigest()
+
+
 class Experiment:
     """The cells that share a name, and so a CSV and a file of records."""
 
@@ -53,6 +66,9 @@ class Experiment:
         self.records = files.records_file(self.csv)
         self._results = results
         self._notes = files.jobs_folder(results, name)
+        self._index = self._notes / "index.jsonl"
+        self._rows = (files.screening_file(self.csv), self.csv)
+        self._tables = (*self._rows, files.archive_file(self.csv), self.records)
 
     def check_places(self) -> None:
         """Checks that a job's final files can be written: better now than after decoding. Raises
@@ -61,7 +77,9 @@ class Experiment:
         """
         for folder in (self.csv.parent, self._results / files.RUNS):
             files.check_writable(folder)
-        rows = [*read_rows(files.screening_file(self.csv)), *read_rows(self.csv)]
+        if self._head().get("tables") == _stamps(self._tables):
+            return  # nobody wrote to them since they were made
+        rows = self._read_rows()
         if os.path.lexists(self.records):
             try:
                 parquet.check(self.records)
@@ -71,53 +89,98 @@ class Experiment:
                     raise
 
     def note(self, note: JobNote) -> None:
-        """Notes a job that has ended, which the next rebuild sees."""
+        """Notes a job that has ended, for whoever makes the tables next."""
         path = self._notes / f"{job_id(note.cells)}.json"
-        files.write_json(path, asdict(replace(note, ended=time.time())))
+        files.write_json(path, seals.sealed(asdict(replace(note, ended=time.time()))))
 
-    def rebuild(self, *, wait: bool = True) -> list[dict[str, Any]]:
-        """Rewrites CSV and records, once more if a job has ended meanwhile; the rows, those that no
-        note knows first, in their order.
-
-        A worker does not ``wait`` for another process that is at it, and has no rows then: that
-        process goes over all once more, and the user's process does so at a sweep's end.
+    def rebuild(self, *, wait: bool = True) -> bool:
+        """Makes CSV and records whole, once more if a job has ended meanwhile; whether it did. Who
+        does not ``wait`` leaves them to another process that is at it.
         """
         self._notes.mkdir(parents=True, exist_ok=True)
         with (self._notes / ".lock").open("w") as file:
-            return self._rebuilt() if files.lock(file, wait=wait) else []
+            if not files.lock(file, wait=wait):
+                return False
+            for _ in range(2):  # so that nobody stays as long as others end
+                if self._whole():
+                    break
+                self._make()
+        return True
 
-    def _rebuilt(self) -> list[dict[str, Any]]:
-        """The rows, written; at most two passes, so that nobody stays as long as others end."""
-        state, rows = None, list[dict[str, Any]]()
-        for _ in range(2):
-            if state == (state := self._state()):
-                break
-            found = [note for path in self._paths() if (note := _note(path)) is not None]
-            order, ended = dict[str, Stage](), dict[str, float]()  # by run id
-            for note in sorted(found, key=lambda note: (note.number, note.place)):
-                for name in note.cells:
-                    order[name] = note.stage or order.get(name, "")
-                    ended[name] = max(note.ended, ended.get(name, 0.0))
-            known = ((CellStore(self._results, each).result(), order[each]) for each in order)
-            results = [result.at_stage(stage) for result, stage in known if result is not None]
-            rows = merge_csv(self.csv, results, order, ended)
-            past = files.read_csv(files.archive_file(self.csv))
-            kept = [row for row in (*rows, *past) if row.get("stage") != "screen"]
-            self._write_records([str(row["run_id"]) for row in kept])
-        return rows
+    def finish(self, sinks: Sequence[Sink]) -> None:
+        """Makes the tables whole, and hands the rows of each pair and task to the sinks."""
+        self.rebuild()
+        parts: dict[tuple[str, str], list[Mapping[str, str]]] = {}
+        for row in self._read_rows() if sinks else ():
+            parts.setdefault((row["pair"], row["task"]), []).append(row)
+        for sink in sinks:
+            for rows in parts.values():
+                sink.take((), rows)
 
-    def _write_records(self, run_ids: Sequence[str]) -> None:
-        """Writes these cells' records; those of cells that are not here stay as they are."""
-        parts, before = [], None
-        for run_id in dict.fromkeys(run_ids):
-            part = CellStore(self._results, run_id).records()
-            if part is None:
-                before = self._records_before() if before is None else before
-                part = before.cell(run_id)
-            parts.append(part)
+    def complete(self) -> None:
+        """Makes the tables whole for a reader. Where they cannot be written, or another process is
+        at it, a line says how many cells they lack.
+        """
+        if not self._notes.is_dir() or self._whole():
+            return
+        try:
+            if self.rebuild(wait=False):
+                return
+        except OSError as error:
+            if files.refused(error) is None:
+                raise
+        there = {row["run_id"] for row in (*self._read_rows(), *read_rows(self._tables[2]))}
+        known, cells = self._head().get("cells", {}), self._cells(self._order()[0])
+        lacking = [
+            each
+            for each, stamp in cells.items()
+            if stamp[-1] != " " and (each not in there or known.get(each, stamp) != stamp)
+        ]
+        if lacking:
+            log.warning("%s: %d finished cells are not in it yet", self.csv, len(lacking))
+
+    def _read_rows(self) -> list[dict[str, str]]:
+        return [row for path in self._rows for row in read_rows(path)]
+
+    def _make(self) -> None:
+        """Writes the tables, and then what they were made of."""
+        notes, (order, ended) = _stamps(self._paths()), self._order()
+        head, lines = self._kept()
+        cells, known = self._cells(order), head.get("cells", {})
+        same = [each for each in lines if cells.get(each) == known.get(each)]
+        lines = {run_id: lines[run_id] for run_id in same}
+        rows = dict(zip(same, json.loads(f"[{','.join(lines.values())}]"), strict=True))
+        for run_id in (each for each in cells if each not in rows):
+            if (result := CellStore(self._results, run_id).result()) is not None:
+                rows[run_id] = row_of(result.at_stage(order[run_id]))
+                lines[run_id] = json.dumps(rows[run_id])
+        table = merge_csv(self.csv, rows.values(), order, ended)
+        past = files.read_csv(files.archive_file(self.csv))
+        kept = [str(row["run_id"]) for row in (*table, *past) if row.get("stage") != "screen"]
+        ours = head.get("tables", {}).get(self.records.name) == _stamp(self.records)
+        self._write_records([*dict.fromkeys(kept)], same if ours else ())
+        made = {"cells": cells, "code": __version__, "notes": notes}
+        texts = [json.dumps({**made, "tables": _stamps(self._tables)})]
+        texts += (f"{run_id} {line}" for run_id, line in lines.items())
+        files.write_text(self._index, "".join(f"{_check(each)} {each}\n" for each in texts))
+
+    def _write_records(self, run_ids: Sequence[str], same: Collection[str]) -> None:
+        """Writes these cells' records. Those of cells that are the ``same`` as they were, or that
+        are not here, stay as they are.
+        """
+        before = self._records_before() if same else parquet.joined([])
+        same = {*same}.intersection(before.run_ids)
+        runs = (files.run_folder(self._results, each) for each in run_ids if each not in same)
+        new = [(run.name, cell_folder.pack_run(run)) for run in runs]
+        here = {run_id: part for run_id, part in new if part is not None}
+        if gone := [each for each in run_ids if each not in same and each not in here]:
+            before = before if same else self._records_before()
+        old = before.of([*same, *gone])
         if self.records.is_dir():
             log.warning("%s: a folder; it is now %s", self.records, files.set_aside(self.records))
-        parquet.write(self.records, parquet.joined(parts))
+        whole = parquet.joined([old, *here.values()]).of(run_ids)
+        tables = {each.name: digest_of(each) for each in self._tables[:3] if each.exists()}
+        parquet.write(self.records, whole, tables)
 
     def _records_before(self) -> Packed:
         """Returns the file as it is; one that cannot be read is set aside."""
@@ -128,63 +191,110 @@ class Experiment:
             log.warning("%s; it is now %s", error, files.set_aside(self.records))
             return parquet.joined([])
 
-    def _state(self) -> dict[str, tuple[int, int]]:
-        """Returns what changes whenever a job writes its note, even the same note again."""
-        states = {path.name: path.stat() for path in self._paths()}
-        return {name: (stat.st_ino, stat.st_mtime_ns) for name, stat in states.items()}
+    def _whole(self) -> bool:
+        """Returns whether nothing that the tables are made of has changed since."""
+        head = self._head()
+        stages = {
+            run_id: stamp.partition(" ")[0] for run_id, stamp in head.get("cells", {}).items()
+        }
+        return head == {
+            "cells": self._cells(stages),
+            "code": __version__,
+            "notes": _stamps(self._paths()),
+            "tables": _stamps(self._tables),
+        }
+
+    def _head(self) -> dict[str, Any]:
+        """Returns what the tables were made of; nothing where that is not known."""
+        try:
+            with self._index.open(encoding="utf-8") as stream:
+                head = dict(json.loads(_checked(stream.readline())))
+        except (OSError, ValueError):
+            return {}
+        return head if head.get("code") == __version__ else {}
+
+    def _kept(self) -> tuple[dict[str, Any], dict[str, str]]:
+        """Returns the same, and cells' rows as JSON; a damaged row is left out."""
+        if not (head := self._head()):
+            return {}, {}
+        lines = self._index.read_text(encoding="utf-8", errors="replace").split("\n")[1:]
+        parts = (text.partition(" ") for text in map(_checked, lines) if text)
+        return head, {run_id: row for run_id, _, row in parts}
+
+    def _order(self) -> tuple[dict[str, Stage], dict[str, float]]:
+        """Returns the noted cells in order with their stages, and when each one's last job did."""
+        found = [note for path in self._paths() if (note := _note(path)) is not None]
+        order, ended = dict[str, Stage](), dict[str, float]()
+        for note in sorted(found, key=lambda note: (note.number, note.place)):
+            for name in note.cells:
+                order[name] = note.stage or order.get(name, "")
+                ended[name] = max(note.ended, ended.get(name, 0.0))
+        return order, ended
+
+    def _cells(self, stages: Mapping[str, str]) -> dict[str, str]:
+        """Returns by run id what changes with a cell: its stage, result and generations."""
+        runs = os.fspath(self._results / files.RUNS)
+        return {each: f"{stage} {_of_cell(f'{runs}/{each}')}" for each, stage in stages.items()}
 
     def _paths(self) -> list[Path]:
         return sorted(self._notes.glob("*.json"))
 
 
-class Tables:
-    """The tables that the jobs of one process add to.
+def _of_cell(folder: str) -> str:
+    """Returns the stamps of a cell's result and generations; "" where it has no result."""
+    try:
+        with os.scandir(folder) as every:
+            wanted = [each for each in every if each.name.endswith((".jsonl", files.RESULT))]
+            found = {each.name: _written(each.stat(follow_symlinks=False)) for each in wanted}
+    except OSError:
+        return ""
+    return " ".join(found[name] for name in sorted(found)) if files.RESULT in found else ""
 
-    A rebuild reads and writes all of an experiment's cells: done after every short job of a sweep,
-    it would cost their number squared. A job that others follow in this process leaves it to them
-    if the last rebuild took long and was recent; ``finish`` makes up for it. What a killed process
-    left undone, the next job's end, or the rerun's, does.
+
+def _stamps(paths: Iterable[Path]) -> dict[str, str]:
+    return {path.name: _stamp(path) for path in paths}
+
+
+def _stamp(path: Path) -> str:
+    """Returns what changes whenever a file is written, even the same again; "" of none."""
+    try:
+        return _written(os.lstat(path))
+    except OSError:
+        return ""
+
+
+def _written(state: os.stat_result) -> str:
+    return f"{state.st_size}-{state.st_mtime_ns}-{state.st_ino}"
+
+
+def _check(text: str) -> str:
+    return f"{crc32(text.encode()):08x}"
+
+
+def _checked(line: str) -> str:
+    """Returns a line of the index without its check; "" of a damaged one."""
+    check, _, text = line.removesuffix("\n").partition(" ")
+    return text if check == _check(text) else ""
+
+
+def read_note(path: Path, needed: bool = True) -> JobNote:
+    """Returns a job's note. Raises ValueError: it cannot be used, or has no check where one is
+    ``needed``.
     """
-
-    def __init__(self) -> None:
-        self._behind: dict[Path, Experiment] = {}
-        self._last: dict[Path, tuple[float, float]] = {}  # when it ended and how long it took
-
-    def add(
-        self, experiment: Experiment, note: JobNote, more: bool, *, wait: bool = True
-    ) -> list[dict[str, Any]]:
-        """Notes a job that has ended; the rows, none if it is left to a job that follows here."""
-        experiment.note(note)
-        ended, took = self._last.get(experiment.csv, (0.0, 0.0))
-        if more and took > _QUICK_S and monotonic() - ended < took / _SHARE:
-            self._behind[experiment.csv] = experiment
-            return []
-        return self._rebuild(experiment, wait=wait)
-
-    def finish(self) -> None:
-        """Rebuilds the tables that do not have all ended jobs yet."""
-        while self._behind:
-            _, experiment = self._behind.popitem()
-            self._rebuild(experiment)
-
-    def _rebuild(self, experiment: Experiment, *, wait: bool = True) -> list[dict[str, Any]]:
-        started = monotonic()
-        rows = experiment.rebuild(wait=wait)
-        self._behind.pop(experiment.csv, None)
-        self._last[experiment.csv] = monotonic(), monotonic() - started
-        return rows
+    content = json.dumps(seals.opened(path, needed))
+    note = adapter(JobNote).validate_json(content, strict=True)
+    if job_id(note.cells) != path.stem:
+        raise ValueError("it is another job's")
+    return note
 
 
 def _note(path: Path) -> JobNote | None:
     """Returns a job's note; an unusable one is set aside, and its cells' rows stay as they are."""
     try:
-        note = adapter(JobNote).validate_json(path.read_bytes(), strict=True)
-        if job_id(note.cells) != path.stem:
-            raise ValueError("it is another job's")
+        return read_note(path, needed=False)
     except FileNotFoundError:
         return None
-    except (ValueError, OSError) as error:
+    except FAULTS as error:
         aside = files.set_aside(path).name
         log.warning("%s: %s; it is now %s", path, one_line(error, 200), aside)
         return None
-    return note

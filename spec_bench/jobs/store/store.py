@@ -2,9 +2,8 @@
 
 ``runs/<run_id>/`` holds ``config.yaml``, ``provenance.json``, ``generations.jsonl`` (one line per
 prompt and repeat, on disk before the next prompt starts), ``scores.json`` (what each answer
-scored), ``result.json`` (whole or not there), with it ``records.parquet`` (the generations as an
-experiment keeps them) and, after a failure, ``trace.txt``; the baseline's also
-``retimed-<sitting>.jsonl``, where later sessions timed it again.
+scored), ``result.json`` (whole or not there) and, after a failure, ``trace.txt``; the baseline's
+also ``retimed-<sitting>.jsonl``, where later sessions timed it again.
 
 A folder is checked whenever a job opens it: anything may have written to it last. What a full disk,
 a power cut, an editor or a copy from another folder leaves is named in one line, set aside beside
@@ -19,7 +18,7 @@ import json
 import logging
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
@@ -27,9 +26,9 @@ from typing import Any, NamedTuple, TextIO
 
 import yaml
 
-from spec_bench.records import cell_folder, parquet, seals
+from spec_bench.records import cell_folder, seals
 from spec_bench.records.cell_folder import Lines
-from spec_bench.records.parquet import Packed, Scores
+from spec_bench.records.parquet import Scores
 from spec_bench.records.types import CellResult, Generation
 from spec_bench.settings.fields import one_line
 from spec_bench.settings.validation import adapter
@@ -38,7 +37,7 @@ from spec_bench.system import files
 from spec_bench.vocabulary import columns
 
 log = logging.getLogger(__name__)
-_FAULTS = (
+FAULTS = (
     *(ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError, OverflowError),
     yaml.YAMLError,
 )
@@ -107,13 +106,14 @@ class CellStore:
     def mend(self, settings: Mapping[str, Any]) -> Repeats:
         """Sets aside what cannot be used, where this process holds the lock; the generations."""
         lines = self._mend_lines(None)
-        self._mend_result()
-        self._mend_scores()
-        try:
-            cell_folder.read_starts(self.folder / files.PROVENANCE)
-        except ValueError as error:
-            self._aside(files.PROVENANCE, str(error))
-        self._mend_records(lines)
+        for name, check in CHECKS.items():
+            try:
+                check(self.folder)
+            except ValueError as error:
+                # Without its scores a result is made again from the same answers.
+                for each in (name, *((files.RESULT,) if name == files.SCORES else ())):
+                    if os.path.lexists(self.folder / each):
+                        self._aside(each, _message(error.__cause__ or error))
         self._mend_config(settings)
         return _by_repeat(lines)
 
@@ -136,76 +136,17 @@ class CellStore:
                     stream.truncate(path.stat().st_size - torn)
         return lines
 
-    def _mend_result(self) -> None:
-        """Removes a result that cannot be read, or was made of other generations than are here."""
-        try:
-            kept = read_result(self.folder)
-        except ValueError as error:
-            self._aside(files.RESULT, str(error))
-            return
-        if kept is None or kept.result.status == "failed":
-            return
-        path = self.folder / files.GENERATIONS
-        if kept.measured is None:  # an older version's
-            asked = kept.result.metrics.get("prompts") or 0
-            fits = path.is_file() and path.read_bytes().count(b"\n") >= int(asked)
-        else:
-            fits = _measured(path, int(kept.measured["bytes"])) == kept.measured
-        if not fits:
-            why = f"it was made of other generations than {files.GENERATIONS} holds"
-            self._aside(files.RESULT, why)
-
-    def _mend_scores(self) -> None:
-        """Removes a result whose scores are not here: it is made again from the same answers."""
-        kept = read_result(self.folder)
-        try:
-            scores = cell_folder.read_scores(self.folder)
-        except ValueError as error:
-            if os.path.lexists(self.folder / files.SCORES):
-                self._aside(files.SCORES, _message(error.__cause__ or error))
-            if kept is not None:
-                self._aside(files.RESULT, f"its {files.SCORES} is gone")
-            return
-        if kept is None or kept.result.status == "failed" or kept.scores is not None:
-            return
-        if scores or kept.result.metrics.get("quality_signature"):
-            self._aside(files.RESULT, f"of an older version, which sealed no {files.SCORES}")
-
-    def _mend_records(self, lines: Lines) -> None:
-        """Packs a finished cell's records again where they are not those of its files."""
-        name, path, packed = self.folder.name, self.folder / files.RECORDS, None
-        if os.path.lexists(path):
-            try:
-                packed = parquet.read(path)
-                if set(packed.run_ids) - {name}:
-                    raise ValueError("it has other runs' records")
-            except ValueError as error:
-                self._aside(files.RECORDS, _message(error))
-                packed = None
-        if not (self.folder / files.RESULT).exists():
-            return
-        if packed is not None:
-            more = cell_folder.read_scores(self.folder), self.load_retimed()
-            now = parquet.pack(name, lines.generations, None, *more)
-            if packed.lines.equals(now.lines):
-                return
-            # Where only later timings are missing, a kill kept them out.
-            if not packed.lines_of(name).equals(now.lines_of(name)):
-                self._aside(files.RECORDS, f"its lines are not those of {files.GENERATIONS}")
-        self.pack()
-
     def _mend_config(self, settings: Mapping[str, Any]) -> None:
         """Rewrites the file of a cell's settings if it differs from the known ones."""
-        path = self.folder / files.CONFIG
-        if not path.exists() and not (self.folder / files.RESULT).exists():
-            return
-        text = yaml.safe_dump(dict(settings), sort_keys=False)
+        path, text = self.folder / files.CONFIG, yaml.safe_dump(dict(settings), sort_keys=False)
+        there = os.path.lexists(path)
         try:
-            if not path.exists() or yaml.safe_load(path.read_bytes()) != yaml.safe_load(text):
-                raise ValueError("it has other settings than its run id stands for")
-        except _FAULTS as error:
-            if path.exists():
-                self._aside(files.CONFIG, _message(error))
+            same = there and yaml.safe_load(seals.bytes_of(path)) == yaml.safe_load(text)
+        except FAULTS:
+            same = False
+        if there and not same:
+            self._aside(files.CONFIG, "it has other settings than its run id stands for")
+        if not same and (there or (self.folder / files.RESULT).exists()):
             files.write_text(path, text)
 
     def _aside(self, name: str, why: str, copy: bool = False) -> None:
@@ -220,30 +161,15 @@ class CellStore:
     def finish(
         self, result: CellResult, job: str, compared: Mapping[str, Any] | None = None
     ) -> None:
-        """Packs the cell's records and writes its result, the last thing a cell writes, with the
-        job that finished it and, in ``compared``, the baseline's run id and the sessions whose
-        timings of it the speed-up is against.
+        """Writes the cell's result, the last thing a cell writes, with the job that finished it
+        and, in ``compared``, the baseline's run id and the sessions whose timings of it the
+        speed-up is against.
         """
-        self.pack()
         made_of = _measured(self.folder / files.GENERATIONS)
         document = {**stored(result), "compared": compared, "job": job, "generations": made_of}
+        document["starts"] = files.digest(cell_folder.read_starts(self.folder / files.PROVENANCE))
         document["scores"] = None if self._scores is None else cell_folder.scores_seal(self._scores)
         files.write_json(self.folder / files.RESULT, seals.sealed(document))
-
-    def pack(self) -> None:
-        """Writes the cell's records as an experiment keeps them, later timings included."""
-        if (packed := cell_folder.pack_run(self.folder, self._scores)) is not None:
-            parquet.write(self.folder / files.RECORDS, packed)
-
-    def records(self) -> Packed | None:
-        """The cell's records as an experiment keeps them; None if it is not here. Only reads."""
-        path = self.folder / files.RECORDS
-        try:
-            if os.path.lexists(path):
-                return parquet.read(path)
-        except ValueError as error:
-            log.warning("%s; packed again", error)
-        return cell_folder.pack_run(self.folder)
 
     def result(self) -> CellResult | None:
         """The cell's result, complete or failed; None if it was not finished or is damaged."""
@@ -277,7 +203,7 @@ class FollowerStore(CellStore):
         return True
 
     unlock = describe = append = _nothing
-    keep_scores = pack = finish = _nothing
+    keep_scores = finish = _nothing
 
 
 class Kept(NamedTuple):
@@ -310,9 +236,28 @@ def read_result(folder: Path) -> Kept | None:
                 if value is not None and isinstance(value, str) == (column.holds == "number"):
                     raise ValueError(f"{name} is {value!r}")
         adapter(CellResult).validate_json(json.dumps(asdict(result)), strict=True)
-    except _FAULTS as error:
+    except FAULTS as error:
         raise ValueError(_message(error)) from error
     return Kept(result, content.get("generations"), content.get("scores"))
+
+
+def check_result(folder: Path) -> None:
+    """Raises ValueError: a cell's result cannot be used, or was made of other generations than are
+    in its folder.
+    """
+    kept, path = read_result(folder), folder / files.GENERATIONS
+    if kept is not None and kept.result.status != "failed":
+        made_of = kept.measured or {"bytes": 0}
+        if _measured(path, int(made_of["bytes"])) != made_of:
+            raise ValueError(f"it was made of other generations than {path.name} holds")
+
+
+CHECKS: dict[str, Callable[[Path], Any]] = {
+    files.RESULT: check_result,
+    files.SCORES: cell_folder.read_scores,
+    files.PROVENANCE: lambda folder: cell_folder.read_starts(folder / files.PROVENANCE),
+}
+"""What each file of a cell's folder is held to, beside its generations."""
 
 
 def _measured(path: Path, size: int | None = None) -> dict[str, Any]:

@@ -30,11 +30,13 @@ from spec_bench.jobs.store.experiment import Experiment
 from spec_bench.jobs.sweep.launch import config_folders, jobs_of, place_in_sweep
 from spec_bench.jobs.sweep.watch import RunningJob, SweepNotes, ending, tell
 from spec_bench.records.types import CellResult
+from spec_bench.sinks.sink import SinkSettings, build_sinks
 from spec_bench.tasks import build_task
 
 log = logging.getLogger(__name__)
 Checked = TypeVar("Checked")
 _swept: dict[tuple[Path, str], SweepNotes] = {}  # this process's sweep, by results and name
+_sinks: dict[tuple[Path, str], SinkSettings] = {}  # where its rows go
 _over = threading.Event()  # once the sweep is
 _now: list[RunningJob] = []  # the job of this process
 _ran_here: list[bool] = []  # whether one ran in the user's process
@@ -55,6 +57,8 @@ class CheckJobs(Callback):
                 if not checked.issuperset(words):
                     checked.update(words)
                     asked.append((words, _told(words, _asked, job)))
+                    settings = asked[-1][1]
+                    _sinks.setdefault((Path(settings.results), settings.name), settings.sink)
             for check in (_names_and_files, _whole) if here else ():
                 for words, settings in asked:
                     _told(words, check, settings, folders)
@@ -163,10 +167,12 @@ def end_sweep() -> None:
     _over.set()
     for (results, name), notes in _swept.items():
         if not _ran_here:
-            Experiment(results, name).rebuild()
+            sinks = build_sinks(_sinks.get((results, name), SinkSettings()), results / name)
+            Experiment(results, name).finish(sinks)
         found = notes.progress()
         for line in ending(found, time.time()):
             print(line, file=sys.stderr)
         if any(each.job.state != "done" for each in found):
             print("  the same command does what is missing", file=sys.stderr)
     _swept.clear()
+    _sinks.clear()

@@ -170,18 +170,6 @@ def _removed(folder: Path, written: Sequence[Path]) -> Iterator[str]:
             yield f"{path}: {'removed, no longer made' if ours else 'not made by this command'}"
 
 
-def run_records(options: Namespace) -> None:
-    """Prints the size of each experiment's committed records, and the cells without any."""
-    from spec_bench.report.claims import evident
-    from spec_bench.report.data.records import kept_size, seal
-
-    for file in _files(options, results_files(options.results)):
-        if options.seal:
-            seal(file)
-        rows = evident(read_rows([file]))
-        print(f"{file.parent.name}: {kept_size(file, rows.run_id)}")
-
-
 def _recorded(file: Path) -> Iterator[tuple[Row, list[Generation]]]:
     """Yields each row of which there are records, with those of the first repeat."""
     from spec_bench.report.data.records import repeats_of
@@ -278,7 +266,6 @@ COMMANDS: dict[str, tuple[Callable[[Namespace], None], str]] = {
     "checks": (run_checks, "a paper's claims"),
     "page": (run_page, "one HTML page of an experiment"),
     "all": (run_all, "every page, table and figure, and an index of them"),
-    "records": (run_records, "what the records beside each table hold, and their size"),
     "throughput": (run_throughput, "speed of a request against that of all, drawn"),
     "lengths": (run_lengths, "acceptance as vLLM, SGLang and SPEED-Bench count it"),
     "positions": (run_positions, "tokens per call by where in the text it stands"),
@@ -301,8 +288,7 @@ ARGUMENTS: list[tuple[str, str, str, dict[str, Any]]] = [  # of which commands, 
     ("table", "--format", "of the table", {"choices": sorted(FORMATS), "default": "markdown"}),
     ("checks", "paper", "such as rsd", {}),
     ("page", "name", "an experiment, such as rsd-exp1, or a results.csv", {}),
-    ("all records", "names", "experiments; default: all", {"nargs": "*", "metavar": "NAME"}),
-    ("records", "--seal", "give files of earlier versions a digest, as they are", _SWITCH),
+    ("all", "names", "experiments; default: all", {"nargs": "*", "metavar": "NAME"}),
     ("results", "file", "a results.csv", _PATH),
     ("sweep lengths positions throughput", "name", "an experiment, or a results.csv", {}),
     ("table", "--output", "default: print it", _FILE),

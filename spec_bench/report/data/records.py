@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterable
 from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
@@ -74,27 +73,6 @@ def check_records(results: Path) -> None:
     path = files.records_file(results)
     if os.path.lexists(path):
         parquet.check(path)
-
-
-def seal(results: Path) -> None:
-    """Gives the file beside a table, if an earlier version wrote it, its digest. Raises ValueError:
-    it cannot be read, or has another digest.
-    """
-    path = files.records_file(results)
-    if os.path.lexists(path):
-        parquet.seal(path)
-
-
-def kept_size(results: Path, run_ids: Iterable[str]) -> str:
-    """The contents of the file beside a table, in words: lines, cells, bytes, missing runs."""
-    kept = _kept(results)
-    if kept is None:
-        return f"no {files.RECORDS}"
-    lacking = [run_id for run_id in run_ids if run_id not in kept.run_ids]
-    size = files.records_file(results).stat().st_size
-    text = f"{len(kept.lines)} lines of {len(kept.run_ids)} cells, {size / 2**10:.0f} KiB"
-    more = f" and {len(lacking) - 6} more" if len(lacking) > 6 else ""
-    return f"{text}; none of {', '.join(lacking[:6])}{more}" if lacking else text
 
 
 def _kept(results: Path) -> Packed | None:

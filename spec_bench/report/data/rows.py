@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import pandas as pd
 
+from spec_bench.jobs.store.experiment import Experiment
 from spec_bench.metrics.interval import Interval
 from spec_bench.records.sittings import MEANING, OTHER, of_other_sitting
 from spec_bench.records.types import ENGINE, parse_reasons
@@ -54,9 +55,11 @@ def read_rows(paths: Iterable[Path]) -> pd.DataFrame:
 
 
 def read_results(path: Path) -> pd.DataFrame:
-    """The rows of one results file, and those that a search screened for it. Raises ValueError:
-    there is no such file, or it has no rows.
+    """The rows of one results file, made whole first where jobs have ended since it was written,
+    and those that a search screened for it. Raises ValueError: there is no such file, or it has no
+    rows.
     """
+    Experiment(files.results_of(path), path.resolve().parent.name).complete()
     if not path.is_file():
         raise ValueError(f"no results file {str(path)!r}")
     parts = [_read(each) for each in (path, files.screening_file(path)) if each.is_file()]

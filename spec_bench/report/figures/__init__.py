@@ -93,10 +93,8 @@ def draw(
 
 
 def figure_sheets(item: Figure, rows: pd.DataFrame, alone: bool = False) -> list[Any]:
-    """Returns a figure's data, a sheet per file, or its matplotlib figures.
-
-    Raises:
-        NothingMeasuredError: nothing is plotted.
+    """Returns a figure's data, a sheet per file, or its matplotlib figures. Raises
+    NothingMeasuredError: nothing is plotted.
     """
     function = load_paper(item.paper).draws(item)
     assert function is not None, "drawable figures have a function"

@@ -31,10 +31,7 @@ _HEADS = (
 
 def lines_of(rows: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:
     """(title of the group, title of the line, its rows by requests under way) of all that have a
-    throughput.
-
-    Raises:
-        ValueError: no row tells how fast several requests were.
+    throughput. Raises ValueError: no row tells how fast several requests were.
     """
     timed = rows[(rows.status != "failed") & rows[IN_ALL].notna() & rows[PER_USER].notna()]
     if timed.empty:
@@ -77,9 +74,7 @@ def crossing(points: Sequence[Sequence[float]]) -> str:
 
 def throughput(file: Path) -> str:
     """Returns a results file's table as text; its figure is drawn beside it, as ``throughput.png``.
-
-    Raises:
-        ValueError: there is no such file, or nothing was timed.
+    Raises ValueError: there is no such file, or nothing was timed.
     """
     from rich.console import Console
     from rich.table import Table

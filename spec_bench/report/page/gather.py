@@ -64,10 +64,8 @@ class Cells:
 
 
 def read_cells(tables: Sequence[Path], pair: str | None = None) -> Cells:
-    """Reads results files and what lies beside them; of one pair or (None) of all.
-
-    Raises:
-        ValueError: a file has no rows, or none is of the pair.
+    """Reads results files and what lies beside them; of one pair or (None) of all. Raises
+    ValueError: a file has no rows, or none is of the pair.
     """
     rows = read_rows(tables)
     if rows.empty:

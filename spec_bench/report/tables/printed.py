@@ -127,9 +127,7 @@ def falls(column: Column) -> bool:
 @functools.cache
 def printed_sheet(name: str, pair: str | None) -> Sheet:
     """A table of printed numbers (``rsd/7``); its asked cells of one pair, or of the table's.
-
-    Raises:
-        ValueError: the paper has no printed numbers of a column.
+    Raises ValueError: the paper has no printed numbers of a column.
     """
     table = find_table(name)
     paper = load_paper(table.paper)

@@ -1,0 +1,128 @@
+"""``spec-bench verify RESULTS``: whether a folder of results is as it was written.
+
+Checks every seal, digest and check of its files, each row against its cell and its records, and
+each cell's settings, task and prompts among them, against its run id. Only reads.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from spec_bench.jobs.store import experiment, store
+from spec_bench.metrics import CellRecords, summary_of
+from spec_bench.records import cell_folder, parquet, seals
+from spec_bench.settings.arguments import Parser
+from spec_bench.settings.fields import one_line
+from spec_bench.sinks.rows import read_rows, row_of
+from spec_bench.system import files
+
+_GIVEN = ("draft_calls", "parameter_ratio")
+_CLOSE = 1e-9  # of a number made again on another machine
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Returns the command's status: 2 if a file is not as it was written."""
+    parser = Parser(prog="spec-bench verify", description=str(__doc__).replace("``", ""))
+    parser.add_argument("results", type=Path, help="a results folder", metavar="RESULTS")
+    results = parser.parse_args(list(arguments)).results
+    tables, runs = files.results_files(results), sorted((results / files.RUNS).glob("*/*.json*"))
+    cells = sorted({each.parent for each in runs if each.parent.name not in ("jobs", "texts")})
+    if not tables and not cells:
+        print(f"spec_bench verify: no results in {str(results)!r}", file=sys.stderr)
+        return 2
+    found = [line for cell in cells for line in _of_cell(cell)]
+    found += [line for table in tables for line in _of_table(table)]
+    for path in sorted((results / files.RUNS / "jobs").glob("*/*.json")):
+        found += _told(path, experiment.read_note, path)
+    for line in found:
+        print(line, file=sys.stderr)
+    if not found:
+        print(f"{len(cells)} cells, {len(tables)} tables: as they were written")
+    return 2 if found else 0
+
+
+def _told(path: Path, check: Callable[..., Any], *given: Any) -> list[str]:
+    """Returns the line on what a check refuses; none where it does not."""
+    try:
+        check(*given)
+    except (*store.FAULTS, UnicodeError) as error:
+        return [f"{path}: {one_line(error, 200)}"]
+    return []
+
+
+def _of_cell(run: Path) -> Iterator[str]:
+    """Yields what is wrong with a cell's folder."""
+    for path in (*files.retimed_files(run), run / files.GENERATIONS):
+        lines = cell_folder.read(path)
+        torn = ("its last line is cut",) * bool(lines.torn)
+        yield from (f"{path}: {fault}" for fault in (*lines.faults, *torn))
+    for name, check in (*store.CHECKS.items(), (files.CONFIG, _sealed)):
+        if os.path.lexists(run / files.RESULT):
+            yield from _told(run / name, check, run)
+
+
+def _sealed(run: Path) -> None:
+    """Raises ValueError: a cell has other settings than its run id, or no seal of its starts."""
+    content = seals.opened(run / files.RESULT, needed=True)
+    if files.digest(yaml.safe_load((run / files.CONFIG).read_bytes())) != run.name:
+        raise ValueError("its run id is not that of these settings")
+    if content["starts"] != files.digest(cell_folder.read_starts(run / files.PROVENANCE)):
+        raise ValueError(f"{files.RESULT} was made with another {files.PROVENANCE}")
+
+
+def _of_table(table: Path) -> Iterator[str]:
+    """Yields what is wrong with an experiment's tables and records."""
+    path, kept = files.records_file(table), parquet.joined([])
+    if path.exists():
+        try:
+            kept = parquet.read(path)
+        except ValueError as error:
+            yield one_line(error, 200)
+    for name, digest in kept.tables.items():
+        other = table.with_name(name)
+        if not other.is_file() or experiment.digest_of(other) != digest:
+            yield f"{other}: it is not the table that {path.name} was written with"
+    try:
+        rows = read_rows(table)
+    except ValueError as error:
+        yield str(error)
+        return
+    for row in rows:
+        yield from _told(table, _row, table, row, kept)
+
+
+def _row(table: Path, row: Mapping[str, str], kept: parquet.Packed) -> None:
+    """Holds a row against its cell, and against its records."""
+    run_id, expected = row["run_id"], dict[str, Any]()
+    run = files.run_folder(files.results_of(table), run_id)
+    try:
+        of_cell = store.read_result(run)
+    except ValueError:
+        of_cell = None  # the cell's own line says so
+    if of_cell is not None:
+        expected = {**row_of(of_cell.result), "stage": row.get("stage")}
+    by_repeat: dict[int, dict[str, Any]] = {}
+    for each in kept.generations(run_id):
+        by_repeat.setdefault(each.repeat, {})[each.prompt_id] = each
+    first = by_repeat.pop(0, {})
+    if first and row["status"] != "failed":
+        again = [[r[n] for n in first] for r in by_repeat.values() if {*first} <= {*r}]
+        calls, ratio = (float(row[n]) if row.get(n) else None for n in _GIVEN)
+        records = CellRecords([*first.values()], None, None, None, calls, ratio, again)
+        counted = summary_of(records, ()).row
+        expected |= {n: v for n, v in counted.items() if row.get(n) and v is not None}
+    for name, value in expected.items():
+        if name in row and not _same(row[name], value):
+            raise ValueError(f"run {run_id}: {name} is {row[name]!r}, measured {value!r}")
+
+
+def _same(text: str, value: Any) -> bool:
+    if isinstance(value, float) and text:
+        return abs(float(text) - value) <= _CLOSE * abs(value)
+    return text == ("" if value is None else str(value))
