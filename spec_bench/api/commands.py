@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from spec_bench.api.jobs import composed, one_line_errors, words_of
 from spec_bench.api.pairs import LoadedPair
+from spec_bench.audit import USUAL
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -154,6 +155,7 @@ def audit(
     max_new_tokens: int = 64,
     samples: int = 10_000,
     seed: int = 0,
+    decoders: str = USUAL,
 ) -> Audited:
     """Proves losslessness, as ``spec-bench audit``; all parts take about an hour.
 
@@ -166,6 +168,7 @@ def audit(
         max_new_tokens: limit on each of their answers.
         samples: continuations per chi-square.
         seed: of everything drawn.
+        decoders: of the pair, such as ``sd:3,rsd_s:4x3``; ``all``: every tree.
     """
     import pandas as pd
 
@@ -179,7 +182,7 @@ def audit(
         raise ValueError("target, draft and prompts go together")
     more: Iterable[Any] = ()
     if target is not None and draft is not None:
-        more = command_line.audit_pair(target, draft, list(prompts), max_new_tokens)
+        more = command_line.audit_pair(target, draft, list(prompts), max_new_tokens, decoders)
     makers = {
         "rules": command_line.rule_parts,
         "decoders": lambda: command_line.decoder_parts(samples, seed),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from spec_bench.audit import USUAL
 from spec_bench.settings.arguments import Parser
 from spec_bench.system import signals
 
@@ -28,7 +30,8 @@ def read_arguments(arguments: Sequence[str] | None = None) -> tuple[argparse.Nam
     parser = Parser(prog="spec-bench audit", description=_DOES)
     parser.add_argument("--target", help="folder or hub id of a target to check greedily")
     parser.add_argument("--draft", help="folder or hub id of its draft")
-    parser.add_argument("--prompts", help="text file, one prompt per line")
+    parser.add_argument("--prompts", "--data", help="a prompt a line, or JSON lines")
+    parser.add_argument("--decoders", default=USUAL, help="such as sd:3,rsd_s:4x3; all: every tree")
     more = "with --target and --draft: the rules and decoders too, about an hour"
     parser.add_argument("--all", action="store_true", help=more)
     parser.add_argument("--max-new-tokens", type=int, default=64)
@@ -64,10 +67,20 @@ def read_arguments(arguments: Sequence[str] | None = None) -> tuple[argparse.Nam
             text = Path(options.prompts).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             parser.error(f"cannot read --prompts {options.prompts!r}: {error}")
-        prompts = [line.strip() for line in text.splitlines() if line.strip()]
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        try:
+            prompts = list(map(_prompt, lines)) if options.prompts.endswith(".jsonl") else lines
+        except (ValueError, KeyError, TypeError, IndexError):
+            parser.error(f"{options.prompts!r} has a line without a JSON prompt or turns")
         if not prompts:
             parser.error(f"--prompts {options.prompts!r} has no prompt: one on each line")
     return options, prompts
+
+
+def _prompt(line: str) -> str:
+    """Returns the first prompt of a JSON line."""
+    row = json.loads(line)
+    return str(row["prompt"] if "prompt" in row else row["turns"][0])
 
 
 def load(arguments: Sequence[str] | None = None) -> Callable[[], int]:

@@ -165,7 +165,7 @@ def chosen(parts: Sequence[Part], pattern: str | None) -> list[Part]:
 
 def audited(parts: Sequence[Part]) -> Iterator[Line]:
     """Yields the lines of all parts; a bar on stderr names the one that is at work."""
-    with tqdm(parts, file=sys.stderr, unit="part") as bar:
+    with tqdm(parts, file=sys.stderr, unit="part", disable=None) as bar:
         for part in bar:
             bar.set_description(part.name)
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -125,8 +126,8 @@ def run(options: argparse.Namespace, prompts: list[str]) -> int:
             note += f"{models.FALSE_ALARM_RATE:g}"
         else:
             # What is wrong with the pair's tokenizers is reported before the minutes of the rules.
-            named = (options.target, options.draft, prompts, options.max_new_tokens)
-            of_pair = [] if options.target is None else [audit_pair(*named)]
+            given = (options.target, options.draft, prompts, options.max_new_tokens)
+            of_pair = [audit_pair(*given, options.decoders)] if options.target else []
             parts = [Part("pair", partial(iter, lines)) for lines in of_pair]
             if options.all or options.only or not parts:
                 parts = [
@@ -139,6 +140,9 @@ def run(options: argparse.Namespace, prompts: list[str]) -> int:
             lines = list(audited(chosen(parts, options.only)))
             note = f"tolerance of exact checks {TOLERANCE:g}, "
             note += f"false-alarm rate of each chi-square {FALSE_ALARM_RATE:g}"
+            if of_pair and len(parts) == 1:
+                note = f"greedy answers to {len(prompts)} prompts beside plain decoding's; audit "
+                note += "without --target checks what is sampled, rule by rule"
     except (ServerError, ValueError) as error:
         print(f"spec_bench.audit: {error}", file=sys.stderr)
         return 2
@@ -146,7 +150,9 @@ def run(options: argparse.Namespace, prompts: list[str]) -> int:
     for line in lines:
         says = {True: "pass", False: "FAIL", None: "measured"}[line.passed]
         table.add_row(line.subject, line.check, line.result, says)
-    Console(width=130).print(table)
+    console = Console()
+    fixed = not console.is_terminal and "COLUMNS" not in os.environ
+    console.print(table, width=130 if fixed else None)
     claims = [line for line in lines if line.passed is not None]
     failed = sum(not line.passed for line in claims)
     print(f"{len(claims) - failed} of {len(claims)} checks passed; {note}")

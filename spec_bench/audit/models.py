@@ -24,12 +24,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import yaml
 from torch import Tensor
 
-from spec_bench.audit.catalogue import AuditCase, Line, Part, audited, tree_cases
+from spec_bench.audit import USUAL
+from spec_bench.audit.catalogue import Line, Part, audited, tree_cases
 from spec_bench.core.sampling import SamplingSettings
 from spec_bench.core.warp import log_probs
-from spec_bench.decode.config import DecoderConfig, build_decoder
+from spec_bench.decode.config import DecoderConfig, build_decoder, read_decoder, resolve_spec
 from spec_bench.engine.loading import ModelSpec, check_vocabularies, load_model, load_tokenizer
 from spec_bench.engine.mapped_model import behind, read_ids
 from spec_bench.engine.model import LanguageModel
@@ -37,6 +39,8 @@ from spec_bench.engine.recorder import NEAR_TIE_GAP, near_tie_gap
 from spec_bench.engine.tree_pass import next_logits, run_pending
 from spec_bench.records.types import Request
 from spec_bench.server.endpoint import KEY, Server
+from spec_bench.settings.configs import conf_dirs
+from spec_bench.settings.fields import did_you_mean
 
 FALSE_ALARM_RATE = 1e-3
 """Chance that a lossless server fails, all tests together."""
@@ -226,26 +230,54 @@ def _greedy_line(
     return Line(subject, f"{len(requests)} prompts", result, not different)
 
 
+def named(decoders: str) -> dict[str, DecoderConfig]:
+    """Returns decoders of a list such as ``sd:3,rsd_s:4x3``, or with ``all`` every tree with all
+    rules and drafters that fit it. Raises ValueError: one is unknown, or needs heads.
+    """
+    if decoders == "all":
+        cases = [case for case in tree_cases("exact") if case.config.heads is None]
+        drafted = (c for c in cases if c.config.drafter.kind not in ("none", "pard"))
+        return {case.name: case.config for case in drafted if case.fits(GREEDY)}
+    found, files = {}, {f.stem: f for top in conf_dirs() for f in (top / "decoder").glob("*.yaml")}
+    for each in filter(None, map(str.strip, decoders.split(","))):
+        name, _, spec = each.partition(":")
+        if name not in files:
+            raise ValueError(f"no decoder {name!r}{did_you_mean(name, [*files])}")
+        settings = yaml.safe_load(files[name].read_text(encoding="utf-8"))
+        found[each] = read_decoder(resolve_spec(settings, spec or None))
+        if found[each].heads or found[each].verifier.mark != "exact":
+            raise ValueError(f"decoder {name!r} needs heads, or claims no exactness: leave it out")
+    return found
+
+
 def audit_pair(
-    target_path: str, draft_path: str, prompts: Sequence[str], max_new_tokens: int
+    target_path: str,
+    draft_path: str,
+    prompts: Sequence[str],
+    max_new_tokens: int,
+    decoders: str = USUAL,
 ) -> Iterator[Line]:
-    """Greedy equality of every decoder with the autoregressive one on a real pair.
+    """Greedy equality of decoders, see ``named``, with the autoregressive one on a real pair.
 
     Tokenizers are read at once, a ValueError if they cannot be or differ; models with the first
     line.
     """
-    tokenizer = load_tokenizer(target_path)
+    known, tokenizer = named(decoders), load_tokenizer(target_path)
     if read_ids(Path(draft_path)) is None:
         vocab = check_vocabularies(tokenizer, load_tokenizer(draft_path))
     else:  # which of the target's tokens it knows is written beside it
         vocab = len(tokenizer)
     ids = [tuple(tokenizer(prompt)["input_ids"]) for prompt in prompts]
     requests = _requests(ids, max_new_tokens, _stop_ids(tokenizer))
-    return _pair_lines(ModelSpec(target_path), ModelSpec(draft_path), vocab, requests)
+    return _pair_lines(ModelSpec(target_path), ModelSpec(draft_path), vocab, requests, known)
 
 
 def _pair_lines(
-    target_spec: ModelSpec, draft_spec: ModelSpec, vocab: int, requests: list[Request]
+    target_spec: ModelSpec,
+    draft_spec: ModelSpec,
+    vocab: int,
+    requests: list[Request],
+    decoders: Mapping[str, DecoderConfig],
 ) -> Iterator[Line]:
     target, loaded = load_model(target_spec), load_model(draft_spec)
     target.vocab_size = vocab = min(vocab, target.embedded)
@@ -255,15 +287,13 @@ def _pair_lines(
         built = config.build(target, [draft, draft], GREEDY)
         return [built.generate([request], seed=0)[0].tokens for request in requests]
 
-    def compared(case: AuditCase) -> Iterator[Line]:
-        subject = f"{case.name}: greedy equals autoregressive"
+    def compared(name: str, config: DecoderConfig) -> Iterator[Line]:
+        subject = f"{name} is ar, greedy"
         bound = f" (gap <= {NEAR_TIE_GAP:g})"
-        yield _greedy_line(subject, target, requests, baseline, answers(case.config), bound)
+        yield _greedy_line(subject, target, requests, baseline, answers(config), bound)
 
-    cases = [case for case in tree_cases("exact") if case.config.heads is None]
-    baseline = answers(next(c.config for c in cases if c.config.drafter.kind == "none"))
-    drafted = [c for c in cases if c.config.drafter.kind != "none" and c.fits(GREEDY)]
-    yield from audited([Part(case.name, partial(compared, case)) for case in drafted])
+    baseline = answers(named("ar")["ar"])
+    yield from audited([Part(name, partial(compared, name, c)) for name, c in decoders.items()])
 
 
 @dataclass(frozen=True)

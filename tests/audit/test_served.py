@@ -323,7 +323,7 @@ def test_a_rule_of_whole_trees_is_enumerated_with_the_settings_that_it_has(regis
 def test_a_pairs_audit_goes_on_whatever_another_packages_rule_does(registered, tmp_path):
     make_family(tmp_path)
     paths = [str(tmp_path / name) for name in ("target", "draft")]
-    lines = list(audit_pair(*paths, ["The harbour"], 1))
+    lines = list(audit_pair(*paths, ["The harbour"], 1, "all"))
     guests = [line for line in lines if "+ guest" in line.subject]
     own = [line for line in lines if line not in guests]
     assert {line.subject.partition(" ")[0] for line in lines} >= {"widths", "chain", "lookup:"}
