@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from rich.console import Console
@@ -116,7 +117,7 @@ def print_outcome(
         console.print(Text(answer, style="bold"), soft_wrap=whole)
     print(file=console.file)
     if any(row["status"] != "failed" for row in rows):
-        console.print(_table(rows), soft_wrap=True)
+        console.print(_table(rows, console.width), soft_wrap=True)
     if any(of_other_sitting(rows)):
         console.print(Text(f"* {MEANING}"))
     for row in rows:
@@ -126,8 +127,10 @@ def print_outcome(
     console.print(Text(f"\n{last}"), soft_wrap=True)
 
 
-def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Decoder and tree, tokens a call, tokens/s, speed-up, the task's first score, one's own."""
+def _table(rows: Sequence[Mapping[str, Any]], width: int) -> Table:
+    """Decoder and tree, tokens a call, tokens/s, speed-up, the task's first score and as many of
+    the user's own as fit.
+    """
     there = columns.columns_in(name for row in rows for name in row)
     heads = {c.name: c.short or c.name for c in there} | _SHOWN
     scores = [*(c.name for c in there if c.kind == "score"), "perplexity"]
@@ -135,14 +138,23 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
     found = [name for name in _SHOWN if name in told]
     scores = [name for name in scores if name in told]
     found += [name for name in scores if name == scores[0] or name not in columns.header()]
-    table = Table(box=None, header_style="bold", pad_edge=False)
+    titles = [
+        f"{_name(row)}{'*' if o else ''}"
+        for row, o in zip(rows, of_other_sitting(rows), strict=True)
+    ]
+    shown = {name: [_cell(row, name, ends=name == "speedup") for row in rows] for name in found}
+    wide = [max(map(len, (heads[name], *cells))) + 1 for name, cells in shown.items()]
+    ends = accumulate(wide, initial=max(map(len, ("decoder", *titles))))
+    fit = sum(end <= width for end in ends) - 1
+    found = found[: max(fit, sum(name in _SHOWN for name in found))]
+    left_out = f"{len(wide) - len(found)} more scores in the file" if fit < len(wide) else None
+    table = Table(box=None, header_style="bold", pad_edge=False, caption=left_out)
     table.add_column("decoder", no_wrap=True)
     for name in found:
         table.add_column(heads[name], justify="right", no_wrap=True)
-    for row, other in zip(rows, of_other_sitting(rows), strict=True):
+    for place, row in enumerate(rows):
         style = "red" if row["status"] == "failed" else ""
-        cells = (_cell(row, name, ends=name == "speedup") for name in found)
-        table.add_row(f"{_name(row)}{'*' if other else ''}", *cells, style=style)
+        table.add_row(titles[place], *(shown[name][place] for name in found), style=style)
     return table
 
 
