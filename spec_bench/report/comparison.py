@@ -29,12 +29,16 @@ from rich.markdown import Markdown
 
 from spec_bench.metrics.interval import TOO_FEW, Interval, holm, p_value
 from spec_bench.metrics.intervals import score_difference_interval, studentised_interval
+from spec_bench.report.claims import measured
+from spec_bench.report.claims.ask import Ask, best, cells
+from spec_bench.report.claims.verdict import Check, judged
 from spec_bench.report.data.counts import Counts, Records, value_of_sums
 from spec_bench.report.data.rows import Row, groups_of, number_in, rows_of
 from spec_bench.report.data.seeds import SEEDS
 from spec_bench.report.page.build import render
 from spec_bench.report.page.gather import Cells, read_cells
 from spec_bench.report.tables.render import escape_markdown, markdown_table
+from spec_bench.report.verdicts import print_table
 from spec_bench.settings.arguments import Parser, output_folder
 from spec_bench.system import files
 from spec_bench.vocabulary.columns import Column, column, columns_in
@@ -423,7 +427,7 @@ def _table(first: Runs | None, second: Runs | None) -> tuple[Array | None, str]:
     runs = [side[seed] for side in (first, second) for seed in seeds]
     common = [name for name in runs[0] if all(name in run for run in runs)] if runs else []
     if not common:
-        return None, "no seed or prompt in common"
+        return None, "no seed or prompt in common: run both with one --seed"
     sides = [[[side[s][p] for p in common] for s in seeds] for side in (first, second)]
     counts = np.moveaxis(np.array(sides, dtype=np.float64), -1, 1)
     return counts.reshape(-1, len(seeds), len(common)), ""
@@ -437,8 +441,30 @@ METHOD = (
     "Each interval is the number's own, as if it were the only one. "
     "p: by Student's t on the scale of the interval, corrected by Holm for all numbers "
     "judged together, so that the chance of any false alarm is at most {alpha:.0%}. A speed-up "
-    "that changed by {margin:.0%} or less counts as the same."
+    "that changed by {margin:.0%} or less counts as the same. All this is over prompts: a machine "
+    "that was busy on one of the days looks like a change, so run both sides once more before you "
+    "believe one."
 )
+
+
+def between(path: Path, names: str) -> list[Check]:
+    """Sets one cell against another of the same results, each written as ``sd:3``: on each task
+    tokens/s, tokens a call and the score, paired by prompt. Raises ValueError: no task has both.
+    """
+    asked = [each.strip().partition(":") for each in names.split(",")]
+    if len(asked) != 2:
+        raise ValueError(f"--cells takes two, such as sd:3,rsd_s:4x3, got {names!r}")
+    found = read_side(path).cells
+    ask = Ask(measured(found.rows), found.records).of()
+    first, second = (cells(name, **({"spec": spec} if spec else {})) for name, _, spec in asked)
+    text, metrics = (
+        names.replace(",", " > ") + " in {metric}",
+        (_TIMES, "block_efficiency", "score"),
+    )
+    checks = list(ask.ahead(text, first, second, metrics, by=best, evidence="{found}"))
+    if not checks:
+        raise ValueError(f"no task in {str(path)!r} was run with both of {names}")
+    return judged(checks)
 
 
 def texts_of(change: Change) -> list[str]:
@@ -477,9 +503,9 @@ def markdown(comparison: Comparison) -> str:
         parts.append(markdown_table(["differs", "before", "after", "cells"], rows, labels=3))
     else:
         parts.append("No setting that rows or records tell of differs.")
-    for name, cells in (("before alone", comparison.gone), ("after alone", comparison.new)):
-        if cells:
-            parts.append(f"Cells {name}: {escape_markdown('; '.join(cells))}")
+    for name, found in (("before alone", comparison.gone), ("after alone", comparison.new)):
+        if found:
+            parts.append(f"Cells {name}: {escape_markdown('; '.join(found))}")
     return "\n\n".join(parts) + "\n"
 
 
@@ -503,7 +529,11 @@ def main(arguments: Sequence[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("before", type=Path, help="a results folder or a results.csv")
-    parser.add_argument("after", type=Path, help="another one, of another day, commit or machine")
+    parser.add_argument(
+        "after", type=Path, nargs="?", help="another one, of another day, commit or machine"
+    )
+    two = "in place of a second folder, two decoders of the first: sd:3,rsd_s:4x3"
+    parser.add_argument("--cells", metavar="A,B", help=two)
     equal = "share by which a speed-up may change and still count as equal (default: %(default)s)"
     parser.add_argument("--margin", type=float, default=MARGIN, help=equal)
     alarm = "chance of any false alarm (default: %(default)s)"
@@ -511,7 +541,12 @@ def main(arguments: Sequence[str]) -> int:
     made = "for compare.md and compare.html"
     parser.add_argument("--output", type=output_folder, metavar="FOLDER", help=made)
     options = parser.parse_args(list(arguments))
+    if (options.after is None) is (options.cells is None):
+        parser.error("takes a second folder, or --cells A,B of one")
     try:
+        if options.cells:
+            print_table(between(options.before, options.cells))
+            return 0
         for name, least in (("alpha", 0.0), ("margin", -1e-12)):
             if not least < getattr(options, name) < 1:
                 raise ValueError(f"--{name} is {getattr(options, name)}, not a share below 1")

@@ -39,6 +39,11 @@ def print_checks(checks: Sequence[Check], summary: Summary) -> None:
         console.print(_table(group))
 
 
+def print_table(checks: Sequence[Check]) -> None:
+    """Prints checks alone, as wide as the console is."""
+    Console(highlight=False).print(_table(checks))
+
+
 def by_statement(checks: Sequence[Check]) -> dict[tuple[str, str], list[Check]]:
     """Groups checks by the paper's statement and its section."""
     groups: dict[tuple[str, str], list[Check]] = {}

@@ -12,7 +12,7 @@ from typing import Any
 from spec_bench.sinks.wandb import HISTORY, TABLE, TRAINING, log_in
 from spec_bench.system.files import write_text
 
-_MISSING = "wandb_workspaces is not installed: pip install 'spec-bench[reports]'"
+_MISSING = "wandb_workspaces is not installed: pip install -e '.[reports]'"
 _ABOUT = "Each line is a cell: a decoder with a tree, by its prompts in their order."
 
 

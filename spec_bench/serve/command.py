@@ -105,7 +105,7 @@ def main(arguments: Sequence[str]) -> int:
     add("engine", metavar="ENGINE", help="a file of conf/server: llama_cpp, vllm, sglang")
     add("--with", dest="methods", default="", help="ways of speculation, such as ngram,draft_model")
     add("--program", help="the engine's command, if it is not on the PATH")
-    add("--model", help="what it loads; default: the pair's target")
+    add("--model", "--target", help="what it loads; default: the pair's target")
     add("--draft", help="what it drafts with; default: the pair's draft")
     add("--arguments", default="", help="more of the engine's own: --arguments='-t 8'")
     add("--requests", default="1", help="under way together; 1,4,16: a job each, with one server")

@@ -165,7 +165,7 @@ class Server:
         try:
             import httpx
         except ImportError:
-            raise ValueError("servers need httpx: pip install 'spec-bench[server]'") from None
+            raise ValueError("servers need httpx: pip install -e '.[server]'") from None
         for chatty in ("httpx", "httpcore"):
             logging.getLogger(chatty).setLevel(logging.WARNING)
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}

@@ -143,7 +143,7 @@ def _table(rows: Sequence[Mapping[str, Any]], width: int) -> Table:
         for row, o in zip(rows, of_other_sitting(rows), strict=True)
     ]
     shown = {name: [_cell(row, name, ends=name == "speedup") for row in rows] for name in found}
-    wide = [max(map(len, (heads[name], *cells))) + 1 for name, cells in shown.items()]
+    wide = [max(map(len, (heads[name], *cells))) + 2 for name, cells in shown.items()]
     ends = accumulate(wide, initial=max(map(len, ("decoder", *titles))))
     fit = sum(end <= width for end in ends) - 1
     found = found[: max(fit, sum(name in _SHOWN for name in found))]

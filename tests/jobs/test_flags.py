@@ -115,7 +115,7 @@ MISTYPED = {
     "run --device gpu": "--device must be auto, cpu, cuda or cuda:N, got 'gpu'",
     "train --head medusa": "a setting, not a flag: head=VALUE",
     "recommend sd": "spec-bench run --decoders sd",
-    "ls": "spec-bench ls takes one of decoders,",
+    "ls all": "spec-bench ls takes one of decoders,",
     "run hydra/launcher=processes": "hydra/launcher=workers",
     "ls decodres": "did you mean decoders?",
 }

@@ -3,6 +3,7 @@
 import gc
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import datasets
 import huggingface_hub
@@ -16,7 +17,7 @@ from spec_bench.engine.cache import CachePool
 from spec_bench.engine.loading import ModelSpec, load_model
 from spec_bench.jobs.config.compose import job_arguments
 from spec_bench.jobs.config.model_files import ModelSize, model_size
-from spec_bench.jobs.config.pair import EngineSettings, PairSettings
+from spec_bench.jobs.config.pair import EngineSettings, PairSettings, Printed
 from spec_bench.jobs.sweep import plan
 from spec_bench.jobs.work.prompts import slots_of
 from spec_bench.records.types import Request
@@ -72,6 +73,15 @@ def test_a_rate_is_one_of_the_device_that_its_row_names(tmp_path):
     assert plan.find_rate(wanted, "cuda", [first, *more]) is None
     table.write_text(text.replace(",cpu,", ",,"))  # a table that does not say it
     assert plan._measured.__wrapped__(tmp_path) == []
+
+
+def test_a_gpus_rate_that_was_not_measured_is_the_papers():
+    paper = SimpleNamespace(paper=Printed("Llama-2-7B", "Llama-2-115M"))
+    known = replace(WANTED, decoder="ar", spec="-", task="xsum")
+    rate = plan._printed(known, paper)
+    assert rate.source == "printed by rsd" and 37 < rate.tokens_per_s < 38
+    assert plan._printed(replace(known, decoder="sd", spec="99"), paper) is None
+    assert plan._printed(known, SimpleNamespace(paper=None)) is None
 
 
 def test_sizes_come_from_a_config_or_from_the_stated_count():

@@ -133,4 +133,4 @@ def test_publishing_without_an_account_is_one_line(monkeypatch, tmp_path, capsys
 def test_without_what_makes_reports_one_line_says_how_to_install_it(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "wandb_workspaces.reports.v2", None)
     assert main(["wandb", "--dry-run", "x.json"]) == 2
-    assert "pip install 'spec-bench[reports]'" in capsys.readouterr().err
+    assert "pip install -e '.[reports]'" in capsys.readouterr().err

@@ -123,6 +123,16 @@ def test_regressions_come_first_and_the_exit_status_says_so(tmp_path, capsys):
     assert "improvement" in capsys.readouterr().out
 
 
+def test_two_decoders_of_one_folder_are_compared(tmp_path, capsys):
+    folder = str(run(tmp_path / "a", 0))
+    assert main([folder, "--cells", "sd:3,ar"]) == 0
+    said = capsys.readouterr().out
+    assert "sd:3 > ar in token rate" in said and "holds" in said
+    assert main([folder, "--cells", "sd:3"]) == 2
+    assert main([folder, "--cells", "sd:9,ar"]) == 2
+    assert "no task in" in capsys.readouterr().err
+
+
 def test_rows_of_an_earlier_engine_are_compared_by_their_records_up_to_the_margin(tmp_path):
     """Each run's speed-up is over its own plain decoding, so that engines can be compared."""
     before, after = run(tmp_path / "a", 0, engine=0), run(tmp_path / "b", 1, 0.15)

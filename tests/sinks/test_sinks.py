@@ -54,6 +54,17 @@ def test_the_answer_comes_first_and_no_line_of_the_table_is_wider_than_eighty_co
     assert len(line) <= 80
 
 
+@pytest.mark.parametrize(("width", "kept"), [(42, 1), (200, 3)])
+def test_scores_of_ones_own_never_cut_the_main_numbers(width, kept):
+    numbers = {"block_efficiency": 2.0, "token_rate": 50.0, "exact_match": 0.25}
+    for name in ("mine_first", "mine_second"):
+        numbers |= {name: 0.5, f"{name}_low": 0.4, f"{name}_high": 0.6}
+    text = shown(result(metrics=numbers), width=width)
+    assert "sd 3" in text and "2.00" in text and "50.00" in text and "…" not in text
+    assert [each in text for each in ("EM", "mine_first", "mine_second")].count(True) == kept
+    assert ("2 more scores in the file" in text) is (kept == 1)
+
+
 def done(prompt_id, steps):
     made = (StepRecord(2, 2, 1, 2),) * steps
     return Generation(prompt_id, (7,) * (2 * steps), "length", made, 0.1, 0.5, 0.1, 0.2)

@@ -10,6 +10,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
 from shutil import get_terminal_size
 
@@ -57,8 +58,11 @@ def command_help(command: str) -> str:
 
 def listing(arguments: Sequence[str]) -> int:
     """``spec-bench ls KIND``: prints a list; 2 and one line where there is no such kind."""
+    if not arguments:
+        print(command_help("ls"), end="")
+        return 0
     kind = next(iter(arguments), "")
-    kind = kind if kind in _LISTS else f"{kind}s"
+    kind = next((k for k in (kind, f"{kind}s", f"{kind[:-1]}ies") if k in _LISTS), f"{kind}s")
     if kind not in _LISTS or len(arguments) != 1:
         got = " ".join(arguments)
         near = did_you_mean(kind, [*_LISTS])
@@ -80,6 +84,15 @@ def _choices(group: str) -> Callable[[], Iterator[tuple[str, str]]]:
     return listed
 
 
+def _registered(module: str, name: str) -> Callable[[], Iterator[tuple[str, str]]]:
+    def listed() -> Iterator[tuple[str, str]]:
+        known = getattr(import_module(f"spec_bench.{module}"), name)
+        docs = {each: (kind.__doc__ or "").partition("\n")[0] for each, kind in known.items()}
+        return ((each, "" if doc.endswith("()") else doc) for each, doc in docs.items())
+
+    return listed
+
+
 def _recipes() -> Iterator[tuple[str, str]]:
     found = [file for top in experiments_dirs() for file in sorted(top.glob("*/*.yaml"))]
     recipes = (file for file in found if file.name != _PAPER)
@@ -97,6 +110,9 @@ def _settings(config: str, *groups: str) -> Callable[[], Iterator[tuple[str, str
 
 _LISTS: dict[str, tuple[str, Callable[[], Iterator[tuple[str, str]]]]] = {
     "decoders": ("for --decoders NAME:TREE, or decoder=NAME", _choices("decoder")),
+    "drafters": ("drafter.kind in a decoder's YAML", _registered("draft.base", "drafter")),
+    "policies": ("tree.policy in a decoder's YAML", _registered("tree.base", "policy")),
+    "rules": ("verifier.rule in a decoder's YAML", _registered("verify.base", "rule")),
     "tasks": ("for --task NAME", _choices("task")),
     "pairs": ("for --pair NAME", _choices("pair")),
     "recipes": ("a paper's experiments: spec-bench run rsd=exp1", _recipes),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -38,10 +38,12 @@ from spec_bench.jobs.sweep.devices import gpu_memory_gib
 from spec_bench.jobs.sweep.launch import gpus_of_job
 from spec_bench.jobs.work.prompts import prompt_ids, slots_of
 from spec_bench.records.types import CellFacts
+from spec_bench.settings.configs import experiments_dirs
 from spec_bench.sinks.rows import read_rows
 from spec_bench.system import files
 from spec_bench.tasks import RandomPrompts
 from spec_bench.tasks.source import UnreadDataError
+from spec_bench.vocabulary.published import FILE, read_published, spellings
 
 State = Literal["complete", "partial", "failed", "missing", "unknown"]
 _OPEN = ("missing", "partial", "unknown")
@@ -146,6 +148,7 @@ def _plan_job(settings: JobSettings, pair: PairSettings) -> list[PlannedCell]:
         facts = settings.facts(cell)
         device = settings.device.partition(":")[0]
         rate = find_rate(facts, device, _measured(settings.results))
+        rate = rate or (_printed(facts, pair) if device == "cuda" else None)
         hours = _hours(left, settings.max_new_tokens, rate, memory)
         name = store.folder.name
         planned.append(PlannedCell(name, facts, state, count, left, rate, hours, memory))
@@ -287,6 +290,28 @@ def find_rate(wanted: CellFacts, device: str, measured: Sequence[Mapping[str, An
         if rows:
             of_task = [row for row in rows if row["task"] == wanted.task]
             return Rate(median(float(row["token_rate"]) for row in of_task or rows), source)
+    return None
+
+
+def _printed(wanted: CellFacts, pair: PairSettings) -> Rate | None:
+    """The rate that a paper prints for a cell of this pair, on the paper's GPU: of its task if that
+    is among them, else their median.
+    """
+    tables = [each for folder in experiments_dirs() for each in folder.glob(f"*/{FILE}")]
+    known = pair.paper if isinstance(pair.paper, tuple) else (pair.paper,)
+    pairs = spellings([asdict(each) for each in known if each])
+    for table in tables if pairs else ():
+        rows = [
+            row
+            for row in read_published(table)
+            if row["metric"] == "token_rate" and row["value"]
+            if (row["target"], row["draft"]) in pairs
+            if (row["decoder"], row["spec"]) == (wanted.decoder, wanted.spec)
+        ]
+        if rows:
+            own = [row for row in rows if row["task"] == wanted.task] or rows
+            source = f"printed by {table.parent.name}"
+            return Rate(median(float(row["value"]) for row in own), source)
     return None
 
 
