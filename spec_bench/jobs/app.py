@@ -37,7 +37,7 @@ from spec_bench.jobs.sweep import launch
 from spec_bench.jobs.sweep.confirm import confirming
 from spec_bench.jobs.sweep.launch import JobError, place_in_sweep
 from spec_bench.jobs.sweep.plan import PlannedCell, plan, print_plan
-from spec_bench.jobs.sweep.sweep import came_to, decodes, end_sweep, seen
+from spec_bench.jobs.sweep.sweep import decodes, end_sweep, says, seen
 from spec_bench.metrics import check_references, check_score
 from spec_bench.records.types import CellResult
 from spec_bench.settings.configs import conf_dir, experiments_dirs
@@ -54,6 +54,7 @@ _tables: dict[Path, tuple[Experiment, Sequence[Sink]]] = {}  # of a sweep in thi
 _slow: set[Path] = set()  # those that take longer than this to make
 _QUICK_S = 0.5
 _planned: list[PlannedCell] = []  # with plan=true, of all jobs of the sweep
+_MOST = 60  # rows that a sweep shows: more of them are to be read in its table
 _in_main = False  # whether this is the user's process, and not one that a launcher started
 
 
@@ -127,7 +128,13 @@ def _job(config: DictConfig) -> int:
             asked = replace(asked, sink=replace(asked.sink, progress=False))
         with seen(Path(asked.results), asked.name, here=_in_main):
             results = run(asked)
-            came_to(results)
+            failed = [result for result in results if result.status == "failed"]
+            why = (
+                f"{len(failed)} of {len(results)} cells failed: {failed[0].reason}"
+                if failed
+                else ""
+            )
+            says(line=why)
     except OSError as error:
         refused = files.refused(error)
         if _wants_trace or refused is None:
@@ -144,9 +151,8 @@ def _job(config: DictConfig) -> int:
         if _wants_trace:
             raise
         return _complain(error)
-    failed = [result for result in results if result.status == "failed"]
     if failed and not _in_main:
-        raise JobError(1, f"{len(failed)} of {len(results)} cells failed: {failed[0].reason}")
+        raise JobError(1, why)
     _statuses.append(int(bool(failed)))
     return _statuses[-1]
 
@@ -195,7 +201,10 @@ def run_stage(settings: JobSettings, sinks: Sequence[Sink]) -> list[CellResult]:
     decodes(settings)
     with signals.raising(False):  # torch, late so that no refusal waits for it
         from spec_bench.jobs.job.job import run_job
-    results = [result.at_stage(settings.stage) for result in run_job(settings)]
+    results = [
+        result.at_stage(settings.stage)
+        for result in run_job(settings, lambda state: says(state=state))
+    ]
     if processes.rank():
         return results
     number, sink = place_in_sweep(), settings.asked.sink
@@ -222,20 +231,22 @@ def run_stage(settings: JobSettings, sinks: Sequence[Sink]) -> list[CellResult]:
             _slow.add(experiment.csv)
     elif not experiment.csv.exists():  # readers find experiments by their tables
         experiment.rebuild(wait=False)
-    if sink.table:  # last: there may be nobody who reads it
-        answers: list[str] = []
-        if made:
-            from spec_bench.report.page.headline import sentences  # loads pandas
-
-            answers = sentences(experiment.csv, {each.run_id for each in results})
-        print_outcome(results, answers, _where_more_is(settings, experiment.csv))
+    if sink.table and (number is None or _in_main):  # last: there may be nobody who reads it
+        last = _where_more_is(settings.results, settings.asked.name) if number is None else ""
+        print_outcome(results, _answers(experiment.csv, results) if made else (), last)
     return results
 
 
-def _where_more_is(settings: JobSettings, table: Path) -> str:
+def _answers(table: Path, results: Sequence[CellResult]) -> list[str]:
+    from spec_bench.report.page.headline import sentences  # loads pandas
+
+    return sentences(table, {each.run_id for each in results})
+
+
+def _where_more_is(results: Path, name: str) -> str:
     """Returns the last lines of a job: its table, its page, the claims of the recipe's paper."""
-    name, results = settings.asked.name, str(settings.results)
-    where = "" if results == "results" else f" --results {results}"
+    table = files.results_file(results, name)
+    where = "" if str(results) == "results" else f" --results {results}"
     choices = HydraConfig.get().runtime.choices if HydraConfig.initialized() else {}
     papers = {path.name for top in experiments_dirs() for path in top.iterdir() if path.is_dir()}
     told = [f"all columns: {table}; its page: spec-bench page {name}{where}"]
@@ -264,7 +275,9 @@ def _finish_tables() -> None:
     try:
         for experiment, sinks in _tables.values():
             experiment.finish(sinks)
-        end_sweep()
+        for results, name, ended in end_sweep():
+            answers = _answers(files.results_file(results, name), ended) if ended else ()
+            print_outcome(ended[:_MOST], answers, _where_more_is(results, name))
     except OSError as error:
         refused = files.refused(error)
         if _wants_trace or refused is None:

@@ -21,6 +21,7 @@ from spec_bench.sinks.rows import row_of
 from spec_bench.vocabulary import columns
 from spec_bench.vocabulary.numbers import with_ends
 
+_SWEPT = ("pair", "task", "temperature", "seed")  # columns where jobs of a sweep differ
 _SHOWN = {"block_efficiency": "tokens/call", "token_rate": "tokens/s", "speedup": "speed-up"}
 
 
@@ -99,7 +100,7 @@ def working(on: str, shown: bool) -> Iterator[None]:
 def print_outcome(
     results: Sequence[CellResult],
     answers: Iterable[str],
-    last: str,
+    last: str = "",
     console: Console | None = None,
 ) -> None:
     """Prints what to use, then a line a cell with the columns that decide it, then where more is.
@@ -107,7 +108,7 @@ def print_outcome(
     Args:
         results: the job's cells.
         answers: what to use, a line each.
-        last: the last line.
+        last: the last line, if any.
         console: where to; it may be 80 columns wide.
     """
     console = console or Console(highlight=False)
@@ -115,16 +116,18 @@ def print_outcome(
     rows = [row_of(result) for result in results]
     for answer in answers:
         console.print(Text(answer, style="bold"), soft_wrap=whole)
-    print(file=console.file)
+    if rows:
+        print(file=console.file)
     if any(row["status"] != "failed" for row in rows):
         console.print(_table(rows, console.width), soft_wrap=True)
-    if any(of_other_sitting(rows)):
+    if any(_others(rows)):
         console.print(Text(f"* {MEANING}"))
     for row in rows:
         if row["status"] == "failed":
             told = Text(f"failed: {_name(row)}: {row['reason']}", style="red")
             console.print(told, soft_wrap=whole)
-    console.print(Text(f"\n{last}"), soft_wrap=True)
+    if last:
+        console.print(Text(f"\n{last}"), soft_wrap=True)
 
 
 def _table(rows: Sequence[Mapping[str, Any]], width: int) -> Table:
@@ -138,24 +141,34 @@ def _table(rows: Sequence[Mapping[str, Any]], width: int) -> Table:
     found = [name for name in _SHOWN if name in told]
     scores = [name for name in scores if name in told]
     found += [name for name in scores if name == scores[0] or name not in columns.header()]
+    swept = [name for name in _SWEPT if len({row[name] for row in rows}) > 1]
     titles = [
-        f"{_name(row)}{'*' if o else ''}"
-        for row, o in zip(rows, of_other_sitting(rows), strict=True)
+        (*(str(row[name]) for name in swept), f"{_name(row)}{'*' if other else ''}")
+        for row, other in zip(rows, _others(rows), strict=True)
     ]
     shown = {name: [_cell(row, name, ends=name == "speedup") for row in rows] for name in found}
     wide = [max(map(len, (heads[name], *cells))) + 2 for name, cells in shown.items()]
-    ends = accumulate(wide, initial=max(map(len, ("decoder", *titles))))
+    ends = accumulate(wide, initial=max(len("  ".join(each)) for each in titles))
     fit = sum(end <= width for end in ends) - 1
     found = found[: max(fit, sum(name in _SHOWN for name in found))]
     left_out = f"{len(wide) - len(found)} more scores in the file" if fit < len(wide) else None
     table = Table(box=None, header_style="bold", pad_edge=False, caption=left_out)
-    table.add_column("decoder", no_wrap=True)
+    for name in (*swept, "decoder"):
+        table.add_column(name, no_wrap=True)
     for name in found:
         table.add_column(heads[name], justify="right", no_wrap=True)
     for place, row in enumerate(rows):
         style = "red" if row["status"] == "failed" else ""
-        table.add_row(titles[place], *(shown[name][place] for name in found), style=style)
+        table.add_row(*titles[place], *(shown[name][place] for name in found), style=style)
     return table
+
+
+def _others(rows: Sequence[Mapping[str, Any]]) -> list[bool]:
+    """Returns which rows were decoded in another session than the plain decoding beside them."""
+    sets = [tuple(row[name] for name in _SWEPT) for row in rows]
+    groups = {each: [row for row, s in zip(rows, sets, strict=True) if s == each] for each in sets}
+    found = {each: iter(of_other_sitting(group)) for each, group in groups.items()}
+    return [next(found[each]) for each in sets]
 
 
 def _name(row: Mapping[str, Any]) -> str:

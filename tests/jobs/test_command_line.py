@@ -243,7 +243,7 @@ def test_a_training_on_a_full_disk_is_one_line_and_goes_on_with_room(small_disk,
 @pytest.fixture
 def sweep(tmp_path):
     made = SweepNotes(tmp_path, "mine")
-    made.begin([(number, [f"seed={number}"]) for number in range(3)])
+    made.begin([(number, [f"seed={number}"]) for number in range(3)], "Slurm")
     return made
 
 
@@ -254,19 +254,21 @@ def wrote(results, *tokens, torn=""):
 
 
 def test_a_job_waits_runs_and_is_done(sweep, tmp_path):
-    with sweep.running(1) as job:
+    with sweep.running(1, ["seed=1"]) as job:
         job.say(cells=("cell",), prompts=4)
         wrote(tmp_path, 3, 5, torn='{"cut')
         states = [each.job.state for each in sweep.progress()]
         assert states == ["waiting", "running", "waiting"]
         second = sweep.progress()[1]
         assert (second.done, second.total, second.tokens) == (2, 4, 8)
+        job.say(state="waiting")  # for a cell that another job holds
+        assert ending(sweep.progress(), time.time())[0] == "3 jobs: 3 waiting"
         assert (second.job.words, second.job.host) == (("seed=1",), socket.gethostname())
     assert [each.state for each in sweep.jobs()] == ["waiting", "done", "waiting"]
 
 
 def test_a_job_that_fails_says_why_in_a_line(sweep):
-    with pytest.raises(ValueError, match="no"), sweep.running(0):
+    with pytest.raises(ValueError, match="no"), sweep.running(0, ["seed=0"]):
         raise ValueError("no\nsuch pair")
     assert (sweep.jobs()[0].state, sweep.jobs()[0].line) == ("failed", "no such pair")
     told = ["3 jobs: 1 failed, 2 waiting", "  job 1 (seed=0): no such pair"]
@@ -275,7 +277,7 @@ def test_a_job_that_fails_says_why_in_a_line(sweep):
 
 def test_an_interrupted_job_is_called_so_and_keeps_what_it_has_done(sweep, tmp_path):
     wrote(tmp_path, 3, 3, 3)
-    with suppress(KeyboardInterrupt), sweep.running(0) as job:
+    with suppress(KeyboardInterrupt), sweep.running(0, ["seed=0"]) as job:
         job.say(cells=("cell",), prompts=4)
         raise KeyboardInterrupt
     first = sweep.progress()[0]
@@ -287,13 +289,46 @@ def test_an_interrupted_job_is_called_so_and_keeps_what_it_has_done(sweep, tmp_p
 def test_a_job_whose_process_is_gone_is_lost_and_one_elsewhere_once_it_is_silent(sweep, tmp_path):
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    state = JobState(0, ("seed=0",), "running", process=gone.pid)
-    folder, now = files.jobs_folder(tmp_path, "mine") / "under_way", time.time()
+    state, now = JobState(0, ("seed=0",), "running", process=gone.pid), time.time()
     where = ((socket.gethostname(), now), ("other", now), ("other", now - 10_000))
     for place, (host, began) in enumerate(where):
         told = asdict(replace(state, number=place, host=host, began=began))
-        files.write_json(folder / f"{place}.json", told)
+        files.write_json(sweep.note([f"seed={place}"]), told)
     assert [each.job.state for each in sweep.progress()] == ["lost", "running", "lost"]
+    said = ending(sweep.progress(), now)
+    assert said[1] == "  job 1 (seed=0): its process is gone; Slurm starts it again"
+
+
+def test_two_sweeps_of_one_name_are_watched_together_until_one_is_over(sweep, tmp_path):
+    def begin(*words):
+        SweepNotes(tmp_path, "mine").begin([(n, ["a=1", word]) for n, word in enumerate(words)])
+        return [(each.job.words, each.job.state) for each in sweep.progress()]
+
+    with sweep.running(1, ["seed=1"]):
+        assert ((("seed=1",), "running")) in begin("b=1", "b=2")
+        assert len(sweep.progress()) == 5
+    assert begin("b=3", "b=4") == [(("b=3",), "waiting"), (("b=4",), "waiting")]
+
+
+def test_a_look_reads_what_is_new_of_generations_and_all_of_a_file_that_was_replaced(
+    sweep, tmp_path
+):
+    path = files.run_folder(tmp_path, "cell") / files.GENERATIONS
+    with sweep.running(0, ["seed=0"]) as job:
+        job.say(cells=("cell",), prompts=4)
+
+        def seen():
+            return sweep.progress()[0].done, sweep.progress()[0].tokens
+
+        wrote(tmp_path, 3, 5, torn='{"tokens"')
+        assert seen() == (2, 8)
+        with path.open("r+") as stream:  # what was read is not read again
+            stream.write("x")
+            stream.seek(0, os.SEEK_END)
+            stream.write(": [1]}\n")
+        assert seen() == (3, 9)
+        wrote(tmp_path, 4)
+        assert seen() == (1, 4)
 
 
 def test_the_end_is_in_sight_by_what_has_run():
@@ -304,6 +339,10 @@ def test_the_end_is_in_sight_by_what_has_run():
     assert seconds_left(found, 128.0) == pytest.approx(32.0)
     assert ending(found, 128.0)[0] == "3 jobs: 1 done, 1 running, 1 waiting; some 32 s left"
     assert seconds_left([Progress(JobState(0))], 0.0) is None
+    # Its last token came: whole jobs say how long its intervals take, before one ends nobody does.
+    found[1] = Progress(replace(running, began=110.0), 10)
+    assert seconds_left(found[:2], 128.0) == pytest.approx(2.0)
+    assert seconds_left(found[1:2], 128.0) is None
 
 
 def test_watch_says_what_there_is_where_a_name_is_unknown(sweep, tmp_path, capsys):
@@ -327,6 +366,7 @@ def test_a_sweep_tells_all_that_failed(tmp_path, family):
     assert told[0].startswith("  job 2 (decoder=sd spec=4x3): decoder 'sd': spec '4x3'")
     assert told[1].startswith("  job 3 (decoder=rsd_s spec=3): decoder 'rsd_s': spec '3'")
     assert told[2] == "  the same command does what is missing"
+    assert "Error executing job" not in said
     states = [job.state for job in SweepNotes(tmp_path / "results", "mine").jobs()]
     assert states == ["done", "failed", "failed", "done"]
 
@@ -406,24 +446,27 @@ def lay(path, damage):
 def folder(tmp_path, monkeypatch):
     """Of a sweep whose second job runs."""
     monkeypatch.setenv("COLUMNS", "400")
-    SweepNotes(tmp_path, "mine").begin([(0, ["seed=0"]), (1, ["seed=1"])])
-    folder = files.jobs_folder(tmp_path, "mine") / "under_way"
-    (folder / "1.json").write_bytes(note(number=1, words=["cells=[sd:3]"]))
-    return folder
+    notes = SweepNotes(tmp_path, "mine")
+    notes.begin([(0, ["seed=0"]), (1, ["cells=[sd:3]"])])
+    notes.note(["cells=[sd:3]"]).write_bytes(note(number=1))
+    return notes.note(["seed=0"]).parent
 
 
-@pytest.mark.parametrize("name", ["0.json", "sweep.json"])
+@pytest.mark.parametrize("name", ["job", "sweep"])
 @pytest.mark.parametrize("damage", DAMAGED)
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_note_that_cannot_be_read_is_a_line_and_the_other_jobs_are_shown(
     name, damage, folder, tmp_path, capsys
 ):
-    lay(folder / name, DAMAGED[damage])
+    path = SweepNotes(tmp_path, "mine").note(["seed=0"])
+    path = path if name == "job" else next(folder.glob("sweep-*.json"))
+    lay(path, DAMAGED[damage])
     assert watched(tmp_path) == 2
     said = capsys.readouterr()
     (line,) = [line for line in said.out.splitlines() if line.startswith("  job ")]
-    assert f"{name} is unreadable: " in line and len(line) < 300
-    assert "1 unreadable" in said.out and "1 running" in said.out and "cells=[sd:3]" in said.out
+    assert f"{path.name} is unreadable: " in line and len(line) < 300
+    assert "1 unreadable" in said.out and "1 running" in said.out
+    assert ("cells=[sd:3]" if name == "job" else "seed=0") in said.out
     assert not said.err
 
 
@@ -439,7 +482,9 @@ def test_generations_that_cannot_be_read_count_as_none(damage, folder, tmp_path,
 def test_a_note_is_shown_as_it_stands_without_what_a_terminal_would_do(folder, tmp_path, capsys):
     words = ["cells=[sd:3]", "name=[bold]x[/bold]", ":x:", "[/]", "a\x1b[2Jb\nc\x9b"]
     given = {"words": words, "cells": ["no\0name", "x" * 300], "more": "of a later version"}
-    (folder / "0.json").write_bytes(note(state="failed", line="[red]no[/]", **given))
+    next(folder.glob("sweep-*.json")).unlink()
+    (folder / f"{0:012}.json").write_bytes(note(state="failed", line="[red]no[/]", **given))
+    files.write_json(folder / "sweep-0.json", [])
     assert watched(tmp_path) == 2
     shown = "cells=[sd:3] name=[bold]x[/bold] :x: [/] a [2Jb c "
     lines = capsys.readouterr().out.splitlines()

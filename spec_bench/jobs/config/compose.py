@@ -21,6 +21,7 @@ from typing import Any
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
+from hydra.core.utils import JobReturn, JobStatus
 from hydra.errors import OverrideParseException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
@@ -146,6 +147,14 @@ def _first_choice(argument: str) -> str:
 def register() -> None:
     """Tells Hydra; doing it twice changes nothing."""
     Plugins.instance().register(MoreConfigs)
+    JobReturn.return_value = property(_returned, JobReturn.return_value.fset)
+
+
+def _returned(job: JobReturn) -> Any:
+    """A job's value; Hydra would print the overrides of one that failed above the line of ours."""
+    if job.status is JobStatus.FAILED:
+        raise job._return_value
+    return job._return_value
 
 
 def data_of(target: object) -> str:

@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
@@ -27,6 +28,7 @@ from spec_bench.jobs.config.compose import one_line
 from spec_bench.jobs.config.config import RunSettings, check_early, check_settings
 from spec_bench.jobs.config.settings import JobSettings, build_settings, on_hub, shared
 from spec_bench.jobs.store.experiment import Experiment
+from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.sweep.launch import config_folders, jobs_of, place_in_sweep
 from spec_bench.jobs.sweep.watch import RunningJob, SweepNotes, ending, tell
 from spec_bench.records.types import CellResult
@@ -35,6 +37,7 @@ from spec_bench.tasks import build_task
 
 log = logging.getLogger(__name__)
 Checked = TypeVar("Checked")
+_AGAIN = {"SlurmLauncher": "Slurm", "RayLauncher": "Ray"}  # who starts a lost job again
 _swept: dict[tuple[Path, str], SweepNotes] = {}  # this process's sweep, by results and name
 _sinks: dict[tuple[Path, str], SinkSettings] = {}  # where its rows go
 _over = threading.Event()  # once the sweep is
@@ -47,7 +50,9 @@ class CheckJobs(Callback):
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         """Called in the user's process before anything is launched."""
-        here = "BasicLauncher" in config.hydra.launcher.get("_target_", "")
+        launcher = config.hydra.launcher
+        target = launcher.get("_target_", "").rpartition(".")[2]
+        here = target == "BasicLauncher"
         folders, checked, asked = config_folders(config.hydra), set[str](), []
         jobs: dict[tuple[str, str], list[tuple[int, Sequence[str]]]] = {}
         try:
@@ -67,12 +72,9 @@ class CheckJobs(Callback):
             sys.exit(2)
         for (results, name), listed in jobs.items():
             _swept[Path(results), name] = notes = SweepNotes(Path(results), name)
-            # What tells the jobs apart; one alone keeps all its words.
-            every = [set(words) for _, words in listed]
-            common = set.intersection(*every) if len(every) > 1 else set()
-            notes.begin(
-                [(number, [w for w in words if w not in common]) for number, words in listed]
-            )
+            notes.begin(listed, _AGAIN.get(target, ""))
+        if folder := launcher.get("submitit_folder"):
+            print(f"logs: {Path(folder).parent}", file=sys.stderr)
         if not here:
             told = list(_swept.values()), _over
             threading.Thread(target=tell, args=told, daemon=True).start()
@@ -110,7 +112,7 @@ def _told(words: Sequence[str], check: Callable[..., Checked], *given: Any) -> C
 
 
 class _Numbered(logging.Filter):
-    """Puts a job's number and choices before its lines, among those of others."""
+    """Puts a job's number before its lines, among those of others."""
 
     label = ""
 
@@ -129,22 +131,29 @@ def seen(results: Path, name: str, *, here: bool) -> Iterator[None]:
     if number is None or processes.rank():
         yield
         return
-    notes = SweepNotes(results, name)
-    listed = {job.number: " ".join(job.words) for job in notes.jobs()}
-    label = f"job {number + 1} of {len(listed)}"
+    notes, words = SweepNotes(results, name), HydraConfig.get().overrides.task
+    listed = {job.key: job for job in notes.jobs() if job.number >= 0}
+    job = listed.get(notes.note(words).stem)
+    label = f"job {number + 1} of {sum(each.number >= 0 for each in listed.values())}"
     if here:
         _ran_here.append(True)
-        log.info("%s: %s", label, listed.get(number, ""))
+        log.info("%s: %s", label, " ".join(job.words if job else words))
     else:
         _numbered.label = label
         for handler in logging.getLogger().handlers:
             handler.addFilter(_numbered)  # once, however often
-    with notes.running(number) as running:
+    with notes.running(number, words) as running:
         _now.append(running)
         try:
             yield
         finally:
             _now.clear()
+
+
+def says(**changed: Any) -> None:
+    """What whoever watches is told of this process's job."""
+    for running in _now:
+        running.say(**changed)
 
 
 def decodes(settings: JobSettings) -> None:
@@ -155,24 +164,24 @@ def decodes(settings: JobSettings) -> None:
         running.say(cells=tuple(dict.fromkeys(cells)), prompts=prompts)
 
 
-def came_to(results: Sequence[CellResult]) -> None:
-    """What the job's cells came to."""
-    failed = [result for result in results if result.status == "failed"]
-    for running in _now if failed else ():
-        running.say(line=f"{len(failed)} of {len(results)} cells failed: {failed[0].reason}")
-
-
-def end_sweep() -> None:
-    """Makes the tables of jobs that ran elsewhere, and says what the sweep came to."""
+def end_sweep() -> Iterator[tuple[Path, str, list[CellResult]]]:
+    """Says what the sweep came to, and makes the tables of jobs that ran elsewhere; results, name
+    and those jobs' cells.
+    """
     _over.set()
-    for (results, name), notes in _swept.items():
+    while _swept:
+        (results, name), notes = _swept.popitem()
+        sink = _sinks.get((results, name), SinkSettings())
         if not _ran_here:
-            sinks = build_sinks(_sinks.get((results, name), SinkSettings()), results / name)
-            Experiment(results, name).finish(sinks)
+            Experiment(results, name).finish(build_sinks(sink, results / name))
         found = notes.progress()
         for line in ending(found, time.time()):
             print(line, file=sys.stderr)
         if any(each.job.state != "done" for each in found):
             print("  the same command does what is missing", file=sys.stderr)
-    _swept.clear()
+        if not sink.table:
+            continue
+        cells = [] if _ran_here else dict.fromkeys(c for each in found for c in each.job.cells)
+        ended = (CellStore(results, cell).result() for cell in cells)
+        yield results, name, [result for result in ended if result is not None]
     _sinks.clear()

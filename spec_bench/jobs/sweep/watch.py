@@ -1,8 +1,8 @@
 """``spec-bench watch NAME``: how far a sweep is, from wherever its folder is seen.
 
-Its jobs leave a small file each while they run: in ``runs/jobs/<experiment>/under_way``
-``sweep.json`` lists the jobs, ``<number>.json`` says where one runs and what became of it. Nothing
-else reads them: rows and tables do not hang on them.
+In ``runs/jobs/<experiment>/under_way`` a ``sweep-<id>.json`` lists each sweep's jobs, and a note a
+job, named by its choices, says where it runs and what became of it; the cells' records say how far
+it is. Nothing else reads the notes: rows and tables do not hang on them.
 """
 
 from __future__ import annotations
@@ -41,6 +41,9 @@ _When = Annotated[float, Ge(0), Lt(2**40)]
 _Line = Annotated[str, AfterValidator(lambda text: re.sub(r"[\x00-\x1f\x7f-\x9f]", " ", text))]
 _EVERY_S = 2.0
 _BAD: tuple[State, ...] = ("failed", "interrupted", "lost", "unreadable")
+_OPEN: tuple[State, ...] = ("running", "waiting")
+_SWEEPS, _KEY = "sweep-*.json", re.compile("[0-9a-f]{12}")
+_MOST = 2**26  # bytes of a cell that a look reads
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,8 @@ class JobState:
     prompts: _Count = 0  # that each cell decodes, repeats counted
     began: _When = 0.0  # when, in seconds
     ended: _When = 0.0  # likewise; 0 while it runs
+    key: _Line = ""  # its note's name
+    again: _Line = ""  # who starts it again if its process is lost; "": nobody
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,7 @@ class Progress:
     job: JobState
     done: int = 0  # generations on disk, of `total`
     tokens: int = 0  # of these
-    wrote: float = 0.0  # when the last of them came, in seconds; 0: none has
+    wrote: float = 0.0  # when it last wrote, in seconds; 0: it has not begun
 
     @property
     def total(self) -> int:
@@ -76,36 +81,50 @@ class Progress:
 
 
 class SweepNotes:
-    """The notes of one experiment's jobs."""
+    """The notes of one experiment's jobs. It keeps what it read: a look costs what is new."""
 
     def __init__(self, results: Path, name: str) -> None:
         self._results = results
         self._folder = files.jobs_folder(results, name) / "under_way"
-        self._sweep = self._folder / "sweep.json"
+        self._read: dict[
+            Path, tuple[object, tuple[JobState, ...]]
+        ] = {}  # notes with inode and time
+        # cells by run id: inode, bytes read, generations, tokens, when it was last written
+        self._cells: dict[str, tuple[int, int, int, int, float]] = {}
 
     @property
     def known(self) -> bool:
         """Whether a sweep of that name has begun."""
-        return os.path.lexists(self._sweep)
+        return any(self._folder.glob(_SWEEPS))
 
-    def begin(self, jobs: Sequence[tuple[int, Sequence[str]]]) -> None:
-        """A sweep begins: its jobs, by number, with their choices; nothing is left of the last."""
-        for old in self._folder.glob("*.json"):
-            old.unlink(missing_ok=True)
-        listed = [{"number": number, "words": list(words)} for number, words in jobs]
-        files.write_json(self._sweep, listed)
+    def note(self, words: Sequence[str]) -> Path:
+        """Returns the file of a job's note, by all its choices."""
+        return self._folder / f"{files.digest(sorted(words))}.json"
+
+    def begin(self, jobs: Sequence[tuple[int, Sequence[str]]], again: str = "") -> None:
+        """A sweep begins: its jobs, by number, with their choices, and who starts them ``again``.
+        What is left of other sweeps goes where none of their jobs is at work.
+        """
+        if not any(each.wrote and each.job.state in _OPEN for each in self.progress()):
+            for path in self._folder.glob("*.json"):
+                path.unlink(missing_ok=True)
+        every = [set(words) for _, words in jobs]
+        common = set.intersection(*every) if len(every) > 1 else set()  # the rest tells them apart
+        listed = [
+            {"number": n, "words": [w for w in words if w not in common], "again": again}
+            | {"key": self.note(words).stem}
+            for n, words in jobs
+        ]
+        name = _SWEEPS.replace("*", files.digest([each["key"] for each in listed]))
+        files.write_json(self._folder / name, listed)
 
     @contextmanager
-    def running(self, number: int) -> Iterator[RunningJob]:
+    def running(self, number: int, words: Sequence[str]) -> Iterator[RunningJob]:
         """A job runs within the block; a line that was said of it by then is why it failed."""
-        job = RunningJob(self._folder / f"{number}.json", JobState(number))
-        job.say(
-            state="running",
-            host=socket.gethostname(),
-            process=os.getpid(),
-            devices=os.environ.get("CUDA_VISIBLE_DEVICES", ""),
-            began=time.time(),
-        )
+        path = self.note(words)
+        job = RunningJob(path, JobState(number, tuple(words), key=path.stem))
+        where = {"host": socket.gethostname(), "process": os.getpid(), "began": time.time()}
+        job.say(state="running", devices=os.environ.get("CUDA_VISIBLE_DEVICES", ""), **where)
         try:
             yield job
         except BaseException as error:
@@ -118,64 +137,82 @@ class SweepNotes:
 
     def jobs(self) -> list[JobState]:
         """All jobs in their order, those that have not begun too; an unreadable note is a job."""
-        try:
-            found = {each.number: each for each in _read(tuple[JobState, ...], self._sweep)}
-        except ValueError as error:
-            found = {-1: JobState(-1, ("the list of jobs",), "unreadable", str(error))}
-        for path in (each for each in self._folder.glob("*.json") if each.stem.isdecimal()):
-            number = int(path.stem)
-            try:
-                job = _read(JobState, path)
-            except ValueError as error:
-                job = JobState(number, state="unreadable", line=str(error))
-            words = job.words or found.get(number, job).words
-            found[number] = replace(job, number=number, words=words)
-        return [found[number] for number in sorted(found)]
+        found = dict[str, JobState]()
+        for path in sorted(self._folder.glob(_SWEEPS)):
+            every = self._note(tuple[JobState, ...], path, JobState(-1, ("the list of jobs",)))
+            found |= {each.key: each for each in every}
+        for path in self._folder.glob("*.json"):
+            if not _KEY.fullmatch(path.stem):
+                continue
+            known = found.get(path.stem, JobState(0, key=path.stem))
+            (job,) = self._note(JobState, path, known)
+            listed = known if known.words else job
+            told = replace(job, number=listed.number, words=listed.words, again=known.again)
+            found[path.stem] = replace(told, key=path.stem)
+        return list(found.values())
 
     def progress(self) -> list[Progress]:
         """Returns all jobs with how far they are."""
         return [self._progress(job) for job in self.jobs()]
 
+    def _note(self, kind: Any, path: Path, unread: JobState) -> tuple[JobState, ...]:
+        """What a file of notes holds, every value held to its type, or why that is ``unread``."""
+        try:
+            state = path.stat()
+            if state.st_size > 2**30:
+                raise ValueError("it is too large")
+            key, (known, note) = (state.st_ino, state.st_mtime_ns), self._read.get(path, (None, ()))
+            if key != known:
+                note = adapter(kind).validate_json(seals.bytes_of(path), strict=True)
+                note = (note,) if kind is JobState else note
+                self._read[path] = key, note
+            return note
+        except (OSError, ValueError) as error:
+            why = f"{path.name} is unreadable: {one_line(error, 120)}"
+            return (replace(unread, state="unreadable", line=why),)
+
     def _progress(self, job: JobState) -> Progress:
-        if job.state in ("waiting", "done"):
+        if not job.began or job.state == "done":
             return Progress(job, job.prompts * len(job.cells) if job.state == "done" else 0)
-        done = tokens = 0
-        wrote = 0.0
-        for cell in job.cells:
-            path = files.run_folder(self._results, cell) / files.GENERATIONS
+        cells = [self._cell(each) for each in job.cells]
+        wrote = max([job.began, *(each[4] for each in cells)])
+        if job.state in _OPEN and _gone(job, wrote):
+            job = replace(job, state="lost")
+        return Progress(job, sum(c[2] for c in cells), sum(c[3] for c in cells), wrote)
+
+    def _cell(self, cell: str) -> tuple[int, int, int, int, float]:
+        """What is known of a cell, once it has read what is new of its generations."""
+        path = files.run_folder(self._results, cell) / files.GENERATIONS
+        before = self._cells.get(cell, (0, 0, 0, 0, 0.0))
+        try:
+            state = path.stat()
+            if not path.is_file() or (state.st_ino, state.st_size) == before[:2]:
+                return before
+            at, done, tokens = before[1:4] if state.st_ino == before[0] else (0, 0, 0)
+            with path.open("rb") as stream:
+                stream.seek(at)
+                data = stream.read(_MOST)
+        except (OSError, ValueError):
+            return before
+        whole = data.rfind(b"\n") + 1
+        for line in data[:whole].split(b"\n"):
             try:
-                lines, wrote_here = seals.bytes_of(path).splitlines(), path.stat().st_mtime
-            except (OSError, ValueError):
+                tokens += len(json.loads(line)["tokens"])
+                done += 1
+            except (ValueError, KeyError, TypeError, RecursionError):
                 continue
-            wrote = max(wrote, wrote_here)
-            for line in lines:
-                try:
-                    tokens += len(json.loads(line)["tokens"])
-                    done += 1
-                except (ValueError, KeyError, TypeError, RecursionError):
-                    continue
-        state = self._alive(job, wrote) if job.state == "running" else job.state
-        return Progress(replace(job, state=state), done, tokens, wrote)
-
-    @staticmethod
-    def _alive(job: JobState, wrote: float) -> State:
-        if job.host == socket.gethostname():
-            try:
-                os.kill(job.process, 0)
-            except OSError as error:
-                return "lost" if isinstance(error, ProcessLookupError) else "running"
-            return "running"
-        return "lost" if time.time() - max(job.began, wrote) > _SILENT_S else "running"
+        self._cells[cell] = state.st_ino, at + whole, done, tokens, state.st_mtime
+        return self._cells[cell]
 
 
-def _read(kind: Any, path: Path) -> Any:
-    """A note, every value held to its type; a ``ValueError`` names one that is unreadable."""
+def _gone(job: JobState, wrote: float) -> bool:
+    if job.host != socket.gethostname():
+        return time.time() - wrote > _SILENT_S
     try:
-        if path.stat().st_size > 2**30:
-            raise ValueError("it is too large")
-        return adapter(kind).validate_json(seals.bytes_of(path), strict=True)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path.name} is unreadable: {one_line(error, 120)}") from error
+        os.kill(job.process, 0)
+    except OSError as error:
+        return isinstance(error, ProcessLookupError)
+    return False
 
 
 @dataclass
@@ -196,17 +233,20 @@ class RunningJob:
 
 
 def seconds_left(progress: Sequence[Progress], now: float) -> float | None:
-    """Returns seconds until a sweep's end, by what generations took so far; None if unknown."""
-    states = Counter(each.job.state for each in progress)
-    ran = [each for each in progress if each.job.began and each.done]
+    """Returns seconds until a sweep's end, None if unknown: by what generations of whole jobs took,
+    which counts what comes before the first and after the last of them, or of all jobs so far.
+    """
+    begun = [each for each in progress if each.job.began and each.done]
+    ran = [each for each in begun if each.job.state == "done"] or begun
     spent = sum((each.job.ended or now) - each.job.began for each in ran)
-    finished = sum(each.done for each in ran)
-    if not finished or not {"running", "waiting"} & set(states):
-        return None
-    per_job = max(each.total for each in progress)
-    open_jobs = [each for each in progress if each.job.state in ("waiting", "running", "lost")]
-    missing = sum((each.total or per_job) - each.done for each in open_jobs)
-    return spent / finished * missing / max(states["running"], 1)
+    rate, left = spent / max(1, sum(each.done for each in ran)), 0.0
+    per_job = max((each.total for each in progress), default=0)
+    for each in progress:
+        if each.job.state in (*_OPEN, "lost"):
+            total, began = each.total or per_job, each.job.began or now
+            left += max(rate * total - (now - began), rate * (total - each.done))
+    running = sum(each.job.state == "running" for each in progress)
+    return left / max(running, 1) if left >= 1 else None
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -233,7 +273,7 @@ def main(arguments: Sequence[str]) -> int:
             while True:
                 found = watched.progress()
                 live.update(table_of(found, time.time()), refresh=True)
-                if not any(each.job.state in ("running", "waiting") for each in found):
+                if not any(each.job.state in _OPEN for each in found):
                     break
                 time.sleep(_EVERY_S)
     lines = ending(found, time.time())
@@ -261,7 +301,7 @@ def table_of(progress: Sequence[Progress], now: float) -> Table:
         seconds = (job.ended or now) - job.began
         rate = f"{each.tokens / seconds:.1f}" if each.tokens and seconds > 0 else ""
         where = " ".join(part for part in (job.host, job.devices and f"GPU {job.devices}") if part)
-        wrote = f"{_spoken(now - each.wrote)} ago" if each.wrote and not job.ended else ""
+        wrote = f"{_spoken(now - each.wrote)} ago" if each.done and not job.ended else ""
         done = f"{each.done} of {each.total}" if each.total else ""
         told = " ".join(job.words) + (f": {job.line}" if job.line else "")
         cells = (str(job.number + 1), job.state, done, rate, where, wrote, told)
@@ -281,7 +321,8 @@ def ending(progress: Sequence[Progress], now: float) -> list[str]:
     lines = [f"{len(progress)} job{'s' * (len(progress) != 1)}: {counts}{more}"]
     for job in (each.job for each in progress):
         if job.state in _BAD:
-            why = job.line or "its process is gone; the same command resumes"
+            resumes = f"{job.again} starts it again" if job.again else "the same command resumes"
+            why = job.line or f"its process is gone; {resumes}"
             lines.append(f"  job {job.number + 1} ({' '.join(job.words)}): {why}")
     return lines
 
