@@ -128,15 +128,16 @@ def _pool(part: pd.DataFrame, records: Records, baselines: Mapping[_Place, Row])
         return row
     if (kept.status == "partial").any():
         row["status"] = "partial"
-    for name in (name for each in columns_in(kept.columns) for name in each.names if name in kept):
+    known_columns = columns_in(kept.columns)
+    for name in (name for each in known_columns for name in each.names if name in cells[0]):
         own = name in ("seed", "run_id", "reason", "status")
-        if not own and kept[name].nunique(dropna=False) > 1:
+        if not own and len({None if pd.isna(cell[name]) else cell[name] for cell in cells}) > 1:
             numbers = pd.api.types.is_numeric_dtype(kept[name]) and kept[name].notna().all()
             row[name] = kept[name].mean() if numbers else None
     prompts = int(kept.prompts.min()) if "prompts" in kept and kept.prompts.notna().all() else 0
     if prompts:
         row["prompts"] = prompts
-    for name in (each.name for each in columns_in(kept.columns) if each.interval):
+    for name in (each.name for each in known_columns if each.interval):
         known = [interval for cell in cells if (interval := interval_in(cell, name))]
         found = None
         if len(known) == len(cells):
