@@ -1,7 +1,5 @@
 """``spec-bench audit``: its arguments; what it does is in ``command_line``."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Callable, Sequence

@@ -8,8 +8,6 @@ two i.i.d. candidates, a linear program. No model and no sampling.
 ``python -m spec_bench.audit.bernoulli`` writes the grid that the figure is drawn from.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial

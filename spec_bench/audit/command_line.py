@@ -1,7 +1,5 @@
 """``spec-bench audit``: proves losslessness and prints the proof as a table."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -13,8 +13,6 @@ stated rate. Where the target runs in another number format than the server, rou
 difference of laws: many thousands of tokens will find it.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ wrong ratio. All trees that a node count and a law of siblings allow are verifie
 each. Letters: R trees, N nodes, B draws of one node's C children, V vocabulary, L depth.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate

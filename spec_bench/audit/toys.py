@@ -5,8 +5,6 @@ still find the right distribution. The model with a history looks up the last M 
 mask lets a token see; so a wrong ancestor, a wrong copy or a wrong commit changes what it says.
 """
 
-from __future__ import annotations
-
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

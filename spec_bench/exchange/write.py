@@ -9,8 +9,6 @@ Of a task that is ``judged`` also ``TASK/question.jsonl``, its questions with th
 asked. Token ids, and so texts, are only in the runs.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

@@ -10,8 +10,6 @@ time is launches, arithmetic and all else.
 Knows torch's modules and the records; nothing about decoders.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import time

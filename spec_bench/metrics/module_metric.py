@@ -9,8 +9,6 @@ prompt; other lists (n-gram counts) are parts of a score and are left out. A mod
 so its values have no intervals.
 """
 
-from __future__ import annotations
-
 import ast
 import math
 import re

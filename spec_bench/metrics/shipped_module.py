@@ -4,8 +4,6 @@ and scales of the hub's modules of these names.
 ``evaluate`` copies this file out of the package before loading it, so it imports nothing of ours.
 """
 
-from __future__ import annotations
-
 from importlib.metadata import version
 from itertools import zip_longest
 from typing import Any

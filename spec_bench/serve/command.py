@@ -5,8 +5,6 @@ the next method. Their rows go where those of our decoders for the same prompts 
 command ends, its servers end; the same command goes on where it was stopped.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import secrets

@@ -5,8 +5,6 @@ ends with it, and the command is ended with all that it started, on Linux in oth
 dies with a keeper that is killed. Needs nothing but Python itself.
 """
 
-from __future__ import annotations
-
 import ctypes
 import fcntl
 import os

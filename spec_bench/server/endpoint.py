@@ -4,8 +4,6 @@ The key lives in ``Server`` alone: it is in no message of an error, no log and n
 read with bounds: on time, on bytes, on lines. What a server says is made fit to be shown.
 """
 
-from __future__ import annotations
-
 import base64
 import fcntl
 import json

@@ -1,7 +1,5 @@
 """Which server decodes, which one plainly beside it, and how patiently they are asked."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from spec_bench.settings.validation import Ge, Gt, Number, Pattern, Says, Text, Whole, settings

@@ -7,8 +7,6 @@ pass; every later one is what one verification delivered. Pure: knows lines and 
 connection.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

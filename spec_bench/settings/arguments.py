@@ -1,7 +1,5 @@
 """Command lines that answer a wrong request with one line; knows no command."""
 
-from __future__ import annotations
-
 import argparse
 import os
 from pathlib import Path

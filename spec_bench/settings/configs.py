@@ -4,8 +4,6 @@
 their ``defaults``; nothing about Hydra, so that a report reads them without it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -18,8 +18,6 @@ Another package writes in its ``pyproject.toml``:
     coin = "my_package.coin"
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import importlib

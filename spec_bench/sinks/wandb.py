@@ -13,8 +13,6 @@ logged once, in the group of the first.
 Knows records and W&B; imports W&B only once it is wanted.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

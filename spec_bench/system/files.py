@@ -1,7 +1,5 @@
 """What a file system refuses, in one line that names the file; knows nothing of its content."""
 
-from __future__ import annotations
-
 import csv
 import errno
 import fcntl

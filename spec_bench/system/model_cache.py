@@ -3,8 +3,6 @@
 ``SPEC_BENCH_CACHE`` names another folder. Knows files, pip and zip only.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import subprocess

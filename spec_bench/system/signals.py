@@ -8,8 +8,6 @@ A reader of standard output that went away (``| head``) ends a command without a
 141; what it writes to files is not cut short by that. A missing package is one line and status 2.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import select

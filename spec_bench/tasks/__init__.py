@@ -1,7 +1,5 @@
 """Tasks: dataset, prompt template, stop rule, references and the names of the scores."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

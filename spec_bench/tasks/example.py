@@ -7,8 +7,6 @@ message at the start stands before everything. Knows nothing about templates, mo
 answers.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

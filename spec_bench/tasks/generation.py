@@ -1,7 +1,5 @@
 """How answers are decoded, as far as a task or a run says; what neither says has a default."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator

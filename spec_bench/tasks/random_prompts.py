@@ -4,8 +4,6 @@ Knows numbers of tokens only; there is nothing to score and no text to end an an
 answer has its full length. Asked of a real model it measures speed at a prompt length one chooses.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import field

@@ -4,8 +4,6 @@ Knows files and the ``datasets`` library; nothing about prompts or models. All t
 rows in the hub's schema, so that a task needs one set of field names.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

@@ -12,8 +12,6 @@ spider_data.zip`` compares with that. Of the unpacked databases we know of none;
 compares with one that you have from elsewhere.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sqlite3

@@ -4,8 +4,6 @@ Knows text and token ids; nothing about models or about how scores are computed 
 names). A tokenizer is anything that behaves like one of ``transformers``.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import field, replace

@@ -5,8 +5,6 @@ to a column, to a path into nested columns (``translation.de``) or to several of
 first that exists is taken; a name without an entry is itself a path. Values go in verbatim.
 """
 
-from __future__ import annotations
-
 import signal
 import threading
 from collections.abc import Mapping, Sequence

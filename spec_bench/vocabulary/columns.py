@@ -6,8 +6,6 @@ an interval is followed by ``NAME_low`` and ``NAME_high``, the ends of its 95% i
 prompts. Knows nothing about how a number is computed.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ the names of its drafter and its rule, nothing else.
     python -m spec_bench.vocabulary.decoders     # that table
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

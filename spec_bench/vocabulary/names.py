@@ -3,8 +3,6 @@
 Columns' titles are in ``columns``; what a decoder looks like is in its YAML (``decoders``).
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Collection
 from dataclasses import replace

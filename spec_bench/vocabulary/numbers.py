@@ -1,7 +1,5 @@
 """How a number with its interval is written; nothing about how either is computed."""
 
-from __future__ import annotations
-
 
 def with_ends(value: float, low: float | None, high: float | None, form: str) -> str:
     """``value [low, high]``, each written as the form says (``.2f``), or the value alone where it

@@ -5,8 +5,6 @@ it stood; a line whose ``value`` is empty is a number that the paper prints and 
 has lost.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Collection, Iterable
 from functools import cache

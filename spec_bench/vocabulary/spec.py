@@ -4,8 +4,6 @@ Read by syntax alone: what a number means is the tree policy's business. Knows n
 decoders, and imports no torch, so that a report reads a ``spec`` column without either.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from itertools import accumulate

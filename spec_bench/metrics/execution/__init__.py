@@ -1,7 +1,5 @@
 """What a model wrote, run in isolation: SQL judged by its result set, a program by its tests."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
