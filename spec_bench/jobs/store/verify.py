@@ -40,10 +40,8 @@ def main(arguments: Sequence[str]) -> int:
     found += [line for table in tables for line in _of_table(table)]
     for path in sorted((results / files.RUNS / "jobs").glob("*/*.json")):
         found += _told(path, experiment.read_note, path)
-    for line in found:
-        print(line, file=sys.stderr)
-    if not found:
-        print(f"{len(cells)} cells, {len(tables)} tables: as they were written")
+    told = found or [f"{len(cells)} cells, {len(tables)} tables: as they were written"]
+    print("\n".join(told), file=sys.stderr if found else sys.stdout)
     return 2 if found else 0
 
 

@@ -128,10 +128,12 @@ def _pool(part: pd.DataFrame, records: Records, baselines: Mapping[_Place, Row])
         return row
     if (kept.status == "partial").any():
         row["status"] = "partial"
-    known_columns = columns_in(kept.columns)
+    known_columns, own = columns_in(kept.columns), ("seed", "run_id", "reason", "status")
     for name in (name for each in known_columns for name in each.names if name in cells[0]):
-        own = name in ("seed", "run_id", "reason", "status")
-        if not own and len({None if pd.isna(cell[name]) else cell[name] for cell in cells}) > 1:
+        if (
+            name not in own
+            and len({None if pd.isna(cell[name]) else cell[name] for cell in cells}) > 1
+        ):
             numbers = pd.api.types.is_numeric_dtype(kept[name]) and kept[name].notna().all()
             row[name] = kept[name].mean() if numbers else None
     prompts = int(kept.prompts.min()) if "prompts" in kept and kept.prompts.notna().all() else 0
