@@ -65,7 +65,7 @@ def write_report(results: Path, folder: Path) -> None:
     write_text(folder / "table.md", "\n".join(parts))
     drawn = draw(groups, folder / "figure.png")
     figure = f"; figure: {folder / 'figure.png'}" if drawn else ""
-    print(*answers, f"checks: {summary.sentence}", sep="\n")
+    print(*answers, sep="\n")
     print(f"all columns and checks: {folder / 'table.md'}{figure}")
 
 
