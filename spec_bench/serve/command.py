@@ -150,8 +150,8 @@ class _Plan:
             gguf = f"{self.model}.gguf"
             if not Path(gguf).is_file():
                 raise ValueError(
-                    f"llama.cpp serves a GGUF file, got {self.model}: --model FILE.gguf (of "
-                    f"pair=smollm2 make smollm2 leaves {gguf})"
+                    f"llama.cpp serves a GGUF file, got {self.model}, beside which there is none: "
+                    "--model FILE.gguf, or make smollm2 and pair=smollm2"
                 )
             self.model = gguf
         if "--api-key" in options.arguments and not os.environ.get(KEY):
