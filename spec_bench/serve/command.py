@@ -149,9 +149,10 @@ class _Plan:
         if engine.kind == "llama_cpp" and not self.model.endswith(".gguf"):
             gguf = f"{self.model}.gguf"
             if not Path(gguf).is_file():
+                own = gguf if "smollm2" in gguf else "one for pair=smollm2"
                 raise ValueError(
-                    f"llama.cpp serves a GGUF file, got {self.model}, beside which there is none: "
-                    "--model FILE.gguf, or make smollm2 and pair=smollm2"
+                    f"llama.cpp serves a GGUF file, got {self.model}: --model FILE.gguf (make "
+                    f"smollm2 leaves {own})"
                 )
             self.model = gguf
         if "--api-key" in options.arguments and not os.environ.get(KEY):
