@@ -219,25 +219,16 @@ def test_jobs_that_run_at_the_same_time_are_said_to_disturb_each_other(monkeypat
 # A tree that draws, one of another form in every iteration, a rule of whole paths, EAGLE's heads.
 DECODERS = ("rsd_s:2x2", "dyspec:2x2@3", "traversal:2-1", "eagle2:2x2@3", "eagle_rsd_s:2x2")
 LAUNCHERS = {
-    "workers": ("joblib", "hydra.launcher.n_jobs=2"),
-    "ray_cluster": ("ray", "+hydra.launcher.ray.init.num_cpus=2"),
+    "workers": "hydra.launcher.n_jobs=2",
+    "ray_cluster": "+hydra.launcher.ray.init.num_cpus=2",
 }
-
-
-def launched(*names, slow=()):
-    """The launchers; one whose plugin is not installed is skipped."""
-    for name in names:
-        plugin = f"hydra_plugins.hydra_{LAUNCHERS[name][0]}_launcher"
-        try:
-            missing = importlib.util.find_spec(plugin) is None
-        except ModuleNotFoundError:
-            missing = True
-        marks = [pytest.mark.skipif(missing, reason=f"no {plugin}")]
-        yield pytest.param(name, marks=[*marks, *([pytest.mark.slow] if name in slow else [])])
+_MISSING = importlib.util.find_spec("ray") is None
+RAY = [pytest.mark.skipif(_MISSING, reason="no ray"), pytest.mark.slow]
+EACH = pytest.mark.parametrize("name", ["workers", pytest.param("ray_cluster", marks=RAY)])
 
 
 def sweep(family, results, *more, launcher=None):
-    words = [] if launcher is None else [f"hydra/launcher={launcher}", LAUNCHERS[launcher][1]]
+    words = [] if launcher is None else [f"hydra/launcher={launcher}", LAUNCHERS[launcher]]
     return ["-m", *overrides(family, results, "seed=0,1", "warmup=0"), *more, *words]
 
 
@@ -261,7 +252,7 @@ def decoding(results):
     return None
 
 
-@pytest.mark.parametrize("name", launched("workers", "ray_cluster", slow=["ray_cluster"]))
+@EACH
 def test_a_sweep_through_a_launcher_gives_the_rows_of_the_basic_one(
     name, family, tmp_path, monkeypatch
 ):
@@ -279,7 +270,7 @@ def test_a_sweep_through_a_launcher_gives_the_rows_of_the_basic_one(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", launched(*LAUNCHERS))
+@EACH
 def test_a_worker_killed_in_the_middle_costs_its_cell_only_and_a_rerun_finishes_it(
     name, family, tmp_path, monkeypatch
 ):
