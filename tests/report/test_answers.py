@@ -248,7 +248,9 @@ def test_table_and_verdicts_say_what_each_category_says(results):
         ("mt_bench, category math", "holds"),
     ]
     assert checks[-1].evidence.startswith("+100.0% [")
-    assert checks[-1].evidence.endswith("against ar's token rate, on 8 prompts")
+    assert checks[-1].evidence.startswith(
+        "+100.0% [+100.0%, +100.0%] against ar's token rate, on 8 prompts"
+    )
     speed, tokens = categories_markdown(groups_of(frame(*ROWS)), Records(results))
     assert "| decoder | spec | qa (8) | math (8) | overall |" in speed
     assert "| sd | 3 | 2.00 | 2.00 | 1.50 [1.40, 1.60] |" in speed
