@@ -218,7 +218,7 @@ def test_every_option_that_names_an_output_is_checked():
     ("command", "given", "name", "missing"),
     [
         (audit, ["--target", "folder"], "spec-bench audit", "--draft"),
-        (compare, ["one"], "spec-bench compare", "required"),
+        (compare, ["one"], "spec-bench compare", "a second folder, or --cells"),
         (answers, [], "spec-bench answers", "FILE"),
     ],
 )
