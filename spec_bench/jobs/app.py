@@ -64,6 +64,7 @@ def main() -> None:
     _in_main = True
     _statuses.clear()
     _planned.clear()
+    _tables.clear()
     try:
         sys.argv = compose.job_arguments(sys.argv)
     except ValueError as error:
@@ -273,7 +274,8 @@ def _configs() -> tuple[DecoderLoader, list[Path]]:
 def _finish_tables() -> None:
     """Completes the tables of a sweep's jobs."""
     try:
-        for experiment, sinks in _tables.values():
+        while _tables:
+            experiment, sinks = _tables.popitem()[1]
             experiment.finish(sinks)
         for results, name, ended in end_sweep():
             answers = _answers(files.results_file(results, name), ended) if ended else ()
