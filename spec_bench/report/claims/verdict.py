@@ -9,7 +9,7 @@ p-values of all checks of a family keeps the chance of any false verdict in it b
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
 
@@ -77,32 +77,28 @@ def judged(checks: Sequence[Check]) -> list[Check]:
     done = list(checks)
     for places in families.values():
         found = [each for place in places if (each := checks[place].p_values)]
-        corrected = _corrected(found)
-        for place, verdict, both in zip(places, verdicts_of(found), corrected, strict=True):
+        for place, (verdict, p) in zip(places, _together(found), strict=True):
             check = checks[place]
-            said = f"; p {min(both):.2g}, corrected for {len(places)}" if len(places) > 1 else ""
+            said = f"; p {p:.2g}, corrected for {len(places)}" if len(places) > 1 else ""
             if verdict in (ALONE, WITHIN_NOISE):
                 said += _deciding(check, len(places))
             done[place] = replace(check, verdict=verdict, evidence=f"{check.evidence}{said}")
     return done
 
 
-def _corrected(p_values: Sequence[PValues]) -> list[tuple[float, float]]:
-    """Returns both p-values of each by Holm."""
-    found = holm([p for each in p_values for p in (each.for_claim, each.against_claim)])
-    return list(zip(found[::2], found[1::2], strict=True))
+def _together(p_values: Sequence[PValues]) -> Iterator[tuple[str, float]]:
+    """Yields the verdict and the smaller p-value of each, corrected for all (Holm)."""
+    both = holm([p for each in p_values for p in (each.for_claim, each.against_claim)])
+    for own, supports, against in zip(p_values, both[::2], both[1::2], strict=True):
+        alone = 2 * min(own.for_claim, own.against_claim) <= ALPHA
+        open_ = ALONE if alone else WITHIN_NOISE
+        verdict = DOES_NOT_HOLD if against <= ALPHA else HOLDS if supports <= ALPHA else open_
+        yield verdict, min(supports, against)
 
 
 def verdicts_of(p_values: Sequence[PValues]) -> list[str]:
     """Returns verdicts that are made together."""
-    verdicts = []
-    for own, (supports, against) in zip(p_values, _corrected(p_values), strict=True):
-        alone = 2 * min(own.for_claim, own.against_claim) <= ALPHA
-        open_ = ALONE if alone else WITHIN_NOISE
-        verdicts.append(
-            DOES_NOT_HOLD if against <= ALPHA else HOLDS if supports <= ALPHA else open_
-        )
-    return verdicts
+    return [verdict for verdict, _ in _together(p_values)]
 
 
 def _deciding(check: Check, family: int) -> str:
