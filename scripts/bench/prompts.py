@@ -109,7 +109,7 @@ def read_folders(count: int, folder: Path) -> float:
         store = CellStore(folder, f"{number:012x}")
         store.folder.mkdir(parents=True)
         result = CellResult(store.folder.name, facts, "complete", "exact", (), {"mbsu": 1.5})
-        store.finish(result, "job", None)
+        store.finish(result, "job")
     begun = time.process_time()
     found = [CellStore(folder, path.name).result() for path in (folder / files.RUNS).iterdir()]
     assert all(found) and len(found) == count

@@ -212,7 +212,9 @@ def once(kind: Kind, number: int, top: Path, seed: int) -> dict[str, Any]:
     before = lines(folder)
     had = {
         "lines": sum(text.count(b"\n") for text in before.values()),
-        "results": len([*folder.glob("results/runs/*/result.json")]),
+        "results": sum(
+            '"result":' in p.read_text() for p in folder.glob("results/runs/*/cell.json")
+        ),
         "csv": (folder / "results/default/results.csv").exists(),
     }
     wrong = ended_unlike(kind, folder, whole, before)

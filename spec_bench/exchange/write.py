@@ -18,8 +18,6 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from spec_bench.records import cell_folder
 from spec_bench.records.types import Generation
 from spec_bench.settings.arguments import Parser, output_folder
@@ -114,7 +112,7 @@ def write_questions(rows: Sequence[Row], runs: Sequence[Path], folder: Path) -> 
 
 
 def _config(run: Path) -> dict[str, Any]:
-    return dict(yaml.safe_load((run / files.CONFIG).read_text(encoding="utf-8")))
+    return dict(cell_folder.read_cell(run)["settings"])
 
 
 def _text_of(run: Path) -> Text:

@@ -17,7 +17,6 @@ from pathlib import Path
 from time import monotonic
 
 import hydra
-import yaml
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
@@ -39,6 +38,7 @@ from spec_bench.jobs.sweep.launch import JobError, place_in_sweep
 from spec_bench.jobs.sweep.plan import PlannedCell, plan, print_plan
 from spec_bench.jobs.sweep.sweep import decodes, end_sweep, says, seen
 from spec_bench.metrics import check_references, check_score
+from spec_bench.records import cell_folder
 from spec_bench.records.types import CellResult
 from spec_bench.settings.configs import conf_dir, experiments_dirs
 from spec_bench.sinks.console import print_outcome
@@ -214,10 +214,10 @@ def run_stage(settings: JobSettings, sinks: Sequence[Sink]) -> list[CellResult]:
     experiment.note(note)
     if sinks:
         stores = [CellStore(settings.results, result.run_id) for result in results]
-        configs = [yaml.safe_load((each.folder / files.CONFIG).read_bytes()) for each in stores]
+        cells = [cell_folder.read_cell(each.folder).get("settings", {}) for each in stores]
         logged = [
-            LoggedCell(result, dict(config), tuple(store.load().values()), store.folder)
-            for result, config, store in zip(results, configs, stores, strict=True)
+            LoggedCell(result, config, tuple(store.load().values()), store.folder)
+            for result, config, store in zip(results, cells, stores, strict=True)
         ]
         for each in sinks:
             each.take(logged, ())

@@ -1,31 +1,30 @@
-"""A cell's folder read: its lines, what its answers scored, where it was measured.
+"""A cell's two files: the lines of ``generations.jsonl``, and ``cell.json`` with all else.
 
-Another process may be adding to it. A line is a generation's JSON with a check, the CRC-32 of its
+Another process may be adding to them. A line is a generation's JSON with a check, the CRC-32 of its
 cell's id and of the line without it: a line that was cut, altered or comes from another cell
-differs from a whole one. Knows which file holds what; ``parquet`` knows what is made of it.
+differs from a whole one. ``cell.json`` has a digest of itself. ``parquet`` knows what is made of
+them.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 from spec_bench.records import seals
-from spec_bench.records.parquet import Packed, Scored, Scores, pack
+from spec_bench.records.parquet import Packed, pack
 from spec_bench.records.types import Generation
 from spec_bench.settings.fields import one_line
 from spec_bench.system import files
 
 log = logging.getLogger(__name__)
-_FAULTS = (ValueError, TypeError, AttributeError, OSError, RecursionError, OverflowError)
+_FAULTS = (ValueError, KeyError, TypeError, OSError, RecursionError)
 _CHECKED = re.compile(rb'(.*),"check":"([0-9a-f]{8})"}', re.DOTALL)
 
 
@@ -97,13 +96,13 @@ def pack_run(run: Path) -> Packed | None:
     """
     path = run / files.GENERATIONS
     try:
-        lines, starts = read(path), read_starts(run / files.PROVENANCE)
+        lines, cell = read(path), read_cell(run)
         if lines.faults:
             raise ValueError(f"{path}: {lines.faults[0]}")
-        if not starts and not lines.generations:
+        if not cell:
             return None
-        origin, again = starts[-1] if starts else None, read_retimed(run)
-        return pack(run.name, lines.generations, origin, read_scores(run), again)
+        origin, again = (cell.get("starts") or [None])[-1], read_retimed(run)
+        return pack(run.name, lines.generations, origin, cell.get("scores"), again)
     except ValueError as error:
         log.warning("%s", error)
         return None
@@ -122,67 +121,26 @@ def read_retimed(run: Path) -> list[Generation]:
     return [each for path in files.retimed_files(run) for each in read_lines(path)]
 
 
-def read_scores(run: Path) -> Scores:
-    """What a cell's answers scored (``scores.json``), held against what its result seals; nothing
-    where ``<results>/runs/<run_id>`` has no such file. Raises ValueError: the file cannot be used,
-    or has other scores than the cell's result was made of; the message names it and says why.
+def read_cell(run: Path) -> dict[str, Any]:
+    """Returns what ``<results>/runs/<run_id>/cell.json`` holds, empty where there is none:
+    ``settings``, ``starts`` (the provenance of each) and, once the cell is finished, ``result``,
+    what each answer scored (``scores``, by score and prompt id), the ``job`` that finished it, the
+    baseline's timings that it was ``compared`` with, and the ``generations`` it was made of. Raises
+    ValueError: the file cannot be used; the message names it and says why.
     """
-    path, scores = run / files.SCORES, dict[str, Any]()
+    path = run / files.CELL
     try:
-        if os.path.lexists(path):
-            scores = _numbers(json.loads(seals.bytes_of(path)))
-        if _sealed_scores(run) not in (None, scores_seal(scores)):
-            raise ValueError(f"{files.RESULT} was made with others")
-    except _FAULTS as error:
-        raise ValueError(
-            f"{str(path)!r} is not what the cell's answers scored: {one_line(error, 200)}; "
-            "run its experiment again"
-        ) from error
-    return scores
-
-
-def scores_seal(scores: Scores) -> str:
-    """Returns what tells scores from others; a score that no prompt has does not count."""
-    named = {name: by_prompt for name, by_prompt in scores.items() if by_prompt}
-    return files.digest(
-        {name: {k: _floats(v) for k, v in by_prompt.items()} for name, by_prompt in named.items()}
-    )
-
-
-def _sealed_scores(run: Path) -> str | None:
-    """The seal of a cell's scores; None where it is not finished, or an earlier version's."""
-    path = run / files.RESULT
-    try:
-        return seals.opened(path).get("scores")
+        content = seals.opened(path)
+        if content["run_id"] != run.name:
+            raise ValueError(f"it is of run {content['run_id']!r}")
     except FileNotFoundError:
-        return None
+        return {}
     except _FAULTS as error:
-        raise ValueError(f"{files.RESULT}: {one_line(error, 200)}") from error
+        why = f"{str(path)!r} is not as it was written: {one_line(error, 200)}"
+        raise ValueError(f"{why}; run its experiment again") from error
+    return content
 
 
-def _numbers(scores: Any) -> dict[str, Any]:
-    """Scores, if they are numbers."""
-    values = [value for by_prompt in scores.values() for value in by_prompt.values()]
-    numbers = [n for each in values for n in (each if isinstance(each, list) else [each])]
-    if not all(type(value) in (int, float) and isfinite(value) for value in numbers):
-        raise ValueError("a score is no number")
-    return dict(scores)
-
-
-def _floats(value: Scored) -> list[float]:
-    return [float(each) for each in ([value] if isinstance(value, int | float) else value)]
-
-
-def read_starts(path: Path) -> list[dict[str, Any]]:
-    """What a cell's ``provenance.json`` says, an entry a start; none where there is none."""
-    if not path.exists():
-        return []
-    try:
-        starts = json.loads(path.read_bytes())
-        if not isinstance(starts, list) or not starts:
-            raise ValueError("no list of starts")
-        if not all(isinstance(each, dict) and each for each in starts):
-            raise ValueError("a start is no mapping")
-    except _FAULTS as error:
-        raise ValueError(f"{str(path)!r} tells no starts: {one_line(error, 200)}") from error
-    return starts
+def write_cell(run: Path, content: Mapping[str, Any]) -> None:
+    """Writes what ``read_cell`` reads."""
+    files.write_json(run / files.CELL, seals.sealed({**content, "run_id": run.name}))

@@ -26,18 +26,14 @@ def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
     return {**content, "check": files.digest(content)}
 
 
-def opened(path: Path, needed: bool = False) -> dict[str, Any]:
-    """The mapping of a JSON file, without its digest; one of an earlier version has none. Raises
-    ValueError: it is none, was altered, or has no digest where one is ``needed``. Raises OSError:
-    it cannot be read.
+def opened(path: Path) -> dict[str, Any]:
+    """The mapping of a JSON file, without its digest. Raises ValueError: it is none, was altered,
+    or has no digest. Raises OSError: it cannot be read.
     """
     content = json.loads(bytes_of(path))
     if not isinstance(content, dict):
         raise ValueError("it is no mapping")
-    check = content.pop("check", None)
-    if check is None and needed:
-        raise ValueError("it has no check, as files of earlier versions")
-    if check is not None and check != files.digest(content):
+    if content.pop("check", None) != files.digest(content):
         raise ValueError("its check does not fit: it was altered")
     return content
 

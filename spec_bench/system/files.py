@@ -115,11 +115,8 @@ RESULTS = "results.csv"
 ARCHIVE = "archive.csv"
 SCREENING = "screening.csv"
 RECORDS = "records.parquet"
-CONFIG = "config.yaml"
-PROVENANCE = "provenance.json"
 GENERATIONS = "generations.jsonl"
-SCORES = "scores.json"
-RESULT = "result.json"
+CELL = "cell.json"
 TRACE = "trace.txt"
 ON_GPU = "engine=cuda"  # what printed commands say of pairs that are not embedded
 _MERGE_MARKS = ("<<<<<<<", "=======", ">>>>>>>")

@@ -4,7 +4,7 @@ FOLDER holds ``<db_id>/<db_id>.sqlite``. Every database is opened read-only and 
 with ``--rows dev.json`` only the databases that those rows name are wanted, and one that is missing
 is an error. The last line is a SHA-256 over the databases' names and contents, the same that
 ``sha256sum */*.sqlite | sha256sum`` prints in FOLDER (with LC_ALL=C, where all of them are wanted);
-a cell's ``config.yaml`` states that of the databases its prompts ask, as ``examples.databases``.
+a cell's ``cell.json`` states that of the databases its prompts ask, as ``examples.databases``.
 
 Spider's authors publish no digest. The hub's dataset HAL-9001/spider-databases publishes one of the
 archive (205,800,266 bytes), which it says is the file of Spider's own download; ``--archive

@@ -186,11 +186,8 @@ Written by `python -m spec_bench.vocabulary.columns`; the lines come from
 | `<name>/{files.RECORDS}` | a line per cell and prompt: seconds, joules, every step |
 | `<name>/` | tables, figures and pages made from it, where a report was asked for |
 | `{files.RUNS}/<run_id>/` | what one cell left; not in git |
-| `{files.RUNS}/<run_id>/{files.CONFIG}` | the settings that its run id is the hash of |
-| `{files.RUNS}/<run_id>/{files.PROVENANCE}` | revision, versions, device, command |
 | `{files.RUNS}/<run_id>/{files.GENERATIONS}` | a line per prompt: tokens, seconds, every step |
-| `{files.RUNS}/<run_id>/{files.SCORES}` | what each answer scored |
-| `{files.RUNS}/<run_id>/{files.RESULT}` | its line of the table |
+| `{files.RUNS}/<run_id>/{files.CELL}` | settings, the starts' provenance, scores, result |
 | `{files.RUNS}/<run_id>/{files.TRACE}` | the traceback, if it failed |
 | `{files.RUNS}/<run_id>/NAME.bad-1` | a file that could not be used, set aside and made again |
 

@@ -23,6 +23,7 @@ from spec_bench.jobs.config.compose import with_quoted_numbers
 from spec_bench.jobs.config.fitting import Fit, FittedTrees, read_fit
 from spec_bench.jobs.config.pair import Pair
 from spec_bench.recommend.fit_tree import main as fit_tree
+from spec_bench.records import cell_folder
 from spec_bench.report.papers.items import recipe_cells
 from spec_bench.settings.configs import conf_dir, conf_dirs
 from spec_bench.vocabulary.spec import parse
@@ -311,7 +312,7 @@ def test_what_the_command_measures_the_next_job_decodes_with(run_job, family, tm
     run_job("cells=[sequoia:@4]", "prompts=2")
     (row,) = (row for row in rows_of(results) if row["decoder"] == "sequoia")
     assert (row["spec"], row["status"], float(row["nodes_per_call"])) == ("@4", "complete", 4.0)
-    config = yaml.safe_load((results / "runs" / row["run_id"] / "config.yaml").read_text())
+    config = cell_folder.read_cell(results / "runs" / row["run_id"])["settings"]
     assert len(config["decoder"]["tree"]["nodes"]) == 4  # so that a new fit is another cell
 
 

@@ -57,9 +57,8 @@ def test_a_row_has_labels_metrics_and_provenance(run_job, tmp_path):
         assert row["target_revision"] == rows[0]["target_revision"] != ""
         assert (row["draft_revision"] == "") == (row["decoder"] == "ar")
         assert row["prompts_digest"] == rows[0]["prompts_digest"] != ""
-        folder = tmp_path / "results" / "runs" / row["run_id"]
-        assert json.loads((folder / "provenance.json").read_text())[0]["versions"]["torch"]
-        assert (folder / "config.yaml").exists()
+        cell = cell_folder.read_cell(tmp_path / "results" / "runs" / row["run_id"])
+        assert cell["starts"][0]["versions"]["torch"] and cell["settings"]["pair"]
 
 
 def test_prompts_are_interleaved_and_the_first_decoder_rotates(run_job, calls):
@@ -106,7 +105,7 @@ def test_a_run_cut_at_any_line_resumes_in_turn_to_the_same_tokens(run_job, tmp_p
         assert files.retimed_files(CellStore(again, baseline.run_id).folder) == []
         for result in results:
             assert (result.baseline, result.metrics["speedup"] is None) == ("same job", False)
-            told = json.loads((again / "runs" / result.run_id / "result.json").read_text())
+            told = cell_folder.read_cell(again / "runs" / result.run_id)
             assert len(told["compared"]["sittings"]) == 1 + (0 < lines < 4)
 
 
@@ -309,8 +308,8 @@ def test_what_a_random_model_says_of_a_database_does_not_run_and_is_counted(run_
         assert 0.5 < float(row["execution_accuracy_high"]) < 0.55  # Clopper and Pearson's of 0 in 5
         assert (float(row["execution_errors"]), float(row["execution_timeouts"])) == (5.0, 0.0)
         assert row["quality_signature"].startswith("execution_accuracy sqlite:")
-    config = (tmp_path / "results" / "runs" / result.run_id / "config.yaml").read_text()
-    assert "  databases: " in config
+    config = (tmp_path / "results" / "runs" / result.run_id / "cell.json").read_text()
+    assert '"databases": ' in config
 
 
 def test_a_job_starts_without_what_only_reports_scores_or_sources_need():
@@ -371,7 +370,7 @@ def test_cells_that_are_added_to_a_finished_job_have_a_baseline_timed_in_turn(
     speedup = rate([*ours.load().values()]) / rate(retimed)
     assert added.metrics["speedup"] == pytest.approx(speedup)
     assert speedup != pytest.approx(rate([*ours.load().values()]) / rate([*theirs.load().values()]))
-    compared = json.loads((ours.folder / "result.json").read_text())["compared"]
+    compared = cell_folder.read_cell(ours.folder)["compared"]
     (sitting,) = {each.sitting for each in retimed}
     assert compared == {"run_id": baseline.run_id, "sittings": [sitting]}
     names = [path.name for path in files.retimed_files(theirs.folder)]
@@ -429,8 +428,7 @@ def test_a_baseline_that_delivers_other_tokens_than_before_fails_the_cells_by_na
     other = replace(first, tokens=(7,) * len(first.tokens))
     cell_folder.replace(store.folder / "generations.jsonl", [other, *others])
     _, added = run_job("cells=[rsd_c:2-1]", *QUICK)
-    assert (store.folder / "result.json").exists()
-    assert added.status == "failed"
+    assert store.result().status == added.status == "failed"
     assert "prompt '0'" in added.reason and baseline.run_id in added.reason
 
 

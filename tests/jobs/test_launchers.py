@@ -241,7 +241,7 @@ def decoding(results):
     begun = {
         path.parent / ".lock"
         for path in results.glob("runs/*/generations.jsonl")
-        if not (path.parent / "result.json").exists()
+        if not CellStore(results, path.parent.name).result()
     }
     for link in Path("/proc").glob("[0-9]*/fd/*"):
         try:

@@ -13,7 +13,7 @@ import pytest
 from spec_bench.jobs.store.experiment import Experiment, JobNote, job_id
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.store.verify import main as verify
-from spec_bench.records import cell_folder, parquet
+from spec_bench.records import cell_folder
 from spec_bench.records.types import Generation, StepRecord
 from spec_bench.system import files
 from tests.cells import result
@@ -32,8 +32,8 @@ def cell(results, run_id):
     store.append(
         Generation(each, (5, 6, 7, 8, 9), "length", STEPS, 0.1, 0.2, 0.05, 0.1) for each in IDS
     )
-    store.keep_scores({"bleu": dict.fromkeys(IDS, 0.5)})
-    store.finish(result(run_id, {"mbsu": 1.5, "prompts": 3}), "job")
+    scores = {"bleu": dict.fromkeys(IDS, 0.5)}
+    store.finish(result(run_id, {"mbsu": 1.5, "prompts": 3}), "job", scores)
     return store
 
 
@@ -43,7 +43,7 @@ def changed(**values):
 
 
 def unchecked(change):
-    """The same as an older version would have written it, without a check."""
+    """The same without a check."""
 
     def apply(data):
         content = json.loads(change(data))
@@ -67,7 +67,7 @@ def step(**values):
 
 
 def wrong(values, **more):
-    """Changes of JSON by key and value, each also as an older version would have written it."""
+    """Changes of JSON by key and value, each also without a check."""
     made = {f"{k} {n}": changed(**{k: v}) for k, each in values.items() for n, v in enumerate(each)}
     old = {f"{name}, unchecked": unchecked(each) for name, each in (made | more).items()}
     return made | more | old
@@ -87,14 +87,6 @@ ANY = {
     "merge marks": lambda data: b"<<<<<<< ours\n" + data + b">>>>>>> theirs\n",
     "text": lambda data: b"disk quota exceeded\n",
 }
-RESULT = wrong(
-    {
-        "metrics": [None, "x", *({"mbsu": each} for each in ("x", NAN, INFINITE, [1]))],
-        "labels": [{}, {"pair": 1, "target": 2, "draft": "d"}],
-        **{"run_id": ["another"], "status": ["done"], "lossless": ["maybe"], "reason": [3]},
-    },
-    missing=lambda data: data.replace(b'"run_id"', b'"run"'),
-)
 LINE = wrong(
     {
         "tokens": [[5, 6, 7, 8, each] for each in (-9, 2**40, "9", 9.5)] + [[5, 6, 7, 8]],
@@ -105,21 +97,13 @@ LINE = wrong(
     },
     nothing=changed(steps=[], tokens=[]),
 )
-BLEU = dict.fromkeys(IDS, 0.5)
-OTHER_BLEU = ({"0": "x"}, {"0": 0.5, "1": 0.5}, *(BLEU | {"1": n} for n in (0.25, NAN, 10**400)))
-DAMAGES = {
-    files.RESULT: RESULT,
-    files.PROVENANCE: {
-        "no starts": lambda data: b"[]",
-        "starts are texts": lambda data: b'["a"]',
-        "a start is empty": lambda data: b"[{}]",
-    },
-    files.SCORES: {
-        **{f"bleu {n}": changed(bleu=own) for n, own in enumerate(OTHER_BLEU)},
-        "nothing": lambda data: b"{}",
-        "another score": lambda data: data.replace(b"bleu", b"rouge2"),
-    },
-    files.CONFIG: {"other": lambda data: b"seed: 1\n"},
+CELL = {
+    "a score": lambda data: data.replace(b"0.5", b"0.6", 1),
+    "a number": lambda data: data.replace(b"1.5", b"2.5"),
+    "a setting": lambda data: data.replace(b'"temperature": 1e-05', b'"temperature": 1'),
+    "a start": lambda data: data.replace(b'"host": "h"', b'"host": "i"'),
+    "a number less": changed(starts=[]),
+    "of before": unchecked(lambda data: data),
 }
 
 
@@ -143,7 +127,7 @@ def mended(store, caplog):
     """Opens a cell as a job does: the prompts it still has, and what was said."""
     caplog.clear()
     with caplog.at_level(logging.WARNING):
-        done = store.mend(SETTINGS)[0]
+        done = store.mend()[0]
     return list(done), [each.getMessage() for each in caplog.records]
 
 
@@ -158,31 +142,17 @@ def test_a_good_cell_is_complete_and_nothing_is_said(store, caplog):
     assert {path: path.read_bytes() for path in store.folder.iterdir()} == before
 
 
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [
-        pytest.param(name, change, id=f"{name} {kind}")
-        for name, own in DAMAGES.items()
-        for kind, change in {**ANY, **own}.items()
-    ],
-)
-def test_a_bad_file_is_set_aside_and_the_generations_stay(store, caplog, name, change):
-    path = store.folder / name
-    whole, bad = path.read_bytes(), damage(path, change)
-    if name == files.RESULT:
-        assert store.result() is None and not store.complete()
+@pytest.mark.parametrize("change", cases({**ANY, **CELL}))
+def test_a_bad_file_is_set_aside_and_the_generations_stay(store, caplog, change):
+    path = store.folder / files.CELL
+    bad = damage(path, change)
+    assert store.result() is None and not store.complete()
     done, said = mended(store, caplog)
-    assert (done, aside(path)) == (IDS, bad)
-    assert str(path) in said[0] and f"{name}.bad-1" in said[0] and "\n" not in said[0]
-    assert len(said) == 1 + (name == files.SCORES)  # and the result that was made with them
-    assert store.complete() == (name not in (files.RESULT, files.SCORES))
+    assert (done, aside(path), path.exists()) == (IDS, bad, False)
+    assert len(said) == 1 and str(path) in said[0] and "\n" not in said[0]
+    assert said[0].endswith(f"it is now {files.CELL}.bad-1")
     assert mended(store, caplog) == (IDS, [])
-    packed = cell_folder.pack_run(store.folder)
-    assert packed.origins.get("0123", {}).get("host") == ("h" if name != files.PROVENANCE else None)
-    assert [each.prompt_id for each in packed.generations("0123")] == IDS
-    assert name != files.CONFIG or path.read_bytes() == whole
-    assert path.exists() == (name == files.CONFIG)
-    assert (store.folder / files.RESULT).exists() == store.complete()
+    assert cell_folder.pack_run(store.folder) is None
 
 
 LINES = {name: change for name, change in ANY.items() if name not in ("empty", "merge marks")}
@@ -209,7 +179,7 @@ def test_a_bad_file_of_lines_costs_the_lines_that_are_no_good(store, caplog, cha
     damage(path, change) if change else path.unlink()
     done, said = mended(store, caplog)
     assert set(done) < set(IDS) and not store.complete()
-    assert any("result.json" in each for each in said)
+    assert any("cell.json" in each for each in said)
     steps = (StepRecord(0, 0, 0, 1),)
     store.append(Generation(each, (5,), "stop", steps, 0, 0, 0, 0) for each in IDS[:1])
     assert "0" in store.load()
@@ -227,7 +197,7 @@ def test_a_bad_line_of_what_was_timed_again_goes_and_the_others_stay(store, capl
 
 def test_another_runs_file_is_noticed(tmp_path, caplog):
     other = cell(tmp_path, "4567")
-    for name in (files.GENERATIONS, files.RESULT):
+    for name in (files.GENERATIONS, files.CELL):
         store = cell(tmp_path / name, "0123")
         shutil.copy(other.folder / name, store.folder / name)
         done, said = mended(store, caplog)
@@ -253,18 +223,33 @@ def test_a_token_id_past_the_vocabulary_is_noticed_once_that_is_known(store):
     assert list(store.mend_tokens(9)[0]) == []
 
 
-@pytest.mark.parametrize("kind", ["gone", "folder", "dangling link", "pipe"])
-def test_scores_in_whose_place_is_no_file_are_made_again_too(store, caplog, kind):
-    path = store.folder / files.SCORES
+@pytest.mark.parametrize("kind", ["folder", "dangling link", "pipe"])
+def test_what_is_no_file_is_set_aside_too(store, caplog, kind):
+    path = store.folder / files.CELL
     path.unlink()
     if kind == "folder":
         path.mkdir()
     elif kind == "pipe":
         os.mkfifo(path)
-    elif kind != "gone":
+    else:
         path.symlink_to("nowhere")
     done, said = mended(store, caplog)
-    assert (done, len(said), store.complete()) == (IDS, 1 + (kind != "gone"), False)
+    assert (done, len(said), store.complete()) == (IDS, 1, False)
+
+
+def test_a_folder_of_before_is_finished_from_its_answers(run_job, tmp_path):
+    results = tmp_path / "results"
+    before = run_job("cells=[sd:3]", "warmup=0", "prompts=2")
+    expected = rows(results)
+    for each in before:
+        folder = files.run_folder(results, each.run_id)
+        (folder / files.CELL).rename(folder / "result.json")
+        lines = (folder / files.GENERATIONS).read_bytes()
+    assert rows(results) == expected
+    again = run_job("cells=[sd:3]", "warmup=0", "prompts=2")
+    assert [each.status for each in again] == ["complete"] * 2
+    assert (folder / files.GENERATIONS).read_bytes() == lines, "nothing was decoded"
+    assert rows(results) == expected
 
 
 @pytest.mark.parametrize(
@@ -324,16 +309,11 @@ def test_what_is_missing_or_of_another_cell_is_a_line_that_names_the_file(
     results, moved = tmp_path / "results", tmp_path / "moved"
     *_, cell = (row.run_id for row in run_job("cells=[sd:2]", "prompts=2", "warmup=0"))
     own = files.run_folder(results, cell)
-    for path in (
-        own / files.CONFIG,
-        own / files.PROVENANCE,
-        own / files.SCORES,
-        own / "generations.jsonl",
-    ):
-        path.rename(moved)
+    for name in (files.CELL, files.GENERATIONS):
+        (own / name).rename(moved)
         status, (line, *_) = verified(results, capsys)
-        assert status == 2 and str(own) in line
-        moved.rename(path)
+        assert status == 2 and cell in line
+        moved.rename(own / name)
     table = results / "default" / "results.csv"
     text = table.read_text()
     (digits,) = [row["block_efficiency"] for row in files.read_csv(table) if row["run_id"] == cell]
@@ -350,25 +330,7 @@ def rows(results):
     return untimed(rows_of(results), "reason", "baseline")
 
 
-def test_a_job_over_altered_scores_ends_with_what_the_answers_scored(run_job, tmp_path):
-    results = tmp_path / "results"
-    before = run_job("cells=[sd:3]", "warmup=0", "prompts=2")
-    expected, table = rows(results), files.records_file(files.results_file(results, "default"))
-    kept = parquet.read(table)
-    folders = [files.run_folder(results, each.run_id) for each in before]
-    scores = [(folder / files.SCORES).read_bytes() for folder in folders]
-    for folder in folders:
-        own = json.loads((folder / files.SCORES).read_bytes())
-        other = {name: dict.fromkeys(each, 0.9) for name, each in own.items()}
-        (folder / files.SCORES).write_text(json.dumps(other))
-    again = run_job("cells=[sd:3]", "warmup=0", "prompts=2")
-    assert [each.status for each in again] == ["complete"] * 2
-    assert [(folder / files.SCORES).read_bytes() for folder in folders] == scores
-    assert parquet.read(table).lines.equals(kept.lines)
-    assert rows(results) == expected
-
-
-@pytest.mark.parametrize("name", [files.GENERATIONS, files.RESULT])
+@pytest.mark.parametrize("name", [files.GENERATIONS, files.CELL])
 @pytest.mark.parametrize("cells", [(0,), (0, 1)])
 def test_a_job_over_damaged_runs_ends_with_the_rows_of_an_undisturbed_one(
     run_job, tmp_path, name, cells
@@ -392,7 +354,7 @@ def test_a_link_to_nothing_in_place_of_generations_is_set_aside_and_the_cell_goe
     path = store.folder / name
     path.unlink(missing_ok=True)
     path.symlink_to("gone/with/the/disk")
-    store.mend(SETTINGS)
+    store.mend()
     assert f"{path}: it is no file; it is now {name}.bad-1" in caplog.text
     store.append([done])
     store.append([done], "1")

@@ -143,5 +143,5 @@ def cut(results, run_id, lines, into=None):
     kept = "".join(text.splitlines(keepends=True)[:lines])
     folder = (into or results) / "runs" / run_id
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "result.json").unlink(missing_ok=True)
+    (folder / "cell.json").unlink(missing_ok=True)
     (folder / "generations.jsonl").write_text(kept + text[len(kept) :][:20])

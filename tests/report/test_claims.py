@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from spec_bench.metrics.interval import Interval, p_above, simultaneous
+from spec_bench.records import cell_folder
 from spec_bench.report.claims import check_claims, check_generally, measured
 from spec_bench.report.claims.ask import Ask, cells
 from spec_bench.report.claims.contrast import Contrast, Difference, composed, difference, of_table
@@ -80,7 +81,8 @@ def of_scores(results, *better):
         own = {str(n): each + gap for n, (each, gap) in enumerate(zip(theirs, gaps, strict=False))}
         run_id = f"sd-{place - 1}" if place else "ar--"
         record(results, run_id, [[0]] * len(own))
-        files.write_json(results.parent.parent / "runs" / run_id / "scores.json", {"rouge2": own})
+        run = files.run_folder(results.parent.parent, run_id)
+        cell_folder.write_cell(run, {"scores": {"rouge2": own}})
     (check,) = exact_scores_of(scored(len(better)), Records(results))
     return only(judged([check]))
 

@@ -51,8 +51,8 @@ def judged(results):
         # Scores by prompt are in the records where it is said so, a thousandth up and down.
         for place, each in enumerate(rows_of(rows) if scored else ()):
             own = {str(p): each["exact_match"] + 0.001 * (-1) ** (p + place) for p in range(8)}
-            run = results.parent.parent / "runs" / str(each["run_id"])
-            files.write_json(run / "scores.json", {"exact_match": own})
+            run = files.run_folder(results.parent.parent, str(each["run_id"]))
+            cell_folder.write_cell(run, {"scores": {"exact_match": own}})
         return check_claims(paper, rows, results)
 
     return judge

@@ -234,7 +234,7 @@ def results(request, tmp_path):
         store.describe({}, {"cpu": "an earlier one"})
         store.describe({}, ORIGIN)
         store.append(DONE)
-        store.keep_scores(SCORES)
+        store.finish(result("cell"), "job", SCORES)
     else:
         parquet.write(files.records_file(table), parquet.pack("cell", DONE, ORIGIN, SCORES))
     return table
@@ -356,24 +356,23 @@ def test_records_that_cannot_be_read_are_one_line_and_status_2(reader, tmp_path,
     assert re.match(naming(files.RECORDS), said) and len(said.splitlines()) == 1
 
 
-@pytest.mark.parametrize("scores", ['{"rouge2": {"a": 0.9, "b": 0.0}}', "{}", "-5", None])
-def test_scores_that_a_result_was_not_made_with_are_one_line(scores, tmp_path, capsys):
+@pytest.mark.parametrize("wrong", [("0.5", "0.9"), ("{", "["), ('"check"', '"other"')])
+def test_scores_that_a_result_was_not_made_with_are_one_line(wrong, tmp_path, capsys):
     write(tmp_path, "mine", row("sd", "2", run_id="cell"))
     store = CellStore(tmp_path, "cell")
     store.describe({}, ORIGIN)
     store.append(DONE)
-    store.keep_scores(SCORES)
-    store.finish(result("cell"), "job")
+    store.finish(result("cell"), "job", SCORES)
     assert main(["sweep", "mine", "--results", str(tmp_path)]) == 0
-    path = store.folder / files.SCORES
-    path.unlink() if scores is None else path.write_text(scores)
+    path = store.folder / files.CELL
+    path.write_text(path.read_text().replace(*wrong, 1))
     assert main(["sweep", "mine", "--results", str(tmp_path)]) == 2
     said = capsys.readouterr().err
     assert re.match(naming(path, "again"), said) and len(said.splitlines()) == 1
 
 
 def test_nothing_else_in_the_report_opens_raw_runs():
-    raw = re.compile(r"GENERATIONS|PROVENANCE|CONFIG\b|run_folder")
+    raw = re.compile(r"GENERATIONS|files\.CELL|run_folder")
     folder = files.package_folder("report")
     paths = [path for path in folder.rglob("*.py") if raw.search(path.read_text("utf-8"))]
     assert paths == [folder / "data" / "records.py"]

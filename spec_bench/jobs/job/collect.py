@@ -31,6 +31,7 @@ from spec_bench.metrics import CellRecords, summary_of
 from spec_bench.metrics.calls import levels_per_call
 from spec_bench.metrics.efficiency import in_bursts, stall_note
 from spec_bench.metrics.interval import FEWEST, TOO_FEW
+from spec_bench.records.parquet import Scores
 from spec_bench.records.types import CellFacts, CellResult, Generation, Reason
 from spec_bench.tasks import Task
 from spec_bench.vocabulary.columns import ENDS, header
@@ -62,20 +63,22 @@ def collect(session: Session, ran: Mapping[str, Any]) -> None:
     job, baseline = job_id(run.run_id for run in session.runs), session.baseline
     assert baseline or session.settings.served
     for run in (run for run in session.pending if not run.shared):
-        facts, compared = replace(session.settings.facts(run.cell), **ran), None
+        facts, beside = replace(session.settings.facts(run.cell), **ran), dict[str, Any]()
         try:
             if run.decoder is not None:
                 timed = _in_order(run, session.prompts)
                 reference = paired(timed, session.against) if baseline else None
-                result = _complete(session, facts, run, run.decoder, timed, reference)
+                result, beside["scores"] = _complete(
+                    session, facts, run, run.decoder, timed, reference
+                )
                 if reference is not None and baseline:
                     sittings = sorted({each.sitting for one in reference for each in one})
-                    compared = {"run_id": baseline.run_id, "sittings": sittings}
+                    beside["compared"] = {"run_id": baseline.run_id, "sittings": sittings}
         except Exception as error:
             run.fail(error)
         if run.failure is not None:
             result = CellResult(run.run_id, facts, "failed", reasons=(run.failure,))
-        run.store.finish(result, job, compared)
+        run.store.finish(result, job, **beside)
 
 
 def _complete(
@@ -85,9 +88,10 @@ def _complete(
     decoder: AnyDecoder,
     timed: list[list[Generation]],
     baseline: list[list[Generation]] | None,
-) -> CellResult:
-    """A row with its numbers; if a column is empty the reason says why. Without a baseline that was
-    timed in turn it is ``partial``: a rerun times both, and fills in the speedup.
+) -> tuple[CellResult, Scores]:
+    """A row with its numbers, and what each answer scored; if a column is empty the reason says
+    why. Without a baseline that was timed in turn it is ``partial``: a rerun times both, and fills
+    in the speedup.
     """
     settings, prompts = session.settings, session.prompts
     reference, more = (baseline[0], baseline[1:]) if baseline else (None, [])
@@ -102,12 +106,11 @@ def _complete(
         parameter_ratio=decoder.speed_ratio,
     )
     summary = summary_of(records, prompts.task.scores)
-    run.store.keep_scores(summary.scores)
     without = _without(decoder)
     emptied = [f"{name}{end}" for name in without for end in ("", *ENDS)]
     emptied += [f"{RATE}_by_depth"] * bool(without)
     lengths = {each.prompt_id: len(each.prompt_ids) for each in prompts.requests}
-    return CellResult(
+    result = CellResult(
         run.run_id,
         facts,
         "partial" if reference is None and not has_no_baseline(settings) else "complete",
@@ -121,6 +124,7 @@ def _complete(
         | energy_columns(session.metering),
         None if reference is None else "same job",
     )
+    return result, summary.scores
 
 
 def _without(decoder: AnyDecoder) -> dict[str, str]:

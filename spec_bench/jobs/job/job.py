@@ -86,7 +86,7 @@ def _open_cells(settings: JobSettings, held: ExitStack, says: Says) -> list[Cell
             for each in run.store.load_retimed():  # what a session of this job had timed
                 run.done[each.repeat].setdefault(each.prompt_id, each)
         else:
-            run.done = run.store.mend(settings.cell_settings(run.cell))
+            run.done = run.store.mend()
     processes.wait_for_all()  # none reads before bad files are set aside
     for run in runs:
         if not first:

@@ -134,7 +134,8 @@ class Experiment:
         lacking = [
             each
             for each, stamp in cells.items()
-            if stamp[-1] != " " and (each not in there or known.get(each, stamp) != stamp)
+            if (each not in there or known.get(each, stamp) != stamp)
+            and CellStore(self._results, each).result()
         ]
         if lacking:
             log.warning("%s: %d finished cells are not in it yet", self.csv, len(lacking))
@@ -232,7 +233,7 @@ class Experiment:
         return order, ended
 
     def _cells(self, stages: Mapping[str, str]) -> dict[str, str]:
-        """Returns by run id what changes with a cell: its stage, result and generations."""
+        """Returns by run id what changes with a cell: its stage and its files."""
         runs = os.fspath(self._results / files.RUNS)
         return {each: f"{stage} {_of_cell(f'{runs}/{each}')}" for each, stage in stages.items()}
 
@@ -241,14 +242,14 @@ class Experiment:
 
 
 def _of_cell(folder: str) -> str:
-    """Returns the stamps of a cell's result and generations; "" where it has no result."""
+    """Returns the stamps of a cell's files; "" where it has none."""
     try:
         with os.scandir(folder) as every:
-            wanted = [each for each in every if each.name.endswith((".jsonl", files.RESULT))]
+            wanted = [each for each in every if each.name.endswith((".jsonl", files.CELL))]
             found = {each.name: _written(each.stat(follow_symlinks=False)) for each in wanted}
     except OSError:
         return ""
-    return " ".join(found[name] for name in sorted(found)) if files.RESULT in found else ""
+    return " ".join(found[name] for name in sorted(found)) if files.CELL in found else ""
 
 
 def _stamps(paths: Iterable[Path]) -> dict[str, str]:
@@ -277,11 +278,9 @@ def _checked(line: str) -> str:
     return text if check == _check(text) else ""
 
 
-def read_note(path: Path, needed: bool = True) -> JobNote:
-    """Returns a job's note. Raises ValueError: it cannot be used, or has no check where one is
-    ``needed``.
-    """
-    content = json.dumps(seals.opened(path, needed))
+def read_note(path: Path) -> JobNote:
+    """Returns a job's note. Raises ValueError: it cannot be used."""
+    content = json.dumps(seals.opened(path))
     note = adapter(JobNote).validate_json(content, strict=True)
     if job_id(note.cells) != path.stem:
         raise ValueError("it is another job's")
@@ -291,7 +290,7 @@ def read_note(path: Path, needed: bool = True) -> JobNote:
 def _note(path: Path) -> JobNote | None:
     """Returns a job's note; an unusable one is set aside, and its cells' rows stay as they are."""
     try:
-        return read_note(path, needed=False)
+        return read_note(path)
     except FileNotFoundError:
         return None
     except FAULTS as error:

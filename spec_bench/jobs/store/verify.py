@@ -12,14 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from spec_bench.jobs.store import experiment, store
 from spec_bench.metrics import CellRecords, summary_of
-from spec_bench.records import cell_folder, parquet, seals
+from spec_bench.records import cell_folder, parquet
 from spec_bench.settings.arguments import Parser
 from spec_bench.settings.fields import one_line
-from spec_bench.sinks.rows import read_rows, row_of
+from spec_bench.sinks.rows import read_rows, restored, row_of
 from spec_bench.system import files
 
 _GIVEN = ("draft_calls", "parameter_ratio")
@@ -50,7 +48,7 @@ def _told(path: Path, check: Callable[..., Any], *given: Any) -> list[str]:
     try:
         check(*given)
     except (*store.FAULTS, UnicodeError) as error:
-        return [f"{path}: {one_line(error, 200)}"]
+        return [f"{path}: {one_line(error.__cause__ or error, 200)}"]
     return []
 
 
@@ -60,18 +58,14 @@ def _of_cell(run: Path) -> Iterator[str]:
         lines = cell_folder.read(path)
         torn = ("its last line is cut",) * bool(lines.torn)
         yield from (f"{path}: {fault}" for fault in (*lines.faults, *torn))
-    for name, check in (*store.CHECKS.items(), (files.CONFIG, _sealed)):
-        if os.path.lexists(run / files.RESULT):
-            yield from _told(run / name, check, run)
+    yield from _told(run / files.CELL, _cell, run)
 
 
-def _sealed(run: Path) -> None:
-    """Raises ValueError: a cell has other settings than its run id, or no seal of its starts."""
-    content = seals.opened(run / files.RESULT, needed=True)
-    if files.digest(yaml.safe_load((run / files.CONFIG).read_bytes())) != run.name:
+def _cell(run: Path) -> None:
+    """Raises ValueError: a cell is not as it was written, or has other settings than its run id."""
+    cell = store.check_cell(run)
+    if cell and files.digest(cell["settings"]) != run.name:
         raise ValueError("its run id is not that of these settings")
-    if content["starts"] != files.digest(cell_folder.read_starts(run / files.PROVENANCE)):
-        raise ValueError(f"{files.RESULT} was made with another {files.PROVENANCE}")
 
 
 def _of_table(table: Path) -> Iterator[str]:
@@ -99,12 +93,14 @@ def _row(table: Path, row: Mapping[str, str], kept: parquet.Packed) -> None:
     """Holds a row against its cell, and against its records."""
     run_id, expected = row["run_id"], dict[str, Any]()
     run = files.run_folder(files.results_of(table), run_id)
+    if run.is_dir() and not os.path.lexists(run / files.CELL):
+        raise ValueError(f"run {run_id}: its folder has no {files.CELL}")
     try:
-        of_cell = store.read_result(run)
+        content = cell_folder.read_cell(run).get("result")
     except ValueError:
-        of_cell = None  # the cell's own line says so
-    if of_cell is not None:
-        expected = {**row_of(of_cell.result), "stage": row.get("stage")}
+        content = None  # the cell's own line says so
+    if content is not None:
+        expected = {**row_of(restored(content)), "stage": row.get("stage")}
     by_repeat: dict[int, dict[str, Any]] = {}
     for each in kept.generations(run_id):
         by_repeat.setdefault(each.repeat, {})[each.prompt_id] = each

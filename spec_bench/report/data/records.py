@@ -53,17 +53,17 @@ def scores_of(results: Path, run_id: str) -> Scores:
     ValueError: its scores, or the file of records, cannot be read or were altered.
     """
     folder = files.run_folder(files.results_of(results), run_id)
-    if (folder / files.GENERATIONS).is_file():
-        return cell_folder.read_scores(folder)
+    if cell := cell_folder.read_cell(folder):
+        return dict(cell.get("scores", {}))
     kept = _kept(results)
     return kept.scores(run_id) if kept else {}
 
 
 def origin_of(results: Path, run_id: str) -> dict[str, Any] | None:
     """Returns the provenance of a cell, as ``measure.provenance`` has it; None if not recorded."""
-    path = files.run_folder(files.results_of(results), run_id) / files.PROVENANCE
-    if path.is_file():
-        return cell_folder.read_starts(path)[-1]
+    cell = cell_folder.read_cell(files.run_folder(files.results_of(results), run_id))
+    if starts := cell.get("starts"):
+        return dict(starts[-1])
     kept = _kept(results)
     return dict(kept.origins[run_id]) if kept and run_id in kept.origins else None
 
