@@ -9,9 +9,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder, read_decoder, resolve_spec
 from spec_bench.engine.hugging_face import HuggingFaceModel
-from spec_bench.jobs.config.cells import load_decoder
 from spec_bench.records.types import Request
 from spec_bench.tree.base import GrownTree
+from spec_bench.vocabulary.decoders import load_decoder
 from tests.heads import heads_of
 
 CONF = Path(__file__).parent.parent / "conf"

@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import read_decoder
 from spec_bench.draft.redrafter import RecurrentHead, RecurrentShape
-from spec_bench.jobs.config.cells import build_cells, load_decoder, written_cells
+from spec_bench.jobs.config.cells import build_cells, written_cells
 from spec_bench.jobs.config.compose import register
 from spec_bench.jobs.config.model_files import EMBEDDED, model_path
 from spec_bench.report.claims.ask import Ask
@@ -24,6 +24,7 @@ from spec_bench.report.papers.pairs import written
 from spec_bench.report.papers.paper import load_paper, paper_names
 from spec_bench.settings.configs import conf_dir, experiments_dir
 from spec_bench.tasks import build_task
+from spec_bench.vocabulary.decoders import load_decoder
 from spec_bench.vocabulary.published import FILE, read_published, side_by_side
 from tests.families import decoder_names
 

@@ -10,12 +10,11 @@ import pandas as pd
 import pytest
 import yaml
 
-from spec_bench.jobs.config.cells import load_decoder
 from spec_bench.report.papers.items import recipe_cells
 from spec_bench.settings.configs import conf_dir, experiments_dir
 from spec_bench.vocabulary import columns, decoders, names
 from spec_bench.vocabulary.columns import COLUMNS, Column
-from spec_bench.vocabulary.decoders import COLOURS, decoders_table, find_decoder
+from spec_bench.vocabulary.decoders import COLOURS, decoders_table, find_decoder, load_decoder
 from spec_bench.vocabulary.published import COLUMNS as PRINTED
 from spec_bench.vocabulary.published import FILE, KEYS, read_published, side_by_side
 from spec_bench.vocabulary.spec import Spec, parse

@@ -8,8 +8,9 @@ processes is killed -9 at a moment drawn with a seed (while it starts, behind a 
 lines on disk, behind the last one), and the same command is run to its end. Held against the
 undisturbed one: every row of the CSV but for times, energy, load and clock; of a training all
 weights, bit by bit, and its log. Nothing that was on disk may be lost, and nothing may have to be
-set aside. With Slurm (``scripts/check/slurm.py``) a task is killed, and who waits for it; without
-Slurm's programs submitit's own processes take its place.
+set aside. Of the index of tables, which is a cache, all, half or nothing is left after a kill. With
+Slurm (``scripts/check/slurm.py``) a task is killed, and who waits for it; without Slurm's programs
+submitit's own processes take its place. Ray is killed where it is installed.
 
 Every kill is noted in ``kills.jsonl`` as it ends. Exit status: 0 where all are equal.
 """
@@ -27,6 +28,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,7 @@ JOB = (*CELLS, "generation.max_new_tokens=12", "sink=quiet", "engine.threads=1",
 SWEEP = ("-m", *JOB, "seed=0,1")
 # Of jobs that have their baseline in common.
 SHARED = ("-m", "decoder=sd", "spec=2,3,4", *JOB[1:], "hydra/launcher=workers")
+RAY = ("hydra/launcher=ray_cluster", "+hydra.launcher.ray.init.num_cpus=2")
 TRAINING = (
     *("name=heads", "head=redrafter", "engine.threads=1", "data.kind=prompts"),
     *("data.answers.max_new_tokens=24", "data.validation=0.3", "optimiser.steps=16"),
@@ -76,6 +79,7 @@ KINDS = (
     Kind("shared", 10, "spec_bench", (*SHARED, "hydra.launcher.n_jobs=2")),
     Kind("training", 5, "spec_bench.train", TRAINING),
     Kind("slurm", 5, "spec_bench", (*SWEEP, *slurm.SLURM), tasks=True),
+    Kind("ray", 10, "spec_bench", (*SWEEP, *RAY)),
 )
 HERE = (*SWEEP, "hydra/launcher=submitit_local", "hydra.launcher.timeout_min=600")
 STAND_IN = Kind("submitit", 5, "spec_bench", HERE, tasks=True)
@@ -210,11 +214,12 @@ def once(kind: Kind, number: int, top: Path, seed: int) -> dict[str, Any]:
     else:
         raise RuntimeError(f"{kind.name}: it always ended before it could be killed")
     before = lines(folder)
+    for index in folder.glob("results/runs/jobs/*/index.jsonl"):
+        data = index.read_bytes()
+        index.write_bytes(data[: draws.choice([0, len(data) // 2, len(data)])])
     had = {
         "lines": sum(text.count(b"\n") for text in before.values()),
-        "results": sum(
-            '"result":' in p.read_text() for p in folder.glob("results/runs/*/cell.json")
-        ),
+        "results": sum('"result"' in each.read_text() for each in folder.rglob("cell.json")),
         "csv": (folder / "results/default/results.csv").exists(),
     }
     wrong = ended_unlike(kind, folder, whole, before)
@@ -262,6 +267,7 @@ def main() -> int:
     there = all(map(slurm.find, slurm.PROGRAMS))
     kinds = [each if there or each.name != "slurm" else STAND_IN for each in KINDS]
     kinds = [each for each in kinds if each.name in (options.only or each.name).split(",")]
+    kinds = [each for each in kinds if each.name != "ray" or find_spec("ray")]
     folder = options.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "kills.jsonl"

@@ -259,12 +259,13 @@ class LoadedPair:
     ) -> AnyDecoder:
         """Returns the decoder over the pair's models."""
         from spec_bench.engine.cache import CachePool
-        from spec_bench.jobs.config.cells import load_decoder, make_cell, parse_cell
+        from spec_bench.jobs.config.cells import make_cell, parse_cell
         from spec_bench.jobs.config.fitting import FittedTrees, check_fit
         from spec_bench.jobs.config.settings import sampling_of
         from spec_bench.jobs.work.models import heads_of
         from spec_bench.settings.validation import check
         from spec_bench.tasks.generation import Generation as Asked
+        from spec_bench.vocabulary.decoders import load_decoder
 
         sampling = sampling_of(check(Asked, generation, "decode"), Asked())
         written = parse_cell(decoder, partial(load_decoder, conf_dirs()))

@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import yaml
 from torch import Tensor
 
 from spec_bench.audit import USUAL
@@ -38,7 +37,7 @@ from spec_bench.engine.tree_pass import next_logits, run_pending
 from spec_bench.records.types import Request
 from spec_bench.server.endpoint import KEY, Server
 from spec_bench.settings.configs import conf_dirs
-from spec_bench.settings.fields import did_you_mean
+from spec_bench.vocabulary.decoders import load_decoder
 
 FALSE_ALARM_RATE = 1e-3
 """Chance that a lossless server fails, all tests together."""
@@ -236,12 +235,10 @@ def named(decoders: str) -> dict[str, DecoderConfig]:
         cases = [case for case in tree_cases("exact") if case.config.heads is None]
         drafted = (c for c in cases if c.config.drafter.kind not in ("none", "pard"))
         return {case.name: case.config for case in drafted if case.fits(GREEDY)}
-    found, files = {}, {f.stem: f for top in conf_dirs() for f in (top / "decoder").glob("*.yaml")}
+    found = {}
     for each in filter(None, map(str.strip, decoders.split(","))):
         name, _, spec = each.partition(":")
-        if name not in files:
-            raise ValueError(f"no decoder {name!r}{did_you_mean(name, [*files])}")
-        settings = yaml.safe_load(files[name].read_text(encoding="utf-8"))
+        settings = load_decoder(conf_dirs(), name)
         found[each] = read_decoder(resolve_spec(settings, spec or None))
         if found[each].heads or found[each].verifier.mark != "exact":
             raise ValueError(f"decoder {name!r} needs heads, or claims no exactness: leave it out")

@@ -25,7 +25,7 @@ from omegaconf.errors import OmegaConfBaseException
 from spec_bench.core import processes
 from spec_bench.engine.model_spec import AUTO
 from spec_bench.jobs.config import compose
-from spec_bench.jobs.config.cells import DecoderLoader, load_decoder
+from spec_bench.jobs.config.cells import DecoderLoader
 from spec_bench.jobs.config.compose import one_line
 from spec_bench.jobs.config.config import RunSettings, check_settings
 from spec_bench.jobs.config.pair import placed, with_own_name
@@ -45,6 +45,7 @@ from spec_bench.sinks.console import print_outcome
 from spec_bench.sinks.rows import labels_of
 from spec_bench.sinks.sink import LoggedCell, Sink, build_sinks
 from spec_bench.system import files, signals
+from spec_bench.vocabulary.decoders import load_decoder
 
 log = logging.getLogger(__name__)
 FULL_ERROR = "HYDRA_FULL_ERROR"

@@ -9,7 +9,7 @@ the names of its drafter and its rule, nothing else.
 """
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 import yaml
 
 from spec_bench.settings.configs import conf_dir, conf_dirs, experiments_dirs
-from spec_bench.settings.fields import read, shown
+from spec_bench.settings.fields import did_you_mean, read, shown
 
 ColourName = Literal["blue", "vermillion", "green", "purple", "orange", "sky", "black"]
 Marker = Literal["o", "s", "^", "D", "v", "P", "X"]
@@ -95,6 +95,20 @@ def without_display(decoder: Mapping[str, Any], where: str) -> dict[str, Any]:
     if DISPLAY in settings:
         _checked(settings.pop(DISPLAY), f"{where}{DISPLAY}")
     return settings
+
+
+def load_decoder(folders: Sequence[Path], name: str) -> dict[str, Any]:
+    """Reads ``decoder/NAME.yaml`` of the first config folder that has it, but for its display."""
+    paths = [path for folder in folders for path in sorted(folder.glob("decoder/*.yaml"))]
+    path = next((each for each in paths if each.stem == name), None)
+    if path is None:
+        known = sorted({each.stem for each in paths})
+        near = did_you_mean(name.replace("-", "_"), known)
+        raise ValueError(f"unknown decoder {name!r}{near}; known: {', '.join(known)}")
+    decoder = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if not isinstance(decoder, dict):
+        raise ValueError(f"decoder config {path} is no mapping")
+    return without_display(decoder, f"{path}: ")
 
 
 def decoders_table() -> str:

@@ -16,7 +16,6 @@ from spec_bench.jobs.config.cells import (
     build_cells,
     configurations,
     expand_grid,
-    load_decoder,
     written_cells,
 )
 from spec_bench.jobs.config.compose import with_quoted_numbers
@@ -26,6 +25,7 @@ from spec_bench.recommend.fit_tree import main as fit_tree
 from spec_bench.records import cell_folder
 from spec_bench.report.papers.items import recipe_cells
 from spec_bench.settings.configs import conf_dir, conf_dirs
+from spec_bench.vocabulary.decoders import load_decoder
 from spec_bench.vocabulary.spec import parse
 from tests import warm
 from tests.jobs.tiny import cut, eagle_heads, main, overrides, rows_of, tokens_of

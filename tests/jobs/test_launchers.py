@@ -224,6 +224,7 @@ LAUNCHERS = {
 }
 _MISSING = importlib.util.find_spec("ray") is None
 RAY = [pytest.mark.skipif(_MISSING, reason="no ray"), pytest.mark.slow]
+ADDRESS = "hydra.launcher.ray.init.address"
 EACH = pytest.mark.parametrize("name", ["workers", pytest.param("ray_cluster", marks=RAY)])
 
 
@@ -267,6 +268,33 @@ def test_a_sweep_through_a_launcher_gives_the_rows_of_the_basic_one(
         (decoder.partition(":")[0], seed) for seed in "01" for decoder in ("ar", *DECODERS)
     ]
     assert untimed(ours) == untimed(theirs)
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    """The address of a Ray cluster that runs here."""
+    ray = str(Path(sys.executable).with_name("ray"))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    folder = f"--temp-dir=/tmp/{tmp_path.parent.name}"  # a socket's path is short
+    start = [ray, "start", "--head", "--num-cpus=2", "--include-dashboard=false", folder]
+    environment = {**os.environ, "RAY_AUTH_MODE": "disabled"}
+    port = f"--port={address.partition(':')[2]}"
+    subprocess.run([*start, port], check=True, env=environment, stdout=subprocess.DEVNULL)
+    yield address
+    subprocess.run([ray, "stop"], check=True, env=environment, stdout=subprocess.DEVNULL)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(_MISSING, reason="no ray")
+def test_a_sweep_joins_a_running_ray_cluster(cluster, family, tmp_path, monkeypatch):
+    few = ("prompts=2", "cells=[sd:3]")
+    assert main(monkeypatch, *sweep(family, tmp_path / "basic", *few)) == 0
+    joins = ("hydra/launcher=ray_cluster", f"{ADDRESS}={cluster}")
+    status, _, said = start(sweep(family, Path("results"), *few, *joins), tmp_path).finish()
+    assert status == 0, said
+    assert untimed(rows_of(tmp_path / "results")) == untimed(rows_of(tmp_path / "basic"))
 
 
 @pytest.mark.slow

@@ -11,15 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 from math import prod
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import yaml
-
 from spec_bench.core.sampling import SamplingSettings
-from spec_bench.settings.fields import MOST_NODES, did_you_mean, shown
+from spec_bench.settings.fields import MOST_NODES, shown
 from spec_bench.settings.validation import Flag, Ge, MinLen, Says, Text, Whole, check, settings
-from spec_bench.vocabulary.decoders import without_display
 from spec_bench.vocabulary.names import combined
 
 if TYPE_CHECKING:  # it needs torch, which a wrong setting's refusal does not
@@ -144,20 +140,6 @@ class Cell:
 DecoderLoader = Callable[[str], dict[str, Any]]
 WrittenCell = tuple[dict[str, Any], Any]
 """A decoder's settings, and the shorthand of its tree or None."""
-
-
-def load_decoder(folders: Sequence[Path], name: str) -> dict[str, Any]:
-    """Reads ``decoder/NAME.yaml`` of the first config folder that has it, but for its display."""
-    for folder in folders:
-        path = folder / "decoder" / f"{name}.yaml"
-        if path.is_file():
-            decoder = yaml.safe_load(path.read_text(encoding="utf-8"))
-            if not isinstance(decoder, dict):
-                raise ValueError(f"decoder config {path} is no mapping")
-            return without_display(decoder, f"{path}: ")
-    known = sorted({file.stem for folder in folders for file in folder.glob("decoder/*.yaml")})
-    near = did_you_mean(name.replace("-", "_"), known)
-    raise ValueError(f"unknown decoder {name!r}{near}; known: {', '.join(known)}")
 
 
 def written_cells(

@@ -23,7 +23,6 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
 from spec_bench.core import processes
-from spec_bench.jobs.config.cells import load_decoder
 from spec_bench.jobs.config.compose import one_line
 from spec_bench.jobs.config.config import RunSettings, check_early, check_settings
 from spec_bench.jobs.config.settings import JobSettings, build_settings, on_hub, shared
@@ -34,6 +33,7 @@ from spec_bench.jobs.sweep.watch import RunningJob, SweepNotes, ending, tell
 from spec_bench.records.types import CellResult
 from spec_bench.sinks.sink import SinkSettings, build_sinks
 from spec_bench.tasks import build_task
+from spec_bench.vocabulary.decoders import load_decoder
 
 log = logging.getLogger(__name__)
 Checked = TypeVar("Checked")
