@@ -9,18 +9,23 @@ import datasets
 import huggingface_hub
 import pytest
 import torch
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
+from hydra.types import RunMode
 
 from spec_bench.core.transfer import forget_constants
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder, read_decoder
 from spec_bench.engine.cache import CachePool
 from spec_bench.engine.loading import ModelSpec, load_model
-from spec_bench.jobs.config.compose import job_arguments
+from spec_bench.jobs.config import compose
 from spec_bench.jobs.config.model_files import ModelSize, model_size
 from spec_bench.jobs.config.pair import EngineSettings, PairSettings, Printed
 from spec_bench.jobs.sweep import plan
 from spec_bench.jobs.work.prompts import slots_of
 from spec_bench.records.types import Request
+from spec_bench.settings.configs import conf_dir
 from tests.cells import facts
 from tests.families import decoder_names, decoder_settings, tiny_pair
 from tests.heads import heads_of
@@ -75,6 +80,23 @@ def test_a_rate_is_one_of_the_device_that_its_row_names(tmp_path):
     assert plan._measured.__wrapped__(tmp_path) == []
 
 
+def test_the_jobs_of_a_sweep_have_the_configs_that_hydra_composes():
+    compose.register()
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        loader = GlobalHydra.instance().config_loader()
+        sweep = loader.load_configuration("config", ["spec=2,3"], RunMode.MULTIRUN)
+        for words in (
+            ["task=xsum", "seed=1", "spec='3'", "rsd=exp1", "task.sample_seed=4"],
+            ["task=dolly", "seed=2", "decoder={name: mine}", "~decoder.tree", "budget=['6','14']"],
+            ["task=xsum", "+task.more=1", "+new.key=[1,2]", "new.key=3", "~task.more", "seed=5"],
+        ):
+            hydras = compose._compose(loader, sweep, words)
+            assert hydras == loader.load_sweep_config(sweep, words)
+            assert hydras == loader.load_sweep_config(sweep, words)  # from what is kept
+        with pytest.raises(HydraException, match=r"Could not override 'pair\.none'"):
+            loader.load_sweep_config(sweep, ["pair.none=1"])
+
+
 def test_a_gpus_rate_that_was_not_measured_is_the_papers():
     paper = SimpleNamespace(paper=Printed("Llama-2-7B", "Llama-2-115M"))
     known = replace(WANTED, decoder="ar", spec="-", task="xsum")
@@ -121,8 +143,8 @@ def test_totals_say_what_is_there_what_it_takes_and_what_does_not_fit():
 
 def test_a_plan_is_made_here_whatever_launcher_the_sweep_will_have():
     given = ["spec_bench", "-m", "plan=true", "hydra/launcher=slurm", "hydra.launcher.nodes=1"]
-    assert job_arguments(given) == ["spec_bench", "-m", "plan=true"]
-    assert job_arguments([*given[:2], *given[3:]]) == [*given[:2], *given[3:]]
+    assert compose.job_arguments(given) == ["spec_bench", "-m", "plan=true"]
+    assert compose.job_arguments([*given[:2], *given[3:]]) == [*given[:2], *given[3:]]
 
 
 def test_a_plan_of_a_sweep_tells_complete_partial_and_missing_cells_and_loads_nothing(

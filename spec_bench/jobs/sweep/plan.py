@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal, NamedTuple
@@ -20,7 +20,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from spec_bench.core.sampling import SamplingSettings
-from spec_bench.jobs.config.cells import BASELINE, DecoderLoader
+from spec_bench.jobs.config.cells import BASELINE
 from spec_bench.jobs.config.config import RunSettings
 from spec_bench.jobs.config.model_files import BYTES
 from spec_bench.jobs.config.pair import (
@@ -43,6 +43,7 @@ from spec_bench.sinks.rows import read_rows
 from spec_bench.system import files
 from spec_bench.tasks import RandomPrompts
 from spec_bench.tasks.source import UnreadDataError
+from spec_bench.vocabulary.decoders import load_decoder
 from spec_bench.vocabulary.published import FILE, read_published, spellings
 
 State = Literal["complete", "partial", "failed", "missing", "unknown"]
@@ -53,7 +54,6 @@ _LABELS = (*_COLUMNS, "swept", "state")
 _TITLES = (*_LABELS, "left", "tok/s", "rate", "device h", "memory GiB", "GPUs", "fits")
 _WIDTH = 170
 _UNKNOWN = "unknown"
-_unread: set[str] = set()  # sources that a job before could not read: the next need not try
 
 
 class Rate(NamedTuple):
@@ -100,32 +100,43 @@ class PlannedCell:
     words: tuple[str, ...] = ()  # the job's settings on the command line, those swept included
 
 
-def plan(asked: RunSettings, load: DecoderLoader, folders: Sequence[Path]) -> list[PlannedCell]:
-    """Returns what a job would do, then a search's second stage; loads and decodes nothing."""
-    # The machine that plans a sweep need not have the device it will run on.
-    engine = placed(asked.engine, asked.pair.target)
-    here = replace(asked, engine=replace(engine, device="cpu"))
-    settings = replace(_settings(here, load, folders).pinned(fetch=False), engine=engine)
-    pair = with_own_name(asked.pair, folders)  # it has entries that the settings do not carry
-    planned = _plan_job(settings, pair)
-    if any(cell.state in _OPEN for cell in planned):
-        return [*planned, *_confirmation(settings, planned)]
-    results = [CellStore(settings.results, cell.run_id).result() for cell in planned]
-    second = confirming(settings, [result for result in results if result is not None])
-    return [*planned, *(_plan_job(second, pair) if second else [])]
+class Planner:
+    """Plans a sweep's jobs. Those that differ only in their seed share what is read for one."""
 
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self._folders = folders  # of configs
+        self._known: dict[str, tuple[JobSettings, PairSettings]] = {}
+        self._unread = set[str]()  # sources that a job could not read: the next need not try
 
-def _settings(asked: RunSettings, load: DecoderLoader, folders: Sequence[Path]) -> JobSettings:
-    """Returns the job's settings; if the hub's data cannot be read here, without them."""
-    source = repr(asked.task.get("source"))
-    try:
-        if source not in _unread:
-            return build_settings(asked, load, folders)
-    except UnreadDataError as error:
-        if asked.prompts is None:
-            raise ValueError(f"{error}; prompts=N plans without the data") from error
-        _unread.add(source)
-    return build_settings(asked, load, folders, unread=True)
+    def plan(self, asked: RunSettings) -> list[PlannedCell]:
+        """Returns what a job would do, then a search's second stage; loads and decodes nothing."""
+        # The machine that plans a sweep need not have the device it will run on.
+        engine = placed(asked.engine, asked.pair.target)
+        alike = replace(asked, seed=0, engine=replace(engine, device="cpu"))
+        if (key := repr(alike)) not in self._known:
+            pair = with_own_name(asked.pair, self._folders)  # has entries that settings do not
+            self._known[key] = self._settings(alike).pinned(fetch=False), pair
+        known, pair = self._known[key]
+        settings = replace(known, asked=replace(known.asked, seed=asked.seed), engine=engine)
+        planned = _plan_job(settings, pair)
+        if any(cell.state in _OPEN for cell in planned):
+            return [*planned, *_confirmation(settings, planned)]
+        results = [CellStore(settings.results, cell.run_id).result() for cell in planned]
+        second = confirming(settings, [result for result in results if result is not None])
+        return [*planned, *(_plan_job(second, pair) if second else [])]
+
+    def _settings(self, asked: RunSettings) -> JobSettings:
+        """Returns the job's settings; if the hub's data cannot be read here, without them."""
+        given = asked, partial(load_decoder, self._folders), self._folders
+        source = repr(asked.task.get("source"))
+        try:
+            if source not in self._unread:
+                return build_settings(*given)
+        except UnreadDataError as error:
+            if asked.prompts is None:
+                raise ValueError(f"{error}; prompts=N plans without the data") from error
+            self._unread.add(source)
+        return build_settings(*given, unread=True)
 
 
 def _plan_job(settings: JobSettings, pair: PairSettings) -> list[PlannedCell]:

@@ -135,12 +135,17 @@ class SweepNotes:
             bad = "interrupted" if job.state.line == _RESUMES else "failed"
             job.say(state=bad if job.state.line else "done", ended=time.time())
 
-    def jobs(self) -> list[JobState]:
-        """All jobs in their order, those that have not begun too; an unreadable note is a job."""
+    def listed(self) -> dict[str, JobState]:
+        """Returns the jobs of the sweeps as they were listed, by key."""
         found = dict[str, JobState]()
         for path in sorted(self._folder.glob(_SWEEPS)):
             every = self._note(tuple[JobState, ...], path, JobState(-1, ("the list of jobs",)))
             found |= {each.key: each for each in every}
+        return found
+
+    def jobs(self) -> list[JobState]:
+        """All jobs in their order, those that have not begun too; an unreadable note is a job."""
+        found = self.listed()
         for path in self._folder.glob("*.json"):
             if not _KEY.fullmatch(path.stem):
                 continue
@@ -219,12 +224,14 @@ def _gone(job: JobState, wrote: float) -> bool:
 class RunningJob:
     """What a job says of itself as it runs."""
 
-    path: Path  # its note
-    state: JobState
+    path: Path | None = None  # its note; None of a job that nobody watches
+    state: JobState = JobState(0)
 
     def say(self, **changed: Any) -> None:
         """Writes its note with other values."""
         self.state = replace(self.state, **changed)
+        if self.path is None:
+            return
         try:
             files.write_json(self.path, asdict(self.state))
         except OSError as error:  # nobody's numbers hang on it
