@@ -131,7 +131,7 @@ class _Passes:
         return prompts_own_s(self._first_s, later_s, later), self._first_s + later_s
 
     def _before(self, module: Any, positional: Any, given: dict[str, Any]) -> None:
-        past = given.get("past_key_values")
+        past = given.get(self.model.cache_name)
         held = 0 if past is None else int(past.get_seq_length())
         self.calls.append(Call(given["input_ids"].shape[1], held))
         self.model.timer.start()

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from inspect import signature
 from typing import Any, cast
 
 import torch
@@ -49,6 +50,9 @@ class HuggingFaceModel:
         self.masks = LayerMasks(config, self.dtype)
         self._blocks = FusedBlocks(self.module, self.compile)
         self.fused = self._blocks.able  # whether its passes are compiled
+        # What the cache is called since transformers 5.24, and before.
+        takes = signature(type(self.module).forward).parameters
+        self.cache_name = "cache" if "cache" in takes else "past_key_values"
         self._layouts = self._layers()
         self._kernels = all(
             has_kernels(layout.device, layout.key_dim, layout.value_dim) for layout in self._layouts
@@ -76,7 +80,7 @@ class HuggingFaceModel:
         """
         cache = DynamicCache()
         token = torch.zeros((1, 1), dtype=torch.long, device=self.device)
-        self.module(input_ids=token, past_key_values=cache, use_cache=True)
+        self.module(input_ids=token, use_cache=True, **{self.cache_name: cache})
         if not any(layer.is_initialized for layer in cache.layers):
             raise ValueError("it keeps no keys and values of past tokens")
         kept = [(layer.keys, layer.values) for layer in cache.layers]
@@ -139,10 +143,10 @@ class HuggingFaceModel:
             input_ids=tokens,
             attention_mask=self.masks.by_kind(visible, shared),
             position_ids=positions,
-            past_key_values=cache,
             use_cache=True,
             output_hidden_states=bool(needs_hidden),
             logits_to_keep=logits_to_keep,
+            **{self.cache_name: cache},
         )
         self._blocks.on = False
         cache.end()

@@ -182,11 +182,12 @@ def _own_error(model: HuggingFaceModel, path: tuple[int, ...]) -> float:
     ids, last = torch.tensor([path], device=model.device), 4
     plain = _plain_logits(model, [path[:end] for end in range(len(path) - last + 1, len(path) + 1)])
     cache = DynamicCache()  # keeps all: one that drops what lies beyond a window errs by itself
-    model.module(input_ids=ids[:, :-last], past_key_values=cache, use_cache=True)
+    kept = {"use_cache": True, model.cache_name: cache}
+    model.module(input_ids=ids[:, :-last], **kept)
     errors = []
     for step in range(last):
         token = ids[:, len(path) - last + step].unsqueeze(1)
-        output = model.module(input_ids=token, past_key_values=cache, use_cache=True)
+        output = model.module(input_ids=token, **kept)
         logits = output.logits[0, -1, : model.vocab_size].to(model.device)
         errors.append(float(apart(logits, plain[step])))
     return max(errors)
