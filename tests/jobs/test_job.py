@@ -14,7 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from spec_bench.api.jobs import composed
 from spec_bench.decode.decoder import Decoder
+from spec_bench.jobs.app import settings_of
+from spec_bench.jobs.job.job import run_job as run_a_job
 from spec_bench.jobs.job.session import check_repeated, paired, timings, unpaired
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.sweep.plan import state_of
@@ -24,7 +27,7 @@ from spec_bench.report.claims.contrast import Contrast, difference
 from spec_bench.report.data import rows as table_rows
 from spec_bench.report.data.counts import Records
 from spec_bench.system import files
-from tests.jobs.tiny import cut, failing, make_task, rows_of, tokens_of
+from tests.jobs.tiny import cut, failing, make_task, overrides, rows_of, tokens_of
 from tests.said import naming
 
 CELLS = "cells=[sd:3,rsd_s:2x2]"
@@ -385,6 +388,20 @@ def test_cells_that_are_added_to_a_finished_job_have_a_baseline_timed_in_turn(
     pair = Contrast((rows[added.run_id],), (rows[baseline.run_id],))
     gap = difference([[pair]], "token_rate", Records(table))
     assert gap and gap.tested and gap.value == pytest.approx(speedup - 1)
+
+
+def test_a_job_waits_for_a_cell_that_another_holds_and_then_runs(family, tmp_path):
+    given = overrides(family, tmp_path, "decoder=sd", "spec=2", "prompts=1")
+    settings, said = settings_of(composed(given)), []
+    other = CellStore(tmp_path, settings.run_id(settings.cells[1]))
+    assert other.lock(wait=False)
+
+    def says(state):
+        said.append((state, other.result()))
+        other.unlock()
+
+    assert [result.status for result in run_a_job(settings, says)] == ["complete", "complete"]
+    assert said == [("waiting", None), ("running", None)]
 
 
 def test_a_baseline_that_another_job_holds_is_timed_here_too_and_nobody_waits(

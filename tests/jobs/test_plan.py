@@ -11,7 +11,6 @@ import pytest
 import torch
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from hydra.errors import HydraException
 from hydra.types import RunMode
 
 from spec_bench.core.transfer import forget_constants
@@ -90,11 +89,8 @@ def test_the_jobs_of_a_sweep_have_the_configs_that_hydra_composes():
             ["task=dolly", "seed=2", "decoder={name: mine}", "~decoder.tree", "budget=['6','14']"],
             ["task=xsum", "+task.more=1", "+new.key=[1,2]", "new.key=3", "~task.more", "seed=5"],
         ):
-            hydras = compose._compose(loader, sweep, words)
-            assert hydras == loader.load_sweep_config(sweep, words)
-            assert hydras == loader.load_sweep_config(sweep, words)  # from what is kept
-        with pytest.raises(HydraException, match=r"Could not override 'pair\.none'"):
-            loader.load_sweep_config(sweep, ["pair.none=1"])
+            ours = [loader.load_sweep_config(sweep, words) for _ in range(2)]  # anew, and kept
+            assert ours == [compose._compose(loader, sweep, words)] * 2
 
 
 def test_a_gpus_rate_that_was_not_measured_is_the_papers():
@@ -142,9 +138,9 @@ def test_totals_say_what_is_there_what_it_takes_and_what_does_not_fit():
 
 
 def test_a_plan_is_made_here_whatever_launcher_the_sweep_will_have():
-    given = ["spec_bench", "-m", "plan=true", "hydra/launcher=slurm", "hydra.launcher.nodes=1"]
-    assert compose.job_arguments(given) == ["spec_bench", "-m", "plan=true"]
-    assert compose.job_arguments([*given[:2], *given[3:]]) == [*given[:2], *given[3:]]
+    given = ["-m", "plan=true", "hydra/launcher=slurm", "hydra.launcher.nodes=1"]
+    assert compose.job_arguments(given) == given[:2]
+    assert compose.job_arguments(["-m", *given[2:]]) == ["-m", *given[2:]]
 
 
 def test_a_plan_of_a_sweep_tells_complete_partial_and_missing_cells_and_loads_nothing(

@@ -115,16 +115,16 @@ class Sweep:
         while self._notes:
             key, notes = self._notes.popitem()
             results, name = Path(key[0]), key[1]
-            sink, found = self._sinks.get(key, SinkSettings()), notes.progress()
-            if not self._here or any(each.job.cells for each in found):
+            sink, found = self._sinks.get(key, SinkSettings()), notes.look()
+            if not self._here or any(each.cells for each in found):
                 Experiment(results, name).finish(build_sinks(sink, results / name))
             for line in ending(found, time.time()):
                 print(line, file=sys.stderr)
-            if any(each.job.state != "done" for each in found):
+            if any(each.state != "done" for each in found):
                 print("  the same command does what is missing", file=sys.stderr)
             if not sink.table:
                 continue
-            cells = [] if self._here else dict.fromkeys(c for each in found for c in each.job.cells)
+            cells = [] if self._here else dict.fromkeys(c for each in found for c in each.cells)
             ended = (CellStore(results, cell).result() for cell in cells)
             yield results, name, [result for result in ended if result is not None]
 
@@ -166,19 +166,16 @@ def seen(results: Path, name: str) -> Iterator[RunningJob]:
     if number is None or processes.rank():
         yield RunningJob()
         return
-    notes, words = SweepNotes(results, name), HydraConfig.get().overrides.task
-    listed = notes.listed()
-    job = listed.get(notes.note(words).stem)
-    label = f"job {number + 1} of {len(listed)}"
+    with SweepNotes(results, name).running(number, HydraConfig.get().overrides.task) as running:
+        label = f"job {number + 1} of {running.listed}"
 
-    def numbered(record: logging.LogRecord) -> bool:
-        record.msg, record.args = f"[{label}] {record.getMessage()}", ()
-        return True
+        def numbered(record: logging.LogRecord) -> bool:
+            record.msg, record.args = f"[{label}] {record.getMessage()}", ()
+            return True
 
-    if Sweep.mine:
-        log.info("%s: %s", label, " ".join(job.words if job else words))
-    else:  # its lines come among those of others
-        for handler in logging.getLogger().handlers:
-            handler.addFilter(numbered)
-    with notes.running(number, words) as running:
+        if Sweep.mine:
+            log.info("%s: %s", label, " ".join(running.state.words))
+        else:  # its lines come among those of others
+            for handler in logging.getLogger().handlers:
+                handler.addFilter(numbered)
         yield running

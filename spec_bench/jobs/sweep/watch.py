@@ -16,7 +16,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -42,7 +42,8 @@ _Line = Annotated[str, AfterValidator(lambda text: re.sub(r"[\x00-\x1f\x7f-\x9f]
 _EVERY_S = 2.0
 _BAD: tuple[State, ...] = ("failed", "interrupted", "lost", "unreadable")
 _OPEN: tuple[State, ...] = ("running", "waiting")
-_SWEEPS, _KEY = "sweep-*.json", re.compile("[0-9a-f]{12}")
+SWEEPS = "sweep-*.json"
+_NOTES = (SWEEPS, f"{'[0-9a-f]' * 12}.json")
 _MOST = 2**26  # bytes of a cell that a look reads
 
 
@@ -63,13 +64,7 @@ class JobState:
     ended: _When = 0.0  # likewise; 0 while it runs
     key: _Line = ""  # its note's name
     again: _Line = ""  # who starts it again if its process is lost; "": nobody
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a job is."""
-
-    job: JobState
+    # What a look at its cells finds:
     done: int = 0  # generations on disk, of `total`
     tokens: int = 0  # of these
     wrote: float = 0.0  # when it last wrote, in seconds; 0: it has not begun
@@ -77,7 +72,26 @@ class Progress:
     @property
     def total(self) -> int:
         """Generations that its cells need."""
-        return self.job.prompts * len(self.job.cells)
+        return self.prompts * len(self.cells)
+
+
+@dataclass
+class RunningJob:
+    """What a job says of itself as it runs."""
+
+    path: Path | None = None  # its note; None of a job that nobody watches
+    state: JobState = JobState(0)
+    listed: int = 0  # jobs of its sweep
+
+    def say(self, **changed: Any) -> None:
+        """Writes its note with other values."""
+        self.state = replace(self.state, **changed)
+        try:
+            if self.path is not None:
+                files.write_json(self.path, [asdict(self.state)])
+        except OSError as error:  # nobody's numbers hang on it
+            if files.refused(error) is None:
+                raise
 
 
 class SweepNotes:
@@ -86,16 +100,10 @@ class SweepNotes:
     def __init__(self, results: Path, name: str) -> None:
         self._results = results
         self._folder = files.jobs_folder(results, name) / "under_way"
-        self._read: dict[
-            Path, tuple[object, tuple[JobState, ...]]
-        ] = {}  # notes with inode and time
+        # by file: its inode and time, and what it holds
+        self._notes: dict[Path, tuple[object, tuple[JobState, ...]]] = {}
         # cells by run id: inode, bytes read, generations, tokens, when it was last written
         self._cells: dict[str, tuple[int, int, int, int, float]] = {}
-
-    @property
-    def known(self) -> bool:
-        """Whether a sweep of that name has begun."""
-        return any(self._folder.glob(_SWEEPS))
 
     def note(self, words: Sequence[str]) -> Path:
         """Returns the file of a job's note, by all its choices."""
@@ -105,7 +113,7 @@ class SweepNotes:
         """A sweep begins: its jobs, by number, with their choices, and who starts them ``again``.
         What is left of other sweeps goes where none of their jobs is at work.
         """
-        if not any(each.wrote and each.job.state in _OPEN for each in self.progress()):
+        if not any(each.wrote and each.state in _OPEN for each in self.look()):
             for path in self._folder.glob("*.json"):
                 path.unlink(missing_ok=True)
         every = [set(words) for _, words in jobs]
@@ -115,14 +123,16 @@ class SweepNotes:
             | {"key": self.note(words).stem}
             for n, words in jobs
         ]
-        name = _SWEEPS.replace("*", files.digest([each["key"] for each in listed]))
+        name = SWEEPS.replace("*", files.digest([each["key"] for each in listed]))
         files.write_json(self._folder / name, listed)
 
     @contextmanager
     def running(self, number: int, words: Sequence[str]) -> Iterator[RunningJob]:
         """A job runs within the block; a line that was said of it by then is why it failed."""
         path = self.note(words)
-        job = RunningJob(path, JobState(number, tuple(words), key=path.stem))
+        known = {each.key: each for each in self.jobs(SWEEPS)}
+        unlisted = JobState(number, tuple(words), key=path.stem)
+        job = RunningJob(path, known.get(path.stem, unlisted), len(known))
         where = {"host": socket.gethostname(), "process": os.getpid(), "began": time.time()}
         job.say(state="running", devices=os.environ.get("CUDA_VISIBLE_DEVICES", ""), **where)
         try:
@@ -135,55 +145,47 @@ class SweepNotes:
             bad = "interrupted" if job.state.line == _RESUMES else "failed"
             job.say(state=bad if job.state.line else "done", ended=time.time())
 
-    def listed(self) -> dict[str, JobState]:
-        """Returns the jobs of the sweeps as they were listed, by key."""
+    def jobs(self, *kinds: str) -> list[JobState]:
+        """All jobs in their order, those that have not begun too; an unreadable note is a job.
+        ``SWEEPS`` alone are the jobs as they were listed.
+        """
         found = dict[str, JobState]()
-        for path in sorted(self._folder.glob(_SWEEPS)):
-            every = self._note(tuple[JobState, ...], path, JobState(-1, ("the list of jobs",)))
-            found |= {each.key: each for each in every}
-        return found
-
-    def jobs(self) -> list[JobState]:
-        """All jobs in their order, those that have not begun too; an unreadable note is a job."""
-        found = self.listed()
-        for path in self._folder.glob("*.json"):
-            if not _KEY.fullmatch(path.stem):
-                continue
-            known = found.get(path.stem, JobState(0, key=path.stem))
-            (job,) = self._note(JobState, path, known)
-            listed = known if known.words else job
-            told = replace(job, number=listed.number, words=listed.words, again=known.again)
-            found[path.stem] = replace(told, key=path.stem)
+        folder = self._folder
+        for path in (path for kind in kinds or _NOTES for path in sorted(folder.glob(kind))):
+            try:
+                found |= {each.key or path.stem: each for each in self._read(path)}
+            except (OSError, ValueError) as error:
+                unread = found.get(path.stem, JobState(0))
+                if path.match(SWEEPS):
+                    unread = JobState(-1, ("the list of jobs",))
+                why = f"{path.name} is unreadable: {one_line(error, 120)}"
+                found[path.stem] = replace(unread, state="unreadable", line=why)
         return list(found.values())
 
-    def progress(self) -> list[Progress]:
+    def look(self) -> list[JobState]:
         """Returns all jobs with how far they are."""
-        return [self._progress(job) for job in self.jobs()]
+        return [self._look(job) for job in self.jobs()]
 
-    def _note(self, kind: Any, path: Path, unread: JobState) -> tuple[JobState, ...]:
-        """What a file of notes holds, every value held to its type, or why that is ``unread``."""
-        try:
-            state = path.stat()
-            if state.st_size > 2**30:
-                raise ValueError("it is too large")
-            key, (known, note) = (state.st_ino, state.st_mtime_ns), self._read.get(path, (None, ()))
-            if key != known:
-                note = adapter(kind).validate_json(seals.bytes_of(path), strict=True)
-                note = (note,) if kind is JobState else note
-                self._read[path] = key, note
-            return note
-        except (OSError, ValueError) as error:
-            why = f"{path.name} is unreadable: {one_line(error, 120)}"
-            return (replace(unread, state="unreadable", line=why),)
+    def _read(self, path: Path) -> tuple[JobState, ...]:
+        """Returns what a file of notes holds, every value held to its type."""
+        state = path.stat()
+        if state.st_size > 2**30:
+            raise ValueError("it is too large")
+        key = state.st_ino, state.st_mtime_ns
+        if path not in self._notes or self._notes[path][0] != key:
+            every = adapter(tuple[JobState, ...])
+            self._notes[path] = key, every.validate_json(seals.bytes_of(path), strict=True)
+        return self._notes[path][1]
 
-    def _progress(self, job: JobState) -> Progress:
+    def _look(self, job: JobState) -> JobState:
         if not job.began or job.state == "done":
-            return Progress(job, job.prompts * len(job.cells) if job.state == "done" else 0)
+            return replace(job, done=job.total if job.state == "done" else 0)
         cells = [self._cell(each) for each in job.cells]
         wrote = max([job.began, *(each[4] for each in cells)])
         if job.state in _OPEN and _gone(job, wrote):
             job = replace(job, state="lost")
-        return Progress(job, sum(c[2] for c in cells), sum(c[3] for c in cells), wrote)
+        done, tokens = sum(each[2] for each in cells), sum(each[3] for each in cells)
+        return replace(job, done=done, tokens=tokens, wrote=wrote)
 
     def _cell(self, cell: str) -> tuple[int, int, int, int, float]:
         """What is known of a cell, once it has read what is new of its generations."""
@@ -191,7 +193,7 @@ class SweepNotes:
         before = self._cells.get(cell, (0, 0, 0, 0, 0.0))
         try:
             state = path.stat()
-            if not path.is_file() or (state.st_ino, state.st_size) == before[:2]:
+            if not path.is_file():
                 return before
             at, done, tokens = before[1:4] if state.st_ino == before[0] else (0, 0, 0)
             with path.open("rb") as stream:
@@ -201,11 +203,9 @@ class SweepNotes:
             return before
         whole = data.rfind(b"\n") + 1
         for line in data[:whole].split(b"\n"):
-            try:
+            with suppress(ValueError, KeyError, TypeError, RecursionError):
                 tokens += len(json.loads(line)["tokens"])
                 done += 1
-            except (ValueError, KeyError, TypeError, RecursionError):
-                continue
         self._cells[cell] = state.st_ino, at + whole, done, tokens, state.st_mtime
         return self._cells[cell]
 
@@ -220,39 +220,20 @@ def _gone(job: JobState, wrote: float) -> bool:
     return False
 
 
-@dataclass
-class RunningJob:
-    """What a job says of itself as it runs."""
-
-    path: Path | None = None  # its note; None of a job that nobody watches
-    state: JobState = JobState(0)
-
-    def say(self, **changed: Any) -> None:
-        """Writes its note with other values."""
-        self.state = replace(self.state, **changed)
-        if self.path is None:
-            return
-        try:
-            files.write_json(self.path, asdict(self.state))
-        except OSError as error:  # nobody's numbers hang on it
-            if files.refused(error) is None:
-                raise
-
-
-def seconds_left(progress: Sequence[Progress], now: float) -> float | None:
+def seconds_left(jobs: Sequence[JobState], now: float) -> float | None:
     """Returns seconds until a sweep's end, None if unknown: by what generations of whole jobs took,
     which counts what comes before the first and after the last of them, or of all jobs so far.
     """
-    begun = [each for each in progress if each.job.began and each.done]
-    ran = [each for each in begun if each.job.state == "done"] or begun
-    spent = sum((each.job.ended or now) - each.job.began for each in ran)
+    begun = [each for each in jobs if each.began and each.done]
+    ran = [each for each in begun if each.state == "done"] or begun
+    spent = sum((each.ended or now) - each.began for each in ran)
     rate, left = spent / max(1, sum(each.done for each in ran)), 0.0
-    per_job = max((each.total for each in progress), default=0)
-    for each in progress:
-        if each.job.state in (*_OPEN, "lost"):
-            total, began = each.total or per_job, each.job.began or now
+    per_job = max((each.total for each in jobs), default=0)
+    for each in jobs:
+        if each.state in (*_OPEN, "lost"):
+            total, began = each.total or per_job, each.began or now
             left += max(rate * total - (now - began), rate * (total - each.done))
-    running = sum(each.job.state == "running" for each in progress)
+    running = sum(each.state == "running" for each in jobs)
     return left / max(running, 1) if left >= 1 else None
 
 
@@ -264,7 +245,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--once", action="store_true", help="print it once, for scripts")
     options = parser.parse_args(list(arguments))
     watched = SweepNotes(options.results, options.name)
-    if not watched.known:
+    if not (found := watched.look()):
         folder = options.results / files.RUNS / "jobs"
         names = sorted(path.parent.name for path in folder.glob("*/under_way"))
         known = f"; there are {', '.join(names)}" if names else ""
@@ -273,16 +254,13 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     console = Console()
     if options.once or not console.is_terminal:
-        found = watched.progress()
         console.print(table_of(found, time.time()))
     else:
-        with Live(console=console, auto_refresh=False) as live:
-            while True:
-                found = watched.progress()
-                live.update(table_of(found, time.time()), refresh=True)
-                if not any(each.job.state in _OPEN for each in found):
-                    break
+        with Live(table_of(found, time.time()), console=console, auto_refresh=False) as live:
+            while any(each.state in _OPEN for each in found):
                 time.sleep(_EVERY_S)
+                found = watched.look()
+                live.update(table_of(found, time.time()), refresh=True)
     lines = ending(found, time.time())
     for line in lines:
         console.print(Text(line), soft_wrap=True)
@@ -293,44 +271,38 @@ def tell(watched: Sequence[SweepNotes], over: threading.Event) -> None:
     """Prints a line whenever the count of jobs by state has changed, until it is over."""
     said = ""
     while not over.wait(_EVERY_S):
-        found = [each for part in watched for each in part.progress()]
-        counted = ending(found, time.time())[0]
+        counted = ending([each for part in watched for each in part.look()], time.time())[0]
         if counted.partition(";")[0] != said:
             said = counted.partition(";")[0]
             print(counted, file=sys.stderr, flush=True)
 
 
-def table_of(progress: Sequence[Progress], now: float) -> Table:
+def table_of(jobs: Sequence[JobState], now: float) -> Table:
     """Returns a line a job."""
     table = Table("job", "state", "prompts", "tokens/s", "where", "wrote", "choices", box=None)
-    for each in progress:
-        job = each.job
+    for job in jobs:
         seconds = (job.ended or now) - job.began
-        rate = f"{each.tokens / seconds:.1f}" if each.tokens and seconds > 0 else ""
+        rate = f"{job.tokens / seconds:.1f}" if job.tokens and seconds > 0 else ""
         where = " ".join(part for part in (job.host, job.devices and f"GPU {job.devices}") if part)
-        wrote = f"{_spoken(now - each.wrote)} ago" if each.done and not job.ended else ""
-        done = f"{each.done} of {each.total}" if each.total else ""
+        wrote = f"{_spoken(now - job.wrote)} ago" if job.done and not job.ended else ""
+        done = f"{job.done} of {job.total}" if job.total else ""
         told = " ".join(job.words) + (f": {job.line}" if job.line else "")
         cells = (str(job.number + 1), job.state, done, rate, where, wrote, told)
         table.add_row(*map(Text, cells))
     return table
 
 
-def ending(progress: Sequence[Progress], now: float) -> list[str]:
+def ending(jobs: Sequence[JobState], now: float) -> list[str]:
     """Returns a sweep in a line, and a line for every job that did not end well."""
-    states, left = Counter(each.job.state for each in progress), seconds_left(progress, now)
-    counts = ", ".join(
-        f"{states[state]} {state}"
-        for state in ("done", *_BAD, "running", "waiting")
-        if state in states
-    )
+    states, left = Counter(each.state for each in jobs), seconds_left(jobs, now)
+    known = [state for state in ("done", *_BAD, "running", "waiting") if state in states]
+    counts = ", ".join(f"{states[state]} {state}" for state in known)
     more = "" if left is None else f"; some {_spoken(left)} left"
-    lines = [f"{len(progress)} job{'s' * (len(progress) != 1)}: {counts}{more}"]
-    for job in (each.job for each in progress):
-        if job.state in _BAD:
-            resumes = f"{job.again} starts it again" if job.again else "the same command resumes"
-            why = job.line or f"its process is gone; {resumes}"
-            lines.append(f"  job {job.number + 1} ({' '.join(job.words)}): {why}")
+    lines = [f"{len(jobs)} job{'s' * (len(jobs) != 1)}: {counts}{more}"]
+    for job in (each for each in jobs if each.state in _BAD):
+        resumes = f"{job.again} starts it again" if job.again else "the same command resumes"
+        why = job.line or f"its process is gone; {resumes}"
+        lines.append(f"  job {job.number + 1} ({' '.join(job.words)}): {why}")
     return lines
 
 
