@@ -1,4 +1,5 @@
-"""Dialogues as a step's batch: tokens, and the target's hidden states, computed in every step.
+"""Dialogues as a step's batch: tokens, and the target's hidden states, computed in every step, or
+once where all of them fit into the memory that they may take.
 
 Letters: B dialogues, T tokens of the longest, W width of what the target hands over, D of its last
 hidden state, K guesses, N positions that are learned. Knows nothing about heads.
@@ -8,7 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import compress
 from typing import NamedTuple
 
@@ -76,6 +78,8 @@ class Batches:
     guesses: int  # K
     layers: Layers = LAST  # the hidden states that are learned from, side by side
     together: int = 16  # dialogues in a pass of the target
+    kept_gib: float = 0.0  # memory of the host, in which later epochs find what the first computed
+    _kept: dict[int, Tensor] = field(default_factory=dict, repr=False)
     picked = staticmethod(positions)  # at which positions of a dialogue they are learned from
 
     @torch.no_grad()
@@ -87,15 +91,26 @@ class Batches:
 
     def hidden(self, indices: Sequence[int]) -> Tensor:
         """[N, D] float32 hidden states of these dialogues, one after the other."""
-        # Dialogues of similar length share a pass, so that little is padded.
-        order = sorted(range(len(indices)), key=lambda i: len(self.dialogues[indices[i]].ids))
-        parts: list[Tensor] = [torch.empty(0)] * len(indices)
-        for start in range(0, len(order), self.together):
-            group = order[start : start + self.together]
-            found = self._pass([self.dialogues[indices[i]] for i in group])
-            for place, part in zip(group, found, strict=True):
-                parts[place] = part
-        return torch.cat(parts)
+        kept = self._kept if self.groups else {}
+        place = "cpu" if self.groups else self.model.device
+        wanted = {*indices} - kept.keys()
+        for group in self.groups or self._grouped(indices):
+            if not wanted.isdisjoint(group):
+                found = self._pass([self.dialogues[index] for index in group])
+                kept.update((i, part.to(place)) for i, part in zip(group, found, strict=True))
+        return torch.cat([kept[index] for index in indices]).to(self.model.device)
+
+    def _grouped(self, indices: Sequence[int]) -> list[list[int]]:
+        """Dialogues of similar length share a pass, so that little is padded."""
+        order = sorted(indices, key=lambda index: len(self.dialogues[index].ids))
+        return [order[at : at + self.together] for at in range(0, len(order), self.together)]
+
+    @cached_property
+    def groups(self) -> list[list[int]]:
+        """Which dialogues share a pass, the same after a kill; empty where not all are kept."""
+        numbers = sum(len(self.picked(each)) for each in self.dialogues)
+        size = 4 * numbers * self.model.hidden_size * len(self.layers)
+        return self._grouped(range(len(self.dialogues))) if size <= self.kept_gib * 2**30 else []
 
     @torch.no_grad()
     def _pass(self, dialogues: Sequence[Dialogue]) -> list[Tensor]:

@@ -108,6 +108,7 @@ class DataSettings:
     max_length: Annotated[Whole, Ge(3)]
     validation: Annotated[Number, Ge(0), Le(0.9)]
     hidden_batch: Count
+    kept_gib: Annotated[Number, Ge(0)]
 
     def __post_init__(self) -> None:
         if self.kind != "chats" and self.answered_by != "target":

@@ -126,7 +126,9 @@ def _prepare(settings: TrainSettings, processes: Accelerator) -> Training:
         if not train:
             raise ValueError(f"data.validation={asked.data.validation} leaves nothing to train on")
         trainee = fresh_heads(asked.head, model, asked.seed, train)
-    given = (asked.head.guesses, trainee.layers(model.blocks), asked.data.hidden_batch)
+    # Of several processes each would compute more than its own share.
+    kept_gib = asked.data.kept_gib if processes.num_processes == 1 else 0
+    given = (asked.head.guesses, trainee.layers(model.blocks), asked.data.hidden_batch, kept_gib)
     sides = [trainee.batches(model, side, *given) for side in (train, validation)]
     optimiser = asked.optimiser
     batch = min(optimiser.batch, len(train))

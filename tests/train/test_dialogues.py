@@ -214,6 +214,10 @@ def test_hidden_states_are_those_that_decoding_hands_to_the_heads():
     model = forgetful_target()
     dialogues = [Dialogue((3, 1, 4, 1, 5), (False, True, True, True, True)), *random_text(1, 9)]
     found = Batches(model, dialogues, 1).hidden(range(len(dialogues)))
+    kept = Batches(model, dialogues, 1, together=4, kept_gib=1)
+    assert torch.equal(kept.hidden([1]), kept.hidden([1]))
+    torch.testing.assert_close(kept.hidden(range(len(dialogues))), found)
+    assert sorted(kept._kept) == [*range(len(dialogues))]
     expected = []
     for dialogue in dialogues:
         length = len(dialogue.ids)
