@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 import pandas as pd
@@ -24,7 +24,6 @@ from spec_bench.report.papers.pairs import written
 from spec_bench.report.papers.paper import load_paper, paper_names
 from spec_bench.settings.configs import conf_dir, experiments_dir
 from spec_bench.tasks import build_task
-from spec_bench.vocabulary.decoders import load_decoder
 from spec_bench.vocabulary.published import FILE, read_published, side_by_side
 from tests.families import decoder_names
 
@@ -94,8 +93,7 @@ def cells_of(recipe):
     config = OmegaConf.to_container(composed(recipe), resolve=True)
     assert config["name"] == recipe.replace("=", "-").replace("_", "-")
     wanted = [cell for cells in (config["cells"], *config["trees"].values()) for cell in cells]
-    load = partial(load_decoder, [CONF])
-    cells = written_cells(config["decoder"], config["spec"], wanted, load)
+    cells = written_cells(config["decoder"], config["spec"], wanted, [CONF])
     return list(build_cells(cells, SamplingSettings(temperature=1.0)))
 
 

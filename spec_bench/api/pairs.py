@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -265,10 +264,9 @@ class LoadedPair:
         from spec_bench.jobs.work.models import heads_of
         from spec_bench.settings.validation import check
         from spec_bench.tasks.generation import Generation as Asked
-        from spec_bench.vocabulary.decoders import load_decoder
 
         sampling = sampling_of(check(Asked, generation, "decode"), Asked())
-        written = parse_cell(decoder, partial(load_decoder, conf_dirs()))
+        written = parse_cell(decoder, conf_dirs())
         cell = make_cell(*written, sampling)
         check_fit(cell, self.pair)
         cell = FittedTrees(self.pair, None, sampling).given(cell)

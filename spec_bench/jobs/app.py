@@ -12,7 +12,6 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import hydra
@@ -24,7 +23,6 @@ from omegaconf.errors import OmegaConfBaseException
 from spec_bench.core import processes
 from spec_bench.engine.model_spec import AUTO
 from spec_bench.jobs.config import compose
-from spec_bench.jobs.config.cells import DecoderLoader
 from spec_bench.jobs.config.compose import asked_of, one_line
 from spec_bench.jobs.config.config import RunSettings
 from spec_bench.jobs.config.pair import placed, with_own_name
@@ -45,7 +43,6 @@ from spec_bench.sinks.console import print_outcome
 from spec_bench.sinks.rows import labels_of
 from spec_bench.sinks.sink import LoggedCell, Sink, build_sinks
 from spec_bench.system import files, signals
-from spec_bench.vocabulary.decoders import load_decoder
 
 log = logging.getLogger(__name__)
 FULL_ERROR = "HYDRA_FULL_ERROR"
@@ -59,26 +56,26 @@ def main() -> None:
     try:
         sys.argv = compose.job_arguments(sys.argv)
     except ValueError as error:
-        sys.exit(_complain(error))
+        sys.exit(_complain(2, one_line(error)))
     compose.register()
     launch.register_resolvers()
     launch.offer_devices()
     # Hydra would print its errors over several lines and exit with 1; we want them raised.
     os.environ[FULL_ERROR] = "1"
+    status = 0
     application = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")
     try:
         with signals.raising():
             try:
                 application(_job)()
             finally:
-                _finish(sweep)
+                status = _finish(sweep)
     except (HydraException, OmegaConfBaseException) as error:
         if _wants_trace:
             raise
-        sweep.statuses.append(_complain(error))
+        status = _complain(2, one_line(error))
     except JobError as error:
-        print(f"spec_bench: {error.message}", file=sys.stderr)
-        sweep.statuses.append(error.status)
+        status = _complain(error.status, error.message)
     except KeyboardInterrupt:
         if not signals.came():
             print("interrupted; the same command resumes", file=sys.stderr)
@@ -86,30 +83,30 @@ def main() -> None:
     except Exception as error:
         if signals.came():  # turned the interrupt into another error
             sys.exit(130)
-        if not _wants_trace and compose.comes_from_hydra(error):
-            _complain(ValueError(f"{one_line(error)} (in {' '.join(sys.argv[1:])})"))
-            sys.exit(2)
-        if _wants_trace or not launch.lost_worker(error):
+        if _wants_trace:
             raise
-        print(f"spec_bench: a worker was lost: {one_line(error)}", file=sys.stderr)
-        print("the cells that had ended are kept; the same command resumes", file=sys.stderr)
-        sweep.statuses.append(1)
-    sys.exit(max(sweep.statuses, default=0))
+        if compose.comes_from_hydra(error):
+            status = _complain(2, f"{one_line(error)} (in {' '.join(sys.argv[1:])})")
+        elif launch.lost_worker(error):
+            kept = "the cells that had ended are kept; the same command resumes"
+            status = _complain(1, f"a worker was lost: {one_line(error)}\n{kept}")
+        else:
+            raise
+    sys.exit(status)
 
 
-def _job(config: DictConfig) -> int:
-    """Returns one job; its status is kept for ``main``."""
+def _job(config: DictConfig) -> None:
+    """Runs one job. Raises JobError: it did not end well."""
     for chatty in compose.CHATTY:
         logging.getLogger(chatty).setLevel(logging.WARNING)
-    sweep = Sweep.mine
+    here = Sweep.mine is not None  # and not in a process that a launcher started
     try:
-        if sweep is None:
+        if not here:
             launch.enter_folder()
         asked = asked_of(config)
         if asked.plan:
-            print_plan(Planner(launch.folders_here()).plan(asked))
-            return 0
-        if sweep is None:
+            return print_plan(Planner(launch.folders_here()).plan(asked))
+        if not here:
             launch.claim_gpus(with_own_name(asked.pair, launch.folders_here()), asked.engine)
             device = placed(asked.engine, asked.pair.target).device
             if place_in_sweep() == 0 and device == "cpu" and (why := launch.disturbing()):
@@ -119,34 +116,20 @@ def _job(config: DictConfig) -> int:
         with seen(Path(asked.results), asked.name) as running:
             results = run(asked, running)
             failed = [result for result in results if result.status == "failed"]
-            why = (
-                f"{len(failed)} of {len(results)} cells failed: {failed[0].reason}"
-                if failed
-                else ""
-            )
-            running.say(line=why)
+            if failed:
+                why = f"{len(failed)} of {len(results)} cells failed: {failed[0].reason}"
+                running.say(line=why)
     except OSError as error:
-        refused = files.refused(error)
-        if _wants_trace or refused is None:
+        if (here and _wants_trace) or (refused := files.refused(error)) is None:
             raise
-        message = f"{refused}; what was decoded is kept, the same command resumes"
-        if sweep is None:
-            raise JobError(1, message) from error
-        print(f"spec_bench: {message}", file=sys.stderr)  # Hydra would add lines to what is raised
-        sweep.statuses.append(1)
-        return 1
+        kept = "what was decoded is kept, the same command resumes"
+        raise JobError(1, f"{refused}; {kept}") from error
     except (ValueError, OmegaConfBaseException) as error:
-        if sweep is None:
-            raise JobError(2, one_line(error)) from error
-        if _wants_trace:
+        if here and _wants_trace:
             raise
-        sweep.statuses.append(_complain(error))
-        return 2
-    if sweep is not None:
-        sweep.statuses.append(int(bool(failed)))
-    elif failed:
-        raise JobError(1, why)
-    return int(bool(failed))
+        raise JobError(2, one_line(error)) from error
+    if failed:
+        raise JobError(1, "" if here else running.state.line)
 
 
 def run_config(config: DictConfig) -> list[CellResult]:
@@ -156,13 +139,13 @@ def run_config(config: DictConfig) -> list[CellResult]:
 
 def settings_of(config: DictConfig) -> JobSettings:
     """Returns a composed config's job, checked."""
-    return build_settings(asked_of(config), *_configs())
+    return build_settings(asked_of(config), launch.folders_here())
 
 
 def run(asked: RunSettings, running: RunningJob | None = None) -> list[CellResult]:
     """Runs a job, which tells those who watch how far it is, and hands the results to the sinks."""
     # The ids of a search's second stage, and of what is watched, hang on the hub's commits too.
-    settings = build_settings(asked, *_configs()).pinned()
+    settings = build_settings(asked, launch.folders_here()).pinned()
     task, examples = settings.task, (*settings.examples, *settings.fresh)
     for score in task.scores:
         check_score(score)
@@ -247,27 +230,21 @@ def _where_more_is(results: Path, name: str) -> str:
     return "\n".join(told)
 
 
-def _configs() -> tuple[DecoderLoader, list[Path]]:
-    """Returns where decoders are read from, and pairs."""
-    folders = launch.folders_here()
-    return partial(load_decoder, folders), folders
-
-
-def _finish(sweep: Sweep) -> None:
-    """Completes the tables of a sweep's jobs."""
+def _finish(sweep: Sweep) -> int:
+    """Completes the tables of a sweep's jobs; returns 1 where a disk takes no more."""
     try:
         for results, name, ended in sweep.end():
             answers = _answers(files.results_file(results, name), ended) if ended else ()
             print_outcome(ended[:_MOST], answers, _where_more_is(results, name))
     except OSError as error:
-        refused = files.refused(error)
-        if _wants_trace or refused is None:
+        if _wants_trace or (refused := files.refused(error)) is None:
             raise
-        print(f"spec_bench: {refused}; the same command resumes", file=sys.stderr)
-        sweep.statuses.append(1)
+        return _complain(1, f"{refused}; the same command resumes")
+    return 0
 
 
-def _complain(error: Exception) -> int:
-    """Says what cannot be right."""
-    print(f"spec_bench: {one_line(error)}", file=sys.stderr)
-    return 2
+def _complain(status: int, line: str) -> int:
+    """Says what was wrong, if a table does not, and returns the status."""
+    if line:
+        print(f"spec_bench: {line}", file=sys.stderr)
+    return status

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import yaml
@@ -31,13 +30,12 @@ from tests import warm
 from tests.jobs.tiny import cut, eagle_heads, main, overrides, rows_of, tokens_of
 from tests.said import naming
 
-LOAD = partial(load_decoder, [conf_dir()])
 TREES = ("sd", "spectr", "specinfer", "mcsd", "mcsd_wor", "rsd_c", "rsd_s", "top_and_sample")
 
 
 def cells_of(*wanted, chosen=None, spec=None, temperature=1.0):
     sampling = SamplingSettings(temperature)
-    return build_cells(written_cells(chosen or {}, spec, wanted, LOAD), sampling)
+    return build_cells(written_cells(chosen or {}, spec, wanted, conf_dirs()), sampling)
 
 
 @pytest.mark.parametrize("name", [*TREES, "medusa", "redrafter"])

@@ -7,15 +7,17 @@ run states an acceptance (``simulate=...``) in place of the one its models would
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 from math import prod
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from spec_bench.core.sampling import SamplingSettings
 from spec_bench.settings.fields import MOST_NODES, shown
 from spec_bench.settings.validation import Flag, Ge, MinLen, Says, Text, Whole, check, settings
+from spec_bench.vocabulary.decoders import load_decoder
 from spec_bench.vocabulary.names import combined
 
 if TYPE_CHECKING:  # it needs torch, which a wrong setting's refusal does not
@@ -137,21 +139,21 @@ class Cell:
         return f"{self.name} {self.spec}"
 
 
-DecoderLoader = Callable[[str], dict[str, Any]]
 WrittenCell = tuple[dict[str, Any], Any]
 """A decoder's settings, and the shorthand of its tree or None."""
 
 
 def written_cells(
-    chosen: Mapping[str, Any], spec: Any, wanted: Sequence[Any], load: DecoderLoader
+    chosen: Mapping[str, Any], spec: Any, wanted: Sequence[Any], folders: Sequence[Path]
 ) -> list[WrittenCell]:
     """The cells of a job as they are written: the baseline, then those asked for (``decoder:spec``,
-    mappings, grids of trees); the chosen decoder where none is asked for. Raises ValueError: a
+    mappings, grids of trees); the chosen decoder where none is asked for; others are read from
+    folders of configs. Raises ValueError: a
     decoder that does not exist, or an entry that is no cell, naming it.
     """
     listed = [cell for item in wanted for cell in expand_grid(item)]
-    asked = [parse_cell(item, load) for item in listed] or [(dict(chosen), spec)]
-    return [(load(BASELINE), None), *asked]
+    asked = [parse_cell(item, folders) for item in listed] or [(dict(chosen), spec)]
+    return [(load_decoder(folders, BASELINE), None), *asked]
 
 
 def build_cells(written: Sequence[WrittenCell], sampling: SamplingSettings) -> tuple[Cell, ...]:
@@ -181,22 +183,22 @@ def make_cell(decoder: dict[str, Any], spec: Any, sampling: SamplingSettings) ->
     return Cell.read(resolve_spec(decoder, None if spec is None else str(spec)), sampling)
 
 
-def parse_cell(item: Any, load: DecoderLoader) -> WrittenCell:
+def parse_cell(item: Any, folders: Sequence[Path]) -> WrittenCell:
     """A decoder's settings and shorthand from one entry of a list of cells: ``decoder:spec``,
     ``decoder``, or a mapping with overrides of the decoder's parts. Raises ValueError: an unknown
     decoder, or a mapping that is no cell.
     """
     if isinstance(item, str):
         name, _, spec = item.partition(":")
-        return load(name.strip()), spec.strip() or None
+        return load_decoder(folders, name.strip()), spec.strip() or None
     if len(item) == 1 and "decoder" not in item:
         # YAML reads `sd: 3` as a mapping of one entry.
         ((name, spec),) = item.items()
-        return load(str(name)), spec
+        return load_decoder(folders, str(name)), spec
     if "decoder" not in item:
         raise ValueError(f"a cell is decoder:spec or a mapping with a decoder, got {item!r}")
     asked = check(AskedCell, item, "cells")
-    decoder = load(asked.decoder)
+    decoder = load_decoder(folders, asked.decoder)
     for part in ("drafter", "tree", "verifier"):
         changes = getattr(asked, part)
         if isinstance(changes, str):

@@ -20,7 +20,7 @@ from pydantic import AfterValidator, BeforeValidator, PlainValidator
 
 from spec_bench.engine.architectures import longest_sequence
 from spec_bench.engine.model_spec import INTERSECTION, kept_tokens
-from spec_bench.jobs.config.cells import DecoderLoader, WrittenCell, written_cells
+from spec_bench.jobs.config.cells import WrittenCell, written_cells
 from spec_bench.jobs.config.model_files import model_path
 from spec_bench.jobs.config.pair import EngineSettings, PairSettings
 from spec_bench.measure.energy import EnergySettings, energy_settings
@@ -167,27 +167,27 @@ def check_folder(key: str, folder: Path) -> None:
             raise ValueError(f"{key} must be a folder, got {str(folder)!r}: {place} is a file")
 
 
-def check_early(asked: RunSettings, load: DecoderLoader) -> list[WrittenCell]:
+def check_early(asked: RunSettings, folders: Sequence[Path]) -> list[WrittenCell]:
     """Checks what names, folders and small files tell before torch is imported; the cells as they
     are written, the baseline first. A server has its own.
     """
     pair = asked.pair
-    folders = [model_path(name) for name in (pair.target, *pair.drafts)]
+    models = [model_path(name) for name in (pair.target, *pair.drafts)]
     if pair.tokenizer is not None:
         model_path(pair.tokenizer)
     if asked.engine.served:
         return []
-    for name in (*folders, *(heads for heads in (pair.heads or {}).values() if heads)):
+    for name in (*models, *(heads for heads in (pair.heads or {}).values() if heads)):
         _json(Path(name).expanduser() / "config.json")
     if pair.draft_vocabulary not in (None, INTERSECTION):
         kept_tokens(pair.draft_vocabulary)
-    limit, positions = asked.generation.max_new_tokens, read_positions(folders[0])
+    limit, positions = asked.generation.max_new_tokens, read_positions(models[0])
     if limit is not None and positions is not None and limit >= positions:
         raise ValueError(
             f"generation.max_new_tokens={limit} leaves no room for a prompt: {pair.target!r} has "
             f"{positions} positions"
         )
-    cells = written_cells(asked.decoder, asked.spec, asked.cells, load)
+    cells = written_cells(asked.decoder, asked.spec, asked.cells, folders)
     for key in _BLOCKS:
         _check_names(cells, key)
     return cells

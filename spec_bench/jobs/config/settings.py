@@ -14,7 +14,6 @@ from spec_bench.core import processes
 from spec_bench.core.sampling import SamplingSettings
 from spec_bench.jobs.config.cells import (
     Cell,
-    DecoderLoader,
     build_cells,
     simulate_cells,
     simulated_acceptance,
@@ -175,7 +174,7 @@ class JobSettings:
 
 
 def build_settings(
-    asked: RunSettings, load: DecoderLoader, folders: Sequence[Path] = (), unread: bool = False
+    asked: RunSettings, folders: Sequence[Path], unread: bool = False
 ) -> JobSettings:
     """What a job needs to run; reads the task's examples and looks for the models. A plan may leave
     the data ``unread``: examples are then only as many as are asked for. Raises ValueError:
@@ -183,7 +182,7 @@ def build_settings(
     """
     check_served(asked)
     task, engine = build_task(asked.task), placed(asked.engine, asked.pair.target)
-    written = check_early(asked, load)
+    written = check_early(asked, folders)
     asked = asked if unread else shared(asked, task)
     # The user's files before cells, which import torch; the hub's data, which may be large, after.
     here = None if unread or on_hub(task) else task.examples(asked.prompts)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal, NamedTuple
@@ -43,7 +43,6 @@ from spec_bench.sinks.rows import read_rows
 from spec_bench.system import files
 from spec_bench.tasks import RandomPrompts
 from spec_bench.tasks.source import UnreadDataError
-from spec_bench.vocabulary.decoders import load_decoder
 from spec_bench.vocabulary.published import FILE, read_published, spellings
 
 State = Literal["complete", "partial", "failed", "missing", "unknown"]
@@ -127,16 +126,15 @@ class Planner:
 
     def _settings(self, asked: RunSettings) -> JobSettings:
         """Returns the job's settings; if the hub's data cannot be read here, without them."""
-        given = asked, partial(load_decoder, self._folders), self._folders
         source = repr(asked.task.get("source"))
         try:
             if source not in self._unread:
-                return build_settings(*given)
+                return build_settings(asked, self._folders)
         except UnreadDataError as error:
             if asked.prompts is None:
                 raise ValueError(f"{error}; prompts=N plans without the data") from error
             self._unread.add(source)
-        return build_settings(*given, unread=True)
+        return build_settings(asked, self._folders, unread=True)
 
 
 def _plan_job(settings: JobSettings, pair: PairSettings) -> list[PlannedCell]:

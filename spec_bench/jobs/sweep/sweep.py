@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -35,7 +34,6 @@ from spec_bench.jobs.sweep.watch import RunningJob, SweepNotes, ending, tell
 from spec_bench.records.types import CellResult
 from spec_bench.sinks.sink import SinkSettings, build_sinks
 from spec_bench.tasks import build_task
-from spec_bench.vocabulary.decoders import load_decoder
 
 log = logging.getLogger(__name__)
 Checked = TypeVar("Checked")
@@ -49,10 +47,9 @@ class Sweep:
     mine: ClassVar[Sweep | None] = None  # this process's; None in one that a launcher started
 
     def __init__(self) -> None:
-        self.statuses = list[int]()  # of jobs that ran here: Hydra hands no value back
         self._notes = dict[tuple[str, str], SweepNotes]()  # by results and name
         self._sinks = dict[tuple[str, str], SinkSettings]()  # where its rows go
-        self._here = True  # whether the jobs run in this process
+        self.ran_here = False  # whether a job did, in this process
         self._over = threading.Event()
         self._slow = set[Path]()  # tables that take longer than this to make
 
@@ -62,7 +59,7 @@ class Sweep:
         """
         launcher = config.hydra.launcher
         target = launcher.get("_target_", "").rpartition(".")[2]
-        self._here = target == "BasicLauncher"
+        here = target == "BasicLauncher"
         folders, checked, asked, planned = config_folders(config.hydra), set[str](), [], []
         jobs: dict[tuple[str, str], list[tuple[int, Sequence[str]]]] = {}
         try:
@@ -76,7 +73,7 @@ class Sweep:
                     planned += [(words, settings)] * settings.plan
                     asked += [(words, settings)] * new
                     checked.update(words)
-            checks = (_names_and_files, *([] if planned else [_whole])) if self._here else ()
+            checks = (_names_and_files, *([] if planned else [_whole])) if here else ()
             for check in checks:
                 for words, settings in asked:
                     _told(words, check, settings, folders)
@@ -95,7 +92,7 @@ class Sweep:
             notes.begin(listed, _AGAIN.get(target, ""))
         if folder := launcher.get("submitit_folder"):
             print(f"logs: {Path(folder).parent}", file=sys.stderr)
-        if not self._here:
+        if not here:
             told = list(self._notes.values()), self._over
             threading.Thread(target=tell, args=told, daemon=True).start()
 
@@ -116,7 +113,7 @@ class Sweep:
             key, notes = self._notes.popitem()
             results, name = Path(key[0]), key[1]
             sink, found = self._sinks.get(key, SinkSettings()), notes.look()
-            if not self._here or any(each.cells for each in found):
+            if not self.ran_here or any(each.cells for each in found):
                 Experiment(results, name).finish(build_sinks(sink, results / name))
             for line in ending(found, time.time()):
                 print(line, file=sys.stderr)
@@ -124,7 +121,7 @@ class Sweep:
                 print("  the same command does what is missing", file=sys.stderr)
             if not sink.table:
                 continue
-            cells = [] if self._here else dict.fromkeys(c for each in found for c in each.cells)
+            cells = [] if self.ran_here else dict.fromkeys(c for each in found for c in each.cells)
             ended = (CellStore(results, cell).result() for cell in cells)
             yield results, name, [result for result in ended if result is not None]
 
@@ -140,7 +137,7 @@ class CheckJobs(Callback):
 
 def _names_and_files(asked: RunSettings, folders: list[Path]) -> None:
     """Checks what a job names here, its rows included."""
-    check_early(asked, partial(load_decoder, folders))
+    check_early(asked, folders)
     task = build_task(asked.task)
     if not on_hub(task):
         task.examples(shared(asked, task).prompts)
@@ -148,7 +145,7 @@ def _names_and_files(asked: RunSettings, folders: list[Path]) -> None:
 
 def _whole(asked: RunSettings, folders: list[Path]) -> None:
     """Checks all that is known before models are loaded; imports torch."""
-    build_settings(asked, partial(load_decoder, folders), folders, unread=True)
+    build_settings(asked, folders, unread=True)
 
 
 def _told(words: Sequence[str], check: Callable[..., Checked], *given: Any) -> Checked:
@@ -174,6 +171,7 @@ def seen(results: Path, name: str) -> Iterator[RunningJob]:
             return True
 
         if Sweep.mine:
+            Sweep.mine.ran_here = True
             log.info("%s: %s", label, " ".join(running.state.words))
         else:  # its lines come among those of others
             for handler in logging.getLogger().handlers:
