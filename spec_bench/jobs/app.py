@@ -8,22 +8,18 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
 from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
 
 from spec_bench.core import processes
 from spec_bench.engine.model_spec import AUTO
 from spec_bench.jobs.config import compose
-from spec_bench.jobs.config.compose import asked_of, one_line
+from spec_bench.jobs.config.compose import JobError, asked_of
 from spec_bench.jobs.config.config import RunSettings
 from spec_bench.jobs.config.pair import placed, with_own_name
 from spec_bench.jobs.config.settings import JobSettings, build_settings
@@ -31,22 +27,21 @@ from spec_bench.jobs.store.experiment import Experiment, JobNote
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.sweep import launch
 from spec_bench.jobs.sweep.confirm import confirming
-from spec_bench.jobs.sweep.launch import JobError, place_in_sweep
+from spec_bench.jobs.sweep.launch import place_in_sweep
 from spec_bench.jobs.sweep.plan import Planner, print_plan
 from spec_bench.jobs.sweep.sweep import Sweep, seen
 from spec_bench.jobs.sweep.watch import RunningJob
 from spec_bench.metrics import check_references, check_score
 from spec_bench.records import cell_folder
 from spec_bench.records.types import CellResult
-from spec_bench.settings.configs import conf_dir, experiments_dirs
+from spec_bench.settings.configs import experiments_dirs
 from spec_bench.sinks.console import print_outcome
 from spec_bench.sinks.rows import labels_of
 from spec_bench.sinks.sink import LoggedCell, Sink, build_sinks
 from spec_bench.system import files, signals
 
 log = logging.getLogger(__name__)
-FULL_ERROR = "HYDRA_FULL_ERROR"
-_wants_trace = os.environ.get(FULL_ERROR) == "1"
+RESUMES = "the same command resumes"
 _MOST = 60  # rows that a sweep shows: more of them are to be read in its table
 
 
@@ -56,47 +51,15 @@ def main() -> None:
     try:
         sys.argv = compose.job_arguments(sys.argv)
     except ValueError as error:
-        sys.exit(_complain(2, one_line(error)))
-    compose.register()
+        print(f"spec_bench: {error}", file=sys.stderr)
+        sys.exit(2)
     launch.register_resolvers()
     launch.offer_devices()
-    # Hydra would print its errors over several lines and exit with 1; we want them raised.
-    os.environ[FULL_ERROR] = "1"
-    status = 0
-    application = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")
-    try:
-        with signals.raising():
-            try:
-                application(_job)()
-            finally:
-                status = _finish(sweep)
-    except (HydraException, OmegaConfBaseException) as error:
-        if _wants_trace:
-            raise
-        status = _complain(2, one_line(error))
-    except JobError as error:
-        status = _complain(error.status, error.message)
-    except KeyboardInterrupt:
-        if not signals.came():
-            print("interrupted; the same command resumes", file=sys.stderr)
-        sys.exit(130)
-    except Exception as error:
-        if signals.came():  # turned the interrupt into another error
-            sys.exit(130)
-        if _wants_trace:
-            raise
-        if compose.comes_from_hydra(error):
-            status = _complain(2, f"{one_line(error)} (in {' '.join(sys.argv[1:])})")
-        elif launch.lost_worker(error):
-            kept = "the cells that had ended are kept; the same command resumes"
-            status = _complain(1, f"a worker was lost: {one_line(error)}\n{kept}")
-        else:
-            raise
-    sys.exit(status)
+    sys.exit(compose.run_application(_job, "config", RESUMES, finish=lambda: _finish(sweep)))
 
 
 def _job(config: DictConfig) -> None:
-    """Runs one job. Raises JobError: it did not end well."""
+    """Runs one job. Raises JobError: it did not end well, in a launcher's process."""
     for chatty in compose.CHATTY:
         logging.getLogger(chatty).setLevel(logging.WARNING)
     here = Sweep.mine is not None  # and not in a process that a launcher started
@@ -117,19 +80,14 @@ def _job(config: DictConfig) -> None:
             results = run(asked, running)
             failed = [result for result in results if result.status == "failed"]
             if failed:
-                why = f"{len(failed)} of {len(results)} cells failed: {failed[0].reason}"
-                running.say(line=why)
-    except OSError as error:
-        if (here and _wants_trace) or (refused := files.refused(error)) is None:
+                line = f"{len(failed)} of {len(results)} cells failed: {failed[0].reason}"
+                running.say(line=line)
+        if failed:
+            raise JobError(1, "" if here else line)
+    except Exception as error:
+        if here or (told := compose.as_told(error, RESUMES)) is None:
             raise
-        kept = "what was decoded is kept, the same command resumes"
-        raise JobError(1, f"{refused}; {kept}") from error
-    except (ValueError, OmegaConfBaseException) as error:
-        if here and _wants_trace:
-            raise
-        raise JobError(2, one_line(error)) from error
-    if failed:
-        raise JobError(1, "" if here else running.state.line)
+        raise told from error  # which travels, as another may not
 
 
 def run_config(config: DictConfig) -> list[CellResult]:
@@ -230,21 +188,8 @@ def _where_more_is(results: Path, name: str) -> str:
     return "\n".join(told)
 
 
-def _finish(sweep: Sweep) -> int:
-    """Completes the tables of a sweep's jobs; returns 1 where a disk takes no more."""
-    try:
-        for results, name, ended in sweep.end():
-            answers = _answers(files.results_file(results, name), ended) if ended else ()
-            print_outcome(ended[:_MOST], answers, _where_more_is(results, name))
-    except OSError as error:
-        if _wants_trace or (refused := files.refused(error)) is None:
-            raise
-        return _complain(1, f"{refused}; the same command resumes")
-    return 0
-
-
-def _complain(status: int, line: str) -> int:
-    """Says what was wrong, if a table does not, and returns the status."""
-    if line:
-        print(f"spec_bench: {line}", file=sys.stderr)
-    return status
+def _finish(sweep: Sweep) -> None:
+    """Completes the tables of a sweep's jobs."""
+    for results, name, ended in sweep.end():
+        answers = _answers(files.results_file(results, name), ended) if ended else ()
+        print_outcome(ended[:_MOST], answers, _where_more_is(results, name))

@@ -13,14 +13,17 @@ ours is taken.
 
 from __future__ import annotations
 
+import os
 import pickle
 import re
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from traceback import walk_tb
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import hydra
 from hydra._internal.config_loader_impl import ConfigLoaderImpl, get_overrides_dirname
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.hydra_config import HydraConfig
@@ -28,7 +31,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
-from hydra.errors import OverrideParseException
+from hydra.errors import HydraException, OverrideParseException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -36,10 +39,13 @@ from omegaconf.errors import OmegaConfBaseException
 from spec_bench.engine.architectures import PREFIX as RANDOM
 from spec_bench.jobs.config.config import RunSettings, check_settings
 from spec_bench.jobs.config.model_files import EMBEDDED
-from spec_bench.settings.configs import conf_dirs, experiments_dir, experiments_dirs
+from spec_bench.settings.configs import conf_dir, conf_dirs, experiments_dir, experiments_dirs
 from spec_bench.settings.fields import did_you_mean, unknown_setting
+from spec_bench.system import files, signals
 from spec_bench.vocabulary.published import FILE, printed_tree, read_published, spellings
 
+FULL_ERROR = "HYDRA_FULL_ERROR"
+_wants_trace = os.environ.get(FULL_ERROR) == "1"
 _SINGLE = ("pair", "task", "decoder", "generation", "engine", "energy", "sink", "experiment")
 # Libraries that log requests and uploads; only their warnings matter to us.
 CHATTY = ("absl", "hydra", "httpx", "httpx2", "huggingface_hub", "wandb")
@@ -282,7 +288,79 @@ def one_line(error: BaseException) -> str:
     return _plain(text)
 
 
-def comes_from_hydra(error: BaseException) -> bool:
+class JobError(Exception):
+    """A command ends with a status that is not 0; from a worker it travels to the user's process.
+    Without a message, a table has said why.
+    """
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(status, message)
+        self.status, self.message = status, message
+
+
+def as_told(error: Exception, resumes: str) -> JobError | None:
+    """Returns an error as the status and the line that a command ends with; None of a fault of
+    ours, whose trace is wanted.
+    """
+    if isinstance(error, JobError):
+        return error
+    if isinstance(error, OSError) and (refused := files.refused(error)):
+        return JobError(1, f"{refused}; what was done is kept, {resumes}")
+    if isinstance(error, HydraException | OmegaConfBaseException):
+        return JobError(2, one_line(error))
+    if _comes_from_hydra(error):
+        return JobError(2, f"{one_line(error)} (in {' '.join(sys.argv[1:])})")
+    if isinstance(error, ValueError):
+        return JobError(2, one_line(error))
+    # Launchers, whose errors are private classes, say that a process died.
+    if type(error).__module__.partition(".")[0] in {"joblib", "submitit", "ray"}:
+        kept = f"the cells that had ended are kept; {resumes}"
+        return JobError(1, f"a worker was lost: {one_line(error)}\n{kept}")
+    return None
+
+
+def run_application(
+    job: Callable[[DictConfig], None],
+    config: str,
+    resumes: str,
+    program: str = "spec_bench",
+    finish: Callable[[], None] = lambda: None,
+) -> int:
+    """Runs what a config of ours describes, as the command line says; returns the exit status.
+
+    Args:
+        job: what Hydra runs, once or once for each job of a sweep.
+        config: the name of the main config.
+        resumes: what a line on an interrupt ends in.
+        program: what lines on errors begin with.
+        finish: runs at the end, whatever came.
+    """
+    register()
+    # Hydra would print its errors over several lines and exit with 1; we want them raised.
+    os.environ[FULL_ERROR] = "1"
+    application = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=config)
+    try:
+        with signals.raising():
+            try:
+                application(job)()
+            finally:
+                finish()
+    except KeyboardInterrupt:
+        if not signals.came():
+            print(f"interrupted; {resumes}", file=sys.stderr)
+        return 130
+    except Exception as error:
+        if signals.came():  # turned the interrupt into another error
+            return 130
+        if _wants_trace or (told := as_told(error, resumes)) is None:
+            raise
+        if told.message:
+            print(f"{program}: {told.message}", file=sys.stderr)
+        return told.status
+    return 0
+
+
+def _comes_from_hydra(error: BaseException) -> bool:
     """Returns whether Hydra, OmegaConf or a launcher refused a config."""
     frames = [frame for frame, _ in walk_tb(error.__traceback__)]
     package = frames[-1].f_globals.get("__name__", "").partition(".")[0] if frames else ""

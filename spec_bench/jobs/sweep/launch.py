@@ -115,14 +115,6 @@ def register_resolvers() -> None:
 _claim = Claim()
 
 
-class JobError(Exception):
-    """A job in a worker ended with a status that is not 0; it travels to the user's process."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(status, message)
-        self.status, self.message = status, message
-
-
 def offer_devices() -> None:
     """Keeps the GPUs that the user allows in sight of workers, counted as by the driver."""
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
@@ -169,8 +161,3 @@ def disturbing() -> str | None:
         f"{count} run at the same time and share this machine's cores, which disturbs their times: "
         "for times set hydra.launcher.n_jobs=1, or leave out hydra/launcher"
     )
-
-
-def lost_worker(error: Exception) -> bool:
-    """Returns whether a launcher, whose errors are private classes, says a process died."""
-    return type(error).__module__.partition(".")[0] in {"joblib", "submitit", "ray"}
