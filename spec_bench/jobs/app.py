@@ -19,9 +19,9 @@ from omegaconf import DictConfig
 from spec_bench.core import processes
 from spec_bench.engine.model_spec import AUTO
 from spec_bench.jobs.config import compose
-from spec_bench.jobs.config.compose import JobError, asked_of
+from spec_bench.jobs.config.compose import JobError, asked_of, folders_of
 from spec_bench.jobs.config.config import RunSettings
-from spec_bench.jobs.config.pair import placed, with_own_name
+from spec_bench.jobs.config.pair import placed
 from spec_bench.jobs.config.settings import JobSettings, build_settings
 from spec_bench.jobs.store.experiment import Experiment, JobNote
 from spec_bench.jobs.store.store import CellStore
@@ -68,9 +68,9 @@ def _job(config: DictConfig) -> None:
             launch.enter_folder()
         asked = asked_of(config)
         if asked.plan:
-            return print_plan(Planner(launch.folders_here()).plan(asked))
+            return print_plan(Planner(folders_of()).plan(asked))
         if not here:
-            launch.claim_gpus(with_own_name(asked.pair, launch.folders_here()), asked.engine)
+            launch.claim_gpus(asked.pair, asked.engine)
             device = placed(asked.engine, asked.pair.target).device
             if place_in_sweep() == 0 and device == "cpu" and (why := launch.disturbing()):
                 log.warning("%s", why)
@@ -97,13 +97,13 @@ def run_config(config: DictConfig) -> list[CellResult]:
 
 def settings_of(config: DictConfig) -> JobSettings:
     """Returns a composed config's job, checked."""
-    return build_settings(asked_of(config), launch.folders_here())
+    return build_settings(asked_of(config), folders_of())
 
 
 def run(asked: RunSettings, running: RunningJob | None = None) -> list[CellResult]:
     """Runs a job, which tells those who watch how far it is, and hands the results to the sinks."""
     # The ids of a search's second stage, and of what is watched, hang on the hub's commits too.
-    settings = build_settings(asked, launch.folders_here()).pinned()
+    settings = build_settings(asked, folders_of()).pinned()
     task, examples = settings.task, (*settings.examples, *settings.fresh)
     for score in task.scores:
         check_score(score)

@@ -18,7 +18,9 @@ import pickle
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from traceback import walk_tb
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -39,6 +41,7 @@ from omegaconf.errors import OmegaConfBaseException
 from spec_bench.engine.architectures import PREFIX as RANDOM
 from spec_bench.jobs.config.config import RunSettings, check_settings
 from spec_bench.jobs.config.model_files import EMBEDDED
+from spec_bench.jobs.config.pair import with_own_name
 from spec_bench.settings.configs import conf_dir, conf_dirs, experiments_dir, experiments_dirs
 from spec_bench.settings.fields import did_you_mean, unknown_setting
 from spec_bench.system import files, signals
@@ -217,7 +220,18 @@ def asked_of(config: DictConfig) -> RunSettings:
         if OmegaConf.is_list(choice) and group not in LISTS:
             raise ValueError(f"{group} must be one choice, got {list(choice)}")
     parts = {key: config[key] for key in config if key != "hydra"}
-    return check_settings({key: _resolved(part) for key, part in parts.items()})
+    asked = check_settings({key: _resolved(part) for key, part in parts.items()})
+    return replace(asked, pair=with_own_name(asked.pair, folders_of(hydra)))
+
+
+def folders_of(hydra: Any = None) -> list[Path]:
+    """Returns the folders that Hydra composes from, a user's ``--config-dir`` included; without its
+    part of a config those of the job that runs here, or of all.
+    """
+    if hydra is None and not HydraConfig.initialized():
+        return conf_dirs()
+    sources = (hydra or HydraConfig.get()).runtime.config_sources
+    return [Path(source.path) for source in sources if source.schema == "file"]
 
 
 def _resolved(part: Any) -> Any:

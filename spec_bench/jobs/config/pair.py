@@ -278,7 +278,7 @@ def with_own_name(pair: PairSettings, folders: Sequence[Path]) -> PairSettings:
     path = next((path for path in files if path.is_file()), None)
     if path is None:
         return pair
-    named = check(PairSettings, read_config(path), str(path))
+    named = _read(path)
     replaced = [model for model in _MODELS if getattr(pair, model) != getattr(named, model)]
     if not replaced:
         return pair
@@ -287,6 +287,11 @@ def with_own_name(pair: PairSettings, folders: Sequence[Path]) -> PairSettings:
     stale = [key for key in stated if getattr(pair, key) == getattr(named, key)]
     changes: dict[str, Any] = dict.fromkeys(["name", *stale])
     return replace(pair, **changes)
+
+
+@cache
+def _read(path: Path) -> PairSettings:
+    return check(PairSettings, read_config(path), str(path))
 
 
 def _short(model: str) -> str:

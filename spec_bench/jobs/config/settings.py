@@ -20,14 +20,7 @@ from spec_bench.jobs.config.cells import (
 )
 from spec_bench.jobs.config.config import RunSettings, check_early
 from spec_bench.jobs.config.fitting import FittedTrees, fitting
-from spec_bench.jobs.config.pair import (
-    EngineSettings,
-    Pair,
-    build_pair,
-    pinned,
-    placed,
-    with_own_name,
-)
+from spec_bench.jobs.config.pair import EngineSettings, Pair, build_pair, pinned, placed
 from spec_bench.jobs.config.served_cells import SERVER, check_served, served_cells
 from spec_bench.metrics.interval import FEWEST
 from spec_bench.records.types import ENGINE, CellFacts, SqlReference, Stage
@@ -189,7 +182,7 @@ def build_settings(
     sampling = sampling_of(asked.generation, task.generation)
     limits = asked.generation.max_new_tokens, task.generation.max_new_tokens, _MAX_NEW_TOKENS
     max_new_tokens = next(limit for limit in limits if limit is not None)
-    pair, left_out = build_pair(with_own_name(asked.pair, folders), engine), tuple[str, ...]()
+    pair, left_out = build_pair(asked.pair, engine), tuple[str, ...]()
     if engine.served:
         # The pair under its own name: a server has its target, and nothing is loaded.
         alone = replace(pair, specs=pair.specs[:1], revisions=pair.revisions[:1])

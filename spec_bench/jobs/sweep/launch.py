@@ -13,8 +13,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from math import ceil
-from pathlib import Path
-from typing import Any
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.global_hydra import GlobalHydra
@@ -22,21 +20,13 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
+from spec_bench.jobs.config.compose import asked_of
 from spec_bench.jobs.config.model_files import BYTES
-from spec_bench.jobs.config.pair import (
-    EngineSettings,
-    PairSettings,
-    pair_sizes,
-    placed,
-    with_own_name,
-)
+from spec_bench.jobs.config.pair import EngineSettings, PairSettings, pair_sizes, placed
 from spec_bench.jobs.sweep.devices import OFFERED, VISIBLE, Claim, gpu_memory_gib, visible_devices
-from spec_bench.settings.configs import conf_dirs
-from spec_bench.settings.validation import check
 
 # The share of a GPU's memory for weights; the rest is for caches, the drafts and the passes.
 WEIGHTS_SHARE = 0.85
-_ASKING = ("pair", "engine")  # the groups of settings that tell how many GPUs a job needs
 
 
 def gpus_needed(parameters: int, bytes_each: int, gpu_memory_gib: float) -> int:
@@ -61,27 +51,11 @@ def gpus_of_job(pair: PairSettings, engine: EngineSettings) -> int:
     return gpus_needed(known, BYTES[pair.dtype or engine.dtype], memory_gib)
 
 
-def config_folders(hydra: Any) -> list[Path]:
-    """Returns the folders Hydra composes from, a user's ``--config-dir`` included."""
-    sources = hydra.runtime.config_sources
-    return [Path(source.path) for source in sources if source.schema == "file"]
-
-
-def folders_here() -> list[Path]:
-    """Returns the folders that configs are read from, in a job of Hydra's or outside of one."""
-    if not HydraConfig.initialized():
-        return conf_dirs()
-    return config_folders(HydraConfig.get())
-
-
 def _gpus_of_jobs(root: DictConfig) -> Iterator[int]:
     """Yields the need of every job that Hydra's sweeper makes of the command line."""
     for _, config in jobs_of(root):
-        # These parts alone: the whole holds the launcher, whose number of GPUs is what is asked.
-        parts: Any = {each: OmegaConf.to_container(config[each], resolve=True) for each in _ASKING}
-        pair = check(PairSettings, parts["pair"], "pair")
-        engine = check(EngineSettings, parts["engine"], "engine")
-        yield gpus_of_job(with_own_name(pair, config_folders(config.hydra)), engine)
+        asked = asked_of(config)
+        yield gpus_of_job(asked.pair, asked.engine)
 
 
 def jobs_of(root: DictConfig) -> Iterator[tuple[Sequence[str], DictConfig]]:

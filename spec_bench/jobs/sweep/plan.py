@@ -23,13 +23,7 @@ from spec_bench.core.sampling import SamplingSettings
 from spec_bench.jobs.config.cells import BASELINE
 from spec_bench.jobs.config.config import RunSettings
 from spec_bench.jobs.config.model_files import BYTES
-from spec_bench.jobs.config.pair import (
-    EngineSettings,
-    PairSettings,
-    pair_sizes,
-    placed,
-    with_own_name,
-)
+from spec_bench.jobs.config.pair import EngineSettings, PairSettings, pair_sizes, placed
 from spec_bench.jobs.config.served_cells import SERVER
 from spec_bench.jobs.config.settings import JobSettings, build_settings
 from spec_bench.jobs.store.store import CellStore
@@ -104,7 +98,7 @@ class Planner:
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self._folders = folders  # of configs
-        self._known: dict[str, tuple[JobSettings, PairSettings]] = {}
+        self._known: dict[str, JobSettings] = {}
         self._unread = set[str]()  # sources that a job could not read: the next need not try
 
     def plan(self, asked: RunSettings) -> list[PlannedCell]:
@@ -113,16 +107,15 @@ class Planner:
         engine = placed(asked.engine, asked.pair.target)
         alike = replace(asked, seed=0, engine=replace(engine, device="cpu"))
         if (key := repr(alike)) not in self._known:
-            pair = with_own_name(asked.pair, self._folders)  # has entries that settings do not
-            self._known[key] = self._settings(alike).pinned(fetch=False), pair
-        known, pair = self._known[key]
+            self._known[key] = self._settings(alike).pinned(fetch=False)
+        known = self._known[key]
         settings = replace(known, asked=replace(known.asked, seed=asked.seed), engine=engine)
-        planned = _plan_job(settings, pair)
+        planned = _plan_job(settings)
         if any(cell.state in _OPEN for cell in planned):
             return [*planned, *_confirmation(settings, planned)]
         results = [CellStore(settings.results, cell.run_id).result() for cell in planned]
         second = confirming(settings, [result for result in results if result is not None])
-        return [*planned, *(_plan_job(second, pair) if second else [])]
+        return [*planned, *(_plan_job(second) if second else [])]
 
     def _settings(self, asked: RunSettings) -> JobSettings:
         """Returns the job's settings; if the hub's data cannot be read here, without them."""
@@ -137,9 +130,9 @@ class Planner:
         return build_settings(asked, self._folders, unread=True)
 
 
-def _plan_job(settings: JobSettings, pair: PairSettings) -> list[PlannedCell]:
+def _plan_job(settings: JobSettings) -> list[PlannedCell]:
     """Returns the plan of one job's cells, the baseline first."""
-    engine, repeats = settings.engine, settings.asked.repeats
+    engine, repeats, pair = settings.engine, settings.asked.repeats, settings.asked.pair
     prompts = sum(len(prompt_ids(settings.task, example)) for example in settings.examples)
     memory = Memory(0, 0, 0, None)  # nothing is loaded where a server decodes
     if not settings.served:

@@ -23,12 +23,12 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
 from spec_bench.core import processes
-from spec_bench.jobs.config.compose import asked_of, one_line
+from spec_bench.jobs.config.compose import asked_of, folders_of, one_line
 from spec_bench.jobs.config.config import RunSettings, check_early
 from spec_bench.jobs.config.settings import build_settings, on_hub, shared
 from spec_bench.jobs.store.experiment import Experiment
 from spec_bench.jobs.store.store import CellStore
-from spec_bench.jobs.sweep.launch import config_folders, jobs_of, place_in_sweep
+from spec_bench.jobs.sweep.launch import jobs_of, place_in_sweep
 from spec_bench.jobs.sweep.plan import Planner, print_plan
 from spec_bench.jobs.sweep.watch import RunningJob, SweepNotes, ending, tell
 from spec_bench.records.types import CellResult
@@ -60,7 +60,7 @@ class Sweep:
         launcher = config.hydra.launcher
         target = launcher.get("_target_", "").rpartition(".")[2]
         here = target == "BasicLauncher"
-        folders, checked, asked, planned = config_folders(config.hydra), set[str](), [], []
+        folders, checked, asked, planned = folders_of(config.hydra), set[str](), [], []
         jobs: dict[tuple[str, str], list[tuple[int, Sequence[str]]]] = {}
         try:
             for number, (words, job) in enumerate(jobs_of(config)):
