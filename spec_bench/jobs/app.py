@@ -31,7 +31,7 @@ from spec_bench.jobs.sweep.launch import place_in_sweep
 from spec_bench.jobs.sweep.plan import Planner, print_plan
 from spec_bench.jobs.sweep.sweep import Sweep, seen
 from spec_bench.jobs.sweep.watch import RunningJob
-from spec_bench.metrics import check_references, check_score
+from spec_bench.metrics import check_references, needs_references
 from spec_bench.records import cell_folder
 from spec_bench.records.types import CellResult
 from spec_bench.settings.configs import experiments_dirs
@@ -39,6 +39,7 @@ from spec_bench.sinks.console import print_outcome
 from spec_bench.sinks.rows import labels_of
 from spec_bench.sinks.sink import LoggedCell, Sink, build_sinks
 from spec_bench.system import files, signals
+from spec_bench.tasks import Task
 
 log = logging.getLogger(__name__)
 RESUMES = "the same command resumes"
@@ -106,7 +107,8 @@ def run(asked: RunSettings, running: RunningJob | None = None) -> list[CellResul
     settings = build_settings(asked, folders_of()).pinned()
     task, examples = settings.task, (*settings.examples, *settings.fresh)
     for score in task.scores:
-        check_score(score)
+        if isinstance(task, Task) and (needed := needs_references(score)):
+            task.check_references(score, examples, empty=needed == "field")
         check_references(score, [g for each in examples for g in each.references])
     first = processes.rank() == 0
     sinks = build_sinks(asked.sink, settings.results / asked.name) if first else []

@@ -2,10 +2,10 @@
 
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.metric import CellRecords, Sums, metric
-from spec_bench.metrics.quality import SCORES, check_references, check_score
+from spec_bench.metrics.quality import SCORES, check_references, needs_references
 from spec_bench.metrics.summary import summarise, summary_of
 
 __all__ = [
-    "SCORES", "CellRecords", "Interval", "Sums", "check_references", "check_score", "metric",
-    "summarise", "summary_of",
+    "SCORES", "CellRecords", "Interval", "Sums", "check_references", "metric",
+    "needs_references", "summarise", "summary_of",
 ]  # fmt: skip

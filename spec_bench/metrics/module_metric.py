@@ -3,13 +3,14 @@
 A name is one of those that ship here (``sacrebleu``, ``rouge``), the path of a module on this
 machine (a ``.py`` file, or a folder holding one of the same name), or an id on the hub. A file with
 a function ``compute(predictions, references)`` is enough, where ``references`` has a list of texts
-for each prompt. Every
+for each prompt; one that does not name them, or gives them a default, needs none. Every
 number that a module returns is a value, and so is the mean of every list with one number per
 prompt; other lists (n-gram counts) are parts of a score and are left out. A module is a black box,
 so its values have no intervals.
 """
 
 import ast
+import inspect
 import math
 import re
 import runpy
@@ -37,6 +38,11 @@ class ModuleMetric:
         self.name = name  # begins the names of its columns
         self._module = module
         self._origin = origin
+        features = module.features
+        shapes = features if isinstance(features, list) else [features]
+        # What a prompt's references may be; empty where the module takes none.
+        self._kinds = [shape["references"] for shape in shapes if "references" in shape]
+        self.needs_references = bool(self._kinds) and not getattr(module, "optional", False)
 
     def score(
         self, predictions: Sequence[str], references: Sequence[Sequence[str]]
@@ -45,11 +51,14 @@ class ModuleMetric:
         or a module that refuses or returns nothing.
         """
         for index, given in enumerate(references):
-            if not given:
+            if not given and self.needs_references:
                 raise ValueError(f"score {self.name}: prompt {index} has no reference")
         takes_several = self._takes_several()
-        golds = [list(given) if takes_several else given[0] for given in references]
-        first = not takes_several and any(len(given) > 1 for given in references)
+        golds = [list(given) if takes_several else given[:1] for given in references]
+        golds = golds if takes_several else [text for given in golds for text in given]
+        first = (
+            bool(self._kinds) and not takes_several and any(len(given) > 1 for given in references)
+        )
         values, signature = self._compute(predictions, golds)
         numbers = {key: value for key, value in values.items() if _is_number(value)}
         lists = {
@@ -78,7 +87,8 @@ class ModuleMetric:
     ) -> tuple[dict[str, Any], str]:
         """Returns one call; its values, and the signature if the module returns one."""
         try:
-            result = self._module.compute(predictions=list(predictions), references=list(golds))
+            given = {"references": list(golds)} if self._kinds else {}
+            result = self._module.compute(predictions=list(predictions), **given)
         except Exception as error:
             # A module is the user's or the hub's: whatever it raises is about these texts.
             reason = one_line(error, 300)
@@ -90,11 +100,8 @@ class ModuleMetric:
 
     def _takes_several(self) -> bool:
         """Returns whether a prompt's references may be several texts."""
-        features = self._module.features
-        shapes = features if isinstance(features, list) else [features]
         listed = {"Sequence", "List", "LargeList"}
-        kinds = [shape["references"] for shape in shapes if "references" in shape]
-        return any(isinstance(kind, list) or type(kind).__name__ in listed for kind in kinds)
+        return any(isinstance(kind, list) or type(kind).__name__ in listed for kind in self._kinds)
 
 
 @cache
@@ -143,8 +150,12 @@ def _function_in(path: Path) -> SimpleNamespace | None:
     body = ast.parse(file.read_text(encoding="utf-8")).body
     if not any(isinstance(each, ast.FunctionDef) and each.name == "compute" for each in body):
         return None
+    compute = runpy.run_path(str(file))["compute"]
+    takes = inspect.signature(compute).parameters.get("references")
     return SimpleNamespace(
-        compute=runpy.run_path(str(file))["compute"], features={"references": [str]}
+        compute=compute,
+        features={} if takes is None else {"references": [str]},
+        optional=takes is not None and takes.default is not takes.empty,
     )
 
 

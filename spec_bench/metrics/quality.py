@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import version
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,8 @@ class Score(ABC):
     """A score of texts; ``name`` is that of its first column."""
 
     name: str
-    needs_references = True  # of every prompt
+    # of every prompt; ``field``: of every row, in which null says that no answer is the right one
+    needs_references: bool | Literal["field"] = True
 
     def score(self, predictions: Sequence[str], references: References) -> Interval:
         """Returns the first column's number."""
@@ -69,7 +70,7 @@ class Score(ABC):
                 raise ValueError(
                     f"{self.name}: references of prompt {index} must be a list, got a string"
                 )
-            if not golds and self.needs_references:
+            if not golds and self.needs_references is True:
                 raise ValueError(f"{self.name}: prompt {index} has no reference")
 
 
@@ -176,7 +177,7 @@ class _AnswerScore(MeanScore):
     unanswerable, and the right answer is none: an empty text, or the word that our prompts teach.
     """
 
-    needs_references = False
+    needs_references = "field"
 
     def columns(self, predictions: Sequence[str], references: References) -> dict[str, Interval]:
         """Returns the mean over prompts of the best match, 0..1."""
@@ -227,12 +228,13 @@ def _answer(prediction: str, gold: str) -> str:
     return "" if plain == UNANSWERABLE and not gold else plain
 
 
-def check_score(name: str) -> None:
-    """Makes sure that a score exists; for a module this means loading it. Raises ValueError:
-    neither a score of ours nor a module that can be loaded.
+def needs_references(name: str) -> bool | Literal["field"]:
+    """Returns whether a score needs a reference to every prompt; ``field``: a field for it, which
+    may be empty. Raises ValueError: neither a score of ours nor a module that can be loaded.
     """
-    if name not in SCORES:
-        load_module(name, tuple(SCORES))
+    if name in SCORES:
+        return SCORES[name].needs_references
+    return load_module(name, tuple(SCORES)).needs_references
 
 
 def check_references(name: str, references: References) -> None:

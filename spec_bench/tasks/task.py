@@ -201,7 +201,8 @@ class Task:
             raise ValueError(f"task {self.name}, {where}: {error}") from error
         name = str(index if identity is None else identity)
         kind = str(category) if type(category) in (str, int) else ""
-        return Example(name, turns.asked, golds, dict(row), turns.answers, turns.system, kind)
+        kept = row if isinstance(row, Line) else dict(row)
+        return Example(name, turns.asked, golds, kept, turns.answers, turns.system, kind)
 
     @property
     def _names(self) -> set[str]:
@@ -243,9 +244,7 @@ class Task:
         if self.reference is None:
             return ((),) * count
         recorded = turns.answers if len(turns.answers) == count else ()
-        # Where nothing is scored a dataset without references is as good.
-        optional: dict[str, Any] = {} if self.scores and not recorded else {"default": recorded}
-        given = look_up(row, self.reference, self.fields, **optional)
+        given = look_up(row, self.reference, self.fields, default=recorded)
         references = read_references(given, self.reference)
         if RUNS_SQL in self.scores:
             file = self._database(row)
@@ -258,6 +257,31 @@ class Task:
         if self._turns_field is None:
             return (tuple(gold for golds in references for gold in golds),)
         return (*references[:count], *[()] * (count - len(references)))
+
+    def check_references(self, score: str, examples: Sequence[Example], empty: bool) -> None:
+        """Checks that each turn that is asked has a reference for a score. With ``empty`` a row's
+        field is enough, whatever it holds. Raises ValueError: it lacks one, saying where.
+        """
+        field = self.reference or "FIELD"
+        for example in examples:
+            row = example.meta
+            count = 1 if self.later_turns == "none" else len(example.turns)
+            there = look_up(row, field, self.fields, default=row) is not row
+            asked = range(self.asked(example))
+            bare = next((turn for turn in asked if not example.references[turn]), None)
+            if bare is None or (empty and there):
+                continue
+            where = f"line {row.number}" if isinstance(row, Line) else f"prompt {example.id!r}"
+            where += f", turn {bare + 1}" if count > 1 else ""
+            ways = [
+                f"give {f'a list of {count}' if count > 1 else 'one'} in {field!r}",
+                "" if there else f"task.reference=FIELD (the row has {', '.join(row)})",
+                "task.later_turns=none asks first turns alone" if bare else "",
+                "task.metrics=[] leaves the score out",
+                "a function compute(predictions) needs none" if score.endswith(".py") else "",
+            ]
+            told = ", or ".join(filter(None, ways))
+            raise ValueError(f"{self.data_file}, {where} has no reference for {score}: {told}")
 
     def _schema(self, row: Row) -> str:
         """Returns the schema of the row's database, unless the row brings it as a column."""

@@ -96,7 +96,10 @@ def look_up(row: Mapping[str, Any], name: str, fields: Fields, default: Any = _M
             return value
     if default is not _MISSING:
         return default
-    raise ValueError(f"no field {' or '.join(map(repr, paths))}; the row has {', '.join(row)}")
+    texts = [key for key, text in row.items() if isinstance(text, str) and not key.endswith("id")]
+    hint = f": 'task.template=\"{{{texts[0]}}}\"'" if name == "turns" and texts else ""
+    known = ", ".join(row)
+    raise ValueError(f"no field {' or '.join(map(repr, paths))}; the row has {known}{hint}")
 
 
 def chat_text(tokenizer: Any, messages: Sequence[Mapping[str, Any]], asks: bool = True) -> str:

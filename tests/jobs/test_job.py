@@ -279,6 +279,7 @@ def test_modules_asked_for_by_name_and_path_are_columns(run_job, tmp_path):
     assert run_job("cells=[]", "spec=2x2", "prompts=1", "task.metrics=[rouge2]") == first
 
 
+MINE = ["task.source.path=mine.jsonl"]
 SHOP = resources("spec_bench") / "embedded" / "tasks" / "spider" / "database"
 
 
@@ -287,7 +288,11 @@ SHOP = resources("spec_bench") / "embedded" / "tasks" / "spider" / "database"
     [
         (["task.metrics=[/no/where.py]"], ["'/no/where.py'"]),
         (
-            ["task=spider", "task.source.path=mine.jsonl", f"task.database={SHOP}"],
+            ["task=jsonl", 'task.template="{question}"', f"task.metrics=[{OWN}]", *MINE],
+            ["mine.jsonl, line 1 has no reference for", "length_ratio.py: give one in 'reference'"],
+        ),
+        (
+            ["task=spider", *MINE, f"task.database={SHOP}"],
             ["'SELECT x FROM customer'", "no such column"],
         ),
     ],

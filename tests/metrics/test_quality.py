@@ -8,7 +8,7 @@ import pytest
 import sacrebleu
 from rouge_score.rouge_scorer import RougeScorer
 
-from spec_bench.metrics import check_score, module_metric
+from spec_bench.metrics import module_metric, needs_references
 from spec_bench.metrics.quality import SCORES, normalise, quality_columns
 from tests.said import naming
 
@@ -183,6 +183,14 @@ def test_a_file_with_a_function_is_a_score_and_gets_every_reference(tmp_path):
     (tmp_path / "mine.py").write_text(FUNCTION)
     found, _ = quality_columns(str(tmp_path / "mine.py"), ["a", "b"], [["b", "a"], ["c"]])
     assert {name: one.value for name, one in found.items()} == {"mine_found": 0.5, "mine_each": 0.5}
+    for taken in ("", ", references=()"):  # neither needs a reference
+        (tmp_path / f"long{len(taken)}.py").write_text(
+            f"def compute(predictions{taken}):\n    return {{'letters': len(predictions[0])}}\n"
+        )
+        name = str(tmp_path / f"long{len(taken)}.py")
+        (letters,) = quality_columns(name, ["abc"], [[]])[0].values()
+        assert letters.value == 3
+        assert not needs_references(name)
     for text, said in (("x = 1", "neither a function compute"), ("def", "SyntaxError|invalid")):
         (tmp_path / "none.py").write_text(text)
         with pytest.raises(ValueError, match=said):
@@ -206,12 +214,12 @@ def test_a_module_that_cannot_be_had_is_said_with_what_works_offline(tmp_path):
     mine = tmp_path / "my_score.py"
     mine.write_text("def score(predictions, references):\n    return {'same': 1.0}\n")
     with pytest.raises(ValueError, match=r"score 'meteor': no score of ours, no file") as caught:
-        check_score("meteor")
+        needs_references("meteor")
     text = str(caught.value)
     assert "\n" not in text
     known = ", ".join([*SCORES, "rouge", "sacrebleu"])
     assert text.endswith(f"without a network: {known}, or a metric module's path")
     with pytest.raises(ValueError, match=naming("'no/where.py'")):
-        check_score("no/where.py")
+        needs_references("no/where.py")
     with pytest.raises(ValueError, match=naming(mine, "evaluate.Metric")):
         module_metric.load_module(str(mine))

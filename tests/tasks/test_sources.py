@@ -101,7 +101,6 @@ def test_limit_and_offset_choose_rows_and_keep_their_ids(tmp_path):
         ("xsum", "nowhere.jsonl", None, ["nowhere.jsonl"]),
         ("xsum", "x.txt", "text", ["'x.txt'", ".parquet"]),
         ("xsum", "x.parquet", "not parquet", ["xsum", "source.path", "x.parquet'"]),
-        ("xsum", "x.jsonl", '{"document": "a"}', ["'summary'"]),
         (
             "xsum", "x.jsonl", '{"article": "a", "summary": "s"}',
             ["xsum, line 1: no field 'document'; the row has article, s"],
@@ -280,7 +279,10 @@ def conversation(*roles):
         ('{"turns": ["a"', r"mine\.jsonl, line 2: no JSON: "),
         ("[1, 2]", r"mine\.jsonl, line 2: a list, not an object"),
         ('{"turns": ["a \\ud83d b"]}', r"mine\.jsonl, line 2: .*ud83d"),
-        ({"question": "Why?", "answer": "So."}, "line 2: no field 'turns' or 'prompt'; .*answer$"),
+        (
+            {"question": "Why?", "answer": "So."},
+            "line 2: no field 'turns' or 'prompt'; .*answer: 'task.template=\"{question}\"'$",
+        ),
         ({"turns": [None]}, r"line 2: turns\[0\].*None"),
         ({"turns": ["Fine?", 7]}, r"line 2: turns\[1\].*7"),
         ({"turns": [{"text": "no role"}]}, r"line 2: turns\[0\].*'text'"),
@@ -317,7 +319,6 @@ def test_a_file_of_another_encoding_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("told", "named"),
     [
-        ({"metrics": ["rouge"]}, ["'reference'", "'references'"]),
         ({"template": "{topic}"}, ["'topic'", "turns, category"]),
         ({"fields": {"category": "about.topic"}}, ["'about.topic'", "turns, category"]),
     ],
@@ -325,6 +326,21 @@ def test_a_file_of_another_encoding_is_named(tmp_path):
 def test_a_field_that_is_not_there_is_named_with_those_that_are(told, named, tmp_path):
     with pytest.raises(ValueError, match=naming("line 1", *named)):
         task_of(tmp_path, {"turns": "One?", "category": "qa"}, **told).examples()
+
+
+@pytest.mark.parametrize(
+    ("row", "score", "said"),
+    [
+        ({"reference": ["c"]}, "bleu", ["line 2, turn 2 has", "list of 2", "later_turns=none"]),
+        ({"gold": ["c", "d"]}, "my.py", ["turns, gold", "turn 1", "compute(predictions)"]),
+        ({}, "f1", ["line 2, turn 1 has no reference for f1: "]),
+    ],
+)
+def test_a_prompt_without_a_reference_is_named_with_what_helps(row, score, said, tmp_path):
+    task = task_of(tmp_path, {"turns": "a", "reference": "b"}, {"turns": ["a", "b"], **row})
+    task.check_references(score, task.examples(limit=1), empty=False)
+    with pytest.raises(ValueError, match=naming("mine.jsonl, ", *said)):
+        task.check_references(score, task.examples(), empty=score == "f1")
 
 
 def test_chat_messages_are_turns_answers_and_a_system_message(tmp_path):
