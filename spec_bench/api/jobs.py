@@ -15,7 +15,7 @@ from spec_bench.api.words import as_override, in_words, shown
 from spec_bench.jobs.config.flags import FLAGS, overrides_of
 from spec_bench.settings.configs import conf_dirs
 from spec_bench.system import files
-from spec_bench.vocabulary.columns import columns_in
+from spec_bench.vocabulary.columns import OURS, columns_in
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -222,8 +222,8 @@ def _check_columns(columns: Columns) -> None:
 def chosen(rows: pd.DataFrame, columns: Columns) -> pd.DataFrame:
     """Returns some columns of a table, one row per cell: ``all``; names, refused where no column
     has one; or ``main``: decoder, spec and whatever else tells the rows apart, prompts, the main
-    numbers and the task's scores with the ends of their 95% intervals, losslessness, status and,
-    where a cell failed, the reason.
+    numbers, the task's scores and metrics of one's own with the ends of their 95% intervals,
+    losslessness, status and, where a cell failed, the reason.
     """
     if columns == "all":
         return rows
@@ -242,7 +242,9 @@ def chosen(rows: pd.DataFrame, columns: Columns) -> pd.DataFrame:
     numbers = [
         name
         for each in known
-        if each.name in _NUMBERS or (each.kind == "score" and each.interval)
+        if each.name in _NUMBERS
+        or (each.kind == "score" and each.interval)
+        or (each not in OURS and each.holds == "number")
         for name in each.names
         if name in rows and (each.name in _NUMBERS or rows[each.name].notna().any())
     ]

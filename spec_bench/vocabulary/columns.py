@@ -72,6 +72,7 @@ def _read() -> list[Column]:
 
 
 COLUMNS: list[Column] = _read()
+OURS = frozenset(COLUMNS)  # without those that others register
 
 
 @cache
