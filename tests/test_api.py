@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 
 import spec_bench
 from spec_bench import api
@@ -22,6 +23,15 @@ PROMPT = "Article: The harbour was closed after a storm took the roof of the sch
 OTHER = "Article: Rain fell on the market.\nSummary:"
 BLOCKS = {"python": 5, "api": 1, "cookbook": 1, "metrics": 2}
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}Summary:"
+
+
+def test_a_pair_computes_on_the_threads_asked_for():
+    usual = torch.get_num_threads()
+    pair = spec_bench.load_pair("embedded", threads=3)
+    assert torch.get_num_threads() == 3 and "engine.threads=3" in pair.overrides
+    with pytest.raises(ValueError, match=r"engine.threads .*got 0"):
+        spec_bench.load_pair("embedded", threads=0)
+    torch.set_num_threads(usual)
 
 
 @pytest.fixture(scope="module")

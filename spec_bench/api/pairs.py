@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from spec_bench.decode.config import AnyDecoder
     from spec_bench.engine.cache import CachePool
     from spec_bench.engine.model import LanguageModel
-    from spec_bench.jobs.config.pair import Pair
+    from spec_bench.jobs.config.pair import EngineSettings, Pair
 
 Message = Mapping[str, str]
 Prompt = str | Sequence[Message]
@@ -51,6 +51,7 @@ def load_pair(
     device: str = "cpu",
     dtype: str | None = None,
     compile: str = "none",
+    threads: int | None = None,
 ) -> LoadedPair:
     """Loads a target and what drafts for it, or takes models that are loaded.
 
@@ -66,9 +67,14 @@ def load_pair(
         heads: draft heads by kind: ``{"medusa": FOLDER}``.
         device: of models that are loaded here: ``cpu``, ``cuda``, ``cuda:1``.
         dtype: likewise: ``float32``, ``bfloat16``, ...; None: the pair's own, else float32.
-        compile: how the forward pass is captured: ``none``, ``static``, ``dynamo`` or ``inductor``.
+        compile: how the forward pass is captured: ``none``, ``static``, ``static_inductor``,
+            ``dynamo`` or ``inductor``.
+        threads: of the CPU, for this whole process; None: one or torch's number, the faster one.
     """
     from spec_bench.engine.loading import is_model, is_tokenizer
+    from spec_bench.jobs.config.pair import EngineSettings
+    from spec_bench.jobs.work.models import use_threads
+    from spec_bench.settings.validation import check
 
     given: Any = draft
     listed = isinstance(given, list | tuple)
@@ -79,6 +85,7 @@ def load_pair(
     if not (tokenizer is None or isinstance(tokenizer, str | Path) or is_tokenizer(tokenizer)):
         raise ValueError(f"tokenizer must be {_TOKENIZER}, got {shown(tokenizer)}")
     engine = {"device": device, "dtype": dtype or "float32", "compile": compile}
+    asked = check(EngineSettings, {**engine, "threads": threads}, "engine")
     named = [str(each) if isinstance(each, Path) else each for each in drafts]
     stated = {
         "target": str(target) if isinstance(target, Path) else target,
@@ -91,15 +98,18 @@ def load_pair(
     if any(is_model(each) for each in (target, *drafts)):
         if name is not None or target is None:
             raise ValueError("a loaded draft goes with target=..., and neither with a pair's name")
-        return _of_modules([stated["target"], *named], tokenizer, heads or {}, engine)
-    return _of_names(name, settings, engine)
+        pair = _of_modules([stated["target"], *named], tokenizer, heads or {}, engine)
+    else:
+        pair = _of_names(name, settings, asked)
+    use_threads(threads, str(pair.models[0].device), pair.models[0])
+    return pair
 
 
-def _of_names(name: str | None, stated: dict[str, Any], engine: dict[str, str]) -> LoadedPair:
+def _of_names(name: str | None, stated: dict[str, Any], engine: EngineSettings) -> LoadedPair:
     """Returns a pair of ``conf/pair``, or of models by name; its tokenizer may be a loaded one."""
     from spec_bench.engine.cache import CachePool
     from spec_bench.engine.loading import common_tokenizer, is_tokenizer
-    from spec_bench.jobs.config.pair import EngineSettings, PairSettings, build_pair, with_own_name
+    from spec_bench.jobs.config.pair import PairSettings, build_pair, with_own_name
     from spec_bench.jobs.work.models import models_of, tokenizer_of
     from spec_bench.settings.validation import check
 
@@ -112,11 +122,12 @@ def _of_names(name: str | None, stated: dict[str, Any], engine: dict[str, str]) 
             raise ValueError(f"pair must be one of {', '.join(sorted(known))}, got {wanted!r}")
         values = read_config(known[wanted])
     settings = with_own_name(check(PairSettings, values | stated, "pair"), conf_dirs())
-    pair = build_pair(settings, check(EngineSettings, engine, "engine"))
+    pair = build_pair(settings, engine)
     tokenizer, tokens = common_tokenizer([given]) if given is not None else tokenizer_of(pair)
     words = [f"pair={name}"] if name or "target" not in stated else []
     words += [f"pair.{key}={in_words(value)}" for key, value in stated.items()]
-    words += [f"engine.{key}={engine[key]}" for key in ("device", "compile")]
+    words += [f"engine.{key}={getattr(engine, key)}" for key in ("device", "compile")]
+    words += [f"engine.threads={engine.threads}"] if engine.threads else []
     overrides = () if given is not None else tuple(each for each in words if each != "pair=None")
     return LoadedPair(pair, tokenizer, models_of(pair, tokens), overrides, CachePool())
 

@@ -452,6 +452,12 @@ def test_the_faster_number_of_threads_is_kept_and_not_timed_again(
     assert models.faster(kept, key, 2, None) == found  # which would fail if it were called
     assert models.faster(kept, key, 1, None) == 1  # a worker that may use one
     assert models.faster(kept, "another, machine", 2, pass_of(many, one)) == 3 - found
+    for times, best in (((one, many), found), ((many, one), 3 - found)):  # whatever was chosen last
+        run_pass = pass_of(*times)
+        models.use_threads(
+            None, "cpu", SimpleNamespace(module=lambda *_, run=run_pass, **__: run())
+        )
+        assert threads() == best
 
 
 def test_slow_passes_are_timed_once_each_and_no_longer():

@@ -33,6 +33,7 @@ from spec_bench.records.types import CellResult
 from spec_bench.server.decoder import Asking, ServedDecoder
 from spec_bench.server.endpoint import Server, fit
 from spec_bench.sinks.console import working
+from spec_bench.system import files
 
 log = logging.getLogger(__name__)
 RECORDED_GAIN = 2.5  # of an eager iteration's seconds over a recorded one's, on an H100
@@ -161,7 +162,8 @@ class ModelBackend:
         self._tokenizer = tokenizer
         self.models = models.models_of(settings.pair, tokens)
         self.vocabulary = self.models[0].vocab_size  # ids of records must lie below
-        models.use_threads(settings, self.models[0])
+        kept = files.threads_file(settings.results), settings.pair.specs[0].path
+        models.use_threads(settings.engine.threads, settings.device, self.models[0], kept)
 
     def prepare(self, session: Session, runs: Sequence[CellRun]) -> None:
         """Builds each cell's decoder, allocates, warms up; one that cannot be has failed. Raises

@@ -32,7 +32,6 @@ from spec_bench.engine.model_spec import INTERSECTION, kept_tokens
 from spec_bench.engine.products import dense_weight
 from spec_bench.jobs.config.model_files import fingerprint, model_path
 from spec_bench.jobs.config.pair import Pair
-from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.measure.provenance import machine
 from spec_bench.system import files
 
@@ -43,6 +42,7 @@ _SECONDS = 2.0  # after which no further round begins
 _models: dict[tuple[ModelSpec, str | None], LanguageModel] = {}
 _mapped: dict[tuple[int, int, str | int | None, str], LanguageModel] = {}
 _heads: dict[tuple[str, str | None, str, str | int | None], Heads] = {}
+_usual: dict[int, int] = {}  # the number of threads that was chosen: torch's before
 _tried: set[tuple[int, tuple[int, ...]]] = set()  # heads, and where they look
 
 
@@ -148,28 +148,40 @@ def _tokenizer(path: str, revision: str | None, mark: str | None) -> Any:
     return load_tokenizer(path, revision)
 
 
-def use_threads(settings: JobSettings, target: LanguageModel) -> None:
+def use_threads(
+    threads: int | None, device: str, target: LanguageModel, kept: tuple[Path, str] | None = None
+) -> None:
     """Sets torch's number of threads: the one asked for, else, on a CPU, the faster one.
 
     Passes of a small model are faster on one thread than on many, which wait for each other; those
     of a large one on all there are. So passes of the target are timed on one thread and on as many
     as torch would use, in turn. The choice is kept in the results folder, by machine and target, so
     that the cells of a sweep, and of its later jobs, are timed alike.
+
+    Args:
+        threads: the number asked for, if any.
+        device: where the target is.
+        target: the model that is timed.
+        kept: that folder's file of choices and the target's name; None: it is timed anew.
     """
-    if settings.engine.threads is not None:
-        torch.set_num_threads(settings.engine.threads)
-        return
-    usual, module = torch.get_num_threads(), getattr(target, "module", None)
-    if usual == 1 or module is None or settings.device != "cpu":
-        return
-    tokens = torch.zeros(1, _TOKENS, dtype=torch.long)
+    now, module = torch.get_num_threads(), getattr(target, "module", None)
+    usual = _usual.get(now, now)  # what it was before a choice of ours
+    if threads is None:
+        if usual == 1 or module is None or device != "cpu":
+            return
+        tokens = torch.zeros(1, _TOKENS, dtype=torch.long)
 
-    def run_pass() -> None:
-        with torch.inference_mode():
-            module(tokens, use_cache=False)
+        def run_pass() -> None:
+            with torch.inference_mode():
+                module(tokens, use_cache=False)
 
-    key = f"{settings.pair.specs[0].path}, {machine('cpu')}"
-    torch.set_num_threads(faster(files.threads_file(settings.results), key, usual, run_pass))
+        if kept is None:
+            threads = _faster(usual, run_pass)
+        else:
+            threads = faster(kept[0], f"{kept[1]}, {machine('cpu')}", usual, run_pass)
+    _usual.clear()
+    _usual[threads] = usual
+    torch.set_num_threads(threads)
 
 
 def faster(path: Path, key: str, usual: int, run_pass: Callable[[], object]) -> int:
@@ -185,11 +197,16 @@ def faster(path: Path, key: str, usual: int, run_pass: Callable[[], object]) -> 
             known = None
         known = known if isinstance(known, dict) else {}
         if not isinstance(known.get(key), int):
-            seconds = seconds_by_threads(usual, run_pass)
-            known[key] = min(seconds, key=lambda count: (seconds[count], count))
-            log.info("computing on %s of %s threads: faster here", known[key], usual)
+            known[key] = _faster(usual, run_pass)
             files.write_json(path, known)
         return max(1, min(known[key], usual))
+
+
+def _faster(usual: int, run_pass: Callable[[], object]) -> int:
+    seconds = seconds_by_threads(usual, run_pass)
+    count = min(seconds, key=lambda count: (seconds[count], count))
+    log.info("computing on %s of %s threads: faster here", count, usual)
+    return count
 
 
 def seconds_by_threads(usual: int, run_pass: Callable[[], object]) -> dict[int, float]:
