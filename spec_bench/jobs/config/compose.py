@@ -84,10 +84,19 @@ def recipe_arguments(arguments: Sequence[str]) -> list[str]:
     """The command line as Hydra understands it: recipes outside the list of defaults get a plus,
     numbers of ``budget`` and ``length`` are quoted, and a target that the user names comes without
     the default pair's draft and heads. Raises ValueError: an unknown budget or length, or several
-    choices of a group that takes one.
+    choices of a group that takes one, or a decoder with its tree.
     """
     given = [each.lstrip("+").partition("=") for each in arguments]
     for group, _, value in given:
+        if group == "decoder" and ":" in value and value[0] not in "[{":
+            cells = value.replace("'", "").replace('"', "")
+            name, _, tree = cells.partition(":")
+            apart = "" if "," in cells else f", or decoder={name} spec={tree}"
+            listed = ", ".join(f'"{each}"' for each in cells.split(","))
+            raise ValueError(
+                f"decoder={cells}: a decoder and its tree are --decoders {cells} "
+                f"(Python: decoders=[{listed}]){apart}"
+            )
         if group in _SINGLE and value.startswith("["):  # which Hydra would lay over each other
             inside = value.strip("[]")
             hint = f"cells=[{inside}] for one job, " if group == "decoder" else ""

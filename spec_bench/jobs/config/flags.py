@@ -130,7 +130,7 @@ def _checked(words: list[str], flags: dict[str, Flag], command: str) -> list[str
     own, others = list[str](), list[str]()
     settings = {"decoder", "tree", "spec", "cells", *_settings(command)}
     skipped = False  # the value of one of Hydra's flags
-    for word in words:
+    for place, word in enumerate(words):
         (own if skipped or word.partition("=")[0] in _HYDRA else others).append(word)
         key, equals, value = word.partition("=")
         if skipped:
@@ -141,6 +141,9 @@ def _checked(words: list[str], flags: dict[str, Flag], command: str) -> list[str
             name = key.lstrip("-").replace("_", "-")
             if name in flags:
                 raise ValueError(f"{key} is --{name}")
+            if f"{name}s" in flags:
+                given = value or " ".join(words[place + 1 : place + 2]) or "LIST"
+                raise ValueError(f"there is no flag {key}; did you mean --{name}s {given}?")
             setting = key.lstrip("-").replace("-", "_")
             if setting.partition(".")[0] in settings:
                 raise ValueError(f"{key} is a setting, not a flag: {setting}={value or 'VALUE'}")
