@@ -12,11 +12,11 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
@@ -29,14 +29,13 @@ from spec_bench.jobs.config.settings import build_settings, on_hub, shared
 from spec_bench.jobs.store.experiment import Experiment
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.sweep.launch import jobs_of, place_in_sweep
-from spec_bench.jobs.sweep.plan import Planner, print_plan
+from spec_bench.jobs.sweep.plan import PlannedCell, Planner, print_plan
 from spec_bench.jobs.sweep.watch import RunningJob, SweepNotes, ending, tell
 from spec_bench.records.types import CellResult
 from spec_bench.sinks.sink import SinkSettings, build_sinks
 from spec_bench.tasks import build_task
 
 log = logging.getLogger(__name__)
-Checked = TypeVar("Checked")
 _AGAIN = {"SlurmLauncher": "Slurm", "RayLauncher": "Ray"}  # who starts a lost job again
 _QUICK_S = 0.5
 
@@ -47,8 +46,8 @@ class Sweep:
     mine: ClassVar[Sweep | None] = None  # this process's; None in one that a launcher started
 
     def __init__(self) -> None:
-        self._notes = dict[tuple[str, str], SweepNotes]()  # by results and name
-        self._sinks = dict[tuple[str, str], SinkSettings]()  # where its rows go
+        # its notes and where its rows go, by results and name
+        self._parts = dict[tuple[str, str], tuple[SweepNotes, SinkSettings]]()
         self.ran_here = False  # whether a job did, in this process
         self._over = threading.Event()
         self._slow = set[Path]()  # tables that take longer than this to make
@@ -62,24 +61,24 @@ class Sweep:
         here = target == "BasicLauncher"
         folders, checked, asked, planned = folders_of(config.hydra), set[str](), [], []
         jobs: dict[tuple[str, str], list[tuple[int, Sequence[str]]]] = {}
+        planner, cells = Planner(folders), list[PlannedCell]()
         try:
             for number, (words, job) in enumerate(jobs_of(config)):
-                if not job.plan:
-                    jobs.setdefault((str(job.results), str(job.name)), []).append((number, words))
+                jobs.setdefault((str(job.results), str(job.name)), []).append((number, words))
                 new = not checked.issuperset(words)
                 if new or job.plan:
-                    settings = _told(words, asked_of, job)
-                    self._sinks.setdefault((settings.results, settings.name), settings.sink)
+                    with _named(words):
+                        settings = asked_of(job)
                     planned += [(words, settings)] * settings.plan
                     asked += [(words, settings)] * new
                     checked.update(words)
-            checks = (_names_and_files, *([] if planned else [_whole])) if here else ()
-            for check in checks:
+            for check in (_names_and_files, *([] if planned else [_whole])) if here else ():
                 for words, settings in asked:
-                    _told(words, check, settings, folders)
-            planner, cells = Planner(folders), []
+                    with _named(words):
+                        check(settings, folders)
             for words, settings in planned:
-                found = _told(words, planner.plan, settings)
+                with _named(words):
+                    found = planner.plan(settings)
                 cells += [replace(cell, words=tuple(words)) for cell in found]
         except Exception as error:  # Hydra would make a warning of it and go on
             print(f"spec_bench: {one_line(error)}", file=sys.stderr)
@@ -87,13 +86,15 @@ class Sweep:
         if planned:
             print_plan(cells)
             sys.exit(0)
-        for (results, name), listed in jobs.items():
-            self._notes[results, name] = notes = SweepNotes(Path(results), name)
+        sinks = {(each.results, each.name): each.sink for _, each in reversed(asked)}
+        for key, listed in jobs.items():
+            notes = SweepNotes(Path(key[0]), key[1])
+            self._parts[key] = notes, sinks[key]
             notes.begin(listed, _AGAIN.get(target, ""))
         if folder := launcher.get("submitit_folder"):
             print(f"logs: {Path(folder).parent}", file=sys.stderr)
         if not here:
-            told = list(self._notes.values()), self._over
+            told = [notes for notes, _ in self._parts.values()], self._over
             threading.Thread(target=tell, args=told, daemon=True).start()
 
     def rebuild(self, experiment: Experiment) -> bool:
@@ -109,10 +110,8 @@ class Sweep:
         jobs that ran elsewhere.
         """
         self._over.set()
-        while self._notes:
-            key, notes = self._notes.popitem()
-            results, name = Path(key[0]), key[1]
-            sink, found = self._sinks.get(key, SinkSettings()), notes.look()
+        for (folder, name), (notes, sink) in self._parts.items():
+            results, found = Path(folder), notes.look()
             if not self.ran_here or any(each.cells for each in found):
                 Experiment(results, name).finish(build_sinks(sink, results / name))
             for line in ending(found, time.time()):
@@ -148,10 +147,11 @@ def _whole(asked: RunSettings, folders: list[Path]) -> None:
     build_settings(asked, folders, unread=True)
 
 
-def _told(words: Sequence[str], check: Callable[..., Checked], *given: Any) -> Checked:
-    """Makes a check; what it refuses names the job."""
+@contextmanager
+def _named(words: Sequence[str]) -> Iterator[None]:
+    """What is refused within the block names the job."""
     try:
-        return check(*given)
+        yield
     except Exception as error:
         raise ValueError(f"{one_line(error)} (in {' '.join(words)})") from error
 
