@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -65,7 +66,7 @@ def _job(config: DictConfig) -> None:
     here = Sweep.mine is not None  # and not in a process that a launcher started
     try:
         if not here:
-            launch.enter_folder()
+            os.chdir(HydraConfig.get().runtime.cwd)  # the user's folder
         asked = asked_of(config)
         if asked.plan:
             return print_plan(Planner(folders_of()).plan(asked))

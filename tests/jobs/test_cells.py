@@ -125,9 +125,9 @@ def test_numbers_are_quoted_and_other_arguments_stay():
     [
         ("budget=[6,7]", "one of 6, 10, 14, 21, 30; other trees are named by cells=[sd:7,rsd_c:2-"),
         ("length=6", "length must be one of 2, 3, 4, 5, got 6"),
-        ("budget=-3", "budget must be a whole number or a list such as [6,14], got '-3'"),
-        ("budget=2.5", "got '2.5'"),
-        ("budget=[null,6]", "got 'null'"),
+        ("budget=-3", "got -3"),
+        ("budget=2.5", "got 2.5"),
+        ("budget=[null,6]", "got null"),
     ],
 )
 def test_a_budget_that_there_is_not_is_refused_by_name(word, message):

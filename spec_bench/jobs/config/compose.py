@@ -124,27 +124,20 @@ def with_quoted_numbers(argument: str) -> str:
     if match is None:
         return argument
     group = match[2]
+    stems = {path.stem for folder in conf_dirs() for path in folder.glob(f"{group}/*")}
+    known = sorted(filter(str.isdecimal, stems), key=int)
 
     def quoted(word: re.Match[str]) -> str:
         if word[0] == "null" and "[" not in match[3]:
             return "[]"  # the default; Hydra takes no null
         if word[0].isidentifier() and word[0] != "null":
             return word[0]  # a config of the user's own
-        return f"'{_number(group, word[0])}'"
+        if word[0] not in known:
+            own = "; other trees are named by cells=[sd:7,rsd_c:2-2-1]" * (group == "budget")
+            raise ValueError(f"{group} must be one of {', '.join(known)}{own}, got {word[0]}")
+        return f"'{word[0]}'"
 
     return f"{match[1]}{group}=" + _WORD.sub(quoted, match[3].replace("'", "").replace('"', ""))
-
-
-def _number(group: str, word: str) -> int:
-    if not word.isdecimal():
-        raise ValueError(f"{group} must be a whole number or a list such as [6,14], got {word!r}")
-    stems = {path.stem for folder in conf_dirs() for path in folder.glob(f"{group}/*")}
-    known = sorted(int(stem) for stem in stems if stem.isdecimal())
-    if int(word) not in known:
-        choices = ", ".join(map(str, known))
-        own = "; other trees are named by cells=[sd:7,rsd_c:2-2-1]" if group == "budget" else ""
-        raise ValueError(f"{group} must be one of {choices}{own}, got {word}")
-    return int(word)
 
 
 def shown_resolved(arguments: Sequence[str]) -> list[str]:

@@ -103,11 +103,6 @@ def place_in_sweep() -> int | None:
     return int(HydraConfig.get().job.num)
 
 
-def enter_folder() -> None:
-    """Changes to the folder that the user is in."""
-    os.chdir(HydraConfig.get().runtime.cwd)
-
-
 def claim_gpus(pair: PairSettings, engine: EngineSettings) -> None:
     """Takes GPUs that no other worker uses, if the launcher gives a job none. It does not wait for
     them: another of joblib's workers keeps its own for the whole sweep.
