@@ -46,6 +46,11 @@ def test_links_lead_to_files_and_headings_that_are_there(path):
         assert target.suffix not in (".html", ".pdf", ".tex"), "not in git"
 
 
+def test_the_rule_that_is_printed_is_one_that_an_installed_package_has():
+    rule = ROOT / "tests" / "extension" / "more_decoders" / "first_only.py"
+    assert rule.read_text("utf-8").strip() in (ROOT / "docs" / "extending.md").read_text("utf-8")
+
+
 @pytest.mark.parametrize("path", PAGES, ids=name_of)
 def test_scripts_and_make_targets_that_are_named_exist(path):
     text = path.read_text(encoding="utf-8")

@@ -194,4 +194,5 @@ def _finish(sweep: Sweep) -> None:
     """Completes the tables of a sweep's jobs."""
     for results, name, ended in sweep.end():
         answers = _answers(files.results_file(results, name), ended) if ended else ()
-        print_outcome(ended[:_MOST], answers, _where_more_is(results, name))
+        shown = () if sweep.ran_here else ended[:_MOST]  # each job showed its own
+        print_outcome(shown, answers, _where_more_is(results, name))

@@ -153,7 +153,7 @@ def _of_function(function: Callable[..., Any], steps: Steps | None) -> type[Node
         keys,
         bases=(NodeVerifier,),
         frozen=True,
-        namespace={"function": staticmethod(function), "steps": steps},
+        namespace={"function": staticmethod(function), "steps": steps, "__doc__": function.__doc__},
     )
 
 

@@ -104,7 +104,8 @@ def load_decoder(folders: Sequence[Path], name: str) -> dict[str, Any]:
     if path is None:
         known = sorted({each.stem for each in paths})
         near = did_you_mean(name.replace("-", "_"), known)
-        raise ValueError(f"unknown decoder {name!r}{near}; known: {', '.join(known)}")
+        choices = "spec-bench ls decoders" if near else ", ".join(known)
+        raise ValueError(f"unknown decoder {name!r}{near}; known: {choices}")
     decoder = yaml.safe_load(path.read_text(encoding="utf-8"))
     if not isinstance(decoder, dict):
         raise ValueError(f"decoder config {path} is no mapping")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from shutil import get_terminal_size
@@ -27,7 +27,7 @@ _HELP: dict[str, dict[str, str]] = yaml.safe_load(
 )
 COMMANDS = {name: told["about"] for name, told in _HELP.items()}
 _OVERVIEW = """\
-spec-bench: which speculative decoder is fastest for your models, by how much, is it lossless?
+Which speculative decoder is fastest for your models, by how much? Lossless?
 
 usage: spec-bench COMMAND ...          spec-bench COMMAND --help
 
@@ -87,8 +87,8 @@ def _choices(group: str) -> Callable[[], Iterator[tuple[str, str]]]:
 def _registered(module: str, name: str) -> Callable[[], Iterator[tuple[str, str]]]:
     def listed() -> Iterator[tuple[str, str]]:
         known = getattr(import_module(f"spec_bench.{module}"), name)
-        docs = {each: (kind.__doc__ or "").partition("\n")[0] for each, kind in known.items()}
-        return ((each, "" if doc.endswith("()") else doc) for each, doc in docs.items())
+        docs = {each: kind.__doc__ or "" for each, kind in known.items()}
+        return ((each, _sentence(doc.replace("``", "").split())) for each, doc in docs.items())
 
     return listed
 
@@ -148,5 +148,9 @@ def _about(file: Path) -> str:
             break
         if not line.startswith("# @"):
             comment.append(line.removeprefix("#").strip())
-    # A sentence ends before a capital letter, but not after "et al." or the like.
-    return re.split(r"(?<!\bal)\.\s(?=[A-Z`])", " ".join(comment))[0].rstrip(".")
+    return _sentence(comment)
+
+
+def _sentence(words: Iterable[str]) -> str:
+    """Returns the first; it ends before a capital letter, but not after "et al." or the like."""
+    return re.split(r"(?<!\bal)\.\s(?=[A-Z`])", " ".join(words))[0].rstrip(".")

@@ -44,7 +44,16 @@ _OPEN = ("missing", "partial", "unknown")
 _GIB = 2**30
 _COLUMNS = ("pair", "task", "decoder", "spec", "seed")
 _LABELS = (*_COLUMNS, "swept", "state")
-_TITLES = (*_LABELS, "left", "tok/s", "rate", "device h", "memory GiB", "GPUs", "fits")
+_TITLES = (
+    *_LABELS,
+    "left",
+    "tok/s",
+    "rate",
+    "device h",
+    "GiB (weights + caches + graphs)",
+    "GPUs",
+    "fits",
+)
 _WIDTH = 170
 _UNKNOWN = "unknown"
 
@@ -330,12 +339,18 @@ def _measured(results: Path) -> list[dict[str, Any]]:
 
 
 def print_plan(cells: Sequence[PlannedCell], console: Console | None = None) -> None:
-    """Prints a line per cell, then the totals; a cell that two jobs share is counted once."""
+    """Prints what all cells have in common, a line per cell, and the totals; a cell that two jobs
+    share is counted once.
+    """
     console = console or Console()
-    console.width = max(console.width, _WIDTH)
     once = _once(cells)
     rows = [_row(cell) for cell in once]
-    told = [place for place in range(len(_TITLES)) if {row[place] for row in rows} - {"", "-"}]
+    values = [{row[place] for row in rows} for place in range(len(_TITLES))]
+    same = [place for place, each in enumerate(values) if len(each) == 1 < len(rows)]
+    common = (f"{_TITLES[place]} {rows[0][place]}" for place in same if rows[0][place] not in "-")
+    told = [place for place, each in enumerate(values) if place not in same and each - {"", "-"}]
+    console.print(", ".join(common), markup=False, highlight=False)
+    console.width = max(console.width, _WIDTH)
     table = Table(box=None, header_style="bold", pad_edge=False)
     for title in (_TITLES[place] for place in told):
         table.add_column(title, justify="left" if title in _LABELS else "right", no_wrap=True)

@@ -37,7 +37,7 @@ from spec_bench.tasks import build_task
 
 log = logging.getLogger(__name__)
 _AGAIN = {"SlurmLauncher": "Slurm", "RayLauncher": "Ray"}  # who starts a lost job again
-_QUICK_S = 0.5
+_QUICK_S = 5.0
 
 
 class Sweep:
@@ -106,9 +106,7 @@ class Sweep:
         return made
 
     def end(self) -> Iterator[tuple[Path, str, list[CellResult]]]:
-        """Completes the tables and says what the sweep came to; results, name and the cells of
-        jobs that ran elsewhere.
-        """
+        """Completes the tables and says what the sweep came to; results, name and all cells."""
         self._over.set()
         for (folder, name), (notes, sink) in self._parts.items():
             results, found = Path(folder), notes.look()
@@ -120,7 +118,7 @@ class Sweep:
                 print("  the same command does what is missing", file=sys.stderr)
             if not sink.table:
                 continue
-            cells = [] if self.ran_here else dict.fromkeys(c for each in found for c in each.cells)
+            cells = dict.fromkeys(cell for each in found for cell in each.cells)
             ended = (CellStore(results, cell).result() for cell in cells)
             yield results, name, [result for result in ended if result is not None]
 

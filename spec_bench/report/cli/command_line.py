@@ -77,8 +77,22 @@ def run_plain(options: Namespace) -> None:
 def run_table(options: Namespace) -> None:
     """Prints or writes a paper's table."""
     item, measured = find_table(options.name), Measured.below(options.results)
-    text = FORMATS[options.format](build_tables(item, measured, options.pair, _elsewhere(options)))
-    if options.output is None:
+    sheets = build_tables(item, measured, options.pair, _elsewhere(options))
+    screen = sys.stdout.isatty() and options.output is None and options.format == "markdown"
+    if asked := options.columns or sheets[0].metrics[0] * screen:
+        every = ", ".join(sheets[0].metrics)
+        sheets = [sheet.only(asked.split(",")) for sheet in sheets]
+    text = FORMATS[options.format](sheets)
+    if screen:
+        from rich.console import Console
+        from rich.markdown import Markdown
+
+        titles = dict.fromkeys(each.title for each in render.shown_columns(sheets[0]))
+        if len(titles) == 1:  # said below, so that columns are narrow
+            text = text.replace(f"{next(iter(titles))}, ", "")
+        Console().print(Markdown(text))
+        print(f"\nshown: {', '.join(titles)} (--columns {asked}); there is: {every}")
+    elif options.output is None:
         print(text, end="")
     else:
         write_text(options.output, text)
@@ -196,7 +210,7 @@ def run_lengths(options: Namespace) -> None:
         lists = [" ".join(f"{value:.2f}" for value in each) for each in rates]
         told = (*cells[:3], lists[0], cells[3], *lists[1:])
         table.add_row(str(row["decoder"]), str(row["spec"]), *told)
-    Console(width=200).print(table)
+    Console(width=None if sys.stdout.isatty() else 200).print(table)
 
 
 def run_positions(options: Namespace) -> None:
@@ -221,7 +235,7 @@ def run_positions(options: Namespace) -> None:
     for cell, of_cell in found.items():
         told = (of_cell.get(first) for first in sorted(stretches))
         table.add_row(*cell, *(f"{t.emitted:.2f} ({t.calls})" if t else "" for t in told))
-    Console(width=200).print(table)
+    Console(width=None if sys.stdout.isatty() else 200).print(table)
     print("\nTokens per call and calls, by tokens before the call; 95% over prompts.")
     print("Texts at other positions are other texts: not the drafter's difference alone.")
 
@@ -292,6 +306,7 @@ ARGUMENTS: list[tuple[str, str, str, dict[str, Any]]] = [  # of which commands, 
     ("results", "file", "a results.csv", _PATH),
     ("sweep lengths positions throughput", "name", "an experiment, or a results.csv", {}),
     ("table", "--output", "default: print it", _FILE),
+    ("table", "--columns", "such as mbsu,token_rate; default: all, on a terminal the first", {}),
     ("figure", "--output", "default: figures in the results folder", _FOLDER),
     ("page sweep", "--output", "default: beside it", _FILE),
     ("results", "--output", "default: beside it", _FOLDER),

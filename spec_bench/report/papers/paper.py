@@ -171,7 +171,10 @@ def _find(known: Sequence[_Kind], kind: str, name: str) -> _Kind:
         else:
             parts.append([each])
     choices = ", ".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts) or "none"
-    raise ValueError(f"{paper} has no {kind} {number!r}; its {kind}s: {paper}/ {choices}")
+    told = f"{paper} has no {kind} {number!r}; its {kind}s: {paper}/ {choices}"
+    if (paper_folders()[paper] / f"{number}.yaml").is_file():
+        told += f"; {number} is a recipe: spec-bench run {paper}={number}"
+    raise ValueError(told)
 
 
 def recipes_by_name() -> dict[str, str]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import compress, product
 from typing import Any, NamedTuple
 
 from spec_bench.report.papers.items import Column, Lines, Pick, recipe_cells
@@ -105,6 +105,20 @@ class Sheet:
     def cells(self) -> list[Cell]:
         """All places, line by line."""
         return [cell for line in self.lines for cell in line.cells]
+
+    @property
+    def metrics(self) -> list[str]:
+        """What its columns show, each once."""
+        return list(dict.fromkeys(column.metrics[0] for column in self.columns))
+
+    def only(self, metrics: Sequence[str]) -> Sheet:
+        """Returns it with the columns of some metrics. Raises ValueError: it has none of one."""
+        if unknown := [name for name in metrics if name not in self.metrics]:
+            has = f"{self.name} has {', '.join(self.metrics)}"
+            raise ValueError(f"--columns {unknown[0]}: {has}")
+        kept = [column.metrics[0] in metrics for column in self.columns]
+        cut = (each._replace(cells=tuple(compress(each.cells, kept))) for each in self.lines)
+        return replace(self, columns=tuple(compress(self.columns, kept)), lines=tuple(cut))
 
     @functools.cached_property
     def measured(self) -> bool:
