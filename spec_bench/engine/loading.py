@@ -46,6 +46,7 @@ from spec_bench.engine.products import call_directly, fuse_products, lay_by_colu
 from spec_bench.settings.arguments import Parser
 from spec_bench.settings.fields import one_line, shown
 from spec_bench.system import model_cache
+from spec_bench.system.hub import hub_reached
 
 # Published architectures without their weights (``random:llama2_7b``, ``random:FOLDER``) are filled
 # with seeded noise. Such a model has the speed, the memory and the energy of the real one; its
@@ -181,6 +182,8 @@ def load_tokenizer(path: str, revision: str | None = None) -> PreTrainedTokenize
     """
     if path.startswith(PREFIX):
         return TokenIds(random_config(path).vocab_size)
+    if not Path(path).is_dir():
+        hub_reached()
     try:
         return AutoTokenizer.from_pretrained(path, revision=revision, trust_remote_code=False)
     except Exception as error:  # a damaged file makes its reader raise anything

@@ -22,7 +22,7 @@ from spec_bench.engine.model_spec import AUTO
 from spec_bench.jobs.config import compose
 from spec_bench.jobs.config.compose import JobError, asked_of, folders_of
 from spec_bench.jobs.config.config import RunSettings
-from spec_bench.jobs.config.pair import placed
+from spec_bench.jobs.config.pair import check_found, placed
 from spec_bench.jobs.config.settings import JobSettings, build_settings
 from spec_bench.jobs.store.experiment import Experiment, JobNote
 from spec_bench.jobs.store.store import CellStore
@@ -103,6 +103,7 @@ def settings_of(config: DictConfig) -> JobSettings:
 
 def run(asked: RunSettings, running: RunningJob | None = None) -> list[CellResult]:
     """Runs a job, which tells those who watch how far it is, and hands the results to the sinks."""
+    check_found(asked.pair, asked.engine.served)
     # The ids of a search's second stage, and of what is watched, hang on the hub's commits too.
     settings = build_settings(asked, folders_of()).pinned()
     task, examples = settings.task, (*settings.examples, *settings.fresh)

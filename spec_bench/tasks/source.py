@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from spec_bench.settings.fields import first_line
 from spec_bench.settings.validation import Text, settings
+from spec_bench.system.hub import hub_reached
 from spec_bench.system.model_cache import cache_folder, fetch_member
 
 EMBEDDED = Path(__file__).resolve().parents[1] / "embedded" / "tasks"
@@ -206,22 +207,15 @@ def _local(source: Source, task: str) -> Any:
 
 @contextmanager
 def _cache_alone_if_unreached() -> Iterator[None]:
-    """Has the libraries look into their cache alone where the hub does not answer: they would ask
-    again for 40 seconds.
-    """
+    """Has ``datasets`` look into its cache alone where the hub does not answer."""
     from datasets import config
-    from huggingface_hub import constants
-    from huggingface_hub.utils import get_session
 
-    before = constants.HF_HUB_OFFLINE, config.HF_HUB_OFFLINE
-    try:
-        get_session().head(constants.ENDPOINT, timeout=5)
-    except Exception:  # whatever the library's client raises
-        constants.HF_HUB_OFFLINE = config.HF_HUB_OFFLINE = True
+    before = config.HF_HUB_OFFLINE
+    config.HF_HUB_OFFLINE = before or not hub_reached()
     try:
         yield
     finally:
-        constants.HF_HUB_OFFLINE, config.HF_HUB_OFFLINE = before
+        config.HF_HUB_OFFLINE = before
 
 
 @contextmanager

@@ -221,6 +221,10 @@ assert time.process_time() < 5  # torch alone takes longer
         (["cells=[sd:4x3]"], "spec '4x3'"),
         (["generation.temperature=nan"], "generation.temperature"),
         (["decoder=rsd_x"], "rsd_x"),
+        (
+            ["task=xsum", "pair.target=no_folder"],
+            "--target 'no_folder': no folder here, and the hub",
+        ),
         (["-m", "seed=0,1,x", "cells=[sd:3],[sd:4]"], "got 'x' (in seed=x cells=[sd\\:3])"),
         *(
             pytest.param(arguments, said, marks=pytest.mark.slow)

@@ -15,6 +15,7 @@ from pathlib import Path
 import spec_bench
 from spec_bench.engine.architectures import ARCHITECTURES, architecture
 from spec_bench.engine.architectures import PREFIX as RANDOM
+from spec_bench.system.hub import hub_reached
 from spec_bench.system.model_cache import converted_folder, fetched_folder, gguf_of, is_model
 
 EMBEDDED = "embedded:"
@@ -102,6 +103,8 @@ def hub_commit(name: str, revision: str | None = None, fetch: bool = True) -> st
         return None
     from huggingface_hub import hf_hub_download
 
+    if fetch:
+        hub_reached()
     try:
         file = hf_hub_download(name, "config.json", revision=revision, local_files_only=not fetch)
     except Exception:  # whatever it is, loading the model hits it again and says so

@@ -47,6 +47,7 @@ from spec_bench.settings.validation import (
     settings,
 )
 from spec_bench.system.files import digest
+from spec_bench.system.hub import hub_reached
 from spec_bench.vocabulary.published import listed
 
 _MODELS = ("target", "draft")
@@ -197,6 +198,22 @@ def pinned(pair: Pair, kinds: Iterable[str] = (), fetch: bool = True) -> Pair:
         revisions.append(commit or known)
     commits = {kind: hub_commit(pair.heads[kind], None, fetch) for kind in kinds}
     return replace(pair, specs=tuple(specs), revisions=tuple(revisions), head_commits=commits)
+
+
+def check_found(pair: PairSettings, served: bool) -> None:
+    """Looks for a pair's models where they may be; a server has its own. Raises ValueError: one is
+    nowhere. A hub id with an owner that the hub does not give may be gated: loading it tells.
+    """
+    asked = [("target", pair.target), *(("draft", each) for each in pair.drafts)]
+    for key, name in asked[: pair.tokenizer is None] if served else asked:
+        here = name.startswith(RANDOM) or Path(model_path(name)).is_dir()
+        if here or hub_commit(name, fetch=False):
+            continue
+        if not hub_reached() or ("/" not in name and hub_commit(name) is None):
+            raise ValueError(
+                f"--{key} {name!r}: no folder here, and the hub cannot be reached or has none of "
+                "that name"
+            )
 
 
 def build_pair(pair: PairSettings, engine: EngineSettings) -> Pair:
