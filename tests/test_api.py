@@ -14,7 +14,8 @@ import torch
 import spec_bench
 from spec_bench import api
 from spec_bench.api.answers import Writing
-from spec_bench.api.jobs import chosen, composed, words_of
+from spec_bench.api.jobs import chosen, words_of
+from spec_bench.jobs.config.compose import composed
 from spec_bench.vocabulary import columns
 from spec_bench.vocabulary.columns import Column
 

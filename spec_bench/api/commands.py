@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spec_bench.api.jobs import composed, one_line_errors, words_of
+from spec_bench.api.jobs import words_of
 from spec_bench.api.pairs import LoadedPair
 from spec_bench.audit import USUAL
 
@@ -77,15 +77,14 @@ def recommend(
     import pandas as pd
 
     from spec_bench.jobs.app import settings_of
+    from spec_bench.jobs.config.compose import composed
     from spec_bench.recommend.recommend import command_of
     from spec_bench.recommend.recommend import recommend as look
 
     if texts is not None and "prompts" not in settings:
         settings = {"prompts": 10, **settings}
     words = words_of(overrides, settings, texts, pair)
-    with one_line_errors():
-        job = settings_of(composed(["experiment=recommend", *words]))
-        found = look(job)
+    found = look(settings_of(composed(["experiment=recommend", *words])))
     shown = [word for word in words if word != "sink=quiet"]
     decoder, spec = found.cell
     rate: list[Any] = [1.0, None, None]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,13 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from spec_bench.api.pairs import LoadedPair, Prompt, prompt_id, prompts_of
 from spec_bench.api.words import as_override, in_words, shown
 from spec_bench.jobs.config.flags import FLAGS, overrides_of
-from spec_bench.settings.configs import conf_dirs
 from spec_bench.system import files
 from spec_bench.vocabulary.columns import OURS, columns_in
 
 if TYPE_CHECKING:
     import pandas as pd
-    from omegaconf import DictConfig
 
 # Flags of the command line that no setting is called.
 _FLAGS = {*FLAGS["run"]} - {"pair", "task", "prompts", "seed", "name"}
@@ -59,12 +56,11 @@ def run(
     import pandas as pd
 
     from spec_bench.jobs.app import run_config
+    from spec_bench.jobs.config.compose import composed
     from spec_bench.sinks.rows import row_of
 
     _check_columns(columns)
-    config = composed(words_of(overrides, settings, texts, pair))
-    with one_line_errors():
-        results = run_config(config)
+    results = run_config(composed(words_of(overrides, settings, texts, pair)))
     return chosen(pd.DataFrame([row_of(result) for result in results]), columns)
 
 
@@ -85,6 +81,7 @@ def sweep(
     import pandas as pd
 
     from spec_bench.jobs.app import settings_of
+    from spec_bench.jobs.config.compose import composed
 
     _check_columns(columns)
     for key, values in over.items():
@@ -96,8 +93,7 @@ def sweep(
     ]
     jobs = [[*common, *words] for words in product(*choices)]
     for words in jobs:
-        with one_line_errors():
-            settings_of(composed(words))
+        settings_of(composed(words))
     parts = [run(*words, columns="all") for words in jobs]
     return chosen(pd.concat(parts, ignore_index=True), columns)
 
@@ -185,31 +181,6 @@ def _write_texts(prompts: Sequence[Prompt], results: Path) -> Path:
     path = results / files.RUNS / "texts" / f"{files.digest(lines, 12)}.jsonl"
     files.write_text(path, "\n".join(lines) + "\n")
     return path
-
-
-def composed(words: Sequence[str]) -> DictConfig:
-    """Returns a job's config."""
-    from hydra import compose, initialize_config_dir
-
-    from spec_bench.jobs.config.compose import recipe_arguments, register
-
-    register()
-    with one_line_errors(), initialize_config_dir(str(conf_dirs()[0]), version_base="1.3"):
-        return compose("config", overrides=recipe_arguments(list(words)))
-
-
-@contextmanager
-def one_line_errors() -> Iterator[None]:
-    """Within it Hydra's errors are ours, of one line."""
-    from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
-
-    from spec_bench.jobs.config.compose import one_line
-
-    try:
-        yield
-    except (HydraException, OmegaConfBaseException) as error:
-        raise ValueError(one_line(error)) from None
 
 
 def _check_columns(columns: Columns) -> None:

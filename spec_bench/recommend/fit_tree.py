@@ -25,19 +25,15 @@ _OWN = {"width": "8", "nodes": "6,10,14,30"}
 
 def main(arguments: Sequence[str]) -> int:
     """Runs the command; 2 and one line if the request cannot be right."""
-    from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
+    from spec_bench.jobs.config.compose import one_line
 
-    from spec_bench.jobs.config.compose import one_line, recipe_arguments, register
-
-    register()
     job_arguments = [each for each in arguments if each.partition("=")[0] not in _OWN]
     shape = _OWN | dict(each.split("=", 1) for each in arguments if each not in job_arguments)
     try:
         width, sizes = _numbers("width", shape["width"])[0], _numbers("nodes", shape["nodes"])
-        for words in product(*map(_choices, recipe_arguments(job_arguments))):
+        for words in product(*map(_choices, job_arguments)):
             _fit_one(words, width, sizes)
-    except (HydraException, OmegaConfBaseException, ValueError) as error:
+    except ValueError as error:
         print(f"spec_bench fit_tree: {one_line(error)}", file=sys.stderr)
         return 2
     return 0
@@ -45,16 +41,11 @@ def main(arguments: Sequence[str]) -> int:
 
 def _fit_one(words: Sequence[str], width: int, sizes: Sequence[int]) -> None:
     """Fits, writes and prints one."""
-    from hydra import compose, initialize_config_dir
-
     from spec_bench.jobs.app import settings_of
-    from spec_bench.settings.configs import conf_dirs
+    from spec_bench.jobs.config.compose import composed
     from spec_bench.tree.node_list import best_list, expected_accepted, pooled
 
-    overrides = ["sink=quiet", f"cells=[rsd_c:{width}]"]
-    with initialize_config_dir(str(conf_dirs()[0]), version_base="1.3"):
-        config = compose("config", overrides=[*words, *overrides])
-    settings = settings_of(config)
+    settings = settings_of(composed([*words, "sink=quiet", f"cells=[rsd_c:{width}]"]))
     fit = fitted(settings, width)
     path = fit.write(settings.results / FOLDER)
     shares = " ".join(f"{share:.3f}" for share in fit.accepted)

@@ -17,14 +17,11 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import pandas as pd
-from hydra import compose, initialize_config_dir
-from hydra.errors import HydraException
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from spec_bench.jobs.app import run_stage, settings_of
 from spec_bench.jobs.config.cells import Cell
-from spec_bench.jobs.config.compose import one_line, recipe_arguments, register
+from spec_bench.jobs.config.compose import composed, one_line
 from spec_bench.jobs.config.config import ConfirmSettings
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.recommend.needed import Needed, lines_of, needed_by
@@ -32,7 +29,6 @@ from spec_bench.records.types import CellResult
 from spec_bench.report.data.rows import Group
 from spec_bench.report.page.build import render
 from spec_bench.report.page.headline import Headline, headline
-from spec_bench.settings.configs import conf_dirs
 from spec_bench.sinks.rows import row_of
 from spec_bench.system import files
 from spec_bench.tasks import Example
@@ -180,18 +176,15 @@ def main(overrides: Sequence[str]) -> int:
     """Prints the answer, the job that uses it and the candidates, and writes its page below
     ``results/NAME``; the exit status, 2 for settings that cannot be right.
     """
-    register()
     try:
-        arguments = ["experiment=recommend", "sink=quiet", "sink.progress=true"]
-        arguments += recipe_arguments(list(overrides))
-        with initialize_config_dir(str(conf_dirs()[0]), version_base="1.3"):
-            config = compose("config", overrides=arguments)
+        usual = ("experiment=recommend", "sink=quiet", "sink.progress=true")
+        config = composed([*usual, *overrides])
         for key, asked in _NOT_HERE.items():
             if value := OmegaConf.select(config, key):
                 raise ValueError(f"{key}={value}: recommend {asked}")
         settings = settings_of(config)
         found = recommend(settings, lambda line: print(line, file=sys.stderr, flush=True))
-    except (HydraException, OmegaConfBaseException, ValueError) as error:
+    except ValueError as error:
         print(f"spec_bench: {one_line(error)}", file=sys.stderr)
         return 2
     answer, command, needs = found.answer(), command_of(found, overrides), lines_of(found.needed)

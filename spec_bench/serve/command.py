@@ -21,12 +21,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from hydra import compose, initialize_config_dir
-from hydra.errors import HydraException
-from omegaconf.errors import OmegaConfBaseException
 
 from spec_bench.jobs.config.cells import BASELINE
-from spec_bench.jobs.config.compose import one_line, recipe_arguments, register
+from spec_bench.jobs.config.compose import composed, one_line
 from spec_bench.jobs.config.model_files import model_path
 from spec_bench.jobs.sweep.devices import VISIBLE, Claim, visible_devices
 from spec_bench.serve import keeper
@@ -122,7 +119,7 @@ def main(arguments: Sequence[str]) -> int:
             plan.command(method)
         with signals.raising():
             return plan.run(methods)
-    except (HydraException, OmegaConfBaseException, ValueError) as error:
+    except ValueError as error:
         print(f"spec_bench serve: {one_line(error)}", file=sys.stderr)
         return 2
     except ServerError as error:
@@ -248,10 +245,7 @@ class _Plan:
 
 def _pair(overrides: Sequence[str]) -> dict[str, Any]:
     """Target and draft as paths or hub ids."""
-    register()
-    arguments = [each for each in recipe_arguments(list(overrides)) if each != "-m"]
-    with initialize_config_dir(str(conf_dirs()[0]), version_base="1.3"):
-        pair = compose("config", overrides=arguments).pair
+    pair = composed([each for each in overrides if each != "-m"]).pair
     named = {"target": pair.target, "draft": pair.draft if isinstance(pair.draft, str) else None}
     return {
         role: name if name is None or name.endswith(".gguf") else model_path(name)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from spec_bench.api.jobs import composed
 from spec_bench.decode.decoder import Decoder
 from spec_bench.jobs.app import run_config
+from spec_bench.jobs.config.compose import composed
 from tests.jobs.tiny import make_family, make_task, overrides
 
 

@@ -7,7 +7,6 @@ import pytest
 import yaml
 
 from spec_bench import load_pair
-from spec_bench.api.jobs import composed
 from spec_bench.core.sampling import SamplingSettings
 from spec_bench.jobs.app import run_config, settings_of
 from spec_bench.jobs.config.cells import (
@@ -17,7 +16,7 @@ from spec_bench.jobs.config.cells import (
     expand_grid,
     written_cells,
 )
-from spec_bench.jobs.config.compose import with_quoted_numbers
+from spec_bench.jobs.config.compose import composed, with_quoted_numbers
 from spec_bench.jobs.config.fitting import Fit, FittedTrees, read_fit
 from spec_bench.jobs.config.pair import Pair
 from spec_bench.recommend.fit_tree import main as fit_tree

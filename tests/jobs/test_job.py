@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from spec_bench.api.jobs import composed
 from spec_bench.decode.decoder import Decoder
 from spec_bench.jobs.app import settings_of
+from spec_bench.jobs.config.compose import composed
 from spec_bench.jobs.job.job import run_job as run_a_job
 from spec_bench.jobs.job.session import check_repeated, paired, timings, unpaired
 from spec_bench.jobs.store.store import CellStore

@@ -14,13 +14,13 @@ from huggingface_hub import constants, file_download
 from omegaconf import OmegaConf
 from transformers import PreTrainedTokenizerFast
 
-from spec_bench.api.jobs import composed
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.engine.loading import ModelSpec, random_module
 from spec_bench.jobs.app import settings_of
 from spec_bench.jobs.config import pair as pairs
 from spec_bench.jobs.config import settings
+from spec_bench.jobs.config.compose import composed
 from spec_bench.jobs.config.model_files import hub_commit
 from spec_bench.jobs.config.pair import (
     EngineSettings,

@@ -4,8 +4,8 @@ from dataclasses import make_dataclass
 
 import pytest
 
-from spec_bench.api.jobs import composed
 from spec_bench.jobs.app import settings_of
+from spec_bench.jobs.config.compose import composed
 from spec_bench.jobs.config.config import ConfirmSettings
 from spec_bench.jobs.config.settings import shared
 from spec_bench.jobs.sweep.confirm import best_of

@@ -17,7 +17,8 @@ import os
 import pickle
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -213,26 +214,45 @@ def _returned(job: JobReturn) -> Any:
     return job._return_value
 
 
+def composed(words: Sequence[str]) -> DictConfig:
+    """Returns the config of a job, from words as on the command line. Raises ValueError: there is
+    no such setting or choice.
+    """
+    register()
+    with _one_line_errors(), hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        return hydra.compose("config", overrides=recipe_arguments(list(words)))
+
+
+@contextmanager
+def _one_line_errors() -> Iterator[None]:
+    """Within it Hydra's errors are ours, of one line."""
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ValueError(one_line(error)) from None
+
+
 def asked_of(config: DictConfig) -> RunSettings:
     """Returns a composed config's job, checked by itself. Without Hydra's part, some of which is
     known only once the job runs.
     """
-    hydra = config.get("hydra") or (HydraConfig.get() if HydraConfig.initialized() else None)
-    for group, choice in (hydra.runtime.choices if hydra else {}).items():
+    part = config.get("hydra") or (HydraConfig.get() if HydraConfig.initialized() else None)
+    for group, choice in (part.runtime.choices if part else {}).items():
         if OmegaConf.is_list(choice) and group not in LISTS:
             raise ValueError(f"{group} must be one choice, got {list(choice)}")
-    parts = {key: config[key] for key in config if key != "hydra"}
-    asked = check_settings({key: _resolved(part) for key, part in parts.items()})
-    return replace(asked, pair=with_own_name(asked.pair, folders_of(hydra)))
+    with _one_line_errors():
+        parts = {key: config[key] for key in config if key != "hydra"}
+        asked = check_settings({key: _resolved(part) for key, part in parts.items()})
+    return replace(asked, pair=with_own_name(asked.pair, folders_of(part)))
 
 
-def folders_of(hydra: Any = None) -> list[Path]:
+def folders_of(part: Any = None) -> list[Path]:
     """Returns the folders that Hydra composes from, a user's ``--config-dir`` included; without its
     part of a config those of the job that runs here, or of all.
     """
-    if hydra is None and not HydraConfig.initialized():
+    if part is None and not HydraConfig.initialized():
         return conf_dirs()
-    sources = (hydra or HydraConfig.get()).runtime.config_sources
+    sources = (part or HydraConfig.get()).runtime.config_sources
     return [Path(source.path) for source in sources if source.schema == "file"]
 
 
