@@ -221,9 +221,10 @@ class Eagle3(Drafter):
         masks = heads.shape.mask_token is not None
         if masks != (self.parallel > 0):
             trained = "all levels at once (P-EAGLE)" if masks else "level by level"
+            none = "" if masks else ": it is no P-EAGLE head, its weights have no mask_hidden"
             raise ValueError(
                 f"drafter.parallel is {self.parallel}, the EAGLE-3 head was trained to guess "
-                f"{trained}"
+                f"{trained}{none}"
             )
         return self.parallel or None
 

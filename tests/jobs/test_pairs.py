@@ -222,6 +222,15 @@ def test_a_cell_without_heads_is_left_out_and_the_others_are_decoded(run_job, tm
         run_job("cells=[redrafter:2x2]", *mine)
 
 
+def test_pard_is_left_out_unless_the_draft_was_trained_for_it(run_job, tmp_path):
+    run_job("cells=[sd:2,pard:2]", "prompts=1")
+    assert [row["decoder"] for row in rows_of(tmp_path / "results")] == ["ar", "sd"]
+    said = "pard 2 needs a draft trained for it.* names no pard_token; pair=qwen3_8b_pard has one"
+    with pytest.raises(ValueError, match=said):
+        run_job("cells=[pard:2]")
+    assert "qwen3_8b_pard" in {file.stem for file in FILES}
+
+
 CELLS = ("cells=[sd:3]", "warmup=0", "prompts=1")
 
 
