@@ -22,6 +22,7 @@ from spec_bench.engine.model_spec import AUTO
 from spec_bench.jobs.config import compose
 from spec_bench.jobs.config.compose import JobError, asked_of, folders_of
 from spec_bench.jobs.config.config import RunSettings
+from spec_bench.jobs.config.flags import papers
 from spec_bench.jobs.config.pair import check_found, placed
 from spec_bench.jobs.config.settings import JobSettings, build_settings
 from spec_bench.jobs.store.experiment import Experiment, JobNote
@@ -35,7 +36,6 @@ from spec_bench.jobs.sweep.watch import RunningJob
 from spec_bench.metrics import check_references, needs_references
 from spec_bench.records import cell_folder
 from spec_bench.records.types import CellResult
-from spec_bench.settings.configs import experiments_dirs
 from spec_bench.sinks.console import print_outcome
 from spec_bench.sinks.rows import labels_of
 from spec_bench.sinks.sink import LoggedCell, Sink, build_sinks
@@ -184,9 +184,8 @@ def _where_more_is(results: Path, name: str) -> str:
     table = files.results_file(results, name)
     where = "" if str(results) == "results" else f" --results {results}"
     choices = HydraConfig.get().runtime.choices if HydraConfig.initialized() else {}
-    papers = {path.name for top in experiments_dirs() for path in top.iterdir() if path.is_dir()}
     told = [f"all columns: {table}; its page: spec-bench page {name}{where}"]
-    recipes = sorted(paper for paper in papers if choices.get(paper))
+    recipes = sorted(path.name for path in papers() if choices.get(path.name))
     told += [f"the paper's claims: spec-bench checks {paper}{where}" for paper in recipes]
     return "\n".join(told)
 

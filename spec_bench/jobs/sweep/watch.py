@@ -86,12 +86,9 @@ class RunningJob:
     def say(self, **changed: Any) -> None:
         """Writes its note with other values."""
         self.state = replace(self.state, **changed)
-        try:
-            if self.path is not None:
+        if self.path is not None:
+            with suppress(OSError):  # nobody's numbers hang on it
                 files.write_json(self.path, [asdict(self.state)])
-        except OSError as error:  # nobody's numbers hang on it
-            if files.refused(error) is None:
-                raise
 
 
 class SweepNotes:
