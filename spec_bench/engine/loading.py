@@ -190,14 +190,17 @@ def load_tokenizer(path: str, revision: str | None = None) -> PreTrainedTokenize
         raise ValueError(f"cannot load tokenizer {path!r}: {reason_of(path, error)}") from error
 
 
+def config_of(path: str, revision: str | None = None) -> PretrainedConfig:
+    """Returns a model's config; no weights are read."""
+    if path.startswith(PREFIX):
+        return random_config(path)
+    register_families()
+    return AutoConfig.from_pretrained(path, revision=revision, trust_remote_code=False)
+
+
 def read_context_length(path: str, revision: str | None = None) -> int | None:
     """The longest sequence a model takes, from its config alone; None if it has no limit."""
-    if path.startswith(PREFIX):
-        config = random_config(path)
-    else:
-        register_families()
-        config = AutoConfig.from_pretrained(path, revision=revision, trust_remote_code=False)
-    return longest_sequence(config.get_text_config())
+    return longest_sequence(config_of(path, revision).get_text_config())
 
 
 def check_vocabularies(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase) -> int:
@@ -210,7 +213,8 @@ def check_vocabularies(target: PreTrainedTokenizerBase, draft: PreTrainedTokeniz
         raise ValueError(
             f"target and draft vocabularies differ ({len(ours)} and {len(theirs)} tokens): token "
             f"{token!r} has id {ours.get(token)} in the target, {theirs.get(token)} in the draft; "
-            "speculative decoding needs the same tokens"
+            "speculative decoding needs the same tokens, or a job's "
+            "pair.draft_vocabulary=intersection"
         )
     return max(ours.values()) + 1
 

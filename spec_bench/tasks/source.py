@@ -138,7 +138,8 @@ def _hub(source: Source, task: str) -> Any:
     where = f"split {split!r} of hub dataset {hub.path!r}{at}"
     instead = "task.source.kind=embedded, or task.source.kind=local task.source.path=..."
     what = f"task {task}: cannot load {where} (without a network use {instead})"
-    with _named(what, UnreadDataError), _cache_alone_if_unreached():
+    hub_reached()
+    with _named(what, UnreadDataError):
         rows = load_dataset(hub.path, split=split, revision=hub.revision, **options)
     # ``datasets`` names a folder of its cache after the commit that a dataset was made from.
     files = (Path(each["filename"]) for each in rows.cache_files)
@@ -203,19 +204,6 @@ def _local(source: Source, task: str) -> Any:
             f" {', '.join(splits)}"
         )
     return rows[wanted]
-
-
-@contextmanager
-def _cache_alone_if_unreached() -> Iterator[None]:
-    """Has ``datasets`` look into its cache alone where the hub does not answer."""
-    from datasets import config
-
-    before = config.HF_HUB_OFFLINE
-    config.HF_HUB_OFFLINE = before or not hub_reached()
-    try:
-        yield
-    finally:
-        config.HF_HUB_OFFLINE = before
 
 
 @contextmanager

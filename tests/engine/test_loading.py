@@ -44,7 +44,7 @@ def tokenizer(*pieces):
 
 def test_vocabularies_are_equal_or_refused_naming_the_first_token_that_differs():
     assert check_vocabularies(tokenizer("a", "b", "c"), tokenizer("a", "b", "c")) == 3
-    with pytest.raises(ValueError, match=naming("'b'", "id 1 in the target", "2 in the draft")):
+    with pytest.raises(ValueError, match=naming("'b' has id 1 in the target, 2", "=intersection")):
         check_vocabularies(tokenizer("a", "b", "c"), tokenizer("a", "c", "b"))
 
 

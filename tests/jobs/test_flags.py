@@ -109,7 +109,6 @@ MISTYPED = {
     "run --compile=none": "--compile is no flag: engine.compile=none",
     "run --decoder sd:3": "there is no flag --decoder; did you mean --decoders sd:3?",
     "run decoder=sd:3": '--decoders sd:3 (Python: decoders=["sd:3"]), or decoder=sd spec=3',
-    "run -m decoder=sd:3,ar": 'are --decoders sd:3,ar (Python: decoders=["sd:3", "ar"])',
     "run --promts 3": "did you mean --prompts?",
     "run --max_new_tokens 8": "--max_new_tokens is --max-new-tokens",
     "run -seed 3": "-seed is --seed",

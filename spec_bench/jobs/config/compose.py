@@ -89,14 +89,11 @@ def recipe_arguments(arguments: Sequence[str]) -> list[str]:
     """
     given = [each.lstrip("+").partition("=") for each in arguments]
     for group, _, value in given:
-        if group == "decoder" and ":" in value and value[0] not in "[{":
-            cells = value.replace("'", "").replace('"', "")
-            name, _, tree = cells.partition(":")
-            apart = "" if "," in cells else f", or decoder={name} spec={tree}"
-            listed = ", ".join(f'"{each}"' for each in cells.split(","))
+        if group == "decoder" and ":" in value and not set(value) & set("[{"):
+            name, _, tree = (cells := value.strip("'\"")).partition(":")
             raise ValueError(
-                f"decoder={cells}: a decoder and its tree are --decoders {cells} "
-                f"(Python: decoders=[{listed}]){apart}"
+                f"decoder={cells}: a decoder and its tree are --decoders {cells} (Python: "
+                f'decoders=["{cells}"]), or decoder={name} spec={tree.partition(",")[0]}'
             )
         if group in _SINGLE and value.startswith("["):  # which Hydra would lay over each other
             inside = value.strip("[]")

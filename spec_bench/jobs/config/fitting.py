@@ -17,7 +17,7 @@ import yaml
 import spec_bench
 from spec_bench.core.sampling import SamplingSettings
 from spec_bench.jobs.config.cells import Cell
-from spec_bench.jobs.config.model_files import EMBEDDED, model_config, model_path
+from spec_bench.jobs.config.model_files import EMBEDDED, model_path
 from spec_bench.jobs.config.pair import EngineSettings, Pair
 from spec_bench.settings.configs import conf_dirs
 from spec_bench.settings.fields import one_line
@@ -148,10 +148,9 @@ def check_fit(cell: Cell, pair: Pair) -> None:
             f"{cell.title} needs draft models: {cell.drafts}; pair.draft names {len(pair.drafts)}: "
             "--draft MODEL, or a decoder that looks drafts up: --decoders prompt_lookup"
         )
-    check_masks(cell, pair)
     kind = cell.heads
     if kind is None:
-        return
+        return _check_masks(cell, pair)
     if kind not in pair.heads:
         raise ValueError(
             f"{cell.title} uses {kind} heads, pair {pair.name!r} names "
@@ -171,19 +170,21 @@ def check_fit(cell: Cell, pair: Pair) -> None:
     model_path(pair.heads[kind])
 
 
-def check_masks(cell: Cell, pair: Pair) -> None:
-    """Checks that what guesses all levels at once was trained for it."""
-    from spec_bench.draft.language_model import Pard  # with torch, as cells are by now
+def _check_masks(cell: Cell, pair: Pair) -> None:
+    """Checks that a draft that guesses all levels at once was trained for it."""
+    from spec_bench.engine.loading import config_of  # with torch, as cells are by now
 
-    if not isinstance(cell.config.drafter, Pard) or cell.config.drafter.mask_token is not None:
+    if getattr(cell.config.drafter, "mask_token", 0) is not None or not pair.specs:
         return
-    for spec in pair.specs[1:2]:
-        config = model_config(spec.path, spec.revision)
-        if config is not None and config.get("pard_token") is None:
-            raise ValueError(
-                f"{cell.title} needs a draft trained for it: the config.json of "
-                f"{pair.drafts[0]!r} names no pard_token; pair=qwen3_8b_pard has one"
-            )
+    try:
+        config = config_of(pair.specs[1].path, pair.specs[1].revision)
+    except Exception:  # whatever it is, loading the model hits it again and says so
+        return
+    if getattr(config, "pard_token", None) is None:
+        raise ValueError(
+            f"{cell.title} needs a draft trained for it: the config.json of {pair.drafts[0]!r} "
+            "names no pard_token; pair=qwen3_8b_pard has one"
+        )
 
 
 def check_batch(cell: Cell, engine: EngineSettings, sampling: SamplingSettings) -> None:

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import spec_bench
 from spec_bench.engine.architectures import ARCHITECTURES, architecture
@@ -103,37 +101,15 @@ def hub_commit(name: str, revision: str | None = None, fetch: bool = True) -> st
     """
     if name.startswith(RANDOM) or Path(model_path(name)).is_dir():
         return None
-    file = _hub_config(name, revision, fetch)
-    known = file is not None and file.parent.parent.name == "snapshots"
-    return file.parent.name if file and known else None
-
-
-def _hub_config(name: str, revision: str | None, fetch: bool) -> Path | None:
     from huggingface_hub import hf_hub_download
 
-    if fetch:
-        hub_reached()
     try:
-        return Path(
-            hf_hub_download(name, "config.json", revision=revision, local_files_only=not fetch)
-        )
+        here = not (fetch and hub_reached())
+        file = hf_hub_download(name, "config.json", revision=revision, local_files_only=here)
     except Exception:  # whatever it is, loading the model hits it again and says so
         return None
-
-
-def model_config(name: str, revision: str | None = None) -> Mapping[str, Any] | None:
-    """Returns a model's ``config.json``; None where neither the hub nor its cache has it."""
-    if name.startswith(RANDOM):
-        return architecture(name)
-    file = Path(model_path(name)) / "config.json"
-    found = (
-        file
-        if file.is_file()
-        else next(
-            filter(None, (_hub_config(name, revision, fetch) for fetch in (False, True))), None
-        )
-    )
-    return None if found is None else dict(json.loads(found.read_text(encoding="utf-8")))
+    snapshot = Path(file).parent
+    return snapshot.name if snapshot.parent.name == "snapshots" else None
 
 
 BYTES = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2}

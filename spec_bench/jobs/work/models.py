@@ -156,13 +156,8 @@ def use_threads(
     Passes of a small model are faster on one thread than on many, which wait for each other; those
     of a large one on all there are. So passes of the target are timed on one thread and on as many
     as torch would use, in turn. The choice is kept in the results folder, by machine and target, so
-    that the cells of a sweep, and of its later jobs, are timed alike.
-
-    Args:
-        threads: the number asked for, if any.
-        device: where the target is.
-        target: the model that is timed.
-        kept: that folder's file of choices and the target's name; None: it is timed anew.
+    that the cells of a sweep, and of its later jobs, are timed alike: ``kept`` has the file there
+    and the target's name; None times anew.
     """
     now, module = torch.get_num_threads(), getattr(target, "module", None)
     usual = _usual.get(now, now)  # what it was before a choice of ours
