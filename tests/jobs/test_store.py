@@ -42,16 +42,6 @@ def changed(**values):
     return lambda data: json.dumps({**json.loads(data), **values}).encode()
 
 
-def unchecked(change):
-    """The same without a check."""
-
-    def apply(data):
-        content = json.loads(change(data))
-        return json.dumps({k: v for k, v in content.items() if k != "check"}).encode()
-
-    return apply
-
-
 def second(change):
     """Of three lines the second is changed."""
 
@@ -62,18 +52,6 @@ def second(change):
     return apply
 
 
-def step(**values):
-    return {"nodes": 3, "depth": 3, "accepted": 2, "delivered": 5, "widths": [], **values}
-
-
-def wrong(values, **more):
-    """Changes of JSON by key and value, each also without a check."""
-    made = {f"{k} {n}": changed(**{k: v}) for k, each in values.items() for n, v in enumerate(each)}
-    old = {f"{name}, unchecked": unchecked(each) for name, each in (made | more).items()}
-    return made | more | old
-
-
-NAN, INFINITE = float("nan"), float("inf")
 ANY = {
     "empty": lambda data: b"",
     "half": lambda data: data[: len(data) // 2],
@@ -87,23 +65,19 @@ ANY = {
     "merge marks": lambda data: b"<<<<<<< ours\n" + data + b">>>>>>> theirs\n",
     "text": lambda data: b"disk quota exceeded\n",
 }
-LINE = wrong(
-    {
-        "tokens": [[5, 6, 7, 8, each] for each in (-9, 2**40, "9", 9.5)] + [[5, 6, 7, 8]],
-        "steps": [None, [step(accepted=4)], [step(delivered=5)], [step(nodes=-1)], [{"a": 1}]],
-        **{"prefill_s": [INFINITE], "decode_s": [NAN], "target_s": [-0.1], "draft_s": ["1", True]},
-        **{"log_likelihood": [-INFINITE], "clock_mhz": ["fast"], "finish": ["tired"]},
-        **{"repeat": [-1], "prompt_id": [1], "more": [1]},
-    },
-    nothing=changed(steps=[], tokens=[]),
-)
+LINE = {
+    "another token": lambda data: data.replace(b"[5,6", b"[5,7"),
+    "another second": changed(decode_s=0.3),
+    "a key more": changed(more=1),
+    "no check": lambda data: data.replace(b',"check"', b',"other"'),
+}
 CELL = {
     "a score": lambda data: data.replace(b"0.5", b"0.6", 1),
     "a number": lambda data: data.replace(b"1.5", b"2.5"),
     "a setting": lambda data: data.replace(b'"temperature": 1e-05', b'"temperature": 1'),
     "a start": lambda data: data.replace(b'"host": "h"', b'"host": "i"'),
     "a number less": changed(starts=[]),
-    "of before": unchecked(lambda data: data),
+    "no check": lambda data: data.replace(b'"check"', b'"other"'),
 }
 
 
