@@ -16,13 +16,11 @@ from spec_bench import api
 from spec_bench.api.answers import Writing
 from spec_bench.api.jobs import chosen, words_of
 from spec_bench.jobs.config.compose import composed
-from spec_bench.vocabulary import columns
-from spec_bench.vocabulary.columns import Column
 
 ROOT = Path(__file__).resolve().parents[1]
 PROMPT = "Article: The harbour was closed after a storm took the roof of the school.\nSummary:"
 OTHER = "Article: Rain fell on the market.\nSummary:"
-BLOCKS = {"python": 5, "api": 1, "cookbook": 1, "metrics": 2}
+BLOCKS = {"python": 5, "api": 1, "cookbook": 1, "metrics": 3}
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}Summary:"
 
 
@@ -237,16 +235,6 @@ def test_a_job_of_own_texts_decodes_what_the_pair_decodes(pair, tmp_path):
 def rows():
     frame = pd.read_csv(ROOT / "results/quickstart/results.csv")
     return frame[frame.task == "xsum"].reset_index(drop=True)
-
-
-def test_metrics_of_ones_own_are_in_a_table_as_ours_are(monkeypatch):
-    found = {"wasted_nodes": 1.5, "longest": 7, "my_found": 0.5, "my_found_low": None}
-    waste = Column("wasted_nodes", "waste", "nodes", "efficiency")
-    mine = [*columns.COLUMNS, waste, Column("longest", "longest", "tokens", "count")]
-    monkeypatch.setattr(columns, "COLUMNS", mine)
-    table = chosen(rows().head(1).join(pd.DataFrame([found])), "main")
-    assert [table[name][0] for name in found][:3] == [1.5, 7, 0.5]
-    assert "draft_calls" not in table
 
 
 def test_a_table_is_tidy_unless_all_of_it_is_asked_for():

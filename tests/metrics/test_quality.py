@@ -184,13 +184,12 @@ def test_a_file_with_a_function_is_a_score_and_gets_every_reference(tmp_path):
     found, _ = quality_columns(str(tmp_path / "mine.py"), ["a", "b"], [["b", "a"], ["c"]])
     assert {name: one.value for name, one in found.items()} == {"mine_found": 0.5, "mine_each": 0.5}
     for taken in ("", ", references=()"):  # neither needs a reference
-        (tmp_path / f"long{len(taken)}.py").write_text(
-            f"def compute(predictions{taken}):\n    return {{'letters': len(predictions[0])}}\n"
+        mine = tmp_path / f"of{len(taken)}.py"
+        mine.write_text(
+            f"def compute(predictions{taken}):\n    return {{'n': len(predictions[0])}}"
         )
-        name = str(tmp_path / f"long{len(taken)}.py")
-        (letters,) = quality_columns(name, ["abc"], [[]])[0].values()
-        assert letters.value == 3
-        assert not needs_references(name)
+        assert not needs_references(str(mine))
+        assert [n.value for n in quality_columns(str(mine), ["abc"], [[]])[0].values()] == [3]
     for text, said in (("x = 1", "neither a function compute"), ("def", "SyntaxError|invalid")):
         (tmp_path / "none.py").write_text(text)
         with pytest.raises(ValueError, match=said):
