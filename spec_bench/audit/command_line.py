@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -37,6 +36,7 @@ from spec_bench.audit.decoders import (
 from spec_bench.audit.models import audit_pair
 from spec_bench.audit.rules import TOLERANCE, audit_path, audit_rule, path_cases, rule_cases
 from spec_bench.server.endpoint import ServerError
+from spec_bench.settings.fields import complain
 
 Audit = Callable[[], tuple[float, int]]
 
@@ -142,7 +142,7 @@ def run(options: argparse.Namespace, prompts: list[str]) -> int:
                 note = f"greedy answers to {len(prompts)} prompts beside plain decoding's; audit "
                 note += "without --target checks what is sampled, rule by rule"
     except (ServerError, ValueError) as error:
-        print(f"spec_bench.audit: {error}", file=sys.stderr)
+        complain(f"spec_bench.audit: {error}")
         return 2
     table = Table("subject", "check", "result", "")
     for line in lines:

@@ -36,6 +36,7 @@ from spec_bench.jobs.sweep.watch import RunningJob
 from spec_bench.metrics import check_references, needs_references
 from spec_bench.records import cell_folder
 from spec_bench.records.types import CellResult
+from spec_bench.settings.fields import complain
 from spec_bench.sinks.console import print_outcome
 from spec_bench.sinks.rows import labels_of
 from spec_bench.sinks.sink import LoggedCell, Sink, build_sinks
@@ -52,7 +53,7 @@ def main() -> None:
     try:
         sys.argv = compose.job_arguments(sys.argv)
     except ValueError as error:
-        print(f"spec_bench: {error}", file=sys.stderr)
+        complain(f"spec_bench: {error}")
         sys.exit(2)
     launch.register_resolvers()
     launch.offer_devices()

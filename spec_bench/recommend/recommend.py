@@ -29,6 +29,7 @@ from spec_bench.records.types import CellResult
 from spec_bench.report.data.rows import Group
 from spec_bench.report.page.build import render
 from spec_bench.report.page.headline import Headline, headline
+from spec_bench.settings.fields import complain
 from spec_bench.sinks.rows import row_of
 from spec_bench.system import files
 from spec_bench.tasks import Example
@@ -185,7 +186,7 @@ def main(overrides: Sequence[str]) -> int:
         settings = settings_of(config)
         found = recommend(settings, lambda line: print(line, file=sys.stderr, flush=True))
     except ValueError as error:
-        print(f"spec_bench: {one_line(error)}", file=sys.stderr)
+        complain(f"spec_bench: {one_line(error)}")
         return 2
     answer, command, needs = found.answer(), command_of(found, overrides), lines_of(found.needed)
     lines = [_HEADS, *([text for _, text in line] for line in _lines(found.candidates))]

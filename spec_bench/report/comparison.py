@@ -12,7 +12,6 @@ Exit status: 0 nothing got worse, 1 something did, 2 the request cannot be right
 from __future__ import annotations
 
 import argparse
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -40,6 +39,7 @@ from spec_bench.report.page.gather import Cells, read_cells
 from spec_bench.report.tables.render import escape_markdown, markdown_table
 from spec_bench.report.verdicts import print_table
 from spec_bench.settings.arguments import Parser, output_folder
+from spec_bench.settings.fields import complain
 from spec_bench.system import files
 from spec_bench.vocabulary.columns import Column, column, columns_in
 
@@ -552,7 +552,7 @@ def main(arguments: Sequence[str]) -> int:
                 raise ValueError(f"--{name} is {getattr(options, name)}, not a share below 1")
         comparison = compare(options.before, options.after, options.alpha, options.margin)
     except ValueError as error:
-        print(f"spec_bench compare: {error}", file=sys.stderr)
+        complain(f"spec_bench compare: {error}")
         return 2
     text, console = markdown(comparison), Console()
     if console.is_terminal:

@@ -30,7 +30,7 @@ from spec_bench.serve import keeper
 from spec_bench.server.endpoint import KEY, Server, ServerError, last_line, masked
 from spec_bench.settings.arguments import Parser
 from spec_bench.settings.configs import conf_dirs
-from spec_bench.settings.fields import did_you_mean
+from spec_bench.settings.fields import complain, did_you_mean
 from spec_bench.settings.validation import check, settings
 from spec_bench.system import signals
 
@@ -120,10 +120,10 @@ def main(arguments: Sequence[str]) -> int:
         with signals.raising():
             return plan.run(methods)
     except ValueError as error:
-        print(f"spec_bench serve: {one_line(error)}", file=sys.stderr)
+        complain(f"spec_bench serve: {one_line(error)}")
         return 2
     except ServerError as error:
-        print(f"spec_bench serve: {error}", file=sys.stderr)
+        complain(f"spec_bench serve: {error}")
         return 1
 
 

@@ -21,6 +21,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from difflib import get_close_matches
 from functools import cache
+from shutil import get_terminal_size
+from textwrap import fill
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 Block = TypeVar("Block")
@@ -103,6 +105,12 @@ def one_line(message: object, longest: int | None = None) -> str:
     """A text in one line, cut where it is longer; an error that says nothing by its type."""
     text = " ".join(str(message).split())[:longest]
     return text or type(message).__name__ * isinstance(message, BaseException)
+
+
+def complain(line: str) -> None:
+    """Prints what is wrong to standard error; on a terminal no word is broken."""
+    wide = get_terminal_size().columns if sys.stderr.isatty() else 0
+    print(fill(line, wide, break_on_hyphens=False) if wide else line, file=sys.stderr)
 
 
 def first_line(message: object) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from spec_bench.settings.fields import complain
 from spec_bench.system.signals import orderly
 
 
@@ -21,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         try:
             sys.argv = [sys.argv[0], *overrides_of("train", given)]
         except ValueError as error:
-            print(f"spec_bench.train: {error}", file=sys.stderr)
+            complain(f"spec_bench.train: {error}")
             sys.exit(2)
         from spec_bench.train.app import main as train
 

@@ -44,7 +44,7 @@ from spec_bench.jobs.config.config import RunSettings, check_settings
 from spec_bench.jobs.config.model_files import EMBEDDED
 from spec_bench.jobs.config.pair import with_own_name
 from spec_bench.settings.configs import conf_dir, conf_dirs, experiments_dir, experiments_dirs
-from spec_bench.settings.fields import did_you_mean, unknown_setting
+from spec_bench.settings.fields import complain, did_you_mean, unknown_setting
 from spec_bench.system import files, signals
 from spec_bench.vocabulary.published import FILE, printed_tree, read_published, spellings
 
@@ -388,7 +388,7 @@ def run_application(
         if _wants_trace or (told := as_told(error, resumes)) is None:
             raise
         if told.message:
-            print(f"{program}: {told.message}", file=sys.stderr)
+            complain(f"{program}: {told.message}")
         return told.status
     return 0
 

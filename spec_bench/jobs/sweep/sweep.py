@@ -32,6 +32,7 @@ from spec_bench.jobs.sweep.launch import jobs_of, place_in_sweep
 from spec_bench.jobs.sweep.plan import PlannedCell, Planner, print_plan
 from spec_bench.jobs.sweep.watch import RunningJob, SweepNotes, ending, tell
 from spec_bench.records.types import CellResult
+from spec_bench.settings.fields import complain
 from spec_bench.sinks.sink import SinkSettings, build_sinks
 from spec_bench.tasks import build_task
 
@@ -81,7 +82,7 @@ class Sweep:
                     found = planner.plan(settings)
                 cells += [replace(cell, words=tuple(words)) for cell in found]
         except Exception as error:  # Hydra would make a warning of it and go on
-            print(f"spec_bench: {one_line(error)}", file=sys.stderr)
+            complain(f"spec_bench: {one_line(error)}")
             sys.exit(2)
         if planned:
             print_plan(cells)

@@ -27,6 +27,7 @@ from spec_bench.report.tables.printed import Sheet
 from spec_bench.report.tables.progress import list_paper
 from spec_bench.report.verdicts import print_checks
 from spec_bench.settings.arguments import Parser, output_file, output_folder
+from spec_bench.settings.fields import complain
 from spec_bench.system.files import results_files, write_text
 
 _RESULTS = Path("results")
@@ -336,7 +337,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options.run(options)
     except ValueError as error:
-        print(f"spec_bench.report: {error}", file=sys.stderr)
+        complain(f"spec_bench.report: {error}")
         return 2
     return 0
 
