@@ -136,31 +136,28 @@ def _of_modules(
     models: Sequence[Any], tokenizer: Any, heads: Mapping[str, str], engine: Mapping[str, str]
 ) -> LoadedPair:
     """Returns a pair in which a model, or all of them, are loaded already."""
+    from spec_bench.engine import loading
     from spec_bench.engine.cache import CachePool
-    from spec_bench.engine.loading import (
-        adopt_model,
-        common_tokenizer,
-        is_model,
-        load_model,
-        load_tokenizer,
-    )
-    from spec_bench.engine.model_spec import ModelSpec
+    from spec_bench.engine.loading import is_model
     from spec_bench.jobs.config.model_files import model_path
     from spec_bench.jobs.config.pair import Pair, named_heads
 
     if tokenizer is None and is_model(models[0]):
         raise ValueError(f"a loaded target comes with its tokenizer: tokenizer= {_TOKENIZER}")
     place = models[0] if tokenizer is None else tokenizer
-    common = load_tokenizer(model_path(str(place))) if isinstance(place, str | Path) else place
-    common, tokens = common_tokenizer([common])
+    common = (
+        loading.load_tokenizer(model_path(str(place))) if isinstance(place, str | Path) else place
+    )
+    common, tokens = loading.common_tokenizer([common])
     names, loaded = [], []
     for model in models:
         if is_model(model):
             names.append(model.name_or_path or type(model).__name__)
-            loaded.append(adopt_model(model, names[-1], engine["compile"]))
+            loaded.append(loading.adopt_model(model, names[-1], engine["compile"]))
         else:
             names.append(model)
-            loaded.append(load_model(ModelSpec(model_path(model), **engine)))  # type: ignore[arg-type]
+            spec = loading.ModelSpec(model_path(model), **engine)  # type: ignore[arg-type]
+            loaded.append(loading.load_model(spec))
     count = min(tokens, *(each.embedded for each in loaded))
     for each in loaded:
         each.vocab_size = count

@@ -31,7 +31,6 @@ from spec_bench.engine.architectures import (
     ARCHITECTURES,
     PREFIX,
     architecture,
-    longest_sequence,
     register_families,
 )
 from spec_bench.engine.attention import pack_shared_heads, split_long_prefixes
@@ -196,11 +195,6 @@ def config_of(path: str, revision: str | None = None) -> PretrainedConfig:
         return random_config(path)
     register_families()
     return AutoConfig.from_pretrained(path, revision=revision, trust_remote_code=False)
-
-
-def read_context_length(path: str, revision: str | None = None) -> int | None:
-    """The longest sequence a model takes, from its config alone; None if it has no limit."""
-    return longest_sequence(config_of(path, revision).get_text_config())
 
 
 def check_vocabularies(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase) -> int:

@@ -4,7 +4,7 @@ import logging
 from time import monotonic
 
 _AGAIN_S = 60  # after which it is asked anew
-_last: dict[str, float | bool] = {}  # when it was asked, and whether it was silent
+_silent: list[float] = []  # when it last was
 
 
 def hub_reached() -> bool:
@@ -15,13 +15,12 @@ def hub_reached() -> bool:
     from huggingface_hub.utils import get_session
 
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
-    if constants.HF_HUB_OFFLINE and not _last.get("silent"):
-        return False  # the user's choice
-    if not _last or monotonic() - _last["asked"] > _AGAIN_S:
+    if constants.HF_HUB_OFFLINE and (not _silent or monotonic() - _silent[-1] < _AGAIN_S):
+        return False  # by the user's choice, or a moment ago
+    try:
         constants.HF_HUB_OFFLINE = False
-        try:
-            get_session().head(constants.ENDPOINT, timeout=5)
-        except Exception:  # whatever the library's client raises
-            constants.HF_HUB_OFFLINE = True
-        _last.update(asked=monotonic(), silent=constants.HF_HUB_OFFLINE)
-    return not _last["silent"]
+        get_session().head(constants.ENDPOINT, timeout=5)
+    except Exception:  # whatever the library's client raises
+        constants.HF_HUB_OFFLINE = True
+        _silent.append(monotonic())
+    return not constants.HF_HUB_OFFLINE

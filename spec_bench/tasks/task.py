@@ -267,16 +267,15 @@ class Task:
             row = example.meta
             count = 1 if self.later_turns == "none" else len(example.turns)
             there = look_up(row, field, self.fields, default=row) is not row
-            asked = range(self.asked(example))
-            bare = next((turn for turn in asked if not example.references[turn]), None)
-            if bare is None or (empty and there):
+            bare = [t for t in range(self.asked(example)) if not example.references[t]]
+            if not bare or (empty and there):
                 continue
             where = f"line {row.number}" if isinstance(row, Line) else f"prompt {example.id!r}"
-            where += f", turn {bare + 1}" if count > 1 else ""
+            where += f", turn {bare[0] + 1}" if count > 1 else ""
             ways = [
                 f"give {f'a list of {count}' if count > 1 else 'one'} in {field!r}",
                 "" if there else f"task.reference=FIELD (the row has {', '.join(row)})",
-                "task.later_turns=none asks first turns alone" if bare else "",
+                "task.later_turns=none asks first turns alone" if bare[0] else "",
                 "task.metrics=[] leaves the score out",
                 "a function compute(predictions) needs none" if score.endswith(".py") else "",
             ]

@@ -16,16 +16,16 @@ from tokenizers import Tokenizer, models
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from spec_bench.engine import loading, model_spec
-from spec_bench.engine.architectures import ARCHITECTURES, architecture
+from spec_bench.engine.architectures import ARCHITECTURES, architecture, longest_sequence
 from spec_bench.engine.loading import (
     ModelSpec,
     TokenIds,
     check_vocabularies,
     common_tokenizer,
+    config_of,
     load_model,
     load_tokenizer,
     random_module,
-    read_context_length,
 )
 from spec_bench.engine.model_spec import COMPILE_MODES
 from spec_bench.jobs.config import pair as pairs
@@ -222,7 +222,7 @@ def test_weights_are_those_of_their_seed_and_leave_other_randomness_alone(name):
 def test_a_random_model_loads_like_any_other(name):
     model = load_model(ModelSpec(f"random:{name}", dtype="float32", seed=3))
     assert model.vocab_size == len(load_tokenizer(f"random:{name}")) == 512
-    assert model.max_positions == read_context_length(f"random:{name}") == 512
+    assert model.max_positions == longest_sequence(config_of(f"random:{name}")) == 512
     expected = random_module(f"random:{name}", torch.float32, "cpu", 3)
     tokens = torch.tensor([[5, 6, 7]])
     with torch.inference_mode():

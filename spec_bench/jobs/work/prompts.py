@@ -228,9 +228,10 @@ def refuse_overlong(settings: JobSettings, requests: Sequence[Request]) -> None:
 
 def _length(spec: ModelSpec) -> int | None:
     """Returns a model's longest sequence; None if it has no limit or its config cannot be read."""
-    from spec_bench.engine.loading import read_context_length
+    from spec_bench.engine.architectures import longest_sequence
+    from spec_bench.engine.loading import config_of
 
     try:
-        return read_context_length(spec.path, spec.revision)
+        return longest_sequence(config_of(spec.path, spec.revision).get_text_config())
     except Exception:  # whatever it is, loading the model hits it again and says so
         return None
