@@ -4,21 +4,16 @@ Kinds, each a dictionary of values by name:
 
 * ``files``: the tables that ``report all`` writes for the committed experiments; held against the
   committed files, byte by byte
-* ``pages``: the visible text of the pages it writes, pictures and scripts left out, and the LaTeX
-  of its tables; neither is committed
 * ``pixels``: the figures it draws, against the committed PNGs (mean absolute difference)
 * ``figures``: the data, labels, limits, ticks and legends of every figure, of ``report all`` and of
   ``report figure`` for each figure there is
-* ``printed``: ``report table`` and ``report list``, every table in every format, without
-  measurements and with those of the embedded pair
 * ``checks``: claims, places, evidence and verdicts of each paper and experiment
 * ``run_ids``: of composed jobs over all groups of settings and all recipes
 * ``tokens``: tokens, accepted counts and repeatable columns of every decoder on the embedded pair
 
 It goes through the command lines and the files they write, so that it outlives what is inside;
-only ``run_ids`` needs a function (see ``cells``). What is recorded lies in ``data``; ``pages`` and
-``printed`` keep digests there. ``check.py`` checks and records; a wanted difference is recorded
-again, with its reason in the commit message.
+only ``run_ids`` needs a function (see ``cells``). What is recorded lies in ``data``. ``check.py``
+checks and records; a wanted difference is recorded again, with its reason in the commit message.
 
 Tokens, counts and ids are pinned as they are. Numbers that hang on the last digits of a float32
 pass (``_OF_PASSES``) have room for another processor's matrix products, or another library's. Such
@@ -27,7 +22,6 @@ products may tip a near tie between two tokens, too; of those recorded none was 
 
 import functools
 import gzip
-import hashlib
 import json
 import math
 from pathlib import Path
@@ -42,20 +36,15 @@ _CLOSE = 1e-7  # relative: a sum in another order is no difference
 _OF_PASSES = {"perplexity": 1e-4}
 
 
-def digest_of(text):
-    """What ``pages`` and ``printed`` keep of a text."""
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
 @functools.cache
 def _drawn():
-    """All that one run of everything gives: written tables, figures, pages."""
+    """All that one run of everything gives: written tables and figures."""
     here = Path.cwd()
     report.remove_written()
     with figures.watched(here) as seen:
         report.write_all()
         report.write_quickstart()
-        files, pages = report.written(), report.pages()
+        files = report.written()
         found = {
             str(path): figures.pixel_difference(path, committed)
             for path in sorted(Path("results").rglob("*.png"))
@@ -64,7 +53,7 @@ def _drawn():
         for name in report.items("figure"):
             if refused := draw_figure(name):
                 seen[name] = refused
-    return {"files": files, "pages": pages, "pixels": found, "figures": seen}
+    return {"files": files, "pixels": found, "figures": seen}
 
 
 def draw_figure(name):
@@ -75,19 +64,16 @@ def draw_figure(name):
 
 
 KINDS = {
-    "files": lambda names: _drawn()["files"],
-    "pages": lambda names: _drawn()["pages"],
-    "pixels": lambda names: _drawn()["pixels"],
-    "figures": lambda names: _drawn()["figures"],
-    "printed": lambda names: report.printed(names or report.printed_names()),
-    "checks": lambda names: report.checks(),
-    "run_ids": lambda names: cells.run_ids(names or cells.COMMANDS),
-    "tokens": lambda names: cells.all_decoded(),
+    "files": lambda: _drawn()["files"],
+    "pixels": lambda: _drawn()["pixels"],
+    "figures": lambda: _drawn()["figures"],
+    "checks": report.checks,
+    "run_ids": lambda: cells.run_ids(cells.COMMANDS),
+    "tokens": cells.all_decoded,
 }
-"""Each kind's values; those of some names where it can tell them apart, else all."""
+"""Each kind's values."""
 
 COMMITTED_KINDS = ("files", "pixels")  # held against the committed results, not against records
-DIGESTED = ("pages", "printed")  # kept as digests
 PACKED = ("checks", "figures", "tokens")  # compressed: they are long and nobody reads them
 
 
@@ -121,13 +107,6 @@ def save(kind, values, folder):
         path = folder / f"{kind}.json"
         path.write_text(json.dumps(values, indent=0, sort_keys=True) + "\n", encoding="utf-8")
     return path
-
-
-def kept(kind, values):
-    """Values as they are recorded: of texts the digests."""
-    if kind not in DIGESTED:
-        return dict(values)
-    return {name: digest_of(text) for name, text in values.items()}
 
 
 def differing(kind, wanted, found):

@@ -1,7 +1,6 @@
 """What the report prints and writes about the committed experiments, as texts by name."""
 
 import functools
-import html
 import re
 import shutil
 from pathlib import Path
@@ -9,14 +8,8 @@ from pathlib import Path
 from .workspace import must, run
 
 REPORT = "spec_bench.report"
-FORMATS = ("markdown", "csv", "latex", "html")
 MEASURED = "results/embedded"
-STATES = {"unmeasured": ("--results", "nothing")}
-STATES["measured"] = ("--results", MEASURED, "--pair", "embedded")
 _ITEM = re.compile(r"^\s+(table|figure) (\S+/\d+)\s", re.MULTILINE)
-_MARKUP = re.compile(r"<(style|script)\b.*?</\1>|<!--.*?-->|<[^>]*>", re.DOTALL)
-_STYLE = re.compile(r"<style>.*?</style>", re.DOTALL)
-_QUOTES = {"&#39;": "&#x27;", "&#34;": "&quot;"}
 _ROWS = ("results.csv", "screening.csv")
 _WRITTEN = (".md", ".csv")
 _MADE = (*_WRITTEN, ".tex", ".html", ".png", ".pdf")
@@ -32,37 +25,6 @@ def items(kind):
 def papers():
     """The papers of the listed figures and tables."""
     return sorted({name.partition("/")[0] for name in (*items("table"), *items("figure"))})
-
-
-def printed_names():
-    """Every text of ``printed``: tables in all formats without and with measurements, lists."""
-    tables = [f"{n} {f} {s}" for n in items("table") for f in FORMATS for s in STATES]
-    lists = [f"list {paper} {state}" for paper in papers() for state in STATES]
-    return [*tables, *lists, "quickstart markdown measured"]
-
-
-def printed(names):
-    """The texts of these names."""
-    found = {}
-    for name in names:
-        first, second, state = name.split(" ")
-        if first == "list":
-            found[name] = must(REPORT, "list", second, *STATES[state][:2])
-        elif first == "quickstart":  # the committed table was made from records, too
-            must(REPORT, "results/quickstart/results.csv")
-            found[name] = Path("results/quickstart/table.md").read_text(encoding="utf-8")
-        else:
-            text = must(REPORT, "table", first, "--format", second, *STATES[state])
-            found[name] = _plain(text) if second == "html" else text
-    return found
-
-
-def _plain(text):
-    """HTML without style sheet and blank lines, quotation marks escaped in one of the two ways."""
-    text = _STYLE.sub("", text)
-    for one, other in _QUOTES.items():
-        text = text.replace(one, other)
-    return "\n".join(line for line in text.splitlines() if line.strip())
 
 
 def write_all(names=()):
@@ -113,15 +75,3 @@ def _claims(*arguments):
     # Sorted: which check stands first is the report's choice.
     shown = sorted(line for line in (*lines, *said.err.splitlines()) if line)
     return [f"status {said.status}", *shown]
-
-
-def pages():
-    """What lies below ``results`` now and is not in git: each page's visible text, and LaTeX."""
-    found = {str(path): _visible(path) for path in sorted(Path("results").rglob("*.html"))}
-    latex = {str(path): path.read_text(encoding="utf-8") for path in Path("results").rglob("*.tex")}
-    return found | dict(sorted(latex.items()))
-
-
-def _visible(path):
-    text = html.unescape(_MARKUP.sub("\n", path.read_text(encoding="utf-8")))
-    return "\n".join(line.strip() for line in text.splitlines() if line.strip()) + "\n"
