@@ -26,7 +26,7 @@ from spec_bench.metrics.intervals import mean_interval, score_interval
 from spec_bench.metrics.quality import score_of_sums
 from spec_bench.records import parquet
 from spec_bench.records.types import Generation
-from spec_bench.report.data.records import repeats_of, retimed_of, scores_of
+from spec_bench.report.data.records import packed_of, repeats_of
 from spec_bench.sinks.rows import merge_csv, read_rows, write_csv
 from spec_bench.system import files
 from spec_bench.vocabulary import columns
@@ -81,7 +81,7 @@ def _recount(path: Path, row: Row, baseline: Row | None) -> None:
         parameter_ratio=float(row["parameter_ratio"]) if row.get("parameter_ratio") else None,
     )
     found = summary_of(cell).row
-    for name, values in scores_of(path, row["run_id"]).items():
+    for name, values in packed_of(path, row["run_id"]).scores(row["run_id"]).items():
         own = list(values.values())
         interval = limited(name, _of_scores(name, own))
         found |= {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
@@ -119,7 +119,7 @@ def _baseline(
         (each.repeat, each.prompt_id, each.sitting): each
         for each in (
             *(each for repeat in own for each in repeat.values()),
-            *retimed_of(path, baseline["run_id"]),
+            *packed_of(path, baseline["run_id"]).retimed(baseline["run_id"]),
         )
     }
     found = []

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from spec_bench.metrics import CellRecords
-from spec_bench.metrics.summary import summarise
+from spec_bench.metrics.summary import summary_of
 from spec_bench.records import parquet
 from spec_bench.records.parquet import UNKNOWN_TOKEN
 from spec_bench.records.types import ENGINE, Generation, StepRecord
@@ -218,7 +218,7 @@ def write_rows(table: Path, systems: Mapping[str, AnswerFile], about: Namespace)
     for decoder, file in systems.items():
         lines = [[each.prompt_id, len(each.tokens), each.decode_s] for each in done[decoder]]
         run_id = files.digest([about.harness, about.task, decoder, file.model, lines])
-        numbers = summarise(CellRecords(done[decoder], done.get("ar")))
+        numbers = summary_of(CellRecords(done[decoder], done.get("ar"))).row
         reason = f"pair: answers of {file.model}; {_IN_TURN if file.split else _WHOLE}"
         more = "" if decoder == "ar" else _DEPTH if file.each_known else _UNKNOWN
         untold = (*_UNTIMED, *_UNCOUNTED, *([] if file.split else ["prefill_s"]))

@@ -3,9 +3,9 @@
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.metric import CellRecords, Sums, metric
 from spec_bench.metrics.quality import SCORES, check_references, needs_references
-from spec_bench.metrics.summary import summarise, summary_of
+from spec_bench.metrics.summary import summary_of
 
 __all__ = [
     "SCORES", "CellRecords", "Interval", "Sums", "check_references", "metric",
-    "needs_references", "summarise", "summary_of",
+    "needs_references", "summary_of",
 ]  # fmt: skip

@@ -20,13 +20,12 @@ import numpy as np
 
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.intervals import ratio_interval
-from spec_bench.metrics.metric import CellRecords, Sums, mean, metric, ratio
+from spec_bench.metrics.metric import CellRecords, Of, Sums, mean, metric, ratio
 from spec_bench.records.types import Generation, StepRecord
 
-
-def calls(generation: Generation) -> int:
-    """Forward passes of the target that verified a tree; the prefill is not one."""
-    return len(generation.steps)
+_EMITTED: tuple[Of, Of] = (lambda g: g.accepted + g.calls, lambda g: g.calls)
+_ACCEPTED: tuple[Of, Of] = (lambda g: g.accepted, lambda g: g.walked)
+_BEAMS: tuple[Of, Of] = (lambda g: g.beams, lambda g: g.layers)
 
 
 def emitted_per_call(generations: Sequence[Generation]) -> Sums:
@@ -35,7 +34,7 @@ def emitted_per_call(generations: Sequence[Generation]) -> Sums:
     Autoregressive decoding has exactly 1. Tokens after an end-of-sequence token or past the length
     limit inside the last block count here although they are not delivered.
     """
-    sums = ratio(generations, lambda g: sum(s.accepted + 1 for s in g.steps), calls)
+    sums = ratio(generations, *_EMITTED)
     assert sums is not None
     steps = [step for generation in generations for step in generation.steps]
     most = max((max(step.depth, step.accepted) + 1.0 for step in steps), default=None)
@@ -52,36 +51,23 @@ def mbsu(block_efficiency: float, draft_calls: float, parameter_ratio: float) ->
     return block_efficiency / (draft_calls * parameter_ratio + 1.0)
 
 
-def accepted_at_depth(generations: Sequence[Generation], depth: int) -> Sums | None:
-    """Walks that left depth - 1 by an accepted child, over walks that reached depth - 1.
-
-    Depth 1 is that of the root's children. Target calls whose tree is shallower do not count.
-    """
-
-    def reached(each: Generation) -> list[StepRecord]:
-        return [s for s in each.steps if s.depth >= depth and s.accepted >= depth - 1]
-
-    return ratio(
-        generations,
-        lambda g: sum(s.accepted >= depth for s in reached(g)),
-        lambda g: len(reached(g)),
-    )
-
-
 def acceptance_rate_by_depth(generations: Sequence[Generation]) -> tuple[float | None, ...]:
-    """alpha_1 .. alpha_L; None at a depth that no walk came close to."""
-    deepest = max((step.depth for g in generations for step in g.steps), default=0)
-    found = [accepted_at_depth(generations, depth) for depth in range(1, deepest + 1)]
-    return tuple(each.value if each else None for each in found)
+    """alpha_1 .. alpha_L: of walks that reached depth d - 1 (the root's children are of depth 1) in
+    a tree that is as deep as d, the share that left it by an accepted child; None where none did.
+    """
+    steps = [step for generation in generations for step in generation.steps]
+    return tuple(
+        mean(s.accepted >= depth for s in steps if s.depth >= depth and s.accepted >= depth - 1)
+        for depth in range(1, max((step.depth for step in steps), default=0) + 1)
+    )
 
 
 def levels_per_call(generations: Sequence[Generation]) -> float | None:
     """Levels of the trees over target calls: L of trees that are as deep as was drafted."""
-    sums = ratio(generations, lambda g: sum(s.depth for s in g.steps), calls)
-    return sums.value if sums else None
+    return mean(step.depth for generation in generations for step in generation.steps)
 
 
-@metric("mbsu", of_cell=True)
+@metric("mbsu", of_cell=True, sums=_EMITTED)
 def mbsu_of(cell: CellRecords) -> Sums | None:
     """Emitted tokens over target calls, and what makes it the memory-bound speed-up."""
     count, parameters = cell.draft_calls, cell.parameter_ratio
@@ -91,22 +77,16 @@ def mbsu_of(cell: CellRecords) -> Sums | None:
     return replace(emitted_per_call(cell.generations), mapped=lambda tau: tau * factor)
 
 
-@metric("acceptance_rate")
+@metric("acceptance_rate", sums=_ACCEPTED)
 def acceptance(generations: Sequence[Generation]) -> Sums | None:
-    """Returns the counts of ``accepted_at_depth`` pooled over all depths."""
-    return ratio(
-        generations,
-        lambda g: sum(s.accepted for s in g.steps),
-        # A walk that accepts a of L levels reached depths 0..a and could have left each except L.
-        lambda g: sum(min(s.accepted + 1, s.depth) for s in g.steps),
-    )
+    """Returns accepted tokens over the levels that walks could have left, of all depths."""
+    return ratio(generations, *_ACCEPTED)
 
 
 @metric("nodes_per_call")
 def nodes_per_call(generations: Sequence[Generation]) -> float | None:
     """Tree nodes verified per target call, the root not counted."""
-    sums = ratio(generations, lambda g: sum(s.nodes for s in g.steps), calls)
-    return sums.value if sums else None
+    return mean(step.nodes for generation in generations for step in generation.steps)
 
 
 def _nodes_percentile(percent: int, generations: Sequence[Generation]) -> float | None:
@@ -114,20 +94,14 @@ def _nodes_percentile(percent: int, generations: Sequence[Generation]) -> float 
     return float(np.percentile(nodes, percent)) if nodes else None
 
 
-@metric("beam_width")
+@metric("beam_width", sums=_BEAMS)
 def beams_per_layer(generations: Sequence[Generation]) -> Sums | None:
     """Beams of all layers over layers; None if single sequences were decoded."""
-    if not any(step.widths for each in generations for step in each.steps):
-        return None
-    return ratio(
-        generations,
-        lambda g: sum(sum(step.widths) for step in g.steps),
-        lambda g: sum(len(step.widths) for step in g.steps),
-    )
+    return ratio(generations, *_BEAMS) if any(each.layers for each in generations) else None
 
 
-metric("target_calls")(lambda generations: sum(map(calls, generations)))
-metric("block_efficiency")(emitted_per_call)
+metric("target_calls")(lambda generations: sum(each.calls for each in generations))
+metric("block_efficiency", sums=_EMITTED)(emitted_per_call)
 metric("acceptance_rate_by_depth")(lambda each: json.dumps(acceptance_rate_by_depth(each)))
 metric("draft_calls", of_cell=True)(lambda cell: cell.draft_calls)
 metric("parameter_ratio", of_cell=True)(lambda cell: cell.parameter_ratio)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from math import exp
+from operator import attrgetter
 from statistics import median
 
 import numpy as np
@@ -24,28 +25,26 @@ from spec_bench.records.types import Delivery, Generation
 Repeats = Sequence[Sequence[Generation]]
 
 _RATE: tuple[Of, Of] = (lambda g: g.decoded, lambda g: g.decode_s)
+_SURPRISE: tuple[Of, Of] = (
+    lambda g: None if g.log_likelihood is None else -g.log_likelihood,
+    lambda g: g.delivered,
+)
 _RATIOS: Mapping[str, tuple[Of, Of]] = {
     "token_rate": _RATE,
-    "token_rate_end_to_end": (lambda g: len(g.tokens), lambda g: g.prefill_s + g.decode_s),
+    "token_rate_end_to_end": (lambda g: g.delivered, lambda g: g.prefill_s + g.decode_s),
     "host_overhead": (lambda g: g.decode_s - g.draft_s - g.target_s, lambda g: g.decode_s),
     "energy_j_per_token": (lambda g: g.energy_j, lambda g: g.decoded),
     "latency_s": (lambda g: g.latency_s, lambda g: 1),
-    "token_rate_per_request": (lambda g: len(g.tokens), lambda g: g.latency_s),
-}
-_TOTALS: Mapping[str, Callable[[Generation], float]] = {
-    "prompts": lambda g: 1,
-    "delivered_tokens": lambda g: len(g.tokens),
-    "prefill_s": lambda g: g.prefill_s,
-    "decode_s": lambda g: g.decode_s,
-    "draft_s": lambda g: g.draft_s,
-    "target_s": lambda g: g.target_s,
+    "token_rate_per_request": (lambda g: g.delivered, lambda g: g.latency_s),
 }
 
 
 for _name, (_above, _below) in _RATIOS.items():
-    metric(_name)(partial(ratio, above=_above, below=_below))
-for _name, _one in _TOTALS.items():
-    metric(_name)(lambda generations, one=_one: sum(map(one, generations)))
+    metric(_name, sums=(_above, _below))(partial(ratio, above=_above, below=_below))
+metric("prompts")(len)
+metric("delivered_tokens")(lambda generations: sum(each.delivered for each in generations))
+for _name in ("prefill_s", "decode_s", "draft_s", "target_s"):
+    metric(_name)(lambda generations, of=attrgetter(_name): sum(map(of, generations)))
 
 
 @metric("repeats", of_cell=True)
@@ -71,21 +70,17 @@ def matched(
     """The baseline's generations in the order of ``generations``, matched by prompt id. Raises
     ValueError: a prompt id occurs twice, or is on one side only.
     """
-    ours, theirs = _by_prompt(generations, "the cell"), _by_prompt(baseline, "the baseline")
-    for name, missing in (("baseline", ours.keys() - theirs), ("cell", theirs.keys() - ours)):
-        if missing:
-            raise ValueError(f"prompts missing from the {name}: {', '.join(sorted(missing))}")
-    return tuple(theirs[generation.prompt_id] for generation in generations)
+    ours, theirs = ([each.prompt_id for each in side] for side in (generations, baseline))
+    for whose, ids, others in (("cell", ours, theirs), ("baseline", theirs, ours)):
+        if twice := sorted(name for name, count in Counter(ids).items() if count > 1):
+            raise ValueError(f"prompts twice in the {whose}: {', '.join(twice)}")
+        if missing := sorted({*others} - {*ids}):
+            raise ValueError(f"prompts missing from the {whose}: {', '.join(missing)}")
+    by_prompt = dict(zip(theirs, baseline, strict=True))
+    return tuple(by_prompt[name] for name in ours)
 
 
-def _by_prompt(generations: Sequence[Generation], whose: str) -> dict[str, Generation]:
-    counts = Counter(generation.prompt_id for generation in generations)
-    if twice := sorted(name for name, count in counts.items() if count > 1):
-        raise ValueError(f"prompts twice in {whose}: {', '.join(twice)}")
-    return {generation.prompt_id: generation for generation in generations}
-
-
-@metric("speedup", of_cell=True)
+@metric("speedup", of_cell=True, sums=())
 def speedup(cell: CellRecords) -> Interval | None:
     """Token rate over the baseline's on the same prompts, paired by prompt id. Raises ValueError:
     the two do not hold the same prompts.
@@ -99,13 +94,11 @@ def speedup(cell: CellRecords) -> Interval | None:
     return rate_ratio_interval(*ours.blocks(), *theirs.blocks())
 
 
-@metric("perplexity")
+@metric("perplexity", sums=_SURPRISE)
 def perplexity(generations: Sequence[Generation]) -> Sums | None:
     """Nats of surprise per delivered token, and its exponential; None if a record lacks them."""
-    likelihood = ratio(generations, lambda g: g.log_likelihood, lambda g: len(g.tokens))
-    if likelihood is None:
-        return None
-    return replace(likelihood, numerators=tuple(-n for n in likelihood.numerators), mapped=exp)
+    found = ratio(generations, *_SURPRISE)
+    return found and replace(found, mapped=exp)
 
 
 # A window is one decoding of one prompt. A machine that stalls for a moment (another process, a
@@ -117,7 +110,7 @@ STALL = 5.0
 """A window is stalled when its seconds per target call exceed so many times the cell's median."""
 
 
-@metric("speedup_median", of_cell=True)
+@metric("speedup_median", of_cell=True, sums=())
 def speedup_median(cell: CellRecords) -> Interval | None:
     """Median over prompts of the baseline's seconds per token over the cell's.
 

@@ -43,11 +43,6 @@ class Interval:
         point = self.low == self.high
         return with_ends(self.value, None if point else self.low, self.high, form)
 
-    def scaled(self, factor: float) -> Interval:
-        """Returns the interval of ``factor`` (positive) times the statistic."""
-        assert factor > 0
-        return self.mapped(lambda value: value * factor)
-
     def within(self, least: float | None, most: float | None) -> Interval:
         """Returns the interval without what the number cannot be."""
         if self.low is None or self.high is None:

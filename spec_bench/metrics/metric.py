@@ -89,6 +89,8 @@ class CellRecords:
         return [generation for repeat in self.repeats for generation in repeat]
 
 
+Of = Callable[[Any], Any]
+"""What one generation adds to a sum, None where its record lacks it; of ``Windows`` an array."""
 Number = Sums | Interval | float | int | str | None
 """What a metric returns: a ratio of sums gets its interval, anything else stands as it is."""
 
@@ -121,6 +123,8 @@ class Metric:
     column: Column  # what it fills
     function: Callable[[Any], Number]  # of the generations, or of all `CellRecords`
     of_cell: bool = False  # which of the two
+    # the ratio of sums that it is made of, for ``parquet.Windows`` too; None: unknown, (): none
+    sums: Sequence[Of] | None = None
 
     def of(self, cell: CellRecords) -> Number:
         """Returns the cell's number; seconds and joules over all repeats, all else of the first."""
@@ -144,9 +148,13 @@ def column_of(name: str, facts: Mapping[str, Any]) -> Column:
 
 
 def _declare(
-    name: str, function: Callable[[Any], Number], of_cell: bool = False, **facts: Any
+    name: str,
+    function: Callable[[Any], Number],
+    of_cell: bool = False,
+    sums: Sequence[Of] | None = None,
+    **facts: Any,
 ) -> Metric:
-    return Metric(column_of(name, facts), function, of_cell)
+    return Metric(column_of(name, facts), function, of_cell, sums)
 
 
 metric: Registry[Metric] = Registry("metric", "spec_bench.metrics", _declare)
@@ -164,10 +172,6 @@ def interval_of(sums: Sums) -> Interval | None:
     interval = _unmapped(sums)
     interval = interval and interval.within(None, sums.most)
     return interval.mapped(sums.mapped) if interval and sums.mapped else interval
-
-
-Of = Callable[[Generation], float | None]
-"""What one generation adds to a sum; None where its record lacks it."""
 
 
 def ratio(generations: Sequence[Generation], above: Of, below: Of) -> Sums | None:

@@ -34,11 +34,6 @@ class Summary:
     scores: dict[str, dict[str, float | tuple[float, ...]]]
 
 
-def summarise(cell: CellRecords, scores: Sequence[str] = ()) -> Row:
-    """Returns the row of ``summary_of``."""
-    return summary_of(cell, scores).row
-
-
 def summary_of(cell: CellRecords, scores: Sequence[str] = ()) -> Summary:
     """The numbers of one cell; with names of quality scores (ours, another package's, or modules of
     ``evaluate``) its texts and references are needed. Raises ValueError: no generations, an unknown

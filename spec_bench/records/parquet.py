@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from itertools import groupby
+from itertools import count, groupby, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,8 @@ from spec_bench.system import files
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from spec_bench.records.windows import Windows
 
 STEP = "step_"
 SCORE = "score_"
@@ -215,6 +217,16 @@ class Packed:
             start += count
         return places
 
+    @cached_property
+    def windows(self) -> Windows:
+        """The lines as arrays."""
+        from spec_bench.records.windows import Windows
+
+        return Windows(self.lines)
+
+    def __contains__(self, run_id: str) -> bool:
+        return run_id in self._places or run_id in self.origins
+
     @property
     def run_ids(self) -> list[str]:
         """Cells that have lines or an origin, those with lines first."""
@@ -223,23 +235,47 @@ class Packed:
 
     def of(self, run_ids: Iterable[str]) -> Packed:
         """Returns some cells in this order; one that is not here has no lines."""
-        import pyarrow as pa
-
         named = list(run_ids)
         names = (name for each in named for name in (each, f"{each}{AGAIN}"))
         places = (self._places.get(name, (0, 0)) for name in names)
-        lines = [line for start, count in places for line in range(start, start + count)]
+        lines = (line for start, count in places for line in range(start, start + count))
         origins = {each: self.origins[each] for each in named if each in self.origins}
-        return Packed(self.lines.take(pa.array(lines, pa.int64())), origins)
+        return Packed(self._at(lines), origins)
 
-    def lines_of(self, run_id: str) -> pa.Table:
-        """Returns a cell's own lines, those of later timings left out."""
+    def place(self, run_id: str) -> slice:
+        """Returns where a cell's own lines stand, those of later timings left out."""
         start, count = self._places.get(run_id, (0, 0))
-        return self.lines.slice(start, count)
+        return slice(start, start + count)
+
+    def apart(self, run_id: str, *columns: str) -> dict[tuple[Any, ...], dict[str, int]]:
+        """Returns a cell's lines by prompt, apart by what some columns have."""
+        place, apart = self.place(run_id), dict[tuple[Any, ...], dict[str, int]]()
+        values = (getattr(self.windows, name)[place].tolist() for name in ("prompt_id", *columns))
+        for line, (prompt, *key) in enumerate(zip(*values, strict=True), place.start):
+            apart.setdefault(tuple(key), {})[prompt] = line
+        return apart
+
+    def repeats(self, run_id: str) -> list[dict[str, int]]:
+        """A cell's lines by prompt, of each repeat that has all prompts of the first, in its order;
+        of none where the cell is not here.
+        """
+        whole = self.apart(run_id, "repeat")
+        first = whole.get((0,), {})
+        numbers = takewhile(lambda n: {*first} <= {*whole.get((n,), ())}, count() if first else ())
+        return [{name: whole[n,][name] for name in first} for n in numbers]
 
     def generations(self, run_id: str) -> list[Generation]:
         """A cell's records in their order, none where it is not here; tokens are unknown."""
-        return [generation_of(line) for line in self.lines_of(run_id).to_pylist()]
+        return self.generations_at(range(len(self.lines))[self.place(run_id)])
+
+    def generations_at(self, lines: Iterable[int]) -> list[Generation]:
+        """Returns the records in some lines."""
+        return [generation_of(line) for line in self._at(lines).to_pylist()]
+
+    def _at(self, lines: Iterable[int]) -> pa.Table:
+        import pyarrow as pa
+
+        return self.lines.take(pa.array(lines, pa.int64()))
 
     def retimed(self, run_id: str) -> list[Generation]:
         """A baseline's records of later sittings, which timed it again beside added cells."""
@@ -247,7 +283,7 @@ class Packed:
 
     def scores(self, run_id: str) -> Scores:
         """Returns what the answers of a cell scored."""
-        lines = self.lines_of(run_id)
+        lines = self.lines[self.place(run_id)]
         prompts, scores = lines["prompt_id"].to_pylist(), dict[str, Mapping[str, Scored]]()
         for column in scores_in(lines):
             values = zip(prompts, lines[column].to_pylist(), strict=True)

@@ -138,6 +138,15 @@ class Generation:
         """Tokens that came within ``decode_s``: all but those of a server's first chunk."""
         return len(self.tokens) - (self.delivery.tokens[0] if self.delivery else 0)
 
+    # What sums of these are made of has the same names in ``parquet.Windows``, of many at once.
+    delivered = property(lambda self: len(self.tokens))
+    calls = property(lambda self: len(self.steps))  # the prefill is not one
+    accepted = property(lambda self: sum(s.accepted for s in self.steps))
+    # A walk that accepts a of L levels reached depths 0..a and could have left each except L.
+    walked = property(lambda self: sum(min(s.accepted + 1, s.depth) for s in self.steps))
+    beams = property(lambda self: sum(sum(s.widths) for s in self.steps))
+    layers = property(lambda self: sum(len(s.widths) for s in self.steps))
+
     def repeats(self, first: Generation) -> bool:
         """Returns whether it is ``first`` over again: the same target calls and tokens."""
         return self.tokens == first.tokens and self.steps == first.steps

@@ -31,7 +31,7 @@ from spec_bench.metrics.intervals import score_difference_interval, studentised_
 from spec_bench.report.claims import measured
 from spec_bench.report.claims.ask import Ask, best, cells
 from spec_bench.report.claims.verdict import Check, judged
-from spec_bench.report.data.counts import Counts, Records, value_of_sums
+from spec_bench.report.data.counts import Counts, Records, table_of, value_of_sums
 from spec_bench.report.data.rows import Row, groups_of, number_in, rows_of
 from spec_bench.report.data.seeds import SEEDS
 from spec_bench.report.page.build import render
@@ -48,6 +48,7 @@ _ALWAYS = ("pair", "task", "decoder", "spec")
 _SETTINGS = ("identity", "setting")
 _NEVER = ("run_id", "seed", "prompts_digest", "engine", SEEDS)
 _UNSTATED = "not stated"
+_OF_TEXTS = ("likelihood", "score")
 _SPEEDUP, _OTHER_PROMPTS = "speedup", "other prompts"
 _TIMES = "token_rate"
 _ENOUGH = 3  # repeats whose median leaves out one that stalled
@@ -318,8 +319,9 @@ def changes(match: Match, before: Side, after: Side, margin: float) -> Iterator[
     """
     if match.before.failed or match.after.failed:
         return
-    there = columns_in({**match.before.row, **match.after.row})
-    told = [each for each in there if each.kind in ("likelihood", "score")]
+    rows = match.before.row, match.after.row
+    there = [each for each in columns_in({**rows[0], **rows[1]}) if each.kind in _OF_TEXTS]
+    told = [c for c in there if all(number_in(row, c.name) is not None for row in rows)]
     for each in (column(_SPEEDUP), column("block_efficiency"), *told):
         if each.kind != "score" and match.before.row["decoder"] == "ar":
             continue  # 1 by definition
@@ -340,9 +342,11 @@ def _change(match: Match, each: Column, before: Records, after: Records, margin:
     first, second = (_timed(*s) if timed else s[1].by_seed(s[0].row, name) for s in sides)
     if timed and first and second:
         first, second = _medians(first), _medians(second)
-    table, why = _table(first, second)
-    if table is None:
-        return replace(left, why=why)
+    if not first or not second:
+        return replace(left, why="no records by prompt, or none timed in turn")
+    if (table := table_of([first, second])) is None:
+        return replace(left, why="no seed or prompt in common: run both with one --seed")
+    table = table.reshape(-1, *table.shape[2:])  # counts of both sides
     statistic = partial(_speedup if timed else value_of_sums, row=match.before.row, name=name)
     interval = _interval(statistic, table, each)
     if interval is None:
@@ -417,20 +421,6 @@ def _medians(runs: Runs) -> Runs:
             cell_s = typical_s * float(np.median(seconds / plain_s))
             medians[seed][prompt] = tokens[0], cell_s, plain_tokens[0], typical_s
     return medians
-
-
-def _table(first: Runs | None, second: Runs | None) -> tuple[Array | None, str]:
-    """[counts of both sides, seeds, prompts] of their common prompts; else why there is none."""
-    if not first or not second:
-        return None, "no records by prompt, or none timed in turn"
-    seeds = [seed for seed in first if seed in second]
-    runs = [side[seed] for side in (first, second) for seed in seeds]
-    common = [name for name in runs[0] if all(name in run for run in runs)] if runs else []
-    if not common:
-        return None, "no seed or prompt in common: run both with one --seed"
-    sides = [[[side[s][p] for p in common] for s in seeds] for side in (first, second)]
-    counts = np.moveaxis(np.array(sides, dtype=np.float64), -1, 1)
-    return counts.reshape(-1, len(seeds), len(common)), ""
 
 
 HEADS = ("cell", "number", "before", "after", "change", "95% interval", "p", "verdict")

@@ -6,7 +6,7 @@ text begin with the answer: the decoder to use on each task.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import pandas as pd
 from spec_bench.report.claims import check_generally
 from spec_bench.report.claims.verdict import summary_of
 from spec_bench.report.data.counts import Records
-from spec_bench.report.data.records import check_records, origin_of
+from spec_bench.report.data.records import origin_of
 from spec_bench.report.data.rows import (
     Group,
     failure_of,
@@ -45,10 +45,9 @@ def write_report(results: Path, folder: Path) -> None:
     """
     from spec_bench.report.figures.sweep import draw  # matplotlib is slow to load
 
-    check_records(results)  # before the claims, which take long
     records = Records(results)
     rows = pooled(read_results(results), records)
-    groups, checks = groups_of(rows), check_generally(rows, results)
+    groups, checks = groups_of(rows), check_generally(rows, records)
     summary = summary_of(checks, None)
     verdicts = markdown_table(
         ("claim", "on", "evidence", "verdict"),
@@ -121,7 +120,7 @@ def _footer(groups: Sequence[Group], results: Path) -> str:
     facts = [f"pair {first.pair}", f"batch size {first.batch_size}"]
     facts += dict.fromkeys(filter(None, (read_from(group.rows) for group in groups)))
     facts += [f"{group.title}: {_settings(group)}" for group in groups]
-    origin: dict[str, Any] = origin_of(results, str(first.run_id).split(",")[0]) or {}
+    origin: Mapping[str, Any] = origin_of(results, str(first.run_id).split(",")[0]) or {}
     if origin:
         devices = ", ".join(origin["torch"]["devices"]) or origin["cpu"]
         threads, versions = origin["torch"]["threads"], origin["versions"]

@@ -21,6 +21,7 @@ Another package writes in its ``pyproject.toml``:
 import ast
 import functools
 import importlib
+import os
 import pkgutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -167,13 +168,8 @@ def config_folders() -> list[Path]:
 
 def _points(group: str) -> tuple[EntryPoint, ...]:
     """The entry points of a group, read again only after a folder of the path has changed."""
-    folders = []
-    for name in sys.path:
-        try:
-            folders.append((name, Path(name or ".").stat().st_mtime_ns))
-        except OSError:
-            folders.append((name, 0))
-    return _read_points(group, tuple(folders))
+    there = (name for name in sys.path if os.path.exists(name or "."))
+    return _read_points(group, tuple((name, os.stat(name or ".").st_mtime_ns) for name in there))
 
 
 @functools.lru_cache(maxsize=32)

@@ -295,16 +295,18 @@ def read_csv(path: Path, needs: Sequence[str] = ()) -> list[dict[str, str]]:
     """The rows of a CSV as text, which must have the columns of ``needs``; none where there is no
     file. Raises ValueError: it is no such CSV; the message names the file, the line and why.
     """
-    return [row for _, row in numbered_csv(path, needs)]
+    rows = numbered_csv(path, needs)
+    return [dict(zip(names, map(unescaped, cells), strict=True)) for _, names, cells in rows]
 
 
-def numbered_csv(path: Path, needs: Sequence[str] = ()) -> list[tuple[int, dict[str, str]]]:
-    """Returns the same with the number of the line that each row ends in."""
+def numbered_csv(
+    path: Path, needs: Sequence[str] = ()
+) -> Iterator[tuple[int, list[str], list[str]]]:
+    """Yields the number of the line that each row ends in, the header, and the row as it stands."""
     if not path.exists():
-        return []
+        return
     if not path.is_file():  # a pipe would be waited for
         raise ValueError(f"{str(path)!r} is no file")
-    rows: list[tuple[int, dict[str, str]]] = []
     line = 1
     try:
         with path.open(newline="", encoding="utf-8-sig") as stream:
@@ -314,11 +316,10 @@ def numbered_csv(path: Path, needs: Sequence[str] = ()) -> list[tuple[int, dict[
                 line = reader.line_num
                 if len(cells) != len(names):
                     raise ValueError(_misfit(cells, len(names)))
-                rows.append((line, dict(zip(names, map(unescaped, cells), strict=True))))
+                yield line, names, cells
     except (ValueError, csv.Error, OSError) as error:
         fault = "it is no UTF-8" if isinstance(error, UnicodeError) else error
         raise ValueError(f"{str(path)!r}, line {line}: {fault}") from error
-    return rows
 
 
 def _header(names: list[str], needs: Sequence[str]) -> list[str]:

@@ -34,7 +34,7 @@ def skewed(prompts, rng, *, limit=np.inf):
 @pytest.mark.parametrize(
     "interval",
     [
-        lambda x: mean_interval(x / 10).scaled(10),
+        lambda x: mean_interval(x / 10).mapped(lambda share: 10 * share),
         lambda x: ratio_interval(x, np.ones(400)),
         lambda x: score_difference_interval(lambda s: s[0] / s[1], [x - 5, np.ones(400)]),
     ],

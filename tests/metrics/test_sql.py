@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spec_bench.metrics import CellRecords, summarise
+from spec_bench.metrics import CellRecords, summary_of
 from spec_bench.metrics.execution.sql import (
     ExecutionAccuracy,
     Query,
@@ -234,7 +234,8 @@ def test_the_accuracy_and_its_counts_are_columns_of_a_row(database):
     cell = [Generation(name, (1,), "stop", (step,), 0.1, 0.1, 0.0, 0.1) for name in "abcde"]
     texts = dict.fromkeys("abcde", "SELECT") | {"a": "SELECT 4"}
     golds = {name: [SqlReference(COUNT, database)] for name in texts}
-    row = summarise(CellRecords(cell, texts=texts, references=golds), ["execution_accuracy"])
+    records = CellRecords(cell, texts=texts, references=golds)
+    row = summary_of(records, ["execution_accuracy"]).row
     assert (row["execution_accuracy"], row["execution_errors"]) == (0.2, 4)
     assert "execution_errors_low" not in row
     version = f"execution_accuracy sqlite:{sqlite3.sqlite_version}|"

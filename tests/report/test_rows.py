@@ -19,7 +19,7 @@ from spec_bench.report.claims.contrast import Contrast, difference
 from spec_bench.report.cli.command_line import main
 from spec_bench.report.comparison import main as compare
 from spec_bench.report.data.counts import Records
-from spec_bench.report.data.records import origin_of, repeats_of, scores_of
+from spec_bench.report.data.records import origin_of, packed_of, repeats_of
 from spec_bench.report.data.rows import archived, read_results, without_past_times
 from spec_bench.report.data.seeds import mean_of_seeds, pooled
 from spec_bench.report.page.build import build_page
@@ -248,9 +248,10 @@ def test_every_whole_repeat_is_read_and_times_are_summed_over_them(results):
     assert known.counts(cell, "block_efficiency") == {"a": (3.0, 2.0), "b": (3.0, 2.0)}
     assert list(known.by_seed(cell, "token_rate")) == ["0", "0/1"]
     assert list(known.by_seed(cell, "block_efficiency")) == ["0"]
-    assert (scores_of(results, "cell"), origin_of(results, "cell")) == (SCORES, ORIGIN)
+    found = packed_of(results, "cell").scores("cell")
+    assert (found, origin_of(results, "cell")) == (SCORES, ORIGIN)
     assert repeats_of(results, "other") == []
-    assert (scores_of(results, "other"), origin_of(results, "other")) == ({}, None)
+    assert origin_of(results, "other") is None
 
 
 def scored(folder, metric, scores):

@@ -25,7 +25,7 @@ from spec_bench.report.papers.paper import load_paper
 __all__ = ["Check", "check_claims", "check_generally", "evident", "measured"]
 
 
-def check_claims(paper: str, rows: pd.DataFrame, results: Path) -> list[Check]:
+def check_claims(paper: str, rows: pd.DataFrame, results: Path | Records) -> list[Check]:
     """Checks all of a paper's claims that the rows cover.
 
     Args:
@@ -33,7 +33,7 @@ def check_claims(paper: str, rows: pd.DataFrame, results: Path) -> list[Check]:
         rows: measured cells, one or several pairs and experiments; simulated acceptance is no
             evidence and is left out. Where there is a column ``file``, it names the results file
             of each row.
-        results: the results file of rows without that column, with raw records beside it.
+        results: the results file of rows without that column, records beside it; or these.
 
     Returns:
         One check per claim and task, none for unmeasured claims. A difference is paired by prompt
@@ -46,7 +46,7 @@ def check_claims(paper: str, rows: pd.DataFrame, results: Path) -> list[Check]:
     claims = loaded.claims
     if rows.empty:
         return []
-    records = Records(results)
+    records = results if isinstance(results, Records) else Records(results)
     ask = Ask(measured(pooled(rows, records)), records, loaded.axes)
     checks = []
     for number, claim in enumerate(claims):
@@ -59,9 +59,9 @@ def check_claims(paper: str, rows: pd.DataFrame, results: Path) -> list[Check]:
     return judged(checks)
 
 
-def check_generally(rows: pd.DataFrame, results: Path) -> list[Check]:
+def check_generally(rows: pd.DataFrame, results: Path | Records) -> list[Check]:
     """Returns the general claims, which hold for any results file, checked."""
-    records = Records(results)
+    records = results if isinstance(results, Records) else Records(results)
     return judged(list(general.checks(Ask(evident(pooled(rows, records)), records))))
 
 

@@ -25,7 +25,7 @@ from spec_bench.metrics import metric as registered
 from spec_bench.metrics.interval import TOO_FEW, WIDEST, Interval, p_above, p_below
 from spec_bench.metrics.intervals import Total, score_difference_interval, studentised_interval
 from spec_bench.report.claims.verdict import PValues
-from spec_bench.report.data.counts import Records, value_of_sums
+from spec_bench.report.data.counts import Records, Table, table_of, value_of_sums
 from spec_bench.report.data.rows import Row
 from spec_bench.vocabulary import columns
 from spec_bench.vocabulary.numbers import with_ends
@@ -43,8 +43,6 @@ RELATIVE = frozenset(
 # comparisons correlate by e(m)^2 / (m - 1), e the mean of the largest of m standard normals; that
 # is at most 0.36 (m = 3), by which the variance of their mean grows.
 WIDER = sqrt(1.36)
-Table = NDArray[np.float64]
-"""(cells, counts, repeats, prompts): of each cell the counts whose sums make its number."""
 Pick = Callable[[NDArray[np.bool_]], int]
 """Mask of the prompts to pick on, (prompts,) -> the picked cell's place."""
 
@@ -254,27 +252,11 @@ def counts_of(
     records: Records,
     prompts: frozenset[str] | None = None,
 ) -> Table | None:
-    """The counts of every contrast's cells, such as numerators and denominators; None without.
-
-    Of the seeds and prompts that all cells have; of times, that one session decoded interleaved.
-    """
+    """The counts of all contrasts' cells; of times those that one session decoded interleaved."""
     rows = [row for contrast in contrasts for row in contrast.cells]
-    found = (
-        records.interleaved(rows, metric) or []
-        if metric in TIMED
-        else [records.by_seed(row, metric) for row in rows]
-    )
-    cells = [runs for runs in found if runs is not None]
-    if len(cells) < len(rows):
-        return None
-    seeds = [seed for seed in cells[0] if all(seed in runs for runs in cells)]
-    runs = [runs[seed] for runs in cells for seed in seeds]
-    common = [prompt for prompt in runs[0] if all(prompt in run for run in runs)] if runs else []
-    common = [prompt for prompt in common if prompts is None or prompt in prompts]
-    if not common:
-        return None
-    counts = [[[by_seed[seed][name] for name in common] for seed in seeds] for by_seed in cells]
-    return np.ascontiguousarray(np.moveaxis(np.array(counts, dtype=np.float64), -1, 1))
+    if metric in TIMED:
+        return table_of(records.interleaved(rows, metric) or (), prompts)
+    return table_of((records.by_seed(row, metric) for row in rows), prompts)
 
 
 def _from_rows(

@@ -58,7 +58,7 @@ def exact_scores_of(group: Group, records: Records) -> Iterator[Check]:
     randomisation test on the discordant prompts, McNemar's for right and wrong; Bonferroni over
     decoders). It holds where the mean over decoders is within ``SIMILAR`` of AR's.
     """
-    score, baseline = score_column(group.rows), _baseline(group)
+    score, baseline = score_column(group.rows), group.baseline
     if score is None or baseline is None or pd.isna(baseline[score]):
         return
     exact = [
@@ -97,12 +97,6 @@ def exact_scores_of(group: Group, records: Records) -> Iterator[Check]:
     yield Check(claim, group.title, evidence, p_values=found, pair=pair, of_prompts=of_prompts)
 
 
-def _baseline(group: Group) -> Row | None:
-    """AR's first cell that has numbers."""
-    cells = group.by_decoder.get("ar", [])
-    return next((row for row in cells if row["status"] != "failed"), None)
-
-
 def _lopsided(contrast: Contrast, score: str, records: Records) -> float | None:
     """The p-value of the signs of the prompts' differences; None where these are not known."""
     table = counts_of([contrast], score, records)
@@ -125,7 +119,7 @@ def _fastest_of(
     group: Group, records: Records, where: str, prompts: frozenset[str] | None = None
 ) -> Iterator[Check]:
     """The check of one group: the decoder that half of the prompts picks, timed on the others."""
-    rows, baseline = group.rows, _baseline(group)
+    rows, baseline = group.rows, group.baseline
     rows = rows[(rows.decoder != "ar") & (rows.lossless != UNAUDITED) & (rows.status != "failed")]
     rows = rows[rows.speedup.notna()] if "speedup" in rows else rows.iloc[:0]
     if rows.empty or baseline is None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from spec_bench.metrics.interval import Interval, limited
 from spec_bench.metrics.intervals import rate_ratio_interval, ratio_interval
-from spec_bench.report.data.counts import Records, arrays
+from spec_bench.report.data.counts import Records, table_of
 from spec_bench.report.data.rows import Group, Row, interval_in, most_of, rows_of
 
 TABLES = {
@@ -110,10 +110,10 @@ def by_category(
 
 
 def _tokens(row: Row, prompts: Sequence[str], records: Records) -> Interval | None:
-    runs = records.by_seed(row, "block_efficiency")
-    if runs is None or not all(prompt in run for run in runs.values() for prompt in prompts):
+    table = table_of([records.by_seed(row, "block_efficiency")], prompts)
+    if table is None or table.shape[-1] < len(prompts):
         return None
-    interval = ratio_interval(*arrays(runs.values(), prompts))
+    interval = ratio_interval(*table[0])
     return interval and limited("block_efficiency", interval, most_of(row))
 
 
@@ -124,10 +124,8 @@ def _speedup(
     if row["decoder"] == "ar":
         return None
     for base in bases:
-        ours, theirs = records.interleaved([row, base], "token_rate") or ({}, {})
-        known = [prompt for prompt in prompts if all(prompt in run for run in ours.values())]
-        if ours and known:
-            sums = (arrays((run[seed] for seed in ours), known) for run in (ours, theirs))
-            interval = rate_ratio_interval(*(part for both in sums for part in both))
+        timed = records.interleaved([row, base], "token_rate") or ()
+        if (table := table_of(timed, prompts)) is not None:
+            interval = rate_ratio_interval(*table[0], *table[1])
             return interval and limited("speedup", interval)
     return None

@@ -6,8 +6,7 @@ sessions timed again has several timings of a prompt: that of the other cell's s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,26 +15,70 @@ from numpy.typing import NDArray
 from spec_bench.metrics import CellRecords, Sums, metric
 from spec_bench.metrics.metric import MEASURED_ANEW
 from spec_bench.metrics.quality import score_of_sums
-from spec_bench.records.types import Generation
-from spec_bench.report.data.records import repeats_of, retimed_of, scores_of
+from spec_bench.records.parquet import AGAIN, Packed, Scored
+from spec_bench.report.data.records import packed_of
 from spec_bench.report.data.rows import Row, number_in
 
 _FEWEST_ROUNDS = 2  # one round has no spread
 Counts = dict[str, tuple[float, ...]]
 """Prompt id -> numerator and denominator, or the numbers that a score is made of by their sums."""
+Table = NDArray[np.float64]
+"""(cells, counts, repeats, prompts): of each cell the counts whose sums make its number."""
+Tables = Callable[[str], Table | None]
 Timings = dict[str, dict[str, tuple[float, ...]]]
 """Prompt id -> session -> numerator and denominator."""
 
 
-@dataclass
 class _Cell:
-    """A cell's counts, sessions and categories."""
+    """A cell's counts, sessions and categories, of each repeat that has all prompts of the first
+    one; of later repeats seconds and joules alone, since they delivered the same answers.
+    """
 
-    repeats: list[dict[str, Counts]]  # counts by metric, of each repeat
-    sittings: list[dict[str, str]]  # the session of each prompt, of each repeat
-    # counts by metric of prompts that later sessions timed again, by repeat and session
-    again: dict[tuple[int, str], dict[str, Counts]]
-    categories: dict[str, str]  # of each prompt
+    def __init__(self, packed: Packed, run_id: str) -> None:
+        self.packed = packed
+        self.repeats = packed.repeats(run_id)
+        self.lines = self.repeats[0] if len(self.repeats) == 1 else {}  # of the only repeat
+        # lines by prompt of what later sessions timed again, by repeat and session
+        self.again = packed.apart(f"{run_id}{AGAIN}", "repeat", "sitting")
+        scores = packed.scores(run_id) if self.repeats else {}
+        self._scores = {n: {k: _sums(v) for k, v in of.items()} for n, of in scores.items()}
+
+    def texts(self, column: str) -> list[dict[str, str]]:
+        """By prompt what a column has, of each repeat."""
+        texts = getattr(self.packed.windows, column)
+        return [{prompt: texts[line] for prompt, line in each.items()} for each in self.repeats]
+
+    def counts(self, name: str) -> list[Counts]:
+        """Returns the counts of each repeat that measured a metric anew."""
+        if name in self._scores:
+            return [self._scores[name]]
+        found = (self.of(name, lines) for lines in self.repeats[: None if _anew(name) else 1])
+        return [counts for counts in found if counts]
+
+    def of(self, name: str, lines: Mapping[str, int]) -> Counts:
+        """Returns a metric's counts of some lines; none where these have no such number."""
+        known = metric.get(name)
+        if not known or not known.column.interval:
+            return {}
+        if known.sums is None:
+            done = self.packed.generations_at(lines.values())
+            number = known.of(CellRecords(done, draft_calls=0, parameter_ratio=0.0))
+            sums = isinstance(number, Sums) and (number.numerators, number.denominators)
+            return dict(zip(lines, zip(*sums, strict=True), strict=True)) if sums else {}
+        if not known.sums:
+            return {}
+        part = self.packed.windows.sums(name, *known.sums)[[*lines.values()]]
+        if np.isnan(part).any() or not part[:, 1].any():
+            return {}
+        return dict(zip(lines, map(tuple, part.tolist()), strict=True))
+
+
+def _sums(score: Scored) -> tuple[float, ...]:
+    return (float(score), 1.0) if isinstance(score, int | float) else tuple(score)
+
+
+def _anew(name: str) -> bool:
+    return name in metric and metric[name].column.kind in MEASURED_ANEW
 
 
 class Records:
@@ -48,20 +91,31 @@ class Records:
         self._cells: dict[tuple[str, str], _Cell] = {}
 
     def counts(self, row: Row, name: str) -> Counts | None:
-        """Prompt id -> the sums behind a metric over its repeats, mostly numerator and denominator;
-        None without records.
-        """
-        return summed(self._by_repeat(row, name))
+        """Prompt id -> the sums behind a metric over its repeats; None without records."""
+        return summed(self._cell(row, str(row["run_id"])).counts(name))
 
-    def _by_repeat(self, row: Row, name: str) -> list[Counts]:
-        """Returns the counts of each repeat that measured the metric anew; none without records."""
-        return [cell[name] for cell in self._cell(row).repeats if name in cell]
+    def tables(self, rows: Sequence[Row]) -> Tables:
+        """Returns what gives a metric's counts of cells, ``summed`` over their repeats."""
+        cells = [self._cell(row, str(row["run_id"])) for row in rows]
+        lines, packed = cells[0].lines, cells[0].packed
+        alike = all(each.packed is packed and [*each.lines] == [*lines] for each in cells)
+        places = [[*each.lines.values()] for each in cells]
 
-    def _cell(self, row: Row) -> _Cell:
-        """Returns a row's records, read once."""
-        place = path, run_id = str(row.get("file", self._results)), str(row["run_id"])
+        def of(name: str) -> Table | None:
+            if not (lines and alike and (ratio := metric[name].sums)):
+                counts = [summed(each.counts(name)) for each in cells]
+                return table_of(None if each is None else {"": each} for each in counts)
+            table = packed.windows.sums(name, *ratio)[places]
+            known = not np.isnan(table).any() and table[..., 1].any(axis=1).all()
+            return table.transpose(0, 2, 1)[:, :, None] if known else None
+
+        return of
+
+    def _cell(self, row: Row, run_id: str) -> _Cell:
+        """Returns the records of one of a row's runs, read once."""
+        place = path, _ = str(row.get("file", self._results)), run_id
         if place not in self._cells:
-            self._cells[place] = _read(Path(path), run_id)
+            self._cells[place] = _Cell(packed_of(Path(path), run_id), run_id)
         return self._cells[place]
 
     def interleaved(self, rows: Sequence[Row], name: str) -> list[dict[str, Counts]] | None:
@@ -87,14 +141,14 @@ class Records:
         """By seed the counts of each session, the cell's first; {} where some run has none."""
         timings: dict[str, Timings] = {}
         for seed, run in _runs(row):
-            cell = self._cell({**row, "run_id": run})
-            whole = [counts[name] for counts in cell.repeats if name in counts]
-            if not whole:
+            cell = self._cell(row, run)
+            if not (whole := cell.counts(name)):
                 return {}
-            for number, (counts, sat) in enumerate(zip(whole, cell.sittings, strict=False)):
+            for number, (counts, sat) in enumerate(zip(whole, cell.texts("sitting"), strict=False)):
                 timed = {prompt: {sat[prompt]: pair} for prompt, pair in counts.items()}
-                for (repeat, sitting), again in cell.again.items():
-                    for prompt, pair in again.get(name, {}).items() if repeat == number else ():
+                for (repeat, sitting), lines in cell.again.items():
+                    again = cell.of(name, lines) if repeat == number and _anew(name) else {}
+                    for prompt, pair in again.items():
                         timed.setdefault(prompt, {}).setdefault(sitting, pair)
                 timings[_seed_of(seed, number)] = timed
         return timings
@@ -102,21 +156,19 @@ class Records:
     def categories(self, row: Row) -> dict[str, str]:
         """Prompt id -> its category, "" where the task's rows have none; {} without records."""
         run = str(row["run_id"]).split(",")[0]
-        return self._cell({**row, "run_id": run}).categories
+        return next(iter(self._cell(row, run).texts("category")), {})
 
     def by_seed(self, row: Row, name: str) -> dict[str, Counts] | None:
         """Seed -> the counts of its run, of a row that seeds were pooled in all of them, and where
         its prompts were measured again ``SEED/REPEAT`` -> those of a later repeat; None where some
         run has no records.
         """
-        runs = [(seed, self._by_repeat({**row, "run_id": run}, name)) for seed, run in _runs(row)]
-        if not all(repeats for _, repeats in runs):
-            return None
-        return {
-            _seed_of(seed, number): counts
-            for seed, repeats in runs
-            for number, counts in enumerate(repeats)
-        }
+        found: dict[str, Counts] = {}
+        for seed, run in _runs(row):
+            if not (repeats := self._cell(row, run).counts(name)):
+                return None
+            found |= {_seed_of(seed, number): counts for number, counts in enumerate(repeats)}
+        return found
 
 
 class Rounds(Records):
@@ -164,12 +216,19 @@ def value_of_sums(sums: NDArray[np.float64], row: Row, name: str) -> NDArray[np.
     return value_of(sums[0] / sums[1], row, name) if made is None else made(sums)
 
 
-def arrays(
-    cells: Iterable[Counts], prompts: Sequence[str]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """``[cells, prompts]`` numerators and denominators."""
-    both = np.array([[cell[prompt][:2] for prompt in prompts] for cell in cells], float)
-    return both[..., 0], both[..., 1]
+def table_of(
+    cells: Iterable[Mapping[str, Counts] | None], prompts: Collection[str] | None = None
+) -> Table | None:
+    """Counts of cells by seed, of the seeds and (of these) prompts that all have; None without."""
+    known = [each or {} for each in cells] or [{}]
+    seeds = [seed for seed in known[0] if all(seed in each for each in known)]
+    runs = [each[seed] for each in known for seed in seeds]
+    common = [prompt for prompt in runs[0] if all(prompt in run for run in runs)] if runs else []
+    common = [prompt for prompt in common if prompts is None or prompt in prompts]
+    if not common:
+        return None
+    counts = [[[each[seed][name] for name in common] for seed in seeds] for each in known]
+    return np.ascontiguousarray(np.moveaxis(np.array(counts, dtype=np.float64), -1, 1))
 
 
 def summed(repeats: Sequence[Counts]) -> Counts | None:
@@ -193,41 +252,3 @@ def value_of(ratio: NDArray[np.float64], row: Row, name: str) -> NDArray[np.floa
     number = metric[name].of(cell) if name in metric else None
     mapped = number.mapped if isinstance(number, Sums) else None
     return ratio if mapped is None else np.vectorize(mapped, otypes=[float])(ratio)
-
-
-def _read(path: Path, run_id: str) -> _Cell:
-    """The sums behind every ratio, by repeat, and every score; of later repeats seconds and joules
-    only: they delivered the same answers as the first.
-    """
-    repeats = repeats_of(path, run_id)
-    cells = [_counts(records.values(), anew=bool(repeat)) for repeat, records in enumerate(repeats)]
-    for name, scores in scores_of(path, run_id).items():
-        for first in cells[:1]:
-            first[name] = {
-                prompt: (float(each), 1.0) if isinstance(each, int | float) else tuple(each)
-                for prompt, each in scores.items()
-            }
-    again: dict[tuple[int, str], list[Generation]] = {}
-    for each in retimed_of(path, run_id):
-        again.setdefault((each.repeat, each.sitting), []).append(each)
-    return _Cell(
-        cells,
-        [{prompt: each.sitting for prompt, each in records.items()} for records in repeats],
-        {place: _counts(timed, anew=True) for place, timed in again.items()},
-        {name: each.category for records in repeats[:1] for name, each in records.items()},
-    )
-
-
-def _counts(generations: Iterable[Generation], anew: bool) -> dict[str, Counts]:
-    """By metric the counts of every prompt, one generation each; ``anew``: the prompts' again, of
-    which seconds and joules alone are new.
-    """
-    records = CellRecords(list(generations), draft_calls=0, parameter_ratio=0.0)
-    counts: dict[str, Counts] = {}
-    for name, each in metric.items():
-        wanted = each.column.kind in MEASURED_ANEW or not anew
-        number = each.of(records) if each.column.interval and wanted else None
-        if isinstance(number, Sums):
-            pairs = zip(number.numerators, number.denominators, strict=True)
-            counts[name] = dict(zip(records.ids, pairs, strict=True))
-    return counts

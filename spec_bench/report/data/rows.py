@@ -7,11 +7,13 @@ earlier engine timed the part that holds; ``report.data.records`` reads the reco
 from __future__ import annotations
 
 import functools
+from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from spec_bench.jobs.store.experiment import Experiment
@@ -51,7 +53,7 @@ def read_rows(paths: Iterable[Path]) -> pd.DataFrame:
         for path in paths
         if path.stat().st_size
     ]
-    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+    return compact(pd.concat(frames, ignore_index=True)) if frames else pd.DataFrame()
 
 
 def read_results(path: Path) -> pd.DataFrame:
@@ -66,21 +68,25 @@ def read_results(path: Path) -> pd.DataFrame:
     rows = pd.concat([part for part in parts if not part.empty] or parts[:1], ignore_index=True)
     if rows.empty:
         raise ValueError(f"{str(path)!r} has no rows")
-    # The copy stores columns of a type together: selecting rows is several times faster then.
-    rows = without_past_times(rows.assign(tree_attention=tree_attention(rows))).copy()
+    rows = compact(without_past_times(rows.assign(tree_attention=tree_attention(rows))))
     # Of one seed each: a row of pooled seeds has no single rate.
-    other = pd.Series(False, rows.index)
+    other = np.zeros(len(rows), bool)
     if {"token_rate", "speedup"} <= {*rows.columns}:
         keys = [*(each.name for each in apart_in(rows)), *(["seed"] if "seed" in rows else [])]
-        needed = rows[["decoder", "token_rate", "speedup"]]
-        for _, part in needed.groupby([rows[key] for key in keys], sort=False, dropna=False):
-            other.loc[part.index] = of_other_sitting(part.to_dict("records"))
+        cells = rows_of(rows[["decoder", "token_rate", "speedup"]])
+        for part in rows.groupby(keys, sort=False, dropna=False).indices.values():
+            other[part] = of_other_sitting([cells[n] for n in part])
     return rows.assign(**{OTHER_SITTING: other})
+
+
+def compact(rows: pd.DataFrame) -> pd.DataFrame:
+    """Stores columns of a type together, texts too: selecting rows is several times faster then."""
+    return rows.astype(dict.fromkeys(rows.select_dtypes("str"), object)).copy()
 
 
 def _read(path: Path) -> pd.DataFrame:
     """A file's rows, typed. Raises ValueError: a cell does not fit its column; names the line."""
-    read = files.numbered_csv(path, _NEEDED)
+    deque(files.numbered_csv(path, _NEEDED), maxlen=0)  # refuses what pandas would fill up
     text_columns = {"spec": str, "run_id": str, "draft": str, "reason": str, "lossless": str}
     rows = pd.read_csv(path, dtype=text_columns, keep_default_na=False, na_values=[""])
     for name in rows.select_dtypes("object"):
@@ -88,9 +94,10 @@ def _read(path: Path) -> pd.DataFrame:
     of_numbers = [each for each in columns_in(rows.columns) if each.holds == "number"]
     for name in (name for column in of_numbers for name in column.names if name in rows):
         if not pd.api.types.is_numeric_dtype(rows[name]):
-            for line, row in read:
-                if row[name] and pd.isna(pd.to_numeric(row[name], errors="coerce")):
-                    raise ValueError(f"{str(path)!r}, line {line}: {name} is {row[name]!r}")
+            for line, header, cells in files.numbered_csv(path):
+                text = cells[header.index(name)]
+                if text and pd.isna(pd.to_numeric(text, errors="coerce")):
+                    raise ValueError(f"{str(path)!r}, line {line}: {name} is {text!r}")
     return rows
 
 
@@ -180,10 +187,11 @@ class Group:
             cells.setdefault(str(row["decoder"]), []).append(row)
         return cells
 
-    def row(self, decoder: str) -> pd.Series | None:
-        """Returns the first cell of that decoder that has numbers."""
-        matching = self.rows[(self.rows.decoder == decoder) & (self.rows.status != "failed")]
-        return None if matching.empty else matching.iloc[0]
+    @functools.cached_property
+    def baseline(self) -> Row | None:
+        """AR's first cell that has numbers."""
+        cells = self.by_decoder.get("ar", [])
+        return next((row for row in cells if row["status"] != "failed"), None)
 
 
 def number_in(row: Row | pd.Series, column: str) -> float | None:
@@ -353,7 +361,7 @@ def tree_titles(rows: pd.DataFrame) -> list[str]:
     that of their training, where cells of a group's decoder and tree differ in it.
     """
     specs = rows.spec.astype(str)
-    if "draft" not in rows:
+    if "draft" not in rows or rows.draft.nunique() < 2:
         return list(specs)
     several = rows.groupby(["decoder", "spec"]).draft.transform("nunique") > 1
     drafts = rows.draft.map(str).str.rstrip("/").str.removesuffix("/heads").str.split("/").str[-1]

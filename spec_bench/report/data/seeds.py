@@ -9,7 +9,7 @@ measured side by side.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import sqrt
 from pathlib import Path
 from statistics import fmean, variance
@@ -21,10 +21,18 @@ import pandas as pd
 from spec_bench.metrics import metric
 from spec_bench.metrics.interval import FEWEST, Interval, limited
 from spec_bench.metrics.intervals import rate_ratio_interval, ratio_interval
-from spec_bench.report.data.counts import Counts, Records, arrays, summed, value_of
-from spec_bench.report.data.rows import Row, apart_in, cell_keys, interval_in, most_of, rows_of
+from spec_bench.report.data.counts import Counts, Records, Tables, summed, table_of, value_of
+from spec_bench.report.data.rows import (
+    Row,
+    apart_in,
+    cell_keys,
+    compact,
+    interval_in,
+    most_of,
+    rows_of,
+)
 from spec_bench.system import files
-from spec_bench.vocabulary.columns import ENDS, columns_in
+from spec_bench.vocabulary.columns import ENDS, Column, columns_in
 
 SEEDS = "seeds"
 POOLED = (
@@ -32,6 +40,7 @@ POOLED = (
     "there; else the mean over seeds, its variance that over prompts plus that of the seeds' mean."
 )
 _PLACE = ("file", "experiment")
+_ENDS = ("", *ENDS)
 _Place = tuple[Any, ...]
 
 
@@ -46,26 +55,27 @@ def pooled(rows: pd.DataFrame, records: Records | None = None) -> pd.DataFrame:
     if rows.empty or "seed" not in rows or SEEDS in rows:
         return rows
     keys = [*cell_keys(rows), *(name for name in _PLACE if name in rows)]
-    # Numbers and not frames of the groups: most are one row, and a frame costs a millisecond.
-    places: dict[int, list[int]] = {}
-    for place, group in enumerate(rows.groupby(keys, sort=False, dropna=False).ngroup()):
-        places.setdefault(group, []).append(place)
-    several = [part for part in places.values() if len(part) > 1 and rows.seed.iloc[part].is_unique]
+    parts, seeds = rows.groupby(keys, sort=False, dropna=False).indices.values(), rows.seed.tolist()
+    several = [part for part in parts if len(part) == len({seeds[n] for n in part}) > 1]
     if not several:
         return rows
     records = records or Records(Path(files.RESULTS))
-    baselines = {_place(row): row for row in rows_of(rows[rows.decoder == "ar"])}
-    taken = {place for part in several for place in part}
-    indexed = zip(rows.index, rows_of(rows), strict=True)
-    lines: dict[Any, dict[str, Any]] = {
-        index: {**row, SEEDS: str(row["seed"])}
-        for place, (index, row) in enumerate(indexed)
-        if place not in taken
-    }
+    at = _places(rows)
+    plain = rows_of(rows[[name for name in ("run_id", "seed", "file") if name in rows]])
+    ours = (place for place, decoder in enumerate(rows.decoder) if decoder == "ar")
+    baselines = {at[place]: plain[place] for place in ours}
+    names, made = list(rows.columns), []
+    known = columns_in(names)
+    values = rows.astype(object).where(rows.notna(), None).to_numpy()
     for part in several:
-        lines[rows.index[part[0]]] = _pool(rows.iloc[part], records, baselines)
-    order = [index for index in rows.index if index in lines]
-    return pd.DataFrame([lines[index] for index in order], index=order).infer_objects()
+        cells = [dict(zip(names, values[place].tolist(), strict=True)) for place in part]
+        made.append(_pool(cells, [baselines.get(at[place]) for place in part], known, records))
+    taken = rows.index[[place for part in several for place in part]]
+    whole = pd.DataFrame(made, index=rows.index[[part[0] for part in several]]).fillna(np.nan)
+    if len(alone := rows.drop(taken)):
+        whole = pd.concat([alone.assign(**{SEEDS: alone.seed.map(str)}), whole])
+    kept = [index for index in rows.index if index in whole.index]
+    return compact(whole.loc[kept].infer_objects())
 
 
 def seeds_text(row: Row | pd.Series) -> str:
@@ -104,55 +114,55 @@ def mean_of_seeds(cells: Sequence[Interval], prompts: int) -> Interval:
     return Interval(mean, mean - below_mean, mean + above_mean)
 
 
-def _place(row: Row) -> _Place:
-    """Returns where a cell's baseline is: in its file, with its settings and seed."""
-    values = (row.get(name) for name in (*(c.name for c in apart_in(row)), *_PLACE, "seed"))
-    return tuple("" if value is None or pd.isna(value) else value for value in values)
+def _places(rows: pd.DataFrame) -> list[_Place]:
+    """Returns where each cell's baseline is: in its file, with its settings and seed."""
+    names = (*(each.name for each in apart_in(rows)), *_PLACE, "seed")
+    told = rows[[name for name in names if name in rows]]
+    return [*told.astype(object).where(told.notna(), "").itertuples(index=False, name=None)]
 
 
-def _pool(part: pd.DataFrame, records: Records, baselines: Mapping[_Place, Row]) -> dict[str, Any]:
+def _pool(
+    whole: Sequence[Row], bases: Sequence[Row | None], columns: Sequence[Column], records: Records
+) -> dict[str, Any]:
     """Returns the cells of one decoder and several seeds as one row."""
-    whole = part.sort_values("seed")
-    good = whole[whole.status != "failed"]
-    kept = good if not good.empty else whole.iloc[:1]
-    cells = rows_of(kept)
+    order = sorted(range(len(whole)), key=lambda place: whole[place]["seed"])
+    kept = [each for each in order if whole[each]["status"] != "failed"] or order[:1]
+    cells = [whole[each] for each in kept]
     row: dict[str, Any] = {**cells[0]}
-    row[SEEDS] = ",".join(f"{each:g}" for each in kept.seed)
-    row["run_id"] = ",".join(kept.run_id.astype(str))
-    lost = [f"{each:g}" for each in whole.seed if each not in set(kept.seed)]
-    if lost:
+    row[SEEDS] = ",".join(f"{cell['seed']:g}" for cell in cells)
+    row["run_id"] = ",".join(str(cell["run_id"]) for cell in cells)
+    if lost := [f"{whole[each]['seed']:g}" for each in order if each not in kept]:
         failed = f"seed: {', '.join(lost)} failed and left out"
-        reason = "" if pd.isna(row.get("reason")) else str(row["reason"])
-        row["reason"] = f"{reason}; {failed}" if reason else failed
+        row["reason"] = f"{row['reason']}; {failed}" if row.get("reason") else failed
     if len(cells) < 2:
         return row
-    if (kept.status == "partial").any():
+    if any(cell["status"] == "partial" for cell in cells):
         row["status"] = "partial"
-    known_columns, own = columns_in(kept.columns), ("seed", "run_id", "reason", "status")
-    for name in (name for each in known_columns for name in each.names if name in cells[0]):
-        if (
-            name not in own
-            and len({None if pd.isna(cell[name]) else cell[name] for cell in cells}) > 1
-        ):
-            numbers = pd.api.types.is_numeric_dtype(kept[name]) and kept[name].notna().all()
-            row[name] = kept[name].mean() if numbers else None
-    prompts = int(kept.prompts.min()) if "prompts" in kept and kept.prompts.notna().all() else 0
+    own = ("seed", "run_id", "reason", "status")
+    for name in (name for each in columns for name in each.names if name in cells[0]):
+        values = [cell[name] for cell in cells]
+        if name not in own and values.count(values[0]) < len(values):
+            numbers = all(isinstance(value, int | float) for value in values)
+            row[name] = float(np.mean(values)) if numbers else None
+    prompts = min(int(cell.get("prompts") or 0) for cell in cells)
     if prompts:
         row["prompts"] = prompts
-    for name in (each.name for each in known_columns if each.interval):
-        known = [interval for cell in cells if (interval := interval_in(cell, name))]
+    pairs = list(zip(cells, (bases[each] for each in kept), strict=True))
+    tables = records.tables(cells)
+    for name in (each.name for each in columns if each.interval):
         found = None
-        if len(known) == len(cells):
-            found = _recorded(name, cells, records, baselines) or mean_of_seeds(known, prompts)
+        if None not in [cell.get(name) for cell in cells]:
+            if not (found := _recorded(name, pairs, tables, records)):
+                known = (interval_in(cell, name) for cell in cells)
+                found = mean_of_seeds([*filter(None, known)], prompts)
             found = limited(name, found, most_of(cells[0]) if name == "block_efficiency" else None)
         ends = (found.value, found.low, found.high) if found else (None, None, None)
-        for end, number in zip(("", *ENDS), ends, strict=True):
-            row[f"{name}{end}"] = float("nan") if number is None else number
+        row |= zip((f"{name}{end}" for end in _ENDS), ends, strict=True)
     return row
 
 
 def _recorded(
-    name: str, rows: Sequence[Row], records: Records, baselines: Mapping[_Place, Row]
+    name: str, rows: Sequence[tuple[Row, Row | None]], tables: Tables, records: Records
 ) -> Interval | None:
     """Returns a ratio of sums over seeds and prompts; None where some cell has no records of it.
 
@@ -162,27 +172,18 @@ def _recorded(
     if name not in metric:
         return None
     if name != "speedup":
-        sums = _sums([records.counts(row, name) for row in rows])
-        interval = None if sums is None else ratio_interval(*sums)
+        table = tables(name)
+        interval = None if table is None else ratio_interval(table[:, 0, 0], table[:, 1, 0])
         return interval and interval.mapped(
-            lambda ratio: float(value_of(np.array([ratio]), rows[0], name)[0])
+            lambda ratio: float(value_of(np.array([ratio]), rows[0][0], name)[0])
         )
-    pairs: list[list[Counts | None]] = []
-    for row in rows:
-        base = baselines.get(_place(row))
+    sides: tuple[list[dict[str, Counts]], list[dict[str, Counts]]] = [], []
+    for row, base in rows:
         both = None if base is None else records.interleaved([row, base], "token_rate")
-        pairs.append([summed(list(each.values())) for each in both] if both else [None, None])
-    sums = _sums([each[side] for side in (0, 1) for each in pairs])
-    if sums is None:
+        for side, each in zip(sides, both or (), strict=False):
+            side.append({"": summed(list(each.values())) or {}})
+    table = table_of([*sides[0], *sides[1]]) if len(sides[0]) == len(rows) else None
+    if table is None:
         return None
-    (ours, theirs), (seconds, their_seconds) = (np.split(part, 2) for part in sums)
+    (ours, theirs), (seconds, their_seconds) = (np.split(table[:, n, 0], 2) for n in (0, 1))
     return rate_ratio_interval(ours, seconds, theirs, their_seconds)
-
-
-def _sums(cells: Sequence[Counts | None]) -> tuple[np.ndarray, np.ndarray] | None:
-    """[cells, prompts] numerators and denominators of the prompts that all cells have."""
-    known = [cell for cell in cells if cell is not None]
-    if len(known) < len(cells) or not known:
-        return None
-    common = [prompt for prompt in known[0] if all(prompt in cell for cell in known)]
-    return arrays(known, common) if common else None

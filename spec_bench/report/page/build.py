@@ -100,7 +100,8 @@ def build_page(file: Path, results: Path | None = None, pair: str | None = None)
     """
     cells, paper = read_cells([file], pair), paper_of(file.parent.name)[0]
     rows, groups, columns = cells.rows, groups_of(cells.rows), shown_columns(cells.rows)
-    checks = check_claims(paper.name, rows, file) if paper else check_generally(rows, file)
+    check = functools.partial(check_claims, paper.name) if paper else check_generally
+    checks = check(rows, cells.records)
     own = _of_paper(file.parent.name, groups, Measured(rows), results)
     most = max(_FEWEST_LINES, _MOST_LINES // len(groups))
     views: list[dict[str, Any]] = [

@@ -27,6 +27,7 @@ from spec_bench.report.data.rows import (
     numbers_in,
     prompts_of,
     read_results,
+    rows_of,
     title_of,
     tree_titles,
 )
@@ -128,13 +129,12 @@ def _choice(group: Group, rows: pd.DataFrame, by: str) -> Choice | None:
 
     A ratio of two rates that were not measured side by side lies between those of their ends.
     """
-    baseline = group.row("ar")
-    plain = interval_in(baseline, "token_rate") if baseline is not None else None
+    plain = interval_in(group.baseline, "token_rate") if group.baseline else None
     plain = Interval(1.0, 1.0, 1.0) if by == "speedup" else plain
     if by == "block_efficiency" or not (plain and plain.value):
         return None
     speeds = []
-    for _, row in rows.iterrows():
+    for row in rows_of(rows):
         value, low, high = (number or 0.0 for number in numbers_in(row, by))
         ends = (low / (plain.high or inf), high / (plain.low or inf))
         speed = Interval(value / plain.value, *ends)
