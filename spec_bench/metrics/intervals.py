@@ -291,9 +291,12 @@ def _over_prompts(
     reached: list[Array] = []
     for weights in _weights(prompts):
         with np.errstate(divide="ignore", invalid="ignore"):
-            values, errors = _resampled(statistic, blocks, weights.astype(np.float64))
-            if not np.isfinite(values).all():
+            drawn = weights.astype(np.float64)
+            if not np.isfinite(values := statistic(blocks @ drawn)).all():
                 return None, 0.0, 0.0
+            if prompts < _FEW_PROMPTS:
+                continue
+            errors = _errors(statistic, blocks, drawn)
             # A resample of the same prompt throughout has no error of its own and says nothing.
             reached.append(((values - value) / errors)[errors > 1e-6 * linear])
     error = without or linear
@@ -337,16 +340,15 @@ def _weights(prompts: int) -> tuple[NDArray[np.uint16], ...]:
     return tuple(rng.multinomial(prompts, equal, size=size).T.astype(np.uint16) for size in sizes)
 
 
-def _resampled(statistic: Statistic, blocks: Array, weights: Array) -> tuple[Array, Array]:
-    """Values and standard errors (batch,) of resamples, of ``blocks`` (columns, prompts) and how
-    often each prompt was drawn (prompts, batch).
+def _errors(statistic: Statistic, blocks: Array, weights: Array) -> Array:
+    """Standard errors (batch,) of resamples, of ``blocks`` (columns, prompts) and how often each
+    prompt was drawn (prompts, batch).
     """
     prompts = blocks.shape[1]
-    sums = blocks @ weights
-    influence = blocks.T @ _gradient(statistic, sums)
+    influence = blocks.T @ _gradient(statistic, blocks @ weights)
     influence -= np.einsum("pb,pb->b", influence, weights) / prompts
     variance = np.einsum("pb,pb,pb->b", influence, influence, weights)
-    return statistic(sums), np.sqrt(variance * prompts / (prompts - 1))
+    return np.asarray(np.sqrt(variance * prompts / (prompts - 1)))
 
 
 def _gradient(statistic: Statistic, sums: Array) -> Array:
