@@ -41,7 +41,7 @@ from spec_bench.report.verdicts import print_table
 from spec_bench.settings.arguments import Parser, output_folder
 from spec_bench.settings.fields import complain
 from spec_bench.system import files
-from spec_bench.vocabulary.columns import Column, column, columns_in
+from spec_bench.vocabulary.columns import Column, column, columns_in, of_kind
 
 ALPHA, MARGIN = 0.05, 0.03
 _ALWAYS = ("pair", "task", "decoder", "spec")
@@ -49,8 +49,11 @@ _SETTINGS = ("identity", "setting")
 _NEVER = ("run_id", "seed", "prompts_digest", "engine", SEEDS)
 _UNSTATED = "not stated"
 _OF_TEXTS = ("likelihood", "score")
+_COMPARED = ("speedup", "block_efficiency")
 _SPEEDUP, _OTHER_PROMPTS = "speedup", "other prompts"
 _TIMES = "token_rate"
+_MEASURED = of_kind("time", "efficiency")
+_LEFT_OUT = [n for c in _MEASURED if c.interval and c.name not in _COMPARED for n in c.names]
 _ENOUGH = 3  # repeats whose median leaves out one that stalled
 Verdict = Literal["regression", "improvement", "no change shown", "identical", "not judged"]
 ORDER: tuple[Verdict, ...] = get_args(Verdict)
@@ -180,7 +183,7 @@ def compare(before: Path, after: Path, alpha: float = ALPHA, margin: float = MAR
     ``margin``, a share, counts as the same: processes differ by that much from start to start.
     Raises ValueError: there are no rows, or no cell is on both sides.
     """
-    sides = read_side(before), read_side(after)
+    sides = read_side(before, _LEFT_OUT), read_side(after, _LEFT_OUT)
     both, gone, new = matches(*sides)
     failed = [match for match in both if match.after.failed and not match.before.failed]
     every = [each for match in both for each in changes(match, *sides, margin)]
@@ -218,7 +221,7 @@ def judge(every: Sequence[Change], alpha: float) -> list[Change]:
     return sorted(judged, key=lambda each: (ORDER.index(each.verdict), each.p or 0.0))
 
 
-def read_side(path: Path) -> Side:
+def read_side(path: Path, without: Sequence[str] = ()) -> Side:
     """Returns a side from a ``results.csv``, the folder that holds one, or a results folder with
     several. Raises ValueError: there are no rows there.
     """
@@ -226,7 +229,7 @@ def read_side(path: Path) -> Side:
     tables = [each for each in (path, file) if each.is_file()] or files.results_files(path)
     if not any(each.stat().st_size for each in tables):
         raise ValueError(f"no {files.RESULTS} in {str(path)!r} or in the folders below it")
-    return Side(str(path), read_cells(tables))
+    return Side(str(path), read_cells(tables, None, without))
 
 
 def matches(before: Side, after: Side) -> tuple[list[Match], list[str], list[str]]:
@@ -322,7 +325,7 @@ def changes(match: Match, before: Side, after: Side, margin: float) -> Iterator[
     rows = match.before.row, match.after.row
     there = [each for each in columns_in({**rows[0], **rows[1]}) if each.kind in _OF_TEXTS]
     told = [c for c in there if all(number_in(row, c.name) is not None for row in rows)]
-    for each in (column(_SPEEDUP), column("block_efficiency"), *told):
+    for each in (*map(column, _COMPARED), *told):
         if each.kind != "score" and match.before.row["decoder"] == "ar":
             continue  # 1 by definition
         change = _change(match, each, before.cells.records, after.cells.records, margin)

@@ -63,11 +63,13 @@ class Cells:
     origins: Origins  # of each file
 
 
-def read_cells(tables: Sequence[Path], pair: str | None = None) -> Cells:
-    """Reads results files and what lies beside them; of one pair or (None) of all. Raises
-    ValueError: a file has no rows, or none is of the pair.
+def read_cells(
+    tables: Sequence[Path], pair: str | None = None, without: Sequence[str] = ()
+) -> Cells:
+    """Reads results files and what lies beside them; of one pair or (None) of all, ``without`` some
+    columns. Raises ValueError: a file has no rows, or none is of the pair.
     """
-    rows = read_rows(tables)
+    rows = read_rows(tables).drop(columns=list(without), errors="ignore")
     if rows.empty:
         raise ValueError(f"{str(tables[0])!r} has no rows")
     if pair is not None:
