@@ -18,7 +18,9 @@ from spec_bench.metrics.quality import score_of_sums
 from spec_bench.records.parquet import AGAIN, Packed, Scored
 from spec_bench.report.data.records import packed_of
 from spec_bench.report.data.rows import Row, number_in
+from spec_bench.vocabulary.columns import names_of
 
+_SCORES = frozenset(names_of("score"))  # a miss has the registry look for other packages' anew
 _FEWEST_ROUNDS = 2  # one round has no spread
 Counts = dict[str, tuple[float, ...]]
 """Prompt id -> numerator and denominator, or the numbers that a score is made of by their sums."""
@@ -212,7 +214,8 @@ def _seed_of(seed: str, repeat: int) -> str:
 
 def value_of_sums(sums: NDArray[np.float64], row: Row, name: str) -> NDArray[np.float64]:
     """Returns the metric or score from what it is made of by sums, ``(counts, batch)``."""
-    made = None if name in metric else score_of_sums(name, len(sums))
+    ours = name not in _SCORES and name in metric
+    made = None if ours else score_of_sums(name, len(sums))
     return value_of(sums[0] / sums[1], row, name) if made is None else made(sums)
 
 
@@ -243,12 +246,10 @@ def summed(repeats: Sequence[Counts]) -> Counts | None:
 
 
 def value_of(ratio: NDArray[np.float64], row: Row, name: str) -> NDArray[np.float64]:
-    """The metric from its ratio of sums: MBSU is tau / (L r + 1), perplexity an exponential; a
-    score is the ratio itself.
-    """
+    """The metric from its ratio of sums: MBSU is tau / (L r + 1); a score is the ratio itself."""
     share = row.get("parameter_ratio")
     ratio_of = None if share is None else float(share)
     cell = CellRecords((), draft_calls=number_in(row, "draft_calls"), parameter_ratio=ratio_of)
-    number = metric[name].of(cell) if name in metric else None
+    number = metric[name].of(cell) if name not in _SCORES and name in metric else None
     mapped = number.mapped if isinstance(number, Sums) else None
     return ratio if mapped is None else np.vectorize(mapped, otypes=[float])(ratio)
