@@ -296,13 +296,6 @@ def continued(tables: Tables, prefix: Tensor, depth: int, length: int) -> Tensor
     return law
 
 
-def accepted_tokens(rule: PathRule, tables: Tables, widths: Sequence[int], law: Law) -> float:
-    """E[accepted draft tokens] of a whole-path rule."""
-    trees = all_trees(tables, widths, law)
-    depth = torch.tensor(trees.tree.shape.node_depth, dtype=torch.float64)
-    return float(trees.chance @ (last_node(rule, trees)[0] @ depth))
-
-
 def path_cases() -> Iterator[tuple[str, PathRule, Law]]:
     """Every registered whole-path rule, for each law of siblings that it claims to be exact for."""
     for name, kind in rule.items():

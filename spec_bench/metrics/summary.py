@@ -34,16 +34,16 @@ class Summary:
     scores: dict[str, dict[str, float | tuple[float, ...]]]
 
 
-def summary_of(cell: CellRecords, scores: Sequence[str] = ()) -> Summary:
-    """The numbers of one cell; with names of quality scores (ours, another package's, or modules of
-    ``evaluate``) its texts and references are needed. Raises ValueError: no generations, an unknown
-    score, or prompts that some of these lack.
+def summary_of(cell: CellRecords, scores: Sequence[str] = (), ends: bool = True) -> Summary:
+    """The numbers of one cell, with or without the ``ends`` of intervals; with names of quality
+    scores (ours, another package's, or modules of ``evaluate``) its texts and references are
+    needed. Raises ValueError: no generations, an unknown score, or prompts that some of these lack.
     """
     if not cell.generations:
         raise ValueError("a cell without generations has no metrics")
     row: Row = {}
     for name, each in metric.items():
-        row.update(_values(name, each.of(cell), each.column.interval))
+        row.update(_values(name, each.of(cell), each.column.interval and ends))
     signatures, by_prompt = [], dict[str, dict[str, float | tuple[float, ...]]]()
     for name in scores:
         answers = _select(cell.texts, cell.ids, "texts")

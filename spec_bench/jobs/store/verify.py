@@ -1,6 +1,6 @@
 """``spec-bench verify RESULTS``: whether a folder of results is as it was written.
 
-Checks every seal, digest and check of its files, each row against its cell and its records, and
+Checks every seal, digest and check of its files, each row against its cell or its records, and
 each cell's settings, task and prompts among them, against its run id. Only reads.
 """
 
@@ -15,6 +15,7 @@ from typing import Any
 from spec_bench.jobs.store import experiment, store
 from spec_bench.metrics import CellRecords, summary_of
 from spec_bench.records import cell_folder, parquet
+from spec_bench.records.types import Generation
 from spec_bench.settings.arguments import Parser
 from spec_bench.settings.fields import one_line
 from spec_bench.sinks.rows import read_rows, restored, row_of
@@ -90,7 +91,7 @@ def _of_table(table: Path) -> Iterator[str]:
 
 
 def _row(table: Path, row: Mapping[str, str], kept: parquet.Packed) -> None:
-    """Holds a row against its cell, and against its records."""
+    """Holds a row against its cell or, where that is not here, against its records."""
     run_id, expected = row["run_id"], dict[str, Any]()
     run = files.run_folder(files.results_of(table), run_id)
     if run.is_dir() and not os.path.lexists(run / files.CELL):
@@ -98,22 +99,28 @@ def _row(table: Path, row: Mapping[str, str], kept: parquet.Packed) -> None:
     try:
         content = cell_folder.read_cell(run).get("result")
     except ValueError:
-        content = None  # the cell's own line says so
+        return  # the cell's own line says so
     if content is not None:
         expected = {**row_of(restored(content)), "stage": row.get("stage")}
-    by_repeat: dict[int, dict[str, Any]] = {}
-    for each in kept.generations(run_id):
-        by_repeat.setdefault(each.repeat, {})[each.prompt_id] = each
-    first = by_repeat.pop(0, {})
-    if first and row["status"] != "failed":
-        again = [[r[n] for n in first] for r in by_repeat.values() if {*first} <= {*r}]
-        calls, ratio = (float(row[n]) if row.get(n) else None for n in _GIVEN)
-        records = CellRecords([*first.values()], None, None, None, calls, ratio, again)
-        counted = summary_of(records, ()).row
-        expected |= {n: v for n, v in counted.items() if row.get(n) and v is not None}
+    elif row["status"] != "failed":
+        expected = _counted(row, kept.generations(run_id))
     for name, value in expected.items():
         if name in row and not _same(row[name], value):
             raise ValueError(f"run {run_id}: {name} is {row[name]!r}, measured {value!r}")
+
+
+def _counted(row: Mapping[str, str], done: Sequence[Generation]) -> dict[str, Any]:
+    """Returns a row's numbers as its records have them, the ends of intervals left out."""
+    by_repeat: dict[int, dict[str, Any]] = {}
+    for each in done:
+        by_repeat.setdefault(each.repeat, {})[each.prompt_id] = each
+    if not (first := by_repeat.pop(0, {})):
+        return {}
+    again = [[r[n] for n in first] for r in by_repeat.values() if {*first} <= {*r}]
+    calls, ratio = (float(row[n]) if row.get(n) else None for n in _GIVEN)
+    records = CellRecords([*first.values()], None, None, None, calls, ratio, again)
+    counted = summary_of(records, ends=False).row
+    return {n: v for n, v in counted.items() if row.get(n) and v is not None}
 
 
 def _same(text: str, value: Any) -> bool:
