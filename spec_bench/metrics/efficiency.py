@@ -43,7 +43,7 @@ for _name, (_above, _below) in _RATIOS.items():
     metric(_name, sums=(_above, _below))(partial(ratio, above=_above, below=_below))
 metric("prompts")(len)
 metric("delivered_tokens")(lambda generations: sum(each.delivered for each in generations))
-for _name in ("prefill_s", "decode_s", "draft_s", "target_s"):
+for _name in map("{}_s".format, ("prefill", "decode", "draft", "target")):
     metric(_name)(lambda generations, of=attrgetter(_name): sum(map(of, generations)))
 
 

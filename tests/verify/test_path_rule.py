@@ -8,9 +8,9 @@ import torch
 from spec_bench.audit.rules import (
     TOLERANCE,
     Tables,
-    accepted_tokens,
     all_trees,
     audit_path,
+    last_node,
     path_cases,
     path_error,
     random_tables,
@@ -28,6 +28,13 @@ def test_blocks_have_the_targets_law_under_models_that_forget_nothing(name):
     error, cases = audit_path(*CASES[name])
     assert error <= TOLERANCE
     assert cases == 15
+
+
+def accepted_tokens(rule, tables, widths, law):
+    """E[accepted draft tokens] of a whole-path rule."""
+    trees = all_trees(tables, widths, law)
+    depth = torch.tensor(trees.tree.shape.node_depth, dtype=torch.float64)
+    return float(trees.chance @ (last_node(rule, trees)[0] @ depth))
 
 
 def top_down(trees, judge):
