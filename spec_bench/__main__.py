@@ -6,8 +6,8 @@ import gc
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from pathlib import Path
 from platform import python_version
 
 from spec_bench.system.signals import orderly, run
@@ -25,7 +25,6 @@ _MODULES = {
     "watch": "jobs.sweep.watch",
 }
 _OF_THE_REPORT = ("table", "figure", "checks", "page")
-_PACKAGES = ("torch", "transformers", "hydra-core", "datasets", "numpy", "pandas")
 # Words that people try first.
 _INSTEAD = {
     **dict.fromkeys(("bench", "benchmark", "eval", "resume", "start", "decode", "job"), "run"),
@@ -117,16 +116,14 @@ def _no_command(word: str) -> str:
 
 
 def versions() -> str:
-    """Returns a line a package that changes numbers."""
+    """Returns the version, the commit of a checkout, and a line a package that changes numbers."""
     from spec_bench import __version__
+    from spec_bench.measure import provenance
 
-    lines = [f"spec-bench {__version__}", f"python {python_version()}"]
-    for name in _PACKAGES:
-        try:
-            lines.append(f"{name} {version(name)}")
-        except PackageNotFoundError:
-            lines.append(f"{name} is not installed")
-    return "\n".join(lines)
+    state = provenance.git_state(Path(__file__).parent)
+    commit = f" {state['revision'][:12]}{', changed' * state['dirty']}" if state else ""
+    lines = [f"spec-bench {__version__}{commit}", f"python {python_version()}"]
+    return "\n".join([*lines, *map(" ".join, provenance.versions().items())])
 
 
 def application() -> Callable[[], None]:

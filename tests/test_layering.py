@@ -71,7 +71,15 @@ MAY_IMPORT = {
     "__init__": {"api"},
     "__main__": {
         *("engine", "serve", "jobs/app", "jobs/config", "jobs/sweep", "tasks", "exchange"),
-        *("jobs/store", "recommend", "report/cli", "report/comparison", "audit", "train"),
+        *(
+            "jobs/store",
+            "recommend",
+            "report/cli",
+            "report/comparison",
+            "audit",
+            "train",
+            "measure",
+        ),
     },
 }
 ONLY_IN = {

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from spec_bench.api.answers import Stream, Writing
 from spec_bench.api.words import in_words, shown
@@ -76,9 +76,8 @@ def load_pair(
     from spec_bench.jobs.work.models import use_threads
     from spec_bench.settings.validation import check
 
-    given: Any = draft
-    listed = isinstance(given, list | tuple)
-    drafts = [] if given is None else list(given) if listed else [given]
+    listed = isinstance(draft, list | tuple)
+    drafts: list[Any] = [] if draft is None else [*cast(Any, draft)] if listed else [draft]
     for key, value in (("target", target), *(("draft", each) for each in drafts)):
         if not (value is None or isinstance(value, str | Path) or is_model(value)):
             raise ValueError(f"{key} must be {_MODEL}, got {shown(value)}")
@@ -94,13 +93,12 @@ def load_pair(
         "heads": heads,
         "dtype": dtype,
     }
-    settings = {key: value for key, value in stated.items() if value is not None}
     if any(is_model(each) for each in (target, *drafts)):
         if name is not None or target is None:
             raise ValueError("a loaded draft goes with target=..., and neither with a pair's name")
         pair = _of_modules([stated["target"], *named], tokenizer, heads or {}, engine)
     else:
-        pair = _of_names(name, settings, asked)
+        pair = _of_names(name, {k: v for k, v in stated.items() if v is not None}, asked)
     use_threads(threads, str(pair.models[0].device), pair.models[0])
     return pair
 

@@ -12,7 +12,6 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from math import exp
-from operator import attrgetter
 from statistics import median
 
 import numpy as np
@@ -43,8 +42,10 @@ for _name, (_above, _below) in _RATIOS.items():
     metric(_name, sums=(_above, _below))(partial(ratio, above=_above, below=_below))
 metric("prompts")(len)
 metric("delivered_tokens")(lambda generations: sum(each.delivered for each in generations))
-for _name in map("{}_s".format, ("prefill", "decode", "draft", "target")):
-    metric(_name)(lambda generations, of=attrgetter(_name): sum(map(of, generations)))
+metric("prefill_s")(lambda generations: sum(each.prefill_s for each in generations))
+metric("decode_s")(lambda generations: sum(each.decode_s for each in generations))
+metric("draft_s")(lambda generations: sum(each.draft_s for each in generations))
+metric("target_s")(lambda generations: sum(each.target_s for each in generations))
 
 
 @metric("repeats", of_cell=True)

@@ -42,8 +42,6 @@ def packed_of(results: Path, run_id: str) -> Packed:
     if run_id in kept:
         return kept
     run = files.run_folder(files.results_of(results), run_id)
-    if not run.is_dir():
-        return kept
     cell = cell_folder.read_cell(run)
     done, again = cell_folder.read_lines(run / files.GENERATIONS), cell_folder.read_retimed(run)
     origin = (cell.get("starts") or [None])[-1]
