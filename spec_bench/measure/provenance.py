@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import spec_bench
 from spec_bench.measure.energy.counters import nvml_handles
@@ -189,14 +189,6 @@ _READ_BYTES = 16 * 1024  # some ten processors: a large machine's whole file tak
 _CLOCK = b"cpu MHz"
 
 
-class MachineState(NamedTuple):
-    """One reading; None is what the system does not tell."""
-
-    # Processes that ran or waited to, this one included, mean over the last minute (os.getloadavg).
-    load_average: float | None
-    clock_mhz: float | None  # the device's
-
-
 class Machine:
     """Reads a job's machine; as a context manager it holds NVML open if the job is on GPUs, those
     at ``ordinals`` among the visible ones; None: all of them.
@@ -225,9 +217,10 @@ class Machine:
             self._nvml.nvmlShutdown()
             self._nvml, self._handles = None, []
 
-    def read(self) -> MachineState:
-        """The state now, of a GPU the mean clock of the job's multiprocessors; at the end of a
-        window, outside what is timed.
+    def read(self) -> dict[str, float | None]:
+        """The load (``os.getloadavg`` of a minute) and the clock in MHz now, of a GPU the mean one
+        of the job's multiprocessors, by fields of ``Generation``; None is what the system does not
+        tell. For the end of a window, outside what is timed.
         """
         load, mhz = None, None
         with suppress(AttributeError, OSError):
@@ -239,7 +232,7 @@ class Machine:
             with suppress(self._nvml.NVMLError):
                 clocks = [self._nvml.nvmlDeviceGetClockInfo(gpu, kind) for gpu in self._handles]
                 mhz = float(sum(clocks)) / len(clocks)
-        return MachineState(load, mhz)
+        return {"load_average": load, "clock_mhz": mhz}
 
 
 def cpu_mhz(path: Path = _CPUS) -> float | None:

@@ -17,6 +17,7 @@ import runpy
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import version
+from itertools import zip_longest
 from numbers import Real
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,8 +28,7 @@ import numpy as np
 from spec_bench.metrics.interval import Interval
 from spec_bench.settings.fields import one_line
 
-SHIPPED = ("rouge", "sacrebleu")
-_SHIPPED_FILE = Path(__file__).with_name("shipped_module.py")
+TYPES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 
 
 class ModuleMetric:
@@ -104,6 +104,35 @@ class ModuleMetric:
         return any(isinstance(kind, list) or type(kind).__name__ in listed for kind in self._kinds)
 
 
+def rouge(predictions: list[str], references: list[list[str]]) -> dict[str, Any]:
+    """F1 of ROUGE-1, -2, -L and -Lsum by rouge-score, 0..1; of several references the best."""
+    from rouge_score.rouge_scorer import RougeScorer
+
+    scorer = RougeScorer(list(TYPES))
+    best = [scorer.score_multi(*each) for each in zip(references, predictions, strict=True)]
+    scores = {name: sum(b[name].fmeasure for b in best) / len(best) for name in TYPES}
+    return {**scores, "signature": f"rouge-score F1|version:{version('rouge-score')}"}
+
+
+def sacrebleu(predictions: list[str], references: list[list[str]]) -> dict[str, Any]:
+    """BLEU by sacrebleu, 0..100. Prompts may have different numbers of references."""
+    from sacrebleu.metrics.bleu import BLEU
+
+    scorer = BLEU()
+    # One stream per reference; None if a prompt has fewer.
+    corpus = scorer.corpus_score(predictions, [list(s) for s in zip_longest(*references)])
+    names = ("score", "counts", "totals", "precisions", "bp", "sys_len", "ref_len")
+    values = {name: getattr(corpus, name) for name in names}
+    return {**values, "signature": str(scorer.get_signature())}
+
+
+# As the hub's modules of these names, in keys and scales, but without a network.
+SHIPPED = {
+    each.__name__: SimpleNamespace(compute=each, features={"references": [str]})
+    for each in (rouge, sacrebleu)
+}
+
+
 @cache
 def load_module(score: str, ours: tuple[str, ...] = ()) -> ModuleMetric:
     """The module of that name, path or hub id; loaded once per process. ``ours`` are the scores
@@ -113,18 +142,15 @@ def load_module(score: str, ours: tuple[str, ...] = ()) -> ModuleMetric:
     import evaluate
 
     path = Path(score).expanduser()
-    if score in SHIPPED:
-        asked, origin = [str(_SHIPPED_FILE), score], "spec_bench"
-    elif path.suffix == ".py" or (path / f"{path.name}.py").is_file():
-        asked, origin = [str(path.resolve())], "local"
-    else:
-        asked, origin = [score], "hub"
+    local = path.suffix == ".py" or (path / f"{path.name}.py").is_file()
+    origin = "spec_bench" if score in SHIPPED else "local" if local else "hub"
     if origin == "local" and not path.exists():
         raise ValueError(f"score {score!r}: there is no such file")
     try:
-        module = (origin == "local" and _function_in(path)) or evaluate.load(
-            *asked, keep_in_memory=True
-        )
+        module = SHIPPED.get(score) or (_function_in(path) if origin == "local" else None)
+        if module is None:
+            asked = str(path.resolve()) if origin == "local" else score
+            module = evaluate.load(asked, keep_in_memory=True)
     except Exception as error:
         # Loading runs the module's own code: anything may be raised.
         reason = one_line(error, 200)

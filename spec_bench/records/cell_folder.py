@@ -78,7 +78,6 @@ def _check(text: bytes, run_id: str) -> str:
 
 
 def _read(line: bytes, run_id: str, vocabulary: int | None) -> Generation:
-    """Returns one line."""
     if not (checked := _CHECKED.fullmatch(line)):
         raise ValueError("it has no check, as a whole line has")
     text, check = checked[1], checked[2].decode()

@@ -165,7 +165,6 @@ class Generation:
         if came := data.get("delivery"):
             lists = {key: tuple(came[key]) for key in ("seconds", "tokens")}
             values["delivery"] = Delivery(**{**came, **lists})
-        values.pop("energy_check_j", None)  # of earlier versions
         return cls(**values)
 
 

@@ -11,7 +11,6 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
-from itertools import product
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -38,8 +37,6 @@ STATE = (
 )
 # With what follows from the state and the place, and is nothing that a user varies.
 _APART = (*STATE, "run_id", "machine", "attention")
-# What rows without an engine's number do not state.
-_NEWER = ("data_source", "data_file", "device", "dtype", "compile", "threads", "stop_rule")
 
 
 def labels_of(facts: CellFacts) -> dict[str, str | int | float]:
@@ -208,13 +205,9 @@ def superseded(rows: Sequence[Row], ended: Mapping[str, float]) -> set[str]:
     """
     names = [each for each in columns.names_of("identity", "setting") if each not in _APART]
 
-    def labels(row: Row, stated: bool, asked: bool) -> tuple[str | None, ...]:
-        """What rows must agree in; None stands for what the older one does not say: what rows
-        without an engine's number do not, unless ``stated``, and how many prompts were asked,
-        unless ``asked``.
-        """
-        same = [None if name in _NEWER and not stated else _text(row, name) for name in names]
-        return (*same, _text(row, "prompts") if asked else None, str((stated, asked)))
+    def labels(row: Row, asked: bool) -> tuple[str | None, ...]:
+        """What rows must agree in; a failed one does not say how many prompts were ``asked``."""
+        return (*(_text(row, name) for name in names), _text(row, "prompts") if asked else None)
 
     states_of = [tuple(_text(row, name) for name in STATE) for row in rows]
     ends = [ended.get(str(row["run_id"]), -1.0) for row in rows]
@@ -222,12 +215,12 @@ def superseded(rows: Sequence[Row], ended: Mapping[str, float]) -> set[str]:
     latest: dict[tuple[str | None, ...], dict[tuple[str, ...], float]] = defaultdict(dict)
     for new, state, when in told:
         if _text(new, "status") != "failed":
-            for stated, asked in product((True, False), repeat=2):
-                states = latest[labels(new, stated, asked)]
+            for asked in (True, False):
+                states = latest[labels(new, asked)]
                 states[state] = max(when, states.get(state, when))
     past = set()
     for old, state, when in told:
-        own = labels(old, bool(_text(old, "engine")), bool(_text(old, "prompts")))
+        own = labels(old, asked=bool(_text(old, "prompts")))
         if any(then > when for other, then in latest.get(own, {}).items() if other != state):
             past.add(str(old["run_id"]))
     return past

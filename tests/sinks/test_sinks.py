@@ -171,15 +171,6 @@ def test_a_failed_row_takes_no_place():
     assert superseded([row_of(cell("old", engine=1)), failed], ENDED) == set()
 
 
-def test_a_row_from_before_engines_had_numbers_is_superseded():
-    new = row_of(cell("new", device="cpu", dtype="float32", data_source="embedded"))
-    known = ("pair", "target", "draft", "task", "decoder", "spec", "temperature", "top_k", "top_p")
-    also = ("seed", "batch_size", "tree_attention", "batching", "max_new_tokens")
-    old = {name: new[name] for name in (*known, *also)} | {"run_id": "old"}
-    assert superseded([old, new], {"new": 1.0}) == {"old"}
-    assert superseded([{**old, "seed": 1}, new], {"new": 1.0}) == set()
-
-
 def ids(path):
     return [row["run_id"] for row in read_csv(path)]
 

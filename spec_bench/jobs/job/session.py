@@ -20,6 +20,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import torch
@@ -251,7 +252,7 @@ def _dated(
 ) -> list[Generation]:
     """Generations with what only the job knows: when, on what, of which kind."""
     lengths = {each.prompt_id: len(each.prompt_ids) for each in requests}
-    state = session.machine.read()._asdict() | {"repeat": repeat, "sitting": session.name}
+    state: dict[str, Any] = {**session.machine.read(), "repeat": repeat, "sitting": session.name}
     kinds = session.prompts.categories
     return [
         replace(

@@ -146,10 +146,12 @@ class Experiment:
     def _make(self) -> None:
         """Writes the tables, and then what they were made of."""
         notes, (order, ended) = _stamps(self._paths()), self._order()
-        head, lines = self._kept()
+        head = self._head()
+        text = self._index.read_text(encoding="utf-8", errors="replace") if head else ""
+        parts = [each.partition(" ") for each in map(_checked, text.split("\n")[1:]) if each]
         cells, known = self._cells(order), head.get("cells", {})
-        same = [each for each in lines if cells.get(each) == known.get(each)]
-        lines = {run_id: lines[run_id] for run_id in same}
+        lines = {run_id: row for run_id, _, row in parts if cells.get(run_id) == known.get(run_id)}
+        same = [*lines]
         rows = dict(zip(same, json.loads(f"[{','.join(lines.values())}]"), strict=True))
         for run_id in (each for each in cells if each not in rows):
             if (result := CellStore(self._results, run_id).result()) is not None:
@@ -195,9 +197,7 @@ class Experiment:
     def _whole(self) -> bool:
         """Returns whether nothing that the tables are made of has changed since."""
         head = self._head()
-        stages = {
-            run_id: stamp.partition(" ")[0] for run_id, stamp in head.get("cells", {}).items()
-        }
+        stages = {each: stamp.partition(" ")[0] for each, stamp in head.get("cells", {}).items()}
         return head == {
             "cells": self._cells(stages),
             "code": __version__,
@@ -214,18 +214,19 @@ class Experiment:
             return {}
         return head if head.get("code") == __version__ else {}
 
-    def _kept(self) -> tuple[dict[str, Any], dict[str, str]]:
-        """Returns the same, and cells' rows as JSON; a damaged row is left out."""
-        if not (head := self._head()):
-            return {}, {}
-        lines = self._index.read_text(encoding="utf-8", errors="replace").split("\n")[1:]
-        parts = (text.partition(" ") for text in map(_checked, lines) if text)
-        return head, {run_id: row for run_id, _, row in parts}
-
     def _order(self) -> tuple[dict[str, Stage], dict[str, float]]:
-        """Returns the noted cells in order with their stages, and when each one's last job did."""
-        found = [note for path in self._paths() if (note := _note(path)) is not None]
-        order, ended = dict[str, Stage](), dict[str, float]()
+        """Returns the noted cells in order with their stages, and when each one's last job did. An
+        unusable note is set aside, and its cells' rows stay as they are.
+        """
+        found, order, ended = list[JobNote](), dict[str, Stage](), dict[str, float]()
+        for path in self._paths():
+            try:
+                found.append(read_note(path))
+            except FileNotFoundError:
+                continue
+            except FAULTS as error:
+                aside = files.set_aside(path).name
+                log.warning("%s: %s; it is now %s", path, one_line(error, 200), aside)
         for note in sorted(found, key=lambda note: (note.number, note.place)):
             for name in note.cells:
                 order[name] = note.stage or order.get(name, "")
@@ -285,15 +286,3 @@ def read_note(path: Path) -> JobNote:
     if job_id(note.cells) != path.stem:
         raise ValueError("it is another job's")
     return note
-
-
-def _note(path: Path) -> JobNote | None:
-    """Returns a job's note; an unusable one is set aside, and its cells' rows stay as they are."""
-    try:
-        return read_note(path)
-    except FileNotFoundError:
-        return None
-    except FAULTS as error:
-        aside = files.set_aside(path).name
-        log.warning("%s: %s; it is now %s", path, one_line(error, 200), aside)
-        return None

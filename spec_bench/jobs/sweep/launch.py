@@ -51,11 +51,10 @@ def gpus_of_job(pair: PairSettings, engine: EngineSettings) -> int:
     return gpus_needed(known, BYTES[pair.dtype or engine.dtype], memory_gib)
 
 
-def _gpus_of_jobs(root: DictConfig) -> Iterator[int]:
-    """Yields the need of every job that Hydra's sweeper makes of the command line."""
-    for _, config in jobs_of(root):
-        asked = asked_of(config)
-        yield gpus_of_job(asked.pair, asked.engine)
+def _most_gpus(root: DictConfig) -> int:
+    """Returns the need of the largest job that Hydra's sweeper makes of the command line."""
+    asked = (asked_of(config) for _, config in jobs_of(root))
+    return max((gpus_of_job(each.pair, each.engine) for each in asked), default=0)
 
 
 def jobs_of(root: DictConfig) -> Iterator[tuple[Sequence[str], DictConfig]]:
@@ -74,11 +73,11 @@ def register_resolvers() -> None:
 
     def gpus_of(none: int | None, *, _root_: DictConfig) -> int | None:
         """Returns the most that any job of the sweep needs: a job array has one size."""
-        return max(_gpus_of_jobs(_root_), default=0) or none
+        return _most_gpus(_root_) or none
 
     def workers_here(*, _root_: DictConfig) -> int:
         """One per GPU, or group of GPUs that a job needs; else one per ``engine.threads`` cores."""
-        if needed := max(_gpus_of_jobs(_root_), default=0):
+        if needed := _most_gpus(_root_):
             return max(1, len(visible_devices()) // needed)
         return max(1, (os.cpu_count() or 1) // (_root_.engine.threads or 1))
 

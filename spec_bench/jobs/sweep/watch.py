@@ -92,13 +92,11 @@ class RunningJob:
 
 
 class SweepNotes:
-    """The notes of one experiment's jobs. It keeps what it read: a look costs what is new."""
+    """The notes of one experiment's jobs. Of their cells a look reads what is new."""
 
     def __init__(self, results: Path, name: str) -> None:
         self._results = results
         self._folder = files.jobs_folder(results, name) / "under_way"
-        # by file: its inode and time, and what it holds
-        self._notes: dict[Path, tuple[object, tuple[JobState, ...]]] = {}
         # cells by run id: inode, bytes read, generations, tokens, when it was last written
         self._cells: dict[str, tuple[int, int, int, int, float]] = {}
 
@@ -165,14 +163,10 @@ class SweepNotes:
 
     def _read(self, path: Path) -> tuple[JobState, ...]:
         """Returns what a file of notes holds, every value held to its type."""
-        state = path.stat()
-        if state.st_size > 2**30:
+        if path.stat().st_size > 2**30:
             raise ValueError("it is too large")
-        key = state.st_ino, state.st_mtime_ns
-        if path not in self._notes or self._notes[path][0] != key:
-            every = adapter(tuple[JobState, ...])
-            self._notes[path] = key, every.validate_json(seals.bytes_of(path), strict=True)
-        return self._notes[path][1]
+        every = adapter(tuple[JobState, ...])
+        return every.validate_json(seals.bytes_of(path), strict=True)
 
     def _look(self, job: JobState) -> JobState:
         if not job.began or job.state == "done":
