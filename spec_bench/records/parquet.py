@@ -98,35 +98,6 @@ OPTIONAL = (
     *(each.name for each in FIELDS if each.name.startswith(SERVED)),
 )
 """Columns that a file has where some line says something in them."""
-_SCORED = "what the answer scored, where the table's score is the mean; empty in later repeats"
-_PARTS = "the numbers whose sums over prompts make the table's score: sacrebleu's counts of BLEU"
-_ABOUT = f"""## Records by prompt
-
-Intervals and differences paired by prompt are computed from `<name>/{files.RECORDS}`. With this
-file pages and verdicts come out the same without `{files.RUNS}`. It holds no text and no token
-ids. Columns that begin with `{STEP}` are lists with an entry per target call. Those that begin
-with `{SERVED}` are there where a server decoded. When cells are added to a finished job, the
-baseline is timed again beside them. These lines have the id `RUN_ID{AGAIN}`, by `sitting`, and do
-not count as the baseline's own speed. The file's metadata holds its SHA-256, so a changed file is
-refused. Other tools need not look at it.
-
-```python
-records = pandas.read_parquet("results/NAME/{files.RECORDS}")
-rates = records.groupby("run_id")[["tokens", "decode_s"]].sum().eval("tokens / decode_s")
-```
-
-| column | unit | what it is |
-| --- | --- | --- |
-"""
-
-
-def markdown() -> str:
-    """Returns what ``results/README.md`` says of the file."""
-    score = Field(f"{SCORE}NAME", "number", _SCORED)
-    parts = Field(f"{PARTS}NAME", "number", _PARTS)
-    every = (*FIELDS, score, parts)
-    lines = [f"| `{each.name}` | {each.unit} | {each.definition} |" for each in every]
-    return _ABOUT + "\n".join(lines) + "\n"
 
 
 def line_of(run_id: str, generation: Generation, scores: Scores) -> dict[str, Any]:

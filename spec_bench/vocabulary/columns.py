@@ -13,11 +13,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from spec_bench.records.parquet import markdown as about_records
+from spec_bench.records.parquet import FIELDS
 from spec_bench.settings.registry import Registry
-from spec_bench.system import files
 
-# What each is, ``_KINDS`` says.
+# What each is, ``results.md.j2`` says.
 Kind = Literal[
     "identity", "setting", "state", "count", "efficiency", "time", "energy", "likelihood", "score",
     "memory", "note",
@@ -161,62 +160,13 @@ def scores_in(names: Iterable[str]) -> list[str]:
     return [each.name for each in columns_in(names) if each.kind == "score"]
 
 
-_KINDS: dict[Kind, str] = {
-    "identity": "Which cell it is",
-    "setting": "What it ran with",
-    "state": "How it ended",
-    "count": "Counts",
-    "efficiency": "What a target call brings",
-    "time": "Time",
-    "energy": "Energy",
-    "likelihood": "How probable the texts are",
-    "score": "How good the texts are",
-    "memory": "Memory",
-    "note": "What numbers were made with",
-}
-_PAGE = f"""# Results
-
-Written by `python -m spec_bench.vocabulary.columns`; the lines come from
-`spec_bench/vocabulary/columns.csv`.
-
-| folder or file | what it is |
-| --- | --- |
-| `<name>/{files.RESULTS}` | an experiment; a line per cell: pair, task, settings, decoder, seed |
-| `<name>/{files.SCREENING}` | what a search screened on few prompts: no intervals, no evidence |
-| `<name>/{files.ARCHIVE}` | rows of other weights, data or code, out of every report |
-| `<name>/{files.RECORDS}` | a line per cell and prompt: seconds, joules, every step |
-| `<name>/` | tables, figures and pages made from it, where a report was asked for |
-| `{files.RUNS}/<run_id>/` | what one cell left; not in git |
-| `{files.RUNS}/<run_id>/{files.GENERATIONS}` | a line per prompt: tokens, seconds, every step |
-| `{files.RUNS}/<run_id>/{files.CELL}` | settings, the starts' provenance, scores, result |
-| `{files.RUNS}/<run_id>/{files.TRACE}` | the traceback, if it failed |
-| `{files.RUNS}/<run_id>/NAME.bad-1` | a file that could not be used, set aside and made again |
-
-A ratio is one sum over all prompts over another, never a mean of the prompts' ratios. A column
-marked [ ] is followed by `NAME_low` and `NAME_high`, the ends of its 95% interval over prompts.
-The ends are empty for fewer than five prompts, and where they would be a factor of more than ten
-apart.
-
-An empty cell has no value. `reason` explains it where that is not obvious: `column: why; column:
-why`. A failed cell has no numbers. A text that a spreadsheet would take for a formula begins with
-`'`. A score from a metric module is named after the module, such as `rouge_rouge1`, and comes
-last.
-"""
-
-
 def markdown() -> str:
     """What ``results/README.md`` says: our columns by kind, each with unit and definition."""
-    parts, mine = [_PAGE], _read()
-    for kind, title in _KINDS.items():
-        lines = [f"## {title}", "", "| column | unit | better | what it is |"]
-        lines.append("| --- | --- | --- | --- |")
-        for each in (column for column in mine if column.kind == kind):
-            name = f"`{each.name}`{' [ ]' if each.interval else ''}"
-            definition = each.definition.replace("|", "\\|")
-            lines.append(f"| {name} | {each.unit} | {each.better or ''} | {definition} |")
-        parts.append("\n".join([*lines, ""]))
-    parts.append(about_records())
-    return "\n".join(parts)
+    import jinja2
+
+    text = Path(__file__).with_name("results.md.j2").read_text(encoding="utf-8")
+    kept = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
+    return jinja2.Template(text, **kept).render(columns=_read(), fields=FIELDS)
 
 
 if __name__ == "__main__":
