@@ -37,7 +37,7 @@ from spec_bench.report.data.seeds import SEEDS
 from spec_bench.report.page.build import render
 from spec_bench.report.page.gather import Cells, read_cells
 from spec_bench.report.tables.render import escape_markdown, markdown_table
-from spec_bench.report.verdicts import print_table
+from spec_bench.report.verdicts import table_of as checks_table
 from spec_bench.settings.arguments import Parser, output_folder
 from spec_bench.settings.fields import complain
 from spec_bench.system import files
@@ -538,7 +538,8 @@ def main(arguments: Sequence[str]) -> int:
         parser.error("takes a second folder, or --cells A,B of one")
     try:
         if options.cells:
-            print_table(between(options.before, options.cells))
+            checks = between(options.before, options.cells)
+            Console(highlight=False).print(checks_table(checks))
             return 0
         for name, least in (("alpha", 0.0), ("margin", -1e-12)):
             if not least < getattr(options, name) < 1:

@@ -21,7 +21,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from spec_bench.metrics.interval import choose
-from spec_bench.report.data.categories import CellByCategory, by_category, kinds_of
+from spec_bench.report.data.categories import ByCategory, by_category, kinds_of
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.grouping import value_text
 from spec_bench.report.data.records import repeats_of
@@ -158,9 +158,9 @@ def parts_of(rows: pd.DataFrame, records: Records) -> list[Part]:
     return parts
 
 
-def _of_category(name: str, count: int, cells: Sequence[CellByCategory]) -> Answer | None:
+def _of_category(name: str, count: int, cells: Sequence[tuple[Row, ByCategory]]) -> Answer | None:
     """The fastest of the shown cells on a category's prompts, of those that are surely faster."""
-    speeds = [(cell.row, cell.speedup[name]) for cell in cells if name in cell.speedup]
+    speeds = [(row, of["speedup"][name]) for row, of in cells if name in of["speedup"]]
     if not speeds:
         return None
     prompts = f"{count} prompt{'' if count == 1 else 's'}"
@@ -338,11 +338,6 @@ def _swept(setting: Column, where: str, by: str, cells: list[pd.DataFrame], look
     return Swept(title, where, values, lines, chart)
 
 
-def speed_by_nodes(part: Part, _: Records) -> Figure | None:
-    """Speed-up against tree nodes per target call."""
-    return _speedup_against("nodes_per_call", part)
-
-
 def against_mbsu(part: Part, _: Records) -> Figure | None:
     """Measured speed-up against the bound by memory traffic alone."""
     chart = _speedup_against("mbsu", part)
@@ -488,7 +483,11 @@ def roofline(part: Part, _: Records) -> Figure | None:
 
 
 FIGURES: dict[str, tuple[str, Callable[[Part, Records], Figure | None], str]] = {
-    "nodes": ("Speed-up against tree nodes", speed_by_nodes, "no speed-up with tree nodes"),
+    "nodes": (
+        "Speed-up against tree nodes",
+        lambda part, _: _speedup_against("nodes_per_call", part),
+        "no speed-up with tree nodes",
+    ),
     "acceptance": ("Acceptance by position", acceptance, "no acceptance by depth"),
     "lengths": ("Accepted tokens per target call", accepted_lengths, "no records of calls"),
     "time": ("Where the time of a token goes", time_stack, "no seconds of draft and target"),

@@ -36,12 +36,7 @@ def print_checks(checks: Sequence[Check], summary: Summary) -> None:
     for (text, section), group in by_statement(checks).items():
         if summary.lines:
             console.print(f"\n[bold]{_escaped(label(text, section))}[/bold]")
-        console.print(_table(group))
-
-
-def print_table(checks: Sequence[Check]) -> None:
-    """Prints checks alone, as wide as the console is."""
-    Console(highlight=False).print(_table(checks))
+        console.print(table_of(group))
 
 
 def by_statement(checks: Sequence[Check]) -> dict[tuple[str, str], list[Check]]:
@@ -57,7 +52,8 @@ def label(text: str, section: str) -> str:
     return f"{text} ({section})" if text else OURS
 
 
-def _table(checks: Sequence[Check]) -> Table:
+def table_of(checks: Sequence[Check]) -> Table:
+    """Returns checks alone."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for title in ("claim", "on", "evidence", "verdict"):
         table.add_column(title)

@@ -165,8 +165,10 @@ def markdown() -> str:
     import jinja2
 
     text = Path(__file__).with_name("results.md.j2").read_text(encoding="utf-8")
-    kept = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
-    return jinja2.Template(text, **kept).render(columns=_read(), fields=FIELDS)
+    template = jinja2.Template(
+        text, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
+    return template.render(columns=_read(), fields=FIELDS)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from spec_bench.report.cli.command_line import main
 from spec_bench.report.comparison import main as compare
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.records import origin_of, packed_of, repeats_of
-from spec_bench.report.data.rows import archived, read_results, without_past_times
+from spec_bench.report.data.rows import read_results, without_past_times
 from spec_bench.report.data.seeds import mean_of_seeds, pooled
 from spec_bench.report.page.build import build_page
 from spec_bench.report.plain import write_report
@@ -200,9 +200,7 @@ def test_a_file_without_the_column_is_of_an_engine_before_there_was_one(tmp_path
 
 def test_a_page_says_how_many_cells_are_archived_or_of_an_earlier_engine(tmp_path):
     file = table_of(tmp_path, *cells(engine=0))
-    assert archived(file) == 0
     frame(*cells()).to_csv(file.with_name("archive.csv"), index=False)
-    assert archived(file) == 2
     page = build_page(file)
     assert "cells timed by an earlier engine: no times" in page
     assert "cells of past weights, data or engines, archived" in page

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from spec_bench.records.types import Generation
-from spec_bench.report.data.rows import Row, figure_rows, load_rows, read_rows, rows_of
+from spec_bench.report.data.rows import Row, figure_rows, read_rows, rows_of
 from spec_bench.report.page.gather import draw, drawings, results_file, shown_tables, stems
 from spec_bench.report.papers.paper import find_figure, find_table, load_paper, paper_names
 from spec_bench.report.tables import render
@@ -129,7 +129,7 @@ def run_checks(options: Namespace) -> None:
     from spec_bench.report.claims import check_claims
     from spec_bench.report.claims.verdict import summary_of
 
-    paper, rows = load_paper(options.paper), load_rows(options.results)
+    paper, rows = load_paper(options.paper), read_rows(results_files(options.results))
     if rows.empty:
         raise ValueError(f"no results below {str(options.results)!r}")
     checks = check_claims(paper.name, rows, options.results)

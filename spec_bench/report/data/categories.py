@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from spec_bench.metrics.interval import Interval, limited
 from spec_bench.metrics.intervals import rate_ratio_interval, ratio_interval
 from spec_bench.report.data.counts import Records, table_of
-from spec_bench.report.data.rows import Group, Row, interval_in, most_of, rows_of
+from spec_bench.report.data.rows import Group, Row, most_of, rows_of
 
 TABLES = {
     "speedup": "speed-up over plain decoding of the same prompts",
@@ -33,22 +32,8 @@ SUBTASKS = (MT_BENCH, "translation", "summarization", "qa", "math_reasoning", "r
 """The columns of Spec-Bench's table, in its order."""
 
 
-@dataclass(frozen=True)
-class CellByCategory:
-    """One cell's numbers."""
-
-    row: Row  # the cell's
-    # by category, over plain decoding of the same prompts, where it was timed in turn with them
-    speedup: Mapping[str, Interval]
-    tokens: Mapping[str, Interval]  # by category, tokens per target call, where there are records
-
-    def of(self, column: str) -> Mapping[str, Interval]:
-        """Returns the numbers of one of ``TABLES``."""
-        return self.speedup if column == "speedup" else self.tokens
-
-    def overall(self, column: str) -> Interval | None:
-        """Returns the row's number, of all prompts; None where it has none."""
-        return interval_in(self.row, column)
+ByCategory = Mapping[str, Mapping[str, Interval]]
+"""One of ``TABLES`` -> category -> a cell's number, as far as there are records or timings."""
 
 
 def kinds_of(group: Group, records: Records) -> dict[str, list[str]]:
@@ -80,32 +65,20 @@ def subtask(category: str) -> str:
     return MT_BENCH if category in _OF_MT_BENCH else category
 
 
-def overall_columns(group: Group, column: str) -> dict[str, str]:
-    """Title -> column of the numbers of all prompts that stand behind those by category.
-
-    Spec-Bench's table of speed-ups has its mean accepted tokens there, too.
-    """
-    overall = {"overall": column}
-    if str(group.rows.iloc[0].task) == SPEC_BENCH and column == "speedup":
-        return {"mean accepted tokens": "block_efficiency", **overall}
-    return overall
-
-
 def by_category(
     group: Group, kinds: Mapping[str, Sequence[str]], records: Records
-) -> list[CellByCategory]:
+) -> Sequence[tuple[Row, ByCategory]]:
     """Returns the numbers of all cells that have any, the baseline first."""
     rows = [row for row in rows_of(group.rows) if row["status"] != "failed"]
     bases = [row for row in rows if row["decoder"] == "ar"]
     cells = []
     for row in rows:
-        speedups, tokens = {}, {}
-        for name, prompts in kinds.items():
-            if speedup := _speedup(row, bases, prompts, records):
-                speedups[name] = speedup
-            if rate := _tokens(row, prompts, records):
-                tokens[name] = rate
-        cells.append(CellByCategory(row, speedups, tokens))
+        found = {
+            "speedup": {kind: _speedup(row, bases, kinds[kind], records) for kind in kinds},
+            "block_efficiency": {kind: _tokens(row, kinds[kind], records) for kind in kinds},
+        }
+        known = {name: {k: v for k, v in of.items() if v} for name, of in found.items()}
+        cells.append((row, known))
     return cells
 
 

@@ -37,11 +37,6 @@ _NEEDED = ("pair", "task", "decoder", "spec", "status", "run_id")
 _OF_A_CELL = ("draft", "tree_attention", "simulated_acceptance", "decoder", "spec")  # and apart
 
 
-def load_rows(root: Path) -> pd.DataFrame:
-    """Returns all measured cells below a results folder, as ``read_rows`` gives them."""
-    return read_rows(files.results_files(root))
-
-
 def read_rows(paths: Iterable[Path]) -> pd.DataFrame:
     """Returns one row per cell of some results files; an empty frame where there is none.
 
@@ -124,12 +119,6 @@ def without_past_times(rows: pd.DataFrame) -> pd.DataFrame:
     notes = emptied["reason"].fillna("") if "reason" in rows else pd.Series("", rows.index)
     emptied["reason"] = notes.mask(past, notes.map(lambda text: f"{text}; {why}" if text else why))
     return emptied
-
-
-def archived(table: Path) -> int:
-    """Returns the number of rows of past states in the archive beside a results file."""
-    path = files.archive_file(table)
-    return len(files.read_csv(path)) if path.is_file() else 0
 
 
 def figure_rows(item: Figure, rows: pd.DataFrame, results: Path) -> pd.DataFrame:

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
+from spec_bench.report.claims.ask import Names, several
 from spec_bench.report.data.grouping import split
 from spec_bench.report.data.rows import reason_of, rows_of
 from spec_bench.report.data.statistics import best_rows, correlation, front, relative_to
@@ -25,7 +26,6 @@ from spec_bench.report.figures.style import Look, fill, looks, shapes
 from spec_bench.settings.fields import unknown_setting
 from spec_bench.vocabulary.columns import COLUMNS, ENDS, apart_in
 
-Names = str | Sequence[str]
 _MARKS = ("line", "point", "front")
 _ASKED = ["pair", "task", "temperature", "top_k", "top_p"]  # printed and measured alike
 ALONE = "paper's numbers alone"
@@ -461,8 +461,3 @@ def _first_of(rows: pd.DataFrame, decoder: str | None) -> pd.Series | None:
     """Returns a decoder's first cell."""
     matching = rows[rows.decoder == decoder] if decoder else rows.iloc[:0]
     return None if matching.empty else matching.iloc[0]
-
-
-def several(names: Names) -> tuple[str, ...]:
-    """Returns a name, or several."""
-    return (names,) if isinstance(names, str) else tuple(names)

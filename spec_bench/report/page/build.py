@@ -12,7 +12,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import pandas as pd
 from markupsafe import Markup
 
@@ -21,7 +20,6 @@ from spec_bench.report.claims.verdict import VERDICTS, summary_of
 from spec_bench.report.data.differences import differences
 from spec_bench.report.data.rows import (
     Group,
-    archived,
     groups_of,
     meanings_of,
     of_past_engine,
@@ -47,7 +45,7 @@ from spec_bench.report.papers.paper import Paper, load_paper, paper_names, recip
 from spec_bench.report.tables.measured import Measured
 from spec_bench.report.tables.printed import Asked
 from spec_bench.report.tables.progress import Progress, commands_for, progress_of
-from spec_bench.report.tables.render import html_fragment
+from spec_bench.report.tables.render import environment, html_fragment
 from spec_bench.report.verdicts import by_statement
 from spec_bench.system import files
 from spec_bench.vocabulary import names
@@ -60,24 +58,15 @@ _PICTURES = 5  # drawing takes a second each; the page has commands for the rest
 SMALL = "Measured on small models that ship with the package, on invented text; not the {} models."
 
 
-@functools.cache
-def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("spec_bench.report.page"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    # Of the decoders whose dots stand in a page: the style sheet has their looks and no others.
-    environment.filters["fragment"] = lambda sheet: Markup(html_fragment(sheet))  # escaped there
-    environment.filters["decoders"] = lambda page: names.apart(sorted(set(_DOT.findall(page))))
-    return environment
+_environment = environment("spec_bench.report.page")
+_environment.filters["fragment"] = lambda sheet: Markup(html_fragment(sheet))  # escaped there
+# Of the decoders whose dots stand in a page: the style sheet has their looks and no others.
+_environment.filters["decoders"] = lambda page: names.apart(sorted(set(_DOT.findall(page))))
 
 
 def render(template: str, **values: Any) -> str:
     """Fills a template of the folder beside this file with values for its names."""
-    return _environment().get_template(template).render(**values)
+    return _environment.get_template(template).render(**values)
 
 
 def style() -> str:
@@ -218,7 +207,7 @@ def _tiles(rows: pd.DataFrame, lacking: int, file: Path) -> list[tuple[str, str]
         "missing": lacking,
         "simulated": int((rows.lossless == "simulated").sum()),
         "timed by an earlier engine: no times": int(of_past_engine(rows).sum()),
-        "of past weights, data or engines, archived": archived(file),
+        "of past weights, data or engines, archived": len(files.read_csv(files.archive_file(file))),
     }
     return [
         (str(len(rows) - failed), "cells measured"),

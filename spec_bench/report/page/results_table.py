@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from spec_bench.metrics.interval import Interval
-from spec_bench.report.data.categories import TABLES, by_category, kinds_of, overall_columns
+from spec_bench.report.data.categories import SPEC_BENCH, TABLES, by_category, kinds_of
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.rows import (
     Group,
@@ -165,19 +165,19 @@ Numbers = list[tuple[Row, list[Interval | None]]]
 def numbers_by_category(
     group: Group, records: Records
 ) -> Iterator[tuple[str, dict[str, int], list[str], Numbers]]:
-    """Yields the speed-ups and the tokens per call of a group whose prompts have categories.
-
-    Returns:
-        Of both a title; each category with its count of prompts; the names of the columns behind
-        these, of all prompts; and each cell's numbers under both, None where it has none.
+    """Yields the speed-ups and the tokens per call of a group whose prompts have categories: of
+    both a title; each category with its count of prompts; the names of the columns behind these, of
+    all prompts; and each cell's numbers under both, None where it has none.
     """
     kinds = kinds_of(group, records)
     cells = by_category(group, kinds, records) if kinds else []
     for column, title in TABLES.items() if cells else ():
-        last = overall_columns(group, column)
+        last = {"overall": column}
+        if str(group.rows.iloc[0].task) == SPEC_BENCH and column == "speedup":
+            last = {"mean accepted tokens": "block_efficiency", **last}  # as in its own table
         numbers = [
-            (cell.row, [*map(cell.of(column).get, kinds), *map(cell.overall, last.values())])
-            for cell in cells
+            (row, [*map(of[column].get, kinds), *(interval_in(row, n) for n in last.values())])
+            for row, of in cells
         ]
         yield title, {kind: len(prompts) for kind, prompts in kinds.items()}, [*last], numbers
 

@@ -17,7 +17,7 @@ import pandas as pd
 
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.grouping import split
-from spec_bench.report.data.rows import Row, load_rows, number_in, of_recipes, rows_of
+from spec_bench.report.data.rows import Row, number_in, of_recipes, read_rows, rows_of
 from spec_bench.report.data.seeds import pooled
 from spec_bench.report.papers.pairs import pair_configs
 from spec_bench.report.tables.printed import Asked
@@ -48,7 +48,7 @@ class Measured:
     @classmethod
     def below(cls, folder: Path) -> Measured:
         """Returns all results files below a folder."""
-        return cls(load_rows(folder))
+        return cls(read_rows(files.results_files(folder)))
 
     def pairs(self, tasks: Collection[str] = ()) -> list[str]:
         """Names of the pairs that have rows, of these tasks."""

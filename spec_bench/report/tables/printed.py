@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from itertools import compress, product
 from typing import Any, NamedTuple
 
+from spec_bench.report.claims.contrast import less_is_better
 from spec_bench.report.papers.items import Column, Lines, Pick, recipe_cells
 from spec_bench.report.papers.pairs import pair_of
 from spec_bench.report.papers.paper import Table, find_table, load_paper
@@ -130,12 +131,6 @@ def tree_text(decoder: str, spec: str) -> str:
     """Returns a tree as MCSD writes it: factors with an x; a chain of three is 1x1x1."""
     numbers = parse(spec).numbers if spec else ()
     return "x".join(["1"] * numbers[0] if decoder == "sd" else map(str, numbers))
-
-
-def falls(column: Column) -> bool:
-    """Returns whether less is better in a column."""
-    name = column.measured or column.metrics[0]
-    return any(each.name == name and each.better == "down" for each in columns.columns_in([name]))
 
 
 @functools.cache
@@ -381,7 +376,8 @@ def rivals(lines: Sequence[Line], heads: Sequence[Column]) -> Iterator[tuple[int
     for name, block in blocks.items():
         for column, head in enumerate(heads if name and len(block) > 1 else ()):
             if head.best:
-                yield -1 if falls(head) else 1, [line.cells[column] for line in block]
+                falls = less_is_better(head.measured or head.metrics[0])
+                yield -1 if falls else 1, [line.cells[column] for line in block]
 
 
 def _mark_best(lines: Sequence[Line], heads: Sequence[Column]) -> None:

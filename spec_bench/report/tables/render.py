@@ -171,10 +171,9 @@ def markdown(sheet: Sheet) -> str:
 
 def html(sheets: Sequence[Sheet], style: str = "") -> str:
     """Returns a whole page with a table, or with the parts of one, and CSS to embed."""
-    page = _environment().get_template("page.html.jinja")
-    return page.render(
-        name=sheets[0].name, tables=[Markup(html_fragment(s)) for s in sheets], style=style
-    )
+    page = environment("spec_bench.report.tables").get_template("page.html.jinja")
+    tables = [Markup(html_fragment(each)) for each in sheets]
+    return page.render(name=sheets[0].name, tables=tables, style=style) + "\n"
 
 
 def html_fragment(sheet: Sheet) -> str:
@@ -189,18 +188,18 @@ def html_fragment(sheet: Sheet) -> str:
 
     table = written(sheet, write, lambda text: Markup(escape(text)))
     blocks = [[*part] for _, part in groupby(table, lambda line: line.block)]
-    fragment = _environment().get_template("table.html.jinja")
-    return fragment.render(sheet=sheet, levels=levels(sheet), blocks=blocks)
+    fragment = environment("spec_bench.report.tables").get_template("table.html.jinja")
+    return fragment.render(sheet=sheet, levels=levels(sheet), blocks=blocks) + "\n"
 
 
 @functools.cache
-def _environment() -> jinja2.Environment:
+def environment(package: str) -> jinja2.Environment:
+    """Returns what fills the templates of a package."""
     return jinja2.Environment(
-        loader=jinja2.PackageLoader("spec_bench.report.tables"),
+        loader=jinja2.PackageLoader(package),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
-        keep_trailing_newline=True,
         undefined=jinja2.StrictUndefined,
     )
 
