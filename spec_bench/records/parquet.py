@@ -4,12 +4,14 @@
 seconds and joules, and what every target call did. The report makes of it what it makes of the raw
 runs, to the byte. Texts and token ids are not in it. Where each cell was measured is kept in the
 file's metadata, and so is the digest of the file's bytes (``seals``): no reader takes altered ones.
-The same records give the same bytes. Each column stands here once: name, what it holds, definition,
-unit. Knows nothing about what numbers mean, and loads pyarrow only where it is needed.
+The same records give the same bytes. Each column stands once in ``columns.csv``: name, what it
+holds, unit, definition. Knows nothing about what numbers mean, and loads pyarrow only where it is
+needed.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -56,42 +58,12 @@ class Field:
     # are lists with an entry per chunk of a server's answer
     name: str
     holds: str  # `text`, `count` or `number`
+    unit: str  # of a number; "" of other columns, and where it has none
     definition: str  # one line
-    unit: str = ""  # of a number
 
 
-FIELDS = (
-    Field("run_id", "text", f"which line of the table; RUN_ID{AGAIN}: a baseline's, timed again"),
-    Field("repeat", "count", "which time the prompt was decoded, from 0"),
-    Field("prompt_id", "text", "which prompt of the task"),
-    Field("finish", "text", "stop: by an end-of-sequence token; length: by the limit"),
-    Field("tokens", "count", "delivered tokens, the end-of-sequence token included"),
-    Field("prefill_s", "number", "the prompt's prefill, target and draft together", "s"),
-    Field("decode_s", "number", "from the end of the prefill to the last token", "s"),
-    Field("draft_s", "number", "of these, inside draft forward passes", "s"),
-    Field("target_s", "number", "of these, inside target forward passes", "s"),
-    Field("latency_s", "number", "from the start of the prefill to the last token", "s"),
-    Field("energy_j", "number", "over the decode window; empty without a meter", "J"),
-    Field("energy_note", "text", "why there is no energy, or what to mind about it"),
-    Field("load_average", "number", "the machine's 1-minute load when the batch had ended"),
-    Field("clock_mhz", "number", "the device's clock at the same moment", "MHz"),
-    Field("sitting", "text", "what one sitting of a job decoded was decoded in turn"),
-    Field(CATEGORY, "text", "the prompt's, as the task's rows say; only where some prompt has one"),
-    Field(PROMPT_TOKENS, "count", "tokens of the prompt; only where they are known"),
-    Field("log_likelihood", "number", "of the tokens under the target at temperature 1", "nat"),
-    Field("step_nodes", "count", "tree nodes verified, the root not counted"),
-    Field("step_depth", "count", "levels of the tree"),
-    Field("step_accepted", "count", "draft tokens accepted"),
-    Field("step_delivered", "count", "tokens delivered, at most accepted + 1"),
-    Field("step_widths", "count", "beams after each layer of the call; empty without beams"),
-    Field(
-        LISTED[0], "number", "arrival of each chunk of a server's answer, after the request", "s"
-    ),
-    Field(LISTED[1], "count", "tokens of each chunk; the first is the prompt's pass and no step"),
-    Field(f"{SERVED}counted", "text", "where the steps are known from: requests, counters, stream"),
-    Field(f"{SERVED}proposed", "count", "1: it is known how many tokens each call verified"),
-    Field(f"{SERVED}attempts", "count", "requests that the answer took"),
-)
+with Path(__file__).with_name("columns.csv").open(newline="", encoding="utf-8") as _stream:
+    FIELDS = tuple(Field(**line) for line in csv.DictReader(_stream))
 OPTIONAL = (
     CATEGORY,
     PROMPT_TOKENS,

@@ -31,22 +31,8 @@ GREY = "grey"
 _DPI = 200
 _NAMED = re.compile(r"\{([^{}:]+):?([^{}]*)\}")
 _COLOURS = {str(name): colour.light for name, colour in COLOURS.items()}
-_SETTINGS = {
-    "font.size": 8,
-    "axes.titlesize": 8,
-    "axes.labelsize": 8,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-    "legend.fontsize": 7.5,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.prop_cycle": pyplot.cycler(color=[colour.light for colour in PALETTE]),
-    "grid.alpha": 0.3,
-    "grid.linewidth": 0.5,
-    "lines.linewidth": 1.2,
-    "pdf.fonttype": 42,
-}
+_SETTINGS = Path(__file__).with_name("figures.mplstyle")
+_CYCLE = {"axes.prop_cycle": pyplot.cycler(color=[colour.light for colour in PALETTE])}
 
 
 @dataclass(frozen=True)
@@ -107,7 +93,7 @@ def shapes(values: pd.Series) -> dict[Any, str]:
 
 def settings() -> Any:
     """A context in which everything drawn has the figures' sizes; ticks are made when saved."""
-    return pyplot.rc_context(_SETTINGS)
+    return pyplot.rc_context(_CYCLE, _SETTINGS)
 
 
 def save(
