@@ -8,27 +8,15 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 
 from spec_bench.decode.rows import Answering, BatchClock
 from spec_bench.engine.model import LanguageModel, synchronise
-from spec_bench.records.types import Generation, Lossless, Request
-
-Progress = Callable[[int, int], None]
-
-
-class Meter(Protocol):
-    """What measures energy around the decoding of one batch; the device is synchronised."""
-
-    def begin(self) -> None:
-        """Decoding starts now."""
-
-    def end(self) -> None:
-        """Decoding is over."""
+from spec_bench.records.types import Generation, Lossless, Meter, Progress, Request
 
 
 @dataclass

@@ -46,15 +46,6 @@ class ModelCost:
     logit_bytes: int  # one position's logits
 
 
-@dataclass(frozen=True)
-class Pass:
-    """One forward pass; numbers are sums over the batch's rows, or means over many passes."""
-
-    tokens: float  # run; their keys and values are written
-    context: float  # slots written by earlier passes that attention reads
-    logits: float  # positions whose logits are written
-
-
 def model_cost(module: Any, slot_bytes: int) -> ModelCost:
     """Counts a transformers causal LM, all of one dtype; one on the ``meta`` device will do."""
     head = module.get_output_embeddings().weight
@@ -72,8 +63,9 @@ def model_cost(module: Any, slot_bytes: int) -> ModelCost:
     )
 
 
-def bytes_moved(cost: ModelCost, one: Pass) -> float:
-    """Returns bytes between memory and the chip that a pass cannot do without.
+def bytes_moved(cost: ModelCost, tokens: float, context: float, logits: float) -> float:
+    """Returns bytes between memory and the chip that a pass over so many tokens behind a context
+    cannot do without, if so many positions' logits are written.
 
     Counted: every weight read once, but only the rows looked up of an embedding table that is not
     the lm head; keys and values of the context read once; those of the tokens run, written; logits
@@ -81,12 +73,8 @@ def bytes_moved(cost: ModelCost, one: Pass) -> float:
     sampling does with the logits. Weights that a cache holds from one pass to the next are still
     counted, so a model that small can be faster than its bound.
     """
-    return (
-        cost.weight_bytes
-        + one.tokens * (cost.lookup_bytes + cost.slot_bytes)
-        + one.context * cost.slot_bytes
-        + one.logits * cost.logit_bytes
-    )
+    looked_up = tokens * (cost.lookup_bytes + cost.slot_bytes) + context * cost.slot_bytes
+    return cost.weight_bytes + looked_up + logits * cost.logit_bytes
 
 
 def moved_bytes(
@@ -105,8 +93,7 @@ def moved_bytes(
     """
 
     def moved(cost: ModelCost, tokens: int) -> float:
-        one = Pass(tokens, context, tokens)
-        return bytes_moved(cost, one) - cost.weight_bytes * (1 - 1 / batch)
+        return bytes_moved(cost, tokens, context, tokens) - cost.weight_bytes * (1 - 1 / batch)
 
     total, context = 0.0, float(prompt_tokens - 1)
     for step in generation.steps:

@@ -17,10 +17,10 @@ Knows nothing about torch, Hydra or transformers: every layer may import this mo
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 _REASON = re.compile(r"([a-z]\w*): (.*)", re.DOTALL)
 _TRACE = " (trace: "
@@ -78,6 +78,20 @@ class Request:
     prompt_ids: tuple[int, ...]  # token ids of the prompt, at least one
     max_new_tokens: int  # limit on delivered tokens
     stop_ids: tuple[int, ...] = ()  # end the generation: delivered, then nothing more
+
+
+Progress = Callable[[int, int], None]
+"""Takes (target calls, tokens) as they come."""
+
+
+class Meter(Protocol):
+    """What measures energy around the decoding of one batch; the device is synchronised."""
+
+    def begin(self) -> None:
+        """Decoding starts now."""
+
+    def end(self) -> None:
+        """Decoding is over."""
 
 
 @dataclass(frozen=True)

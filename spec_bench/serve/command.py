@@ -140,9 +140,10 @@ class _Plan:
                 f"--requests takes whole numbers from 1, such as 1,4,16, got {options.requests!r}"
             )
         self.requests = list(map(int, given))
-        pair = _pair(overrides)
-        self.model: str = options.model or pair["target"]
-        self.draft = options.draft or pair["draft"]
+        pair = composed([each for each in overrides if each != "-m"]).pair
+        self.model: str = options.model or _path(pair.target)
+        one = isinstance(pair.draft, str)
+        self.draft: str | None = options.draft or (_path(pair.draft) if one else None)
         if engine.kind == "llama_cpp" and not self.model.endswith(".gguf"):
             gguf = f"{self.model}.gguf"
             if not Path(gguf).is_file():
@@ -197,7 +198,9 @@ class _Plan:
     @contextmanager
     def server(self, method: str) -> Iterator[Running]:
         """A server, up within the block. Raises ServerError: it ends, or is silent for too long."""
-        port, gpus = _free_port(), visible_devices()
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            port = int(probe.getsockname()[1])  # a free one
+        gpus = visible_devices()
         command, log = self.command(method, port, self.name), self.logs / f"{method}.log"
         patience, named = self.options.patience, "{name}" in self.engine.arguments
         url, model = f"http://127.0.0.1:{port}/v1", self.name if named else self.model
@@ -243,19 +246,8 @@ class _Plan:
             return abs(keeping.wait())  # below 0: a signal
 
 
-def _pair(overrides: Sequence[str]) -> dict[str, Any]:
-    """Target and draft as paths or hub ids."""
-    pair = composed([each for each in overrides if each != "-m"]).pair
-    named = {"target": pair.target, "draft": pair.draft if isinstance(pair.draft, str) else None}
-    return {
-        role: name if name is None or name.endswith(".gguf") else model_path(name)
-        for role, name in named.items()
-    }
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
+def _path(model: str) -> str:
+    return model if model.endswith(".gguf") else model_path(model)
 
 
 def _up(server: Server, named: bool) -> bool:

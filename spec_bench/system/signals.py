@@ -28,12 +28,8 @@ _came = 0  # the signal's number
 
 
 def run(load: Callable[[], Callable[[], int]], line: str, at_once: bool = False) -> NoReturn:
-    """Runs a command, ``orderly`` from its imports on, and exits with its status.
-
-    Args:
-        load: imports the command and gives it.
-        line: as ``orderly`` says it.
-        at_once: a signal ends it at once all along: it has threads that would be waited for.
+    """Runs the command that ``load`` imports, ``orderly`` from then on, and exits with its status.
+    Where it has threads that would be waited for, a signal ends it ``at_once`` all along.
     """
     with orderly(line):
         command = load()
@@ -49,10 +45,8 @@ def run(load: Callable[[], Callable[[], int]], line: str, at_once: bool = False)
 
 @contextmanager
 def orderly(line: str) -> Iterator[None]:
-    """Ends the process in one line when a signal comes within the block, or a package is missing.
-
-    Args:
-        line: what is printed, such as ``interrupted; the same command resumes``.
+    """Ends the process in one line when a signal comes within the block, or a package is missing;
+    of a signal it is ``line``, such as ``interrupted; the same command resumes``.
     """
     global _owner, _line, _came, _raising
     before = {number: signal.signal(number, _take) for number in _SIGNALS}

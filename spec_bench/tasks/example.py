@@ -151,17 +151,6 @@ def history_before(
     return tuple(history[:turn])
 
 
-def turns_asked(example: Example, later_turns: str) -> int:
-    """How many turns can be asked; with ``fixed`` a turn is asked where all turns before it have a
-    fixed answer.
-    """
-    if later_turns == "none":
-        return 1
-    if later_turns == "own":
-        return len(example.turns)
-    return min(len(fixed_answers(example)) + 1, len(example.turns))
-
-
 def read_answers(path: Path, examples: Sequence[Example]) -> dict[str, tuple[str, ...]]:
     """The answers that a file in FastChat's format (``reference_answer/gpt-4.jsonl``) gives to
     these examples, by id; each needs one to every turn but its last. Raises ValueError: no such

@@ -20,11 +20,11 @@ from spec_bench.tasks.example import (
     Example,
     Turns,
     cut,
+    fixed_answers,
     history_before,
     read_answers,
     read_references,
     read_turns,
-    turns_asked,
 )
 from spec_bench.tasks.generation import Generation
 from spec_bench.tasks.source import (
@@ -298,8 +298,11 @@ class Task:
         return replace(example, turns=self._turns(example.meta, most).asked)
 
     def asked(self, example: Example) -> int:
-        """Returns how many of an example's turns are asked; see ``turns_asked``."""
-        return turns_asked(example, self.later_turns)
+        """Returns how many of an example's turns are asked: of ``fixed`` ones those before which
+        all have a fixed answer.
+        """
+        turns = {"none": 1, "own": len(example.turns), "fixed": len(fixed_answers(example)) + 1}
+        return min(turns[self.later_turns], len(example.turns))
 
     def prompt(self, example: Example, turn: int = 0, history: Sequence[str] | None = None) -> str:
         """The plain text that asks for the answer to a turn, counted from 0, after those to the

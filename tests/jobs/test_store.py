@@ -161,7 +161,7 @@ def test_a_bad_file_of_lines_costs_the_lines_that_are_no_good(store, caplog, cha
 
 def test_a_bad_line_of_what_was_timed_again_goes_and_the_others_stay(store, caplog):
     store.append(store.load().values(), "later")
-    path = files.retimed_file(store.folder, "later")
+    path = store.folder / "retimed-later.jsonl"
     damage(path, second(changed(decode_s=-1.0)))
     done, said = mended(store, caplog)
     assert (done, len(said), store.complete()) == (IDS, 1, True)

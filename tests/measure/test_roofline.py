@@ -13,7 +13,7 @@ from spec_bench.decode.config import build_decoder
 from spec_bench.engine.loading import ModelSpec, load_model
 from spec_bench.jobs.job.collect import bound_columns
 from spec_bench.measure import roofline
-from spec_bench.measure.roofline import ModelCost, Pass, measured_bandwidth, moved_bytes
+from spec_bench.measure.roofline import ModelCost, measured_bandwidth, moved_bytes
 from spec_bench.records.types import Generation, StepRecord
 from tests.families import decoder_settings, random_requests, tiny_pair
 
@@ -41,7 +41,7 @@ def test_a_pass_reads_weights_once_and_only_the_rows_looked_up(name, read, weigh
     assert cost.weight_bytes == 4 * read == weights
     assert cost.lookup_bytes == 64 * 4
     moved = weights + 3 * (64 * 4 + SLOT_BYTES) + 10 * SLOT_BYTES + logits * 512 * 4
-    assert roofline.bytes_moved(cost, Pass(3, 10, logits)) == moved == total
+    assert roofline.bytes_moved(cost, 3, 10, logits) == moved == total
 
 
 def test_a_gpu_is_known_by_what_the_driver_calls_it():

@@ -359,14 +359,9 @@ def run_application(
     program: str = "spec_bench",
     finish: Callable[[], None] = lambda: None,
 ) -> int:
-    """Runs what a config of ours describes, as the command line says; returns the exit status.
-
-    Args:
-        job: what Hydra runs, once or once for each job of a sweep.
-        config: the name of the main config.
-        resumes: what a line on an interrupt ends in.
-        program: what lines on errors begin with.
-        finish: runs at the end, whatever came.
+    """Runs what a config of ours describes, as the command line says, once or once for each job of
+    a sweep, and ``finish`` at the end, whatever came; returns the exit status. A line on an
+    interrupt ends in ``resumes``, lines on errors begin with the ``program``.
     """
     register()
     # Hydra would print its errors over several lines and exit with 1; we want them raised.

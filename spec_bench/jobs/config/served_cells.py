@@ -66,30 +66,27 @@ def served_cells(asked: RunSettings) -> tuple[Cell, ...]:
 
 def _cell(asked: RunSettings, plain: bool) -> Cell:
     """Returns a server's cell; how it was started, or else its address, is part of its run id."""
-    server = asked.server
-    name = BASELINE if plain else server.decoder
-    started = server.baseline_started if plain else server.started
-    model = server.baseline_model or server.model if plain else server.model
-    where = {"url": server.address(plain)} if started is None else {"started": started}
-    known = model if started is None else None  # the name of one that was started is drawn
-    place: dict[str, Any] = {**where, "model": known or asked.pair.target}
+    server = asked.server.plain if plain else asked.server
+    place: dict[str, Any] = {"started": server.started, "model": asked.pair.target}
+    if server.started is None:  # the name of one that was started is drawn
+        place = {"url": server.url, "model": server.model or asked.pair.target}
     if server.rate is not None:
         place["rate"] = server.rate
-    if asked.server.tokens != "ids":
-        place["tokens"] = asked.server.tokens
-    if asked.server.kind != "openai":
-        place["kind"] = asked.server.kind
-    decoder = {**asked.decoder, "name": name}
+    if server.tokens != "ids":
+        place["tokens"] = server.tokens
+    if server.kind != "openai":
+        place["kind"] = server.kind
+    decoder = {**asked.decoder, "name": BASELINE if plain else server.decoder}
     return replace(Cell.read(decoder), settings={**decoder, "server": place})
 
 
 def client(settings: ServerSettings, cell: Cell) -> Server:
     """Returns a cell's server, with the key that the environment holds."""
-    plain = settings.has_baseline and cell.name == BASELINE
-    model = settings.baseline_model or settings.model if plain else settings.model
+    if settings.has_baseline and cell.name == BASELINE:
+        settings = settings.plain
     return Server(
-        settings.address(plain) or "",
-        model or cell.settings["server"]["model"],
+        settings.url or "",
+        settings.model or cell.settings["server"]["model"],
         os.environ.get(KEY, "").strip(),
         ids=settings.tokens == "ids",
         kind=settings.kind,
@@ -97,5 +94,5 @@ def client(settings: ServerSettings, cell: Cell) -> Server:
         answer_s=settings.answer_s,
         attempts=settings.attempts,
         wait_s=settings.wait_s,
-        log=settings.baseline_log or settings.log if plain else settings.log,
+        log=settings.log,
     )

@@ -162,7 +162,7 @@ class ModelBackend:
         self._tokenizer = tokenizer
         self.models = models.models_of(settings.pair, tokens)
         self.vocabulary = self.models[0].vocab_size  # ids of records must lie below
-        kept = files.threads_file(settings.results), settings.pair.specs[0].path
+        kept = settings.results / files.RUNS / "threads.json", settings.pair.specs[0].path
         models.use_threads(settings.engine.threads, settings.device, self.models[0], kept)
 
     def prepare(self, session: Session, runs: Sequence[CellRun]) -> None:

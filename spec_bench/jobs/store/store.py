@@ -78,8 +78,7 @@ class CellStore:
         """Adds generations, or those that a session timed ``again`` of prompts that have some; when
         this returns they survive a kill.
         """
-        path = self.folder / files.GENERATIONS
-        path = files.retimed_file(self.folder, again) if again else path
+        path = self.folder / (files.RETIMED.replace("*", again) if again else files.GENERATIONS)
         with files.naming(path), path.open("a", encoding="utf-8") as stream:
             files.lock(stream, wait=True)  # another job may look for a torn line
             for generation in generations:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from spec_bench.core import processes
 from spec_bench.decode.config import AnyDecoder
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.measure.energy import EnergyReading, EnergySettings, build_meter
-from spec_bench.records.types import Generation, Reason, Request
+from spec_bench.records.types import Generation, Progress, Reason, Request
 
 log = logging.getLogger(__name__)
 
@@ -51,11 +51,7 @@ class Metering:
         self._reading = self.meter.end()
 
     def generate(
-        self,
-        decoder: AnyDecoder,
-        batch: Sequence[Request],
-        seed: int,
-        progress: Callable[[int, int], None],
+        self, decoder: AnyDecoder, batch: Sequence[Request], seed: int, progress: Progress
     ) -> list[Generation]:
         """Decodes a batch inside a window; each row carries its equal share of the energy."""
         if self.meter.name == "none":

@@ -24,15 +24,13 @@ _ANY: str = ""  # a value shared by all rows of the same task, or pair
 
 
 def split(rows: pd.DataFrame, shown: Collection[str]) -> list[tuple[str, pd.DataFrame]]:
-    """The rows in parts that agree in every column of ``apart_in`` but those ``shown`` separately.
+    """The rows in parts that agree in every column of ``apart_in`` but those ``shown`` separately:
+    the settings that are each part's alone (``batch size 4``), as far as all of its rows agree in
+    them, and its rows, the part with most rows first; one part, named "", if none differs.
 
     Settings of the task, such as its length limit, may differ from task to task, and likewise
     for the pair: they split the rows only where one task has several, and rows of other tasks
     stand in every part.
-
-    Returns:
-        The settings that are each part's alone (``batch size 4``), as far as all of its rows agree
-        in them, and its rows, the part with most rows first; one part, named "", if none differs.
     """
     columns = [each for each in apart_in(rows) if each.name not in shown]
     texts = {each: rows[each.name].map(partial(value_text, each)) for each in columns}

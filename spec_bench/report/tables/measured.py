@@ -96,11 +96,9 @@ class Measured:
         return tuple(each for each, row in rows if row is None or row["status"] == "failed")
 
     def apart(self, asked: Iterable[Asked]) -> list[tuple[str, Measured]]:
-        """Parts whose rows agree in the settings of runs, as far as these cells are concerned.
-
-        Returns:
-            The distinctive settings of each part, and the part, one that a search confirmed first;
-            this alone where nothing differs.
+        """Parts whose rows agree in the settings of runs, as far as these cells are concerned, each
+        with its distinctive settings, one that a search confirmed first; this alone where nothing
+        differs.
         """
         fitting = sorted({place for each in asked for place in self._fitting(each)})
         parts = split(self.rows.iloc[fitting], _SAMPLING) if fitting else []
