@@ -130,7 +130,7 @@ def test_search_has_every_printed_configuration_and_the_monotone_one_its_non_inc
 
 def test_figure_6s_cells_draft_with_heads_alone():
     """A pair of a target and its heads runs all of them."""
-    parts = {(cell.heads, cell.drafts) for cell in cells_of("redrafter=batches")}
+    parts = {(cell.config.heads, cell.config.drafts) for cell in cells_of("redrafter=batches")}
     assert parts == {(None, 0), ("redrafter", 0)}
 
 

@@ -272,12 +272,11 @@ class LoadedPair:
         from spec_bench.tasks.generation import Generation as Asked
 
         sampling = sampling_of(check(Asked, generation, "decode"), Asked())
-        written = parse_cell(decoder, conf_dirs())
-        cell = make_cell(*written, sampling)
+        cell = make_cell(parse_cell(decoder, conf_dirs()), sampling)
         check_fit(cell, self.pair)
         cell = FittedTrees(self.pair, None, sampling).given(cell)
-        target, drafts = self.models[0], self.models[1 : cell.drafts + 1]
-        heads = heads_of(self.pair, cell.heads, target)
+        target, drafts = self.models[0], self.models[1 : cell.config.drafts + 1]
+        heads = heads_of(self.pair, cell.config.heads, target)
         return cell.config.build(target, drafts, sampling, 1, pool or CachePool(), heads)
 
     def _request(self, prompt: Prompt, limit: int, chat: bool, name: str | None) -> Request:

@@ -222,7 +222,10 @@ def command_of(found: Recommendation, overrides: Sequence[str]) -> str:
     kept = [each for each in overrides if not each.lstrip("+").startswith(others)]
     decoder, spec = found.cell
     tree = [] if decoder == "ar" or spec == "-" else [f"spec={spec}"]
-    return " ".join(["spec-bench run", *kept, f"decoder={decoder}", *tree])
+    chosen = [f"decoder={decoder}", *tree]
+    if " " in decoder:  # a decoder with settings of its own
+        chosen = [f'--decoders "{decoder}:{spec}"']
+    return " ".join(["spec-bench run", *kept, *chosen])
 
 
 def _lines(candidates: pd.DataFrame) -> Iterator[list[tuple[str, str]]]:

@@ -76,14 +76,16 @@ def find_decoder(name: str) -> Decoder | None:
     """How a decoder is shown; None for one of which no YAML says it. Raises ValueError: a YAML says
     it wrong; the file, the key, the value and what is allowed.
     """
-    return _find(name, *_folders())
+    own, _, settings = name.partition(" ")  # settings that are not those of its YAML
+    found = _find(own, *_folders())
+    return found and replace(found, title=f"{found.title} {settings}".rstrip())
 
 
 def parts_of(name: str) -> tuple[str, str]:
     """Returns a decoder's drafter and tree policy, of a composed name those of the decoder that it
     begins with; two empty texts where no YAML tells.
     """
-    files, words = _files(_folders()[0]), name.split("_")
+    files, words = _files(_folders()[0]), name.partition(" ")[0].split("_")
     known = ("_".join(words[:n]) for n in range(len(words), 0, -1))
     block = next((_read(files[each]) for each in known if each in files), {})
     return _part(block, "drafter"), _part(block, "tree")

@@ -24,6 +24,7 @@ from spec_bench.records import cell_folder
 from spec_bench.report.papers.items import recipe_cells
 from spec_bench.settings.configs import conf_dir, conf_dirs
 from spec_bench.vocabulary.decoders import load_decoder
+from spec_bench.vocabulary.names import decoder
 from spec_bench.vocabulary.spec import parse
 from tests import warm
 from tests.jobs.tiny import cut, eagle_heads, main, overrides, rows_of, tokens_of
@@ -43,7 +44,11 @@ def test_whole_path_verification_goes_with_every_tree(name):
         other = {"decoder": name, "verifier": "traversal"}
         _, plain, other = cells_of(name, other, temperature=temperature)
         assert other.name == f"{name}_traversal"
-        assert (other.spec, other.drafts, other.heads) == (plain.spec, plain.drafts, plain.heads)
+        assert (other.spec, other.config.drafts, other.config.heads) == (
+            plain.spec,
+            plain.config.drafts,
+            plain.config.heads,
+        )
         assert other.settings["verifier"] == {"rule": "traversal"}
         assert other.settings["tree"] == plain.settings["tree"]
 
@@ -52,11 +57,29 @@ def test_a_drafter_or_rule_that_is_a_name_stands_in_place_of_the_decoders_own():
     wanted = {"decoder": "rsd_c", "drafter": "eagle3", "spec": "2-1", "verifier": "traversal"}
     (_, cell) = cells_of(wanted)
     assert cell.title == "eagle3_rsd_c_traversal 2-1"
-    assert (cell.drafts, cell.heads) == (0, "eagle3")
+    assert (cell.config.drafts, cell.config.heads) == (0, "eagle3")
     assert cell.settings["drafter"] == {"kind": "eagle3"}
     assert recipe_cells("eagle=rules")[0] == "eagle3_sd:5"  # the report looks for that very name
     chosen = dict(composed(["decoder=rsd_s", "decoder.verifier=traversal"]).decoder)
     assert cells_of(chosen=chosen, spec="4x3")[1].title == "rsd_s_traversal 4x3"
+
+
+def test_cells_of_one_decoder_that_differ_in_a_setting_have_names_of_their_own():
+    typical, lookup = {"decoder": "medusa_typical"}, {"decoder": "suffix_lookup"}
+    cells = cells_of(
+        *("medusa_typical", "medusa_typical epsilon=0.2", "opt_tree gain=null:3x2@4"),
+        typical | {"verifier": {"epsilon": 0.2}},  # the second one again
+        *(lookup | {"drafter": {"share": 0.5}}, {"decoder": "rsd_s", "tree": {"width": 2}}),
+        *(typical | {"verifier": {"delta": 0.1}, "name": "mine"}, "sd drafter.kind=eagle3"),
+    )
+    assert [cell.name for cell in cells[1:]] == [
+        *("medusa_typical", "medusa_typical epsilon=0.2", "opt_tree gain=null"),
+        *("suffix_lookup share=0.5", "rsd_s", "mine", "sd kind=eagle3"),
+    ]
+    assert cells[2].settings["name"] == "medusa_typical"  # and so the run id is what it was
+    chosen = dict(composed(["decoder=medusa_typical", "decoder.verifier.delta=0.1"]).decoder)
+    assert cells_of(chosen=chosen)[1].name == "medusa_typical delta=0.1"
+    assert decoder("medusa_typical delta=0.1").title == "Medusa, typical delta=0.1"
 
 
 GRID = {"decoder": "mcsd_wor", "factors": [1, 2], "most": 2, "depths": [1, 2], "order": "any"}

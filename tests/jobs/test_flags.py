@@ -60,6 +60,7 @@ def test_a_target_alone_is_drafted_for_by_looking_up():
 
     assert cells() == cells("prompts=3") == ["cells=[prompt_lookup]"]
     assert cells("--decoders", "sd:3, rsd_s:4x3") == ["cells=[sd:3,rsd_s:4x3]"]
+    assert cells("--decoders", "sd a=1 b.c=2:3 sd") == ["cells=['sd a=1 b.c=2:3',sd]"]
     assert cells("decoder=ar") == cells("--draft", "y") == cells("rsd=exp1") == []
 
 

@@ -7,23 +7,28 @@ run states an acceptance (``simulate=...``) in place of the one its models would
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+
+import yaml
 
 from spec_bench.core.sampling import SamplingSettings
 from spec_bench.settings.fields import MOST_NODES, shown
 from spec_bench.settings.validation import Flag, Ge, MinLen, Says, Text, Whole, check, settings
 from spec_bench.vocabulary.decoders import load_decoder
 from spec_bench.vocabulary.names import combined
+from spec_bench.vocabulary.spec import parse
 
 if TYPE_CHECKING:  # it needs torch, which a wrong setting's refusal does not
     from spec_bench.decode.config import DecoderConfig
 
 BASELINE = "ar"
+PARTS = ("drafter", "tree", "verifier")
 SIMULATED = "simulated"  # the rule of the verifier that states its acceptance
 _MOST_TREES = 1_000_000
 _DEEP = 64  # two factors make more trees of this depth than can ever be run
@@ -78,6 +83,7 @@ class AskedCell:
     """A cell as a mapping: a decoder, its tree in shorthand, and overrides of its parts."""
 
     decoder: Text
+    name: Text | None = None  # what its rows are called; null: the decoder and what it changes
     spec: Annotated[Whole | Text | None, Says("a tree in shorthand such as 3, 4x3, 2-2-1")] = None
     drafter: Annotated[
         dict[str, Any] | Text | None, Says("a drafter's settings, or the name of another drafter")
@@ -110,8 +116,12 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """The decoder's."""
+        """The decoder's, and the settings in which it is not its YAML file's."""
         return self.config.name
+
+    def called(self, name: str) -> Cell:
+        """Returns the cell under another name, which its settings and so its run id do not have."""
+        return replace(self, config=replace(self.config, name=name))
 
     @property
     def spec(self) -> str:
@@ -119,28 +129,18 @@ class Cell:
         return self.config.spec
 
     @property
-    def drafts(self) -> int:
-        """How many of the pair's drafts it uses; 0 for the baseline."""
-        return self.config.drafts
-
-    @property
-    def heads(self) -> str | None:
-        """Which kind of the pair's draft heads it uses, if any."""
-        return self.config.heads
-
-    @property
-    def library(self) -> str:
-        """Whose code decodes; "": ours."""
-        return self.config.library
-
-    @property
     def title(self) -> str:
         """Name and spec, for people."""
         return f"{self.name} {self.spec}"
 
 
-WrittenCell = tuple[dict[str, Any], Any]
-"""A decoder's settings, and the shorthand of its tree or None."""
+class WrittenCell(NamedTuple):
+    """A cell as the user wrote it."""
+
+    decoder: dict[str, Any]  # its settings
+    spec: Any = None  # the shorthand of its tree
+    file: Mapping[str, Any] = MappingProxyType({})  # what its YAML says; empty where it has none
+    name: str | None = None  # of its rows; None: the decoder's, with what its YAML has otherwise
 
 
 def written_cells(
@@ -152,54 +152,86 @@ def written_cells(
     decoder that does not exist, or an entry that is no cell, naming it.
     """
     listed = [cell for item in wanted for cell in expand_grid(item)]
-    asked = [parse_cell(item, folders) for item in listed] or [(dict(chosen), spec)]
-    return [(load_decoder(folders, BASELINE), None), *asked]
+    asked = [parse_cell(item, folders) for item in listed]
+    if not asked:
+        known = {path.stem for folder in folders for path in folder.glob("decoder/*.yaml")}
+        own = chosen.get("name")
+        file = load_decoder(folders, own) if own in known else {}
+        asked = [WrittenCell(dict(chosen), spec, file)]
+    return [WrittenCell(load_decoder(folders, BASELINE)), *asked]
 
 
 def build_cells(written: Sequence[WrittenCell], sampling: SamplingSettings) -> tuple[Cell, ...]:
     """Returns the cells of a job, each once."""
     unique: dict[str, Cell] = {}
-    for cell in (make_cell(*each, sampling) for each in written):
+    for cell in (make_cell(each, sampling) for each in written):
         unique.setdefault(json.dumps(cell.settings, sort_keys=True, default=dict), cell)
     return tuple(unique.values())
 
 
-def make_cell(decoder: dict[str, Any], spec: Any, sampling: SamplingSettings) -> Cell:
+def make_cell(written: WrittenCell, sampling: SamplingSettings) -> Cell:
     """A cell of a decoder's settings and the shorthand of its tree, checked as a whole. Raises
     ValueError: a tree, rule or combination that does not exist, naming it.
 
     A drafter or verifier given by name replaces the decoder's, with the settings given, and the
-    decoder is named after all of them.
+    decoder is named after all of them, and after what it changes and the tree's shorthand omits.
     """
     from spec_bench.decode.config import resolve_spec  # needs torch
 
+    decoder, spec, file, name = written
     drafter, rule = decoder.get("drafter"), decoder.get("verifier")
     if isinstance(drafter, str) or isinstance(rule, str):
         decoder = {**decoder, "name": combined(str(decoder.get("name")), drafter, rule)}
-    if isinstance(drafter, str):
-        decoder["drafter"] = {"kind": drafter}
-    if isinstance(rule, str):
-        decoder["verifier"] = {"rule": rule}
-    return Cell.read(resolve_spec(decoder, None if spec is None else str(spec)), sampling)
+    for part, key in (("drafter", "kind"), ("verifier", "rule")):
+        if isinstance(decoder.get(part), str):
+            decoder[part] = {key: decoder[part]}
+            file = {**file, part: decoder[part]} if file else file
+    cell = Cell.read(resolve_spec(decoder, None if spec is None else str(spec)), sampling)
+    return cell.called(name or " ".join([cell.name, *_changes(cell, file)]))
+
+
+def _changes(cell: Cell, file: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the settings that a decoder's file has otherwise and its tree's shorthand omits."""
+    tree, told = cell.config.tree, parse(cell.spec)
+    sizes = (told.form in tree.forms and tree.of_spec(told)) or {}
+    for part in PARTS if file else ():
+        for key, value in cell.settings[part].items():
+            if (key, value) in file[part].items() or (part == "tree" and key in sizes):
+                continue
+            text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+            yield f"{key if _part_of(key, file) == part else f'{part}.{key}'}={text}"
+
+
+def _part_of(key: str, file: Mapping[str, Any]) -> str:
+    """Returns the part of a decoder that a key is of, which may name it: ``tree.gain``."""
+    part, dot, _ = key.partition(".")
+    return part if dot else next((each for each in PARTS if key in file[each]), "verifier")
 
 
 def parse_cell(item: Any, folders: Sequence[Path]) -> WrittenCell:
-    """A decoder's settings and shorthand from one entry of a list of cells: ``decoder:spec``,
-    ``decoder``, or a mapping with overrides of the decoder's parts. Raises ValueError: an unknown
-    decoder, or a mapping that is no cell.
+    """A decoder's settings and shorthand from one entry of a list of cells: ``decoder``,
+    ``decoder:spec``, ``decoder key=value:spec`` as rows are named, or a mapping with
+    overrides of the decoder's parts. Raises ValueError: an unknown decoder, or a mapping that is no
+    cell.
     """
     if isinstance(item, str):
         name, _, spec = item.partition(":")
-        return load_decoder(folders, name.strip()), spec.strip() or None
-    if len(item) == 1 and "decoder" not in item:
+        name, *words = name.split() if "=" in name else [name.strip()]
+        item = {"decoder": name, "spec": spec.strip() or None}
+        for word in words:
+            key, _, value = word.partition("=")
+            part = _part_of(key, load_decoder(folders, name))
+            item.setdefault(part, {})[key.removeprefix(f"{part}.")] = yaml.safe_load(value)
+    elif len(item) == 1 and "decoder" not in item:
         # YAML reads `sd: 3` as a mapping of one entry.
         ((name, spec),) = item.items()
-        return load_decoder(folders, str(name)), spec
+        item = {"decoder": str(name), "spec": spec}
     if "decoder" not in item:
         raise ValueError(f"a cell is decoder:spec or a mapping with a decoder, got {item!r}")
     asked = check(AskedCell, item, "cells")
-    decoder = load_decoder(folders, asked.decoder)
-    for part in ("drafter", "tree", "verifier"):
+    file = load_decoder(folders, asked.decoder)
+    decoder = dict(file)
+    for part in PARTS:
         changes = getattr(asked, part)
         if isinstance(changes, str):
             decoder[part] = changes
@@ -207,7 +239,7 @@ def parse_cell(item: Any, folders: Sequence[Path]) -> WrittenCell:
             decoder[part] = {**decoder.get(part, {}), **changes}
     if asked.tree_attention is not None:
         decoder["tree_attention"] = asked.tree_attention
-    return decoder, asked.spec
+    return WrittenCell(decoder, asked.spec, file, asked.name)
 
 
 def simulate_cells(
@@ -224,14 +256,14 @@ def simulate_cells(
     made = list[Cell]()
     for cell in cells:
         settings = cell.settings
-        if cell.drafts:
+        if cell.config.drafts:
             if not isinstance(cell.config.tree, GrownTree):
                 raise ValueError(f"{cell.title} keeps several beams; simulate must be null")
             if cell.config.verifier.name == SIMULATED:
                 raise ValueError(f"{cell.title} states its own acceptance; simulate must be null")
             stated = [*simulate] if isinstance(simulate, tuple) else simulate  # as YAML has it
             rule = {"rule": SIMULATED, "acceptance": stated, "computed": settings["verifier"]}
-            cell = Cell.read({**settings, "verifier": rule}, sampling)
+            cell = Cell.read({**settings, "verifier": rule}, sampling).called(cell.name)
         made.append(cell)
     return tuple(made)
 

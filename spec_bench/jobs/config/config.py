@@ -199,7 +199,7 @@ def _check_names(cells: Sequence[WrittenCell], key: str) -> None:
     if names_of_others(group):
         return
     known = written(package, decorator)
-    for decoder, spec in cells:
+    for decoder, spec, *_ in cells:
         title = f"decoder {shown(decoder.get('name'))}"
         block = decoder.get(key)
         name = block.get(kind) if isinstance(block, Mapping) else block

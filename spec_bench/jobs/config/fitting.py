@@ -81,7 +81,8 @@ class FittedTrees:
         from spec_bench.tree.node_list import best_list
 
         nodes = [list(node) for node in best_list(ours.accepted, int(tree["total"]))]
-        return Cell.read({**cell.settings, "tree": {**tree, "nodes": nodes}}, self.sampling)
+        filled = {**cell.settings, "tree": {**tree, "nodes": nodes}}
+        return Cell.read(filled, self.sampling).called(cell.name)
 
     def _is_ours(self, fit: Fit) -> bool:
         """Returns whether it was made with these models, task and sampling."""
@@ -141,14 +142,15 @@ def fitting(
 
 def check_fit(cell: Cell, pair: Pair) -> None:
     """Checks that a pair has the drafts and heads that a cell uses."""
-    if cell.library == "server":
+    if cell.config.library == "server":
         raise ValueError(f"{cell.title}: a server decodes it: engine=server server.url=...")
-    if cell.drafts > len(pair.drafts):
+    if cell.config.drafts > len(pair.drafts):
         raise ValueError(
-            f"{cell.title} needs draft models: {cell.drafts}; pair.draft names {len(pair.drafts)}: "
-            "--draft MODEL, or a decoder that looks drafts up: --decoders prompt_lookup"
+            f"{cell.title} needs draft models: {cell.config.drafts}; pair.draft names "
+            f"{len(pair.drafts)}: --draft MODEL, or a decoder that looks drafts up: --decoders "
+            "prompt_lookup"
         )
-    kind = cell.heads
+    kind = cell.config.heads
     if kind is None:
         return _check_masks(cell, pair)
     if kind not in pair.heads:
@@ -189,7 +191,7 @@ def _check_masks(cell: Cell, pair: Pair) -> None:
 
 def check_batch(cell: Cell, engine: EngineSettings, sampling: SamplingSettings) -> None:
     """Checks that a library gives a batch the answers that it would give one by one."""
-    if not cell.library or engine.batch_size == 1:
+    if not cell.config.library or engine.batch_size == 1:
         return
     if cell.spec != "-":
         why = "decodes one prompt at a time with a draft or lookup"
@@ -200,6 +202,6 @@ def check_batch(cell: Cell, engine: EngineSettings, sampling: SamplingSettings) 
     else:
         return
     raise ValueError(
-        f"{cell.title}: {cell.library} {why}; engine.batch_size must be 1, got "
+        f"{cell.title}: {cell.config.library} {why}; engine.batch_size must be 1, got "
         f"{engine.batch_size} (engine.batching={engine.batching})"
     )

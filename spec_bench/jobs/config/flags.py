@@ -112,7 +112,8 @@ def _override(flag: Flag, name: str, value: str) -> str:
     if flag.path:
         value = _quoted(os.path.expanduser(value))
     elif name == "decoders":  # commas of a list; other values may be swept over by theirs
-        value = ",".join(_quoted(each) for each in re.split(r"[,\s]+", value.strip("[]")) if each)
+        cells = re.split(r"[,\s]+(?![\w.]+=)", value.strip("[]"))  # a decoder has its settings
+        value = ",".join(_quoted(each) for each in cells if each)
     elif name == "prompts" and value == "all":
         value = "null"
     return flag.override.format(value)

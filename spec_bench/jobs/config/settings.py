@@ -78,7 +78,7 @@ class JobSettings:
 
     def cell_settings(self, cell: Cell) -> dict[str, Any]:
         """Returns the resolved settings that change a cell's numbers; their hash is its run id."""
-        engine, target, kind = self.engine, self.pair.specs[0], cell.heads
+        engine, target, kind = self.engine, self.pair.specs[0], cell.config.heads
         pair = self.pair.settings()
         if kind is not None:
             known = {"source": self.pair.heads[kind], "revision": self.pair.heads_revision(kind)}
@@ -119,20 +119,19 @@ class JobSettings:
 
     def pinned(self, fetch: bool = True) -> JobSettings:
         """Returns the same with the hub's models at their current commits; see ``pair.pinned``."""
-        heads = {cell.heads for cell in self.cells if cell.heads is not None}
+        heads = {kind for cell in self.cells if (kind := cell.config.heads)}
         return replace(self, pair=pinned(self.pair, heads, fetch))
 
     def facts(self, cell: Cell) -> CellFacts:
         """What the settings tell of a cell; a backend's ``ran_with`` adds what models do."""
-        pair, task, sampling, kind = self.pair, self.task, self.sampling, cell.heads
+        pair, task, sampling, own = self.pair, self.task, self.sampling, cell.config
         rate = self.served.rate if self.served else None
         several = any(len(example.turns) > 1 for example in self.examples)
         cold = sampling.draft_temperature in (None, sampling.temperature)
-        drafts = pair.drafts[: cell.drafts] if kind is None else (pair.heads[kind],)
-        revisions = (
-            pair.revisions[1 : 1 + cell.drafts] if kind is None else (pair.heads_revision(kind),)
-        )
-        ours = cell.library in ("", SERVER)  # a server's version is known once it has been asked
+        drafts, revisions = pair.drafts[: own.drafts], pair.revisions[1 : 1 + own.drafts]
+        if own.heads is not None:
+            drafts, revisions = (pair.heads[own.heads],), (pair.heads_revision(own.heads),)
+        ours = own.library in ("", SERVER)  # a server's version is known once it has been asked
         return CellFacts(
             pair=pair.name,
             target=pair.target,
@@ -148,7 +147,7 @@ class JobSettings:
             batching=self.engine.batching if rate is None else f"open loop, {rate:g}/s",
             max_new_tokens=self.max_new_tokens,
             draft_temperature=None if cold else sampling.draft_temperature,
-            tree_attention=cell.config.tree_attention,
+            tree_attention=own.tree_attention,
             simulated_acceptance=simulated_acceptance(cell),
             later_turns=task.later_turns if several and isinstance(task, Task) else None,
             stage=self.stage,
@@ -158,10 +157,10 @@ class JobSettings:
             prompts_digest=self.prompts_digest,
             target_revision=pair.revisions[0] or "",
             draft_revision=tuple(revision or "-" for revision in revisions),
-            tree_revision=str(cell.config.tree.revision or ""),
+            tree_revision=str(own.tree.revision or ""),
             compile="" if self.served else pair.specs[0].compile,
             engine=ENGINE,
-            library=cell.library if ours else f"{cell.library} {version(cell.library)}",
+            library=own.library if ours else f"{own.library} {version(own.library)}",
         )
 
     @cached_property

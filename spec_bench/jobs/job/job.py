@@ -175,11 +175,11 @@ class ModelBackend:
             try:
                 run.decoder = run.cell.config.build(
                     target,
-                    drafts[: run.cell.drafts],
+                    drafts[: run.cell.config.drafts],
                     settings.sampling,
                     settings.engine.batch_size,
                     pool,
-                    models.heads_of(settings.pair, run.cell.heads, target),
+                    models.heads_of(settings.pair, run.cell.config.heads, target),
                 )
                 models.warn_of_misreading(run.decoder, requests[0].prompt_ids)
             except Exception as error:

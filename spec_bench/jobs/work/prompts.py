@@ -202,7 +202,7 @@ def refuse_overlong(settings: JobSettings, requests: Sequence[Request]) -> None:
     lengths = [(_length(spec), spec.path) for spec in settings.pair.specs]
     known = [
         (length - levels, length, levels, path)
-        for levels, drafts in {(levels_of(each.config), each.drafts) for each in settings.cells}
+        for levels, drafts in {(levels_of(c.config), c.config.drafts) for c in settings.cells}
         for length, path in lengths[: 1 + drafts]
         if length is not None
     ]
