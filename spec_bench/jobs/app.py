@@ -41,6 +41,7 @@ from spec_bench.sinks.console import print_outcome
 from spec_bench.sinks.rows import labels_of
 from spec_bench.sinks.sink import LoggedCell, Sink, build_sinks
 from spec_bench.system import files, signals
+from spec_bench.tasks import Task
 
 log = logging.getLogger(__name__)
 RESUMES = "the same command resumes"
@@ -109,9 +110,11 @@ def run(asked: RunSettings, running: RunningJob | None = None) -> list[CellResul
     settings = build_settings(asked, folders_of()).pinned()
     task, examples = settings.task, (*settings.examples, *settings.fresh)
     for score in task.scores:
-        if needed := needs_references(score):
-            settings.check_references(score, empty=needed == "field")
-        check_references(score, [g for each in examples for g in each.references])
+        needed = needs_references(score)
+        given = (score, examples, needed == "field")
+        if needed and isinstance(task, Task) and (told := task.check_references(*given)):
+            log.warning(told)
+        check_references(score, [g for each in examples for g in each.references if g])
     first = processes.rank() == 0
     sinks = build_sinks(asked.sink, settings.results / asked.name) if first else []
     if asked.engine.device == AUTO and asked.pair.paper and settings.device == "cpu":

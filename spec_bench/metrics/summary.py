@@ -5,7 +5,7 @@ Knows the registered metrics and the columns; nothing about files, labels or how
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -15,7 +15,7 @@ from spec_bench.metrics.execution import code as code  # likewise
 from spec_bench.metrics.execution import sql as sql  # likewise
 from spec_bench.metrics.interval import Interval, limited
 from spec_bench.metrics.metric import CellRecords, Number, Sums, interval_of, metric
-from spec_bench.metrics.quality import SCORES, quality_columns
+from spec_bench.metrics.quality import SCORES, needs_references, quality_columns
 from spec_bench.vocabulary import columns
 
 T = TypeVar("T")
@@ -37,7 +37,8 @@ class Summary:
 def summary_of(cell: CellRecords, scores: Sequence[str] = (), ends: bool = True) -> Summary:
     """The numbers of one cell, with or without the ``ends`` of intervals; with names of quality
     scores (ours, another package's, or modules of ``evaluate``) its texts and references are
-    needed. Raises ValueError: no generations, an unknown score, or prompts that some of these lack.
+    needed. A score that needs references is over the prompts that have one. Raises ValueError: no
+    generations, an unknown score, or prompts that some of these lack.
     """
     if not cell.generations:
         raise ValueError("a cell without generations has no metrics")
@@ -46,9 +47,13 @@ def summary_of(cell: CellRecords, scores: Sequence[str] = (), ends: bool = True)
         row.update(_values(name, each.of(cell), each.column.interval and ends))
     signatures, by_prompt = [], dict[str, dict[str, float | tuple[float, ...]]]()
     for name in scores:
-        answers = _select(cell.texts, cell.ids, "texts")
         golds = _select(cell.references, cell.ids, "references")
-        intervals, signature = quality_columns(name, answers, golds)
+        given = dict(zip(cell.ids, golds, strict=True))
+        if needs_references(name) is True and any(golds):
+            given = {prompt_id: known for prompt_id, known in given.items() if known}
+        answers = _select(cell.texts, given, "texts")
+        intervals, signature = quality_columns(name, answers, [*given.values()])
+        signature += f"|scored: {len(given)} of {len(golds)} answers" * (len(given) < len(golds))
         if name not in SCORES and (taken := sorted(set(intervals) & set(columns.header()))):
             raise ValueError(f"score {name}: there is a column {', '.join(taken)} already")
         for column, interval in intervals.items():
@@ -57,7 +62,7 @@ def summary_of(cell: CellRecords, scores: Sequence[str] = (), ends: bool = True)
             row.update(_values(column, interval, known is None or known.interval))
             parts: Sequence[float | tuple[float, ...]] = interval.by_prompt or interval.parts
             if parts:
-                by_prompt[column] = dict(zip(cell.ids, parts, strict=True))
+                by_prompt[column] = dict(zip(given, parts, strict=True))
         signatures.append(signature)
     row["quality_signature"] = "; ".join(signatures) or None
     return Summary(row, by_prompt)
@@ -78,7 +83,7 @@ def _values(name: str, number: Number, interval: bool) -> Row:
     return dict(zip((name, *ends), (number.value, number.low, number.high), strict=True))
 
 
-def _select(by_prompt: Mapping[str, T] | None, ids: Sequence[str], what: str) -> list[T]:
+def _select(by_prompt: Mapping[str, T] | None, ids: Collection[str], what: str) -> list[T]:
     """The values of these prompts, in their order. Raises ValueError: some prompt has none."""
     given = by_prompt or {}
     if missing := sorted(set(ids) - given.keys()):

@@ -6,6 +6,7 @@ text begin with the answer: the decoder to use on each task.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -146,4 +147,8 @@ def _settings(group: Group) -> str:
     prompts = group.rows.prompts.max() if "prompts" in group.rows else float("nan")
     count = "no" if pd.isna(prompts) else f"{int(prompts)}"
     truncation = "" if row.top_p == 1 else f", top-p {row.top_p:g}"
-    return f"{count} prompts, temperature {row.temperature:g}{truncation}, {seeds_text(row)}"
+    known = re.search(r"scored: [^|;]*", str(row.get("quality_signature", "")))
+    scored = f", {known[0]}" if known else ""
+    return (
+        f"{count} prompts, temperature {row.temperature:g}{truncation}, {seeds_text(row)}{scored}"
+    )

@@ -258,29 +258,37 @@ class Task:
             return (tuple(gold for golds in references for gold in golds),)
         return (*references[:count], *[()] * (count - len(references)))
 
-    def check_references(self, score: str, examples: Sequence[Example], empty: bool) -> None:
-        """Checks that each turn that is asked has a reference for a score. With ``empty`` a row's
-        field is enough, whatever it holds. Raises ValueError: it lacks one, saying where.
+    def check_references(self, score: str, examples: Sequence[Example], empty: bool) -> str:
+        """Returns a note on the turns that a score leaves out, which have no reference; "" where
+        all have one. With ``empty`` each row needs the field, whatever it holds. Raises ValueError:
+        no turn has one, or a row lacks the field; says where.
         """
-        field = self.reference or "FIELD"
+        field, count, bare = self.reference or "FIELD", 0, []
         for example in examples:
-            row = example.meta
-            count = 1 if self.later_turns == "none" else len(example.turns)
-            there = look_up(row, field, self.fields, default=row) is not row
-            bare = [t for t in range(self.asked(example)) if not example.references[t]]
-            if not bare or (empty and there):
-                continue
-            where = f"line {row.number}" if isinstance(row, Line) else f"prompt {example.id!r}"
-            where += f", turn {bare[0] + 1}" if count > 1 else ""
-            ways = [
-                f"give {f'a list of {count}' if count > 1 else 'one'} in {field!r}",
-                "" if there else f"task.reference=FIELD (the row has {', '.join(row)})",
-                "task.later_turns=none asks first turns alone" if bare[0] else "",
-                "task.metrics=[] leaves the score out",
-                "a function compute(predictions) needs none" if score.endswith(".py") else "",
-            ]
-            told = ", or ".join(filter(None, ways))
-            raise ValueError(f"{self.data_file}, {where} has no reference for {score}: {told}")
+            there = look_up(example.meta, field, self.fields, default=example) is not example
+            count += self.asked(example)
+            lacking = (t for t in range(self.asked(example)) if not example.references[t])
+            bare += [(example, t, there) for t in lacking if not (empty and there)]
+        if not bare:
+            return ""
+        example, turn, there = bare[0]
+        row, turns = example.meta, 1 if self.later_turns == "none" else len(example.turns)
+        where = f"line {row.number}" if isinstance(row, Line) else f"prompt {example.id!r}"
+        where += f", turn {turn + 1}" * (turns > 1) + f" (and {len(bare) - 1} more)" * (
+            len(bare) > 1
+        )
+        if len(bare) < count and not empty:
+            scored = f"{count - len(bare)} of {count} answers are scored"
+            return f"{score}: {scored}; {where} has no reference"
+        ways = [
+            f"give {f'a list of {turns}' if turns > 1 else 'one'} in {field!r}",
+            "" if there else f"task.reference=FIELD (the row has {', '.join(row)})",
+            "task.later_turns=none asks first turns alone" if turn else "",
+            "task.metrics=[] leaves the score out",
+            "a function compute(predictions) needs none" if score.endswith(".py") else "",
+        ]
+        told = ", or ".join(filter(None, ways))
+        raise ValueError(f"{self.data_file}, {where} has no reference for {score}: {told}")
 
     def _schema(self, row: Row) -> str:
         """Returns the schema of the row's database, unless the row brings it as a column."""

@@ -221,6 +221,11 @@ def test_scores_are_filled_by_prompt_id_and_signed_and_what_each_prompt_adds_is_
     assert found.row["f1"] == 0.7
     assert "rouge2" not in found.row
     assert "; sacrebleu" in found.row["quality_signature"]
+    bare = CellRecords(CELL, texts=TEXTS, references=GOLDS | {"b": []})
+    found = summary_of(bare, ["rouge2", "f1"])
+    assert (found.row["rouge2"], found.scores["rouge2"]) == (1.0, {"a": 1.0})
+    assert found.scores["f1"] == {"a": 1.0, "b": 0.0}  # where none is an answer, too
+    assert "|scored: 1 of 2 answers; f1" in found.row["quality_signature"]
 
 
 @pytest.mark.parametrize(

@@ -331,16 +331,19 @@ def test_a_field_that_is_not_there_is_named_with_those_that_are(told, named, tmp
 @pytest.mark.parametrize(
     ("row", "score", "said"),
     [
-        ({"reference": ["c"]}, "bleu", ["line 2, turn 2 has", "list of 2", "later_turns=none"]),
-        ({"gold": ["c", "d"]}, "my.py", ["turns, gold", "turn 1", "compute(predictions)"]),
-        ({}, "f1", ["line 2, turn 1 has no reference for f1: "]),
+        ({"gold": ["c", "d"]}, "my.py", ["turns, gold", "compute(predictions)"]),
+        ({}, "f1", ["line 2, turn 1 (and 1 more) has no reference for f1: "]),
     ],
 )
-def test_a_prompt_without_a_reference_is_named_with_what_helps(row, score, said, tmp_path):
+def test_prompts_without_a_reference_are_left_out_or_named_with_what_helps(
+    row, score, said, tmp_path
+):
     task = task_of(tmp_path, {"turns": "a", "reference": "b"}, {"turns": ["a", "b"], **row})
-    task.check_references(score, task.examples(limit=1), empty=False)
+    assert task.check_references(score, task.examples(limit=1), empty=False) == ""
+    told = "1 of 2 answers are scored; line 2, turn 1 has no reference"
+    assert task.check_references(score, task.examples(), empty=False) == f"{score}: {told}"
     with pytest.raises(ValueError, match=naming("mine.jsonl, ", *said)):
-        task.check_references(score, task.examples(), empty=score == "f1")
+        task.check_references(score, task.examples(offset=1) * 2, empty=score == "f1")
 
 
 def test_chat_messages_are_turns_answers_and_a_system_message(tmp_path):
