@@ -6,6 +6,7 @@ from typing import NamedTuple
 import pytest
 
 from spec_bench.settings.registry import Registry, config_folders
+from spec_bench.verify.base import rule
 
 
 class Declared(NamedTuple):
@@ -30,6 +31,14 @@ def install(tmp_path, monkeypatch):
             file.write_text(text)
 
     return laid_out
+
+
+@pytest.mark.parametrize("behind", ["share: float = 0.8", "*, share=0.8"])
+def test_a_parameter_that_cannot_be_a_key_is_named_with_how_it_stands(behind):
+    made = {}
+    exec(f"def lazy(p, q, tokens, valid, {behind}): ...", made)
+    with pytest.raises(ValueError, match=r"share of rule lazy .* valid, \*, share: float"):
+        rule("lazy", mark="approximate")(made["lazy"])
 
 
 def test_what_is_decorated_stays_what_it_is_and_is_found_with_its_facts():

@@ -18,7 +18,7 @@ import re
 import sys
 import types
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, Field, dataclass, fields
 from difflib import get_close_matches
 from functools import cache
 from shutil import get_terminal_size
@@ -195,9 +195,13 @@ def _keys(kind: Any) -> dict[str, bool]:
     """Returns the dataclass's keys, and whether each has to be given."""
     return {
         field.name: field.default is MISSING and field.default_factory is MISSING
-        for field in fields(kind)
-        if field.metadata.get("setting", True)
+        for field in settings_in(kind)
     }
+
+
+def settings_in(kind: Any) -> list[Field[Any]]:
+    """Returns the dataclass's fields that are keys of its block."""
+    return [field for field in fields(kind) if field.metadata.get("setting", True)]
 
 
 def _bare(hint: Any) -> tuple[Range | None, Any]:

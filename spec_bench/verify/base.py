@@ -141,6 +141,12 @@ def _declare(
 def _of_function(function: Callable[..., Any], steps: Steps | None) -> type[NodeVerifier]:
     """Returns a block whose keys are the function's parameters by keyword."""
     hints = get_type_hints(function, include_extras=True)
+    for key, parameter in [*signature(function).parameters.items()][4:]:
+        if parameter.kind is not Parameter.KEYWORD_ONLY or key not in hints:
+            raise ValueError(
+                f"{key} of rule {function.__name__} must stand behind a * and have a type: "
+                f"{function.__name__}(p, q, tokens, valid, *, {key}: float = 0.5)"
+            )
     keys: list[Any] = [
         (key, hints[key])
         if parameter.default is Parameter.empty

@@ -6,7 +6,7 @@ import pytest
 
 from spec_bench.__main__ import main
 from spec_bench.jobs.config.flags import FLAGS, overrides_of
-from spec_bench.jobs.config.help import COMMANDS, command_help
+from spec_bench.jobs.config.help import COMMANDS, command_help, listing
 
 
 @pytest.mark.parametrize(
@@ -121,6 +121,7 @@ MISTYPED = {
     "ls all": "spec-bench ls takes one of decoders,",
     "run hydra/launcher=processes": "hydra/launcher=workers",
     "ls decodres": "did you mean decoders?",
+    "ls policy widht": "did you mean widths?",
 }
 
 
@@ -133,6 +134,16 @@ def test_a_mistyped_command_is_a_line_with_the_right_one(words, monkeypatch, cap
     assert stopped.value.code == 2 and not said.out
     (line,) = said.err.splitlines()
     assert MISTYPED[words] in line
+
+
+def test_a_rule_is_listed_with_its_keys_and_their_defaults_alone_or_in_80_columns(
+    monkeypatch, capsys
+):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert listing(["rules"]) == listing(["rule", "typical"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2].startswith("typical  epsilon=0.09 delta=0.3  Accept x where")
+    assert max(map(len, lines)) == 80
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -6,20 +6,26 @@ files only; imports neither Hydra nor torch.
 
 from __future__ import annotations
 
+import json
 import re
 import sys
-import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import MISSING, Field
 from importlib import import_module
 from pathlib import Path
 from shutil import get_terminal_size
+from typing import Any
 
 import yaml
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from spec_bench.jobs.config.flags import FLAGS
 from spec_bench.settings.configs import conf_dir, conf_dirs, experiments_dirs
-from spec_bench.settings.fields import did_you_mean
+from spec_bench.settings.fields import did_you_mean, settings_in
 
+_Lines = Callable[[], Iterator[tuple[str, ...]]]
 _PAPER = "paper.yaml"
 _SETTING = re.compile(r"(\w+): (.*?)(?:\s+# (.*))?")
 _HELP: dict[str, dict[str, str]] = yaml.safe_load(
@@ -47,7 +53,9 @@ def command_help(command: str) -> str:
     """Returns a command's help."""
     if command == "ls":
         kinds = "\n".join(f"  {kind:<12} {about}" for kind, (about, _) in _LISTS.items())
-        start = "usage: spec-bench ls KIND\n\nLists what there is to choose from, ours and other"
+        start = (
+            "usage: spec-bench ls KIND [NAME]\n\nLists what there is to choose from, ours and other"
+        )
         return f"{start} packages'.\n\n{kinds}\n\n  spec-bench ls decoders\n"
     flags = "\n".join(
         f"  {f'--{name} {flag.metavar}':<20} {flag.about}"
@@ -57,50 +65,62 @@ def command_help(command: str) -> str:
 
 
 def listing(arguments: Sequence[str]) -> int:
-    """``spec-bench ls KIND``: prints a list; 2 and one line where there is no such kind."""
+    """``spec-bench ls KIND [NAME]``: prints a list, or one entry of it; 2 and one line where there
+    is no such kind or entry.
+    """
     if not arguments:
         print(command_help("ls"), end="")
         return 0
-    kind = next(iter(arguments), "")
+    kind, *names = arguments
     kind = next((k for k in (kind, f"{kind}s", f"{kind[:-1]}ies") if k in _LISTS), f"{kind}s")
-    if kind not in _LISTS or len(arguments) != 1:
-        got = " ".join(arguments)
-        near = did_you_mean(kind, [*_LISTS])
-        told = f"spec-bench ls takes one of {', '.join(_LISTS)}, got {got!r}{near}"
+    lines = list(_LISTS[kind][1]()) if kind in _LISTS else []
+    shown = [line for line in lines if line[0] in (names or line)]
+    if kind not in _LISTS or not shown or len(names) > 1:
+        got, known = " ".join(arguments), [line[0] for line in lines] or [*_LISTS]
+        near = did_you_mean(names[0] if lines and names else kind, known)
+        kinds = f"ls {kind} takes one of" if lines else "ls takes one of"
+        told = f"spec-bench {kinds} {', '.join(known)}, got {got!r}{near}"
         print(told, file=sys.stderr)
         return 2
-    wide = max(60, get_terminal_size((100, 24)).columns - 2)
-    for name, about in _LISTS[kind][1]():
-        start = f"{name:<26} "
-        print(textwrap.fill(f"{start}{about}", wide, subsequent_indent=" " * 27))
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    for line in shown:
+        table.add_row(*map(Text, line))
+    Console(width=max(60, get_terminal_size((100, 24)).columns)).print(table)
     return 0
 
 
-def _choices(group: str) -> Callable[[], Iterator[tuple[str, str]]]:
-    def listed() -> Iterator[tuple[str, str]]:
+def _choices(group: str) -> _Lines:
+    def listed() -> Iterator[tuple[str, ...]]:
         files = (file for top in conf_dirs() for file in sorted(top.glob(f"{group}/*.yaml")))
         return ((file.stem, _about(file)) for file in files)
 
     return listed
 
 
-def _registered(module: str, name: str) -> Callable[[], Iterator[tuple[str, str]]]:
-    def listed() -> Iterator[tuple[str, str]]:
-        known = getattr(import_module(f"spec_bench.{module}"), name)
-        docs = {each: kind.__doc__ or "" for each, kind in known.items()}
-        return ((each, _sentence(doc.replace("``", "").split())) for each, doc in docs.items())
+def _registered(module: str, name: str) -> _Lines:
+    def listed() -> Iterator[tuple[str, ...]]:
+        for each, kind in getattr(import_module(f"spec_bench.{module}"), name).items():
+            doc = _sentence((kind.__doc__ or "").replace("``", "").split())
+            yield each, " ".join(map(_key, settings_in(kind))), doc
 
     return listed
 
 
-def _recipes() -> Iterator[tuple[str, str]]:
+def _key(field: Field[Any]) -> str:
+    """Returns ``key=default``, or the key alone where it must be given."""
+    known = field.default is not MISSING
+    return f"{field.name}={json.dumps(field.default)}" if known else field.name
+
+
+def _recipes() -> Iterator[tuple[str, ...]]:
     found = [file for top in experiments_dirs() for file in sorted(top.glob("*/*.yaml"))]
     recipes = (file for file in found if file.name != _PAPER)
     return ((f"{file.parent.name}={file.stem}", _about(file)) for file in recipes)
 
 
-def _settings(config: str, *groups: str) -> Callable[[], Iterator[tuple[str, str]]]:
-    def listed() -> Iterator[tuple[str, str]]:
+def _settings(config: str, *groups: str) -> _Lines:
+    def listed() -> Iterator[tuple[str, ...]]:
         yield from _of_file(conf_dir() / f"{config}.yaml", "")
         for group in groups:
             yield from _of_file(conf_dir() / group / "default.yaml", f"{group}.")
@@ -108,7 +128,7 @@ def _settings(config: str, *groups: str) -> Callable[[], Iterator[tuple[str, str
     return listed
 
 
-_LISTS: dict[str, tuple[str, Callable[[], Iterator[tuple[str, str]]]]] = {
+_LISTS: dict[str, tuple[str, _Lines]] = {
     "decoders": ("for --decoders NAME:TREE, or decoder=NAME", _choices("decoder")),
     "drafters": ("drafter.kind in a decoder's YAML", _registered("draft.base", "drafter")),
     "policies": ("tree.policy in a decoder's YAML", _registered("tree.base", "policy")),
