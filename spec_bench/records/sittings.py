@@ -15,18 +15,27 @@ MEANING = (
     f"{OTHER}: decoded after the others were; times and rates of different sittings are not "
     "comparable, and its speed-up is against plain decoding timed again beside it."
 )
+ALL = (
+    "all rows but plain decoding are of later sittings: their speed-ups are against plain decoding "
+    "timed again beside them; times and rates of different sittings are not comparable."
+)
 _ROUNDED = 1e-3  # what files round a rate by is far less, what two sittings differ by is more
 
 
-def of_other_sitting(rows: Sequence[Mapping[str, Any]]) -> list[bool]:
-    """Returns which rows of a seed were decoded in another session than their plain decoding."""
+def of_other_sitting(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns of each row of a seed ``MEANING`` if it was decoded in another session than its plain
+    decoding, ``ALL`` if all were, else "".
+    """
     rates = [_number(row, "token_rate") for row in rows]
     plain = next((rate for row, rate in zip(rows, rates, strict=True) if row["decoder"] == "ar"), 0)
-    speedups = [_number(row, "speedup") for row in rows]
-    return [
-        bool(plain and rate and speedup) and abs(rate / plain / speedup - 1) > _ROUNDED
-        for rate, speedup in zip(rates, speedups, strict=True)
+    ratios = [
+        rate / plain / speedup if plain and rate and speedup and row["decoder"] != "ar" else 0
+        for row, rate in zip(rows, rates, strict=True)
+        for speedup in [_number(row, "speedup")]
     ]
+    other = [bool(ratio) and abs(ratio - 1) > _ROUNDED for ratio in ratios]
+    told = ALL if sum(other) == sum(map(bool, ratios)) else MEANING
+    return [told * each for each in other]
 
 
 def _number(row: Mapping[str, Any], name: str) -> float:

@@ -115,8 +115,8 @@ def print_outcome(
         print(file=console.file)
     if any(row["status"] != "failed" for row in rows):
         console.print(_table(rows, console.width), soft_wrap=True)
-    if any(_others(rows)):
-        console.print(Text(f"* {MEANING}"))
+    for meaning in filter(None, dict.fromkeys(_others(rows))):
+        console.print(Text(f"{'* ' * (meaning == MEANING)}{meaning}"))
     for row in rows:
         if row["status"] == "failed":
             told = Text(f"failed: {_name(row)}: {row['reason']}", style="red")
@@ -138,7 +138,7 @@ def _table(rows: Sequence[Mapping[str, Any]], width: int) -> Table:
     found += [name for name in scores if name == scores[0] or name not in columns.header()]
     swept = [name for name in _SWEPT if len({row[name] for row in rows}) > 1]
     titles = [
-        (*(str(row[name]) for name in swept), f"{_name(row)}{'*' if other else ''}")
+        (*(str(row[name]) for name in swept), f"{_name(row)}{'*' * (other == MEANING)}")
         for row, other in zip(rows, _others(rows), strict=True)
     ]
     shown = {name: [_cell(row, name, ends=name == "speedup") for row in rows] for name in found}
@@ -158,8 +158,8 @@ def _table(rows: Sequence[Mapping[str, Any]], width: int) -> Table:
     return table
 
 
-def _others(rows: Sequence[Mapping[str, Any]]) -> list[bool]:
-    """Returns which rows were decoded in another session than the plain decoding beside them."""
+def _others(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns of each row what to say of its session; see ``of_other_sitting``."""
     sets = [tuple(row[name] for name in _SWEPT) for row in rows]
     groups = {each: [row for row, s in zip(rows, sets, strict=True) if s == each] for each in sets}
     found = {each: iter(of_other_sitting(group)) for each, group in groups.items()}

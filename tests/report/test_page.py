@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spec_bench.records.sittings import of_other_sitting
+from spec_bench.records.sittings import ALL, MEANING, of_other_sitting
 from spec_bench.report.cli.command_line import main
 from spec_bench.report.data.rows import groups_of, read_results
 from spec_bench.report.page.build import build_index
@@ -195,9 +195,10 @@ def test_table_and_console_begin_with_the_same_sentence_once(tmp_path, capsys):
 
 
 def test_a_sitting_is_told_by_a_speedup_that_is_no_quotient_of_the_rates():
-    assert of_other_sitting(LATER) == [False, False, True]
-    assert of_other_sitting([row("sd", "2", speedup=2.0, token_rate=4.0)]) == [False]
-    assert of_other_sitting([*LATER[:1], row("sd", "4", status="failed")]) == [False, False]
+    assert of_other_sitting(LATER) == ["", "", MEANING]
+    assert of_other_sitting([LATER[0], LATER[2]]) == ["", ALL]  # said once, no row is marked
+    assert of_other_sitting([row("sd", "2", speedup=2.0, token_rate=4.0)]) == [""]
+    assert of_other_sitting([*LATER[:1], row("sd", "4", status="failed")]) == ["", ""]
 
 
 STALLED = "stalled: 2 of 90 windows, median says 1.04"

@@ -31,7 +31,7 @@ from spec_bench.vocabulary.spec import parse
 Row = Mapping[str, Any]
 """A results file's row by column; reading one is about 100 times faster than reading a Series."""
 
-OTHER_SITTING = "other_sitting"  # a column: whether a row is of a later session
+OTHER_SITTING = "other_sitting"  # a column: what to say of a row of a later session, or ""
 SERVER = "server"  # the device of rows that a server decoded
 _NEEDED = ("pair", "task", "decoder", "spec", "status", "run_id")
 _OF_A_CELL = ("draft", "tree_attention", "simulated_acceptance", "decoder", "spec")  # and apart
@@ -65,7 +65,7 @@ def read_results(path: Path) -> pd.DataFrame:
         raise ValueError(f"{str(path)!r} has no rows")
     rows = compact(without_past_times(rows.assign(tree_attention=tree_attention(rows))))
     # Of one seed each: a row of pooled seeds has no single rate.
-    other = np.zeros(len(rows), bool)
+    other = np.full(len(rows), "", object)
     if {"token_rate", "speedup"} <= {*rows.columns}:
         keys = [*(each.name for each in apart_in(rows)), *(["seed"] if "seed" in rows else [])]
         cells = rows_of(rows[["decoder", "token_rate", "speedup"]])
@@ -240,15 +240,15 @@ def stall_of(row: Row | pd.Series) -> str:
 
 def remarks_of(row: Row | pd.Series) -> list[str]:
     """Returns why a row's times do not compare with the others': another sitting, stalls."""
-    other = OTHER if row.get(OTHER_SITTING, False) else ""
+    other = OTHER if row.get(OTHER_SITTING) == MEANING else ""
     return [each for each in (other, stall_of(row)) if each]
 
 
 def meanings_of(rows: pd.DataFrame) -> list[str]:
     """Returns the footnotes of a table: the meanings of its rows' marks."""
     marks = {*map(str, rows.lossless)}
-    other = OTHER_SITTING in rows and bool(rows[OTHER_SITTING].any())
-    return [*(text for mark, text in MEANINGS.items() if mark in marks), *([MEANING] * other)]
+    other = dict.fromkeys(rows[OTHER_SITTING]) if OTHER_SITTING in rows else ()
+    return [*(text for mark, text in MEANINGS.items() if mark in marks), *filter(None, other)]
 
 
 def failure_of(row: Row | pd.Series) -> str:
