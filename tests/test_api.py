@@ -181,6 +181,10 @@ def test_what_cannot_be_decoded_is_named(pair, prompt, decoder, settings, named,
         (spec_bench.run, {"prompts": ["a"]}, r"texts=\[...\] are prompts of your own"),
         (spec_bench.run, {"texts": "a"}, "texts must be a list of prompts"),
         (spec_bench.run, {"texts": ["a"], "task": "xsum"}, "leave task out"),
+        (spec_bench.run, {"texts": ["a"], "references": ["b", "c"]}, "references must be .* of 1"),
+        (spec_bench.run, {"references": ["b"]}, r"references go with texts=\["),
+        (spec_bench.run, {"metrics": [len]}, r"write the function as compute\(predictions, ref"),
+        (spec_bench.run, {"temprature": 0}, "temprature; did you mean temperature"),
         (spec_bench.run, {"pair": 3}, "pair must be a name or what load_pair gave, got int"),
         (spec_bench.run, {"seed": object()}, "seed must be a text, .* got object"),
         (spec_bench.run, {"columns": "few"}, "columns must be main, all or a list of names"),
@@ -209,6 +213,9 @@ def test_a_setting_by_keyword_is_read_as_it_was_given():
     config = composed(words_of((), told))
     assert list(config.task.stop) == texts
     assert (config.confirm.best, config.confirm.by, config.plan) == (1, "speedup", False)
+    config = composed(words_of((), {"prompts": "all", "task.metrics": "[./f.py]", "seed": 2}))
+    assert (config.prompts, config.task.metrics, config.seed) == (None, ["./f.py"], 2)
+    assert composed(words_of((), {"metrics": ["f1", "./f.py"]})).task.metrics == ["f1", "./f.py"]
 
 
 def test_a_loaded_pair_stands_for_its_names_in_a_job(pair):
@@ -221,9 +228,11 @@ def test_a_loaded_pair_stands_for_its_names_in_a_job(pair):
 
 def test_a_job_of_own_texts_decodes_what_the_pair_decodes(pair, tmp_path):
     words = ("cells=[sd:3]", "generation.max_new_tokens=6", "warmup=0")
-    told = {"texts": [PROMPT, OTHER, OTHER], "columns": ["decoder", "run_id", "prompts"]}
-    rows = spec_bench.run(*words, **told, pair=pair, results=tmp_path)
+    told = {"texts": [PROMPT, OTHER, OTHER], "columns": "all", "metrics": ["rouge2"]}
+    golds = ["A storm.", None, ["Rain.", "Much rain."]]
+    rows = spec_bench.run(*words, **told, references=golds, pair=pair, results=tmp_path)
     assert list(rows.prompts) == [3, 3]
+    assert rows.quality_signature.str.endswith("|scored: 2 of 3 answers").all()
     lines = (tmp_path / f"runs/{rows.run_id[1]}/generations.jsonl").read_text("utf-8").splitlines()
     found = {each["prompt_id"]: each for each in map(json.loads, lines) if "prompt_id" in each}
     for text in (PROMPT, OTHER):

@@ -66,6 +66,7 @@ class Audited:
 def recommend(
     *overrides: str,
     texts: Iterable[Any] | None = None,
+    references: Iterable[Any] | None = None,
     pair: str | LoadedPair | None = None,
     **settings: Any,
 ) -> Recommended:
@@ -83,7 +84,7 @@ def recommend(
 
     if texts is not None and "prompts" not in settings:
         settings = {"prompts": 10, **settings}
-    words = words_of(overrides, settings, texts, pair)
+    words = words_of(overrides, settings, texts, pair, references)
     found = look(settings_of(composed(["experiment=recommend", *words])))
     shown = [word for word in words if word != "sink=quiet"]
     decoder, spec = found.cell

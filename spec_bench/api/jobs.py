@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import product
+from itertools import product, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from spec_bench.api.pairs import LoadedPair, Prompt, prompt_id, prompts_of
 from spec_bench.api.words import as_override, in_words, shown
-from spec_bench.jobs.config.flags import FLAGS, overrides_of
+from spec_bench.jobs.config.flags import FLAGS, overrides_of, settings_of_command
+from spec_bench.settings.fields import did_you_mean
 from spec_bench.system import files
 from spec_bench.vocabulary.columns import OURS, columns_in
 
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 # Flags of the command line that no setting is called.
-_FLAGS = {*FLAGS["run"]} - {"pair", "task", "prompts", "seed", "name"}
+_FLAGS = {each.replace("-", "_") for each in FLAGS["run"]}
+_FLAGS -= {"pair", "task", "prompts", "seed", "name"}
+_LISTS = ("cells", "task.metrics", "task.scores")  # which may be written as on the command line
 Columns = Literal["main", "all"] | Sequence[str]
 
 # Of a frame's main columns: there whether they vary or not, numbers, never there.
@@ -35,6 +38,7 @@ _NEVER = (
 def run(
     *overrides: str,
     texts: Iterable[Any] | None = None,
+    references: Iterable[Any] | None = None,
     pair: str | LoadedPair | None = None,
     columns: Columns = "main",
     **settings: Any,
@@ -45,6 +49,8 @@ def run(
         overrides: as on the command line: ``task=xsum``, ``cells=[sd:3,rsd_s:4x3]``.
         texts: prompts of your own, texts or conversations, in place of a task; all of them are
             asked unless ``prompts`` says how many. They are kept below ``results``/runs/texts.
+        references: one for each of the texts: a text, a list of texts that are all as good, or
+            None; of a conversation a list with one of these for each turn.
         pair: a name of ``conf/pair``, or what ``load_pair`` gave, if its models have names.
         columns: ``main``; ``all`` that ``results.csv`` has; or a list of names.
         settings: the same as ``overrides`` by keyword, ``prompts=5``, or the flags of ``spec-bench
@@ -60,7 +66,7 @@ def run(
     from spec_bench.sinks.rows import row_of
 
     _check_columns(columns)
-    results = run_config(composed(words_of(overrides, settings, texts, pair)))
+    results = run_config(composed(words_of(overrides, settings, texts, pair, references)))
     return chosen(pd.DataFrame([row_of(result) for result in results]), columns)
 
 
@@ -68,6 +74,7 @@ def sweep(
     over: Mapping[str, Iterable[Any]],
     *overrides: str,
     texts: Iterable[Any] | None = None,
+    references: Iterable[Any] | None = None,
     pair: str | LoadedPair | None = None,
     columns: Columns = "main",
     **settings: Any,
@@ -87,7 +94,7 @@ def sweep(
     for key, values in over.items():
         if isinstance(values, str) or not isinstance(values, Iterable):
             raise ValueError(f"over[{key!r}] must be a list of values, got {values!r}")
-    common = words_of(overrides, settings, texts, pair)
+    common = words_of(overrides, settings, texts, pair, references)
     choices = [
         [f"{key}={as_override(key, each)}" for each in listed] for key, listed in over.items()
     ]
@@ -103,6 +110,7 @@ def words_of(
     settings: Mapping[str, Any],
     texts: Iterable[Any] | None = None,
     pair: str | LoadedPair | None = None,
+    references: Iterable[Any] | None = None,
 ) -> list[str]:
     """Puts a job's settings in the words of the command line, quiet unless they name a sink, and
     writes the texts' file. Raises ValueError: a setting that has no such words.
@@ -112,18 +120,31 @@ def words_of(
             raise ValueError(f"settings are texts such as 'task=xsum', got {shown(word)}")
     if isinstance(settings.get("prompts"), list | tuple):
         raise ValueError("prompts is how many are asked; texts=[...] are prompts of your own")
-    words = [*_pair_words(pair), *overrides]
-    plain = {key: settings[key] for key in settings if key.replace("_", "-") in _FLAGS}
+    words, plain = [*_pair_words(pair), *overrides], dict[str, Any]()
+    known = [*_FLAGS, *settings_of_command("run")]
+    for key, value in settings.items():
+        if key in ("metrics", "task.metrics") and any(map(callable, value or ())):
+            raise ValueError(
+                f"{key} are names and files: write the function as compute(predictions, "
+                "references) in FILE.py, metrics=['./FILE.py']; one of records has @metric above it"
+            )
+        if key in _FLAGS or (key, value) == ("prompts", "all"):
+            plain |= {} if value is None else {key: value}
+        elif key.partition(".")[0] not in known and (near := did_you_mean(key, known)):
+            raise ValueError(f"unknown setting {key}{near}")
+        else:
+            written = key in _LISTS and isinstance(value, str) and value.startswith("[")
+            words.append(f"{key}={value if written else as_override(key, value)}")
     words += _flag_words(plain)
-    others = ((key, value) for key, value in settings.items() if key not in plain)
-    words += [f"{key}={as_override(key, value)}" for key, value in others]
     keys = [each.lstrip("+").partition("=")[0] for each in words]
     if texts is not None:
         if "task" in keys:
             raise ValueError(
                 "texts are a task of their own: leave task out (task.stop=... may stay)"
             )
-        words = [*_text_words(texts, words, keys), *words]
+        words = [*_text_words(texts, references, words, keys), *words]
+    elif references is not None:
+        raise ValueError("references go with texts=[...], one for each; a file has its own")
     if not any(key == "sink" or key.startswith("sink.") for key in keys):
         words.append("sink=quiet")
     return words
@@ -153,31 +174,39 @@ def _pair_words(pair: Any) -> Sequence[str]:
     return pair.overrides
 
 
-def _text_words(texts: Any, arguments: Sequence[str], keys: Sequence[str]) -> list[str]:
+def _text_words(
+    texts: Any, references: Any, arguments: Sequence[str], keys: Sequence[str]
+) -> list[str]:
     prompts, several = prompts_of(texts, "texts")
     if not several or not prompts:
         raise ValueError(f"texts must be a list of prompts, at least one, got {shown(texts)}")
+    golds = [] if references is None or isinstance(references, str) else [*references]
+    if references is not None and len(golds) != len(prompts):
+        raise ValueError(f"references must be a list of {len(prompts)}, one for each of texts")
     folders = [each.partition("=")[2] for each in arguments if each.startswith("results=")]
     folder = Path((folders or ["results"])[-1].strip("\"'"))
-    words = ["task=jsonl", f"task.source.path={in_words(_write_texts(prompts, folder))}"]
+    words = ["task=jsonl", f"task.source.path={in_words(_write_texts(prompts, golds, folder))}"]
     words += ["prompts=null"] if "prompts" not in keys else []
     if all(isinstance(each, str) for each in prompts) and "task.chat" not in keys:
         words.append("task.chat=false")  # as pair.decode(text) does
     return words
 
 
-def _write_texts(prompts: Sequence[Prompt], results: Path) -> Path:
+def _write_texts(prompts: Sequence[Prompt], golds: Sequence[Any], results: Path) -> Path:
     """Writes prompts as the file that ``task=jsonl`` reads; its name follows from them. One that
     stands twice is asked twice, with draws of its own.
     """
     seen: Counter[str] = Counter()
     lines = []
-    for prompt in prompts:
+    for prompt, gold in zip_longest(prompts, golds):
         prompt_key = prompt_id(prompt)
         seen[prompt_key] += 1
         name = prompt_key if seen[prompt_key] == 1 else f"{prompt_key}-{seen[prompt_key]}"
         turns = [prompt] if isinstance(prompt, str) else [dict(message) for message in prompt]
-        lines.append(json.dumps({"question_id": name, "turns": turns}, ensure_ascii=False))
+        line: dict[str, Any] = {"question_id": name, "turns": turns}
+        if gold is not None:  # a place for each turn; a text is one turn
+            line["reference"] = [gold] if isinstance(prompt, str) else gold
+        lines.append(json.dumps(line, ensure_ascii=False))
     path = results / files.RUNS / "texts" / f"{files.digest(lines, 12)}.jsonl"
     files.write_text(path, "\n".join(lines) + "\n")
     return path

@@ -39,6 +39,7 @@ _JOB = {
     "task": Flag("task={}", "NAME", "prompts by name: spec-bench ls tasks"),
     "data": Flag("task.source.path={}", "FILE", "your own prompts, JSON lines", path=True),
     "decoders": Flag("cells=[{}]", "LIST", "decoders with their trees: sd:3,rsd_s:4x3"),
+    "metrics": Flag("task.metrics=[{}]", "LIST", "scores, the task's replaced: rouge2,./my.py"),
     "prompts": Flag("prompts={}", "N", "how many of the task's prompts, or all"),
     "temperature": Flag("generation.temperature={}", "T", "0: greedy"),
     "max-new-tokens": Flag("generation.max_new_tokens={}", "N", "tokens of an answer, at most"),
@@ -111,7 +112,10 @@ def papers() -> Iterator[Path]:
 def _override(flag: Flag, name: str, value: str) -> str:
     if flag.path:
         value = _quoted(os.path.expanduser(value))
-    elif name == "decoders":  # commas of a list; other values may be swept over by theirs
+    elif name in (
+        "decoders",
+        "metrics",
+    ):  # commas of a list; other values may be swept over by theirs
         cells = re.split(r"[,\s]+(?![\w.]+=)", value.strip("[]"))  # a decoder has its settings
         value = ",".join(_quoted(each) for each in cells if each)
     elif name == "prompts" and value == "all":
@@ -129,7 +133,7 @@ def _checked(words: list[str], flags: dict[str, Flag], command: str) -> list[str
     no override, or a flag that there is not.
     """
     own, others = list[str](), list[str]()
-    settings = {"decoder", "tree", "spec", "cells", *_settings(command)}
+    settings = {"decoder", "tree", "spec", "cells", *settings_of_command(command)}
     skipped = False  # the value of one of Hydra's flags
     for place, word in enumerate(words):
         (own if skipped or word.partition("=")[0] in _HYDRA else others).append(word)
@@ -165,7 +169,7 @@ def _checked(words: list[str], flags: dict[str, Flag], command: str) -> list[str
     return own
 
 
-def _settings(command: str) -> Iterator[str]:
+def settings_of_command(command: str) -> Iterator[str]:
     """Yields what may stand before the first dot of a command's overrides."""
     for folder in (*conf_dirs(), *experiments_dirs()):
         yield from (path.name for path in folder.iterdir() if path.is_dir())
