@@ -41,7 +41,6 @@ from spec_bench.sinks.console import print_outcome
 from spec_bench.sinks.rows import labels_of
 from spec_bench.sinks.sink import LoggedCell, Sink, build_sinks
 from spec_bench.system import files, signals
-from spec_bench.tasks import Task
 
 log = logging.getLogger(__name__)
 RESUMES = "the same command resumes"
@@ -111,8 +110,7 @@ def run(asked: RunSettings, running: RunningJob | None = None) -> list[CellResul
     task, examples = settings.task, (*settings.examples, *settings.fresh)
     for score in task.scores:
         needed = needs_references(score)
-        given = (score, examples, needed == "field")
-        if needed and isinstance(task, Task) and (told := task.check_references(*given)):
+        if needed and (told := settings.check_references(score, empty=needed == "field")):
             log.warning(told)
         check_references(score, [g for each in examples for g in each.references if g])
     first = processes.rank() == 0

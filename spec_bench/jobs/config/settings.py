@@ -112,6 +112,12 @@ class JobSettings:
         """Returns the id of one cell: output folder, sinks and names are no part of it."""
         return digest(self.cell_settings(cell))
 
+    def check_references(self, score: str, empty: bool) -> str:
+        """Checks that a score has the references that it needs; see ``Task``."""
+        if not isinstance(self.task, Task):
+            return ""
+        return self.task.check_references(score, (*self.examples, *self.fresh), empty)
+
     def pinned(self, fetch: bool = True) -> JobSettings:
         """Returns the same with the hub's models at their current commits; see ``pair.pinned``."""
         heads = {kind for cell in self.cells if (kind := cell.config.heads)}
