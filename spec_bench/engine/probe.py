@@ -31,7 +31,8 @@ _DEPTH = 2
 _PENDING = 2
 
 # How far apart logits may be: |difference| over |deviation from their mean|, over the vocabulary.
-# A wrong mask moves them by a tenth and more.
+# A wrong mask moves those of single nodes by a tenth, and some node's beyond `CLEARLY`.
+CLEARLY = 0.35
 TOLERANCE = {
     torch.float64: 1e-5,  # some modules compute attention or norms in float32 whatever the dtype
     torch.float32: 1e-4,
@@ -97,7 +98,9 @@ def _worst(model: HuggingFaceModel, reach: int) -> tuple[str, float, float] | No
         return None
     _check_causal(model, nodes[-1].path)
     # Low precision and a choice of experts can move a module's own logits further than that.
-    allowed = max(allowed, 2 * _own_error(model, nodes[-1].path))
+    paths = {node.path for node in nodes}
+    own = max(_own_error(model, path) for path in paths - {path[:-1] for path in paths})
+    allowed = max(allowed, min(4 * own, CLEARLY))
     return None if error <= allowed else (where, error, allowed)
 
 

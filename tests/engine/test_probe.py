@@ -1,12 +1,14 @@
 """A model is tried when it is loaded: what would be decoded wrongly is refused in one line."""
 
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from spec_bench.engine import probe
 from spec_bench.engine.attention import LayerMasks
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.loading import ModelSpec, load_model
@@ -59,6 +61,24 @@ def test_a_window_that_is_named_but_not_read_by_the_module_is_refused(dtype):
     module = tiny_module("llama", sliding_window=8).to(dtype)
     with pytest.raises(ValueError, match="differ from those of one plain pass"):
         check_model(HuggingFaceModel(module, VOCAB, CPU))
+
+
+@pytest.mark.parametrize("seen", [False, True])
+def test_a_deep_models_own_rounding_is_allowed_and_a_wrong_mask_in_it_is_not(seen, monkeypatch):
+    module = tiny_module("llama", num_hidden_layers=30)
+    for name, weight in module.named_parameters():
+        weight.data.mul_(3 if "proj" in name else 1)  # a trained model's rounding, .05 to .2
+    if seen:
+        run = probe.run_nodes
+
+        def all_before(model, cache, tree, *given):
+            tree.ancestors[:] = torch.ones_like(tree.ancestors[0]).tril()
+            return run(model, cache, tree, *given)
+
+        monkeypatch.setattr(probe, "run_nodes", all_before)
+    model = HuggingFaceModel(module.to(torch.bfloat16), VOCAB, CPU)
+    with pytest.raises(ValueError, match="at the nodes of a tree") if seen else nullcontext():
+        check_model(model)
 
 
 def test_the_probe_leaves_no_trace():
