@@ -38,9 +38,9 @@ def eagle3_head(hidden, vocab, seed=0, layers=1, **changes):
     return _shaken(Eagle3Head(EagleShape(*sizes, **{"fc_norm": True} | changes), ids))
 
 
-def p_eagle_head(hidden, vocab, seed=0):
+def p_eagle_head(hidden, vocab, seed=0, own_inputs=True):
     """A random P-EAGLE head of two layers: EAGLE-3's with a mask token."""
-    return eagle3_head(hidden, vocab, seed, 2, fc_norm=False, mask_token=1)
+    return eagle3_head(hidden, vocab, seed, 2, fc_norm=False, mask_token=1, own_inputs=own_inputs)
 
 
 def mtp_head(hidden, vocab, seed=0):

@@ -258,7 +258,7 @@ def keep_outputs(heads: Heads, ids: Sequence[int], output: Tensor) -> None:
     ValueError: the heads know none of these tokens.
     """
     size = heads.shape.vocab
-    known = heads.ids if isinstance(heads, CachedHead) else None
+    known = getattr(heads, "ids", None)
     if known is not None:  # a vocabulary of their own: their outputs bear other numbers
         size, kept = len(known), set(ids)
         ids = [place for place, token in enumerate(known.tolist()) if token in kept]

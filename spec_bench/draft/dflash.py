@@ -201,11 +201,10 @@ class DFlashHead(CachedHead):
         count = min(plan.blocks + 1, blocks - 1) if plan.blocks > 1 else 1
         at = [1 + round(i * (blocks - 4) / (count - 1)) for i in range(count)] if count > 1 else []
         places = sorted({min(max(each + 1, 1), blocks - 1) for each in at or [blocks // 2]})
-        token = next((like[key] for key in ("pad_token_id", "eos_token_id") if like.get(key)), 0)
         shape = DFlashShape(
             **sizes_like(plan, hidden, vocab),
             layer_ids=tuple(places),
-            mask_token=token if isinstance(token, int) else token[0],
+            mask_token=plan.mask_token,
             block=plan.guesses + 1,
             own_outputs=plan.ids is not None,
         )

@@ -52,11 +52,7 @@ class EagleShape(Sizes):
     norm_before_fc: bool = False  # one norm over all hidden states before `fc`
     fc_norm: bool = False  # one norm for each of them
     norm_output: bool = False  # the last norm is applied to what is fed back
-
-    @property
-    def own_inputs(self) -> bool:
-        """Whether it has embeddings of its own."""
-        return self.width != self.hidden or self.mask_token is not None
+    own_inputs: bool = False  # whether it has embeddings of its own
 
 
 def shape_of(version: int, weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> EagleShape:
@@ -71,14 +67,17 @@ def shape_of(version: int, weights: Mapping[str, Tensor], config: Mapping[str, A
     if "num_attention_heads" not in settings:
         raise ValueError("config.json of the EAGLE head names no num_attention_heads")
     rows = weights["lm_head.weight"].shape[0] if version == 3 else int(settings["vocab_size"])
+    hidden = weights["fc.weight"].shape[1] // 3 if version == 3 else width
+    masks = "mask_hidden" in weights
     return EagleShape(
-        hidden=weights["fc.weight"].shape[1] // 3 if version == 3 else width,
+        hidden=hidden,
         width=width,
         vocab=int(settings.get("vocab_size", rows)),
         draft_vocab=rows,
         layer_ids=_layer_ids(config) if version == 3 else None,
         id_shift=_id_shift(config),
-        mask_token=_mask_token(settings) if "mask_hidden" in weights else None,
+        mask_token=_mask_token(settings) if masks else None,
+        own_inputs=width != hidden or (masks and "embed_tokens.weight" in weights),
         fc_bias="fc.bias" in weights,
         **sizes_of(weights, settings, int(settings["num_attention_heads"])),
         **switches,

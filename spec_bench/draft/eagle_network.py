@@ -51,6 +51,8 @@ class EagleHead(FeatureHead):
         """Returns a block of the target's sizes; EAGLE-3's last layer can start as the target's."""
         sizes = sizes_like(plan, hidden, vocab)
         sizes |= {"fc_bias": True} if cls.version == 1 else {"fc_norm": plan.fc_norm}
+        if plan.masks:
+            sizes["mask_token"] = plan.mask_token
         shape = EagleShape(**sizes)
         head = cls(shape, None if plan.ids is None else torch.tensor(plan.ids))
         if plan.init == "target" and cls.version == 3:
@@ -75,9 +77,8 @@ class EagleHead(FeatureHead):
             named.pop("embed_tokens.weight", None)  # the target's own is used
         elif "embed_tokens.weight" not in named:
             raise ValueError(
-                f"EAGLE head of width {shape.width} on hidden states of {shape.hidden}"
-                f"{', with masks' if shape.mask_token is not None else ''}: its file must hold "
-                "embed_tokens.weight"
+                f"EAGLE head of width {shape.width} on hidden states of {shape.hidden}: its file "
+                "must hold embed_tokens.weight"
             )
         return filled(cls(shape, ids), named)
 

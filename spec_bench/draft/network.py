@@ -108,6 +108,14 @@ class HeadPlan:
     target: Mapping[str, Any] = field(default_factory=dict)
     ids: tuple[int, ...] | None = None  # the target's tokens that the heads know; None: all
     fc_norm: bool = False  # whether EAGLE-3 norms each hidden state before it fuses them
+    masks: bool = False  # whether an EAGLE-3 head guesses all levels at once (P-EAGLE)
+
+    @property
+    def mask_token(self) -> int:
+        """A token of the target's that stands for one not known: what pads or ends its texts."""
+        names = ("pad_token_id", "eos_token_id")
+        token = next((self.target[key] for key in names if self.target.get(key)), 0)
+        return token if isinstance(token, int) else int(token[0])
 
 
 class ResidualBlock(nn.Module):

@@ -6,9 +6,10 @@ has just emitted. As in the authors' code the state starts at zero and the head 
 Drafting is a beam search with it.
 
 Files as in recurrent-drafter: ``config.json`` with ``num_draft_layers``, ``rnn`` and ``exit_dim``,
-the weights in ``model.safetensors`` under ``lm_head``, ``rnn_u``, ``rnn_w`` and ``input_proj``.
+the weights in ``model.safetensors`` under ``lm_head``, ``rnn_u``, ``rnn_w`` and ``input_proj``. A
+head of fewer tokens than the target has EAGLE-3's maps, ``d2t`` and ``t2d``, too.
 
-Letters: R rows, W beams, L tokens per beam, V vocabulary, D hidden size.
+Letters: R rows, W beams, L tokens per beam, V vocabulary, V' the head's, D hidden size.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from torch import Tensor, nn
 from spec_bench.core.transfer import Known
 from spec_bench.draft.base import Drafter, Drafting, Equipment, drafter
 from spec_bench.draft.cached_head import DraftingOnLast
+from spec_bench.draft.eagle_files import canonical, with_map
 from spec_bench.draft.network import HeadPlan, Heads, ResidualBlock, filled
 
 _FILE = "model.safetensors"
@@ -51,14 +53,17 @@ class RecurrentShape:
 class RecurrentHead(Heads):
     """A recurrent state, residual blocks and a softmax shared by all positions."""
 
-    def __init__(self, shape: RecurrentShape) -> None:
+    ids: Tensor | None  # V' target ids of the head's tokens; None where V' = V
+
+    def __init__(self, shape: RecurrentShape, ids: Tensor | None = None) -> None:
         super().__init__()
         self.shape = shape
+        self.register_buffer("ids", ids, persistent=False)
         if shape.width != 2 * shape.hidden:
             self.input_proj = nn.Linear(2 * shape.hidden, shape.width)
         self.lm_head = nn.Sequential(
             *(ResidualBlock(shape.width) for _ in range(shape.blocks)),
-            nn.Linear(shape.width, shape.vocab, bias=False),
+            nn.Linear(shape.width, shape.vocab if ids is None else len(ids), bias=False),
         )
         if shape.recurrent:
             self.rnn_u = nn.Linear(shape.hidden, shape.hidden)
@@ -71,7 +76,7 @@ class RecurrentHead(Heads):
         return nn.functional.silu(self.rnn_u(state) + self.rnn_w(embedding))
 
     def forward(self, x: Tensor, state: Tensor) -> Tensor:
-        """Logits [..., V] of the next token, by the target's last hidden state and the state [...,
+        """Logits [..., V'] of the next token, by the target's last hidden state and the state [...,
         D].
         """
         both = torch.cat([x, state], dim=-1)
@@ -93,7 +98,8 @@ class RecurrentHead(Heads):
         cls, plan: HeadPlan, hidden: int, vocab: int, output: Callable[[], Tensor]
     ) -> RecurrentHead:
         """Random except for the blocks, which start as the identity."""
-        return cls(RecurrentShape(hidden, vocab, plan.blocks, plan.recurrent, plan.inner))
+        shape = RecurrentShape(hidden, vocab, plan.blocks, plan.recurrent, plan.inner)
+        return cls(shape, None if plan.ids is None else torch.tensor(plan.ids))
 
     @classmethod
     def smallest(cls, hidden: int, vocab: int) -> RecurrentHead:
@@ -114,7 +120,8 @@ class RecurrentHead(Heads):
             bool(config.get("rnn", False)),
             None if width == 2 * config["hidden_size"] else width,
         )
-        return filled(cls(shape), weights)
+        named, ids = canonical(weights)
+        return filled(cls(shape, ids), named)
 
     def to_files(self) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
         config = {
@@ -125,7 +132,7 @@ class RecurrentHead(Heads):
             "num_draft_layers": self.shape.blocks,
             "rnn": self.shape.recurrent,
         }
-        return _FILE, self.state_dict(), config
+        return _FILE, with_map(self.state_dict(), self.ids, self.shape.vocab), config
 
 
 class RecurrentDrafting(DraftingOnLast):
@@ -152,7 +159,9 @@ class RecurrentDrafting(DraftingOnLast):
             logits = self._heads(x.expand_as(state), state)[..., : self._vocab]
             joint = (score.unsqueeze(-1) + logits.float().log_softmax(dim=-1)).flatten(1)
             score, cell = joint.topk(min(width, joint.shape[1]), dim=-1)
-            parent, tokens = cell // self._vocab, cell % self._vocab
+            known = logits.shape[-1]
+            parent, tokens = cell // known, cell % known
+            tokens = tokens if self._heads.ids is None else self._heads.ids[tokens]
             state = state.gather(1, parent.unsqueeze(-1).expand(-1, -1, state.shape[-1]))
             kept = beams.gather(1, parent.unsqueeze(-1).expand(-1, -1, beams.shape[-1]))
             beams = torch.cat([kept, tokens.unsqueeze(-1)], dim=-1)

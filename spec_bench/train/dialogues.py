@@ -32,7 +32,6 @@ ROLES |= dict.fromkeys(("gpt", "assistant", "chatgpt"), "assistant") | {"system"
 EXPECTED = '{"conversations": [{"from": "human" or "gpt", "value": "..."}, ...]}'
 EXPECTED_PROMPT = '{"prompt": "..."}'
 Messages = list[dict[str, str]]
-_LONGEST = 64  # tokens; a turn that has not ended by then is dropped
 _MARK = "\N{SYMBOL FOR UNIT SEPARATOR}"
 Ids = Sequence[int]
 
@@ -104,10 +103,12 @@ def _answered(
         # Nobody's data, and as many as are wanted (Magpie, arXiv 2406.08464, section 2): what
         # follows the template's opening of a user's turn, sampled at temperature 1.
         assert data.limit is not None
-        opening = [user_opening(tokenizer)] * data.limit
-        how = AnswerSettings((1.0,), _LONGEST, answers.batch_size, answers.seed)
-        turns = answered("prompts", data.limit, opening, end, how)
-        prompts = _prompts_of_turns(turns, end, tokenizer)
+        begun = [data.openings[i % len(data.openings)] for i in range(data.limit)]
+        ids = {words: user_opening(tokenizer, words) for words in data.openings}
+        opening = [ids[words] for words in begun]
+        how = AnswerSettings((1.0,), data.longest_turn, answers.batch_size, answers.seed)
+        turns = answered("prompts", [data.limit, data.openings], opening, end, how)
+        prompts = _prompts_of_turns(begun, turns, end, tokenizer)
     elif isinstance(settings.task, Task):
         examples = settings.task.examples(data.limit)
         prompts = [settings.task.encode(example, tokenizer) for example in examples]
@@ -130,16 +131,20 @@ def _answered(
     ]
 
 
-def _prompts_of_turns(turns: Sequence[Ids], ends: Ids, tokenizer: Any) -> list[tuple[int, ...]]:
-    """What a chat model wrote as a user's turns, up to the assistant's; those that do not end, or
-    repeat another one, are dropped.
+def _prompts_of_turns(
+    begun: Sequence[str], turns: Sequence[Ids], ends: Ids, tokenizer: Any
+) -> list[tuple[int, ...]]:
+    """What a chat model wrote as a user's turns behind their first words, up to the assistant's;
+    those that do not end, or repeat another one, are dropped.
     """
-    ended = (turn[:-1] for turn in turns if turn[-1] in ends)
-    texts = (tokenizer.decode(turn, skip_special_tokens=True).strip() for turn in ended)
+    ended = (
+        (words, turn[:-1]) for words, turn in zip(begun, turns, strict=True) if turn[-1] in ends
+    )
+    written = ((words, tokenizer.decode(turn, skip_special_tokens=True)) for words, turn in ended)
+    texts = ((words + more).strip() for words, more in written if more.strip())
     chats = (
         [{"role": "user", "content": text}, {"role": "assistant", "content": ""}]
         for text in dict.fromkeys(texts)
-        if text
     )
     return [chat_prompts(chat, tokenizer)[0] for chat in chats]
 
@@ -274,9 +279,9 @@ def chat_prompts(messages: Messages, tokenizer: Any) -> list[tuple[int, ...]]:
     return prompts
 
 
-def user_opening(tokenizer: Any) -> tuple[int, ...]:
-    """Returns the ids that a chat template writes before a user's first words."""
-    text = chat_text(tokenizer, [{"role": "user", "content": _MARK}], asks=False)
+def user_opening(tokenizer: Any, words: str) -> tuple[int, ...]:
+    """Returns the ids that a chat template writes up to the end of a user's first words."""
+    text = chat_text(tokenizer, [{"role": "user", "content": words + _MARK}], asks=False)
     return tuple(tokenizer(text.partition(_MARK)[0], add_special_tokens=False)["input_ids"])
 
 

@@ -46,6 +46,7 @@ class AnswerSettings:
 
 
 Count = Annotated[Whole, Ge(1)]
+Openings = Annotated[tuple[str, ...], MinLen(1), Says("a list of one or more texts")]
 DRAFT_MODEL = "draft_model"  # no heads: a model of its own
 HEAD_WIDTH = 64
 Share = Annotated[Number, Ge(0), Le(1)]
@@ -67,6 +68,7 @@ class HeadSettings:
     noise: Annotated[Number, Ge(0)] = 0.0
     draft_vocab: Count | None = None
     fc_norm: Flag = False
+    masks: Flag = False
     width: Count | None = None
 
     def __post_init__(self) -> None:
@@ -106,6 +108,8 @@ class DataSettings:
     answers: AnswerSettings
     limit: Annotated[Whole, Ge(2)] | None
     max_length: Annotated[Whole, Ge(3)]
+    longest_turn: Count
+    openings: Openings
     validation: Annotated[Number, Ge(0), Le(0.9)]
     hidden_batch: Count
     kept_gib: Annotated[Number, Ge(0)]

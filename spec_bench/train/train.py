@@ -61,7 +61,7 @@ def fresh_heads(
     ids = frequent(dialogues, head.draft_vocab) if (head.draft_vocab or vocab) < vocab else None
     plan = HeadPlan(
         head.guesses, head.blocks, head.recurrent, head.inner, head.init, config.to_dict(), ids,
-        head.fc_norm,
+        head.fc_norm, head.masks,
     )  # fmt: skip
     made = heads_class(head.kind).fresh(plan, width, vocab, output)
     return trainee_of(made, model, head.guesses, head.steps, head.noise)
@@ -73,12 +73,18 @@ def trainee_of(
     """What makes heads of a kind learn; arguments as ``SequenceTrainee``'s, the target for its
     last layer and its embeddings.
     """
-    given = (guesses, model.project, steps, noise)
+    token, mask = getattr(heads.shape, "mask_token", None), None
+    if token is not None:
+        mask = model.embed(torch.tensor([token], device=model.device))[0].clone()
+
+    def project(hidden: torch.Tensor) -> torch.Tensor:  # kept in float32, whatever the target is
+        return model.project(hidden.to(model.module.dtype))
+
+    given = (guesses, project, steps, noise, mask)
     if isinstance(heads, FeatureHead):
         return EagleTrainee(heads, *given)
     if isinstance(heads, DFlashHead):
-        mask = model.embed(torch.tensor([heads.shape.mask_token], device=model.device))[0]
-        return BlockTrainee(heads, mask.clone(), *given)
+        return BlockTrainee(heads, *given)
     return TrainableHead(heads, guesses)
 
 

@@ -70,7 +70,14 @@ class TrainableHead(nn.Module):
 
     def logits(self, batch: Any) -> Iterator[Tensor]:
         """Logits of guess 1, 2, ..., K, each [N, V]."""
-        return self.heads.guesses(batch.x, batch.embedded)
+        for known in self.heads.guesses(batch.x, batch.embedded):
+            yield spread(known, self._ids, self.heads.shape.vocab)
+
+    @property
+    def _ids(self) -> Tensor | None:
+        """[V'] the target's tokens that the heads know, rising; None if they know all."""
+        ids: Tensor | None = getattr(self.heads, "ids", None)
+        return ids
 
     def wanted(self, batch: Any) -> Iterator[Tensor] | None:
         """The target's logits where guess 1, 2, ..., K are made, each [N, V]; None where the batch
@@ -80,8 +87,11 @@ class TrainableHead(nn.Module):
 
     def forward(self, x: Tensor, embedded: Tensor, guessed: Tensor) -> Losses:
         """Summed losses; fields as in ``Batch``."""
-        losses, right = [], []
+        losses, right, ids = [], [], self._ids
         summed = partial(cross_entropy, ignore_index=IGNORED, reduction="sum")
+        if ids is not None:  # under the heads' own numbers; what they do not know is not learned
+            places = torch.searchsorted(ids, guessed.contiguous()).clamp(max=len(ids) - 1)
+            guessed = torch.where(ids[places] == guessed, places, IGNORED)
         for logits, tokens in zip(self.heads.guesses(x, embedded), guessed.unbind(1), strict=True):
             losses.append(summed(logits.float(), tokens))
             right.append((logits.detach().argmax(-1) == tokens).sum())
@@ -105,15 +115,26 @@ def weighted(losses: Tensor, counts: Sequence[int], weights: Tensor) -> Tensor:
     return (means * weights.to(losses.device)).sum()
 
 
+def spread(known: Tensor, ids: Tensor | None, vocab: int) -> Tensor:
+    """Logits [N, V'] of tokens that are known as [N, V]; the others are -inf."""
+    if ids is None:
+        return known
+    whole = known.new_full((len(known), vocab), -torch.inf)
+    whole[:, ids] = known
+    return whole
+
+
 class SequenceTrainee(TrainableHead):
     """A head that keeps what it saw of the past, behind the call of all heads.
 
     ``project`` is the target's last layer. Of the K guesses, whose accuracy is measured, ``steps``
-    are learned (None: all); noise that is uniform up to ``noise`` is added to their features.
+    are learned (None: all); noise that is uniform up to ``noise`` is added to their features;
+    ``mask`` [D] is the target's embedding of the mask token, if they have one.
     """
 
     heads: CachedHead
     batches = SequenceBatches
+    mask: Tensor
 
     def __init__(
         self,
@@ -122,8 +143,11 @@ class SequenceTrainee(TrainableHead):
         project: Callable[[Tensor], Tensor],
         steps: int | None = None,
         noise: float = 0.0,
+        mask: Tensor | None = None,
     ) -> None:
         super().__init__(heads, guesses)
+        if mask is not None:
+            self.register_buffer("mask", mask.detach().float(), persistent=False)
         self._project, self._noise = project, noise
         self._steps = min(steps or guesses, guesses)
 
@@ -242,7 +266,9 @@ class EagleTrainee(SequenceTrainee):
     In step k row t feeds back its own output of step k - 1 (in step 0 the target's feature f_t)
     with the right token t + 1 + k. It sees the keys of step 0 of the rows up to t, which come from
     the target, and its own of the steps 1..k, at position t + k: what a node at depth k on the
-    right path below row t sees (EAGLE-3, arXiv 2503.01840, section 3.2).
+    right path below row t sees (EAGLE-3, arXiv 2503.01840, section 3.2). A head with masks
+    feeds back nothing: a mask token and its feature stand in every later step's place (P-EAGLE,
+    arXiv 2602.01469).
     """
 
     heads: FeatureHead
@@ -261,13 +287,20 @@ class EagleTrainee(SequenceTrainee):
         memory = Memory(rows)
         positions = torch.arange(count, device=hidden.device).unsqueeze(0)
         feature, after = self.heads.fuse(hidden[:, :count]), embedded[:, :count]
+        blank: Any = getattr(self.heads, "mask_hidden", None)
+        if blank is not None:  # P-EAGLE's: later steps read a mask and its feature
+            blank = self.heads.fuse(blank).expand(*rows.shape, -1)
+            mask = self.mask.to(after.dtype).expand(*rows.shape, -1)
         for step in range(steps):
             output = self.heads.step(feature, after, positions, memory)
             if step == 0:
                 output = output[dialogue, rows]
             yield output[there]
             positions = rows + step + 1
-            feature, after = self.heads.fed_back(output), embedded[dialogue, positions]
+            if blank is not None:
+                feature, after = blank, mask
+            else:
+                feature, after = self.heads.fed_back(output), embedded[dialogue, positions]
 
 
 class BlockMemory:
@@ -308,11 +341,6 @@ class BlockTrainee(SequenceTrainee):
     """
 
     heads: DFlashHead
-    mask: Tensor  # [D] the target's embedding of the mask token
-
-    def __init__(self, heads: DFlashHead, mask: Tensor, *given: Any) -> None:
-        super().__init__(heads, *given)
-        self.register_buffer("mask", mask.detach().float(), persistent=False)
 
     def layers(self, blocks: int) -> Layers:
         """Returns what its context is made of, and the last ones."""
@@ -395,12 +423,14 @@ class TextBatches(Batches):
         device = self.model.device
         held = indices or [0]  # where no dialogue fell to a part of a step, nothing is learned
         chosen = [self.dialogues[index] for index in held]
-        tokens = pad_sequence([torch.tensor(each.ids) for each in chosen], batch_first=True)
-        at = [(row, t) for row, each in enumerate(chosen) for t in before_answers(each)]
-        learned = len(at) if indices else 0
-        guessed = torch.tensor([[chosen[row].ids[t + 1]] for row, t in at], device=device)
-        places, x = torch.tensor(at, device=device), self.hidden(held)
-        return TextBatch(tokens.to(device), places[:learned], x[:learned], guessed[:learned])
+        ids, follow = (
+            pad_sequence([torch.tensor(each) for each in parts], batch_first=True).to(device)
+            for parts in ([each.ids for each in chosen], [each.learned[1:] for each in chosen])
+        )
+        at = follow.nonzero()
+        learned, x = len(at) if indices else 0, self.hidden(held)
+        guessed = ids[at[:, 0], at[:, 1] + 1].unsqueeze(1)
+        return TextBatch(ids, at[:learned], x[:learned], guessed[:learned])
 
     def counts(self, indices: Sequence[int]) -> list[int]:
         return [sum(len(before_answers(self.dialogues[index])) for index in indices)]
@@ -419,10 +449,7 @@ class DraftTrainee(TrainableHead):
 
     def logits(self, batch: TextBatch) -> Iterator[Tensor]:
         """Yields logits [N, V], -inf for tokens that the draft does not know."""
-        known = self.heads(batch.tokens, batch.at)
-        whole = known.new_full((len(known), self.heads.vocab), -torch.inf)
-        whole[:, self.heads.ids] = known
-        yield whole
+        yield spread(self.heads(batch.tokens, batch.at), self.heads.ids, self.heads.vocab)
 
     def wanted(self, batch: TextBatch) -> Iterator[Tensor]:
         yield linear(batch.x, self._output.to(batch.x.device))[:, : self.heads.vocab]

@@ -19,8 +19,9 @@ from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder, read_decoder
 from spec_bench.draft.base import Equipment, head_kinds
 from spec_bench.draft.cached_head import CachedHead, keep_outputs
-from spec_bench.draft.heads import load_heads
+from spec_bench.draft.heads import load_heads, save_heads
 from spec_bench.draft.language_model import OwnBlocks, RespelledDrafting
+from spec_bench.draft.redrafter import RecurrentHead, RecurrentShape
 from spec_bench.engine.loading import adopt_model
 from spec_bench.engine.mapped_model import (
     MappedModel,
@@ -33,6 +34,8 @@ from spec_bench.engine.own_blocks import with_blocks
 from spec_bench.engine.tree_pass import run_pending
 from spec_bench.metrics.calls import lengths_of
 from spec_bench.records.types import Request
+from spec_bench.train.batches import Batch
+from spec_bench.train.trainee import TrainableHead
 from tests.families import GREEDY, VOCAB, built, decoder_settings, random_requests, tiny_pair
 from tests.heads import medusa_heads, recurrent_head
 from tests.said import naming
@@ -314,6 +317,38 @@ def test_the_law_is_the_targets_whatever_the_draft_calls_its_tokens(name, vocabu
             built, lambda prefix, length, s=settings: target.law(prefix, length, settings=s)
         )
         assert max(abs(got[t] - chance) for t, chance in expected.items()) < TOLERANCE, said
+
+
+def test_a_recurrent_head_of_some_tokens_drafts_as_the_whole_one_cut_down_to_them(tmp_path):
+    ids = torch.tensor([token for token in range(VOCAB) if token % 3])
+    whole, target = recurrent_head(32, VOCAB), tiny_pair("llama", torch.float64)[0]
+    some = RecurrentHead(whole.shape, ids)
+    last = f"lm_head.{whole.shape.blocks}.weight"
+    some.load_state_dict({k: v[ids] if k == last else v for k, v in whole.state_dict().items()})
+    save_heads(some, tmp_path)
+    some = load_heads(str(tmp_path), torch.device("cpu"), torch.float64)
+    assert torch.equal(some.ids, ids)
+    keep_outputs(whole, ids.tolist(), torch.empty(0))
+    beams = []
+    for heads in (some, whole.double()):
+        decoder = build_decoder(decoder_settings("redrafter"), target, [], COLD, 2, heads=heads)
+        decoder.begin([Request("x", (3, 5), 4), Request("y", (7, 9), 4)], 0)
+        with torch.inference_mode():
+            beams.append(decoder.drafting.beams([5, 9], 4, 3))
+    assert torch.equal(*beams) and torch.isin(beams[0], ids).all()
+
+
+def test_tokens_that_a_recurrent_head_does_not_know_teach_it_nothing():
+    torch.manual_seed(0)
+    heads = RecurrentHead(RecurrentShape(8, 6, 1), torch.tensor([1, 4]))
+    x, embedded, learner = torch.randn(3, 8), torch.randn(3, 1, 8), TrainableHead(heads, 1)
+    losses = learner(x, embedded, torch.tensor([[4], [2], [1]]))
+    logits = next(heads.guesses(x, embedded))[[0, 2]]
+    expected = torch.nn.functional.cross_entropy(logits, torch.tensor([1, 0]), reduction="sum")
+    torch.testing.assert_close(losses.loss, expected.unsqueeze(0))
+    batch = Batch(x, embedded, torch.tensor([[4], [2], [1]]))
+    whole = next(learner.logits(batch))
+    assert whole.isfinite()[0].tolist() == [False, True, False, False, True, False]
 
 
 @pytest.mark.parametrize("kind", head_kinds())

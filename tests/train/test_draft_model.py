@@ -98,4 +98,5 @@ def test_a_user_is_opened_as_the_template_opens_one():
     words = Mock(chat_template="{{ messages }}")
     words.apply_chat_template = lambda messages, **_: f"SYSTEM\nUSER {messages[0]['content']} END"
     words.side_effect = lambda text, **_: {"input_ids": [len(word) for word in text.split()]}
-    assert user_opening(words) == (6, 4)
+    assert user_opening(words, "") == (6, 4)
+    assert user_opening(words, "Summarize:") == (6, 4, 10)

@@ -1,6 +1,7 @@
 """What a head that learns from sequences learns on is what it drafts with."""
 
 import copy
+import functools
 
 import pytest
 import torch
@@ -17,7 +18,8 @@ from spec_bench.train.dialogues import Dialogue
 from spec_bench.train.loop import measure, run_training
 from spec_bench.train.train import frequent, trainee_of
 from tests.families import VOCAB, decoder_settings, random_requests, tiny_pair
-from tests.heads import HEADS
+from tests.heads import HEADS as ALL_HEADS
+from tests.heads import p_eagle_head
 
 from . import tiny
 from .test_command_line import Interrupted, equal, lines
@@ -26,12 +28,14 @@ from .tiny import CPU, forgetful_target, two_streams
 GREEDY = SamplingSettings(temperature=0, probability_dtype="float64")
 K = 3
 IDS = tuple(range(5, 17))
-KINDS = ["eagle", "eagle3", "mtp", "dflash"]
+KINDS = ["eagle", "eagle3", "mtp", "dflash", "p_eagle"]
+HEADS = ALL_HEADS | {"p_eagle": functools.partial(p_eagle_head, own_inputs=False)}
 
 
 def drafting_with(kind, head):
     target, _ = tiny_pair("llama", torch.float64)
-    settings = decoder_settings("sd", str(K)) | {"drafter": {"kind": kind}}
+    drafter = {"kind": "eagle3", "parallel": K} if kind == "p_eagle" else {"kind": kind}
+    settings = decoder_settings("sd", str(K)) | {"drafter": drafter}
     return build_decoder(settings, target, [], GREEDY, heads=head)
 
 
@@ -161,7 +165,8 @@ def target_of(kind):
 def trainee(kind, guesses=K, **given):
     torch.manual_seed(0)
     target = target_of(kind)
-    plan = HeadPlan(guesses, 1, target=target.module.config.to_dict(), ids=given.pop("ids", None))
+    config, masks = target.module.config.to_dict(), kind == "p_eagle"
+    plan = HeadPlan(guesses, 1, target=config, ids=given.pop("ids", None), masks=masks)
     head = type(HEADS[kind](8, 8)).fresh(plan, tiny.WIDTH, tiny.VOCAB, lambda: torch.empty(0))
     return trainee_of(head, target, guesses, **given)
 
@@ -171,7 +176,8 @@ def training(folder, kind, steps, processes=None, **given):
     made = tiny.settings(folder, "medusa", K, learning_rate=1e-2, kind_of_head=kind)
     learner = trainee(kind, steps=given.pop("learned", None), **given)
     target = target_of(kind)
-    layers = {"eagle3": (0, 0, 0, -1), "dflash": (0, -1)}.get(kind, (-1,))  # it has one block
+    layers = {"eagle3": (0, 0, 0, -1), "dflash": (0, -1)}  # it has one block
+    layers = layers.get("eagle3" if kind == "p_eagle" else kind, (-1,))
 
     sides = (SequenceBatches(target, part, K, layers, 8) for part in (text[:40], text[40:]))
     return tiny.planned(made, learner, *sides, steps, processes)
