@@ -135,7 +135,8 @@ def _table(rows: Sequence[Mapping[str, Any]], width: int) -> Table:
     told = {name for row in rows for name, value in row.items() if value not in (None, "")}
     found = [name for name in _SHOWN if name in told]
     scores = [name for name in scores if name in told]
-    found += [name for name in scores if name == scores[0] or name not in columns.header()]
+    own = [name for name in scores if name not in columns.header()]
+    found += [*own, *(name for name in scores[:1] if name not in own)]
     swept = [name for name in _SWEPT if len({row[name] for row in rows}) > 1]
     titles = [
         (*(str(row[name]) for name in swept), f"{_name(row)}{'*' * (other == MEANING)}")
@@ -145,9 +146,11 @@ def _table(rows: Sequence[Mapping[str, Any]], width: int) -> Table:
     wide = [max(map(len, (heads[name], *cells))) + 2 for name, cells in shown.items()]
     ends = accumulate(wide, initial=max(len("  ".join(each)) for each in titles))
     fit = sum(end <= width for end in ends) - 1
-    found = found[: max(fit, sum(name in _SHOWN for name in found))]
-    left_out = f"{len(wide) - len(found)} more scores in the file" if fit < len(wide) else None
-    table = Table(box=None, header_style="bold", pad_edge=False, caption=left_out)
+    fit = max(fit, sum(name in _SHOWN for name in found))
+    left_out = ", ".join(heads[name] for name in found[fit:])
+    found = found[:fit]
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.caption = f"in the file, too: {left_out}" if left_out else None
     for name in (*swept, "decoder"):
         table.add_column(name, no_wrap=True)
     for name in found:

@@ -74,7 +74,8 @@ class Prompts:
         made = cls(task, tokenizer, examples, every, truncated, skipped)
         if made.left_out:
             log.warning(
-                "%s: %d later turns are not asked: no fixed answer to continue (task.answers)",
+                "%s: %d later turn(s) not asked, which have no fixed answer to continue: give "
+                "task.answers, or task.later_turns=own continues each decoder's own",
                 *(name, made.left_out),
             )
         return made
