@@ -194,6 +194,8 @@ def config_of(path: str, revision: str | None = None) -> PretrainedConfig:
     if path.startswith(PREFIX):
         return random_config(path)
     register_families()
+    if not Path(path).is_dir():
+        hub_reached()
     return AutoConfig.from_pretrained(path, revision=revision, trust_remote_code=False)
 
 
