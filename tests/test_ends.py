@@ -118,8 +118,9 @@ def test_a_report_that_is_ended_leaves_whole_files_only(tmp_path, number):
     given = ["all", "--results", "results"]
     for name in ("whole", "cut"):
         write(tmp_path / name / "results", "rsd-exp1", *cells)
-    begun = time.monotonic()
-    assert run(REPORT, *given, folder=tmp_path / "whole")[0] == 0
+    for _ in range(2):  # the first command of all also starts what forks the others
+        begun = time.monotonic()
+        assert run(REPORT, *given, folder=tmp_path / "whole")[0] == 0
     usual_s, draws = time.monotonic() - begun, random.Random(0)
     ended = 0
     for _ in range(6):
