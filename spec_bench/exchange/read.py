@@ -14,9 +14,8 @@ row; EAGLE and Medusa have ``idxs``, the index of each turn's last target call, 
 
 from __future__ import annotations
 
-import json
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +26,7 @@ from spec_bench.records import parquet
 from spec_bench.records.parquet import UNKNOWN_TOKEN
 from spec_bench.records.types import ENGINE, Generation, StepRecord
 from spec_bench.system import files
+from spec_bench.tasks.source import Line, lines_of
 from spec_bench.vocabulary import columns
 
 _ERROR = "ERROR"  # what these harnesses write for a turn that raised
@@ -104,7 +104,7 @@ def read_answers(path: Path, categories: Mapping[str, str] | None = None) -> Ans
     """
     answers, failed, models = dict[str, Answer](), dict[str, None](), dict[str, None]()
     split = True
-    for number, line in _lines(path):
+    for line in _lines(path):
         try:
             question = str(line["question_id"])
             choice = line["choices"][0]
@@ -119,7 +119,7 @@ def read_answers(path: Path, categories: Mapping[str, str] | None = None) -> Ans
             failed.pop(question, None)
         except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
             fault = f"no {error}" if isinstance(error, KeyError) else error
-            raise ValueError(f"{str(path)!r}, line {number}: {fault}") from error
+            raise ValueError(f"{str(path)!r}, line {line.number}: {fault}") from error
     if not answers:
         raise ValueError(f"{str(path)!r} has no answers")
     return AnswerFile(", ".join(models), list(answers.values()), list(failed), split)
@@ -128,23 +128,15 @@ def read_answers(path: Path, categories: Mapping[str, str] | None = None) -> Ans
 def read_categories(path: Path) -> dict[str, str]:
     """Question id -> category of a ``question.jsonl``. Raises ValueError: it is no such file."""
     try:
-        return {str(line["question_id"]): str(line["category"]) for _, line in _lines(path)}
+        return {str(line["question_id"]): str(line["category"]) for line in _lines(path)}
     except (KeyError, TypeError) as error:
         raise ValueError(f"{str(path)!r}: a line without {error}") from error
 
 
-def _lines(path: Path) -> list[tuple[int, dict[str, Any]]]:
+def _lines(path: Path) -> Iterator[Line]:
     if not path.is_file():
         raise ValueError(f"no file {str(path)!r}")
-    lines = []
-    try:
-        text = path.read_text(encoding="utf-8")
-        for number, line in enumerate(text.splitlines(), 1):
-            if line.strip():
-                lines.append((number, json.loads(line)))
-    except ValueError as error:
-        raise ValueError(f"{str(path)!r} is no file of JSON lines: {error}") from error
-    return lines
+    return lines_of(path, str(path.parent))
 
 
 def _answer(question: str, category: str, choice: Mapping[str, Any]) -> Answer:

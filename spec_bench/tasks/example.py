@@ -7,12 +7,13 @@ message at the start stands before everything. Knows nothing about templates, mo
 answers.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
+
+from spec_bench.tasks.source import lines_of
 
 ROLES = ("system", "user", "assistant")
 CUT = " ... "
@@ -159,21 +160,17 @@ def read_answers(path: Path, examples: Sequence[Example]) -> dict[str, tuple[str
     if not path.is_file():
         raise ValueError(f"task.answers: there is no file {str(path)!r}")
     given: dict[str, tuple[str, ...]] = {}
-    with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            where = f"task.answers: {path.name}, line {number}"
-            try:
-                values = json.loads(line)
-                key, turns = values["question_id"], values["choices"][0]["turns"]
-            except (ValueError, TypeError, LookupError):
-                raise ValueError(
-                    f"{where}: no answer; needs question_id and choices: [{{turns: [...]}}]"
-                ) from None
-            if not isinstance(turns, list) or not all(isinstance(turn, str) for turn in turns):
-                raise ValueError(f"{where}: turns must be a list of texts")
-            given[str(key)] = tuple(turns)
+    for line in lines_of(path, "task.answers"):
+        where = f"task.answers: {path.name}, line {line.number}"
+        try:
+            key, turns = line["question_id"], line["choices"][0]["turns"]
+        except (TypeError, LookupError):
+            raise ValueError(
+                f"{where}: no answer; needs question_id and choices: [{{turns: [...]}}]"
+            ) from None
+        if not isinstance(turns, list) or not all(isinstance(turn, str) for turn in turns):
+            raise ValueError(f"{where}: turns must be a list of texts")
+        given[str(key)] = tuple(turns)
     for example in examples:
         needed, there = len(example.turns) - 1, len(given.get(example.id, ()))
         if there < needed:

@@ -78,7 +78,7 @@ def load_rows(source: Source, task: str, limit: int | None = None, offset: int =
     """
     end = None if limit is None else offset + limit
     if (file := _lines_file(source, task)) is not None:
-        return list(islice(lines_of(file, task), offset, end))
+        return list(islice(lines_of(file, f"task {task}"), offset, end))
     rows = _hub(source, task) if source.kind == "hub" else _local(source, task)
     return [rows[index] for index in range(*slice(offset, end).indices(len(rows)))]
 
@@ -226,7 +226,7 @@ class Line(dict[str, Any]):
         self.number = number  # from 1
 
 
-def lines_of(file: Path, task: str) -> Iterator[Line]:
+def lines_of(file: Path, whose: str) -> Iterator[Line]:
     """Yields the rows of a file of JSON objects, one a line; blank lines are skipped.
 
     Read here and not by ``datasets``, which would make the lines' fields and their types equal.
@@ -238,7 +238,7 @@ def lines_of(file: Path, task: str) -> Iterator[Line]:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
-            where = f"task {task}: {file.name}, line {number}"
+            where = f"{whose}: {file.name}, line {number}"
             try:
                 values = json.loads(line.decode("utf-8"))
             except ValueError as error:

@@ -12,32 +12,14 @@ from pathlib import Path
 from typing import Any
 
 FILE = "reference.csv"
-COLUMNS = {
-    "table": "its number in the paper",
-    "target": "as the paper prints it; empty where it names none",
-    "draft": "likewise",
-    "task": "name of a task of ours",
-    "method": "the paper's name of the line, where two lines of a table share one decoder",
-    "decoder": "name of a decoder of ours",
-    "spec": "tree, in our shorthand; empty where the paper does not print it",
-    "axis": "what divides the table into blocks: draft_length or target_budget",
-    "axis_value": "the block's value, as printed",
-    "temperature": "as printed; empty where it is not",
-    "top_k": "likewise",
-    "top_p": "likewise",
-    "tree_attention": "true or false; empty where the paper does not compare them",
-    "metric": "name of a column of ours",
-    "value": "as printed",
-    "plus_minus": "as printed",
-    "reason": "why the value is lost: row_lost or order_unknown",
-    "candidates": "the numbers it may be, separated by |",
-    "twin_table": "a table that prints the same cell's number again",
-    "twin_value": "that number",
-}
-"""Columns of the file with what they hold; all of them are text."""
+KEYS = (
+    *("table", "target", "draft", "task", "method", "decoder", "spec", "axis", "axis_value"),
+    *("temperature", "top_k", "top_p", "tree_attention"),
+)
+"""The columns that say which cell a number belongs to; all of them are text."""
 _OF_NUMBER = ("metric", "value", "plus_minus", "reason", "candidates", "twin_table", "twin_value")
-KEYS = tuple(name for name in COLUMNS if name not in _OF_NUMBER)
-"""The columns that say which cell a number belongs to."""
+COLUMNS = (*KEYS, *_OF_NUMBER)
+"""The file's columns; ``docs/extending.md`` says what each holds."""
 
 Row = dict[str, str]
 
@@ -49,7 +31,7 @@ def read_published(file: Path) -> tuple[Row, ...]:
     """
     with file.open(newline="", encoding="utf-8") as stream:
         reader = csv.DictReader(stream)
-        if tuple(reader.fieldnames or ()) != tuple(COLUMNS):
+        if tuple(reader.fieldnames or ()) != COLUMNS:
             raise ValueError(f"{file} must have the columns {','.join(COLUMNS)}")
         return tuple(reader)
 

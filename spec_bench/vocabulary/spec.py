@@ -28,20 +28,6 @@ class Spec:
     threshold: float | None = None  # the number after `@`, else None
     name: str = ""  # the text itself where it is none of the other forms, else ""
 
-    def __str__(self) -> str:
-        """Returns the shorthand; ``parse`` inverts it."""
-        match self.form:
-            case "root":
-                return "-"
-            case "number" | "levels":
-                return "-".join(map(str, self.numbers))
-            case "product":
-                return f"{self.width}x{self.depth}"
-            case "threshold":
-                return f"{self.width}x{self.depth}@{self.threshold:g}"
-            case "name":
-                return self.name
-
     @property
     def widths(self) -> tuple[int, ...] | None:
         """Children per level, where it can be read so: a number is one level.

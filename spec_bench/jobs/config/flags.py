@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
+
 from spec_bench.settings.arguments import Parser
 from spec_bench.settings.configs import conf_dirs, experiments_dirs
 from spec_bench.settings.fields import did_you_mean
@@ -19,40 +21,18 @@ from spec_bench.settings.fields import did_you_mean
 
 @dataclass(frozen=True)
 class Flag:
-    """One flag."""
+    """One flag, as ``flags.yaml`` explains it."""
 
-    override: str  # what it means; {} is its value
+    override: str
     metavar: str
     about: str
-    path: bool = False  # ~ in its value is the user's home
+    path: bool = False
 
 
-_JOB = {
-    "pair": Flag("pair={}", "NAME", "models by name: spec-bench ls pairs"),
-    "target": Flag("pair.target={}", "MODEL", "Hugging Face id, folder or GGUF file", path=True),
-    "draft": Flag(
-        "pair.draft={}",
-        "MODEL",
-        "the same for the draft; without one prompt_lookup decodes",
-        path=True,
-    ),
-    "task": Flag("task={}", "NAME", "prompts by name: spec-bench ls tasks"),
-    "data": Flag("task.source.path={}", "FILE", "your own prompts, JSON lines", path=True),
-    "decoders": Flag("cells=[{}]", "LIST", "decoders with their trees: sd:3,rsd_s:4x3"),
-    "metrics": Flag("task.metrics=[{}]", "LIST", "scores, the task's replaced: rouge2,./my.py"),
-    "prompts": Flag("prompts={}", "N", "how many of the task's prompts, or all"),
-    "temperature": Flag("generation.temperature={}", "T", "0: greedy"),
-    "max-new-tokens": Flag("generation.max_new_tokens={}", "N", "tokens of an answer, at most"),
-    "batch-size": Flag("engine.batch_size={}", "N", "prompts that decode together"),
-    "device": Flag("engine.device={}", "DEVICE", "auto, cpu, cuda or cuda:1"),
-    "seed": Flag("seed={}", "N", "of the random numbers"),
-    "name": Flag("name={}", "NAME", "of the experiment: its rows go to RESULTS/NAME/results.csv"),
-    "out": Flag("results={}", "DIR", "the folder RESULTS, in place of results", path=True),
-}
-_TRAIN = {name: _JOB[name] for name in ("pair", "target", "device", "seed", "name", "out")} | {
-    "data": Flag("data.path={}", "FILE", "chats in ShareGPT's format, or prompts", path=True),
-    "steps": Flag("optimiser.steps={}", "N", "of the optimiser, in place of epochs"),
-}
+_READ = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+_JOB = {name: Flag(**told) for name, told in _READ["job"].items()}
+_TRAIN = {name: _JOB[name] for name in ("pair", "target", "device", "seed", "name", "out")}
+_TRAIN |= {name: Flag(**told) for name, told in _READ["train"].items()}
 # A server's model and draft are options of its own, and it has its own batches.
 _SERVE = {k: v for k, v in _JOB.items() if k not in ("target", "draft", "decoders", "batch-size")}
 FLAGS = {"run": _JOB, "recommend": _JOB, "fit_tree": _JOB, "serve": _SERVE, "train": _TRAIN}

@@ -26,21 +26,14 @@ __all__ = ["Check", "check_claims", "check_generally", "evident", "measured"]
 
 
 def check_claims(paper: str, rows: pd.DataFrame, results: Path | Records) -> list[Check]:
-    """Checks all of a paper's claims that the rows cover.
+    """Checks all of a paper's claims that the rows cover: one check per claim and task, none for
+    unmeasured claims.
 
-    Args:
-        paper: a folder below ``experiments``, or another package's paper.
-        rows: measured cells, one or several pairs and experiments; simulated acceptance is no
-            evidence and is left out. Where there is a column ``file``, it names the results file
-            of each row.
-        results: the results file of rows without that column, records beside it; or these.
-
-    Returns:
-        One check per claim and task, none for unmeasured claims. A difference is paired by prompt
-        where both cells' records are there, else it has no interval.
-
-    Raises:
-        ValueError: there is no such paper, or its claims cannot be read.
+    The rows are measured cells, of one or several pairs and experiments; simulated acceptance is no
+    evidence and is left out. A difference is paired by prompt where both cells' records are there,
+    else it has no interval. They are beside the row's ``file``; ``results`` is that of rows without
+    such a column, or their records. Raises ValueError: there is no such paper, or its claims cannot
+    be read.
     """
     loaded = load_paper(paper)
     claims = loaded.claims

@@ -193,15 +193,10 @@ class Ask:
         pooled: bool | str = False,
         **how: Any,
     ) -> Checks:
-        """Returns the left cells ahead of the right ones, on each task that has both.
-
-        Args:
-            text: of the claim.
-            left: cells, or the names of decoders.
-            right: likewise.
-            metric: a column each; ``score``: the task's score; ``scores``: that and perplexity.
-            pooled: whether all tasks' prompts together are a check too; a text names that place.
-            how: further fields of a ``Question``.
+        """Returns the left cells ahead of the right ones, on each task that has both, in each
+        metric: a column, ``score``, the task's, or ``scores``, that and perplexity. With ``pooled``
+        all tasks' prompts together are a check, too; a text names that place. ``how`` has further
+        fields of a ``Question``.
         """
         one, other = (s if isinstance(s, Cells) else cells(*several(s)) for s in (left, right))
         asked = Question(self, text, one, other, **how)

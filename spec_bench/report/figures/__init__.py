@@ -41,25 +41,13 @@ def draw(
     formats: Sequence[str] = FORMATS,
     alone: bool = False,
 ) -> list[Path]:
-    """Draws a paper's figure as PNG and PDF, or as one of them.
+    """Draws a paper's figure from measured cells (RSD's Figure 1: from the grid of
+    ``spec_bench.audit.bernoulli``); the files, one of each format, of some figures one per pair.
 
-    Args:
-        paper: its name.
-        figure: the figure's number.
-        rows: measured cells; for RSD's Figure 1 the grid of ``spec_bench.audit.bernoulli``.
-        folder: for the files; it is made if needed.
-        pair: draw this pair's rows only; None: the figure's pairs, or if none of them is
-            measured, every pair that is.
-        formats: endings of the files to write, of ``png`` and ``pdf``.
-        alone: where none of the figure's pairs is measured, draw the paper's numbers by
-            themselves; of other pairs only figures that are meant for them.
-
-    Returns:
-        The files, one of each format; of some figures one of each per pair.
-
-    Raises:
-        NothingMeasuredError: no row is one that it shows.
-        ValueError: unknown figure, or rows that cannot be drawn.
+    Of one ``pair``, or of the figure's pairs, or if none of them is measured, of every pair that
+    is; ``alone``: then the paper's numbers by themselves, and of other pairs only figures that are
+    meant for them. Raises NothingMeasuredError: no row is one that it shows; ValueError: unknown
+    figure, or rows that cannot be drawn.
     """
     if paper not in paper_names():
         raise ValueError(f"no figures of paper {paper!r}; there are: {', '.join(paper_names())}")

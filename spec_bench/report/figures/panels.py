@@ -259,15 +259,9 @@ def panels(
     paths_as_rows: bool = False,
     **said: Any,
 ) -> list[Sheet]:
-    """Returns a figure's sheets, each with something plotted.
-
-    Args:
-        cells: of the figure.
-        x: column; several: a column of panels each.
-        y: likewise.
-        of: the rows to draw in place of the measured cells.
-        paths_as_rows: whether cells without tree attention are drawn, too.
-        said: all else of a ``Drawing``.
+    """Returns a figure's sheets, each with something plotted, of its measured cells or of rows in
+    their place; ``paths_as_rows``: of cells without tree attention, too. Several columns for x or y
+    are a column of panels each; ``said`` is all else of a ``Drawing``.
     """
     drawing = drawing_of(x, y, **{"files": () if cells.item.together else "pair", **said})
     if cells.alone:
