@@ -76,7 +76,6 @@ def read_arguments(arguments: Sequence[str] | None = None) -> tuple[argparse.Nam
 
 
 def _prompt(line: str) -> str:
-    """Returns the first prompt of a JSON line."""
     row = json.loads(line)
     return str(row["prompt"] if "prompt" in row else row["turns"][0])
 

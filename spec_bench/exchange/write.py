@@ -158,7 +158,6 @@ def _lines(done: Sequence[Generation], model: str, text: Text) -> Iterator[dict[
 
 
 def _number(question: str) -> int | str:
-    """Question ids are whole numbers where they can be."""
     return int(question) if question.isdecimal() else question
 
 

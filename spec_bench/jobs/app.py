@@ -193,7 +193,6 @@ def _where_more_is(results: Path, name: str) -> str:
 
 
 def _finish(sweep: Sweep) -> None:
-    """Completes the tables of a sweep's jobs."""
     for results, name, ended in sweep.end():
         answers = _answers(files.results_file(results, name), ended) if ended else ()
         shown = () if sweep.ran_here else ended[:_MOST]  # each job showed its own

@@ -191,7 +191,6 @@ def _without_stalls(repeats: Repeats) -> tuple[list[list[float]], list[list[floa
 
 
 def _usual_s(repeats: Repeats) -> float:
-    """Median seconds per target call over all windows."""
     each = [g.decode_s / len(g.steps) for repeat in repeats for g in repeat if g.steps]
     return median(each) if each else 0.0
 

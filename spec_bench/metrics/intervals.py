@@ -366,7 +366,6 @@ def _gradient(statistic: Statistic, sums: Array) -> Array:
 
 
 def _spread(values: Array) -> float:
-    """Returns the sum of squares about the mean."""
     return float(((values - values.mean()) ** 2).sum())
 
 

@@ -69,7 +69,6 @@ def summary_of(cell: CellRecords, scores: Sequence[str] = (), ends: bool = True)
 
 
 def _values(name: str, number: Number, interval: bool) -> Row:
-    """Returns a metric's columns."""
     if isinstance(number, Sums):
         number = interval_of(number) if interval else number.value
     if not interval:

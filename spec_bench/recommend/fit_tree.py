@@ -40,7 +40,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _fit_one(words: Sequence[str], width: int, sizes: Sequence[int]) -> None:
-    """Fits, writes and prints one."""
     from spec_bench.jobs.app import settings_of
     from spec_bench.jobs.config.compose import composed
     from spec_bench.tree.node_list import best_list, expected_accepted, pooled

@@ -165,7 +165,6 @@ def _rank(row: CellResult, by: str) -> float:
 
 
 def _line(cell: Cell, row: CellResult, stage: Stage) -> dict[str, Any]:
-    """Returns a candidate's numbers of one stage."""
     numbers = [f"{name}{end}" for name in NUMBERS for end in ("", *ENDS)]
     failed = row.reasons[0].text if row.status == "failed" else ""
     prompts = {"prompts": len(stage.examples), "fresh": stage.fresh}

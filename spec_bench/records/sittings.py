@@ -39,6 +39,5 @@ def of_other_sitting(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _number(row: Mapping[str, Any], name: str) -> float:
-    """Returns a row's number; 0 where it has none."""
     value = row.get(name)
     return float(value) if isinstance(value, int | float) and isfinite(value) else 0.0

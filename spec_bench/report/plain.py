@@ -142,7 +142,6 @@ def _footer(groups: Sequence[Group], results: Path) -> str:
 
 
 def _settings(group: Group) -> str:
-    """Prompts and sampling of one group."""
     row = group.rows.iloc[0]
     prompts = group.rows.prompts.max() if "prompts" in group.rows else float("nan")
     count = "no" if pd.isna(prompts) else f"{int(prompts)}"

@@ -212,7 +212,6 @@ def points(row: Row, looks: Looks, x: Sequence[float], y: Sequence[float]) -> Fi
 
 
 def _bars(numbers: Sequence[Sequence[float | None]]) -> Figure:
-    """Error bars from (value, low, high)."""
     above = [0.0 if v is None or h is None else h - v for v, _, h in numbers]
     below = [0.0 if v is None or w is None else v - w for v, w, _ in numbers]
     lengths = {"array": short(above), "arrayminus": short(below)}

@@ -285,7 +285,6 @@ class Server:
         return replace(reader.served(), sent_s=start)
 
     def _ids_again(self, payload: Mapping[str, Any]) -> list[int]:
-        """Returns the answer's tokens, asked for without a stream."""
         body = {**payload, **LLAMA_AGAIN}
         body.pop("stream_options")
         with self._client.stream("POST", self._address, json=body) as response:

@@ -206,7 +206,6 @@ class Task:
 
     @property
     def _names(self) -> set[str]:
-        """What the templates ask for."""
         return {name for template in self.template for name in placeholders(template)}
 
     @property

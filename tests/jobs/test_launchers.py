@@ -93,7 +93,7 @@ def test_devices_are_claimed_all_or_none_and_kept_for_the_next_job_of_the_same_s
 
 
 def test_an_index_and_a_uuid_of_one_gpu_are_one_lock(tmp_path, monkeypatch):
-    monkeypatch.setattr(devices, "_ask", lambda field: ["0, GPU-aa11", "1, GPU-bb22"])
+    monkeypatch.setattr(devices, "_ask", lambda *_: [["0", "GPU-aa11"], ["1", "GPU-bb22"]])
     one, two = Claim(tmp_path), Claim(tmp_path)
     assert one.take(["1", "0"], 1, wait=False) == ("1",)
     with pytest.raises(ValueError, match="are free"):

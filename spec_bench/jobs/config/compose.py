@@ -222,7 +222,6 @@ def composed(words: Sequence[str]) -> DictConfig:
 
 @contextmanager
 def _one_line_errors() -> Iterator[None]:
-    """Within it Hydra's errors are ours, of one line."""
     try:
         yield
     except (HydraException, OmegaConfBaseException) as error:
@@ -407,5 +406,4 @@ def _of_key(error: OmegaConfBaseException) -> str:
 
 
 def _plain(text: str) -> str:
-    """Returns a message without its unhelpful lines."""
     return " ".join(_NOISE.sub(" ", text).split())

@@ -30,7 +30,6 @@ def check_served(asked: RunSettings) -> None:
 
 
 def _problems(asked: RunSettings) -> Iterator[str]:
-    """Yields what does not go with a server."""
     server, why = asked.server, "a server decodes as it was started and cannot be told"
     if server.url is None:
         yield "server.url must be a base address such as http://127.0.0.1:8000/v1, got null"

@@ -170,7 +170,6 @@ def _beside(
 
 
 def _reasons(session: Session, run: CellRun, records: CellRecords) -> list[Reason]:
-    """Returns why columns are empty, and what to mind about others."""
     settings, left_out = session.settings, session.prompts.left_out
     none = "the baseline failed, none was timed in turn"
     if has_no_baseline(settings):

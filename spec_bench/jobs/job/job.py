@@ -100,7 +100,6 @@ def _open_cells(settings: JobSettings, held: ExitStack, says: Says) -> list[Cell
 def _work(
     settings: JobSettings, runs: list[CellRun], pending: list[CellRun], held: ExitStack
 ) -> None:
-    """Decodes what cells lack, and writes their results."""
     first = processes.rank() == 0
     shown = settings.asked.sink.progress and first
     metering = held.enter_context(Metering(settings))

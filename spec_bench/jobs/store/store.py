@@ -194,7 +194,6 @@ def _measured(path: Path, size: int | None = None) -> dict[str, Any]:
 
 
 def _by_repeat(lines: Lines) -> Repeats:
-    """Generations by repeat and prompt id."""
     repeats: Repeats = defaultdict(dict)
     for each in lines.generations:
         repeats[each.repeat][each.prompt_id] = each

@@ -54,7 +54,6 @@ def _told(path: Path, check: Callable[..., Any], *given: Any) -> list[str]:
 
 
 def _of_cell(run: Path) -> Iterator[str]:
-    """Yields what is wrong with a cell's folder."""
     for path in (*files.retimed_files(run), run / files.GENERATIONS):
         lines = cell_folder.read(path)
         torn = ("its last line is cut",) * bool(lines.torn)
@@ -70,7 +69,6 @@ def _cell(run: Path) -> None:
 
 
 def _of_table(table: Path) -> Iterator[str]:
-    """Yields what is wrong with an experiment's tables and records."""
     path, kept = files.records_file(table), parquet.joined([])
     if path.exists():
         try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import stat
-import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -16,25 +15,26 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TextIO
 
+from spec_bench.measure.energy.meters import UnmeteredError
+from spec_bench.measure.energy.nvidia_smi import query
 from spec_bench.system import files
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 OFFERED = "SPEC_BENCH_DEVICES"  # the user's choice, if a launcher overwrites the above
 _POLL_S = 0.5
-_QUERY = ("nvidia-smi", "--format=csv,noheader,nounits")
 
 
 def visible_devices(environment: Mapping[str, str] = os.environ) -> list[str]:
     """The GPUs this process may use: those the environment names, else all of the machine."""
     named = environment.get(OFFERED, environment.get(VISIBLE) or None)
     if named is None:
-        return _ask("uuid")  # the driver and CUDA may count GPUs in other orders
+        return [row[0] for row in _ask("uuid")]  # driver and CUDA may count in other orders
     return [name.strip() for name in named.split(",") if name.strip()]
 
 
 def gpu_memory_gib() -> float | None:
     """Returns the smallest memory of this machine's GPUs, in GiB; None if there is none."""
-    return min((float(mib) / 1024 for mib in _ask("memory.total")), default=None)
+    return min((float(row[0]) / 1024 for row in _ask("memory.total")), default=None)
 
 
 class Claim:
@@ -98,8 +98,7 @@ class Claim:
 
 def identities(devices: Sequence[str]) -> dict[str, str]:
     """Returns what tells each device from all others, whatever it is called: its UUID if known."""
-    lines = [line.partition(",") for line in _ask("index,uuid")]
-    uuids = {index.strip(): uuid.strip() for index, _, uuid in lines}
+    uuids = {row[0]: row[-1] for row in _ask("index", "uuid")}
     named = {}
     for name in devices:
         matching = [uuid for uuid in uuids.values() if name and uuid.startswith(name)]
@@ -119,11 +118,9 @@ def _lock(path: Path, wait: bool = False) -> TextIO | None:
     return None
 
 
-def _ask(field: str) -> list[str]:
-    """Returns one value per GPU from the driver's program; none if there is no driver."""
-    command = [*_QUERY, f"--query-gpu={field}"]
+def _ask(*fields: str) -> list[list[str]]:
+    """Returns each GPU's values from the driver's program; none if there is no driver."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
-    except (OSError, subprocess.SubprocessError):
+        return query(fields)
+    except UnmeteredError:
         return []
-    return [line.strip() for line in done.stdout.splitlines() if line.strip()]

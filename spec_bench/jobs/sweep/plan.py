@@ -140,7 +140,6 @@ class Planner:
 
 
 def _plan_job(settings: JobSettings) -> list[PlannedCell]:
-    """Returns the plan of one job's cells, the baseline first."""
     engine, repeats, pair = settings.engine, settings.asked.repeats, settings.asked.pair
     prompts = sum(len(prompt_ids(settings.task, example)) for example in settings.examples)
     memory = Memory(0, 0, 0, None)  # nothing is loaded where a server decodes

@@ -148,7 +148,6 @@ def _whole(asked: RunSettings, folders: list[Path]) -> None:
 
 @contextmanager
 def _named(words: Sequence[str]) -> Iterator[None]:
-    """What is refused within the block names the job."""
     try:
         yield
     except Exception as error:

@@ -298,7 +298,6 @@ def ending(jobs: Sequence[JobState], now: float) -> list[str]:
 
 
 def _spoken(seconds: float) -> str:
-    """Returns seconds as people say them."""
     for unit, size in (("h", 3600), ("min", 60)):
         if seconds >= size:
             return f"{seconds / size:.{0 if seconds >= 10 * size else 1}f} {unit}"

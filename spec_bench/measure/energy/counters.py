@@ -65,7 +65,6 @@ def visible_gpus(gpus: Sequence[Gpu], visible: str | None) -> list[Gpu]:
 
 
 def _named(gpus: Sequence[Gpu], name: str) -> Gpu:
-    """Returns the GPU of that index or beginning of a UUID."""
     if name.isdigit():
         matching = [gpu for gpu in gpus if gpu.index == int(name)]
     else:

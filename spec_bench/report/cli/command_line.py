@@ -39,15 +39,9 @@ _TABLES: dict[str, Callable[[Sheet], str]] = {
 }
 
 
-def _html(sheets: Sequence[Sheet]) -> str:
-    from spec_bench.report.page.build import style
-
-    return render.html(sheets, style())
-
-
 FORMATS: dict[str, Callable[[Sequence[Sheet]], str]] = {
     "csv": lambda sheets: render.comma(*sheets),
-    "html": _html,
+    "html": lambda sheets: render.html(*sheets),
     "latex": lambda sheets: "\n".join(map(render.latex, sheets)),
     "markdown": lambda sheets: "\n".join(map(render.markdown, sheets)),
 }

@@ -114,7 +114,6 @@ class Records:
         return of
 
     def _cell(self, row: Row, run_id: str) -> _Cell:
-        """Returns the records of one of a row's runs, read once."""
         place = path, _ = str(row.get("file", self._results)), run_id
         if place not in self._cells:
             self._cells[place] = _Cell(packed_of(Path(path), run_id), run_id)

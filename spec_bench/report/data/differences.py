@@ -78,7 +78,6 @@ def _completions(rows: Sequence[Row]) -> list[str]:
 
 
 def _seen(rows: Sequence[Row]) -> list[str]:
-    """Samples whose prompts the models were trained on."""
     sentences: dict[str, None] = {}
     for row in rows:
         config = pair_configs().get(row["pair"])

@@ -61,12 +61,13 @@ def draw_sheet(sheet: Sheet) -> Any:
 
 
 def _draw_panel(plot: Any, sheet: Sheet, panel: Panel) -> None:
-    """Everything within a panel."""
     said = panel.said
     if band := panel.band:
         plot.axhspan(*band, color=GREY, alpha=0.15, linewidth=0)
     if not panel.series:
-        _explain(plot, panel)
+        plot.set_axis_off()
+        where = {"transform": plot.transAxes, "ha": "center", "va": "center", "color": GREY}
+        plot.text(0.5, 0.5, wrap(panel.reason, 24), **where)
         return
     places = sheet.places(said.x)
     for series in panel.series:
@@ -142,13 +143,6 @@ def _bars(series: Series, column: str) -> list[list[float]] | None:
     """Returns the lengths of error bars; None where no row knows its interval."""
     points = series.points(column)
     return error_bars(points) if any(not pd.isna(low) for _, low, _ in points) else None
-
-
-def _explain(plot: Any, panel: Panel) -> None:
-    """Writes into an empty panel why it is empty."""
-    plot.set_axis_off()
-    where = {"transform": plot.transAxes, "ha": "center", "va": "center", "color": GREY}
-    plot.text(0.5, 0.5, wrap(panel.reason, 24), **where)
 
 
 def _label_panel(plot: Any, sheet: Sheet, down: int, across: int) -> None:
@@ -231,7 +225,6 @@ def _by_columns(values: float | Sequence[float], columns: int) -> float:
 
 
 def _marks(series: Series) -> list[_Mark]:
-    """Returns a series' marks with their places and texts."""
     found, rows, layer = [], series.rows, series.layer
     for index, (_, row) in enumerate(rows.iterrows() if layer.write else ()):
         if known(layer.write, row):

@@ -452,6 +452,5 @@ def _label(layer: Drawing, part: pd.DataFrame, known: pd.DataFrame) -> str:
 
 
 def _first_of(rows: pd.DataFrame, decoder: str | None) -> pd.Series | None:
-    """Returns a decoder's first cell."""
     matching = rows[rows.decoder == decoder] if decoder else rows.iloc[:0]
     return None if matching.empty else matching.iloc[0]

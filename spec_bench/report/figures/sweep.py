@@ -117,7 +117,6 @@ def _bars(group: Group, of: str) -> pd.DataFrame:
 
 
 def _family(row: Row) -> str:
-    """What a cell's drafts come from."""
     if row["lossless"] == "unaudited":
         return "another engine"
     if pd.isna(row.get("draft")) or row["draft"] == "":

@@ -14,7 +14,7 @@ from pathlib import Path
 import pandas as pd
 
 from spec_bench.report.data.counts import Records
-from spec_bench.report.data.rows import Row, decoder_of, numbers_in, read_results
+from spec_bench.report.data.rows import decoder_of, numbers_in, read_results
 from spec_bench.report.data.seeds import pooled
 from spec_bench.vocabulary.numbers import with_ends
 
@@ -40,13 +40,10 @@ def lines_of(rows: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:
     for told, group in timed.groupby(_GROUP, dropna=False, sort=False):
         heading = "{0}, {2}, temperature {3:g}".format(*told)
         for _, line in group.groupby(_LINE, dropna=False, sort=False):
-            lines.append((heading, _title(line.iloc[0]), line.sort_values("batch_size")))
+            batching = str((first := line.iloc[0])["batching"])
+            arrivals = f", {batching}" if batching.startswith("open") else ""
+            lines.append((heading, decoder_of(first) + arrivals, line.sort_values("batch_size")))
     return lines
-
-
-def _title(row: pd.Series | Row) -> str:
-    arrivals = f", {row['batching']}" if str(row["batching"]).startswith("open") else ""
-    return f"{decoder_of(row)}{arrivals}"
 
 
 def crossing(points: Sequence[Sequence[float]]) -> str:

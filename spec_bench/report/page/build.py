@@ -69,11 +69,6 @@ def render(template: str, **values: Any) -> str:
     return _environment.get_template(template).render(**values)
 
 
-def style() -> str:
-    """Returns the pages' style sheet, without any decoder's colour."""
-    return render("style.css.j2", decoders={})
-
-
 def paper_of(experiment: str) -> tuple[Paper | None, list[Item]]:
     """Returns the paper whose recipe an experiment is, and its items that it measures."""
     if (recipe := recipes_by_name().get(experiment)) is None:
@@ -199,7 +194,6 @@ def measured_on(targets: Iterable[str], paper: bool) -> str:
 
 
 def _tiles(rows: pd.DataFrame, lacking: int, file: Path) -> list[tuple[str, str]]:
-    """Counts, with their nouns."""
     failed = int((rows.status == "failed").sum())
     prompts = rows.prompts.max() if "prompts" in rows else None
     others = {
@@ -219,7 +213,6 @@ def _tiles(rows: pd.DataFrame, lacking: int, file: Path) -> list[tuple[str, str]
 
 
 def _sampling(rows: pd.DataFrame) -> str:
-    """Returns the settings that cells were sampled with."""
     rows = rows.assign(seeds=[seeds_text(row) for row in rows_of(rows)])
     settings = rows[["temperature", "top_k", "top_p", "seeds", "batch_size"]].drop_duplicates()
     return "; ".join(

@@ -168,7 +168,6 @@ def _basis(rows: pd.DataFrame, by: str, choice: Choice | None) -> str:
 def _sure(
     rows: pd.DataFrame, best: pd.Series, near: pd.DataFrame, named: pd.Series, by: str
 ) -> str:
-    """Returns the text on how the decoder that is named, and the best, stand to the other cells."""
     if f"{by}_low" not in rows or pd.isna(best[f"{by}_low"]):
         return "without an interval" if by != "block_efficiency" else "no speed was measured"
     if len(rows) == 1:

@@ -142,7 +142,6 @@ def _cell(
 
 
 def _scale(rows: pd.DataFrame, name: str) -> Scale:
-    """Returns the smallest and largest end of the column's intervals."""
     columns = [c for c in (name, f"{name}_low", f"{name}_high") if c in rows]
     low, high = float(rows[columns].min().min()), float(rows[columns].max().max())
     return (low, high) if high > low else (low - 1, high + 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,8 @@ class PairConfig:
     # alone has "" for its draft.
     printed: frozenset[tuple[str, str]]
     # the paper's draft that the pair's replaces, where that was never published
-    stand_in: str | None
-    target_parameters: int | None  # None where the config has none
+    stand_in: str | None = None
+    target_parameters: int | None = None  # None where the config has none
     draft_parameters: int | None = None  # likewise
     paper_draft_parameters: int | None = None  # of the draft that another stands in for
     chat_tuned: bool = False  # whether the target was tuned on conversations
@@ -45,20 +45,13 @@ def pair_configs() -> dict[str, PairConfig]:
     configs = {}
     for path in (path for top in conf_dirs() for path in sorted((top / "pair").glob("*.yaml"))):
         data = read_config(path)
-        heads = {kind: str(at) for kind, at in (data.get("heads") or {}).items() if at}
-        configs[path.stem] = PairConfig(
-            name=path.stem,
-            target=str(data.get("target")),
-            drafts=tuple(listed(data.get("draft"))),
-            printed=frozenset(spellings(data.get("paper"))),
-            stand_in=data.get("stand_in") or None,
-            target_parameters=data.get("target_parameters"),
-            draft_parameters=data.get("draft_parameters"),
-            paper_draft_parameters=data.get("paper_draft_parameters"),
-            chat_tuned=bool(data.get("chat_tuned")),
-            seen_in_training=data.get("seen_in_training") or {},
-            heads=heads,
-        )
+        told: dict[str, Any] = {
+            each.name: data[each.name] for each in fields(PairConfig) if data.get(each.name)
+        }
+        told["drafts"] = tuple(listed(data.get("draft")))
+        told["printed"] = frozenset(spellings(data.get("paper")))
+        told["heads"] = {kind: str(at) for kind, at in told.get("heads", {}).items() if at}
+        configs[path.stem] = PairConfig(**{**told, "name": path.stem})
     return configs
 
 

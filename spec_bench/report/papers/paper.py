@@ -199,7 +199,6 @@ def load_paper(name: str) -> Paper:
 
 
 def _paper(name: str, folder: Path) -> Paper:
-    """Reads and checks one data file."""
     data = yaml.safe_load((folder / PAPER).read_text(encoding="utf-8"))
     if not isinstance(data, dict):
         raise ValueError("a paper is a mapping with the keys paper, arxiv, machine")

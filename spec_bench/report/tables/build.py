@@ -197,7 +197,6 @@ def _mark_ahead(sign: int, exact: Sequence[Cell]) -> None:
 def _notes(
     item: Table, sheet: Sheet, measured: Measured, asked: str | None, paper_pairs: Sequence[str]
 ) -> list[str]:
-    """Returns the notes below a measured table, beside those of its layout."""
     found = filter(None, map(measured.row, sheet.wanted))
     rows = [row for row in found if row["status"] != "failed"]
     whose = f"Paper: measured on {load_paper(item.paper).machine}."
@@ -272,7 +271,6 @@ def _origin(rows: Sequence[Row]) -> str:
 
 
 def _stand_ins(sheet: Sheet) -> list[str]:
-    """Notes on drafts that stand in for drafts that were never published."""
     configs = map(pair_configs().get, sorted({each.pair for each in sheet.wanted}))
     return [
         f"Pair {config.name} drafts with {', '.join(config.drafts)} in place of the paper's draft "
@@ -365,7 +363,6 @@ def _compared(sheet: Sheet) -> list[str]:
 
 
 def _some(names: Sequence[str]) -> str:
-    """Up to four names."""
     if len(names) <= 4:
         return ", ".join(names)
     return f"{', '.join(names[:3])} and {len(names) - 3} more"

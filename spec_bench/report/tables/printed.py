@@ -229,7 +229,6 @@ class _Layout:
         return row
 
     def _entry(self, row: Mapping[str, Any]) -> Lines:
-        """Returns the table's ``lines`` entry for a line."""
         for entry in self.table.lines:
             if entry.decoder in ("", row["decoder"]) and entry.method == row["method"]:
                 return entry
@@ -335,12 +334,10 @@ class _Layout:
         return replace(column, name=column.name or metric, title=title.replace("{metric}", shown))
 
     def _metric(self, column: Column, task: str) -> str:
-        """Returns a column's metric on a task."""
         printed = (metric for metric in column.metrics if (task, metric) in self.metrics)
         return next(printed, column.metrics[0])
 
     def _label(self, line: Mapping[str, Any], source: str) -> str:
-        """Returns a line's label under a heading."""
         text = str(line.get(source, ""))
         if source in line["entry"].labels:
             return str(line["entry"].labels[source])

@@ -230,7 +230,6 @@ def _command(
 
 
 def _models(label: str, measured: Measured) -> tuple[str, ...]:
-    """Returns the settings of a pair without a config: its models, as the results name them."""
     rows = measured.rows
     matching = rows if rows.empty else rows[(rows.pair == label) & rows.draft.notna()]
     if matching.empty:

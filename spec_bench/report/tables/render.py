@@ -169,9 +169,10 @@ def markdown(sheet: Sheet) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def html(sheets: Sequence[Sheet], style: str = "") -> str:
-    """Returns a whole page with a table, or with the parts of one, and CSS to embed."""
+def html(*sheets: Sheet) -> str:
+    """Returns a whole page with a table, or with the parts of one, in the style of all pages."""
     page = environment("spec_bench.report.tables").get_template("page.html.jinja")
+    style = environment("spec_bench.report.page").get_template("style.css.j2").render(decoders={})
     tables = [Markup(html_fragment(each)) for each in sheets]
     return page.render(name=sheets[0].name, tables=tables, style=style) + "\n"
 
