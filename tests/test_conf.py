@@ -107,7 +107,7 @@ def test_every_recipe_says_its_log_and_meter_and_composes_into_valid_cells(path)
     ("recipe", "tables"), [("rsd=exp1", range(1, 28)), ("rsd=exp2", range(28, 55))]
 )
 def test_a_recipe_has_the_rows_of_each_of_its_published_tables(recipe, tables):
-    cells = [(cell.name, cell.spec) for cell in cells_of(recipe)]
+    cells = [(cell.name, cell.config.spec) for cell in cells_of(recipe)]
     published = side_by_side(read_published(experiments_dir() / "rsd" / FILE))
     for table in tables:
         rows = [(row["decoder"], row["spec"]) for row in published if int(row["table"]) == table]
@@ -116,7 +116,7 @@ def test_a_recipe_has_the_rows_of_each_of_its_published_tables(recipe, tables):
 
 def test_search_has_every_printed_configuration_and_the_monotone_one_its_non_increasing_part():
     both = (cells_of(f"mcsd={name}") for name in ("search", "search_monotone"))
-    every, fewer = ([(cell.name, cell.spec) for cell in cells] for cells in both)
+    every, fewer = ([(cell.name, cell.config.spec) for cell in cells] for cells in both)
     full, pruned = ([s for name, s in each if name == "mcsd_wor"] for each in (every, fewer))
     falling = [s for s in full if (k := list(map(int, s.split("-")))) == sorted(k, reverse=True)]
     assert pruned == falling

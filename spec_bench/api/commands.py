@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from spec_bench.api.jobs import words_of
 from spec_bench.api.pairs import LoadedPair
-from spec_bench.audit import USUAL
+from spec_bench.audit import AUDITED, USUAL
 
 if TYPE_CHECKING:
     import pandas as pd
-
-AUDITED = ("rules", "decoders", "approximations", "beams")
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,12 +181,6 @@ def audit(
     more: Iterable[Any] = ()
     if target is not None and draft is not None:
         more = command_line.audit_pair(target, draft, list(prompts), max_new_tokens, decoders)
-    makers = {
-        "rules": command_line.rule_parts,
-        "decoders": lambda: command_line.decoder_parts(samples, seed),
-        "approximations": lambda: command_line.approximate_parts(seed),
-        "beams": lambda: command_line.beam_parts(samples, seed),
-    }
-    lines = [*audited([part for each in named for part in makers[each]()]), *more]
+    lines = [*audited(command_line.parts_of(named, samples, seed)), *more]
     passed = all(line.passed is not False for line in lines)
     return Audited(passed, pd.DataFrame([vars(line) for line in lines]))

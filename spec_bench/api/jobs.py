@@ -135,7 +135,8 @@ def words_of(
         else:
             written = key in _LISTS and isinstance(value, str) and value.startswith("[")
             words.append(f"{key}={value if written else as_override(key, value)}")
-    words += _flag_words(plain)
+    of_flags = ((f"--{key.replace('_', '-')}", _listed(value)) for key, value in plain.items())
+    words += overrides_of("run", [word for flag in of_flags for word in flag])
     keys = [each.lstrip("+").partition("=")[0] for each in words]
     if texts is not None:
         if "task" in keys:
@@ -150,13 +151,8 @@ def words_of(
     return words
 
 
-def _flag_words(plain: Mapping[str, Any]) -> list[str]:
-    """Returns the command line's flags, given by keyword, as overrides; a list has commas there."""
-    given = []
-    for key, value in plain.items():
-        text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-        given += [f"--{key.replace('_', '-')}", text]
-    return overrides_of("run", given)
+def _listed(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def _pair_words(pair: Any) -> Sequence[str]:

@@ -2,14 +2,14 @@
 
 import argparse
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from spec_bench.audit import models
+from spec_bench.audit import AUDITED, models
 from spec_bench.audit.beams import (
     audit_counts,
     audit_layers,
@@ -104,6 +104,17 @@ def _beams(case: AuditCase, samples: int, seed: int) -> Iterator[Line]:
     yield _sampled(f"{case.name}: iterations in batches", p_value, f"{samples} times all beams")
 
 
+def parts_of(names: Sequence[str], samples: int, seed: int) -> list[Part]:
+    """Returns the parts of ``AUDITED`` that are named."""
+    makers = {
+        "rules": rule_parts,
+        "decoders": lambda: decoder_parts(samples, seed),
+        "approximations": lambda: approximate_parts(seed),
+        "beams": lambda: beam_parts(samples, seed),
+    }
+    return [part for name in names for part in makers[name]()]
+
+
 def _enumerated(subject: str, error: float, counted: str) -> Line:
     return Line(subject, f"enumeration, {counted}", f"error {error:.1e}", error <= TOLERANCE)
 
@@ -128,13 +139,7 @@ def run(options: argparse.Namespace, prompts: list[str]) -> int:
             of_pair = [audit_pair(*given, options.decoders)] if options.target else []
             parts = [Part("pair", partial(iter, lines)) for lines in of_pair]
             if options.all or options.only or not parts:
-                parts = [
-                    *rule_parts(),
-                    *decoder_parts(options.samples, options.seed),
-                    *approximate_parts(options.seed),
-                    *beam_parts(options.samples, options.seed),
-                    *parts,
-                ]
+                parts = [*parts_of(AUDITED, options.samples, options.seed), *parts]
             lines = list(audited(chosen(parts, options.only)))
             note = f"tolerance of exact checks {TOLERANCE:g}, "
             note += f"false-alarm rate of each chi-square {FALSE_ALARM_RATE:g}"

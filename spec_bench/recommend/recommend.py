@@ -72,7 +72,7 @@ class Recommendation:
         found, (decoder, spec) = self.headline, self.cell
         if decoder == "ar":
             return [found.decoder, f"{found.why}, {tried}"]
-        named = f"{decoder} {spec}".removesuffix(" -")
+        named = names.name_of({"decoder": decoder, "spec": spec})
         return [named, f"speed-up {found.speed} over plain decoding, {found.why}, {tried}"]
 
 
@@ -169,7 +169,7 @@ def _line(cell: Cell, row: CellResult, stage: Stage) -> dict[str, Any]:
     failed = row.reasons[0].text if row.status == "failed" else ""
     prompts = {"prompts": len(stage.examples), "fresh": stage.fresh}
     measured = {name: row.metrics.get(name) for name in numbers}
-    return {"decoder": cell.name, "spec": cell.spec, **prompts, **measured, "failed": failed}
+    return {"decoder": cell.name, "spec": cell.config.spec, **prompts, **measured, "failed": failed}
 
 
 def main(overrides: Sequence[str]) -> int:
@@ -230,7 +230,7 @@ def command_of(found: Recommendation, overrides: Sequence[str]) -> str:
 def _lines(candidates: pd.DataFrame) -> Iterator[list[tuple[str, str]]]:
     """Yields each candidate's cells: what each is sorted by, and its text."""
     for row in candidates.to_dict("records"):
-        title, prompts = f"{row['decoder']} {row['spec']}".removesuffix(" -"), str(row["prompts"])
+        title, prompts = names.name_of(row), str(row["prompts"])
         cells = [(title, title), (prompts, f"{prompts}{' fresh' if row['fresh'] else ''}")]
         for name in NUMBERS:
             value, low, high = (row[f"{name}{end}"] for end in ("", *ENDS))

@@ -19,6 +19,7 @@ from spec_bench.records.sittings import MEANING, of_other_sitting
 from spec_bench.records.types import CellResult, Generation
 from spec_bench.sinks.rows import row_of
 from spec_bench.vocabulary import columns
+from spec_bench.vocabulary.names import name_of
 from spec_bench.vocabulary.numbers import with_ends
 
 _SWEPT = ("pair", "task", "temperature", "seed")  # columns where jobs of a sweep differ
@@ -119,7 +120,7 @@ def print_outcome(
         console.print(Text(f"{'* ' * (meaning == MEANING)}{meaning}"))
     for row in rows:
         if row["status"] == "failed":
-            told = Text(f"failed: {_name(row)}: {row['reason']}", style="red")
+            told = Text(f"failed: {name_of(row)}: {row['reason']}", style="red")
             console.print(told, soft_wrap=whole)
     if last:
         console.print(Text(f"\n{last}"), soft_wrap=True)
@@ -139,7 +140,7 @@ def _table(rows: Sequence[Mapping[str, Any]], width: int) -> Table:
     found += [*own, *(name for name in scores[:1] if name not in own)]
     swept = [name for name in _SWEPT if len({row[name] for row in rows}) > 1]
     titles = [
-        (*(str(row[name]) for name in swept), f"{_name(row)}{'*' * (other == MEANING)}")
+        (*(str(row[name]) for name in swept), f"{name_of(row)}{'*' * (other == MEANING)}")
         for row, other in zip(rows, _others(rows), strict=True)
     ]
     shown = {name: [_cell(row, name, ends=name == "speedup") for row in rows] for name in found}
@@ -167,10 +168,6 @@ def _others(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     groups = {each: [row for row, s in zip(rows, sets, strict=True) if s == each] for each in sets}
     found = {each: iter(of_other_sitting(group)) for each, group in groups.items()}
     return [next(found[each]) for each in sets]
-
-
-def _name(row: Mapping[str, Any]) -> str:
-    return f"{row['decoder']} {row['spec']}".removesuffix(" -")
 
 
 def _cell(row: Mapping[str, Any], name: str, ends: bool) -> str:

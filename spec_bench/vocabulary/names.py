@@ -4,9 +4,10 @@ Columns' titles are in ``columns``; what a decoder looks like is in its YAML (``
 """
 
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 from spec_bench.vocabulary.decoders import COLOURS, MARKERS, PALETTE, Decoder, find_decoder
 
@@ -71,6 +72,11 @@ def apart(decoders: Collection[str]) -> dict[str, Decoder]:
 def task(name: str) -> str:
     """Returns a task's name in print; one that is not listed keeps its name."""
     return TASKS.get(name, name)
+
+
+def name_of(row: Mapping[str, Any]) -> str:
+    """Decoder and tree, as they are written in results; a baseline has no tree."""
+    return f"{row['decoder']} {row['spec']}".removesuffix(" -")
 
 
 def combined(decoder: str, drafter: object = None, verifier: object = None) -> str:

@@ -44,11 +44,8 @@ def test_whole_path_verification_goes_with_every_tree(name):
         other = {"decoder": name, "verifier": "traversal"}
         _, plain, other = cells_of(name, other, temperature=temperature)
         assert other.name == f"{name}_traversal"
-        assert (other.spec, other.config.drafts, other.config.heads) == (
-            plain.spec,
-            plain.config.drafts,
-            plain.config.heads,
-        )
+        mine, its = other.config, plain.config
+        assert (mine.spec, mine.drafts, mine.heads) == (its.spec, its.drafts, its.heads)
         assert other.settings["verifier"] == {"rule": "traversal"}
         assert other.settings["tree"] == plain.settings["tree"]
 

@@ -124,14 +124,9 @@ class Cell:
         return replace(self, config=replace(self.config, name=name))
 
     @property
-    def spec(self) -> str:
-        """The papers' shorthand of its tree."""
-        return self.config.spec
-
-    @property
     def title(self) -> str:
         """Name and spec, for people."""
-        return f"{self.name} {self.spec}"
+        return f"{self.name} {self.config.spec}"
 
 
 class WrittenCell(NamedTuple):
@@ -192,7 +187,7 @@ def make_cell(written: WrittenCell, sampling: SamplingSettings) -> Cell:
 
 def _changes(cell: Cell, file: Mapping[str, Any]) -> Iterator[str]:
     """Yields the settings that a decoder's file has otherwise and its tree's shorthand omits."""
-    tree, told = cell.config.tree, parse(cell.spec)
+    tree, told = cell.config.tree, parse(cell.config.spec)
     sizes = (told.form in tree.forms and tree.of_spec(told)) or {}
     for part in PARTS if file else ():
         for key, value in cell.settings[part].items():
@@ -266,11 +261,3 @@ def simulate_cells(
             cell = Cell.read({**settings, "verifier": rule}, sampling).called(cell.name)
         made.append(cell)
     return tuple(made)
-
-
-def simulated_acceptance(cell: Cell) -> tuple[float, ...]:
-    """Returns the stated acceptance, for all depths or one each; none if the rule decides."""
-    if cell.config.verifier.name != SIMULATED:
-        return ()
-    acceptance = cell.settings["verifier"]["acceptance"]
-    return tuple(acceptance) if isinstance(acceptance, list) else (acceptance,)

@@ -193,7 +193,7 @@ def check_batch(cell: Cell, engine: EngineSettings, sampling: SamplingSettings) 
     """Checks that a library gives a batch the answers that it would give one by one."""
     if not cell.config.library or engine.batch_size == 1:
         return
-    if cell.spec != "-":
+    if cell.config.spec != "-":
         why = "decodes one prompt at a time with a draft or lookup"
     elif sampling.temperature > 0:
         why = "draws for all rows from one generator, so that a row would hang on its neighbours"

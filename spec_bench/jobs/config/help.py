@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import MISSING, Field
 from importlib import import_module
 from pathlib import Path
@@ -25,7 +25,6 @@ from spec_bench.jobs.config.flags import FLAGS
 from spec_bench.settings.configs import conf_dir, conf_dirs, experiments_dirs
 from spec_bench.settings.fields import did_you_mean, settings_in
 
-_Lines = Callable[[], Iterator[tuple[str, ...]]]
 _PAPER = "paper.yaml"
 _SETTING = re.compile(r"(\w+): (.*?)(?:\s+# (.*))?")
 _HELP: dict[str, dict[str, str]] = yaml.safe_load(
@@ -52,7 +51,7 @@ def overview() -> str:
 def command_help(command: str) -> str:
     """Returns a command's help."""
     if command == "ls":
-        kinds = "\n".join(f"  {kind:<12} {about}" for kind, (about, _) in _LISTS.items())
+        kinds = "\n".join(f"  {kind:<12} {about}" for kind, (about, *_) in _LISTS.items())
         start = (
             "usage: spec-bench ls KIND [NAME]\n\nLists what there is to choose from, ours and other"
         )
@@ -73,7 +72,8 @@ def listing(arguments: Sequence[str]) -> int:
         return 0
     kind, *names = arguments
     kind = next((k for k in (kind, f"{kind}s", f"{kind[:-1]}ies") if k in _LISTS), f"{kind}s")
-    lines = list(_LISTS[kind][1]()) if kind in _LISTS else []
+    _, make, *of = _LISTS.get(kind, ("", tuple))
+    lines = [*make(*of)]
     shown = [line for line in lines if line[0] in (names or line)]
     if kind not in _LISTS or not shown or len(names) > 1:
         got, known = " ".join(arguments), [line[0] for line in lines] or [*_LISTS]
@@ -90,21 +90,15 @@ def listing(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _choices(group: str) -> _Lines:
-    def listed() -> Iterator[tuple[str, ...]]:
-        files = (file for top in conf_dirs() for file in sorted(top.glob(f"{group}/*.yaml")))
-        return ((file.stem, _about(file)) for file in files)
-
-    return listed
+def _choices(group: str) -> Iterator[tuple[str, ...]]:
+    files = (file for top in conf_dirs() for file in sorted(top.glob(f"{group}/*.yaml")))
+    return ((file.stem, _about(file)) for file in files)
 
 
-def _registered(module: str, name: str) -> _Lines:
-    def listed() -> Iterator[tuple[str, ...]]:
-        for each, kind in getattr(import_module(f"spec_bench.{module}"), name).items():
-            doc = _sentence((kind.__doc__ or "").replace("``", "").split())
-            yield each, " ".join(map(_key, settings_in(kind))), doc
-
-    return listed
+def _registered(module: str, name: str) -> Iterator[tuple[str, ...]]:
+    for each, kind in getattr(import_module(f"spec_bench.{module}"), name).items():
+        doc = _sentence((kind.__doc__ or "").replace("``", "").split())
+        yield each, " ".join(map(_key, settings_in(kind))), doc
 
 
 def _key(field: Field[Any]) -> str:
@@ -119,34 +113,32 @@ def _recipes() -> Iterator[tuple[str, ...]]:
     return ((f"{file.parent.name}={file.stem}", _about(file)) for file in recipes)
 
 
-def _settings(config: str, *groups: str) -> _Lines:
-    def listed() -> Iterator[tuple[str, ...]]:
-        yield from _of_file(conf_dir() / f"{config}.yaml", "")
-        for group in groups:
-            yield from _of_file(conf_dir() / group / "default.yaml", f"{group}.")
-
-    return listed
+def _settings(config: str, *groups: str) -> Iterator[tuple[str, ...]]:
+    yield from _of_file(conf_dir() / f"{config}.yaml", "")
+    for group in groups:
+        yield from _of_file(conf_dir() / group / "default.yaml", f"{group}.")
 
 
-_LISTS: dict[str, tuple[str, _Lines]] = {
-    "decoders": ("for --decoders NAME:TREE, or decoder=NAME", _choices("decoder")),
-    "drafters": ("drafter.kind in a decoder's YAML", _registered("draft.base", "drafter")),
-    "policies": ("tree.policy in a decoder's YAML", _registered("tree.base", "policy")),
-    "rules": ("verifier.rule in a decoder's YAML", _registered("verify.base", "rule")),
-    "tasks": ("for --task NAME", _choices("task")),
-    "pairs": ("for --pair NAME", _choices("pair")),
+# Of each list what it is for, and what makes its lines of what.
+_LISTS: dict[str, tuple[Any, ...]] = {
+    "decoders": ("for --decoders NAME:TREE, or decoder=NAME", _choices, "decoder"),
+    "drafters": ("drafter.kind in a decoder's YAML", _registered, "draft.base", "drafter"),
+    "policies": ("tree.policy in a decoder's YAML", _registered, "tree.base", "policy"),
+    "rules": ("verifier.rule in a decoder's YAML", _registered, "verify.base", "rule"),
+    "tasks": ("for --task NAME", _choices, "task"),
+    "pairs": ("for --pair NAME", _choices, "pair"),
     "recipes": ("a paper's experiments: spec-bench run rsd=exp1", _recipes),
-    "experiments": ("for experiment=NAME", _choices("experiment")),
-    "tables": ("papers' tables and figures: measured, missing, commands", lambda: iter(())),
-    "heads": ("for spec-bench train head=NAME", _choices("head")),
-    "trainings": ("for spec-bench train training=NAME", _choices("training")),
-    "engines": ("for engine=NAME", _choices("engine")),
-    "energy": ("for energy=NAME", _choices("energy")),
-    "sinks": ("for sink=NAME", _choices("sink")),
-    "launchers": ("for -m hydra/launcher=NAME: where jobs run", _choices("hydra/launcher")),
+    "experiments": ("for experiment=NAME", _choices, "experiment"),
+    "tables": ("papers' tables and figures: measured, missing, commands", tuple),
+    "heads": ("for spec-bench train head=NAME", _choices, "head"),
+    "trainings": ("for spec-bench train training=NAME", _choices, "training"),
+    "engines": ("for engine=NAME", _choices, "engine"),
+    "energy": ("for energy=NAME", _choices, "energy"),
+    "sinks": ("for sink=NAME", _choices, "sink"),
+    "launchers": ("for -m hydra/launcher=NAME: where jobs run", _choices, "hydra/launcher"),
     "settings": ("KEY=VALUE of a job, with their values unless set",
-                 _settings("config", "generation", "engine")),
-    "train": ("KEY=VALUE of a training", _settings("train", "engine")),
+                 _settings, "config", "generation", "engine"),
+    "train": ("KEY=VALUE of a training", _settings, "train", "engine"),
 }  # fmt: skip
 
 

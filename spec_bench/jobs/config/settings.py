@@ -16,7 +16,6 @@ from spec_bench.jobs.config.cells import (
     Cell,
     build_cells,
     simulate_cells,
-    simulated_acceptance,
 )
 from spec_bench.jobs.config.config import RunSettings, check_early
 from spec_bench.jobs.config.fitting import FittedTrees, fitting
@@ -132,6 +131,7 @@ class JobSettings:
         drafts, revisions = pair.drafts[: own.drafts], pair.revisions[1 : 1 + own.drafts]
         if own.heads is not None:
             drafts, revisions = (pair.heads[own.heads],), (pair.heads_revision(own.heads),)
+        stated = getattr(own.verifier, "acceptance", ())  # of a verifier that states it
         ours = own.library in ("", SERVER)  # a server's version is known once it has been asked
         return CellFacts(
             pair=pair.name,
@@ -139,7 +139,7 @@ class JobSettings:
             draft=drafts,
             task=task.name,
             decoder=cell.name,
-            spec=cell.spec,
+            spec=own.spec,
             temperature=sampling.temperature,
             top_k=sampling.top_k,
             top_p=sampling.top_p,
@@ -149,7 +149,7 @@ class JobSettings:
             max_new_tokens=self.max_new_tokens,
             draft_temperature=None if cold else sampling.draft_temperature,
             tree_attention=own.tree_attention,
-            simulated_acceptance=simulated_acceptance(cell),
+            simulated_acceptance=stated if isinstance(stated, tuple) else (stated,),
             later_turns=task.later_turns if several and isinstance(task, Task) else None,
             stage=self.stage,
             data_source=task.source.kind,

@@ -26,7 +26,7 @@ from typing import Any
 
 import pandas as pd
 
-from spec_bench.report.claims.contrast import Contrast, Difference, difference, name_of, picked
+from spec_bench.report.claims.contrast import Contrast, Difference, difference, picked
 from spec_bench.report.claims.verdict import (
     DOES_NOT_HOLD,
     HOLDS,
@@ -54,6 +54,7 @@ from spec_bench.report.data.rows import (
 )
 from spec_bench.report.papers.paper import Axes
 from spec_bench.vocabulary.columns import apart_in, header
+from spec_bench.vocabulary.names import name_of
 from spec_bench.vocabulary.spec import parse
 
 Checks = Iterator[Check]

@@ -286,11 +286,6 @@ def _from_rows(
     return Difference(float(np.expm1(mean)) if relative else mean, None, relative, why)
 
 
-def name_of(row: Row) -> str:
-    """Decoder and tree, as they are written in results; a baseline has no tree."""
-    return f"{row['decoder']} {row['spec']}".removesuffix(" -")
-
-
 def picked(side: Sequence[Row], metric: str) -> str:
     """Returns the best cell's tree, and of how many."""
     known = [row for row in side if not pd.isna(row.get(metric))]

@@ -9,12 +9,13 @@ import pandas as pd
 
 from spec_bench.metrics.intervals import added_by_prompt, sign_flip_p
 from spec_bench.report.claims.ask import UNAUDITED, Ask, Question, cells
-from spec_bench.report.claims.contrast import Contrast, counts_of, difference, name_of
+from spec_bench.report.claims.contrast import Contrast, counts_of, difference
 from spec_bench.report.claims.verdict import HOLDS, NOT_COMPARABLE, Check, PValues
 from spec_bench.report.data.categories import kinds_of
 from spec_bench.report.data.counts import Records, value_of_sums
 from spec_bench.report.data.rows import Group, Row, prompts_of, rows_of, score_column
 from spec_bench.vocabulary.columns import ENDS, columns_in
+from spec_bench.vocabulary.names import name_of
 
 SIMILAR = 0.05
 """Scores are similar that differ by at most this share of the range that they can have."""
