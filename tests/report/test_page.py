@@ -207,12 +207,7 @@ SLOW = row("sd", "3", speedup=0.7, reason=f"speedup: {STALLED}; later_turns: 1")
 FEW = (row("sd", "2", speedup=(1.4, 1.3, 1.5)), row("rsd_c", "2-1", speedup=(1.2, 1.1, 1.25)))
 MARKED = [  # a mark, the row that has it, what the table says of it, and other rows
     ("another sitting", LATER[2], "another sitting: ", LATER[:2]),
-    (
-        "beam distribution",
-        BEAMS,
-        "beam distribution: exact for the distribution of beam decoding",
-        FEW,
-    ),
+    ("beam distribution", BEAMS, "beam distribution: exact for the distribution of beam", FEW),
     ("stalled", SLOW, f"xsum: speedup of sd 3: {STALLED}", [row("ar", "-", speedup=1.0)]),
 ]
 
@@ -432,13 +427,11 @@ def test_an_experiment_comes_to_one_sentence_with_its_ties():
     alone = card(AR, FAST)
     few = card(AR, sd("3", 1.79), prompts=3, task="dolly")
     slow = card(AR, sd("3", *around(0.5, 0.1)), task="dolly")
+    tied = [card(AR, *TIED), card(AR, *TIED, task="dolly")]
     for cards, said in (
         ([], ""),
         ([alone], alone.sentence),
-        (
-            [card(AR, *TIED), card(AR, *TIED, task="dolly")],
-            "Use SD 3 on XSum, Dolly: 1.95× (tied with others on 2 of 2).",
-        ),
+        (tied, "Use SD 3 on XSum, Dolly: 1.95× (tied with others on 2 of 2)."),
         ([alone, slow], "Use SD 3 on XSum: 1.50×; AR on Dolly."),
         ([few, alone], "Use SD 3 on XSum: 1.50×; cannot decide yet on Dolly."),
         ([few, few], "Cannot decide yet on Dolly (2 settings)."),
