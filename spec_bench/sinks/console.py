@@ -153,7 +153,7 @@ def _table(rows: Sequence[Mapping[str, Any]], width: int) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.caption = f"in the file, too: {left_out}" if left_out else None
     for name in (*swept, "decoder"):
-        table.add_column(name, no_wrap=True)
+        table.add_column(name, no_wrap=name != "decoder")
     for name in found:
         table.add_column(heads[name], justify="right", no_wrap=True)
     for place, row in enumerate(rows):

@@ -59,7 +59,6 @@ MISTYPED = {
     "diff a b": "did you mean compare?",
     "vllm": "did you mean serve?",
     "fit-tree": "did you mean fit_tree?",
-    "lengths mine": "did you mean report?",
     "nothing": "spec-bench --help",
     "xsum": "spec-bench run --task xsum",
     "rsd_s:4x3": "spec-bench run --decoders rsd_s:4x3",
