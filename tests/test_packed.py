@@ -81,8 +81,8 @@ def test_later_timings_of_a_baseline_are_none_of_its_own_lines(tmp_path):
     found = back(tmp_path / "r", base, parquet.pack("cell", [METERED], ORIGIN))
     assert found.run_ids == ["base", "cell"]
     assert found.generations("base") == [without_ids(PLAIN)]
-    assert found.retimed("base") == [without_ids(each) for each in later]
-    assert found.retimed("cell") == []
+    assert found.generations("base/again") == [without_ids(each) for each in later]
+    assert found.generations("cell/again") == []
     assert found.scores("base") == scores
     # A mean by run id, as anybody would take it, does not mix them.
     seconds = pd.read_parquet(tmp_path / "r").groupby("run_id").decode_s.mean()

@@ -1,8 +1,9 @@
 """ReDrafter's figures (arXiv:2403.09919)."""
 
+from math import sqrt
+
 import pandas as pd
 
-from spec_bench.report.data.statistics import half_width
 from spec_bench.report.figures.panels import Axis, panels
 from spec_bench.report.figures.style import GREY
 from spec_bench.report.papers.pairs import written
@@ -154,7 +155,8 @@ def _best_of_heads(rows):
             for guess in GUESSES:
                 share = head[f"{side} {guess}"]
                 known = draws is not None and not pd.isna(draws)
-                half = half_width(share, float(draws)) if known else float("nan")
+                variance = share * (1 - share) / float(draws) if known else float("nan")
+                half = 1.96 * sqrt(variance)  # of the 95% interval
                 found.append(
                     {
                         **{"head": kind, "side": title, "guess": guess, "blocks": head["blocks"]},

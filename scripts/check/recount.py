@@ -119,7 +119,7 @@ def _baseline(
         (each.repeat, each.prompt_id, each.sitting): each
         for each in (
             *(each for repeat in own for each in repeat.values()),
-            *packed_of(path, baseline["run_id"]).retimed(baseline["run_id"]),
+            *packed_of(path, baseline["run_id"]).generations(f"{baseline['run_id']}/again"),
         )
     }
     found = []

@@ -220,10 +220,6 @@ class Packed:
 
         return self.lines.take(pa.array(lines, pa.int64()))
 
-    def retimed(self, run_id: str) -> list[Generation]:
-        """A baseline's records of later sittings, which timed it again beside added cells."""
-        return self.generations(f"{run_id}{AGAIN}")
-
     def scores(self, run_id: str) -> Scores:
         """Returns what the answers of a cell scored."""
         lines = self.lines[self.place(run_id)]

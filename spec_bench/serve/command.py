@@ -198,9 +198,7 @@ class _Plan:
     @contextmanager
     def server(self, method: str) -> Iterator[Running]:
         """A server, up within the block. Raises ServerError: it ends, or is silent for too long."""
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            port = int(probe.getsockname()[1])  # a free one
-        gpus = visible_devices()
+        port, gpus = _free_port(), visible_devices()
         command, log = self.command(method, port, self.name), self.logs / f"{method}.log"
         patience, named = self.options.patience, "{name}" in self.engine.arguments
         url, model = f"http://127.0.0.1:{port}/v1", self.name if named else self.model
@@ -248,6 +246,11 @@ class _Plan:
 
 def _path(model: str) -> str:
     return model if model.endswith(".gguf") else model_path(model)
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
 
 
 def _up(server: Server, named: bool) -> bool:

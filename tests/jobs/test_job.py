@@ -387,7 +387,7 @@ def test_cells_that_are_added_to_a_finished_job_have_a_baseline_timed_in_turn(
     # What is committed knows of both timings, so that the cells can be paired without the runs.
     table = files.results_file(results, "default")
     shutil.rmtree(results / files.RUNS)
-    kept = parquet.read(files.records_file(table)).retimed(baseline.run_id)
+    kept = parquet.read(files.records_file(table)).generations(f"{baseline.run_id}/again")
     assert [each.decode_s for each in kept] == [each.decode_s for each in retimed]
     rows = {row["run_id"]: row for row in table_rows.rows_of(table_rows.read_results(table))}
     pair = Contrast((rows[added.run_id],), (rows[baseline.run_id],))
@@ -426,7 +426,7 @@ def test_a_baseline_that_another_job_holds_is_timed_here_too_and_nobody_waits(
     again, same = run_job("cells=[sd:1]", *QUICK)
     assert [name for name, _ in calls] == ["ar", "ar"]
     assert tokens_of(results, again.run_id) == tokens and same == added
-    assert len(cell_folder.pack_run(other.folder).retimed(baseline.run_id)) == 6
+    assert len(cell_folder.pack_run(other.folder).generations(f"{baseline.run_id}/again")) == 6
 
 
 @pytest.mark.parametrize("late", ["ar", "sd"])

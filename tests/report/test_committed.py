@@ -2,6 +2,7 @@
 
 import re
 from itertools import product
+from math import sqrt
 
 import pandas as pd
 import pytest
@@ -13,7 +14,7 @@ from spec_bench.report.claims.ask import Ask
 from spec_bench.report.cli.command_line import main
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.rows import figure_rows, most_of, read_rows, rows_of
-from spec_bench.report.data.statistics import correlation, half_width
+from spec_bench.report.data.statistics import correlation
 from spec_bench.report.figures import draw
 from spec_bench.report.figures.cells import derive, usable
 from spec_bench.report.figures.draw import draw_sheet
@@ -233,8 +234,7 @@ def test_heads_have_bars_in_validation_and_none_in_training():
     training, validation = sheet_of("redrafter/3", pd.DataFrame([head("medusa")])).panels
     assert all(pd.isna(low) for _, low, _ in training.series[0].points("accuracy"))
     value, low, high = validation.series[0].points("accuracy")[0]
-    assert high - value == value - low == pytest.approx(half_width(0.6, 800))
-    assert half_width(0.5, 100) == pytest.approx(0.098)
+    assert high - value == value - low == pytest.approx(1.96 * sqrt(0.6 * 0.4 / 800))
 
 
 def test_cells_and_heads_are_joined_by_the_heads_folder(tmp_path):

@@ -14,8 +14,7 @@ import yaml
 
 from spec_bench.report.data.rows import Row
 from spec_bench.report.papers.pairs import pair_configs, training_of_heads
-from spec_bench.settings.registry import config_folders
-from spec_bench.system.files import package_folder
+from spec_bench.settings.configs import conf_dirs
 from spec_bench.vocabulary import names
 
 _OF_DECODING = ("token_rate", "speedup")
@@ -95,11 +94,9 @@ def _seen(rows: Sequence[Row]) -> list[str]:
 @functools.cache
 def _completes(task: str) -> bool:
     """Returns whether a task's config keeps its prompts out of a chat template."""
-    for top in (package_folder("conf"), *(folder / "conf" for folder in config_folders())):
-        path = top / "task" / f"{task}.yaml"
-        if path.is_file():
-            return yaml.safe_load(path.read_text(encoding="utf-8")).get("chat") is False
-    return False
+    paths = (top / "task" / f"{task}.yaml" for top in conf_dirs())
+    path = next((each for each in paths if each.is_file()), None)
+    return path is not None and yaml.safe_load(path.read_text("utf-8")).get("chat") is False
 
 
 def _learned_answers(heads: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from math import sqrt
 
 import numpy as np
 import pandas as pd
@@ -30,11 +29,6 @@ def correlation(x: pd.Series, y: pd.Series) -> float | None:
     if len(x) < 3 or x.std() == 0 or y.std() == 0:
         return None
     return float(np.corrcoef(x, y)[0, 1])
-
-
-def half_width(share: float, draws: float) -> float:
-    """Half of the 95% interval of a share of independent draws."""
-    return 1.96 * sqrt(share * (1 - share) / draws)
 
 
 def error_bars(points: Iterable[tuple[float, float, float]]) -> list[list[float]]:

@@ -225,7 +225,6 @@ def _sampling(rows: pd.DataFrame) -> str:
 _THUMBNAIL = 480  # pixels
 _SHOWN = 1  # thumbnails of an experiment; its other figures are links alone
 _NAME = re.compile(r"(fig)?(\d*)-?(.*)")  # behind the paper: fig4-PAIR, 1-PAIR
-_DAY = re.compile(r" · measured (?:[0-9-]+ to )?([0-9-]{10})</p>")
 
 
 def build_index(results: Path) -> str:
@@ -254,8 +253,6 @@ def _entry(folder: Path, results: Path) -> dict[str, Any]:
     paper = recipes_by_name().get(name, name.partition("-")[0]).partition("=")[0]
     paper = paper if paper in paper_names() else ""
     days = [origin["day"] for origin, _ in origins_of(file, rows)] if len(rows) else []
-    if not any(days) and page.is_file():  # the raw runs are gone
-        days = _DAY.findall(page.read_text(encoding="utf-8"))[:1]
     return {
         "name": str(folder.relative_to(results)),
         "paper": paper,

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-import yaml
-
 from spec_bench.report.papers.items import Item, read_recipe, recipe_cells
 from spec_bench.report.papers.pairs import is_embedded, pair_configs, pair_of
 from spec_bench.report.papers.paper import Figure, Paper
 from spec_bench.report.tables.measured import Measured
 from spec_bench.report.tables.printed import Asked, printed_sheet
-from spec_bench.system.files import ON_GPU, package_folder, training_command, training_of
+from spec_bench.system.files import ON_GPU, training_command, training_of
+from spec_bench.vocabulary.decoders import parts_of
 
 _TEMPERATURE = "generation.temperature"
 _NO_GPU = ("cpu", "server")
@@ -33,14 +31,9 @@ class Progress:
     missing: tuple[Asked, ...]  # those without numbers
 
     @property
-    def needed(self) -> int:
-        """How many cells there are."""
-        return len(self.wanted)
-
-    @property
     def measured(self) -> int:
         """Cells that have numbers."""
-        return self.needed - len(self.missing)
+        return len(self.wanted) - len(self.missing)
 
 
 def wanted_of(paper: Paper, item: Item) -> tuple[Asked, ...]:
@@ -122,7 +115,7 @@ def _state(item: Item, shares: Sequence[Progress]) -> str:
     counts: dict[str, list[str]] = {}
     for progress in shares:
         name = progress.pair if progress.in_paper else f"{progress.pair} (not the paper's)"
-        counts.setdefault(f"{progress.measured}/{progress.needed}", []).append(name)
+        counts.setdefault(f"{progress.measured}/{len(progress.wanted)}", []).append(name)
     return "; ".join(f"{count} cells: {', '.join(names)}" for count, names in counts.items())
 
 
@@ -161,7 +154,7 @@ def commands_for(
 
 def _trainings(recipe: str, pairs: Iterable[str]) -> list[str]:
     """Commands that train the heads of a recipe's cells; run twice they end at once."""
-    kinds = {_drafter(cell.partition(":")[0]) for cell in recipe_cells(recipe)}
+    kinds = {parts_of(cell.partition(":")[0])[0] for cell in recipe_cells(recipe)}
     commands: dict[str, None] = {}
     for pair in pairs:
         config = pair_configs().get(pair)
@@ -169,14 +162,6 @@ def _trainings(recipe: str, pairs: Iterable[str]) -> list[str]:
             if config and kind in kinds and (name := training_of(Path(heads))):
                 commands[training_command(kind, pair, name, not is_embedded(config))] = None
     return list(commands)
-
-
-@functools.cache
-def _drafter(decoder: str) -> str:
-    """Returns the kind of drafter in the config of a decoder; "" for one of another package."""
-    path = package_folder("conf") / "decoder" / f"{decoder}.yaml"
-    data = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return str((data.get("drafter") or {}).get("kind", ""))
 
 
 def _groups(labels: Sequence[str], measured: Measured) -> list[tuple[str, ...]]:

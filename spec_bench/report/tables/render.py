@@ -19,6 +19,7 @@ from markupsafe import Markup, escape
 
 from spec_bench.report.papers.items import Column
 from spec_bench.report.tables.printed import Cell, Sheet
+from spec_bench.settings.fields import one_line
 from spec_bench.system.files import escaped
 from spec_bench.vocabulary.names import MARKS
 from spec_bench.vocabulary.numbers import ends_of
@@ -312,11 +313,6 @@ def escape_markdown(text: str) -> str:
 def escape_latex(text: str) -> str:
     """Text with LaTeX's special characters written out."""
     return text.translate(_LATEX)
-
-
-def one_line(text: str) -> str:
-    """Text without line breaks."""
-    return " ".join(text.splitlines()) if len(text.splitlines()) > 1 else text
 
 
 def piped(texts: Iterable[str]) -> str:
