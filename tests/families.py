@@ -74,12 +74,10 @@ def tiny_pair(architecture, dtype=torch.float32):
 
 
 def decoder_names():
-    """Every decoder of ``conf/decoder``."""
     return sorted(path.stem for path in (CONF / "decoder").glob("*.yaml"))
 
 
 def decoder_settings(name, spec=None):
-    """A decoder from ``conf/decoder``."""
     settings = load_decoder([CONF], name)
     if settings["tree"]["policy"] == "fitted_list":  # a job fills it in, from what was measured
         settings["tree"] |= {"nodes": FITTED, "total": len(FITTED)}

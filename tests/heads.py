@@ -18,7 +18,6 @@ def medusa_heads(hidden, vocab, heads=4, seed=0):
 
 
 def recurrent_head(hidden, vocab, *, recurrent=True, seed=0):
-    """A random head whose weights are large enough to prefer something."""
     torch.manual_seed(seed)
     return _shaken(RecurrentHead(RecurrentShape(hidden, vocab, 1, recurrent)))
 

@@ -70,7 +70,6 @@ class Command:
 
     @property
     def arguments(self):
-        """What follows the module."""
         return self.words[1 if self.words[0] == SCRIPT else 3 :]
 
     @property
@@ -177,7 +176,6 @@ def printed_blocks(pages=PAGES):
 
 
 def printed():
-    """All of them."""
     for block in printed_blocks():
         yield from block
 

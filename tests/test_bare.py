@@ -40,7 +40,6 @@ print(read_decoder(resolve_spec(chain, 3)).spec)
 
 
 def run(folder, *command):
-    """What a script prints in the bare world."""
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     words = [sys.executable, str(ROOT / "tests" / "bare.py"), *map(str, command)]
     done = subprocess.run(words, capture_output=True, text=True, cwd=folder, env=environment)

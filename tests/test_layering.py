@@ -109,7 +109,6 @@ def layer_of(module):
 
 
 def module_of(path):
-    """A file's module."""
     return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
 
 

@@ -85,7 +85,6 @@ def folder(tmp_path_factory):
 
 
 def run(command, folder, *more):
-    """Runs it to its end; what it prints."""
     ready, of_name = made(command), f"results/embedded/{MEASURED}"
     words = (word.replace("results/NAME", of_name) for word in ready.arguments)
     words = [word.replace("NAME", MEASURED) for word in words]
@@ -123,7 +122,6 @@ def test_every_printed_command_is_run_here_or_rehearsed_or_listed_with_a_reason(
 
 
 def results_of(command):
-    """Where its rows are written."""
     told = [word for word in command.overrides if "=" in word and not word.startswith("-")]
     told += ["experiment=recommend"] if command.kind == "recommend" else []
     swept = [re.sub(r"^([\w./]+=[^\[{',]*),.*", r"\1", word) for word in told]

@@ -67,7 +67,6 @@ class Command:
 
     @property
     def pid(self):
-        """Its process id."""
         return int(self._process.pid)
 
     def poll(self):

@@ -57,7 +57,6 @@ def test_a_tree_of_known_nodes_is_the_one_that_grows_level_by_level():
 
 
 def prefixes(tree, row):
-    """Distinct prefixes by length."""
     tokens, parents = tree.tokens[row].tolist(), tree.parent[row].tolist()
     paths, levels = {0: ()}, []
     for level in range(tree.shape.depth):

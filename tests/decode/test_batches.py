@@ -246,7 +246,6 @@ def disturb(model, generator):
 
 
 def tokens(name, disturbed):
-    """What a decoder answers to six prompts, three at a time."""
     pair = pair_of("none", dtype=torch.float32)
     if disturbed:
         generator = torch.Generator().manual_seed(7)
@@ -267,7 +266,6 @@ def work(rank, port, names, folder):
 
 
 def together(names, folder):
-    """What each of two processes delivered."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -66,7 +66,6 @@ ZEROS = [Request(str(i), (0, 3 + i, 0, 0, 9, 0), 20) for i in range(4)]  # text 
     ],
 )
 def test_calls_accept_what_those_of_our_decoder_do_until_an_answer_ends(ours, theirs, requests):
-    """Greedy chains of one length accept the same, whoever verifies."""
     compared = 0
     pairs = zip(answers(ours, GREEDY, requests), answers(theirs, GREEDY, requests), strict=True)
     for mine, other in pairs:

@@ -40,13 +40,11 @@ def asked(batch):
 
 @functools.cache
 def expected(architecture):
-    """Answers of ``generate`` by prompt id, without a stop token."""
     answers = generated(tiny_pair(architecture)[0].module, REQUESTS)
     return {request.prompt_id: answer for request, answer in zip(REQUESTS, answers, strict=True)}
 
 
 def differences_from_generate(decoder, architecture, batch):
-    """Where a decoder's greedy answers leave those of ``generate``."""
     requests, theirs = asked(batch), expected(architecture)
     answers = [
         list(generation.tokens)
@@ -102,7 +100,6 @@ KIND_CASES = [
 
 @functools.cache
 def untouched(name):
-    """Greedy answers of a module that no decoder has touched."""
     return generated(tiny_module(name), LONG)
 
 

@@ -292,7 +292,6 @@ def voted(text, longest, width, depth):
 
 
 def first_match(text, longest, depth):
-    """A copy of what followed the first occurrence."""
     ends = occurred(text, longest)
     return text[ends[0] : ends[0] + depth] if ends else text[:0]
 

@@ -91,7 +91,6 @@ def test_a_first_match_is_that_of_transformers_and_of_the_definition(longest, co
 
 
 def as_paths(levels):
-    """Guesses as whole paths."""
     above = [()]
     paths = []
     for level in levels:

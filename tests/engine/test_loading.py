@@ -300,7 +300,6 @@ def folder(tmp_path):
 
 
 def changed(folder, change):
-    """Changes the tensors of a checkpoint."""
     file = folder / "model.safetensors"
     tensors = load_file(file)
     change(tensors)
@@ -308,7 +307,6 @@ def changed(folder, change):
 
 
 def as_pickle(folder):
-    """The same weights as a pickle."""
     tensors = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
     torch.save(tensors, folder / "pytorch_model.bin")

@@ -77,7 +77,6 @@ def _check(kind, out):
 
 
 def _shown(name, before, now):
-    """How one value differs."""
     from golden import net
 
     if name not in now:

@@ -36,7 +36,6 @@ def watched(folder):
 
 
 def describe(figure):
-    """A figure as JSON."""
     return {
         "inches": _numbers(figure.get_size_inches()),
         "texts": [text.get_text() for text in figure.texts if text.get_text()],

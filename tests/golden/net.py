@@ -78,7 +78,6 @@ PACKED = ("checks", "figures", "tokens")  # compressed: they are long and nobody
 
 
 def expected(kind):
-    """What a kind's values must be."""
     if kind == "files":
         return {
             str(path.relative_to(COMMITTED.parent)): path.read_text(encoding="utf-8")

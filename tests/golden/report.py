@@ -23,7 +23,6 @@ def items(kind):
 
 
 def papers():
-    """The papers of the listed figures and tables."""
     return sorted({name.partition("/")[0] for name in (*items("table"), *items("figure"))})
 
 

@@ -24,8 +24,6 @@ _WIDE = "4000"  # columns of the terminal: a table's row stays one line
 
 @dataclass(frozen=True)
 class Said:
-    """What a command line said: its exit status and both streams."""
-
     status: int
     out: str
     err: str

@@ -160,7 +160,6 @@ def small_disk(tmp_path):
 
 
 def refusal(said, module, folder):
-    """The one line of a command that found no room."""
     lines = [line for line in said.splitlines() if line.strip() and "Loading" not in line]
     assert len(lines) == 1, lines
     assert lines[0].startswith(f"{module}: cannot write '{folder}/"), lines
@@ -418,7 +417,6 @@ DAMAGED = {
 
 
 def watched(results):
-    """The status of ``watch mine --once``, which ends."""
     status, given = [], ["mine", "--results", str(results), "--once"]
     thread = threading.Thread(target=lambda: status.append(watch(given)), daemon=True)
     thread.start()

@@ -27,7 +27,6 @@ from tests.said import naming
 
 
 def end(results, number, *run_ids, wait=True, **changed):
-    """What a job does at its end."""
     for run_id in run_ids:
         store = CellStore(results, run_id)
         store.folder.mkdir(parents=True, exist_ok=True)
@@ -45,7 +44,6 @@ def names(results, file="results.csv"):
 
 
 def recorded(results):
-    """Run ids of the records with their prompts."""
     kept = parquet.read(results / "name" / "records.parquet")
     return [(each, [line.prompt_id for line in kept.generations(each)]) for each in kept.run_ids]
 
@@ -167,7 +165,6 @@ def test_a_job_does_not_begin_where_it_would_lose_the_only_records_of_a_row(tmp_
 
 
 def tables(results):
-    """The bytes of an experiment's files."""
     return {path.name: path.read_bytes() for path in (results / "name").iterdir()}
 
 

@@ -155,7 +155,6 @@ QUESTIONS = [
 
 @pytest.fixture
 def chat(tmp_path):
-    """Overrides for three questions of two turns."""
     path = jsonl(tmp_path / "questions.jsonl", QUESTIONS)
     return (CELLS, "task=mt_bench", f"task.source.path={path}", "warmup=0")
 
@@ -171,7 +170,6 @@ def fixed_file(folder, *questions):
 
 @pytest.fixture
 def asked(monkeypatch):
-    """Prompt ids of every request, by decoder and prompt."""
     asked, generate = {}, Decoder.generate
 
     def noting(self, requests, *arguments):

@@ -126,13 +126,11 @@ def test_a_plain_server_and_one_that_speculates_make_rows_and_end(
 
 
 def asked(tmp_path, method):
-    """Requests that a server has seen."""
     log = tmp_path / "logs" / f"{method}.log"
     return log.read_text().count("asked as target-") if log.exists() else 0
 
 
 def in_the_middle(run, tmp_path):
-    """Waits until the slow server has been asked twice."""
     assert until(lambda: asked(tmp_path, "slow") >= 2 or run.poll() is not None, 300)
     assert run.poll() is None
 

@@ -20,7 +20,6 @@ PLAIN = [[5], [6], [7], [8], [9]]
 
 
 def on(url, *more):
-    """A job that this server decodes."""
     quick = ("server.wait_s=0", "server.timeout_s=2", "generation.max_new_tokens=5", "prompts=4")
     return ("engine=server", f"server.url={url}", "server.model=target", *quick, *more)
 

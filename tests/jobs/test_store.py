@@ -25,7 +25,6 @@ IDS = [f"{number}" for number in range(3)]
 
 
 def cell(results, run_id):
-    """A finished cell of three prompts."""
     store = CellStore(results, run_id)
     store.folder.mkdir(parents=True)
     store.describe(SETTINGS, {"revision": run_id, "host": "h"})
@@ -91,7 +90,6 @@ def store(tmp_path):
 
 
 def damage(path, change):
-    """Changes a file; its new bytes."""
     data = change(path.read_bytes())
     path.write_bytes(data)
     return data
@@ -246,7 +244,6 @@ def test_a_jobs_note_that_is_no_good_is_set_aside_and_its_rows_stay(tmp_path, ca
 
 
 def verified(results, capsys):
-    """The command's status and its lines."""
     status, said = verify([str(results)]), capsys.readouterr()
     return status, (said.out + said.err).splitlines()
 

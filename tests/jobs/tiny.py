@@ -75,7 +75,6 @@ def make_task(folder, rows=4):
 
 
 def overrides(folder, results, *more):
-    """A small job on the tiny family."""
     return [
         f"pair.target={folder / 'target'}",
         f"pair.draft={folder / 'draft'}",
@@ -113,12 +112,10 @@ def failing(monkeypatch, error, decoder, prompt=None):
 
 
 def eagle_heads(folder):
-    """The tiny family's EAGLE heads, for a job."""
     return [f"pair.heads.{kind}={folder / kind}" for kind in ("eagle", "eagle3")]
 
 
 def tokens_of(results, run_id):
-    """What a cell's store holds, by prompt id."""
     done = CellStore(results, run_id).load()
     return {prompt_id: generation.tokens for prompt_id, generation in done.items()}
 

@@ -31,7 +31,6 @@ def play_power(tmp_path, monkeypatch):
 
 @contextmanager
 def opened(name, ordinals=None, **settings):
-    """A meter, open."""
     meter = build_meter({"meter": name, "idle_s": 0, **settings}, ordinals)
     meter.open()
     try:

@@ -234,8 +234,6 @@ def test_settings_that_move_a_joule_are_part_of_the_run_id_and_no_meter_is_none(
 
 
 class Constant(EnergyMeter):
-    """So many watts, whatever runs."""
-
     name = "constant"
 
     def __init__(self, settings, ordinals=None):
@@ -255,7 +253,6 @@ def test_a_meter_of_another_package_has_settings_of_its_own():
 
 
 def automatic(device):
-    """The meter of a job on a device."""
     spec = SimpleNamespace(tensor_parallel=False, device_map=None)
     energy, pair = energy_settings({"meter": "auto"}), SimpleNamespace(specs=(spec,))
     asked = SimpleNamespace(energy=energy)

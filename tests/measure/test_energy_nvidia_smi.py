@@ -164,7 +164,6 @@ def programs(folder):
 
 
 def gone(running):
-    """Whether what runs is gone before long."""
     deadline_s = time.monotonic() + 40
     while (left := running()) and time.monotonic() < deadline_s:
         time.sleep(0.02)

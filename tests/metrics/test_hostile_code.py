@@ -309,7 +309,6 @@ class World:
         )
 
     def connections(self):
-        """How many came."""
         came = 0
         for each in self.listening:
             with suppress(BlockingIOError):
@@ -344,7 +343,6 @@ def world(tmp_path):
 
 
 def answer(name, world):
-    """What a model would say."""
     known = {"secret": world.secret, "home": world.home, "pid": world.process.pid, "mark": MARK}
     known |= {"port": world.port, "path": world.path, "shared": world.shared.name}
     act = HARM[name].format(**known)

@@ -124,7 +124,6 @@ GOLDS = [OTHERS[:1], ["a dog ran on", "a dog walked on"], [KEY]]
 
 @pytest.fixture(autouse=True)
 def _offline(monkeypatch):
-    """No test reaches the hub."""
     monkeypatch.setattr(evaluate.config, "HF_EVALUATE_OFFLINE", True)
 
 

@@ -332,14 +332,12 @@ KILL_S = 30.0  # after the limit, at most: the alarm, the kill, a new process, o
 
 
 def contents(folder):
-    """The digest of every file below a folder."""
     files = filter(Path.is_file, folder.rglob("*"))
     return {str(file): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A copy of the databases, alone in a folder."""
     return Path(shutil.copytree(DATABASES, tmp_path_factory.mktemp("hostile") / "database"))
 
 

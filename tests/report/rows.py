@@ -66,7 +66,6 @@ def cell(decoder, spec, tau, **values):
 
 
 def around(value, half):
-    """A value with an interval."""
     return value, value - half, value + half
 
 
@@ -81,7 +80,6 @@ def only(checks, *words):
 
 
 def frame(*rows):
-    """The cells as a frame."""
     return pd.DataFrame(list(rows))
 
 

@@ -47,13 +47,11 @@ def sheet_of(name, rows):
 
 
 def sheet_from(rows, /, **said):
-    """A figure as its description says."""
     (sheet,) = sheets(drawing_of(**said), derive(rows), pd.DataFrame())
     return sheet
 
 
 def series_of(panel, decoder):
-    """A panel's series of one decoder."""
     return [series for series in panel.series if (series.rows.decoder == decoder).all()]
 
 

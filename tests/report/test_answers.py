@@ -83,7 +83,6 @@ def test_what_we_write_and_read_back_has_the_same_numbers(ours):
 
 
 def lines(path, said):
-    """A file of these lines."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(map(json.dumps, said)) + "\n", encoding="utf-8")
     return path

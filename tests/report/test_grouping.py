@@ -31,7 +31,6 @@ from tests.said import naming
 
 
 def cells(**values):
-    """A chain and a stochastic beam of depth 2."""
     trees = (("sd", "2", 2.0), ("rsd_s", "3x2", 2.4))
     return [row(name, spec, block_efficiency=tau, **values) for name, spec, tau in trees]
 
@@ -41,7 +40,6 @@ def parts(*rows):
 
 
 def both(**values):
-    """A baseline and a chain."""
     return [row(name, spec, **EMBEDDED, **values) for name, spec in (("ar", "-"), ("sd", "2"))]
 
 

@@ -55,7 +55,6 @@ def table(tmp_path):
 
 
 def own(folder, *rows):
-    """A results file of these rows."""
     cells = [row("sd", "3", **{**MT_BENCH, **each}) for each in rows]
     return write(folder, "own", *cells) / "own" / files.RESULTS
 

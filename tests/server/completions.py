@@ -37,7 +37,6 @@ class Completions:
 
     @property
     def prompts(self):
-        """What was asked, in order."""
         return [body["prompt"] for body in self.bodies]
 
     def count(self, step):
@@ -66,7 +65,6 @@ def data(body):
 
 
 def parts_of(fault, stream, key):
-    """What is sent, part by part."""
     leak = f"bad key {key} \x1b[31mred, {base64.b64encode((key or '').encode()).decode()}"
     abort = {"text": "x", "token_ids": [5, 6], "finish_reason": "abort"}
     llama = {"choices": [{"text": "x", "finish_reason": None}], "timings": {}}

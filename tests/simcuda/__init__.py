@@ -259,7 +259,6 @@ class SimCuda(TorchDispatchMode):
         self.reset()
 
     def reset(self):
-        """Forgets all counts."""
         self.ops = Counter()  # that were called, replays left out
         self.syncs = Counter()  # by what waited
         self.h2d = 0  # copies to the device

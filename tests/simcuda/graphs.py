@@ -54,8 +54,6 @@ class Block(NamedTuple):
 
 
 class SimPool:
-    """One pool."""
-
     def __init__(self):
         self._segments = []
         self._free = []
@@ -115,7 +113,6 @@ class SimStream:
         self._sim = sim
 
     def synchronize(self):
-        """A wait."""
         self._sim.waited("stream")
 
     def wait_stream(self, other):
@@ -158,7 +155,6 @@ class SimGraph:
         self._sim = None
 
     def replay(self):
-        """Plays the tape."""
         self._sim.issued += 1
         self._sim.replays += 1
         with torch._C._DisableTorchDispatch(), torch.inference_mode():

@@ -43,7 +43,6 @@ def read_run(folder, wait_s=20.0):
 
 
 def _read(file):
-    """What the file holds so far."""
     found = OfflineRun()
     for data in logical_records(file.read_bytes()):
         record = wandb_internal_pb2.Record()

@@ -37,7 +37,6 @@ def written(file, *lines):
 
 
 def local(name, path, *, split=None, **more):
-    """The task over a file or folder."""
     asked = {"split": split} if split else {}
     return build_task(config(name, kind="local", path=str(path), **asked) | more)
 

@@ -41,7 +41,6 @@ ENGLISH = "Translate English to German:\nEnglish: The house is red.\nGerman:"
 
 
 def task_of(name, tmp_path, row=None, **more):
-    """The task over one row of our own."""
     return local(name, written(tmp_path / f"{name}.jsonl", row or ROWS[name]), **more)
 
 

@@ -221,7 +221,6 @@ def test_the_hubs_answers_are_references_and_none_means_unanswerable(squad_file)
 
 
 def task_of(tmp_path, *lines, **more):
-    """The task over these lines: objects, or text as it is."""
     return build_task(config("jsonl", path=str(written(tmp_path / "mine.jsonl", *lines))) | more)
 
 

@@ -166,8 +166,6 @@ torch.save(plan.trainee.state_dict(), folder / f"rank{shared.process_index}.pt")
 
 
 class Interrupted(Accelerator):
-    """Is stopped from outside in the middle of a step."""
-
     def __init__(self, after):
         super().__init__(cpu=True, device_placement=False)
         self.left = after

@@ -101,13 +101,11 @@ def training(folder, kind, dialogues, steps, guesses=3, processes=None, **change
 
 
 def planned(made, learner, train, validation, steps, processes=None):
-    """A training of these settings."""
     batch, processes = made.asked.optimiser.batch, processes or processes_for("cpu")
     return Training(made, learner, train, validation, steps, batch, processes)
 
 
 def trained(*given, **named):
-    """A training, run to its end."""
     plan = training(*given, **named)
     run_training(plan)
     return plan

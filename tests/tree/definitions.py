@@ -27,11 +27,9 @@ class Draft:
 
     @property
     def cold(self):
-        """Whether nothing is drawn."""
         return self.settings.for_draft().temperature == 0
 
     def law(self, path, draft=0):
-        """The law that is drawn from."""
         return log_probs(self.logits(path, draft), self.settings.for_draft()).exp().tolist()
 
     def raw(self, path):
@@ -39,7 +37,6 @@ class Draft:
         return self.logits(path, 0).softmax(dim=-1).tolist()
 
     def ranked(self, path, count):
-        """The likeliest tokens."""
         return order(self.logits(path, 0).tolist())[:count]
 
     def chance(self, path):

@@ -205,7 +205,6 @@ PROMPTS = [(1, 0, 2, 1), (0, 0, 1), (2, 2, 2, 0, 1)]
 
 
 def planted(policy, model, prompts, settings=WARM, draws=None):
-    """The trees of a batch."""
     rows = len(prompts)
     drafting = LanguageModelDrafting(
         Equipment(model, [model], [model.allocate(rows, 64)], None, rows)

@@ -299,7 +299,6 @@ def test_the_path_looked_up_is_the_path_walked(policy, rule, walks):
 
 
 def alone(tree, row):
-    """One row of several."""
     one, mine = copy(tree), slice(row, row + 1)
     for name, part in vars(tree).items():
         if isinstance(part, torch.Tensor):
