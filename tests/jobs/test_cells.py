@@ -299,12 +299,12 @@ def test_a_fit_is_for_its_models_task_and_sampling_alone(other, tmp_path):
         FittedTrees(**{**told, **other}).given(sequoia(3))
 
 
-def test_another_pair_is_refused_with_the_command_that_fits(monkeypatch, capsys, tmp_path):
-    words = ["pair=llama2_7b", "task.source.kind=embedded", f"results={tmp_path}"]
+def test_another_sampling_is_refused_with_the_command_that_fits(monkeypatch, capsys, tmp_path):
+    words = ["generation.temperature=0.7", f"results={tmp_path}"]
     assert main(monkeypatch, *words, "decoder=sequoia", "task=dolly") == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1
-    assert "spec-bench fit_tree pair=llama2_7b task=dolly" in said
+    assert "spec-bench fit_tree pair=embedded task=dolly generation.temperature=0.7" in said
     told = [*words, "cells=[sd:2,sequoia:@14]", "plan=true", "hydra/job_logging=none"]
     assert main(monkeypatch, *told) == 0  # the others run, as without a pair's heads
     assert "sequoia" not in capsys.readouterr().out
