@@ -7,7 +7,7 @@ answer has its full length. Asked of a real model it measures speed at a prompt 
 import random
 from collections.abc import Sequence
 from dataclasses import field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from spec_bench.settings.validation import Ge, Text, Whole, settings
 from spec_bench.tasks.example import Example
@@ -33,6 +33,8 @@ class RandomPrompts:
     # this task's defaults for what the run leaves open
     generation: Generation = field(default_factory=Generation)
     scores: tuple[()] = ()  # none
+    later_turns: ClassVar[Literal["none"]] = "none"
+    overlong: ClassVar[Literal["fail"]] = "fail"
 
     def examples(self, limit: int | None = None, offset: int = 0) -> list[Example]:
         """Prompts ``offset`` to ``offset + limit``. Raises ValueError: none in that range."""
@@ -66,10 +68,6 @@ class RandomPrompts:
     def data_revision(self) -> str:
         """None."""
         return ""
-
-    def references(self, example: Example, turn: int = 0) -> list[str]:
-        """None."""
-        return []
 
     def postprocess(self, answer: str) -> str:
         """Returns the answer as it is."""

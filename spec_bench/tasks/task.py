@@ -378,10 +378,6 @@ class Task:
         cuts = [place for stop in self.stop if (place := text.find(stop)) >= 0]
         return text[: min(cuts, default=len(text))].strip()
 
-    def references(self, example: Example, turn: int = 0) -> list[str]:
-        """Reference answers to a turn; empty where there are none."""
-        return list(example.references[turn])
-
     @property
     def database_folder(self) -> Path:
         """Where the databases lie: as configured, else beside the rows. Raises ValueError: the rows

@@ -58,7 +58,7 @@ def test_a_plain_prompt_is_the_contract_to_the_letter_even_if_the_tokenizer_can_
 ):
     task = task_of(name, tmp_path)
     (example,) = task.examples()
-    assert (task.prompt(example), task.references(example)) == (prompt, references)
+    assert (task.prompt(example), example.references[0]) == (prompt, tuple(references))
     assert chat_tokenizer.decode(task.encode(example, chat_tokenizer)) == f"<s>{prompt}"
 
 
@@ -106,7 +106,7 @@ def test_spider_prompt_lists_the_tables_of_the_database_and_a_missing_one_is_nam
     assert task.prompt(example) == (
         "Schema:\nsinger(id, name)\nconcert(id, singer_id, year)\nQuestion: How many singers?\nSQL:"
     )
-    assert task.references(example) == ["SELECT count(*) FROM singer"]
+    assert example.references[0] == ("SELECT count(*) FROM singer",)
     with pytest.raises(ValueError, match=naming("zoo.sqlite", "shop")):
         task_of("spider", tmp_path, {**row, "db_id": "zoo"}).examples()
 
@@ -192,7 +192,7 @@ def test_prompts_equal_what_the_generator_trained_on(name, tmp_path):
                 assert prompt == f"<|user|>\n{content}\n<|assistant|>\n"
             else:
                 assert prompt == task.prompt(example)
-            assert answer.strip() in (task.references(example, turn) or ["unanswerable"])
+            assert answer.strip() in (example.references[turn] or ["unanswerable"])
 
 
 PAPERS = {"alpaca", "dolly", "mt_bench", "spider", "squad", "wmt14_ende", "wmt18_deen", "xsum"}
@@ -265,7 +265,7 @@ def test_of_random_prompts_there_is_nothing_to_score_and_nothing_to_stop_at():
     task = drawn()
     (example,) = task.examples(limit=1)
     assert task.scores == task.stop_ids(EIGHT) == ()
-    assert task.references(example) == []
+    assert example.references == ((),)
     assert task.postprocess(" 3 1 ") == " 3 1 "
     assert task.generation.max_new_tokens == 128
 

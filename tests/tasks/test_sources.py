@@ -213,7 +213,7 @@ def test_answered_questions_alone_are_asked_and_the_row_says_so(squad_file, samp
 
 def test_the_hubs_answers_are_references_and_none_means_unanswerable(squad_file):
     task = local("squad", squad_file)
-    references = [task.references(example) for example in task.examples()]
+    references = [[*example.references[0]] for example in task.examples()]
     assert references == [["Norway", "in Norway"], []]
     exact = SCORES["exact_match"]()
     assert exact.score(["in Norway", "unanswerable"], references).value == 1.0
@@ -448,7 +448,7 @@ def test_a_given_schema_does_not_stand_in_for_a_database_that_is_stated(tmp_path
     with pytest.raises(ValueError, match=naming("line 1", "shop.sqlite")):
         spider(tmp_path, row).examples()
     task = spider(tmp_path, row, scores=["exact_match"])
-    assert task.references(task.examples()[0]) == [row.pop("query")]
+    assert task.examples()[0].references == ((row.pop("query"),),)
     del row["db_id"]
     with pytest.raises(ValueError, match=naming("line 1", "'db_id'")):
         spider(tmp_path, {**row, "query": "SELECT 1"}).examples()

@@ -150,7 +150,7 @@ class JobSettings:
             draft_temperature=None if cold else sampling.draft_temperature,
             tree_attention=own.tree_attention,
             simulated_acceptance=stated if isinstance(stated, tuple) else (stated,),
-            later_turns=task.later_turns if several and isinstance(task, Task) else None,
+            later_turns=task.later_turns if several else None,
             stage=self.stage,
             data_source=task.source.kind,
             data_file=task.data_file,

@@ -33,7 +33,6 @@ from spec_bench.metrics.efficiency import in_bursts, stall_note
 from spec_bench.metrics.interval import FEWEST, TOO_FEW
 from spec_bench.records.parquet import Scores
 from spec_bench.records.types import CellFacts, CellResult, Generation, Reason
-from spec_bench.tasks import Task
 from spec_bench.vocabulary.columns import ENDS, header
 
 RATE = "acceptance_rate"
@@ -164,7 +163,7 @@ def _beside(
         values["captures"] = len(recordings.made) if recordings else 0
         if run.ran.recorded:
             values |= dict.fromkeys(name for name in header() if name.startswith(_NOT_SEEN))
-    if isinstance(settings.task, Task) and settings.task.overlong != "fail":
+    if settings.task.overlong != "fail":
         values |= {"prompts_truncated": prompts.truncated, "prompts_skipped": prompts.skipped}
     return values
 

@@ -42,7 +42,7 @@ class Prompts:
         """Encodes the job's examples. Raises ValueError: the models have no room for a prompt."""
         task, name, most = settings.task, settings.task.name, settings.max_new_tokens
         asked, truncated, room = list[tuple[Example, list[Request]]](), 0, None
-        if isinstance(task, Task) and task.overlong != "fail":
+        if task.overlong != "fail":
             context = context_of(settings)
             room = None if context is None else context - most
         for example in settings.examples:
@@ -89,13 +89,13 @@ class Prompts:
     @property
     def left_out(self) -> int:
         """Turns that are not asked, for want of a fixed answer to continue."""
-        fixed = isinstance(self.task, Task) and self.task.later_turns == "fixed"
+        fixed = self.task.later_turns == "fixed"
         return sum(len(each.turns) for each in self.examples) - len(self._turns) if fixed else 0
 
     @cached_property
     def references(self) -> dict[str, list[str]]:
         """The reference answers by prompt id."""
-        return {name: self.task.references(*place) for name, place in self._turns.items()}
+        return {name: [*each.references[turn]] for name, (each, turn) in self._turns.items()}
 
     @cached_property
     def categories(self) -> dict[str, str]:
@@ -106,7 +106,7 @@ class Prompts:
         """Returns the requests in groups; a group needs answers only of groups before it."""
         turns: dict[int, list[Request]] = {}
         for request in self.requests:
-            turn = self._turns[request.prompt_id][1] if _continues_own(self.task) else 0
+            turn = self._turns[request.prompt_id][1] if self.task.later_turns == "own" else 0
             turns.setdefault(turn, []).append(request)
         return [tuple(turns[turn]) for turn in sorted(turns)]
 
@@ -117,7 +117,7 @@ class Prompts:
         resolved = []
         for request in requests:
             example, turn = self._turns[request.prompt_id]
-            if turn and _continues_own(self.task):
+            if turn and self.task.later_turns == "own":
                 answers = self.texts(done[each] for each in prompt_ids(self.task, example)[:turn])
                 ids = self.task.encode(example, self.tokenizer, turn, list(answers.values()))
                 request = replace(request, prompt_ids=ids)
@@ -134,11 +134,6 @@ class Prompts:
         }
 
 
-def _continues_own(task: Task | RandomPrompts) -> bool:
-    """Returns whether later turns continue a cell's own answers."""
-    return isinstance(task, Task) and task.later_turns == "own"
-
-
 def _requests(settings: JobSettings, tokenizer: Any, example: Example) -> list[Request]:
     """An example's requests, one per turn that is asked. If turns continue own answers, a later
     one's limit is what is left of the models' room after answers at their limits, so that 1024
@@ -146,7 +141,7 @@ def _requests(settings: JobSettings, tokenizer: Any, example: Example) -> list[R
     """
     task, limit = settings.task, settings.max_new_tokens
     names, stop_ids, requests = prompt_ids(task, example), task.stop_ids(tokenizer), list[Request]()
-    own = len(names) > 1 and _continues_own(task)
+    own = len(names) > 1 and task.later_turns == "own"
     room = context_of(settings) if own else None
     for turn, prompt_id in enumerate(names):
         left = limit
