@@ -37,9 +37,13 @@ QUESTIONS = {
 }  # fmt: skip
 
 
-def question_file(folder, name):
-    """Writes one of ``QUESTIONS`` below a folder, one object a line."""
-    file = folder / name / "question.jsonl"
-    file.parent.mkdir(parents=True)
-    file.write_text("".join(json.dumps(row) + "\n" for row in QUESTIONS[name]))
+def written(file, *lines):
+    """A file of these lines: objects, or text as it is."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    texts = (line if isinstance(line, str) else json.dumps(line) for line in lines)
+    file.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
     return file
+
+
+def question_file(folder, name):
+    return written(folder / name / "question.jsonl", *QUESTIONS[name])

@@ -10,7 +10,7 @@ import pytest
 from spec_bench.records import parquet
 from spec_bench.records.parquet import FIELDS, UNKNOWN_TOKEN
 from spec_bench.records.types import Delivery, Generation, StepRecord
-from tests.said import naming
+from tests.said import naming, one_line
 
 CHAIN = (StepRecord(3, 3, 2, 3), StepRecord(3, 3, 0, 1))
 BEAMS = (StepRecord(4, 2, 1, 2, widths=(3, 2)), StepRecord(4, 2, 0, 1, widths=(1,)))
@@ -138,9 +138,8 @@ def test_no_flipped_bit_is_taken_for_a_record(tmp_path):
     whole, seeded = path.read_bytes(), Random(0)
     for bit in sorted(seeded.sample(range(8 * len(whole)), 100)):
         altered(path, bit)
-        with pytest.raises(ValueError, match=naming(path)) as raised:
+        with one_line(naming(path)):
             parquet.read(path)
-        assert len(str(raised.value).splitlines()) == 1
         path.write_bytes(whole)
     assert parquet.read(path).scores("a") == {"f1": {"q/0": 0.5}}
 
@@ -163,9 +162,8 @@ def test_another_file_and_what_is_no_file_are_named(content, tmp_path):
         pd.DataFrame({"run_id": ["a"]}).to_parquet(path)
     else:
         path.write_bytes(content)
-    with pytest.raises(ValueError, match=naming(path)) as raised:
+    with one_line(naming(path)):
         parquet.read(path)
-    assert len(str(raised.value).splitlines()) == 1
 
 
 def test_a_category_is_a_column_only_where_some_prompt_has_one(tmp_path):

@@ -14,8 +14,10 @@ import runpy
 import signal
 import sys
 import threading
+import time
 from contextlib import suppress
 from multiprocessing import forkserver
+from pathlib import Path
 from uuid import uuid4
 
 PRELOADED = [
@@ -119,6 +121,27 @@ def run_here(module, arguments, folder, environment, files, group):
     finally:
         threading._shutdown()  # type: ignore[attr-defined]  # ends pools of workers
         atexit._run_exitfuncs()
+
+
+def until(look, patience_s=60):
+    """What it sees in the end, after some patience."""
+    end = time.monotonic() + patience_s
+    while not (found := look()) and time.monotonic() < end:
+        time.sleep(0.02)
+    return found
+
+
+def alive(pid):
+    """Whether it runs; one that nobody has waited for yet does not."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return not Path("/proc/self/stat").exists()
+    return stat.rpartition(")")[2].split()[0] != "Z"
 
 
 def _set_environment(values):

@@ -1,7 +1,6 @@
 """Decoders' laws by enumeration: on a toy that remembers three tokens and on a real model."""
 
 import itertools
-import shutil
 from functools import partial
 
 import pytest
@@ -15,7 +14,7 @@ from spec_bench.audit.toys import HistoryModel, random_history
 from spec_bench.core.warp import probs
 from spec_bench.decode.config import read_decoder
 from spec_bench.engine.hugging_face import HuggingFaceModel
-from spec_bench.engine.model_spec import COMPILERS
+from tests.engine.test_captured import NEEDS_COMPILER
 
 REPLACED = {"rule": "recursive_rejection", "replacement": True}
 DISTINCT = {"rule": "recursive_rejection", "replacement": False}
@@ -88,9 +87,6 @@ DRAFTED = (
     "chain 2 + recursive_rejection with replacement: false",
     "iid_paths 2x2, i.i.d. + k_seq",
     "widths 2-1, without replacement + recursive_rejection with replacement: false",
-)
-NEEDS_COMPILER = pytest.mark.skipif(
-    not any(map(shutil.which, COMPILERS)), reason="needs a C++ compiler"
 )
 
 

@@ -26,7 +26,7 @@ from spec_bench.verify.path_rule import Traversal, traversal
 from spec_bench.verify.rules import recursive_rejection
 from tests.families import decoder_settings
 from tests.jobs.tiny import make_family
-from tests.said import naming
+from tests.said import naming, one_line
 from tests.server.completions import Completions, serving
 
 VOCAB = 12
@@ -306,9 +306,8 @@ def test_a_job_calls_a_rule_of_another_package_exact_only_if_it_is(registered, n
     if registered is right:
         assert Cell.read(settings).config.verifier.mark == "exact"
         return
-    with pytest.raises(ValueError, match=naming("guest", "tests", "off by")) as raised:
+    with one_line(naming("guest", "tests", "off by")):
         Cell.read(settings)
-    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("registered", [Whole], indirect=True)

@@ -9,8 +9,8 @@ import pytest
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder, read_decoder, resolve_spec
 from tests import families
-from tests.families import DECODERS, decoder_names, decoder_settings, tiny_pair
-from tests.said import naming
+from tests.families import decoder_names, decoder_settings, tiny_pair
+from tests.said import naming, one_line
 
 SPECS = {"ar": "-", "sd": "5", "spectr": "4x3", "rsd_s": "12x5", "rsd_c": "2-2-1", "mcns": "7"}
 
@@ -41,15 +41,8 @@ def test_shorthand_does_not_change_the_decoder_it_came_from():
     ],
 )
 def test_a_shorthand_that_does_not_fit_is_refused_with_the_form_it_should_have(name, spec, named):
-    with pytest.raises(ValueError, match=named) as caught:
+    with one_line(named):
         read_decoder(decoder_settings(name, spec))
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("name", DECODERS)
-def test_every_decoder_of_the_configs_is_valid_at_any_temperature(name):
-    for temperature in (0.0, 1.0):
-        read_decoder(decoder_settings(name), SamplingSettings(temperature=temperature))
 
 
 def altered(name, key, value):
@@ -110,9 +103,8 @@ WIDE = {"policy": "guessed", "width": 2, "depth": 3}
     ],
 )
 def test_what_does_not_fit_together_is_refused_by_name(name, key, value, said):
-    with pytest.raises(ValueError, match=said) as caught:
+    with one_line(said):
         read_decoder(altered(name, key, value))
-    assert "\n" not in str(caught.value)
 
 
 def test_too_few_drafts_are_refused():

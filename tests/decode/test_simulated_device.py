@@ -34,7 +34,6 @@ EAGER = {
     "beam_sampling", "beam_search", "dsbd", "dsbd_one_cache", "dyspec", "lookup_or_draft",
     "sd_dynamic",
 }  # fmt: skip
-RECORDED = [name for name in OURS if name not in EAGER]
 ASKS = {"dyspec", "sd_dynamic"}
 BROAD = (
     "ar", "sd", "rsd_c", "rsd_s", "traversal", "opt_tree", "eagle3", "medusa", "redrafter", "mtp",

@@ -24,7 +24,7 @@ from spec_bench.jobs.sweep.watch import JobState, SweepNotes, ending, seconds_le
 from spec_bench.jobs.sweep.watch import main as watch
 from spec_bench.system import files
 from tests.jobs.tiny import main, overrides, rows_of, tokens_of, untimed
-from tests.warm import Command, run
+from tests.warm import Command, run, until
 
 
 def test_the_status_says_that_a_cell_failed(family, tmp_path, monkeypatch):
@@ -58,10 +58,8 @@ def test_after_a_kill_a_rerun_equals_an_undisturbed_run_but_for_times(
     cells = "cells=[sd:3,spectr:2x2,rsd_c:2-1,rsd_s:2x2]"
     killed, whole = tmp_path / "killed", tmp_path / "whole"
     command = Command("spec_bench", overrides(family, killed, cells), tmp_path)
-    deadline = time.monotonic() + 90
-    while not list(killed.glob("runs/*/generations.jsonl")) and time.monotonic() < deadline:
-        assert command.poll() is None, "it ended before it decoded"
-        time.sleep(0.002)
+    until(lambda: command.poll() is not None or [*killed.glob("runs/*/generations.jsonl")], 90)
+    assert [*killed.glob("runs/*/generations.jsonl")], "it ended before it decoded"
     time.sleep(0 if seed is None else random.Random(seed).uniform(0, 0.8))
     with suppress(ProcessLookupError):  # it may be done
         os.kill(command.pid, number)

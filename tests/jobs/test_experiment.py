@@ -1,13 +1,11 @@
 """An experiment's table and records: jobs that end together or are killed; what is committed."""
 
-import re
 import shutil
 import threading
 import time
 from dataclasses import replace
 from pathlib import Path
 
-import pandas
 import pytest
 
 from spec_bench.jobs.store import experiment
@@ -303,17 +301,3 @@ def test_cells_added_in_a_fresh_clone_leave_the_others_records_as_they_were(run_
     for run_id in before.run_ids:
         assert after.generations(run_id) == before.generations(run_id)
         assert after.origins[run_id] == before.origins[run_id]
-
-
-def test_the_documented_lines_read_the_records_and_give_the_tables_rates(
-    run_job, tmp_path, monkeypatch
-):
-    run_job("cells=[sd:2]", "name=mine")
-    readme = files.package_folder("results") / "README.md"
-    (code,) = re.findall(r"```python\n(.*?)```", readme.read_text(encoding="utf-8"), re.DOTALL)
-    monkeypatch.chdir(tmp_path)
-    found = {"pandas": pandas}
-    exec(code.replace("NAME", "mine"), found)
-    rates = pandas.read_csv("results/mine/results.csv").set_index("run_id").token_rate
-    assert found["rates"].to_dict() == pytest.approx(rates.to_dict())
-    assert len(rates) == 2

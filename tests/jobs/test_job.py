@@ -28,6 +28,7 @@ from spec_bench.report.data import rows as table_rows
 from spec_bench.report.data.counts import Records
 from spec_bench.system import files
 from tests.jobs.tiny import cut, failing, make_task, overrides, rows_of, tokens_of
+from tests.question_files import written
 from tests.said import naming
 
 CELLS = "cells=[sd:3,rsd_s:2x2]"
@@ -230,8 +231,7 @@ def test_a_repeat_with_other_tokens_fails_the_cell_unless_tokens_may_differ(
 
 def test_a_job_that_was_stopped_proposes_what_it_would_have(run_job, tmp_path):
     rows = [{"document": "ab"[place % 2] * 9, "summary": "x", "id": place} for place in range(6)]
-    path = tmp_path / "rows.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    path = written(tmp_path / "rows.jsonl", *rows)
     suffix = ("decoder=suffix_decoding", "generation.temperature=0", f"task.source.path={path}")
 
     def efficiency(folder, *more):

@@ -32,8 +32,8 @@ from spec_bench.jobs.work.metering import ordinals
 from spec_bench.settings.configs import conf_dir
 from tests import warm
 from tests.jobs.tiny import eagle_heads, main, make_task, overrides, rows_of, tokens_of, untimed
-from tests.said import naming
-from tests.warm import Command
+from tests.said import naming, one_line
+from tests.warm import Command, until
 
 CUDA = EngineSettings(device="cuda", dtype="bfloat16", gpu_memory_gib=80)
 
@@ -106,9 +106,8 @@ def test_a_claim_empties_no_file_and_follows_no_link(tmp_path, name):
     mine, lock = tmp_path / "mine.txt", tmp_path / name
     mine.write_text("of value")
     lock.symlink_to(mine)
-    with pytest.raises(ValueError, match=naming(str(lock))) as caught:
+    with one_line(naming(str(lock))):
         Claim(tmp_path).take(["0"], 1, wait=False)
-    assert "\n" not in str(caught.value)
     lock.unlink()
     lock.write_text("of value")
     Claim(tmp_path).take(["0"], 1, wait=False)
@@ -126,9 +125,8 @@ def test_claims_are_refused_in_a_folder_that_may_not_be_ours_alone(tmp_path, how
     else:
         folder.mkdir()
         folder.chmod(0o777)
-    with pytest.raises(ValueError, match=naming(str(folder))) as caught:
+    with one_line(naming(str(folder))):
         Claim(folder).take(["0"], 1, wait=False)
-    assert "\n" not in str(caught.value)
 
 
 def test_what_the_user_offers_wins_over_what_a_launcher_sets():
@@ -305,12 +303,10 @@ def test_a_worker_killed_in_the_middle_costs_its_cell_only_and_a_rerun_finishes_
     rows, killed = make_task(tmp_path, rows=24), tmp_path / "killed"  # some seconds
     given = ("prompts=24", "spec=2x2", f"task.source.path={rows}")
     arguments = sweep(family, killed, *given, launcher=name)
-    process, deadline = start(arguments, tmp_path), time.monotonic() + 120
+    process = start(arguments, tmp_path)
     try:
-        while (worker := decoding(killed)) is None:
-            assert process.poll() is None, process.finish()
-            assert time.monotonic() < deadline, "it never decoded"
-            time.sleep(0.01)
+        worker = until(lambda: decoding(killed) or process.poll() is not None, 120)
+        assert process.poll() is None, process.finish()
         os.kill(worker, signal.SIGKILL)
         status, _, said = process.finish()
     finally:

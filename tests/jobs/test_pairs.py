@@ -39,7 +39,7 @@ from spec_bench.tree.widths import IidPaths
 from tests.families import decoder_settings
 from tests.jobs.tiny import TEXTS, make_family, make_task, overrides, rows_of
 from tests.kinds import tiny_module
-from tests.said import naming
+from tests.said import naming, one_line
 
 FILES = sorted(conf_dir().glob("pair/*.yaml"))
 HUB = [path for path in FILES if "/" in read_config(path)["target"]]
@@ -268,9 +268,8 @@ def test_a_tokenizer_model_is_read_beside_the_models_or_where_the_pair_says(
     damaged = shutil.copytree(bare / "tokens", tmp_path / "tokens")
     for data in (b"", b"half", b"\0" * 500):
         (damaged / "tokenizer.model").write_bytes(data)
-        with pytest.raises(ValueError, match=naming("tokenizer", damaged)) as raised:
+        with one_line(naming("tokenizer", damaged)):
             run_job(*pair(bare), f"pair.tokenizer={damaged}")
-        assert "\n" not in str(raised.value)
 
 
 @pytest.fixture

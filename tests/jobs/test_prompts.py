@@ -16,7 +16,7 @@ from spec_bench.tasks import build_task
 from spec_bench.tasks.example import CUT, cut, fitted
 from tests.jobs.tiny import TEXTS, main, rows_of, tokens_of
 from tests.jobs.tiny import cut as killed
-from tests.question_files import question_file
+from tests.question_files import question_file, written
 from tests.said import naming
 from tests.tasks.conftest import LetterTokenizer, config
 
@@ -47,12 +47,6 @@ def test_a_recipe_runs_on_the_embedded_pair(recipe, tmp_path, monkeypatch):
     if recipe == "mcsd=ablation":
         off = [row for row in rows if row["tree_attention"] == "false"]
         assert sorted(row["decoder"] for row in off) == ["mcns", "mcsd", "mcsd_wor"]
-
-
-def jsonl(file, rows):
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return file
 
 
 def translated(n, text):
@@ -95,7 +89,7 @@ def test_a_hub_task_runs_from_local_files_to_a_row(name, run_job, tmp_path, monk
     path.parent.mkdir(parents=True)
     rows = [row_of(*each) for each in enumerate(TEXTS)]
     if path.suffix == ".jsonl":
-        source = jsonl(path, rows)
+        source = written(path, *rows)
     else:
         languages = datasets.Translation(languages=["de", "en"])
         features = datasets.Features({"translation": languages}) if score == "bleu" else None
@@ -137,7 +131,7 @@ def test_a_question_file_of_others_runs_to_a_row(name, turns, run_job, tmp_path,
 
 
 def test_a_file_with_fields_template_and_metric_of_ones_own_runs_to_a_row(run_job, tmp_path):
-    file = jsonl(tmp_path / "mine.jsonl", [{"q": text, "a": [text]} for text in TEXTS])
+    file = written(tmp_path / "mine.jsonl", *({"q": text, "a": [text]} for text in TEXTS))
     own = ('task.template="{q} Answer:"', "task.fields.reference=a", "task.metrics=[rouge]")
     run_job("task=jsonl", f"task.source.path={file}", *own, "cells=[sd:2]")
     for row in rows_of(tmp_path / "results"):
@@ -155,7 +149,7 @@ QUESTIONS = [
 
 @pytest.fixture
 def chat(tmp_path):
-    path = jsonl(tmp_path / "questions.jsonl", QUESTIONS)
+    path = written(tmp_path / "questions.jsonl", *QUESTIONS)
     return (CELLS, "task=mt_bench", f"task.source.path={path}", "warmup=0")
 
 
@@ -165,7 +159,7 @@ def fixed_file(folder, *questions):
         {"question_id": each, "choices": [{"index": 0, "turns": [f"it rained {each}", "x"]}]}
         for each in questions
     ]
-    return jsonl(folder / "fixed.jsonl", lines)
+    return written(folder / "fixed.jsonl", *lines)
 
 
 @pytest.fixture
@@ -291,7 +285,7 @@ def test_what_cannot_be_asked_is_named_before_anything_is_decoded(
 ):
     monkeypatch.chdir(tmp_path)
     fixed_file(tmp_path, 81, 83)
-    jsonl(tmp_path / "bad.jsonl", [{"question_id": 81}])
+    written(tmp_path / "bad.jsonl", {"question_id": 81})
     with pytest.raises(ValueError, match=message):
         run_job(*chat, *given)
     assert not list((tmp_path / "results").rglob("generations.jsonl"))
@@ -336,7 +330,7 @@ def rows(tmp_path):
         {"id": f"{n}", "document": " ".join(TEXTS[n] for _ in range(times)), "summary": "it did"}
         for n, times in enumerate(LENGTHS)
     ]
-    return jsonl(tmp_path / "long.jsonl", lines)
+    return written(tmp_path / "long.jsonl", *lines)
 
 
 def test_by_default_an_overlong_prompt_is_refused_with_the_ways_out_and_needs_no_weights(

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import closing, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -18,27 +17,7 @@ from spec_bench.server.endpoint import Server
 from spec_bench.settings.configs import conf_dir
 from tests.jobs.tiny import overrides, rows_of
 from tests.listening import listening
-
-
-def until(look, patience_s=60):
-    """What it sees in the end, after some patience."""
-    end = time.monotonic() + patience_s
-    while not (found := look()) and time.monotonic() < end:
-        time.sleep(0.02)
-    return found
-
-
-def alive(pid):
-    """Whether it runs; one that nobody has waited for yet does not."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return not Path("/proc/self/stat").exists()
-    return stat.rpartition(")")[2].split()[0] != "Z"
+from tests.warm import alive, until
 
 
 def gone(pids):

@@ -11,7 +11,7 @@ from spec_bench.jobs.store.store import CellStore
 from spec_bench.records import parquet
 from spec_bench.system import files
 from tests.jobs.tiny import cut, rows_of, tokens_of
-from tests.said import naming
+from tests.said import naming, one_line
 from tests.server.completions import Completions, serving
 
 STEPS = [[5], [6, 7, 8], [9]]
@@ -211,9 +211,8 @@ def test_a_server_without_token_ids_is_read_by_its_text(run_job, tmp_path):
     ],
 )
 def test_what_a_server_cannot_be_told_is_refused_before_it_is_asked(run_job, more, why, tmp_path):
-    with served() as server, pytest.raises(ValueError, match=naming(*why)) as caught:
+    with served() as server, one_line(naming(*why)):
         run_job(*on(server.url), *more)
-    assert "\n" not in str(caught.value)
     assert not server.bodies
     assert not (tmp_path / "results").exists()
 

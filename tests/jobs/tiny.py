@@ -1,6 +1,5 @@
 """Tiny random Llama models with a tiny tokenizer, and a task of a few rows, in a folder."""
 
-import json
 import sys
 from dataclasses import replace
 
@@ -16,6 +15,7 @@ from spec_bench.jobs.store.store import CellStore
 from spec_bench.system.files import read_csv
 from spec_bench.vocabulary import columns
 from tests.heads import eagle3_head, eagle_head
+from tests.question_files import written
 
 TEXTS = [
     "the boat left the harbour at dawn and came back with the tide",
@@ -65,13 +65,11 @@ def make_family(folder):
 
 def make_task(folder, rows=4):
     """Writes rows in XSum's schema."""
-    path = folder / "rows.jsonl"
-    lines = [
+    lines = (
         {"id": str(row), "document": TEXTS[row % len(TEXTS)], "summary": "the boat came back"}
         for row in range(rows)
-    ]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return path
+    )
+    return written(folder / "rows.jsonl", *lines)
 
 
 def overrides(folder, results, *more):

@@ -16,6 +16,7 @@ import pytest
 
 from tests.measure.conftest import opened, window
 from tests.measure.stand_ins import Curve
+from tests.warm import alive, until
 
 
 @pytest.mark.parametrize("kind", ["steady", "ramp", "square"])
@@ -147,33 +148,23 @@ def deaf(play_power, tmp_path):
     return file
 
 
-def alive(process):
-    """Whether a process of /proc is there and is no zombie that nobody has waited for."""
-    with suppress(OSError):
-        return (process / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
-
-
 def programs(folder):
     """The stand-ins that were started with this folder in their environment, and still run."""
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             ours = str(folder).encode() in (path / "environ").read_bytes()
-            if ours and alive(path) and b"--loop-ms" in (path / "cmdline").read_bytes():
+            if ours and alive(int(path.name)) and b"--loop-ms" in (path / "cmdline").read_bytes():
                 yield path
 
 
 def gone(running):
-    deadline_s = time.monotonic() + 40
-    while (left := running()) and time.monotonic() < deadline_s:
-        time.sleep(0.02)
-    return not left
+    return until(lambda: not running(), 40)
 
 
 def test_a_job_killed_while_the_program_starts_takes_it_with_it(deaf):
     killed = subprocess.run([sys.executable, "-c", KILLED_EARLY.replace("PID", str(deaf))])
     assert killed.returncode == -signal.SIGKILL
-    assert gone(lambda: alive(Path("/proc") / deaf.read_text()))
+    assert gone(lambda: alive(int(deaf.read_text())))
 
 
 def ended(way, after_s):

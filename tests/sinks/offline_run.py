@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import json
 import struct
-import time
 import zlib
 from dataclasses import dataclass, field
 from typing import Any
 
 from wandb.proto import wandb_internal_pb2
+
+from tests.warm import until
 
 _BLOCK, _HEADER = 32768, 7
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
@@ -35,11 +36,8 @@ class OfflineRun:
 def read_run(folder, wait_s=20.0):
     """The finished run in a folder; W&B writes it in a process of its own, which may be behind."""
     (file,) = folder.glob("*.wandb")
-    until = time.monotonic() + wait_s
-    while (found := _read(file)).exit_code is None:
-        assert time.monotonic() < until, f"{file.name} does not end"
-        time.sleep(0.05)
-    return found
+    assert until(lambda: _read(file).exit_code is not None, wait_s), f"{file.name} does not end"
+    return _read(file)
 
 
 def _read(file):

@@ -6,10 +6,9 @@ import time
 import pytest
 import wandb
 
-from spec_bench.decode.decoder import Decoder
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.system import files
-from tests.jobs.tiny import make_task, rows_of
+from tests.jobs.tiny import failing, make_task, rows_of
 from tests.sinks.offline_run import offline_runs, read_run
 
 ON = ("sink=wandb", "sink.progress=false", "sink.table=false")
@@ -95,15 +94,8 @@ def test_a_cell_that_two_experiments_share_is_one_run_of_the_first(run_job, tmp_
 
 
 def test_a_failed_cell_that_is_run_again_continues_its_run(run_job, tmp_path, monkeypatch):
-    generate = Decoder.generate
-
-    def failing(self, requests, *arguments):
-        if self.name == "sd" and requests[0].prompt_id == "2":
-            raise RuntimeError("out of luck")
-        return generate(self, requests, *arguments)
-
     with monkeypatch.context() as patch:
-        patch.setattr(Decoder, "generate", failing)
+        failing(patch, RuntimeError("out of luck"), "sd", "2")
         run_job(*JOB)
     time.sleep(1)  # W&B names a folder by the second of its start
     results = run_job(*JOB)

@@ -1,6 +1,5 @@
 """What the task tests share: the YAML files, a tokenizer, and no way to the network."""
 
-import json
 from pathlib import Path
 
 import datasets
@@ -27,13 +26,6 @@ def config(name, **source):
         values["source"]["kind"] = questions_of("embedded:target", source.get("path"))
     values["source"].update(source)
     return values
-
-
-def written(file, *lines):
-    """A file of these lines: objects, or text as it is."""
-    texts = (line if isinstance(line, str) else json.dumps(line) for line in lines)
-    file.write_text("".join(f"{text}\n" for text in texts))
-    return file
 
 
 def local(name, path, *, split=None, **more):

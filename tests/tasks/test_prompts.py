@@ -16,10 +16,11 @@ from spec_bench.metrics import SCORES
 from spec_bench.tasks import Example, build_task
 from spec_bench.tasks import template as templates
 from spec_bench.tasks.template import chat_text
-from tests.said import naming
+from tests.question_files import written
+from tests.said import naming, one_line
 from tests.warm import run
 
-from .conftest import NAMES, ROOT, config, local, written
+from .conftest import NAMES, ROOT, config, local
 
 HOUSE = {"translation": {"de": "Das Haus ist rot.", "en": "The house is red."}}
 ROWS = {
@@ -308,9 +309,8 @@ def test_a_file_is_read_and_the_text_is_part_of_the_run_id(tmp_path):
 def test_what_is_no_text_file_is_one_line(tmp_path, name, make):
     if make:
         make(tmp_path / name)
-    with pytest.raises(ValueError, match=naming("pair.chat_template", name[:30])) as refused:
+    with one_line(naming("pair.chat_template", name[:30])):
         pair_of(str(tmp_path / name))
-    assert "\n" not in str(refused.value)
 
 
 def test_a_job_with_a_missing_template_is_refused_before_anything_is_loaded(tmp_path):
@@ -364,9 +364,8 @@ def test_a_template_may_write_what_is_said_differently(change):
 def test_a_template_that_never_ends_or_fails_is_one_line_soon(template, monkeypatch):
     monkeypatch.setattr(templates, "LONGEST_S", 0.5)
     before = time.process_time()
-    with pytest.raises(ValueError, match=r"the chat template fails: .") as refused:
+    with one_line(r"the chat template fails: ."):
         chat_text(tokenizer(template), SAID)
-    assert "\n" not in str(refused.value)
     assert time.process_time() - before < 4
 
 

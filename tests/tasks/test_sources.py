@@ -21,10 +21,10 @@ from spec_bench.settings.configs import conf_dir, read_config
 from spec_bench.tasks import build_task, source
 from spec_bench.tasks.source import EMBEDDED
 from spec_bench.tasks.spider import databases_digest, main
-from tests.question_files import QUESTIONS, question_file
+from tests.question_files import QUESTIONS, question_file, written
 from tests.said import naming
 
-from .conftest import config, local, written
+from .conftest import config, local
 
 PAIRS = [{"translation": {"de": f"Satz {n}.", "en": f"Sentence {n}."}} for n in range(5)]
 SQUAD = [

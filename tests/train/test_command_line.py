@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,8 +15,8 @@ from spec_bench.draft.heads import load_heads
 from spec_bench.train.collect import main as collect
 from spec_bench.train.loop import TrainingLog, columns, run_training, share
 from spec_bench.train.settings import build_train_settings
-from tests.said import naming
-from tests.warm import Command, run
+from tests.said import naming, one_line
+from tests.warm import Command, run, until
 
 from .tiny import CPU, composed, trained, training, two_streams
 
@@ -72,9 +71,8 @@ def test_what_the_numbers_do_not_follow_from_is_no_part_of_a_checkpoint():
 def test_a_value_that_cannot_be_is_named(overrides, complaint):
     told = overrides.split()
     kind = ["data.kind=task"] if told and "data.kind" not in overrides else []
-    with pytest.raises(ValueError, match=naming(complaint)) as raised:
+    with one_line(naming(complaint)):
         settings(*kind, *told)
-    assert "\n" not in str(raised.value)
 
 
 ANSWER = {"from": "gpt", "value": "Emma sings there, and Bruno paints."}
@@ -283,11 +281,9 @@ def test_a_training_killed_by_the_system_goes_on_exactly(head, tmp_path):
 
     assert run(TRAIN, *command("whole"), folder=tmp_path)[0] == 0
     process = Command(TRAIN, command("cut"), tmp_path)
-    log, until = tmp_path / "cut" / "log.csv", time.monotonic() + 200
-    while not log.is_file() or log.read_text().count("\n") < 9:
-        assert time.monotonic() < until
-        assert process.poll() is None, "it ended before it could be killed"
-        time.sleep(0.005)
+    log = tmp_path / "cut" / "log.csv"
+    assert until(lambda: log.is_file() and log.read_text().count("\n") >= 9, 200)
+    assert process.poll() is None, "it ended before it could be killed"
     process.kill()
     assert not (tmp_path / "cut" / "heads").exists()
     assert run(TRAIN, *command("cut"), folder=tmp_path)[0] == 0
