@@ -28,7 +28,7 @@ from spec_bench.audit import USUAL
 from spec_bench.audit.catalogue import Line, Part, audited, tree_cases
 from spec_bench.core.sampling import SamplingSettings
 from spec_bench.core.warp import log_probs
-from spec_bench.decode.config import DecoderConfig, build_decoder, read_decoder, resolve_spec
+from spec_bench.decode.config import DecoderConfig, read_decoder, resolve_spec
 from spec_bench.engine.loading import ModelSpec, check_vocabularies, load_model, load_tokenizer
 from spec_bench.engine.mapped_model import behind, read_ids
 from spec_bench.engine.model import LanguageModel
@@ -158,12 +158,6 @@ PROMPTS = (
 )
 """What is asked where no file of prompts is named."""
 
-_PLAIN = {
-    "name": "ar",
-    "drafter": {"kind": "none"},
-    "tree": {"policy": "root"},
-    "verifier": {"rule": "recursive_rejection", "replacement": False},
-}
 GREEDY = SamplingSettings(temperature=0.0)
 
 
@@ -329,7 +323,7 @@ def audit_server(server: Server, target: LanguageModel, asked: Asked) -> Iterato
     """Greedy equality with the target that the server claims to serve, then tests of sampled
     answers; a ServerError if it gives none.
     """
-    plain = build_decoder(_PLAIN, target, [], GREEDY)
+    plain = named("ar")["ar"].build(target, [], GREEDY)
     requests = _requests(asked.prompts, asked.max_tokens, asked.stop_ids)
     expected = [plain.generate([request], seed=0)[0].tokens for request in requests]
     served = [server.complete(prompt, asked.max_tokens) for prompt in asked.prompts]

@@ -10,11 +10,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from spec_bench.audit.catalogue import WARM, tree_cases
 from spec_bench.audit.decoders import block_law
 from spec_bench.audit.rules import TOLERANCE
-from spec_bench.audit.toys import HistoryModel, random_history
 from spec_bench.core.warp import probs
 from spec_bench.decode.config import read_decoder
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from tests.engine.test_captured import NEEDS_COMPILER
+from tests.toys import HistoryModel, random_history
 
 REPLACED = {"rule": "recursive_rejection", "replacement": True}
 DISTINCT = {"rule": "recursive_rejection", "replacement": False}

@@ -151,7 +151,7 @@ def test_the_command_audits_a_server_of_a_folders_model(tmp_path, capsys):
     folder = str(tmp_path / "target")
     target = load_model(ModelSpec(folder))
     plain = {
-        temperature: build_decoder(models._PLAIN, target, [], SamplingSettings(temperature))
+        temperature: models.named("ar")["ar"].build(target, [], SamplingSettings(temperature))
         for temperature in (0.0, 1.0)
     }
 

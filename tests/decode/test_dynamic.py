@@ -5,11 +5,11 @@ from unittest import mock
 import pytest
 import torch
 
-from spec_bench.audit.toys import HistoryModel, random_history
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.records.types import Request
 from tests.families import DYNAMIC, decoder_settings
+from tests.toys import HistoryModel, random_history
 from tests.tree.laws import forest, likeliest
 
 WARM = SamplingSettings(probability_dtype="float64")

@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFa
 from spec_bench.audit.catalogue import tree_cases
 from spec_bench.audit.decoders import block_law, heads_on
 from spec_bench.audit.rules import TOLERANCE
-from spec_bench.audit.toys import MarkovModel, random_history, random_markov
+from spec_bench.audit.toys import MarkovModel, random_markov
 from spec_bench.core.draws import SeededDraws
 from spec_bench.core.transfer import Committed
 from spec_bench.core.tree import Tree, TreeShape
@@ -39,6 +39,7 @@ from spec_bench.train.trainee import TrainableHead
 from tests.families import GREEDY, VOCAB, built, decoder_settings, random_requests, tiny_pair
 from tests.heads import medusa_heads, recurrent_head
 from tests.said import naming, one_line
+from tests.toys import random_history
 
 WARM = SamplingSettings(temperature=0.9, top_p=0.95, probability_dtype="float64")
 COLD = SamplingSettings(temperature=0, probability_dtype="float64")

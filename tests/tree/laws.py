@@ -8,13 +8,14 @@ import torch
 
 from spec_bench.audit.catalogue import WARM
 from spec_bench.audit.decoders import heads_on, outcomes
-from spec_bench.audit.toys import HistoryModel, random_history, random_markov
+from spec_bench.audit.toys import random_markov
 from spec_bench.core.transfer import Committed
 from spec_bench.decode.beam_decoder import BeamDecoder
 from spec_bench.decode.config import goes_with
 from spec_bench.draft.base import Drafting, Equipment, drafter
 from spec_bench.records.types import Request
 from spec_bench.tree.base import Ground, GrownTree
+from tests.toys import HistoryModel, random_history
 from tests.tree.definitions import DEFINITIONS, Draft
 
 

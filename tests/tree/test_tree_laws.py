@@ -12,7 +12,6 @@ from scipy.stats import chisquare
 from spec_bench.audit.catalogue import SETTINGS, WARM, beam_cases
 from spec_bench.audit.decoders import FALSE_ALARM_RATE, enumerated_error
 from spec_bench.audit.rules import TOLERANCE
-from spec_bench.audit.toys import random_history
 from spec_bench.core.draws import SeededDraws
 from spec_bench.core.transfer import Committed
 from spec_bench.decode.config import read_decoder
@@ -32,6 +31,7 @@ from spec_bench.tree.widths import IidPaths, StochasticBeam, Widths
 from tests.decode.test_dynamic import REQUESTS, watched
 from tests.families import decoder_settings
 from tests.said import naming
+from tests.toys import random_history
 from tests.tree import laws
 from tests.tree.definitions import DEFINITIONS
 from tests.tree.laws import forest, likeliest, nodes_of

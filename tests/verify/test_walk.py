@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from spec_bench.audit.decoders import EnumeratedDraws, outcomes
-from spec_bench.audit.toys import random_history
 from spec_bench.core.draws import SeededDraws
 from spec_bench.core.gumbel import laws_without_replacement
 from spec_bench.core.tree import Tree, TreeShape
@@ -34,6 +33,7 @@ from spec_bench.verify.simulated import Simulated, TypicalAcceptance, simulated,
 from spec_bench.verify.simultaneous import look_up
 from spec_bench.verify.walk import Scored, candidates, copies_below, walk_down, walk_one_row
 from tests.said import naming
+from tests.toys import random_history
 from tests.tree.test_tree_laws import PROMPTS, planted
 
 P = torch.tensor([[0.5, 0.3, 0.2]], dtype=torch.float64)
