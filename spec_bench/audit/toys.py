@@ -58,6 +58,10 @@ class MarkovModel:
         """Returns the same after every token of a pass, [R, T] each."""
         return positions % 2, tokens
 
+    def state(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """[R, T] which hidden state each token is in."""
+        return positions % 2 * self.vocab_size + tokens
+
     def forward(
         self,
         cache: Any,
@@ -76,8 +80,7 @@ class MarkovModel:
         logits = self.logits[self.places(tokens, positions)]
         hidden = None
         if needs_hidden:
-            states = positions % 2 * self.vocab_size + tokens
-            hidden = one_hot(states, self.hidden_size).to(logits.dtype)
+            hidden = one_hot(self.state(tokens, positions), self.hidden_size).to(logits.dtype)
             hidden = torch.cat([hidden] * len(needs_hidden), dim=-1)
         return ForwardOutput(logits[:, -logits_to_keep:], hidden)
 
