@@ -141,12 +141,12 @@ def test_every_other_committed_result_is_one_that_a_command_makes():
     known = {f"results/{of}/{name}" for of in ("quickstart", "smollm2") for name in quickstart}
     for path in {path for path in COMMITTED if path.count("/") < 3} - known - {"results/README.md"}:
         assert path.startswith(("results/benchmarks/", "results/smollm2/")), path
-        # The Makefile or a script names the file, or it names the script that it is from.
+        # The Makefile or a script names the file, or it names the command that it is from.
         names = (path.split("/")[-1], path.split(".")[0])
         if not any(name in COMMANDS + SCRIPTS for name in names):
             text = (ROOT.parent / path).read_text(encoding="utf-8")
-            (script, *_) = re.findall(r"`python (scripts/[\w/]+\.py)", text)
-            assert (ROOT.parent / script).is_file(), path
+            (made, *_) = re.findall(r"`(spec-bench train |python (?:scripts/[\w/]+\.py))", text)
+            assert not made.endswith(".py") or (ROOT.parent / made[7:]).is_file(), path
 
 
 OWN = code_of(load_paper("redrafter").folder, "heads")
