@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from spec_bench.api.words import shown
 from spec_bench.records.types import Generation, Request, StepRecord
 
 if TYPE_CHECKING:
@@ -142,6 +143,8 @@ class Stream(Iterator[Step]):
     """
 
     def __init__(self, decoder: AnyDecoder, request: Request, seed: int, writing: Writing) -> None:
+        if not isinstance(seed, int):
+            raise ValueError(f"seed must be a whole number, got {shown(seed)}")
         self._decoder, self._request, self._seed = decoder, request, seed
         self._writing = writing
         self._generation: Generation | None = None

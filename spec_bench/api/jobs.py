@@ -123,11 +123,11 @@ def words_of(
     words, plain = [*_pair_words(pair), *overrides], dict[str, Any]()
     known = [*_FLAGS, *settings_of_command("run")]
     for key, value in settings.items():
-        if key in ("metrics", "task.metrics") and any(map(callable, value or ())):
-            raise ValueError(
-                f"{key} are names and files: write the function as compute(predictions, "
-                "references) in FILE.py, metrics=['./FILE.py']; one of records has @metric above it"
-            )
+        if key in ("metrics", "task.metrics") and isinstance(value, list | tuple):
+            from spec_bench.metrics.module_metric import FUNCTIONS  # with numpy
+
+            FUNCTIONS.update({each.__name__: each for each in value if callable(each)})
+            value = [each.__name__ if callable(each) else each for each in value]
         if key in _FLAGS or (key, value) == ("prompts", "all"):
             plain |= {} if value is None else {key: value}
         elif key.partition(".")[0] not in known and (near := did_you_mean(key, known)):

@@ -271,6 +271,8 @@ class LoadedPair:
         from spec_bench.settings.validation import check
         from spec_bench.tasks.generation import Generation as Asked
 
+        if not isinstance(decoder, str | Mapping):
+            raise ValueError(f"decoder must be NAME:SPEC or a mapping, got {shown(decoder)}")
         sampling = sampling_of(check(Asked, generation, "decode"), Asked())
         cell = make_cell(parse_cell(decoder, conf_dirs()), sampling)
         check_fit(cell, self.pair)
@@ -329,7 +331,7 @@ def prompt_id(prompt: Prompt) -> str:
 
 def _stops_of(stop: Any) -> tuple[str, ...]:
     """Stop strings from one or several."""
-    stops = (stop,) if isinstance(stop, str) else tuple(stop)
+    stops = (stop,) if not isinstance(stop, list | tuple) else tuple(stop)
     for each in stops:
         if not isinstance(each, str) or not each:
             raise ValueError(f"stop must be texts that are not empty, got {each!r}")

@@ -14,12 +14,13 @@ import inspect
 import math
 import re
 import runpy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import version
 from itertools import zip_longest
 from numbers import Real
 from pathlib import Path
+from traceback import extract_tb
 from types import SimpleNamespace
 from typing import Any
 
@@ -78,7 +79,10 @@ class ModuleMetric:
             if math.isfinite(value)
         }
         if not columns:
-            raise ValueError(f"score {self.name}: the module returned no number: {sorted(values)}")
+            raise ValueError(
+                f"score {self.name}: the module returned no number, nor a list of one for each of "
+                f"{len(predictions)} answers, under {sorted(values)}"
+            )
         says = (self._origin, signature, "references:first" if first else "")
         return columns, f"{self.name} " + "|".join(filter(None, says))
 
@@ -91,10 +95,12 @@ class ModuleMetric:
             result = self._module.compute(predictions=list(predictions), **given)
         except Exception as error:
             # A module is the user's or the hub's: whatever it raises is about these texts.
-            reason = one_line(error, 300)
-            raise ValueError(f"score {self.name}: {type(error).__name__}: {reason}") from error
+            reason, last = one_line(error, 300), extract_tb(error.__traceback__)[-1]
+            where = f"{Path(last.filename).name}, line {last.lineno}: {type(error).__name__}"
+            raise ValueError(f"score {self.name}: {where}: {reason}") from error
         if not isinstance(result, Mapping):
-            raise ValueError(f"score {self.name}: the module returned {type(result).__name__}")
+            got = type(result).__name__
+            raise ValueError(f"score {self.name}: the module returned {got}, not a dict of numbers")
         values = dict(result)
         return values, str(values.pop("signature", ""))
 
@@ -133,23 +139,57 @@ SHIPPED = {
 }
 
 
-@cache
+FUNCTIONS: dict[str, Callable[..., Any]] = {}
+"""The functions ``compute`` that this process gave names to, from Python."""
+
+
+def source_of(score: str) -> str:
+    """Returns the text of a score's own file or function; "" where it has none."""
+    if score in FUNCTIONS:
+        return code_of(FUNCTIONS[score])
+    file = _file_of(score)
+    return file.read_text(encoding="utf-8") if file and file.is_file() else ""
+
+
+def code_of(made: Any) -> str:
+    """Returns the source of a function or class, or what it was compiled to."""
+    try:
+        return inspect.getsource(made)
+    except (OSError, TypeError):  # typed in, and kept nowhere
+        code = getattr(made, "__code__", None)
+        return repr((code.co_code, code.co_names, code.co_consts) if code else made)
+
+
+def _file_of(score: str) -> Path | None:
+    """Returns the file that a score names, or its folder does; None for ours and the hub's."""
+    path = Path(score).expanduser()
+    if score in SHIPPED or path.suffix == ".py":
+        return None if score in SHIPPED else path
+    return path / f"{path.name}.py" if (path / f"{path.name}.py").is_file() else None
+
+
 def load_module(score: str, ours: tuple[str, ...] = ()) -> ModuleMetric:
-    """The module of that name, path or hub id; loaded once per process. ``ours`` are the scores
-    that are no modules, for the message. Raises ValueError: there is no such file, or the hub does
-    not have it or cannot be reached.
+    """The module of that name, path or hub id; loaded once per process, a file once more when it
+    has changed. ``ours`` are the scores that are no modules, for the message. Raises ValueError:
+    there is no such file, or the hub does not have it or cannot be reached.
     """
+    if score in FUNCTIONS:
+        return ModuleMetric(score.lower(), _module_of(FUNCTIONS[score]), "function")
+    return _loaded(score, ours, source_of(score))
+
+
+@cache
+def _loaded(score: str, ours: tuple[str, ...], source: str) -> ModuleMetric:
     import evaluate
 
-    path = Path(score).expanduser()
-    local = path.suffix == ".py" or (path / f"{path.name}.py").is_file()
-    origin = "spec_bench" if score in SHIPPED else "local" if local else "hub"
-    if origin == "local" and not path.exists():
+    file = _file_of(score)
+    origin = "spec_bench" if score in SHIPPED else "local" if file else "hub"
+    if file and not file.exists():
         raise ValueError(f"score {score!r}: there is no such file")
     try:
-        module = SHIPPED.get(score) or (_function_in(path) if origin == "local" else None)
+        module = SHIPPED.get(score) or (file and _function_in(file, source))
         if module is None:
-            asked = str(path.resolve()) if origin == "local" else score
+            asked = str(Path(score).expanduser().resolve()) if file else score
             module = evaluate.load(asked, keep_in_memory=True)
     except Exception as error:
         # Loading runs the module's own code: anything may be raised.
@@ -170,13 +210,15 @@ def load_module(score: str, ours: tuple[str, ...] = ()) -> ModuleMetric:
     return ModuleMetric(name, module, f"evaluate:{version('evaluate')}|{origin}")
 
 
-def _function_in(path: Path) -> SimpleNamespace | None:
+def _function_in(file: Path, source: str) -> SimpleNamespace | None:
     """Returns a file's function ``compute`` as a module of ``evaluate`` looks; None without one."""
-    file = path / f"{path.name}.py" if path.is_dir() else path
-    body = ast.parse(file.read_text(encoding="utf-8")).body
+    body = ast.parse(source, str(file)).body
     if not any(isinstance(each, ast.FunctionDef) and each.name == "compute" for each in body):
         return None
-    compute = runpy.run_path(str(file))["compute"]
+    return _module_of(runpy.run_path(str(file))["compute"])
+
+
+def _module_of(compute: Callable[..., Any]) -> SimpleNamespace:
     takes = inspect.signature(compute).parameters.get("references")
     return SimpleNamespace(
         compute=compute,

@@ -8,6 +8,7 @@ SQL and programs are in ``execution``, modules of ``evaluate`` in ``module_metri
 
 from __future__ import annotations
 
+import hashlib
 import re
 import string
 from abc import ABC, abstractmethod
@@ -22,8 +23,8 @@ from numpy.typing import NDArray
 
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.intervals import Statistic, mean_interval, score_interval
-from spec_bench.metrics.metric import column_of
-from spec_bench.metrics.module_metric import load_module
+from spec_bench.metrics.metric import column_of, metric
+from spec_bench.metrics.module_metric import code_of, load_module, source_of
 from spec_bench.settings.registry import Registry
 
 References = Sequence[Sequence[str]]
@@ -235,6 +236,25 @@ def needs_references(name: str) -> bool | Literal["field"]:
     if name in SCORES:
         return SCORES[name].needs_references
     return load_module(name, tuple(SCORES)).needs_references
+
+
+def own_code(scores: Sequence[str]) -> str:
+    """Returns a digest of the code behind a job's numbers that is not this package's, the files of
+    ``scores`` and what others registered; "" where there is none.
+    """
+    registered: list[Any] = [SCORES[name] for name in scores if name in SCORES]
+    registered += [each.function for each in metric.values()]
+    texts = [*map(_source, registered), *map(source_of, scores)]
+    found = [text for text in texts if text]
+    return hashlib.sha256("\0".join(found).encode()).hexdigest()[:16] if found else ""
+
+
+def _source(registered: Any) -> str:
+    """Returns the code of a metric or score that is not ours; "" of ours."""
+    made = getattr(registered, "func", registered)
+    if made.__module__.partition(".")[0] == __name__.partition(".")[0]:
+        return ""
+    return code_of(made)
 
 
 def check_references(name: str, references: References) -> None:

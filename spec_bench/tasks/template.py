@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from string import Formatter
 from typing import Any
 
-from spec_bench.settings.fields import first_line
+from spec_bench.settings.fields import did_you_mean, first_line
 
 Fields = Mapping[str, str | Sequence[str]]
 
@@ -68,6 +68,9 @@ def fill(template: str, values: Mapping[str, Any]) -> str:
     for literal, name, _, _ in Formatter().parse(template):
         parts.append(literal)
         if name is not None:
+            if isinstance(values[name], list | dict):
+                each = ": {turn} stands for each of its texts" if name == "turns" else ""
+                raise ValueError(f"the template's {{{name}}} is no text but a list{each}")
             parts.append("" if values[name] is None else str(values[name]))
     return "".join(parts)
 
@@ -98,7 +101,7 @@ def look_up(row: Mapping[str, Any], name: str, fields: Fields, default: Any = _M
         return default
     texts = [key for key, text in row.items() if isinstance(text, str) and not key.endswith("id")]
     hint = f": 'task.template=\"{{{texts[0]}}}\"'" if name == "turns" and texts else ""
-    known = ", ".join(row)
+    known, hint = ", ".join(row), did_you_mean(paths[0], [*row], f"task.fields.{name}=") or hint
     raise ValueError(f"no field {' or '.join(map(repr, paths))}; the row has {known}{hint}")
 
 

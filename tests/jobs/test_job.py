@@ -462,3 +462,23 @@ def test_a_baseline_that_cannot_be_timed_leaves_no_speedup(run_job, monkeypatch)
     assert baseline.status == "complete"
     assert (added.status, added.baseline, added.metrics["speedup"]) == ("partial", None, None)
     assert "speedup: " in added.reason
+
+
+def test_answers_are_scored_again_when_the_metric_changes_and_are_not_decoded_again(
+    run_job, calls, tmp_path
+):
+    file, found = tmp_path / "mine.py", []
+    for value in (1.0, 22.0):
+        file.write_text(f"def compute(predictions):\n    return {{'v': {value}}}\n")
+        results = run_job("decoder=sd", "spec=2", f"task.metrics=[{file}]")
+        found.append([(each.metrics["mine_v"], each.metrics["decode_s"]) for each in results])
+        decoded, calls[:] = len(calls), []
+        assert (decoded > 0) == (value == 1.0)
+    first, again = found
+    assert again == [(22.0, seconds) for _, seconds in first]
+
+
+def test_a_finished_cell_bears_the_name_that_it_is_given_now(run_job):
+    for name in ("mine", "other"):
+        results = run_job(f"cells=[{{decoder: sd, spec: 2, name: {name}}}]")
+        assert [each.facts.decoder for each in results] == ["ar", name]

@@ -278,6 +278,7 @@ def conversation(*roles):
         ('{"turns": ["a"', r"mine\.jsonl, line 2: no JSON: "),
         ("[1, 2]", r"mine\.jsonl, line 2: a list, not an object"),
         ('{"turns": ["a \\ud83d b"]}', r"mine\.jsonl, line 2: .*ud83d"),
+        ({"turn": "Why?"}, "the row has turn; did you mean task.fields.turns=turn[?]$"),
         ({"question": "Why?"}, "no field 'turns' or 'prompt'; .*: 'task.template=\"{question}\"'$"),
         ({"turns": [None]}, r"line 2: turns\[0\].*None"),
         ({"turns": ["Fine?", 7]}, r"line 2: turns\[1\].*7"),
@@ -297,6 +298,12 @@ def conversation(*roles):
 def test_a_line_that_cannot_be_is_named_by_its_number_and_value(line, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         task_of(tmp_path, {"turns": ["Why?"]}, line).examples()
+
+
+def test_a_template_over_a_list_of_turns_is_refused_with_the_one_that_takes_each(tmp_path):
+    task = task_of(tmp_path, {"turns": ["a", "b"]}, template="Question: {turns}")
+    with pytest.raises(ValueError, match="{turns} is no text but a list: {turn} stands for each"):
+        task.examples()
 
 
 def test_only_the_lines_asked_for_are_read(tmp_path):

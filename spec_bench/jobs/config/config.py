@@ -102,7 +102,7 @@ class RunSettings:
     name: Annotated[Text, AfterValidator(_folder_name), Says("the name of a folder below results")]
     results: Text
     seed: Annotated[Whole, Ge(0), Le(2**63 - 1)]
-    prompts: Annotated[Whole, Ge(1)] | None
+    prompts: Annotated[Annotated[Whole, Ge(1)] | None, Says("a whole number >= 1, or all")]
     warmup: Annotated[Whole, Ge(0)]
     spec: Annotated[Whole | Text | None, Says("a tree in shorthand such as 3, 4x3, 2-2-1, or null")]
     cells: Cells

@@ -21,6 +21,7 @@ from spec_bench.jobs.config.config import RunSettings, check_early
 from spec_bench.jobs.config.fitting import FittedTrees, fitting
 from spec_bench.jobs.config.pair import EngineSettings, Pair, build_pair, pinned, placed
 from spec_bench.jobs.config.served_cells import SERVER, check_served, served_cells
+from spec_bench.metrics import own_code
 from spec_bench.metrics.interval import FEWEST
 from spec_bench.records.types import ENGINE, CellFacts, SqlReference, Stage
 from spec_bench.server.settings import ServerSettings
@@ -110,6 +111,13 @@ class JobSettings:
     def run_id(self, cell: Cell) -> str:
         """Returns the id of one cell: output folder, sinks and names are no part of it."""
         return digest(self.cell_settings(cell))
+
+    @cached_property
+    def own_code(self) -> str:
+        """A digest of the user's own code behind its numbers, which is no part of a run id: the
+        same answers are scored again when it changes.
+        """
+        return own_code(self.task.scores)
 
     def check_references(self, score: str, empty: bool) -> str:
         """Checks that a score has the references that it needs; see ``Task``."""

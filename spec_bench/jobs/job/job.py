@@ -69,7 +69,8 @@ def _open_cells(settings: JobSettings, held: ExitStack, says: Says) -> list[Cell
     first = processes.rank() == 0
     runs = []
     for cell in settings.cells:
-        store = (CellStore if first else FollowerStore)(settings.results, settings.run_id(cell))
+        kind = CellStore if first else FollowerStore
+        store = kind(settings.results, settings.run_id(cell), settings.own_code)
         runs.append(CellRun(cell, store, PeakMemory(settings.device)))
     for run in sorted(runs, key=lambda run: run.run_id):
         alone = run.cell.name != BASELINE or len(runs) == 1 or processes.count() > 1
@@ -93,6 +94,8 @@ def _open_cells(settings: JobSettings, held: ExitStack, says: Says) -> list[Cell
         if not first:
             run.done = run.store.load_repeats()
         if run.store.complete(settings.asked.repeats):
+            if first and not run.shared:
+                run.store.call(settings.facts(run.cell).decoder)
             log.info("%s is complete: %s", run.cell.title, run.store.folder)
     return runs
 

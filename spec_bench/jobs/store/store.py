@@ -18,6 +18,7 @@ import logging
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -38,8 +39,9 @@ Repeats = defaultdict[int, dict[str, Generation]]
 class CellStore:
     """One cell's folder, ``<results>/runs/<run_id>``."""
 
-    def __init__(self, results: Path, run_id: str) -> None:
+    def __init__(self, results: Path, run_id: str, own_code: str | None = None) -> None:
         self.folder = files.run_folder(results, run_id)
+        self._own_code = own_code  # behind its numbers now, see ``metrics.own_code``; None: any
         self._lock: TextIO | None = None
 
     def lock(self, wait: bool = True) -> bool:
@@ -143,7 +145,7 @@ class CellStore:
         """
         made_of = _measured(self.folder / files.GENERATIONS)
         ended = {"result": stored(result), "job": job, "generations": made_of}
-        more = {"scores": scores or {}, "compared": compared}
+        more = {"scores": scores or {}, "compared": compared, "own_code": self._own_code or ""}
         cell_folder.write_cell(self.folder, {**self._cell(), **ended, **more})
 
     def result(self) -> CellResult | None:
@@ -151,12 +153,22 @@ class CellStore:
         content = self._cell().get("result")
         return content and restored(content)
 
+    def call(self, decoder: str) -> None:
+        """Gives a finished cell's row the name that its decoder has now, if it is another one."""
+        result = self.result()
+        if result is not None and result.facts.decoder != decoder:
+            renamed = replace(result, facts=replace(result.facts, decoder=decoder))
+            cell_folder.write_cell(self.folder, {**self._cell(), "result": stored(renamed)})
+
     def complete(self, repeats: int = 1) -> bool:
-        """Returns whether the cell needs no more work; a failed cell is tried again. ``repeats``,
-        how often every prompt is decoded, are no part of its settings: more of them extend it.
+        """Returns whether the cell needs no more work; a failed cell is tried again, and one whose
+        user's metrics have changed is scored again. ``repeats``, how often every prompt is decoded,
+        are no part of its settings: more of them extend it.
         """
         result = self.result()
         if result is None or result.status != "complete":
+            return False
+        if self._own_code not in (None, self._cell().get("own_code", "")):
             return False
         return int(result.metrics.get("repeats") or 1) >= repeats
 

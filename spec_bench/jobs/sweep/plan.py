@@ -150,7 +150,7 @@ def _plan_job(settings: JobSettings) -> list[PlannedCell]:
             memory = replace(memory, graph_bytes=_graph_bytes(settings, pair, longest))
     planned = []
     for cell in settings.cells:
-        store = CellStore(settings.results, settings.run_id(cell))
+        store = CellStore(settings.results, settings.run_id(cell), settings.own_code)
         count = left = prompts * repeats
         state: State = "unknown"
         if not settings.unread:
