@@ -3,7 +3,7 @@
     python scripts/check/acceptance_bound.py --temperature 1 --target FOLDER --draft FOLDER
 
 The target samples an answer to each prompt; at some of its positions target and draft give p and q,
-and the bounds of ``spec_bench.verify.bound`` are averaged over them: K candidates drawn
+and the bounds of ``bound``, beside this file, are averaged over them: K candidates drawn
 independently, or without replacement. Without ``--target`` it is the embedded pair.
 """
 
@@ -18,12 +18,12 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from scripts.check.bound import bound_iid, bound_without_replacement
 from scripts.family.embedded_pair import EMBEDDED
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder, resolve_spec
 from spec_bench.engine.loading import ModelSpec, load_model, load_tokenizer
 from spec_bench.records.types import Request
-from spec_bench.verify.bound import bound_iid, bound_without_replacement
 
 STEP = 0.5
 PLAIN = {"name": "ar", "drafter": {"kind": "none"}, "tree": {"policy": "root"},

@@ -22,7 +22,6 @@ from torch import Tensor
 
 from spec_bench.settings.fields import Count
 from spec_bench.verify.base import rule
-from spec_bench.verify.bound import by_ratio
 from spec_bench.verify.rules import normalised, ranked_list, recursive_rejection
 from spec_bench.verify.walk import Verdict
 
@@ -218,3 +217,10 @@ def beside_the_best(q: Tensor, best: Tensor, there: Tensor) -> Tensor:
     gone = torch.zeros_like(q).scatter_add_(-1, best, there.to(q.dtype))
     rest = torch.where(gone > 0, 0.0, q)
     return normalised(rest, torch.zeros_like(rest))
+
+
+def by_ratio(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
+    """p and q of q's support by rising p/q [B, V], float64; what q leaves out is 0 in both."""
+    p, q = p.double(), q.double()
+    order = torch.where(q > 0, p / q, torch.inf).sort(dim=-1).indices
+    return torch.where(q > 0, p, 0.0).gather(-1, order), q.gather(-1, order)

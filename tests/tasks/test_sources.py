@@ -302,7 +302,7 @@ def test_a_line_that_cannot_be_is_named_by_its_number_and_value(line, message, t
 
 def test_a_template_over_a_list_of_turns_is_refused_with_the_one_that_takes_each(tmp_path):
     task = task_of(tmp_path, {"turns": ["a", "b"]}, template="Question: {turns}")
-    with pytest.raises(ValueError, match="{turns} is no text but a list: {turn} stands for each"):
+    with pytest.raises(ValueError, match=r"{turns} is no text but a list: {turn} stands for each"):
         task.examples()
 
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 from scipy.optimize import linprog
 
+from scripts.check.bound import bound_iid, bound_without_replacement
 from spec_bench.audit.rules import children_law, rule_cases
 from spec_bench.decode.config import read_decoder
 from spec_bench.verify import optimal as optimal_rule
-from spec_bench.verify.bound import bound_iid, bound_without_replacement
 from spec_bench.verify.optimal import EPS, beside_the_best, choose_one, optimal
 from spec_bench.verify.rules import optimal_rho
 

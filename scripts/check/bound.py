@@ -11,6 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from spec_bench.verify.optimal import by_ratio
+
 STEP = 0.1
 """Of log time; with 0.5 the error is still below 1e-6, at a fifth of the work."""
 
@@ -64,10 +66,3 @@ def bound_without_replacement(p: Tensor, q: Tensor, count: int, step: float = ST
         inside = torch.where(outside[:, token] > 0, inside, 1.0)
         worst = worst.minimum(inside_p[:, token] - inside)
     return 1 + worst
-
-
-def by_ratio(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
-    """p and q of q's support by rising p/q [B, V], float64; what q leaves out is 0 in both."""
-    p, q = p.double(), q.double()
-    order = torch.where(q > 0, p / q, torch.inf).sort(dim=-1).indices
-    return torch.where(q > 0, p, 0.0).gather(-1, order), q.gather(-1, order)
