@@ -65,7 +65,7 @@ MAY_IMPORT = {
     },
     "serve": {"server", "jobs/config", "jobs/sweep"},
     "api": {
-        *(*MACHINE, "tasks", "sinks", "jobs/app", "jobs/config", "jobs/work"),
+        *(*MACHINE, "tasks", "metrics", "sinks", "jobs/app", "jobs/config", "jobs/work"),
         *("recommend", "audit", "report/comparison"),
     },
     "__init__": {"api"},
