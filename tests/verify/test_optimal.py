@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.optimize import linprog
 
-from scripts.check.bound import bound_iid, bound_without_replacement
+from scripts.check.acceptance_bound import bound_iid, bound_without_replacement
 from spec_bench.audit.rules import children_law, rule_cases
 from spec_bench.decode.config import read_decoder
 from spec_bench.verify import optimal as optimal_rule
