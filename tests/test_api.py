@@ -14,7 +14,7 @@ import torch
 import spec_bench
 from spec_bench import api
 from spec_bench.api.answers import Writing
-from spec_bench.api.jobs import chosen, words_of
+from spec_bench.api.jobs import _words, _write_texts, chosen, words_of
 from spec_bench.jobs.config.compose import composed
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -246,6 +246,15 @@ def test_a_job_of_own_texts_decodes_what_the_pair_decodes(pair, tmp_path):
         mine = pair.decode(text, "sd:3", max_new_tokens=6).generation
         assert tuple(found[mine.prompt_id]["tokens"]) == mine.tokens
     assert len(list((tmp_path / "runs/texts").iterdir())) == 1
+
+
+def test_a_reference_of_a_conversation_is_of_its_last_turn(tmp_path):
+    talk = [USER, SAID, USER]
+    file = _write_texts(["a", talk, talk, "b"], [["x", "z"], "y", ["p", None], None], tmp_path)
+    lines = map(json.loads, file.read_text("utf-8").splitlines())
+    assert _words("temperature", 0) == ["generation.temperature=0"]  # of a sweep, too
+    golds = [line.get("reference") for line in lines]
+    assert golds == [[["x", "z"]], [None, "y"], ["p", None], None]
 
 
 def rows():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import product, zip_longest
+from itertools import chain, product, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -95,10 +95,8 @@ def sweep(
         if isinstance(values, str) or not isinstance(values, Iterable):
             raise ValueError(f"over[{key!r}] must be a list of values, got {values!r}")
     common = words_of(overrides, settings, texts, pair, references)
-    choices = [
-        [f"{key}={as_override(key, each)}" for each in listed] for key, listed in over.items()
-    ]
-    jobs = [[*common, *words] for words in product(*choices)]
+    choices = [[_words(key, each) for each in listed] for key, listed in over.items()]
+    jobs = [[*common, *chain(*words)] for words in product(*choices)]
     for words in jobs:
         settings_of(composed(words))
     parts = [run(*words, columns="all") for words in jobs]
@@ -123,6 +121,7 @@ def words_of(
     words, plain = [*_pair_words(pair), *overrides], dict[str, Any]()
     known = [*_FLAGS, *settings_of_command("run")]
     for key, value in settings.items():
+        value = [value] if key == "metrics" and callable(value) else value
         if key in ("metrics", "task.metrics") and isinstance(value, list | tuple):
             from spec_bench.metrics.module_metric import FUNCTIONS  # with numpy
 
@@ -135,8 +134,7 @@ def words_of(
         else:
             written = key in _LISTS and isinstance(value, str) and value.startswith("[")
             words.append(f"{key}={value if written else as_override(key, value)}")
-    of_flags = ((f"--{key.replace('_', '-')}", _listed(value)) for key, value in plain.items())
-    words += overrides_of("run", [word for flag in of_flags for word in flag])
+    words += chain(*(_words(key, value) for key, value in plain.items()))
     keys = [each.lstrip("+").partition("=")[0] for each in words]
     if texts is not None:
         if "task" in keys:
@@ -149,6 +147,13 @@ def words_of(
     if not any(key == "sink" or key.startswith("sink.") for key in keys):
         words.append("sink=quiet")
     return words
+
+
+def _words(key: str, value: Any) -> list[str]:
+    """Returns a setting, or what a flag of that name means, as on the command line."""
+    if key not in _FLAGS and (key, value) != ("prompts", "all"):
+        return [f"{key}={as_override(key, value)}"]
+    return overrides_of("run", [f"--{key.replace('_', '-')}", _listed(value)])
 
 
 def _listed(value: Any) -> str:
@@ -198,10 +203,13 @@ def _write_texts(prompts: Sequence[Prompt], golds: Sequence[Any], results: Path)
         prompt_key = prompt_id(prompt)
         seen[prompt_key] += 1
         name = prompt_key if seen[prompt_key] == 1 else f"{prompt_key}-{seen[prompt_key]}"
-        turns = [prompt] if isinstance(prompt, str) else [dict(message) for message in prompt]
+        turns: list[Any] = [prompt] if isinstance(prompt, str) else [dict(each) for each in prompt]
         line: dict[str, Any] = {"question_id": name, "turns": turns}
-        if gold is not None:  # a place for each turn; a text is one turn
-            line["reference"] = [gold] if isinstance(prompt, str) else gold
+        if isinstance(prompt, str) or isinstance(gold, str):  # a text is of the last turn
+            before = sum(message["role"] == "user" for message in turns[:-1])
+            gold = None if gold is None else [*[None] * before, gold]
+        if gold is not None:  # a place for each turn
+            line["reference"] = gold
         lines.append(json.dumps(line, ensure_ascii=False))
     path = results / files.RUNS / "texts" / f"{files.digest(lines, 12)}.jsonl"
     files.write_text(path, "\n".join(lines) + "\n")

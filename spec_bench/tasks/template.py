@@ -101,7 +101,8 @@ def look_up(row: Mapping[str, Any], name: str, fields: Fields, default: Any = _M
         return default
     texts = [key for key, text in row.items() if isinstance(text, str) and not key.endswith("id")]
     hint = f": 'task.template=\"{{{texts[0]}}}\"'" if name == "turns" and texts else ""
-    known, hint = ", ".join(row), did_you_mean(paths[0], [*row], f"task.fields.{name}=") or hint
+    near = did_you_mean(paths[0], [*row], f"task.fields.{name}=")
+    known, hint = ", ".join(row), near.replace("?", ", if all lines have it?") or hint
     raise ValueError(f"no field {' or '.join(map(repr, paths))}; the row has {known}{hint}")
 
 

@@ -278,7 +278,7 @@ def conversation(*roles):
         ('{"turns": ["a"', r"mine\.jsonl, line 2: no JSON: "),
         ("[1, 2]", r"mine\.jsonl, line 2: a list, not an object"),
         ('{"turns": ["a \\ud83d b"]}', r"mine\.jsonl, line 2: .*ud83d"),
-        ({"turn": "Why?"}, "the row has turn; did you mean task.fields.turns=turn[?]$"),
+        ({"turn": "Why?"}, "the row has turn; did you mean task.fields.turns=turn, if all"),
         ({"question": "Why?"}, "no field 'turns' or 'prompt'; .*: 'task.template=\"{question}\"'$"),
         ({"turns": [None]}, r"line 2: turns\[0\].*None"),
         ({"turns": ["Fine?", 7]}, r"line 2: turns\[1\].*7"),
