@@ -123,10 +123,9 @@ def words_of(
     for key, value in settings.items():
         value = [value] if key == "metrics" and callable(value) else value
         if key in ("metrics", "task.metrics") and isinstance(value, list | tuple):
-            from spec_bench.metrics.module_metric import FUNCTIONS  # with numpy
+            from spec_bench.metrics import as_score  # with numpy
 
-            FUNCTIONS.update({each.__name__: each for each in value if callable(each)})
-            value = [each.__name__ if callable(each) else each for each in value]
+            value = [as_score(each) if callable(each) else each for each in value]
         if key in _FLAGS or (key, value) == ("prompts", "all"):
             plain |= {} if value is None else {key: value}
         elif key.partition(".")[0] not in known and (near := did_you_mean(key, known)):

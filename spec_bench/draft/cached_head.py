@@ -16,7 +16,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from spec_bench.core.transfer import places
 from spec_bench.draft.base import Drafting, Equipment
 from spec_bench.draft.layers import Attend, Block, Kept, Turn
-from spec_bench.draft.network import Heads
+from spec_bench.draft.network import Heads, spread
 from spec_bench.engine.architectures import frequencies
 from spec_bench.engine.cache import SlotCache
 from spec_bench.engine.model import ForwardTimer
@@ -115,10 +115,7 @@ class CachedHead(Heads):
 
     def spread(self, known: Tensor, vocab: int, others: float) -> Tensor:
         """Returns numbers [..., V'] of tokens that the head knows as [..., V], others' as given."""
-        if self.ids is None:
-            return known[..., :vocab]
-        full = known.new_full((*known.shape[:-1], max(vocab, self.shape.vocab)), others)
-        return full.index_copy(-1, self.ids, known)[..., :vocab]
+        return spread(known, self.ids, max(vocab, self.shape.vocab), others)[..., :vocab]
 
 
 # A head that goes on from its own output: of a feature and the next token's embedding it makes an

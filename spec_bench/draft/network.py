@@ -95,6 +95,16 @@ def filled(heads: AnyHeads, weights: Mapping[str, Tensor], assign: bool = False)
     return heads
 
 
+def spread(known: Tensor, ids: Tensor | None, vocab: int, others: float = -torch.inf) -> Tensor:
+    """Returns numbers [..., V'] of the tokens ``ids`` as [..., V], others' as given; ``ids`` None:
+    those of all tokens.
+    """
+    if ids is None:
+        return known[..., :vocab]
+    full = known.new_full((*known.shape[:-1], vocab), others)
+    return full.index_copy(-1, ids, known)
+
+
 @dataclass(frozen=True)
 class HeadPlan:
     """Which fresh heads a training asks for; explained in ``conf/head``."""

@@ -163,9 +163,10 @@ def code_of(made: Any) -> str:
 def _file_of(score: str) -> Path | None:
     """Returns the file that a score names, or its folder does; None for ours and the hub's."""
     path = Path(score).expanduser()
-    if score in SHIPPED or path.suffix == ".py":
-        return None if score in SHIPPED else path
-    return path / f"{path.name}.py" if (path / f"{path.name}.py").is_file() else None
+    if path.suffix == ".py":
+        return path
+    inside = path / f"{path.name}.py"
+    return inside if score not in SHIPPED and inside.is_file() else None
 
 
 def load_module(score: str, ours: tuple[str, ...] = ()) -> ModuleMetric:

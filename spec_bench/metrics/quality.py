@@ -13,7 +13,7 @@ import re
 import string
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from typing import Any, Literal, cast
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.intervals import Statistic, mean_interval, score_interval
 from spec_bench.metrics.metric import column_of, metric
-from spec_bench.metrics.module_metric import code_of, load_module, source_of
+from spec_bench.metrics.module_metric import FUNCTIONS, SHIPPED, code_of, load_module, source_of
 from spec_bench.settings.registry import Registry
 
 References = Sequence[Sequence[str]]
@@ -236,6 +236,17 @@ def needs_references(name: str) -> bool | Literal["field"]:
     if name in SCORES:
         return SCORES[name].needs_references
     return load_module(name, tuple(SCORES)).needs_references
+
+
+def as_score(compute: Callable[..., Any]) -> str:
+    """Returns the name under which this process scores with a function ``compute``, its own. Raises
+    ValueError: it has none, or that of a score of ours.
+    """
+    name = getattr(compute, "__name__", "")
+    if not name.isidentifier() or name in SCORES or name in SHIPPED:
+        raise ValueError(f"metrics: a function needs a name that no score has, got {name!r}")
+    FUNCTIONS[name] = compute
+    return name
 
 
 def own_code(scores: Sequence[str]) -> str:

@@ -28,7 +28,7 @@ from spec_bench.draft.cached_head import CachedHead, FeatureHead
 from spec_bench.draft.dflash import DFlashHead
 from spec_bench.draft.eagle_network import Eagle3Head
 from spec_bench.draft.heads import save_heads
-from spec_bench.draft.network import Heads
+from spec_bench.draft.network import Heads, spread
 from spec_bench.engine.mapped_model import of_ids, write_ids
 from spec_bench.engine.model import LAST, Layers
 from spec_bench.train.batches import (
@@ -113,15 +113,6 @@ def weighted(losses: Tensor, counts: Sequence[int], weights: Tensor) -> Tensor:
     """
     means = losses / torch.tensor(counts, device=losses.device).clamp(min=1)
     return (means * weights.to(losses.device)).sum()
-
-
-def spread(known: Tensor, ids: Tensor | None, vocab: int) -> Tensor:
-    """Logits [N, V'] of tokens that are known as [N, V]; the others are -inf."""
-    if ids is None:
-        return known
-    whole = known.new_full((len(known), vocab), -torch.inf)
-    whole[:, ids] = known
-    return whole
 
 
 class SequenceTrainee(TrainableHead):

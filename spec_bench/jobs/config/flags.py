@@ -92,12 +92,9 @@ def papers() -> Iterator[Path]:
 def _override(flag: Flag, name: str, value: str) -> str:
     if flag.path:
         value = _quoted(os.path.expanduser(value))
-    elif name in (
-        "decoders",
-        "metrics",
-    ):  # commas of a list; other values may be swept over by theirs
-        cells = re.split(r"[,\s]+(?![\w.]+=)", value.strip("[]"))  # a decoder has its settings
-        value = ",".join(_quoted(each) for each in cells if each)
+    elif name in ("decoders", "metrics"):  # lists; commas of other values sweep over them
+        listed = re.split(r"[,\s]+(?![\w.]+=)", value.strip("[]"))  # a decoder has its settings
+        value = ",".join(_quoted(each) for each in listed if each)
     elif name == "prompts" and value == "all":
         value = "null"
     return flag.override.format(value)
