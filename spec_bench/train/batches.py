@@ -80,6 +80,7 @@ class Batches:
     together: int = 16  # dialogues in a pass of the target
     kept_gib: float = 0.0  # memory of the host, in which later epochs find what the first computed
     _kept: dict[int, Tensor] = field(default_factory=dict, repr=False)
+    _rows: dict[int, Tensor] = field(default_factory=dict, repr=False)  # of tokens, made once
     picked = staticmethod(positions)  # at which positions of a dialogue they are learned from
 
     @torch.no_grad()
@@ -137,7 +138,9 @@ class Batches:
 
     def tokens(self, indices: Sequence[int]) -> Tensor:
         """[N, K + 1] known and guessed tokens."""
-        return torch.cat([known_and_guessed(self.dialogues[i], self.guesses) for i in indices])
+        for index in {*indices} - self._rows.keys():
+            self._rows[index] = known_and_guessed(self.dialogues[index], self.guesses)
+        return torch.cat([self._rows[index] for index in indices])
 
     def counts(self, indices: Sequence[int]) -> list[int]:
         """K times in how many positions of these dialogues there is something to guess."""
@@ -191,8 +194,8 @@ class SequenceBatches(Batches):
         ids = [torch.tensor([*each.ids[1:], 0]) for each in chosen]
         tokens = torch.nn.functional.pad(pad_sequence(ids, batch_first=True), (0, beyond))
         embedded = self._embedded(tokens)
-        at = [(row, t) for row, each in enumerate(chosen) for t in positions(each)]
-        learned = len(at) if indices else 0
-        guessed = self.tokens(held)[:learned, 1:].to(device)
-        places = torch.tensor(at, device=device)[:learned]
-        return SequenceBatch(hidden, embedded, places, guessed)
+        at = [torch.tensor(positions(each), dtype=torch.long) for each in chosen]
+        rows = torch.repeat_interleave(torch.tensor([len(each) for each in at]))
+        learned = len(rows) if indices else 0
+        places = torch.stack([rows, torch.cat(at)], dim=1)[:learned].to(device)
+        return SequenceBatch(hidden, embedded, places, self.tokens(held)[:learned, 1:].to(device))

@@ -70,6 +70,7 @@ class HeadSettings:
     fc_norm: Flag = False
     masks: Flag = False
     width: Count | None = None
+    window: Count | None = None
 
     def __post_init__(self) -> None:
         from spec_bench.draft.base import head_kinds, heads_class  # imports torch

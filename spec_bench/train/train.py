@@ -55,7 +55,7 @@ def fresh_heads(
     if head.kind == DRAFT_MODEL:
         assert head.width is not None and head.draft_vocab is not None
         shape = {"hidden_size": head.width, "intermediate_size": head.inner}
-        shape |= {"num_hidden_layers": head.blocks}
+        shape |= {"num_hidden_layers": head.blocks, "sliding_window": head.window}
         shape |= {"num_attention_heads": head.width // HEAD_WIDTH}
         return fresh_draft(shape, head.draft_vocab, config, output(), dialogues)
     ids = frequent(dialogues, head.draft_vocab) if (head.draft_vocab or vocab) < vocab else None

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, log_softmax, smooth_l1_loss
 from torch.nn.utils.rnn import pad_sequence
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import MistralConfig, MistralForCausalLM
 
 from spec_bench.draft.cached_head import CachedHead, FeatureHead
 from spec_bench.draft.dflash import DFlashHead
@@ -362,8 +362,8 @@ class BlockTrainee(SequenceTrainee):
 
 
 class DraftModel(nn.Module):
-    """A Llama with tied embeddings of V' tokens and of one that stands for all others; ``shape`` is
-    of the Llama, as its config names it.
+    """A Mistral, which is a Llama with a window, with tied embeddings of V' tokens and of one that
+    stands for all others; ``shape`` as its config names it.
     """
 
     ids: Tensor  # [V'] the target's tokens that it knows
@@ -371,8 +371,9 @@ class DraftModel(nn.Module):
 
     def __init__(self, ids: Sequence[int], vocab: int, shape: dict[str, Any]) -> None:
         super().__init__()
-        tied = {"tie_word_embeddings": True, "use_cache": True}
-        self.module = LlamaForCausalLM(LlamaConfig(vocab_size=len(ids) + 1, **tied, **shape))
+        shape = {"sliding_window": None, "tie_word_embeddings": True, "use_cache": True, **shape}
+        shape["num_key_value_heads"] = shape["num_attention_heads"]
+        self.module = MistralForCausalLM(MistralConfig(vocab_size=len(ids) + 1, **shape))
         self.vocab = vocab
         self.register_buffer("ids", torch.tensor(ids), persistent=False)
         self.register_buffer("reads", torch.tensor(of_ids(ids, vocab).reads), persistent=False)
@@ -471,7 +472,7 @@ class DraftTrainee(TrainableHead):
 def fresh_draft(
     shape: dict[str, Any], count: int, target: Any, output: Tensor, dialogues: Sequence[Dialogue]
 ) -> DraftTrainee:
-    """A draft model that has learned nothing yet, of a shape as ``LlamaConfig`` names it, places of
+    """A draft model that has learned nothing yet, of a shape as ``MistralConfig`` names it, places of
     a text as in the target's text config, and the target's last layer ([V, D] float32).
 
     It knows ``count`` tokens (V'), the most frequent of the dialogues' answers; where these have
