@@ -1,4 +1,4 @@
-"""Kills jobs, sweeps, launchers and trainings at random moments; does a rerun end as undisturbed?
+"""Kills jobs, sweeps, trainings, servers at random moments; does a rerun end as undisturbed?
 
     make kill-check                                          # all of them; goes on where it was
     python scripts/check/kills.py --only job,joblib --kills 5
@@ -7,10 +7,11 @@ Each kind runs once undisturbed. Then it is started again and again in a fresh f
 processes is killed -9 at a moment drawn with a seed (while it starts, behind a drawn number of
 lines on disk, behind the last one), and the same command is run to its end. Held against the
 undisturbed one: every row of the CSV but for times, energy, load and clock; of a training all
-weights, bit by bit, and its log. Nothing that was on disk may be lost, and nothing may have to be
-set aside. Of the index of tables, which is a cache, all, half or nothing is left after a kill. With
-Slurm (``scripts/check/slurm.py``) a task is killed, and who waits for it; without Slurm's programs
-submitit's own processes take its place. Ray is killed where it is installed.
+weights, bit by bit, and its log; of a conversion all files. Nothing that was on disk may be lost,
+and nothing may have to be set aside. Of the index of tables, which is a cache, all, half or nothing
+is left after a kill. With Slurm (``scripts/check/slurm.py``) a task is killed, and who waits for
+it; without Slurm's programs submitit's own processes take its place. Ray is killed where it is
+installed.
 
 Every kill is noted in ``kills.jsonl`` as it ends. Exit status: 0 where all are equal.
 """
@@ -39,6 +40,7 @@ from scripts.check.process_groups import tasks, wait_for_quiet
 from spec_bench.records.types import ENGINE
 from spec_bench.system.files import digest, read_csv, write_json, write_text
 from spec_bench.vocabulary import columns
+from tests.engine.test_gguf import written
 from tests.warm import Command
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,6 +57,15 @@ TRAINING = (
     *("optimiser.batch=2", "log_every=1", "validate_every=4", "save_every=2"),
     *("sink.progress=false", "out_dtype=float32"),
 )
+# What ``spec-bench serve`` starts in vLLM's place: a server that answers with fixed tokens.
+SERVER = """#!{python}
+import runpy, sys
+sys.path.insert(0, {root!r})
+words = [sys.argv[sys.argv.index(each) + 1] for each in ("--port", "--served-model-name")]
+sys.argv = ["server", *words, *["speculates"] * ("--speculative-config" in sys.argv)]
+runpy.run_module("tests.jobs.serving_engine", run_name="__main__")
+"""
+SERVE = ("serve", "vllm", "--with", "ngram", *CELLS[1:], *JOB[3:5], "task=xsum", "server.wait_s=0")
 QUESTIONS = ("Translate", "Article: It", "A", "The boat", "Summary:", "In the town")
 PHASES = {"while it starts": 0.2, "between lines": 0.55, "behind the last line": 0.25}
 PATIENCE_S = 600.0
@@ -78,6 +89,8 @@ KINDS = (
     Kind("joblib", 20, "spec_bench", (*SWEEP, "hydra/launcher=workers", "hydra.launcher.n_jobs=2")),
     Kind("shared", 10, "spec_bench", (*SHARED, "hydra.launcher.n_jobs=2")),
     Kind("training", 5, "spec_bench.train", TRAINING),
+    Kind("serve", 5, "spec_bench", SERVE),
+    Kind("convert", 5, "spec_bench", ("convert",)),
     Kind("slurm", 5, "spec_bench", (*SWEEP, *slurm.SLURM), tasks=True),
     Kind("ray", 10, "spec_bench", (*SWEEP, *RAY)),
 )
@@ -88,7 +101,17 @@ STAND_IN = Kind("submitit", 5, "spec_bench", HERE, tasks=True)
 def start(kind: Kind, folder: Path) -> Command:
     """The kind's command in a folder of its own, leading a group of processes."""
     folder.mkdir(parents=True, exist_ok=True)
-    words = [*kind.words, f"results={folder / 'results'}"]
+    words, results = [*kind.words], f"results={folder / 'results'}"
+    if kind.name == "convert":
+        written(folder / "tiny.gguf")
+        kept = {"SPEC_BENCH_CACHE": str(folder / "cache")}
+        return Command(kind.module, [*words, str(folder / "tiny.gguf")], folder, kept, group=True)
+    words.append(results)
+    if kind.name == "serve":
+        program = folder.parent / "server.py"  # its path is part of run ids
+        write_text(program, SERVER.format(python=sys.executable, root=str(ROOT)))
+        program.chmod(0o755)
+        words += ["--program", str(program)]
     if kind.module.endswith("train"):
         path = folder / "prompts.jsonl"
         write_text(path, "".join(json.dumps({"prompt": each}) + "\n" for each in QUESTIONS))
@@ -97,11 +120,7 @@ def start(kind: Kind, folder: Path) -> Command:
 
 
 def finish(command: Command) -> None:
-    """Waits for its end.
-
-    Raises:
-        RuntimeError: it failed.
-    """
+    """Waits for its end. Raises RuntimeError: it failed."""
     status, _, said = command.finish(PATIENCE_S)
     if status:
         raise RuntimeError(f"status {status}: {said[-2000:]}")
@@ -123,6 +142,9 @@ def count(folder: Path) -> int:
 
 def outcome(kind: Kind, folder: Path) -> Any:
     """What must be equal."""
+    if kind.name == "convert":
+        files = [each for each in (folder / "cache/models").glob("[!.]*/*") if each.is_file()]
+        return {each.name: each.read_bytes() for each in files}
     if kind.module.endswith("train"):
         heads = folder / "results/heads/heads"
         log = read_csv(folder / "results/heads/log.csv")
@@ -168,7 +190,8 @@ def undisturbed(kind: Kind, folder: Path) -> dict[str, float]:
 def moment(draws: random.Random, usual: Mapping[str, float]) -> tuple[str, int, float]:
     """A phase, the lines to wait for, and seconds to wait behind them."""
     phase = draws.choices([*PHASES], [*PHASES.values()])[0]
-    total = int(usual["lines"])
+    if not (total := int(usual["lines"])):  # a conversion writes none: at any moment
+        return "while it starts", 0, draws.uniform(0, usual["end_s"])
     if phase == "while it starts":
         return phase, 0, draws.uniform(0, usual["start_s"])
     if phase == "between lines":

@@ -179,8 +179,8 @@ def _check_causal(model: HuggingFaceModel, path: tuple[int, ...]) -> None:
 
 
 def _own_error(model: HuggingFaceModel, paths: Sequence[tuple[int, ...]]) -> float:
-    """Returns how far the module's plain passes move if its embeddings are rounded otherwise: what
-    another kernel's rounding does to it, on any device and whatever its masks.
+    """Returns how far the module's plain passes move if its embeddings are rounded otherwise, on
+    any device and whatever its masks, as another kernel's rounding moves them.
     """
     generator, eps = torch.Generator().manual_seed(0), torch.finfo(model.dtype).eps
 

@@ -167,8 +167,6 @@ def run_stage(
         experiment.finish(sinks)
     elif Sweep.mine:
         made = Sweep.mine.rebuild(experiment)
-    elif not experiment.csv.exists():  # readers find experiments by their tables
-        experiment.rebuild(wait=False)
     if sink.table and (number is None or Sweep.mine):  # last: there may be nobody who reads it
         last = _where_more_is(settings.results, settings.asked.name) if number is None else ""
         print_outcome(results, _answers(experiment.csv, results) if made else (), last)

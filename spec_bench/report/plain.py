@@ -38,6 +38,7 @@ from spec_bench.vocabulary import columns
 from spec_bench.vocabulary.names import MARKS
 
 _OF_A_REQUEST = frozenset({"latency_s", "token_rate_per_request"})  # not in the plain table
+_MOST = 400  # rows of a task's table: a search has thousands
 
 
 def write_report(results: Path, folder: Path) -> None:
@@ -93,7 +94,8 @@ def _group_table(group: Group) -> str:
     """One task's table: the columns with an interval that have a value in it, then the counts that
     explain a score.
     """
-    rows = group.rows
+    every, rows = group.rows, group.rows.sort_values("speedup", ascending=False, kind="stable")
+    rows = every[every.index.isin([every.index[0], *rows.index[:_MOST]])]
     there = columns.columns_in(rows.columns)
     shown = [c for c in there if c.interval and c.name not in _OF_A_REQUEST]
     shown = [c for c in shown if rows[c.name].notna().any()]
@@ -112,7 +114,9 @@ def _group_table(group: Group) -> str:
     # Scores go by their names in the file.
     named = [c.name.replace("_", " ") if c.kind in ("score", "count") else c.title for c in shown]
     table = markdown_table(["decoder", "spec", *named], lines, labels=2)
-    return f"### {escape_markdown(group.title)}\n\n{table}"
+    slower = len(every) - len(rows)
+    more = f"\n{slower} slower rows are in results.csv alone.\n" if slower else ""
+    return f"### {escape_markdown(group.title)}\n\n{table}{more}"
 
 
 def _footer(groups: Sequence[Group], results: Path) -> str:

@@ -472,8 +472,8 @@ class DraftTrainee(TrainableHead):
 def fresh_draft(
     shape: dict[str, Any], count: int, target: Any, output: Tensor, dialogues: Sequence[Dialogue]
 ) -> DraftTrainee:
-    """A draft model that has learned nothing yet, of a shape as ``MistralConfig`` names it, places of
-    a text as in the target's text config, and the target's last layer ([V, D] float32).
+    """A draft model that has learned nothing yet, of a shape as ``MistralConfig`` names it, places
+    of a text as in the target's text config, and the target's last layer ([V, D] float32).
 
     It knows ``count`` tokens (V'), the most frequent of the dialogues' answers; where these have
     too few, the lowest ids too, which a byte-pair vocabulary merged first. Raises ValueError: the

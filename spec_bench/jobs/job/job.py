@@ -143,18 +143,26 @@ def _work(
             collect(session, backend.ran_with(session))
 
 
-def _warm_up(session: Session, runs: Sequence[CellRun], most: int) -> None:
-    """Decodes a few tokens with the cells that will decode, which nothing records."""
-    settings = session.settings
-    warming = list(batches(session.prompts.requests, settings.engine.batch_size))
+def _try(session: Session, runs: Sequence[CellRun], does: Callable[[Any], object]) -> None:
+    """Does something with each decoder that will decode; a cell that it fails for is given up."""
     for run in session.will_decode(runs):
         try:
-            for batch in warming[: settings.asked.warmup]:
-                short = [replace(r, max_new_tokens=min(r.max_new_tokens, most)) for r in batch]
-                if run.decoder is not None:
-                    run.decoder.generate(short, settings.asked.seed)
+            does(run.decoder)
         except Exception as error:
             run.fail(error)
+
+
+def _warm_up(session: Session, runs: Sequence[CellRun], most: int) -> None:
+    """Decodes a few tokens with the cells that will decode, which nothing records."""
+    asked = session.settings.asked
+    warming = list(batches(session.prompts.requests, session.settings.engine.batch_size))
+
+    def decodes_a_little(decoder: Any) -> None:
+        for batch in warming[: asked.warmup]:
+            short = [replace(r, max_new_tokens=min(r.max_new_tokens, most)) for r in batch]
+            decoder.generate(short, asked.seed)
+
+    _try(session, runs, decodes_a_little)
 
 
 class ModelBackend:
@@ -190,18 +198,8 @@ class ModelBackend:
             run.decoder.preflight(requests)
         # All make room before any warms up: what is made to run over a cache is lost when it grows.
         lengths = [(len(each.prompt_ids), each.max_new_tokens) for each in requests]
-        for run in session.will_decode(runs):
-            try:
-                if run.decoder is not None:
-                    run.decoder.reserve(max(run.decoder.slots_needed(*each) for each in lengths))
-            except Exception as error:
-                run.fail(error)
-        for run in session.will_decode(runs):
-            try:
-                if run.decoder is not None:
-                    run.decoder.prepare(requests)
-            except Exception as error:
-                run.fail(error)
+        _try(session, runs, lambda d: d.reserve(max(d.slots_needed(*each) for each in lengths)))
+        _try(session, runs, lambda decoder: decoder.prepare(requests))
         captured = settings.pair.specs[0].compile != "none"
         _warm_up(session, runs, _CAPTURE_TOKENS if captured else _WARMUP_TOKENS)
 

@@ -92,6 +92,9 @@ class Experiment:
         """Notes a job that has ended, for whoever makes the tables next."""
         path = self._notes / f"{job_id(note.cells)}.json"
         files.write_json(path, seals.sealed(asdict(replace(note, ended=time.time()))))
+        if not self.csv.exists():  # readers find experiments by their tables, and make them whole
+            self.csv.parent.mkdir(parents=True, exist_ok=True)
+            self.csv.touch()
 
     def rebuild(self, *, wait: bool = True) -> bool:
         """Makes CSV and records whole, once more if a job has ended meanwhile; whether it did. Who

@@ -44,16 +44,8 @@ _OPEN = ("missing", "partial", "unknown")
 _GIB = 2**30
 _COLUMNS = ("pair", "task", "decoder", "spec", "seed")
 _LABELS = (*_COLUMNS, "swept", "state")
-_TITLES = (
-    *_LABELS,
-    "left",
-    "tok/s",
-    "rate",
-    "device h",
-    "GiB (weights + caches + graphs)",
-    "GPUs",
-    "fits",
-)
+_MEMORY = "GiB (weights + caches + graphs)"
+_TITLES = (*_LABELS, "left", "tok/s", "rate", "device h", _MEMORY, "GPUs", "fits")
 _WIDTH = 170
 _UNKNOWN = "unknown"
 

@@ -46,7 +46,7 @@ def read_rows(paths: Iterable[Path]) -> pd.DataFrame:
     frames = [
         read_results(path).assign(experiment=path.parent.name, file=str(path))
         for path in paths
-        if path.stat().st_size
+        if path.stat().st_size or _whole(path).stat().st_size
     ]
     return compact(pd.concat(frames, ignore_index=True)) if frames else pd.DataFrame()
 
@@ -56,8 +56,7 @@ def read_results(path: Path) -> pd.DataFrame:
     and those that a search screened for it. Raises ValueError: there is no such file, or it has no
     rows.
     """
-    Experiment(files.results_of(path), path.resolve().parent.name).complete()
-    if not path.is_file():
+    if not _whole(path).is_file():
         raise ValueError(f"no results file {str(path)!r}")
     parts = [_read(each) for each in (path, files.screening_file(path)) if each.is_file()]
     rows = pd.concat([part for part in parts if not part.empty] or parts[:1], ignore_index=True)
@@ -72,6 +71,12 @@ def read_results(path: Path) -> pd.DataFrame:
         for part in rows.groupby(keys, sort=False, dropna=False).indices.values():
             other[part] = of_other_sitting([cells[n] for n in part])
     return rows.assign(**{OTHER_SITTING: other})
+
+
+def _whole(path: Path) -> Path:
+    """Makes a table whole where jobs have ended since it was written, or begun it."""
+    Experiment(files.results_of(path), path.resolve().parent.name).complete()
+    return path
 
 
 def compact(rows: pd.DataFrame) -> pd.DataFrame:
