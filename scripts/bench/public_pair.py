@@ -4,14 +4,15 @@
     python scripts/bench/public_pair.py QUESTIONS.jsonl [--only rsd=exp2]  # an hour, goes on alike
     python scripts/bench/public_pair.py --claims                  # results/smollm2/claims.md
 
-QUESTIONS.jsonl is MT-bench's ``question.jsonl`` as FastChat has it; its first turns are asked. Rows
-go to ``results/smollm2/<recipe>``.
+QUESTIONS.jsonl is MT-bench's ``question.jsonl`` as FastChat has it; its first turns are asked.
+Tables go to ``results/smollm2/<recipe>``.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -30,7 +31,6 @@ RECIPES = (
     ("dsbd=fronts", (f"cells=[{BEAMS}]", "prompts=16", "generation.max_new_tokens=32"), "1"),
     ("beyond=verification", (f"cells=[{RULES}]",), "1"),
 )
-PAPERS = ("rsd", "mcsd", "dsbd")
 ABOUT = """\
 # The papers' claims on SmolLM2
 
@@ -58,22 +58,24 @@ def main() -> int:
     common = [
         "pair=smollm2", "task=spec_bench", "task.name=mt_bench_questions",
         f"task.source.path={options.questions.resolve()}", "task.sample=random",
-        "task.later_turns=none", "engine.threads=1", "energy=none", f"results={RESULTS}", "seed=0",
-        "prompts=24", "generation.max_new_tokens=48",
+        "task.later_turns=none", "engine.threads=1", "energy=none", "seed=0", "prompts=24",
+        "generation.max_new_tokens=48",
     ]  # fmt: skip
-    status = 0
+    status = 0  # each in a folder of its own: a table is of one sitting
     for recipe, cut, temperatures in RECIPES:
         if options.only in (None, recipe):
+            folder = ROOT / "outputs/public" / (name := recipe.replace("=", "-"))
             asked = [recipe, *common, f"generation.temperature={temperatures}", *cut]
-            command = [sys.executable, "-m", "spec_bench", "-m", *asked]
+            command = [sys.executable, "-m", "spec_bench", "-m", *asked, f"results={folder}"]
             status = max(status, subprocess.run(command, cwd=ROOT, check=False).returncode)
+            shutil.copytree(folder / name, ROOT / RESULTS / name, dirs_exist_ok=True)
     return status
 
 
 def page() -> str:
     """The claims of all papers, as the report says them."""
     parts = [ABOUT]
-    for paper in PAPERS:
+    for paper in ("rsd", "mcsd", "dsbd"):
         command = [sys.executable, "-m", "spec_bench.report", "checks", paper, "--results", RESULTS]
         told = subprocess.run(
             command, cwd=ROOT, check=True, capture_output=True, text=True,
