@@ -37,9 +37,9 @@ ABOUT = """\
 Made by `python scripts/bench/public_pair.py --claims` from the rows beside this file:
 SmolLM2-135M-Instruct (4-bit weights, dequantised) with its draft of 7.9 million parameters, batch
 size 1, MT-bench's first turns (24 of them, 16 for DSBD), answers of 48 tokens (DSBD: 32), no
-score. Rates and speed-ups are of one thread on one of two cores; the other one worked, too. On a
-CPU a pass of many tokens costs several of one: what a paper says of token rates on its GPUs is not
-to be expected here.
+score. Rates and speed-ups are of one thread on one of two cores; the other one worked, too. Here
+`rsd-exp2` shares rows with `rsd-exp1`: two sittings. On a CPU a pass of many tokens costs several
+of one: what a paper says of token rates on its GPUs is not to be expected here.
 """
 
 
