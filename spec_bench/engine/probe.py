@@ -97,7 +97,7 @@ def _worst(model: HuggingFaceModel, reach: int) -> tuple[str, float, float] | No
         return None
     _check_causal(model, nodes[-1].path)
     # Low precision and a choice of experts can move a module's own logits further than that.
-    own = _own_error(model, [node.path for node in nodes])
+    own = _own_error(model, nodes, plain)
     allowed = max(allowed, min(2 * own, CLEARLY))
     return None if error <= allowed else (where, error, allowed)
 
@@ -178,8 +178,8 @@ def _check_causal(model: HuggingFaceModel, path: tuple[int, ...]) -> None:
         )
 
 
-def _own_error(model: HuggingFaceModel, paths: Sequence[tuple[int, ...]]) -> float:
-    """Returns how far the module's plain passes move if its embeddings are rounded otherwise, on
+def _own_error(model: HuggingFaceModel, nodes: Sequence[Node], plain: Sequence[Tensor]) -> float:
+    """Returns how far the module's plain logits move if its embeddings are rounded otherwise, on
     any device and whatever its masks, as another kernel's rounding moves them.
     """
     generator, eps = torch.Generator().manual_seed(0), torch.finfo(model.dtype).eps
@@ -188,12 +188,9 @@ def _own_error(model: HuggingFaceModel, paths: Sequence[tuple[int, ...]]) -> flo
         noise = torch.randn(embedded.shape, generator=generator).to(embedded)
         return embedded + embedded * noise * eps / 2
 
-    plain = _plain_logits(model, paths)
     hook = model.module.get_input_embeddings().register_forward_hook(rounded)
-    try:
-        moved = _plain_logits(model, paths)
-    finally:
-        hook.remove()
+    moved = _plain_logits(model, [node.path for node in nodes])
+    hook.remove()
     return max(float(apart(one, other)) for one, other in zip(moved, plain, strict=True))
 
 

@@ -23,8 +23,12 @@ log = logging.getLogger(__name__)
 Row = Mapping[str, Any]
 NEEDED = ("pair", "target", "draft", "task", "decoder", "spec", "status", "run_id")
 _ROUNDED = (
-    *("nodes_per_call", "block_efficiency", "mbsu"),
-    *("acceptance_rate", "token_rate", "speedup"),
+    "nodes_per_call",
+    "block_efficiency",
+    "mbsu",
+    "acceptance_rate",
+    "token_rate",
+    "speedup",
 )
 _POINTS = ("prompts", "draft_calls", "parameter_ratio", *_ROUNDED)  # of what a search screened
 STATE = (

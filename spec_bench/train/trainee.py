@@ -362,9 +362,7 @@ class BlockTrainee(SequenceTrainee):
 
 
 class DraftModel(nn.Module):
-    """A Mistral, which is a Llama with a window, with tied embeddings of V' tokens and of one that
-    stands for all others; ``shape`` as its config names it.
-    """
+    """A Mistral, a Llama with a window, over V' tokens and one that stands for all others."""
 
     ids: Tensor  # [V'] the target's tokens that it knows
     reads: Tensor
