@@ -114,8 +114,8 @@ def _group_table(group: Group) -> str:
     # Scores go by their names in the file.
     named = [c.name.replace("_", " ") if c.kind in ("score", "count") else c.title for c in shown]
     table = markdown_table(["decoder", "spec", *named], lines, labels=2)
-    slower = len(every) - len(rows)
-    more = f"\n{slower} slower rows are in results.csv alone.\n" if slower else ""
+    left = len(every) - len(rows)
+    more = f"\n{left} more rows, none known to be faster, are in results.csv.\n" if left else ""
     return f"### {escape_markdown(group.title)}\n\n{table}{more}"
 
 
