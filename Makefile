@@ -243,7 +243,6 @@ wandb-report: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python scripts/bench/rounds.py
 	$(BIN)/python scripts/bench/engine.py
-	$(BIN)/python scripts/bench/layout.py
 
 profile: $(STAMP)
 	$(BIN)/python scripts/bench/profiles.py

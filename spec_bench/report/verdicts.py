@@ -30,8 +30,12 @@ def print_checks(checks: Sequence[Check], summary: Summary) -> None:
         table.add_column("what the paper says")
         for verdict in summary.verdicts:
             table.add_column(verdict, justify="right")
-        for statement, counts in summary.lines.items():
-            table.add_row(_escaped(label(*statement)), *counts)
+        above = ""
+        for (text, section, pair), counts in summary.lines.items():
+            said = label(text, section)
+            named = f"    {pair}" if said == above else f"{said}: {pair}" if pair else said
+            table.add_row(_escaped(named), *counts)
+            above = said
         console.print(table)
     for (text, section), group in by_statement(checks).items():
         if summary.lines:

@@ -150,22 +150,25 @@ class Summary:
 
     sentence: str  # how many hold, are within noise, do not hold, were not measured
     verdicts: tuple[str, ...]  # those that occur, ``not measured`` last
-    # of each statement of the paper with its section, in its order: a count for each verdict, empty
-    # for none, and an x where not measured; our own checks last, together, without a statement
-    lines: dict[tuple[str, str], list[str]]
+    # of each statement of the paper with its section, in its order, and of each pair of models ("":
+    # there is one): a count for each verdict, empty for none, and an x where not measured; our own
+    # checks last, together, without a statement
+    lines: dict[tuple[str, str, str], list[str]]
 
 
 def summary_of(checks: Sequence[Check], paper: Paper | None) -> Summary:
     """Returns the summary of checks of a paper's claims, or of a results file's of no paper."""
     claims = paper.claims if paper else ()
-    by_claim: dict[int, Counter[str]] = {}
-    for check in checks:
-        by_claim.setdefault(check.number, Counter())[check.verdict] += 1
-    by_statement: dict[tuple[str, str], Counter[str]] = {}
-    for number, claim in enumerate(claims):
-        statement = by_statement.setdefault((claim.statement, claim.section), Counter())
-        statement.update(by_claim.get(number, {}))
-    counts = sum(by_claim.values(), Counter[str]())
+    pairs = [*dict.fromkeys(check.pair for check in checks if check.pair)]
+    by_statement: dict[tuple[str, str, str], Counter[str]] = {
+        (claim.statement, claim.section, pair): Counter()
+        for claim in claims
+        for pair in (pairs if len(pairs) > 1 else [""])
+    }
+    for check in checks if paper else ():
+        place = (check.statement, check.section, check.pair if len(pairs) > 1 else "")
+        by_statement.setdefault(place, Counter())[check.verdict] += 1
+    counts = Counter(check.verdict for check in checks)
     verdicts = [verdict for verdict in VERDICTS if counts[verdict]]
     phrases = [f"{counts[each]} {_PHRASES[each][counts[each] != 1]}" for each in verdicts]
     listed = " and ".join(filter(None, [", ".join(phrases[:-1]), *phrases[-1:]]))
@@ -179,11 +182,11 @@ def summary_of(checks: Sequence[Check], paper: Paper | None) -> Summary:
         sizes = " and ".join(map(str, families.values()))
         text += f"; corrected (Holm) by pair, the paper's claims and ours apart, {sizes} together"
         text += ": 1 such family in 20 has a false verdict"
-    missing = len(claims) - len(by_claim) if paper else 0
+    missing = len(claims) - len({check.number for check in checks}) if paper else 0
     if missing:
         text += f"; {missing} of its {_counted(len(claims), 'claim')} not measured here"
     ordered = sorted(by_statement.items(), key=lambda item: not item[0][0])
-    last = ["not measured"] if missing else []
+    last = [] if all(by_statement.values()) else ["not measured"]
     return Summary(
         f"{text}.",
         (*verdicts, *last),
