@@ -185,19 +185,12 @@ def summary_of(checks: Sequence[Check], paper: Paper | None) -> Summary:
     missing = len(claims) - len({check.number for check in checks}) if paper else 0
     if missing:
         text += f"; {missing} of its {_counted(len(claims), 'claim')} not measured here"
-    ordered = sorted(by_statement.items(), key=lambda item: not item[0][0])
     last = [] if all(by_statement.values()) else ["not measured"]
-    return Summary(
-        f"{text}.",
-        (*verdicts, *last),
-        {
-            place: [
-                *(str(own[each] or "") for each in verdicts),
-                *("" if own else "x" for _ in last),
-            ]
-            for place, own in ordered
-        },
-    )
+    lines = {
+        place: [*(str(own[each] or "") for each in verdicts), *("" if own else "x" for _ in last)]
+        for place, own in sorted(by_statement.items(), key=lambda item: not item[0][0])
+    }
+    return Summary(f"{text}.", (*verdicts, *last), lines)
 
 
 def _counted(number: int, noun: str) -> str:
