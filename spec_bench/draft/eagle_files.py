@@ -201,6 +201,7 @@ def written(
         return stored, {**layer, "architectures": ["LlamaForCausalLMEagle"], "bias": shape.fc_bias}
     config = {
         "architectures": ["Eagle3Speculator"],
+        "model_type": "speculators",  # what vLLM reads such a config by
         "speculators_model_type": "eagle3",
         "transformer_layer_config": layer,
         "draft_vocab_size": shape.draft_vocab,

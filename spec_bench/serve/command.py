@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
+from signal import strsignal
 from typing import Any, Literal
 
 import yaml
@@ -63,11 +64,9 @@ class ServingEngine:
             raise ValueError(
                 f"--with takes {', '.join(self.speculation)} for {self.title}, got {method!r}"
             )
-        given = self.arguments
-        if method != PLAIN:
-            given = (*given, *self.speculating, *self.speculation[method])
+        more = () if method == PLAIN else (*self.speculating, *self.speculation[method])
         filled = [program or self.program]
-        for each in given:
+        for each in (*self.arguments, *more):
             for name, value in places.items():
                 each = each.replace(f"{{{name}}}", value)
             if "{draft}" in each:
@@ -114,7 +113,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         engine = read_engine(options.engine)
         methods = [each for each in options.methods.split(",") if each and each != PLAIN]
-        plan = _Plan(engine, options, overrides)
+        plan = Servers(engine, options, overrides)
         for method in (PLAIN, *methods):
             plan.command(method)
         with signals.raising():
@@ -127,8 +126,8 @@ def main(arguments: Sequence[str]) -> int:
         return 1
 
 
-class _Plan:
-    """What is started and asked."""
+class Servers:
+    """An engine's servers of one model: what is started and asked."""
 
     def __init__(
         self, engine: ServingEngine, options: argparse.Namespace, overrides: Sequence[str]
@@ -142,8 +141,7 @@ class _Plan:
         self.requests = list(map(int, given))
         pair = composed([each for each in overrides if each != "-m"]).pair
         self.model: str = options.model or _path(pair.target)
-        one = isinstance(pair.draft, str)
-        self.draft: str | None = options.draft or (_path(pair.draft) if one else None)
+        self.draft = options.draft or (isinstance(pair.draft, str) and _path(pair.draft)) or None
         if engine.kind == "llama_cpp" and not self.model.endswith(".gguf"):
             gguf = f"{self.model}.gguf"
             if not Path(gguf).is_file():
@@ -215,7 +213,8 @@ class _Plan:
                         raise ServerError(f"{method} is silent after {patience:g} s: {log}")
                     time.sleep(_POLL_S)
                 if (status := keeping.poll()) is not None:  # who answered then is a stranger
-                    raise ServerError(f"{method} ended with status {status}: {last_line(log)}")
+                    why = f" ({strsignal(status - 128)})" if 128 < status < 160 else ""
+                    raise ServerError(f"{method} ended with status {status}{why}: {last_line(log)}")
                 print(f"{shown}: up after {time.monotonic() - began:.0f} s", flush=True)
                 assert keeping.stdin is not None
                 started = masked(" ".join(self.command(method)), key)  # of any port

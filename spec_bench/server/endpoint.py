@@ -300,6 +300,7 @@ class _LaterError(Exception):
 
 
 def last_line(log: Path) -> str:
-    """Returns the last line that a server said."""
-    lines = log.read_text(errors="replace").strip().splitlines()
+    """Returns the last line that a server said, and not where pydantic's errors are explained."""
+    said = log.read_text(errors="replace").strip().splitlines()
+    lines = [line for line in said if "https://errors.pydantic.dev/" not in line]
     return f"{fit(lines[-1], longest=_SHOWN)} ({log})" if lines else str(log)

@@ -49,7 +49,8 @@ class Handler(BaseHTTPRequestHandler):
 def main():
     print("starting", os.getpid(), flush=True)
     if "broken" in sys.argv:
-        sys.exit("no such model")
+        print("no such model\n  See https://errors.pydantic.dev/2/v", flush=True)
+        os.abort()
     # A child of its own, as engines have, that would outlive it.
     child = subprocess.Popen(["sleep", "600"], start_new_session=True)
     if folder := os.environ.get("PIDS"):
