@@ -267,11 +267,7 @@ class Decoder(DecodingLoop[Row]):
         return Iterated(result.path, _message(tree, logits, result), layout)
 
     def keep(
-        self,
-        path: Tensor,
-        lengths: Sequence[int],
-        nodes: Sequence[Sequence[int]],
-        layout: Layout,
+        self, path: Tensor, lengths: Sequence[int], nodes: Sequence[Sequence[int]], layout: Layout
     ) -> None:
         """Keeps every row's accepted path in the caches; a CPU's by ``nodes``, its host's."""
         self._scorer.commit(lengths, nodes, path)

@@ -27,12 +27,7 @@ from transformers import (
 from transformers.quantizers.auto import AutoQuantizationConfig
 from transformers.utils import cached_file, logging
 
-from spec_bench.engine.architectures import (
-    ARCHITECTURES,
-    PREFIX,
-    architecture,
-    register_families,
-)
+from spec_bench.engine.architectures import ARCHITECTURES, PREFIX, architecture, register_families
 from spec_bench.engine.attention import pack_shared_heads, split_long_prefixes
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.mapped_model import keep_outputs

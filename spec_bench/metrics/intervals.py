@@ -45,7 +45,12 @@ def ratio_interval(numerators: ArrayLike, denominators: ArrayLike) -> Interval |
     Studentised, on the logarithm where every numerator is positive. Each is one number per prompt,
     or (repeats, prompts).
     """
-    return _on_log_scale(lambda sums: sums[0] / sums[1], numerators, denominators)
+    return ratio_intervals(_stacked(numerators, denominators))[0]
+
+
+def ratio_intervals(columns: Array) -> list[Interval | None]:
+    """The same of several cells, numerators and denominators (2, cells, repeats, prompts)."""
+    return _on_log_scale(lambda sums: sums[0] / sums[1], columns)
 
 
 def rate_ratio_interval(
@@ -55,20 +60,28 @@ def rate_ratio_interval(
 
     Each is one number per prompt, or (repeats, prompts).
     """
-    parts = (above, below, base_above, base_below)
-    return _on_log_scale(lambda sums: (sums[0] / sums[1]) / (sums[2] / sums[3]), *parts)
+    columns = _stacked(above, below, base_above, base_below)
+    return _on_log_scale(lambda sums: (sums[0] / sums[1]) / (sums[2] / sums[3]), columns)[0]
 
 
-def _on_log_scale(ratio: Statistic, *parts: ArrayLike) -> Interval | None:
-    """Returns the interval of a ratio, laid out on its logarithm if all inputs are positive."""
-    columns = np.stack([np.asarray(part, float) for part in parts])
-    if not columns.size or not (columns > 0).all():
-        return studentised_interval(ratio, columns)
-    interval = studentised_interval(lambda sums: np.log(ratio(sums)), columns)
-    if interval is None:
-        return None
-    totals = columns.reshape(len(columns), -1).sum(axis=1, keepdims=True)
-    return replace(interval.mapped(exp), value=float(ratio(totals)[0]))
+def _stacked(*parts: ArrayLike) -> Array:
+    """One cell's columns (columns, 1, repeats, prompts)."""
+    return _checked(np.stack([np.asarray(part, float) for part in parts]))[:, None]
+
+
+def _on_log_scale(ratio: Statistic, columns: Array) -> list[Interval | None]:
+    """Returns intervals of a ratio, laid out on its logarithm where all of a cell are positive."""
+    found: dict[int, Interval | None] = {}
+    positive = np.asarray((columns > 0).all(axis=(0, 2, 3)))
+    if (places := np.flatnonzero(~positive)).size:
+        found = dict(zip(places.tolist(), _studentised(ratio, columns[:, places]), strict=True))
+    if (places := np.flatnonzero(positive)).size:
+        data = columns[:, places]
+        values = ratio(data.reshape(*data.shape[:2], -1).sum(axis=2)).tolist()
+        made = _studentised(lambda sums: np.log(ratio(sums)), data)
+        for place, each, value in zip(places.tolist(), made, values, strict=True):
+            found[place] = each and replace(each.mapped(exp), value=value)
+    return [found[place] for place in range(len(positive))]
 
 
 def median_interval(values: Sequence[float]) -> Interval:
@@ -123,7 +136,7 @@ def score_interval(statistic: Statistic, columns: ArrayLike) -> Interval | None:
     value, values = _without_each(statistic, columns)
     if value is None or values is None:
         return None if value is None else Interval(value)
-    prompts, share, error = len(values), min(max(value, 0.0), 1.0), _jackknife_error(values)
+    prompts, share, error = len(values), min(max(value, 0.0), 1.0), float(_jackknife_error(values))
     worth = float(prompts)
     if error > 1e-9:
         wider = _student_t(prompts - 1) / _NORMAL
@@ -187,14 +200,16 @@ def sign_flip_p(differences: ArrayLike, draws: int = 9_999) -> float:
     McNemar on the discordant prompts, else signs are drawn ``draws`` times, from a fixed seed.
     ``differences`` (prompts,) are one side less the other.
     """
-    from scipy.stats import binomtest
+    from scipy.special import bdtr
 
     values = np.asarray(differences, dtype=np.float64)
     discordant = values[np.abs(values) > 1e-12]
     if not discordant.size:
         return 1.0
     if np.allclose(np.abs(discordant), abs(discordant[0])):
-        return float(binomtest(int((discordant > 0).sum()), discordant.size).pvalue)
+        count = discordant.size
+        fewer = min((discordant > 0).sum(), (discordant < 0).sum())
+        return min(1.0, 2 * float(bdtr(fewer, count, 0.5)))
     signs = np.random.default_rng(SEED).choice((-1.0, 1.0), (draws, discordant.size))
     as_far = np.abs(signs @ discordant) >= abs(discordant.sum()) * (1 - 1e-12)
     return float((as_far.sum() + 1) / (draws + 1))
@@ -239,24 +254,31 @@ def studentised_interval(statistic: Statistic, columns: ArrayLike) -> Interval |
     fewer than ``FEWEST`` prompts or if a resample has no value; None if the statistic has no value
     at all. Raises ValueError: no prompts, or columns of unequal length.
     """
-    data = _checked(columns)
-    repeats, prompts = data.shape[1:]
-    blocks = data.sum(axis=1)
+    return _studentised(statistic, _checked(columns)[:, None])[0]
+
+
+def _studentised(statistic: Statistic, data: Array) -> list[Interval | None]:
+    """Returns the intervals of several cells, of columns (columns, cells, repeats, prompts)."""
+    repeats, prompts = data.shape[2:]
+    blocks, between = data.sum(axis=2), np.zeros(data.shape[1])
     with np.errstate(divide="ignore", invalid="ignore"):
-        totals = blocks.sum(axis=1, keepdims=True)
-        value = float(statistic(totals)[0])
-        if not isfinite(value):
-            return None
-        slopes = _gradient(statistic, totals)[:, 0]
-    if prompts < FEWEST:
-        return Interval(value)
-    error, below, above = _over_prompts(statistic, value, slopes, blocks)
-    if error is None:
-        return Interval(value)
-    between = 0.0  # variance of the mean that comes from whole repeats
-    if repeats > 1:
-        influence = np.einsum("c,crn->r", slopes, data)
-        between = float(_spread(influence) * repeats / (repeats - 1))
+        totals = blocks.sum(axis=2)
+        values, slopes = statistic(totals), _gradient(statistic, totals)
+        if prompts < FEWEST:
+            return [Interval(value) if isfinite(value) else None for value in values.tolist()]
+        if repeats > 1:  # variance of the mean that comes from whole repeats
+            between = _spread(np.einsum("ck,ckrn->kr", slopes, data)) * repeats / (repeats - 1)
+        over = _over_prompts(statistic, values, slopes, blocks)
+        parts = zip(values.tolist(), between.tolist(), over, strict=True)
+        return [_laid_out(*each, repeats, prompts) for each in parts]
+
+
+def _laid_out(
+    value: float, between: float, over: tuple[float | None, float, float], *shape: int
+) -> Interval | None:
+    (error, below, above), (repeats, prompts) = over, shape
+    if error is None or not isfinite(value):
+        return Interval(value) if isfinite(value) else None
     variance = error**2 + between
     freedom = float(prompts - 1)
     if variance == 0:
@@ -275,35 +297,40 @@ def studentised_interval(statistic: Statistic, columns: ArrayLike) -> Interval |
 
 
 def _over_prompts(
-    statistic: Statistic, value: float, slopes: Array, blocks: Array
-) -> tuple[float | None, float, float]:
-    """Standard error over prompts, and how many of them the interval reaches down and up.
+    statistic: Statistic, values: Array, slopes: Array, blocks: Array
+) -> Iterator[tuple[float | None, float, float]]:
+    """Yields each cell's standard error over prompts, and how many of them the interval reaches
+    down and up.
 
     The error is None if some resample has no value, 0 if prompts do not differ.
     """
-    prompts = blocks.shape[1]
-    linear = float(np.sqrt(_spread(slopes @ blocks) * prompts / (prompts - 1)))
-    values = left_out(statistic, blocks)
-    without = _jackknife_error(values) if np.isfinite(values).all() else None
-    if linear <= 1e-9 * max(1.0, abs(value)):  # no more than the derivatives' rounding
-        return (None if without is None else 0.0), 0.0, 0.0
-    normal = _student_t(prompts - 1)
-    reached: list[Array] = []
-    for weights in _weights(prompts):
-        with np.errstate(divide="ignore", invalid="ignore"):
+    prompts, normal = blocks.shape[-1], _student_t(blocks.shape[-1] - 1)
+    influence = np.einsum("ck,ckp->kp", slopes, blocks)
+    linears = np.sqrt(_spread(influence) * prompts / (prompts - 1))
+    withouts = _jackknife_error(left_out(statistic, blocks))
+    numbers = (each.tolist() for each in (values, linears, withouts))
+    for place, (value, linear, without) in enumerate(zip(*numbers, strict=True)):
+        if linear <= 1e-9 * max(1.0, abs(value)):  # no more than the derivatives' rounding
+            yield (0.0 if isfinite(without) else None), 0.0, 0.0
+            continue
+        own, reached = blocks[:, place], list[Array]()
+        sure = prompts < _FEW_PROMPTS and (own > 0).all()  # nothing that has no value can be drawn
+        for weights in () if sure else _weights(prompts):
             drawn = weights.astype(np.float64)
-            if not np.isfinite(values := statistic(blocks @ drawn)).all():
-                return None, 0.0, 0.0
+            if not np.isfinite(resampled := statistic(own @ drawn)).all():
+                yield None, 0.0, 0.0
+                break
             if prompts < _FEW_PROMPTS:
                 continue
-            errors = _errors(statistic, blocks, drawn)
+            errors = _errors(statistic, own, drawn)
             # A resample of the same prompt throughout has no error of its own and says nothing.
-            reached.append(((values - value) / errors)[errors > 1e-6 * linear])
-    error = without or linear
-    if prompts < _FEW_PROMPTS:
-        return error, normal, normal
-    low, high = np.quantile(np.concatenate(reached), _ENDS)
-    return error, max(float(high), normal), max(float(-low), normal)
+            reached.append(((resampled - value) / errors)[errors > 1e-6 * linear])
+        else:
+            low, high = -normal, normal
+            if reached:
+                low, high = np.quantile(np.concatenate(reached), _ENDS)
+            error = without if without and isfinite(without) else linear
+            yield error, max(float(high), normal), max(float(-low), normal)
 
 
 @functools.lru_cache(maxsize=256)
@@ -315,18 +342,13 @@ def _student_t(freedom: float) -> float:
 
 
 def left_out(statistic: Statistic, blocks: Array) -> Array:
-    """The statistic (prompts,) without each prompt in turn, its sums scaled to as many prompts; NaN
-    or infinite where there is none. Blocks are (columns, prompts), two prompts at least.
+    """The statistic (..., prompts) without each prompt in turn, its sums scaled to as many prompts;
+    NaN or infinite where there is none. Blocks are (columns, ..., prompts), two prompts at least.
     """
-    prompts = blocks.shape[1]
+    prompts = blocks.shape[-1]
     with np.errstate(divide="ignore", invalid="ignore"):
-        left = blocks.sum(axis=1, keepdims=True) - blocks
-        return statistic(left * (prompts / (prompts - 1)))
-
-
-def _jackknife_error(values: Array) -> float:
-    """Standard error from the values without one prompt at a time."""
-    return sqrt(_spread(values) * (len(values) - 1) / len(values))
+        left = (blocks.sum(axis=-1, keepdims=True) - blocks) * (prompts / (prompts - 1))
+        return statistic(left.reshape(len(blocks), -1)).reshape(blocks.shape[1:])
 
 
 @functools.lru_cache(maxsize=4)
@@ -365,8 +387,15 @@ def _gradient(statistic: Statistic, sums: Array) -> Array:
     return (values[:, 0] - values[:, 1]) / (2 * step)
 
 
-def _spread(values: Array) -> float:
-    return float(((values - values.mean()) ** 2).sum())
+def _jackknife_error(values: Array) -> Array:
+    """Standard error from the values without one prompt at a time, along the last axis."""
+    prompts = values.shape[-1]
+    return np.sqrt(_spread(values) * (prompts - 1) / prompts)
+
+
+def _spread(values: Array) -> Array:
+    """Returns the sum of squared deviations along the last axis."""
+    return np.asarray(((values - values.mean(axis=-1, keepdims=True)) ** 2).sum(axis=-1))
 
 
 def _checked(columns: ArrayLike) -> Array:

@@ -90,9 +90,7 @@ def _read(line: bytes, run_id: str, vocabulary: int | None) -> Generation:
 
 
 def pack_run(run: Path) -> Packed | None:
-    """The records of a cell's folder; None where the cell is not here, or, with a line that says
-    so, where a file of it cannot be used.
-    """
+    """The records of a cell's folder; None where it is not here or, logged, is damaged."""
     path = run / files.GENERATIONS
     try:
         lines, cell = read(path), read_cell(run)

@@ -199,9 +199,7 @@ class Packed:
         return apart
 
     def repeats(self, run_id: str) -> list[dict[str, int]]:
-        """A cell's lines by prompt, of each repeat that has all prompts of the first, in its order;
-        of none where the cell is not here.
-        """
+        """A cell's lines by prompt, of each repeat that has all prompts of the first."""
         whole = self.apart(run_id, "repeat")
         first = whole.get((0,), {})
         numbers = takewhile(lambda n: {*first} <= {*whole.get((n,), ())}, count() if first else ())
@@ -220,15 +218,27 @@ class Packed:
 
         return self.lines.take(pa.array(lines, pa.int64()))
 
+    @cached_property
+    def _scored(self) -> dict[str, list[pa.ChunkedArray]]:
+        """Columns by the score that they are of."""
+        found: dict[str, list[pa.ChunkedArray]] = {}
+        for column in scores_in(self.lines):
+            found.setdefault(_NAMED.sub("", column), []).append(self.lines[column])
+        return found
+
+    def scored(self, run_id: str, name: str) -> Mapping[str, Scored]:
+        """Returns one score of a cell's answers by prompt id; {} where it has none."""
+        for column in self._scored.get(name, ()):
+            place = self.place(run_id)
+            values = zip(self.windows.prompt_id[place], column[place].to_pylist(), strict=True)
+            if known := {prompt: value for prompt, value in values if value is not None}:
+                return known
+        return {}
+
     def scores(self, run_id: str) -> Scores:
         """Returns what the answers of a cell scored."""
-        lines = self.lines[self.place(run_id)]
-        prompts, scores = lines["prompt_id"].to_pylist(), dict[str, Mapping[str, Scored]]()
-        for column in scores_in(lines):
-            values = zip(prompts, lines[column].to_pylist(), strict=True)
-            if known := {prompt: value for prompt, value in values if value is not None}:
-                scores[_NAMED.sub("", column)] = known
-        return scores
+        every = {name: self.scored(run_id, name) for name in self._scored}
+        return {name: scored for name, scored in every.items() if scored}
 
 
 def pack(
@@ -263,9 +273,7 @@ def joined(parts: Iterable[Packed]) -> Packed:
 
 
 def write(path: Path, packed: Packed, tables: Mapping[str, str] | None = None) -> None:
-    """Writes a file as a whole, with digests of the ``tables`` beside it by their files' names;
-    equal lines, origins and digests give equal bytes.
-    """
+    """Writes a file as a whole, with digests of ``tables``; equal content is equal bytes."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -317,9 +325,7 @@ def check(path: Path) -> bytes:
 
 
 def read(path: Path) -> Packed:
-    """The cells of a file. Raises ValueError: it cannot be read as one, was altered since it was
-    written, or has no digest; the message names it.
-    """
+    """The cells of a file. Raises ValueError: it is none of records, or was altered."""
     import pyarrow as pa
     from pyarrow import parquet
 

@@ -28,7 +28,7 @@ class Windows:
 
     def __init__(self, lines: pa.Table) -> None:
         self._lines = lines
-        self._made: dict[str, Array] = {}
+        self._made: dict[tuple[Any, ...], Array] = {}
 
     def __getattr__(self, name: str) -> Array:
         if name not in self._lines.column_names:
@@ -36,12 +36,12 @@ class Windows:
         self.__dict__[name] = found = self._lines[name].to_numpy()
         return found
 
-    def sums(self, name: str, above: Callable[[Any], Any], below: Callable[[Any], Any]) -> Array:
+    def sums(self, *of: Callable[[Any], Any]) -> Array:
         """Returns what each line adds to the two sums of a metric, (lines, 2)."""
-        if name not in self._made:
-            both = np.broadcast_arrays(self.repeat, above(self), below(self))[1:]
-            self._made[name] = np.stack(both, axis=1).astype(np.float64)
-        return self._made[name]
+        if of not in self._made:
+            both = np.broadcast_arrays(self.repeat, *(each(self) for each in of))[1:]
+            self._made[of] = np.stack(both, axis=1).astype(np.float64)
+        return self._made[of]
 
     @property
     def decoded(self) -> Array:

@@ -41,7 +41,7 @@ from spec_bench.report.verdicts import table_of as checks_table
 from spec_bench.settings.arguments import Parser, output_folder
 from spec_bench.settings.fields import complain
 from spec_bench.system import files
-from spec_bench.vocabulary.columns import Column, column, columns_in, of_kind
+from spec_bench.vocabulary.columns import Column, column, columns_in
 
 ALPHA, MARGIN = 0.05, 0.03
 _ALWAYS = ("pair", "task", "decoder", "spec")
@@ -52,8 +52,6 @@ _OF_TEXTS = ("likelihood", "score")
 _COMPARED = ("speedup", "block_efficiency")
 _SPEEDUP, _OTHER_PROMPTS = "speedup", "other prompts"
 _TIMES = "token_rate"
-_MEASURED = of_kind("time", "efficiency")
-_LEFT_OUT = [n for c in _MEASURED if c.interval and c.name not in _COMPARED for n in c.names]
 _ENOUGH = 3  # repeats whose median leaves out one that stalled
 Verdict = Literal["regression", "improvement", "no change shown", "identical", "not judged"]
 ORDER: tuple[Verdict, ...] = get_args(Verdict)
@@ -183,10 +181,11 @@ def compare(before: Path, after: Path, alpha: float = ALPHA, margin: float = MAR
     ``margin``, a share, counts as the same: processes differ by that much from start to start.
     Raises ValueError: there are no rows, or no cell is on both sides.
     """
-    sides = read_side(before, _LEFT_OUT), read_side(after, _LEFT_OUT)
+    sides = read_side(before, _COMPARED), read_side(after, _COMPARED)
     both, gone, new = matches(*sides)
     failed = [match for match in both if match.after.failed and not match.before.failed]
-    every = [each for match in both for each in changes(match, *sides, margin)]
+    shared = columns_in(name for side in sides for name in side.cells.rows)
+    every = [each for match in both for each in changes(match, shared, *sides, margin)]
     return Comparison(
         before=sides[0].name,
         after=sides[1].name,
@@ -196,7 +195,7 @@ def compare(before: Path, after: Path, alpha: float = ALPHA, margin: float = MAR
         failed=[(match.name, str(match.after.row["reason"])) for match in failed],
         gone=gone,
         new=new,
-        differing=differing(both, *sides),
+        differing=differing(both, shared, *sides),
     )
 
 
@@ -221,15 +220,15 @@ def judge(every: Sequence[Change], alpha: float) -> list[Change]:
     return sorted(judged, key=lambda each: (ORDER.index(each.verdict), each.p or 0.0))
 
 
-def read_side(path: Path, without: Sequence[str] = ()) -> Side:
+def read_side(path: Path, only: Sequence[str] = ()) -> Side:
     """Returns a side from a ``results.csv``, the folder that holds one, or a results folder with
-    several. Raises ValueError: there are no rows there.
+    several, of measured numbers ``only`` some. Raises ValueError: there are no rows there.
     """
     file = path / files.RESULTS
     tables = [each for each in (path, file) if each.is_file()] or files.results_files(path)
     if not any(each.stat().st_size for each in tables):
         raise ValueError(f"no {files.RESULTS} in {str(path)!r} or in the folders below it")
-    return Side(str(path), read_cells(tables, None, without))
+    return Side(str(path), read_cells(tables, None, only))
 
 
 def matches(before: Side, after: Side) -> tuple[list[Match], list[str], list[str]]:
@@ -290,15 +289,17 @@ def _names(every: Sequence[Key], keys: Sequence[str]) -> dict[Key, str]:
     return names
 
 
-def differing(both: Sequence[Match], before: Side, after: Side) -> list[Differing]:
+def differing(
+    both: Sequence[Match], shared: Sequence[Column], before: Side, after: Side
+) -> list[Differing]:
     """Lists settings, machines and versions that are not the same, the most cells first."""
     counts: Counter[tuple[str, str, str]] = Counter()
+    told = [c for c in shared if c.kind in _SETTINGS and c.name not in ("run_id", *_ALWAYS)]
     for match in both:
         one, other = match.before.row, match.after.row
-        for each in columns_in({**one, **other}):
-            if each.kind in _SETTINGS and each.name not in ("run_id", *_ALWAYS):
-                values = _text(one.get(each.name)), _text(other.get(each.name))
-                counts[each.title, *values] += values[0] != values[1]
+        for each in told:
+            values = _text(one.get(each.name)), _text(other.get(each.name))
+            counts[each.title, *values] += values[0] != values[1]
     sides = [[origin for origin, _ in side.cells.origins] for side in (before, after)]
     for fact in dict.fromkeys(name for side in sides for origin in side for name in origin):
         known = [dict.fromkeys(filter(None, (o.get(fact) for o in side))) for side in sides]
@@ -316,14 +317,17 @@ def _text(value: Any) -> str:
     return f"{value:g}" if number else str(value)
 
 
-def changes(match: Match, before: Side, after: Side, margin: float) -> Iterator[Change]:
-    """The changes of a cell that both sides have: speed-up, block efficiency, quality; a speed-up
-    that changed by ``margin``, a share, is as good as the same.
+def changes(
+    match: Match, shared: Sequence[Column], before: Side, after: Side, margin: float
+) -> Iterator[Change]:
+    """The changes of a cell that both sides have: speed-up, block efficiency, quality, as far as
+    their columns are ``shared``; a speed-up that changed by ``margin``, a share, is as good as the
+    same.
     """
     if match.before.failed or match.after.failed:
         return
     rows = match.before.row, match.after.row
-    there = [each for each in columns_in({**rows[0], **rows[1]}) if each.kind in _OF_TEXTS]
+    there = [each for each in shared if each.kind in _OF_TEXTS]
     told = [c for c in there if all(number_in(row, c.name) is not None for row in rows)]
     for each in (*map(column, _COMPARED), *told):
         if each.kind != "score" and match.before.row["decoder"] == "ar":

@@ -91,9 +91,7 @@ def categories_markdown(groups: Sequence[Group], records: Records) -> Iterator[s
 
 
 def _group_table(group: Group) -> str:
-    """One task's table: the columns with an interval that have a value in it, then the counts that
-    explain a score.
-    """
+    """One task's table: columns with an interval, then counts that explain a score."""
     every, rows = group.rows, group.rows.sort_values("speedup", ascending=False, kind="stable")
     rows = every[every.index.isin([every.index[0], *rows.index[:_MOST]])]
     there = columns.columns_in(rows.columns)

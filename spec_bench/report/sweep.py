@@ -55,14 +55,12 @@ _BY = ("speedup", "block_efficiency")
 
 
 def build_page(table: Path) -> str:
-    """Returns the whole page of one results file. Raises ValueError: there is no such file, or it
-    has no rows.
-    """
+    """Returns one results file's page. Raises ValueError: no such file, or it has no rows."""
     from plotly.offline import get_plotlyjs
 
     if not table.is_file():
         raise ValueError(f"no results file {str(table)!r}")
-    cells = read_cells([table])
+    cells = read_cells([table], only=(*_BY, "token_rate", "mbsu"))
     rows, parts = cells.rows, parts_of(cells.rows, cells.records)
     figures = [drawn(part, cells.records) for part in parts]
     data = [{"figures": made, "missing": missing} for made, missing in figures]
@@ -230,9 +228,7 @@ Point = tuple[Row, float, float]
 def _by_decoder(
     found: Iterable[Point], looks: Looks, more: Callable[[list[Point]], Figure]
 ) -> list[Figure]:
-    """Returns a point per cell with its tree, a trace per decoder, no two of one colour and marker;
-    ``more`` is what else a trace has.
-    """
+    """Returns a trace per decoder, a point per cell with its tree; ``more`` of a trace."""
     cells: dict[str, list[Point]] = {}
     for point in found:
         cells.setdefault(str(point[0]["decoder"]), []).append(point)
@@ -289,7 +285,8 @@ def swept_of(rows: pd.DataFrame) -> list[Swept]:
     rows = rows[(rows.decoder != "ar") & rows[by].notna()]
     if "stage" in rows:  # what was screened is no evidence
         rows = rows[rows.stage != "screen"]
-    for setting in (c for c in apart if c.kind == "setting" and c.name not in _NOT_SWEPT):
+    asked = (c for c in apart if c.kind == "setting" and c.name not in _NOT_SWEPT)
+    for setting in (each for each in asked if rows[each.name].nunique() > 1):
         # What follows from the setting, such as its prompts, varies with it.
         at = rows.groupby(["pair", "task", setting.name])
         others = [each for each in apart if each.name not in ("pair", "task", setting.name)]

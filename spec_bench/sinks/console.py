@@ -55,9 +55,7 @@ class Progress:
         self._since = 0.0
 
     def start(self, label: str, cell: object, done: Iterable[Generation]) -> None:
-        """The next batch belongs to a cell; what it had done before is looked at when it comes for
-        the first time only.
-        """
+        """The next batch is of a cell; what it had done is summed the first time only."""
         if cell not in self._sums:
             self._sums[cell] = _Sums().plus(done)
         self._label, self._cell = label, cell
@@ -104,9 +102,7 @@ def print_outcome(
     last: str = "",
     console: Console | None = None,
 ) -> None:
-    """Prints what to use, then a line a cell with the columns that decide it, then where more is;
-    to 80 columns or more.
-    """
+    """Prints what to use, a line a cell, then where more is; to 80 columns or more."""
     console = console or Console(highlight=False)
     whole = not console.is_terminal  # a file's reader wraps its lines
     rows = [row_of(result) for result in results]
@@ -127,9 +123,7 @@ def print_outcome(
 
 
 def _table(rows: Sequence[Mapping[str, Any]], width: int) -> Table:
-    """Decoder and tree, tokens a call, tokens/s, speed-up, the task's first score and as many of
-    the user's own as fit.
-    """
+    """Decoder, tree, what decides, the first score and as many own scores as fit."""
     there = columns.columns_in(name for row in rows for name in row)
     heads = {c.name: c.short or c.name for c in there} | _SHOWN
     scores = [*(c.name for c in there if c.kind == "score"), "perplexity"]

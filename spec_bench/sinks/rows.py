@@ -118,9 +118,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 
 
 def write_csv(path: Path, rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Writes rows with every column that a file may have, and what else they have after these; the
-    rows with all of these columns.
-    """
+    """Writes rows with every column that a file may have, then others; the whole rows."""
     names = columns.ordered([*columns.header(), *(name for row in rows for name in row)])
     whole = [{name: row.get(name, "") for name in names} for row in rows]
     files.write_csv(path, whole, names)

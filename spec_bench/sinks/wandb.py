@@ -71,9 +71,7 @@ class Wandb:
 
 @sink("wandb")
 def build_wandb(config: WandbSettings, folder: Path) -> Wandb | None:
-    """Builds the sink that ``sink.wandb`` describes; None where it is off. Raises ValueError:
-    ``online`` without an account.
-    """
+    """Builds ``sink.wandb``; None: off. Raises ValueError: ``online`` without an account."""
     if not config.enabled:
         return None
     if config.mode == "online":
@@ -91,9 +89,7 @@ def _say_once(folder: Path) -> None:
 
 
 def log_in(asked: str, instead: str) -> None:
-    """Finds the user's key before anything is done; the message says what else can be done. Raises
-    ValueError: there is none.
-    """
+    """Finds the user's key. Raises ValueError: none, with what to do ``instead``."""
     import wandb
 
     try:
@@ -157,9 +153,7 @@ def log_table(sink: Wandb, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def log_training(sink: Wandb, name: str, facts: Mapping[str, Any], file: Path) -> None:
-    """A finished training as one run: its log as history, its accuracies as the summary; a failure
-    of W&B is one warning.
-    """
+    """A finished training as one run; a failure of W&B is one warning."""
     if sink.to.mode == "disabled":
         return
     rows = files.read_csv(file)

@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from glob import glob
 from itertools import count
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -154,7 +155,7 @@ def run_folder(results: Path, run_id: str) -> Path:
 
 def retimed_files(run: Path) -> list[Path]:
     """Returns what a baseline's folder keeps of later sittings, in which it was timed again."""
-    return sorted(run.glob(RETIMED))
+    return [run / name for name in sorted(glob(RETIMED, root_dir=run))]
 
 
 def jobs_folder(results: Path, name: str) -> Path:

@@ -9,7 +9,7 @@ prompts. Knows nothing about how a number is computed.
 import csv
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -47,7 +47,7 @@ class Column:
     # the decoder and the seed do not.
     apart: Apart = ""
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """The name and, where there is an interval, those of its ends."""
         return (self.name, *(f"{self.name}{end}" for end in ENDS if self.interval))
@@ -144,10 +144,11 @@ def columns_in(names: Iterable[str]) -> list[Column]:
     Scores of metric modules have no line here; they are known by their intervals, are named after
     the module, and come last.
     """
-    there = dict.fromkeys(names)
-    if not header().keys() >= there.keys():
+    there, mine = dict.fromkeys(names), header()
+    if not mine.keys() >= there.keys():
         _load_others()
-    known, mine = [each for each in COLUMNS if each.name in there], header()
+        mine = header()
+    known = [each for each in COLUMNS if each.name in there]
     modules = [name for name in there if name not in mine and f"{name}_low" in there]
     more: dict[str, Any] = {"kind": "score", "digits": 3, "interval": True, "better": "up"}
     return known + [

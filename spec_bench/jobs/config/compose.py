@@ -174,9 +174,7 @@ _composed = WeakKeyDictionary[ConfigLoaderImpl, dict[tuple[str, ...], bytes]]()
 def _sweep_config(
     self: ConfigLoaderImpl, master_config: DictConfig, sweep_overrides: list[str]
 ) -> DictConfig:
-    """Returns a job's config as Hydra composes it, which takes a quarter of a second: here it does
-    so once for all jobs that choose the same files, and their other settings are laid over that.
-    """
+    """Returns a job's config; Hydra composes once for all jobs that choose the same files."""
     words = [_override(each) for each in sweep_overrides]
     values = [each for each in words if _is_value(each, master_config)]
     known, laid = _composed.setdefault(self, {}), {each.input_line for each in values}
@@ -212,9 +210,7 @@ def _returned(job: JobReturn) -> Any:
 
 
 def composed(words: Sequence[str]) -> DictConfig:
-    """Returns the config of a job, from words as on the command line. Raises ValueError: there is
-    no such setting or choice.
-    """
+    """Returns the config of a job's words. Raises ValueError: no such setting or choice."""
     register()
     with _one_line_errors(), hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
         return hydra.compose("config", overrides=recipe_arguments(list(words)))
@@ -229,9 +225,7 @@ def _one_line_errors() -> Iterator[None]:
 
 
 def asked_of(config: DictConfig) -> RunSettings:
-    """Returns a composed config's job, checked by itself. Without Hydra's part, some of which is
-    known only once the job runs.
-    """
+    """Returns a composed config's job, checked by itself, without Hydra's part."""
     part = config.get("hydra") or (HydraConfig.get() if HydraConfig.initialized() else None)
     for group, choice in (part.runtime.choices if part else {}).items():
         if OmegaConf.is_list(choice) and group not in LISTS:
@@ -321,9 +315,7 @@ def one_line(error: BaseException) -> str:
 
 
 class JobError(Exception):
-    """A command ends with a status that is not 0; from a worker it travels to the user's process.
-    Without a message, a table has said why.
-    """
+    """Ends a command with a status that is not 0; without a message, a table has said why."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(status, message)
@@ -331,9 +323,7 @@ class JobError(Exception):
 
 
 def as_told(error: Exception, resumes: str) -> JobError | None:
-    """Returns an error as the status and the line that a command ends with; None of a fault of
-    ours, whose trace is wanted.
-    """
+    """Returns an error as a command's status and last line; None of a fault of ours."""
     if isinstance(error, JobError):
         return error
     if isinstance(error, OSError) and (refused := files.refused(error)):

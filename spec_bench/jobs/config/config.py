@@ -168,9 +168,7 @@ def check_folder(key: str, folder: Path) -> None:
 
 
 def check_early(asked: RunSettings, folders: Sequence[Path]) -> list[WrittenCell]:
-    """Checks what names, folders and small files tell before torch is imported; the cells as they
-    are written, the baseline first. A server has its own.
-    """
+    """Checks what is known before torch is imported; returns the cells as written."""
     pair = asked.pair
     models = [model_path(name) for name in (pair.target, *pair.drafts)]
     if pair.tokenizer is not None:

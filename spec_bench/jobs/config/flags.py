@@ -106,9 +106,7 @@ def _quoted(text: str) -> str:
 
 
 def _checked(words: list[str], flags: dict[str, Flag], command: str) -> list[str]:
-    """Returns Hydra's own flags and their values, and puts them first. Raises ValueError: a word is
-    no override, or a flag that there is not.
-    """
+    """Returns Hydra's own flags first. Raises ValueError: a word is no override or flag."""
     own, others = list[str](), list[str]()
     settings = {"decoder", "tree", "spec", "cells", *settings_of_command(command)}
     skipped = False  # the value of one of Hydra's flags
@@ -155,9 +153,7 @@ def settings_of_command(command: str) -> Iterator[str]:
 
 
 def meant_by(word: str) -> str:
-    """Returns how a bare word is written that names a decoder, a task, a pair, an experiment, a
-    paper's recipe or a file; "" of any other.
-    """
+    """Returns how a bare word is written that names a choice or a file, or an empty text."""
     name, _, tree = word.partition(":")
     for kind in _KINDS:
         if any((folder / kind / f"{name}.yaml").is_file() for folder in conf_dirs()):

@@ -64,9 +64,7 @@ def command_help(command: str) -> str:
 
 
 def listing(arguments: Sequence[str]) -> int:
-    """``spec-bench ls KIND [NAME]``: prints a list, or one entry of it; 2 and one line where there
-    is no such kind or entry.
-    """
+    """Prints a list (``spec-bench ls KIND``), or one entry; returns 2 where there is none."""
     if not arguments:
         print(command_help("ls"), end="")
         return 0

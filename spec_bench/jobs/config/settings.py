@@ -12,11 +12,7 @@ from typing import Any
 
 from spec_bench.core import processes
 from spec_bench.core.sampling import SamplingSettings
-from spec_bench.jobs.config.cells import (
-    Cell,
-    build_cells,
-    simulate_cells,
-)
+from spec_bench.jobs.config.cells import Cell, build_cells, simulate_cells
 from spec_bench.jobs.config.config import RunSettings, check_early
 from spec_bench.jobs.config.fitting import FittedTrees, fitting
 from spec_bench.jobs.config.pair import EngineSettings, Pair, build_pair, pinned, placed
@@ -114,9 +110,7 @@ class JobSettings:
 
     @cached_property
     def own_code(self) -> str:
-        """A digest of the user's own code behind its numbers, which is no part of a run id: the
-        same answers are scored again when it changes.
-        """
+        """A digest of the user's own code behind its numbers; other code scores again."""
         return own_code(self.task.scores)
 
     def check_references(self, score: str, empty: bool) -> str:

@@ -190,9 +190,7 @@ def _reasons(session: Session, run: CellRun, records: CellRecords) -> list[Reaso
 
 
 def _in_order(run: CellRun, prompts: Prompts) -> list[list[Generation]]:
-    """The generations in the order of the requests, so that resamples pair between cells. One list
-    per repeat; one that another job was killed in is left out.
-    """
+    """The generations of each whole repeat, in the order of the requests."""
     ids = [request.prompt_id for request in prompts.requests]
     whole = takewhile(lambda repeat: set(ids) <= run.done[repeat].keys(), count())
     return [[run.done[repeat][prompt_id] for prompt_id in ids] for repeat in whole]

@@ -171,9 +171,7 @@ class Experiment:
         files.write_text(self._index, "".join(f"{_check(each)} {each}\n" for each in texts))
 
     def _write_records(self, run_ids: Sequence[str], same: Collection[str]) -> None:
-        """Writes these cells' records. Those of cells that are the ``same`` as they were, or that
-        are not here, stay as they are.
-        """
+        """Writes these cells' records; the ``same``, and those not here, stay as they are."""
         before = self._records_before() if same else parquet.joined([])
         same = {*same}.intersection(before.run_ids)
         runs = (files.run_folder(self._results, each) for each in run_ids if each not in same)
@@ -218,9 +216,7 @@ class Experiment:
         return head if head.get("code") == __version__ else {}
 
     def _order(self) -> tuple[dict[str, Stage], dict[str, float]]:
-        """Returns the noted cells in order with their stages, and when each one's last job did. An
-        unusable note is set aside, and its cells' rows stay as they are.
-        """
+        """Returns noted cells in order with their stages, and when their last jobs ended."""
         found, order, ended = list[JobNote](), dict[str, Stage](), dict[str, float]()
         for path in self._paths():
             try:

@@ -45,9 +45,7 @@ class CellStore:
         self._lock: TextIO | None = None
 
     def lock(self, wait: bool = True) -> bool:
-        """Waits, or not, until no other process works on this cell; returns whether none does. A
-        killed process holds no lock.
-        """
+        """Locks the cell, or waits for it; returns whether it is free. A kill frees it."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = (self.folder / ".lock").open("w")
         free = files.lock(self._lock, wait=False)
@@ -104,7 +102,7 @@ class CellStore:
         """Sets aside what cannot be used, where this process holds the lock; the generations."""
         lines = self._mend_lines(None)
         try:
-            check_cell(self.folder)
+            check_cell(self.folder, cell_folder.read_cell(self.folder))
         except ValueError as error:
             self._aside(files.CELL, one_line(error.__cause__ or error, 200))
         return _by_repeat(lines)
@@ -174,9 +172,7 @@ class CellStore:
 
 
 class FollowerStore(CellStore):
-    """The same cell seen by a process that must not write, as another one of a split model does. It
-    starts from the same records, so that both decode the same prompts.
-    """
+    """The same cell seen by a process that must not write, as one of a split model."""
 
     def _nothing(self, *_: Any, **__: Any) -> None:
         """Process 0 writes, and holds the lock."""
@@ -188,15 +184,11 @@ class FollowerStore(CellStore):
     unlock = describe = append = finish = _nothing
 
 
-def check_cell(folder: Path) -> dict[str, Any]:
-    """Returns what ``cell.json`` holds. Raises ValueError: it cannot be used, or its result was
-    made of other generations than are in its folder.
-    """
-    cell, path = cell_folder.read_cell(folder), folder / files.GENERATIONS
-    made_of = cell.get("generations")
+def check_cell(folder: Path, cell: Mapping[str, Any]) -> None:
+    """Raises ValueError: a cell's result was made of other generations than are in its folder."""
+    path, made_of = folder / files.GENERATIONS, cell.get("generations")
     if made_of is not None and _measured(path, made_of["bytes"]) != made_of:
         raise ValueError(f"it was made of other generations than {path.name} holds")
-    return cell
 
 
 def _measured(path: Path, size: int | None = None) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from spec_bench.records import cell_folder, parquet
 from spec_bench.records.types import Generation
 from spec_bench.settings.arguments import Parser
 from spec_bench.settings.fields import one_line
-from spec_bench.sinks.rows import read_rows, restored, row_of
+from spec_bench.sinks.rows import read_rows
 from spec_bench.system import files
 
 _GIVEN = ("draft_calls", "parameter_ratio")
@@ -35,12 +35,13 @@ def main(arguments: Sequence[str]) -> int:
     if not tables and not cells:
         print(f"spec_bench verify: no results in {str(results)!r}", file=sys.stderr)
         return 2
-    found = [line for cell in cells for line in _of_cell(cell)]
-    found += [line for table in tables for line in _of_table(table)]
+    told: dict[Path, list[str]] = {}
+    of_tables = [line for table in tables for line in _of_table(results, table, told)]
+    found = [line for cell in cells for line in _of_cell(cell, told)] + of_tables
     for path in sorted((results / files.RUNS / "jobs").glob("*/*.json")):
         found += _told(path, experiment.read_note, path)
-    told = found or [f"{len(cells)} cells, {len(tables)} tables: as they were written"]
-    print("\n".join(told), file=sys.stderr if found else sys.stdout)
+    lines = found or [f"{len(cells)} cells, {len(tables)} tables: as they were written"]
+    print("\n".join(lines), file=sys.stderr if found else sys.stdout)
     return 2 if found else 0
 
 
@@ -53,23 +54,26 @@ def _told(path: Path, check: Callable[..., Any], *given: Any) -> list[str]:
     return []
 
 
-def _of_cell(run: Path) -> Iterator[str]:
+def _of_cell(run: Path, told: Mapping[Path, list[str]]) -> Iterator[str]:
+    """Yields the lines on a cell, of ``cell.json`` those that its row's check has left, if any."""
     for path in (*files.retimed_files(run), run / files.GENERATIONS):
         lines = cell_folder.read(path)
         torn = ("its last line is cut",) * bool(lines.torn)
         yield from (f"{path}: {fault}" for fault in (*lines.faults, *torn))
-    yield from _told(run / files.CELL, _cell, run)
+    yield from told[run] if run in told else _told(run / files.CELL, _cell, run)
 
 
-def _cell(run: Path) -> None:
-    """Raises ValueError: a cell is not as it was written, or has other settings than its run id."""
-    cell = store.check_cell(run)
+def _cell(run: Path, known: Mapping[str, Any] | None = None) -> None:
+    """Raises ValueError: a cell is not as written, or its run id is not of its settings."""
+    cell = cell_folder.read_cell(run) if known is None else known
+    store.check_cell(run, cell)
     if cell and files.digest(cell["settings"]) != run.name:
         raise ValueError("its run id is not that of these settings")
 
 
-def _of_table(table: Path) -> Iterator[str]:
-    path, kept = files.records_file(table), parquet.joined([])
+def _of_table(results: Path, table: Path, told: dict[Path, list[str]]) -> Iterator[str]:
+    path, kept, top = files.records_file(table), parquet.joined([]), files.results_of(table)
+    top = results if top.samefile(results) else top
     if path.exists():
         try:
             kept = parquet.read(path)
@@ -85,26 +89,29 @@ def _of_table(table: Path) -> Iterator[str]:
         yield str(error)
         return
     for row in rows:
-        yield from _told(table, _row, table, row, kept)
+        yield from _told(table, _row, top, row, kept, told)
 
 
-def _row(table: Path, row: Mapping[str, str], kept: parquet.Packed) -> None:
+def _row(
+    results: Path, row: Mapping[str, str], kept: parquet.Packed, told: dict[Path, list[str]]
+) -> None:
     """Holds a row against its cell or, where that is not here, against its records."""
     run_id, expected = row["run_id"], dict[str, Any]()
-    run = files.run_folder(files.results_of(table), run_id)
+    run = files.run_folder(results, run_id)
     if run.is_dir() and not os.path.lexists(run / files.CELL):
         raise ValueError(f"run {run_id}: its folder has no {files.CELL}")
     try:
-        content = cell_folder.read_cell(run).get("result")
+        cell = cell_folder.read_cell(run)
     except ValueError:
         return  # the cell's own line says so
-    if content is not None:
-        expected = {**row_of(restored(content)), "stage": row.get("stage")}
+    told[run] = _told(run / files.CELL, _cell, run, cell)
+    if (content := cell.get("result")) is not None:
+        expected = {**content, **content["labels"], **content["metrics"], "stage": row.get("stage")}
     elif row["status"] != "failed":
         expected = _counted(row, kept.generations(run_id))
-    for name, value in expected.items():
-        if name in row and not _same(row[name], value):
-            raise ValueError(f"run {run_id}: {name} is {row[name]!r}, measured {value!r}")
+    for name, text in row.items():
+        if name in expected and not _same(text, value := expected[name]):
+            raise ValueError(f"run {run_id}: {name} is {text!r}, measured {value!r}")
 
 
 def _counted(row: Mapping[str, str], done: Sequence[Generation]) -> dict[str, Any]:

@@ -103,9 +103,7 @@ def place_in_sweep() -> int | None:
 
 
 def claim_gpus(pair: PairSettings, engine: EngineSettings) -> None:
-    """Takes GPUs that no other worker uses, if the launcher gives a job none. It does not wait for
-    them: another of joblib's workers keeps its own for the whole sweep.
-    """
+    """Takes GPUs that no other worker uses, if the launcher gives none; does not wait."""
     if not str(HydraConfig.get().launcher._target_).endswith("JoblibLauncher"):
         return
     kind, _, index = placed(engine, pair.target).device.partition(":")

@@ -296,9 +296,7 @@ def find_rate(wanted: CellFacts, device: str, measured: Sequence[Mapping[str, An
 
 
 def _printed(wanted: CellFacts, pair: PairSettings) -> Rate | None:
-    """The rate that a paper prints for a cell of this pair, on the paper's GPU: of its task if that
-    is among them, else their median.
-    """
+    """The rate that a paper prints for a cell of this pair: of its task, else the median."""
     tables = [each for folder in experiments_dirs() for each in folder.glob(f"*/{FILE}")]
     known = pair.paper if isinstance(pair.paper, tuple) else (pair.paper,)
     pairs = spellings([asdict(each) for each in known if each])
@@ -330,9 +328,7 @@ def _measured(results: Path) -> list[dict[str, Any]]:
 
 
 def print_plan(cells: Sequence[PlannedCell], console: Console | None = None) -> None:
-    """Prints what all cells have in common, a line per cell, and the totals; a cell that two jobs
-    share is counted once.
-    """
+    """Prints what all cells have in common, then a line a cell, each once, and the totals."""
     console = console or Console()
     once = _once(cells)
     rows = [_row(cell) for cell in once]

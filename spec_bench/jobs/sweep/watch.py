@@ -141,9 +141,7 @@ class SweepNotes:
             job.say(state=bad if job.state.line else "done", ended=time.time())
 
     def jobs(self, *kinds: str) -> list[JobState]:
-        """All jobs in their order, those that have not begun too; an unreadable note is a job.
-        ``SWEEPS`` alone are the jobs as they were listed.
-        """
+        """All jobs in order; an unreadable note is one. ``SWEEPS`` alone: as they were listed."""
         found = dict[str, JobState]()
         folder = self._folder
         for path in (path for kind in kinds or _NOTES for path in sorted(folder.glob(kind))):
@@ -212,9 +210,7 @@ def _gone(job: JobState, wrote: float) -> bool:
 
 
 def seconds_left(jobs: Sequence[JobState], now: float) -> float | None:
-    """Returns seconds until a sweep's end, None if unknown: by what generations of whole jobs took,
-    which counts what comes before the first and after the last of them, or of all jobs so far.
-    """
+    """Returns seconds until a sweep's end by what its whole jobs took; None if unknown."""
     begun = [each for each in jobs if each.began and each.done]
     ran = [each for each in begun if each.state == "done"] or begun
     spent = sum((each.ended or now) - each.began for each in ran)

@@ -540,9 +540,7 @@ _Cases = Sequence[tuple[Group, dict[Label, Contrasts]]]
 
 
 def _by_label(asked: Question, metric: str, known: _Cases, pooled: bool | str) -> Iterator[Found]:
-    """Each label's cases, task by task, then pooled: of several tasks, each once, whose runs agree
-    in their settings.
-    """
+    """Each label's cases by task, then pooled over tasks whose runs agree in settings."""
     settings = _settings(asked.ask, [group for group, _ in known])
     for label in dict.fromkeys(label for _, cases in known for label in cases):
         parts: dict[str, list[tuple[Group, Contrasts]]] = {}

@@ -53,9 +53,7 @@ def _elsewhere(options: Namespace) -> Path | None:
 
 
 def _files(options: Namespace, every: Sequence[Path]) -> list[Path]:
-    """Returns the results files of the experiments that are named, or all. Raises ValueError: there
-    is none.
-    """
+    """Returns the named experiments' results files, or all. Raises ValueError: none is there."""
     files = [results_file(name, options.results) for name in options.names] or [*every]
     if not files:
         raise ValueError(f"no experiment below {str(options.results)!r}")
@@ -168,9 +166,7 @@ def run_all(options: Namespace) -> None:
 
 
 def _removed(folder: Path, written: Sequence[Path]) -> Iterator[str]:
-    """Removes a paper's tables and figures that were not written just now: they show rows that are
-    no longer there, and the index would link to them. A line for each other file, too, which stays.
-    """
+    """Removes tables and figures that were not written now; a line for each other file."""
     for name, endings in (("tables", _TABLES), ("figures", _PICTURES)):
         for path in sorted({*(folder / name).glob("*")} - {*written}):
             ours = path.suffix[1:] in endings and path.name.partition("-")[0] in paper_names()
@@ -236,9 +232,7 @@ def run_positions(options: Namespace) -> None:
 
 
 def run_throughput(options: Namespace) -> None:
-    """Prints tokens/s of one request and of all, by requests under way; where drafting stops
-    paying.
-    """
+    """Prints tokens/s by requests under way, and where drafting stops paying."""
     from spec_bench.report.figures.throughput import throughput
 
     print(throughput(results_file(options.name, options.results)), end="")

@@ -7,6 +7,7 @@ sessions timed again has several timings of a prompt: that of the other cell's s
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -42,8 +43,7 @@ class _Cell:
         self.lines = self.repeats[0] if len(self.repeats) == 1 else {}  # of the only repeat
         # lines by prompt of what later sessions timed again, by repeat and session
         self.again = packed.apart(f"{run_id}{AGAIN}", "repeat", "sitting")
-        scores = packed.scores(run_id) if self.repeats else {}
-        self._scores = {n: {k: _sums(v) for k, v in of.items()} for n, of in scores.items()}
+        self._run_id = run_id
 
     def texts(self, column: str) -> list[dict[str, str]]:
         """By prompt what a column has, of each repeat."""
@@ -52,8 +52,8 @@ class _Cell:
 
     def counts(self, name: str) -> list[Counts]:
         """Returns the counts of each repeat that measured a metric anew."""
-        if name in self._scores:
-            return [self._scores[name]]
+        if self.repeats and (scored := self.packed.scored(self._run_id, name)):
+            return [{prompt: _sums(each) for prompt, each in scored.items()}]
         found = (self.of(name, lines) for lines in self.repeats[: None if _anew(name) else 1])
         return [counts for counts in found if counts]
 
@@ -69,7 +69,7 @@ class _Cell:
             return dict(zip(lines, zip(*sums, strict=True), strict=True)) if sums else {}
         if not known.sums:
             return {}
-        part = self.packed.windows.sums(name, *known.sums)[[*lines.values()]]
+        part = self.packed.windows.sums(*known.sums)[[*lines.values()]]
         if np.isnan(part).any() or not part[:, 1].any():
             return {}
         return dict(zip(lines, map(tuple, part.tolist()), strict=True))
@@ -83,10 +83,24 @@ def _anew(name: str) -> bool:
     return name in metric and metric[name].column.kind in MEASURED_ANEW
 
 
+@lru_cache(maxsize=256)
+def _timings(cell: _Cell, name: str) -> list[Timings]:
+    """The counts of each repeat by session, the cell's first; a group's baseline is asked often."""
+    timings = []
+    for number, (counts, sat) in enumerate(
+        zip(cell.counts(name), cell.texts("sitting"), strict=False)
+    ):
+        timed = {prompt: {sat[prompt]: pair} for prompt, pair in counts.items()}
+        for (repeat, sitting), lines in cell.again.items():
+            again = cell.of(name, lines) if repeat == number and _anew(name) else {}
+            for prompt, pair in again.items():
+                timed.setdefault(prompt, {}).setdefault(sitting, pair)
+        timings.append(timed)
+    return timings
+
+
 class Records:
-    """Numerators and denominators by prompt; of rows without a column ``file`` those beside
-    ``results``.
-    """
+    """Counts by prompt; of rows without a column ``file`` those beside ``results``."""
 
     def __init__(self, results: Path) -> None:
         self._results = results
@@ -107,7 +121,7 @@ class Records:
             if not (lines and alike and (ratio := metric[name].sums)):
                 counts = [summed(each.counts(name)) for each in cells]
                 return table_of(None if each is None else {"": each} for each in counts)
-            table = packed.windows.sums(name, *ratio)[places]
+            table = packed.windows.sums(*ratio)[places]
             known = not np.isnan(table).any() and table[..., 1].any(axis=1).all()
             return table.transpose(0, 2, 1)[:, :, None] if known else None
 
@@ -142,16 +156,9 @@ class Records:
         """By seed the counts of each session, the cell's first; {} where some run has none."""
         timings: dict[str, Timings] = {}
         for seed, run in _runs(row):
-            cell = self._cell(row, run)
-            if not (whole := cell.counts(name)):
+            if not (whole := _timings(self._cell(row, run), name)):
                 return {}
-            for number, (counts, sat) in enumerate(zip(whole, cell.texts("sitting"), strict=False)):
-                timed = {prompt: {sat[prompt]: pair} for prompt, pair in counts.items()}
-                for (repeat, sitting), lines in cell.again.items():
-                    again = cell.of(name, lines) if repeat == number and _anew(name) else {}
-                    for prompt, pair in again.items():
-                        timed.setdefault(prompt, {}).setdefault(sitting, pair)
-                timings[_seed_of(seed, number)] = timed
+            timings |= {_seed_of(seed, number): timed for number, timed in enumerate(whole)}
         return timings
 
     def categories(self, row: Row) -> dict[str, str]:
@@ -245,10 +252,15 @@ def summed(repeats: Sequence[Counts]) -> Counts | None:
 
 
 def value_of(ratio: NDArray[np.float64], row: Row, name: str) -> NDArray[np.float64]:
-    """The metric from its ratio of sums: MBSU is tau / (L r + 1); a score is the ratio itself."""
+    """The metric from its ratio of sums."""
+    mapped = mapped_of(row, name)
+    return ratio if mapped is None else np.vectorize(mapped, otypes=[float])(ratio)
+
+
+def mapped_of(row: Row, name: str) -> Callable[[float], float] | None:
+    """Returns what makes a metric of its ratio of sums (MBSU: tau / (L r + 1)), or None."""
     share = row.get("parameter_ratio")
     ratio_of = None if share is None else float(share)
     cell = CellRecords((), draft_calls=number_in(row, "draft_calls"), parameter_ratio=ratio_of)
     number = metric[name].of(cell) if name not in _SCORES and name in metric else None
-    mapped = number.mapped if isinstance(number, Sums) else None
-    return ratio if mapped is None else np.vectorize(mapped, otypes=[float])(ratio)
+    return number.mapped if isinstance(number, Sums) else None

@@ -19,9 +19,7 @@ from spec_bench.system import files
 
 
 def repeats_of(results: Path, run_id: str) -> list[dict[str, Generation]]:
-    """A cell's records by prompt id, of each repeat that has all prompts of the first, this one's
-    first. Raises ValueError: the file of records cannot be read.
-    """
+    """A cell's records by prompt id, of each whole repeat. Raises ValueError: unreadable."""
     packed = packed_of(results, run_id)
     done = ((each, packed.generations_at(each.values())) for each in packed.repeats(run_id))
     return [dict(zip(names, each, strict=True)) for names, each in done]

@@ -9,7 +9,7 @@ measured side by side.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import sqrt
 from pathlib import Path
 from statistics import fmean, variance
@@ -20,17 +20,9 @@ import pandas as pd
 
 from spec_bench.metrics import metric
 from spec_bench.metrics.interval import FEWEST, Interval, limited
-from spec_bench.metrics.intervals import rate_ratio_interval, ratio_interval
-from spec_bench.report.data.counts import Counts, Records, Tables, summed, table_of, value_of
-from spec_bench.report.data.rows import (
-    Row,
-    apart_in,
-    cell_keys,
-    compact,
-    interval_in,
-    most_of,
-    rows_of,
-)
+from spec_bench.metrics.intervals import rate_ratio_interval, ratio_intervals
+from spec_bench.report.data.counts import Counts, Records, Tables, mapped_of, summed, table_of
+from spec_bench.report.data.rows import Row, apart_in, cell_keys, compact, most_of, rows_of
 from spec_bench.system import files
 from spec_bench.vocabulary.columns import ENDS, Column, columns_in
 
@@ -61,15 +53,16 @@ def pooled(rows: pd.DataFrame, records: Records | None = None) -> pd.DataFrame:
         return rows
     records = records or Records(Path(files.RESULTS))
     at = _places(rows)
-    plain = rows_of(rows[[name for name in ("run_id", "seed", "file") if name in rows]])
+    runs = rows_of(rows[[name for name in ("run_id", "seed", "file") if name in rows]])
     ours = (place for place, decoder in enumerate(rows.decoder) if decoder == "ar")
-    baselines = {at[place]: plain[place] for place in ours}
+    baselines = {at[place]: runs[place] for place in ours}
     names, made = list(rows.columns), []
     known = columns_in(names)
     values = rows.astype(object).where(rows.notna(), None).to_numpy()
     for part in several:
-        cells = [dict(zip(names, values[place].tolist(), strict=True)) for place in part]
-        made.append(_pool(cells, [baselines.get(at[place]) for place in part], known, records))
+        cells = dict(zip(names, values[part].T.tolist(), strict=True))
+        pairs = [(runs[place], baselines.get(at[place])) for place in part]
+        made.append(_pool(cells, pairs, known, records))
     taken = rows.index[[place for part in several for place in part]]
     whole = pd.DataFrame(made, index=rows.index[[part[0] for part in several]]).fillna(np.nan)
     if len(alone := rows.drop(taken)):
@@ -122,67 +115,75 @@ def _places(rows: pd.DataFrame) -> list[_Place]:
 
 
 def _pool(
-    whole: Sequence[Row], bases: Sequence[Row | None], columns: Sequence[Column], records: Records
+    whole: Mapping[str, Sequence[Any]],
+    runs: Sequence[tuple[Row, Row | None]],
+    columns: Sequence[Column],
+    records: Records,
 ) -> dict[str, Any]:
-    """Returns the cells of one decoder and several seeds as one row."""
-    order = sorted(range(len(whole)), key=lambda place: whole[place]["seed"])
-    kept = [each for each in order if whole[each]["status"] != "failed"] or order[:1]
-    cells = [whole[each] for each in kept]
-    row: dict[str, Any] = {**cells[0]}
-    row[SEEDS] = ",".join(f"{cell['seed']:g}" for cell in cells)
-    row["run_id"] = ",".join(str(cell["run_id"]) for cell in cells)
-    if lost := [f"{whole[each]['seed']:g}" for each in order if each not in kept]:
+    """Returns the cells of one decoder and several seeds, each column's values, as one row."""
+    order = sorted(range(len(runs)), key=whole["seed"].__getitem__)
+    kept = [each for each in order if whole["status"][each] != "failed"] or order[:1]
+    cells = {name: [values[each] for each in kept] for name, values in whole.items()}
+    first = {name: values[0] for name, values in cells.items()}
+    row: dict[str, Any] = {**first}
+    row[SEEDS] = ",".join(f"{seed:g}" for seed in cells["seed"])
+    row["run_id"] = ",".join(map(str, cells["run_id"]))
+    if lost := [f"{whole['seed'][each]:g}" for each in order if each not in kept]:
         failed = f"seed: {', '.join(lost)} failed and left out"
         row["reason"] = f"{row['reason']}; {failed}" if row.get("reason") else failed
-    if len(cells) < 2:
+    if len(kept) < 2:
         return row
-    if any(cell["status"] == "partial" for cell in cells):
+    if "partial" in cells["status"]:
         row["status"] = "partial"
     own = ("seed", "run_id", "reason", "status")
-    for name in (name for each in columns for name in each.names if name in cells[0]):
-        values = [cell[name] for cell in cells]
-        if name not in own and values.count(values[0]) < len(values):
+    for name in (c.name for c in columns if not c.interval and c.name not in own):
+        values = cells[name]
+        if values.count(values[0]) < len(values):
             numbers = all(isinstance(value, int | float) for value in values)
             row[name] = float(np.mean(values)) if numbers else None
-    prompts = min(int(cell.get("prompts") or 0) for cell in cells)
-    if prompts:
+    if prompts := min(int(each or 0) for each in cells.get("prompts", (0,))):
         row["prompts"] = prompts
-    pairs = list(zip(cells, (bases[each] for each in kept), strict=True))
-    tables = records.tables(cells)
-    for name in (each.name for each in columns if each.interval):
-        found = None
-        if None not in [cell.get(name) for cell in cells]:
-            if not (found := _recorded(name, pairs, tables, records)):
-                known = (interval_in(cell, name) for cell in cells)
-                found = mean_of_seeds([*filter(None, known)], prompts)
-            found = limited(name, found, most_of(cells[0]) if name == "block_efficiency" else None)
-        ends = (found.value, found.low, found.high) if found else (None, None, None)
-        row |= zip((f"{name}{end}" for end in _ENDS), ends, strict=True)
+    runs = [runs[each] for each in kept]
+    none = [None] * len(kept)
+    wanted = [c.name for c in columns if c.interval]
+    known = [name for name in wanted if None not in cells[name]]
+    recorded = _ratios(known, records.tables([run for run, _ in runs]))
+    if "speedup" in known:
+        recorded["speedup"] = _speedup(runs, records)
+    for name in wanted:
+        found = recorded.get(name)
+        if found and (mapped := mapped_of(first, name)):
+            found = found.mapped(mapped)
+        elif name in known and not found:
+            ends = (cells.get(f"{name}{end}", none) for end in ENDS)
+            found = mean_of_seeds([*map(Interval, cells[name], *ends)], prompts)
+        if found:
+            found = limited(name, found, most_of(first) if name == "block_efficiency" else None)
+        told = (found.value, found.low, found.high) if found else (None, None, None)
+        row |= zip((f"{name}{end}" for end in _ENDS), told, strict=True)
     return row
 
 
-def _recorded(
-    name: str, rows: Sequence[tuple[Row, Row | None]], tables: Tables, records: Records
-) -> Interval | None:
-    """Returns a ratio of sums over seeds and prompts; None where some cell has no records of it.
+def _ratios(names: Sequence[str], tables: Tables) -> dict[str, Interval | None]:
+    """Returns ratios of sums over seeds and prompts, of metrics that all cells have."""
+    asked = [name for name in names if name in metric and name != "speedup"]
+    known = {name: table for name in asked if (table := tables(name)) is not None}
+    found: dict[str, Interval | None] = {}
+    for shape in {table.shape for table in known.values()}:
+        same = [name for name, table in known.items() if table.shape == shape]
+        columns = np.stack([known[name][:, :2, 0] for name in same]).transpose(2, 0, 1, 3)
+        found |= zip(same, ratio_intervals(np.ascontiguousarray(columns)), strict=True)
+    return found
 
-    None of a score, too: its ratio has no logarithm to work on. A speed-up is that over the
-    baselines that were timed in turn with the cells.
-    """
-    if name not in metric:
-        return None
-    if name != "speedup":
-        table = tables(name)
-        interval = None if table is None else ratio_interval(table[:, 0, 0], table[:, 1, 0])
-        return interval and interval.mapped(
-            lambda ratio: float(value_of(np.array([ratio]), rows[0][0], name)[0])
-        )
+
+def _speedup(runs: Sequence[tuple[Row, Row | None]], records: Records) -> Interval | None:
+    """Returns the speed-up over baselines timed in turn; None where a cell has no records."""
     sides: tuple[list[dict[str, Counts]], list[dict[str, Counts]]] = [], []
-    for row, base in rows:
-        both = None if base is None else records.interleaved([row, base], "token_rate")
+    for run, base in runs:
+        both = None if base is None else records.interleaved([run, base], "token_rate")
         for side, each in zip(sides, both or (), strict=False):
             side.append({"": summed(list(each.values())) or {}})
-    table = table_of([*sides[0], *sides[1]]) if len(sides[0]) == len(rows) else None
+    table = table_of([*sides[0], *sides[1]]) if len(sides[0]) == len(runs) else None
     if table is None:
         return None
     (ours, theirs), (seconds, their_seconds) = (np.split(table[:, n, 0], 2) for n in (0, 1))

@@ -47,8 +47,6 @@ def best_rows(rows: pd.DataFrame, keys: Sequence[str], judged: str) -> pd.DataFr
 
 
 def relative_to(rows: pd.DataFrame, base: pd.Series | None, columns: Sequence[str]) -> pd.DataFrame:
-    """Rows with some columns, a number and the ends of its interval, divided by the first one's
-    value in ``base``; all empty without one.
-    """
+    """Rows with a number and its interval divided by that in ``base``; empty without one."""
     divisor = float("nan") if base is None else (base[columns[0]] or float("nan"))
     return rows.assign(**{name: rows[name] / divisor for name in columns if name in rows})

@@ -128,9 +128,7 @@ def build_page(file: Path, results: Path | None = None, pair: str | None = None)
 def _of_paper(
     experiment: str, groups: Sequence[Group], measured: Measured, results: Path | None
 ) -> dict[str, Any]:
-    """Returns a paper's part of a page: figures, commands for those that are left out, tables, how
-    many of their cells are lacking, which, and commands for them. Of no paper: the plain figure.
-    """
+    """Returns a paper's part of a page and commands for what is lacking; of no paper a figure."""
     paper, items = paper_of(experiment)
     drawn = drawings(paper, items, measured) if paper else []
     kind = "table" if any(item.kind == "table" for item in items) else "figure"
@@ -183,9 +181,7 @@ def _pictures(
 
 
 def measured_on(targets: Iterable[str], paper: bool) -> str:
-    """Returns the caveat on rows whose targets are embedded models, in a paper's experiment or
-    another; "" without such rows.
-    """
+    """Returns the caveat on rows of embedded targets, in a paper's experiment or another."""
     small = [str(target).startswith("embedded:") for target in targets]
     if not any(small):
         return ""
@@ -244,9 +240,7 @@ def build_index(results: Path) -> str:
 
 
 def _entry(folder: Path, results: Path) -> dict[str, Any]:
-    """One experiment: its page, its measured cells, its conclusion, its figures and tables. Its
-    paper is that whose recipe writes to the folder, else the one named at its start, or "".
-    """
+    """One experiment of the index: its page, cells, conclusion, figures and tables."""
     file, page, name = folder / files.RESULTS, folder / "page.html", folder.name
     rows = read_rows([file]) if file.is_file() else pd.DataFrame(columns=["pair", "task"])
     measured = rows[rows.status != "failed"] if "status" in rows else rows

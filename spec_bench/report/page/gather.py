@@ -28,6 +28,7 @@ from spec_bench.report.tables.measured import Measured
 from spec_bench.report.tables.printed import Asked, Sheet
 from spec_bench.report.tables.progress import wanted_of
 from spec_bench.system import files
+from spec_bench.vocabulary.columns import of_kind
 
 _ORIGINS = 400  # cells of one experiment share a few machines
 _COLOURS = 64  # a figure has fewer, all else are their edges' shades
@@ -63,13 +64,14 @@ class Cells:
     origins: Origins  # of each file
 
 
-def read_cells(
-    tables: Sequence[Path], pair: str | None = None, without: Sequence[str] = ()
-) -> Cells:
-    """Reads results files and what lies beside them; of one pair or (None) of all, ``without`` some
-    columns. Raises ValueError: a file has no rows, or none is of the pair.
+def read_cells(tables: Sequence[Path], pair: str | None = None, only: Sequence[str] = ()) -> Cells:
+    """Reads results files and what lies beside them; of one pair or (None) of all, with ``only``
+    some of the measured numbers that have intervals, or all. Raises ValueError: a file has no rows,
+    or none is of the pair.
     """
-    rows = read_rows(tables).drop(columns=list(without), errors="ignore")
+    measured = of_kind("time", "efficiency", "energy") if only else ()
+    others = [n for c in measured if c.interval and c.name not in only for n in c.names]
+    rows = read_rows(tables).drop(columns=others, errors="ignore")
     if rows.empty:
         raise ValueError(f"{str(tables[0])!r} has no rows")
     if pair is not None:
@@ -113,9 +115,7 @@ class Drawing(NamedTuple):
 
 
 def drawings(paper: Paper, items: Sequence[Item], measured: Measured) -> list[Drawing]:
-    """Lists the figures that the experiment measures with their pairs: pairs that no figure has get
-    the figures for any pair, or else the first one.
-    """
+    """Lists the experiment's figures with their pairs; pairs of none get those for any pair."""
     figures = [item for item in items if isinstance(item, Figure) and paper.draws(item)]
     pairs = measured.pairs()
     drawn = [

@@ -85,9 +85,7 @@ def written(count: int) -> str:
 
 @functools.cache
 def training_of_heads(draft: str) -> Mapping[str, Any]:
-    """Returns what ``training.json`` says in a folder of heads, or of heads that ship; nothing
-    where they were not trained here.
-    """
+    """Returns ``training.json`` of a folder of heads, or of heads that ship; or nothing."""
     folder = Path(draft)
     if draft.startswith(_EMBEDDED):
         folder = Path(__file__).parents[2] / "embedded" / draft.removeprefix(_EMBEDDED)

@@ -180,9 +180,7 @@ def _between(
 
 
 def _mark_ahead(sign: int, exact: Sequence[Cell]) -> None:
-    """Marks the cell whose interval lies above those of all exact rivals, at least one; below them
-    where less is better.
-    """
+    """Marks the cell whose interval is better than those of all exact rivals, if any."""
     ends = [
         sorted((sign * cell.low, sign * cell.high))
         for cell in exact

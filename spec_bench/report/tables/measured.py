@@ -115,9 +115,7 @@ class Measured:
         return len(self._alive(self._fitting(asked)))
 
     def common_spec(self, asked: Asked) -> str:
-        """An ablation's tree: the asked one if it was measured, else most of its decoders'; ""
-        where there is none.
-        """
+        """An ablation's tree: the asked one if measured, else most of its decoders', if any."""
         counts: Counter[str] = Counter()
         for decoder, attention in product(asked.among, (True, False)):
             fitting = self._fitting(asked._replace(decoder=decoder, tree_attention=attention))

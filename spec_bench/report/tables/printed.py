@@ -195,9 +195,7 @@ class _Layout:
         return tuple(lines)
 
     def _rows(self) -> list[dict[str, Any]]:
-        """What each line is known by: the printed ones, another pair's below, and those of ours
-        that the paper has not, each behind the decoder that it follows.
-        """
+        """What each line is known by: the printed ones, another pair's and ours, in their order."""
         parts = [self.numbers]
         if self.is_other and self.table.other_pair == "lines":
             parts.append([{**row, "target": str(self.asked), "draft": ""} for row in self.numbers])
@@ -364,9 +362,7 @@ class _Layout:
 
 
 def rivals(lines: Sequence[Line], heads: Sequence[Column]) -> Iterator[tuple[int, list[Cell]]]:
-    """The cells that compete, of a column and a block of several lines; before them -1 where less
-    is better, else 1.
-    """
+    """Yields -1 where less is better, else 1, and the cells that compete in it."""
     blocks: dict[str, list[Line]] = {}
     for line in lines:
         blocks.setdefault(line.block, []).append(line)

@@ -59,9 +59,7 @@ def wanted_of(paper: Paper, item: Item) -> tuple[Asked, ...]:
 def progress_of(
     paper: Paper, item: Item, measured: Measured, pair: str | None = None
 ) -> list[Progress]:
-    """Each of the paper's pairs, then other pairs of which something is measured; or this pair
-    only.
-    """
+    """Each of the paper's pairs, then other measured pairs; or this pair only."""
     measured = measured.of(item.experiments)
     wanted = wanted_of(paper, item)
     pairs = list(dict.fromkeys(each.pair for each in wanted))

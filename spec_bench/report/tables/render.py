@@ -321,9 +321,7 @@ def piped(texts: Iterable[str]) -> str:
 
 
 def markdown_table(heads: Sequence[str], lines: Iterable[Sequence[str]], labels: int) -> str:
-    """A plain Markdown table, escaped; the first ``labels`` columns are text, the others numbers,
-    to the right.
-    """
+    """A Markdown table, escaped; columns behind ``labels`` are numbers, to the right."""
     rules = ["---"] * labels + ["---:"] * (len(heads) - labels)
     shown = [[escape_markdown(text) for text in line] for line in (heads, *lines)]
     return "\n".join(map(piped, [shown[0], rules, *shown[1:]]))
