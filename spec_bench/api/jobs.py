@@ -193,9 +193,7 @@ def _text_words(
 
 
 def _write_texts(prompts: Sequence[Prompt], golds: Sequence[Any], results: Path) -> Path:
-    """Writes prompts as the file that ``task=jsonl`` reads; its name follows from them. One that
-    stands twice is asked twice, with draws of its own.
-    """
+    """Writes prompts as the file that ``task=jsonl`` reads, named after its content."""
     seen: Counter[str] = Counter()
     lines = []
     for prompt, gold in zip_longest(prompts, golds):

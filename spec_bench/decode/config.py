@@ -267,9 +267,7 @@ def _block_of(given: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def _read_block(registry: Registry[Any], block: Mapping[str, Any], kind: str, where: str) -> Any:
-    """Reads a block as the dataclass registered under the kind that it names; a ValueError for an
-    unknown kind, or fields that are not its own or out of range.
-    """
+    """Reads a block as the dataclass of the kind that it names; a ValueError if it does not fit."""
     name = block.get(kind)
     registered = registry.find(name, f"{where}.{kind}")
     settings = {key: value for key, value in block.items() if key != kind}

@@ -374,9 +374,7 @@ def _weight_files(path: str, revision: str | None) -> list[Path]:
 
 @contextmanager
 def _without_report() -> Iterator[None]:
-    """Keeps transformers from printing its table of what was found, and its bars: ours is one
-    line.
-    """
+    """Keeps transformers from printing its table and its bars: ours is one line."""
     before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()

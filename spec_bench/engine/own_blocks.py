@@ -108,9 +108,7 @@ def with_blocks(model: LanguageModel, kept: Sequence[int]) -> LanguageModel:
 
 
 def _without_others(module: Any, kept: Sequence[int]) -> Any:
-    """Returns the module over its own weights with some blocks alone; a ValueError if its blocks
-    are not one list.
-    """
+    """Returns the module with some blocks alone; a ValueError if its blocks are not one list."""
     config = copy.deepcopy(module.config)
     text = config.get_text_config()
     blocks = text.num_hidden_layers

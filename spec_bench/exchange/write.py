@@ -116,9 +116,7 @@ def _config(run: Path) -> dict[str, Any]:
 
 
 def _text_of(run: Path) -> Text:
-    """Returns what makes texts of token ids, by the tokenizer that the cell ran with. Raises
-    ValueError: it cannot be loaded.
-    """
+    """Returns what makes texts of token ids. Raises ValueError: no tokenizer can be loaded."""
     from spec_bench.engine.loading import load_tokenizer
     from spec_bench.jobs.config.model_files import model_path
 

@@ -14,9 +14,7 @@ Array = NDArray[Any]
 
 
 class Windows:
-    """Columns of lines, and what ``Generation`` makes of its own, by these names: arrays (lines,),
-    with NaN or None where a line has none.
-    """
+    """Columns of lines, and what ``Generation`` makes of its own, as arrays (lines,) or NaN."""
 
     delivered = property(lambda self: self.tokens)
     calls = cached_property(lambda self: _lengths(self._list("step_accepted")))

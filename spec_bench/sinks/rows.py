@@ -111,9 +111,7 @@ def restored(content: Row) -> CellResult:
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """Reads the rows of a results file as text; none where there is no file. Raises ValueError: it
-    is no results file; the message names the line.
-    """
+    """Returns a results file's rows as text, if any. Raises ValueError: it is none."""
     return files.read_csv(path, NEEDED)
 
 

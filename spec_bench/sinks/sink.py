@@ -36,9 +36,7 @@ class Sink(Protocol):
     """What a sink offers."""
 
     def take(self, cells: Sequence[LoggedCell], rows: Sequence[Mapping[str, Any]]) -> None:
-        """Takes a job's results, or once a table is whole its rows of a pair and task; what cannot
-        be sent brings a warning and loses nothing.
-        """
+        """Takes results, or a whole table's rows; what cannot be sent brings a warning."""
         ...
 
 
@@ -75,9 +73,7 @@ class SinkSettings:
 
 
 def sink_settings(config: SinkSettings | Mapping[str, Any]) -> SinkSettings:
-    """Checks the config group ``sink``; other packages' sinks check their own part when built.
-    Raises ValueError: an unknown sink or setting, or a value that cannot be right.
-    """
+    """Checks the config group ``sink``. Raises ValueError: an unknown sink, or a wrong value."""
     if isinstance(config, SinkSettings) or not isinstance(config, Mapping):
         return config if isinstance(config, SinkSettings) else check(SinkSettings, config, "sink")
     ours = {each.name for each in fields(SinkSettings)} - {"more"}

@@ -84,9 +84,7 @@ def load_rows(source: Source, task: str, limit: int | None = None, offset: int =
 
 
 def _lines_file(source: Source, task: str) -> Path | None:
-    """The file of JSON lines that the source is, if it is one. Raises ValueError: it is not there,
-    or cannot be fetched.
-    """
+    """The file of JSON lines that the source is, if any. Raises ValueError: it is not there."""
     if source.kind == "embedded":
         file = EMBEDDED / f"{task}.jsonl"
         if not file.is_file():
@@ -107,9 +105,7 @@ def _lines_file(source: Source, task: str) -> Path | None:
 
 
 def _path(source: Source, task: str) -> Path:
-    """Returns the local file or folder. Raises ValueError: none is named, or a package that is not
-    installed.
-    """
+    """Returns the local file or folder. Raises ValueError: there is none."""
     if not source.path:
         raise ValueError(f"task {task}: source.kind=local needs source.path")
     if not source.path.startswith(PACKAGE):

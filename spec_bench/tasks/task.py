@@ -295,9 +295,7 @@ class Task:
         return schema_text(self._database(row)) if given is None else str(given)
 
     def _database(self, row: Row) -> Path:
-        """Returns the file of the row's database. Raises ValueError: no such file, or a row without
-        ``db_id``.
-        """
+        """Returns the row's database. Raises ValueError: no such file, or no ``db_id``."""
         return database_file(self.database_folder, str(look_up(row, "db_id", self.fields)))
 
     def cut_to(self, example: Example, most: int) -> Example:

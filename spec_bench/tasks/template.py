@@ -28,9 +28,7 @@ def placeholders(template: str) -> list[str]:
 
 
 def _checked(key: str, template: str) -> list[str]:
-    """The names in a template of the settings. Raises ValueError: its braces do not match, or one
-    of them names nothing.
-    """
+    """The names in a template. Raises ValueError: its braces or one of its names do not fit."""
     try:
         names = placeholders(template)
     except ValueError as error:

@@ -121,9 +121,7 @@ class Experiment:
                 sink.take((), rows)
 
     def complete(self) -> None:
-        """Makes the tables whole for a reader. Where they cannot be written, or another process is
-        at it, a line says how many cells they lack.
-        """
+        """Makes the tables whole for a reader, or warns how many cells they lack."""
         if not self._notes.is_dir() or self._whole():
             return
         try:

@@ -75,9 +75,7 @@ class CellStore:
             return {}
 
     def append(self, generations: Iterable[Generation], again: str = "") -> None:
-        """Adds generations, or those that a session timed ``again`` of prompts that have some; when
-        this returns they survive a kill.
-        """
+        """Adds generations, or those that a session timed ``again``; they survive a kill."""
         path = self.folder / (files.RETIMED.replace("*", again) if again else files.GENERATIONS)
         with files.naming(path), path.open("a", encoding="utf-8") as stream:
             files.lock(stream, wait=True)  # another job may look for a torn line

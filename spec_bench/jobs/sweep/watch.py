@@ -105,9 +105,7 @@ class SweepNotes:
         return self._folder / f"{files.digest(sorted(words))}.json"
 
     def begin(self, jobs: Sequence[tuple[int, Sequence[str]]], again: str = "") -> None:
-        """A sweep begins: its jobs, by number, with their choices, and who starts them ``again``.
-        What is left of other sweeps goes where none of their jobs is at work.
-        """
+        """A sweep begins: lists its jobs, and who starts them ``again``; drops idle notes."""
         if not any(each.wrote and each.state in _OPEN for each in self.look()):
             for path in self._folder.glob("*.json"):
                 path.unlink(missing_ok=True)

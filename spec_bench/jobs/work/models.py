@@ -180,9 +180,7 @@ def use_threads(
 
 
 def faster(path: Path, key: str, usual: int, run_pass: Callable[[], object]) -> int:
-    """The number of threads with which a pass takes less time, as the file keeps it by machine and
-    model; where it does not, it is measured now, by one process at a time. ``usual`` is the most.
-    """
+    """The faster number of threads, as the file keeps it or as measured now; ``usual`` at most."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_suffix(".lock").open("w") as lock:
         files.lock(lock, wait=True)

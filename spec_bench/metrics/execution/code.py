@@ -86,9 +86,7 @@ class PassAt1(Score):
         return lost[0] if lost else ""
 
     def _judged(self, code: str, tests: CodeReference) -> list[str]:
-        """The worker's verdict on code and tests, and what it could not hold. Raises ValueError:
-        the code would run as root.
-        """
+        """The worker's verdict, and what it could not hold. Raises ValueError: it would be root."""
         limits = {"seconds": self.seconds, "memory": self.memory}
         request = {"code": code, "entry_point": tests.entry_point, **limits}
         asked = "".join(f"{json.dumps(each)}\n" for each in (request, _preamble(tests) + tests))

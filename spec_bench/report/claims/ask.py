@@ -157,9 +157,7 @@ class Ask:
         return [group for group, cells in zip(groups, own, strict=True) if trees & cells]
 
     def value(self, row: Row, key: str) -> Any:
-        """A column, a place on an axis, ``left`` for decoder and tree, or a part of the tree's
-        shorthand (``_PARTS``, ``paths``); None without.
-        """
+        """A column, a place on an axis, ``left`` (the name), or a part of the tree; or None."""
         if key in self.axes:
             return self.axes[key].get((str(row["decoder"]), str(row["spec"])))
         if key == "left":

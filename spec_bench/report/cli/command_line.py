@@ -13,6 +13,7 @@ import argparse
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -248,18 +249,9 @@ def run_sweep(options: Namespace) -> None:
     print(f"page: {path}")
 
 
-def run_answers(options: Namespace) -> None:
-    """Makes rows of another harness's answer files."""
-    from spec_bench.exchange.read import read_in
-
-    read_in(options)
-
-
-def run_wandb(options: Namespace) -> None:
-    """Publishes a W&B report of a project."""
-    from spec_bench.report.wandb_report import publish
-
-    publish(options)
+def _late(module: str, name: str) -> Callable[[Namespace], None]:
+    """Returns a command of a module that is imported once it runs."""
+    return lambda options: getattr(import_module(f"spec_bench.{module}"), name)(options)
 
 
 COMMANDS: dict[str, tuple[Callable[[Namespace], None], str]] = {
@@ -273,15 +265,20 @@ COMMANDS: dict[str, tuple[Callable[[Namespace], None], str]] = {
     "lengths": (run_lengths, "acceptance as vLLM, SGLang and SPEED-Bench count it"),
     "positions": (run_positions, "tokens per call by where in the text it stands"),
     "sweep": (run_sweep, "a page to explore: what to use, interactive figures"),
-    "answers": (run_answers, "answer files of Spec-Bench, EAGLE or Medusa as rows"),
-    "wandb": (run_wandb, "a W&B report of a project; --dry-run needs no account"),
+    "answers": (
+        _late("exchange.read", "read_in"),
+        "answer files of Spec-Bench, EAGLE or Medusa as rows",
+    ),
+    "wandb": (
+        _late("report.wandb_report", "publish"),
+        "a W&B report of a project; --dry-run needs no account",
+    ),
     "results": (run_plain, "a results file's own table, figure and checks"),
 }
 _FILE: dict[str, Any] = {"type": output_file, "metavar": "FILE"}
 _FOLDER: dict[str, Any] = {"type": output_folder, "metavar": "FOLDER"}
 _PATH: dict[str, Any] = {"type": Path, "metavar": "FILE"}
 _NEEDED: dict[str, Any] = {"required": True}
-_SWITCH: dict[str, Any] = {"action": "store_true"}
 _ALL = " ".join(COMMANDS.keys() - {"results"})
 _PAIR = "rows of this pair of models; default: the paper's own pairs"
 _ROOT = {"type": Path, "metavar": "FOLDER", "default": _RESULTS}

@@ -33,9 +33,7 @@ Timings = dict[str, dict[str, tuple[float, ...]]]
 
 
 class _Cell:
-    """A cell's counts, sessions and categories, of each repeat that has all prompts of the first
-    one; of later repeats seconds and joules alone, since they delivered the same answers.
-    """
+    """A cell's counts, sessions and categories; of later repeats seconds and joules alone."""
 
     def __init__(self, packed: Packed, run_id: str) -> None:
         self.packed = packed

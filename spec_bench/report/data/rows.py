@@ -268,9 +268,7 @@ def score_column(rows: pd.DataFrame) -> str | None:
 
 
 def scores_of(group: Group, metric: str) -> list[str]:
-    """Returns a metric's columns in a group: ``score`` is the task's score, whatever it is called;
-    ``scores`` that and perplexity, as far as they were measured.
-    """
+    """Returns a metric's columns: the task's ``score``, ``scores`` with perplexity, or its own."""
     if metric not in ("score", "scores"):
         return [metric]
     names = [score_column(group.rows), *(["perplexity"] if metric == "scores" else [])]
@@ -351,9 +349,7 @@ def decoder_of(row: pd.Series | Row) -> str:
 
 
 def tree_titles(rows: pd.DataFrame) -> list[str]:
-    """Each row's tree as its shorthand; behind it the last part of the draft's name, or of heads
-    that of their training, where cells of a group's decoder and tree differ in it.
-    """
+    """Each row's tree; with its draft's or heads' name where cells differ in that alone."""
     specs = rows.spec.astype(str)
     if "draft" not in rows or rows.draft.nunique() < 2:
         return list(specs)

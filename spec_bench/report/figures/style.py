@@ -147,9 +147,7 @@ def known(text: str, row: Mapping[str, Any]) -> bool:
 
 
 def marks(rows: pd.DataFrame) -> str:
-    """The marks of rows that are not exact, for a title; "" where all are. A row of another engine
-    among ours is named: the rest is not that engine's.
-    """
+    """The marks of rows that are not exact, for a title; another engine's row is named."""
     if "lossless" not in rows:
         return ""
     named = {mark: text for mark, text in MARKS.items() if (rows.lossless == mark).any()}

@@ -79,9 +79,7 @@ def shown_columns(rows: pd.DataFrame) -> list[Column]:
 
 
 def results_table(group: Group, most: int | None = None) -> ResultsTable:
-    """The group's table, of at most so many lines, the baseline first, then the best by the first
-    judged column that there is; columns without a value are left out.
-    """
+    """The group's table of at most so many lines: the baseline, then the best ones first."""
     rows = group.rows
     by = next((name for name in _JUDGED if name in rows and rows[name].notna().any()), None)
     if by is not None:

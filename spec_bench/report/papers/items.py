@@ -40,9 +40,7 @@ def paper_folders() -> dict[str, Path]:
 
 @functools.cache
 def read_recipe(name: str) -> Mapping[str, Any]:
-    """A recipe such as ``rsd=exp1``, over the one beside it that it begins with; not to be written
-    to. Raises ValueError: its file is not there.
-    """
+    """A recipe over the one that it begins with, not to write to. Raises ValueError: no file."""
     paper, _, stem = name.partition("=")
     path = paper_folders().get(paper, experiments_dir() / paper) / f"{stem}.yaml"
     if not path.is_file():
