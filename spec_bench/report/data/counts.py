@@ -41,19 +41,12 @@ class _Cell:
         self.lines = self.repeats[0] if len(self.repeats) == 1 else {}  # of the only repeat
         # lines by prompt of what later sessions timed again, by repeat and session
         self.again = packed.apart(f"{run_id}{AGAIN}", "repeat", "sitting")
-        self._run_id = run_id
+        self.run_id = run_id
 
     def texts(self, column: str) -> list[dict[str, str]]:
         """By prompt what a column has, of each repeat."""
         texts = getattr(self.packed.windows, column)
         return [{prompt: texts[line] for prompt, line in each.items()} for each in self.repeats]
-
-    def counts(self, name: str) -> list[Counts]:
-        """Returns the counts of each repeat that measured a metric anew."""
-        if self.repeats and (scored := self.packed.scored(self._run_id, name)):
-            return [{prompt: _sums(each) for prompt, each in scored.items()}]
-        found = (self.of(name, lines) for lines in self.repeats[: None if _anew(name) else 1])
-        return [counts for counts in found if counts]
 
     def of(self, name: str, lines: Mapping[str, int]) -> Counts:
         """Returns a metric's counts of some lines; none where these have no such number."""
@@ -81,12 +74,21 @@ def _anew(name: str) -> bool:
     return name in metric and metric[name].column.kind in MEASURED_ANEW
 
 
+@lru_cache(maxsize=1024)  # cells of a group are asked several times
+def _counts(cell: _Cell, name: str) -> list[Counts]:
+    """Returns the counts of each repeat that measured a metric anew."""
+    if cell.repeats and (scored := cell.packed.scored(cell.run_id, name)):
+        return [{prompt: _sums(each) for prompt, each in scored.items()}]
+    found = (cell.of(name, lines) for lines in cell.repeats[: None if _anew(name) else 1])
+    return [counts for counts in found if counts]
+
+
 @lru_cache(maxsize=256)
 def _timings(cell: _Cell, name: str) -> list[Timings]:
-    """The counts of each repeat by session, the cell's first; a group's baseline is asked often."""
+    """Returns the counts of each repeat by session, the cell's first."""
     timings = []
     for number, (counts, sat) in enumerate(
-        zip(cell.counts(name), cell.texts("sitting"), strict=False)
+        zip(_counts(cell, name), cell.texts("sitting"), strict=False)
     ):
         timed = {prompt: {sat[prompt]: pair} for prompt, pair in counts.items()}
         for (repeat, sitting), lines in cell.again.items():
@@ -103,10 +105,11 @@ class Records:
     def __init__(self, results: Path) -> None:
         self._results = results
         self._cells: dict[tuple[str, str], _Cell] = {}
+        self._kept: dict[str, Packed] = {}  # what was read last beside a file
 
     def counts(self, row: Row, name: str) -> Counts | None:
         """Prompt id -> the sums behind a metric over its repeats; None without records."""
-        return summed(self._cell(row, str(row["run_id"])).counts(name))
+        return summed(_counts(self._cell(row, str(row["run_id"])), name))
 
     def tables(self, rows: Sequence[Row]) -> Tables:
         """Returns what gives a metric's counts of cells, ``summed`` over their repeats."""
@@ -117,7 +120,7 @@ class Records:
 
         def of(name: str) -> Table | None:
             if not (lines and alike and (ratio := metric[name].sums)):
-                counts = [summed(each.counts(name)) for each in cells]
+                counts = [summed(_counts(each, name)) for each in cells]
                 return table_of(None if each is None else {"": each} for each in counts)
             table = packed.windows.sums(*ratio)[places]
             known = not np.isnan(table).any() and table[..., 1].any(axis=1).all()
@@ -128,7 +131,9 @@ class Records:
     def _cell(self, row: Row, run_id: str) -> _Cell:
         place = path, _ = str(row.get("file", self._results)), run_id
         if place not in self._cells:
-            self._cells[place] = _Cell(packed_of(Path(path), run_id), run_id)
+            if path not in self._kept or run_id not in self._kept[path]:
+                self._kept[path] = packed_of(Path(path), run_id)
+            self._cells[place] = _Cell(self._kept[path], run_id)
         return self._cells[place]
 
     def interleaved(self, rows: Sequence[Row], name: str) -> list[dict[str, Counts]] | None:
@@ -171,7 +176,7 @@ class Records:
         """
         found: dict[str, Counts] = {}
         for seed, run in _runs(row):
-            if not (repeats := self._cell(row, run).counts(name)):
+            if not (repeats := _counts(self._cell(row, run), name)):
                 return None
             found |= {_seed_of(seed, number): counts for number, counts in enumerate(repeats)}
         return found

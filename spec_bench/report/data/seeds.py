@@ -123,7 +123,9 @@ def _pool(
     """Returns the cells of one decoder and several seeds, each column's values, as one row."""
     order = sorted(range(len(runs)), key=whole["seed"].__getitem__)
     kept = [each for each in order if whole["status"][each] != "failed"] or order[:1]
-    cells = {name: [values[each] for each in kept] for name, values in whole.items()}
+    cells = whole
+    if kept != [*range(len(runs))]:
+        cells = {name: [values[each] for each in kept] for name, values in whole.items()}
     first = {name: values[0] for name, values in cells.items()}
     row: dict[str, Any] = {**first}
     row[SEEDS] = ",".join(f"{seed:g}" for seed in cells["seed"])
