@@ -159,10 +159,7 @@ def merge_csv(
 
 
 def _write_points(path: Path, rows: Sequence[Row]) -> None:
-    """Writes what tells cells apart, and a few numbers in five digits, without intervals.
-
-    A complete row has no reasons: the columns that they are of are not in the file.
-    """
+    """Writes what tells cells apart, and a few numbers in five digits, without intervals."""
     shown = {*columns.names_of("identity", "setting", "state", "score"), *_POINTS}
     filled = {name for row in rows for name, value in row.items() if value not in (None, "")}
     names = columns.ordered({*NEEDED, *(shown & filled)})

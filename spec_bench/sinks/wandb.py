@@ -220,10 +220,7 @@ def open_run(
 
 @contextmanager
 def _noted(sink: Wandb, folder: Path, run_id: str) -> Iterator[dict[str, Any]]:
-    """What W&B has of a run: ``content``, a cell's status or a table's digest, and ``steps``, how
-    many history lines. What is changed in it is written; no other process logs from the folder
-    meanwhile.
-    """
+    """What W&B has of a run (``content``, ``steps``); what is changed in it is written."""
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder, os.O_RDONLY)
     try:

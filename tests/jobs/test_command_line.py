@@ -49,8 +49,7 @@ SLOW = [pytest.param(signal.SIGKILL, seed, marks=pytest.mark.slow) for seed in r
 
 
 @pytest.mark.parametrize(
-    ("number", "seed"),
-    [(signal.SIGINT, None), (signal.SIGTERM, None), (signal.SIGKILL, 0), *SLOW],
+    ("number", "seed"), [(signal.SIGINT, None), (signal.SIGTERM, None), (signal.SIGKILL, 0), *SLOW]
 )
 def test_after_a_kill_a_rerun_equals_an_undisturbed_run_but_for_times(
     run_job, family, tmp_path, number, seed

@@ -14,6 +14,7 @@ from spec_bench.metrics.intervals import (
     median_interval,
     rate_ratio_interval,
     ratio_interval,
+    ratio_intervals,
     score_difference_interval,
     score_interval,
     sign_flip_p,
@@ -107,10 +108,16 @@ def test_runs_that_differ_widen_the_interval_by_what_so_few_of_them_leave_open()
     tokens = np.full((3, 50), 100.0)
     seconds = np.array([[1.0], [1.1], [0.9]]) * np.ones((3, 50))
     found = ratio_interval(tokens, seconds)
-    error = np.std(seconds[:, 0] / 1.0, ddof=1) / np.sqrt(3)
-    half = student_t.ppf(0.975, 2) * error
+    half = student_t.ppf(0.975, 2) * np.std(seconds[:, 0], ddof=1) / np.sqrt(3)
     ends = np.log(found.high / found.value), np.log(found.value / found.low)
     assert ends == pytest.approx((half, half), rel=1e-3)
+
+
+@pytest.mark.parametrize("prompts", [3, 6, 20])
+def test_several_cells_at_once_have_the_intervals_of_each_alone(prompts):
+    columns = np.random.default_rng(3).uniform(0.5, 2.0, (2, 3, 4, prompts))
+    columns[0, 1, 0] = 0.0  # not on the logarithm's scale
+    assert ratio_intervals(columns) == [ratio_interval(*columns[:, n]) for n in range(3)]
 
 
 def test_what_both_sides_share_by_prompt_or_run_leaves_their_ratio_alone():

@@ -198,12 +198,7 @@ def test_a_file_with_a_function_is_a_score_and_gets_every_reference(tmp_path):
 @pytest.mark.parametrize(
     ("name", "texts", "golds", "message"),
     [
-        (
-            OWN,
-            ["a " * 666],
-            [["a"]],
-            "length_ratio.py, line 23: KeyError: .*of.*beast",
-        ),
+        (OWN, ["a " * 666], [["a"]], "length_ratio.py, line 23: KeyError: .*of.*beast"),
         ("rouge", ["a", "b"], [["a"], []], "^score rouge: prompt 1"),
     ],
 )

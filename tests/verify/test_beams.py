@@ -109,8 +109,7 @@ def _dropped_orphans(p, q, trials):
 
 
 @pytest.mark.parametrize(
-    ("part", "broken"),
-    [("verify_layer", _sorted_drafts), ("residual_chain", _dropped_orphans)],
+    ("part", "broken"), [("verify_layer", _sorted_drafts), ("residual_chain", _dropped_orphans)]
 )
 def test_a_broken_verification_is_caught(part, broken, monkeypatch):
     monkeypatch.setattr(beams, part, broken)

@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     if not tables and not cells:
         print(f"spec_bench verify: no results in {str(results)!r}", file=sys.stderr)
         return 2
-    told: dict[Path, list[str]] = {}
+    told: dict[str, list[str]] = {}
     of_tables = [line for table in tables for line in _of_table(results, table, told)]
     found = [line for cell in cells for line in _of_cell(cell, told)] + of_tables
     for path in sorted((results / files.RUNS / "jobs").glob("*/*.json")):
@@ -54,13 +54,14 @@ def _told(path: Path, check: Callable[..., Any], *given: Any) -> list[str]:
     return []
 
 
-def _of_cell(run: Path, told: Mapping[Path, list[str]]) -> Iterator[str]:
+def _of_cell(run: Path, told: Mapping[str, list[str]]) -> Iterator[str]:
     """Yields the lines on a cell, of ``cell.json`` those that its row's check has left, if any."""
     for path in (*files.retimed_files(run), run / files.GENERATIONS):
         lines = cell_folder.read(path)
         torn = ("its last line is cut",) * bool(lines.torn)
         yield from (f"{path}: {fault}" for fault in (*lines.faults, *torn))
-    yield from told[run] if run in told else _told(run / files.CELL, _cell, run)
+    known = told.get(str(run))
+    yield from _told(run / files.CELL, _cell, run) if known is None else known
 
 
 def _cell(run: Path, known: Mapping[str, Any] | None = None) -> None:
@@ -71,7 +72,7 @@ def _cell(run: Path, known: Mapping[str, Any] | None = None) -> None:
         raise ValueError("its run id is not that of these settings")
 
 
-def _of_table(results: Path, table: Path, told: dict[Path, list[str]]) -> Iterator[str]:
+def _of_table(results: Path, table: Path, told: dict[str, list[str]]) -> Iterator[str]:
     path, kept, top = files.records_file(table), parquet.joined([]), files.results_of(table)
     top = results if top.samefile(results) else top
     if path.exists():
@@ -93,7 +94,7 @@ def _of_table(results: Path, table: Path, told: dict[Path, list[str]]) -> Iterat
 
 
 def _row(
-    results: Path, row: Mapping[str, str], kept: parquet.Packed, told: dict[Path, list[str]]
+    results: Path, row: Mapping[str, str], kept: parquet.Packed, told: dict[str, list[str]]
 ) -> None:
     """Holds a row against its cell or, where that is not here, against its records."""
     run_id, expected = row["run_id"], dict[str, Any]()
@@ -104,7 +105,7 @@ def _row(
         cell = cell_folder.read_cell(run)
     except ValueError:
         return  # the cell's own line says so
-    told[run] = _told(run / files.CELL, _cell, run, cell)
+    told[str(run)] = _told(run / files.CELL, _cell, run, cell)
     if (content := cell.get("result")) is not None:
         expected = {**content, **content["labels"], **content["metrics"], "stage": row.get("stage")}
     elif row["status"] != "failed":

@@ -229,10 +229,7 @@ def _share(contrast: Contrast, metric: str, relative: bool, of: int, sums: Table
 def _settled(
     contrasts: Sequence[Contrast], table: Table, metric: str
 ) -> tuple[list[Contrast], Table]:
-    """Returns the contrasts with one cell on a side that has a choice, and that cell's counts.
-
-    Of each prompt it is the counts of the cell that the other half of the prompts picked.
-    """
+    """Returns the contrasts with, of each prompt, the cell that the other half of them picked."""
     settled, parts, start = [], [], 0
     for contrast in contrasts:
         middle = start + len(contrast.left)

@@ -56,10 +56,7 @@ def split(rows: pd.DataFrame, shown: Collection[str]) -> list[tuple[str, pd.Data
 def _values(
     rows: pd.DataFrame, column: Column, texts: pd.Series, run: Sequence[pd.Series]
 ) -> pd.Series:
-    """A column's values as headings have them; empty where all rows agree, or where the value
-    follows from ``run``, the other columns of settings (a search screens and confirms each task on
-    other prompts).
-    """
+    """A column's values for headings; empty where all agree, or where ``run`` tells them."""
     within = [rows[name] for name in _WITHIN[column.apart] if name in rows]
     within += run if column.apart != "run" else []
     counts = texts.groupby(within or [0] * len(rows))

@@ -306,11 +306,7 @@ def groups_of(rows: pd.DataFrame) -> list[Group]:
 
 
 def _named(rows: pd.DataFrame, apart: Sequence[Column]) -> dict[Column, pd.Series]:
-    """Returns the columns that a heading must name, and for which rows.
-
-    Settings of the task, such as its temperature, are named where one task has several; those of
-    the pair, where one pair has several.
-    """
+    """Returns the columns that a heading must name, since a task, or pair, has several values."""
     columns = {}
     for each in apart:
         within = rows.pair if each.apart == "pair" and "pair" in rows else rows.task

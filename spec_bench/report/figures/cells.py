@@ -80,9 +80,7 @@ class Cells:
 
 
 def usable(rows: pd.DataFrame, item: Figure, paths_as_rows: bool = False) -> pd.DataFrame:
-    """Rows with numbers and tree attention, of the recipe's experiments; each cell once. Raises
-    NothingMeasuredError: nothing is left.
-    """
+    """Rows of the recipe's experiments, each once. Raises NothingMeasuredError: none is left."""
     kept = rows if rows.empty or paths_as_rows else rows[tree_attention(rows)]
     kept = kept if kept.empty else kept[kept.status != "failed"]
     if kept.empty:
@@ -206,9 +204,7 @@ def _of_tree(spec: str) -> dict[str, Any]:
 
 
 def with_columns(rows: pd.DataFrame, facts: pd.DataFrame) -> pd.DataFrame:
-    """Returns the rows with more columns. Raises ValueError: they have one of that name, and one of
-    the two would be lost.
-    """
+    """Returns the rows with more columns. Raises ValueError: they have one of that name."""
     if twice := [str(name) for name in facts if name in rows]:
         raise ValueError(f"rows to draw have a column {twice[0]!r}, which figures add themselves")
     return rows.join(facts)

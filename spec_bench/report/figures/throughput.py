@@ -30,9 +30,7 @@ _HEADS = (
 
 
 def lines_of(rows: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:
-    """(title of the group, title of the line, its rows by requests under way) of all that have a
-    throughput. Raises ValueError: no row tells how fast several requests were.
-    """
+    """Titles of group and line, and rows by requests. Raises ValueError: none has a throughput."""
     timed = rows[(rows.status != "failed") & rows[IN_ALL].notna() & rows[PER_USER].notna()]
     if timed.empty:
         raise ValueError("no row has tokens/s of a request and of all: nothing was timed")
@@ -70,9 +68,7 @@ def crossing(points: Sequence[Sequence[float]]) -> str:
 
 
 def throughput(file: Path) -> str:
-    """Returns a results file's table as text; its figure is drawn beside it, as ``throughput.png``.
-    Raises ValueError: there is no such file, or nothing was timed.
-    """
+    """Returns a file's table as text, its figure drawn beside it. Raises ValueError: no times."""
     from rich.console import Console
     from rich.table import Table
 

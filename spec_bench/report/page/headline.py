@@ -125,10 +125,7 @@ def headline(group: Group) -> Headline | None:
 
 
 def _choice(group: Group, rows: pd.DataFrame, by: str) -> Choice | None:
-    """The choice by speed-up, or by token rates over AR's; None where there is nothing to compare.
-
-    A ratio of two rates that were not measured side by side lies between those of their ends.
-    """
+    """The choice by speed-up, or by token rates over AR's; None where nothing is to compare."""
     plain = interval_in(group.baseline, "token_rate") if group.baseline else None
     plain = Interval(1.0, 1.0, 1.0) if by == "speedup" else plain
     if by == "block_efficiency" or not (plain and plain.value):
