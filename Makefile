@@ -8,7 +8,7 @@ READY  := $(VENV)/.ready
 # Empty, as if it were not set: else every process would compile all of torch again, for 8 seconds.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help env quickstart readme spec-bench test test-slow check format rehearse kill-check bench bench-load bench-server bench-sweep bench-scaling bench-rules bench-gpu profile audit mutants tiny-models tiny-heads heads-grid smollm2 clean wheel \
+.PHONY: help env quickstart readme spec-bench test test-slow check format rehearse kill-check bench bench-load bench-server bench-servers bench-sweep bench-scaling bench-rules bench-gpu profile audit mutants tiny-models tiny-heads heads-grid smollm2 clean wheel \
 	rsd rsd-exp1 rsd-exp2 rsd-fig1 mcsd mcsd-search mcsd-acceptance mcsd-ablation \
 	dsbd dsbd-fronts dsbd-one-cache redrafter redrafter-decoding redrafter-temperatures \
 	redrafter-beams redrafter-batches redrafter-heads redrafter-all \
@@ -262,6 +262,22 @@ bench-server: $(STAMP)
 	{ printf '# vLLM, 1 to 8 requests together\n\n```\n'; $(REPORT) throughput throughput; \
 		printf '```\n'; } > $(THROUGHPUT).md
 	cp results/throughput/throughput.png $(THROUGHPUT).png # throughput.md, throughput.png
+
+# vLLM and llama.cpp beside ours on SmolLM2, an hour on one core. VLLM and LLAMA are their programs, HEADS an
+# EAGLE-3 head, F32 the target as GGUF in float32 (docs/server.md). The last line writes the page's table anew.
+SERVED = pair=smollm2 task=humaneval 'task.metrics=[]' prompts=24 generation=greedy \
+	generation.max_new_tokens=64 results=outputs/servers
+ONE := -t 1 -tb 1 -ctk f32 -ctv f32
+bench-servers: smollm2
+	$(BIN)/python -m spec_bench run engine.threads=1 pair.heads.eagle3=$(HEADS) name=ours $(SERVED) \
+		'cells=[sd:5,{decoder: sd, drafter: eagle3, spec: 5},prompt_lookup:1x5]'
+	$(BIN)/python -m spec_bench serve vllm --program $(VLLM) --draft $(HEADS) --with ngram,eagle3 \
+		--arguments='--dtype float32 --max-model-len 1024 --enforce-eager' name=vllm $(SERVED)
+	$(BIN)/python -m spec_bench serve llama_cpp --program $(LLAMA) --model $(F32) --with ngram,ngram_map \
+		--arguments='$(ONE)' name=llama-f32 $(SERVED)
+	$(BIN)/python -m spec_bench serve llama_cpp --program $(LLAMA) --with ngram,ngram_map \
+		--arguments='$(ONE)' name=llama-q4_1 $(SERVED)
+	$(BIN)/python scripts/check/served.py outputs/servers --page results/benchmarks/servers-smollm2.md
 
 # Jobs, reports and folders by size, with made-up generations; minutes.
 bench-load: $(STAMP)

