@@ -129,6 +129,7 @@ class Drafter(ABC):
     heads: ClassVar[type[Heads] | None] = None  # the network that it needs on the target, else None
     # whether it proposes one chain, so that a tree may have no siblings
     single: ClassVar[bool] = False
+    passes: ClassVar[int | None] = None  # of its network for a tree; None: one for each level
 
     @property
     def models(self) -> int:
@@ -146,7 +147,7 @@ class Drafter(ABC):
 
     def calls(self, depth: int) -> int:
         """L of MBSU: sequential draft calls for a tree of that depth."""
-        return depth
+        return depth if self.passes is None else self.passes
 
     def reach(self, heads: Heads | None) -> int | None:
         """Returns the deepest tree that it can draft; None if unlimited. Raises ValueError: the

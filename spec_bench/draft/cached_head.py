@@ -6,7 +6,7 @@ the head knows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -84,10 +84,6 @@ class CachedHead(Heads):
         """Returns the target's embeddings of tokens [...], or the head's own if it has some."""
         vectors = self.embed_tokens(tokens) if hasattr(self, "embed_tokens") else embed(tokens)
         return vectors.to(self._like.dtype)
-
-    def guesses(self, x: Tensor, embedded: Tensor) -> Iterator[Tensor]:
-        """Not position by position: it learns from whole sequences, ``train.trainee``."""
-        raise AssertionError("a head with a cache learns from sequences")
 
     @property
     def _like(self) -> Tensor:

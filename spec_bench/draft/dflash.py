@@ -330,9 +330,7 @@ class DFlash(Drafter):
     layer_ids: Literal["auto", "input", "output"] = "auto"
 
     heads = DFlashHead
-
-    def calls(self, depth: int) -> int:
-        return 1
+    passes = 1
 
     def reach(self, heads: Heads | None) -> int:
         assert heads is not None

@@ -31,7 +31,7 @@ from spec_bench.draft.levels import LevelDrafting, taken, with_masks
 from spec_bench.draft.network import Heads
 from spec_bench.engine.cache import SlotCache, WritePlan
 from spec_bench.engine.model import ForwardOutput, LanguageModel, Layers
-from spec_bench.engine.tree_pass import causal, run_nodes, run_pending
+from spec_bench.engine.tree_pass import run_nodes, run_pending
 from spec_bench.settings.fields import Range
 
 
@@ -95,10 +95,8 @@ class EagleDrafting(DraftingOnHanded):
         if not count:
             return
         tokens = torch.tensor([prompt[start + 1 : start + 1 + count]], device=hidden.device)
-        positions = start + torch.arange(count, device=hidden.device).unsqueeze(0)
-        visible = causal(positions, start + count)
-        features = self.run(hidden[:count].unsqueeze(0))
-        features.forward(self._cache, [start], tokens, positions, visible, row)
+        features: Any = self.run(hidden[:count].unsqueeze(0))
+        run_pending(features, self._cache, [start], tokens, row=row)
 
     def needs(self, committed: Committed, fixed: bool = False) -> Sequence[Known]:
         waiting, most = self._waiting[: len(committed)], self.most(len(committed), fixed)
@@ -255,11 +253,7 @@ def own_text(target: LanguageModel, prompt: Sequence[int], count: int = TOKENS) 
     cache = target.allocate(1, len(text) + count)
     for at in (0, *range(len(text), len(text) + count - 1)):
         tokens = torch.tensor([text[at:]], device=target.device)
-        positions = at + torch.arange(tokens.shape[1], device=target.device).unsqueeze(0)
-        visible = causal(positions, len(text))
-        logits = target.forward(
-            cache, [at], tokens, positions, visible, logits_to_keep=1, prefill=True
-        ).logits
+        logits = run_pending(target, cache, [at], tokens, prefill=True).logits
         text.append(int(logits[0, -1].argmax()))
     return text
 
@@ -274,21 +268,18 @@ def agreements(
     count = len(tokens)
     ids = torch.tensor([tokens], device=target.device)
     positions = torch.arange(count, device=target.device).unsqueeze(0)
-    visible = torch.ones((1, count, count), dtype=torch.bool, device=target.device).tril()
     places = tuple(sorted({place for reading in readings.values() for place in reading}))
     cache = target.allocate(1, count)
-    logits, hidden = target.forward(
-        cache, [0], ids, positions, visible, needs_hidden=places, prefill=True
+    logits, hidden = run_pending(
+        target, cache, [0], ids, logits_to_keep=0, needs_hidden=places, prefill=True
     )
     assert hidden is not None
     states = dict(zip(places, hidden[:, :-1].chunk(len(places), dim=-1), strict=True))
     embedded = head.embedded(ids[:, 1:], target.embed)
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float | None = None) -> Tensor:
-        grouped = q.shape[1] != k.shape[1]
-        return scaled_dot_product_attention(
-            q, k, v, is_causal=True, scale=scale, enable_gqa=grouped
-        )
+        gqa = q.shape[1] != k.shape[1]
+        return scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=gqa)
 
     shares = {}
     for name, reading in readings.items():

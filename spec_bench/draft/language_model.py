@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -23,16 +23,6 @@ from spec_bench.engine.tree_pass import commit_paths, prefill, run_nodes, run_pe
 from spec_bench.settings.fields import Count, Range, shown
 
 
-class _Pending(NamedTuple):
-    """What the drafts have not run yet: [R, P] tokens, [R] their first slots, and which of them is
-    the [R] root.
-    """
-
-    tokens: Known
-    starts: Known
-    last: Known
-
-
 class LanguageModelDrafting(Drafting):
     """D draft models that run level by level.
 
@@ -45,7 +35,8 @@ class LanguageModelDrafting(Drafting):
     def __init__(self, given: Equipment) -> None:
         self.models, self._caches = given.models, given.caches
         self._cached = [0] * given.rows  # tokens of each row that are in the caches
-        self._pending = _Pending(Known(), Known(), Known())
+        # What was not run yet: [R, P] tokens, [R] their first slots, and which of them the root is.
+        self._pending = (Known(), Known(), Known())
         self._most = 1  # tokens of a row that wait after an iteration
 
     def start(self, row: int, prompt: Sequence[int]) -> None:
@@ -59,7 +50,7 @@ class LanguageModelDrafting(Drafting):
             pending = max(len(c) - n for c, n in zip(committed, self._cached, strict=False))
         # A row with fewer pending tokens reruns some that it has: same tokens, same slots. One too
         # short for that runs fillers after its root, where the tree is written next.
-        self._pending = _Pending(
+        self._pending = (
             Known([[*c[-pending:], *[c[-1]] * (pending - len(c))] for c in committed]),
             Known([max(len(c) - pending, 0) for c in committed]),
             Known([min(len(c), pending) - 1 for c in committed]),
@@ -223,14 +214,13 @@ class Pard(Drafter):
     """The pair's draft, if it is such a model; it guesses all levels at once, so L is 1."""
 
     levels: Annotated[int, Range(1, 64)] = 12  # K, levels that one pass guesses
-    # what stands for a token not known; null: the draft's `pard_token`
+    # the draft's token that stands for one not known; null: its `pard_token`
     mask_token: Annotated[int, Range(0)] | None = None
+
+    passes = 1
 
     @property
     def models(self) -> int:
-        return 1
-
-    def calls(self, depth: int) -> int:
         return 1
 
     def reach(self, heads: Heads | None) -> int:
@@ -245,17 +235,18 @@ class Pard(Drafter):
         return (cls(levels=3, mask_token=0),) if models == 1 else ()
 
     def drafting(self, equipment: Equipment) -> Drafting:
-        """Raises ValueError: the draft has another vocabulary, or no mask token is named."""
+        """Raises ValueError: the draft has another tokenizer, or no mask token is named."""
         (model,) = equipment.models
-        if isinstance(model, MappedModel):
-            raise ValueError("a pard drafter needs a draft with the target's vocabulary")
+        first = model.vocab_size if isinstance(model, MappedModel) else 0  # of its own tokens
+        if getattr(model, "pieces", None):
+            raise ValueError("a pard drafter needs a draft with the target's tokenizer")
         token = getattr(model, "mask_token", None) if self.mask_token is None else self.mask_token
         if token is None:
             raise ValueError(
                 "a pard drafter needs a draft trained for it: its config.json names no pard_token, "
                 "and drafter.mask_token is null"
             )
-        return ParallelDrafting(equipment, self.levels, token)
+        return ParallelDrafting(equipment, self.levels, first + token)
 
 
 # The target drafts for itself with some of its blocks left out; no file and no training.

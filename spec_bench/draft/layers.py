@@ -204,10 +204,9 @@ class Attention(nn.Module):
         """z [R, T, inputs] -> [R, T, D]."""
         q = self.q_proj(z).unflatten(-1, (-1, self.head_dim))
         q = turn((self.q_norm(q) if self.qk_norm else q).transpose(1, 2))
-        mixed: Tensor = self.o_proj(
-            attend(layer, q, *self.kept(z, turn)).transpose(1, 2).flatten(2)
-        )
-        return mixed
+        mixed = attend(layer, q, *self.kept(z, turn))
+        output: Tensor = self.o_proj(mixed.transpose(1, 2).flatten(2))
+        return output
 
     def kept(self, z: Tensor, turn: Turn) -> tuple[Tensor, Tensor]:
         """z [R, T, inputs] -> keys, turned, and values, [R, K, T, d] each."""

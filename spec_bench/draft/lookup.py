@@ -17,7 +17,7 @@ import heapq
 from bisect import insort
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -132,15 +132,11 @@ class FirstIndex(NgramIndex):
 
 
 class LookupDrafting(Drafting):
-    """One index per row, brought up to date before it is asked; ``bounds``: of a tree's width and
-    depth.
-    """
+    """One index per row, brought up to date before it is asked; ``bounds`` beside a tree's."""
 
     recordable = True  # guesses are made before
 
-    def __init__(
-        self, index: Callable[[], Any], bounds: Callable[[int, int], Bounds], rows: int
-    ) -> None:
+    def __init__(self, index: Callable[[], Any], rows: int, *bounds: Any) -> None:
         self._index, self._bounds = index, bounds
         self._rows = [index() for _ in range(rows)]
 
@@ -151,7 +147,7 @@ class LookupDrafting(Drafting):
     def guesses(
         self, committed: Sequence[Sequence[int]], width: int, depth: int
     ) -> list[list[list[Guess]]]:
-        bounds = self._bounds(width, depth)
+        bounds = Bounds(width, depth, *self._bounds)
         guesses = []
         for index, tokens in zip(self._rows, committed, strict=False):
             index.extend(tokens[len(index.tokens) :])
@@ -174,6 +170,7 @@ class FirstMatch(Drafter):
 
     policies = ("guessed",)
     single = True
+    passes: ClassVar[int | None] = 0
 
     def __post_init__(self) -> None:
         if self.shortest > self.longest:
@@ -185,16 +182,8 @@ class FirstMatch(Drafter):
         """Makes an empty index of one row."""
         return FirstIndex(self.longest, self.shortest)
 
-    def bounds(self, width: int, depth: int) -> Bounds:
-        """Says how far guesses go within a tree of that size."""
-        return Bounds(width, depth)
-
-    def calls(self, depth: int) -> int:
-        """0: no network drafts."""
-        return 0
-
     def drafting(self, equipment: Equipment) -> Drafting:
-        return LookupDrafting(self.index, self.bounds, equipment.rows)
+        return LookupDrafting(self.index, equipment.rows)
 
 
 @drafter("lookup")
@@ -211,32 +200,29 @@ class Lookup(FirstMatch):
     def index(self) -> NgramIndex:
         return NgramIndex(self.longest, self.shortest)
 
-    def bounds(self, width: int, depth: int) -> Bounds:
-        return Bounds(width, depth, self.share, self.per_match)
+    def drafting(self, equipment: Equipment) -> Drafting:
+        return LookupDrafting(self.index, equipment.rows, self.share, self.per_match)
 
 
 # The row's own past where it has a match, a draft model elsewhere.
 
 
-class LookupOrModelDrafting(Drafting):
+class LookupOrModelDrafting(LookupDrafting):
     """Two drafters side by side; the model runs only where it is asked, and then catches up."""
 
-    def __init__(self, lookup: LookupDrafting, model: LanguageModelDrafting) -> None:
-        self._lookup, self._model = lookup, model
-        self._ran = False
+    recordable = False
+
+    def __init__(self, model: LanguageModelDrafting, *given: Any) -> None:
+        super().__init__(*given)
+        self._model, self._ran = model, False
         self.vocab_size = model.models[0].vocab_size
 
     def start(self, row: int, prompt: Sequence[int]) -> None:
-        self._lookup.start(row, prompt)
+        super().start(row, prompt)
         self._model.start(row, prompt)
 
     def needs(self, committed: Committed, fixed: bool = False) -> Sequence[Known]:
         return self._model.needs(committed)
-
-    def guesses(
-        self, committed: Sequence[Sequence[int]], width: int, depth: int
-    ) -> list[list[list[Guess]]]:
-        return self._lookup.guesses(committed, width, depth)
 
     def at_root(self, committed: Committed) -> Tensor:
         self._ran = True
@@ -257,7 +243,7 @@ class LookupOrModelDrafting(Drafting):
         self._ran = False
 
     def move_row(self, source: int, target: int) -> None:
-        self._lookup.move_row(source, target)
+        super().move_row(source, target)
         self._model.move_row(source, target)
 
     def take_forward_s(self) -> float:
@@ -270,18 +256,15 @@ class LookupOrModel(Lookup):
     """The row's own n-grams, and the pair's draft model where none of them occurred before."""
 
     policies = ("guess_or_draft",)
+    passes = None  # at most one for each level: where all rows find a match there is none
 
     @property
     def models(self) -> int:
         return 1
 
-    def calls(self, depth: int) -> int:
-        """At most one pass per level: an iteration in which all rows find a match takes none."""
-        return depth
-
     def drafting(self, equipment: Equipment) -> Drafting:
-        model = drafting_of(equipment)
-        return LookupOrModelDrafting(LookupDrafting(self.index, self.bounds, equipment.rows), model)
+        given = (self.index, equipment.rows, self.share, self.per_match)
+        return LookupOrModelDrafting(drafting_of(equipment), *given)
 
 
 # Suffix decoding's trees (Oliaro et al., 2024, arXiv 2411.04975), as ArcticInference and vLLM score
@@ -443,21 +426,17 @@ class Suffix(Drafter):
     memory: Literal["none", "finished"] = "finished"
 
     policies = ("guessed",)
-
-    def calls(self, depth: int) -> int:
-        """0: no network drafts."""
-        return 0
+    passes = 0
 
     def remembering(self) -> Answers | None:
         return Answers(self.depth) if self.memory == "finished" else None
 
     def drafting(self, equipment: Equipment) -> Drafting:
         def index() -> SuffixIndex:
-            memory = equipment.memory
-            trie = memory.trie if isinstance(memory, Answers) else None
+            trie = memory.trie if isinstance(memory := equipment.memory, Answers) else None
             return SuffixIndex(self.depth, self.factor, self.least, trie)
 
-        return LookupDrafting(index, Bounds, equipment.rows)
+        return LookupDrafting(index, equipment.rows)
 
 
 # Token Recycling (Luo et al., 2024, arXiv 2408.08696): what the target thought of before.
@@ -518,10 +497,7 @@ class Recycling(Drafter):
     best: Annotated[int, Range(1, 64)] = 10  # how many are kept of each token
 
     policies = ("node_list",)
-
-    def calls(self, depth: int) -> int:
-        """0: no network drafts."""
-        return 0
+    passes = 0
 
     def drafting(self, equipment: Equipment) -> Drafting:
         return RecyclingDrafting(equipment, self.best)

@@ -131,9 +131,7 @@ class Medusa(Drafter):
 
     policies = ("node_list",)
     heads = MedusaHeads
-
-    def calls(self, depth: int) -> int:
-        return 1
+    passes = 1
 
     def reach(self, heads: Heads | None) -> int:
         assert heads is not None

@@ -33,11 +33,12 @@ class Heads(nn.Module, ABC):
         """Makes a cache of its own for ``rows`` sequences of up to ``slots`` tokens."""
         raise NotImplementedError
 
-    @abstractmethod
     def guesses(self, x: Tensor, embedded: Tensor) -> Iterator[Tensor]:
         """Yields logits of guess 1, 2, ..., K in training, each [N, V], of the target's last hidden
-        states [N, D] and embeddings of the right tokens t + 1..t + K [N, K, D].
+        states [N, D] and embeddings of the right tokens t + 1..t + K [N, K, D]; of heads that do
+        not learn from whole sequences.
         """
+        raise NotImplementedError
 
     @classmethod
     @abstractmethod

@@ -29,7 +29,6 @@ from spec_bench.draft.eagle_files import canonical, with_map
 from spec_bench.draft.network import HeadPlan, Heads, ResidualBlock, filled
 
 _FILE = "model.safetensors"
-_MODEL_TYPE = "recurrent_drafting_drafter"
 
 
 @dataclass(frozen=True)
@@ -125,7 +124,7 @@ class RecurrentHead(Heads):
 
     def to_files(self) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
         config = {
-            "model_type": _MODEL_TYPE,
+            "model_type": "recurrent_drafting_drafter",
             "hidden_size": self.shape.hidden,
             "vocab_size": self.shape.vocab,
             "exit_dim": self.shape.width,

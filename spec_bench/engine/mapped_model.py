@@ -233,9 +233,10 @@ def behind(
     if ids is None:
         model.vocab_size = count
         return model
-    if len(ids) + 1 != model.embedded:
+    embedded = len(ids) + 1 + (getattr(model, "mask_token", None) is not None)
+    if embedded != model.embedded:
         raise ValueError(
-            f"{path}: it knows {len(ids)} tokens, so {len(ids) + 1} must be embedded, got "
+            f"{path}: it knows {len(ids)} tokens, so {embedded} must be embedded, got "
             f"{model.embedded}"
         )
     return MappedModel(model, of_ids(ids, count), count)

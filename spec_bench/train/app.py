@@ -28,8 +28,6 @@ def _job(config: DictConfig) -> None:
         logging.getLogger(chatty).setLevel(logging.WARNING)
     plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     settings = build_train_settings(plain)
-    if (file := settings.asked.data.file) is not None and not file.is_file():
-        raise ValueError(f"data.path: no file {str(file)!r}")
     from spec_bench.train.train import train_heads
 
     train_heads(settings)

@@ -8,7 +8,7 @@ hidden state, K guesses, N positions that are learned. Knows nothing about heads
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import compress
@@ -43,11 +43,13 @@ def positions(dialogue: Dialogue) -> list[int]:
     return [t for t in range(len(learned) - 2) if learned[t + 1] and learned[t + 2]]
 
 
-def known_and_guessed(dialogue: Dialogue, guesses: int) -> Tensor:
-    """[N, K + 1] int64: tokens t + 1..t + 1 + K of every position, first the one that is known;
+def known_and_guessed(
+    dialogue: Dialogue, guesses: int, starts: Callable[[Dialogue], list[int]] = positions
+) -> Tensor:
+    """[N, K + 1] int64: tokens t + 1..t + 1 + K of every start t, first the one that is known;
     IGNORED from the end of the answer on.
     """
-    at = positions(dialogue)
+    at = starts(dialogue)
     ids = torch.tensor([*dialogue.ids, *[0] * guesses])
     learned = torch.tensor([*dialogue.learned, *[False] * guesses])
     window = torch.tensor(at, dtype=torch.long)[:, None] + 1 + torch.arange(guesses + 1)
@@ -82,6 +84,7 @@ class Batches:
     _kept: dict[int, Tensor] = field(default_factory=dict, repr=False)
     _rows: dict[int, Tensor] = field(default_factory=dict, repr=False)  # of tokens, made once
     picked = staticmethod(positions)  # at which positions of a dialogue they are learned from
+    starts = staticmethod(positions)  # and at which something is guessed
 
     @torch.no_grad()
     def of(self, indices: Sequence[int]) -> Batch:
@@ -89,6 +92,10 @@ class Batches:
         tokens = self.tokens(indices).to(self.model.device)
         embedded = self._embedded(tokens[:, :-1].clamp(min=0))
         return Batch(self.hidden(indices), embedded, tokens[:, 1:])
+
+    def guessed(self, indices: Sequence[int]) -> Tensor:
+        """[N, K] tokens that are guessed."""
+        return self.tokens(indices)[:, 1:]
 
     def hidden(self, indices: Sequence[int]) -> Tensor:
         """[N, D] float32 hidden states of these dialogues, one after the other."""
@@ -119,11 +126,10 @@ class Batches:
         device, longest = self.model.device, max(len(dialogue.ids) for dialogue in dialogues)
         rows = [[*dialogue.ids, *[0] * (longest - len(dialogue.ids))] for dialogue in dialogues]
         real = torch.arange(longest)[None] < torch.tensor([[len(d.ids)] for d in dialogues])
-        output = self.model.module(
+        output = self.model.module.base_model(  # whose last layer would say what nobody reads
             input_ids=torch.tensor(rows, device=device),
             attention_mask=real.long().to(device),
             use_cache=False,
-            logits_to_keep=1,
             output_hidden_states=True,
         )
         hidden = torch.cat([output.hidden_states[i].to(device) for i in self.layers], dim=-1)
@@ -139,12 +145,12 @@ class Batches:
     def tokens(self, indices: Sequence[int]) -> Tensor:
         """[N, K + 1] known and guessed tokens."""
         for index in {*indices} - self._rows.keys():
-            self._rows[index] = known_and_guessed(self.dialogues[index], self.guesses)
+            self._rows[index] = known_and_guessed(self.dialogues[index], self.guesses, self.starts)
         return torch.cat([self._rows[index] for index in indices])
 
     def counts(self, indices: Sequence[int]) -> list[int]:
         """K times in how many positions of these dialogues there is something to guess."""
-        counts: list[int] = (self.tokens(indices)[:, 1:] != IGNORED).sum(0).tolist()
+        counts: list[int] = (self.guessed(indices) != IGNORED).sum(0).tolist()
         return counts
 
 
@@ -198,4 +204,4 @@ class SequenceBatches(Batches):
         rows = torch.repeat_interleave(torch.tensor([len(each) for each in at]))
         learned = len(rows) if indices else 0
         places = torch.stack([rows, torch.cat(at)], dim=1)[:learned].to(device)
-        return SequenceBatch(hidden, embedded, places, self.tokens(held)[:learned, 1:].to(device))
+        return SequenceBatch(hidden, embedded, places, self.guessed(held)[:learned].to(device))

@@ -49,6 +49,7 @@ Count = Annotated[Whole, Ge(1)]
 Openings = Annotated[tuple[str, ...], MinLen(1), Says("a list of one or more texts")]
 DRAFT_MODEL = "draft_model"  # no heads: a model of its own
 HEAD_WIDTH = 64
+RANDOM = "random"
 Share = Annotated[Number, Ge(0), Le(1)]
 
 
@@ -63,7 +64,7 @@ class HeadSettings:
     decay: Share
     recurrent: Flag = True
     inner: Count | None = None
-    init: Literal["target", "random"] = "random"
+    init: Text = RANDOM
     steps: Count | None = None
     noise: Annotated[Number, Ge(0)] = 0.0
     draft_vocab: Count | None = None
@@ -80,23 +81,24 @@ class HeadSettings:
             known = ", ".join(sorted(kinds))
             raise ValueError(f"head.kind must be one of {known}, got {self.kind!r}")
         if self.kind != DRAFT_MODEL:
+            if self.init not in (RANDOM, "target"):
+                raise ValueError(f"head.init must be random or target, got {self.init!r}")
             if self.init == "target" and not heads_class(self.kind).starts_as_target:
                 raise ValueError(
                     f"head.init=target: the last layer of {self.kind} has another width than the "
                     "target's"
                 )
             return
-        for name in ("width", "inner", "draft_vocab"):
-            if getattr(self, name) is None:
-                raise ValueError(f"head.kind={DRAFT_MODEL} needs head.{name}")
+        own = self.init != RANDOM  # a draft's folder, with its sizes
+        for name in ("width", "inner", "draft_vocab", "blocks", *["window"][:own]):
+            if bool(getattr(self, name)) == own:
+                has = (
+                    f"head.init={self.init} has its own" if own else f"head.kind={self.kind} needs"
+                )
+                raise ValueError(f"{has} head.{name}")
         if self.width is not None and self.width % HEAD_WIDTH:
             allowed = f"a multiple of {HEAD_WIDTH}, an attention head's"
             raise ValueError(f"head.width must be {allowed}, got {self.width}")
-        if self.guesses != 1 or self.blocks < 1:
-            raise ValueError(
-                f"head.kind={DRAFT_MODEL} has one guess and a block at least, got "
-                f"head.guesses={self.guesses}, head.blocks={self.blocks}"
-            )
 
 
 @settings

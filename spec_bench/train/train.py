@@ -26,10 +26,10 @@ from spec_bench.system.files import write_text
 from spec_bench.train.batches import Batches, Dialogue, answered_tokens, positions, steps_of
 from spec_bench.train.dialogues import check_data, read_dialogues, split
 from spec_bench.train.loop import Progress, Training, measure, named, processes_for, run_training
-from spec_bench.train.settings import DRAFT_MODEL, HEAD_WIDTH, HeadSettings, TrainSettings
+from spec_bench.train.settings import DRAFT_MODEL, HeadSettings, TrainSettings
 from spec_bench.train.trainee import BlockTrainee, EagleTrainee, TrainableHead, fresh_draft
 
-_MOST_TRAIN = 512  # training dialogues that the accuracy of training is measured on
+_MOST_TRAIN = 64  # training dialogues that the accuracy of training is measured on
 log = logging.getLogger(__name__)
 
 
@@ -53,11 +53,7 @@ def fresh_heads(
 
     config = model.module.config.get_text_config()
     if head.kind == DRAFT_MODEL:
-        assert head.width is not None and head.draft_vocab is not None
-        shape = {"hidden_size": head.width, "intermediate_size": head.inner}
-        shape |= {"num_hidden_layers": head.blocks, "sliding_window": head.window}
-        shape |= {"num_attention_heads": head.width // HEAD_WIDTH}
-        return fresh_draft(shape, head.draft_vocab, config, output(), dialogues)
+        return fresh_draft(head, config, output(), dialogues)
     ids = frequent(dialogues, head.draft_vocab) if (head.draft_vocab or vocab) < vocab else None
     plan = HeadPlan(
         head.guesses, head.blocks, head.recurrent, head.inner, head.init, config.to_dict(), ids,

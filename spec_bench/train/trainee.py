@@ -29,8 +29,9 @@ from spec_bench.draft.dflash import DFlashHead
 from spec_bench.draft.eagle_network import Eagle3Head
 from spec_bench.draft.heads import save_heads
 from spec_bench.draft.network import Heads, spread
-from spec_bench.engine.mapped_model import of_ids, write_ids
+from spec_bench.engine.mapped_model import of_ids, read_ids, write_ids
 from spec_bench.engine.model import LAST, Layers
+from spec_bench.jobs.config.model_files import model_path
 from spec_bench.train.batches import (
     IGNORED,
     Batches,
@@ -39,7 +40,9 @@ from spec_bench.train.batches import (
     SequenceBatches,
     answered_tokens,
 )
+from spec_bench.train.settings import HEAD_WIDTH, RANDOM, HeadSettings
 
+MASKED = 0.5  # of an answer's positions, drawn anew in every step, have PARD's masks behind them
 LOGITS_WEIGHT = 0.1  # of EAGLE-1's cross-entropy beside its regression (section 3.2)
 
 
@@ -362,30 +365,55 @@ class BlockTrainee(SequenceTrainee):
 
 
 class DraftModel(nn.Module):
-    """A Mistral, a Llama with a window, over V' tokens and one that stands for all others."""
+    """A Mistral, a Llama with a window, over V' tokens and one that stands for all others; of
+    ``shape``, or the one in a folder. One of several guesses has a mask token behind these.
+    """
 
     ids: Tensor  # [V'] the target's tokens that it knows
     reads: Tensor
 
-    def __init__(self, ids: Sequence[int], vocab: int, shape: dict[str, Any]) -> None:
+    def __init__(
+        self, ids: Sequence[int], vocab: int, shape: dict[str, Any] | Path, guesses: int = 1
+    ) -> None:
         super().__init__()
-        shape = {"sliding_window": None, "tie_word_embeddings": True, "use_cache": True, **shape}
-        shape["num_key_value_heads"] = shape["num_attention_heads"]
-        self.module = MistralForCausalLM(MistralConfig(vocab_size=len(ids) + 1, **shape))
-        self.vocab = vocab
+        count = len(ids) + 1 + (guesses > 1)
+        if isinstance(shape, Path):
+            self.module = MistralForCausalLM.from_pretrained(shape, dtype=torch.float32)
+            self.module.resize_token_embeddings(count, mean_resizing=False)
+        else:
+            shape = {"sliding_window": None, "tie_word_embeddings": True, "use_cache": True} | shape
+            shape["num_key_value_heads"] = shape["num_attention_heads"]
+            self.module = MistralForCausalLM(MistralConfig(vocab_size=count, **shape))
+        self.module.config.pard_token = count - 1 if guesses > 1 else None
+        self.vocab, self.guesses = vocab, guesses
+        self.parameter_count = self.module.num_parameters()  # shared ones once
         self.register_buffer("ids", torch.tensor(ids), persistent=False)
         self.register_buffer("reads", torch.tensor(of_ids(ids, vocab).reads), persistent=False)
 
-    @property
-    def parameter_count(self) -> int:
-        """Its parameters, shared ones once."""
-        return sum(parameter.numel() for parameter in self.parameters())
-
-    def forward(self, tokens: Tensor, at: Tensor) -> Tensor:
-        """Logits [N, V'] behind the tokens [B, T] at some places [N, 2], dialogue and position."""
-        hidden = self.module.model(input_ids=self.reads[tokens], use_cache=False)[0]
-        states = hidden[at[:, 0], at[:, 1]]
-        return linear(states, self.module.lm_head.weight[:-1])
+    def forward(self, tokens: Tensor, at: Tensor, starts: Tensor) -> Iterator[Tensor]:
+        """Yields logits [N, V'] behind the tokens [B, T] at places [N, 2], dialogue and position;
+        then [S, V'] of each of the K - 1 masks behind places [S, 2], blind to other places' masks.
+        """
+        count, masks, ends = tokens.shape[1], self.guesses - 1, tokens.new_zeros(tokens.shape[1])
+        rows, there = padded(starts, len(tokens))  # [B, A]
+        each = torch.arange(rows.shape[1] * masks, device=tokens.device)
+        chain = torch.cat([ends, 1 + each // max(masks, 1)])  # which masks a row is one of; 0: none
+        ahead = torch.cat([ends, 1 + each % max(masks, 1)])
+        text = torch.arange(count, device=tokens.device).expand(len(tokens), -1)
+        last = torch.cat([text, rows.repeat_interleave(masks, dim=1)], dim=1)  # token that is known
+        places = last + ahead
+        q, k = places.unsqueeze(2), places.unsqueeze(1)
+        own = (chain == chain.unsqueeze(1)) & (k <= q)
+        seen = torch.where(chain == 0, k <= last.unsqueeze(2), own)
+        if (window := self.module.config.sliding_window) is not None:
+            seen &= k > q - window
+        read = nn.functional.pad(self.reads[tokens], (0, len(each)), value=len(self.ids) + 1)
+        hidden = self.module.model(
+            input_ids=read, position_ids=places, attention_mask=seen.unsqueeze(1), use_cache=False
+        )[0]
+        masked = hidden[:, count:].unflatten(1, (rows.shape[1], masks))[there]
+        for states in (hidden[at[:, 0], at[:, 1]], *masked.unbind(1)):
+            yield linear(states, self.module.lm_head.weight[: len(self.ids)])
 
 
 class TextBatch(NamedTuple):
@@ -394,7 +422,7 @@ class TextBatch(NamedTuple):
     tokens: Tensor  # [B, T] whole dialogues, padded on the right
     at: Tensor  # [N, 2] dialogue and position t before each token of an answer
     x: Tensor  # [N, D] the target's last hidden states there
-    guessed: Tensor  # [N, 1] tokens t + 1
+    guessed: Tensor  # [N, K] tokens t + 1..t + K, IGNORED past an answer's end
 
 
 def before_answers(dialogue: Dialogue) -> list[int]:
@@ -406,24 +434,21 @@ def before_answers(dialogue: Dialogue) -> list[int]:
 class TextBatches(Batches):
     """Dialogues as batches of tokens, with hidden states before each token of an answer."""
 
-    picked = staticmethod(before_answers)
+    picked = starts = staticmethod(before_answers)
 
     @torch.no_grad()
     def of(self, indices: Sequence[int]) -> TextBatch:  # type: ignore[override]
         device = self.model.device
         held = indices or [0]  # where no dialogue fell to a part of a step, nothing is learned
         chosen = [self.dialogues[index] for index in held]
-        ids, follow = (
-            pad_sequence([torch.tensor(each) for each in parts], batch_first=True).to(device)
-            for parts in ([each.ids for each in chosen], [each.learned[1:] for each in chosen])
-        )
-        at = follow.nonzero()
-        learned, x = len(at) if indices else 0, self.hidden(held)
-        guessed = ids[at[:, 0], at[:, 1] + 1].unsqueeze(1)
-        return TextBatch(ids, at[:learned], x[:learned], guessed[:learned])
+        ids = pad_sequence([torch.tensor(each.ids) for each in chosen], batch_first=True)
+        at = torch.tensor([(row, t) for row, each in enumerate(chosen) for t in self.starts(each)])
+        learned = len(at) if indices else 0
+        guessed, x = self.guessed(held)[:learned].to(device), self.hidden(held)[:learned]
+        return TextBatch(ids.to(device), at[:learned].to(device), x, guessed)
 
-    def counts(self, indices: Sequence[int]) -> list[int]:
-        return [sum(len(before_answers(self.dialogues[index])) for index in indices)]
+    def guessed(self, indices: Sequence[int]) -> Tensor:
+        return self.tokens(indices)[:, :-1]
 
 
 class DraftTrainee(TrainableHead):
@@ -433,31 +458,42 @@ class DraftTrainee(TrainableHead):
     batches = TextBatches
 
     def __init__(self, draft: DraftModel, output: Tensor) -> None:
-        super().__init__(draft, 1)  # type: ignore[arg-type]
+        super().__init__(draft, draft.guesses)  # type: ignore[arg-type]
         self._output = output  # neither trained nor saved
         self._known: Tensor | None = None
 
     def logits(self, batch: TextBatch) -> Iterator[Tensor]:
         """Yields logits [N, V], -inf for tokens that the draft does not know."""
-        yield spread(self.heads(batch.tokens, batch.at), self.heads.ids, self.heads.vocab)
+        for logits in self.heads(batch.tokens, batch.at, batch.at):
+            yield spread(logits, self.heads.ids, self.heads.vocab)
 
     def wanted(self, batch: TextBatch) -> Iterator[Tensor]:
-        yield linear(batch.x, self._output.to(batch.x.device))[:, : self.heads.vocab]
+        said = linear(batch.x, self._output.to(batch.x.device))[:, : self.heads.vocab]
+        yield from (said.roll(-step, 0) for step in range(self.guesses))
 
     def forward(  # type: ignore[override]
         self, tokens: Tensor, at: Tensor, x: Tensor, guessed: Tensor
     ) -> Losses:
         """Summed cross-entropy with the target's distribution over V'; fields as in
-        ``TextBatch``.
+        ``TextBatch``. Masks follow a sample of the positions, which speaks for all of them.
         """
-        logits = self.heads(tokens, at)
         with torch.no_grad():
             if self._known is None:
                 self._known = self._output.to(x.device)[self.heads.ids]
             p = linear(x, self._known).softmax(dim=-1)
-        loss = -(p * log_softmax(logits.float(), dim=-1)).sum()
-        best = self.heads.ids[logits.detach().argmax(-1)]
-        return Losses(loss.unsqueeze(0), (best == guessed[:, 0]).sum().unsqueeze(0))
+        every = torch.arange(len(at), device=at.device)
+        some = every[torch.rand(len(at), device=at.device) < MASKED * (self.guesses > 1)]
+        losses, right = [], []
+        for step, logits in enumerate(self.heads(tokens, at, at[some])):
+            rows = some if step else every
+            there = guessed[rows, step] != IGNORED
+            rows, logits = rows[there], logits[there]
+            weight = (guessed[:, step] != IGNORED).sum() / max(len(rows), 1)
+            entropy = -(p[rows + step] * log_softmax(logits.float(), dim=-1)).sum()
+            best = self.heads.ids[logits.detach().argmax(-1)]
+            losses.append(entropy * weight)
+            right.append((best == guessed[rows, step]).sum() * weight)
+        return Losses(torch.stack(losses), torch.stack(right))
 
     def save(self, folder: Path, dtype: torch.dtype) -> None:
         """Writes a model folder with the tokens that it knows; its tokenizer is the target's."""
@@ -468,22 +504,33 @@ class DraftTrainee(TrainableHead):
 
 
 def fresh_draft(
-    shape: dict[str, Any], count: int, target: Any, output: Tensor, dialogues: Sequence[Dialogue]
+    head: HeadSettings, target: Any, output: Tensor, dialogues: Sequence[Dialogue]
 ) -> DraftTrainee:
-    """A draft model that has learned nothing yet, of a shape as ``MistralConfig`` names it, places
-    of a text as in the target's text config, and the target's last layer ([V, D] float32).
+    """A draft model that ``head.init`` names, or one that has learned nothing yet, places of a text
+    as in the target's text config, and the target's last layer ([V, D] float32).
 
-    It knows ``count`` tokens (V'), the most frequent of the dialogues' answers; where these have
-    too few, the lowest ids too, which a byte-pair vocabulary merged first. Raises ValueError: the
-    target has fewer.
+    A new one knows ``head.draft_vocab`` tokens (V'), the most frequent of the dialogues' answers;
+    where these have too few, the lowest ids too, which a byte-pair vocabulary merged first. Raises
+    ValueError: the target has fewer, or the folder names no tokens.
     """
-    if count > len(output):
-        raise ValueError(f"head.draft_vocab={count}: the target has {len(output)} tokens")
+    if head.init != RANDOM:
+        folder = Path(model_path(head.init))
+        if (known := read_ids(folder)) is None:
+            raise ValueError(f"head.init={head.init}: no draft that `head=draft_model` trained")
+        return DraftTrainee(DraftModel(known, len(output), folder, head.guesses), output)
+    assert head.width is not None and head.draft_vocab is not None
+    if head.draft_vocab > len(output):
+        raise ValueError(
+            f"head.draft_vocab={head.draft_vocab}: the target has {len(output)} tokens"
+        )
     taken = ("max_position_embeddings", "rms_norm_eps")
-    places = {name: getattr(target, name) for name in taken if hasattr(target, name)}
-    ends = {f"{end}_token_id": None for end in ("bos", "eos", "pad")}
-    known = known_tokens(dialogues, count)
-    return DraftTrainee(DraftModel(known, len(output), {**places, **ends, **shape}), output)
+    shape = {name: getattr(target, name) for name in taken if hasattr(target, name)}
+    shape |= {f"{end}_token_id": None for end in ("bos", "eos", "pad")}
+    shape |= {"hidden_size": head.width, "intermediate_size": head.inner}
+    shape |= {"num_hidden_layers": head.blocks, "sliding_window": head.window}
+    shape |= {"num_attention_heads": head.width // HEAD_WIDTH}
+    known = known_tokens(dialogues, head.draft_vocab)
+    return DraftTrainee(DraftModel(known, len(output), shape, head.guesses), output)
 
 
 def known_tokens(dialogues: Sequence[Dialogue], count: int) -> tuple[int, ...]:

@@ -20,7 +20,6 @@ from spec_bench.draft.heads import load_heads, save_heads
 from spec_bench.draft.mtp import MtpHead, MtpShape
 from spec_bench.engine.loading import load_model
 from spec_bench.engine.model_spec import ModelSpec
-from tests.decode.test_greedy import differences_from_generate
 from tests.families import VOCAB, decoder_settings, tiny_pair
 from tests.heads import dflash_head, eagle3_head, p_eagle_head
 
@@ -111,16 +110,6 @@ def test_what_cannot_be_used_is_named(tmp_path, changes, message):
     change(tmp_path, **changes)
     with pytest.raises(ValueError, match=message):
         read(tmp_path)
-
-
-@pytest.mark.parametrize("batch", [1, 3])
-def test_pards_greedy_output_equals_generate(batch):
-    target, draft = tiny_pair("llama")
-    cold = SamplingSettings(temperature=0)
-    built = build_decoder(decoder_settings("pard", "5"), target, [draft], cold, batch)
-    differences = differences_from_generate(built, "llama", batch)
-    assert all(difference.near_tie for difference in differences), differences
-    assert built.draft_calls == 1
 
 
 @pytest.mark.parametrize(

@@ -27,12 +27,6 @@ def settings(*overrides):
     return build_train_settings(composed(*overrides))
 
 
-@pytest.mark.parametrize("head", ["medusa", "redrafter", "redrafter_no_rnn"])
-def test_every_head_can_be_trained_on_chats_and_on_a_task(head):
-    assert settings(f"head={head}", "data.path=chats.json").asked.head.guesses == 5
-    assert settings(f"head={head}", "data.kind=task").task is not None
-
-
 def test_the_heads_lie_beside_the_log_unless_another_folder_is_named():
     assert settings("data.kind=task", "name=grid/a").out == Path("results/train/grid/a/heads")
     assert settings("data.kind=task", "out=elsewhere").out == Path("elsewhere")
@@ -55,6 +49,9 @@ def test_what_the_numbers_do_not_follow_from_is_no_part_of_a_checkpoint():
         ("head.decay=1.5", "head.decay must be a number from 0 to 1, got 1.5"),
         ("+head.layers=2", "unknown setting head.layers; head has blocks"),
         ("head=redrafter head.init=target", "head.init=target: the last layer of redrafter"),
+        ("head=mtp head.init=embedded:x", "head.init must be random or target, got 'embedded:x'"),
+        ("head=pard +head.width=64", "head.init=embedded:draft_distilled has its own"),
+        ("head=draft_model head.blocks=0", "head.kind=draft_model needs head.blocks"),
         ("data.validation=1", "data.validation must be a number from 0 to 0.9"),
         ("data.answers.temperatures=[]", "temperatures must be a number >= 0 or a list"),
         ("optimiser.steps=none", "whole number >= 1 or null, got 'none'"),

@@ -5,11 +5,15 @@ from unittest.mock import Mock
 import pytest
 import torch
 
+from spec_bench.core.transfer import Committed
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
+from spec_bench.draft.base import Equipment
+from spec_bench.draft.language_model import Pard
 from spec_bench.engine.loading import ModelSpec, load_model
 from spec_bench.engine.mapped_model import FILE, MappedModel, behind
 from spec_bench.records.types import Request
+from spec_bench.train.batches import IGNORED
 from spec_bench.train.dialogues import Dialogue, user_opening
 from spec_bench.train.loop import measure, run_training
 from spec_bench.train.trainee import DraftModel, DraftTrainee, TextBatches, known_tokens
@@ -19,51 +23,65 @@ from .tiny import VOCAB, forgetful_target, planned, random_text, settings
 
 IDS = (0, 1, 3, 4, 6, 7, 9, 10, 11)  # of 12
 SHAPE = dict.fromkeys(("hidden_size", "intermediate_size"), 64)
-SHAPE |= dict.fromkeys(("num_hidden_layers", "num_attention_heads"), 1)
+SHAPE |= dict.fromkeys(("num_hidden_layers", "num_attention_heads"), 2) | {"sliding_window": 4}
+GUESSES = pytest.mark.parametrize("guesses", [1, 3])
 
 
-def batches(dialogues):
-    return TextBatches(forgetful_target(), dialogues, 1)
+def batches(dialogues, guesses=1):
+    return TextBatches(forgetful_target(), dialogues, guesses)
 
 
-def trainee():
+def trainee(guesses=1, shape=SHAPE):
     torch.manual_seed(0)
     last = forgetful_target().module.get_output_embeddings().weight.detach().float()
-    return DraftTrainee(DraftModel(IDS, VOCAB, SHAPE), last)
+    return DraftTrainee(DraftModel(IDS, VOCAB, shape, guesses), last)
 
 
-def training(folder, steps):
+def training(folder, steps, guesses=1):
     texts = random_text(40, 20)
-    made = settings(folder, "draft_model", 1, learning_rate=5e-3)
-    return planned(made, trainee(), batches(texts[:32]), batches(texts[32:]), steps)
+    made = settings(folder, "draft_model", guesses, learning_rate=5e-3)
+    sides = (batches(part, guesses) for part in (texts[:32], texts[32:]))
+    return planned(made, trainee(guesses), *sides, steps)
 
 
 def test_what_it_learns_at_a_position_is_the_targets_law_of_the_next_token():
-    dialogue = Dialogue((1, 2, 3, 4, 5), (False, False, True, True, False))
-    batch = batches([dialogue]).of([0])
-    assert batch.at.tolist() == [[0, 1], [0, 2]]
-    assert batch.guessed.tolist() == [[3], [4]]
-    assert batches([dialogue]).counts([0]) == [2]
-    model = forgetful_target()
-    expected = model.module(input_ids=batch.tokens).logits[0, 1:3]
-    (law,) = trainee().wanted(batch)
+    dialogue = Dialogue((1, 2, 3, 4, 5, 6), (False, False, True, True, True, False))
+    batch = batches([dialogue], 2).of([0])
+    assert batch.at.tolist() == [[0, 1], [0, 2], [0, 3]]
+    assert batch.guessed.tolist() == [[3, 4], [4, 5], [5, IGNORED]]
+    assert batches([dialogue], 2).counts([0]) == [3, 2]
+    expected = forgetful_target().module(input_ids=batch.tokens).logits[0, 1:4]
+    law, second = trainee(2).wanted(batch)
     torch.testing.assert_close(law, expected)
+    torch.testing.assert_close(second[:2], expected[1:])
 
 
-def test_it_comes_near_the_targets_law_as_far_as_it_knows_the_tokens(tmp_path):
-    made = training(tmp_path, 40)
+@GUESSES
+def test_it_comes_near_the_targets_law_as_far_as_it_knows_the_tokens(tmp_path, guesses):
+    made = training(tmp_path, 40, guesses)
     everything = range(8)
     before = measure(made.trainee, made.validation, everything, 4)
     run_training(made)
     after = measure(made.trainee, made.validation, everything, 4)
-    (logits,) = made.trainee.wanted(made.validation.of(everything))
+    logits, *_ = made.trainee.wanted(made.validation.of(everything))
     reach = float(logits.softmax(-1)[:, IDS].sum(-1).mean())  # what any draft over them could share
     lacked, lacks = reach - before.overlaps[0], reach - after.overlaps[0]
     assert -1e-6 < lacks < 0.3 * lacked
+    assert all(x < y for x, y in zip(before.overlaps, after.overlaps, strict=True))
 
 
-def test_what_is_saved_drafts_losslessly_behind_the_target(tmp_path):
-    made = training(tmp_path, 10)
+def test_the_loss_of_each_level_is_held_against_the_target_there(monkeypatch):
+    monkeypatch.setattr("spec_bench.train.trainee.MASKED", 1.0)
+    learner, batch = trainee(3), batches(random_text(2, 9), 3).of([0, 1])
+    levels = zip(learner.logits(batch), learner.wanted(batch), batch.guessed.T, strict=True)
+    for loss, (q, p, tokens) in zip(learner(*batch).loss, levels, strict=True):
+        q, p = (each[tokens != IGNORED][:, IDS] for each in (q, p))
+        torch.testing.assert_close(loss, -(p.softmax(-1) * q.log_softmax(-1)).sum())
+
+
+@GUESSES
+def test_what_is_saved_drafts_losslessly_and_as_training_has_it(tmp_path, guesses):
+    made = training(tmp_path, 10, guesses)
     run_training(made)
     made.trainee.save(tmp_path / "draft", torch.float32)
     draft = behind(load_model(ModelSpec(str(tmp_path / "draft"))), str(tmp_path / "draft"), VOCAB)
@@ -71,21 +89,27 @@ def test_what_is_saved_drafts_losslessly_behind_the_target(tmp_path):
     target, request = forgetful_target(), Request("a", (2, 5, 1), 12)
     greedy = SamplingSettings(temperature=0)
     plain = build_decoder(decoder_settings("ar"), target, [], greedy)
-    tree = build_decoder(decoder_settings("rsd_s", "2x2"), target, [draft], greedy)
+    how = decoder_settings("pard", "3") if guesses > 1 else decoder_settings("rsd_s", "2x2")
+    tree = build_decoder(how, target, [draft], greedy)
     ours, theirs = (each.generate([request], seed=0)[0].tokens for each in (tree, plain))
     assert ours == theirs
     batch = made.validation.of([0])
-    (learned,) = made.trainee.logits(batch)
-    seen = draft.forward(
-        *(draft.allocate(1, 32), [0], batch.tokens, torch.arange(20)[None]),
-        torch.ones(20, 20, dtype=torch.bool).tril()[None],
-    ).logits[0, :-1]
-    torch.testing.assert_close(seen, learned, rtol=1e-3, atol=1e-4)
+    learned = torch.stack(list(made.trainee.logits(batch)), dim=1)
+    pard = Pard(guesses, None if guesses > 1 else 0)
+    for end, expected in enumerate(learned, start=1):  # one level needs no mask
+        equipment = Equipment(target, [draft], [draft.allocate(1, 32)], None, 1)
+        drafting, text = pard.drafting(equipment), Committed([batch.tokens[0, :end].tolist()])
+        drafting.start(0, text[0])
+        drafting.needs(text)
+        torch.testing.assert_close(drafting.levels(text)[0], expected, rtol=1e-3, atol=1e-4)
+    # One that begins as this draft says the same.
+    again = trainee(2, tmp_path / "draft").logits(batches(made.validation.dialogues, 2).of([0]))
+    torch.testing.assert_close(next(again), learned[:, 0])
     # A folder whose tokens do not fit its weights is named.
-    DraftModel(IDS[:-1], VOCAB, SHAPE).module.save_pretrained(tmp_path / "other")
+    DraftModel(IDS[:-1], VOCAB, SHAPE, guesses).module.save_pretrained(tmp_path / "other")
     (tmp_path / "other" / FILE).write_bytes((tmp_path / "draft" / FILE).read_bytes())
     model = load_model(ModelSpec(str(tmp_path / "other")))
-    with pytest.raises(ValueError, match="it knows 9 tokens, so 10 must be embedded, got 9"):
+    with pytest.raises(ValueError, match=r"it knows 9 tokens, so 1\d must be embedded, got"):
         behind(model, str(tmp_path / "other"), VOCAB)
 
 

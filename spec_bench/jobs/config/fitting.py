@@ -185,7 +185,7 @@ def _check_masks(cell: Cell, pair: Pair) -> None:
     if getattr(config, "pard_token", None) is None:
         raise ValueError(
             f"{cell.title} needs a draft trained for it: the config.json of {pair.drafts[0]!r} "
-            "names no pard_token; pair=qwen3_8b_pard has one"
+            "names no pard_token; pair=qwen3_8b_pard has one, head=pard trains one"
         )
 
 
