@@ -35,7 +35,7 @@ from spec_bench.train.trainee import TrainableHead, weighted, weights_of
 log = logging.getLogger(__name__)
 # What reading a file that is none, or half of one, raises.
 _FAULTS = (RuntimeError, ValueError, KeyError, TypeError, EOFError, OSError, UnpicklingError)
-_DIALOGUES = 32  # whose accuracy is measured at a time
+_DIALOGUES = 8  # whose accuracy is measured at a time
 
 
 @dataclass(frozen=True)
