@@ -275,7 +275,7 @@ bench-servers: smollm2
 		--arguments='--dtype float32 --max-model-len 1024 --enforce-eager' name=vllm $(SERVED)
 	$(BIN)/python -m spec_bench serve llama_cpp --program $(LLAMA) --model $(F32) --with ngram,ngram_map \
 		--arguments='$(ONE)' name=llama-f32 $(SERVED)
-	$(BIN)/python -m spec_bench serve llama_cpp --program $(LLAMA) --with ngram,ngram_map \
+	$(BIN)/python -m spec_bench serve llama_cpp --program $(LLAMA) --with ngram \
 		--arguments='$(ONE)' name=llama-q4_1 $(SERVED)
 	$(BIN)/python scripts/check/served.py outputs/servers --page results/benchmarks/servers-smollm2.md
 

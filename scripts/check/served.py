@@ -19,7 +19,7 @@ from spec_bench.system.files import write_text
 
 TITLES = (
     *("job", "decoder", "prompts", "tokens per call", "tokens/s", "speed-up over its own plain"),
-    *("answers equal to ours", "tokens before they part, fewest", "load"),
+    *("its median by prompt", "answers equal to ours", "tokens before they part, fewest", "load"),
 )
 
 
@@ -48,7 +48,10 @@ def cells(results: Path, row: Row, ours: Row) -> list[str]:
     decoder = f"{row['decoder']} {row['spec'].strip('-')}".strip()
     return [
         *(row["experiment"], decoder, str(row["prompts"])),
-        *(with_ends(row, name) for name in ("block_efficiency", "token_rate", "speedup")),
+        *(
+            with_ends(row, name)
+            for name in ("block_efficiency", "token_rate", "speedup", "speedup_median")
+        ),
         *(f"{len(together) - len(parted)} of {len(together)}", str(min(parted, default=""))),
         f"{row['load_average']:.1f}",
     ]
