@@ -38,11 +38,12 @@ def heads_accuracy(ask: Ask) -> Checks:
     ours, theirs = found[_REDRAFTER], found[_MEDUSA]
     for guess in GUESSES[1:]:
         text = f"redrafter > medusa in validation accuracy at {guess}"
-        yield _shares(text, ours, theirs, f"validation {guess}")
+        yield _shares(text, ours, theirs, f"validation {guess}", _pair(ask))
     sizes = [int(head["parameters"]) for head in (ours, theirs)]
     evidence = " against ".join(written(size) for size in sizes)
     verdict = HOLDS if sizes[0] < sizes[1] else DOES_NOT_HOLD
-    yield Check("redrafter has fewer parameters than medusa", _where(ours), evidence, verdict)
+    text = "redrafter has fewer parameters than medusa"
+    yield Check(text, _where(ours), evidence, verdict, pair=_pair(ask))
 
 
 def heads_recurrence(ask: Ask) -> Checks:
@@ -67,7 +68,7 @@ def heads_recurrence(ask: Ask) -> Checks:
         own = by_steps.setdefault(float(left["steps"]), [])
         own.append(float(left[ACCURACY]) - float(right[ACCURACY]))
     for blocks, by_steps in sorted(by_blocks.items()):
-        yield _recurrence(blocks, by_steps, _where(pairs[0][0]))
+        yield _recurrence(blocks, by_steps, _where(pairs[0][0]), _pair(ask))
 
 
 def recurrence(ask: Ask) -> Checks:
@@ -271,6 +272,10 @@ def _grid(ask, **more):
     return ask.of("redrafter-grid", only=True, **more)
 
 
+def _pair(ask):
+    return str(_grid(ask).rows.pair.iloc[0])
+
+
 def _beams(ask, **more):
     return ask.of("redrafter-beams", only=True, **more)
 
@@ -355,7 +360,7 @@ def _written(value):
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _recurrence(blocks, by_steps, where):
+def _recurrence(blocks, by_steps, where, pair):
     """Of heads with so many blocks: the differences of those trained longest, as a mean."""
     most, *fewer = sorted(by_steps, reverse=True)
     differences = by_steps[most]
@@ -374,7 +379,7 @@ def _recurrence(blocks, by_steps, where):
     text = f"the recurrence raises validation accuracy at t+5, heads of {blocks:g} blocks"
     more, less = p_above(found), p_below(found)
     p_values = None if more is None or less is None else PValues(more, less)
-    return Check(text, where, evidence, p_values=p_values)
+    return Check(text, where, evidence, p_values=p_values, pair=pair)
 
 
 def _setting(head):
@@ -386,14 +391,14 @@ def _pairs(differences):
     return f"{count} pair{'s' if count > 1 else ''} of heads"
 
 
-def _shares(text, ours, theirs, column):
+def _shares(text, ours, theirs, column, pair):
     """One accuracy against another, on the same dialogues; of those the file has sums only."""
     value = float(ours[column]) - float(theirs[column])
     evidence = (
         f"{ours[column]:.3f} against {theirs[column]:.3f}, {value:+.3f} (no interval: the heads' "
         "file has no accuracy by dialogue to pair them)"
     )
-    return Check(text, _where(ours), evidence)
+    return Check(text, _where(ours), evidence, pair=pair)
 
 
 def _where(head):

@@ -136,7 +136,7 @@ def test_no_page_is_committed():
 
 def test_every_other_committed_result_is_one_that_a_command_makes():
     quickstart = ("results.csv", "records.parquet", "table.md", "figure.png")
-    ours = ("quickstart", "smollm2", "smollm2/today-smollm2")
+    ours = ("quickstart", "smollm2", "smollm2/today-smollm2", "smollm2/today-spec-bench")
     known = {f"results/{of}/{name}" for of in ours for name in quickstart}
     assert {path for path in COMMITTED if path.startswith("results/smollm2/today")} <= known
     for path in {path for path in COMMITTED if path.count("/") < 3} - known - {"results/README.md"}:
