@@ -141,6 +141,11 @@ class Drafter(ABC):
         """Whether it drafts with a model that it makes of the target: ``model``."""
         return False
 
+    @property
+    def revision(self) -> str:
+        """A digest of what it reads from a file of the user's; "" where it reads none."""
+        return ""
+
     def model(self, target: LanguageModel) -> LanguageModel:
         """Makes the draft model. Raises ValueError: none can be made of this target."""
         raise NotImplementedError

@@ -14,9 +14,12 @@ section 3; 2411.10666), without its tree over earlier answers, which is ``Suffix
 from __future__ import annotations
 
 import heapq
+import json
 from bisect import insort
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -26,7 +29,8 @@ from spec_bench.core.transfer import Committed, Known, places
 from spec_bench.core.tree import Tree
 from spec_bench.draft.base import Drafter, Drafting, Equipment, Guess, Memory, drafter
 from spec_bench.draft.language_model import LanguageModelDrafting, drafting_of
-from spec_bench.settings.fields import Count, Range, Share
+from spec_bench.settings.fields import Count, Range, Share, first_line
+from spec_bench.system.files import digest
 
 _RECENT = 64  # occurrences of one n-gram that are looked at, the latest
 
@@ -398,17 +402,25 @@ def below(node: Node, most: int, bounds: Bounds, least: float) -> Proposal:
 
 
 class Answers(Memory):
-    """Earlier answers as one tree."""
+    """Earlier answers as one tree: some from before, and those of the job where it keeps them."""
 
-    def __init__(self, depth: int) -> None:
-        self._depth, self._read = depth, list[Sequence[int]]()
-        self.trie = SuffixTrie(depth)
+    def __init__(
+        self, depth: int, before: Sequence[Sequence[int]] = (), keeps: bool = True
+    ) -> None:
+        self._depth, self._before, self._keeps = depth, before, keeps
+        self._forget()
+
+    def _forget(self) -> None:
+        self._read, self.trie = list[Sequence[int]](), SuffixTrie(self._depth)
+        for answer in self._before:
+            self.trie.read(answer)
 
     def remember(self, answers: Sequence[Sequence[int]]) -> None:
-        known = len(self._read)
-        if list(answers[:known]) != self._read:
-            self.trie, self._read, known = SuffixTrie(self._depth), [], 0
-        for answer in answers[known:]:
+        if not self._keeps:
+            return
+        if list(answers[: len(self._read)]) != self._read:
+            self._forget()
+        for answer in answers[len(self._read) :]:
             self.trie.read(answer)
             self._read.append(answer)
 
@@ -424,14 +436,43 @@ class Suffix(Drafter):
     least: Share = 0.1  # of the product of frequencies along a proposal
     # `none`, or `finished` answers of the prompts before
     memory: Literal["none", "finished"] = "finished"
+    # JSON lines with `tokens`, answers that are known from the start: a cell's generations.jsonl
+    earlier: str | None = None
 
     policies = ("guessed",)
     passes = 0
 
+    def __post_init__(self) -> None:
+        assert self.answers is not None  # they are read, or refused
+
+    @cached_property
+    def answers(self) -> list[list[int]]:
+        """The answers in ``earlier``. Raises ValueError: there is no such file, or a line of it has
+        no tokens.
+        """
+        if self.earlier is None:
+            return []
+        try:
+            lines = Path(self.earlier).read_text("utf-8").splitlines()
+            return [[int(token) for token in json.loads(line)["tokens"]] for line in lines]
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            needed = f"earlier needs JSON lines with tokens, got {self.earlier!r}"
+            raise ValueError(f"{needed}: {first_line(error)}") from None
+
+    @property
+    def revision(self) -> str:
+        return digest(self.answers) if self.earlier else ""
+
     def remembering(self) -> Answers | None:
-        return Answers(self.depth) if self.memory == "finished" else None
+        keeps = self.memory == "finished"
+        return Answers(self.depth, self.answers, keeps) if keeps or self.answers else None
 
     def drafting(self, equipment: Equipment) -> Drafting:
+        """Raises ValueError: the earlier answers have tokens that the target does not know."""
+        known = equipment.target.vocab_size
+        if odd := [token for each in self.answers for token in each if not 0 <= token < known]:
+            raise ValueError(f"{self.earlier}: token {odd[0]}, and the target knows {known}")
+
         def index() -> SuffixIndex:
             trie = memory.trie if isinstance(memory := equipment.memory, Answers) else None
             return SuffixIndex(self.depth, self.factor, self.least, trie)

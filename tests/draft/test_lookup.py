@@ -3,7 +3,7 @@
 import random
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, pairwise
+from itertools import chain
 from unittest import mock
 
 import pytest
@@ -15,15 +15,9 @@ from spec_bench.core.transfer import Committed
 from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
+from spec_bench.draft import lookup
 from spec_bench.draft.base import Equipment
-from spec_bench.draft.lookup import (
-    Answers,
-    Bounds,
-    FirstIndex,
-    NgramIndex,
-    RecyclingDrafting,
-    SuffixIndex,
-)
+from spec_bench.draft.lookup import Answers, Bounds, FirstIndex, NgramIndex, SuffixIndex
 from spec_bench.engine.mapped_model import MappedModel, VocabularyMap
 from tests.draft import plain
 from tests.draft.plain import Target, by_hand, first_match
@@ -143,7 +137,7 @@ def test_more_answers_are_read_on_and_others_anew():
 
 
 @pytest.mark.parametrize("width", [1, 3])
-def test_the_text_is_plain_decodings_whatever_is_remembered(width):
+def test_the_text_is_plain_decodings_whatever_is_remembered(width, tmp_path):
     target, _ = tiny_pair("llama", torch.float64)
     requests, sampling = random_requests(4, 24), SamplingSettings(temperature=0.7)
     plain = build_decoder(decoder_settings("ar"), target, [], sampling, 2)
@@ -158,18 +152,26 @@ def test_the_text_is_plain_decodings_whatever_is_remembered(width):
         calls.append(sum(len(each.steps) for each in found))
         decoder.remember(expected)
     assert calls[1] < calls[0], "what was said before is proposed again"
-    assert all(one <= other for one, other in pairwise(reversed(calls)))
+    path = tmp_path / "answers.jsonl"
+    path.write_text("".join(f'{{"tokens": {[*tokens]}}}\n' for tokens in expected))
+    settings["drafter"] |= {"earlier": str(path), "memory": "none"}
+    known = build_decoder(settings, target, [], sampling, 2).generate(requests, 0)
+    assert [each.tokens for each in known] == expected
+    assert sum(len(each.steps) for each in known) == calls[1], "and so is what a file has"
+    first = lookup.Suffix(earlier=str(path)).revision
+    path.write_text('{"tokens": [1]}')
+    assert "" != first != lookup.Suffix(earlier=str(path)).revision
+    with pytest.raises(ValueError, match="earlier needs JSON lines with tokens, got 'none'"):
+        lookup.Suffix(earlier="none")
 
 
 def recycling(*trees, rows=1):
     """After trees of a root and two children, whose best two tokens are known where nodes are."""
-    made = RecyclingDrafting(Equipment(random_markov(4, seed=0), [], [], None, rows), 2)
+    made = lookup.RecyclingDrafting(Equipment(random_markov(4, seed=0), [], [], None, rows), 2)
     for root, children, best in trees:
         tree = Tree(TreeShape((2,), (2,)), torch.tensor(root), "deterministic")
-        tokens, there = (
-            torch.tensor([children] * rows),
-            torch.tensor([[each is not None for each in best[1:]]] * rows),
-        )
+        tokens = torch.tensor([children] * rows)
+        there = torch.tensor([[each is not None for each in best[1:]]] * rows)
         tree.add_level(tokens, torch.zeros_like(tokens), there, None)
         scores = torch.zeros((rows, 3, 4))
         for node, (first, second) in enumerate(each or (3, 2) for each in best):
@@ -256,11 +258,10 @@ def watched(decoder, requests):
     return seen
 
 
-def asked_for(requests):
-    return [replace(each, max_new_tokens=new) for each, new in zip(requests, NEW, strict=True)]
-
-
-SHORT, LONG = asked_for(random_requests(len(NEW), 1)), asked_for(long_requests(len(NEW), 1))
+SHORT, LONG = (
+    [replace(each, max_new_tokens=new) for each, new in zip(made(len(NEW), 1), NEW, strict=True)]
+    for made in (random_requests, long_requests)
+)
 TREE = {
     "tree": {"policy": "widths", "widths": [2, 2, 1], "replacement": False},
     "verifier": {"rule": "recursive_rejection", "replacement": False},

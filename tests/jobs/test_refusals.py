@@ -360,9 +360,8 @@ def test_results_go_where_nothing_else_lies(tmp_path, monkeypatch):
     monkeypatch.chdir(here)
     check_own("results", there)
     (there / "letter.txt").touch()
-    for folder in (there, Path("/")):
-        with pytest.raises(ValueError, match=f"'{folder}' holds other things and no results"):
-            check_own("results", folder)
+    with pytest.raises(ValueError, match=f"'{there}' holds other things and no results"):
+        check_own("results", there)
     check_own("results", there / "new")
     (there / "default").mkdir()
     (there / "default/results.csv").touch()

@@ -98,6 +98,7 @@ class JobSettings:
             },
             "decoder": cell.settings,
             **({"tree_revision": revision} if (revision := cell.config.tree.revision) else {}),
+            **({"earlier": read} if (read := cell.config.drafter.revision) else {}),
             "energy": self.asked.energy.identity(),
             "warmup": self.asked.warmup,
             "seed": self.asked.seed,
