@@ -127,7 +127,7 @@ def page() -> str:
         lines = "\n".join(line.rstrip() for line in told.getvalue().strip().splitlines())
         parts.append(f"## {name.upper()}\n\n```\n{lines}\n```\n")
         for each in every:
-            if each.verdict in ("shown alone", "within noise", "not decided"):
+            if each.verdict.endswith((" alone", " noise", " decided")):
                 said = re.search(r"(\d+) prompts (may|would not)", each.evidence)
                 count = f"{'over ' * (said[2] == 'would not')}{said[1]}" if said else "unknown"
                 left.append((name, each.pair, each.claim, each.where, each.verdict, count))

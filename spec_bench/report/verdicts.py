@@ -12,12 +12,8 @@ from rich.table import Table
 if TYPE_CHECKING:
     from spec_bench.report.claims.verdict import Check, Summary
 
-_STYLES = {
-    "holds": "green",
-    "shown alone": "yellow",
-    "within noise": "yellow",
-    "does not hold": "red",
-}  # others: plain
+_STYLES = {"holds": "green", "does not hold": "red"}
+_STYLES |= dict.fromkeys(("shown alone", "within noise", "contradicted alone"), "yellow")
 OURS = "not said by the paper, checked beside it"
 
 
@@ -29,7 +25,7 @@ def print_checks(checks: Sequence[Check], summary: Summary) -> None:
         table = Table(box=None, header_style="bold", pad_edge=False)
         table.add_column("what the paper says")
         for verdict in summary.verdicts:
-            table.add_column(verdict, justify="right")
+            table.add_column(verdict.replace(" ", "\n", 1), justify="right")
         above = ""
         for (text, section, pair), counts in summary.lines.items():
             said = label(text, section)

@@ -3,9 +3,10 @@
 A claim ``holds`` where the contrary, and ``does not hold`` where the claim would seldom give such
 numbers; else it is ``within noise``, and without an interval ``not decided``. A paper's claims on
 one pair of models are judged together (Holm), and so are our own checks: the chance of any false
-verdict among them is below 5%. What only a correction keeps from a verdict is ``shown alone``.
-Equality needs a small difference, not merely an unseen one. Cells that a search only screened are
-no evidence. A paper's claims are the functions of its ``claims.py``, in the words of ``ask``.
+verdict among them is below 5%. What only a correction keeps from them is ``shown alone``, or
+``contradicted alone``.
+Equality needs a small difference, not merely an unseen one. Screened cells are no evidence. A
+paper's claims are the functions of its ``claims.py``, in the words of ``ask``.
 """
 
 from __future__ import annotations

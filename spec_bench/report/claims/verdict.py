@@ -17,13 +17,15 @@ from spec_bench.metrics.interval import holm
 from spec_bench.report.papers.paper import Paper
 
 HOLDS, WITHIN_NOISE, DOES_NOT_HOLD = "holds", "within noise", "does not hold"
-ALONE = "shown alone"  # or its contrary: by its own interval, and not past the correction
+# by its own interval, and not past the correction: the claim, or its contrary
+ALONE, CONTRARY = "shown alone", "contradicted alone"
 NOT_DECIDED = "not decided"  # a value without an interval
 NOT_COMPARABLE = "not comparable"  # both sides were measured, but not on the same
 _PHRASES = {  # of one check, and of several
     HOLDS: ("holds", "hold"),
     ALONE: tuple(f"{verb} shown alone, not past correction" for verb in ("is", "are")),
     WITHIN_NOISE: ("is within noise", "are within noise"),
+    CONTRARY: ("is contradicted alone", "are contradicted alone"),
     DOES_NOT_HOLD: ("does not hold", "do not hold"),
     NOT_DECIDED: tuple(f"{verb} not decided for lack of an interval" for verb in ("is", "are")),
     NOT_COMPARABLE: ("is not comparable", "are not comparable"),
@@ -80,7 +82,7 @@ def judged(checks: Sequence[Check]) -> list[Check]:
         for place, (verdict, p) in zip(places, _together(found), strict=True):
             check = checks[place]
             said = f"; p {p:.2g}, corrected for {len(places)}" if len(places) > 1 else ""
-            if verdict in (ALONE, WITHIN_NOISE):
+            if verdict not in (HOLDS, DOES_NOT_HOLD):
                 said += _deciding(check, len(places))
             done[place] = replace(check, verdict=verdict, evidence=f"{check.evidence}{said}")
     return done
@@ -90,8 +92,8 @@ def _together(p_values: Sequence[PValues]) -> Iterator[tuple[str, float]]:
     """Yields the verdict and the smaller p-value of each, corrected for all (Holm)."""
     both = holm([p for each in p_values for p in (each.for_claim, each.against_claim)])
     for own, supports, against in zip(p_values, both[::2], both[1::2], strict=True):
-        alone = 2 * min(own.for_claim, own.against_claim) <= ALPHA
-        open_ = ALONE if alone else WITHIN_NOISE
+        side = ALONE if own.for_claim <= own.against_claim else CONTRARY
+        open_ = side if 2 * min(own.for_claim, own.against_claim) <= ALPHA else WITHIN_NOISE
         verdict = DOES_NOT_HOLD if against <= ALPHA else HOLDS if supports <= ALPHA else open_
         yield verdict, min(supports, against)
 

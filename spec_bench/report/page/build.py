@@ -51,7 +51,8 @@ from spec_bench.system import files
 from spec_bench.vocabulary import names
 
 _DOT = re.compile(r'class="dot ([\w-]+)"')
-_VERDICTS = {"holds": "good", "shown alone": "open", "within noise": "open", "does not hold": "bad"}
+_VERDICTS = {"holds": "good", "does not hold": "bad"}
+_VERDICTS |= dict.fromkeys(("shown alone", "within noise", "contradicted alone"), "open")
 _MOST_LINES, _FEWEST_LINES = 600, 20  # of all tables, of each one
 _WIDTH = 1600  # pixels; figures are shown at up to 960
 _PICTURES = 5  # drawing takes a second each; the page has commands for the rest
