@@ -109,7 +109,7 @@ dsbd-one-cache: $(STAMP)
 	$(RUN) dsbd=one_cache $(WITH)
 
 rsd-fig1: $(STAMP)
-	$(BIN)/python -m spec_bench.audit.bernoulli
+	$(BIN)/python experiments/rsd/bernoulli.py
 
 # Two tree sizes for each kind of heads; the answers end after 10 to 25 tokens.
 DECODING := medusa:embedded_16,medusa_typical:embedded_16,medusa:mc_sim_7b_63,$\
@@ -132,7 +132,7 @@ EMBEDDED := experiment=embedded results=results/embedded
 # Everything of the papers that the embedded family can show, into results/embedded: rows, then
 # pages, tables and figures. What is complete is not run again.
 embedded: $(STAMP)
-	$(BIN)/python -m spec_bench.audit.bernoulli
+	$(BIN)/python experiments/rsd/bernoulli.py
 	$(RUN) rsd=exp1 $(EMBEDDED)
 	$(RUN) rsd=exp2 $(EMBEDDED) prompts=20
 	$(RUN) mcsd=acceptance $(EMBEDDED) pair=embedded,embedded_plain prompts=12

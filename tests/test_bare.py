@@ -122,7 +122,6 @@ def test_every_decoder_that_a_gpu_is_to_try_can_be_built():
 
 
 def test_a_probe_that_fails_ends_the_first_call(tmp_path):
-    """No GPU is in sight: the probe says so, and nothing else is started."""
     command = [sys.executable, str(GPU / "bench.py"), "first", "--out", str(tmp_path)]
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)

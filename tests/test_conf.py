@@ -130,7 +130,6 @@ def test_search_has_every_printed_configuration_and_the_monotone_one_its_non_inc
 
 
 def test_figure_6s_cells_draft_with_heads_alone():
-    """A pair of a target and its heads runs all of them."""
     parts = {(cell.config.heads, cell.config.drafts) for cell in cells_of("redrafter=batches")}
     assert parts == {(None, 0), ("redrafter", 0)}
 
@@ -199,7 +198,6 @@ def test_the_ablation_takes_each_pair_at_its_best_tree(pair, tree):
     ],
 )
 def test_a_pair_takes_the_data_of_its_size_unless_told(told, kind, path):
-    """Small samples for the small models that ship, and public data for all others."""
     source = composed(*told.split()).task.source
     assert (source.kind, source.get("path") if "spec_bench" in told else None) == (kind, path)
 

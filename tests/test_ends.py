@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from spec_bench.audit.__main__ import load as audit
-from spec_bench.audit.bernoulli import main as bernoulli
 from spec_bench.exchange.write import main as answers
 from spec_bench.report.cli.command_line import ARGUMENTS
 from spec_bench.report.cli.command_line import main as report
 from spec_bench.report.comparison import main as compare
+from spec_bench.report.papers.paper import code_of
 from spec_bench.settings.arguments import output_file, output_folder
+from spec_bench.settings.configs import experiments_dir
 from spec_bench.train.collect import main as collect
 from tests.report.rows import row, write
 from tests.warm import Command, run
@@ -158,7 +159,11 @@ COMMANDS = {
     "sweep": (report, ["sweep", "none", "--output"], "FILE"),
     "table": (report, ["table", "rsd/7", "--output"], "FILE"),
     "wandb": (report, ["wandb", "--dry-run"], "FILE"),
-    "bernoulli": (bernoulli, ["--points", "2", "--output"], "FILE"),
+    "bernoulli": (
+        code_of(experiments_dir() / "rsd", "bernoulli").main,
+        ["--points", "2", "--output"],
+        "FILE",
+    ),
     "collect": (collected, ["none", "--out"], "FILE"),
 }
 

@@ -20,7 +20,7 @@ _LEVELS = (0.5, 0.7, 0.9)
 def figure_1(cells):
     """Acceptance of two Bernoulli candidates: four maps with one colour scale.
 
-    The rows have columns p, q and one for each rule, as ``spec_bench.audit.bernoulli`` writes them.
+    The rows have columns p, q and one for each rule, as ``bernoulli.py`` writes them.
     """
     rows = cells.given
     if cells.alone or rows.empty or not {"p", "q", *RULES} <= set(rows):

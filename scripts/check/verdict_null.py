@@ -67,6 +67,9 @@ class Drawn(Records):
         super().__init__(Path("drawn"))
         self._counts = counts
 
+    def _block(self, rows: Sequence[Row]) -> None:
+        """They are in no file."""
+
     def by_seed(self, row: Row, name: str) -> dict[str, Counts] | None:
         """One seed's counts."""
         found = self._counts[str(row["run_id"])].get(name)

@@ -45,12 +45,7 @@ def ratio_interval(numerators: ArrayLike, denominators: ArrayLike) -> Interval |
     Studentised, on the logarithm where every numerator is positive. Each is one number per prompt,
     or (repeats, prompts).
     """
-    return ratio_intervals(_stacked(numerators, denominators))[0]
-
-
-def ratio_intervals(columns: Array) -> list[Interval | None]:
-    """The same of several cells, numerators and denominators (2, cells, repeats, prompts)."""
-    return _on_log_scale(lambda sums: sums[0] / sums[1], columns)
+    return ratio_intervals([_stacked(numerators, denominators)])[0]
 
 
 def rate_ratio_interval(
@@ -60,13 +55,41 @@ def rate_ratio_interval(
 
     Each is one number per prompt, or (repeats, prompts).
     """
-    columns = _stacked(above, below, base_above, base_below)
-    return _on_log_scale(lambda sums: (sums[0] / sums[1]) / (sums[2] / sums[3]), columns)[0]
+    return ratio_intervals([_stacked(above, below, base_above, base_below)])[0]
+
+
+def ratio_intervals(tables: Sequence[Array]) -> list[Interval | None]:
+    """The same of several tables (columns, repeats, prompts): of two columns a ratio, of four one
+    ratio over another.
+    """
+    return _of_shapes(_on_log_scale, lambda table: _RATIOS[len(table)], tables)
+
+
+def _of_shapes(
+    made: Callable[[Statistic, Array], list[Interval | None]],
+    statistic: Callable[[Array], Statistic],
+    tables: Sequence[Array],
+) -> list[Interval | None]:
+    """Returns the interval of each table; those of one shape are made together."""
+    places: dict[tuple[int, ...], list[int]] = {}
+    for place, table in enumerate(tables):
+        places.setdefault(table.shape, []).append(place)
+    found: dict[int, Interval | None] = {}
+    for same in places.values():
+        data = np.stack([tables[place] for place in same], axis=1)
+        found |= zip(same, made(statistic(tables[same[0]]), data), strict=True)
+    return [found[place] for place in range(len(tables))]
+
+
+_RATIOS: dict[int, Statistic] = {
+    2: lambda sums: sums[0] / sums[1],
+    4: lambda sums: (sums[0] / sums[1]) / (sums[2] / sums[3]),
+}
 
 
 def _stacked(*parts: ArrayLike) -> Array:
-    """One cell's columns (columns, 1, repeats, prompts)."""
-    return _checked(np.stack([np.asarray(part, float) for part in parts]))[:, None]
+    """One cell's columns (columns, repeats, prompts)."""
+    return _checked(np.stack([np.asarray(part, float) for part in parts]))
 
 
 def _on_log_scale(ratio: Statistic, columns: Array) -> list[Interval | None]:
@@ -210,9 +233,15 @@ def sign_flip_p(differences: ArrayLike, draws: int = 9_999) -> float:
         count = discordant.size
         fewer = min((discordant > 0).sum(), (discordant < 0).sum())
         return min(1.0, 2 * float(bdtr(fewer, count, 0.5)))
-    signs = np.random.default_rng(SEED).choice((-1.0, 1.0), (draws, discordant.size))
-    as_far = np.abs(signs @ discordant) >= abs(discordant.sum()) * (1 - 1e-12)
+    as_far = np.abs(_signs(draws, discordant.size) @ discordant) >= abs(discordant.sum()) * (
+        1 - 1e-12
+    )
     return float((as_far.sum() + 1) / (draws + 1))
+
+
+@functools.lru_cache(maxsize=1)
+def _signs(draws: int, prompts: int) -> Array:
+    return np.random.default_rng(SEED).choice((-1.0, 1.0), (draws, prompts))
 
 
 # Resampling of prompts.
@@ -254,7 +283,12 @@ def studentised_interval(statistic: Statistic, columns: ArrayLike) -> Interval |
     fewer than ``FEWEST`` prompts or if a resample has no value; None if the statistic has no value
     at all. Raises ValueError: no prompts, or columns of unequal length.
     """
-    return _studentised(statistic, _checked(columns)[:, None])[0]
+    return studentised_intervals(statistic, [_checked(columns)])[0]
+
+
+def studentised_intervals(statistic: Statistic, tables: Sequence[Array]) -> list[Interval | None]:
+    """The same of several tables (columns, repeats, prompts)."""
+    return _of_shapes(_studentised, lambda _: statistic, tables)
 
 
 def _studentised(statistic: Statistic, data: Array) -> list[Interval | None]:

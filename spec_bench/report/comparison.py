@@ -27,11 +27,11 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from spec_bench.metrics.interval import TOO_FEW, Interval, holm, p_value
-from spec_bench.metrics.intervals import score_difference_interval, studentised_interval
+from spec_bench.metrics.intervals import score_difference_interval, studentised_intervals
 from spec_bench.report.claims import measured
 from spec_bench.report.claims.ask import Ask, best, cells
 from spec_bench.report.claims.verdict import Check, judged
-from spec_bench.report.data.counts import Counts, Records, table_of, value_of_sums
+from spec_bench.report.data.counts import Counts, Records, mapped_of, table_of, value_of_sums
 from spec_bench.report.data.rows import Row, groups_of, number_in, rows_of
 from spec_bench.report.data.seeds import SEEDS
 from spec_bench.report.page.build import render
@@ -53,6 +53,7 @@ _COMPARED = ("speedup", "block_efficiency")
 _SPEEDUP, _OTHER_PROMPTS = "speedup", "other prompts"
 _TIMES = "token_rate"
 _ENOUGH = 3  # repeats whose median leaves out one that stalled
+_AT_ONCE = 256  # numbers whose intervals are made together
 Verdict = Literal["regression", "improvement", "no change shown", "identical", "not judged"]
 ORDER: tuple[Verdict, ...] = get_args(Verdict)
 Key = tuple[str, ...]
@@ -185,7 +186,7 @@ def compare(before: Path, after: Path, alpha: float = ALPHA, margin: float = MAR
     both, gone, new = matches(*sides)
     failed = [match for match in both if match.after.failed and not match.before.failed]
     shared = columns_in(name for side in sides for name in side.cells.rows)
-    every = [each for match in both for each in changes(match, shared, *sides, margin)]
+    every = list(changes(both, shared, *sides, margin))
     return Comparison(
         before=sides[0].name,
         after=sides[1].name,
@@ -318,29 +319,43 @@ def _text(value: Any) -> str:
 
 
 def changes(
-    match: Match, shared: Sequence[Column], before: Side, after: Side, margin: float
+    both: Sequence[Match], shared: Sequence[Column], before: Side, after: Side, margin: float
 ) -> Iterator[Change]:
-    """The changes of a cell that both sides have: speed-up, block efficiency, quality, as far as
+    """The changes of cells that both sides have: speed-up, block efficiency, quality, as far as
     their columns are ``shared``; a speed-up that changed by ``margin``, a share, is as good as the
     same.
     """
-    if match.before.failed or match.after.failed:
-        return
-    rows = match.before.row, match.after.row
     there = [each for each in shared if each.kind in _OF_TEXTS]
-    told = [c for c in there if all(number_in(row, c.name) is not None for row in rows)]
-    for each in (*map(column, _COMPARED), *told):
-        if each.kind != "score" and match.before.row["decoder"] == "ar":
-            continue  # 1 by definition
-        change = _change(match, each, before.cells.records, after.cells.records, margin)
-        if change.shift is not None or None not in (change.before, change.after):
-            yield change
+    found: list[Change | _Paired] = []
+    for match in both:
+        if match.before.failed or match.after.failed:
+            continue
+        rows = match.before.row, match.after.row
+        told = [c for c in there if all(number_in(row, c.name) is not None for row in rows)]
+        for each in (*map(column, _COMPARED), *told):
+            if each.kind == "score" or match.before.row["decoder"] != "ar":  # 1 by definition
+                found.append(_paired(match, each, before.cells.records, after.cells.records))
+    for start in range(0, len(found), _AT_ONCE):
+        some = found[start : start + _AT_ONCE]
+        intervals = iter(_intervals([each for each in some if isinstance(each, _Paired)]))
+        for one in some:
+            change = _change(one, next(intervals), margin) if isinstance(one, _Paired) else one
+            if change.shift is not None or None not in (change.before, change.after):
+                yield change
 
 
-def _change(match: Match, each: Column, before: Records, after: Records, margin: float) -> Change:
-    """Returns one number's change."""
-    timed, name = each.name == _SPEEDUP, each.name
-    values = number_in(match.before.row, name), number_in(match.after.row, name)
+class _Paired(NamedTuple):
+    """A number that both sides have of the same prompts."""
+
+    change: Change  # without its interval
+    statistic: Callable[[Array], Array]  # the number of one side, from its sums
+    table: Array  # (counts of the first side, then of the second, seeds, prompts)
+
+
+def _paired(match: Match, each: Column, before: Records, after: Records) -> Change | _Paired:
+    """Returns one number's counts on both sides, or why it is not judged."""
+    timed, name, row = each.name == _SPEEDUP, each.name, match.before.row
+    values = number_in(row, name), number_in(match.after.row, name)
     left = Change(match.name, each, *values, relative=each.kind != "score")
     digests = [cell.row.get("prompts_digest") for cell in (match.before, match.after)]
     if len({str(each) for each in digests if not pd.isna(each) and each != ""}) > 1:
@@ -353,12 +368,35 @@ def _change(match: Match, each: Column, before: Records, after: Records, margin:
         return replace(left, why="no records by prompt, or none timed in turn")
     if (table := table_of([first, second])) is None:
         return replace(left, why="no seed or prompt in common: run both with one --seed")
-    table = table.reshape(-1, *table.shape[2:])  # counts of both sides
-    statistic = partial(_speedup if timed else value_of_sums, row=match.before.row, name=name)
-    interval = _interval(statistic, table, each)
+    statistic = _speedup if timed else _ratio
+    if not timed and (each.kind == "score" or mapped_of(row, name)):
+        statistic = partial(value_of_sums, row=row, name=name)
+    return _Paired(left, statistic, table.reshape(-1, *table.shape[2:]))
+
+
+def _intervals(paired: Sequence[_Paired]) -> list[Interval | None]:
+    """Of the log-ratios of the sides' numbers, or of scores their differences."""
+    alike: dict[Callable[[Array], Array], list[int]] = {}
+    for place, each in enumerate(paired):
+        alike.setdefault(each.statistic, []).append(place)
+    found: dict[int, Interval | None] = {}
+    for statistic, places in alike.items():
+        tables = [paired[place].table for place in places]
+        if paired[places[0]].change.relative:
+            made = studentised_intervals(partial(_log_ratio, statistic), tables)
+        else:
+            change = partial(_difference, statistic)
+            made = [score_difference_interval(change, table.sum(axis=1)) for table in tables]
+        found |= zip(places, made, strict=True)
+    return [found[place] for place in range(len(paired))]
+
+
+def _change(paired: _Paired, interval: Interval | None, margin: float) -> Change:
+    """Returns one number's change."""
+    left, statistic, table = paired
     if interval is None:
         return replace(left, why="no value")
-    p = p_value(interval, log1p(margin) if timed else 0.0)
+    p = p_value(interval, log1p(margin) if left.column.name == _SPEEDUP else 0.0)
     shares = interval.mapped(lambda value: float(np.expm1(value)))
     # Of the prompts that both have; rows of an earlier engine, which show no times, have them too.
     half, sums = len(table) // 2, table.sum(axis=(1, 2))[:, None]
@@ -374,23 +412,21 @@ def _change(match: Match, each: Column, before: Records, after: Records, margin:
     )
 
 
-def _interval(statistic: Callable[..., Array], table: Array, each: Column) -> Interval | None:
-    """Of the log-ratio of the sides' numbers, or of scores their difference."""
-    half = len(table) // 2
-
-    def ratio(sums: Array) -> Array:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return np.log(statistic(sums[half:])) - np.log(statistic(sums[:half]))
-
-    def difference(sums: Array) -> Array:
-        return statistic(sums[half:]) - statistic(sums[:half])
-
-    if each.kind == "score":
-        return score_difference_interval(difference, table.sum(axis=1))
-    return studentised_interval(ratio, table)
+def _log_ratio(statistic: Callable[[Array], Array], sums: Array) -> Array:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return _difference(lambda part: np.log(statistic(part)), sums)
 
 
-def _speedup(sums: Array, **_: object) -> Array:
+def _difference(statistic: Callable[[Array], Array], sums: Array) -> Array:
+    first, second = np.split(sums, 2)
+    return statistic(second) - statistic(first)
+
+
+def _ratio(sums: Array) -> Array:
+    return sums[0] / sums[1]
+
+
+def _speedup(sums: Array) -> Array:
     """sums [4, batch]: tokens, seconds, plain decoding's tokens and seconds."""
     return (sums[0] / sums[1]) / (sums[2] / sums[3])
 

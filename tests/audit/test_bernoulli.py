@@ -5,7 +5,11 @@ import csv
 import pytest
 from scipy.optimize import brentq
 
-from spec_bench.audit.bernoulli import RULES, TOLERANCE, closed_form, grid, main, optimal_transport
+from spec_bench.report.papers.paper import code_of
+from spec_bench.settings.configs import experiments_dir
+
+bernoulli = code_of(experiments_dir() / "rsd", "bernoulli")
+RULES, TOLERANCE, closed_form = bernoulli.RULES, bernoulli.TOLERANCE, bernoulli.closed_form
 
 
 @pytest.mark.parametrize(
@@ -35,21 +39,21 @@ def test_k_seq_accepts_what_the_root_of_its_equation_gives(p, q):
 
 
 def test_the_rules_are_ordered_on_the_whole_grid():
-    for row in grid(9):
+    for row in bernoulli.grid(9):
         assert row["multi_round"] <= row["k_seq"] + 1e-6
         assert row["k_seq"] <= row["otm"] + TOLERANCE
         assert row["otm"] <= row["recursive_rejection"] + TOLERANCE
 
 
 def test_a_value_that_misses_its_closed_form_is_an_error(monkeypatch):
-    monkeypatch.setitem(RULES, "otm", lambda p, q: optimal_transport(p, q) - 1e-8)
+    monkeypatch.setitem(RULES, "otm", lambda p, q: bernoulli.optimal_transport(p, q) - 1e-8)
     with pytest.raises(RuntimeError, match="otm at p = 0"):
-        grid(3)
+        bernoulli.grid(3)
 
 
 def test_the_command_writes_one_line_per_point(tmp_path):
     path = tmp_path / "new" / "acceptance.csv"
-    assert main(["--output", str(path), "--points", "3"]) == 0
+    assert bernoulli.main(["--output", str(path), "--points", "3"]) == 0
     with path.open(encoding="utf-8") as stream:
         rows = list(csv.DictReader(stream))
     assert len(rows) == 9
@@ -59,5 +63,5 @@ def test_the_command_writes_one_line_per_point(tmp_path):
 
 
 def test_a_grid_without_a_square_is_one_line_and_status_2(capsys):
-    assert main(["--points", "1"]) == 2
+    assert bernoulli.main(["--points", "1"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1

@@ -225,7 +225,6 @@ def test_several_iterations_in_a_batch_have_the_law_of_beam_sampling(case):
 
 @pytest.mark.parametrize("depth", [1, 3])
 def test_one_draft_beam_accepts_as_speculative_decoding_does(depth):
-    """W_S = W_L = 1 and gamma = L: the same law of (accepted, tokens) in one iteration."""
     rule = {"rule": "recursive_rejection", "replacement": False}
     request = Request("audit", (1, 0), depth + 3)
 

@@ -77,7 +77,6 @@ def test_mcsd_without_replacement_and_rsd_c_are_the_same_decoder(spec):
 
 @pytest.mark.parametrize("name", ["sd", "spectr", "rsd_c", "rsd_s"])
 def test_sampled_continuations_follow_the_targets_law_through_the_cache(name):
-    """Three tokens over two or more target calls, against the exact law from plain passes."""
     pair = tiny_pair("llama", torch.float64)
     settings = SamplingSettings(temperature=1.0, top_k=2, probability_dtype="float64")
     decoder = built(name, pair, settings, 200, {"sd": "1", "rsd_c": "2"}.get(name, "2x1"))
@@ -147,7 +146,6 @@ def test_nodes_of_merged_paths_are_those_verified_without_copies(rows):
 
 
 def test_a_continuous_batch_needs_fewer_target_passes_than_a_static_one():
-    """A static batch waits for its longest answer; rows of a continuous one are never idle."""
     decoder, passes = built("ar", tiny_pair("llama"), LAW, 3), {}
     for queue in (3, len(REQUESTS)):
         heard = mock.Mock()
@@ -282,5 +280,4 @@ def test_both_deliver_what_the_first_delivers_alone(names, tmp_path):
 
 
 def test_disturbed_logits_alone_give_other_tokens():
-    """Else the test above would say nothing."""
     assert tokens("rsd_s", disturbed=True) != tokens("rsd_s", disturbed=False)

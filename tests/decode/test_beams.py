@@ -38,7 +38,6 @@ def test_beam_search_equals_generate(architecture, width, requests):
 @pytest.mark.parametrize(("name", "spec"), BEAMS)
 @pytest.mark.parametrize("architecture", ["llama", "opt"])
 def test_the_likelihood_of_an_answer_is_that_of_a_plain_pass(architecture, name, spec):
-    """Holds only if every node of the trie saw its own ancestors and no one else's."""
     module = tiny_pair(architecture, torch.float64)[0].module
     found = answers(name, spec, architecture=architecture)
     for request, answer in zip(REQUESTS, found, strict=True):

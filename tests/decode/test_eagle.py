@@ -37,8 +37,6 @@ def test_a_prompt_of_one_token_is_continued_exactly():
 
 
 def test_a_reduced_vocabulary_that_is_not_mapped_back_is_caught():
-    """Tokens drawn from the right law, the walk told of the law one token further."""
-
     class Unmapped(Chain):
         def grow(self, tree, scores, draws):
             super().grow(tree, scores, draws)

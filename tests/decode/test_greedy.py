@@ -128,7 +128,6 @@ def test_beam_search_answers_as_generate_does(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 def test_beams_keep_their_law_and_do_not_depend_on_the_batch(name):
-    """A likelihood is that of a plain pass only if every node saw its own path and window."""
     found = answers(name, "dsbd", 1, "4x2@0.5", WARM)
     for request, answer in zip(LONG, found, strict=True):
         plain = log_likelihood(tiny_module(name), request, answer.tokens)

@@ -456,7 +456,6 @@ def test_a_token_in_parts_that_was_looked_up_is_read_in_parts_once_it_is_accepte
 
 @pytest.mark.parametrize(("label", "seed"), [("top-k", 4), ("top-p", 6)])
 def test_a_draft_that_has_tokens_in_parts_decodes_in_a_batch_as_alone(label, seed):
-    """In a batch the draft also runs tokens in parts that were looked up for other rows."""
     target, draft = random_history(V, seed), MappedModel(random_history(5, 7), MAP, V)
     config = read_decoder(decoder_settings("lookup_or_draft"), SETTINGS[label])
     texts = [(1, 1, 0), (0, 2, 1), (2,), (1, 3, 3, 1), (3, 1), (2, 2, 0)]

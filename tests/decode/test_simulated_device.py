@@ -266,7 +266,6 @@ def test_what_cannot_be_recorded_runs_eagerly_and_says_why(caplog):
 @pytest.mark.usefixtures("short")
 @pytest.mark.parametrize(("law", "gap"), [(0.0, 1e9), (1.0, 0.0)])
 def test_a_tie_is_no_fault(law, gap):
-    """At temperature 0 by the target's logits, else where a nudge of the numbers moves it too."""
     # called, replayed, eagerly, nudged up and down
     tokens = ((1, 2, 4), (1, 2, 4), (1, 2, 3), (1, law + 2, 3), (1, 2, 3))
     answers = [[SimpleNamespace(tokens=each, steps=[1] * 3)] for each in tokens]

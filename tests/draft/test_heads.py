@@ -37,8 +37,6 @@ def test_positions_are_exact_in_half_precision():
 @pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize("tree", ["dflash: chain 2 + recursive", "dflash: widths 2-1, without"])
 def test_a_dspark_head_has_exactly_the_chains_law(monkeypatch, tree, gated):
-    """Its law at a node depends on the node's token."""
-
     def smallest(hidden, vocab):
         return dflash_head(hidden, vocab, block=3, markov_rank=2, gated=gated).double()
 
@@ -266,7 +264,6 @@ def test_experts_in_published_files_are_one_tensor_each(tmp_path):
 
 
 def test_the_targets_last_layer_reads_what_is_fed_back():
-    """The output after its norm, which takes its size away."""
     head = head_of("llama")
     output = 100 * torch.randn(2, 3, WIDTH)
     fed_back = head.fed_back(output)
@@ -286,7 +283,6 @@ def test_mimo_reads_the_hidden_state_first():
 
 
 def test_a_mimo_folder_is_target_and_head_at_once(tmp_path):
-    """As published: its own modelling file is named and not run, its body is Qwen2's."""
     head = head_of("mimo")
     torch.manual_seed(1)
     body = {key: value for key, value in CONFIGS["mimo"].items() if key != "model_type"}

@@ -183,7 +183,6 @@ def test_a_hook_that_is_set_later_is_met():
 
 
 def test_a_forward_put_on_one_module_is_called():
-    """As accelerate does, which spreads a model's layers over devices."""
     model = small()
     call_directly(model)
     model[1].forward = torch.zeros_like
@@ -202,8 +201,6 @@ def test_a_class_that_adds_to_a_call_keeps_it():
 
 
 def test_what_is_put_in_a_parts_place_later_is_used():
-    """A part, a weight and a buffer: rotary embeddings make their buffers anew."""
-
     class Shifted(nn.Module):
         def __init__(self):
             super().__init__()
@@ -225,7 +222,6 @@ def test_what_is_put_in_a_parts_place_later_is_used():
 
 
 def test_weights_that_are_exchanged_around_a_pass_are_looked_for_at_every_pass():
-    """As accelerate and tensor parallelism do: a forward on the module, other weights in it."""
     model = small()
     last = model[2]
     own = last.forward

@@ -211,7 +211,6 @@ def test_a_reader_sees_every_job_that_has_ended_or_a_line_says_how_many_cells_ar
 
 
 def test_rows_of_other_weights_leave_the_table_and_come_back_with_them(tmp_path):
-    """The table has the state of the job that ended last, and the archive all others."""
     for run_id, revision in (("one", "w1"), ("two", "w2"), ("one", "w1")):
         there = names(tmp_path)
         told = replace(result().facts, target_revision=revision)

@@ -455,7 +455,6 @@ def test_a_baseline_that_delivers_other_tokens_than_before_fails_the_cells_by_na
 
 
 def test_a_baseline_that_cannot_be_timed_leaves_no_speedup(run_job, monkeypatch):
-    """Not one against the records of an earlier sitting."""
     run_job("cells=[sd:3]", *QUICK)
     failing(monkeypatch, MemoryError("no room"), "ar")
     baseline, added = run_job("cells=[rsd_c:2-1]", *QUICK)

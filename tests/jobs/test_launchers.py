@@ -338,7 +338,6 @@ def test_a_wrong_setting_is_one_line_and_status_2_in_a_worker_too(family, tmp_pa
 
 
 def test_jobs_that_share_a_baseline_decode_it_once(family, tmp_path):
-    """Two jobs at once: no deadlock, and no prompt of the shared cell twice."""
     results = tmp_path / "results"
     jobs = [
         start(overrides(family, results, f"cells=[{cell}]", "prompts=4"), tmp_path)

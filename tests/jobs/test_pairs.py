@@ -185,7 +185,6 @@ def test_vicunas_conversation_format_is_written_to_the_letter(family, monkeypatc
 
 
 def test_heads_of_the_embedded_target_are_no_heads_of_another(run_job):
-    """The default pair names them, and a target of one's own does not change what it names."""
     with pytest.raises(ValueError, match=r"embedded:heads/medusa.*set pair\.heads\.medusa"):
         run_job("pair=embedded", "decoder=medusa", "cells=[]")
 
@@ -371,7 +370,6 @@ def test_a_policy_that_draws_other_trees_makes_other_cells_of_those_alone(family
 
 
 def test_a_moved_branch_of_the_hub_is_another_cell(monkeypatch):
-    """What is loaded is pinned to the commit that the run id is made with."""
     hub = {}
     monkeypatch.setattr(pairs, "hub_commit", lambda name, *_: hub.get(name))
     asked = PairSettings("org/target", "org/draft", heads={"medusa": "org/heads"})

@@ -214,7 +214,6 @@ def test_own_second_turns_continue_what_the_cell_decoded(run_job, chat, calls, a
 
 
 def test_an_own_second_turns_limit_is_what_the_models_have_room_for(run_job, chat, monkeypatch):
-    """MT-bench's 1024 tokens a turn fit into a model of 2048 places; none is overlong."""
     room, limit = 120, 40
     monkeypatch.setattr(prompts, "context_of", lambda settings: room)
     asked, resolved = {}, prompts.Prompts.resolved

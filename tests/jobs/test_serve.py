@@ -328,7 +328,6 @@ def test_a_block_leaves_nothing_running_where_its_keeper_is_killed(tmp_path, num
 
 
 def test_what_is_held_ends_after_what_asks_it_where_the_command_is_killed(tmp_path):
-    """As a job and the server that it asks: none is asked once it has ended."""
     order = tmp_path / "order"
     says = (
         "import signal, sys, time, pathlib\n"

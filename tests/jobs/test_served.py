@@ -244,7 +244,6 @@ def test_rows_stand_in_our_table_with_mark_library_and_speedup(run_job, tmp_path
 
 
 def test_tokens_per_call_are_cut_alike_at_an_answers_end(run_job, tmp_path):
-    """transformers drops what it accepts behind an end, so only what was delivered compares."""
     run_job(OTHERS, "prompts=4", "generation.temperature=0", "generation.max_new_tokens=3")
     rows = {row["decoder"]: row for row in rows_of(tmp_path / "results")}
     for row in rows.values():

@@ -114,10 +114,11 @@ def test_runs_that_differ_widen_the_interval_by_what_so_few_of_them_leave_open()
 
 
 @pytest.mark.parametrize("prompts", [3, 6, 20])
-def test_several_cells_at_once_have_the_intervals_of_each_alone(prompts):
-    columns = np.random.default_rng(3).uniform(0.5, 2.0, (2, 3, 4, prompts))
-    columns[0, 1, 0] = 0.0  # not on the logarithm's scale
-    assert ratio_intervals(columns) == [ratio_interval(*columns[:, n]) for n in range(3)]
+def test_several_tables_at_once_have_the_intervals_of_each_alone(prompts):
+    tables = [*np.random.default_rng(3).uniform(0.5, 2.0, (3, 4, 4, prompts))]
+    tables[2][0, 1] = 0.0  # not on the logarithm's scale
+    tables += [table[:2] for table in tables]
+    assert ratio_intervals(tables) == [each for one in tables for each in ratio_intervals([one])]
 
 
 def test_what_both_sides_share_by_prompt_or_run_leaves_their_ratio_alone():

@@ -85,7 +85,7 @@ SCRIPTS = "".join(path.read_text("utf-8") for path in (ROOT.parent / "scripts").
 EXPERIMENTS = sorted({path.split("/")[2] for path in COMMITTED if path.startswith("results/emb")})
 
 NOT_IN_GIT = (".html", ".pdf", ".tex")  # make report makes them again
-WITHOUT_ROWS = {  # made by spec_bench.audit.bernoulli and by make heads-grid
+WITHOUT_ROWS = {  # made by experiments/rsd/bernoulli.py and by make heads-grid
     "rsd-fig1": ["acceptance.csv", "rsd-fig1.png"],
     "redrafter-heads": ["heads.csv"],
 }

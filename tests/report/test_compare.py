@@ -76,7 +76,6 @@ def changed(found):
 
 
 def test_a_loss_of_5_percent_is_found_and_nothing_is_found_where_nothing_changed(tmp_path):
-    """Ten pairs of runs each; the machine of the second run is another 30% slower."""
     found, alarms = 0, 0
     for trial in range(10):
         folder = tmp_path / str(trial)
@@ -134,7 +133,6 @@ def test_two_decoders_of_one_folder_are_compared(tmp_path, capsys):
 
 
 def test_rows_of_an_earlier_engine_are_compared_by_their_records_up_to_the_margin(tmp_path):
-    """Each run's speed-up is over its own plain decoding, so that engines can be compared."""
     before, after = run(tmp_path / "a", 0, engine=0), run(tmp_path / "b", 1, 0.15)
     found = compare(before, after)
     assert worse(found) == [("rsd_s", "speedup")]

@@ -230,7 +230,7 @@ def test_a_figure_becomes_a_png_and_a_pdf_of_several_pairs_or_one_each(tmp_path)
     [
         ("rsd", "3", "'3'.* 1, 4, 5, 6, 7, 8, 9"),
         ("rsd", "5", "nothing measured for figure rsd/5; to measure it: .*rsd=exp2"),
-        ("rsd", "1", "nothing measured for figure rsd/1; .*spec_bench.audit.bernoulli"),
+        ("rsd", "1", "nothing measured for figure rsd/1; .*rsd/bernoulli.py"),
         ("dsbd", "4", "nothing measured for figure dsbd/4; .*dsbd=fronts"),
     ],
 )

@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import pytest
 import sacrebleu
@@ -75,7 +76,6 @@ def test_the_interval_over_seeds_is_at_least_as_wide_as_that_over_prompts():
 
 
 def test_records_are_pooled_over_seeds_and_prompts_with_prompts_as_blocks(tmp_path):
-    """AR and a chain with two seeds each, whose rows say nothing that the records do not."""
     wrong = ("block_efficiency", "token_rate", "speedup")
     cells = seeds(dict.fromkeys(wrong, 9.0), dict.fromkeys(wrong, 9.5), mbsu=9.0)
     own = {**EMBEDDED, "token_rate": 1.0, "speedup": 1.0}
@@ -252,6 +252,33 @@ def test_every_whole_repeat_is_read_and_times_are_summed_over_them(results):
     assert origin_of(results, "other") is None
 
 
+@pytest.mark.parametrize("last", ["", "another"])  # sitting of one prompt
+def test_counts_of_cells_at_once_are_those_of_cell_by_cell(last, tmp_path, monkeypatch):
+    table, parts = files.results_file(tmp_path, "mine"), []
+    for number, run in enumerate(("a0", "a1", "b0", "b1")):
+        done = [window(each, n, number + n + 1.0) for n in (0, 1) for each in ("x", "y")]
+        own = {"x": last if run == "b1" else ""}
+        done = [replace(each, sitting=own.get(each.prompt_id, "")) for each in done]
+        parts.append(parquet.pack(run, done, ORIGIN))
+    parquet.write(files.records_file(table), parquet.joined(parts))
+    rows = [{"run_id": f"{cell}0,{cell}1", "seeds": "0,1"} for cell in "ab"]
+    asked = [
+        (name, prompts, whole)
+        for name in ("token_rate", "block_efficiency", "energy_per_token")
+        for prompts, whole in ((None, False), (None, True), ("y", False), ("z", True))
+    ]
+
+    def counts():
+        known = Records(table)
+        found = (known.tables(rows, of, whole=whole)(name) for name, of, whole in asked)
+        return [None if each is None else each.tolist() for each in found]
+
+    at_once = counts()
+    assert np.shape(at_once[0]) == (2, 2, 4, 1 if last else 2)
+    monkeypatch.setattr(Records, "_block", lambda *_: None)
+    assert at_once == counts()
+
+
 def scored(folder, metric, scores):
     """A table whose cells have these scores of each prompt, and how two of them differ."""
     table, parts = files.results_file(folder, "mine"), []
@@ -300,7 +327,6 @@ def test_a_difference_of_corpus_scores_is_paired_by_prompt(tmp_path):
 
 @pytest.mark.parametrize("source", ["runs", "records"])
 def test_a_cell_added_later_is_paired_with_the_baselines_timing_of_its_sitting(source, tmp_path):
-    """Seconds of the first sitting, twice as slow, are none of the difference."""
     table = files.results_file(tmp_path, "mine")
     prompts = [f"{number}" for number in range(6)]
 

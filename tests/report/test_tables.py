@@ -149,7 +149,6 @@ def test_mcsd_takes_its_fastest_tree_and_sd_at_the_same_depth(tmp_path):
 
 @pytest.mark.parametrize("records", [False, True])
 def test_a_difference_of_two_cells_is_paired_by_prompt_or_has_no_interval(records, tmp_path):
-    """Both cells move alike from prompt to prompt, so that their difference hardly moves."""
     pair = {**MCSD, "pair": "llama_13b_68m"}
     rates = {"1": (0.50, 0.30, 0.70), "4": (0.60, 0.40, 0.80)}
     cells = [row("mcsd_wor", spec, **pair, acceptance_rate=rate) for spec, rate in rates.items()]

@@ -127,7 +127,6 @@ def assert_same_logits(found, expected):
 
 
 def test_a_head_that_is_right_is_compared_at_every_depth():
-    """On its own right path: what the head would draft after accepted tokens."""
     head = HEADS["eagle3"](32, VOCAB).double()
     steps = learned("eagle3", head, IDS)
     found = path_drafted("eagle3", head)[-1]
@@ -137,7 +136,6 @@ def test_a_head_that_is_right_is_compared_at_every_depth():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_behind_accepted_tokens_the_head_sees_the_targets_features_alone(kind):
-    """The keys that its own features gave are gone, although their tokens stand."""
     head = HEADS[kind](32, VOCAB).double()
     built, committed, tree, _ = path_drafted(kind, head)
     drafting, nodes, lengths = built.drafting, [list(range(K + 1))], committed.lengths
@@ -185,7 +183,6 @@ def training(folder, kind, steps, processes=None, **given):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_head_learns_the_targets_own_law(kind, tmp_path):
-    """Which the target's state at the token in question settles, and no other token tells."""
     plan = training(tmp_path, kind, 20)
     run_training(plan)
     losses = [float(row["loss"]) for row in lines(plan.settings.folder)]
@@ -194,7 +191,6 @@ def test_a_head_learns_the_targets_own_law(kind, tmp_path):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_training_that_was_stopped_ends_with_the_same_weights(kind, tmp_path):
-    """The noise on features, too, goes on where it was."""
     noise = {"noise": 0.1, "learned": 2}
     whole = training(tmp_path / "whole", kind, 6, **noise)
     run_training(whole)

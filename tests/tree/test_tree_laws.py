@@ -87,7 +87,6 @@ def test_a_policys_trees_have_the_law_of_its_definition(tree, label, who):
     ],
 )
 def test_stochastic_beams_are_drawn_by_their_definitions_law(width, depth, vocab, label):
-    """The first W distinct beginnings, level by level, of whole sequences drawn one by one."""
     tree = AuditTree(StochasticBeam(width, depth), vocab)
     law = laws.defined(DEFINITIONS["stochastic_beam"], tree, SETTINGS[label])
     found = laws.counted(tree, SETTINGS[label], rows=1000, times=4)

@@ -372,7 +372,6 @@ def test_a_row_of_a_batch_takes_the_path_that_its_levels_alone_would(walk, rule,
 
 @pytest.mark.parametrize("name", ["recursive_rejection", "naive"])
 def test_a_verdict_child_by_child_is_the_whole_one_to_the_last_bit(name):
-    """A child without a chance, one that is sure, and a law of which nothing is left among them."""
     generator = torch.Generator().manual_seed(3)
     judge = rules[name]().judge(1)
     p, q = (4 * torch.randn((2, 300, VOCAB), generator=generator)).softmax(dim=-1)

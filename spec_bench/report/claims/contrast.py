@@ -25,7 +25,7 @@ from spec_bench.metrics import metric as registered
 from spec_bench.metrics.interval import TOO_FEW, WIDEST, Interval, p_above, p_below
 from spec_bench.metrics.intervals import Total, score_difference_interval, studentised_interval
 from spec_bench.report.claims.verdict import PValues
-from spec_bench.report.data.counts import Records, Table, table_of, value_of_sums
+from spec_bench.report.data.counts import Records, Table, value_of_sums
 from spec_bench.report.data.rows import Row
 from spec_bench.vocabulary import columns
 from spec_bench.vocabulary.numbers import with_ends
@@ -251,9 +251,7 @@ def counts_of(
 ) -> Table | None:
     """The counts of all contrasts' cells; of times those that one session decoded interleaved."""
     rows = [row for contrast in contrasts for row in contrast.cells]
-    if metric in TIMED:
-        return table_of(records.interleaved(rows, metric) or (), prompts)
-    return table_of((records.by_seed(row, metric) for row in rows), prompts)
+    return records.tables(rows, prompts)(metric)
 
 
 def _from_rows(

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
+import numpy as np
 import pandas as pd
 
-from spec_bench.metrics.intervals import added_by_prompt, sign_flip_p
+from spec_bench.metrics.intervals import Array, added_by_prompt, sign_flip_p
 from spec_bench.report.claims.ask import UNAUDITED, Ask, Question, cells
 from spec_bench.report.claims.contrast import Contrast, counts_of, difference
 from spec_bench.report.claims.verdict import HOLDS, NOT_COMPARABLE, Check, PValues
@@ -80,12 +81,11 @@ def exact_scores_of(group: Group, records: Records) -> Iterator[Check]:
         return
     mean = difference([contrasts], score, records)
     near = mean.within(room) if mean else None
-    tests = [(_lopsided(each, score, records), name_of(each.left[0])) for each in contrasts]
-    known = [(p, name) for p, name in tests if p is not None]
-    if near is None or len(known) < len(tests):
+    if near is None or table is None or table.shape[-1] < 2:
         yield Check(claim, group.title, str(mean))
         return
-    p, name = min(known)
+    sides = zip(contrasts, np.split(table.sum(axis=2), len(contrasts)), strict=True)
+    p, name = min((_lopsided(each, sums, score), name_of(each.left[0])) for each, sums in sides)
     several = f"mean of {len(exact)} decoders, " if len(exact) > 1 else ""
     evidence = f"{several}{mean}; most lopsided by prompt: {name}, p = {p:.2g}"
     against, pair = min(1.0, p * len(exact)), str(baseline["pair"])
@@ -98,14 +98,11 @@ def exact_scores_of(group: Group, records: Records) -> Iterator[Check]:
     yield Check(claim, group.title, evidence, p_values=found, pair=pair, of_prompts=of_prompts)
 
 
-def _lopsided(contrast: Contrast, score: str, records: Records) -> float | None:
-    """The p-value of the signs of the prompts' differences; None where these are not known."""
-    table = counts_of([contrast], score, records)
-    if table is None or table.shape[-1] < 2:
-        return None
+def _lopsided(contrast: Contrast, sums: Array, score: str) -> float:
+    """The p-value of the signs of the prompts' differences, of sums (counts, prompts) a cell."""
     one, other = (
         added_by_prompt(partial(value_of_sums, row=cell, name=score), side)
-        for cell, side in zip(contrast.cells, table.sum(axis=2), strict=True)
+        for cell, side in zip(contrast.cells, sums, strict=True)
     )
     return sign_flip_p(one - other)
 

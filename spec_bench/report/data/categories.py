@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from spec_bench.metrics.interval import Interval, limited
 from spec_bench.metrics.intervals import rate_ratio_interval, ratio_interval
-from spec_bench.report.data.counts import Records, table_of
+from spec_bench.report.data.counts import Records
 from spec_bench.report.data.rows import Group, Row, most_of, rows_of
 
 TABLES = {
@@ -83,7 +83,7 @@ def by_category(
 
 
 def _tokens(row: Row, prompts: Sequence[str], records: Records) -> Interval | None:
-    table = table_of([records.by_seed(row, "block_efficiency")], prompts)
+    table = records.tables([row], prompts)("block_efficiency")
     if table is None or table.shape[-1] < len(prompts):
         return None
     interval = ratio_interval(*table[0])
@@ -97,8 +97,7 @@ def _speedup(
     if row["decoder"] == "ar":
         return None
     for base in bases:
-        timed = records.interleaved([row, base], "token_rate") or ()
-        if (table := table_of(timed, prompts)) is not None:
+        if (table := records.tables([row, base], prompts)("token_rate")) is not None:
             interval = rate_ratio_interval(*table[0], *table[1])
             return interval and limited("speedup", interval)
     return None

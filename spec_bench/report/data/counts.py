@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,9 @@ from spec_bench.records.parquet import AGAIN, Packed, Scored
 from spec_bench.report.data.records import packed_of
 from spec_bench.report.data.rows import Row, number_in
 from spec_bench.vocabulary.columns import names_of
+
+if TYPE_CHECKING:
+    from spec_bench.records.windows import Windows
 
 _SCORES = frozenset(names_of("score"))  # a miss has the registry look for other packages' anew
 _FEWEST_ROUNDS = 2  # one round has no spread
@@ -38,7 +42,7 @@ class _Cell:
     def __init__(self, packed: Packed, run_id: str) -> None:
         self.packed = packed
         self.repeats = packed.repeats(run_id)
-        self.lines = self.repeats[0] if len(self.repeats) == 1 else {}  # of the only repeat
+        self.prompts = [*self.repeats[0]] if self.repeats else []
         # lines by prompt of what later sessions timed again, by repeat and session
         self.again = packed.apart(f"{run_id}{AGAIN}", "repeat", "sitting")
         self.run_id = run_id
@@ -64,6 +68,32 @@ class _Cell:
         if np.isnan(part).any() or not part[:, 1].any():
             return {}
         return dict(zip(lines, map(tuple, part.tolist()), strict=True))
+
+
+class _Block(NamedTuple):
+    """Cells of the same seeds, repeats and prompts that are in one file."""
+
+    windows: Windows
+    prompts: list[str]
+    lines: NDArray[np.int64]  # (cells, seeds, repeats, prompts)
+
+    def counts(self, name: str) -> Table | None:
+        """(cells, counts, seeds, repeats, prompts) of a metric; None where some line has none, or
+        where no session measured all cells in turn.
+        """
+        ratio = metric[name].sums if name not in _SCORES and name in metric else None
+        lines = self.lines if _anew(name) else self.lines[:, :, :1]
+        if not ratio or (_anew(name) and _torn(self.windows.sitting[lines])):
+            return None
+        table = self.windows.sums(*ratio)[lines]
+        if np.isnan(table).any() or not table[..., 1].any(axis=-1).all():
+            return None
+        return np.moveaxis(table, -1, 1)
+
+
+def _torn(sittings: NDArray[Any]) -> bool:
+    """Returns whether cells were measured in different sessions."""
+    return bool((sittings != sittings[:1]).any())
 
 
 def _sums(score: Scored) -> tuple[float, ...]:
@@ -111,22 +141,45 @@ class Records:
         """Prompt id -> the sums behind a metric over its repeats; None without records."""
         return summed(_counts(self._cell(row, str(row["run_id"])), name))
 
-    def tables(self, rows: Sequence[Row]) -> Tables:
-        """Returns what gives a metric's counts of cells, ``summed`` over their repeats."""
-        cells = [self._cell(row, str(row["run_id"])) for row in rows]
-        lines, packed = cells[0].lines, cells[0].packed
-        alike = all(each.packed is packed and [*each.lines] == [*lines] for each in cells)
-        places = [[*each.lines.values()] for each in cells]
+    def tables(
+        self, rows: Sequence[Row], prompts: Collection[str] | None = None, *, whole: bool = False
+    ) -> Tables:
+        """Returns what gives a metric's counts of cells, with every seed and repeat (``whole``: a
+        seed's repeats summed) and (of these) prompts that all have; of seconds and joules those
+        that one session measured in turn for all.
+        """
+        block = self._block(rows)
 
         def of(name: str) -> Table | None:
-            if not (lines and alike and (ratio := metric[name].sums)):
-                counts = [summed(_counts(each, name)) for each in cells]
-                return table_of(None if each is None else {"": each} for each in counts)
-            table = packed.windows.sums(*ratio)[places]
-            known = not np.isnan(table).any() and table[..., 1].any(axis=1).all()
-            return table.transpose(0, 2, 1)[:, :, None] if known else None
+            if block and (table := block.counts(name)) is not None:
+                table = table.sum(axis=3, keepdims=True) if whole else table
+                known = [prompts is None or each in prompts for each in block.prompts]
+                table = table.reshape(*table.shape[:2], -1, len(known))[..., known]
+                return np.ascontiguousarray(table) if any(known) else None
+            if _anew(name):
+                every = self.interleaved(rows, name) or []
+            else:
+                every = [self.by_seed(row, name) or {} for row in rows]
+            return table_of(map(_summed_by_seed, every) if whole else every, prompts)
 
         return of
+
+    def _block(self, rows: Sequence[Row]) -> _Block | None:
+        """Returns cells of the same seeds, repeats and prompts that are in one file; else None."""
+        runs = [_runs(row) for row in rows]
+        seeds = [[seed for seed, _ in each] for each in runs]
+        each_of = zip(rows, runs, strict=True)
+        cells = [self._cell(row, run) for row, each in each_of for _, run in each]
+        packed, prompts, repeats = cells[0].packed, cells[0].prompts, len(cells[0].repeats)
+        alike = all(
+            each.packed is packed and each.prompts == prompts and len(each.repeats) == repeats
+            for each in cells
+        )
+        if not (prompts and alike and seeds == seeds[:1] * len(seeds)):
+            return None
+        lines = np.array([[[*lines.values()] for lines in each.repeats] for each in cells])
+        lines = lines.reshape(len(rows), -1, repeats, len(prompts))
+        return _Block(packed.windows, prompts, lines)
 
     def _cell(self, row: Row, run_id: str) -> _Cell:
         place = path, _ = str(row.get("file", self._results)), run_id
@@ -219,6 +272,13 @@ def _runs(row: Row) -> list[tuple[str, str]]:
 
 def _seed_of(seed: str, repeat: int) -> str:
     return f"{seed}/{repeat}" if repeat else seed
+
+
+def _summed_by_seed(runs: Mapping[str, Counts]) -> dict[str, Counts]:
+    seeds: dict[str, list[Counts]] = {}
+    for name, counts in runs.items():
+        seeds.setdefault(name.partition("/")[0], []).append(counts)
+    return {seed: summed(repeats) or {} for seed, repeats in seeds.items()}
 
 
 def value_of_sums(sums: NDArray[np.float64], row: Row, name: str) -> NDArray[np.float64]:

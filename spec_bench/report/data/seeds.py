@@ -13,15 +13,15 @@ from collections.abc import Mapping, Sequence
 from math import sqrt
 from pathlib import Path
 from statistics import fmean, variance
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from spec_bench.metrics import metric
 from spec_bench.metrics.interval import FEWEST, Interval, limited
-from spec_bench.metrics.intervals import rate_ratio_interval, ratio_intervals
-from spec_bench.report.data.counts import Counts, Records, Tables, mapped_of, summed, table_of
+from spec_bench.metrics.intervals import ratio_intervals
+from spec_bench.report.data.counts import Records, Table, mapped_of
 from spec_bench.report.data.rows import Row, apart_in, cell_keys, compact, most_of, rows_of
 from spec_bench.system import files
 from spec_bench.vocabulary.columns import ENDS, Column, columns_in
@@ -33,6 +33,8 @@ POOLED = (
 )
 _PLACE = ("file", "experiment")
 _ENDS = ("", *ENDS)
+_AT_ONCE = 64  # rows whose intervals are made together
+_OF_RUNS = {SEEDS: "seed", "run_id": "run_id"}
 _Place = tuple[Any, ...]
 
 
@@ -59,10 +61,13 @@ def pooled(rows: pd.DataFrame, records: Records | None = None) -> pd.DataFrame:
     names, made = list(rows.columns), []
     known = columns_in(names)
     values = rows.astype(object).where(rows.notna(), None).to_numpy()
-    for part in several:
-        cells = dict(zip(names, values[part].T.tolist(), strict=True))
-        pairs = [(runs[place], baselines.get(at[place])) for place in part]
-        made.append(_pool(cells, pairs, known, records))
+    for start in range(0, len(several), _AT_ONCE):
+        pools = []
+        for part in several[start : start + _AT_ONCE]:
+            cells = dict(zip(names, values[part].T.tolist(), strict=True))
+            pairs = [(runs[place], baselines.get(at[place])) for place in part]
+            pools.append(_pool(cells, pairs, known, records))
+        made += _with_intervals(pools, known)
     taken = rows.index[[place for part in several for place in part]]
     whole = pd.DataFrame(made, index=rows.index[[part[0] for part in several]]).fillna(np.nan)
     if len(alone := rows.drop(taken)):
@@ -114,27 +119,33 @@ def _places(rows: pd.DataFrame) -> list[_Place]:
     return [*told.astype(object).where(told.notna(), "").itertuples(index=False, name=None)]
 
 
+class _Pool(NamedTuple):
+    """The cells of one decoder and several seeds."""
+
+    row: dict[str, Any]  # that they become, as yet with the first cell's intervals
+    cells: Mapping[str, Sequence[Any]]  # the values of each column
+    tables: Mapping[str, Table]  # (columns, seeds, prompts) behind the ratios that records have
+
+
 def _pool(
     whole: Mapping[str, Sequence[Any]],
     runs: Sequence[tuple[Row, Row | None]],
     columns: Sequence[Column],
     records: Records,
-) -> dict[str, Any]:
-    """Returns the cells of one decoder and several seeds, each column's values, as one row."""
+) -> _Pool:
     order = sorted(range(len(runs)), key=whole["seed"].__getitem__)
     kept = [each for each in order if whole["status"][each] != "failed"] or order[:1]
     cells = whole
     if kept != [*range(len(runs))]:
         cells = {name: [values[each] for each in kept] for name, values in whole.items()}
-    first = {name: values[0] for name, values in cells.items()}
-    row: dict[str, Any] = {**first}
+    row: dict[str, Any] = {name: values[0] for name, values in cells.items()}
     row[SEEDS] = ",".join(f"{seed:g}" for seed in cells["seed"])
     row["run_id"] = ",".join(map(str, cells["run_id"]))
     if lost := [f"{whole['seed'][each]:g}" for each in order if each not in kept]:
         failed = f"seed: {', '.join(lost)} failed and left out"
         row["reason"] = f"{row['reason']}; {failed}" if row.get("reason") else failed
     if len(kept) < 2:
-        return row
+        return _Pool(row, cells, {})
     if "partial" in cells["status"]:
         row["status"] = "partial"
     own = ("seed", "run_id", "reason", "status")
@@ -143,50 +154,46 @@ def _pool(
         if values.count(values[0]) < len(values):
             numbers = all(isinstance(value, int | float) for value in values)
             row[name] = float(np.mean(values)) if numbers else None
-    if prompts := min(int(each or 0) for each in cells.get("prompts", (0,))):
-        row["prompts"] = prompts
-    runs = [runs[each] for each in kept]
-    none = [None] * len(kept)
+    ours, theirs = zip(*(runs[each] for each in kept), strict=True)
+    of, tables = records.tables([_as_one(ours)], whole=True), dict[str, Table]()
+    for name in (c.name for c in columns if c.interval and None not in cells[c.name]):
+        if name == "speedup" and None not in theirs:  # over baselines timed in turn
+            table = records.tables([_as_one(ours), _as_one(theirs)], whole=True)("token_rate")
+        else:
+            table = of(name) if name in metric and name != "speedup" else None
+        if table is not None:
+            tables[name] = table[:, :2].reshape(-1, *table.shape[2:])
+    return _Pool(row, cells, tables)
+
+
+def _as_one(runs: Sequence[Row]) -> Row:
+    """Returns what ``Records`` needs of the row that several runs become."""
+    joined = {key: ",".join(str(run[name]) for run in runs) for key, name in _OF_RUNS.items()}
+    return {**runs[0], **joined}
+
+
+def _with_intervals(pools: Sequence[_Pool], columns: Sequence[Column]) -> list[dict[str, Any]]:
+    """Returns the rows with their intervals, which are made together."""
     wanted = [c.name for c in columns if c.interval]
-    known = [name for name in wanted if None not in cells[name]]
-    recorded = _ratios(known, records.tables([run for run, _ in runs]))
-    if "speedup" in known:
-        recorded["speedup"] = _speedup(runs, records)
-    for name in wanted:
-        found = recorded.get(name)
-        if found and (mapped := mapped_of(first, name)):
-            found = found.mapped(mapped)
-        elif name in known and not found:
-            ends = (cells.get(f"{name}{end}", none) for end in ENDS)
-            found = mean_of_seeds([*map(Interval, cells[name], *ends)], prompts)
-        if found:
-            found = limited(name, found, most_of(first) if name == "block_efficiency" else None)
-        told = (found.value, found.low, found.high) if found else (None, None, None)
-        row |= zip((f"{name}{end}" for end in _ENDS), told, strict=True)
-    return row
-
-
-def _ratios(names: Sequence[str], tables: Tables) -> dict[str, Interval | None]:
-    """Returns ratios of sums over seeds and prompts, of metrics that all cells have."""
-    asked = [name for name in names if name in metric and name != "speedup"]
-    known = {name: table for name in asked if (table := tables(name)) is not None}
-    found: dict[str, Interval | None] = {}
-    for shape in {table.shape for table in known.values()}:
-        same = [name for name, table in known.items() if table.shape == shape]
-        columns = np.stack([known[name][:, :2, 0] for name in same]).transpose(2, 0, 1, 3)
-        found |= zip(same, ratio_intervals(np.ascontiguousarray(columns)), strict=True)
-    return found
-
-
-def _speedup(runs: Sequence[tuple[Row, Row | None]], records: Records) -> Interval | None:
-    """Returns the speed-up over baselines timed in turn; None where a cell has no records."""
-    sides: tuple[list[dict[str, Counts]], list[dict[str, Counts]]] = [], []
-    for run, base in runs:
-        both = None if base is None else records.interleaved([run, base], "token_rate")
-        for side, each in zip(sides, both or (), strict=False):
-            side.append({"": summed(list(each.values())) or {}})
-    table = table_of([*sides[0], *sides[1]]) if len(sides[0]) == len(runs) else None
-    if table is None:
-        return None
-    (ours, theirs), (seconds, their_seconds) = (np.split(table[:, n, 0], 2) for n in (0, 1))
-    return rate_ratio_interval(ours, seconds, theirs, their_seconds)
+    places = [(place, name) for place, pool in enumerate(pools) for name in pool.tables]
+    made = ratio_intervals([pools[place].tables[name] for place, name in places])
+    recorded = dict(zip(places, made, strict=True))
+    for place, (row, cells, _) in enumerate(pools):
+        if len(cells["seed"]) < 2:
+            continue
+        first = {name: values[0] for name, values in cells.items()}
+        if prompts := min(int(each or 0) for each in cells.get("prompts", (0,))):
+            row["prompts"] = prompts
+        for name in wanted:
+            found = recorded.get((place, name))
+            if found and (mapped := mapped_of(first, name)):
+                found = found.mapped(mapped)
+            elif None not in cells[name] and not found:
+                none = [None] * len(cells["seed"])
+                ends = (cells.get(f"{name}{end}", none) for end in ENDS)
+                found = mean_of_seeds([*map(Interval, cells[name], *ends)], prompts)
+            if found:
+                found = limited(name, found, most_of(row) if name == "block_efficiency" else None)
+            told = (found.value, found.low, found.high) if found else (None, None, None)
+            row |= zip((f"{name}{end}" for end in _ENDS), told, strict=True)
+    return [pool.row for pool in pools]

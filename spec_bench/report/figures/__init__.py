@@ -42,7 +42,7 @@ def draw(
     alone: bool = False,
 ) -> list[Path]:
     """Draws a paper's figure from measured cells (RSD's Figure 1: from the grid of
-    ``spec_bench.audit.bernoulli``); the files, one of each format, of some figures one per pair.
+    ``experiments/rsd/bernoulli.py``); the files, one of each format, of some figures one per pair.
 
     Of one ``pair``, or of the figure's pairs, or if none of them is measured, of every pair that
     is; ``alone``: then the paper's numbers by themselves, and of other pairs only figures that are

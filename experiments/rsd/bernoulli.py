@@ -5,7 +5,7 @@ SpecTr's, arXiv:2310.15141). Multi-round rejection, K-SEQ and recursive rejectio
 own node rules, summed over every draw of the two candidates; OTM is the optimum over all rules for
 two i.i.d. candidates, a linear program. No model and no sampling.
 
-``python -m spec_bench.audit.bernoulli`` writes the grid that the figure is drawn from.
+``python experiments/rsd/bernoulli.py`` writes the grid that the figure is drawn from.
 """
 
 import sys
@@ -113,7 +113,7 @@ def grid(points: int = POINTS) -> list[dict[str, float]]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Writes the grid as CSV."""
     parser = Parser(
-        prog="python -m spec_bench.audit.bernoulli", description="RSD's Figure 1, exactly"
+        prog="python experiments/rsd/bernoulli.py", description="RSD's Figure 1, exactly"
     )
     parser.add_argument("--output", type=output_file, default=OUTPUT, help="default: %(default)s")
     parser.add_argument("--points", type=int, default=POINTS, help="per side; default: %(default)s")
@@ -121,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         rows = grid(options.points)
     except ValueError as error:
-        print(f"spec_bench.audit.bernoulli: {error}", file=sys.stderr)
+        print(f"bernoulli.py: {error}", file=sys.stderr)
         return 2
     written = [{name: f"{value:.10g}" for name, value in row.items()} for row in rows]
     write_csv(options.output, written, ["p", "q", *RULES])
