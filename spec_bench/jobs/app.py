@@ -162,9 +162,9 @@ def run_stage(
         ]
         for each in sinks:
             each.take(logged, ())
-    made = number is None
-    if made:
-        experiment.finish(sinks)
+    made = False
+    if number is None:
+        made = experiment.finish(sinks, wait_s=1)  # of many processes at once one makes the tables
     elif Sweep.mine:
         made = Sweep.mine.rebuild(experiment)
     if sink.table and (number is None or Sweep.mine):  # last: there may be nobody who reads it

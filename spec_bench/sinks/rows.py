@@ -198,24 +198,21 @@ def superseded(rows: Sequence[Row], ended: Mapping[str, float]) -> set[str]:
     """
     names = [each for each in columns.names_of("identity", "setting") if each not in _APART]
 
-    def labels(row: Row, asked: bool) -> tuple[str | None, ...]:
-        """What rows must agree in; a failed one does not say how many prompts were ``asked``."""
-        return (*(_text(row, name) for name in names), _text(row, "prompts") if asked else None)
-
+    # What rows must agree in, and then, but for one that failed, in how many prompts were asked.
+    labels = [tuple(_text(row, name) for name in names) for row in rows]
+    asked = [_text(row, "prompts") for row in rows]
     states_of = [tuple(_text(row, name) for name in STATE) for row in rows]
     ends = [ended.get(str(row["run_id"]), -1.0) for row in rows]
-    told = list(zip(rows, states_of, ends, strict=True))
-    latest: dict[tuple[str | None, ...], dict[tuple[str, ...], float]] = defaultdict(dict)
-    for new, state, when in told:
-        if _text(new, "status") != "failed":
-            for asked in (True, False):
-                states = latest[labels(new, asked)]
-                states[state] = max(when, states.get(state, when))
+    latest: dict[tuple[tuple[str, ...], str], dict[tuple[str, ...], float]] = defaultdict(dict)
+    for row, own, prompts, state, when in zip(rows, labels, asked, states_of, ends, strict=True):
+        if _text(row, "status") != "failed":
+            for key in ((own, f"{prompts} prompts"), (own, "")):
+                latest[key][state] = max(when, latest[key].get(state, when))
     past = set()
-    for old, state, when in told:
-        own = labels(old, asked=bool(_text(old, "prompts")))
-        if any(then > when for other, then in latest.get(own, {}).items() if other != state):
-            past.add(str(old["run_id"]))
+    for row, own, prompts, state, when in zip(rows, labels, asked, states_of, ends, strict=True):
+        states = latest.get((own, prompts and f"{prompts} prompts"), {})
+        if any(then > when for other, then in states.items() if other != state):
+            past.add(str(row["run_id"]))
     return past
 
 

@@ -113,6 +113,7 @@ CELL = "cell.json"
 TRACE = "trace.txt"
 ON_GPU = "engine=cuda"  # what printed commands say of pairs that are not embedded
 _MERGE_MARKS = ("<<<<<<<", "=======", ">>>>>>>")
+_MARKS = "'=+-@\t\r"
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 _NUMBER = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?")
 
@@ -271,7 +272,8 @@ def write_csv(path: Path, rows: Iterable[Mapping[str, Any]], columns: Sequence[s
         writer = csv.DictWriter(stream, columns, restval="", lineterminator="\n")
         writer.writeheader()
         for row in rows:
-            writer.writerow({name: escaped(value) for name, value in row.items()})
+            texts = ((k, v) for k, v in row.items() if v and v.__class__ is str and v[0] in _MARKS)
+            writer.writerow({**row, **{name: escaped(text) for name, text in texts}})
 
 
 def read_csv(path: Path, needs: Sequence[str] = ()) -> list[dict[str, str]]:
@@ -279,7 +281,10 @@ def read_csv(path: Path, needs: Sequence[str] = ()) -> list[dict[str, str]]:
     file. Raises ValueError: it is no such CSV; the message names the file, the line and why.
     """
     rows = numbered_csv(path, needs)
-    return [dict(zip(names, map(unescaped, cells), strict=True)) for _, names, cells in rows]
+    return [
+        dict(zip(names, [unescaped(e) if e[:1] == "'" else e for e in cells], strict=True))
+        for _, names, cells in rows
+    ]
 
 
 def numbered_csv(

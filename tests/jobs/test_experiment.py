@@ -24,7 +24,7 @@ from tests.jobs.tiny import main
 from tests.said import naming
 
 
-def end(results, number, *run_ids, wait=True, **changed):
+def end(results, number, *run_ids, wait_s=60, **changed):
     for run_id in run_ids:
         store = CellStore(results, run_id)
         store.folder.mkdir(parents=True, exist_ok=True)
@@ -34,7 +34,7 @@ def end(results, number, *run_ids, wait=True, **changed):
         store.finish(replace(result(run_id, {"mbsu": number}), **changed), "job")
     made_of = Experiment(results, "name")
     made_of.note(JobNote(number, "", run_ids))
-    made_of.rebuild(wait=wait)
+    made_of.rebuild(wait_s=wait_s)
 
 
 def names(results, file="results.csv"):
@@ -65,12 +65,11 @@ def test_jobs_of_four_processes_that_end_together_lose_no_row(tmp_path):
 def test_a_job_that_ends_while_another_rebuilds_is_seen_by_the_one_that_renames_last(
     tmp_path, monkeypatch
 ):
-    """The slower one has read the notes; a faster job ends; the slower one then renames."""
     late = [True]
 
     def slow(path, results, *more):
         if late.pop() if late else False:
-            end(tmp_path, 1, "fast", wait=False)
+            end(tmp_path, 1, "fast", wait_s=0)
         return merge_csv(path, results, *more)
 
     monkeypatch.setattr(experiment, "merge_csv", slow)
@@ -90,7 +89,7 @@ def test_rows_stand_in_the_order_of_the_sweep_behind_those_that_no_job_noted(tmp
 
 def test_a_job_killed_before_its_rebuild_is_in_the_csv_after_the_next_one(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
-        patched.setattr(Experiment, "rebuild", lambda self, wait: None)
+        patched.setattr(Experiment, "rebuild", lambda self, wait_s: None)
         end(tmp_path, 0, "a")
     assert names(tmp_path) == []
     end(tmp_path, 1, "b")
@@ -197,7 +196,7 @@ def test_a_reader_sees_every_job_that_has_ended_or_a_line_says_how_many_cells_ar
     mine = Experiment(tmp_path, "name")
     for number, run_id in enumerate("bc", start=1):
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(Experiment, "rebuild", lambda self, wait: None)
+            patched.setattr(Experiment, "rebuild", lambda self, wait_s: None)
             end(tmp_path, number, run_id)
     with (files.jobs_folder(tmp_path, "name") / ".lock").open("w") as file:
         assert files.lock(file, wait=False)
@@ -224,10 +223,11 @@ def test_a_worker_leaves_a_table_to_the_process_that_is_at_it(tmp_path):
     with (files.jobs_folder(tmp_path, "mine") / ".lock").open("w") as file:
         assert files.lock(file, wait=False)
         began = time.monotonic()
-        assert not mine.rebuild(wait=False)
+        assert not mine.rebuild(wait_s=0)
         assert time.monotonic() - began < 1
         assert not mine.csv.stat().st_size  # by which readers find it
-        waiting = threading.Thread(target=mine.rebuild)
+        assert not mine.finish((), wait_s=0.2) and time.monotonic() - began < 2
+        waiting = threading.Thread(target=mine.finish, args=([],))
         waiting.start()
         waiting.join(0.2)
         assert waiting.is_alive(), "the user's process waits"

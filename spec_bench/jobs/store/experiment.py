@@ -19,6 +19,7 @@ import os
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -35,6 +36,7 @@ from spec_bench.sinks.sink import Sink
 from spec_bench.system import files
 
 log = logging.getLogger(__name__)
+_LOOKS_S = 0.05  # from one look at the lock to the next
 
 
 @dataclass(frozen=True)
@@ -96,36 +98,44 @@ class Experiment:
             self.csv.parent.mkdir(parents=True, exist_ok=True)
             self.csv.touch()
 
-    def rebuild(self, *, wait: bool = True) -> bool:
-        """Makes CSV and records whole, once more if a job has ended meanwhile; whether it did. Who
-        does not ``wait`` leaves them to another process that is at it.
+    def rebuild(self, *, wait_s: float = inf) -> bool:
+        """Makes CSV and records whole, once more if a job has ended meanwhile; whether it did. To
+        another process that is at it longer than ``wait_s`` seconds it leaves them.
         """
         self._notes.mkdir(parents=True, exist_ok=True)
+        until = time.monotonic() + wait_s
         with (self._notes / ".lock").open("w") as file:
-            if not files.lock(file, wait=wait):
-                return False
+            while not files.lock(file, wait=wait_s == inf):
+                if time.monotonic() >= until:
+                    return False
+                time.sleep(_LOOKS_S)
             for _ in range(2):  # so that nobody stays as long as others end
                 if self._whole():
                     break
                 self._make()
         return True
 
-    def finish(self, sinks: Sequence[Sink]) -> None:
-        """Makes the tables whole, and hands the rows of each pair and task to the sinks."""
-        self.rebuild()
+    def finish(self, sinks: Sequence[Sink], *, wait_s: float = inf) -> bool:
+        """Makes the tables whole, whether it did, and hands the rows of each pair and task to the
+        sinks. Without sinks it leaves the tables to another process that is at it for longer.
+        """
+        made = self.rebuild(wait_s=inf if sinks else wait_s)
+        if not made:
+            log.warning("%s: another process makes it; the next reader completes it", self.csv)
         parts: dict[tuple[str, str], list[Mapping[str, str]]] = {}
         for row in self._read_rows() if sinks else ():
             parts.setdefault((row["pair"], row["task"]), []).append(row)
         for sink in sinks:
             for rows in parts.values():
                 sink.take((), rows)
+        return made
 
     def complete(self) -> None:
         """Makes the tables whole for a reader, or warns how many cells they lack."""
         if not self._notes.is_dir() or self._whole():
             return
         try:
-            if self.rebuild(wait=False):
+            if self.rebuild(wait_s=0):
                 return
         except OSError as error:
             if files.refused(error) is None:

@@ -101,7 +101,7 @@ class Sweep:
     def rebuild(self, experiment: Experiment) -> bool:
         """Makes the tables of a job that ran here, unless that takes long; whether it did."""
         began = time.monotonic()
-        made = experiment.csv not in self._slow and experiment.rebuild(wait=False)
+        made = experiment.csv not in self._slow and experiment.rebuild(wait_s=0)
         if time.monotonic() - began > _QUICK_S:
             self._slow.add(experiment.csv)
         return made

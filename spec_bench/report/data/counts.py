@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,17 +83,11 @@ class _Block(NamedTuple):
         """
         ratio = metric[name].sums if name not in _SCORES and name in metric else None
         lines = self.lines if _anew(name) else self.lines[:, :, :1]
-        if not ratio or (_anew(name) and _torn(self.windows.sitting[lines])):
+        if not ratio or (_anew(name) and ((sat := self.windows.sitting[lines]) != sat[:1]).any()):
             return None
         table = self.windows.sums(*ratio)[lines]
-        if np.isnan(table).any() or not table[..., 1].any(axis=-1).all():
-            return None
-        return np.moveaxis(table, -1, 1)
-
-
-def _torn(sittings: NDArray[Any]) -> bool:
-    """Returns whether cells were measured in different sessions."""
-    return bool((sittings != sittings[:1]).any())
+        known = not np.isnan(table).any() and table[..., 1].any(axis=-1).all()
+        return np.moveaxis(table, -1, 1) if known else None
 
 
 def _sums(score: Scored) -> tuple[float, ...]:

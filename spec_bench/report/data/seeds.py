@@ -34,7 +34,6 @@ POOLED = (
 _PLACE = ("file", "experiment")
 _ENDS = ("", *ENDS)
 _AT_ONCE = 64  # rows whose intervals are made together
-_OF_RUNS = {SEEDS: "seed", "run_id": "run_id"}
 _Place = tuple[Any, ...]
 
 
@@ -168,8 +167,8 @@ def _pool(
 
 def _as_one(runs: Sequence[Row]) -> Row:
     """Returns what ``Records`` needs of the row that several runs become."""
-    joined = {key: ",".join(str(run[name]) for run in runs) for key, name in _OF_RUNS.items()}
-    return {**runs[0], **joined}
+    seeds, run_ids = (",".join(str(run[name]) for run in runs) for name in ("seed", "run_id"))
+    return {**runs[0], SEEDS: seeds, "run_id": run_ids}
 
 
 def _with_intervals(pools: Sequence[_Pool], columns: Sequence[Column]) -> list[dict[str, Any]]:
