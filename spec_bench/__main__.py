@@ -33,11 +33,12 @@ _INSTEAD = {
     **dict.fromkeys(("status", "monitor", "progress"), "watch"),
     **dict.fromkeys(("diff", "regress"), "compare"),
     **dict.fromkeys(("best", "tune", "search"), "recommend"),
-    "claims": "checks",
+    **{"claims": "checks", "plan": "run plan=true"},
     **dict.fromkeys(("prove", "lossless"), "audit"),
     **dict.fromkeys(("server", "vllm", "sglang", "llama_cpp"), "serve"),
     "html": "page",
-    **dict.fromkeys(("sweep", "wandb", "lengths", "positions", "throughput", "all"), "report"),
+    **dict.fromkeys(("wandb", "lengths", "positions", "throughput", "all"), "report"),
+    "sweep": "run -m KEY=A,B, or report sweep",
 }
 
 
@@ -48,9 +49,11 @@ def main() -> None:
     with orderly(RESUMES):
         from spec_bench.jobs.config.help import COMMANDS, command_help, listing, overview
 
-    asked = {"--help", "-h"} & set(rest)
-    if command in ("help", "--help", "-h") or asked:
-        about = rest[0] if command == "help" and rest else command
+    about = rest[0] if command == "help" and rest else command
+    if about not in (*COMMANDS, "help") and "=" not in about and not about.startswith("-"):
+        print(f"spec_bench: {_no_command(about)}", file=sys.stderr)
+        sys.exit(2)
+    if command in ("help", "--help", "-h") or {"--help", "-h"} & set(rest):
         known = about if about in COMMANDS else "run" if "=" in about else ""
         with orderly(RESUMES):
             print(command_help(known) if known else overview(), end="")
@@ -65,8 +68,9 @@ def main() -> None:
         _report(given[command == "report" :])
     elif command == "audit":
         from spec_bench.audit.__main__ import load as audit
+        from spec_bench.jobs.config.model_files import model_path
 
-        run(lambda: audit(rest), "interrupted; nothing is proven")
+        run(lambda: audit(rest, model_path), "interrupted; nothing is proven")
     elif command == "train":
         from spec_bench.train.__main__ import main as train
 
@@ -74,9 +78,6 @@ def main() -> None:
     elif command in _MODULES:
         with orderly(RESUMES):
             sys.exit(import_module(f"spec_bench.{_MODULES[command]}").main(_plain(command, rest)))
-    elif command != "run" and "=" not in command and not command.startswith("-"):
-        print(f"spec_bench: {_no_command(command)}", file=sys.stderr)
-        sys.exit(2)
     else:
         with orderly(RESUMES):
             words = rest if command == "run" else [command, *rest]

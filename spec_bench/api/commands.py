@@ -172,6 +172,7 @@ def audit(
 
     from spec_bench.audit import command_line
     from spec_bench.audit.catalogue import audited
+    from spec_bench.jobs.config.model_files import model_path
 
     named = [parts] if isinstance(parts, str) else list(parts)
     if wrong := [each for each in named if each not in AUDITED]:
@@ -180,7 +181,8 @@ def audit(
         raise ValueError("target, draft and prompts go together")
     more: Iterable[Any] = ()
     if target is not None and draft is not None:
-        more = command_line.audit_pair(target, draft, list(prompts), max_new_tokens, decoders)
+        paths = model_path(target), model_path(draft)
+        more = command_line.audit_pair(*paths, list(prompts), max_new_tokens, decoders)
     lines = [*audited(command_line.parts_of(named, samples, seed)), *more]
     passed = all(line.passed is not False for line in lines)
     return Audited(passed, pd.DataFrame([vars(line) for line in lines]))

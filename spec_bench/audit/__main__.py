@@ -10,39 +10,29 @@ from spec_bench.audit import USUAL
 from spec_bench.settings.arguments import Parser
 from spec_bench.system import signals
 
-_DOES = """``spec-bench audit``: proves losslessness and prints the proof as a table.
-
-Without arguments: every registered rule by enumeration, every registered tree on a Markov chain
-with all drafters and rules that fit it, those of other packages too. With ``--target``
-and ``--draft``: greedy equality with autoregressive decoding on that pair. With just
-``--server`` and ``--target``: whether a running server's answers are that target's, token for token
-at temperature 0, by tests of its law above 0.
-"""
 _OF_SERVERS = {"served_model": "target", "temperature": 1.0, "answers": 8}
 
 
-def read_arguments(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, list[str]]:
+def read_arguments(
+    arguments: Sequence[str] | None = None, path_of: Callable[[str], str] = str
+) -> tuple[argparse.Namespace, list[str]]:
     """The options and the prompts; leaves the process with status 2 and one line if they cannot be
-    right.
+    right. ``path_of`` says where a model is; a ValueError of it, that there is none.
     """
-    parser = Parser(prog="spec-bench audit", description=_DOES)
+    parser = Parser(prog="spec-bench audit")
     parser.add_argument("--target", help="folder or hub id of a target to check greedily")
     parser.add_argument("--draft", help="folder or hub id of its draft")
     parser.add_argument("--prompts", "--data", help="a prompt a line, or JSON lines")
     parser.add_argument("--decoders", default=USUAL, help="such as sd:3,rsd_s:4x3; all: every tree")
-    more = "with --target and --draft: the rules and decoders too, about an hour"
-    parser.add_argument("--all", action="store_true", help=more)
+    parser.add_argument("--all", action="store_true")
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--samples", type=int, default=10_000, help="continuations per chi-square")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--only", metavar="PATTERN", help="parts by name, such as 'rule: *' or '*k_seq*'"
-    )
-    served = parser.add_argument_group("a running server (OpenAI's completions with token ids)")
-    served.add_argument("--server", metavar="URL", help="such as http://127.0.0.1:8000/v1")
-    served.add_argument("--served-model", help="the target's name there; default: target")
-    served.add_argument("--temperature", type=float, help="of the sampled answers; default: 1")
-    served.add_argument("--answers", type=int, help="sampled answers per prompt; default: 8")
+    parser.add_argument("--only", help="parts by name, such as 'rule: *' or '*k_seq*'")
+    parser.add_argument("--server", help="a running one, such as http://127.0.0.1:8000/v1")
+    parser.add_argument("--served-model", help="the target's name there; default: target")
+    parser.add_argument("--temperature", type=float, help="of its sampled answers; default: 1")
+    parser.add_argument("--answers", type=int, help="sampled answers per prompt; default: 8")
     options = parser.parse_args(arguments)
     for name, usual in _OF_SERVERS.items():
         if not options.server and getattr(options, name) is not None:
@@ -59,6 +49,12 @@ def read_arguments(arguments: Sequence[str] | None = None) -> tuple[argparse.Nam
         parser.error("--prompts FILE is needed with --target and --draft")
     if options.temperature <= 0 or min(options.answers, options.max_new_tokens) < 1:
         parser.error("--temperature, --answers and --max-new-tokens must be above 0")
+    try:
+        options.target, options.draft = (
+            name and path_of(name) for name in (options.target, options.draft)
+        )
+    except ValueError as error:
+        parser.error(str(error))
     prompts = list[str]()
     if options.prompts:
         try:
@@ -80,9 +76,11 @@ def _prompt(line: str) -> str:
     return str(row["prompt"] if "prompt" in row else row["turns"][0])
 
 
-def load(arguments: Sequence[str] | None = None) -> Callable[[], int]:
+def load(
+    arguments: Sequence[str] | None = None, path_of: Callable[[str], str] = str
+) -> Callable[[], int]:
     """Reads the arguments, and only then imports the command, which takes seconds."""
-    options, prompts = read_arguments(arguments)
+    options, prompts = read_arguments(arguments, path_of)
     from spec_bench.audit.command_line import run
 
     return partial(run, options, prompts)

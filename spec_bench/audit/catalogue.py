@@ -7,6 +7,7 @@ of the audit has a name and fails alone: the others go on after a fault of a plu
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -157,9 +158,9 @@ def chosen(parts: Sequence[Part], pattern: str | None) -> list[Part]:
     names = [(part.name, part.name.rpartition(": ")[2]) for part in parts]
     matching = [part for part, own in zip(parts, names, strict=True) if fitting(own, pattern)]
     if not matching:
-        known = dict.fromkeys(name for own in names for name in own)
-        near = get_close_matches(pattern.strip("*"), known, n=5, cutoff=0.4) or list(known)[:5]
-        raise ValueError(f"--only {pattern!r} fits no part; near: {', '.join(near)}")
+        known = dict.fromkeys(re.findall(r"[a-z]\w+", " ".join(part.name for part in parts)))
+        near = ", ".join(get_close_matches(pattern.strip("*"), known, n=5) or known)
+        raise ValueError(f"--only {pattern!r} fits no part; in their names are {near}")
     return matching
 
 

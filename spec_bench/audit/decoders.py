@@ -321,6 +321,6 @@ def _enumerate(verifier: Verifier, tree: str, package: str) -> None:
         ]
     if not (error := max(errors, default=float("nan"))) <= TOLERANCE:
         raise ValueError(
-            f"rule {verifier.name!r} of package {package!r} is marked exact; enumerated, its law "
-            f"is off by {error:.2g}"
+            f"rule {verifier.name!r} of package {package!r} is marked exact; enumerated, its "
+            f"output's distribution is off by {error:.2g}"
         )

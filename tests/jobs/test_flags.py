@@ -23,7 +23,6 @@ from spec_bench.jobs.config.help import COMMANDS, command_help, listing
         ("run", "-m --seed 0,1 task=xsum", "-m seed=0,1 task=xsum"),
         ("run", "--device cuda:1", "engine=cuda engine.device=cuda:1"),
         ("run", "--device cuda engine=mine", "engine.device=cuda engine=mine"),
-        ("run", "--device cpu", "engine.device=cpu"),
         ("run", "--name a --out b/c --batch-size 4", "engine.batch_size=4 name=a results=b/c"),
         ("run", "--max-new-tokens 8 --cfg job", "--cfg job generation.max_new_tokens=8"),
         ("run", "rsd=exp1 --config-dir my +x=1 ~y", "--config-dir my rsd=exp1 +x=1 ~y"),
@@ -54,8 +53,7 @@ def test_a_target_alone_is_drafted_for_by_looking_up():
 
 MISTYPED = {
     "rnu": "did you mean run?",
-    "bench": "did you mean run?",
-    "recomend": "did you mean recommend?",
+    "help plan": "there is no command 'plan'; did you mean run plan=true?",
     "diff a b": "did you mean compare?",
     "vllm": "did you mean serve?",
     "fit-tree": "did you mean fit_tree?",
@@ -101,14 +99,15 @@ def test_a_mistyped_command_is_a_line_with_the_right_one(words, monkeypatch, cap
     assert MISTYPED[words] in line
 
 
-def test_a_rule_is_listed_with_its_keys_and_their_defaults_alone_or_in_80_columns(
-    monkeypatch, capsys
-):
+def test_a_list_has_keys_with_their_defaults_alone_or_in_80_columns(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
-    assert listing(["rules"]) == listing(["rule", "typical"]) == 0
+    assert (
+        listing(["rules"]) == listing(["train", "optimiser"]) == listing(["rule", "typical"]) == 0
+    )
     lines = capsys.readouterr().out.splitlines()
     assert lines[-2].startswith("typical  epsilon=0.09 delta=0.3  Accept x where")
     assert max(map(len, lines)) == 80
+    assert any(line.startswith("optimiser.batch=64 ") for line in lines)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -31,7 +31,7 @@ class Flag:
 
 _READ = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 _JOB = {name: Flag(**told) for name, told in _READ["job"].items()}
-_TRAIN = {name: _JOB[name] for name in ("pair", "target", "device", "seed", "name", "out")}
+_TRAIN = {name: _JOB[name] for name in ("pair", "target", "device", "seed")}
 _TRAIN |= {name: Flag(**told) for name, told in _READ["train"].items()}
 # A server's model and draft are options of its own, and it has its own batches.
 _SERVE = {k: v for k, v in _JOB.items() if k not in ("target", "draft", "decoders", "batch-size")}

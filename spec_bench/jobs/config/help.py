@@ -26,7 +26,7 @@ from spec_bench.settings.configs import conf_dir, conf_dirs, experiments_dirs
 from spec_bench.settings.fields import did_you_mean, settings_in
 
 _PAPER = "paper.yaml"
-_SETTING = re.compile(r"(\w+): (.*?)(?:\s+# (.*))?")
+_SETTING = re.compile(r"( *)(\w+):(?: ((?!#).*?))?(?:\s+# (.*))?")  # without a value: a group
 _HELP: dict[str, dict[str, str]] = yaml.safe_load(
     Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
 )
@@ -72,13 +72,13 @@ def listing(arguments: Sequence[str]) -> int:
     kind = next((k for k in (kind, f"{kind}s", f"{kind[:-1]}ies") if k in _LISTS), f"{kind}s")
     _, make, *of = _LISTS.get(kind, ("", tuple))
     lines = [*make(*of)]
-    shown = [line for line in lines if line[0] in (names or line)]
+    named = tuple(f"{name}{end}" for name in names for end in ".=") or ""  # or all below a name
+    shown = [line for line in lines if f"{line[0]}.".startswith(named)]
     if kind not in _LISTS or not shown or len(names) > 1:
-        got, known = " ".join(arguments), [line[0] for line in lines] or [*_LISTS]
-        near = did_you_mean(names[0] if lines and names else kind, known)
-        kinds = f"ls {kind} takes one of" if lines else "ls takes one of"
-        told = f"spec-bench {kinds} {', '.join(known)}, got {got!r}{near}"
-        print(told, file=sys.stderr)
+        known = [line[0].partition("=")[0] for line in lines] or [*_LISTS]
+        kind, got = (f"ls {kind}", " ".join(names)) if lines else ("ls", " ".join(arguments))
+        told = f"spec-bench {kind} takes one of {', '.join(dict.fromkeys(known))}, got {got!r}"
+        print(f"{told}{did_you_mean(got, known)}", file=sys.stderr)
         return 2
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
@@ -89,8 +89,9 @@ def listing(arguments: Sequence[str]) -> int:
 
 
 def _choices(group: str) -> Iterator[tuple[str, ...]]:
-    files = (file for top in conf_dirs() for file in sorted(top.glob(f"{group}/*.yaml")))
-    return ((file.stem, _about(file)) for file in files)
+    for file in (file for top in conf_dirs() for file in sorted(top.glob(f"{group}/*.yaml"))):
+        keys = " ".join(key for key, _ in _of_file(file, "head.") if not key.endswith(file.stem))
+        yield (file.stem, keys, _about(file)) if group == "head" else (file.stem, _about(file))
 
 
 def _registered(module: str, name: str) -> Iterator[tuple[str, ...]]:
@@ -141,12 +142,13 @@ _LISTS: dict[str, tuple[Any, ...]] = {
 
 
 def _of_file(file: Path, prefix: str) -> Iterator[tuple[str, str]]:
-    """Yields the settings that a file has itself, not those nested below another."""
-    for line in file.read_text(encoding="utf-8").splitlines():
-        if (match := _SETTING.fullmatch(line)) and match[1] != "defaults":
-            if match[2].startswith("#"):  # a group of settings, with its comment
-                continue
-            yield f"{prefix}{match[1]}={match[2]}".replace(": ", ":"), match[3] or ""
+    """Yields the settings that a file has, those of a group behind its name."""
+    path: list[str] = []
+    for match in filter(None, map(_SETTING.fullmatch, file.read_text("utf-8").splitlines())):
+        path[len(match[1]) // 2 :] = [match[2]]
+        if match[3] and path[0] != "hydra":
+            found = f"{prefix}{'.'.join(path)}={match[3]}"
+            yield re.sub("(?<=[:,]) ", "", found), match[4] or ""
 
 
 def _about(file: Path) -> str:
