@@ -96,6 +96,8 @@ def sweep(
             raise ValueError(f"over[{key!r}] must be a list of values, got {values!r}")
     common = words_of(overrides, settings, texts, pair, references)
     choices = [[_words(key, each) for each in listed] for key, listed in over.items()]
+    if not all(choices):
+        raise ValueError(f"over needs a value for each setting, got {over!r}")
     jobs = [[*common, *chain(*words)] for words in product(*choices)]
     for words in jobs:
         settings_of(composed(words))

@@ -109,6 +109,7 @@ def _of_names(name: str | None, stated: dict[str, Any], engine: EngineSettings) 
     from spec_bench.engine.loading import common_tokenizer, is_tokenizer
     from spec_bench.jobs.config.pair import PairSettings, build_pair, with_own_name
     from spec_bench.jobs.work.models import models_of, tokenizer_of
+    from spec_bench.settings.fields import did_you_mean
     from spec_bench.settings.validation import check
 
     given = stated.pop("tokenizer") if is_tokenizer(stated.get("tokenizer")) else None
@@ -117,7 +118,8 @@ def _of_names(name: str | None, stated: dict[str, Any], engine: EngineSettings) 
         wanted = "embedded" if name is None else name
         known = {file.stem: file for folder in conf_dirs() for file in folder.glob("pair/*.yaml")}
         if wanted not in known:
-            raise ValueError(f"pair must be one of {', '.join(sorted(known))}, got {wanted!r}")
+            near = did_you_mean(wanted, sorted(known)) or "; known: spec-bench ls pairs"
+            raise ValueError(f"unknown pair {wanted!r}{near}")
         values = read_config(known[wanted])
     settings = with_own_name(check(PairSettings, values | stated, "pair"), conf_dirs())
     pair = build_pair(settings, engine)

@@ -236,8 +236,8 @@ class DecoderConfig:
         if heads is None or heads.kind != kind:
             has = "none" if heads is None else f"{heads.kind} heads"
             raise ValueError(
-                f"{self.title} uses {kind} heads, the pair has {has}: name them as "
-                f"pair.heads.{kind}"
+                f"{self.title} uses {kind} heads, got {has}: set pair.heads.{kind} to a folder "
+                "or hub id with such heads"
             )
         sizes = heads.shape
         if sizes.hidden != target.hidden_size or sizes.vocab < target.vocab_size:

@@ -9,7 +9,6 @@ Of a task that is ``judged`` also ``TASK/question.jsonl``, its questions with th
 asked. Token ids, and so texts, are only in the runs.
 """
 
-import argparse
 import json
 import re
 import sys
@@ -31,15 +30,9 @@ Row = Mapping[str, str]
 
 def main(arguments: Sequence[str]) -> int:
     """Writes the files; 2 and one line if the request cannot be right."""
-    parser = Parser(
-        prog="spec-bench answers",
-        description=str(__doc__).replace("``", ""),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser(prog="spec-bench answers")
     parser.add_argument("table", type=Path, metavar="FILE", help="a results.csv with its runs")
-    parser.add_argument(
-        "--output", type=output_folder, metavar="FOLDER", help="default: answers beside the table"
-    )
+    parser.add_argument("--output", type=output_folder, help="default: answers beside the table")
     options = parser.parse_args(list(arguments))
     table, folder = options.table, options.output or options.table.parent / "answers"
     try:

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from spec_bench.metrics.interval import Interval
-from spec_bench.settings.fields import one_line
+from spec_bench.settings.fields import did_you_mean, one_line
 
 TYPES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 
@@ -200,10 +200,12 @@ def _loaded(score: str, ours: tuple[str, ...], source: str) -> ModuleMetric:
                 "it has neither a function compute nor a class that derives from evaluate.Metric"
             )
         if origin == "hub":
-            reason = f"no score of ours, no file, and the hub did not give it ({reason})"
-        known = ", ".join([*ours, *SHIPPED])
+            why = "" if isinstance(error, FileNotFoundError) else f" ({reason})"
+            reason = f"no score of ours, no file, and the hub did not give it{why}"
+        known = [*ours, *SHIPPED]
         raise ValueError(
-            f"score {score!r}: {reason}; without a network: {known}, or a metric module's path"
+            f"score {score!r}: {reason}{did_you_mean(score, known)}; without a network: "
+            f"{', '.join(known)}, or a metric module's path"
         ) from error
     # The last part of a path or id, in letters that a column may have.
     last = score.rstrip("/").rsplit("/", 1)[-1].removesuffix(".py")

@@ -89,12 +89,7 @@ def read_engine(name: str) -> ServingEngine:
 
 def main(arguments: Sequence[str]) -> int:
     """Returns the command's status: 2 if it cannot be right, 1 if a server or a job failed."""
-    parser = Parser(
-        prog="spec-bench serve",
-        description=str(__doc__).replace("``", ""),
-        epilog="All else is a job's: pair=smollm2 task=humaneval task.metrics=[] name=smollm2",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser(prog="spec-bench serve")
     add = parser.add_argument
     add("engine", metavar="ENGINE", help="a file of conf/server: llama_cpp, vllm, sglang")
     add("--with", dest="methods", default="", help="ways of speculation, such as ngram,draft_model")

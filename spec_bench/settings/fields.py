@@ -119,9 +119,10 @@ def first_line(message: object) -> str:
 
 
 def did_you_mean(word: str, known: Sequence[str], prefix: str = "") -> str:
-    """``; did you mean PREFIXknown?`` where a known word is near, else nothing."""
-    near = get_close_matches(word, known, n=1, cutoff=0.6)
-    return f"; did you mean {prefix}{near[0]}?" if near else ""
+    """``; did you mean PREFIXknown?`` where known words begin so or one is near, else nothing."""
+    begun = [each for each in known if word and each.startswith(word)][:3]
+    near = [f"{prefix}{each}" for each in begun or get_close_matches(word, known, n=1)]
+    return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 def unknown_setting(key: str, word: str, known: Sequence[str]) -> str:

@@ -106,10 +106,7 @@ def _compare(what: str, digest: str, expected: str | None) -> bool:
 
 def main(arguments: Sequence[str]) -> int:
     """0 where all is as expected, 1 where it is not, 2 where there is nothing to check."""
-    parser = Parser(
-        prog="spec-bench spider",
-        description="Opens and digests Spider's databases; compares the archive with its digest.",
-    )
+    parser = Parser(prog="spec-bench spider")
     parser.add_argument("folder", type=Path, help="holds <db_id>/<db_id>.sqlite")
     parser.add_argument("--rows", type=Path, help="JSON or JSONL rows: only the databases they ask")
     parser.add_argument("--expect", help="digest that the databases should have")

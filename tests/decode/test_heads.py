@@ -96,8 +96,8 @@ def test_the_memory_bound_speed_up_counts_the_heads_own_parameters():
 @pytest.mark.parametrize(
     ("heads", "message"),
     [
-        (None, "uses medusa heads, the pair has none"),
-        (recurrent_head(32, VOCAB), "the pair has redrafter heads"),
+        (None, "uses medusa heads, got none"),
+        (recurrent_head(32, VOCAB), "got redrafter heads: set pair.heads.medusa"),
         (medusa_heads(16, VOCAB), "for hidden states of 16"),
         (medusa_heads(32, VOCAB, 2), "4 levels deep, its drafter reaches 2"),
     ],

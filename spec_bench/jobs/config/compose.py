@@ -291,6 +291,7 @@ for _resolver in (data_of, file_of, questions_of, tree_of):
 _NO_CHOICE = re.compile(
     r"Could not find '([^']+)/([^'/]*)'\s+Available options in '.*?':(.*)", re.S
 )
+_SEVERAL = re.compile(r"Ambiguous value for argument '(.*?)'\n")
 _NO_GROUP = re.compile(r"Could not override '(.*?)'\.\s+No match in the defaults list")
 _NOISE = re.compile(r"Config search path:.*|\bfull_key: \S*|\bobject_type=\S+|See https\S+", re.S)
 
@@ -304,6 +305,8 @@ def one_line(error: BaseException) -> str:
         group, choice, known = match[1], match[2], match[3].split("Config search path")[0].split()
         near = did_you_mean(choice, known, f"{group}=")
         return f"{group} must be one of {', '.join(known)}, got {choice!r}{near}"
+    if match := _SEVERAL.match(text):
+        return f"{match[1]} names several: -m {match[1]} runs a job for each"
     if match := _NO_GROUP.match(text):
         return f"there is no config group {match[1]!r} to choose from; --help lists those there are"
     cause: BaseException | None = error

@@ -161,7 +161,7 @@ def check_fit(cell: Cell, pair: Pair) -> None:
     name = training_of(Path(pair.heads[kind]))
     if name is not None and not Path(pair.heads[kind]).is_dir():
         raise ValueError(
-            f"{cell.title} uses {kind} heads, which nobody published for {pair.name}; train them: "
+            f"{cell.title} uses {kind} heads, {pair.heads[kind]!r} does not exist; train them: "
             f"{training_command(kind, pair.name, name, not pair.target.startswith(EMBEDDED))}"
         )
     if pair.heads[kind].startswith(EMBEDDED) and not pair.target.startswith(EMBEDDED):
