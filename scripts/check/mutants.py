@@ -2,13 +2,12 @@
 
     make mutants                                    # all of tests/mutants.yaml, half an hour
     python scripts/check/mutants.py --only walk,metrics   # those whose name contains one of these
-    python scripts/check/mutants.py --list
 
 A mutant is an old text, which must stand in its file exactly once, a new text, and the tests that
-should notice; the slow ones among them are left out, since the default suite is what is tried. It
-is killed where one of them fails, and survives where all pass; tests that cannot run (a syntax
-error, a missing file) count as neither and fail the command. Mutants that change nothing that can
-be observed say why (``equivalent``) and are not run.
+should notice, without the slow ones. It is killed where one of them fails, and survives where all
+pass; tests that cannot run (a missing file) count as neither. What killed runs once more without a
+mutant at the end, and must pass: a test that fails anyway notices nothing. Mutants that change
+nothing that can be observed say why (``equivalent``) and are not run.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import yaml
@@ -33,7 +32,8 @@ from spec_bench.system.files import RUNS
 
 ROOT = Path(__file__).resolve().parents[2]
 MUTANTS = ROOT / "tests/mutants.yaml"
-COPIED = ("spec_bench", "tests", "conf", "experiments", "results", "scripts", "pyproject.toml")
+CODE = ("spec_bench", "tests", "scripts", "conf", "experiments", "pyproject.toml")
+COPIED = (*CODE, "docs", "results", "README.md")
 RAW = (RUNS, "family", "*.pdf")  # below results; no test reads them
 PASSED, FAILED = 0, 1  # pytest's exit statuses; all others mean that the tests did not run
 LIMIT_S = 300
@@ -89,7 +89,7 @@ def read_mutants(path: Path = MUTANTS) -> list[Mutant]:
     return mutants
 
 
-def run(mutant: Mutant, tree: Path) -> Outcome:
+def run(mutant: Mutant, tree: Path, limit_s: float = LIMIT_S) -> Outcome:
     """Applies a mutant to a copy of the tree, runs its tests, and puts the copy back."""
     if mutant.equivalent:
         return Outcome(mutant, "equivalent", 0.0, mutant.equivalent)
@@ -103,15 +103,16 @@ def run(mutant: Mutant, tree: Path) -> Outcome:
     environment["PYTHONDONTWRITEBYTECODE"] = "1"  # a mutant of the same second must not be reused
     try:
         done = subprocess.run(
-            command, cwd=tree, env=environment, capture_output=True, text=True, timeout=LIMIT_S
+            command, cwd=tree, env=environment, capture_output=True, text=True, timeout=limit_s
         )
         status, output = done.returncode, done.stdout
     except subprocess.TimeoutExpired:
-        status, output = FAILED, f"FAILED none ended within {LIMIT_S} s"
+        status, output = FAILED, f"FAILED {mutant.tests[0]} - not within {limit_s} s"
     finally:
         file.write_text(text, encoding="utf-8")
     seconds = time.perf_counter() - started
-    failed = [line for line in output.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    marks = ("FAILED tests/", "ERROR tests/")  # a log that is shown has lines of ERROR, too
+    failed = [line for line in output.splitlines() if line.startswith(marks)]
     first = failed[0].split(" - ")[0] if failed else ""
     # A mutant may break an import that a test makes: that is noticed, too.
     if status == FAILED or (status == 2 and first.startswith("ERROR")):
@@ -123,10 +124,11 @@ def run(mutant: Mutant, tree: Path) -> Outcome:
 
 def copy_of_tree(folder: Path) -> Path:
     """What tests need, in a folder of its own; raw runs and caches stay behind."""
+    folder.mkdir()
     for name in COPIED:
         source = ROOT / name
         if source.is_dir():
-            ignored = shutil.ignore_patterns("__pycache__", *([] if name == "spec_bench" else RAW))
+            ignored = shutil.ignore_patterns("__pycache__", *(RAW if name == "results" else ()))
             shutil.copytree(source, folder / name, ignore=ignored)
         else:
             shutil.copy(source, folder / name)
@@ -136,22 +138,22 @@ def copy_of_tree(folder: Path) -> Path:
 def run_all(mutants: Sequence[Mutant], workers: int) -> list[Outcome]:
     """Runs mutants, some at a time, each worker with a copy of the tree of its own."""
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(workers) as pool:
-        trees = [Path(scratch) / str(worker) for worker in range(workers)]
-        for tree in trees:
-            tree.mkdir()
-            copy_of_tree(tree)
-        free = list(trees)
+        free = [copy_of_tree(Path(scratch) / str(worker)) for worker in range(workers)]
 
         def one(mutant: Mutant) -> Outcome:
             tree = free.pop()
-            try:
-                outcome = run(mutant, tree)
-            finally:
-                free.append(tree)
+            outcome = run(mutant, tree)
+            free.append(tree)
             print(f"{outcome.state:10s} {outcome.seconds:5.0f} s  {mutant.name}  {outcome.note}")
             return outcome
 
-        return list(pool.map(one, mutants))
+        outcomes = list(pool.map(one, mutants))
+        tests = {each.note.partition(" ")[2] for each in outcomes if each.state == "killed"}
+        nothing = Mutant("no mutant", "pyproject.toml", "", "", tuple(sorted(tests)))
+        if tests and (left := run(nothing, free[0], 10 * LIMIT_S)).state != "survived":
+            print(f"fails without a mutant, too: {left.note}")
+            outcomes.append(replace(left, state="not run"))
+        return outcomes
 
 
 def main() -> int:
@@ -160,8 +162,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="parts of names, separated by commas")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--list", action="store_true", help="print the mutants and stop")
-    wanted = parser.parse_args()
-    parts = [part for part in wanted.only.split(",") if part] or [""]
+    parts = (wanted := parser.parse_args()).only.split(",")
     try:
         mutants = [m for m in read_mutants() if any(part in m.name for part in parts)]
     except ValueError as error:
