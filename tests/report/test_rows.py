@@ -257,8 +257,7 @@ def test_counts_of_cells_at_once_are_those_of_cell_by_cell(last, tmp_path, monke
     table, parts = files.results_file(tmp_path, "mine"), []
     for number, run in enumerate(("a0", "a1", "b0", "b1")):
         done = [window(each, n, number + n + 1.0) for n in (0, 1) for each in ("x", "y")]
-        own = {"x": last if run == "b1" else ""}
-        done = [replace(each, sitting=own.get(each.prompt_id, "")) for each in done]
+        done = [replace(w, sitting=last) if (run, w.prompt_id) == ("b1", "x") else w for w in done]
         parts.append(parquet.pack(run, done, ORIGIN))
     parquet.write(files.records_file(table), parquet.joined(parts))
     rows = [{"run_id": f"{cell}0,{cell}1", "seeds": "0,1"} for cell in "ab"]

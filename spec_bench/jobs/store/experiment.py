@@ -36,7 +36,6 @@ from spec_bench.sinks.sink import Sink
 from spec_bench.system import files
 
 log = logging.getLogger(__name__)
-_LOOKS_S = 0.05  # from one look at the lock to the next
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,7 @@ class Experiment:
             while not files.lock(file, wait=wait_s == inf):
                 if time.monotonic() >= until:
                     return False
-                time.sleep(_LOOKS_S)
+                time.sleep(0.05)
             for _ in range(2):  # so that nobody stays as long as others end
                 if self._whole():
                     break
