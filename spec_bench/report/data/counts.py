@@ -150,20 +150,16 @@ class Records:
                 known = [prompts is None or each in prompts for each in block.prompts]
                 table = table.reshape(*table.shape[:2], -1, len(known))[..., known]
                 return np.ascontiguousarray(table) if any(known) else None
-            if _anew(name):
-                every = self.interleaved(rows, name) or []
-            else:
-                every = [self.by_seed(row, name) or {} for row in rows]
+            alone = (self.by_seed(row, name) or {} for row in rows)
+            every = self.interleaved(rows, name) or () if _anew(name) else alone
             return table_of(map(_summed_by_seed, every) if whole else every, prompts)
 
         return of
 
     def _block(self, rows: Sequence[Row]) -> _Block | None:
         """Returns cells of the same seeds, repeats and prompts that are in one file; else None."""
-        runs = [_runs(row) for row in rows]
-        seeds = [[seed for seed, _ in each] for each in runs]
-        each_of = zip(rows, runs, strict=True)
-        cells = [self._cell(row, run) for row, each in each_of for _, run in each]
+        seeds = [[seed for seed, _ in _runs(row)] for row in rows]
+        cells = [self._cell(row, run) for row in rows for _, run in _runs(row)]
         packed, prompts, repeats = cells[0].packed, cells[0].prompts, len(cells[0].repeats)
         alike = all(
             each.packed is packed and each.prompts == prompts and len(each.repeats) == repeats
