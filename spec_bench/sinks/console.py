@@ -168,6 +168,6 @@ def _cell(row: Mapping[str, Any], name: str, ends: bool) -> str:
     value, low, high = (row.get(f"{name}{end}") for end in ("", *columns.ENDS))
     if not isinstance(value, float):
         return "" if value is None else str(value)
-    if not ends or low == high:  # plain decoding is 1 times itself
+    if not ends or (low and high and high - low < 1e-9):  # plain decoding is 1 times itself
         low = high = None
     return with_ends(value, low, high, f".{0 if abs(value) >= 100 else 2}f")

@@ -238,7 +238,7 @@ def lines_of(file: Path, whose: str) -> Iterator[Line]:
             try:
                 values = json.loads(line.decode("utf-8"))
             except ValueError as error:
-                raise ValueError(f"{where}: no JSON: {error}") from None
+                raise ValueError(f"{where}: no JSON: {str(error).partition(': line')[0]}") from None
             if not isinstance(values, dict):
                 raise ValueError(f"{where}: a {type(values).__name__}, not an object")
             try:

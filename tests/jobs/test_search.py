@@ -182,9 +182,9 @@ def test_a_target_alone_is_told_what_to_use_and_what_a_draft_would_need(tmp_path
 
 
 def test_what_cannot_be_right_is_one_line(capsys):
-    for wrong in ("confirm=null", "task=nowhere", "pair=none", "budget=1"):
+    for wrong in ("confirm=null", "task=nowhere", "pair=none", "seed=0,1", "budget=1"):
         assert search.main(["task=xsum", wrong]) == 2
     first, *others = capsys.readouterr().err.splitlines()
     assert first == "spec_bench: recommend wants fresh prompts: set confirm={prompts: NUMBER}"
-    for told, line in zip(("'nowhere'", "'none'", "got 1"), others, strict=True):
+    for told, line in zip(("'nowhere'", "'none'", "-m seed=0,1", "got 1"), others, strict=True):
         assert told in line

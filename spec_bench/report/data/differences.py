@@ -85,7 +85,7 @@ def _seen(rows: Sequence[Row]) -> list[str]:
             many = "all" if share == 1 else f"{share:.0%}"
             whose = f"the models of {row['pair']} were trained on"
             sentences[
-                f"Ours, {names.task(row['task'])}: {many} of the sample's prompts stand in the "
+                f"Ours, {names.task(row['task'])}: {many} of the sample's prompts are in the "
                 f"text that {whose}."
             ] = None
     return list(sentences)
