@@ -99,7 +99,7 @@ def front(ask: Ask) -> Checks:
 
 
 def small_thresholds_widen(ask: Ask) -> Checks:
-    """“a smaller t leads to a larger” (Section C.2)"""
+    """“a smaller t leads to a larger W_L^(t)” (Section C.2)"""
     text = "dsbd: average accepted width grows as t falls"
     yield from _by_threshold(ask, text, "beam_width", Difference.above)
 

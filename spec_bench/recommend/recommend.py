@@ -40,7 +40,7 @@ from spec_bench.vocabulary.numbers import ends_of
 FIRST, KEPT = 3, 5  # prompts that all candidates decode; candidates that decode all of ``prompts``
 NUMBERS = ("block_efficiency", "speedup")
 _NOT_HERE = {
-    "plan": "decodes what it chooses from; a job has plan=true",
+    "plan": "decodes to find its answer; spec-bench run has plan=true",
     "sink.wandb.enabled": "logs nothing; the job that it recommends does",
 }
 _OF_THE_SEARCH = ("prompts=", "confirm", "cells=", "budget=", "length=", "name=")
@@ -180,8 +180,8 @@ def main(overrides: Sequence[str]) -> int:
         usual = ("experiment=recommend", "sink=quiet", "sink.progress=true")
         config = composed([*usual, *overrides])
         for key, asked in _NOT_HERE.items():
-            if value := OmegaConf.select(config, key):
-                raise ValueError(f"{key}={value}: recommend {asked}")
+            if OmegaConf.select(config, key):
+                raise ValueError(f"recommend has no {key}: it {asked}")
         settings = settings_of(config)
         found = recommend(settings, lambda line: print(line, file=sys.stderr, flush=True))
     except ValueError as error:
