@@ -45,7 +45,7 @@ _INSTEAD = {
 def main() -> None:
     """The console script ``spec-bench``."""
     command, *rest = sys.argv[1:] or ["--help"]
-    gc.set_threshold(100_000, 50)  # readers keep all they make: a sixth of their time was looking
+    gc.set_threshold(100_000, 50)  # else a sixth of a reader's time goes to it, in vain
     with orderly(RESUMES):
         from spec_bench.jobs.config.help import COMMANDS, command_help, listing, overview
 

@@ -5,6 +5,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -227,10 +228,11 @@ def test_a_worker_leaves_a_table_to_the_process_that_is_at_it(tmp_path):
         assert time.monotonic() - began < 1
         assert not mine.csv.stat().st_size  # by which readers find it
         assert not mine.finish((), wait_s=0.2) and time.monotonic() - began < 2
-        waiting = threading.Thread(target=mine.finish, args=([],))
+        sinks = [SimpleNamespace(take=print)]
+        waiting = threading.Thread(target=mine.finish, args=(sinks,), kwargs={"wait_s": 0})
         waiting.start()
         waiting.join(0.2)
-        assert waiting.is_alive(), "the user's process waits"
+        assert waiting.is_alive(), "sinks take the whole table"
     waiting.join(20)
     assert mine.csv.stat().st_size
 
