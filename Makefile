@@ -263,7 +263,7 @@ bench-server: $(STAMP)
 		printf '```\n'; } > $(THROUGHPUT).md
 	cp results/throughput/throughput.png $(THROUGHPUT).png # throughput.md, throughput.png
 
-# vLLM and llama.cpp beside ours on SmolLM2, an hour on one core. VLLM and LLAMA are their programs, HEADS an
+# vLLM and llama.cpp beside ours on SmolLM2, some 20 minutes on one core. VLLM and LLAMA are their programs, HEADS an
 # EAGLE-3 head, F32 the target as GGUF in float32 (docs/server.md). The last line writes the page's table anew.
 SERVED = pair=smollm2 task=humaneval 'task.metrics=[]' prompts=24 generation=greedy \
 	generation.max_new_tokens=64 results=outputs/servers
