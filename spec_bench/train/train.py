@@ -108,7 +108,8 @@ def train_heads(settings: TrainSettings) -> dict[str, Any]:
     if sink is not None:
         log_training(sink, asked.name, facts, settings.folder / "log.csv")
     accuracy = facts["accuracy"]["validation"] or facts["accuracy"]["train"]
-    print(f"{asked.name}: {facts['parameters']:,} parameters, right at {accuracy}")
+    right = ", ".join(f"{guess} {share}" for guess, share in accuracy.items())
+    print(f"{asked.name}: {facts['parameters']:,} parameters; share of right guesses: {right}")
     print(f"heads: {settings.out}")
     return facts
 
