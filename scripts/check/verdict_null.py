@@ -72,8 +72,7 @@ class Drawn(Records):
 
     def by_seed(self, row: Row, name: str) -> dict[str, Counts] | None:
         """One seed's counts."""
-        found = self._counts[str(row["run_id"])].get(name)
-        return None if found is None else {"0": found}
+        return (found := self._counts[str(row["run_id"])].get(name)) and {"0": found}
 
     def interleaved(self, rows: Sequence[Row], name: str) -> list[dict[str, Counts]] | None:
         """All were timed in turn."""
