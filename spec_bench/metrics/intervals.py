@@ -51,7 +51,7 @@ def ratio_interval(numerators: ArrayLike, denominators: ArrayLike) -> Interval |
 def rate_ratio_interval(
     above: ArrayLike, below: ArrayLike, base_above: ArrayLike, base_below: ArrayLike
 ) -> Interval | None:
-    """Interval of one ratio of sums over another (a speed-up), all four paired by prompt, likewise."""
+    """Interval of one ratio of sums over another (a speed-up), all paired by prompt, likewise."""
     return ratio_intervals([_stacked(above, below, base_above, base_below)])[0]
 
 
