@@ -1,8 +1,7 @@
 r"""The papers' claims on a public pair and real questions, at batch 1, beside the embedded pair's.
 
     make smollm2
-    spec-bench train training=smollm2 head=redrafter head.draft_vocab=4096 engine.device=cuda \
-        pair.dtype=bfloat16
+    spec-bench train training=smollm2 head=redrafter head.draft_vocab=4096 pair.dtype=bfloat16
     python scripts/bench/public_pair.py QUESTIONS.jsonl [--only rsd=exp2] # two hours, goes on alike
     python scripts/bench/public_pair.py --claims                          # results/claims.md
 

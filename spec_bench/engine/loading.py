@@ -433,10 +433,7 @@ def convert(file: Path, folder: Path) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """``spec-bench convert FILE``: 0 once the folder is there, 2 where it cannot be."""
-    parser = Parser(
-        prog="spec-bench convert",
-        description="Makes a model folder of a GGUF file, once; then pair.target=FILE takes it.",
-    )
+    parser = Parser(prog="spec-bench convert")
     parser.add_argument("file", type=Path, help="a GGUF file, or a folder with one")
     file = model_cache.gguf_of(parser.parse_args(list(arguments)).file.expanduser())
     try:

@@ -334,8 +334,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     made = {}
     for name, (run, text) in COMMANDS.items():
-        about = f"{text[0].upper()}{text[1:]}."
-        made[name] = parsers.add_parser(name, help=text, description=about)
+        made[name] = parsers.add_parser(name, help=text, description=text)
         made[name].set_defaults(run=run)
     for names, argument, text, facts in ARGUMENTS:
         for name in names.split():
