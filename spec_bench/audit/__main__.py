@@ -10,7 +10,8 @@ from spec_bench.audit import USUAL
 from spec_bench.settings.arguments import Parser
 from spec_bench.system import signals
 
-_OF_SERVERS = {"served_model": "target", "temperature": 1.0, "answers": 8}
+KINDS = ("openai", "llama_cpp")
+_OF_SERVERS = {"served_model": "target", "server_kind": KINDS[0], "temperature": 1.0, "answers": 8}
 
 
 def read_arguments(
@@ -31,6 +32,7 @@ def read_arguments(
     parser.add_argument("--only", help="parts by name, such as 'rule: *' or '*k_seq*'")
     parser.add_argument("--server", help="a running one, such as http://127.0.0.1:8000/v1")
     parser.add_argument("--served-model", help="the target's name there; default: target")
+    parser.add_argument("--server-kind", choices=KINDS, help=f"default: {KINDS[0]}")
     parser.add_argument("--temperature", type=float, help="of its sampled answers; default: 1")
     parser.add_argument("--answers", type=int, help="sampled answers per prompt; default: 8")
     options = parser.parse_args(arguments)

@@ -312,7 +312,8 @@ def server_lines(options: Any, prompts: Sequence[str]) -> Iterator[Line]:
         seed=options.seed,
         stop_ids=_stop_ids(tokenizer),
     )
-    server = Server(options.server, options.served_model, os.environ.get(KEY, "").strip())
+    key = os.environ.get(KEY, "").strip()
+    server = Server(options.server, options.served_model, key, kind=options.server_kind)
     server.complete(asked.prompts[0], 1)
     target = load_model(ModelSpec(options.target))
     target.vocab_size = min(target.vocab_size, check_vocabularies(tokenizer, tokenizer))

@@ -490,13 +490,13 @@ def between(path: Path, names: str) -> list[Check]:
     found = read_side(path).cells
     ask = Ask(measured(found.rows), found.records).of()
     first, second = (cells(name, **({"spec": spec} if spec else {})) for name, _, spec in asked)
-    text, metrics = (
-        names.replace(",", " > ") + " in {metric}",
-        (_TIMES, "block_efficiency", "score"),
-    )
+    text = names.replace(",", " > ") + " in {metric}"
+    metrics = (_TIMES, "block_efficiency", "score")
     checks = list(ask.ahead(text, first, second, metrics, by=best, evidence="{found}"))
     if not checks:
-        raise ValueError(f"no task in {str(path)!r} was run with both of {names}")
+        known = found.rows.decoder + ":" + found.rows.spec.astype(str)
+        told = f"there are {', '.join(dict.fromkeys(known.str.removesuffix(':-')))}"
+        raise ValueError(f"no task in {str(path)!r} was run with both of {names}; {told}")
     return judged(checks)
 
 
@@ -577,13 +577,13 @@ def main(arguments: Sequence[str]) -> int:
     if (options.after is None) is (options.cells is None):
         parser.error("takes a second folder, or --cells A,B of one")
     try:
+        for name, least in (("alpha", 0.0), ("margin", -1e-12)):
+            if not least < getattr(options, name) < 1:
+                raise ValueError(f"--{name} is {getattr(options, name)}, not a share below 1")
         if options.cells:
             checks = between(options.before, options.cells)
             Console(highlight=False).print(checks_table(checks))
             return 0
-        for name, least in (("alpha", 0.0), ("margin", -1e-12)):
-            if not least < getattr(options, name) < 1:
-                raise ValueError(f"--{name} is {getattr(options, name)}, not a share below 1")
         comparison = compare(options.before, options.after, options.alpha, options.margin)
     except ValueError as error:
         complain(f"spec_bench compare: {error}")

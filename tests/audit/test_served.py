@@ -150,10 +150,8 @@ def test_the_command_audits_a_server_of_a_folders_model(tmp_path, capsys):
     make_family(tmp_path)
     folder = str(tmp_path / "target")
     target = load_model(ModelSpec(folder))
-    plain = {
-        temperature: models.named("ar")["ar"].build(target, [], SamplingSettings(temperature))
-        for temperature in (0.0, 1.0)
-    }
+    ar = models.named("ar")["ar"]
+    plain = {each: ar.build(target, [], SamplingSettings(each)) for each in (0.0, 1.0)}
 
     def answer(body):
         request = Request("0", tuple(body["prompt"]), body["max_tokens"], (2,))
@@ -166,8 +164,10 @@ def test_the_command_audits_a_server_of_a_folders_model(tmp_path, capsys):
         assert "4 of 4 checks passed" in capsys.readouterr().out
         served.faults += ["garbage"] * 3
         assert load([*command, "--server", served.url])() == 2
-    said = capsys.readouterr().err.splitlines()
-    assert said == [f"spec_bench.audit: {served.url}: an event that is no JSON, after 3 attempts"]
+        assert load([*command, "--server", served.url, "--server-kind", "llama_cpp"])() == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == f"spec_bench.audit: {served.url}: an event that is no JSON, after 3 attempts"
+    assert "not llama.cpp's server" in second
 
 
 @pytest.mark.parametrize(
