@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,8 @@ OURS = "not said by the paper, checked beside it"
 
 def print_checks(checks: Sequence[Check], summary: Summary) -> None:
     """Prints the summary, then the checks under the paper's statements and their sections."""
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 130)
+    console = Console(highlight=False)
+    console.width = max(console.width, 0 if console.is_terminal else 130)
     console.print(_escaped(summary.sentence))
     if summary.lines:
         table = Table(box=None, header_style="bold", pad_edge=False)

@@ -277,7 +277,7 @@ def cluster(tmp_path):
         address = f"127.0.0.1:{free.getsockname()[1]}"
     folder = f"--temp-dir=/tmp/{tmp_path.parent.name}"  # a socket's path is short
     start = [ray, "start", "--head", "--num-cpus=2", "--include-dashboard=false", folder]
-    environment = {**os.environ, "RAY_AUTH_MODE": "disabled"}
+    environment = {**os.environ, "RAY_AUTH_MODE": "disabled", "RAY_worker_niceness": "0"}
     port = f"--port={address.partition(':')[2]}"
     subprocess.run([*start, port], check=True, env=environment, stdout=subprocess.DEVNULL)
     yield address

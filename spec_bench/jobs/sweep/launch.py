@@ -90,6 +90,7 @@ _claim = Claim()
 
 def offer_devices() -> None:
     """Keeps the GPUs that the user allows in sight of workers, counted as by the driver."""
+    os.environ.setdefault("RAY_worker_niceness", "0")  # else all else that runs is served first
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     if VISIBLE in os.environ:
         os.environ.setdefault(OFFERED, os.environ[VISIBLE])
@@ -112,8 +113,8 @@ def claim_gpus(pair: PairSettings, engine: EngineSettings) -> None:
         named = visible_devices()[int(index) :][:1]
         _claim.take(named, 1, wait=False)
     elif kind == "cuda":
-        count = gpus_of_job(pair, engine)
-        os.environ[VISIBLE] = ",".join(_claim.take(visible_devices(), count, wait=False))
+        taken = _claim.take(visible_devices(), gpus_of_job(pair, engine), wait=False)
+        os.environ[VISIBLE] = ",".join(taken)
 
 
 def disturbing() -> str | None:
