@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import sqrt
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +31,6 @@ from spec_bench.draft.heads import save_heads
 from spec_bench.draft.network import Heads, spread
 from spec_bench.engine.mapped_model import of_ids, read_ids, write_ids
 from spec_bench.engine.model import LAST, Layers
-from spec_bench.jobs.config.model_files import model_path
 from spec_bench.train.batches import (
     IGNORED,
     Batches,
@@ -40,7 +39,9 @@ from spec_bench.train.batches import (
     SequenceBatches,
     answered_tokens,
 )
-from spec_bench.train.settings import HEAD_WIDTH, RANDOM, HeadSettings
+
+if TYPE_CHECKING:
+    from spec_bench.train.settings import HeadSettings
 
 MASKED = 0.5  # of an answer's positions, drawn anew in every step, have PARD's masks behind them
 LOGITS_WEIGHT = 0.1  # of EAGLE-1's cross-entropy beside its regression (section 3.2)
@@ -513,6 +514,9 @@ def fresh_draft(
     where these have too few, the lowest ids too, which a byte-pair vocabulary merged first. Raises
     ValueError: the target has fewer, or the folder names no tokens.
     """
+    from spec_bench.jobs.config.model_files import model_path  # late: scripts/gpu lack pydantic
+    from spec_bench.train.settings import HEAD_WIDTH, RANDOM
+
     if head.init != RANDOM:
         folder = Path(model_path(head.init))
         if (known := read_ids(folder)) is None:
