@@ -27,8 +27,8 @@ for layer in ("core", "engine", "draft", "tree", "verify", "decode"):
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         importlib.import_module(module.name)
 
-from spec_bench.decode.config import resolve_spec
-from spec_bench.decode.config import read_decoder
+import spec_bench.train.trainee  # as scripts/gpu/heads.py does
+from spec_bench.decode.config import read_decoder, resolve_spec
 chain = {
     "name": "sd",
     "drafter": {"kind": "language_model"},
