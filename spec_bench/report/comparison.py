@@ -11,7 +11,6 @@ Exit status: 0 nothing got worse, 1 something did, 2 the request cannot be right
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -556,23 +555,13 @@ def page(comparison: Comparison) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Compares, prints Markdown, writes files where asked to; the exit status."""
-    parser = Parser(
-        prog="spec-bench compare",
-        description=str(__doc__).replace("``", ""),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("before", type=Path, help="a results folder or a results.csv")
-    parser.add_argument(
-        "after", type=Path, nargs="?", help="another one, of another day, commit or machine"
-    )
-    two = "in place of a second folder, two decoders of the first: sd:3,rsd_s:4x3"
-    parser.add_argument("--cells", metavar="A,B", help=two)
-    equal = "share by which a speed-up may change and still count as equal (default: %(default)s)"
-    parser.add_argument("--margin", type=float, default=MARGIN, help=equal)
-    alarm = "chance of any false alarm (default: %(default)s)"
-    parser.add_argument("--alpha", type=float, default=ALPHA, help=alarm)
-    made = "for compare.md and compare.html"
-    parser.add_argument("--output", type=output_folder, metavar="FOLDER", help=made)
+    parser = Parser(prog="spec-bench compare")
+    parser.add_argument("before", type=Path)
+    parser.add_argument("after", type=Path, nargs="?")
+    parser.add_argument("--cells")
+    parser.add_argument("--margin", type=float, default=MARGIN)
+    parser.add_argument("--alpha", type=float, default=ALPHA)
+    parser.add_argument("--output", type=output_folder)
     options = parser.parse_args(list(arguments))
     if (options.after is None) is (options.cells is None):
         parser.error("takes a second folder, or --cells A,B of one")

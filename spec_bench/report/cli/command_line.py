@@ -9,7 +9,6 @@ the known ones.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
@@ -254,62 +253,51 @@ def _late(module: str, name: str) -> Callable[[Namespace], None]:
     return lambda options: getattr(import_module(f"spec_bench.{module}"), name)(options)
 
 
-COMMANDS: dict[str, tuple[Callable[[Namespace], None], str]] = {
-    "list": (run_list, "tables and figures: measured, missing, and how to run them"),
-    "table": (run_table, "a paper's table"),
-    "figure": (run_figure, "a paper's figure"),
-    "checks": (run_checks, "a paper's claims"),
-    "page": (run_page, "one HTML page of an experiment"),
-    "all": (run_all, "every page, table and figure, and an index of them"),
-    "throughput": (run_throughput, "speed of a request against that of all, drawn"),
-    "lengths": (run_lengths, "acceptance as vLLM, SGLang and SPEED-Bench count it"),
-    "positions": (run_positions, "tokens per call by where in the text it stands"),
-    "sweep": (run_sweep, "a page to explore: what to use, interactive figures"),
-    "answers": (
-        _late("exchange.read", "read_in"),
-        "answer files of Spec-Bench, EAGLE or Medusa as rows",
-    ),
-    "wandb": (
-        _late("report.wandb_report", "publish"),
-        "a W&B report of a project; --dry-run needs no account",
-    ),
-    "results": (run_plain, "a results file's own table, figure and checks"),
+COMMANDS: dict[str, Callable[[Namespace], None]] = {
+    "list": run_list,
+    "table": run_table,
+    "figure": run_figure,
+    "checks": run_checks,
+    "page": run_page,
+    "all": run_all,
+    "throughput": run_throughput,
+    "lengths": run_lengths,
+    "positions": run_positions,
+    "sweep": run_sweep,
+    "answers": _late("exchange.read", "read_in"),
+    "wandb": _late("report.wandb_report", "publish"),
+    "results": run_plain,
 }
 _FILE: dict[str, Any] = {"type": output_file, "metavar": "FILE"}
 _FOLDER: dict[str, Any] = {"type": output_folder, "metavar": "FOLDER"}
 _PATH: dict[str, Any] = {"type": Path, "metavar": "FILE"}
 _NEEDED: dict[str, Any] = {"required": True}
 _ALL = " ".join(COMMANDS.keys() - {"results"})
-_PAIR = "rows of this pair of models; default: the paper's own pairs"
 _ROOT = {"type": Path, "metavar": "FOLDER", "default": _RESULTS}
-ARGUMENTS: list[tuple[str, str, str, dict[str, Any]]] = [  # of which commands, name, help
-    ("list", "paper", "such as rsd; default: all papers", {"nargs": "?"}),
-    ("table figure", "name", "PAPER/NUMBER, such as rsd/7", {}),
-    ("table", "--format", "of the table", {"choices": sorted(FORMATS), "default": "markdown"}),
-    ("checks", "paper", "such as rsd", {}),
-    ("page", "name", "an experiment, such as rsd-exp1, or a results.csv", {}),
-    ("all", "names", "experiments; default: all", {"nargs": "*", "metavar": "NAME"}),
-    ("results", "file", "a results.csv", _PATH),
-    ("sweep lengths positions throughput", "name", "an experiment, or a results.csv", {}),
-    ("table", "--output", "default: print it", _FILE),
-    ("table", "--columns", "such as mbsu,token_rate; default: all, on a terminal the first", {}),
-    ("figure", "--output", "default: figures in the results folder", _FOLDER),
-    ("page sweep", "--output", "default: beside it", _FILE),
-    ("results", "--output", "default: beside it", _FOLDER),
-    ("answers", "files", "a decoder's answers", {**_PATH, "nargs": "+"}),
-    ("answers", "--baseline", "plain decoding's answers", _PATH),
-    ("answers", "--harness", "whose files they are, such as eagle", _NEEDED),
-    ("answers", "--name", "of the experiment to write", _NEEDED),
-    ("answers", "--task", "the questions (default: spec_bench)", {"default": "spec_bench"}),
-    ("answers", "--pair", "the models (default: as the files say)", {"default": ""}),
-    ("answers", "--temperature", "default: 0", {"type": float, "default": 0.0}),
-    ("answers", "--questions", "question.jsonl with their categories", _PATH),
-    ("wandb", "--project", "default: spec_bench", {"default": "spec_bench"}),
-    ("wandb", "--entity", "the account or team; default: the account's own", {}),
-    ("wandb", "--task", "such as xsum; default: all tasks", {"default": ""}),
-    ("wandb", "--dry-run", "write the report's spec here and publish nothing", _FILE),
-    (_ALL, "--results", "all results", _ROOT),
-    ("list table figure page", "--pair", _PAIR, {}),
+ARGUMENTS: list[tuple[str, str, dict[str, Any]]] = [  # of which commands, name; --help has its own
+    ("list", "paper", {"nargs": "?"}),
+    ("table figure page sweep lengths positions throughput", "name", {}),
+    ("table", "--format", {"choices": sorted(FORMATS), "default": "markdown"}),
+    ("table", "--columns", {}),
+    ("checks", "paper", {}),
+    ("all", "names", {"nargs": "*", "metavar": "NAME"}),
+    ("results", "file", _PATH),
+    ("table page sweep", "--output", _FILE),
+    ("figure results", "--output", _FOLDER),
+    ("answers", "files", {**_PATH, "nargs": "+"}),
+    ("answers", "--baseline", _PATH),
+    ("answers", "--questions", _PATH),
+    ("answers", "--harness", _NEEDED),
+    ("answers", "--name", _NEEDED),
+    ("answers", "--task", {"default": "spec_bench"}),
+    ("answers", "--pair", {"default": ""}),
+    ("answers", "--temperature", {"type": float, "default": 0.0}),
+    ("wandb", "--project", {"default": "spec_bench"}),
+    ("wandb", "--entity", {}),
+    ("wandb", "--task", {"default": ""}),
+    ("wandb", "--dry-run", _FILE),
+    (_ALL, "--results", _ROOT),
+    ("list table figure page", "--pair", {}),
 ]
 
 
@@ -318,25 +306,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given and (given[0].endswith(".csv") or Path(given[0]).is_file()):
         given.insert(0, "results")
-    options = _parser().parse_args(given)
+    parser = Parser(prog="spec-bench report")
+    parsers = parser.add_subparsers(
+        dest="command", required=True, metavar="COMMAND", parser_class=Parser
+    )
+    made = {name: parsers.add_parser(name) for name in COMMANDS}
+    for names, argument, facts in ARGUMENTS:
+        for name in names.split():
+            made[name].add_argument(argument, **facts)
+    options = parser.parse_args(given)
     try:
-        options.run(options)
+        COMMANDS[options.command](options)
     except ValueError as error:
         complain(f"spec_bench.report: {error}")
         return 2
     return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="spec-bench report")
-    parsers = parser.add_subparsers(
-        required=True, title="commands", metavar="COMMAND", parser_class=Parser
-    )
-    made = {}
-    for name, (run, text) in COMMANDS.items():
-        made[name] = parsers.add_parser(name, help=text, description=text)
-        made[name].set_defaults(run=run)
-    for names, argument, text, facts in ARGUMENTS:
-        for name in names.split():
-            made[name].add_argument(argument, help=text, **facts)
-    return parser
