@@ -68,8 +68,23 @@ with signals.orderly("ended"):
 """
 
 
-def test_a_signal_whose_exception_is_swallowed_still_ends_the_command():
-    done = subprocess.run([sys.executable, "-c", SWALLOWING], capture_output=True, text=True)
+IGNORING = """
+import os, signal, time, weakref
+from spec_bench.system import signals
+class Watched: pass
+with signals.orderly("ended"), signals.raising():
+    watched = Watched()
+    kept = weakref.ref(watched, lambda _: os.kill(os.getpid(), signal.SIGTERM))
+    del watched
+    print("it went on", flush=True)
+    time.sleep(9)
+    print("to the end")
+"""
+
+
+@pytest.mark.parametrize("script", [SWALLOWING, IGNORING], ids=["a library", "a finaliser"])
+def test_a_signal_whose_exception_is_swallowed_still_ends_the_command(script):
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (143, "it went on\n", "ended\n")
 
 

@@ -41,6 +41,8 @@ BEAMS = ",".join([
 ])  # fmt: skip
 TYPICAL = "cells=[redrafter:4x4,redrafter_typical:4x4]"
 WIDTHS = ",".join(f"redrafter:{width}x4" for width in (1, 2, 4, 8, 16))
+ROWS = "cells=[sd:3,redrafter:2x4,redrafter:8x4,{decoder:redrafter,spec:8x4,tree_attention:false}]"
+BATCHED = ("prompts=32", "generation.max_new_tokens=24", "seed=0,1,2")
 # Recipe, what it is cut to, temperatures.
 RECIPES = (
     ("rsd=exp1", ('length=["2","3"]',), "1"),
@@ -51,6 +53,7 @@ RECIPES = (
     ("redrafter=decoding", (HEADS, TYPICAL), "0,0.7"),
     ("redrafter=temperatures", (HEADS, TYPICAL, "seed=0"), "0,0.5,0.9"),
     ("redrafter=beams", (HEADS, f"cells=[{WIDTHS}]", "generation.max_new_tokens=16,32,64"), "0"),
+    ("redrafter=batches", (HEADS, ROWS, *BATCHED), "0"),
     ("beyond=verification", (f"cells=[{RULES}]",), "1"),
 )
 ABOUT = """\

@@ -3,7 +3,8 @@
 While modules are imported nothing is under way that has to be put in order, and an exception in the
 middle of an import may be swallowed by it: the process ends at once. Later the signal is a
 ``KeyboardInterrupt``, so that locks, children and files are left in order; a library that swallows
-it delays the end to the next prompt. A process that was forked dies of the signal as any other.
+it delays the end to the next prompt, and where Python itself must ignore it (in a finaliser) the
+signal comes again. A process that was forked dies of the signal as any other.
 A reader of standard output that went away (``| head``) ends a command without a word, with status
 141; what it writes to files is not cut short by that. A missing package is one line and status 2.
 """
@@ -13,6 +14,7 @@ import os
 import select
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -53,6 +55,7 @@ def orderly(line: str) -> Iterator[None]:
     _owner, _line, _came, _raising = os.getpid(), line, 0, False
     # A log that nobody reads is no fault.
     raised, logging.raiseExceptions = logging.raiseExceptions, False
+    sys.unraisablehook = _ignored
     try:
         try:
             yield
@@ -74,7 +77,7 @@ def orderly(line: str) -> Iterator[None]:
         print(f"spec_bench: the package {package!r} is not installed here: {do}", file=sys.stderr)
         sys.exit(2)
     finally:
-        logging.raiseExceptions = raised
+        logging.raiseExceptions, sys.unraisablehook = raised, sys.__unraisablehook__
         _raising = False
         if _came and os.getpid() == _owner:
             _say()
@@ -118,6 +121,13 @@ def _take(number: int, _: FrameType | None) -> None:
         raise KeyboardInterrupt
     _say()
     os._exit(128 + number)
+
+
+def _ignored(what: "sys.UnraisableHookArgs") -> None:
+    if isinstance(what.exc_value, KeyboardInterrupt) and came():
+        threading.Timer(0.01, os.kill, (os.getpid(), _came)).start()
+    else:
+        sys.__unraisablehook__(what)
 
 
 def _unread(error: BaseException) -> bool:

@@ -189,6 +189,13 @@ def test_heads_of_the_embedded_target_are_no_heads_of_another(run_job):
         run_job("pair=embedded", "decoder=medusa", "cells=[]")
 
 
+def test_heads_of_another_kind_are_refused_before_they_are_loaded(run_job, tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "training.json").write_text('{"settings": {"head": {"kind": "redrafter"}}}')
+    with pytest.raises(ValueError, match=r"has redrafter heads: name them as pair\.heads\.redr"):
+        run_job(f"pair.heads={{medusa: {tmp_path}}}", "decoder=medusa", "cells=[]")
+
+
 @pytest.mark.parametrize(
     ("device", "target", "gpu", "placed_on"),
     [

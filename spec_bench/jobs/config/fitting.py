@@ -8,6 +8,7 @@ for nothing else.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -169,7 +170,14 @@ def check_fit(cell: Cell, pair: Pair) -> None:
             f"{cell.title} uses {kind} heads; {pair.heads[kind]!r} were trained on the embedded "
             f"target, not on {pair.target!r}: set pair.heads.{kind} to a folder or hub id"
         )
-    model_path(pair.heads[kind])
+    made = Path(model_path(pair.heads[kind]), "training.json")
+    if made.is_file():  # what others trained is known when it is loaded
+        learned = json.loads(made.read_text("utf-8"))["settings"]["head"]["kind"]
+        if learned != kind:
+            raise ValueError(
+                f"{cell.title} uses {kind} heads, {pair.heads[kind]!r} has {learned} heads: name "
+                f"them as pair.heads.{learned}"
+            )
 
 
 def _check_masks(cell: Cell, pair: Pair) -> None:
