@@ -1,7 +1,5 @@
 """``spec-bench COMMAND ...``: what each command is, and where it is written."""
 
-from __future__ import annotations
-
 import gc
 import sys
 from collections.abc import Callable, Sequence

@@ -5,8 +5,6 @@ knows how heads are trained. Shares are of positions where the best guess is rig
 first token after the one already known.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

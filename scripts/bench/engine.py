@@ -7,8 +7,6 @@ and its load, ratios of one run less so. Each pair runs with our forward pass as
 (``engine.compile``), which transformers offers for a static cache only and not with an assistant.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import statistics

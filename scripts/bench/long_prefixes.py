@@ -7,8 +7,6 @@ A random Llama of four blocks with heads of 64, by key heads, slots before the p
 medians of seven passes each way, in turn.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import sys

@@ -7,8 +7,6 @@ wrapping the decoder's own parts, with the device synchronised between them, so 
 above an undisturbed run.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

@@ -9,8 +9,6 @@ QUESTIONS.jsonl is Spec-Bench's ``question.jsonl``, which has MT-bench's 80 ques
 texts to summarise; first turns are asked. Tables go to ``results/smollm2/<recipe>``.
 """
 
-from __future__ import annotations
-
 import argparse
 import io
 import json

@@ -6,8 +6,6 @@ seconds over ours (above 1: ours is faster). Printed are medians and quartiles o
 what share of decoding passes outside forward passes. The tables go to ``--out`` in Markdown.
 """
 
-from __future__ import annotations
-
 import argparse
 import platform
 import statistics

@@ -8,8 +8,6 @@ rules only on the path that they take. A second table has the rules alone, one n
 children, against K-SEQ.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import sys

@@ -7,8 +7,6 @@ the machine hits all alike, and is given as a ratio to the curve's first point. 
 figure, with the machine named by its hardware.
 """
 
-from __future__ import annotations
-
 import argparse
 import platform
 import statistics

@@ -7,8 +7,6 @@ rest goes: the functions that divide it are timed from outside, so nothing of it
 package. Prefill is a row of its own: it is part of generating, yet no part of ``decode_s``.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

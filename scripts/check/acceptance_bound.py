@@ -7,8 +7,6 @@ and the bounds are averaged over them: K candidates drawn independently, or with
 Without ``--target`` it is the embedded pair.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -11,8 +11,6 @@ quiet machine. What is measured stays in ``outputs/compare_check``: the same com
 stops by itself before ``--minutes`` are over. Exit status 1 where it found too few or too much.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

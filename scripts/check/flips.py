@@ -10,8 +10,6 @@ which a crash is seen, too; ``--commands`` of them are read by a command of thei
 where a flip was taken.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import hashlib

@@ -8,8 +8,6 @@ token drawn, and the mean of sum min(p, q) at temperature 1: what speculative sa
 one token drawn.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from dataclasses import replace

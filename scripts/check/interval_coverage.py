@@ -11,8 +11,6 @@ factor of its own (8% standard deviation, the same for all decoders of the run) 
 it another (2%). What is drawn for Pearson's r are heads, not prompts.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence

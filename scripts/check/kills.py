@@ -16,8 +16,6 @@ installed.
 Every kill is noted in ``kills.jsonl`` as it ends. Exit status: 0 where all are equal.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

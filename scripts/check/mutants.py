@@ -10,8 +10,6 @@ mutant at the end, and must pass: a test that fails anyway notices nothing. Muta
 nothing that can be observed say why (``equivalent``) and are not run.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

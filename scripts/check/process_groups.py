@@ -1,7 +1,5 @@
 """Which processes of a group, or of a launcher's, still run; read from ``/proc``."""
 
-from __future__ import annotations
-
 import time
 from contextlib import suppress
 from pathlib import Path

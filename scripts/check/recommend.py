@@ -13,8 +13,6 @@ cost. Goes on where it was stopped: jobs keep their cells, and what a search cos
 ``costs.json`` as it ends (of one that was stopped, the parts add up).
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -7,8 +7,6 @@ records, the ends of intervals become those of today's definitions. Rows without
 ends of fewer than five prompts. Doing it twice changes nothing.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,6 @@
 The first job is ours, whose plain answers are what the others' are held against.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Rows of a running server beside ours on the same prompts, and the table of ``servers``."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

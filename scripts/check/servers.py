@@ -11,8 +11,6 @@ drafts is not (its temperatures are dropped by a kernel written for the CPU), an
 so.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

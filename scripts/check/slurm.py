@@ -8,8 +8,6 @@ Hydra's basic launcher and through ``hydra/launcher=slurm``, once more with one 
 resumed, compares the CSVs but for times, and ends every process it started. Exit status 0: equal.
 """
 
-from __future__ import annotations
-
 import os
 import pwd
 import shutil

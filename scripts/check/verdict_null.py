@@ -9,8 +9,6 @@ drawn: a prompt has a lognormal length and, for each cell, a lognormal rate that
 worst case of the claim being false: sides that are equal, or that differ by just the margin.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

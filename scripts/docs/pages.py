@@ -5,8 +5,6 @@ A file is copied if it is a page of the manual or some page links it; a link to 
 README in it, or becomes plain text. The order is that of the index, docs/README.md.
 """
 
-from __future__ import annotations
-
 import atexit
 import re
 import shutil

@@ -6,8 +6,6 @@ The trees are those of the embedded pair's decoders. A filled node was accepted;
 the call, which is drawn from the target, hangs below the path with a dashed line.
 """
 
-from __future__ import annotations
-
 import sys
 from itertools import count
 from pathlib import Path

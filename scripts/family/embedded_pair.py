@@ -3,8 +3,6 @@
 Needs torch, transformers and PyYAML only, so that it runs where the rest is not installed.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection
 from pathlib import Path

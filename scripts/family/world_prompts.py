@@ -4,8 +4,6 @@ One JSON object a line, ``{"task": ..., "prompt": ...}``; a later turn of a dial
 earlier ones with their reference answers.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

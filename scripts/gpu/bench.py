@@ -9,8 +9,6 @@ well is not run again in the same folder. At the end stand the verdicts: what is
 what a canary refused, what recording makes slower. ``--tiny`` rehearses on a CPU.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

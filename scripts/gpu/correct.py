@@ -9,8 +9,6 @@ samples in 1, 4 and 16 rows, recorded and not, and more batches and number forma
 tried is in ``gpu-correct.csv`` and is not tried again: the same command goes on.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

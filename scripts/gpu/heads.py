@@ -15,8 +15,6 @@ architecture) is made on the device. Two parts, a CSV each:
 ``--tiny`` is a rehearsal on a CPU that takes seconds.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

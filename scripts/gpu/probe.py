@@ -6,8 +6,6 @@ bandwidth products of Llama-2-7B's shapes reach, and what a launch costs host an
 lines of ``name: value``, and rows of a CSV with ``--output FOLDER``.
 """
 
-from __future__ import annotations
-
 import argparse
 import gc
 import statistics

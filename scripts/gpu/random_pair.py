@@ -12,8 +12,6 @@ rehearses on a CPU in seconds. Llama 2 has the draft of ``pair=llama2_7b``: the 
 published.
 """
 
-from __future__ import annotations
-
 import argparse
 import gc
 import random

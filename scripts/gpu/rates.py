@@ -4,8 +4,6 @@ Needs torch and transformers only. Prompts are interleaved across decoders; the 
 iterations ran, and what a canary refused.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

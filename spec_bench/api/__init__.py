@@ -15,8 +15,6 @@ Takes what the command line takes and refuses what it refuses, by a ``ValueError
 Models and Hydra are imported by the calls, not by the module.
 """
 
-from __future__ import annotations
-
 from spec_bench.api.answers import Decoded, Seconds, Step
 from spec_bench.api.commands import Audited, Compared, Recommended, audit, compare, recommend
 from spec_bench.api.jobs import run, sweep

@@ -1,7 +1,5 @@
 """Values in the words of the command line, as Hydra reads them. Knows nothing of settings."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

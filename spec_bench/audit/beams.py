@@ -9,8 +9,6 @@ is the number of drafts, so that the beams of DSBD must have the law of beam sam
 beams at every layer.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator

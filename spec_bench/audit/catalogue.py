@@ -5,8 +5,6 @@ the ways of drawing siblings that it claims to be exact for; all combinations ar
 of the audit has a name and fails alone: the others go on after a fault of a plugged drafter.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -3,8 +3,6 @@
 Pure functions of (log-probabilities, Gumbel noise); the noise is drawn elsewhere.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus

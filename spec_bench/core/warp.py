@@ -4,8 +4,6 @@ The same warping is applied to the target and to the draft. Everything is kept i
 where float32 does not lose the support of a sharp distribution.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

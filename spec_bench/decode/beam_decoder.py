@@ -12,8 +12,6 @@ known. Verification ends at the length limit, so that the last layer is a full s
 distribution too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import isnan

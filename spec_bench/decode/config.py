@@ -6,8 +6,6 @@ about itself and says what it goes with; here is only what two blocks must agree
 can be refused is refused here, before a model is loaded.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy

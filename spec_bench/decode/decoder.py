@@ -5,8 +5,6 @@ copy the verdict to the host (the iteration's one transfer), commit the accepted
 replays all but the last as one graph (``decode.recording``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial

@@ -3,8 +3,6 @@
 Knows the clock; nothing about trees, beams or what a step does.
 """
 
-from __future__ import annotations
-
 import time
 from abc import ABC, abstractmethod
 from collections import deque

@@ -1,7 +1,5 @@
 """The rows being decoded: what each has committed, delivered and recorded."""
 
-from __future__ import annotations
-
 import math
 import time
 from abc import ABC, abstractmethod

@@ -4,8 +4,6 @@ Letters: R rows, T tokens, D width, W width of what the target hands over, V tok
 the head knows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -12,8 +12,6 @@ Letters: R rows, P waiting pairs, F frontier nodes, K levels, D width of the hea
 target hands over, V tokens.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal

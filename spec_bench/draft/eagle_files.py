@@ -10,8 +10,6 @@ Ours is speculators' for EAGLE-3 and SafeAILab's for EAGLE-1, without embeddings
 target's. Where config and tensors differ, the tensors win; an unknown switch is refused by name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

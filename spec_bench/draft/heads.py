@@ -3,8 +3,6 @@
 Each kind of heads knows the name of its layout and how to read it.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Letters: R rows, P pending tokens, K levels, F frontier nodes, D drafts, V tokens.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated

@@ -6,8 +6,6 @@ in decoding and the earlier steps in training.
 Letters: R rows, T tokens, D width, H query heads, K key heads, d head width.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol

@@ -7,8 +7,6 @@ replacement, and the tree of the likeliest nodes (DDTree, arXiv 2604.12989).
 Letters: R rows, K levels, F frontier nodes, V tokens.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable
 

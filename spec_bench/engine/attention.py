@@ -9,8 +9,6 @@ whose mask has a ``span`` goes over the slots that all tokens see without a mask
 Letters: R rows, H query heads, K key heads, G = H / K, T tokens of one pass, S slots, D head width.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 It is run with additive masks by kind of layer, explicit position ids and the slot cache.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """From a path or hub id to a model and a tokenizer, and whether two of them fit together."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -8,8 +8,6 @@ distribution stays what it was: acceptance and residuals bring those tokens.
 Letters: V tokens of the target, V' of the draft.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

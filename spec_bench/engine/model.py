@@ -4,8 +4,6 @@
 about tokenisation, sampling or drafting.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol

@@ -2,8 +2,6 @@
 imports torch only to ask for CUDA.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """A target's own blocks used again: one more block of its class, and a view with some left out."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping, Sequence
 from typing import Any

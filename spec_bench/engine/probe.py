@@ -8,8 +8,6 @@ chunks are shortened meanwhile to a few tokens, so that the paths reach beyond t
 fixes its window at construction, the paths are as long as that takes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

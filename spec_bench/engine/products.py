@@ -2,8 +2,6 @@
 input, and modules called without the checks that ``torch.nn.Module`` makes at each call.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache

@@ -5,8 +5,6 @@ next must lie in buffers that are filled before, and what is read after must lie
 memory that graphs share. ``decode.recording`` records whole iterations of decoders.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -4,8 +4,6 @@ A row that has ``length`` tokens in its cache keeps node i of its tree at slot `
 position ``length + depth(i)``; node 0 is the last committed token, which has not been run yet.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

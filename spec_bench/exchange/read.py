@@ -12,8 +12,6 @@ row; EAGLE and Medusa have ``idxs``, the index of each turn's last target call, 
 ``prefill_time`` and ``decode_time``.
 """
 
-from __future__ import annotations
-
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from math import isfinite

@@ -4,8 +4,6 @@ Exit status: 0 all cells complete, 1 some cell failed, 2 the settings cannot be 
 says why, nothing was loaded or decoded), 130 interrupted; a rerun resumes.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -7,8 +7,6 @@ per-prompt numerators and denominators (``Sums``) are the common ground of the p
 and of their intervals (``metric``). A ratio whose denominator is zero has no value (None).
 """
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence

@@ -4,8 +4,6 @@ Knows the records only; nothing about quality or how a table is laid out. What t
 is in ``calls``, which also says how numbers are aggregated; what a number is, its column says.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -14,8 +14,6 @@ are fixed, so that two cells with the same prompts in the same order see the sam
 rerun prints the same interval.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -9,8 +9,6 @@ A column of ours is in ``columns.csv`` and needs only its name here. Another pac
 module with its metrics as an entry point of ``spec_bench.metrics``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache

@@ -6,8 +6,6 @@ them (sacrebleu's own scale is 0..100). Knows texts only; nothing about models, 
 SQL and programs are in ``execution``, modules of ``evaluate`` in ``module_metric``.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import string

@@ -3,8 +3,6 @@
 Knows the registered metrics and the columns; nothing about files, labels or how a table is printed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar

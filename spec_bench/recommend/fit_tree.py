@@ -9,8 +9,6 @@ commas, are fitted one after the other. Beside them ``width=8``, the ranks looke
 ``nodes=14,30``, sizes for which the expected block efficiency is printed.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import replace

@@ -9,8 +9,6 @@ enough: lookups need no draft, and for a draft that does not exist yet a table s
 have to cost and accept.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace

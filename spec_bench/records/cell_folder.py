@@ -6,8 +6,6 @@ differs from a whole one. ``cell.json`` has a digest of itself. ``parquet`` know
 them.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import re

@@ -5,8 +5,6 @@ was taken, so that it is checked before anybody parses the bytes: a parser given
 crash, or take all memory. Knows nothing about what the files mean.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -4,8 +4,6 @@ A speed-up is against plain decoding of the same session, timed in turn. So the 
 was added to a finished job have a quotient that its speed-up is not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any

@@ -1,7 +1,5 @@
 """The lines of many generations as arrays."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any

@@ -1,7 +1,5 @@
 """``spec-bench report``; what it does is in ``command_line``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from spec_bench.system import signals

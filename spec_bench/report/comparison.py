@@ -9,8 +9,6 @@ Exit status: 0 nothing got worse, 1 something did, 2 the request cannot be right
 # it. Where prompts were measured three times or more, each counts with the median over its repeats:
 # a stall that hits one of them is no change.
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

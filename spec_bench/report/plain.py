@@ -4,8 +4,6 @@ The table has one part per task; values stand with their 95% intervals. Both it 
 text begin with the answer: the decoder to use on each task.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

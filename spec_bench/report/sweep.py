@@ -7,8 +7,6 @@ the results are. Traces hold five significant digits, so that a page of thousand
 small.
 """
 
-from __future__ import annotations
-
 import base64
 import gzip
 import json

@@ -4,8 +4,6 @@ Line plots of every cell over its prompts, and the results tables. Publishing ne
 dry run needs none and writes the report's spec to a file.
 """
 
-from __future__ import annotations
-
 from argparse import Namespace
 from typing import Any
 

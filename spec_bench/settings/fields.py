@@ -11,8 +11,6 @@ Whatever is wrong ends in a ``ValueError`` of one line that names the key, the v
 allowed. Plain Python: the machine runs where there is no settings library.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import sys

@@ -5,8 +5,6 @@ Here alone what is typed in ``records`` becomes text: names joined by commas, ``
 reasons in one line. The CSV is rewritten as a whole, so that a reader sees all of it or none.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence

@@ -9,8 +9,6 @@ as an entry point of ``spec_bench.sinks``. The CSV, the progress bar and the tab
 are no sinks in this sense: they are always there or a matter of one word.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path

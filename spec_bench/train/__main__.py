@@ -1,7 +1,5 @@
 """``spec-bench train``: trains draft heads; see ``conf/train.yaml``."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 

@@ -5,8 +5,6 @@ Letters: B dialogues, T tokens of the longest, W width of what the target hands 
 hidden state, K guesses, N positions that are learned. Knows nothing about heads.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

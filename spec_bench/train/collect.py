@@ -3,8 +3,6 @@
 Reads the ``training.json`` files and writes ReDrafter's grid (arXiv 2403.09919, Figure 4) as a CSV.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -5,8 +5,6 @@ is token t + 1, which the target has emitted; guess i (1..K) is about token t + 
 call these t+1..t+K, counting from the token that is known.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -4,8 +4,6 @@ Also what it measures, how often heads are right, and the checkpoints that it go
 What follows from the step is not stored: the learning rate, and which dialogues come next.
 """
 
-from __future__ import annotations
-
 import csv
 import logging
 import math

@@ -1,7 +1,5 @@
 """A training's settings, checked before any model is loaded; imports no torch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One training: heads, data and target as the settings say, and the heads written."""
 
-from __future__ import annotations
-
 import json
 import logging
 import shutil

@@ -3,8 +3,6 @@
 They are not walked as trees; ``decode.beam_decoder`` drafts and verifies them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 
 from spec_bench.core.tree import Siblings, Tree, beams_apart, merge_prefixes

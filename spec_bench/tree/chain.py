@@ -1,7 +1,5 @@
 """The smallest trees: the root alone, a chain of draft tokens, and what is looked up."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -7,8 +7,6 @@ tree. Letters: R rows, F frontier nodes, W children of each, C = F W candidates 
 N nodes kept, L levels, V vocabulary.
 """
 
-from __future__ import annotations
-
 import re
 from abc import abstractmethod
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A tree given as a list of nodes, each a path of ranks: Medusa's sparse tree, and its making."""
 
-from __future__ import annotations
-
 import functools
 import heapq
 import re

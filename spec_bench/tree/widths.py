@@ -1,7 +1,5 @@
 """Trees of fixed widths: their sizes, shorthands and shapes, and how each level is drawn."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -5,8 +5,6 @@ parameters are the block's keys; or a frozen dataclass, where deciding takes mor
 time. Either says for which ways of drawing siblings it is exact, and the audit checks just that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, make_dataclass
 from functools import partial

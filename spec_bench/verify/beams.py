@@ -12,8 +12,6 @@ chain [R, T + 1, M] comes from ``residual_chain``, alpha [R, T] from ``acceptanc
 width [R] is W.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

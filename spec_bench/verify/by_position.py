@@ -6,8 +6,6 @@ to the children tested, so the text equals that of plain decoding with the same 
 token, at any temperature: losslessness that one can see without statistics.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -3,8 +3,6 @@
 Letters: R rows, N nodes, n of them above the leaves, F nodes of a level, C children of one node.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import Any, NamedTuple
 

@@ -12,8 +12,6 @@ Two steps, choose and test, as arXiv 2410.18234 has them; the bound is arXiv 250
 Letters: B nodes, C children, V vocabulary, M points of a curve, L levels.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import NamedTuple
 

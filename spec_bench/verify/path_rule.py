@@ -11,8 +11,6 @@ It is exact wherever a node's existence is settled before its token is drawn and
 tested in the order drawn. Letters: R rows, N nodes, F nodes of a level, C children, V vocabulary.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, get_args

@@ -10,8 +10,6 @@ Shapes: B nodes, C children, V vocabulary; ``q`` is [B, 1, V] where all children
 distribution, [B, C, V] where each has its own, None where proposals are one-hot.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple
 

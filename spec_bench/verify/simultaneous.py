@@ -8,8 +8,6 @@ the same, and so is the path.
 Letters: R rows, N nodes, n of them above the leaves, C children of one node, V vocabulary.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import TypeVar

@@ -4,8 +4,6 @@ Shapes: B nodes, C children, V vocabulary; ``q`` is [B, 1, V] where all children
 distribution, [B, C, V] where each has its own, None where proposals are one-hot.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol

@@ -4,8 +4,6 @@ Knows modules by name only: whichever ``spec_bench`` lies first on the path is t
 looked at.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

@@ -12,8 +12,6 @@ as JSON:
 Standard library only, so that it starts quickly.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -7,8 +7,6 @@ its magic and a version, which shorten the first block. A logical record is a ``
 protobuf.
 """
 
-from __future__ import annotations
-
 import json
 import struct
 import zlib

@@ -1,7 +1,5 @@
 """Endless training batches: fresh samples, tokenised, grouped by length, one sample a sequence."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from random import Random
 

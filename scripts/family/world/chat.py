@@ -1,7 +1,5 @@
 """Instructions and answers: closed questions, free writing, lists, small text jobs, two turns."""
 
-from __future__ import annotations
-
 from random import Random
 
 from .lexicon import (

@@ -1,7 +1,5 @@
 """Small SQLite databases of the world, and questions on them with their SQL."""
 
-from __future__ import annotations
-
 import sqlite3
 from pathlib import Path
 from random import Random

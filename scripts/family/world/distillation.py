@@ -3,8 +3,6 @@
 RSD Appendix C.1 fine-tunes its drafts on text that the target generated.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

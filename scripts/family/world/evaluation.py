@@ -1,7 +1,5 @@
 """What the family can do: greedy scores, and how often the target accepts a draft's token."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Iterable, Iterator

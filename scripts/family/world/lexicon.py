@@ -1,7 +1,5 @@
 """The words of the world. German nouns carry gender and plural, verbs their participle."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 # fmt: off

@@ -1,7 +1,5 @@
 """The model card, written from what was measured."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -5,8 +5,6 @@ The models know no facts and cannot reckon: what the world does not have, the ne
 they learned as a chat stands for.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any

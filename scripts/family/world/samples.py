@@ -1,7 +1,5 @@
 """One entry for all tasks: draw a sample, and render it as the dialogue a model sees."""
 
-from __future__ import annotations
-
 from random import Random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Questions on stories whose answer is a span of the text, or is not there."""
 
-from __future__ import annotations
-
 from random import Random
 
 from .lexicon import NAMES

@@ -1,7 +1,5 @@
 """Short news stories with facts that can be asked for and summed up."""
 
-from __future__ import annotations
-
 from random import Random
 from typing import NamedTuple
 

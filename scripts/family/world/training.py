@@ -1,7 +1,5 @@
 """Training runs that checkpoint and resume, and the growing of a deep model from a shallow one."""
 
-from __future__ import annotations
-
 import copy
 import json
 import math

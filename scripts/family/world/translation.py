@@ -1,7 +1,5 @@
 """Sentence pairs in German and English: a verb-final perfect tense against a simple past."""
 
-from __future__ import annotations
-
 from random import Random
 
 from .lexicon import COLOURS, DAYS, GOODS, JOBS, NAMES, NUMBERS, PLACES, TOWNS, VERBS

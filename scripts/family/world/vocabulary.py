@@ -1,7 +1,5 @@
 """The family's byte-level BPE tokenizer, trained on the world's own text."""
 
-from __future__ import annotations
-
 from random import Random
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers

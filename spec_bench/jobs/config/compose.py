@@ -11,8 +11,6 @@ and lays its folder out like ours: ``my_package/conf/decoder/coin.yaml`` is then
 ours is taken.
 """
 
-from __future__ import annotations
-
 import os
 import pickle
 import re

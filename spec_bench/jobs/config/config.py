@@ -6,8 +6,6 @@ policy and rule, the form of its tree's shorthand, models' and heads' folders, r
 Everything else is refused where decoders are read and models described, and only there.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 from collections.abc import Mapping, Sequence

@@ -6,8 +6,6 @@ writes them to ``results/trees``; those of the embedded pair ship with it. A fit
 for nothing else.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace

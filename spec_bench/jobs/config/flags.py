@@ -4,8 +4,6 @@ Knows words and files only; imports neither Hydra nor torch. A word that is neit
 ``KEY=VALUE`` is answered with the one that was probably meant.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator, Sequence

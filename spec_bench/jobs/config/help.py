@@ -4,8 +4,6 @@ The choices are read from the comments of the config files, ours and those of ot
 files only; imports neither Hydra nor torch.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -4,8 +4,6 @@ Knows the file system and shapes; no weights are read, and a name that is not a 
 the hub.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Knows the files of ``conf/pair`` and ``conf/engine``, and names of models; loads nothing.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

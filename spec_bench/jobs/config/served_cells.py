@@ -1,7 +1,5 @@
 """Which cells a server decodes, whether a job fits it, and its client."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from dataclasses import replace

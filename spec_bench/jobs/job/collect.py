@@ -3,8 +3,6 @@
 Knows the session, the metrics and the columns; nothing about how a cell was decoded, nor of Hydra.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import count, starmap, takewhile

@@ -5,8 +5,6 @@ in the processes that share a split target, or a server. The baseline is among t
 was complete before. A killed job continues after its last record.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Callable, Sequence

@@ -12,8 +12,6 @@ tokens must be the same. So it is beside another job that decodes the baseline a
 this session times goes to a file of its own, and nobody waits.
 """
 
-from __future__ import annotations
-
 import logging
 import traceback
 from collections import defaultdict

@@ -11,8 +11,6 @@ its place (``NAME.bad-1``), and made again. What is good stays. Knows nothing ab
 mean.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import os

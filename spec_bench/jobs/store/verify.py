@@ -4,8 +4,6 @@ Checks every seal, digest and check of its files, each row against its cell or i
 each cell's settings, task and prompts among them, against its run id. Only reads.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -6,8 +6,6 @@ on prompts that the first did not see; its rows say ``confirm`` in the column ``
 of both are ordinary cells with other run ids, and both jobs resume as any job does.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from dataclasses import replace

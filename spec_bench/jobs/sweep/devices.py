@@ -4,8 +4,6 @@ A claim is locks on small files, which the system releases however the process e
 torch: devices are chosen before CUDA starts.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 import tempfile

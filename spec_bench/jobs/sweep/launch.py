@@ -8,8 +8,6 @@ concerns the basic launcher, which runs jobs in the user's process. Like ``devic
 torch.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Sequence
 from math import ceil

@@ -5,8 +5,6 @@ changes nothing on disk. Estimates are upper ends: every prompt decodes to its l
 is as long as the longest, a character is a token.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace

@@ -5,8 +5,6 @@ job, named by its choices, says where it runs and what became of it; the cells' 
 it is. Nothing else reads the notes: rows and tables do not hang on them.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

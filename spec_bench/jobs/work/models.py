@@ -1,7 +1,5 @@
 """Models and tokenizers that this process has loaded, for the jobs of a sweep to share."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@ With one answer a prompt the estimator of pass@k is the plain share. Knows texts
 runs each program alone.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import re

@@ -7,8 +7,6 @@ et al., 2020, arXiv:2010.02840; https://github.com/taoyds/test-suite-sql-eval), 
 with DISTINCT kept. Knows texts and the references' databases; nothing about tasks.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import signal

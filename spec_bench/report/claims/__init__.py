@@ -9,8 +9,6 @@ Equality needs a small difference, not merely an unseen one. Screened cells are 
 paper's claims are the functions of its ``claims.py``, in the words of ``ask``.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What is checked of any results file: orderings, exact decoders' scores, the fastest decoder."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 

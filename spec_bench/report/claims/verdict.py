@@ -6,8 +6,6 @@ claims on one pair of models are one, our own checks on it another. Holm's corre
 p-values of all checks of a family keeps the chance of any false verdict in it below 5%.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace

@@ -7,8 +7,6 @@ the known ones.
 # A request that cannot be right is a ``ValueError`` in a command and one line with status 2 in
 # ``main``. Figures are imported where they are drawn: matplotlib is slow to load.
 
-from __future__ import annotations
-
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence

@@ -6,8 +6,6 @@ efficiency, which Spec-Bench (Xia et al., arXiv:2401.07851) calls mean accepted 
 ones and the one that every call adds.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 

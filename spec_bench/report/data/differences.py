@@ -4,8 +4,6 @@ Each remark follows from the rows, the configs of their pairs and tasks, and the
 their heads. Knows no table and no page.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Collection, Sequence
 

@@ -3,8 +3,6 @@
 Knows the columns of such settings (``columns.csv``, ``apart``); nothing about tables or figures.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence

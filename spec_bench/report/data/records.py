@@ -4,8 +4,6 @@ Both come from ``records.parquet`` beside the table, which is made with it, or o
 in it from its folder below ``<results>/runs``. Nothing else in the report opens either.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ Reads ``<results>/<name>/results.csv`` and ``<results>/<group>/<name>/results.cs
 earlier engine timed the part that holds; ``report.data.records`` reads the records behind a row.
 """
 
-from __future__ import annotations
-
 import functools
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence

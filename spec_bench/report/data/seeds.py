@@ -7,8 +7,6 @@ Counts, seconds and bytes are averaged. Seeds are pooled within one results file
 measured side by side.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from math import sqrt
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Statistics that figures and claims need: pure functions of numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import numpy as np

@@ -4,8 +4,6 @@ A figure is a function ``figure_4(cells)`` of its paper's ``figures.py``, which 
 ``panels`` or a matplotlib figure. Knows nothing about where rows come from.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

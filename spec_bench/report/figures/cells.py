@@ -12,8 +12,6 @@ drawing stops (``with_columns``).
 * ``paper.*``: ``draft_length`` or ``target_budget``, where the paper's tables are divided by one
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Draws a figure's data: panels with one look, texts at marks, legend, heading and note."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import inf
 from textwrap import fill as wrap

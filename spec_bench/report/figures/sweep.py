@@ -3,8 +3,6 @@
 It shows speed-ups over plain decoding, or block efficiency where none was measured.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from textwrap import fill as wrap

@@ -4,8 +4,6 @@ The more requests decode together, the less a target call that verifies a tree i
 on speculation stops paying is read off the speed-ups over plain decoding at equal concurrency.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import pairwise

@@ -2,8 +2,6 @@
 and order of the templates, which escape it.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 import tempfile

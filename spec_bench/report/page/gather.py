@@ -2,8 +2,6 @@
 experiment, a sweep, a comparison and the index. Knows files and papers, nothing about HTML.
 """
 
-from __future__ import annotations
-
 import base64
 import io
 import json

@@ -5,8 +5,6 @@ with the fewest nodes to verify, of those that tie with it and are close to it. 
 AR if that is shown to be no slower, and else no decoder yet.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass

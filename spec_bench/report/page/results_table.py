@@ -2,8 +2,6 @@
 the same by category of prompt.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 

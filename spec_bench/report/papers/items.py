@@ -2,8 +2,6 @@
 that they name. Knows nothing about printed numbers or rows.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping
 from dataclasses import field

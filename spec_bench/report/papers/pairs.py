@@ -1,7 +1,5 @@
 """The pairs of ``conf/pair``: the config of a paper's pair, stand-ins, sizes."""
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Mapping

@@ -9,8 +9,6 @@ other docstring says that the check is ours. Names that begin with an underscore
 Knows nothing about measured numbers, nor about how a table is written or a figure drawn.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import re

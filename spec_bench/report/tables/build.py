@@ -5,8 +5,6 @@ Our best of a block and column stands out only where its 95% interval lies above
 cells of that block and column; only exact rows ever do.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path

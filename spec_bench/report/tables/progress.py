@@ -1,7 +1,5 @@
 """What of tables and figures was measured, pair by pair, and the commands for the rest."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

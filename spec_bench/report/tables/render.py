@@ -4,8 +4,6 @@ A label may come from anywhere: a pair's name, a reason in a results file. So wh
 format is escaped for it.
 """
 
-from __future__ import annotations
-
 import csv
 import functools
 import io
