@@ -111,15 +111,16 @@ def run(asked: RunSettings, running: RunningJob | None = None) -> list[CellResul
         if needed and (told := settings.check_references(score, empty=needed == "field")):
             log.warning(told)
         check_references(score, [g for each in examples for g in each.references if g])
+    field = getattr(task, "reference", None)  # jsonl's own name for it need not be there
+    if field not in (None, "reference") and not any(any(each.references) for each in examples):
+        log.warning("no row has an answer in task.reference=%s", field)
     first = processes.rank() == 0
     sinks = build_sinks(asked.sink, settings.results / asked.name) if first else []
     if asked.engine.device == AUTO and asked.pair.paper and settings.device == "cpu":
         log.warning("no GPU is seen: %s is decoded on the CPU", settings.pair.name)
     if asked.prompts and len(settings.examples) < asked.prompts:
         count = len(settings.examples)
-        log.warning(
-            "task %s has %d examples: prompts=%d takes all", task.name, count, asked.prompts
-        )
+        log.warning("prompts=%d takes all %d of task %s", asked.prompts, count, task.name)
     for why in settings.left_out:
         log.warning("left out: %s", why)
     results = run_stage(settings, sinks, running)

@@ -77,6 +77,7 @@ MISTYPED = {
     "run --promts 3": "did you mean --prompts?",
     "run --max_new_tokens 8": "--max_new_tokens is --max-new-tokens",
     "run -seed 3": "-seed is --seed",
+    "run --decoders []": "--decoders must name one, such as sd:3",
     "run --colour red": "spec-bench run --help lists them",
     "run --target": "--target: expected one argument",
     "run --device gpu": "--device must be auto, cpu, cuda or cuda:N, got 'gpu'",

@@ -294,6 +294,13 @@ def test_a_score_that_cannot_be_is_said_before_anything_is_decoded(
     assert not Path("results").exists()
 
 
+def test_a_field_of_references_that_no_row_has_is_said(run_job, tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.jsonl").write_text('{"prompt": "the cat", "reference": "sat"}')
+    run_job("task=jsonl", *MINE, "cells=[]", "decoder=ar", "task.reference=answer")
+    assert "no row has an answer in task.reference=answer" in caplog.text
+
+
 def test_a_job_starts_without_what_only_reports_scores_or_sources_need():
     heavy = ["nltk", "pandas", "datasets", "evaluate", "wandb", "matplotlib"]
     code = (

@@ -62,6 +62,8 @@ def overrides_of(command: str, arguments: Sequence[str]) -> list[str]:
         asked = {"task": "jsonl"} | asked
     if (device := asked.get("device")) and not _DEVICE.fullmatch(device):
         raise ValueError(f"--device must be auto, cpu, cuda or cuda:N, got {device!r}")
+    if not asked.get("decoders", "-").strip("[], "):
+        raise ValueError("--decoders must name one, such as sd:3, got nothing")
     if command == "run" and _is_alone(asked, rest):
         asked["decoders"] = "prompt_lookup"
     found = [_override(flags[name], name, value) for name, value in asked.items()]
