@@ -131,6 +131,8 @@ def _table(rows: Sequence[Mapping[str, Any]], width: int) -> Table:
     found = [name for name in _SHOWN if name in told]
     scores = [name for name in scores if name in told]
     own = [name for name in scores if name not in columns.header()]
+    first = {name.partition("_")[0]: name for name in reversed(own)}.values()  # of each module
+    own.sort(key=lambda name: name not in first)
     found += [*own, *(name for name in scores[:1] if name not in own)]
     swept = [name for name in _SWEPT if len({row[name] for row in rows}) > 1]
     titles = [
