@@ -113,9 +113,8 @@ def said(folder, *words):
     return out
 
 
-def listed(folder, *words):
-    config = yaml.safe_load(said(folder, *words, "--cfg", "job"))
-    return [cell for cells in config["trees"].values() for cell in cells]
+def listed(*words):
+    return [cell for cells in composed(words).trees.values() for cell in cells]
 
 
 @pytest.mark.parametrize(
@@ -160,15 +159,13 @@ def test_budget_and_length_add_to_the_cells_that_are_asked_for_each_cell_once(tm
     assert {("mcsd", "3-2"), ("sd", "2"), ("sd", "6"), ("spectr", "3x2"), ("ar", "-")} <= specs
     assert f"{len(specs)} cells" in plan
     assert len(specs) == 14  # the baseline, 1, 8 and 8, four of which are both
-    both = listed(tmp_path, "budget=[14,6]")
-    assert both == [*listed(tmp_path, "budget=14"), *listed(tmp_path, "budget=6")]
+    assert listed("budget=[14,6]") == [*listed("budget=14"), *listed("budget=6")]
 
 
-def test_a_group_set_to_the_null_that_is_its_default_takes_back_a_recipes(tmp_path):
-    usual = listed(tmp_path)
+def test_a_group_set_to_the_null_that_is_its_default_takes_back_a_recipes():
     for group in ("budget", "length", "today", "experiment"):
-        assert listed(tmp_path, f"{group}=null") == usual
-    assert len(listed(tmp_path, "rsd=exp2", "budget=null")) < len(listed(tmp_path, "rsd=exp2"))
+        assert listed(f"{group}=null") == listed()
+    assert len(listed("rsd=exp2", "budget=null")) < len(listed("rsd=exp2"))
 
 
 # Two cells as by default, eight with budget=6.
