@@ -1,4 +1,4 @@
-"""Decoders, of beams too, end to end on a Markov chain; broken ones are in mutants.yaml."""
+"""Decoders, of beams too, end to end on a Markov chain; broken ones are caught."""
 
 import pytest
 import torch
@@ -134,6 +134,43 @@ def test_stochastic_beam_search_follows_the_chain(config, label, samples):
 def test_a_stochastic_beam_with_a_deterministic_draft_is_exact_by_enumeration():
     error, _ = enumerated_error(RSD_S, SETTINGS["temperature 1, draft at 0"])
     assert error <= TOLERANCE
+
+
+def shift_positions(decoder):
+    """The bonus token is from the level above the leaf."""
+    forward = decoder.target.forward
+
+    def shifted(cache, starts, tokens, positions, visible, **kwargs):
+        last = positions == positions.amax(dim=1, keepdim=True)
+        return forward(cache, starts, tokens, positions - last.int(), visible, **kwargs)
+
+    decoder.target.forward = shifted
+
+
+def keep_p(decoder):
+    """p stays after a rejection."""
+    rule = decoder.rule
+    decoder.rule = lambda p, q, tokens, valid: rule(p, q, tokens, valid)._replace(residual=p)
+
+
+def count_once(decoder):
+    """Duplicate candidates are counted once."""
+    rule = decoder.rule
+
+    def deduplicated(p, q, tokens, valid):
+        same = (tokens.unsqueeze(1) == tokens.unsqueeze(2)) & valid.unsqueeze(1)
+        earlier = same.tril(diagonal=-1).any(dim=2)
+        return rule(p, q, tokens, valid & ~earlier)
+
+    decoder.rule = deduplicated
+
+
+@pytest.mark.parametrize(
+    ("config", "alter", "least"),
+    [(SD, shift_positions, 0.01), (MCSD, keep_p, 0.01), (SPECTR, count_once, 1e-3)],
+)
+def test_a_broken_decoder_is_caught(config, alter, least):
+    assert enumerated_error(config, WARM, alter=alter)[0] > least
 
 
 # Beam decoders: the joint law of all beams, exactly and by chi-square.

@@ -15,6 +15,7 @@ from spec_bench.draft.eagle_files import EagleShape
 from spec_bench.draft.eagle_network import Eagle3Head
 from spec_bench.draft.heads import load_heads, save_heads
 from spec_bench.engine.hugging_face import HuggingFaceModel
+from spec_bench.tree.chain import Chain
 from tests.families import VOCAB, built, tiny_model, tiny_pair
 from tests.heads import HEADS, eagle3_head, eagle_head
 
@@ -33,6 +34,19 @@ def test_all_heads_are_audited_on_every_tree_that_grows_level_by_level():
 def test_a_prompt_of_one_token_is_continued_exactly():
     error, _ = enumerated_error(CHAIN.config, WARM, vocab=3, prompt=(1,))
     assert error <= TOLERANCE
+
+
+def test_a_reduced_vocabulary_that_is_not_mapped_back_is_caught():
+    class Unmapped(Chain):
+        def grow(self, tree, scores, draws):
+            super().grow(tree, scores, draws)
+            tree.q[-1] = tree.q[-1].roll(1, dims=-1)
+
+    def unmap(decoder):
+        decoder.policy = Unmapped(2)
+
+    error, _ = enumerated_error(CHAIN.config, WARM, vocab=3, alter=unmap)
+    assert error > 1e-3
 
 
 def test_the_cache_of_the_head_is_counted():

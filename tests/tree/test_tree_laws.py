@@ -1,4 +1,4 @@
-"""Every policy's trees have the law of its definition; the best are best."""
+"""Every policy's trees have the law of its definition; wrong ones are caught; the best are best."""
 
 import heapq
 import math
@@ -10,13 +10,15 @@ import torch
 from scipy.stats import chisquare
 
 from spec_bench.audit.catalogue import SETTINGS, WARM, beam_cases
-from spec_bench.audit.decoders import FALSE_ALARM_RATE
+from spec_bench.audit.decoders import FALSE_ALARM_RATE, enumerated_error
+from spec_bench.audit.rules import TOLERANCE
 from spec_bench.core.draws import SeededDraws
 from spec_bench.core.transfer import Committed
 from spec_bench.decode.config import read_decoder
 from spec_bench.draft.base import Equipment
 from spec_bench.draft.language_model import LanguageModelDrafting
 from spec_bench.tree.base import AuditTree, Ground, GrownTree, policy
+from spec_bench.tree.chain import DynamicChain
 from spec_bench.tree.dynamic import BestNodes, BestSlots
 from spec_bench.tree.node_list import (
     FittedList,
@@ -25,7 +27,7 @@ from spec_bench.tree.node_list import (
     greedy_node_list,
     pooled,
 )
-from spec_bench.tree.widths import StochasticBeam
+from spec_bench.tree.widths import IidPaths, StochasticBeam, Widths
 from tests.decode.test_dynamic import REQUESTS, watched
 from tests.families import decoder_settings
 from tests.said import naming
@@ -106,6 +108,97 @@ def test_draft_beams_are_drawn_out_of_all_that_continue_the_layer_above(case):
     assert laws.distance(found, defined) <= 1e-12
 
 
+LM = {"kind": "language_model"}
+REJECTION = {"rule": "recursive_rejection", "replacement": False}
+TRAVERSAL = {"rule": "traversal"}
+
+
+class CutByToken(BestSlots):
+    """A slot is kept for the probability of the token that was drawn into it."""
+
+    def children(self, tree, scores, above, draws, **more):
+        tokens, score, _, log_q = super().children(tree, scores, above, draws, **more)
+        return tokens, score, score, log_q
+
+
+class ReversedSlots(BestSlots):
+    """Siblings are tested in the reverse of the order drawn."""
+
+    def children(self, tree, scores, above, draws, **more):
+        tokens, score, value, log_q = super().children(tree, scores, above, draws, **more)
+        return tokens.flip(-1), score.flip(-1), value, log_q
+
+
+class Reranked(Widths):
+    """Siblings are drawn, and then tested from the draft's likeliest on."""
+
+    def grow(self, tree, scores, draws):
+        super().grow(tree, scores, draws)
+        nodes, width = tree.frontier, self.widths[tree.grown - 1]
+        tokens = tree.tokens[:, nodes].unflatten(1, (-1, width))
+        order = scores[:, :, 0].gather(-1, tokens).sort(dim=-1, descending=True).indices
+        tree.tokens[:, nodes] = tokens.gather(-1, order).flatten(1)
+
+
+class Dropped(DynamicChain):
+    """The token that stopped the chain is not verified."""
+
+    def plant(self, ground):
+        tree = super().plant(ground)
+        for level in range(tree.shape.depth):
+            q = tree.q[level]
+            assert q is not None
+            token = tree.tokens[:, level + 1 : level + 2]
+            tree.valid[:, level + 1] &= (q[:, 0, 0].gather(1, token) >= self.confidence).squeeze(1)
+        return tree
+
+
+class MergedAlone(IidPaths):
+    """Equal prefixes are merged, and a child's law stays q, its earlier siblings in it."""
+
+    def siblings(self, settings):
+        return "iid"
+
+    def grow(self, tree, scores, draws):
+        super().grow(tree, scores, draws)
+        tree.q[-1], tree.log_q[-1] = scores.exp(), None
+
+
+SLOTS = {"policy": "best_slots", "width": 2, "depth": 1, "total": 2}
+CHAIN = {"policy": "dynamic_chain", "depth": 3, "confidence": 0.4}
+PATHS = {"policy": "iid_paths", "paths": 2, "depth": 2, "merged": True}
+DISTINCT = {"policy": "widths", "widths": [2], "replacement": False}
+WRONG = [
+    (CutByToken(2, 1, 1), SLOTS | {"total": 1}, REJECTION),
+    (CutByToken(2, 1, 1), SLOTS | {"total": 1}, TRAVERSAL),
+    (ReversedSlots(2, 1, 2), SLOTS, REJECTION),
+    (ReversedSlots(2, 1, 2), SLOTS, TRAVERSAL),
+    (Reranked((2,), False), DISTINCT, REJECTION),
+    (Reranked((2,), False), DISTINCT, TRAVERSAL),
+    (Dropped(3, 0.4), CHAIN, REJECTION),
+    (Dropped(3, 0.4), CHAIN, TRAVERSAL),
+    (MergedAlone(2, 2, True), PATHS, TRAVERSAL),
+]
+
+
+def error_of(tree, verifier, alter):
+    given = {"name": "altered", "drafter": LM, "tree": tree, "verifier": verifier}
+    return enumerated_error(read_decoder(given, WARM), WARM, vocab=3, seed=3, alter=alter)[0]
+
+
+@pytest.mark.parametrize(
+    ("policy", "tree", "verifier"),
+    WRONG,
+    ids=[f"{type(policy).__name__}, {verifier['rule']}" for policy, _, verifier in WRONG],
+)
+def test_a_wrong_tree_is_caught(policy, tree, verifier):
+    def alter(decoder):
+        decoder.policy = policy
+
+    assert error_of(tree, verifier, alter) > 5e-3
+    assert error_of(tree, verifier, None) <= TOLERANCE
+
+
 ACCURACIES = [[0.6, 0.2, 0.05], [0.5, 0.25, 0.1], [0.4, 0.1, 0.0]]
 PROMPTS = [(1, 0, 2, 1), (0, 0, 1), (2, 2, 2, 0, 1)]
 
@@ -145,6 +238,16 @@ def test_a_batchs_trees_of_likeliest_nodes_are_the_definitions(fields, vocab, sh
     assert made == [likeliest(policy, model, prompt) for prompt in prompts]
     depths = {max(map(len, nodes_of(each))) for each in made}
     assert len(depths) > 1 or policy.gain is None
+
+
+def test_no_tree_of_so_many_nodes_has_more_of_the_drafts_probability():
+    """OPT-Tree's theorem, and the nodes are found by looking at as many as are kept."""
+    model = random_history(3, seed=2)
+    every = [path for depth in (1, 2, 3) for path in product(range(3), repeat=depth)]
+    tree = planted(BestNodes(6, 3, 6), model, PROMPTS)
+    for row, prompt in enumerate(PROMPTS):
+        laws = {path: model.law(prompt, len(path), WARM)[path] for path in every}
+        assert nodes_of(forest(tree, row)) == sorted(sorted(every, key=laws.get)[-6:])
 
 
 # DySpec's tree, found level by level, is the one that its heap of open slots makes.

@@ -1,4 +1,4 @@
-"""Beam verification: numbers by hand, exactness by enumeration."""
+"""Beam verification: numbers by hand, exactness by enumeration; broken rules are caught."""
 
 from itertools import product
 
@@ -17,10 +17,12 @@ from spec_bench.audit.beams import (
 from spec_bench.audit.rules import TOLERANCE
 from spec_bench.core.warp import SamplingSettings, beam_probs, next_token_log_probs
 from spec_bench.verify.beams import (
+    LayerVerdict,
     acceptance_in_a_row,
     accepted_count_law,
     layer_width,
     residual_chain,
+    verify_layer,
 )
 
 TWO = [[0.5, 0.5], [0.2, 0.8]]
@@ -93,18 +95,45 @@ def test_the_width_recursion_counts_as_the_trials_do():
     assert error <= TOLERANCE
 
 
+def _sorted_drafts(chain, q, cells, width, trials, first):
+    """Likeliest drafts first instead of in drawing order."""
+    order = q.gather(1, cells).argsort(dim=1, descending=True, stable=True)
+    verdict = verify_layer(chain, q, cells.gather(1, order), width, trials, first)
+    accepted = torch.zeros_like(verdict.accepted).scatter(1, order, verdict.accepted)
+    return LayerVerdict(accepted, verdict.rejected_in_a_row)
+
+
 def _dropped_orphans(p, q, trials):
     """Drafts below rejected parents dropped as printed: q renormalised over what stands."""
     return residual_chain(p, q / q.sum(dim=-1, keepdim=True).clamp(min=1e-300), trials)
 
 
-def test_the_audit_sees_a_wrong_residual_and_a_wrong_count(monkeypatch):
-    wrong = (count_error(case, 3, lambda alpha: accepted_count_law(alpha[:, [0, 2, 2]]))
-             for case in layer_cases())  # fmt: skip
-    assert any(error > 0.01 for error in wrong)
-    monkeypatch.setattr(beams, "residual_chain", _dropped_orphans)
+@pytest.mark.parametrize(
+    ("part", "broken"), [("verify_layer", _sorted_drafts), ("residual_chain", _dropped_orphans)]
+)
+def test_a_broken_verification_is_caught(part, broken, monkeypatch):
+    monkeypatch.setattr(beams, part, broken)
     settings = product(layer_cases(), (1, 2, 3), THRESHOLDS)
     assert any(layer_error(*each) > 0.01 for each in settings)
+
+
+def _forgets_nobody(alpha):
+    """The recursion without its base P(m, 0) = prod (1 - alpha): the mass ends at one accepted."""
+    law = accepted_count_law(alpha)
+    law[:, 1] += law[:, 0]
+    law[:, 0] = 0
+    return law
+
+
+def _subtracts_twice(alpha):
+    """Acceptance after j rejections taken from the residual after 2 j."""
+    return accepted_count_law(alpha[:, [0, 2, 2]])
+
+
+@pytest.mark.parametrize("broken", [_forgets_nobody, _subtracts_twice])
+def test_a_wrong_width_recursion_is_caught(broken):
+    errors = (count_error(case, 3, broken) for case in layer_cases())
+    assert any(error > 0.01 for error in errors)
 
 
 def test_cases_cover_rejected_parents():

@@ -1,4 +1,4 @@
-"""Traversal and block rules: exact, no worse than rejection; wrong ones are in mutants.yaml."""
+"""Traversal and block rules: exact, no worse than rejection, unlike what is commonly written."""
 
 from functools import partial
 
@@ -12,10 +12,11 @@ from spec_bench.audit.rules import (
     audit_path,
     last_node,
     path_cases,
+    path_error,
     random_tables,
 )
 from spec_bench.core.tree import Tree, TreeShape
-from spec_bench.verify import simultaneous
+from spec_bench.verify import path_rule, simultaneous
 from spec_bench.verify.path_rule import PathVerdict, post_order, traversal
 from spec_bench.verify.rules import ranked_list, recursive_rejection
 
@@ -111,6 +112,47 @@ def test_chances_in_single_precision_are_those_of_double(sharpness):
         success.append(traversal(tree, target.exp()).success)
     assert 0 < success[1].mean() < 1
     torch.testing.assert_close(success[0], success[1], atol=1e-4, rtol=1e-3)
+
+
+# What is commonly written instead; wrong quotas and residuals are among tests/mutants.yaml.
+
+
+def first_failure(tree, p):
+    """Of a chain: on from the root until a node fails, instead of the longest that succeeds."""
+    verdict = traversal(tree, p)
+    chance = verdict.success.flip(1)  # the order of a chain is from its leaf up
+    reach = chance.cumprod(1)
+    after = torch.cat([1 - chance[:, 1:], torch.ones_like(chance[:, :1])], dim=1)
+    last = reach * after
+    missed = 1 - last.flip(1).cumsum(1) + last.flip(1)
+    return verdict._replace(success=last.flip(1) / missed.clamp(min=1e-300))
+
+
+def test_a_wrong_end_of_the_block_is_caught():
+    assert path_error(first_failure, random_tables(2, 3, seed=1), (1, 1, 1), "iid") > 0.01
+
+
+def reversed_siblings(tree, children, there):
+    return children.flip(-1), there.flip(-1)
+
+
+def without_copies(tree, children, there):
+    """Copies are dropped while q stays."""
+    tokens = tree.tokens.unsqueeze(1).gather(-1, children)
+    same = (tokens.unsqueeze(-1) == tokens.unsqueeze(-2)).tril(-1).any(dim=-1)
+    return children, there & ~same
+
+
+@pytest.mark.parametrize(
+    ("wrong", "law"), [(reversed_siblings, "without_replacement"), (without_copies, "iid")]
+)
+def test_wrong_siblings_are_caught(monkeypatch, wrong, law):
+    right = path_rule.children_of_all
+    monkeypatch.setattr(
+        path_rule, "children_of_all", lambda tree, **more: wrong(tree, *right(tree, **more))
+    )
+    found = [path_error(traversal, random_tables(3, 1, seed), (2,), law) for seed in range(5)]
+    assert max(found) > 1e-3
 
 
 DEPTH = 4
