@@ -25,6 +25,8 @@ from spec_bench.audit.catalogue import WARM, tree_cases
 from spec_bench.audit.decoders import enumerated_error
 from spec_bench.audit.rules import TOLERANCE, audit_rule, rule_cases
 from spec_bench.tree.base import policy
+from spec_bench.verify.base import rule
+from spec_bench.verify.walk import Verdict
 from tests.tree import laws
 from tests.tree.definitions import DEFINITIONS
 
@@ -34,18 +36,25 @@ defined = laws.defined(DEFINITIONS["comb"], tree, WARM)
 assert len(defined) > 10
 assert laws.distance(laws.grown(tree, WARM), defined) <= TOLERANCE
 
-errors = [audit_rule(case)[0] for case in rule_cases() if "first_only" in case.name]
-assert len(errors) == 2
-assert max(errors) <= TOLERANCE, errors
+def residual_of_nothing(p, q, tokens, valid):
+    return Verdict(rule["first_only"].function(p, q, tokens, valid).acceptance, p)
+
+rule("first_only_wrong", siblings=("iid", "without_replacement"))(residual_of_nothing)
+errors = {case.name: audit_rule(case)[0] for case in rule_cases() if "first_only" in case.name}
+right = {name: error for name, error in errors.items() if "wrong" not in name}
+wrong = {name: error for name, error in errors.items() if "wrong" in name}
+assert len(right) == len(wrong) == 2, errors
+assert max(right.values()) <= TOLERANCE, right
+assert min(wrong.values()) > 1e-3, wrong
 
 found = [case for case in tree_cases("exact") if "comb 2x2" in case.name]
 for drafter in ("", "bigram: "):
     own = [case for case in found if case.name.startswith(drafter + "comb")]
-    for rule_said in ("recursive_rejection", "first_only"):
+    for rule_said in ("recursive_rejection", "first_only", "first_only_wrong"):
         (case,) = [case for case in own if case.config.verifier.name == rule_said]
         error, outcomes = enumerated_error(case.config, WARM)
         assert outcomes > 10
-        assert error <= TOLERANCE, (case.name, error)
+        assert (error <= TOLERANCE) == ("wrong" not in rule_said), (case.name, error)
 """
 
 
@@ -119,7 +128,7 @@ def test_its_papers_table_figure_claim_and_page_are_made(environment, measured):
     assert all(part in page for part in shown)
 
 
-def test_its_trees_and_its_rule_are_audited(environment, tmp_path):
+def test_its_rule_is_audited_and_a_wrong_version_is_caught(environment, tmp_path):
     (tmp_path / "audit_of_first_only.py").write_text(AUDIT, encoding="utf-8")
     path = {"PYTHONPATH": os.pathsep.join([str(tmp_path), environment["PYTHONPATH"]])}
     audit = warm.Command("audit_of_first_only", [], tmp_path, environment | path)

@@ -6,12 +6,14 @@ from itertools import product
 import pytest
 
 from spec_bench.audit.models import first_difference
+from spec_bench.core.warp import SamplingSettings
 from tests.families import ARCHITECTURES, GREEDY, NEWER, PAPERS, built, random_requests, tiny_pair
 from tests.kinds import (
     CORE,
     KINDS,
     core_first,
     generated,
+    log_likelihood,
     long_requests,
     tiny_module,
     tiny_pair_of,
@@ -87,6 +89,7 @@ def test_trees_are_accepted_at_temperature_zero(name):
 
 
 LONG = long_requests(6, 20)
+WARM = SamplingSettings(temperature=1.5, top_p=0.95, probability_dtype="float64")
 QUICK = [("ar", 4), ("rsd_s", 1), ("rsd_s", 4)]
 KIND_CASES = [
     pytest.param(name, *case, marks=[] if name in CORE and case in QUICK else pytest.mark.slow)
@@ -100,8 +103,8 @@ def untouched(name):
     return generated(tiny_module(name), LONG)
 
 
-def answers(name, decoder, batch, spec=None):
-    made = built(decoder, tiny_pair_of(name), GREEDY, batch, spec)
+def answers(name, decoder, batch, spec=None, settings=GREEDY):
+    made = built(decoder, tiny_pair_of(name), settings, batch, spec)
     batches = (LONG[start : start + batch] for start in range(0, len(LONG), batch))
     return [answer for requests in batches for answer in made.generate(requests, seed=0)]
 
@@ -120,6 +123,16 @@ def test_every_kind_of_model_answers_as_generate_does(name, decoder, batch):
 def test_beam_search_answers_as_generate_does(name):
     found = tokens(answers(name, "beam_search", 4, "3"))
     assert found == generated(tiny_module(name), LONG, num_beams=3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KINDS)
+def test_beams_keep_their_law_and_do_not_depend_on_the_batch(name):
+    found = answers(name, "dsbd", 1, "4x2@0.5", WARM)
+    for request, answer in zip(LONG, found, strict=True):
+        plain = log_likelihood(tiny_module(name), request, answer.tokens)
+        assert answer.log_likelihood == pytest.approx(plain, abs=1e-4)
+    assert tokens(answers(name, "dsbd", 4, "4x2@0.5", WARM)) == tokens(found)
 
 
 @pytest.mark.parametrize("name", core_first(KINDS))

@@ -32,6 +32,7 @@ from spec_bench.engine.mapped_model import (
 )
 from spec_bench.engine.own_blocks import with_blocks
 from spec_bench.engine.tree_pass import run_pending
+from spec_bench.metrics.calls import lengths_of
 from spec_bench.records.types import Request
 from spec_bench.train.batches import Batch
 from spec_bench.train.trainee import TrainableHead
@@ -42,6 +43,39 @@ from tests.toys import random_history
 
 WARM = SamplingSettings(temperature=0.9, top_p=0.95, probability_dtype="float64")
 COLD = SamplingSettings(temperature=0, probability_dtype="float64")
+
+
+def test_merging_prefixes_saves_nodes_and_changes_no_greedy_token():
+    pair = tiny_pair("llama", torch.float64)
+    merged, apart = (built(name, pair, COLD) for name in ("redrafter", "redrafter apart"))
+    saved = 0
+    for request in random_requests(6, 20):
+        (one,), (other,) = merged.generate([request], 1), apart.generate([request], 1)
+        assert one.tokens == other.tokens
+        for ours, theirs in zip(one.steps, other.steps, strict=True):
+            assert ours.accepted == theirs.accepted
+            assert ours.nodes <= theirs.nodes
+            saved += theirs.nodes - ours.nodes
+    assert saved > 0
+
+
+def test_heads_see_the_state_from_which_the_target_chose_the_root():
+    target, _ = tiny_pair("llama", torch.float64)
+    decoder, seen = built("medusa", (target,), COLD), []
+    decoder.heads.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].clone()))
+    checked = 0
+    for request in random_requests(6, 20):
+        seen.clear()
+        (answer,) = decoder.generate([request], 0)
+        tokens, position = answer.tokens, 0
+        for state, step in zip(seen, answer.steps, strict=True):
+            if position:  # the first root is the prompt's last token, which nobody chose
+                with torch.inference_mode():
+                    chosen = int(target.module.lm_head(state[0]).argmax())
+                assert chosen == tokens[position - 1]
+                checked += 1
+            position += step.accepted + 1
+    assert checked > 50
 
 
 def test_typical_acceptance_is_marked_approximate_and_exact_rules_exact():
@@ -174,12 +208,19 @@ def answers(name, temperature, rows, **blocks):
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
 @pytest.mark.parametrize("name", LOOKUPS)
-def test_the_text_is_plain_decodings_and_calls_are_the_same_whatever_the_batch(name, temperature):
-    plain = answers("ar", temperature, 1)
-    alone, together = (answers(name, temperature, rows) for rows in (1, 4))
-    assert [g.tokens for g in alone] == [g.tokens for g in plain]
-    assert [(g.tokens, g.steps) for g in together] == [(g.tokens, g.steps) for g in alone]
+def test_the_text_is_plain_decodings_whatever_the_batch(name, temperature):
+    plain = [g.tokens for g in answers("ar", temperature, 1)]
+    alone = answers(name, temperature, 1)
+    assert [g.tokens for g in alone] == plain
+    assert [g.tokens for g in answers(name, temperature, 4)] == plain
     assert sum(step.accepted for g in alone for step in g.steps) > 5  # it did guess something
+
+
+@pytest.mark.parametrize("name", [*LOOKUPS, "lookup_or_draft"])
+def test_lengths_in_other_tools_words_do_not_hang_on_the_batch(name):
+    alone, together = answers(name, 0.7, 1), answers(name, 0.7, 3)
+    assert [g.tokens for g in together] == [g.tokens for g in alone]
+    assert lengths_of(together) == lengths_of(alone)
     assert len({step.nodes for g in alone for step in g.steps}) > 1  # trees of several sizes
 
 

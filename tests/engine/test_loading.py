@@ -182,9 +182,23 @@ def test_the_environment_follows_the_index_that_is_named_and_the_driver(tmp_path
     assert "--device cuda (docs/gpu.md)" in said("quickstart")[-1]
 
 
+PUBLISHED = {
+    "llama2_7b": 6_738_415_616, "llama2_13b": 13_015_864_320, "llama2_70b": 68_976_648_192,
+    "llama_33b": 32_528_943_616, "llama_68m": 68_030_208, "llama_160m": 162_417_408,
+    "opt_125m": 125_239_296, "opt_350m": 331_196_416, "opt_1.3b": 1_315_758_080,
+    "opt_13b": 12_853_473_280, "opt_30b": 29_974_540_288, "opt_66b": 65_719_701_504,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_an_architecture_has_the_published_number_of_parameters(name):
+    module = random_module(f"random:{name}", torch.float16, "meta", 0)
+    assert sum(weight.numel() for weight in module.parameters()) == PUBLISHED[name]
+
+
 def test_the_unpublished_drafter_has_the_ratio_that_the_papers_tables_imply():
     module = random_module("random:llama_115m", torch.float16, "meta", 0)
-    ratio = sum(weight.numel() for weight in module.parameters()) / 6_738_415_616  # Llama-2-7B
+    ratio = sum(weight.numel() for weight in module.parameters()) / PUBLISHED["llama2_7b"]
     # The interval of r that fits every MBSU of Llama-2-7B within print rounding.
     assert 0.017348 <= ratio <= 0.017361
 

@@ -5,6 +5,8 @@ Kinds, each a dictionary of values by name:
 * ``files``: the tables that ``report all`` writes for the committed experiments; held against the
   committed files, byte by byte
 * ``pixels``: the figures it draws, against the committed PNGs (mean absolute difference)
+* ``figures``: the data, labels, limits, ticks and legends of every figure, of ``report all`` and of
+  ``report figure`` for each figure there is
 * ``checks``: claims, places, evidence and verdicts of each paper and experiment
 * ``run_ids``: of composed jobs over all groups of settings and all recipes
 * ``tokens``: tokens, accepted counts and repeatable columns of every decoder on the embedded pair
@@ -24,43 +26,47 @@ import json
 import math
 from pathlib import Path
 
-import numpy as np
-from matplotlib.image import imread
-
-from . import cells, report
-from .workspace import COMMITTED
+from . import cells, figures, report
+from .workspace import COMMITTED, run
 
 DATA = Path(__file__).resolve().parent / "data"
 _CLOSE = 1e-7  # relative: a sum in another order is no difference
 # A logit of some 20 in float32 is known to about 1e-5, so a mean log-probability is, and perplexity
 # relatively; 5e-7 was seen between processors. Tables print its second digit.
 _OF_PASSES = {"perplexity": 1e-4}
-_PIXELS = 1e-4  # mean absolute difference, of 1: a word of a label is more
 
 
 @functools.cache
-def _written():
-    """All that one run of everything writes: tables, and how far figures are from the committed."""
+def _drawn():
+    """All that one run of everything gives: written tables and figures."""
+    here = Path.cwd()
     report.remove_written()
-    report.write_all()
-    report.write_quickstart()
-    pixels = {
-        str(path): pixel_difference(path, committed)
-        for path in sorted(Path("results").rglob("*.png"))
-        if (committed := COMMITTED.parent / path).is_file()
-    }
-    return {"files": report.written(), "pixels": pixels}
+    with figures.watched(here) as seen:
+        report.write_all()
+        report.write_quickstart()
+        files = report.written()
+        found = {
+            str(path): figures.pixel_difference(path, committed)
+            for path in sorted(Path("results").rglob("*.png"))
+            if (committed := COMMITTED.parent / path).is_file()
+        }
+        for name in report.items("figure"):
+            if refused := draw_figure(name):
+                seen[name] = refused
+    return {"files": files, "pixels": found, "figures": seen}
 
 
-def pixel_difference(one, other):
-    """Mean absolute difference of two PNGs, 0 to 1; 1 where their sizes differ."""
-    first, second = imread(one), imread(other)
-    return 1.0 if first.shape != second.shape else float(np.abs(first - second).mean())
+def draw_figure(name):
+    """Draws a figure of a paper from the embedded pair's rows; why it cannot be drawn, or ""."""
+    folder = f"drawn/{name.replace('/', '-')}"
+    said = run(report.REPORT, "figure", name, "--results", report.MEASURED, "--output", folder)
+    return said.err if said.status else ""
 
 
 KINDS = {
-    "files": lambda: _written()["files"],
-    "pixels": lambda: _written()["pixels"],
+    "files": lambda: _drawn()["files"],
+    "pixels": lambda: _drawn()["pixels"],
+    "figures": lambda: _drawn()["figures"],
     "checks": report.checks,
     "run_ids": lambda: cells.run_ids(cells.COMMANDS),
     "tokens": cells.all_decoded,
@@ -68,7 +74,7 @@ KINDS = {
 """Each kind's values."""
 
 COMMITTED_KINDS = ("files", "pixels")  # held against the committed results, not against records
-PACKED = ("checks", "tokens")  # compressed: they are long and nobody reads them
+PACKED = ("checks", "figures", "tokens")  # compressed: they are long and nobody reads them
 
 
 def expected(kind):
@@ -107,7 +113,7 @@ def differing(kind, wanted, found):
 
     def same(one, other):
         if kind == "pixels":
-            return other <= _PIXELS
+            return other <= figures.PIXEL_TOLERANCE
         return next(differences(one, other), None) is None
 
     return [name for name in wanted if name not in found or not same(wanted[name], found[name])]

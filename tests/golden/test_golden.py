@@ -6,9 +6,10 @@ A difference is looked at with ``python tests/golden/check.py KIND``.
 
 import pytest
 
-from . import cells, net
+from . import cells, figures, net
 from .workspace import workspace
 
+FIGURES = ("mcsd/3", "redrafter/6")  # check.py has all
 JOBS = (
     "cells=[{decoder: mcsd, spec: 4-2-1, tree_attention: false},rsd_c:3-2-1]",
     "pair=vicuna_13b decoder=medusa task.source.kind=embedded",
@@ -29,9 +30,24 @@ def assert_as_recorded(kind, found, names):
     assert differing == [], f"see python tests/golden/check.py {kind}"
 
 
+def test_a_figure_shows_the_same_data_labels_and_limits(here):
+    with figures.watched(here) as seen:
+        for name in FIGURES:
+            assert net.draw_figure(name) == ""
+    assert_as_recorded("figures", seen, seen)
+    assert len(seen) == len(FIGURES)
+
+
 @pytest.mark.usefixtures("here")
 def test_run_ids_are_the_same():
     assert_as_recorded("run_ids", cells.run_ids(JOBS), JOBS)
+
+
+@pytest.mark.usefixtures("here")
+def test_decoders_deliver_the_same_tokens_and_rows():
+    found = cells.decoded(("ar", "sd", "rsd_s", "redrafter"), ("xsum",), (1,), ("1 static",))
+    assert_as_recorded("tokens", found, found)
+    assert len(found) == 4
 
 
 @pytest.mark.slow

@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import subprocess
+import sys
 import time
 from collections import Counter, defaultdict
 from dataclasses import replace
@@ -91,7 +93,7 @@ def test_a_complete_cell_is_not_run_again_and_the_baseline_is_shared(run_job, tm
 def test_a_run_cut_at_any_line_resumes_in_turn_to_the_same_tokens(run_job, tmp_path, calls):
     whole, given = tmp_path / "whole", (CELLS, "warmup=0")
     expected = {r.run_id: tokens_of(whole, r.run_id) for r in run_job(*given, results=whole)}
-    for lines in (0, 2, 4):
+    for lines in range(5):
         again = tmp_path / f"cut{lines}"
         for run_id in expected:
             cut(whole, run_id, lines, again)
@@ -297,6 +299,17 @@ def test_a_field_of_references_that_no_row_has_is_said(run_job, tmp_path, monkey
     Path("mine.jsonl").write_text('{"prompt": "the cat", "reference": "sat"}')
     run_job("task=jsonl", *MINE, "cells=[]", "decoder=ar", "task.reference=answer")
     assert "no row has an answer in task.reference=answer" in caplog.text
+
+
+def test_a_job_starts_without_what_only_reports_scores_or_sources_need():
+    heavy = ["nltk", "pandas", "datasets", "evaluate", "wandb", "matplotlib"]
+    code = (
+        "import gc, sys; from spec_bench.__main__ import application; application();"
+        f"assert gc.isenabled(); print([name for name in {heavy} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"
 
 
 QUICK = ("warmup=0", "prompts=3")

@@ -347,7 +347,7 @@ def by_decoder(results):
     }
 
 
-def through_torchrun(arguments):
+def through_torchrun(arguments, folder):
     """As a user starts it, in interpreters of their own."""
     command = [
         *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"),
@@ -360,11 +360,31 @@ def through_torchrun(arguments):
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-def test_two_processes_decode_what_one_does_and_one_of_them_writes(family, run_job, tmp_path):
+def through_its_variables(arguments, folder):
+    """What torchrun tells its processes, told to forks."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        told = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+        told |= {"MASTER_PORT": str(free.getsockname()[1])}
+    ranks = [
+        Command("spec_bench", arguments, folder, {**told, "RANK": rank, "LOCAL_RANK": rank})
+        for rank in "01"
+    ]
+    for rank in ranks:
+        status, _, said = rank.finish()
+        assert status == 0, said[-3000:]
+
+
+@pytest.mark.parametrize(
+    "start", [through_its_variables, pytest.param(through_torchrun, marks=pytest.mark.slow)]
+)
+def test_two_processes_decode_what_one_does_and_one_of_them_writes(
+    start, family, run_job, tmp_path
+):
     run_job(CELLS)
     split = tmp_path / "split"
     for _ in range(2):  # the second time everything is there already
-        through_torchrun(overrides(family, split, CELLS, "engine.tensor_parallel=true"))
+        start(overrides(family, split, CELLS, "engine.tensor_parallel=true"), tmp_path)
     together, apart = by_decoder(tmp_path / "results"), by_decoder(split)
     assert list(apart) == ["ar -", "sd 3", "rsd_s 3x2", "dsbd 3x2@0.9"]
     assert apart == together

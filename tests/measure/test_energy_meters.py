@@ -310,6 +310,19 @@ def test_a_steady_power_is_that_power_times_the_decode_window(
         assert "shorter than the meter's update period of 60 s" in row["reason"]
 
 
+def test_without_the_program_the_column_is_empty_and_one_line_says_why(
+    run_job, tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with caplog.at_level(logging.INFO, logger="spec_bench"):
+        run_job("cells=[sd:2]", "energy=paper", "prompts=2")
+    lines = [record.message for record in caplog.records if "energy" in record.message]
+    assert lines == ["no energy is measured: no nvidia-smi on PATH"]
+    for row in rows_of(tmp_path / "results"):
+        assert row["energy_j_per_token"] == row["idle_power_w"] == ""
+        assert row["reason"].endswith("; energy_j_per_token: no nvidia-smi on PATH")
+
+
 def test_without_a_meter_nothing_is_handed_to_the_decoder(run_job, monkeypatch, tmp_path):
     monkeypatch.setattr(Metering, "begin", lambda *_: 1 / 0)
     (result, _) = run_job("cells=[sd:2]", "prompts=1")

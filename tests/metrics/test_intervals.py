@@ -59,6 +59,16 @@ def test_the_order_of_prompts_changes_little_and_their_pairing_much():
     assert torn.high - torn.low > 2 * (paired.high - paired.low)
 
 
+def test_rates_of_answers_of_skewed_length_are_covered():
+    large = skewed(1_000_000, np.random.default_rng(6), limit=256)
+    truth = large[0].sum() / large[1].sum()
+    rng, covered = np.random.default_rng(7), 0
+    for _ in range(300):
+        found = ratio_interval(*skewed(12, rng, limit=256))
+        covered += found.low <= truth <= found.high
+    assert covered / 300 >= 0.89
+
+
 @pytest.mark.parametrize("share", [0.02, 0.1, 0.5, 0.9])
 @pytest.mark.parametrize("prompts", [5, 12, 50])
 def test_shares_of_right_answers_are_covered_where_none_or_all_were_right_too(share, prompts):

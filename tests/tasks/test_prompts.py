@@ -18,6 +18,7 @@ from spec_bench.tasks import template as templates
 from spec_bench.tasks.template import chat_text
 from tests.question_files import written
 from tests.said import naming, one_line
+from tests.warm import run
 
 from .conftest import NAMES, ROOT, config, local
 
@@ -310,6 +311,12 @@ def test_what_is_no_text_file_is_one_line(tmp_path, name, make):
         make(tmp_path / name)
     with one_line(naming("pair.chat_template", name[:30])):
         pair_of(str(tmp_path / name))
+
+
+def test_a_job_with_a_missing_template_is_refused_before_anything_is_loaded(tmp_path):
+    status, _, said = run("spec_bench", "pair.chat_template=t.jinja", folder=tmp_path)
+    assert status == 2
+    assert len(said.splitlines()) == 1 and "'t.jinja'" in said
 
 
 USER = "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}"

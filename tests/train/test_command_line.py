@@ -16,9 +16,9 @@ from spec_bench.train.collect import main as collect
 from spec_bench.train.loop import TrainingLog, columns, run_training, share
 from spec_bench.train.settings import build_train_settings
 from tests.said import naming, one_line
-from tests.warm import run
+from tests.warm import Command, run, until
 
-from .tiny import composed, trained, training, two_streams
+from .tiny import CPU, composed, trained, training, two_streams
 
 TRAIN = "spec_bench.train"
 
@@ -259,3 +259,31 @@ def test_lines_after_the_checkpoint_are_dropped_a_half_written_one_too(tmp_path)
         stream.write("8,1")
     log.rewind(4)
     assert [row["step"] for row in log.rows()] == ["2", "4"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("head", ["redrafter", "eagle1", "eagle3"])
+def test_a_training_killed_by_the_system_goes_on_exactly(head, tmp_path):
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "Translate"}\n{"prompt": "Article: It"}\n{"prompt": "A"}\n')
+
+    def command(name):
+        return [
+            *(f"results={tmp_path}", f"name={name}"),
+            *(f"head={head}", "data.kind=prompts", f"data.path={prompts}", "engine.threads=1"),
+            *("data.answers.max_new_tokens=24", "optimiser.steps=60", "optimiser.batch=2"),
+            *("log_every=2", "validate_every=10", "save_every=5", "sink.progress=false"),
+            *("data.validation=0.3", "out_dtype=float32"),
+        ]
+
+    assert run(TRAIN, *command("whole"), folder=tmp_path)[0] == 0
+    process = Command(TRAIN, command("cut"), tmp_path)
+    log = tmp_path / "cut" / "log.csv"
+    assert until(lambda: log.is_file() and log.read_text().count("\n") >= 9, 200)
+    assert process.poll() is None, "it ended before it could be killed"
+    process.kill()
+    assert not (tmp_path / "cut" / "heads").exists()
+    assert run(TRAIN, *command("cut"), folder=tmp_path)[0] == 0
+    assert lines(tmp_path / "cut") == lines(tmp_path / "whole")
+    heads = (str(tmp_path / name / "heads") for name in ("whole", "cut"))
+    assert equal(*(load_heads(folder, CPU, torch.float32) for folder in heads))
