@@ -1,6 +1,7 @@
 """How commands end in one line: by a signal, an output that cannot be, a missing package."""
 
 import os
+import random
 import re
 import signal
 import subprocess
@@ -19,6 +20,8 @@ from spec_bench.report.papers.paper import code_of
 from spec_bench.settings.arguments import output_file, output_folder
 from spec_bench.settings.configs import experiments_dir
 from spec_bench.train.collect import main as collect
+from tests.report.rows import row, write
+from tests.warm import Command, run
 
 REPORT = "spec_bench.report"
 SAID = "interrupted; what was written is whole"
@@ -121,6 +124,36 @@ def test_a_pipe_that_is_not_standard_output_is_an_error_as_before():
     broken = "import os; ours, theirs = os.pipe(); os.close(ours); os.write(theirs, b'x')"
     done = subprocess.run([sys.executable, "-c", RUN.format(broken)], capture_output=True)
     assert done.returncode == 1 and b"BrokenPipeError" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_report_that_is_ended_leaves_whole_files_only(tmp_path, number):
+    rates = {"token_rate": (50.0, 49.0, 51.0), "block_efficiency": (2.0, 1.9, 2.1)}
+    cells = [row(*each, **rates) for each in (("ar", "-"), ("sd", "2"), ("rsd_s", "3x2"))]
+    given = ["all", "--results", "results"]
+    for name in ("whole", "cut"):
+        write(tmp_path / name / "results", "rsd-exp1", *cells)
+    for _ in range(2):  # the first command of all also starts what forks the others
+        begun = time.monotonic()
+        assert run(REPORT, *given, folder=tmp_path / "whole")[0] == 0
+    usual_s, draws = time.monotonic() - begun, random.Random(0)
+    ended = 0
+    for _ in range(6):
+        command = Command(REPORT, given, tmp_path / "cut")
+        time.sleep(draws.uniform(0.3, 0.9) * usual_s)
+        if command.poll() is None:
+            os.kill(command.pid, number)
+        status, _, said = command.finish()
+        assert status in (0, 128 + number), said
+        ended += status > 0
+        assert said.splitlines() == ([SAID] if status else [])
+        for path in (tmp_path / "cut").rglob("*.*"):
+            assert not path.name.endswith(".tmp")
+            if path.suffix in (".md", ".html", ".csv", ".tex"):
+                other = tmp_path / "whole" / path.relative_to(tmp_path / "cut")
+                assert path.read_bytes() == other.read_bytes()
+    assert ended
 
 
 ROOT = Path(__file__).resolve().parents[1]

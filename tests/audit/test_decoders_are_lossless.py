@@ -20,8 +20,10 @@ from spec_bench.decode.config import read_decoder
 from spec_bench.draft.base import drafter
 from spec_bench.records.types import Request
 from spec_bench.tree.base import GrownTree, policy
+from spec_bench.tree.widths import StochasticBeam
 from spec_bench.verify import simultaneous
 from spec_bench.verify.base import rule
+from tests.simcuda import DEVICE, SimCuda
 
 CASES = {case.name: case for case in tree_cases("exact")}
 SD = CASES["chain 2 + recursive_rejection with replacement: false"].config
@@ -131,9 +133,33 @@ def test_stochastic_beam_search_follows_the_chain(config, label, samples):
     assert chi_square(config, SETTINGS[label], samples=samples, seed=2) >= FALSE_ALARM_RATE
 
 
+@pytest.mark.slow
+def test_samples_follow_the_chain_on_a_gpu_too():
+    with SimCuda():
+        assert chi_square(SD, WARM, samples=500, device=DEVICE) >= FALSE_ALARM_RATE
+
+
 def test_a_stochastic_beam_with_a_deterministic_draft_is_exact_by_enumeration():
     error, _ = enumerated_error(RSD_S, SETTINGS["temperature 1, draft at 0"])
     assert error <= TOLERANCE
+
+
+def test_siblings_tested_in_another_order_than_decreasing_psi_are_caught():
+    class Reversed(StochasticBeam):
+        def grow(self, tree, scores, draws):
+            super().grow(tree, scores, draws)
+            nodes, size = tree.frontier, tree.shape.size
+            for block in (tree.tokens, tree.parent, tree.valid, tree.ancestors):
+                block[:, nodes] = block[:, nodes].flip(1)
+            above = tree.parent[:, nodes].unsqueeze(-1).expand(-1, -1, size)
+            path = tree.ancestors.gather(1, above)
+            tree.ancestors[:, nodes] = path | torch.eye(size, dtype=torch.bool)[nodes]
+            tree.carried = tuple(part.flip(1) for part in tree.carried)
+
+    def alter(decoder):
+        decoder.policy = Reversed(3, 2)
+
+    assert chi_square(RSD_S, WARM, alter=alter) < FALSE_ALARM_RATE
 
 
 def shift_positions(decoder):

@@ -2,6 +2,7 @@
 
 import os
 import socket
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -10,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as started
+from scipy.stats import chisquare
 
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.rows import BatchClock, Row
@@ -61,6 +63,49 @@ def test_a_continuous_batch_decodes_every_prompt_as_alone_in_any_order(name):
 
 def test_another_seed_gives_other_tokens():
     assert told(answers("rsd_s", 4, 10)) != told(answers("rsd_s", 4, 10, seed=4))
+
+
+@pytest.mark.parametrize("spec", ["2-2-1", "4-1-1", "3"])
+def test_mcsd_without_replacement_and_rsd_c_are_the_same_decoder(spec):
+    pair = tiny_pair("llama", torch.float64)
+    one, other = (
+        [each.tokens for each in built(name, pair, LAW, 4, spec).generate(REQUESTS, 3)]
+        for name in ("mcsd_wor", "rsd_c")
+    )
+    assert one == other
+
+
+@pytest.mark.parametrize("name", ["sd", "spectr", "rsd_c", "rsd_s"])
+def test_sampled_continuations_follow_the_targets_law_through_the_cache(name):
+    pair = tiny_pair("llama", torch.float64)
+    settings = SamplingSettings(temperature=1.0, top_k=2, probability_dtype="float64")
+    decoder = built(name, pair, settings, 200, {"sd": "1", "rsd_c": "2"}.get(name, "2x1"))
+    prompt, length, samples = (5,), 3, 4000  # a longer one would be prefilled for every sample
+    counts = Counter()
+    for start in range(0, samples, 200):
+        requests = [Request(f"{start + row}", prompt, length) for row in range(200)]
+        counts.update(g.tokens for g in decoder.generate(requests, seed=0))
+    law = {(): 1.0}
+    for _ in range(length):
+        law = {
+            (*tokens, token): chance * prob
+            for tokens, chance in law.items()
+            for token, prob in enumerate(top_two(pair[0].module, [*prompt, *tokens]))
+            if prob > 0
+        }
+    assert len(law) == 8
+    assert set(counts) <= set(law)
+    expected = [chance * samples for chance in law.values()]
+    assert chisquare([counts[tokens] for tokens in law], expected).pvalue > 1e-6
+
+
+def top_two(module, tokens):
+    with torch.inference_mode():
+        logits = module(torch.tensor([tokens])).logits[0, -1]
+    kept = torch.full_like(logits, -torch.inf)
+    best = logits.topk(2)
+    kept[best.indices] = best.values
+    return kept.softmax(-1).tolist()
 
 
 def test_stop_tokens_and_limits_end_an_answer_where_autoregressive_decoding_does():
@@ -136,6 +181,16 @@ def test_a_request_that_does_not_fit_is_refused_before_anything_is_decoded(reque
     decoder = built("ar", tiny_pair("llama"), LAW, 2)
     with pytest.raises(ValueError, match=naming(*said)):
         decoder.generate([*REQUESTS[:2], request_], 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ar", "sd", "rsd_s", "dsbd", "medusa", "redrafter"])
+def test_two_hundred_prompts_decode_alike_at_every_batch_size(name):
+    requests = random_requests(200, 12, seed=7)
+    one, *others = (told(answers(name, rows, rows if rows == 1 else 200, requests))
+                    for rows in (1, 8, 32))  # fmt: skip
+    assert len({tokens for tokens, _ in one.values()}) > 150
+    assert others == [one, one]
 
 
 def test_rows_share_a_prefill_and_the_iterations_that_they_take_part_in():

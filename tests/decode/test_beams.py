@@ -68,6 +68,11 @@ def test_one_beam_is_sampled_as_autoregressive_decoding_samples():
     assert all(len(g.steps) == len(g.tokens) for g in beam)
 
 
+def test_more_beams_find_likelier_answers():
+    one, four = answers("beam_sampling", "1"), answers("beam_sampling", "4")
+    assert sum(g.log_likelihood for g in four) > sum(g.log_likelihood for g in one)
+
+
 def test_widths_are_recorded_and_bounded():
     generations = answers("dsbd", "4x2@0.9")
     steps = [step for generation in generations for step in generation.steps]
@@ -150,3 +155,21 @@ def test_a_row_knows_which_of_its_beams_have_the_same_text():
     row.tokens, row.parents = [2, 5, 5, 6, 6, 7, 6], [-1, 0, 0, 1, 2, 1, 1]
     row.beams = row.beams * 4  # the last four nodes: 5 6, 5 6, 5 7, 5 6
     assert row.first_of_text() == [0, 0, 2, 0]
+
+
+@pytest.mark.parametrize("name", ["beam_sampling", "dsbd"])
+@pytest.mark.parametrize(
+    "settings", [SamplingSettings(temperature=0), SamplingSettings(temperature=0.3, top_p=0.8)]
+)
+def test_in_float32_too_beams_do_not_depend_on_the_batch(name, settings):
+    requests = random_requests(8, 10)
+    alone, together = (
+        [
+            (each.tokens, each.steps)
+            for start in range(0, 8, rows)
+            for each in decoder.generate(requests[start : start + rows], 3)
+        ]
+        for rows in (1, 4)
+        for decoder in [built(name, tiny_pair("llama"), settings, rows)]
+    )
+    assert together == alone

@@ -169,6 +169,11 @@ def test_a_group_set_to_the_null_that_is_its_default_takes_back_a_recipes():
 
 
 # Two cells as by default, eight with budget=6.
+@pytest.mark.parametrize(("swept", "cells"), [("budget=6,14", 17), ("budget=null,6", 10)])
+def test_a_sweep_over_budgets_is_a_job_for_each(tmp_path, swept, cells):
+    assert f"{cells} cells" in said(tmp_path, "-m", swept, "plan=true", "prompts=1")
+
+
 MODELS = (
     *("pair.target=random:llama_tiny", "pair.draft=random:llama_tiny"),
     *("sink=quiet", "engine.threads=1"),
@@ -201,6 +206,12 @@ def test_measured_acceptance_is_the_stated_one_and_the_rows_say_simulated(run, t
         assert row["status"] == "complete"
         # About 200 trials a row: more than three standard deviations.
         assert float(row["acceptance_rate"]) == pytest.approx(0.8, abs=0.09)
+
+
+@pytest.mark.parametrize(("stated", "accepted"), [("[1.0,0.0,0.5]", 1), ("1", 3), ("0.0", 0)])
+def test_each_depth_has_its_own_acceptance(run, stated, accepted):
+    _, result = run(f"simulate={stated}", "prompts=1", "decoder=rsd_s", "spec=3x3")
+    assert result.metrics["block_efficiency"] == accepted + 1
 
 
 def test_the_acceptance_is_part_of_the_run_id_of_speculative_cells_only():

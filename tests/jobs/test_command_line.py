@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from spec_bench.draft.heads import load_heads
 from spec_bench.jobs.job.session import CellRun
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.sweep.watch import JobState, SweepNotes, ending, seconds_left
@@ -29,6 +30,19 @@ from tests.warm import Command, run, until
 def test_the_status_says_that_a_cell_failed(family, tmp_path, monkeypatch):
     monkeypatch.setattr("spec_bench.decode.config.DecoderConfig.build", None)
     assert main(monkeypatch, *overrides(family, tmp_path)) == 1
+
+
+def test_a_sweep_merges_into_one_csv_and_leaves_no_litter(family, tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    caplog.set_level("INFO")
+    swept = ["-m", *overrides(family, Path("results"), "seed=0,1", "spec=2x2", "prompts=2")]
+    assert main(monkeypatch, *swept) == 0
+    assert main(monkeypatch, *swept) == 0
+    rows = rows_of(tmp_path / "results")
+    expected = [(name, seed) for seed in "01" for name in ("ar", "rsd_s")]
+    assert [(row["decoder"], row["seed"]) for row in rows] == expected
+    assert [path.name for path in tmp_path.iterdir()] == ["results"]
+    assert "reusing" in caplog.text
 
 
 SLOW = [pytest.param(signal.SIGKILL, seed, marks=pytest.mark.slow) for seed in range(1, 5)]
@@ -95,6 +109,7 @@ def test_a_disk_that_is_full_in_the_middle_is_one_line(family, tmp_path, capsys,
 
 FULL = Path("/dev/full")  # every write to it finds no room
 VALUES = {"a": torch.zeros(40_000)}
+TRAIN = "spec_bench.train"
 
 
 @pytest.mark.parametrize(
@@ -175,6 +190,51 @@ def test_a_job_on_a_full_disk_is_one_line_and_a_rerun_with_room_equals_an_undist
             assert path.read_bytes().startswith(before[: before.rfind(b"\n") + 1])
         assert not list(results.rglob("*.bad-*"))
     assert files.GENERATIONS in named and len(named) > 1
+
+
+@pytest.mark.slow
+def test_a_folder_that_is_read_only_is_one_line_before_anything_is_decoded(
+    small_disk, family, tmp_path
+):
+    folder = small_disk(0)
+    subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
+    given = overrides(family, folder / "results", "spec=2x2", "prompts=3")
+    status, _, said = run("spec_bench", *given, folder=tmp_path)
+    assert status == 2
+    (line,) = [each for each in said.splitlines() if each.strip()]
+    assert str(folder) in line and "Read-only file system" in line
+
+
+@pytest.mark.slow
+def test_a_training_on_a_full_disk_is_one_line_and_goes_on_with_room(small_disk, tmp_path):
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "Translate"}\n{"prompt": "Article: It"}\n{"prompt": "A"}\n')
+
+    def training(results):
+        given = [
+            *(f"results={results}", "name=heads", "head=redrafter", "engine.threads=1"),
+            *("data.kind=prompts", f"data.path={prompts}", "data.answers.max_new_tokens=16"),
+            *("optimiser.steps=6", "optimiser.batch=2", "save_every=2", "sink.progress=false"),
+            *("data.validation=0.3", "out_dtype=float32", "log_every=1"),
+        ]
+        status, _, said = run(TRAIN, *given, folder=tmp_path)
+        return status, said
+
+    def weights(results):
+        return list(load_heads(str(results / "heads/heads"), "cpu", torch.float32).parameters())
+
+    assert training(tmp_path / "whole")[0] == 0
+    sizes = [path.stat().st_size // 1024 for path in (tmp_path / "whole").rglob("checkpoint.pt")]
+    for number, kib in enumerate((4, sizes[0] // 2, sizes[0] + 200)):
+        results = small_disk(kib) / f"{number}"
+        status, said = training(results)
+        assert status == 1, said
+        refusal(said, TRAIN, results)
+        small_disk(0)
+        assert training(results)[0] == 0
+        for one, other in zip(weights(results), weights(tmp_path / "whole"), strict=True):
+            assert torch.equal(one, other)
+        subprocess.run(["rm", "-r", str(results)], check=True)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import shutil
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,11 +14,14 @@ from spec_bench.jobs.store.experiment import Experiment, JobNote
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.records import cell_folder, parquet
 from spec_bench.records.types import Generation, StepRecord
+from spec_bench.report.claims.verdict import NOT_DECIDED
+from spec_bench.report.cli.command_line import main as report
 from spec_bench.report.data.rows import read_results
 from spec_bench.sinks.rows import merge_csv, row_of
 from spec_bench.system import files
 from tests import warm
 from tests.cells import result
+from tests.jobs.tiny import main
 from tests.said import naming
 
 
@@ -243,6 +247,48 @@ def test_a_rebuild_ends_though_jobs_go_on_ending(tmp_path, monkeypatch):
     monkeypatch.setattr(mine, "_write_records", another)
     mine.rebuild()
     assert len(passes) == 2
+
+
+SWEEP = (
+    *("rsd=exp1", "pair=embedded", "task=xsum", "results=results", "prompts=5", "warmup=0"),
+    *("generation.max_new_tokens=8", "sink=quiet", "engine.threads=1"),
+    *("~trees", "cells=[sd:2,spectr:2x2,rsd_c:2-1,rsd_s:2x2]"),  # in place of the recipe's 33
+)
+COMMITTED = (files.RESULTS, files.RECORDS)
+
+
+def written(capsys):
+    """Everything that the report makes of the folder's results, made anew."""
+    folder = Path("results/rsd-exp1")
+    for path in Path("results").rglob("*.*"):
+        if files.RUNS not in path.parts and path.is_file() and path.name not in COMMITTED:
+            path.unlink()
+    capsys.readouterr()
+    assert report(["all", "--results", "results"]) == 0
+    assert report([str(folder / files.RESULTS)]) == 0
+    made = {str(path): path.read_bytes() for path in sorted(folder.rglob("*.*"))}
+    return {**made, "said": capsys.readouterr().out.encode()}
+
+
+def test_page_tables_figures_and_claims_come_out_the_same_without_the_raw_runs(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    assert main(monkeypatch, *SWEEP) == 0
+    first = written(capsys)
+    assert {Path(name).suffix for name in first} >= {".html", ".md", ".csv", ".tex", ".png", ".pdf"}
+    shutil.rmtree(Path("results") / files.RUNS)
+    again = written(capsys)
+    assert list(again) == list(first)
+    assert [name for name, data in again.items() if data != first[name]] == []
+
+    # What the records are there for: intervals paired by prompt, and where it was measured.
+    Path("results/rsd-exp1", files.RECORDS).unlink()
+    assert report(["page", "rsd-exp1"]) == 0
+    page = "results/rsd-exp1/page.html"
+    without = Path(page).read_bytes()
+    assert without.count(NOT_DECIDED.encode()) > first[page].count(NOT_DECIDED.encode())
+    assert b"<dt>torch</dt>" in first[page] and b"<dt>torch</dt>" not in without
 
 
 def test_cells_added_in_a_fresh_clone_leave_the_others_records_as_they_were(run_job, tmp_path):

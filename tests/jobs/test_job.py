@@ -193,6 +193,20 @@ def test_a_repeat_starts_behind_all_cells_extends_them_and_resumes_wherever_it_w
     assert calls == []
 
 
+def test_counts_are_of_one_repeat_and_seconds_of_all(run_job, tmp_path):
+    once = run_job(*REPEATED, results=tmp_path / "once")[1]
+    thrice = run_job(*REPEATED, "repeats=3", results=tmp_path / "thrice")[1]
+    assert once.run_id == thrice.run_id
+    for name in ("prompts", "target_calls", "delivered_tokens", "block_efficiency"):
+        assert once.metrics[name] == thrice.metrics[name], name
+    assert (once.metrics["repeats"], thrice.metrics["repeats"]) == (1, 3)
+    windows = CellStore(tmp_path / "thrice", thrice.run_id).load_repeats()
+    seconds = sum(each.decode_s for repeat in windows.values() for each in repeat.values())
+    assert thrice.metrics["decode_s"] == pytest.approx(seconds / 3)
+    tokens = thrice.metrics["delivered_tokens"]
+    assert thrice.metrics["token_rate"] == pytest.approx(3 * tokens / seconds)
+
+
 @pytest.mark.parametrize("repeatable", [True, False])
 def test_a_repeat_with_other_tokens_fails_the_cell_unless_tokens_may_differ(
     run_job, monkeypatch, repeatable
@@ -299,6 +313,18 @@ def test_a_field_of_references_that_no_row_has_is_said(run_job, tmp_path, monkey
     Path("mine.jsonl").write_text('{"prompt": "the cat", "reference": "sat"}')
     run_job("task=jsonl", *MINE, "cells=[]", "decoder=ar", "task.reference=answer")
     assert "no row has an answer in task.reference=answer" in caplog.text
+
+
+def test_what_a_random_model_says_of_a_database_does_not_run_and_is_counted(run_job, tmp_path):
+    spider = ("task=spider", "task.source.kind=embedded")
+    (result, *_) = run_job("cells=[sd:3]", "warmup=0", "prompts=5", *spider)
+    for row in rows_of(tmp_path / "results"):
+        assert float(row["execution_accuracy"]) == float(row["execution_accuracy_low"]) == 0.0
+        assert 0.5 < float(row["execution_accuracy_high"]) < 0.55  # Clopper and Pearson's of 0 in 5
+        assert (float(row["execution_errors"]), float(row["execution_timeouts"])) == (5.0, 0.0)
+        assert row["quality_signature"].startswith("execution_accuracy sqlite:")
+    config = (tmp_path / "results" / "runs" / result.run_id / "cell.json").read_text()
+    assert '"databases": ' in config
 
 
 def test_a_job_starts_without_what_only_reports_scores_or_sources_need():
@@ -408,6 +434,18 @@ def test_a_baseline_that_another_job_holds_is_timed_here_too_and_nobody_waits(
     assert [name for name, _ in calls] == ["ar", "ar"]
     assert tokens_of(results, again.run_id) == tokens and same == added
     assert len(cell_folder.pack_run(other.folder).generations(f"{baseline.run_id}/again")) == 6
+
+
+@pytest.mark.parametrize("late", ["ar", "sd"])
+def test_a_prompt_that_a_kill_left_to_one_of_the_two_is_timed_for_both(late, run_job, tmp_path):
+    whole = run_job("cells=[sd:3]", *QUICK)
+    for result in whole:
+        cut(tmp_path / "results", result.run_id, 2 if result.facts.decoder == late else 3)
+    resumed = run_job("cells=[sd:3]", *QUICK)
+    assert [result.baseline for result in resumed] == ["same job", "same job"]
+    for before, after in zip(whole, resumed, strict=True):
+        assert tokens_of(tmp_path / "results", after.run_id).keys() == {"0", "1", "2"}
+        assert after.metrics["block_efficiency"] == before.metrics["block_efficiency"]
 
 
 def test_a_baseline_that_delivers_other_tokens_than_before_fails_the_cells_by_name(

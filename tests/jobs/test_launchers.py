@@ -337,6 +337,20 @@ def test_a_wrong_setting_is_one_line_and_status_2_in_a_worker_too(family, tmp_pa
     assert "Traceback" not in said
 
 
+def test_jobs_that_share_a_baseline_decode_it_once(family, tmp_path):
+    results = tmp_path / "results"
+    jobs = [
+        start(overrides(family, results, f"cells=[{cell}]", "prompts=4"), tmp_path)
+        for cell in ("sd:3", "rsd_s:2x2")
+    ]
+    assert [job.finish()[0] for job in jobs] == [0, 0]
+    rows = rows_of(results)
+    assert sorted(row["decoder"] for row in rows) == ["ar", "rsd_s", "sd"]
+    for row in rows:
+        lines = (results / "runs" / row["run_id"] / "generations.jsonl").read_text().splitlines()
+        assert len(lines) == 4
+
+
 CELLS = "cells=[sd:3,rsd_s:3x2,dsbd:3x2@0.9]"
 
 

@@ -1,5 +1,6 @@
 """What a plan says of cells, hours and memory, and that it loads and changes nothing."""
 
+import gc
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -8,17 +9,22 @@ from types import SimpleNamespace
 import datasets
 import huggingface_hub
 import pytest
+import torch
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 
+from spec_bench.core.transfer import forget_constants
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder, read_decoder
+from spec_bench.engine.cache import CachePool
+from spec_bench.engine.loading import ModelSpec, load_model
 from spec_bench.jobs.config import compose
 from spec_bench.jobs.config.model_files import ModelSize, model_size
 from spec_bench.jobs.config.pair import EngineSettings, PairSettings, Printed
 from spec_bench.jobs.sweep import plan
 from spec_bench.jobs.work.prompts import slots_of
+from spec_bench.records.types import Request
 from spec_bench.settings.configs import conf_dir
 from tests.cells import facts
 from tests.families import decoder_names, decoder_settings, tiny_pair
@@ -211,10 +217,53 @@ def test_a_sweep_is_planned_where_no_gpu_is_and_says_what_is_swept(monkeypatch, 
     assert {line[2] for line in lines if line[:1] == ["rsd_s"]} == {"budget='6'", "budget='14'"}
 
 
-@pytest.mark.parametrize("name", sorted({*decoder_names()} - {"served"}))  # by a server
+GREEDY = SamplingSettings(temperature=0)
+# Each takes more slots than the one before, so that every cache is replaced four times.
+GROWING = (("ar", None), ("sd", "2"), ("rsd_c", "3-1"), ("rsd_s", "3x3"), ("mcsd", "3-3-2"))
+PROMPT, NEW, ROWS = 157, 3, 3
+
+
+def live_bytes():
+    """Of all tensors' memory on the CPU, each storage once."""
+    gc.collect()
+    storages = {}
+    for thing in gc.get_objects():
+        if issubclass(type(thing), torch.Tensor) and thing.device.type == "cpu":
+            storage = thing.untyped_storage()
+            storages[storage.data_ptr()] = storage.nbytes()
+    return sum(storages.values())
+
+
+HERE = {*decoder_names()} - {"served"}  # by a server
+
+
+@pytest.mark.parametrize("name", sorted(HERE))
 def test_a_decoders_room_follows_from_its_settings(name):
     settings, (target, draft) = decoder_settings(name), tiny_pair("llama")
     heads = heads_of(settings["drafter"], 32, target.vocab_size)
     drafts = [draft] if read_decoder(settings).drafts else []
-    built = build_decoder(settings, target, drafts, SamplingSettings(0.0), heads=heads)
+    built = build_decoder(settings, target, drafts, GREEDY, heads=heads)
     assert slots_of(read_decoder(settings), 17, 9) == built.slots_needed(17, 9)
+
+
+@pytest.mark.slow
+def test_live_storages_of_five_growing_decoders_are_what_the_plan_says(family):
+    pair = PairSettings(target=str(family / "target"), draft=str(family / "draft"))
+    slots = max(slots_of(read_decoder(decoder_settings(*each)), PROMPT, NEW) for each in GROWING)
+    planned = plan.job_memory(pair, EngineSettings("cpu", "float32"), slots, ROWS)
+    assert planned.weights_bytes and planned.cache_bytes
+    forget_constants()
+    before = live_bytes()
+    target, draft = (load_model(ModelSpec(path)) for path in (pair.target, str(pair.draft)))
+    weights = live_bytes() - before
+    assert weights == pytest.approx(planned.weights_bytes, rel=0.05)
+    pool = CachePool()
+    asked = [Request(str(row), tuple(range(3, 3 + PROMPT)), NEW) for row in range(ROWS)]
+    seen = []
+    for each in GROWING:
+        given = decoder_settings(*each), target, [draft][: each[0] != "ar"]
+        build_decoder(*given, GREEDY, ROWS, pool).generate(asked, seed=0)
+        forget_constants()  # what never changes stays, and is no cache's
+        seen.append(live_bytes() - before - weights)
+    assert seen == sorted(seen)
+    assert seen[-1] == pytest.approx(planned.cache_bytes, rel=0.05)

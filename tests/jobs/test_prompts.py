@@ -1,44 +1,142 @@
-"""What is asked: as the papers did, in two turns, of prompts that are too long."""
+"""What is asked: recipes, files as the hub lays them out, two turns, prompts that are too long."""
 
 import json
 import shutil
 
+import datasets
 import pytest
 
 from spec_bench.decode.decoder import Decoder
 from spec_bench.exchange.write import main as answers
-from spec_bench.jobs.app import settings_of
-from spec_bench.jobs.config.compose import composed
 from spec_bench.jobs.job import job
 from spec_bench.jobs.job.collect import collect
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.work import prompts
 from spec_bench.tasks import build_task
 from spec_bench.tasks.example import CUT, cut, fitted
-from tests.jobs.tiny import TEXTS, rows_of, tokens_of
+from tests.jobs.tiny import TEXTS, main, rows_of, tokens_of
 from tests.jobs.tiny import cut as killed
-from tests.question_files import written
+from tests.question_files import question_file, written
 from tests.said import naming
 from tests.tasks.conftest import LetterTokenizer, config
 
+SMALL = ("prompts=1", "warmup=0", "generation.max_new_tokens=4", "sink=quiet", "engine.threads=1")
 
-# Scores, temperature and top-p: the papers' own.
+
+@pytest.mark.slow
+def test_two_pairs_three_tasks_and_41_rows_load_each_model_once(tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("spec_bench.jobs.work.models._models", {})
+    caplog.set_level("INFO")
+    sweep = ["-m", "rsd=exp2", "pair=embedded,embedded_plain", "results=results", *SMALL]
+    assert main(monkeypatch, *sweep) == 0
+    rows = rows_of(tmp_path / "results", "rsd-exp2")
+    assert len(rows) == 2 * 3 * 41
+    assert {row["status"] for row in rows} == {"complete"}
+    loads = [record for record in caplog.records if record.getMessage().startswith("loading ")]
+    assert len(loads) == 3  # one target, two drafts
+
+
+@pytest.mark.parametrize("recipe", ["mcsd=acceptance", "mcsd=ablation"])
+def test_a_recipe_runs_on_the_embedded_pair(recipe, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    sweep = ["-m", recipe, "task=alpaca", "generation.temperature=1", "results=results", *SMALL]
+    assert main(monkeypatch, *sweep) == 0
+    rows = rows_of(tmp_path / "results", recipe.replace("=", "-"))
+    assert {row["status"] for row in rows} == {"complete"}
+    if recipe == "mcsd=ablation":
+        off = [row for row in rows if row["tree_attention"] == "false"]
+        assert sorted(row["decoder"] for row in off) == ["mcns", "mcsd", "mcsd_wor"]
+
+
+def translated(n, text):
+    return {"translation": {"de": f"Satz {n}.", "en": text}}
+
+
+WMT = ("de-en/test-00000-of-00001.parquet", translated, "bleu")
+# File, row of a text, score, temperature and top-p: the papers' own.
+LAYOUTS = {
+    "wmt18_deen": (*WMT, 0.3, 1.0),
+    "wmt14_ende": (*WMT, 1.0, 1.0),
+    "xsum": (
+        "default/test/0000.parquet",
+        lambda n, t: {"document": t, "summary": t[:20], "id": f"{3_000_000 + n}"},
+        *("rouge2", 0.3, 1.0),
+    ),
+    "dolly": (
+        "databricks-dolly-15k.jsonl",
+        lambda n, t: {"instruction": "Who?", "context": t, "response": "He.", "category": "qa"},
+        *(None, 1.0, 0.95),
+    ),
+    "alpaca": (
+        "data/train-00000-of-00001-a09b74b3ef9c3b56.parquet",
+        lambda n, t: {"instruction": t, "input": "", "output": "Done.", "text": f"Below ... {t}"},
+        *(None, 1.0, 1.0),
+    ),
+    "mt_bench": (
+        "question.jsonl",
+        lambda n, t: {"question_id": 81 + n, "category": "writing", "turns": [t, "Shorten it."]},
+        *(None, 1.0, 1.0),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_hub_task_runs_from_local_files_to_a_row(name, run_job, tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    file, row_of, score, temperature, top_p = LAYOUTS[name]
+    path = tmp_path / "hub" / file
+    path.parent.mkdir(parents=True)
+    rows = [row_of(*each) for each in enumerate(TEXTS)]
+    if path.suffix == ".jsonl":
+        source = written(path, *rows)
+    else:
+        languages = datasets.Translation(languages=["de", "en"])
+        features = datasets.Features({"translation": languages}) if score == "bleu" else None
+        datasets.Dataset.from_list(rows, features=features).to_parquet(path)
+        source = path.parent
+    # The task's own temperature and truncation stand.
+    own = ("generation.temperature=null", "generation.max_new_tokens=6")
+    run_job(f"task={name}", f"task.source.path={source}", "cells=[sd:2]", "prompts=3", *own)
+    rows = rows_of(tmp_path / "results")
+    assert [row["decoder"] for row in rows] == ["ar", "sd"]
+    for row in rows:
+        assert (row["task"], row["status"], row["prompts"]) == (name, "complete", "3")
+        assert (float(row["temperature"]), float(row["top_p"])) == (temperature, top_p)
+        assert (row["top_k"], row["lossless"]) == ("0", "exact")
+        assert float(row["token_rate"]) > 0
+        assert [column for column in ("bleu", "rouge2") if row[column]] == [score] * bool(score)
+
+
+@pytest.fixture
+def patient(family, tmp_path):
+    """The tiny pair with room for real prompts."""
+    for name in ("target", "draft"):
+        shutil.copytree(family / name, tmp_path / name)
+        file = tmp_path / name / "config.json"
+        told = json.loads(file.read_text()) | {"max_position_embeddings": 9000}
+        file.write_text(json.dumps(told))
+    return [f"pair.{name}={tmp_path / name}" for name in ("target", "draft")]
+
+
+# A second turn is asked where the file has an answer to the first.
 @pytest.mark.parametrize(
-    ("name", "scores", "temperature", "top_p"),
-    [
-        ("wmt18_deen", ("bleu",), 0.3, 1.0),
-        ("wmt14_ende", ("bleu",), 1.0, 1.0),
-        ("xsum", ("rouge2",), 0.3, 1.0),
-        ("dolly", (), 1.0, 0.95),
-        ("alpaca", (), 1.0, 1.0),
-        ("mt_bench", (), 1.0, 1.0),
-    ],
+    ("name", "turns"), [("spec_bench", "2"), ("mt_bench", "3"), ("eagle_alpaca", "2")]
 )
-def test_a_task_has_its_papers_scores_temperature_and_truncation(name, scores, temperature, top_p):
-    asked = settings_of(composed([f"task={name}", "prompts=1"]))
-    facts = asked.facts(asked.cells[0])
-    assert (facts.temperature, facts.top_k, facts.top_p) == (temperature, 0, top_p)
-    assert asked.task.scores == scores
+def test_a_question_file_of_others_runs_to_a_row(name, turns, run_job, tmp_path, patient):
+    real = ("task=jsonl", f"task.source.path={question_file(tmp_path, name)}", "task.name=real")
+    run_job(*real, "cells=[sd:2]", "prompts=2", "generation.max_new_tokens=6", *patient)
+    for row in rows_of(tmp_path / "results"):
+        assert (row["task"], row["status"], row["prompts"]) == ("real", "complete", turns)
+
+
+def test_a_file_with_fields_template_and_metric_of_ones_own_runs_to_a_row(run_job, tmp_path):
+    file = written(tmp_path / "mine.jsonl", *({"q": text, "a": [text]} for text in TEXTS))
+    own = ('task.template="{q} Answer:"', "task.fields.reference=a", "task.metrics=[rouge]")
+    run_job("task=jsonl", f"task.source.path={file}", *own, "cells=[sd:2]")
+    for row in rows_of(tmp_path / "results"):
+        assert row["status"] == "complete"
+        assert float(row["rouge_rougeL"]) >= 0
 
 
 CELLS = "cells=[sd:2]"
@@ -133,13 +231,28 @@ def test_an_own_second_turns_limit_is_what_the_models_have_room_for(run_job, cha
     assert left == room - longest < limit
 
 
+@pytest.mark.parametrize("size", [1, 2])
+def test_own_second_turns_cut_at_any_line_resume_to_the_same_tokens(run_job, chat, tmp_path, size):
+    own = (*chat, "task.later_turns=own", f"engine.batch_size={size}")
+    whole = tmp_path / "whole"
+    results = run_job(*own, results=whole)
+    expected = {result.run_id: tokens_of(whole, result.run_id) for result in results}
+    for lines in (0, 2, 4, 5):
+        again = tmp_path / f"cut{lines}"
+        for number, run_id in enumerate(expected):
+            killed(whole, run_id, max(0, lines - number), again)
+        run_job(*own, results=again)
+        for run_id, tokens in expected.items():
+            assert tokens_of(again, run_id) == tokens
+            assert CellStore(again, run_id).complete()
+
+
 def test_own_second_turns_resume_beside_a_baseline_that_another_job_holds_and_leaves_undone(
     run_job, chat, tmp_path, monkeypatch
 ):
     results, own = tmp_path / "results", (*chat, "task.later_turns=own")
     baseline, cell, *_ = run_job(*own)
     tokens = [tokens_of(results, each.run_id) for each in (baseline, cell)]
-    assert {"83/1"} <= tokens[0].keys() == tokens[1].keys()
     other = CellStore(results, baseline.run_id)
     other.lock()
     for lines in (0, 3):

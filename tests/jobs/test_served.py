@@ -10,7 +10,7 @@ import pytest
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.records import parquet
 from spec_bench.system import files
-from tests.jobs.tiny import rows_of
+from tests.jobs.tiny import cut, rows_of, tokens_of
 from tests.said import naming, one_line
 from tests.server.completions import Completions, serving
 
@@ -217,6 +217,14 @@ def test_what_a_server_cannot_be_told_is_refused_before_it_is_asked(run_job, mor
     assert not (tmp_path / "results").exists()
 
 
+def test_a_server_that_is_not_there_fails_the_row_in_one_line(run_job):
+    with served() as server:
+        pass
+    (failed,) = run_job(*on(server.url, "server.attempts=1"))
+    assert "connect error, after 1 attempt" in failed.reason
+    assert failed.metrics == {}
+
+
 OTHERS = "cells=[sd:2,hf_generate,hf_assisted:2,hf_prompt_lookup]"
 THEIRS = ("hf_generate", "hf_assisted", "hf_prompt_lookup")
 
@@ -246,6 +254,18 @@ def test_tokens_per_call_are_cut_alike_at_an_answers_end(run_job, tmp_path):
         left = ("block_efficiency", "block_efficiency_low", "mbsu", "acceptance_rate")
         assert {rows[name][column] for column in left} == {""}
         assert "behind an answer's end" in rows[name]["reason"]
+
+
+def test_a_killed_cell_goes_on_where_it_stopped(run_job, tmp_path):
+    results = run_job(OTHERS, "prompts=3")
+    run_id = {each.facts.decoder: each.run_id for each in results}["hf_assisted"]
+    store, tokens = (each(tmp_path / "results", run_id) for each in (CellStore, tokens_of))
+    first = store.load()["0"]
+    cut(tmp_path / "results", run_id, 1)
+    again = run_job(OTHERS, "prompts=3")
+    assert [each.run_id for each in again] == [each.run_id for each in results]
+    assert store.load()["0"] == first
+    assert tokens_of(tmp_path / "results", run_id) == tokens
 
 
 def test_a_batch_that_it_cannot_decode_is_left_out_with_a_line(run_job, tmp_path, caplog):

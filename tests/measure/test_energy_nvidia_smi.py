@@ -4,9 +4,13 @@ A square wave is right to 1% only where the sampling period is small against the
 between two samples is off by up to half a sampling period times its height. Here it is 1/200 of it.
 """
 
+import random
 import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -144,6 +148,15 @@ def deaf(play_power, tmp_path):
     return file
 
 
+def programs(folder):
+    """The stand-ins that were started with this folder in their environment, and still run."""
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            ours = str(folder).encode() in (path / "environ").read_bytes()
+            if ours and alive(int(path.name)) and b"--loop-ms" in (path / "cmdline").read_bytes():
+                yield path
+
+
 def gone(running):
     return until(lambda: not running(), 40)
 
@@ -154,14 +167,35 @@ def test_a_job_killed_while_the_program_starts_takes_it_with_it(deaf):
     assert gone(lambda: alive(int(deaf.read_text())))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("way", WAYS)
-def test_a_job_that_ends_without_closing_its_meter_leaves_no_program(deaf, way):
+def ended(way, after_s):
+    """What a job prints that is ended so long after its start or, if None, with the meter open."""
     command = [sys.executable, "-c", JOB + WAYS[way]]
     quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
     job = subprocess.Popen(command, **quiet)
-    assert [job.stdout.readline() for _ in range(2)] == ["begun\n", "open\n"]
+    printed = job.stdout.readline()
+    if after_s is None:
+        printed += job.stdout.readline()
+    time.sleep(after_s or 0)
     if way in ("killed", "terminated"):
         job.send_signal(signal.SIGKILL if way == "killed" else signal.SIGTERM)
-    job.communicate(timeout=60)
-    assert gone(lambda: alive(int(deaf.read_text())))
+    return printed + job.communicate(timeout=60)[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+def test_a_job_that_ends_without_closing_its_meter_leaves_no_program(deaf, tmp_path, way):
+    assert ended(way, None) == "begun\nopen\n"
+    assert deaf.exists() and gone(lambda: [*programs(tmp_path)])
+
+
+@pytest.mark.parametrize("times", [2, pytest.param(20, marks=pytest.mark.slow)])
+def test_a_job_killed_at_a_random_moment_leaves_no_program(deaf, tmp_path, times):
+    begun_s = time.monotonic()
+    ended("at once", None)
+    usual_s, draws, begun = time.monotonic() - begun_s, random.Random(0), 0
+    for _ in range(times):
+        deaf.unlink(missing_ok=True)
+        ended("killed", draws.uniform(0, usual_s))
+        assert gone(lambda: [*programs(tmp_path)])
+        begun += deaf.exists()
+    assert begun or times == 2  # some were killed when it was there, others before

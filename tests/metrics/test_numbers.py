@@ -295,8 +295,6 @@ def test_repeats_that_differ_as_a_whole_widen_the_interval_of_a_rate():
         return row[f"{name}_high"] - row[f"{name}_low"]
 
     assert two["token_rate"] == pytest.approx(one["token_rate"] / 1.05)
-    assert two["decode_s"] == pytest.approx(one["decode_s"] * 1.05)
-    assert (two["delivered_tokens"], two["repeats"]) == (one["delivered_tokens"], 2)
     for name in ("token_rate", "token_rate_end_to_end"):
         assert width(two, name) > 3 * width(one, name)
     assert width(two, "block_efficiency") == width(one, "block_efficiency")

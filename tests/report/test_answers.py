@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import replace
-from itertools import product
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ from spec_bench.jobs.store.store import CellStore
 from spec_bench.records.types import Generation, StepRecord
 from spec_bench.report.claims import check_generally
 from spec_bench.report.cli.command_line import main
+from spec_bench.report.comparison import compare
 from spec_bench.report.data.categories import OTHERS, UNKNOWN, by_category, kinds_of
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.rows import groups_of, read_results
@@ -97,6 +98,19 @@ def peers(path, seed, rate, harness="spec_bench"):
             line["category"] = KINDS[number % 4]
         said.append(line)
     return written(path, *said)
+
+
+def test_three_repeats_of_one_system_do_not_beat_each_other(tmp_path):
+    tables = []
+    for repeat in range(3):
+        folder = tmp_path / f"run_{repeat}"
+        base = peers(folder / "vanilla.jsonl", 2 * repeat, 20.0)
+        other = peers(folder / "eagle.jsonl", 2 * repeat + 1, 50.0)
+        tables.append(read(base, other, "spec_bench", folder / "results").parent)
+    for one, other in combinations(tables, 2):
+        found = compare(one, other)
+        assert [each.column.name for each in found.of("no change shown")] == ["speedup"]
+        assert not found.of("regression") and not found.of("improvement")
 
 
 def test_files_with_idxs_know_the_number_of_calls_alone(tmp_path, capsys):

@@ -97,6 +97,12 @@ def test_any_column_that_is_marked_so_tells_runs_apart(monkeypatch):
     assert titles(*both(someones_note="a"), *both(someones_note="b")) == ["xsum"]
 
 
+def test_rows_are_split_by_what_differs_and_only_that_is_named():
+    rows = [*cells(batch_size=1, batching="static"), cells(batch_size=4, batching="static")[0]]
+    assert parts(*rows) == [("batch size 1", 2), ("batch size 4", 1)]
+    assert split(frame(*rows), ("batch_size",))[0][0] == ""
+
+
 def test_what_belongs_to_the_task_splits_only_the_task_that_has_several():
     short, long = {"max_new_tokens": 16}, {"max_new_tokens": 64}
     rows = [*cells(**long), *cells(**short, task="squad")]

@@ -1,8 +1,10 @@
 """The page of an experiment, the index, and the card that says which decoder to use."""
 
 import re
+import shutil
 from functools import partial
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +19,7 @@ from spec_bench.report.plain import markdown, write_report
 from spec_bench.vocabulary import names
 from tests.report.rows import EMBEDDED, around, frame, row, write
 
+COMMITTED = Path(__file__).resolve().parents[2] / "results" / "embedded"
 FAILURE = "RuntimeError: went wrong"
 LATER = (
     row("ar", token_rate=57.8, speedup=(1.0, 1.0, 1.0), block_efficiency=1.0),
@@ -151,6 +154,14 @@ def test_decoders_of_no_yaml_are_told_apart_by_colour_or_marker():
     assert len({each.colour for each in shown.values()}) > 3
     assert shown["sd"] == names.decoder("sd") and shown["eagle3_sd"].hollow
     assert names.apart(decoders[:1])[decoders[0]] == names.decoder(decoders[0])
+
+
+def test_the_page_of_the_most_cells_is_below_a_megabyte(tmp_path):
+    (tmp_path / "mcsd-search").mkdir()
+    for name in ("results.csv", "screening.csv"):
+        shutil.copy(COMMITTED / "mcsd-search" / name, tmp_path / "mcsd-search")
+    assert main(["page", "mcsd-search", "--results", str(tmp_path)]) == 0
+    assert (tmp_path / "mcsd-search" / "page.html").stat().st_size < 1_000_000
 
 
 def test_the_index_has_every_experiment_with_its_page_answer_and_picture(everything):
