@@ -182,10 +182,14 @@ def test_an_import_that_points_the_wrong_way_is_found(layer, source):
             {"torch", "pandas", "numpy"},
         ),
         ("import spec_bench.report.cli.command_line", {"torch"}),
+        (
+            "from spec_bench.__main__ import application; application()",
+            {"nltk", "pandas", "datasets", "evaluate", "wandb", "matplotlib"},
+        ),
     ],
-    ids=["package", "settings", "ground floor", "report"],
+    ids=["package", "settings", "ground floor", "report", "job"],
 )
 def test_what_is_light_stays_so(code, without):
-    check = f"{code}; import sys; assert not {without} & {{*sys.modules}}"
+    check = f"{code}; import gc, sys; assert gc.isenabled() and not {without} & {{*sys.modules}}"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

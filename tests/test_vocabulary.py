@@ -241,12 +241,6 @@ def test_every_printed_number_of_the_checked_copies_is_here(paper):
     assert ", ".join(found) == CHECKED[paper]
 
 
-def test_rsd_has_1998_cells_in_54_tables():
-    cells = side_by_side(PAPERS["rsd"])
-    tables = Counter(int(cell["table"]) for cell in cells)
-    assert tables == {table: 33 if table < 28 else 41 for table in range(1, 55)}
-
-
 def test_every_number_without_a_value_says_why_it_is_lost_and_none_is_printed_twice():
     rows = [row for paper in PAPERS.values() for row in paper]
     lost = [row for row in rows if not row["value"]]

@@ -11,7 +11,7 @@ import pytest
 from spec_bench.report.data.rows import read_rows
 from spec_bench.report.papers.items import recipe_cells
 from spec_bench.report.papers.pairs import drafter_size, pair_configs, pair_of, written
-from spec_bench.report.papers.paper import find_table, load_paper, paper_names
+from spec_bench.report.papers.paper import find_table, load_paper
 from spec_bench.report.tables.build import build_table, build_tables
 from spec_bench.report.tables.measured import Measured
 from spec_bench.report.tables.render import comma, latex, markdown
@@ -316,11 +316,6 @@ def test_every_rsd_table_prints_the_reference_value_for_value(number):
         assert [place.printed for place in line.cells] == [cell[metric] for metric in metrics]
         names = [column.name for column in grid.columns]
         assert names == [name if name not in score else "accuracy" for name in metrics]
-
-
-def test_every_recipe_that_is_named_exists():
-    for item in (item for paper in paper_names() for item in load_paper(paper).items):
-        assert len(item.experiments) == len(item.recipes)
 
 
 CHAT = {"pair": "llama2_chat_7b", "draft": "double7/vicuna-160m",
