@@ -198,8 +198,8 @@ QUICK = ("a latch",)
 def test_the_canary_refuses_what_a_graph_gets_wrong_and_the_tokens_are_right(
     fault, monkeypatch, caplog
 ):
-    monkeypatch.setattr(recording, "CANARY_TOKENS", 16)
-    monkeypatch.setattr(recording, "CANARY_ANSWERS", 2)
+    monkeypatch.setattr(recording, "CANARY_TOKENS", 8)
+    monkeypatch.setattr(recording, "CANARY_ANSWERS", 1)
     name = {"a shared pool": "eagle3", "a commit left out": "rsd_s"}.get(fault, "sd")
     requests = asked(12)[9:]
     expected = built(name, 2, 1.0, "none", "cpu").generate(requests, seed=0)

@@ -89,26 +89,26 @@ def test_a_complete_cell_is_not_run_again_and_the_baseline_is_shared(run_job, tm
 
 
 def test_a_run_cut_at_any_line_resumes_in_turn_to_the_same_tokens(run_job, tmp_path, calls):
-    whole, given = tmp_path / "whole", (CELLS, "warmup=0")
+    whole, given = tmp_path / "whole", (CELLS, "warmup=0", "prompts=3")
     expected = {r.run_id: tokens_of(whole, r.run_id) for r in run_job(*given, results=whole)}
-    for lines in range(5):
+    for lines in range(4):
         again = tmp_path / f"cut{lines}"
         for run_id in expected:
             cut(whole, run_id, lines, again)
         calls.clear()
         baseline, *results = run_job(*given, results=again)
-        left = [(name, f"{prompt}") for name in ("ar", "rsd_s", "sd") for prompt in range(lines, 4)]
+        left = [(name, f"{prompt}") for name in ("ar", "rsd_s", "sd") for prompt in range(lines, 3)]
         assert sorted((name, *ids) for name, ids in calls) == left  # nothing is timed twice
         for run_id, tokens in expected.items():
             assert tokens_of(again, run_id) == tokens
             store = CellStore(again, run_id)
             assert store.complete()
-            assert len((store.folder / "generations.jsonl").read_text().splitlines()) == 4
+            assert len((store.folder / "generations.jsonl").read_text().splitlines()) == 3
         assert files.retimed_files(CellStore(again, baseline.run_id).folder) == []
         for result in results:
             assert (result.baseline, result.metrics["speedup"] is None) == ("same job", False)
             told = cell_folder.read_cell(again / "runs" / result.run_id)
-            assert len(told["compared"]["sittings"]) == 1 + (0 < lines < 4)
+            assert len(told["compared"]["sittings"]) == 1 + (0 < lines < 3)
 
 
 def test_a_failing_cell_is_a_row_without_numbers_and_is_tried_again(

@@ -1,4 +1,4 @@
-"""Ways to use nvidia-smi on known curves, 3 min: ``python -m tests.measure.energy_error``."""
+"""Ways to use nvidia-smi on known curves, 7 min: ``python -m tests.measure.energy_error``."""
 
 import json
 import os
@@ -7,14 +7,14 @@ import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from spec_bench.measure.energy import build_meter
+from tests.measure.conftest import opened, window
 from tests.measure.stand_ins import VARIABLE, Curve, install
 
 WINDOW_S, WINDOWS = 2.5, 12
 METERS = {
-    "nvidia_smi, 5 ms": {"meter": "nvidia_smi", "period_s": 0.005},
-    "nvidia_smi, 50 ms": {"meter": "nvidia_smi"},
-    "paper": {"meter": "paper"},
+    "nvidia_smi, 5 ms": ("nvidia_smi", {"period_s": 0.005}),
+    "nvidia_smi, 50 ms": ("nvidia_smi", {}),
+    "paper": ("paper", {}),
 }
 CURVES = {
     "steady 250 W": Curve("steady", low_w=250.0),
@@ -24,51 +24,32 @@ CURVES = {
 }
 
 
-def measured(curve):
-    """(joules, joules expected) of each window, a list a meter; starts are spread over a second."""
+def measured(name, settings, curve):
+    """Joules and joules expected of each window; starts are spread over a second."""
     os.environ[VARIABLE] = json.dumps({"curves": [asdict(curve)]})
-    meters = [build_meter({**m, "idle_s": 0}) for m in METERS.values()]
-    found = [[] for _ in meters]
-    for meter in meters:
-        meter.open()
-    for number in range(WINDOWS):
-        time.sleep(number / WINDOWS)
-        for meter in meters:
-            meter.begin()
-        begin_s = time.time()
-        time.sleep(WINDOW_S)
-        # The slowest to answer last: what a meter waits for must not lengthen another's window.
-        for meter, list_ in zip(meters, found, strict=True):
-            reading = meter.end()
+    with opened(name, **settings) as meter:
+        for number in range(WINDOWS):
+            time.sleep(number / WINDOWS)
+            reading, begin_s, end_s = window(meter, WINDOW_S)
             assert reading.energy_j is not None, reading.note
-            # A meter that ends later has the rest of its window to answer for.
-            list_.append((reading.energy_j, curve.energy_j(begin_s, begin_s + reading.window_s)))
-    for meter in meters:
-        meter.stop()
-    return found
+            yield reading.energy_j, curve.energy_j(begin_s, end_s)
 
 
-def line(name, found):
-    """A row of the table: mean size of a window's error, the worst one, all windows together."""
-    cells = []
-    for pairs in found:
-        each = [joules / expected_j - 1 for joules, expected_j in pairs]
-        mean, worst = sum(map(abs, each)) / len(each), max(each, key=abs)
-        together = sum(joules for joules, _ in pairs) / sum(expected for _, expected in pairs) - 1
-        cells.append(f"{100 * mean:.2f}, {100 * worst:+.2f}, {100 * together:+.2f}")
-    return f"| {name} | {' | '.join(cells)} |"
+def cell(pairs):
+    """In percent: mean size of a window's error, the worst one, all windows together."""
+    each = [joules / expected_j - 1 for joules, expected_j in pairs]
+    mean, worst = sum(map(abs, each)) / len(each), max(each, key=abs)
+    joules, expected_j = map(sum, zip(*pairs, strict=True))
+    return f"{100 * mean:.2f}, {100 * worst:+.2f}, {100 * (joules / expected_j - 1):+.2f}"
 
 
-def main():
+if __name__ == "__main__":
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     with tempfile.TemporaryDirectory() as folder:
         install(Path(folder))
         os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ['PATH']}"
-        print(f"| power | {' | '.join(METERS)} |")
-        print("| --- " * (1 + len(METERS)) + "|")
-        for name, curve in CURVES.items():
-            print(line(name, measured(replace(curve, origin_s=time.time()))), flush=True)
-
-
-if __name__ == "__main__":
-    main()
+        print(f"| power | {' | '.join(METERS)} |\n{'| --- ' * (1 + len(METERS))}|")
+        for said, curve in CURVES.items():
+            played = replace(curve, origin_s=time.time())
+            cells = (cell([*measured(*meter, played)]) for meter in METERS.values())
+            print(f"| {said} | {' | '.join(cells)} |", flush=True)

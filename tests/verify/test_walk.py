@@ -216,7 +216,7 @@ def test_a_rule_that_is_computed_all_the_same_gives_the_residual():
 
 
 def test_a_walk_uses_the_acceptance_of_each_depth():
-    rules = tuple(partial(simulated, acceptance=a) for a in (0.8, 0.5))
+    rules = Simulated((0.8, 0.5)).judge(2)
     tree = Tree(TreeShape((2, 2), (2, 1)), torch.tensor([0]))
     q = torch.full((1, 2, 1, 3), 1 / 3, dtype=torch.float64)
     for parents, law in (([0, 0], q[:, :1]), ([0, 1], q)):
