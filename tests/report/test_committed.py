@@ -261,7 +261,9 @@ def test_curves_with_tree_attention_are_apart_from_those_without(tmp_path):
         "ReDrafter, exact match 8x5, beams as rows": [(1, 30), (4, 60)],
     }
     with pytest.raises(ValueError, match=naming("redrafter/6")):
-        draw("redrafter", "6", rows[rows.batch_size == 1], tmp_path)  # one size is no curve
+        draw(
+            find_figure("redrafter/6"), rows[rows.batch_size == 1], tmp_path
+        )  # one size is no curve
 
 
 def told(sheet):

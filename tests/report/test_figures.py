@@ -212,7 +212,7 @@ def grid_rows():
 
 def test_a_figure_becomes_a_png_and_a_pdf_of_several_pairs_or_one_each(tmp_path):
     def drawn(name, rows, **asked):
-        paths = draw(*name.split("/"), rows, tmp_path / "new", **asked)
+        paths = draw(find_figure(name), rows, tmp_path / "new", **asked)
         return [path.name for path in paths if path.stat().st_size > 1000]
 
     def both(rows):
@@ -226,23 +226,22 @@ def test_a_figure_becomes_a_png_and_a_pdf_of_several_pairs_or_one_each(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("paper", "figure", "message"),
+    ("name", "message"),
     [
-        ("rsd", "3", "'3'.* 1, 4, 5, 6, 7, 8, 9"),
-        ("rsd", "5", "nothing measured for figure rsd/5; to measure it: .*rsd=exp2"),
-        ("rsd", "1", "nothing measured for figure rsd/1; .*rsd/bernoulli.py"),
-        ("dsbd", "4", "nothing measured for figure dsbd/4; .*dsbd=fronts"),
+        ("rsd/5", "nothing measured for figure rsd/5; to measure it: .*rsd=exp2"),
+        ("rsd/1", "nothing measured for figure rsd/1; .*rsd/bernoulli.py"),
+        ("dsbd/4", "nothing measured for figure dsbd/4; .*dsbd=fronts"),
     ],
 )
-def test_what_cannot_be_drawn_is_one_clear_line(paper, figure, message, tmp_path):
+def test_what_cannot_be_drawn_is_one_clear_line(name, message, tmp_path):
     length_only = EXP1[EXP1.spec.isin(["-", "3x2", "4x3"])]
     with pytest.raises(ValueError, match=message):
-        draw(paper, figure, length_only, tmp_path)
-    for alone in (False, paper == "dsbd"):  # nor is what the paper prints nowhere
-        with pytest.raises(ValueError, match=r"no figure|nothing measured"):
-            draw(paper, figure, NOTHING, tmp_path, alone=alone)
+        draw(find_figure(name), length_only, tmp_path)
+    for alone in (False, name == "dsbd/4"):  # nor is what the paper prints nowhere
+        with pytest.raises(ValueError, match="nothing measured"):
+            draw(find_figure(name), NOTHING, tmp_path, alone=alone)
     with pytest.raises(ValueError, match=naming("'opt_13b'", "embedded")):
-        draw("rsd", "4", EXP1, tmp_path, pair="opt_13b")
+        draw(find_figure("rsd/4"), EXP1, tmp_path, pair="opt_13b")
 
 
 def test_printed_numbers_are_drawn_alone_and_the_heading_says_so():
@@ -261,12 +260,13 @@ def test_printed_numbers_are_drawn_alone_and_the_heading_says_so():
 
 
 def test_a_figure_of_other_pairs_is_drawn_once_and_not_under_each_number(tmp_path):
-    ours = {"task": "alpaca", "temperature": 1.0, "acceptance_rate": 0.5}
-    rows = frame(*(row("mcsd_wor", k, **ours) for k in ("1", "4")))
-    (theirs,) = draw("mcsd", "5", rows, tmp_path, formats=("png",), alone=True)
+    same = {"task": "alpaca", "temperature": 1.0, "acceptance_rate": 0.5}
+    rows = frame(*(row("mcsd_wor", k, **same) for k in ("1", "4")))
+    asked = (find_figure("mcsd/5"), rows, tmp_path)
+    (theirs,) = draw(*asked, formats=("png",), alone=True)
     assert theirs.name == "mcsd-fig5-paper-s-numbers-alone.png"
-    (asked,) = draw("mcsd", "5", rows, tmp_path, pair="embedded", formats=("png",), alone=True)
-    assert asked.name == "mcsd-fig5-embedded.png"
+    (ours,) = draw(*asked, pair="embedded", formats=("png",), alone=True)
+    assert ours.name == "mcsd-fig5-embedded.png"
 
 
 @pytest.mark.parametrize(

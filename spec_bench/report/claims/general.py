@@ -24,11 +24,15 @@ def checks(ask: Ask) -> Iterator[Check]:
     """All of them."""
     ask = ask.of()
     known = partial(cells, status=("complete", "partial"), lossless="exact")
+
+    def first(_: Question, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
+        yield from (Contrast((a,), (b,)) for a, b in zip(left[:1], right[:1], strict=False))
+
     # The first trees of a file, ordered as in RSD's Figure 4 (arXiv:2402.14160).
     for left, right in (("rsd_s", "rsd_c"), ("rsd_c", "spectr"), ("spectr", "sd")):
         found = ask.ahead(
             "{left} > {right} in {metric}", known(left), known(right), "block_efficiency",
-            by=_first, pooled="all tasks", evidence="difference {found}",
+            by=first, pooled="all tasks", evidence="difference {found}",
         )  # fmt: skip
         yield from (each for each in found if each.p_values or each.verdict == NOT_COMPARABLE)
     yield from exact_scores(ask)
@@ -37,11 +41,6 @@ def checks(ask: Ask) -> Iterator[Check]:
         for kind, prompts in kinds_of(group, ask.records).items():
             where = f"{group.title}, category {kind}"
             yield from _fastest_of(group, ask.records, where, frozenset(prompts))
-
-
-def _first(asked: Question, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
-    """The first cell of each side."""
-    yield from (Contrast((one,), (other,)) for one, other in zip(left[:1], right[:1], strict=False))
 
 
 def exact_scores(ask: Ask) -> Iterator[Check]:

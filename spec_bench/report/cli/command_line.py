@@ -109,8 +109,7 @@ def run_figure(options: Namespace) -> None:
         check_pair(item, options.pair, measured)
     folder = options.output or options.results / "figures"
     rows = figure_rows(item, measured.rows, options.results)
-    asked = (item.paper, str(item.number), rows, folder, options.pair)
-    for path in figures.draw(*asked, alone=True):
+    for path in figures.draw(item, rows, folder, options.pair, alone=True):
         print(f"figure: {path}")
 
 

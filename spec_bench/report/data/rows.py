@@ -308,7 +308,10 @@ def _named(rows: pd.DataFrame, apart: Sequence[Column]) -> dict[Column, pd.Serie
     columns = {}
     for each in apart:
         within = rows.pair if each.apart == "pair" and "pair" in rows else rows.task
-        if each.name == "task" or _stated(rows, each).nunique(dropna=False) < 2:
+        values = rows[each.name]
+        if each.name != "device" and "device" in rows:  # it covers what a server's rows leave empty
+            values = values[(rows.device != SERVER) | values.notna()]
+        if each.name == "task" or values.nunique(dropna=False) < 2:
             continue
         if each.apart == "run" or each.name == "pair":
             columns[each] = pd.Series(True, rows.index)
@@ -318,14 +321,6 @@ def _named(rows: pd.DataFrame, apart: Sequence[Column]) -> dict[Column, pd.Serie
         if several.any():
             columns[each] = several
     return columns
-
-
-def _stated(rows: pd.DataFrame, column: Column) -> pd.Series:
-    """A column's values, without those that a server's rows leave empty, which "device" covers."""
-    values = rows[column.name]
-    if column.name == "device" or "device" not in rows:
-        return values
-    return values[(rows.device != SERVER) | values.notna()]
 
 
 def title_of(group: Group) -> str:

@@ -36,15 +36,3 @@ def error_bars(points: Iterable[tuple[float, float, float]]) -> list[list[float]
         below.append(0.0 if pd.isna(low) else max(0.0, value - low))
         above.append(0.0 if pd.isna(high) else max(0.0, high - value))
     return [below, above]
-
-
-def best_rows(rows: pd.DataFrame, keys: Sequence[str], judged: str) -> pd.DataFrame:
-    """Of the rows with the same keys the first with the highest value of a column."""
-    known = rows[rows[judged].notna()]
-    return known.loc[known.groupby(list(keys), sort=False)[judged].idxmax()]
-
-
-def relative_to(rows: pd.DataFrame, base: pd.Series | None, columns: Sequence[str]) -> pd.DataFrame:
-    """Rows with a number and its interval divided by that in ``base``; empty without one."""
-    divisor = float("nan") if base is None else (base[columns[0]] or float("nan"))
-    return rows.assign(**{name: rows[name] / divisor for name in columns if name in rows})

@@ -1,4 +1,4 @@
-"""The papers' figures from measured rows: ``draw("rsd", "4", rows, folder)``.
+"""The papers' figures from measured rows: ``draw(find_figure("rsd/4"), rows, folder)``.
 
 A figure is a function ``figure_4(cells)`` of its paper's ``figures.py``, which returns sheets of
 ``panels`` or a matplotlib figure. Knows nothing about where rows come from.
@@ -21,18 +21,11 @@ from spec_bench.report.figures.cells import (
 from spec_bench.report.figures.draw import draw_sheet
 from spec_bench.report.figures.panels import Sheet
 from spec_bench.report.figures.style import FORMATS, save, settings
-from spec_bench.report.papers.paper import Figure, find_figure, load_paper, paper_names
-
-
-def drawable(paper: str) -> tuple[str, ...]:
-    """Returns the numbers of a paper's figures that can be drawn."""
-    known = load_paper(paper)
-    return tuple(str(each.number) for each in known.figures if known.draws(each) is not None)
+from spec_bench.report.papers.paper import Figure, load_paper
 
 
 def draw(
-    paper: str,
-    figure: str,
+    item: Figure,
     rows: pd.DataFrame,
     folder: Path,
     pair: str | None = None,
@@ -44,15 +37,9 @@ def draw(
 
     Of one ``pair``, or of the figure's pairs, or if none of them is measured, of every pair that
     is; ``alone``: then the paper's numbers by themselves, and of other pairs only figures that are
-    meant for them. Raises NothingMeasuredError: no row is one that it shows; ValueError: unknown
-    figure, or rows that cannot be drawn.
+    meant for them. Raises NothingMeasuredError: no row is one that it shows; ValueError: nothing
+    draws the figure, or rows that cannot be drawn.
     """
-    if paper not in paper_names():
-        raise ValueError(f"no figures of paper {paper!r}; there are: {', '.join(paper_names())}")
-    if figure not in drawable(paper):
-        choices = ", ".join(drawable(paper)) or "none"
-        raise ValueError(f"{paper} has no figure {figure!r} to draw; it has: {choices}")
-    item = find_figure(f"{paper}/{figure}")
     if pair is not None and "pair" in rows:
         known = list(dict.fromkeys(rows.pair.astype(str)))
         rows = rows[rows.pair == pair]
@@ -83,7 +70,8 @@ def figure_sheets(item: Figure, rows: pd.DataFrame, alone: bool = False) -> list
     NothingMeasuredError: nothing is plotted.
     """
     function = load_paper(item.paper).draws(item)
-    assert function is not None, "drawable figures have a function"
+    if function is None:
+        raise ValueError(f"figure {item.name}: no function figure_{item.number} in figures.py")
     try:
         plotted = list(function(Cells(item, rows, alone)))
     except NothingMeasuredError:

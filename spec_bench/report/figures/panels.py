@@ -20,7 +20,7 @@ import pandas as pd
 from spec_bench.report.claims.ask import Names, several
 from spec_bench.report.data.grouping import split
 from spec_bench.report.data.rows import reason_of, rows_of
-from spec_bench.report.data.statistics import best_rows, correlation, front, relative_to
+from spec_bench.report.data.statistics import correlation, front
 from spec_bench.report.figures.cells import GROUP, SCORE, SCORE_NAME, Cells, grouped
 from spec_bench.report.figures.style import Look, fill, looks, shapes
 from spec_bench.settings.fields import unknown_setting
@@ -405,12 +405,16 @@ def _plotted(layer: Drawing, rows: pd.DataFrame) -> pd.DataFrame:
     """Returns the rows that a layer draws, its y as it is drawn."""
     x, y = layer.x, layer.y
     if layer.over:
-        rows = relative_to(rows, _first_of(rows, layer.over), [y, *(f"{y}{end}" for end in ENDS)])
+        base, numbers = _first_of(rows, layer.over), [y, *(f"{y}{end}" for end in ENDS)]
+        divisor = float("nan") if base is None else base[y] or float("nan")
+        rows = rows.assign(**{name: rows[name] / divisor for name in numbers if name in rows})
     rows = kept(rows, layer.keep)
     rows = rows[rows[x].notna()]
     if layer.best:
         hue = [name for name in layer.hues if name in rows]
-        rows = best_rows(rows, [*hue, x], y if layer.best == "y" else layer.best)
+        judged = y if layer.best == "y" else layer.best
+        rows = rows[rows[judged].notna()]
+        rows = rows.loc[rows.groupby([*hue, x], sort=False)[judged].idxmax()]
     return rows[rows[y].notna()]
 
 

@@ -141,7 +141,7 @@ def draw(drawing: Drawing, measured: Measured, folder: Path, *formats: str) -> l
     rows = measured.rows[measured.rows.pair.isin(pairs)]
     pair = pairs[0] if len(pairs) == 1 else None
     try:
-        return list(figures.draw(item.paper, str(item.number), rows, folder, pair, formats))
+        return list(figures.draw(item, rows, folder, pair, formats))
     except figures.NothingMeasuredError:
         return []
 
