@@ -22,7 +22,7 @@ from uuid import uuid4
 
 PRELOADED = [
     "spec_bench.jobs.app",
-    "spec_bench.train.app",
+    "spec_bench.train.settings",
     "spec_bench.train.train",
     "transformers.models.llama.modeling_llama",
     "pandas",

@@ -12,9 +12,8 @@ import pandas as pd
 from spec_bench.metrics.interval import FEWEST, p_above, p_below
 from spec_bench.metrics.intervals import studentised_interval
 from spec_bench.report.claims.ask import Ask, Checks, best, cells, counted, ends, steps
-from spec_bench.report.claims.contrast import Contrast, Difference, fisher
+from spec_bench.report.claims.contrast import Contrast, Difference, correlation, fisher
 from spec_bench.report.claims.verdict import DOES_NOT_HOLD, HOLDS, Check, PValues
-from spec_bench.report.data.statistics import correlation
 from spec_bench.report.papers.pairs import written
 from spec_bench.vocabulary.numbers import ends_of
 

@@ -22,10 +22,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from spec_bench.report.claims import check_claims
-from spec_bench.report.claims.verdict import Check, summary_of
+from spec_bench.report.claims.verdict import Check, print_checks, summary_of
 from spec_bench.report.data.rows import read_rows
 from spec_bench.report.papers.paper import load_paper
-from spec_bench.report.verdicts import print_checks
 from spec_bench.system.files import results_files
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -24,7 +24,7 @@ from spec_bench.metrics.intervals import mean_interval, score_interval
 from spec_bench.metrics.quality import score_of_sums
 from spec_bench.records import parquet
 from spec_bench.records.types import Generation
-from spec_bench.report.data.records import packed_of, repeats_of
+from spec_bench.report.data.counts import packed_of, repeats_of
 from spec_bench.sinks.rows import merge_csv, read_rows, write_csv
 from spec_bench.system import files
 from spec_bench.vocabulary import columns

@@ -154,11 +154,8 @@ def _words(key: str, value: Any) -> list[str]:
     """Returns a setting, or what a flag of that name means, as on the command line."""
     if key not in _FLAGS and (key, value) != ("prompts", "all"):
         return [f"{key}={as_override(key, value)}"]
-    return overrides_of("run", [f"--{key.replace('_', '-')}", _listed(value)])
-
-
-def _listed(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return overrides_of("run", [f"--{key.replace('_', '-')}", text])
 
 
 def _pair_words(pair: Any) -> Sequence[str]:

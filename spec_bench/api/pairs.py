@@ -221,11 +221,7 @@ class LoadedPair:
         sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
         built = self._built(decoder, {**sampling, "max_new_tokens": max_new_tokens}, self._pool)
         asked = [self._request(each, max_new_tokens, chat, prompt_id) for each in prompts]
-        built.preflight(asked)
-        stops = _stops_of(stop)
-        answers = [
-            Stream(built, each, seed, Writing(self.tokenizer, stops)).answer for each in asked
-        ]
+        answers = [each.answer for each in self._streams(built, asked, seed, stop)]
         return answers if several else answers[0]
 
     def stream(
@@ -257,9 +253,8 @@ class LoadedPair:
         sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
         # Separate caches: other prompts may be decoded between two steps.
         built = self._built(decoder, {**sampling, "max_new_tokens": max_new_tokens}, None)
-        request = self._request(prompts[0], max_new_tokens, chat, prompt_id)
-        built.preflight([request])
-        return Stream(built, request, seed, Writing(self.tokenizer, _stops_of(stop)))
+        asked = [self._request(prompts[0], max_new_tokens, chat, prompt_id)]
+        return self._streams(built, asked, seed, stop)[0]
 
     def _built(
         self, decoder: str | Mapping[str, Any], generation: dict[str, Any], pool: CachePool | None
@@ -282,6 +277,19 @@ class LoadedPair:
         target, drafts = self.models[0], self.models[1 : cell.config.drafts + 1]
         heads = heads_of(self.pair, cell.config.heads, target)
         return cell.config.build(target, drafts, sampling, 1, pool or CachePool(), heads)
+
+    def _streams(
+        self, built: AnyDecoder, asked: Sequence[Request], seed: int, stop: Any
+    ) -> list[Stream]:
+        """Returns the answers, none of which has begun. ``stop``: one text that ends them, or
+        several.
+        """
+        stops = tuple(stop) if isinstance(stop, list | tuple) else (stop,)
+        for each in stops:
+            if not isinstance(each, str) or not each:
+                raise ValueError(f"stop must be texts that are not empty, got {each!r}")
+        built.preflight(asked)
+        return [Stream(built, each, seed, Writing(self.tokenizer, stops)) for each in asked]
 
     def _request(self, prompt: Prompt, limit: int, chat: bool, name: str | None) -> Request:
         if isinstance(prompt, str) and not chat:
@@ -329,12 +337,3 @@ def prompt_id(prompt: Prompt) -> str:
     """Returns the id of a prompt that has none of its own."""
     plain = prompt if isinstance(prompt, str) else [dict(message) for message in prompt]
     return f"text-{files.digest(plain, 12)}"
-
-
-def _stops_of(stop: Any) -> tuple[str, ...]:
-    """Stop strings from one or several."""
-    stops = (stop,) if not isinstance(stop, list | tuple) else tuple(stop)
-    for each in stops:
-        if not isinstance(each, str) or not each:
-            raise ValueError(f"stop must be texts that are not empty, got {each!r}")
-    return stops

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from spec_bench.settings import fields
+
 _WORD = re.compile(r"\w+")
 _BEFORE_A_QUOTE = re.compile(r'(\\*)("|$)')
 
@@ -43,5 +45,4 @@ def in_words(value: Any) -> str:
 
 def shown(value: Any) -> str:
     """Returns a value in a message of one line: its type and how it begins."""
-    text = " ".join(repr(value).split())
-    return f"{type(value).__name__} {text[:60]}{'…' if len(text) > 60 else ''}"
+    return f"{type(value).__name__} {fields.shown(value)}"

@@ -28,13 +28,13 @@ from spec_bench.metrics.intervals import score_difference_interval, studentised_
 from spec_bench.report.claims import measured
 from spec_bench.report.claims.ask import Ask, best, cells
 from spec_bench.report.claims.verdict import Check, judged
+from spec_bench.report.claims.verdict import table_of as checks_table
 from spec_bench.report.data.counts import Counts, Records, mapped_of, table_of, value_of_sums
 from spec_bench.report.data.rows import Row, groups_of, number_in, rows_of
 from spec_bench.report.data.seeds import SEEDS
 from spec_bench.report.page.build import render
 from spec_bench.report.page.gather import Cells, read_cells
 from spec_bench.report.tables.render import escape_markdown, markdown_table
-from spec_bench.report.verdicts import table_of as checks_table
 from spec_bench.settings.arguments import Parser, output_folder
 from spec_bench.settings.fields import complain
 from spec_bench.system import files
@@ -177,8 +177,11 @@ def compare(before: Path, after: Path, alpha: float = ALPHA, margin: float = MAR
 
     ``alpha`` is the chance of any false alarm among all numbers. A speed-up that changed by at most
     ``margin``, a share, counts as the same: processes differ by that much from start to start.
-    Raises ValueError: there are no rows, or no cell is on both sides.
+    Raises ValueError: there are no rows, no cell is on both sides, or a share is none.
     """
+    for name, share, least in (("alpha", alpha, 0.0), ("margin", margin, -1e-12)):
+        if not least < share < 1:
+            raise ValueError(f"{name} is {share}, not a share below 1")
     sides = read_side(before, _COMPARED), read_side(after, _COMPARED)
     both, gone, new = matches(*sides)
     failed = [match for match in both if match.after.failed and not match.before.failed]
@@ -564,9 +567,6 @@ def main(arguments: Sequence[str]) -> int:
     if (options.after is None) is (options.cells is None):
         parser.error("takes a second folder, or --cells A,B of one")
     try:
-        for name, least in (("alpha", 0.0), ("margin", -1e-12)):
-            if not least < getattr(options, name) < 1:
-                raise ValueError(f"--{name} is {getattr(options, name)}, not a share below 1")
         if options.cells:
             checks = between(options.before, options.cells)
             Console(highlight=False).print(checks_table(checks))

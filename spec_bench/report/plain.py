@@ -13,8 +13,7 @@ import pandas as pd
 
 from spec_bench.report.claims import check_generally
 from spec_bench.report.claims.verdict import summary_of
-from spec_bench.report.data.counts import Records
-from spec_bench.report.data.records import origin_of
+from spec_bench.report.data.counts import Records, origin_of
 from spec_bench.report.data.rows import (
     Group,
     failure_of,

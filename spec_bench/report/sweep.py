@@ -20,13 +20,13 @@ from markupsafe import Markup
 
 from spec_bench.metrics.interval import choose
 from spec_bench.report.data.categories import ByCategory, by_category, kinds_of
-from spec_bench.report.data.counts import Records
+from spec_bench.report.data.counts import Records, repeats_of
 from spec_bench.report.data.grouping import value_text
-from spec_bench.report.data.records import repeats_of
 from spec_bench.report.data.rows import (
     Group,
     Row,
     decoder_of,
+    error_bars,
     groups_of,
     interval_in,
     number_in,
@@ -208,8 +208,7 @@ def points(row: Row, looks: Looks, x: Sequence[float], y: Sequence[float]) -> Fi
 
 
 def _bars(numbers: Sequence[Sequence[float | None]]) -> Figure:
-    above = [0.0 if v is None or h is None else h - v for v, _, h in numbers]
-    below = [0.0 if v is None or w is None else v - w for v, w, _ in numbers]
+    below, above = error_bars(numbers)
     lengths = {"array": short(above), "arrayminus": short(below)}
     return {"type": "data", "symmetric": False, "thickness": 1, "width": 2, **lengths}
 

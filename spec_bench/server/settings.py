@@ -3,11 +3,13 @@
 from dataclasses import replace
 from typing import Annotated, Literal, Self
 
-from spec_bench.settings.validation import Ge, Gt, Number, Pattern, Says, Text, Whole, settings
+from pydantic import StringConstraints
+
+from spec_bench.settings.validation import Ge, Gt, Number, Says, Text, Whole, settings
 
 Address = Annotated[
     Text,
-    Pattern(r"https?://[^\s/?#@]+[^\s?#@]*"),
+    StringConstraints(pattern=r"^https?://[^\s/?#@]+[^\s?#@]*$"),
     Says("a base address such as http://127.0.0.1:8000/v1, without user and password"),
 ]
 

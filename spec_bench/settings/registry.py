@@ -111,7 +111,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
 
     def _fill_from_others(self) -> None:
         """Imports what other packages name, each once."""
-        for point in _points(self.group):
+        for point in points(self.group):
             if (point.name, point.value) in self._loaded:
                 continue
             try:
@@ -122,11 +122,6 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
                     f"imported: {type(error).__name__}: {first_line(error)}"
                 ) from error
             self._loaded.add((point.name, point.value))
-
-
-def names_of_others(group: str) -> bool:
-    """Whether other packages register something too; what, is known once they are imported."""
-    return bool(_points(group))
 
 
 @functools.cache
@@ -152,7 +147,7 @@ def config_folders() -> list[Path]:
     ``experiments``). It may hold no code and is not imported. Raises ValueError: there is none.
     """
     folders = []
-    for point in _points(CONFIGS):
+    for point in points(CONFIGS):
         try:
             package = find_spec(point.module)
         except ModuleNotFoundError:
@@ -166,7 +161,7 @@ def config_folders() -> list[Path]:
     return folders
 
 
-def _points(group: str) -> tuple[EntryPoint, ...]:
+def points(group: str) -> tuple[EntryPoint, ...]:
     """The entry points of a group, read again only after a folder of the path has changed."""
     there = (name for name in sys.path if os.path.exists(name or "."))
     return _read_points(group, tuple((name, os.stat(name or ".").st_mtime_ns) for name in there))

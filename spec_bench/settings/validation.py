@@ -12,11 +12,12 @@ nothing about any particular setting. The machine (``core`` to ``decode``) does 
     # unknown setting generation.temprature; did you mean generation.temperature? ...
 """
 
-import re
+from __future__ import annotations
+
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from typing import (
     Annotated,
     Any,
@@ -30,7 +31,7 @@ from typing import (
 )
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen
-from pydantic import AfterValidator, AllowInfNan, ConfigDict, Strict, TypeAdapter, ValidationError
+from pydantic import AllowInfNan, ConfigDict, Strict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked_dataclass
 from pydantic_core import ErrorDetails
 
@@ -51,16 +52,6 @@ class Says:
     """In an annotation: what a field takes, in words, where its type does not say it well."""
 
     allowed: str  # follows "must be"
-
-
-def Pattern(regex: str) -> AfterValidator:  # noqa: N802 - reads as the other marks do
-    """In an annotation: a text that the whole of a regular expression matches."""
-    return AfterValidator(partial(_matched, re.compile(regex)))
-
-
-def _matched(regex: re.Pattern[str], text: str) -> str:
-    assert regex.fullmatch(text)
-    return text
 
 
 Whole = Annotated[int, Strict()]

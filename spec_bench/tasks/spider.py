@@ -22,6 +22,7 @@ from functools import cache
 from pathlib import Path
 
 from spec_bench.settings.arguments import Parser
+from spec_bench.system.files import file_digest
 
 # The card of https://huggingface.co/datasets/HAL-9001/spider-databases
 ARCHIVE_SHA256 = "00636695dabed6b5f4b8328a16b13e069a2f16591d5efcce57660669c85b121b"
@@ -38,20 +39,15 @@ def database_file(folder: Path, database_id: str) -> Path:
     return file
 
 
-def databases_digest(files: Iterable[Path]) -> str:
+def databases_digest(databases: Iterable[Path]) -> str:
     """SHA-256, in hex, over the databases' names and contents, whatever their order and folder.
 
     It is the digest of the lines ``<sha256 of the file>  <id>/<id>.sqlite`` sorted by name: what
     ``sha256sum */*.sqlite | sha256sum`` prints in the folder that holds them, under LC_ALL=C.
     """
-    named = {f"{file.parent.name}/{file.name}": file for file in files}
-    lines = [f"{_file_digest(named[name])}  {name}\n" for name in sorted(named)]
+    named = {f"{file.parent.name}/{file.name}": file for file in databases}
+    lines = [f"{file_digest(named[name])}  {name}\n" for name in sorted(named)]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
-
-
-def _file_digest(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @cache
@@ -118,7 +114,7 @@ def main(arguments: Sequence[str]) -> int:
         good = not faults
         print("\n".join([*faults, f"{len(files)} databases, {len(faults)} unreadable or empty"]))
         if chosen.archive is not None:
-            good &= _compare(chosen.archive.name, _file_digest(chosen.archive), ARCHIVE_SHA256)
+            good &= _compare(chosen.archive.name, file_digest(chosen.archive), ARCHIVE_SHA256)
         good &= _compare("databases", databases_digest(files), chosen.expect)
     except (OSError, ValueError, KeyError) as error:
         print(f"spec_bench spider: {error}", file=sys.stderr)

@@ -1,15 +1,25 @@
-"""``spec-bench train``: trains draft heads; see ``conf/train.yaml``."""
+"""``spec-bench train``: trains draft heads; see ``conf/train.yaml``.
 
+Exit status: 0 heads are written, 1 a disk takes no more, 2 the settings or the data cannot be right
+(one line says why), 130 interrupted; the same command goes on from the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import logging
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from spec_bench.settings.fields import complain
 from spec_bench.system.signals import orderly
 
+RESUMES = "the same command goes on"
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Help at once, else the application, which imports torch."""
-    with orderly("interrupted; the same command goes on"):
+    """Help at once, else the Hydra application; exits with its status."""
+    with orderly(f"interrupted; {RESUMES}"):
         from spec_bench.jobs.config.flags import overrides_of
         from spec_bench.jobs.config.help import command_help
 
@@ -18,13 +28,30 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(command_help("train"), end="")
             return
         try:
-            sys.argv = [sys.argv[0], *overrides_of("train", given)]
+            words = overrides_of("train", given)
         except ValueError as error:
             complain(f"spec_bench.train: {error}")
             sys.exit(2)
-        from spec_bench.train.app import main as train
+        from spec_bench.jobs.config.compose import run_application, shown_resolved
 
-        train()
+        sys.argv = shown_resolved([sys.argv[0], *words])
+        sys.exit(run_application(_job, "train", RESUMES, "spec_bench.train"))
+
+
+def _job(config: Any) -> None:
+    """Runs one training, of a composed config."""
+    from omegaconf import OmegaConf
+
+    from spec_bench.jobs.config.compose import CHATTY
+    from spec_bench.train.settings import build_train_settings
+
+    for chatty in CHATTY:
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    settings = build_train_settings(plain)
+    from spec_bench.train.train import train_heads  # imports torch
+
+    train_heads(settings)
 
 
 if __name__ == "__main__":

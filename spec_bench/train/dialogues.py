@@ -19,6 +19,7 @@ from tqdm import tqdm
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.system.files import digest, naming, write_text
 from spec_bench.tasks import Task
+from spec_bench.tasks.source import Line, lines_of
 from spec_bench.tasks.template import chat_text
 from spec_bench.train.batches import Dialogue, positions
 from spec_bench.train.settings import AnswerSettings, TrainSettings
@@ -150,10 +151,10 @@ def _prompts_of_turns(
 def read_prompts(file: Path) -> list[str]:
     """The prompts of a JSONL file, {"prompt": "..."} a line; a ValueError names one without it."""
     prompts = []
-    for where, record in _records(file, EXPECTED_PROMPT, lines=True):
-        prompt = record.get("prompt") if isinstance(record, dict) else None
+    for line in _lines(file, EXPECTED_PROMPT):
+        prompt = line.get("prompt")
         if not isinstance(prompt, str) or not prompt:
-            raise ValueError(f"{where}: expected {EXPECTED_PROMPT}")
+            raise ValueError(f"{file.name}, line {line.number}: expected {EXPECTED_PROMPT}")
         prompts.append(prompt)
     return prompts
 
@@ -167,8 +168,7 @@ def read_chats(file: Path) -> list[Messages]:
     answers, are left out; the log says how many. A ValueError of one line names the file, the
     record or line, and what is expected.
     """
-    lines = file.suffix == ".jsonl"
-    found = [_in_turns(_messages(*record)) for record in _records(file, EXPECTED, lines)]
+    found = [_in_turns(_messages(*record)) for record in _records(file)]
     chats = [chat for chat in found if chat]
     if not chats:
         raise ValueError(
@@ -180,26 +180,24 @@ def read_chats(file: Path) -> list[Messages]:
     return chats
 
 
-def _records(file: Path, expected: str, lines: bool) -> Iterator[tuple[str, Any]]:
-    """(where it stands, value) of each of a file's records: its lines, or items of its list."""
+def _lines(file: Path, expected: str) -> Iterator[Line]:
     if not file.is_file():
         raise ValueError(f"data.path: no file {str(file)!r}; expected JSON or JSONL of {expected}")
+    return lines_of(file, "data.path")
 
-    def parsed(text: str, where: str) -> Any:
-        try:
-            return json.loads(text)
-        except ValueError as error:
-            raise ValueError(f"{where}: no JSON ({error}); expected {expected}") from None
 
-    text = file.read_text(encoding="utf-8")
-    if lines:
-        for number, line in enumerate(text.splitlines(), start=1):
-            if line.strip():
-                yield (where := f"{file.name}, line {number}"), parsed(line, where)
+def _records(file: Path) -> Iterator[tuple[str, Any]]:
+    """(where it stands, value) of each of a file's chats: its lines, or items of its list."""
+    lines = _lines(file, EXPECTED)
+    if file.suffix == ".jsonl":
+        yield from ((f"{file.name}, line {line.number}", line) for line in lines)
         return
-    records = parsed(text, file.name)
+    try:
+        records = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file.name}: no JSON ({error}); expected {EXPECTED}") from None
     if not isinstance(records, list):
-        raise ValueError(f"{file.name}: holds {_kind(records)}; expected a list of {expected}")
+        raise ValueError(f"{file.name}: holds {_kind(records)}; expected a list of {EXPECTED}")
     for number, record in enumerate(records, start=1):
         yield f"{file.name}, record {number}", record
 

@@ -15,12 +15,13 @@ from spec_bench.report.tables.build import build_table
 from spec_bench.report.tables.measured import Measured
 from spec_bench.report.tables.printed import Asked, Cell, Line, Sheet
 from spec_bench.report.tables.render import markdown
+from spec_bench.system.files import results_files
 
 EMBEDDED = Path(__file__).resolve().parents[2] / "results" / "embedded"
 
 
 def table(name, folder, pair=None):
-    return build_table(find_table(name), Measured.below(folder), pair)
+    return build_table(find_table(name), Measured(read_rows(results_files(folder))), pair)
 
 
 def line_of(grid, *labels):

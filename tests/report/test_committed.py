@@ -11,10 +11,10 @@ from spec_bench.metrics.interval import FEWEST, WIDEST
 from spec_bench.records import parquet
 from spec_bench.report.claims import measured
 from spec_bench.report.claims.ask import Ask
+from spec_bench.report.claims.contrast import correlation
 from spec_bench.report.cli.command_line import main
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.rows import figure_rows, most_of, read_rows, rows_of
-from spec_bench.report.data.statistics import correlation
 from spec_bench.report.figures import draw
 from spec_bench.report.figures.cells import derive, usable
 from spec_bench.report.figures.draw import draw_sheet
@@ -114,7 +114,7 @@ def made_of(experiment):
     items = load_paper(recipe.partition("=")[0]).items
     own = [item for item in items if experiment in item.experiments]
     rows = read_rows([ROOT / "embedded" / experiment / "results.csv"])
-    tables = stems(shown_tables(own, Measured(rows), None))
+    tables = stems(shown_tables(own, Measured(rows)))
     screened = "stage" in rows and (rows.stage == "screen").any()
     return {
         *("results.csv", "records.parquet", *(["screening.csv"] if screened else [])),

@@ -3,8 +3,7 @@
 import pandas as pd
 import pytest
 
-from spec_bench.report.data.rows import groups_of, read_results
-from spec_bench.report.data.statistics import error_bars
+from spec_bench.report.data.rows import error_bars, groups_of, read_results
 from spec_bench.report.figures import draw, figure_sheets, sweep
 from spec_bench.report.figures.cells import (
     Cells,

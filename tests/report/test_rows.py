@@ -19,8 +19,7 @@ from spec_bench.report.claims import check_claims
 from spec_bench.report.claims.contrast import Contrast, difference
 from spec_bench.report.cli.command_line import main
 from spec_bench.report.comparison import main as compare
-from spec_bench.report.data.counts import Records
-from spec_bench.report.data.records import origin_of, packed_of, repeats_of
+from spec_bench.report.data.counts import Records, origin_of, packed_of, repeats_of
 from spec_bench.report.data.rows import read_results, without_past_times
 from spec_bench.report.data.seeds import mean_of_seeds, pooled
 from spec_bench.report.page.build import build_page
@@ -309,7 +308,7 @@ def test_a_difference_of_corpus_scores_is_paired_by_prompt(tmp_path):
     golds = [f"the {word} boat came back over the wide grey sea" for word in "abcdefghijkl"]
     fair = [gold.replace("grey", "blue") if place % 3 else gold for place, gold in enumerate(golds)]
     poor = [text.replace("over", "under") for text in fair]
-    both = [Bleu().score(texts, [[gold] for gold in golds]) for texts in (fair, poor)]
+    both = [Bleu().columns(texts, [[gold] for gold in golds])["bleu"] for texts in (fair, poor)]
     parts = {"fair": both[0].parts, "poor": both[1].parts, "same": both[0].parts}
     gap = scored(tmp_path, "bleu", parts)
     found, equal = gap("fair", "poor"), gap("fair", "same")
@@ -399,4 +398,4 @@ def test_nothing_else_in_the_report_opens_raw_runs():
     raw = re.compile(r"GENERATIONS|files\.CELL|run_folder")
     folder = files.package_folder("report")
     paths = [path for path in folder.rglob("*.py") if raw.search(path.read_text("utf-8"))]
-    assert paths == [folder / "data" / "records.py"]
+    assert paths == [folder / "data" / "counts.py"]

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from spec_bench.report.data.statistics import front
+from spec_bench.report.figures.panels import front
 from spec_bench.report.figures.throughput import crossing, lines_of, throughput
 from spec_bench.system.files import package_folder
 

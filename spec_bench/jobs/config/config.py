@@ -24,7 +24,7 @@ from spec_bench.jobs.config.pair import EngineSettings, PairSettings
 from spec_bench.measure.energy import EnergySettings, energy_settings
 from spec_bench.server.settings import ServerSettings
 from spec_bench.settings.fields import shown
-from spec_bench.settings.registry import names_of_others, written
+from spec_bench.settings.registry import points, written
 from spec_bench.settings.validation import (
     Flag,
     Ge,
@@ -192,7 +192,7 @@ def check_early(asked: RunSettings, folders: Sequence[Path]) -> list[WrittenCell
 def _check_names(cells: Sequence[WrittenCell], key: str) -> None:
     """Checks names and trees' shorthand, unless other packages register some too."""
     kind, decorator, package, group = _BLOCKS[key]
-    if names_of_others(group):
+    if points(group):
         return
     known = written(package, decorator)
     for decoder, spec, *_ in cells:

@@ -10,6 +10,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from pydantic import StringConstraints
+
 from spec_bench.engine.architectures import PREFIX as RANDOM
 from spec_bench.engine.model_spec import (
     AUTO,
@@ -36,7 +38,6 @@ from spec_bench.settings.validation import (
     Gt,
     Le,
     Number,
-    Pattern,
     Real,
     Says,
     Text,
@@ -59,7 +60,9 @@ class EngineSettings:
     """The config group ``engine``; meanings stand in ``conf/engine/default.yaml``."""
 
     device: Annotated[
-        str, Says("auto, cpu, cuda or cuda:0, or alike"), Pattern(f"({AUTO}|{DEVICE})")
+        str,
+        Says("auto, cpu, cuda or cuda:0, or alike"),
+        StringConstraints(pattern=f"^({AUTO}|{DEVICE})$"),
     ]
     dtype: Dtype
     batch_size: Annotated[Whole, Ge(1)] = 1

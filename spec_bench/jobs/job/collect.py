@@ -16,7 +16,7 @@ from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.jobs.job.session import CellRun, Session, paired
 from spec_bench.jobs.store.experiment import job_id
-from spec_bench.jobs.work.metering import energy_columns, energy_reasons
+from spec_bench.jobs.work.metering import energy_reasons
 from spec_bench.jobs.work.prompts import Prompts
 from spec_bench.measure.roofline import (
     bound_over_measured,
@@ -103,7 +103,7 @@ def _complete(
         parameter_ratio=decoder.speed_ratio,
     )
     summary = summary_of(records, prompts.task.scores)
-    without = _without(decoder)
+    without, meter = _without(decoder), session.metering.meter
     emptied = [f"{name}{end}" for name in without for end in ("", *ENDS)]
     emptied += [f"{RATE}_by_depth"] * bool(without)
     lengths = {each.prompt_id: len(each.prompt_ids) for each in prompts.requests}
@@ -118,7 +118,11 @@ def _complete(
         | _beside(settings, run, decoder, prompts)
         | bound_columns(decoder, records.windows, lengths, facts.device)
         | served_columns(records.windows)
-        | energy_columns(session.metering),
+        | {
+            "energy_method": None if meter.name == "none" else meter.name,
+            "energy_period_s": meter.period_s,
+            "idle_power_w": meter.idle_power_w,
+        },
         None if reference is None else "same job",
     )
     return result, summary.scores
@@ -180,11 +184,12 @@ def _reasons(session: Session, run: CellRun, records: CellRecords) -> list[Reaso
         ("repeats", _unlike_the_first(records)),
         ("intervals", TOO_FEW if len(records.generations) < FEWEST else ""),
     ]
-    unmetered = bool(settings.served) and session.metering.meter.name == "none"
+    meter = session.metering.meter
+    unmetered = bool(settings.served) and meter.name == "none"
     retold = settings.served is not None and settings.served.tokens == "text"
     causes += served_reasons(records.windows, unmetered, retold)
     reasons = [Reason(column, text) for column, text in causes if text]
-    return reasons if unmetered else [*reasons, *energy_reasons(session.metering, records.windows)]
+    return reasons if unmetered else [*reasons, *energy_reasons(meter.reason, records.windows)]
 
 
 def _in_order(run: CellRun, prompts: Prompts) -> list[list[Generation]]:

@@ -10,7 +10,8 @@ cells that changed are read again. It is a cache. Without it, or where it is dam
 made from the folders, and are the same to the byte.
 """
 
-import hashlib
+from __future__ import annotations
+
 import json
 import logging
 import os
@@ -50,11 +51,6 @@ class JobNote:
 def job_id(run_ids: Iterable[str]) -> str:
     """The id of a job: the set of its cells, so that a job resumed after a kill is the same job."""
     return files.digest(sorted(run_ids))
-
-
-def digest_of(table: Path) -> str:
-    """Returns the SHA-256 of a table as it stands, which the records beside it keep."""
-    return hashlib.sha256(table.read_bytes()).hexdigest()
 
 
 class Experiment:
@@ -188,7 +184,7 @@ class Experiment:
         if self.records.is_dir():
             log.warning("%s: a folder; it is now %s", self.records, files.set_aside(self.records))
         whole = parquet.joined([old, *here.values()]).of(run_ids)
-        tables = {each.name: digest_of(each) for each in self._tables[:3] if each.exists()}
+        tables = {each.name: files.file_digest(each) for each in self._tables[:3] if each.exists()}
         parquet.write(self.records, whole, tables)
 
     def _records_before(self) -> Packed:

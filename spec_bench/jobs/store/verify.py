@@ -80,7 +80,7 @@ def _of_table(results: Path, table: Path, told: dict[str, list[str]]) -> Iterato
             yield one_line(error, 200)
     for name, digest in kept.tables.items():
         other = table.with_name(name)
-        if not other.is_file() or experiment.digest_of(other) != digest:
+        if not other.is_file() or files.file_digest(other) != digest:
             yield f"{other}: it is not the table that {path.name} was written with"
     try:
         rows = read_rows(table)

@@ -325,10 +325,9 @@ def _measured(results: Path) -> list[dict[str, Any]]:
     ]
 
 
-def print_plan(cells: Sequence[PlannedCell], console: Console | None = None) -> None:
+def print_plan(cells: Sequence[PlannedCell]) -> None:
     """Prints what all cells have in common, then a line a cell, each once, and the totals."""
-    console = console or Console()
-    once = _once(cells)
+    console, once = Console(), _once(cells)
     rows = [_row(cell) for cell in once]
     values = [{row[place] for row in rows} for place in range(len(_TITLES))]
     same = [place for place, each in enumerate(values) if len(each) == 1 < len(rows)]
@@ -362,7 +361,13 @@ def totals(cells: Sequence[PlannedCell]) -> list[str]:
     """Returns the plan's sums, each cell counted once."""
     states = Counter(cell.state for cell in cells)
     counted = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
-    lines = [f"{len(cells)} cells: {counted}", f"device hours: {_all_hours(cells)}"]
+    known = [cell.device_hours for cell in cells if cell.device_hours is not None]
+    hours, unknown = f"at most {_shown_hours(sum(known))}", len(cells) - len(known)
+    if unknown and any(known):
+        hours += f" and those of {unknown} cells of unknown rate"
+    elif unknown:
+        hours = f"unknown until one of the {unknown} cells is measured"
+    lines = [f"{len(cells)} cells: {counted}", f"device hours: {hours}"]
     if unread := list(dict.fromkeys(c.facts.task for c in cells if c.state == "unknown")):
         lines.append(
             f"the data of {', '.join(unread)} cannot be read here: the plan cannot say which cells "
@@ -376,17 +381,6 @@ def totals(cells: Sequence[PlannedCell]) -> list[str]:
                 "spreads the target"
             )
     return lines
-
-
-def _all_hours(cells: Sequence[PlannedCell]) -> str:
-    """What all cells take, as far as rates are known; a cell with nothing left takes nothing."""
-    known = [cell.device_hours for cell in cells if cell.device_hours is not None]
-    unknown = len(cells) - len(known)
-    if not unknown:
-        return f"at most {_shown_hours(sum(known))}"
-    if not any(known):
-        return f"unknown until one of the {unknown} cells is measured"
-    return f"at most {_shown_hours(sum(known))} and those of {unknown} cells of unknown rate"
 
 
 def _row(cell: PlannedCell) -> list[str]:

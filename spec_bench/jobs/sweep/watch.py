@@ -153,7 +153,18 @@ class SweepNotes:
 
     def look(self) -> list[JobState]:
         """Returns all jobs with how far they are."""
-        return [self._look(job) for job in self.jobs()]
+        found = []
+        for job in self.jobs():
+            if not job.began or job.state == "done":
+                found.append(replace(job, done=job.total if job.state == "done" else 0))
+                continue
+            cells = [self._cell(each) for each in job.cells]
+            wrote = max([job.began, *(each[4] for each in cells)])
+            lost = job.state in _OPEN and _gone(job, wrote)
+            job = replace(job, state="lost") if lost else job
+            done, tokens = sum(each[2] for each in cells), sum(each[3] for each in cells)
+            found.append(replace(job, done=done, tokens=tokens, wrote=wrote))
+        return found
 
     def _read(self, path: Path) -> tuple[JobState, ...]:
         """Returns what a file of notes holds, every value held to its type."""
@@ -161,16 +172,6 @@ class SweepNotes:
             raise ValueError("it is too large")
         every = adapter(tuple[JobState, ...])
         return every.validate_json(seals.bytes_of(path), strict=True)
-
-    def _look(self, job: JobState) -> JobState:
-        if not job.began or job.state == "done":
-            return replace(job, done=job.total if job.state == "done" else 0)
-        cells = [self._cell(each) for each in job.cells]
-        wrote = max([job.began, *(each[4] for each in cells)])
-        if job.state in _OPEN and _gone(job, wrote):
-            job = replace(job, state="lost")
-        done, tokens = sum(each[2] for each in cells), sum(each[3] for each in cells)
-        return replace(job, done=done, tokens=tokens, wrote=wrote)
 
     def _cell(self, cell: str) -> tuple[int, int, int, int, float]:
         """What is known of a cell, once it has read what is new of its generations."""

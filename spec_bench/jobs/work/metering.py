@@ -66,19 +66,9 @@ def shared(generations: Sequence[Generation], reading: EnergyReading) -> list[Ge
     return [replace(row, energy_j=each_j, energy_note=reading.note) for row in generations]
 
 
-def energy_columns(metering: Metering) -> dict[str, float | str | None]:
-    """Returns how the energy was measured, for the results table."""
-    meter = metering.meter
-    return {
-        "energy_method": None if meter.name == "none" else meter.name,
-        "energy_period_s": meter.period_s,
-        "idle_power_w": meter.idle_power_w,
-    }
-
-
-def energy_reasons(metering: Metering, generations: Sequence[Generation]) -> list[Reason]:
+def energy_reasons(unsaid: str, generations: Sequence[Generation]) -> list[Reason]:
     """Returns why the energy is missing, or what to mind about it, with the windows concerned."""
-    unsaid, every = metering.meter.reason, len(generations)
+    every = len(generations)
     notes = Counter(
         generation.energy_note or ("" if generation.energy_j is not None else unsaid)
         for generation in generations

@@ -326,6 +326,15 @@ def values_of(side: Sequence[Row], counts: Table, metric: str) -> Table:
     return np.where(np.isfinite(values), values, np.nan)
 
 
+def correlation(x: pd.Series, y: pd.Series) -> float | None:
+    """Pearson's r; None for fewer than three points, or where one of both does not vary."""
+    known = x.notna() & y.notna()
+    x, y = x[known].astype(float), y[known].astype(float)
+    if len(x) < 3 or x.std() == 0 or y.std() == 0:
+        return None
+    return float(np.corrcoef(x, y)[0, 1])
+
+
 def fisher(r: float, count: int) -> tuple[float, float, PValues]:
     """The 95% interval of a correlation by Fisher's z, and the p-values of its being positive."""
     z, error = float(np.arctanh(r)), 1 / sqrt(count - 3)

@@ -1,4 +1,4 @@
-"""A claim with its evidence and verdict, and how many of a page's hold.
+"""A claim with its evidence and verdict, how many of a page's hold, and they on the console.
 
 A verdict comes from two one-sided p-values (``PValues``): of numbers like these if the claim were
 false, and if it were true. The verdicts of a family are made together (``judged``): a paper's
@@ -10,6 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
+
+from rich.console import Console
+from rich.table import Table
 
 from spec_bench.metrics.interval import holm
 from spec_bench.report.papers.paper import Paper
@@ -195,3 +198,64 @@ def summary_of(checks: Sequence[Check], paper: Paper | None) -> Summary:
 
 def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+# On the console.
+
+
+_STYLES = {"holds": "green", "does not hold": "red"}
+_STYLES |= dict.fromkeys(("shown alone", "within noise", "contradicted alone"), "yellow")
+OURS = "not said by the paper, checked beside it"
+
+
+def print_checks(checks: Sequence[Check], summary: Summary) -> None:
+    """Prints the summary, then the checks under the paper's statements and their sections."""
+    console = Console(highlight=False)
+    console.width = max(console.width, 0 if console.is_terminal else 130)
+    console.print(_escaped(summary.sentence))
+    if summary.lines:
+        table = Table(box=None, header_style="bold", pad_edge=False)
+        table.add_column("what the paper says")
+        for verdict in summary.verdicts:
+            table.add_column(verdict.replace(" ", "\n", 1), justify="right")
+        above = ""
+        for (text, section, pair), counts in summary.lines.items():
+            said = label(text, section)
+            named = f"    {pair}" if said == above else f"{said}: {pair}" if pair else said
+            table.add_row(_escaped(named), *counts)
+            above = said
+        console.print(table)
+    for (text, section), group in by_statement(checks).items():
+        if summary.lines:
+            console.print(f"\n[bold]{_escaped(label(text, section))}[/bold]")
+        console.print(table_of(group))
+
+
+def by_statement(checks: Sequence[Check]) -> dict[tuple[str, str], list[Check]]:
+    """Groups checks by the paper's statement and its section."""
+    groups: dict[tuple[str, str], list[Check]] = {}
+    for check in checks:
+        groups.setdefault((check.statement, check.section), []).append(check)
+    return groups
+
+
+def label(text: str, section: str) -> str:
+    """Returns the paper's statement, with its section."""
+    return f"{text} ({section})" if text else OURS
+
+
+def table_of(checks: Sequence[Check]) -> Table:
+    """Returns checks alone."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for title in ("claim", "on", "evidence", "verdict"):
+        table.add_column(title)
+    for check in checks:
+        style = _STYLES.get(check.verdict, "none")
+        verdict = f"[{style}]{check.verdict}[/{style}]"
+        texts = (_escaped(text) for text in (check.claim, check.where, check.evidence))
+        table.add_row(*texts, verdict)
+    return table
+
+
+def _escaped(text: str) -> str:
+    return text.replace("[", r"\[")

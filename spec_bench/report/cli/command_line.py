@@ -10,25 +10,25 @@ the known ones.
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from spec_bench.records.types import Generation
+from spec_bench.report.claims.verdict import print_checks
 from spec_bench.report.data.rows import Row, figure_rows, read_rows, rows_of
 from spec_bench.report.page.gather import draw, drawings, results_file, shown_tables, stems
 from spec_bench.report.papers.paper import find_figure, find_table, load_paper, paper_names
 from spec_bench.report.tables import render
 from spec_bench.report.tables.build import build_tables, check_pair
-from spec_bench.report.tables.measured import Measured
+from spec_bench.report.tables.measured import RESULTS, Measured
 from spec_bench.report.tables.printed import Sheet
 from spec_bench.report.tables.progress import list_paper
-from spec_bench.report.verdicts import print_checks
 from spec_bench.settings.arguments import Parser, output_file, output_folder
 from spec_bench.settings.fields import complain
 from spec_bench.system.files import results_files, write_text
 
-_RESULTS = Path("results")
 _PICTURES = ("png", "pdf")
 _TABLES: dict[str, Callable[[Sheet], str]] = {
     "md": render.markdown,
@@ -43,11 +43,6 @@ FORMATS: dict[str, Callable[[Sequence[Sheet]], str]] = {
     "latex": lambda sheets: "\n".join(map(render.latex, sheets)),
     "markdown": lambda sheets: "\n".join(map(render.markdown, sheets)),
 }
-
-
-def _elsewhere(options: Namespace) -> Path | None:
-    """Returns the results folder where it is not the default."""
-    return None if options.results == _RESULTS else options.results
 
 
 def _files(options: Namespace, every: Sequence[Path]) -> list[Path]:
@@ -68,7 +63,7 @@ def run_plain(options: Namespace) -> None:
 def run_table(options: Namespace) -> None:
     """Prints or writes a paper's table."""
     item, measured = find_table(options.name), Measured.below(options.results)
-    sheets = build_tables(item, measured, options.pair, _elsewhere(options))
+    sheets = build_tables(item, measured, options.pair)
     screen = sys.stdout.isatty() and options.output is None and options.format == "markdown"
     if asked := options.columns or sheets[0].metrics[0] * screen:
         every = ", ".join(sheets[0].metrics)
@@ -96,8 +91,7 @@ def run_list(options: Namespace) -> None:
     measured = Measured.below(options.results)
     if options.pair and papers[0].items[0].recipes:
         check_pair(papers[0].items[0], options.pair, measured)
-    where = _elsewhere(options)
-    print("\n".join(list_paper(paper, measured, options.pair, where) for paper in papers), end="")
+    print("\n".join(list_paper(paper, measured, options.pair) for paper in papers), end="")
 
 
 def run_figure(options: Namespace) -> None:
@@ -129,9 +123,14 @@ def run_page(options: Namespace) -> None:
     """Writes an experiment's page."""
     from spec_bench.report.page.build import build_page
 
+    build = partial(build_page, results=options.results, pair=options.pair)
+    _write_page(options, "page.html", build)
+
+
+def _write_page(options: Namespace, name: str, build: Callable[[Path], str]) -> None:
     file = results_file(options.name, options.results)
-    path = options.output or file.parent / "page.html"
-    write_text(path, build_page(file, _elsewhere(options), options.pair))
+    path = options.output or file.parent / name
+    write_text(path, build(file))
     print(f"page: {path}")
 
 
@@ -144,13 +143,13 @@ def run_all(options: Namespace) -> None:
     """
     from spec_bench.report.page.build import build_index, build_page, paper_of
 
-    results, shown = options.results, _elsewhere(options)
+    results = options.results
     direct = [path for path in results_files(results) if path.parent.parent == results]
     for file in _files(options, direct):
         folder, written = file.parent, [file.parent / "page.html"]
-        write_text(written[0], build_page(file, shown))
-        (paper, items), measured = paper_of(folder.name), Measured(read_rows([file]))
-        tables = shown_tables(items, measured, shown)
+        write_text(written[0], build_page(file, results))
+        (paper, items), measured = paper_of(folder.name), Measured(read_rows([file]), results)
+        tables = shown_tables(items, measured)
         for table, stem in zip(tables, stems(tables), strict=True):
             for suffix, rendered in _TABLES.items():
                 written.append(folder / "tables" / f"{stem}.{suffix}")
@@ -174,7 +173,7 @@ def _removed(folder: Path, written: Sequence[Path]) -> Iterator[str]:
 
 def _recorded(file: Path) -> Iterator[tuple[Row, list[Generation]]]:
     """Yields each row of which there are records, with those of the first repeat."""
-    from spec_bench.report.data.records import repeats_of
+    from spec_bench.report.data.counts import repeats_of
 
     for row in rows_of(read_rows([file])):
         if repeats := repeats_of(file, str(row["run_id"])):
@@ -239,10 +238,7 @@ def run_sweep(options: Namespace) -> None:
     """Writes a page on one results file: recommendations, then figures."""
     from spec_bench.report.sweep import build_page
 
-    file = results_file(options.name, options.results)
-    path = options.output or file.parent / "sweep.html"
-    write_text(path, build_page(file))
-    print(f"page: {path}")
+    _write_page(options, "sweep.html", build_page)
 
 
 def _late(module: str, name: str) -> Callable[[Namespace], None]:
@@ -270,7 +266,7 @@ _FOLDER: dict[str, Any] = {"type": output_folder, "metavar": "FOLDER"}
 _PATH: dict[str, Any] = {"type": Path, "metavar": "FILE"}
 _NEEDED: dict[str, Any] = {"required": True}
 _ALL = " ".join(COMMANDS.keys() - {"results"})
-_ROOT = {"type": Path, "metavar": "FOLDER", "default": _RESULTS}
+_ROOT = {"type": Path, "metavar": "FOLDER", "default": RESULTS}
 ARGUMENTS: list[tuple[str, str, dict[str, Any]]] = [  # of which commands, name; --help has its own
     ("list", "paper", {"nargs": "?"}),
     ("table figure page sweep lengths positions throughput", "name", {}),

@@ -1,4 +1,8 @@
-"""Per-prompt counts behind a cell's numbers, as far as there are records.
+"""A cell's records, where it was measured, and the per-prompt counts behind its numbers.
+
+Records and origins come from ``records.parquet`` beside the table, which is made with it, or of a
+cell that is not in it from its folder below ``<results>/runs``. Nothing else in the report opens
+either.
 
 Seconds of two cells are compared where one session decoded both in turn. A baseline that later
 sessions timed again has several timings of a prompt: that of the other cell's session counts.
@@ -6,10 +10,11 @@ sessions timed again has several timings of a prompt: that of the other cell's s
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +22,11 @@ from numpy.typing import NDArray
 from spec_bench.metrics import CellRecords, Sums, metric
 from spec_bench.metrics.metric import MEASURED_ANEW
 from spec_bench.metrics.quality import score_of_sums
+from spec_bench.records import cell_folder, parquet
 from spec_bench.records.parquet import AGAIN, Packed, Scored
-from spec_bench.report.data.records import packed_of
+from spec_bench.records.types import Generation
 from spec_bench.report.data.rows import Row, number_in
+from spec_bench.system import files
 from spec_bench.vocabulary.columns import names_of
 
 if TYPE_CHECKING:
@@ -34,6 +41,39 @@ Table = NDArray[np.float64]
 Tables = Callable[[str], Table | None]
 Timings = dict[str, dict[str, tuple[float, ...]]]
 """Prompt id -> session -> numerator and denominator."""
+
+
+def repeats_of(results: Path, run_id: str) -> list[dict[str, Generation]]:
+    """A cell's records by prompt id, of each whole repeat. Raises ValueError: unreadable."""
+    packed = packed_of(results, run_id)
+    done = ((each, packed.generations_at(each.values())) for each in packed.repeats(run_id))
+    return [dict(zip(names, each, strict=True)) for names, each in done]
+
+
+def origin_of(results: Path, run_id: str) -> Mapping[str, Any] | None:
+    """Returns the provenance of a cell, as ``measure.provenance`` has it; None if not recorded."""
+    return packed_of(results, run_id).origins.get(run_id)
+
+
+def packed_of(results: Path, run_id: str) -> Packed:
+    """Records that a cell's are among, or none of it where it has none; a file is read once while
+    it stays the same. Raises ValueError: records, or what their answers scored, cannot be read.
+    """
+    path = files.records_file(results)
+    state = path.lstat() if os.path.lexists(path) else None
+    kept = _read(path, state.st_ino, state.st_mtime_ns) if state else parquet.joined([])
+    if run_id in kept:
+        return kept
+    run = files.run_folder(files.results_of(results), run_id)
+    cell = cell_folder.read_cell(run)
+    done, again = cell_folder.read_lines(run / files.GENERATIONS), cell_folder.read_retimed(run)
+    origin = (cell.get("starts") or [None])[-1]
+    return parquet.pack(run_id, done, origin, cell.get("scores"), again)
+
+
+@lru_cache(maxsize=4)
+def _read(path: Path, *_: int) -> Packed:
+    return parquet.read(path)
 
 
 class _Cell:

@@ -1,7 +1,7 @@
 """Measured rows: one row per cell, typed, and in groups of comparable cells.
 
 Reads ``<results>/<name>/results.csv`` and ``<results>/<group>/<name>/results.csv``, of rows that an
-earlier engine timed the part that holds; ``report.data.records`` reads the records behind a row.
+earlier engine timed the part that holds; ``report.data.counts`` reads the records behind a row.
 """
 
 import functools
@@ -198,6 +198,15 @@ def numbers_in(
     """Returns a column's value and both ends of its interval."""
     low, high = (number_in(row, f"{column}{end}") for end in ENDS)
     return number_in(row, column), low, high
+
+
+def error_bars(points: Iterable[Sequence[Any]]) -> list[list[float]]:
+    """Two rows of lengths from (value, low, high); 0 where an end is unknown."""
+    below, above = [], []
+    for value, low, high in points:
+        below.append(0.0 if pd.isna(low) else max(0.0, value - low))
+        above.append(0.0 if pd.isna(high) else max(0.0, high - value))
+    return [below, above]
 
 
 def interval_in(row: Row | pd.Series, column: str) -> Interval | None:

@@ -11,8 +11,7 @@ import pandas as pd
 matplotlib.use("Agg")
 from matplotlib import pyplot
 
-from spec_bench.report.data.rows import prompts_of
-from spec_bench.report.data.statistics import error_bars
+from spec_bench.report.data.rows import error_bars, prompts_of
 from spec_bench.report.figures.panels import Panel, Series, Sheet
 from spec_bench.report.figures.style import GREY, TWO_COLUMNS_INCHES, fill, known
 from spec_bench.report.papers.pairs import pair_configs

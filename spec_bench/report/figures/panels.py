@@ -18,9 +18,9 @@ from typing import Any, Literal
 import pandas as pd
 
 from spec_bench.report.claims.ask import Names, several
+from spec_bench.report.claims.contrast import correlation
 from spec_bench.report.data.grouping import split
 from spec_bench.report.data.rows import reason_of, rows_of
-from spec_bench.report.data.statistics import correlation, front
 from spec_bench.report.figures.cells import GROUP, SCORE, SCORE_NAME, Cells, grouped
 from spec_bench.report.figures.style import Look, fill, looks, shapes
 from spec_bench.settings.fields import unknown_setting
@@ -458,3 +458,17 @@ def _label(layer: Drawing, part: pd.DataFrame, known: pd.DataFrame) -> str:
 def _first_of(rows: pd.DataFrame, decoder: str | None) -> pd.Series | None:
     matching = rows[rows.decoder == decoder] if decoder else rows.iloc[:0]
     return None if matching.empty else matching.iloc[0]
+
+
+def front(points: Sequence[tuple[float, float]], *, higher_x: bool, higher_y: bool) -> list[int]:
+    """The Pareto front of points (x, y) without NaN: those that no other beats, being as good in
+    both and better in one; their indices, x ascending, of equal points the first.
+    """
+    better_x, better_y = (1 if higher_x else -1), (1 if higher_y else -1)
+    worth = [(better_x * x, better_y * y) for x, y in points]
+    order = sorted(range(len(points)), key=lambda i: (*worth[i], -i), reverse=True)
+    chosen: list[int] = []
+    for index in order:  # the best x first: a point is on the front if its y is a new best
+        if not chosen or worth[index][1] > worth[chosen[-1]][1]:
+            chosen.append(index)
+    return chosen[::-1] if higher_x else chosen

@@ -17,12 +17,12 @@ from spec_bench.report.data.rows import (
     Group,
     Row,
     decoder_of,
+    error_bars,
     prompts_of,
     rows_of,
     title_of,
     tree_titles,
 )
-from spec_bench.report.data.statistics import error_bars
 from spec_bench.report.figures.style import pyplot, save, settings
 from spec_bench.vocabulary import names
 from spec_bench.vocabulary.columns import ENDS

@@ -14,7 +14,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from spec_bench.report.claims import check_claims, check_generally
-from spec_bench.report.claims.verdict import VERDICTS, summary_of
+from spec_bench.report.claims.verdict import VERDICTS, by_statement, summary_of
 from spec_bench.report.data.differences import differences
 from spec_bench.report.data.rows import (
     Group,
@@ -40,11 +40,10 @@ from spec_bench.report.page.headline import answer, headline, headlines
 from spec_bench.report.page.results_table import category_tables, results_table, shown_columns
 from spec_bench.report.papers.items import Item
 from spec_bench.report.papers.paper import Paper, load_paper, paper_names, recipes_by_name
-from spec_bench.report.tables.measured import Measured
+from spec_bench.report.tables.measured import RESULTS, Measured
 from spec_bench.report.tables.printed import Asked
 from spec_bench.report.tables.progress import Progress, commands_for, progress_of
 from spec_bench.report.tables.render import environment, html_fragment
-from spec_bench.report.verdicts import by_statement
 from spec_bench.system import files
 from spec_bench.vocabulary import names
 
@@ -76,16 +75,16 @@ def paper_of(experiment: str) -> tuple[Paper | None, list[Item]]:
     return paper, [item for item in paper.items if experiment in item.experiments]
 
 
-def build_page(file: Path, results: Path | None = None, pair: str | None = None) -> str:
+def build_page(file: Path, results: Path = RESULTS, pair: str | None = None) -> str:
     """Reads a results file, checks and draws: an experiment's whole page, of one pair's rows or all
-    (None). Commands name the results folder where it is not the default (None). Raises ValueError:
-    the file has no rows, or none of the pair.
+    (None). Commands name the results folder where it is not the default. Raises ValueError: the
+    file has no rows, or none of the pair.
     """
     cells, paper = read_cells([file], pair), paper_of(file.parent.name)[0]
     rows, groups, columns = cells.rows, groups_of(cells.rows), shown_columns(cells.rows)
     check = functools.partial(check_claims, paper.name) if paper else check_generally
     checks = check(rows, cells.records)
-    own = _of_paper(file.parent.name, groups, Measured(rows), results)
+    own = _of_paper(file.parent.name, groups, Measured(rows, results))
     most = max(_FEWEST_LINES, _MOST_LINES // len(groups))
     views: list[dict[str, Any]] = [
         {
@@ -124,9 +123,7 @@ def build_page(file: Path, results: Path | None = None, pair: str | None = None)
     )
 
 
-def _of_paper(
-    experiment: str, groups: Sequence[Group], measured: Measured, results: Path | None
-) -> dict[str, Any]:
+def _of_paper(experiment: str, groups: Sequence[Group], measured: Measured) -> dict[str, Any]:
     """Returns a paper's part of a page and commands for what is lacking; of no paper a figure."""
     paper, items = paper_of(experiment)
     drawn = drawings(paper, items, measured) if paper else []
@@ -138,7 +135,7 @@ def _of_paper(
                 shares.setdefault(part.wanted, (item, part))
     missing = dict.fromkeys(cell for _, part in shares.values() for cell in part.missing)
     recipe = recipes_by_name().get(experiment, "")
-    where = "" if results is None else f" --results {results}"
+    where = "" if measured.results == RESULTS else f" --results {measured.results}"
     return {
         "pictures": list(_pictures(paper, drawn[:_PICTURES], groups, measured)),
         "more_figures": [
@@ -146,7 +143,7 @@ def _of_paper(
             for drawing in drawn[_PICTURES:]
             for pair in drawing.pairs
         ],
-        "tables": shown_tables(items, measured, results),
+        "tables": shown_tables(items, measured),
         "shares": shares,
         "lacking": len(missing),
         "missing": [
@@ -159,7 +156,7 @@ def _of_paper(
             for item, part in shares.values()
             if part.missing
         ],
-        "commands": commands_for(recipe, missing, measured, results) if shares else [],
+        "commands": commands_for(recipe, missing, measured) if shares else [],
     }
 
 

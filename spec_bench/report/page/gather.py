@@ -14,9 +14,8 @@ from typing import NamedTuple
 import pandas as pd
 from PIL import Image
 
-from spec_bench.report.data.counts import Records
+from spec_bench.report.data.counts import Records, origin_of
 from spec_bench.report.data.grouping import slugs
-from spec_bench.report.data.records import origin_of
 from spec_bench.report.data.rows import read_rows
 from spec_bench.report.data.seeds import pooled
 from spec_bench.report.papers.items import Item
@@ -172,18 +171,16 @@ def stems(tables: Sequence[ShownTable]) -> list[str]:
     ]
 
 
-def shown_tables(
-    items: Sequence[Item], measured: Measured, results: Path | None
-) -> list[ShownTable]:
+def shown_tables(items: Sequence[Item], measured: Measured) -> list[ShownTable]:
     """Lists the paper's tables of the measured pairs; for another pair, the first of each task."""
     tables = [item for item in items if isinstance(item, Table)]
-    sheets = [sheet for item in tables for sheet in build_tables(item, measured, None, results)]
+    sheets = [sheet for item in tables for sheet in build_tables(item, measured)]
     shown = [ShownTable(sheet, "") for sheet in sheets if sheet.measured]
     covered = {asked.pair for sheet, _ in shown for asked in sheet.wanted}
     for pair in [each for each in measured.pairs() if each not in covered]:
         seen = set[tuple[Asked, ...]]()
         for item in tables:
-            sheets = build_tables(item, measured, pair, results)
+            sheets = build_tables(item, measured, pair)
             wanted = sheets[0].wanted
             if wanted not in seen and any(sheet.measured for sheet in sheets):
                 seen.add(wanted)

@@ -7,7 +7,6 @@ cells of that block and column; only exact rows ever do.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -46,31 +45,27 @@ _CONTINUED = {
 _NO_ROOM = {"prompts_skipped": "left out", "prompts_truncated": "cut in the middle"}
 
 
-def build_tables(
-    item: Table, measured: Measured, pair: str | None = None, results: Path | None = None
-) -> list[Sheet]:
+def build_tables(item: Table, measured: Measured, pair: str | None = None) -> list[Sheet]:
     """A table, once for each way in which its cells were run: rows that differ are not mixed.
 
     The headings name the differences. Commands for missing cells stand below the first. Raises
     ValueError: no such pair.
     """
     measured = measured.of(item.experiments)
-    first = build_table(item, measured, pair, results)
+    first = build_table(item, measured, pair)
     parts = measured.apart(first.wanted)
     if len(parts) == 1:
         return [first]
     sheets: list[Sheet] = []
     for text, part in parts:
-        sheet = build_table(item, part, pair, results)
+        sheet = build_table(item, part, pair)
         commands = () if sheets else first.commands
         title = f"{sheet.title} ({text})"
         sheets.append(replace(sheet, title=title, setting=text, commands=commands))
     return sheets
 
 
-def build_table(
-    item: Table, measured: Measured, pair: str | None = None, results: Path | None = None
-) -> Sheet:
+def build_table(item: Table, measured: Measured, pair: str | None = None) -> Sheet:
     """A table with its measured cells, notes and commands, of a pair or of the paper's pairs."""
     measured = measured.of(item.experiments)
     if pair is not None:
@@ -78,12 +73,12 @@ def build_table(
     sheet = joined(printed_sheet(item.name, pair), measured)
     paper, wanted = load_paper(item.paper), printed_sheet(item.name, None).wanted
     pairs = sorted({each.pair for each in wanted})
-    of_ours = _notes if sheet.measured else _notes_unmeasured
-    ours = of_ours(item, sheet, measured, pair, pairs)
-    commands: list[str] = []
-    if item.recipes:
-        missing = measured.missing(sheet.wanted)
-        commands = commands_for(item.recipes[0], missing, measured, results)
+    if sheet.measured:
+        ours = _notes(item, sheet, measured, pair, pairs)
+    else:
+        ours = _notes_unmeasured(item, sheet, measured, pair)
+    missing = measured.missing(sheet.wanted)
+    commands = commands_for(item.recipes[0], missing, measured) if item.recipes else []
     notes = (*sheet.notes, *_lost(paper.numbers_of(item.number)), *ours)
     return replace(sheet, notes=notes, commands=tuple(commands))
 
@@ -230,7 +225,7 @@ def _notes(
 
 
 def _notes_unmeasured(
-    item: Table, sheet: Sheet, measured: Measured, asked: str | None, _: Sequence[str]
+    item: Table, sheet: Sheet, measured: Measured, asked: str | None
 ) -> list[str]:
     """Returns the notes of an unmeasured table, with the pairs that have measured cells."""
     bold = item.unprinted is None and any(column.best for column in sheet.columns)

@@ -24,13 +24,15 @@ from spec_bench.report.tables.printed import Asked
 from spec_bench.system import files
 from spec_bench.vocabulary.spec import parse
 
+RESULTS = Path("results")  # where nothing else is said
 _SAMPLING = ("pair", "task", "temperature", "top_k", "top_p")  # a table asks for these
 
 
 class Measured:
     """Rows by what tables ask for."""
 
-    def __init__(self, rows: pd.DataFrame) -> None:
+    def __init__(self, rows: pd.DataFrame, results: Path = RESULTS) -> None:
+        self.results = results  # the folder that commands for missing cells write to
         self.records, self.whole = Records(Path(files.RESULTS)), self  # whole: see ``apart``
         self.rows = rows = pooled(rows, self.records)  # as read, seeds pooled
         self.listed: list[Row] = rows_of(rows)
@@ -47,8 +49,8 @@ class Measured:
 
     @classmethod
     def below(cls, folder: Path) -> Measured:
-        """Returns all results files below a folder."""
-        return cls(read_rows(files.results_files(folder)))
+        """Returns all results files below a results folder."""
+        return cls(read_rows(files.results_files(folder)), folder)
 
     def pairs(self, tasks: Collection[str] = ()) -> list[str]:
         """Names of the pairs that have rows, of these tasks."""
@@ -60,7 +62,8 @@ class Measured:
             pairs = self.rows.groupby(self.rows.pair.replace(self._aliases)) if self.listed else []
             kept = [of_recipes(rows, experiments) for _, rows in pairs]
             taken = pd.concat(kept).sort_index() if kept else self.rows
-            self._of[experiments] = self if len(taken) == len(self.rows) else Measured(taken)
+            whole = len(taken) == len(self.rows)
+            self._of[experiments] = self if whole else Measured(taken, self.results)
         return self._of[experiments]
 
     def row(self, asked: Asked) -> Row | None:
@@ -105,7 +108,7 @@ class Measured:
         if len(parts) < 2:
             return [("", self)]
         parts.sort(key=lambda part: not ("stage" in part[1] and (part[1].stage == "confirm").any()))
-        found = [(text, Measured(rows)) for text, rows in parts]
+        found = [(text, Measured(rows, self.results)) for text, rows in parts]
         for _, part in found:
             part.whole = self
         return found

@@ -9,7 +9,7 @@ from pathlib import Path
 from spec_bench.report.papers.items import Item, read_recipe, recipe_cells
 from spec_bench.report.papers.pairs import is_embedded, pair_configs, pair_of
 from spec_bench.report.papers.paper import Figure, Paper
-from spec_bench.report.tables.measured import Measured
+from spec_bench.report.tables.measured import RESULTS, Measured
 from spec_bench.report.tables.printed import Asked, printed_sheet
 from spec_bench.system.files import ON_GPU, training_command, training_of
 from spec_bench.vocabulary.decoders import parts_of
@@ -74,9 +74,7 @@ def progress_of(
     return [*map(share, pairs), *(each for each in others if each.measured)]
 
 
-def list_paper(
-    paper: Paper, measured: Measured, pair: str | None = None, results: Path | None = None
-) -> str:
+def list_paper(paper: Paper, measured: Measured, pair: str | None = None) -> str:
     """Returns a paper's items, one line each, then the commands for missing cells."""
     lines = [f"{paper.title} (arXiv:{paper.arxiv})"]
     missing: dict[str, dict[Asked, None]] = {}
@@ -96,7 +94,7 @@ def list_paper(
                 words[recipe] = words.get(recipe) or item.words
     commands: list[str] = []
     for recipe, wanted in missing.items():
-        more = commands_for(recipe, wanted, measured, results, words.get(recipe, ()))
+        more = commands_for(recipe, wanted, measured, words.get(recipe, ()))
         commands += [*before.get(recipe, ()), *more]
     if commands:
         once = dict.fromkeys(commands)  # several recipes want the same heads
@@ -116,11 +114,7 @@ def _state(item: Item, shares: Sequence[Progress]) -> str:
 
 
 def commands_for(
-    recipe: str,
-    missing: Iterable[Asked],
-    measured: Measured,
-    results: Path | None = None,
-    words: Sequence[str] = (),
+    recipe: str, missing: Iterable[Asked], measured: Measured, words: Sequence[str] = ()
 ) -> list[str]:
     """Returns one command of a recipe (``rsd=exp1``) for all pairs that miss the same tasks and
     temperatures.
@@ -141,7 +135,7 @@ def commands_for(
     for (pair, at), names in tasks.items():
         pairs.setdefault((tuple(names), at), []).append(pair)
     runs = [
-        _command(recipe, (*group, *words), names, at, results)
+        _command(recipe, (*group, *words), names, at, measured.results)
         for (names, at), labels in pairs.items()
         for group in _groups(labels, measured)
     ]
@@ -197,13 +191,13 @@ def _command(
     pair: tuple[str, ...],
     tasks: Sequence[str],
     temperatures: Sequence[float],
-    results: Path | None,
+    results: Path,
 ) -> str:
     """Returns one command, quoted for a shell; several jobs of it need ``-m``."""
     swept = [f"task={','.join(tasks)}"] if any(tasks) else []
     if temperatures:
         swept.append(f"{_TEMPERATURE}={','.join(f'{value:g}' for value in temperatures)}")
-    where = [f"results={results}"] if results is not None else []
+    where = [f"results={results}"] if results != RESULTS else []
     by_models = any(word.startswith("pair.target=") for word in pair)
     several = any("," in part for part in (*swept, *where, *(() if by_models else pair)))
     words = ["spec-bench", "run", *(["-m"] if several else []), recipe, *pair, *swept]
