@@ -16,7 +16,7 @@ import re
 import sys
 import types
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from difflib import get_close_matches
 from functools import cache
 from shutil import get_terminal_size
@@ -130,30 +130,50 @@ def unknown_setting(key: str, word: str, known: Sequence[str]) -> str:
     return f"unknown setting {key}{near} {prefix.rstrip('.') or 'a config'} has {', '.join(known)}"
 
 
-def described(hint: Any) -> str:
-    """Returns what an annotation allows, in words."""
-    bounds, hint = _bare(hint)
-    if hint is bool:
-        return "true or false"
-    if hint is int:
-        return f"a whole number {bounds}" if bounds else "a whole number"
-    if hint is float:
-        return f"a number {bounds}" if bounds else "a number"
-    if hint is str:
-        return "a text"
+def described(hint: Any, marks: Sequence[Any] = ()) -> str:
+    """Returns what an annotation allows, in words; ``marks`` stand around it: a ``Range``, bounds
+    of pydantic's, or words of its own.
+    """
+    if get_origin(hint) is Annotated:
+        return described(hint.__origin__, [*hint.__metadata__, *marks])
+    choices, bounds = get_args(hint), _bounds(marks)
+    if said := [mark.allowed for mark in marks if hasattr(mark, "allowed")]:
+        return f"{said[-1]} {bounds}".strip()
+    if is_union(hint):
+        return " or ".join(dict.fromkeys(described(each, marks) for each in choices))
     if get_origin(hint) is Literal:
-        return f"one of {', '.join(map(str, get_args(hint)))}"
+        words = (str(e).lower() if isinstance(e, bool) else str(e) for e in choices)
+        return f"one of {', '.join(words)}"  # as YAML writes them
     if get_origin(hint) is tuple:
-        return f"a list, each entry {described(get_args(hint)[0])}"
-    if _is_union(hint):
-        return " or ".join(map(described, get_args(hint)))
-    return "null" if hint is type(None) else "a mapping"
+        return f"a list, each {described(choices[0])}"
+    if hint is str:
+        filled = any(getattr(mark, "min_length", None) for mark in marks)
+        return "a text that is not empty" if filled else "a text"
+    if hint in _WORDS:
+        return f"{_WORDS[hint]} {bounds}".strip()
+    keys = [each.name for each in settings_in(hint)] if is_dataclass(hint) else []
+    return f"a mapping of {', '.join(keys)}" if keys else "a mapping"
+
+
+_WORDS = {bool: "true or false", int: "a whole number", float: "a number", type(None): "null"}
+
+
+def _bounds(marks: Sequence[Any]) -> str:
+    """Bounds in words: ``from 0 to 1``, ``>= 1``, ``> 0 and <= 1``."""
+    for mark in marks:
+        if isinstance(mark, Range):
+            return str(mark)
+    signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+    stated = {s: getattr(m, name) for name, s in signs.items() for m in marks if hasattr(m, name)}
+    if set(stated) == {">=", "<="}:
+        return f"from {stated['>=']} to {stated['<=']}"
+    return " and ".join(f"{sign} {bound}" for sign, bound in stated.items())
 
 
 def _fit(hint: Any, value: Any) -> Any:
     """Returns the value as its annotation has it: lists become tuples, whole numbers floats."""
     bounds, hint = _bare(hint)
-    if _is_union(hint):
+    if is_union(hint):
         for choice in get_args(hint):
             try:
                 return _fit(choice, value)
@@ -211,5 +231,6 @@ def _bare(hint: Any) -> tuple[Range | None, Any]:
     return next(bounds, None), hint.__origin__
 
 
-def _is_union(hint: Any) -> bool:
+def is_union(hint: Any) -> bool:
+    """Returns whether an annotation offers several types."""
     return get_origin(hint) in (Union, types.UnionType)

@@ -14,16 +14,13 @@ nothing about any particular setting. The machine (``core`` to ``decode``) does 
 
 from __future__ import annotations
 
-import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import (
     Annotated,
     Any,
-    Literal,
     TypeVar,
-    Union,
     dataclass_transform,
     get_args,
     get_origin,
@@ -35,7 +32,7 @@ from pydantic import AllowInfNan, ConfigDict, Strict, TypeAdapter, ValidationErr
 from pydantic.dataclasses import dataclass as checked_dataclass
 from pydantic_core import ErrorDetails
 
-from spec_bench.settings.fields import one_line, shown, unknown_setting
+from spec_bench.settings.fields import described, is_union, one_line, shown, unknown_setting
 
 __all__ = ["Flag", "Ge", "Gt", "Le", "Lt", "MinLen", "Number", "Real", "Says", "Text", "Whole"]
 
@@ -100,8 +97,8 @@ def _line(error: ErrorDetails, kind: type[Any], at: str) -> str:
     if error["type"] in _UNKNOWN:
         return unknown_setting(key, str(error["loc"][-1]), sorted(_hints(owner)))
     if error["type"] == "missing":
-        return f"{key} is missing: it must be {_allowed(annotation)}"
-    return f"{key} must be {_allowed(annotation)}, got {shown(error['input'], longest=_LONGEST)}"
+        return f"{key} is missing: it must be {described(annotation)}"
+    return f"{key} must be {described(annotation)}, got {shown(error['input'], longest=_LONGEST)}"
 
 
 def _followed(loc: Sequence[int | str], kind: Any, at: str) -> tuple[str, Any, Any]:
@@ -144,47 +141,6 @@ def _members(annotation: Any) -> list[Any]:
     """Returns the types that a union offers, without their annotations; of another type itself."""
     if get_origin(annotation) is Annotated:
         return _members(get_args(annotation)[0])
-    if get_origin(annotation) in (Union, types.UnionType):
+    if is_union(annotation):
         return [each for member in get_args(annotation) for each in _members(member)]
     return [annotation]
-
-
-def _allowed(annotation: Any, metadata: Sequence[Any] = ()) -> str:
-    """Returns what a field takes, in words."""
-    if get_origin(annotation) is Annotated:
-        inner, *constraints = get_args(annotation)
-        return _allowed(inner, [*constraints, *metadata])
-    if phrases := [mark.allowed for mark in metadata if isinstance(mark, Says)]:
-        return f"{phrases[-1]} {_range(metadata)}".strip()
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin in (Union, types.UnionType):
-        return " or ".join(dict.fromkeys(_allowed(member, metadata) for member in arguments))
-    if annotation in (None, type(None)):
-        return "null"
-    if origin is Literal:
-        words = (str(e).lower() if isinstance(e, bool) else str(e) for e in arguments)
-        return f"one of {', '.join(words)}"  # as YAML writes them
-    if annotation in (int, float):
-        noun = "a whole number" if annotation is int else "a number"
-        return " ".join([noun, _range(metadata)]).strip()
-    if annotation is bool:
-        return "true or false"
-    if annotation is str:
-        return "a text" + " that is not empty" * any(isinstance(m, MinLen) for m in metadata)
-    if origin in _MAPPINGS:
-        return "a mapping"
-    if origin is tuple:
-        return f"a list, each {_allowed(arguments[0])}"
-    if hints := _hints(annotation):
-        return f"a mapping of {', '.join(hints)}"
-    return "something else"
-
-
-def _range(metadata: Sequence[Any]) -> str:
-    """Bounds in words: ``from 0 to 1``, ``>= 1``, ``above 0 and at most 1``."""
-    bounds = {type(mark): mark for mark in metadata if isinstance(mark, Ge | Gt | Le | Lt)}
-    signs = ((Ge, ">=", "ge"), (Gt, ">", "gt"), (Le, "<=", "le"), (Lt, "<", "lt"))
-    stated = {sign: getattr(bounds[mark], of) for mark, sign, of in signs if mark in bounds}
-    if set(stated) == {">=", "<="}:
-        return f"from {stated['>=']} to {stated['<=']}"
-    return " and ".join(f"{sign} {bound}" for sign, bound in stated.items())
