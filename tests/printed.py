@@ -14,8 +14,7 @@ from spec_bench.jobs.config.help import COMMANDS
 from spec_bench.report.papers.items import read_recipe
 from spec_bench.report.papers.paper import load_paper, paper_names, recipes_by_name
 from spec_bench.report.tables.build import build_table
-from spec_bench.report.tables.measured import Measured
-from spec_bench.report.tables.progress import list_paper
+from spec_bench.report.tables.measured import Measured, list_paper
 from spec_bench.settings.configs import conf_dir
 from spec_bench.system.files import training_command, training_of
 

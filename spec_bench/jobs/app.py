@@ -39,7 +39,6 @@ from spec_bench.sinks.console import print_outcome
 from spec_bench.sinks.rows import labels_of
 from spec_bench.sinks.sink import LoggedCell, Sink, build_sinks
 from spec_bench.system import files, signals
-from spec_bench.tasks import Task
 
 log = logging.getLogger(__name__)
 RESUMES = "the same command resumes"
@@ -108,10 +107,9 @@ def run(asked: RunSettings, running: RunningJob | None = None) -> list[CellResul
     settings = build_settings(asked, folders_of()).pinned()
     task, examples = settings.task, (*settings.examples, *settings.fresh)
     for score in task.scores:
-        if isinstance(task, Task) and (needed := needs_references(score)):
-            told = task.check_references(score, examples, empty=needed == "field")
-            if told:
-                log.warning(told)
+        needed = needs_references(score)
+        if needed and (told := settings.check_references(score, empty=needed == "field")):
+            log.warning(told)
         check_references(score, [g for each in examples for g in each.references if g])
     field = getattr(task, "reference", None)  # jsonl's own name for it need not be there
     if field not in (None, "reference") and not any(any(each.references) for each in examples):

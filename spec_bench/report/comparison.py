@@ -32,8 +32,7 @@ from spec_bench.report.claims.verdict import table_of as checks_table
 from spec_bench.report.data.counts import Counts, Records, mapped_of, table_of, value_of_sums
 from spec_bench.report.data.rows import Row, groups_of, number_in, rows_of
 from spec_bench.report.data.seeds import SEEDS
-from spec_bench.report.page.build import render
-from spec_bench.report.page.gather import Cells, read_cells
+from spec_bench.report.page.build import Cells, read_cells, render
 from spec_bench.report.tables.render import escape_markdown, markdown_table
 from spec_bench.settings.arguments import Parser, output_folder
 from spec_bench.settings.fields import complain

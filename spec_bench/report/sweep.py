@@ -21,7 +21,6 @@ from markupsafe import Markup
 from spec_bench.metrics.interval import choose
 from spec_bench.report.data.categories import ByCategory, by_category, kinds_of
 from spec_bench.report.data.counts import Records, repeats_of
-from spec_bench.report.data.grouping import value_text
 from spec_bench.report.data.rows import (
     Group,
     Row,
@@ -36,9 +35,9 @@ from spec_bench.report.data.rows import (
     rows_of,
     title_of,
     tree_titles,
+    value_text,
 )
-from spec_bench.report.page.build import measured_on, render
-from spec_bench.report.page.gather import read_cells
+from spec_bench.report.page.build import measured_on, read_cells, render
 from spec_bench.report.page.headline import headline
 from spec_bench.vocabulary import names
 from spec_bench.vocabulary.columns import Column, apart_in, column, columns_in

@@ -26,7 +26,7 @@ import yaml
 from spec_bench.jobs.config.cells import BASELINE
 from spec_bench.jobs.config.compose import composed, one_line
 from spec_bench.jobs.config.model_files import model_path
-from spec_bench.jobs.sweep.devices import VISIBLE, Claim, visible_devices
+from spec_bench.jobs.sweep.launch import VISIBLE, Claim, visible_devices
 from spec_bench.serve import keeper
 from spec_bench.server.endpoint import KEY, Server, ServerError, last_line, masked
 from spec_bench.settings.arguments import Parser

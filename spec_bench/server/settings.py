@@ -3,9 +3,16 @@
 from dataclasses import replace
 from typing import Annotated, Literal, Self
 
-from pydantic import StringConstraints
-
-from spec_bench.settings.validation import Ge, Gt, Number, Says, Text, Whole, settings
+from spec_bench.settings.validation import (
+    Ge,
+    Gt,
+    Number,
+    Says,
+    StringConstraints,
+    Text,
+    Whole,
+    settings,
+)
 
 Address = Annotated[
     Text,

@@ -29,6 +29,7 @@ from typing import (
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import AllowInfNan, ConfigDict, Strict, TypeAdapter, ValidationError
+from pydantic import StringConstraints as StringConstraints
 from pydantic.dataclasses import dataclass as checked_dataclass
 from pydantic_core import ErrorDetails
 

@@ -7,8 +7,7 @@ import pytest
 
 from spec_bench.report.papers.items import recipe_name
 from spec_bench.report.papers.paper import load_paper
-from spec_bench.report.tables.measured import Measured
-from spec_bench.report.tables.progress import progress_of
+from spec_bench.report.tables.measured import Measured, progress_of
 from spec_bench.system.files import read_csv, results_file
 from spec_bench.tasks.source import EMBEDDED
 from tests import warm

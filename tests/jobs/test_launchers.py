@@ -24,9 +24,16 @@ from spec_bench.engine.loading import ModelSpec
 from spec_bench.jobs.config.compose import register
 from spec_bench.jobs.config.pair import EngineSettings, PairSettings
 from spec_bench.jobs.store.store import CellStore
-from spec_bench.jobs.sweep import devices, launch
-from spec_bench.jobs.sweep.devices import OFFERED, VISIBLE, Claim, visible_devices
-from spec_bench.jobs.sweep.launch import gpus_needed, gpus_of_job, register_resolvers
+from spec_bench.jobs.sweep import launch
+from spec_bench.jobs.sweep.launch import (
+    OFFERED,
+    VISIBLE,
+    Claim,
+    gpus_needed,
+    gpus_of_job,
+    register_resolvers,
+    visible_devices,
+)
 from spec_bench.jobs.work import models
 from spec_bench.jobs.work.metering import ordinals
 from spec_bench.settings.configs import conf_dir
@@ -93,7 +100,7 @@ def test_devices_are_claimed_all_or_none_and_kept_for_the_next_job_of_the_same_s
 
 
 def test_an_index_and_a_uuid_of_one_gpu_are_one_lock(tmp_path, monkeypatch):
-    monkeypatch.setattr(devices, "_ask", lambda *_: [["0", "GPU-aa11"], ["1", "GPU-bb22"]])
+    monkeypatch.setattr(launch, "_ask", lambda *_: [["0", "GPU-aa11"], ["1", "GPU-bb22"]])
     one, two = Claim(tmp_path), Claim(tmp_path)
     assert one.take(["1", "0"], 1, wait=False) == ("1",)
     with pytest.raises(ValueError, match="are free"):

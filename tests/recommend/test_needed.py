@@ -2,7 +2,7 @@
 
 import pytest
 
-from spec_bench.recommend.needed import (
+from spec_bench.recommend.recommend import (
     PASSES,
     SHARES,
     delivered,

@@ -9,7 +9,7 @@ from spec_bench.report.data.rows import read_rows
 from spec_bench.report.figures import NothingMeasuredError, figure_sheets, names_of
 from spec_bench.report.figures.cells import derive
 from spec_bench.report.figures.panels import drawing_of, sheets
-from spec_bench.report.page.gather import drawings
+from spec_bench.report.page.build import drawings
 from spec_bench.report.papers.paper import find_figure, find_table, load_paper, recipes_by_name
 from spec_bench.report.tables.build import build_table
 from spec_bench.report.tables.measured import Measured

@@ -18,7 +18,7 @@ from spec_bench.report.data.rows import figure_rows, most_of, read_rows, rows_of
 from spec_bench.report.figures import draw
 from spec_bench.report.figures.cells import derive, usable
 from spec_bench.report.figures.draw import draw_sheet
-from spec_bench.report.page.gather import drawings, shown_tables, stems
+from spec_bench.report.page.build import drawings, shown_tables, stems
 from spec_bench.report.papers.paper import code_of, find_figure, load_paper, recipes_by_name
 from spec_bench.report.tables.measured import Measured
 from spec_bench.system import files

@@ -169,7 +169,7 @@ def test_settings_that_tell_the_cells_of_a_side_apart_must_agree(tmp_path):
     [
         (["none", "none"], ("'none'",)),
         (["a", "b"], ("'sd 3, xsum, llama2_7b'", "'sd 3, dolly, llama2_7b'")),
-        (["a", "a", "--margin", "2"], ("--margin", "2.0")),
+        (["a", "a", "--margin", "2"], ("margin", "2.0")),
     ],
 )
 def test_what_cannot_be_compared_is_one_line(arguments, said, tmp_path, monkeypatch, capsys):

@@ -11,8 +11,7 @@ import pytest
 
 from spec_bench.report.claims import check_claims
 from spec_bench.report.cli.command_line import FORMATS, main
-from spec_bench.report.data.grouping import slugs, split, together
-from spec_bench.report.data.rows import groups_of, read_results, read_rows
+from spec_bench.report.data.rows import groups_of, read_results, read_rows, slugs, split, together
 from spec_bench.report.figures import draw, figure_sheets
 from spec_bench.report.papers.items import Column as Heading
 from spec_bench.report.papers.paper import find_figure, find_table, load_paper, paper_names

@@ -11,8 +11,7 @@ import pytest
 from spec_bench.records.sittings import ALL, MEANING, of_other_sitting
 from spec_bench.report.cli.command_line import main
 from spec_bench.report.data.rows import groups_of, read_results
-from spec_bench.report.page.build import build_index
-from spec_bench.report.page.gather import results_file
+from spec_bench.report.page.build import build_index, results_file
 from spec_bench.report.page.headline import answer, headline
 from spec_bench.report.page.results_table import results_table
 from spec_bench.report.plain import markdown, write_report

@@ -10,8 +10,6 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import StringConstraints
-
 from spec_bench.engine.architectures import PREFIX as RANDOM
 from spec_bench.engine.model_spec import (
     AUTO,
@@ -40,6 +38,7 @@ from spec_bench.settings.validation import (
     Number,
     Real,
     Says,
+    StringConstraints,
     Text,
     Whole,
     check,

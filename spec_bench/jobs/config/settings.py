@@ -114,6 +114,12 @@ class JobSettings:
         """A digest of the user's own code behind its numbers; other code scores again."""
         return own_code(self.task.scores)
 
+    def check_references(self, score: str, empty: bool) -> str:
+        """Checks that a score has the references that it needs; see ``Task``."""
+        if not isinstance(self.task, Task):
+            return ""
+        return self.task.check_references(score, (*self.examples, *self.fresh), empty)
+
     def pinned(self, fetch: bool = True) -> JobSettings:
         """Returns the same with the hub's models at their current commits; see ``pair.pinned``."""
         heads = {kind for cell in self.cells if (kind := cell.config.heads)}

@@ -26,8 +26,7 @@ from spec_bench.jobs.config.served_cells import SERVER
 from spec_bench.jobs.config.settings import JobSettings, build_settings
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.sweep.confirm import confirming
-from spec_bench.jobs.sweep.devices import gpu_memory_gib
-from spec_bench.jobs.sweep.launch import gpus_of_job
+from spec_bench.jobs.sweep.launch import gpu_memory_gib, gpus_of_job
 from spec_bench.jobs.work.prompts import prompt_ids, slots_of
 from spec_bench.records.types import CellFacts
 from spec_bench.settings.configs import experiments_dirs

@@ -42,7 +42,6 @@ from spec_bench.report.claims.verdict import (
     verdicts_of,
 )
 from spec_bench.report.data.counts import Records, Rounds
-from spec_bench.report.data.grouping import together, value_text
 from spec_bench.report.data.rows import (
     Group,
     Row,
@@ -50,7 +49,9 @@ from spec_bench.report.data.rows import (
     of_recipes,
     once,
     scores_of,
+    together,
     tree_attention,
+    value_text,
 )
 from spec_bench.report.papers.paper import Axes
 from spec_bench.vocabulary.columns import apart_in, header

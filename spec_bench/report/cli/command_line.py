@@ -18,13 +18,12 @@ from typing import Any
 from spec_bench.records.types import Generation
 from spec_bench.report.claims.verdict import print_checks
 from spec_bench.report.data.rows import Row, figure_rows, read_rows, rows_of
-from spec_bench.report.page.gather import draw, drawings, results_file, shown_tables, stems
+from spec_bench.report.page.build import draw, drawings, results_file, shown_tables, stems
 from spec_bench.report.papers.paper import find_figure, find_table, load_paper, paper_names
 from spec_bench.report.tables import render
 from spec_bench.report.tables.build import build_tables, check_pair
-from spec_bench.report.tables.measured import RESULTS, Measured
+from spec_bench.report.tables.measured import RESULTS, Measured, list_paper
 from spec_bench.report.tables.printed import Sheet
-from spec_bench.report.tables.progress import list_paper
 from spec_bench.settings.arguments import Parser, output_file, output_folder
 from spec_bench.settings.fields import complain
 from spec_bench.system.files import results_files, write_text

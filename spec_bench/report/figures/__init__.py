@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from spec_bench.report.data.grouping import slugs
+from spec_bench.report.data.rows import slugs
 from spec_bench.report.figures.cells import (
     Cells,
     NothingMeasuredError,

@@ -19,8 +19,7 @@ import pandas as pd
 
 from spec_bench.report.claims.ask import Names, several
 from spec_bench.report.claims.contrast import correlation
-from spec_bench.report.data.grouping import split
-from spec_bench.report.data.rows import reason_of, rows_of
+from spec_bench.report.data.rows import reason_of, rows_of, split
 from spec_bench.report.figures.cells import GROUP, SCORE, SCORE_NAME, Cells, grouped
 from spec_bench.report.figures.style import Look, fill, looks, shapes
 from spec_bench.settings.fields import unknown_setting

@@ -18,9 +18,8 @@ from spec_bench.report.data.seeds import POOLED, SEEDS
 from spec_bench.report.papers.items import Column, Item
 from spec_bench.report.papers.pairs import drafter_size, is_embedded, pair_configs
 from spec_bench.report.papers.paper import Table, load_paper
-from spec_bench.report.tables.measured import Measured
+from spec_bench.report.tables.measured import Measured, commands_for
 from spec_bench.report.tables.printed import Cell, Sheet, printed_sheet, rivals, tree_text
-from spec_bench.report.tables.progress import commands_for
 from spec_bench.vocabulary import columns, names
 from spec_bench.vocabulary.names import MEANINGS
 from spec_bench.vocabulary.published import Row as Number

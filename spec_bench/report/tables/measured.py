@@ -1,4 +1,5 @@
-"""Measured rows, found for what the places of a table ask.
+"""Measured rows, found for what the places of a table ask; what of tables and figures was measured,
+pair by pair, and the commands for the rest.
 
 Of several rows that fit, those that a search confirmed are preferred, then the smallest batch and
 the most prompts. Cells that differ in the seed alone are one row.
@@ -6,8 +7,10 @@ the most prompts. Cells that differ in the seed alone are one row.
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import product
 from math import inf
 from pathlib import Path
@@ -16,12 +19,15 @@ from typing import Any
 import pandas as pd
 
 from spec_bench.report.data.counts import Records
-from spec_bench.report.data.grouping import split
-from spec_bench.report.data.rows import Row, number_in, of_recipes, read_rows, rows_of
+from spec_bench.report.data.rows import Row, number_in, of_recipes, read_rows, rows_of, split
 from spec_bench.report.data.seeds import pooled
-from spec_bench.report.papers.pairs import pair_configs
-from spec_bench.report.tables.printed import Asked
+from spec_bench.report.papers.items import Item, read_recipe, recipe_cells
+from spec_bench.report.papers.pairs import is_embedded, pair_configs, pair_of
+from spec_bench.report.papers.paper import Figure, Paper
+from spec_bench.report.tables.printed import Asked, printed_sheet
 from spec_bench.system import files
+from spec_bench.system.files import ON_GPU, training_command, training_of
+from spec_bench.vocabulary.decoders import parts_of
 from spec_bench.vocabulary.spec import parse
 
 RESULTS = Path("results")  # where nothing else is said
@@ -163,3 +169,206 @@ def _aliases(rows: pd.DataFrame) -> dict[str, str]:
         for label, target, draft in labels.itertuples(index=False)
         if label not in named and (target, draft) in by_models
     }
+
+
+# What was measured, and the commands for the rest.
+
+
+_TEMPERATURE = "generation.temperature"
+_NO_GPU = ("cpu", "server")
+_CAPTURED = "static"  # what ON_GPU compiles
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One pair's share of a table or figure."""
+
+    pair: str
+    in_paper: bool  # whether the paper has this pair here
+    wanted: tuple[Asked, ...]  # the cells
+    missing: tuple[Asked, ...]  # those without numbers
+
+    @property
+    def measured(self) -> int:
+        """Cells that have numbers."""
+        return len(self.wanted) - len(self.missing)
+
+
+def wanted_of(paper: Paper, item: Item) -> tuple[Asked, ...]:
+    """Returns the measured cells that a table or figure needs of the paper's pairs."""
+    if not isinstance(item, Figure):
+        return printed_sheet(item.name, None).wanted
+    if item.tables:
+        sheets = (printed_sheet(f"{paper.name}/{number}", None) for number in item.tables)
+        return tuple(dict.fromkeys(each for sheet in sheets for each in sheet.wanted))
+    sampling = item.sampling
+    limits = (int(sampling.get("top_k", 0)), sampling.get("top_p", 1.0))
+    temperatures = item.temperatures or (sampling.get("temperature", 1.0),)
+    wanted: dict[Asked, None] = {}
+    for (target, draft), task, temperature in product(item.pairs, item.tasks, temperatures):
+        pair = pair_of(target, draft)
+        for cell in item.cells or recipe_cells(item.recipes[0]):
+            decoder, _, spec = cell.partition(":")
+            if pair is not None:
+                wanted[Asked(pair, task, decoder, spec, temperature, *limits)] = None
+    return tuple(wanted)
+
+
+def progress_of(
+    paper: Paper, item: Item, measured: Measured, pair: str | None = None
+) -> list[Progress]:
+    """Each of the paper's pairs, then other measured pairs; or this pair only."""
+    measured = measured.of(item.experiments)
+    wanted = wanted_of(paper, item)
+    pairs = list(dict.fromkeys(each.pair for each in wanted))
+
+    def share(name: str) -> Progress:
+        own = [each for each in wanted if each.pair == name or name not in pairs]
+        moved = tuple(dict.fromkeys(each._replace(pair=name) for each in own))
+        return Progress(name, name in pairs, moved, measured.missing(moved))
+
+    if pair is not None:
+        return [share(pair)]
+    known = measured.pairs({each.task for each in wanted})
+    others = [share(name) for name in known if name not in pairs]
+    return [*map(share, pairs), *(each for each in others if each.measured)]
+
+
+def list_paper(paper: Paper, measured: Measured, pair: str | None = None) -> str:
+    """Returns a paper's items, one line each, then the commands for missing cells."""
+    lines = [f"{paper.title} (arXiv:{paper.arxiv})"]
+    missing: dict[str, dict[Asked, None]] = {}
+    before: dict[str, list[str]] = {}
+    words: dict[str, tuple[str, ...]] = {}
+    for item in paper.items:
+        shares = progress_of(paper, item, measured, pair) if item.recipes else []
+        title = printed_sheet(item.name, None).title if item.kind == "table" else item.title
+        lines.append(f"  {f'{item.kind} {item.name}':<20}{title}")
+        lines.append(f"  {'':<20}  {_state(item, shares)}")
+        for recipe in item.recipes[:1]:
+            asked = [p for p in shares if p.in_paper or pair is not None]
+            cells = [cell for progress in asked for cell in progress.missing]
+            missing.setdefault(recipe, {}).update(dict.fromkeys(cells))
+            if isinstance(item, Figure) and cells:
+                before.setdefault(recipe, []).extend(item.before)
+                words[recipe] = words.get(recipe) or item.words
+    commands: list[str] = []
+    for recipe, wanted in missing.items():
+        more = commands_for(recipe, wanted, measured, words.get(recipe, ()))
+        commands += [*before.get(recipe, ()), *more]
+    if commands:
+        once = dict.fromkeys(commands)  # several recipes want the same heads
+        lines += ["  what is missing is run by:", *(f"    {command}" for command in once)]
+    return "\n".join(lines) + "\n"
+
+
+def _state(item: Item, shares: Sequence[Progress]) -> str:
+    """Cells measured of cells needed, pairs with equal counts together."""
+    if isinstance(item, Figure) and item.command:
+        return f"{item.how}: {item.command}"
+    counts: dict[str, list[str]] = {}
+    for progress in shares:
+        name = progress.pair if progress.in_paper else f"{progress.pair} (not the paper's)"
+        counts.setdefault(f"{progress.measured}/{len(progress.wanted)}", []).append(name)
+    return "; ".join(f"{count} cells: {', '.join(names)}" for count, names in counts.items())
+
+
+def commands_for(
+    recipe: str, missing: Iterable[Asked], measured: Measured, words: Sequence[str] = ()
+) -> list[str]:
+    """Returns one command of a recipe (``rsd=exp1``) for all pairs that miss the same tasks and
+    temperatures.
+
+    Before it those that train the pairs' heads, which nobody published.
+    """
+    swept = read_recipe(recipe).get("hydra", {}).get("sweeper", {}).get("params", {})
+    warm: dict[tuple[str, str], set[float]] = {}
+    for cell in missing:
+        known = warm.setdefault((cell.pair, cell.task), set())
+        # A recipe that does not sweep over it takes the task's temperature.
+        if _TEMPERATURE in swept and cell.temperature is not None:
+            known.add(cell.temperature)
+    tasks: dict[tuple[str, tuple[float, ...]], list[str]] = {}
+    for (pair, task), temperatures in warm.items():
+        tasks.setdefault((pair, tuple(sorted(temperatures))), []).append(task)
+    pairs: dict[tuple[tuple[str, ...], tuple[float, ...]], list[str]] = {}
+    for (pair, at), names in tasks.items():
+        pairs.setdefault((tuple(names), at), []).append(pair)
+    runs = [
+        _command(recipe, (*group, *words), names, at, measured.results)
+        for (names, at), labels in pairs.items()
+        for group in _groups(labels, measured)
+    ]
+    return [*_trainings(recipe, [label for labels in pairs.values() for label in labels]), *runs]
+
+
+def _trainings(recipe: str, pairs: Iterable[str]) -> list[str]:
+    """Commands that train the heads of a recipe's cells; run twice they end at once."""
+    kinds = {parts_of(cell.partition(":")[0])[0] for cell in recipe_cells(recipe)}
+    commands: dict[str, None] = {}
+    for pair in pairs:
+        config = pair_configs().get(pair)
+        for kind, heads in config.heads.items() if config else ():
+            if config and kind in kinds and (name := training_of(Path(heads))):
+                commands[training_command(kind, pair, name, not is_embedded(config))] = None
+    return list(commands)
+
+
+def _groups(labels: Sequence[str], measured: Measured) -> list[tuple[str, ...]]:
+    """Pairs that have a config and decode in one way at once, any other pair by its models."""
+    known: dict[tuple[str, ...], list[str]] = {}
+    for label in labels:
+        if label in pair_configs():
+            known.setdefault(_engine(label, measured), []).append(label)
+    others = [label for label in labels if label not in pair_configs()]
+    return [
+        *((f"pair={','.join(names)}", *engine) for engine, names in known.items()),
+        *((*_models(label, measured), *_engine(label, measured)) for label in others),
+    ]
+
+
+def _engine(label: str, measured: Measured) -> tuple[str, ...]:
+    """Returns the settings that put a pair's cells on a GPU, with passes run as in its rows there.
+
+    The embedded pairs run on the CPU; a pair without a config runs where its rows did. No table
+    mixes rows whose passes ran in different ways.
+    """
+    config = pair_configs().get(label)
+    if config is not None and is_embedded(config):
+        return ()
+    rows, ways = measured.rows, []
+    if {"pair", "device", "compile"} <= {*rows.columns}:
+        on_gpu = (rows.pair == label) & rows.device.notna() & ~rows.device.isin(_NO_GPU)
+        ways = [str(way) for way in rows["compile"][on_gpu].dropna().unique()]
+    if config is None and not ways:
+        return ()
+    other = ways and _CAPTURED not in ways
+    return (ON_GPU, f"engine.compile={ways[0]}") if other else (ON_GPU,)
+
+
+def _command(
+    recipe: str,
+    pair: tuple[str, ...],
+    tasks: Sequence[str],
+    temperatures: Sequence[float],
+    results: Path,
+) -> str:
+    """Returns one command, quoted for a shell; several jobs of it need ``-m``."""
+    swept = [f"task={','.join(tasks)}"] if any(tasks) else []
+    if temperatures:
+        swept.append(f"{_TEMPERATURE}={','.join(f'{value:g}' for value in temperatures)}")
+    where = [f"results={results}"] if results != RESULTS else []
+    by_models = any(word.startswith("pair.target=") for word in pair)
+    several = any("," in part for part in (*swept, *where, *(() if by_models else pair)))
+    words = ["spec-bench", "run", *(["-m"] if several else []), recipe, *pair, *swept]
+    return shlex.join([*words, *where])
+
+
+def _models(label: str, measured: Measured) -> tuple[str, ...]:
+    rows = measured.rows
+    matching = rows if rows.empty else rows[(rows.pair == label) & rows.draft.notna()]
+    if matching.empty:
+        return (f"pair={label}",)
+    first = matching.iloc[0]
+    draft = f"[{first.draft}]" if "," in first.draft else first.draft
+    return f"pair.target={first.target}", f"pair.draft={draft}", f"pair.name={label}"
