@@ -22,11 +22,10 @@ from spec_bench.jobs.config.compose import JobError, asked_of, folders_of
 from spec_bench.jobs.config.config import RunSettings
 from spec_bench.jobs.config.flags import papers
 from spec_bench.jobs.config.pair import check_found, placed
-from spec_bench.jobs.config.settings import JobSettings, build_settings
+from spec_bench.jobs.config.settings import JobSettings, build_settings, confirming
 from spec_bench.jobs.store.experiment import Experiment, JobNote
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.sweep import launch
-from spec_bench.jobs.sweep.confirm import confirming
 from spec_bench.jobs.sweep.launch import place_in_sweep
 from spec_bench.jobs.sweep.plan import Planner, print_plan
 from spec_bench.jobs.sweep.sweep import Sweep, seen

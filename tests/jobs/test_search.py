@@ -7,8 +7,7 @@ import pytest
 from spec_bench.jobs.app import settings_of
 from spec_bench.jobs.config.compose import composed
 from spec_bench.jobs.config.config import ConfirmSettings
-from spec_bench.jobs.config.settings import shared
-from spec_bench.jobs.sweep.confirm import best_of
+from spec_bench.jobs.config.settings import best_of, shared
 from spec_bench.recommend import recommend as search
 from spec_bench.recommend.recommend import Recommendation, command_of, cost_of, stages_of
 from spec_bench.report.page.headline import Headline

@@ -12,19 +12,20 @@ from typing import Any
 
 from spec_bench.core import processes
 from spec_bench.core.sampling import SamplingSettings
-from spec_bench.jobs.config.cells import Cell, build_cells, simulate_cells
-from spec_bench.jobs.config.config import RunSettings, check_early
+from spec_bench.jobs.config.cells import BASELINE, Cell, build_cells, simulate_cells
+from spec_bench.jobs.config.config import ConfirmSettings, RunSettings, check_early
 from spec_bench.jobs.config.fitting import FittedTrees, fitting
 from spec_bench.jobs.config.pair import EngineSettings, Pair, build_pair, pinned, placed
 from spec_bench.jobs.config.served_cells import SERVER, check_served, served_cells
 from spec_bench.metrics import own_code
 from spec_bench.metrics.interval import FEWEST
-from spec_bench.records.types import ENGINE, CellFacts, SqlReference, Stage
+from spec_bench.records.types import ENGINE, CellFacts, CellResult, SqlReference, Stage
 from spec_bench.server.settings import ServerSettings
 from spec_bench.system.files import digest
 from spec_bench.tasks import Example, RandomPrompts, Task, build_task, with_metrics
 from spec_bench.tasks.generation import Generation
 from spec_bench.tasks.spider import databases_digest
+from spec_bench.vocabulary import columns
 
 log = logging.getLogger(__name__)
 
@@ -271,3 +272,40 @@ def examples_digest(examples: tuple[Example, ...]) -> str:
             for each in examples
         ]
     )
+
+
+# A search in two stages: many trees on few prompts, then the best few on fresh prompts.
+#
+# The best of hundreds of trees on a few prompts is partly luck, and its interval does not account
+# for being that of a maximum. So a first job screens all cells, and a second one decodes the best
+# of them on prompts that the first did not see; its rows say `confirm` in the column `stage`. The
+# cells of both are ordinary cells with other run ids, and both jobs resume as any job does.
+
+
+def best_of(results: Sequence[CellResult], confirm: ConfirmSettings) -> list[str]:
+    """Returns the run ids of the best cells of each decoder, in the order screened: by the number
+    itself and not by an end of its interval, as on few prompts a wide one would win by its width.
+    """
+    sign = -1 if columns.column(confirm.by).better == "down" else 1
+    known: dict[str, list[tuple[float, str]]] = {}
+    for result in results:
+        value = result.metrics.get(confirm.by)
+        if isinstance(value, float | int) and result.facts.decoder != BASELINE:
+            known.setdefault(result.facts.decoder, []).append((-sign * value, result.run_id))
+    ranked = [sorted(cells, key=lambda cell: cell[0])[: confirm.best] for cells in known.values()]
+    chosen = {name for cells in ranked for _, name in cells}
+    return [result.run_id for result in results if result.run_id in chosen]
+
+
+def confirming(settings: JobSettings, results: Sequence[CellResult]) -> JobSettings | None:
+    """Returns the second job of a search, with a baseline timed anew; None if there is none."""
+    confirm = settings.asked.confirm
+    if confirm is None or settings.stage != "screen":
+        return None
+    chosen = set(best_of(results, confirm))
+    if not chosen:
+        log.warning("nothing to confirm: no cell has a %s", confirm.by)
+        return None
+    cells = [c for c in settings.cells if settings.run_id(c) in chosen]
+    both = (settings.cells[0], *cells)
+    return replace(settings, cells=both, examples=settings.fresh, fresh=(), stage="confirm")

@@ -23,9 +23,8 @@ from spec_bench.jobs.config.config import RunSettings
 from spec_bench.jobs.config.model_files import BYTES
 from spec_bench.jobs.config.pair import EngineSettings, PairSettings, pair_sizes, placed
 from spec_bench.jobs.config.served_cells import SERVER
-from spec_bench.jobs.config.settings import JobSettings, build_settings
+from spec_bench.jobs.config.settings import JobSettings, build_settings, confirming
 from spec_bench.jobs.store.store import CellStore
-from spec_bench.jobs.sweep.confirm import confirming
 from spec_bench.jobs.sweep.launch import gpu_memory_gib, gpus_of_job
 from spec_bench.jobs.work.prompts import prompt_ids, slots_of
 from spec_bench.records.types import CellFacts
