@@ -17,6 +17,7 @@ from typing import Any
 
 from spec_bench.jobs.config.fitting import FOLDER, Fit
 from spec_bench.jobs.config.settings import JobSettings
+from spec_bench.settings.arguments import whole_numbers
 
 _OWN = {"width": "8", "nodes": "6,10,14,30"}
 
@@ -28,7 +29,8 @@ def main(arguments: Sequence[str]) -> int:
     job_arguments = [each for each in arguments if each.partition("=")[0] not in _OWN]
     shape = _OWN | dict(each.split("=", 1) for each in arguments if each not in job_arguments)
     try:
-        width, sizes = _numbers("width", shape["width"])[0], _numbers("nodes", shape["nodes"])
+        width, *_ = whole_numbers("width", shape["width"])
+        sizes = whole_numbers("nodes", shape["nodes"])
         for words in product(*map(_choices, job_arguments)):
             _fit_one(words, width, sizes)
     except ValueError as error:
@@ -110,11 +112,3 @@ def _choices(word: str) -> list[str]:
     key, _, value = word.partition("=")
     whole = value.startswith(("[", "{", "'", '"'))
     return [word] if whole else [f"{key}={each}" for each in value.split(",")]
-
-
-def _numbers(key: str, text: str) -> list[int]:
-    """``14,30`` or ``[14,30]``. Raises ValueError: another thing, naming it."""
-    parts = text.strip("[]").split(",")
-    if not all(each.strip().isdecimal() and int(each) for each in parts):
-        raise ValueError(f"{key} must be whole numbers >= 1 such as 14,30, got {text!r}")
-    return [int(each) for each in parts]

@@ -29,7 +29,7 @@ from spec_bench.jobs.config.model_files import model_path
 from spec_bench.jobs.sweep.launch import VISIBLE, Claim, visible_devices
 from spec_bench.serve import keeper
 from spec_bench.server.endpoint import KEY, Server, ServerError, last_line, masked
-from spec_bench.settings.arguments import Parser
+from spec_bench.settings.arguments import Parser, whole_numbers
 from spec_bench.settings.configs import conf_dirs
 from spec_bench.settings.fields import complain, did_you_mean
 from spec_bench.settings.validation import check, settings
@@ -128,12 +128,7 @@ class Servers:
         self, engine: ServingEngine, options: argparse.Namespace, overrides: Sequence[str]
     ) -> None:
         self.engine, self.options, self.overrides = engine, options, list(overrides)
-        given = options.requests.split(",")
-        if not all(each.isdecimal() and int(each) for each in given):
-            raise ValueError(
-                f"--requests takes whole numbers from 1, such as 1,4,16, got {options.requests!r}"
-            )
-        self.requests = list(map(int, given))
+        self.requests = whole_numbers("--requests", options.requests)
         pair = composed([each for each in overrides if each != "-m"]).pair
         self.model: str = options.model or _path(pair.target)
         self.draft = options.draft or (isinstance(pair.draft, str) and _path(pair.draft)) or None

@@ -16,6 +16,14 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}; --help tells more\n")
 
 
+def whole_numbers(name: str, text: str) -> list[int]:
+    """Returns the numbers in ``14,30`` or ``[14,30]``. Raises ValueError, naming what is not."""
+    parts = text.strip("[]").split(",")
+    if not all(each.strip().isdecimal() and int(each) for each in parts):
+        raise ValueError(f"{name} must be whole numbers >= 1 such as 14,30, got {text!r}")
+    return list(map(int, parts))
+
+
 def output_folder(text: str) -> Path:
     """Returns a folder to write files into, as an option's ``type``, looked at before any work."""
     try:

@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,7 @@ from spec_bench.vocabulary.columns import names_of
 if TYPE_CHECKING:
     from spec_bench.records.windows import Windows
 
+Found = TypeVar("Found")
 _SCORES = frozenset(names_of("score"))  # a miss has the registry look for other packages' anew
 _FEWEST_ROUNDS = 2  # one round has no spread
 Counts = dict[str, tuple[float, ...]]
@@ -225,8 +226,9 @@ class Records:
         For each row, by seed as ``by_seed`` has it, of the seeds that all rows have; without the
         prompts that no session decoded for all of them. None where some row has no records.
         """
-        cells = [self._timings(row, name) for row in rows]
-        if not all(cells):
+        timed_rows = (self._by_run(row, name, _timings) for row in rows)
+        cells = [timed for timed in timed_rows if timed]
+        if len(cells) < len(rows):
             return None
         seeds = [seed for seed in cells[0] if all(seed in cell for cell in cells)]
         counts: list[dict[str, Counts]] = [{seed: {} for seed in seeds} for _ in cells]
@@ -238,14 +240,16 @@ class Records:
                         by_seed[seed][prompt] = each[shared[0]]
         return counts
 
-    def _timings(self, row: Row, name: str) -> dict[str, Timings]:
-        """By seed the counts of each session, the cell's first; {} where some run has none."""
-        timings: dict[str, Timings] = {}
+    def _by_run(
+        self, row: Row, name: str, of: Callable[[_Cell, str], list[Found]]
+    ) -> dict[str, Found] | None:
+        """By seed, or ``SEED/REPEAT``, the repeats of each run; None: some run has none."""
+        found: dict[str, Found] = {}
         for seed, run in _runs(row):
-            if not (whole := _timings(self._cell(row, run), name)):
-                return {}
-            timings |= {_seed_of(seed, number): timed for number, timed in enumerate(whole)}
-        return timings
+            if not (repeats := of(self._cell(row, run), name)):
+                return None
+            found |= {f"{seed}/{n}" if n else seed: each for n, each in enumerate(repeats)}
+        return found
 
     def categories(self, row: Row) -> dict[str, str]:
         """Prompt id -> its category, "" where the task's rows have none; {} without records."""
@@ -257,12 +261,7 @@ class Records:
         its prompts were measured again ``SEED/REPEAT`` -> those of a later repeat; None where some
         run has no records.
         """
-        found: dict[str, Counts] = {}
-        for seed, run in _runs(row):
-            if not (repeats := _counts(self._cell(row, run), name)):
-                return None
-            found |= {_seed_of(seed, number): counts for number, counts in enumerate(repeats)}
-        return found
+        return self._by_run(row, name, _counts)
 
 
 class Rounds(Records):
@@ -298,10 +297,6 @@ def _runs(row: Row) -> list[tuple[str, str]]:
     """Returns a row's seeds with the runs that were pooled in it."""
     seeds = str(row.get("seeds", row.get("seed", ""))).split(",")
     return list(zip(seeds, str(row["run_id"]).split(","), strict=True))
-
-
-def _seed_of(seed: str, repeat: int) -> str:
-    return f"{seed}/{repeat}" if repeat else seed
 
 
 def _summed_by_seed(runs: Mapping[str, Counts]) -> dict[str, Counts]:
