@@ -12,8 +12,6 @@ nothing about any particular setting. The machine (``core`` to ``decode``) does 
     # unknown setting generation.temprature; did you mean generation.temperature? ...
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache

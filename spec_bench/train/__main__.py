@@ -4,8 +4,6 @@ Exit status: 0 heads are written, 1 a disk takes no more, 2 the settings or the 
 (one line says why), 130 interrupted; the same command goes on from the last checkpoint.
 """
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections.abc import Sequence

@@ -10,8 +10,6 @@ cells that changed are read again. It is a cache. Without it, or where it is dam
 made from the folders, and are the same to the byte.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

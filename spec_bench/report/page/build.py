@@ -3,8 +3,6 @@ experiment's page and of the index of all experiments, in the words and order of
 which escape it.
 """
 
-from __future__ import annotations
-
 import base64
 import functools
 import io
