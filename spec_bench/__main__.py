@@ -43,7 +43,6 @@ _INSTEAD = {
 def main() -> None:
     """The console script ``spec-bench``."""
     command, *rest = sys.argv[1:] or ["--help"]
-    gc.set_threshold(100_000, 50)  # else a sixth of a reader's time goes to it, in vain
     with orderly(RESUMES):
         from spec_bench.jobs.config.help import COMMANDS, command_help, listing, overview
 
@@ -87,6 +86,7 @@ def _report(arguments: Sequence[str]) -> None:
     def load() -> Callable[[], int]:
         from spec_bench.report.cli.command_line import main as report
 
+        gc.set_threshold(100_000, 50)  # else a sixth of the time goes to it, in vain
         return lambda: report(arguments)
 
     run(load, "interrupted; what was written is whole")

@@ -7,7 +7,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 # Lines at most. A change that deletes lowers its bound. One that raises it says in the changelog
 # what users get for it.
-MOST = {"spec_bench": 44_390, "tests": 29_640, "scripts": 7_370}
+MOST = {"spec_bench": 44_210, "tests": 29_650, "scripts": 7_370}
 SLACK = 500  # lines that may be missing before the bound has to follow
 LONGEST = 600  # lines of one file: one subject that reads as a story
 

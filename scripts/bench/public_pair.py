@@ -91,7 +91,7 @@ def main() -> int:
                 f"generation.temperature={temperatures}",
             ]  # fmt: skip
             command = [sys.executable, "-m", "spec_bench", "-m", *asked, f"results={folder}"]
-            status = max(status, subprocess.run(command, cwd=ROOT, check=False).returncode)
+            status |= subprocess.run(command, cwd=ROOT, check=False).returncode != 0
             shutil.copytree(folder / name, ROOT / "results/smollm2" / name, dirs_exist_ok=True)
     return status
 

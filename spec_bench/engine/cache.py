@@ -164,12 +164,17 @@ class SlotCache(Cache):
         """
         if rows <= self.rows and slots <= self.slots:
             return
+        rows, slots = max(rows, self.rows), max(slots, self.slots)
+        self.free()
+        self.grown += 1
+        self._allocate(rows, slots)
+
+    def free(self) -> None:
+        """Frees the storage, of whoever holds the cache."""
         for layer in self.layers:
             layer.keys = layer.values = torch.empty((0, 0, 0, 0))
         self._storage.clear()
-        self.views = None
-        self.grown += 1
-        self._allocate(max(rows, self.rows), max(slots, self.slots))
+        self.views, self.rows, self.slots = None, 0, 0
 
     @property
     def bytes(self) -> int:
@@ -272,3 +277,11 @@ class CachePool:
             self._held.pop(role, None)  # before the new one is allocated
             self._held[role] = model, model.allocate(rows, slots)
         return self._held[role][1]
+
+    def free(self) -> None:
+        """Frees all storage now: a cache and its layers hold each other, so that it would stay
+        until Python's collector comes.
+        """
+        for _, cache in self._held.values():
+            cache.free()
+        self._held.clear()

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from spec_bench.decode.decoder import Decoder
+from spec_bench.engine.cache import CachePool
 from spec_bench.jobs.app import settings_of
 from spec_bench.jobs.config.compose import composed
 from spec_bench.jobs.job.job import run_job as run_a_job
@@ -323,6 +324,15 @@ def test_what_a_random_model_says_of_a_database_does_not_run_and_is_counted(run_
         assert row["quality_signature"].startswith("execution_accuracy sqlite:")
     config = (tmp_path / "results" / "runs" / result.run_id / "cell.json").read_text()
     assert '"databases": ' in config
+
+
+def test_a_jobs_caches_are_freed_at_its_end(run_job, monkeypatch):
+    taken, cache = [], CachePool.cache
+    monkeypatch.setattr(
+        CachePool, "cache", lambda pool, *how: taken.append(cache(pool, *how)) or taken[-1]
+    )
+    run_job("cells=[sd:2]", "prompts=1")
+    assert taken and not any(each.bytes for each in taken)
 
 
 QUICK = ("warmup=0", "prompts=3")

@@ -112,7 +112,7 @@ def _work(
         backend = held.enter_context(closing(ServerBackend(settings, tokenizer, tokens)))
     else:
         with working("loading the models", shown):
-            backend = ModelBackend(settings, tokenizer, tokens)
+            backend = held.enter_context(closing(ModelBackend(settings, tokenizer, tokens)))
     session = Session(settings, runs, pending, prompts, metering, here)
     for run in runs if first else ():
         if not run.shared and (run in pending or run is session.baseline):
@@ -167,7 +167,7 @@ class ModelBackend:
     """Loaded models; all cells share them and one pool of caches."""
 
     def __init__(self, settings: JobSettings, tokenizer: Any, tokens: int) -> None:
-        self._tokenizer = tokenizer
+        self._tokenizer, self._pool = tokenizer, CachePool()
         self.models = models.models_of(settings.pair, tokens)
         self.vocabulary = self.models[0].vocab_size  # ids of records must lie below
         kept = settings.results / files.RUNS / "threads.json", settings.pair.specs[0].path
@@ -178,7 +178,7 @@ class ModelBackend:
         ValueError: a prompt does not fit; nothing is decoded.
         """
         settings, requests = session.settings, session.prompts.requests
-        target, drafts, pool = self.models[0], self.models[1:], CachePool()
+        target, drafts = self.models[0], self.models[1:]
         for run in runs:
             try:
                 run.decoder = run.cell.config.build(
@@ -186,7 +186,7 @@ class ModelBackend:
                     drafts[: run.cell.config.drafts],
                     settings.sampling,
                     settings.engine.batch_size,
-                    pool,
+                    self._pool,
                     models.heads_of(settings.pair, run.cell.config.heads, target),
                 )
                 models.warn_of_misreading(run.decoder, requests[0].prompt_ids)
@@ -213,6 +213,10 @@ class ModelBackend:
             "stop_rule": session.settings.task.stop_rule(self._tokenizer),
             "machine": machine(device),
         }
+
+    def close(self) -> None:
+        """Frees the caches, which the next job of a sweep need not find beside its own."""
+        self._pool.free()
 
 
 class ServerBackend:
