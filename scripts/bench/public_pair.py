@@ -60,11 +60,13 @@ Made by `python scripts/bench/public_pair.py --claims` from the rows in `embedde
 `embedded` is the pair that ships, trained for these tasks: its draft agrees more often than the
 papers' do. `smollm2` is SmolLM2-135M-Instruct (4-bit weights, dequantised) with its draft of 7.9
 million parameters, batch size 1, MT-bench's first turns (24 of them), answers of 48 tokens. DSBD's
-are the 24 shortest of Spec-Bench's texts to summarise, with ROUGE-2; ReDrafter's batches of 1 to 32
-have 32 first turns, answers of 24 tokens and three rounds. Its ReDrafter head is of 5.9 million
-parameters, 4,096 tokens, and learned for 207 seconds of an H200 beside five others. Rates are of
-one thread on one of two cores; the other one worked, too. On a CPU a pass of many tokens costs
-several of one: what a paper says of token rates on its GPUs is not to be expected here.
+are the 24 shortest of Spec-Bench's texts to summarise, with ROUGE-2. ReDrafter's batches of 1 to 32
+have 32 first turns, answers of 24 tokens and three rounds, whose rates differ by up to 1.4 times,
+as the other core's work did; the last of their 18 jobs ran in a process of its own. Its ReDrafter
+head is of 5.9 million parameters, 4,096 tokens, and learned for 207 seconds of an H200 beside five
+others. Rates are of one thread on one of two cores; the other one worked, too. On a CPU a pass of
+many tokens costs several of one: what a paper says of token rates on its GPUs is not to be expected
+here.
 """
 
 
