@@ -23,6 +23,7 @@ _MODULES = {
     "watch": "jobs.sweep.watch",
 }
 _OF_THE_REPORT = ("table", "figure", "checks", "page")
+_READERS = ("report", *_OF_THE_REPORT, "compare", "verify")
 # Words that people try first.
 _INSTEAD = {
     **dict.fromkeys(("bench", "benchmark", "eval", "resume", "start", "decode", "job"), "run"),
@@ -43,6 +44,8 @@ _INSTEAD = {
 def main() -> None:
     """The console script ``spec-bench``."""
     command, *rest = sys.argv[1:] or ["--help"]
+    if command in _READERS:  # collecting garbage would be a sixth of their time, in vain
+        gc.set_threshold(100_000, 50)
     with orderly(RESUMES):
         from spec_bench.jobs.config.help import COMMANDS, command_help, listing, overview
 
@@ -86,7 +89,6 @@ def _report(arguments: Sequence[str]) -> None:
     def load() -> Callable[[], int]:
         from spec_bench.report.cli.command_line import main as report
 
-        gc.set_threshold(100_000, 50)  # else a sixth of the time goes to it, in vain
         return lambda: report(arguments)
 
     run(load, "interrupted; what was written is whole")

@@ -290,7 +290,7 @@ def _studentised(statistic: Statistic, data: Array) -> list[Interval | None]:
     """Returns the intervals of several cells, of columns (columns, cells, repeats, prompts)."""
     repeats, prompts = data.shape[2:]
     blocks, between = data.sum(axis=2), np.zeros(data.shape[1])
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         totals = blocks.sum(axis=2)
         values, slopes = statistic(totals), _gradient(statistic, totals)
         if prompts < FEWEST:
