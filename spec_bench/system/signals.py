@@ -124,7 +124,7 @@ def _take(number: int, _: FrameType | None) -> None:
 
 
 def _ignored(what: "sys.UnraisableHookArgs") -> None:
-    if isinstance(what.exc_value, KeyboardInterrupt) and came():
+    if isinstance(what.exc_value, KeyboardInterrupt) and came():  # again, once this has returned
         threading.Timer(0.01, os.kill, (os.getpid(), _came)).start()
     else:
         sys.__unraisablehook__(what)

@@ -1,4 +1,4 @@
-"""A claim with its evidence and verdict, how many of a page's hold, and they on the console.
+"""A claim with its evidence and verdict, how many of a page's hold, and both on the console.
 
 A verdict comes from two one-sided p-values (``PValues``): of numbers like these if the claim were
 false, and if it were true. The verdicts of a family are made together (``judged``): a paper's
