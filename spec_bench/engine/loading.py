@@ -405,6 +405,8 @@ def convert(file: Path, folder: Path) -> None:
         raise ValueError(f"cannot read {str(file)!r}: {one_line(error)}") from error
     if missing := ", ".join(sorted(found["missing_keys"])):  # they were drawn at random
         raise ValueError(f"cannot read {str(file)!r}: it lacks {shown(missing, quoted=False)}")
+    if isinstance(end := quantised.config.eos_token_id, int):  # transformers 5.17 took another one
+        tokenizer.eos_token = tokenizer.convert_ids_to_tokens(end)
     # transformers saves no model that it has read from GGUF: its weights go into one of their own.
     config = quantised.config
     if hasattr(config, "quantization_config"):

@@ -86,7 +86,9 @@ def test_a_converted_file_answers_as_the_file_itself(file, capsys):
             each.generate(ids, max_new_tokens=8, do_sample=False) for each in (model.module, direct)
         ]
     assert torch.equal(*tokens)
-    assert load_tokenizer(str(folder)).encode("ab", add_special_tokens=False) == [28]
+    tokenizer = load_tokenizer(str(folder))
+    assert tokenizer.encode("ab", add_special_tokens=False) == [28]
+    assert tokenizer.eos_token_id == 1  # the file's, whatever transformers made of it
     before = folder.stat().st_mtime_ns
     assert main([str(file)]) == 0
     assert folder.stat().st_mtime_ns == before  # once
