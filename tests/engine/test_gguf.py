@@ -82,13 +82,10 @@ def test_a_converted_file_answers_as_the_file_itself(file, capsys):
     ids = torch.arange(2, 12).unsqueeze(0)
     with torch.inference_mode():
         assert torch.equal(model.module(ids).logits, direct(ids).logits)
-        tokens = [
-            each.generate(ids, max_new_tokens=8, do_sample=False) for each in (model.module, direct)
-        ]
-    assert torch.equal(*tokens)
-    tokenizer = load_tokenizer(str(folder))
-    assert tokenizer.encode("ab", add_special_tokens=False) == [28]
-    assert tokenizer.eos_token_id == 1  # the file's, whatever transformers made of it
+        both = [m.generate(ids, max_new_tokens=8, do_sample=False) for m in (model.module, direct)]
+    assert torch.equal(*both)
+    read = load_tokenizer(str(folder))  # whose end of text is the file's
+    assert (read.encode("ab", add_special_tokens=False), read.eos_token_id) == ([28], 1)
     before = folder.stat().st_mtime_ns
     assert main([str(file)]) == 0
     assert folder.stat().st_mtime_ns == before  # once
