@@ -283,6 +283,8 @@ def read_module(
     lacking = _lacking(info) or ("" if packed else _whole_numbers(path, revision))
     if lacking:
         raise ValueError(f"cannot load model {path!r}: its checkpoint {lacking}")
+    for each in module.parameters() if packed else ():  # transformers 5.17 left some in bfloat16
+        each.data = each.data if each.dtype == torch.float32 else each.data.to(dtype)
     return module
 
 
@@ -409,14 +411,12 @@ def convert(file: Path, folder: Path) -> None:
         tokenizer.eos_token = tokenizer.convert_ids_to_tokens(end)
     # transformers saves no model that it has read from GGUF: its weights go into one of their own.
     config = quantised.config
-    if hasattr(config, "quantization_config"):
-        del config.quantization_config
+    vars(config).pop("quantization_config", None)
     with torch.device("meta"):
         module = type(quantised)(config)
     module.load_state_dict(quantised.state_dict(), assign=True)
     module.tie_weights()
     module.generation_config = quantised.generation_config
-    folder.parent.mkdir(parents=True, exist_ok=True)
     part = folder.with_name(f"{folder.name}.{uuid4().hex}.part")
     try:
         module.save_pretrained(part)

@@ -31,7 +31,7 @@ _STATE = "linear_attention|keeps no keys|unexpected keyword"
 REFUSED = {
     "rwkv": (_SMALL | _RWKV, "keeps no keys and values of past tokens"),
     "mamba": (_SMALL | {"state_size": 8}, _STATE),
-    "recurrent_gemma": (_HEADS | _GEMMA, _STATE),
+    "recurrent_gemma": (_HEADS | _GEMMA, f"{_STATE}|IndexError"),  # by transformers' version
     "bert": (_HEADS | {"is_decoder": False}, "logits depend on tokens that come later"),
     "gpt_neo": (_SIZE | _NEO, "'gpt_neo' make masks of their own .windows."),
     "mpt": (_MPT, "'mpt' make masks of their own .alibi."),
