@@ -83,8 +83,7 @@ def _attention(
     scaling: float | None = None,
     **ignored: Any,
 ) -> tuple[Tensor, None]:
-    mixed = attend(0, query, key, value, scaling)
-    return mixed.transpose(1, 2).contiguous(), None
+    return attend(0, query, key, value, scaling).transpose(1, 2).contiguous(), None
 
 
 def with_blocks(model: LanguageModel, kept: Sequence[int]) -> LanguageModel:
@@ -109,8 +108,7 @@ def _without_others(module: Any, kept: Sequence[int]) -> Any:
     """Returns the module with some blocks alone; a ValueError if its blocks are not one list."""
     config = copy.deepcopy(module.config)
     text = config.get_text_config()
-    blocks = text.num_hidden_layers
-    lists = block_lists(module, blocks)
+    lists = block_lists(module, text.num_hidden_layers)
     if len(lists) != 1 or text is not config:
         raise ValueError(f"{type(module).__name__}: its blocks are not one list")
     config.num_hidden_layers = len(kept)
@@ -142,6 +140,8 @@ def _renumbered(module: Any, place: int) -> Any:
 def _like(module: Any, parts: dict[str, Any]) -> Any:
     """Returns a module that shares all with another but some of its parts."""
     made = copy.copy(module)
+    if getattr(vars(made).get("forward"), "__self__", None) is module:  # transformers 5.0 leaves it
+        del vars(made)["forward"]
     vars(made)["_modules"] = {**module._modules, **parts}
     for name, part in parts.items():
         if name in vars(module):  # where ``call_directly`` finds it

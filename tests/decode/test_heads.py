@@ -119,7 +119,6 @@ def test_medusas_published_layout_is_read_whatever_its_config_understates(tmp_pa
 
 
 def of_blocks(family="llama", temperature=0.0, **kept):
-    """A target that drafts with some of its blocks."""
     settings = decoder_settings("own_blocks")["drafter"] | kept
     sampling = SamplingSettings(temperature=temperature)
     return built("own_blocks", tiny_pair(family, torch.float64), sampling, 2, drafter=settings)
@@ -132,7 +131,10 @@ def tokens(decoder):
 @pytest.mark.parametrize("family", ["llama", "opt"])
 @pytest.mark.parametrize("kept", [{"first": 1}, {"kept": (0, 2)}, {"kept": (1,)}, {}])
 def test_whatever_is_kept_the_text_is_the_targets(family, kept):
-    plain = built("ar", tiny_pair(family, torch.float64), GREEDY, 2)
+    pair = tiny_pair(family, torch.float64)
+    for part in filter(lambda each: hasattr(each, "layer_idx"), pair[0].module.modules()):
+        part.forward = part.forward  # where transformers 5.0 leaves it
+    plain = built("ar", pair, GREEDY, 2)
     assert tokens(of_blocks(family, **kept)) == tokens(plain)
 
 
@@ -147,17 +149,15 @@ def test_all_blocks_accept_all():
 def test_the_first_blocks_keep_what_the_target_keeps_of_them(family):
     target, _ = tiny_pair(family)
     view = with_blocks(target, (0, 1))
-    given = torch.tensor([[1, 2, 3, 4]])
     caches = [each.allocate(1, 8) for each in (target, view)]
     for each, cache in zip((target, view), caches, strict=True):
         with torch.inference_mode():
-            run_pending(each, cache, [0], given)
+            run_pending(each, cache, [0], torch.tensor([[1, 2, 3, 4]]))
     for layer in range(2):
         for kept in ("keys", "values"):
             whole, part = (getattr(cache.layers[layer], kept) for cache in caches)
             assert torch.equal(whole[:, :, :4], part[:, :, :4])
-    assert target.blocks == 3
-    assert view.parameters < target.parameters
+    assert (target.blocks, view.parameters < target.parameters) == (3, True)
 
 
 def test_blocks_that_the_target_lacks_are_named():
