@@ -194,7 +194,7 @@ class FusedBlocks:
         if backend is None or not self.able:
             return
         # Target and drafts may share code, and every kind of pass is a graph of its own.
-        torch._dynamo.config.recompile_limit = 64
+        torch._dynamo.config.cache_size_limit = 64  # by its name in torch 2.6, too
         options: Any = {"cpp.min_chunk_size": _CHUNK} if backend == "inductor" else None
         if options and torch.backends.mkldnn.is_available():
             # Inductor's own way with packed matrices takes constants alone, and these are inputs.

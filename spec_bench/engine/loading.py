@@ -81,10 +81,11 @@ def random_module(path: str, dtype: torch.dtype, device: str, seed: int) -> PreT
     ValueError for an unknown architecture.
     """
     config, place = random_config(path), torch.device(device)
-    forked = [place] if place.type == "cuda" else []
-    with torch.random.fork_rng(devices=forked), place:
+    with torch.random.fork_rng(devices=[place] * (place.type == "cuda")), place:
         torch.manual_seed(seed)
-        return AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+        module = AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+        module.tie_weights()  # transformers 5.0 leaves that
+        return module
 
 
 DTYPES = {name: getattr(torch, name) for name in DTYPE_NAMES}
@@ -104,9 +105,8 @@ def load_model(spec: ModelSpec) -> HuggingFaceModel:
     if spec.path.startswith(PREFIX):
         module = random_module(spec.path, DTYPES[spec.dtype], spec.device, spec.seed)
     else:
-        device_map: Any = spec.device_map
-        if isinstance(device_map, tuple):
-            device_map = dict(device_map)
+        given: Any = spec.device_map
+        device_map = dict(given) if isinstance(given, tuple) else given
         split = {"tp_plan": "auto"} if spec.tensor_parallel else {"device_map": device_map}
         module = read_module(spec.path, spec.revision, DTYPES[spec.dtype], split)
         if device_map is None and not spec.tensor_parallel:
