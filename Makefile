@@ -221,7 +221,8 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q tests/test_layering.py tests/test_size.py
+	$(BIN)/python scripts/check/size.py
+	$(BIN)/python -m pytest -q tests/test_layering.py
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

@@ -1,25 +1,35 @@
-"""The house stays small enough to read: lines of Python are bounded, and the bounds only fall."""
-
-from pathlib import Path
+"""The program that bounds the project's size counts what it says it counts."""
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
-# Lines at most. A change that deletes lowers its bound. One that raises it says in the changelog
-# what users get for it.
-MOST = {"spec_bench": 44_210, "tests": 29_650, "scripts": 7_370}
-SLACK = 500  # lines that may be missing before the bound has to follow
-LONGEST = 600  # lines of one file: one subject that reads as a story
+from scripts.check.size import check_tokens, count_other_tokens, count_python_tokens
 
 
-@pytest.mark.parametrize("folder", MOST)
-def test_lines_stay_below_a_bound_that_follows_them_down(folder):
-    lines = sum(path.read_text("utf-8").count("\n") for path in (ROOT / folder).rglob("*.py"))
-    assert lines <= MOST[folder], f"{folder} has {lines} lines: delete some"
-    assert lines >= MOST[folder] - SLACK, f"lower MOST[{folder!r}] to {lines}"
+def test_layout_comments_and_docstrings_are_no_tokens():
+    plain = "def area(side):\n    return side * side\n"
+    spaced = (
+        'def area(side):\n    """Squares.\n\n    Twice."""\n\n    # why\n    return side * side\n'
+    )
+    assert count_python_tokens(plain) == count_python_tokens(spaced) == 10
 
 
-@pytest.mark.parametrize("folder", ["spec_bench", "scripts"])
-def test_a_file_is_short_enough_to_be_read_at_once(folder):
-    lines = {path: path.read_text("utf-8").count("\n") for path in (ROOT / folder).rglob("*.py")}
-    assert not [f"{path.relative_to(ROOT)}: {n}" for path, n in lines.items() if n > LONGEST]
+def test_a_text_that_is_no_docstring_is_one_token():
+    assert count_python_tokens('name = """two\nlines"""\n') == 3
+
+
+@pytest.mark.parametrize(
+    ("suffix", "source", "tokens"),
+    [
+        (".yaml", "a: 1 # one\n", 3),
+        (".js", "let a = 1; // one\n", 5),
+        (".jinja", "{# one #}{{ a }}", 3),
+    ],
+)
+def test_other_languages_are_counted_without_their_comments(suffix, source, tokens):
+    assert count_other_tokens(source, suffix) == tokens
+
+
+def test_a_bound_holds_from_above_and_follows_down():
+    assert not check_tokens("tests", (5_000, 100), (5_500, 100))
+    assert "5600" in check_tokens("tests", (5_600, 100), (5_500, 100))[0]
+    assert "lower" in check_tokens("tests", (5_000, 100), (6_001, 100))[0]
