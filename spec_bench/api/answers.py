@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from spec_bench.api.words import shown
 from spec_bench.records.types import Generation, Request, StepRecord
+from spec_bench.settings.words import shown
 
 if TYPE_CHECKING:
     from spec_bench.decode.config import AnyDecoder

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from spec_bench.api.pairs import LoadedPair, Prompt, prompt_id, prompts_of
-from spec_bench.api.words import as_override, in_words, shown
 from spec_bench.jobs.config.flags import FLAGS, overrides_of, settings_of_command
 from spec_bench.settings.fields import did_you_mean
+from spec_bench.settings.words import as_override, in_words, quote_text, shown
 from spec_bench.system import files
 from spec_bench.vocabulary.columns import OURS, columns_in
 
@@ -162,7 +162,7 @@ def _pair_words(pair: Any) -> Sequence[str]:
     if pair is None:
         return ()
     if isinstance(pair, str):
-        return (f"pair={pair}",)
+        return (f"pair={quote_text(pair)}",)
     if not isinstance(pair, LoadedPair):
         raise ValueError(f"pair must be a name or what load_pair gave, got {shown(pair)}")
     if not pair.overrides:

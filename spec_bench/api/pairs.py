@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from spec_bench.api.answers import Stream, Writing
-from spec_bench.api.words import in_words, shown
 from spec_bench.records.types import Request
 from spec_bench.settings.configs import conf_dirs, read_config
+from spec_bench.settings.words import in_words, shown
 from spec_bench.system import files
 from spec_bench.tasks.example import read_turns
 from spec_bench.tasks.template import chat_text

@@ -11,6 +11,7 @@ have to cost and accept.
 
 from __future__ import annotations
 
+import shlex
 import statistics
 import sys
 import time
@@ -326,8 +327,8 @@ def command_of(found: Recommendation, overrides: Sequence[str]) -> str:
     tree = [] if decoder == "ar" or spec == "-" else [f"spec={spec}"]
     chosen = [f"decoder={decoder}", *tree]
     if " " in decoder:  # a decoder with settings of its own
-        chosen = [f'--decoders "{decoder}:{spec}"']
-    return " ".join(["spec-bench run", *kept, *chosen])
+        chosen = ["--decoders", f"{decoder}:{spec}"]
+    return shlex.join(["spec-bench", "run", *kept, *chosen])
 
 
 def _lines(candidates: pd.DataFrame) -> Iterator[list[tuple[str, str]]]:

@@ -1,12 +1,17 @@
 """Plain flags are the overrides they mean; a mistyped command is answered with the right one."""
 
+import re
 import sys
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import QuotedString
 
 from spec_bench.__main__ import main
+from spec_bench.jobs.config.compose import shown_resolved
 from spec_bench.jobs.config.flags import FLAGS, overrides_of
 from spec_bench.jobs.config.help import COMMANDS, command_help, listing
+from spec_bench.settings.words import as_override
 
 
 @pytest.mark.parametrize(
@@ -36,8 +41,49 @@ def test_a_flag_is_the_override_that_it_stands_for(command, given, meant):
     assert overrides_of(command, given.split()) == meant.split()
 
 
-def test_a_path_with_odd_characters_stays_one_value():
-    assert overrides_of("train", ["--target", "a b,'c'=d"]) == [r"pair.target='a b,\'c\'=d'"]
+TEXTS = ["a b,'c'=d", "Jürgen/modell", "ünï.jsonl", "日本", "500", "2026_11_27", "1e5", "null"]
+TEXTS += ["True", "inf", "-1", 'a"b', "c\\", "{a}", "[b]", ".5", "./x", "~y", "a/500", "_1", "N"]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("flag", ["target", "draft", "data", "name", "out", "metrics"])
+def test_a_flags_text_reaches_hydra_letter_by_letter(flag, text):
+    if flag in ("name", "metrics"):
+        text = re.sub(r"[][, ]", "", text)  # which tells several names
+    words = overrides_of("run", [f"--{flag}={text}", "prompts=1"])
+    key = FLAGS["run"][flag].override.partition("=")[0]
+    (word,) = [each for each in words if each.startswith(f"{key}=")]
+    value = OverridesParser.create().parse_override(word).value()
+    (value,) = value if flag == "metrics" else [value]
+    assert isinstance(value, str | QuotedString)
+    assert getattr(value, "text", value) == text
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_settings_text_from_python_reaches_hydra_letter_by_letter(text):
+    value = OverridesParser.create().parse_override(f"name={as_override('name', text)}").value()
+    assert getattr(value, "text", value) == text and isinstance(value, str | QuotedString)
+
+
+def test_several_names_are_swept_each_as_a_text():
+    assert overrides_of("run", ["-m", "--name", "7,ü,x"]) == ["-m", 'name="7","ü",x']
+    assert overrides_of("run", ["-m", "--task", "xsum,dolly"]) == ["-m", "task=xsum,dolly"]
+
+
+def test_hydras_info_takes_overrides_with_and_without_a_topic():
+    assert overrides_of("run", ["--info", "prompts=1"]) == ["--info=all", "prompts=1"]
+    assert overrides_of("run", ["prompts=1", "-i"]) == ["-i=all", "prompts=1"]
+    given = ["--info", "defaults", "prompts=1"]
+    assert overrides_of("run", given) == given
+
+
+@pytest.mark.parametrize("kind", ["hydra", "all"])
+def test_hydras_own_config_of_a_sweep_is_its_first_jobs(kind):
+    words = ["-m", "--cfg", kind, "task=xsum,dolly"]
+    assert shown_resolved(words) == ["--cfg", kind, "task=xsum"]
+    assert shown_resolved(["-m", "--info", "defaults", "seed=1,2"]) == [
+        "--info", "defaults", "seed=1",
+    ]  # fmt: skip
 
 
 def test_a_target_alone_is_drafted_for_by_looking_up():
@@ -47,7 +93,7 @@ def test_a_target_alone_is_drafted_for_by_looking_up():
 
     assert cells() == cells("prompts=3") == ["cells=[prompt_lookup]"]
     assert cells("--decoders", "sd:3, rsd_s:4x3") == ["cells=[sd:3,rsd_s:4x3]"]
-    assert cells("--decoders", "sd a=1 b.c=2:3 sd") == ["cells=['sd a=1 b.c=2:3',sd]"]
+    assert cells("--decoders", "sd a=1 b.c=2:3 sd") == ['cells=["sd a=1 b.c=2:3",sd]']
     assert cells("decoder=ar") == cells("--draft", "y") == cells("rsd=exp1") == []
 
 
@@ -78,6 +124,10 @@ MISTYPED = {
     "run --max_new_tokens 8": "--max_new_tokens is --max-new-tokens",
     "run -seed 3": "-seed is --seed",
     "run --decoders []": "--decoders must name one, such as sd:3",
+    "run --model a/b": "--model is --target",
+    "train --dataset chats.json": "--dataset is --data",
+    "run -m temperature=0,1": "-m --temperature 0,1, or -m generation.temperature=0,1",
+    "run pair.target=jürgen": "'pair.target=\"jürgen\"'",
     "run --colour red": "spec-bench run --help lists them",
     "run --target": "--target: expected one argument",
     "run --device gpu": "--device must be auto, cpu, cuda or cuda:N, got 'gpu'",

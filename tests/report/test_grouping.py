@@ -265,7 +265,8 @@ def test_a_command_for_a_pair_of_any_name_is_one_command(tmp_path):
     name = "mine; rm -rf x"
     write(tmp_path, "rsd-exp1", row("ar", pair=name, draft="a b", target="t"))
     (command,) = table("rsd/1", tmp_path, name).commands
-    assert shlex.split(command)[-4:-1] == ["pair.target=t", "pair.draft=a b", f"pair.name={name}"]
+    words = shlex.split(command)[-4:-1]
+    assert words == ["pair.target=t", 'pair.draft="a b"', f'pair.name="{name}"']
 
 
 def compiled(folder, *tables):

@@ -137,12 +137,14 @@ def with_quoted_numbers(argument: str) -> str:
 
 
 def shown_resolved(arguments: Sequence[str]) -> list[str]:
-    """The command line with which ``--cfg job`` shows a job, of a sweep the first, resolved."""
+    """The command line with which ``--cfg`` and ``--info`` show a job, of a sweep the first; a job
+    alone is shown resolved.
+    """
     asked = " ".join(arguments).replace("=", " ")
-    if not any(f"{flag} job" in asked for flag in ("--cfg", "-c")):
+    if not (match := re.search(r"(?:^| )(?:--cfg|-c|--info|-i) (\w+)", asked)):
         return list(arguments)
     shown = [_first_choice(each) for each in arguments if each not in ("-m", "--multirun")]
-    return [*shown, *(["--resolve"] if "--resolve" not in arguments else [])]
+    return [*shown, *(["--resolve"] if match[1] == "job" and "--resolve" not in arguments else [])]
 
 
 def _first_choice(argument: str) -> str:
@@ -298,7 +300,11 @@ def one_line(error: BaseException) -> str:
     """Any error's message in one line that names the key, the value and the choices."""
     text = str(error)
     if isinstance(error, OverrideParseException):
-        return f"cannot read {error.override!r}: a setting is KEY=VALUE, its value as YAML has it"
+        key, _, value = str(error.override).partition("=")
+        told = "its value as YAML has it"
+        if re.match(r"[\w./]", value):
+            told = f"a text with such letters in quotes: '{key}=\"{value}\"'"
+        return f"cannot read {error.override!r}: a setting is KEY=VALUE, {told}"
     if match := _NO_CHOICE.search(text):
         group, choice, known = match[1], match[2], match[3].split("Config search path")[0].split()
         near = did_you_mean(choice, known, f"{group}=")

@@ -15,6 +15,7 @@ import yaml
 from spec_bench.settings.arguments import Parser
 from spec_bench.settings.configs import conf_dirs, experiments_dirs
 from spec_bench.settings.fields import did_you_mean
+from spec_bench.settings.words import quote_text
 
 
 @dataclass(frozen=True)
@@ -35,14 +36,16 @@ _TRAIN |= {name: Flag(**told) for name, told in _READ["train"].items()}
 _SERVE = {k: v for k, v in _JOB.items() if k not in ("target", "draft", "decoders", "batch-size")}
 FLAGS = {"run": _JOB, "recommend": _JOB, "fit_tree": _JOB, "serve": _SERVE, "train": _TRAIN}
 
+_INFO = ("--info", "-i")  # a topic may follow
+_TOPICS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 # Hydra's own, and whether a value follows.
 _HYDRA = {
     **dict.fromkeys(("-m", "--multirun", "--resolve", "-r", "--run", "--hydra-help"), False),
-    **dict.fromkeys(("--info", "-i", "--shell-completion", "-sc"), False),
+    **dict.fromkeys((*_INFO, "--shell-completion", "-sc"), False),
     **dict.fromkeys(("--cfg", "-c", "--package", "-p", "--config-dir", "-cd"), True),
     **dict.fromkeys(("--config-path", "-cp", "--config-name", "-cn"), True),
 }
-_PLAIN = re.compile(r"[\w./:@+-]*")
+_LISTED = ("decoders", "metrics")  # commas of other values sweep over them
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 _KINDS = ("decoder", "task", "pair", "experiment")  # of bare words that name a file of ``conf``
 
@@ -91,18 +94,17 @@ def papers() -> Iterator[Path]:
 
 def _override(flag: Flag, name: str, value: str) -> str:
     if flag.path:
-        value = _quoted(os.path.expanduser(value))
-    elif name in ("decoders", "metrics"):  # lists; commas of other values sweep over them
+        value = quote_text(os.path.expanduser(value))
+    elif name in _LISTED:
         listed = re.split(r"[,\s]+(?![\w.]+=)", value.strip("[]"))  # a decoder has its settings
-        value = ",".join(_quoted(each) for each in listed if each)
+        if name == "decoders" and (tree := re.search(r"\b([a-z_]\w*) +(\d[\w-]*)", value)):
+            raise ValueError(f"--decoders {value!r}: a decoder's tree is {tree[1]}:{tree[2]}")
+        value = ",".join(quote_text(each) for each in listed if each)
+    elif flag.metavar == "NAME":
+        value = ",".join(map(quote_text, value.split(",")))
     elif name == "prompts" and value == "all":
         value = "null"
     return flag.override.format(value)
-
-
-def _quoted(text: str) -> str:
-    """Returns a text as Hydra takes it for one value."""
-    return text if _PLAIN.fullmatch(text) else "'{}'".format(text.replace("'", r"\'"))
 
 
 def _checked(words: list[str], flags: dict[str, Flag], command: str) -> list[str]:
@@ -116,11 +118,14 @@ def _checked(words: list[str], flags: dict[str, Flag], command: str) -> list[str
         if skipped:
             skipped = False
         elif key in _HYDRA:
-            skipped = _HYDRA[key] and not equals
+            following = "".join(words[place + 1 : place + 2])
+            skipped = not equals and (_HYDRA[key] or (key in _INFO and following in _TOPICS))
+            if key in _INFO and not equals and not skipped:
+                own[-1] = f"{key}=all"  # else Hydra takes an override for its topic
         elif word.startswith("-"):
             name = key.lstrip("-").replace("_", "-")
-            if name in flags:
-                raise ValueError(f"{key} is --{name}")
+            if (meant := _READ["instead"].get(name, name)) in flags:
+                raise ValueError(f"{key} is --{meant}")
             if f"{name}s" in flags:
                 given = value or " ".join(words[place + 1 : place + 2]) or "LIST"
                 raise ValueError(f"there is no flag {key}; did you mean --{name}s {given}?")
@@ -139,7 +144,10 @@ def _checked(words: list[str], flags: dict[str, Flag], command: str) -> list[str
             raise ValueError(f"cannot read {word!r}: {near}")
         elif (name := key.replace("_", "-")) in flags and key not in settings:
             full = flags[name].override.format(value)
-            raise ValueError(f"there is no setting {key}: --{name} {value}, or {full}")
+            swept = "-m " * ("," in value and name not in _LISTED)
+            raise ValueError(
+                f"there is no setting {key}: {swept}--{name} {value}, or {swept}{full}"
+            )
     words[:] = [*own, *others]
     return own
 

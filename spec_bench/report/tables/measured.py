@@ -25,6 +25,7 @@ from spec_bench.report.papers.items import Item, read_recipe, recipe_cells
 from spec_bench.report.papers.pairs import is_embedded, pair_configs, pair_of
 from spec_bench.report.papers.paper import Figure, Paper
 from spec_bench.report.tables.printed import Asked, printed_sheet
+from spec_bench.settings.words import quote_text
 from spec_bench.system import files
 from spec_bench.system.files import ON_GPU, training_command, training_of
 from spec_bench.vocabulary.decoders import parts_of
@@ -370,5 +371,6 @@ def _models(label: str, measured: Measured) -> tuple[str, ...]:
     if matching.empty:
         return (f"pair={label}",)
     first = matching.iloc[0]
-    draft = f"[{first.draft}]" if "," in first.draft else first.draft
-    return f"pair.target={first.target}", f"pair.draft={draft}", f"pair.name={label}"
+    target, name, *drafts = map(quote_text, (first.target, label, *first.draft.split(",")))
+    draft = f"[{','.join(drafts)}]" if drafts[1:] else drafts[0]
+    return f"pair.target={target}", f"pair.draft={draft}", f"pair.name={name}"

@@ -8,22 +8,25 @@ from typing import Any
 
 from spec_bench.settings import fields
 
-_WORD = re.compile(r"\w+")
+# What Hydra reads as a text without quotes: it knows ASCII alone, and 2026_11_27 is a number to it.
+_WORD = re.compile(r"(?!(true|false|null|nan|inf)$)(\.{0,2}/|[a-z_])[\w./:@+-]*", re.A | re.I)
 _BEFORE_A_QUOTE = re.compile(r'(\\*)("|$)')
 
 
 def as_override(key: str, value: Any) -> str:
     """Returns the value of a setting. Raises ValueError: it has no such words, naming it."""
-    value = str(value) if isinstance(value, Path) else value
-    if isinstance(value, str) and _WORD.fullmatch(value):
-        return value
     try:
-        return in_words(value)
+        return quote_text(str(value)) if isinstance(value, str | Path) else in_words(value)
     except TypeError:
         raise ValueError(
             f"{key} must be a text, a number, true, false, null, a list or a mapping of them, got "
             f"{shown(value)}"
         ) from None
+
+
+def quote_text(text: str) -> str:
+    """Quotes a text, unless Hydra reads it as that text without."""
+    return text if _WORD.fullmatch(text) else in_words(text)
 
 
 def in_words(value: Any) -> str:
