@@ -8,6 +8,7 @@ import pytest
 
 from spec_bench.decode.decoder import Decoder
 from spec_bench.exchange.write import main as answers
+from spec_bench.jobs.config.compose import asked_of, composed
 from spec_bench.jobs.job import job
 from spec_bench.jobs.job.collect import collect
 from spec_bench.jobs.store.store import CellStore
@@ -405,3 +406,16 @@ def test_a_random_choice_of_rows_is_the_seeds_and_stages_share_none():
     assert some != list(rows)[:5] and len(set(some)) == 5
     assert all(rows[each.id] == each for each in chosen.examples(5))
     assert not {each.id for each in chosen.examples(5, 5)} & set(some)
+
+
+@pytest.mark.parametrize(
+    ("task", "stop"),
+    [("humaneval", ["\nclass", "\ndef", "\n#", "\nif", "\nprint"]), ("spider", ["\n"])],
+)
+def test_the_stops_of_code_and_sql_as_plain_text_cut_no_answer_of_a_chat(task, stop):
+    def stops(*words):
+        return list(asked_of(composed([f"task={task}", *words])).task["stop"])
+
+    assert stops() == stop
+    assert stops("task.chat=true") == stops("task.chat=auto") == []
+    assert stops("task.chat=true", "task.stop=[a,b]") == ["a", "b"]

@@ -270,6 +270,11 @@ def file_of(target: object, path: str) -> str | None:
     return None if data_of(target) == "embedded" else path
 
 
+def unless_chat(chat: object, *stops: str) -> list[str]:
+    """What ends an answer in plain text, and would cut one in a fence: none of it in a chat."""
+    return [] if chat else [*stops]
+
+
 def tree_of(
     paper: str, decoder: str, task: str, temperature: float | None, pair: Any, otherwise: str
 ) -> str:
@@ -284,7 +289,7 @@ def tree_of(
 
 
 # Not in ``register``: a launcher's worker resolves configs too, and imports this module alone.
-for _resolver in (data_of, file_of, questions_of, tree_of):
+for _resolver in (data_of, file_of, questions_of, tree_of, unless_chat):
     OmegaConf.register_new_resolver(_resolver.__name__, _resolver, replace=True)
 
 

@@ -9,12 +9,13 @@ import logging
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import dedent, indent
 from warnings import catch_warnings, simplefilter
 
-from spec_bench.metrics.execution import run_worker
+from spec_bench.metrics.execution import pieces_of, run_worker
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.intervals import mean_interval
 from spec_bench.metrics.quality import SCORES, References, Score
@@ -22,7 +23,7 @@ from spec_bench.records.types import CodeReference
 
 log = logging.getLogger(__name__)
 _WORKER = Path(__file__).with_name("code_worker.py")
-_BLOCK = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
+_INDENT = "    "  # of a body whose own was cut
 _GRACE_S = 5.0  # for the process to start and to end
 
 
@@ -31,10 +32,8 @@ _GRACE_S = 5.0  # for the process to start and to end
 class PassAt1(Score):
     """Runs each answer's program with its tests.
 
-    The program is the first of these that is Python: the answer's first fenced block that defines
-    the function, behind what the prompt imports; the prompt and the answer; the prompt and the
-    answer indented, whose first blanks were cut. None that is: the answer fails. HumanEval's own
-    harness runs the prompt and the answer alone, so it fails answers of the first and third kind.
+    What an answer means is ``program_in``. An answer scores 0 too where it was not judged: its
+    results cannot pass to the tests, or it imports what is not in the standard library.
     """
 
     name = "pass_at_1"
@@ -62,15 +61,15 @@ class PassAt1(Score):
         """
         for index, golds in enumerate(references):
             tests = _tests(golds, index)
-            if not _is_python(_preamble(tests) + tests):
+            if _python_of(_preamble(tests), tests) != tests:
                 raise ValueError(f"pass_at_1: the tests of prompt {index} are no Python")
         if lost := self.held():
             log.warning("pass_at_1: %s", lost)
 
     def passes(self, answer: str, tests: CodeReference) -> bool:
         """Whether one answer's program ends its tests, which call it from another process."""
-        program = next(_programs(answer, tests), None)
-        return program is not None and self._judged(program, tests)[0] == "passed"
+        program = program_in(answer, tests)
+        return bool(program) and self._judged(program, tests)[0] == "passed"
 
     def held(self) -> str:
         """What this machine cannot hold of a program, in words; "" where it holds all. Raises
@@ -104,26 +103,53 @@ def _tests(golds: Sequence[str], index: int) -> CodeReference:
 
 def _preamble(tests: CodeReference) -> str:
     """Returns what the prompt imports and defines before the function."""
-    return tests.prompt[: max(0, tests.prompt.rfind(f"def {tests.entry_point}"))]
+    defined = _defined(tests)(tests.prompt)
+    return tests.prompt[: defined.start()] if defined else ""
 
 
-def _programs(answer: str, tests: CodeReference) -> Iterator[str]:
-    """What an answer may mean, most explicit first; Python only."""
-    prompt, preamble = tests.prompt, _preamble(tests)
-    blocks = (block for block in _BLOCK.findall(answer) if f"def {tests.entry_point}" in block)
-    made = (
-        *(f"{preamble}\n{block}" for block in blocks),
-        prompt + answer,
-        f"{prompt.rstrip()}\n    {answer.lstrip()}",
-    )
-    return (program for program in made if _is_python(program))
+def _defined(tests: CodeReference) -> Callable[[str], re.Match[str] | None]:
+    return re.compile(rf"^(?:async )?def {tests.entry_point}\b", re.MULTILINE).search
 
 
-def _is_python(text: str) -> bool:
-    try:
-        with catch_warnings():
-            simplefilter("ignore")
-            compile(text, "<answer>", "exec", dont_inherit=True)  # parsing allows a stray return
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    return True
+def program_in(answer: str, tests: CodeReference) -> str:
+    """Returns the program that an answer means; "" if it is no Python.
+
+    That is the first piece that defines the function, without words around it, behind what the
+    prompt imports. Where none does it is the prompt and the body that keeps most lines, whose first
+    blanks, or those of all lines, may have been cut.
+    """
+    defined, prompt = _defined(tests), tests.prompt
+    fenced, others = pieces_of(answer)
+    pieces = [piece for piece in (*fenced, *others) if piece.strip()]
+    for piece in pieces:
+        found, lines = defined(piece), piece.split("\n")
+        for begin in range(piece[: found.start()].count("\n") + 1 if found else 0):
+            for head in (_preamble(tests), ""):  # what is imported from __future__ comes first
+                kept = _python_of(head, "\n".join(lines[begin:]))
+                if defined(kept):
+                    return head + kept
+    opened = f"{prompt.rstrip()}\n"
+    made = []
+    for body in [answer, *pieces]:
+        made += [(prompt, body), (opened, _INDENT + body.lstrip())]
+        made.append((opened, indent(dedent(body), _INDENT)))
+    made = [(head, _python_of(head, body)) for head, body in made]
+    head, kept = max(made, key=lambda each: len(each[1].splitlines()))
+    return head + kept if kept.strip() else ""
+
+
+def _python_of(head: str, text: str) -> str:
+    """Returns the lines of a text up to the first that is no Python behind a head."""
+    lines, first = (head + text).split("\n"), head.count("\n")
+    while len(lines) > first:
+        try:
+            with catch_warnings():
+                simplefilter("ignore")
+                # parsing allows a stray return
+                compile("\n".join(lines), "<answer>", "exec", dont_inherit=True)
+            break
+        except SyntaxError as error:
+            lines = lines[: min(error.lineno or 1, len(lines)) - 1]
+        except (ValueError, RecursionError, MemoryError):
+            return ""
+    return "\n".join(lines)[len(head) :]

@@ -14,10 +14,11 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from spec_bench.metrics.execution import run_worker
+from spec_bench.metrics.execution import pieces_of, run_worker
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.intervals import mean_interval
 from spec_bench.metrics.quality import SCORES, References, Score
@@ -38,16 +39,13 @@ _PASSED_ON = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")  # where a Python may need
 # are tried, and equal columns are tried once, so results of queries stay far below this.
 _MOST_COMPARED = 5_000_000
 
-# Unclosed quotes and comments run to the end of the text, as SQLite's own scanner takes them.
-_TOKEN = re.compile(
-    r"""
-    (?P<skip>   \s+ | --[^\n]* | /\*.*?(?:\*/|\Z) )
-  | (?P<quoted> '[^']*(?:'|\Z) | "[^"]*(?:"|\Z) | `[^`]*(?:`|\Z) | \[[^\]]*(?:\]|\Z) )
-  | (?P<word>   \w+ )
-  | (?P<mark>   . )
-    """,
-    re.VERBOSE | re.DOTALL,
+# At the beginning of a line, or behind a colon: "Here is the query: SELECT ..."
+_QUERY = re.compile(
+    r"(?:^|:)(?:[\s*`;]|/\*.*?\*/)*(?P<query>(?:select|with\s+(?:recursive\s+)?\w+\s*(?:\([^)]*\)\s*)?as|values)\b.*)",
+    re.MULTILINE | re.DOTALL | re.IGNORECASE,
 )
+_THIS_YEAR = re.compile(r"year\s*\(\s*curdate\s*\(\s*\)\s*\)", re.IGNORECASE)
+_MOST_ENDS = 1000  # semicolons looked at
 # Some parsers' output has a blank inside these; the benchmark joins them before it runs a query.
 _SPLIT_OPERATORS = (("> =", ">="), ("< =", "<="), ("! =", "!="))
 
@@ -133,8 +131,8 @@ class ExecutionAccuracy(Score):
                         raise ValueError(
                             f"{self.name}: a reference of prompt {index} names no database"
                         )
-                    statement = first_statement(gold)
-                    if not is_query(statement):
+                    statement = query_in(gold)
+                    if not statement:
                         raise _unusable(gold, "it is no query")
                     asked.append((place, gold))
                     queries.append(Query(gold.database, statement, REFERENCE_S, _MOST_ROWS))
@@ -147,8 +145,8 @@ class ExecutionAccuracy(Score):
 
     def _verdicts(self, predictions: Sequence[str], wanted: Sequence[Wanted]) -> list[Verdict]:
         # A longer statement is refused anyway; there is no need to read all of it.
-        statements = [first_statement(text[: _SQL_LENGTH + 1]) for text in predictions]
-        asked = [each for each in wanted if is_query(statements[each[0]])]
+        statements = [query_in(text[: _SQL_LENGTH + 1]) for text in predictions]
+        asked = [each for each in wanted if statements[each[0]]]
         queries = [
             # One row more than the reference has is enough to tell that there are too many.
             Query(
@@ -162,7 +160,7 @@ class ExecutionAccuracy(Score):
         for (place, gold, outcome), got in zip(asked, run(queries), strict=True):
             if verdicts[place] == "right":
                 continue
-            ordered = is_ordered(first_statement(gold))
+            ordered = "order by" in gold.lower()  # anywhere, as the benchmark has it
             same = got.status == "ok" and same_result(outcome.rows, got.rows, ordered)
             verdicts[place] = "right" if same else "wrong" if got.status == "ok" else got.status
         return verdicts
@@ -211,46 +209,25 @@ def _value(value: Any) -> Value:
     return bytes.fromhex(value["blob"]) if isinstance(value, dict) else value
 
 
-def first_statement(text: str) -> str:
-    """Returns the first non-empty statement, without its semicolon; "" if there is none."""
-    for split, whole in _SPLIT_OPERATORS:
-        text = text.replace(split, whole)
-    begin = None
-    for kind, token, position in _tokens(text):
-        if kind == "mark" and token == ";":
-            if begin is not None:
-                return text[begin:position].strip()
-        elif begin is None:
-            begin = position
-    return "" if begin is None else text[begin:].strip()
-
-
-def is_query(statement: str) -> bool:
-    """Returns whether a statement begins as one that only reads."""
-    first = next((token.lower() for _, token, _ in _tokens(statement)), "")
-    return first in {"select", "with", "values"}
-
-
-def is_ordered(statement: str) -> bool:
-    """Whether the statement's own rows are ordered; a subquery's or a window's order is not that.
-
-    Spider's own script takes any ``order by`` in the text of the reference.
+def query_in(text: str) -> str:
+    """Returns an answer's first query without its semicolon; "" if there is none. It stands in a
+    fence, or after words and before a blank line; the benchmark's own script runs the text alone.
     """
-    depth, previous = 0, ""
-    for kind, token, _ in _tokens(statement):
-        depth += (token == "(") - (token == ")")
-        word = token.lower() if kind == "word" and depth == 0 else ""
-        if (previous, word) == ("order", "by"):
-            return True
-        previous = word
-    return False
+    fenced, others = pieces_of(text)
+    found = [each["query"] for each in map(_QUERY.search, fenced) if each]
+    found += [each["query"].partition("\n\n")[0] for each in map(_QUERY.search, others) if each]
+    query = _THIS_YEAR.sub("2020", found[0]) if found else ""  # as the benchmark does
+    for split, whole in _SPLIT_OPERATORS:
+        query = query.replace(split, whole)
+    ends = (match.start() for match in islice(re.finditer(";", query), _MOST_ENDS))
+    return query[: next((end for end in ends if _is_whole(query[: end + 1])), None)].strip("` \n")
 
 
-def _tokens(text: str) -> Iterator[tuple[str, str, int]]:
-    """Kind, text and position of everything but blanks and comments."""
-    for match in _TOKEN.finditer(text):
-        if match.lastgroup not in (None, "skip"):
-            yield str(match.lastgroup), match.group(), match.start()
+def _is_whole(text: str) -> bool:
+    try:
+        return sqlite3.complete_statement(text)
+    except ValueError:  # a NUL, or what is no Unicode
+        return False
 
 
 def same_result(wanted: Sequence[Row], got: Sequence[Row], order_matters: bool) -> bool:
