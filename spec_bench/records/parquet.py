@@ -14,9 +14,9 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import count, groupby, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -322,6 +322,32 @@ def check(path: Path) -> bytes:
     except (OSError, ValueError) as error:
         raise _unusable(path, getattr(error, "strerror", None) or error) from error
     return data
+
+
+def find_altered(path: Path, tables: Mapping[str, str]) -> Iterator[str]:
+    """Yields a line for each table beside a file of records whose digest is another."""
+    for name, digest in tables.items():
+        table = path.with_name(name)
+        if not table.is_file() or files.file_digest(table) != digest:
+            yield f"{table}: it is not the table that {path.name} was written with"
+
+
+def check_tables(path: Path) -> None:
+    """Raises ValueError: a table beside a file of records was altered since that was written."""
+    if path.is_file():
+        for fault in find_altered(path, read_once(path).tables):
+            raise ValueError(f"{fault}; restore it, or run its experiment again")
+
+
+def read_once(path: Path) -> Packed:
+    """Reads a file unless it is as it was when it was read last."""
+    state = path.lstat()
+    return _read_state(path, state.st_ino, state.st_mtime_ns)
+
+
+@lru_cache(maxsize=4)
+def _read_state(path: Path, *_: int) -> Packed:
+    return read(path)
 
 
 def read(path: Path) -> Packed:

@@ -20,6 +20,7 @@ from spec_bench.report.data.rows import (
     groups_of,
     interval_in,
     meanings_of,
+    prompts_of,
     read_from,
     read_results,
     remarks_of,
@@ -33,6 +34,7 @@ from spec_bench.report.tables.render import escape_markdown, markdown_table
 from spec_bench.system.files import write_text
 from spec_bench.vocabulary import columns
 from spec_bench.vocabulary.names import MARKS
+from spec_bench.vocabulary.numbers import format_count
 
 _OF_A_REQUEST = frozenset({"latency_s", "token_rate_per_request"})  # not in the plain table
 _MOST = 400  # rows of a task's table: a search has thousands
@@ -125,7 +127,7 @@ def _footer(groups: Sequence[Group], results: Path) -> str:
         devices = ", ".join(origin["torch"]["devices"]) or origin["cpu"]
         threads, versions = origin["torch"]["threads"], origin["versions"]
         facts += [
-            f"measured on {devices}, {threads} thread{'' if threads == 1 else 's'}",
+            f"measured on {devices}, {format_count(threads, 'thread')}",
             f"torch {versions.get('torch')}, transformers {versions.get('transformers')}",
         ]
     facts += [POOLED] if any(SEEDS in group.rows for group in groups) else []
@@ -142,11 +144,8 @@ def _footer(groups: Sequence[Group], results: Path) -> str:
 
 def _settings(group: Group) -> str:
     row = group.rows.iloc[0]
-    prompts = group.rows.prompts.max() if "prompts" in group.rows else float("nan")
-    count = "no" if pd.isna(prompts) else f"{int(prompts)}"
+    prompts = prompts_of(group.rows) or "no prompts"
     truncation = "" if row.top_p == 1 else f", top-p {row.top_p:g}"
     known = re.search(r"scored: [^|;]*", str(row.get("quality_signature", "")))
     scored = f", {known[0]}" if known else ""
-    return (
-        f"{count} prompts, temperature {row.temperature:g}{truncation}, {seeds_text(row)}{scored}"
-    )
+    return f"{prompts}, temperature {row.temperature:g}{truncation}, {seeds_text(row)}{scored}"

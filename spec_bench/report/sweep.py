@@ -12,6 +12,7 @@ import gzip
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import isnan
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,7 +43,7 @@ from spec_bench.report.page.headline import headline
 from spec_bench.vocabulary import names
 from spec_bench.vocabulary.columns import Column, apart_in, column, columns_in
 from spec_bench.vocabulary.decoders import COLOURS, PALETTE
-from spec_bench.vocabulary.numbers import ends_of, with_ends
+from spec_bench.vocabulary.numbers import ends_of, format_count, with_ends
 
 SHOWN, DETAILED, _SWEPT = 6, 120, 12  # cells, cells with their records, swept settings; at most
 _WIDE = 8  # times the smallest value of a setting, from where on its axis is logarithmic
@@ -158,7 +159,7 @@ def _of_category(name: str, count: int, cells: Sequence[tuple[Row, ByCategory]])
     speeds = [(row, of["speedup"][name]) for row, of in cells if name in of["speedup"]]
     if not speeds:
         return None
-    prompts = f"{count} prompt{'' if count == 1 else 's'}"
+    prompts = format_count(count, "prompt")
     looked_at = [(decoder_of(row), speed, count) for row, speed in speeds]
     choice = choose(looked_at, "prompts of this kind")
     if not choice.faster:
@@ -207,8 +208,8 @@ def points(row: Row, looks: Looks, x: Sequence[float], y: Sequence[float]) -> Fi
 
 
 def _bars(numbers: Sequence[Sequence[float | None]]) -> Figure:
-    below, above = error_bars(numbers)
-    lengths = {"array": short(above), "arrayminus": short(below)}
+    below, above = ([None if isnan(e) else e for e in side] for side in error_bars(numbers))
+    lengths = {"array": above, "arrayminus": below}
     return {"type": "data", "symmetric": False, "thickness": 1, "width": 2, **lengths}
 
 

@@ -1,6 +1,11 @@
 """How a number with its interval is written; nothing about how either is computed."""
 
 
+def format_count(number: float, noun: str) -> str:
+    """Writes a number of things: ``1 prompt``, ``3 prompts``."""
+    return f"{number:g} {noun}{'' if number == 1 else 's'}"
+
+
 def with_ends(value: float, low: float | None, high: float | None, form: str) -> str:
     """``value [low, high]``, each written as the form says (``.2f``), or the value alone where it
     has no interval (None or nan).

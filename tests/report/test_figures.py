@@ -127,7 +127,26 @@ def test_failed_cells_and_paths_as_rows_are_not_shown():
 
 def test_error_bars_are_lengths_and_nothing_where_an_end_is_unknown():
     nan = float("nan")
-    assert error_bars([(2.0, 1.5, 2.25), (1.0, nan, nan)]) == [[0.5, 0.0], [0.25, 0.0]]
+    below, above = error_bars([(2.0, 1.5, 2.25), (1.0, nan, nan)])
+    assert (below[0], above[0]) == (0.5, 0.25) and pd.isna([below[1], above[1]]).all()
+
+
+@pytest.mark.parametrize(
+    ("ends", "said"),
+    [
+        ((), "without intervals"),
+        (("2",), "with 95% intervals where there is one"),
+        (("2", "3"), "with 95% intervals"),
+    ],
+)
+def test_a_bar_without_an_interval_has_no_caps_and_the_heading_says_so(ends, said):
+    speeds = {spec: around(1.4, 0.1) if spec in ends else 1.4 for spec in ("2", "3")}
+    rows = [any_row("ar", speedup=1.0), *(any_row("sd", s, speedup=v) for s, v in speeds.items())]
+    figure = pictured(frame(*rows))
+    (bars,) = figure.axes[0].containers[1:]
+    caps = [x for line in bars.lines[1] for x in line.get_xdata()]
+    assert sum(pd.notna(caps)) == 2 * len(ends)
+    assert f", {said};" in figure.get_suptitle()
 
 
 def test_rows_that_are_not_exact_are_marked_and_another_engine_is_named():

@@ -399,3 +399,23 @@ def test_nothing_else_in_the_report_opens_raw_runs():
     folder = files.package_folder("report")
     paths = [path for path in folder.rglob("*.py") if raw.search(path.read_text("utf-8"))]
     assert paths == [folder / "data" / "counts.py"]
+
+
+def test_labels_that_read_as_numbers_stay_texts(tmp_path):
+    labels = {"pair": "1e3", "target": "500", "machine": "2", "prompts_digest": "012345"}
+    rows = [row("sd", "3", **labels, task=task, stop_rule="007") for task in ("07", "7")]
+    rows = [{**each, "run_id": each["task"]} for each in rows]
+    found = read_results(table_of(tmp_path, *rows))
+    assert list(found.task) == ["07", "7"] and list(found.run_id) == ["07", "7"]
+    assert {name: found[name].iloc[0] for name in labels} == labels
+    assert set(found.stop_rule) == {"007"}
+
+
+def test_a_table_that_was_edited_after_its_records_is_refused(tmp_path, capsys):
+    file = table_of(tmp_path, row("sd", "3", token_rate=around(338, 40)))
+    digests = {file.name: files.file_digest(file)}
+    parquet.write(files.records_file(file), parquet.joined([]), digests)
+    assert read_results(file).token_rate.item() == 338
+    file.write_text(file.read_text("utf-8").replace("338", "681"), "utf-8")
+    assert main([str(file)]) == 2
+    assert re.search(naming(str(file), "records.parquet"), capsys.readouterr().err)

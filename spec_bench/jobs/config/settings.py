@@ -26,6 +26,7 @@ from spec_bench.tasks import Example, RandomPrompts, Task, build_task, with_metr
 from spec_bench.tasks.generation import Generation
 from spec_bench.tasks.spider import databases_digest
 from spec_bench.vocabulary import columns
+from spec_bench.vocabulary.numbers import format_count
 
 log = logging.getLogger(__name__)
 
@@ -243,7 +244,7 @@ def shared(asked: RunSettings, task: Task | RandomPrompts) -> RunSettings:
         )
     if count <= first:
         raise ValueError(
-            f"task {task.name} has {count} prompt{'' if count == 1 else 's'}, and prompts={first} "
+            f"task {task.name} has {format_count(count, 'prompt')}, and prompts={first} "
             "leaves none fresh for confirm; give more, or fewer prompts=NUMBER"
         )
     return replace(asked, prompts=first)

@@ -122,7 +122,11 @@ class Experiment:
         return made
 
     def complete(self) -> None:
-        """Makes the tables whole for a reader, or warns how many cells they lack."""
+        """Makes the tables whole for a reader, or warns how many cells they lack. Raises
+        ValueError: a table whose cells are not here is not as its records were written with it.
+        """
+        if not self._notes.is_dir():
+            parquet.check_tables(self.records)
         if not self._notes.is_dir() or self._whole():
             return
         try:

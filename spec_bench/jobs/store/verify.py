@@ -78,10 +78,7 @@ def _of_table(results: Path, table: Path, told: dict[str, list[str]]) -> Iterato
             kept = parquet.read(path)
         except ValueError as error:
             yield one_line(error, 200)
-    for name, digest in kept.tables.items():
-        other = table.with_name(name)
-        if not other.is_file() or files.file_digest(other) != digest:
-            yield f"{other}: it is not the table that {path.name} was written with"
+    yield from parquet.find_altered(path, kept.tables)
     try:
         rows = read_rows(table)
     except ValueError as error:

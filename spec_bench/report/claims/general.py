@@ -15,6 +15,7 @@ from spec_bench.report.data.counts import Records, value_of_sums
 from spec_bench.report.data.rows import Group, Row, prompts_of, rows_of, score_column
 from spec_bench.vocabulary.columns import ENDS, columns_in
 from spec_bench.vocabulary.names import name_of
+from spec_bench.vocabulary.numbers import format_count
 
 SIMILAR = 0.05
 """Scores are similar that differ by at most this share of the range that they can have."""
@@ -123,7 +124,7 @@ def _fastest_of(
     gap = difference([[contrast]], "token_rate", records, prompts=prompts)
     if gap is None:
         return
-    basis, count = "", f"{len(prompts or ())} prompts"
+    basis, count = "", format_count(len(prompts or ()), "prompt")
     if prompts is None:
         best = rows.loc[rows.speedup.idxmax()]
         basis = f"; on all prompts {best.decoder} {best.spec}, {best.speedup:.2f} times"

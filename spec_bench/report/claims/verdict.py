@@ -16,6 +16,7 @@ from rich.table import Table
 
 from spec_bench.metrics.interval import holm
 from spec_bench.report.papers.paper import Paper
+from spec_bench.vocabulary.numbers import format_count
 
 HOLDS, WITHIN_NOISE, DOES_NOT_HOLD = "holds", "within noise", "does not hold"
 # by its own interval, and not past the correction: the claim, or its contrary
@@ -177,7 +178,7 @@ def summary_of(checks: Sequence[Check], paper: Paper | None) -> Summary:
     listed = " and ".join(filter(None, [", ".join(phrases[:-1]), *phrases[-1:]]))
     text = "nothing was measured that a claim is about"
     if checks:
-        text = f"of {_counted(len(checks), 'check')}, {listed}"
+        text = f"of {format_count(len(checks), 'check')}, {listed}"
     if paper:
         text = f"{paper.title.partition(':')[0]}: {text}"
     families = Counter((c.pair, bool(c.statement)) for c in checks if c.p_values is not None)
@@ -187,17 +188,14 @@ def summary_of(checks: Sequence[Check], paper: Paper | None) -> Summary:
         text += ": 1 such family in 20 has a false verdict"
     missing = len(claims) - len({check.number for check in checks}) if paper else 0
     if missing:
-        text += f"; {missing} of its {_counted(len(claims), 'claim')} not measured here"
+        of_all = "its only claim" if len(claims) == 1 else f"{missing} of its {len(claims)} claims"
+        text += f"; {of_all} not measured here"
     last = [] if all(by_statement.values()) else ["not measured"]
     lines = {
         place: [*(str(own[each] or "") for each in verdicts), *("" if own else "x" for _ in last)]
         for place, own in sorted(by_statement.items(), key=lambda item: not item[0][0])
     }
     return Summary(f"{text}.", (*verdicts, *last), lines)
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 # On the console.

@@ -61,8 +61,7 @@ def packed_of(results: Path, run_id: str) -> Packed:
     it stays the same. Raises ValueError: records, or what their answers scored, cannot be read.
     """
     path = files.records_file(results)
-    state = path.lstat() if os.path.lexists(path) else None
-    kept = _read(path, state.st_ino, state.st_mtime_ns) if state else parquet.joined([])
+    kept = parquet.read_once(path) if os.path.lexists(path) else parquet.joined([])
     if run_id in kept:
         return kept
     run = files.run_folder(files.results_of(results), run_id)
@@ -70,11 +69,6 @@ def packed_of(results: Path, run_id: str) -> Packed:
     done, again = cell_folder.read_lines(run / files.GENERATIONS), cell_folder.read_retimed(run)
     origin = (cell.get("starts") or [None])[-1]
     return parquet.pack(run_id, done, origin, cell.get("scores"), again)
-
-
-@lru_cache(maxsize=4)
-def _read(path: Path, *_: int) -> Packed:
-    return parquet.read(path)
 
 
 class _Cell:

@@ -11,6 +11,7 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from spec_bench.system.files import digest
 from spec_bench.vocabulary import names
 from spec_bench.vocabulary.columns import COLUMNS, ENDS, Column, apart_in, columns_in, scores_in
 from spec_bench.vocabulary.names import MEANINGS
+from spec_bench.vocabulary.numbers import format_count
 from spec_bench.vocabulary.spec import parse
 
 Row = Mapping[str, Any]
@@ -88,11 +90,12 @@ def compact(rows: pd.DataFrame) -> pd.DataFrame:
 def _read(path: Path) -> pd.DataFrame:
     """A file's rows, typed. Raises ValueError: a cell does not fit its column; names the line."""
     deque(files.numbered_csv(path, _NEEDED), maxlen=0)  # refuses what pandas would fill up
-    text_columns = {"spec": str, "run_id": str, "draft": str, "reason": str, "lossless": str}
-    rows = pd.read_csv(path, dtype=text_columns, keep_default_na=False, na_values=[""])
-    for name in rows.select_dtypes("object"):
+    columns = columns_in(pd.read_csv(path, nrows=0))
+    texts = dict.fromkeys((each.name for each in columns if each.holds == "text"), str)
+    rows = pd.read_csv(path, dtype=texts, keep_default_na=False, na_values=[""])
+    for name in rows.select_dtypes("str"):
         rows[name] = rows[name].map(files.unescaped, na_action="ignore")
-    of_numbers = [each for each in columns_in(rows.columns) if each.holds == "number"]
+    of_numbers = [each for each in columns if each.holds == "number"]
     for name in (name for column in of_numbers for name in column.names if name in rows):
         if not pd.api.types.is_numeric_dtype(rows[name]):
             for line, header, cells in files.numbered_csv(path):
@@ -204,11 +207,11 @@ def numbers_in(
 
 
 def error_bars(points: Iterable[Sequence[Any]]) -> list[list[float]]:
-    """Two rows of lengths from (value, low, high); 0 where an end is unknown."""
+    """Two rows of lengths from (value, low, high); NaN, which is not drawn, of an unknown end."""
     below, above = [], []
     for value, low, high in points:
-        below.append(0.0 if pd.isna(low) else max(0.0, value - low))
-        above.append(0.0 if pd.isna(high) else max(0.0, high - value))
+        below.append(nan if pd.isna(low) else max(0.0, value - low))
+        above.append(nan if pd.isna(high) else max(0.0, high - value))
     return [below, above]
 
 
@@ -230,8 +233,7 @@ def prompts_of(rows: pd.DataFrame) -> str:
     if known.empty:
         return ""
     least, most = int(known.min()), int(known.max())
-    count = f"{most}" if least == most else f"{least} to {most}"
-    return f"{count} prompt{'' if most == 1 else 's'}"
+    return f"{least} to " * (least < most) + format_count(most, "prompt")
 
 
 def read_from(rows: pd.DataFrame) -> str:

@@ -21,6 +21,7 @@ from matplotlib import pyplot
 
 from spec_bench.vocabulary.decoders import COLOURS, MARKERS, PALETTE, find_decoder
 from spec_bench.vocabulary.names import MARKS, title
+from spec_bench.vocabulary.numbers import format_count
 
 if TYPE_CHECKING:
     from spec_bench.report.figures.panels import Drawing
@@ -135,7 +136,7 @@ def fill(
             bare = len(values) != 1 or (name == "spec" and values[0] == "-")
             value = "" if bare else shown(values[0])
         if len(form) > 1 and form.isalpha() and value != "":
-            return f"{value:g} {form}{'' if value == 1 else 's'}"
+            return format_count(value, form)
         return "" if value == "" else f"{value:{form}}"
 
     return re.sub(" {2,}", " ", _NAMED.sub(written, text)).strip(" ")

@@ -27,6 +27,7 @@ from spec_bench.report.figures.style import pyplot, save, settings
 from spec_bench.vocabulary import names
 from spec_bench.vocabulary.columns import ENDS
 from spec_bench.vocabulary.decoders import COLOURS, parts_of
+from spec_bench.vocabulary.numbers import format_count
 
 _MEASURES = {
     "speedup": "speed-up over plain decoding",
@@ -132,7 +133,7 @@ def _draw_panel(plot: Any, bars: pd.DataFrame, labels: Sequence[str], of: str) -
     plot.barh(places, bars[of], height=0.7, color=bars["family"].map(_FAMILIES))
     plot.errorbar(bars[of], places, xerr=lengths, fmt="none", ecolor="black", lw=0.9, capsize=2)
     for place, value, above in zip(places, bars[of], lengths[1], strict=True):
-        plot.annotate(f"{value:.2f}", (value + above, place), **_NUMBER)
+        plot.annotate(f"{value:.2f}", (value + np.nan_to_num(above), place), **_NUMBER)
     plot.axvline(1, color="black", linewidth=0.9, linestyle="--", zorder=2)
     plot.grid(axis="y", visible=False)
     plot.set_axisbelow(True)
@@ -148,8 +149,11 @@ def _heading(found: Sequence[tuple[str, pd.DataFrame]], of: str, cells: int, pan
     missing = [f"the {cells} slowest decoders"] if cells > 0 else []
     missing += [f"{panels} more tasks and settings"] if panels > 0 else []
     measure = f"{_MEASURES[of][0].upper()}{_MEASURES[of][1:]}"
+    known = rows.reindex(columns=[f"{of}_low"]).notna()
+    where = "" if known.all(axis=None) else " where there is one"
+    intervals = f"with 95% intervals{where}" if known.any(axis=None) else "without intervals"
     lines = [
-        f"{measure}, with 95% intervals; dashed: plain decoding",
+        f"{measure}, {intervals}; dashed: plain decoding",
         ", ".join(filter(None, facts)),
     ]
     return "\n".join([*lines, *([f"Not drawn: {' and '.join(missing)}."] if missing else [])])
@@ -163,6 +167,6 @@ def _device(rows: pd.DataFrame) -> str:
     device, machine, threads = (next(iter(known.get(name, ())), "") for name in _PLACE)
     if device != "cpu":
         return "a server" if device == SERVER else str(device)
-    count = f"{threads:g} thread{'' if threads == 1 else 's'}" if threads else ""
+    count = format_count(float(threads), "thread") if threads else ""
     facts = ", ".join(filter(None, (machine, count)))
     return f"CPU ({facts})" if facts else "CPU"

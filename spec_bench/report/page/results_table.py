@@ -21,7 +21,7 @@ from spec_bench.report.data.rows import (
 )
 from spec_bench.vocabulary import columns, names
 from spec_bench.vocabulary.columns import Column
-from spec_bench.vocabulary.numbers import ends_of
+from spec_bench.vocabulary.numbers import ends_of, format_count
 
 _DRAWN = ("block_efficiency", "speedup")  # their intervals are drawn, not only written
 _JUDGED = ("speedup", "token_rate", "block_efficiency", "mbsu")  # the best ones are shaded
@@ -187,5 +187,5 @@ def category_tables(group: Group, records: Records) -> Iterator[tuple[str, Resul
             if any(cells[: len(counts)])
         ]
         if lines:
-            kinds = [(name, f"{count} prompts") for name, count in counts.items()]
+            kinds = [(name, format_count(count, "prompt")) for name, count in counts.items()]
             yield title, ResultsTable((DECODER, *kinds, *((n, "all prompts") for n in last)), lines)

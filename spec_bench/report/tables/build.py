@@ -22,6 +22,7 @@ from spec_bench.report.tables.measured import Measured, commands_for
 from spec_bench.report.tables.printed import Cell, Sheet, printed_sheet, rivals, tree_text
 from spec_bench.vocabulary import columns, names
 from spec_bench.vocabulary.names import MEANINGS
+from spec_bench.vocabulary.numbers import format_count
 from spec_bench.vocabulary.published import Row as Number
 from spec_bench.vocabulary.spec import parse
 
@@ -301,8 +302,9 @@ def _overlong(rows: Sequence[Row]) -> list[str]:
     for row in rows:
         for column, done in _NO_ROOM.items():
             if count := number_in(row, column):
-                where = f"Ours, {names.task(row['task'])} on {row['pair']}: {count:g}"
-                notes[f"{where} prompts {done}, too long for the models (task.overlong)."] = None
+                where = f"Ours, {names.task(row['task'])} on {row['pair']}"
+                prompts = format_count(count, "prompt")
+                notes[f"{where}: {prompts} {done}, too long for the models (task.overlong)."] = None
     return list(notes)
 
 
