@@ -1,16 +1,18 @@
 """``spec-bench compare A B``: what changed from one results folder to another.
 
-Exit status: 0 nothing got worse, 1 something did, 2 the request cannot be right.
+Exit status: 0 nothing got worse, 1 something did, 2 the request cannot be right or nothing was
+compared.
 """
 
 # Matches the cells of both folders, and tells the change of each number prompt by prompt, with a
 # verdict that is corrected for the count of numbers. A speed-up is that over the run's plain
 # decoding, timed in turn with the cell: two machines, or one machine on two days, differ least in
 # it. Where prompts were measured three times or more, each counts with the median over its repeats:
-# a stall that hits one of them is no change.
+# a stall that hits one of them is no change. Plain decoding has no such ratio: of one machine its
+# own rate is compared.
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import log1p
@@ -29,7 +31,13 @@ from spec_bench.report.claims import measured
 from spec_bench.report.claims.ask import Ask, best, cells
 from spec_bench.report.claims.verdict import Check, judged
 from spec_bench.report.claims.verdict import table_of as checks_table
-from spec_bench.report.data.counts import Counts, Records, mapped_of, table_of, value_of_sums
+from spec_bench.report.data.counts import (
+    Records,
+    find_timed,
+    mapped_of,
+    table_of,
+    value_of_sums,
+)
 from spec_bench.report.data.rows import Row, groups_of, number_in, rows_of
 from spec_bench.report.data.seeds import SEEDS
 from spec_bench.report.page.build import Cells, read_cells, render
@@ -38,24 +46,24 @@ from spec_bench.settings.arguments import Parser, output_folder
 from spec_bench.settings.fields import complain
 from spec_bench.system import files
 from spec_bench.vocabulary.columns import Column, column, columns_in
+from spec_bench.vocabulary.numbers import format_count
 
 ALPHA, MARGIN = 0.05, 0.03
+RATE_MARGIN = 0.2  # share by which plain decoding's rate differs from day to day on one machine
 _ALWAYS = ("pair", "task", "decoder", "spec")
 _SETTINGS = ("identity", "setting")
 _NEVER = ("run_id", "seed", "prompts_digest", "engine", SEEDS)
 _UNSTATED = "not stated"
 _OF_TEXTS = ("likelihood", "score")
 _COMPARED = ("speedup", "block_efficiency")
-_SPEEDUP, _OTHER_PROMPTS = "speedup", "other prompts"
+_SPEEDUP, _OTHER_PROMPTS, _OTHER_MACHINE = "speedup", "other prompts", "another machine"
 _TIMES = "token_rate"
-_ENOUGH = 3  # repeats whose median leaves out one that stalled
 _AT_ONCE = 256  # numbers whose intervals are made together
 Verdict = Literal["regression", "improvement", "no change shown", "identical", "not judged"]
 ORDER: tuple[Verdict, ...] = get_args(Verdict)
 Key = tuple[str, ...]
 """The values that identify a cell, in the order of their columns."""
 Array = NDArray[np.float64]
-Runs = Mapping[str, Counts]
 
 
 class Cell(NamedTuple):
@@ -144,6 +152,11 @@ class Comparison:
         return bool(self.failed or self.of("regression"))
 
     @property
+    def compared(self) -> int:
+        """How many numbers have a verdict."""
+        return len(self.judged) - len(self.of("not judged"))
+
+    @property
     def same_runs(self) -> bool:
         """Whether both sides are one measurement: times, too, are the same on every prompt."""
         compared = [each for each in self.judged if each.verdict != "not judged"]
@@ -158,16 +171,15 @@ class Comparison:
                 "These are the same runs: every number, times included, is equal on every prompt. "
                 "To measure again, run the job with another results=FOLDER"
             )
-        worse, better, unjudged = (
-            len(self.of(each)) for each in ("regression", "improvement", "not judged")
-        )
+        unjudged = len(self.of("not judged"))
         parts = [
-            f"{worse} regression{'' if worse == 1 else 's'}",
-            f"{better} improvement{'' if better == 1 else 's'}",
-            f"{len(self.judged) - unjudged} numbers compared",
+            format_count(len(self.of("regression")), "regression"),
+            format_count(len(self.of("improvement")), "improvement"),
+            f"{format_count(self.compared, 'number')} compared",
         ]
         parts += [f"{unjudged} not judged"] if unjudged else []
-        parts += [f"{len(self.failed)} cells failed that had not"] if self.failed else []
+        failed = format_count(len(self.failed), "cell")
+        parts += [f"{failed} failed that had not"] if self.failed else []
         return ", ".join(parts)
 
 
@@ -181,7 +193,8 @@ def compare(before: Path, after: Path, alpha: float = ALPHA, margin: float = MAR
     for name, share, least in (("alpha", alpha, 0.0), ("margin", margin, -1e-12)):
         if not least < share < 1:
             raise ValueError(f"{name} is {share}, not a share below 1")
-    sides = read_side(before, _COMPARED), read_side(after, _COMPARED)
+    numbers = (*_COMPARED, _TIMES)
+    sides = read_side(before, numbers), read_side(after, numbers)
     both, gone, new = matches(*sides)
     failed = [match for match in both if match.after.failed and not match.before.failed]
     shared = columns_in(name for side in sides for name in side.cells.rows)
@@ -205,7 +218,7 @@ def judge(every: Sequence[Change], alpha: float) -> list[Change]:
     Numbers that are the same on every prompt give no alarm and do not count among the tests.
     """
     judged = [replace(e, p=None, verdict="identical") for e in every if e.identical]
-    judged += [each for each in every if each.p is None and not each.identical]
+    judged += [_halved(each) for each in every if each.p is None and not each.identical]
     known = [(each, each.p) for each in every if each.p is not None and not each.identical]
     for (each, alone), p in zip(known, holm([p for _, p in known]), strict=True):
         low, high = (each.shift.low, each.shift.high) if each.shift else (None, None)
@@ -218,6 +231,14 @@ def judge(every: Sequence[Change], alpha: float) -> list[Change]:
                 why = f"its own interval leaves out 0, but {reason}"
         judged.append(replace(each, p=p, verdict=verdict, why=why))
     return sorted(judged, key=lambda each: (ORDER.index(each.verdict), each.p or 0.0))
+
+
+def _halved(change: Change) -> Change:
+    """Judges a change without an interval: less than half of plain decoding's rate needs none."""
+    halved = change.before and change.after and 2 * change.after < change.before
+    if not halved or change.column.name != _TIMES or change.why == _OTHER_MACHINE:
+        return change
+    return replace(change, verdict="regression", why=f"{change.why}, but less than half")
 
 
 def read_side(path: Path, only: Sequence[str] = ()) -> Side:
@@ -331,9 +352,10 @@ def changes(
             continue
         rows = match.before.row, match.after.row
         told = [c for c in there if all(number_in(row, c.name) is not None for row in rows)]
-        for each in (*map(column, _COMPARED), *told):
-            if each.kind == "score" or match.before.row["decoder"] != "ar":  # 1 by definition
-                found.append(_paired(match, each, before.cells.records, after.cells.records))
+        plain = match.before.row["decoder"] == "ar"  # whose other numbers are 1 by definition
+        of_cell = [c for c in told if c.kind == "score" or not plain]
+        for each in (*map(column, [_TIMES] if plain else _COMPARED), *of_cell):
+            found.append(_paired(match, each, before.cells.records, after.cells.records))
     for start in range(0, len(found), _AT_ONCE):
         some = found[start : start + _AT_ONCE]
         intervals = iter(_intervals([each for each in some if isinstance(each, _Paired)]))
@@ -359,10 +381,13 @@ def _paired(match: Match, each: Column, before: Records, after: Records) -> Chan
     digests = [cell.row.get("prompts_digest") for cell in (match.before, match.after)]
     if len({str(each) for each in digests if not pd.isna(each) and each != ""}) > 1:
         return replace(left, why=_OTHER_PROMPTS)
+    if name == _TIMES and len({_text(cell.row.get("machine")) for cell in match[1:]}) > 1:
+        return replace(left, why=_OTHER_MACHINE)
     sides = ((match.before, before), (match.after, after))
-    first, second = (_timed(*s) if timed else s[1].by_seed(s[0].row, name) for s in sides)
-    if timed and first and second:
-        first, second = _medians(first), _medians(second)
+    first, second = (
+        find_timed(s[0].row, s[0].bases, s[1]) if timed else s[1].by_seed(s[0].row, name)
+        for s in sides
+    )
     if not first or not second:
         return replace(left, why="no records by prompt, or none timed in turn")
     if (table := table_of([first, second])) is None:
@@ -395,7 +420,8 @@ def _change(paired: _Paired, interval: Interval | None, margin: float) -> Change
     left, statistic, table = paired
     if interval is None:
         return replace(left, why="no value")
-    p = p_value(interval, log1p(margin) if left.column.name == _SPEEDUP else 0.0)
+    margins = {_SPEEDUP: margin, _TIMES: RATE_MARGIN}
+    p = p_value(interval, log1p(margins.get(left.column.name, 0.0)))
     shares = interval.mapped(lambda value: float(np.expm1(value)))
     # Of the prompts that both have; rows of an earlier engine, which show no times, have them too.
     half, sums = len(table) // 2, table.sum(axis=(1, 2))[:, None]
@@ -430,41 +456,6 @@ def _speedup(sums: Array) -> Array:
     return (sums[0] / sums[1]) / (sums[2] / sums[3])
 
 
-def _timed(cell: Cell, records: Records) -> Runs | None:
-    """By seed and prompt: tokens and seconds, then those of the baseline timed in turn."""
-    for base in cell.bases:
-        ours, theirs = records.interleaved([cell.row, base], _TIMES) or ({}, {})
-        timed = {
-            seed: {prompt: (*counts, *theirs[seed][prompt]) for prompt, counts in run.items()}
-            for seed, run in ours.items()
-        }
-        if any(timed.values()):
-            return timed
-    return None
-
-
-def _medians(runs: Runs) -> Runs:
-    """Runs of ``_timed`` with the repeats of a seed as one, where there are enough of them: of each
-    prompt that all have, seconds in the median ratio to plain decoding's, by repeat.
-
-    A repeat's two timings were taken in turn, so the machine's load moves their ratio least.
-    """
-    by_seed: dict[str, list[Counts]] = {}
-    for name, run in runs.items():
-        by_seed.setdefault(name.split("/")[0], []).append(run)
-    if min(map(len, by_seed.values())) < _ENOUGH:
-        return runs
-    medians: dict[str, Counts] = {}
-    for seed, repeats in by_seed.items():
-        medians[seed] = {}
-        for prompt in [each for each in repeats[0] if all(each in run for run in repeats)]:
-            tokens, seconds, plain_tokens, plain_s = np.array([run[prompt] for run in repeats]).T
-            typical_s = float(np.median(plain_s))
-            cell_s = typical_s * float(np.median(seconds / plain_s))
-            medians[seed][prompt] = tokens[0], cell_s, plain_tokens[0], typical_s
-    return medians
-
-
 HEADS = ("cell", "number", "before", "after", "change", "95% interval", "p", "verdict")
 METHOD = (
     "Changes of speed-up and block efficiency are shares of the value before, paired by prompt; "
@@ -473,8 +464,10 @@ METHOD = (
     "Each interval is the number's own, as if it were the only one. "
     "p: by Student's t on the scale of the interval, corrected by Holm for all numbers "
     "judged together, so that the chance of any false alarm is at most {alpha:.0%}. A speed-up "
-    "that changed by {margin:.0%} or less counts as the same. All this is over prompts: a machine "
-    "that was busy on one of the days looks like a change, so run both sides once more before you "
+    "that changed by {margin:.0%} or less counts as the same, "
+    f"a rate of plain decoding on one machine that changed by {RATE_MARGIN:.0%} or less too. "
+    "All this is over prompts: a machine that was busy on one of the days looks like a change, "
+    "so run both sides once more before you "
     "believe one."
 )
 
@@ -523,12 +516,13 @@ def markdown(comparison: Comparison) -> str:
     if comparison.failed:
         parts.append(markdown_table(["failed now", "why"], comparison.failed, labels=2))
     shown = [each for verdict in ORDER[:3] for each in comparison.of(verdict)]
+    shown += [each for each in comparison.of("not judged") if each.column.name == _TIMES]
     if shown:
         parts.append(markdown_table(HEADS, map(texts_of, shown), labels=2))
     if same := len(comparison.of("identical")):
-        parts.append(f"{same} numbers are the same on every prompt.")
+        parts.append(f"The same on every prompt: {format_count(same, 'number')}.")
     for why, count in Counter(each.why for each in comparison.of("not judged")).items():
-        parts.append(f"{count} numbers are not judged: {why}.")
+        parts.append(f"Not judged: {format_count(count, 'number')}, {why}.")
     parts.append(METHOD.format(alpha=comparison.alpha, margin=comparison.margin))
     if comparison.differing:
         rows = [[e.name, e.before, e.after, str(e.cells)] for e in comparison.differing]
@@ -561,6 +555,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--cells")
     parser.add_argument("--margin", type=float, default=MARGIN)
     parser.add_argument("--alpha", type=float, default=ALPHA)
+    parser.add_argument("--allow-empty", action="store_true")
     parser.add_argument("--output", type=output_folder)
     options = parser.parse_args(list(arguments))
     if (options.after is None) is (options.cells is None):
@@ -583,4 +578,9 @@ def main(arguments: Sequence[str]) -> int:
         for name, content in (("compare.md", text), ("compare.html", page(comparison))):
             files.write_text(options.output / name, content)
             print(options.output / name)
+    if not (comparison.compared or comparison.regressed or options.allow_empty):
+        complain(
+            "spec_bench compare: no number could be compared; --allow-empty makes it a success"
+        )
+        return 2
     return int(comparison.regressed)

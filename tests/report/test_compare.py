@@ -22,6 +22,7 @@ PROMPTS, NOISE = 60, 0.03
 
 def run(folder, seed, slowed=0.0, machine=1.0, scored=True, repeats=1, stalled=0.0, **facts):
     """A noisy run, a share of timings stalled, ``rsd_s`` slowed; ``facts`` are columns."""
+    facts |= {"machine": "another"} if machine < 1 else {}
     noise, answers = np.random.default_rng(seed), np.random.default_rng(0)
     lengths = answers.integers(6, 12, PROMPTS)
     parts, rows = [], []
@@ -101,7 +102,7 @@ def test_what_is_the_same_on_every_prompt_is_identical_and_no_test(tmp_path):
     once = run(tmp_path / "a", 0)
     found = compare(once, run(tmp_path / "b", 1))
     assert len(found.of("identical")) == 4 + 3  # ROUGE-2 of all, block efficiency but of AR
-    assert len(found.of("no change shown")) == 3
+    assert len(found.of("no change shown")) == 3 + 1  # speed-ups, plain decoding's rate
     assert not found.regressed and not found.differing and not found.same_runs
     assert compare(once, once).sentence.startswith("These are the same runs")
 
@@ -116,10 +117,50 @@ def test_regressions_come_first_and_the_exit_status_says_so(tmp_path, capsys):
     assert first.endswith("regression |") and "| ≤0.001 |" in first
     assert "| dtype | not stated | bfloat16 | 4 |" in said
     page = (out / "compare.html").read_text(encoding="utf-8")
-    assert page.index("Regression (1)") < page.index("No change shown (2)")
+    assert page.index("Regression (1)") < page.index("No change shown (3)")
     assert (out / "compare.md").read_text(encoding="utf-8") in said
     assert main([str(after), str(before)]) == 0
     assert "improvement" in capsys.readouterr().out
+
+
+def slow_baseline(folder, rate, prompts, **facts):
+    """Plain decoding at a rate, and a decoder that lost little by little of it."""
+    parts, rows = [], []
+    for decoder, speed in (("ar", rate), ("sd", 2 * rate**0.5)):
+        done = [
+            Generation(str(n), (1,) * 10, "length", (StepRecord(3, 3, 1, 2),) * 5, 0.0, s, 0.0, 0.0)
+            for n, s in enumerate(10 / speed * (1 + 0.01 * (np.arange(prompts) % 3)))
+        ]
+        parts.append(parquet.pack(decoder, done, None))
+        measured = {"token_rate": speed, "speedup": speed / rate, "prompts": prompts}
+        rows.append(row(decoder, "-", **{**EMBEDDED, "run_id": decoder, **measured, **facts}))
+    write(folder, "mine", *rows)
+    parquet.write(files.records_file(folder / "mine" / files.RESULTS), parquet.joined(parts))
+    return str(folder)
+
+
+@pytest.mark.parametrize(("prompts", "said"), [(12, "≤0.001"), (3, "less than half")])
+def test_plain_decoding_that_got_slower_is_a_regression_with_both_rates(
+    prompts, said, tmp_path, capsys
+):
+    fast, slow = (slow_baseline(tmp_path / str(r), r, prompts) for r in (341.0, 9.9))
+    assert main([fast, slow]) == 1
+    (line,) = (e for e in capsys.readouterr().out.splitlines() if e.startswith("| ar -"))
+    assert "| 338 | 10 |" in line and said in line and "regression" in line
+
+
+def test_a_fifth_of_plain_decoding_or_another_machine_is_no_regression(tmp_path, capsys):
+    before, after = (slow_baseline(tmp_path / str(r), r, 12) for r in (100.0, 85.0))
+    other = slow_baseline(tmp_path / "other", 10.0, 12, machine="another")
+    assert main([before, after]) == 0 == main([before, other])
+    assert "| 100 | 10 |" in capsys.readouterr().out
+
+
+def test_nothing_compared_is_no_success_unless_that_is_allowed(tmp_path, capsys):
+    sides = [str(slow_baseline(tmp_path / d, 50.0, 12, prompts_digest=d)) for d in "ab"]
+    assert main(sides) == 2
+    assert "--allow-empty" in capsys.readouterr().err
+    assert main([*sides, "--allow-empty"]) == 0
 
 
 def test_two_decoders_of_one_folder_are_compared(tmp_path, capsys):

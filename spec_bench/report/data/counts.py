@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 Found = TypeVar("Found")
 _SCORES = frozenset(names_of("score"))  # a miss has the registry look for other packages' anew
 _FEWEST_ROUNDS = 2  # one round has no spread
+_ENOUGH = 3  # repeats whose median leaves out one that stalled
 Counts = dict[str, tuple[float, ...]]
 """Prompt id -> numerator and denominator, or the numbers that a score is made of by their sums."""
 Table = NDArray[np.float64]
@@ -346,3 +347,38 @@ def mapped_of(row: Row, name: str) -> Callable[[float], float] | None:
     cell = CellRecords((), draft_calls=number_in(row, "draft_calls"), parameter_ratio=ratio_of)
     number = metric[name].of(cell) if name not in _SCORES and name in metric else None
     return number.mapped if isinstance(number, Sums) else None
+
+
+def find_timed(cell: Row, bases: Iterable[Row], records: Records) -> dict[str, Counts] | None:
+    """By seed and prompt: tokens and seconds, then those of the baseline timed in turn."""
+    for base in bases:
+        ours, theirs = records.interleaved([cell, base], "token_rate") or ({}, {})
+        timed = {
+            seed: {prompt: (*counts, *theirs[seed][prompt]) for prompt, counts in run.items()}
+            for seed, run in ours.items()
+        }
+        if any(timed.values()):
+            return _take_medians(timed)
+    return None
+
+
+def _take_medians(runs: dict[str, Counts]) -> dict[str, Counts]:
+    """Takes the repeats of a seed as one, where there are enough of them: of each prompt that all
+    have, seconds in the median ratio to plain decoding's, by repeat.
+
+    A repeat's two timings were taken in turn, so the machine's load moves their ratio least.
+    """
+    by_seed: dict[str, list[Counts]] = {}
+    for name, run in runs.items():
+        by_seed.setdefault(name.split("/")[0], []).append(run)
+    if min(map(len, by_seed.values())) < _ENOUGH:
+        return runs
+    medians: dict[str, Counts] = {}
+    for seed, repeats in by_seed.items():
+        medians[seed] = {}
+        for prompt in [each for each in repeats[0] if all(each in run for run in repeats)]:
+            tokens, seconds, plain_tokens, plain_s = np.array([run[prompt] for run in repeats]).T
+            typical_s = float(np.median(plain_s))
+            cell_s = typical_s * float(np.median(seconds / plain_s))
+            medians[seed][prompt] = tokens[0], cell_s, plain_tokens[0], typical_s
+    return medians
