@@ -8,13 +8,19 @@ import pytest
 import yaml
 from absl import logging as absl_logging
 
+from spec_bench.measure import provenance
 from tests import warm
 
 SLOW = Path(__file__).with_name("slow.yaml")
 SKIPS = Path(__file__).with_name("skips.yaml")
 
 
+CORE_WAITS = provenance.core_waits
+
+
 def pytest_configure():
+    # Tests run beside others: what their jobs say must not hang on how busy the machine is.
+    provenance.core_waits = dict
     # Hydra closes every log handler that there is, and absl's closes the stream that was standard
     # error when it was imported, unless that is the interpreter's own: pytest's would be gone.
     absl_logging.get_absl_handler().python_handler.stream = sys.__stderr__

@@ -21,7 +21,7 @@ from spec_bench.jobs.config import compose
 from spec_bench.jobs.config.compose import JobError, asked_of, folders_of
 from spec_bench.jobs.config.config import RunSettings
 from spec_bench.jobs.config.flags import papers
-from spec_bench.jobs.config.pair import check_found, placed
+from spec_bench.jobs.config.pair import check_found
 from spec_bench.jobs.config.settings import JobSettings, build_settings, confirming
 from spec_bench.jobs.store.experiment import Experiment, JobNote
 from spec_bench.jobs.store.store import CellStore
@@ -70,9 +70,6 @@ def _job(config: DictConfig) -> None:
             return print_plan(Planner(folders_of()).plan(asked))
         if not here:
             launch.claim_gpus(asked.pair, asked.engine)
-            device = placed(asked.engine, asked.pair.target).device
-            if place_in_sweep() == 0 and device == "cpu" and (why := launch.disturbing()):
-                log.warning("%s", why)
             # Bars of several processes would overwrite each other.
             asked = replace(asked, sink=replace(asked.sink, progress=False))
         with seen(Path(asked.results), asked.name) as running:

@@ -6,13 +6,17 @@ Knows nothing about cells; the runner stores what this returns beside each of th
 from __future__ import annotations
 
 import importlib.metadata
+import logging
 import os
 import platform
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from glob import glob
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +24,9 @@ import spec_bench
 from spec_bench.measure.energy.counters import nvml_handles
 from spec_bench.measure.energy.meters import UnmeteredError
 from spec_bench.measure.energy.nvidia_smi import query
+from spec_bench.records.types import BUSY
 
+log = logging.getLogger(__name__)
 _PACKAGES = (
     *("torch", "transformers", "datasets", "evaluate", "sacrebleu", "rouge-score", "hydra-core"),
     *("wandb", "pandas", "numpy", "tokenizers"),
@@ -181,12 +187,16 @@ def torch_state() -> dict[str, Any]:
     }
 
 
-# How busy the machine is and how fast it runs, read in well under a tenth of a millisecond; and the
-# peak memory of the accelerator.
+# How busy the machine is and how fast it runs, read in well under a millisecond; and the peak
+# memory of the accelerator.
 
 _CPUS = Path("/proc/cpuinfo")
 _READ_BYTES = 16 * 1024  # some ten processors: a large machine's whole file takes milliseconds
 _CLOCK = b"cpu MHz"
+_DISTURBED = (
+    "other programs or jobs use this machine's cores, which disturbs times: rates measured so are "
+    "marked and decide nothing"
+)
 
 
 class Machine:
@@ -198,6 +208,8 @@ class Machine:
         self._cuda, self._ordinals = device.startswith("cuda"), ordinals
         self._nvml: Any = None
         self._handles: list[Any] = []
+        self._beyond_s = 0.0  # that threads have waited for a core beyond a share of ``BUSY``
+        self.begin()
 
     def __enter__(self) -> Machine:
         """Opens NVML; without it the clock of a GPU stays unknown."""
@@ -217,12 +229,25 @@ class Machine:
             self._nvml.nvmlShutdown()
             self._nvml, self._handles = None, []
 
+    def begin(self) -> None:
+        """Opens a window, outside what is timed."""
+        self._waits, self._began = core_waits(), time.perf_counter()
+
     def read(self) -> dict[str, float | None]:
-        """The load (``os.getloadavg`` of a minute) and the clock in MHz now, of a GPU the mean one
-        of the job's multiprocessors, by fields of ``Generation``; None is what the system does not
-        tell. For the end of a window, outside what is timed.
+        """Closes the window, outside what is timed: the load (``os.getloadavg`` of a minute) and
+        the clock in MHz now, of a GPU the mean one of the job's multiprocessors, and the share of
+        the window for which a thread waited for a core, by fields of ``Generation``; None is what
+        the system does not tell. Says it, once, where others use the cores.
         """
-        load, mhz = None, None
+        load, mhz, share = None, None, None
+        waits, now = core_waits(), time.perf_counter()
+        if waits:
+            waited_s = max(each - self._waits.get(thread, 0.0) for thread, each in waits.items())
+            share = waited_s / (now - self._began)
+            self._beyond_s += (share - BUSY) * (now - self._began)
+        if self._beyond_s > 1:
+            self._beyond_s = -inf
+            log.warning("%s", _DISTURBED)
         with suppress(AttributeError, OSError):
             load = os.getloadavg()[0]
         if not self._cuda:
@@ -232,7 +257,19 @@ class Machine:
             with suppress(self._nvml.NVMLError):
                 clocks = [self._nvml.nvmlDeviceGetClockInfo(gpu, kind) for gpu in self._handles]
                 mhz = float(sum(clocks)) / len(clocks)
-        return {"load_average": load, "clock_mhz": mhz}
+        return {"load_average": load, "clock_mhz": mhz, "core_wait": share}
+
+
+def core_waits() -> dict[str, float]:
+    """Seconds, since each thread of this process began, in which it could run and waited for a
+    core, as Linux's scheduler counts them; nothing where it does not tell. Other processes alone
+    make a thread wait, or more threads of its own than cores; a load average would count a whole
+    host's work, also where cores are free.
+    """
+    with suppress(OSError):  # a thread may have ended
+        every = {path: Path(path).read_text() for path in glob("/proc/self/task/*/schedstat")}
+        return {path: int(text.split()[1]) * 1e-9 for path, text in every.items()}
+    return {}
 
 
 def cpu_mhz(path: Path = _CPUS) -> float | None:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from math import exp
 from statistics import median
 
@@ -17,7 +17,7 @@ import numpy as np
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.intervals import median_interval, rate_ratio_interval
 from spec_bench.metrics.metric import CellRecords, Of, Sums, mean, metric, pooled, ratio
-from spec_bench.records.types import Delivery, Generation
+from spec_bench.records.types import BUSY, Delivery, Generation
 
 Repeats = Sequence[Sequence[Generation]]
 
@@ -25,6 +25,10 @@ _RATE: tuple[Of, Of] = (lambda g: g.decoded, lambda g: g.decode_s)
 _SURPRISE: tuple[Of, Of] = (
     lambda g: None if g.log_likelihood is None else -g.log_likelihood,
     lambda g: g.delivered,
+)
+_WAITED: tuple[Of, Of] = (
+    lambda g: None if g.core_wait is None else g.core_wait * g.decode_s,
+    lambda g: g.decode_s,
 )
 _RATIOS: Mapping[str, tuple[Of, Of]] = {
     "token_rate": _RATE,
@@ -175,6 +179,27 @@ def stall_note(cell: CellRecords) -> str | None:
     stalls = [f"{counts[0]} of {windows} windows"] if counts[0] else []
     baselines = [f"{counts[1]} of {windows} of the baseline's"] if counts[1] else []
     return f"stalled: {', '.join([*stalls, *baselines])}; median says {middle.value:.2f}"
+
+
+def disturbance_note(cell: CellRecords, slowdown: float) -> str:
+    """Returns why a cell's rates say nothing of its decoder: others used the machine; "" if none.
+
+    ``slowdown`` is a pass's seconds after decoding over those when the threads were chosen, on as
+    many threads. Other work shows in the share of the windows' time, the baseline's among them, for
+    which a thread that could run waited for a core.
+    """
+    if is_other_speed(slowdown):
+        return f"disturbed: a pass took {slowdown:.2g} times as long as when threads were chosen"
+    windows = [*cell.windows, *chain(cell.baseline or (), *cell.baseline_again)]
+    waited = ratio(windows, *_WAITED)
+    if waited is None or not waited.value or waited.value <= BUSY:
+        return ""
+    return f"disturbed: threads waited for a core {waited.value:.0%} of the time"
+
+
+def is_other_speed(slowdown: float) -> bool:
+    """Returns whether a machine is another than it was, by the factor on a pass's seconds."""
+    return not 0.5 < slowdown < 2
 
 
 def _without_stalls(repeats: Repeats) -> tuple[list[list[float]], list[list[float]]]:

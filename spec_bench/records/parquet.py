@@ -67,6 +67,7 @@ with Path(__file__).with_name("columns.csv").open(newline="", encoding="utf-8") 
 OPTIONAL = (
     CATEGORY,
     PROMPT_TOKENS,
+    "core_wait",
     *(each.name for each in FIELDS if each.name.startswith(SERVED)),
 )
 """Columns that a file has where some line says something in them."""

@@ -63,6 +63,8 @@ def parse_reasons(text: str) -> tuple[Reason, ...]:
     return (Reason("", message, trace.removesuffix(")")),)
 
 
+BUSY = 0.2
+"""Where a thread waits for a core so much of its time, others need more cores than there are."""
 ENGINE = 2
 """The number of the code that decodes. Raised by one when the same settings give other tokens, or
 when what is timed changes, or how fast by a twentieth. It is part of a run id, so that cells
@@ -140,6 +142,8 @@ class Generation:
     repeat: int = 0  # which time the prompt was decoded, from 0; tokens are the same every time
     load_average: float | None = None  # `os.getloadavg`'s of 1 minute, when the batch had ended
     clock_mhz: float | None = None  # the device's clock at the same moment
+    # share of the batch's time in which its thread that waited longest for a core did; None: untold
+    core_wait: float | None = None
     sitting: str = ""  # which session of a job decoded it; what one decoded was interleaved
     category: str = ""  # what kind of prompt it is, as the task's rows say; "" where they do not
     prompt_tokens: int | None = None  # tokens of the prompt; None in records from before

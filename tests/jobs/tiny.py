@@ -1,5 +1,6 @@
 """Tiny random Llama models with a tiny tokenizer, and a task of a few rows, in a folder."""
 
+import re
 import sys
 from dataclasses import replace
 
@@ -125,8 +126,14 @@ def rows_of(results, name="default"):
     ]
 
 
+_DISTURBED = re.compile(r"speedup: disturbed: [^;]*(; |$)")
+
+
 def untimed(rows, *also):
-    """Rows without what is measured anew every time, and without other columns."""
+    """Rows without what is measured anew every time, a busy machine's reason too, and without other
+    columns.
+    """
+    rows = [{**each, "reason": _DISTURBED.sub("", each["reason"])} for each in rows]
     left = {name for each in columns.of_kind("time", "energy") for name in each.names}
     left |= {"load_average", "clock_mhz", "stalls", "bandwidth_bytes_per_s", *also}
     return [{name: each[name] for name in each if name not in left} for each in rows]

@@ -21,6 +21,7 @@ from tests.jobs.conftest import family, run_job
 from tests.jobs.tiny import rows_of
 from tests.measure.conftest import opened, window
 from tests.measure.stand_ins import Curve, StandInNvml
+from tests.warm import until
 
 __all__ = ["family", "run_job"]
 
@@ -109,6 +110,35 @@ def test_a_counter_that_wrapped_around_counts_on(tmp_path):
         reading = window(counter, meanwhile=lambda: file.write_text("2500000"))[0]
     assert reading.energy_j == pytest.approx(3.0)
     assert counter.idle_power_w == 0.0
+
+
+def test_a_counter_that_wraps_several_times_in_a_window_is_counted_each_time(tmp_path):
+    file = zone(tmp_path, "intel-rapl:0", "package-0", 0, range_uj=1_999_999)
+    with opened("rapl", root=str(tmp_path)) as counter:
+
+        def turns():  # 13 J at 1 J a step, by a counter of 2 J: shown was 1 J
+            for step in range(1, 14):
+                partial = tmp_path / "partial"
+                partial.write_text(f"{step * 1_000_000 % 2_000_000}")
+                partial.replace(file)
+                counted = step * 1_000_000
+                assert until(lambda least=counted: sum(counter._counted.values()) >= least)
+
+        reading = window(counter, meanwhile=turns)[0]
+    assert (reading.energy_j, reading.note) == (13.0, "")
+
+
+def test_counters_of_a_processor_are_read_every_quarter_of_a_minute_and_no_longer_once_closed(
+    tmp_path,
+):
+    waited = []
+    zone(tmp_path, "intel-rapl:0", "package-0", 0, range_uj=65_532_610_987)
+    with opened("rapl", root=str(tmp_path)) as counter:
+        over = counter._over
+        counter._over = SimpleNamespace(wait=lambda seconds: waited.append(seconds) or True)
+        counter._keep_reading()
+        counter._over = over
+    assert waited == [pytest.approx(16.4, abs=0.1)] and over.is_set()
 
 
 def test_counters_that_are_not_there_or_cannot_be_read_are_a_reason(tmp_path):
@@ -321,6 +351,26 @@ def test_without_the_program_the_column_is_empty_and_one_line_says_why(
     for row in rows_of(tmp_path / "results"):
         assert row["energy_j_per_token"] == row["idle_power_w"] == ""
         assert row["reason"].endswith("; energy_j_per_token: no nvidia-smi on PATH")
+
+
+def test_a_meter_that_dies_in_a_run_is_said_once(run_job, play_power, tmp_path, caplog):
+    end, generate = tmp_path / "end", Metering.generate
+    play_power(Curve("steady"), dies_of=str(end))
+
+    def dies(metering, *arguments):
+        end.touch()
+        assert until(lambda: not end.exists())
+        Metering.generate = generate
+        return generate(metering, *arguments)
+
+    Metering.generate = dies
+    try:
+        with caplog.at_level(logging.INFO, logger="spec_bench"):
+            run_job("cells=[sd:2]", *QUICK, "energy.idle_s=0")
+    finally:
+        Metering.generate = generate
+    lines = [each.message for each in caplog.records if "without energy" in each.message]
+    assert lines == ["rows without energy: nvidia-smi ended with status 3"]
 
 
 def test_without_a_meter_nothing_is_handed_to_the_decoder(run_job, monkeypatch, tmp_path):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from spec_bench.measure.energy import nvidia_smi
 from tests.measure.conftest import opened, window
 from tests.measure.stand_ins import Curve
 from tests.warm import alive, until
@@ -102,6 +103,19 @@ def test_a_program_that_dies_gives_no_number_from_then_on(play_power, tmp_path):
     assert before.energy_j is not None
     assert (during.energy_j, after.energy_j) == (None, None)
     assert after.note == "nvidia-smi ended with status 3"
+
+
+def test_a_program_whose_samples_come_late_costs_a_job_some_seconds_and_not_some_a_window(
+    play_power, monkeypatch
+):
+    monkeypatch.setattr(nvidia_smi, "_PATIENCE_S", 0.4)
+    play_power(Curve("steady"))
+    with opened("nvidia_smi", period_s=0.01) as meter:
+        meter._sampler._process.send_signal(signal.SIGSTOP)
+        began = time.monotonic()
+        readings = [window(meter, 0.02)[0] for _ in range(10)]
+        assert time.monotonic() - began < 2  # and not ten times 0.4 s
+    assert {each.note for each in readings} == {"nvidia-smi gave no sample when one was due"}
 
 
 # The program starts when its parent is dead already: no signal comes any more.

@@ -27,7 +27,7 @@ from spec_bench.measure.roofline import (
 )
 from spec_bench.metrics import CellRecords, summary_of
 from spec_bench.metrics.calls import levels_per_call
-from spec_bench.metrics.efficiency import in_bursts, stall_note
+from spec_bench.metrics.efficiency import disturbance_note, in_bursts, stall_note
 from spec_bench.metrics.interval import FEWEST, TOO_FEW
 from spec_bench.records.parquet import Scores
 from spec_bench.records.types import CellFacts, CellResult, Generation, Reason
@@ -179,7 +179,7 @@ def _reasons(session: Session, run: CellRun, records: CellRecords) -> list[Reaso
     causes = [
         ("speedup", none if records.baseline is None else ""),
         ("later_turns", not_asked if left_out else ""),
-        ("speedup", stall_note(records)),
+        ("speedup", disturbance_note(records, session.slowdown()) or stall_note(records)),
         ("host_overhead", _ONE_GRAPH if run.ran.recorded else ""),
         ("repeats", _unlike_the_first(records)),
         ("intervals", TOO_FEW if len(records.generations) < FEWEST else ""),

@@ -15,7 +15,7 @@ this session times goes to a file of its own, and nobody waits.
 import logging
 import traceback
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -106,6 +106,8 @@ class Session:
     metering: Metering  # its energy meter, open
     machine: Machine  # what it runs on
     against: Timings = field(default_factory=dict)  # every timing of the baseline
+    # a pass's seconds now over those when the threads were chosen
+    slowdown: Callable[[], float] = lambda: 1.0
     name: str = field(default_factory=lambda: uuid4().hex[:12])
 
     @property
@@ -221,6 +223,7 @@ def _decode(
         before = ids[: ids.index(batch[0].prompt_id)]  # whose answers, in this order, it remembers
         decoder.remember([done[each].tokens for each in before if each in done])
         run.memory.begin()
+        session.machine.begin()
         decoder.ran = run.ran
         seed = settings.asked.seed
         generations = session.metering.generate(decoder, requests, seed, progress.step)

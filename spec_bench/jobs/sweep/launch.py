@@ -229,16 +229,3 @@ def claim_gpus(pair: PairSettings, engine: EngineSettings) -> None:
     elif kind == "cuda":
         taken = _claim.take(visible_devices(), gpus_of_job(pair, engine), wait=False)
         os.environ[VISIBLE] = ",".join(taken)
-
-
-def disturbing() -> str | None:
-    """Returns the warning about jobs that run at the same time on one machine's cores, if any."""
-    config = HydraConfig.get()
-    together = getattr(config.launcher, "n_jobs", 1) or 1
-    if str(config.mode).rpartition(".")[2] != "MULTIRUN" or together == 1:
-        return None
-    count = "as many jobs as there are cores" if together < 0 else f"{together} jobs"
-    return (
-        f"{count} run at the same time and share this machine's cores, which disturbs their times: "
-        "for times set hydra.launcher.n_jobs=1, or leave out hydra/launcher"
-    )

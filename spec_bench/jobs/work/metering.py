@@ -33,6 +33,7 @@ class Metering:
     def __enter__(self) -> Metering:
         """Opens the meter, before the models load: the idle power is the bare machine's."""
         self.meter.open()
+        self._reading = EnergyReading(None if self.meter.reason else 0.0)
         if self._asked and self.meter.reason:
             log.warning("no energy is measured: %s", self.meter.reason)
         elif self.meter.idle_power_w is not None:
@@ -47,8 +48,10 @@ class Metering:
         self.meter.begin()
 
     def end(self) -> None:
-        """Closes the decode window."""
-        self._reading = self.meter.end()
+        """Closes the decode window; says it if the meter fails from now on."""
+        before, self._reading = self._reading, self.meter.end()
+        if before.energy_j is not None and self._reading.energy_j is None:
+            log.warning("rows without energy: %s", self._reading.note)
 
     def generate(
         self, decoder: AnyDecoder, batch: Sequence[Request], seed: int, progress: Progress

@@ -2,9 +2,12 @@
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from functools import cache
+from functools import cache, partial
+from itertools import count as numbers
+from math import inf
+from operator import itemgetter
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -31,11 +34,12 @@ from spec_bench.engine.products import dense_weight
 from spec_bench.jobs.config.model_files import fingerprint, model_path
 from spec_bench.jobs.config.pair import Pair
 from spec_bench.measure.provenance import machine
+from spec_bench.metrics.efficiency import is_other_speed
 from spec_bench.system import files
 
 log = logging.getLogger(__name__)
 _TOKENS = 8  # of a pass that is timed: between one token and a tree
-_ROUNDS = 15
+_ROUNDS, _LEAST_SECONDS = 15, 0.1  # at least: a moment's work of others decides no median
 _SECONDS = 2.0  # after which no further round begins
 _models: dict[tuple[ModelSpec, str | None], LanguageModel] = {}
 _mapped: dict[tuple[int, int, str | int | None, str], LanguageModel] = {}
@@ -148,20 +152,25 @@ def _tokenizer(path: str, revision: str | None, mark: str | None) -> Any:
 
 def use_threads(
     threads: int | None, device: str, target: LanguageModel, kept: tuple[Path, str] | None = None
-) -> None:
+) -> Callable[[], float]:
     """Sets torch's number of threads: the one asked for, else, on a CPU, the faster one.
 
     Passes of a small model are faster on one thread than on many, which wait for each other; those
     of a large one on all there are. So passes of the target are timed on one thread and on as many
     as torch would use, in turn. The choice is kept in the results folder, by machine and target, so
     that the cells of a sweep, and of its later jobs, are timed alike: ``kept`` has the file there
-    and the target's name; None times anew.
+    and the target's name; None keeps nothing.
+
+    Returns:
+        What times such passes again, once: their seconds over those when threads were chosen.
     """
     now, module = torch.get_num_threads(), getattr(target, "module", None)
     usual = _usual.get(now, now)  # what it was before a choice of ours
+    count = threads or usual
+    slowdown: Callable[[], float] = partial(float, 1)
     if threads is None:
         if usual == 1 or module is None or device != "cpu":
-            return
+            return slowdown
         tokens = torch.zeros(1, _TOKENS, dtype=torch.long)
 
         def run_pass() -> None:
@@ -169,16 +178,23 @@ def use_threads(
                 module(tokens, use_cache=False)
 
         if kept is None:
-            threads = _faster(usual, run_pass)
+            count, seconds = _choose(seconds_by_threads(usual, run_pass))
         else:
-            threads = faster(kept[0], f"{kept[1]}, {machine('cpu')}", usual, run_pass)
+            key = f"{kept[1]}, {machine('cpu')}, {usual} threads"
+            count, seconds = faster(kept[0], key, usual, run_pass)
+        slowdown = cache(lambda: seconds_by_threads(usual, run_pass)[count] / seconds)
     _usual.clear()
-    _usual[threads] = usual
-    torch.set_num_threads(threads)
+    _usual[count] = usual
+    torch.set_num_threads(count)
+    return slowdown
 
 
-def faster(path: Path, key: str, usual: int, run_pass: Callable[[], object]) -> int:
-    """The faster number of threads, as the file keeps it or as measured now; ``usual`` at most."""
+def faster(path: Path, key: str, usual: int, run_pass: Callable[[], object]) -> tuple[int, float]:
+    """Chooses the faster number of threads, one or ``usual``; that and a pass's seconds on it.
+
+    The file keeps both, and they are doubted: where a pass takes twice or half as long now, the
+    threads are chosen again, and the shorter time is what this job is measured by.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_suffix(".lock").open("w") as lock:
         files.lock(lock, wait=True)
@@ -187,33 +203,42 @@ def faster(path: Path, key: str, usual: int, run_pass: Callable[[], object]) -> 
         except (OSError, ValueError):
             known = None
         known = known if isinstance(known, dict) else {}
-        if not isinstance(known.get(key), int):
-            known[key] = _faster(usual, run_pass)
-            files.write_json(path, known)
-        return max(1, min(known[key], usual))
+        taken, before = seconds_by_threads(usual, run_pass), inf
+        match known.get(key):
+            case [int(count), float(before)] if count in taken and before > 0:
+                if not is_other_speed(taken[count] / before):
+                    return count, before
+                log.warning(
+                    "a pass of the target takes %.2g s, and took %.2g s when the number of threads "
+                    "was chosen: it is chosen again",
+                    *(taken[count], before),
+                )
+        count, seconds = known[key] = _choose(taken)
+        files.write_json(path, known)
+        log.info("computing on %s of %s threads: faster here", count, usual)
+        return count, min(seconds, before)
 
 
-def _faster(usual: int, run_pass: Callable[[], object]) -> int:
-    seconds = seconds_by_threads(usual, run_pass)
-    count = min(seconds, key=lambda count: (seconds[count], count))
-    log.info("computing on %s of %s threads: faster here", count, usual)
-    return count
+def _choose(taken: Mapping[int, float]) -> tuple[int, float]:
+    """Returns the number of threads with the fewest seconds, and these."""
+    return min(taken.items(), key=itemgetter(1, 0))
 
 
 def seconds_by_threads(usual: int, run_pass: Callable[[], object]) -> dict[int, float]:
     """Median seconds of a pass on one thread and on ``usual``, timed in turn."""
     taken = {1: list[float](), usual: list[float]()}
-    began = perf_counter()
+    before, began = torch.get_num_threads(), perf_counter()
     try:
-        for round_ in range(_ROUNDS + 1):
+        for round_ in numbers():
             for count, seconds in taken.items():
                 torch.set_num_threads(count)
                 start = perf_counter()
                 run_pass()
                 if round_:  # the first warms up
                     seconds.append(perf_counter() - start)
-            if round_ and perf_counter() - began > _SECONDS:
+            passed = perf_counter() - began
+            if round_ and (passed > _SECONDS or min(round_ / _ROUNDS, passed / _LEAST_SECONDS) > 1):
                 break
     finally:
-        torch.set_num_threads(usual)
+        torch.set_num_threads(before)
     return {count: median(seconds) for count, seconds in taken.items()}

@@ -5,7 +5,9 @@ are the job's own.
 """
 
 import os
+import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -130,19 +132,26 @@ class NvmlMeter(EnergyMeter[tuple[int, ...]]):
 # The processor's counters count whole packages, other processes' work included, and memory where
 # the processor meters it. Since Linux 5.10 only root may read them.
 
+_MOST_W = 1000.0  # no package takes more: a counter of 65.5 kJ begins anew after 65 s or later
+
 
 @meter("rapl", root=RAPL_ROOT, update_period_s=0.001, idle_s=3.0)
 class RaplMeter(EnergyMeter[tuple[int, ...]]):
-    """Differences of the counters, added up."""
+    """What the counters have counted, added up.
+
+    A counter begins anew at 0 after its largest value, and its file does not say how often it did.
+    So a thread reads all of them four times in the shortest time that one can take for that.
+    """
 
     name = "rapl"
     _ranges: Mapping[Path, int]  # each counter's folder -> its largest value; after it comes 0
+    _lock = threading.Lock()
 
     def start(self) -> None:
         """Finds packages, and memory outside them; not cores (part of a package) nor the platform,
         nor ``intel-rapl-mmio``, which counts the same packages in another way.
         """
-        root = Path(self.settings.root)
+        self._over, root = threading.Event(), Path(self.settings.root)
         zones = {folder: _text(folder / "name") for folder in sorted(root.glob("intel-rapl:*"))}
         self._ranges = {
             folder: _number(folder / "max_energy_range_uj")
@@ -151,17 +160,28 @@ class RaplMeter(EnergyMeter[tuple[int, ...]]):
         }
         if not self._ranges:
             raise UnmeteredError(f"no intel-rapl package in {root}")
+        self._counted = dict.fromkeys(self._ranges, 0)
         self.mark()
+        threading.Thread(target=self._keep_reading, daemon=True).start()
+
+    def _keep_reading(self) -> None:
+        while not self._over.wait(min(self._ranges.values()) * 1e-6 / _MOST_W / 4):
+            with suppress(UnmeteredError):  # whoever opens or closes a window meets it again
+                self.mark()
 
     def mark(self) -> tuple[int, ...]:
-        """Returns each counter's value, in microjoules."""
-        return tuple(_number(folder / "energy_uj") for folder in self._ranges)
+        """Returns what each has counted in microjoules, from some moment on."""
+        with self._lock:
+            for folder, most in self._ranges.items():
+                rise = _number(folder / "energy_uj") - self._counted[folder]
+                self._counted[folder] += rise % (most + 1)
+            return tuple(self._counted.values())
 
     def joules(self, begin: tuple[int, ...], end: tuple[int, ...]) -> tuple[float, str]:
-        ends = zip(self._ranges.values(), begin, end, strict=True)
-        # At most one wrap-around lies between two values.
-        spent_uj = (b - a if b >= a else most - a + b + 1 for most, a, b in ends)
-        return sum(spent_uj) * 1e-6, ""
+        return (sum(end) - sum(begin)) * 1e-6, ""
+
+    def stop(self) -> None:
+        self._over.set()
 
 
 def _text(path: Path) -> str:

@@ -30,7 +30,8 @@ from spec_bench.measure.energy.meters import EnergyMeter, EnergySettings, Unmete
 
 PROGRAM = "nvidia-smi"
 ANSWER_S = 30.0  # a driver without persistence takes seconds to wake up
-_PATIENCE_S = 3.0  # beyond the period, for a sample that is due
+_PATIENCE_S = 6.0  # beyond the period, for late samples: of all windows together
+_LATE_S = 1.0  # beyond the period: what is late
 _WIDE_PERIODS = 5  # samples further apart are flagged
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 # Looked up here: a new child of a process with threads must not load anything.
@@ -210,6 +211,7 @@ class SmiSampler:
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: threading.Thread | None = None
         self._news = threading.Condition()
+        self._patience_s = ANSWER_S  # for the first sample; then what is left of `_PATIENCE_S`
         self._ended = ""
 
     def start(self) -> None:
@@ -221,24 +223,29 @@ class SmiSampler:
         ]
         self._reader = threading.Thread(target=self._read, args=(command,), daemon=True)
         self._reader.start()
-        self.over(0.0, 0.0, ANSWER_S)
+        self.over(0.0, 0.0)
+        self._patience_s = _PATIENCE_S
 
-    def over(self, begin_s: float, end_s: float, patience_s: float | None = None) -> list[Trace]:
-        """Returns each GPU's samples from the last one before a window until there is one after it.
+    def over(self, begin_s: float, end_s: float) -> list[Trace]:
+        """Returns each GPU's samples from the last one before a window until one is after it.
 
-        Waits for the latter, by default for a little longer than a sample takes, else raises an
-        ``UnmeteredError``; forgets what lies before the window.
+        Waits for the latter, else raises an ``UnmeteredError``; forgets what was before the window.
+        Samples that come late use up the patience with later ones, so that a slow program costs a
+        job some seconds and not some at each window.
         """
-        patience_s = self.period_s + _PATIENCE_S if patience_s is None else patience_s
-        deadline_s = time.monotonic() + patience_s
+        due_s = time.monotonic() + self.period_s
         with self._news:
             while not all(t and t[-1] >= end_s for t, _ in self._traces.values()):
                 if self._ended:
                     raise UnmeteredError(self._ended)
-                left_s = deadline_s - time.monotonic()
+                left_s = due_s + self._patience_s - time.monotonic()
                 if left_s <= 0:
+                    self._patience_s = 0.0
                     raise UnmeteredError(f"{PROGRAM} gave no sample when one was due")
                 self._news.wait(left_s)
+            late_s = time.monotonic() - due_s
+            if late_s > _LATE_S:
+                self._patience_s = max(0.0, self._patience_s - late_s)
             for times, power in self._traces.values():
                 old = max(0, bisect_right(times, begin_s) - 1)
                 del times[:old], power[:old]

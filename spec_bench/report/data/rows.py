@@ -250,9 +250,9 @@ def reason_of(row: Row | pd.Series, column: str) -> str:
 
 
 def stall_of(row: Row | pd.Series) -> str:
-    """Returns a row's reason on stalled windows that decide its speed-up, or ""."""
+    """Returns why a row's rates decide nothing: windows stalled, others used the machine; or ""."""
     reason = reason_of(row, "speedup")
-    return reason if reason.startswith("stalled: ") else ""
+    return reason if reason.startswith(("stalled: ", "disturbed: ")) else ""
 
 
 def remarks_of(row: Row | pd.Series) -> list[str]:
