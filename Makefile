@@ -168,6 +168,11 @@ docs: $(READY)
 	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs $(SITE) -f scripts/docs/mkdocs.yml
 
+# What these want is asked for before an environment is made.
+WANTED := $(if $(filter table,$(MAKECMDGOALS)),$(or $(T),$(error make table T=rsd/7: which table?)))
+WANTED += $(if $(filter figure,$(MAKECMDGOALS)),$(or $(F),$(error make figure F=rsd/4: which figure?)))
+WANTED += $(if $(filter page,$(MAKECMDGOALS)),$(or $(E),$(error make page E=rsd-exp1: which experiment?)))
+
 list: $(READY)
 	$(REPORT) list
 

@@ -1,5 +1,6 @@
 """How commands end in one line: by a signal, an output that cannot be, a missing package."""
 
+import io
 import os
 import random
 import re
@@ -19,6 +20,8 @@ from spec_bench.report.comparison import main as compare
 from spec_bench.report.papers.paper import code_of
 from spec_bench.settings.arguments import output_file, output_folder
 from spec_bench.settings.configs import experiments_dir
+from spec_bench.sinks.console import print_outcome
+from spec_bench.system.signals import orderly
 from spec_bench.train.collect import main as collect
 from tests.report.rows import row, write
 from tests.warm import Command, run
@@ -55,6 +58,25 @@ def test_a_signal_ends_a_command_in_one_line_from_its_imports_on(
     _, said = process.communicate(timeout=60)
     assert process.returncode == 128 + number
     assert said.startswith(line) and said.count("\n") == 1
+
+
+def test_a_terminal_that_lacks_a_letter_shows_another_and_ends_no_command(monkeypatch):
+    screen = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", screen)
+    with orderly(SAID):
+        print_outcome((), ["sd 3: 1.50×"])
+        print("τ")
+    assert screen.buffer.getvalue() == b"sd 3: 1.50?\n?\n"
+
+
+@pytest.mark.parametrize(("goal", "asked"), [("table", "T=rsd/7"), ("page", "E=rsd-exp1")])
+def test_make_asks_for_what_a_target_wants_before_it_makes_an_environment(goal, asked):
+    root = Path(__file__).resolve().parents[1]
+    done = subprocess.run(["make", "-n", goal], cwd=root, capture_output=True, text=True)
+    assert done.returncode == 2 and asked in done.stderr and not done.stdout
+    assert (
+        subprocess.run(["make", "-n", goal, asked], cwd=root, capture_output=True).returncode == 0
+    )
 
 
 SWALLOWING = """

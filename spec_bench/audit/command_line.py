@@ -147,7 +147,7 @@ def run(options: argparse.Namespace, prompts: list[str]) -> int:
                 note = f"greedy answers to {len(prompts)} prompts beside plain decoding's; audit "
                 note += "without --target checks what is sampled, rule by rule"
     except (ServerError, ValueError) as error:
-        complain(f"spec_bench.audit: {error}")
+        complain(f"spec-bench audit: {error}")
         return 2
     table = Table("subject", "check", "result", "")
     for line in lines:

@@ -179,7 +179,9 @@ def load_tokenizer(path: str, revision: str | None = None) -> PreTrainedTokenize
     try:
         return AutoTokenizer.from_pretrained(path, revision=revision, trust_remote_code=False)
     except Exception as error:  # a damaged file makes its reader raise anything
-        raise ValueError(f"cannot load tokenizer {path!r}: {reason_of(path, error)}") from error
+        other = "; pair.tokenizer=ID_OR_FOLDER names another" * Path(path).is_dir()
+        why = f"{reason_of(path, error)}{other}"
+        raise ValueError(f"cannot load tokenizer {path!r}: {why}") from error
 
 
 def config_of(path: str, revision: str | None = None) -> PretrainedConfig:
@@ -308,6 +310,8 @@ def reason_of(path: str, error: BaseException) -> str:
         cause = cause.__cause__ or cause.__context__
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if isinstance(error, OSError) or type(error) is ValueError:
+        if lines and lines[0].endswith(":"):  # what follows says it, a line each
+            return shown(" ".join(lines), quoted=False, longest=300)
         return lines[0] if lines else type(error).__name__
     return f"{type(error).__name__}: {' '.join(lines[:2])}"
 
@@ -443,7 +447,7 @@ def main(arguments: Sequence[str]) -> int:
         if not model_cache.is_model(folder):
             convert(file, folder)
     except (OSError, ValueError) as error:
-        print(f"spec_bench convert: {one_line(error)}", file=sys.stderr)
+        print(f"spec-bench convert: {one_line(error)}", file=sys.stderr)
         return 2
     print(f"{file.name}, dequantised to float32: {folder}")
     return 0

@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
         for path in (*written, *write_questions(rows, runs, folder)):
             print(path)
     except ValueError as error:
-        print(f"spec_bench answers: {error}", file=sys.stderr)
+        print(f"spec-bench answers: {error}", file=sys.stderr)
         return 2
     return 0
 

@@ -63,8 +63,7 @@ def _job(config: DictConfig) -> None:
         logging.getLogger(chatty).setLevel(logging.WARNING)
     here = Sweep.mine is not None  # and not in a process that a launcher started
     try:
-        if not here:
-            os.chdir(HydraConfig.get().runtime.cwd)  # the user's folder
+        os.chdir(HydraConfig.get().runtime.cwd)  # the user's folder, whatever hydra.job.chdir says
         asked = asked_of(config)
         if asked.plan:
             return print_plan(Planner(folders_of()).plan(asked))
@@ -179,7 +178,7 @@ def _where_more_is(results: Path, name: str) -> str:
     table = files.results_file(results, name)
     where = "" if str(results) == "results" else f" --results {results}"
     choices = HydraConfig.get().runtime.choices if HydraConfig.initialized() else {}
-    told = [f"all columns: {table}; its page: spec-bench page {name}{where}"]
+    told = [f"all columns: {table}", f"its page: spec-bench page {name}{where}"]
     recipes = sorted(path.name for path in papers() if choices.get(path.name))
     told += [f"the paper's claims: spec-bench checks {paper}{where}" for paper in recipes]
     return "\n".join(told)

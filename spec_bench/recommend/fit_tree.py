@@ -34,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
         for words in product(*map(_choices, job_arguments)):
             _fit_one(words, width, sizes)
     except ValueError as error:
-        print(f"spec_bench fit_tree: {one_line(error)}", file=sys.stderr)
+        print(f"spec-bench fit_tree: {one_line(error)}", file=sys.stderr)
         return 2
     return 0
 

@@ -567,7 +567,7 @@ def main(arguments: Sequence[str]) -> int:
             return 0
         comparison = compare(options.before, options.after, options.alpha, options.margin)
     except ValueError as error:
-        complain(f"spec_bench compare: {error}")
+        complain(f"spec-bench compare: {error}")
         return 2
     text, console = markdown(comparison), Console()
     if console.is_terminal:

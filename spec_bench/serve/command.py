@@ -114,10 +114,10 @@ def main(arguments: Sequence[str]) -> int:
         with signals.raising():
             return plan.run(methods)
     except ValueError as error:
-        complain(f"spec_bench serve: {one_line(error)}")
+        complain(f"spec-bench serve: {one_line(error)}")
         return 2
     except ServerError as error:
-        complain(f"spec_bench serve: {error}")
+        complain(f"spec-bench serve: {error}")
         return 1
 
 

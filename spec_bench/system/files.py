@@ -149,6 +149,12 @@ def records_file(table: Path) -> Path:
     return table.with_name(RECORDS)
 
 
+def describe_stopped(results: Path) -> str:
+    """Says what goes on if jobs have decoded below a results folder; "" if none has."""
+    begun = any(results.glob(f"{RUNS}/*/{GENERATIONS}"))
+    return "; a job was stopped before its rows were whole: the same command goes on" * begun
+
+
 def run_folder(results: Path, run_id: str) -> Path:
     """Returns what one cell left on disk."""
     return results / RUNS / run_id

@@ -17,6 +17,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import TextIOWrapper
 from types import FrameType
 from typing import NoReturn
 
@@ -56,6 +57,8 @@ def orderly(line: str) -> Iterator[None]:
     # A log that nobody reads is no fault.
     raised, logging.raiseExceptions = logging.raiseExceptions, False
     sys.unraisablehook = _ignored
+    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a letter, such as ASCII's
     try:
         try:
             yield

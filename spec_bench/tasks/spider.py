@@ -117,6 +117,6 @@ def main(arguments: Sequence[str]) -> int:
             good &= _compare(chosen.archive.name, file_digest(chosen.archive), ARCHIVE_SHA256)
         good &= _compare("databases", databases_digest(files), chosen.expect)
     except (OSError, ValueError, KeyError) as error:
-        print(f"spec_bench spider: {error}", file=sys.stderr)
+        print(f"spec-bench spider: {error}", file=sys.stderr)
         return 2
     return 0 if good else 1

@@ -28,12 +28,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         try:
             words = overrides_of("train", given)
         except ValueError as error:
-            complain(f"spec_bench.train: {error}")
+            complain(f"spec-bench train: {error}")
             sys.exit(2)
         from spec_bench.jobs.config.compose import run_application, shown_resolved
 
         sys.argv = shown_resolved([sys.argv[0], *words])
-        sys.exit(run_application(_job, "train", RESUMES, "spec_bench.train"))
+        sys.exit(run_application(_job, "train", RESUMES, "spec-bench train"))
 
 
 def _job(config: Any) -> None:

@@ -166,7 +166,7 @@ def test_the_command_audits_a_server_of_a_folders_model(tmp_path, capsys):
         assert load([*command, "--server", served.url])() == 2
         assert load([*command, "--server", served.url, "--server-kind", "llama_cpp"])() == 2
     first, second = capsys.readouterr().err.splitlines()
-    assert first == f"spec_bench.audit: {served.url}: an event that is no JSON, after 3 attempts"
+    assert first == f"spec-bench audit: {served.url}: an event that is no JSON, after 3 attempts"
     assert "not llama.cpp's server" in second
 
 

@@ -249,6 +249,15 @@ def test_an_unknown_architecture_is_refused_with_the_choices():
         architecture("random:llama9")
 
 
+def test_a_folder_without_a_tokenizer_is_a_whole_line_with_what_to_do(tmp_path):
+    config = json.dumps({"model_type": "llama", "architectures": ["LlamaForCausalLM"]})
+    (tmp_path / "config.json").write_text(config)
+    with pytest.raises(ValueError, match=naming(str(tmp_path), "pair.tokenizer=")) as raised:
+        load_tokenizer(str(tmp_path))
+    (line,) = str(raised.value).splitlines()
+    assert ": ;" not in line and not re.search(r": ?$|of:;", line)
+
+
 def test_models_without_tokenizers_must_embed_the_same_tokens():
     tokenizer, tokens = common_tokenizer([TokenIds(512), TokenIds(512)])
     assert (len(tokenizer), tokens) == (512, 512)

@@ -45,6 +45,15 @@ def test_a_sweep_merges_into_one_csv_and_leaves_no_litter(family, tmp_path, monk
     assert "reusing" in caplog.text
 
 
+def test_paths_mean_the_users_folder_where_hydra_changes_it(family, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.jsonl").write_text((family / "rows.jsonl").read_text())
+    given = overrides(family, Path("out"), "task.source.path=mine.jsonl", "prompts=1", "spec=2x2")
+    assert main(monkeypatch, "-m", "seed=0,1", *given, "hydra.job.chdir=true") == 0
+    assert [row["seed"] for row in rows_of(tmp_path / "out")] == [*"0011"]
+    assert Path.cwd() == tmp_path
+
+
 SLOW = [pytest.param(signal.SIGKILL, seed, marks=pytest.mark.slow) for seed in range(1, 5)]
 
 
@@ -159,7 +168,8 @@ def small_disk(tmp_path):
 def refusal(said, module, folder):
     lines = [line for line in said.splitlines() if line.strip() and "Loading" not in line]
     assert len(lines) == 1, lines
-    assert lines[0].startswith(f"{module}: cannot write '{folder}/"), lines
+    said_as = module.replace("_bench.", "-bench ")
+    assert lines[0].startswith(f"{said_as}: cannot write '{folder}/"), lines
     return lines[0]
 
 

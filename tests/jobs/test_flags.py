@@ -161,6 +161,22 @@ def test_a_list_has_keys_with_their_defaults_alone_or_in_80_columns(monkeypatch,
     assert any(line.startswith("optimiser.batch=64 ") for line in lines)
 
 
+@pytest.mark.parametrize("kind", ["recipes", "experiments", "launchers"])
+def test_a_list_has_no_command_that_runs_into_its_sentence(kind, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "5000")
+    assert listing([kind]) == 0
+    for line in capsys.readouterr().out.splitlines():
+        about = line.split("  ", 1)[-1].strip()
+        assert not re.search(r"\. (spec-bench|make|add) |: spec-bench (run|train)$", about)
+        assert not about.endswith(":") and about.count("spec-bench run") <= (": " in about)
+
+
+def test_the_settings_of_sinks_and_meters_are_listed(capsys):
+    assert listing(["settings", "sink"]) == listing(["settings", "energy"]) == 0
+    said = capsys.readouterr().out
+    assert "sink.wandb.project=spec_bench" in said and "energy.meter=auto" in said
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_commands_help_is_short_and_ends_with_an_example(command):
     lines = command_help(command).rstrip().splitlines()

@@ -63,6 +63,23 @@ def test_a_wrong_request_is_a_line_of_choices(arguments, words, tmp_path, monkey
     assert RESULTS in arguments or not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [("page", "job"), ("all",), ("checks", "rsd"), ("results/job/results.csv",), ("all", "job")],
+)
+def test_a_report_on_a_job_that_was_killed_says_what_goes_on(
+    arguments, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "results" / "runs" / "0123456789ab"
+    folder.mkdir(parents=True)
+    assert run(*arguments) == 2 and "the same command" not in capsys.readouterr().err
+    (folder / "generations.jsonl").write_text('{"prompt_id": "1"')
+    assert run(*arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("the same command goes on")
+
+
 def test_every_command_runs_without_loading_torch(tmp_path):
     rates = {"token_rate": (50.0, 49.0, 51.0), "block_efficiency": (2.0, 1.9, 2.1)}
     trees = (("ar", "-"), ("sd", "2"), ("rsd_s", "3x2"))

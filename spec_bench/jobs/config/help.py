@@ -113,7 +113,8 @@ def _recipes() -> Iterator[tuple[str, ...]]:
 def _settings(config: str, *groups: str) -> Iterator[tuple[str, ...]]:
     yield from _of_file(conf_dir() / f"{config}.yaml", "")
     for group in groups:
-        yield from _of_file(conf_dir() / group / "default.yaml", f"{group}.")
+        name = "auto" if group == "energy" else "default"
+        yield from _of_file(conf_dir() / group / f"{name}.yaml", f"{group}.")
 
 
 # Of each list what it is for, and what makes its lines of what.
@@ -134,7 +135,7 @@ _LISTS: dict[str, tuple[Any, ...]] = {
     "sinks": ("for sink=NAME", _choices, "sink"),
     "launchers": ("for -m hydra/launcher=NAME: where jobs run", _choices, "hydra/launcher"),
     "settings": ("KEY=VALUE of a job, with their values unless set",
-                 _settings, "config", "generation", "engine"),
+                 _settings, "config", "generation", "engine", "energy", "sink"),
     "train": ("KEY=VALUE of a training", _settings, "train", "engine"),
 }  # fmt: skip
 
@@ -154,7 +155,7 @@ def _about(file: Path) -> str:
     lines = file.read_text(encoding="utf-8").splitlines()
     comment: list[str] = []
     for line in lines:
-        if not line.startswith("#"):
+        if not line.startswith("#") or (comment and line.startswith("#   ")):  # a command
             break
         if not line.startswith("# @"):
             comment.append(line.removeprefix("#").strip())
@@ -163,4 +164,4 @@ def _about(file: Path) -> str:
 
 def _sentence(words: Iterable[str]) -> str:
     """Returns the first; it ends before a capital letter, but not after "et al." or the like."""
-    return re.split(r"(?<!\bal)\.\s(?=[A-Z`])", " ".join(words))[0].rstrip(".")
+    return re.split(r"(?<!\bal)\.\s(?=[A-Z`])", " ".join(words))[0].rstrip(".:")

@@ -31,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     tables, runs = files.results_files(results), sorted((results / files.RUNS).glob("*/*.json*"))
     cells = sorted({each.parent for each in runs if each.parent.name not in ("jobs", "texts")})
     if not tables and not cells:
-        print(f"spec_bench verify: no NAME/results.csv in {str(results)!r}", file=sys.stderr)
+        print(f"spec-bench verify: no NAME/results.csv in {str(results)!r}", file=sys.stderr)
         return 2
     told: dict[str, list[str]] = {}
     of_tables = [line for table in tables for line in _of_table(results, table, told)]

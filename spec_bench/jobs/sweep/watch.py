@@ -233,7 +233,7 @@ def main(arguments: Sequence[str]) -> int:
         folder = options.results / files.RUNS / "jobs"
         names = sorted(path.parent.name for path in folder.glob("*/under_way"))
         known = f"; there are {', '.join(names)}" if names else ""
-        none = f"spec_bench watch: no sweep {options.name!r} in {options.results}"
+        none = f"spec-bench watch: no sweep {options.name!r} in {options.results}"
         print(f"{none}{known}", file=sys.stderr)
         return 2
     console = Console()

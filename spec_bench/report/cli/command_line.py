@@ -26,7 +26,7 @@ from spec_bench.report.tables.measured import RESULTS, Measured, list_paper
 from spec_bench.report.tables.printed import Sheet
 from spec_bench.settings.arguments import Parser, output_file, output_folder
 from spec_bench.settings.fields import complain
-from spec_bench.system.files import results_files, write_text
+from spec_bench.system.files import describe_stopped, results_files, write_text
 
 _PICTURES = ("png", "pdf")
 _TABLES: dict[str, Callable[[Sheet], str]] = {
@@ -48,7 +48,8 @@ def _files(options: Namespace, every: Sequence[Path]) -> list[Path]:
     """Returns the named experiments' results files, or all. Raises ValueError: none is there."""
     files = [results_file(name, options.results) for name in options.names] or [*every]
     if not files:
-        raise ValueError(f"no experiment below {str(options.results)!r}")
+        stopped = describe_stopped(options.results)
+        raise ValueError(f"no experiment below {str(options.results)!r}{stopped}")
     return files
 
 
@@ -113,7 +114,8 @@ def run_checks(options: Namespace) -> None:
 
     paper, rows = load_paper(options.paper), read_rows(results_files(options.results))
     if rows.empty:
-        raise ValueError(f"no results below {str(options.results)!r}")
+        stopped = describe_stopped(options.results)
+        raise ValueError(f"no results below {str(options.results)!r}{stopped}")
     checks = check_claims(paper.name, rows, options.results)
     print_checks(checks, summary_of(checks, paper))
 
@@ -310,6 +312,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         COMMANDS[options.command](options)
     except ValueError as error:
-        complain(f"spec_bench.report: {error}")
+        complain(f"spec-bench report: {error}")
         return 2
     return 0

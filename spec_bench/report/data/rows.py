@@ -60,7 +60,8 @@ def read_results(path: Path) -> pd.DataFrame:
     rows.
     """
     if not _whole(path).is_file():
-        raise ValueError(f"no results file {str(path)!r}")
+        stopped = files.describe_stopped(files.results_of(path))
+        raise ValueError(f"no results file {str(path)!r}{stopped}")
     parts = [_read(each) for each in (path, files.screening_file(path)) if each.is_file()]
     rows = pd.concat([part for part in parts if not part.empty] or parts[:1], ignore_index=True)
     if rows.empty:
