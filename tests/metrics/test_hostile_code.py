@@ -37,6 +37,7 @@ RIGHT = {
     "its first blanks cut": "return pi * r * r",
     "two lines, the first one's blanks cut": "square = r * r\n    return pi * square",
     "a fenced block": "Here it is:\n```python\ndef area(r):\n    return pi * r ** 2\n```\nBye.",
+    "nothing but the body": "    return pi * r * r",
     "a block that never ends": "```\ndef area(r):\n    return pi * r ** 2\n",
 }
 WRONG = {
@@ -80,11 +81,82 @@ def test_what_a_program_may_not_do_is_refused(name, tmp_path):
     assert SCORE.passes(caught, REFERENCE)
 
 
-def test_the_column_is_the_share_of_prompts():
+def test_the_columns_are_the_share_of_prompts_and_what_was_not_judged_as_the_others():
     answers = [RIGHT["a fenced block"], WRONG["nothing"], RIGHT["a fenced block"], "return 1"]
     columns, signature = quality_columns("pass_at_1", answers, [[REFERENCE]] * 4)
     assert columns["pass_at_1"].value == 0.5
     assert "limit:3s" in signature
+    answers = [WRONG["never ends"], "    import numpy_\n    return r", "    raise ValueError", "r"]
+    columns = SCORE.columns([*answers, RIGHT["nothing but the body"]], [[REFERENCE]] * 5)
+    assert {name: found.value for name, found in columns.items()} == {
+        "pass_at_1": 0.2,
+        "program_timeouts": 1,
+        "programs_not_judged": 1,
+        "programs_judged_together": 2,  # whoever raises may be waited for
+    }
+
+
+# Results that are no plain values, and what tests may do with them. All these are right.
+OTHERS = {
+    "a view of keys": (
+        "return dict.fromkeys(x).keys()",
+        "list(f([2, 1])) == [2, 1] and f([1]) == {1}",
+    ),
+    "a view of items": ("return dict(enumerate(x)).items()", "f([7]) == {(0, 7)}"),
+    "a deque": ("from collections import deque\n    return deque(x)", "list(f([1])) == [1]"),
+    "a Counter": (
+        "from collections import Counter\n    return Counter(x)",
+        "f('aa').most_common() == [('a', 2)]",
+    ),
+    "a named tuple": ("return Pair(*x)", "f([1, 2]).left == 1 and f([1, 2]) == (1, 2)"),
+    "a dataclass of the prompt": ("return Point(x)", "f(3) == Point(3) and f(3).far() == 6"),
+    "one that changes": ("x.at = 7\n    return x", "f(Point(3)) == Point(7)"),
+    "an array": ("from array import array\n    return array('i', x)", "f([1, 2])[1] == 2"),
+    "a date": ("from datetime import date\n    return date(*x)", "f([2020, 2, 29]).year == 2020"),
+    "a fraction": ("from fractions import Fraction\n    return Fraction(x, 4)", "f(2) == 0.5"),
+    "a generator": ("yield from x", "list(f([1, 2])) == [1, 2]"),
+    "one without an end": ("from itertools import count\n    return count(x)", "next(f(4)) == 4"),
+    "a function": ("return lambda y: x + y", "f(1)(2) == 3"),
+    "what another function gives": ("return x(3)", "f(lambda y: 2 * y) == 6"),
+    "its argument, in order": ("x.sort()", "(y := [2, 1], f(y)) and y == [1, 2]"),
+    "one within": ("x[0].append(1)", "(y := [[0]], f(y)) and y == [[0, 1]]"),
+    "a value that is waited for": ("return x or 0", "f([]) == 0 and f(2**70) == 2**70"),
+}
+ERRORS = ("class Own(ValueError): pass\n    raise Own('no')", "raise ValueError('no')")
+
+
+def _given(body, asked):
+    prompt = (
+        "from collections import namedtuple\nfrom dataclasses import dataclass\n\n\n"
+        "Pair = namedtuple('Pair', 'left right')\n@dataclass\nclass Point:\n    at: int\n\n"
+        "    def far(self):\n        return 2 * self.at\n\n\ndef f(x):\n"
+    )
+    return f"    {body}\n", CodeReference(f"def check(f):\n    {asked}\n", prompt, "f")
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_right_program_passes_whatever_it_gives(name):
+    body, asked = OTHERS[name]
+    assert SCORE.passes(*_given(body, f"assert {asked}"))
+
+
+@pytest.mark.parametrize("body", ERRORS)
+def test_an_error_is_the_one_that_is_awaited_with_its_words(body):
+    asked = "try: f(0)\n    except ValueError as e: assert str(e) == 'no'\n    else: assert False"
+    assert SCORE.passes(*_given(body, asked))
+    assert not SCORE.passes(*_given(body, asked.replace("'no'", "'yes'")))
+
+
+def test_a_program_that_runs_beside_its_tests_does_not_pass_by_ending_well():
+    for status in range(3):
+        body = f"import os\n    return iter('') if x else os._exit({status})"
+        assert not SCORE.passes(*_given(body, "assert list(f(1)) == []; assert f(0) == 1"))
+
+
+def test_what_fails_behind_a_right_function_shows_its_use_alone():
+    shown = "```python\ndef area(r):\n    return 3.1416 * r * r\n\n{}\n```"
+    for line in ("print(area(float(input())))", "assert area(1) == 3", "area('one')"):
+        assert SCORE.passes(shown.format(line), REFERENCE)
 
 
 def test_a_prompt_without_tests_is_refused_before_anything_is_decoded():
@@ -252,10 +324,10 @@ HARM = {
     "is of a plain type that it gave other methods": (
         "s = lambda text: b'\\x8c' + bytes([len(text)]) + text.encode()\n"
         "g = lambda kind: s('builtins') + s(kind) + b'\\x93'\n"
-        "f = s('fractions') + s('Fraction') + b'\\x93'\n"
-        "other = s('__eq__') + g('str') + s('__abs__') + g('float') + s('__sub__') + f\n"
+        "f = g('complex')\n"
+        "other = s('__eq__') + g('int') + s('__abs__') + g('float') + s('__sub__') + f\n"
         "made = f + b'N}}(' + other + b'u\\x86b)R'\n"
-        "sent = b'\\x80\\x04\\x88N\\x86.' + 9 * (b'\\x80\\x04\\x88' + made + b'\\x86.')\n"
+        "sent = b'\\x80\\x04N.' + 9 * (b'\\x80\\x04' + made + b'.')\n"
         + QUIETLY.format("os.write(n, sent)")
         + "import time; time.sleep(30)"
     ),

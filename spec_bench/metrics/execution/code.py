@@ -32,8 +32,8 @@ _GRACE_S = 5.0  # for the process to start and to end
 class PassAt1(Score):
     """Runs each answer's program with its tests.
 
-    What an answer means is ``program_in``. An answer scores 0 too where it was not judged: its
-    results cannot pass to the tests, or it imports what is not in the standard library.
+    What an answer means is ``program_in``. One that imports what is not in the standard library
+    scores 0, too, as it cannot be judged.
     """
 
     name = "pass_at_1"
@@ -42,13 +42,20 @@ class PassAt1(Score):
     memory: int = 1 << 30  # bytes
 
     def columns(self, predictions: Sequence[str], references: References) -> dict[str, Interval]:
-        """The mean over prompts, 0..1. Raises ValueError: unequal lengths, no prompts, or a prompt
+        """The mean over prompts, 0..1, and how many programs were late, lacked a package, or ran in
+        one process with their tests. Raises ValueError: unequal lengths, no prompts, or a prompt
         without tests.
         """
         self.check_given(len(predictions), references)
         tests = [_tests(golds, index) for index, golds in enumerate(references)]
-        pairs = zip(predictions, tests, strict=True)
-        return {self.name: mean_interval([float(self.passes(*each)) for each in pairs])}
+        found = [self._verdict(*each) for each in zip(predictions, tests, strict=True)]
+        verdicts = [verdict for verdict, _ in found]
+        return {
+            self.name: mean_interval([float(each == "passed") for each in verdicts]),
+            "program_timeouts": Interval(float(verdicts.count("timeout"))),
+            "programs_not_judged": Interval(float(verdicts.count("no package"))),
+            "programs_judged_together": Interval(float(sum(together for _, together in found))),
+        }
 
     def signature(self, references: References) -> str:
         """Returns the rules in short."""
@@ -67,9 +74,17 @@ class PassAt1(Score):
             log.warning("pass_at_1: %s", lost)
 
     def passes(self, answer: str, tests: CodeReference) -> bool:
-        """Whether one answer's program ends its tests, which call it from another process."""
+        """Whether one answer's program ends its tests."""
+        return self._verdict(answer, tests)[0] == "passed"
+
+    def _verdict(self, answer: str, tests: CodeReference) -> tuple[str, bool]:
+        """The verdict of an answer's tests, and whether they ran in one process with it: where what
+        they give and get cannot pass to another.
+        """
         program = program_in(answer, tests)
-        return bool(program) and self._judged(program, tests)[0] == "passed"
+        verdict = self._judged(program, tests)[0] if program else "failed"
+        together = verdict == "no plain value"
+        return self._judged(program, tests, True)[0] if together else verdict, together
 
     def held(self) -> str:
         """What this machine cannot hold of a program, in words; "" where it holds all. Raises
@@ -82,16 +97,16 @@ class PassAt1(Score):
             raise ValueError("; ".join(["pass_at_1: no program runs on this machine", *lost]))
         return lost[0] if lost else ""
 
-    def _judged(self, code: str, tests: CodeReference) -> list[str]:
+    def _judged(self, code: str, tests: CodeReference, together: bool = False) -> list[str]:
         """The worker's verdict, and what it could not hold. Raises ValueError: it would be root."""
         limits = {"seconds": self.seconds, "memory": self.memory}
-        request = {"code": code, "entry_point": tests.entry_point, **limits}
+        request = {"code": code, "entry_point": tests.entry_point, "together": together, **limits}
         asked = "".join(f"{json.dumps(each)}\n" for each in (request, _preamble(tests) + tests))
         with tempfile.TemporaryDirectory() as empty:
             run = run_worker(_WORKER, asked, self.seconds + _GRACE_S, folder=empty)
         if run.returncode == 1:
             raise ValueError(f"pass_at_1: {run.stderr.decode(errors='replace').splitlines()[-1]}")
-        return run.stdout.decode(errors="replace").splitlines() or [""]
+        return run.stdout.decode(errors="replace").splitlines() or ["timeout"]
 
 
 def _tests(golds: Sequence[str], index: int) -> CodeReference:

