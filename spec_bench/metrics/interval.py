@@ -193,7 +193,7 @@ def choose(speeds: Sequence[tuple[str, Interval, float]], what: str = "prompts")
         return Choice((), "AR", f"the fastest other one, {title}, reaches {told} of its speed")
     if best in near:
         return Choice((), "a tie", f"{title} is as fast as AR within {CLOSE:.0%}, {told}")
-    looks = f"looks {'' if speed.value > 1 else 'no '}faster, {told}"
+    looks = f"looks {'faster' if speed.value > 1 else 'slower'}, {told}"
     more = f"about {_deciding(speed.value, ends, prompts)} {what} may decide"
     return Choice((), "cannot decide yet", f"{title} {looks}; {more}")
 

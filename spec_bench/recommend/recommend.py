@@ -28,6 +28,7 @@ from spec_bench.jobs.config.cells import Cell
 from spec_bench.jobs.config.compose import composed, one_line
 from spec_bench.jobs.config.config import ConfirmSettings
 from spec_bench.jobs.config.settings import JobSettings
+from spec_bench.metrics.interval import FEWEST, TOO_FEW, simultaneous
 from spec_bench.records.types import CellResult
 from spec_bench.report.data.rows import Group
 from spec_bench.report.page.build import render
@@ -148,6 +149,7 @@ _NOT_HERE = {
     "sink.wandb.enabled": "logs nothing; the job that it recommends does",
 }
 _OF_THE_SEARCH = ("prompts=", "confirm", "cells=", "budget=", "length=", "name=")
+_SECONDS = ("prefill_s", "decode_s")
 _OF_A_DECODER = ("decoder=", "decoder.", "spec=")  # the answer names these itself
 _HEADS = ("decoder", "prompts", "tokens a call", "speed-up")
 
@@ -198,6 +200,10 @@ def stages_of(settings: JobSettings, confirm: ConfirmSettings) -> list[Stage]:
     return [Stage(count, settings.examples), last] if count > best else [last]
 
 
+def _answers(stage: Stage) -> int:
+    return (stage.most + 1) * len(stage.examples)
+
+
 def cost_of(settings: JobSettings, stages: list[Stage]) -> str:
     """Returns what a search decodes, in one line."""
     parts = [
@@ -206,7 +212,7 @@ def cost_of(settings: JobSettings, stages: list[Stage]) -> str:
         for place, each in enumerate(stages)
     ]
     cells = sum(each.most + 1 for each in stages)
-    answers = sum((each.most + 1) * len(each.examples) for each in stages) * settings.asked.repeats
+    answers = sum(map(_answers, stages)) * settings.asked.repeats
     return (
         f"{', '.join(parts)}: {cells} cells with plain decoding's, {answers} answers of at most "
         f"{settings.max_new_tokens} tokens"
@@ -230,10 +236,17 @@ def recommend(settings: JobSettings, show: Callable[[str], None] | None = None) 
     plain, *left = settings.cells
     lines: dict[int, dict[str, Any]] = {}
     measured: list[CellResult] = []
+    told = f"{len(left)} decoders"
     for number, stage in enumerate(stages, start=1):
         left = left[: stage.most]
-        titles = ", ".join(cell.title for cell in left) if number > 1 else f"{len(left)} decoders"
-        say(f"{number} of {len(stages)}: {titles} on {len(stage.examples)} prompts")
+        if number > 1:
+            spent_s = sum(
+                float(row.metrics.get(name) or 0) for row in measured for name in _SECONDS
+            )
+            ahead = sum(map(_answers, stages[number - 1 :])) * settings.asked.repeats
+            minutes = spent_s / _answers(stages[number - 2]) * ahead / 60
+            told = f"some {minutes:.1f} minutes left, {', '.join(cell.title for cell in left)}"
+        say(f"{number} of {len(stages)}: {told} on {len(stage.examples)} prompts")
         job = replace(
             settings,
             cells=(plain, *left),
@@ -257,6 +270,12 @@ def recommend(settings: JobSettings, show: Callable[[str], None] | None = None) 
     best = headline(Group(settings.task.name, frame)) if left else None
     unpaid = best is None or best.code in ("", "ar") or not settings.pair.drafts
     asks = needed_by(settings.pair) if unpaid and settings.served is None else ()
+    for line in lines.values():
+        if best and line["fresh"]:  # as wide as the answer's
+            value, *ends = column("speedup").names
+            rate = line[value] or 0.0, line[ends[0]] or 0.0, line[ends[1]] or 0.0
+            of = 1 if best.code == "ar" else best.tied[1]
+            line |= zip(ends, simultaneous(rate, line["prompts"], of) or (), strict=False)
     return Recommendation(best, pd.DataFrame(list(lines.values())), asks)
 
 
@@ -338,6 +357,8 @@ def _lines(candidates: pd.DataFrame) -> Iterator[list[tuple[str, str]]]:
         cells = [(title, title), (prompts, f"{prompts}{' fresh' if row['fresh'] else ''}")]
         for name in NUMBERS:
             value, low, high = (row[f"{name}{end}"] for end in ("", *ENDS))
-            text = "-" if pd.isna(value) else f"{value:.2f} {ends_of(low, high, '.2f')}".strip()
+            why = TOO_FEW if row["prompts"] < FEWEST else "its interval says nothing"
+            ends = ends_of(low, high, ".2f") or f"({why})"
+            text = "-" if pd.isna(value) else f"{value:.2f} {ends}"
             cells.append(("" if pd.isna(value) else f"{value:.4f}", text))
         yield [*cells[:-1], ("", f"failed: {row['failed']}")] if row["failed"] else cells

@@ -1,6 +1,7 @@
 """A search in stages: who goes on, on which prompts, and what is recommended."""
 
-from dataclasses import make_dataclass
+import re
+from dataclasses import make_dataclass, replace
 
 import pytest
 
@@ -167,6 +168,46 @@ def test_an_interrupted_search_goes_on_and_answers_from_fresh_prompts(
     assert [line.split("  ")[0] for line in measured] == [cell.title]
     text = (tmp_path / "recommend/recommend-embedded-xsum.html").read_text()
     assert page.endswith(".html") and "cannot decide yet" in text and "A draft pays if" in text
+
+
+SPEEDS = {  # speed-ups with the ends of their own intervals: of 3 prompts, of 10, of 30 fresh ones
+    "sd:1": [1.3, (1.3, 1.2, 1.4), (1.31, 1.21, 1.41)],
+    "sd:2": [1.2, (1.2, 1.1, 1.3), (1.25, 1.15, 1.35)],
+    "sd:3": [1.1, (1.1, 1.0, 1.2), (1.2, 1.1, 1.3)],
+    **{f"sd:{length}": [0.4] * 3 for length in range(4, 10)},
+}
+
+
+def test_a_search_says_the_time_that_is_left_and_each_number_has_one_interval_or_a_reason(
+    monkeypatch, capsys, tmp_path
+):
+    def measured(job, sinks):
+        place = [3, 10, 30].index(len(job.examples))
+        for cell in job.cells:
+            seconds = {"prefill_s": 2.0 * len(job.examples), "decode_s": 10.0 * len(job.examples)}
+            speeds = {"speedup": 1.0, "token_rate": 100.0}
+            if cell.name != "ar":
+                told = SPEEDS[f"{cell.name}:{cell.config.spec}"][place]
+                ends = told if isinstance(told, tuple) else (told,)
+                names = ("speedup", "speedup_low", "speedup_high")
+                speeds = dict(zip(names, ends, strict=False)) | {"token_rate": 100 * ends[0]}
+            numbers = {**seconds, **speeds, "prompts": float(len(job.examples))}
+            row = result(job.run_id(cell), numbers, decoder=cell.name, spec=cell.config.spec)
+            yield replace(row, facts=replace(row.facts, stage=job.stage))
+
+    monkeypatch.setattr(search, "run_stage", lambda *told: list(measured(*told)))
+    words = [f"cells=[{','.join(SPEEDS)}]", "prompts=10", f"results={tmp_path}", "task=xsum"]
+    assert search.main(words) == 0
+    said, steps = capsys.readouterr()
+    left = [line.partition(" minutes left")[0] for line in steps.splitlines() if " left" in line]
+    # 12 s an answer: 6 cells on 10 prompts and 4 on 30, then the latter alone.
+    assert left == ["2 of 3: some 36.0", "3 of 3: some 24.0"]
+    answer, *_ = said.splitlines()
+    interval = re.search(r"1\.31× \[(.*?) to (.*?)\]", answer).groups()
+    assert (float(interval[0]), float(interval[1])) != (1.21, 1.41)  # three intervals at once
+    lines = {line.split("  ")[0]: line for line in said.splitlines()}
+    assert f"1.31 [{', '.join(interval)}]" in lines["sd 1"]
+    assert lines["sd 9"].endswith("0.40 (fewer than 5 prompts)")
 
 
 def test_a_target_alone_is_told_what_to_use_and_what_a_draft_would_need(tmp_path, capsys):

@@ -320,7 +320,7 @@ TABLES = {
     ),
     "a cell that no interval excludes keeps AR from being the answer": (
         (cell("rsd_c", "2-2-1", speedup=around(0.7, 0.03)), sd("3", 0.6)),
-        "cannot decide yet: SD 3 looks no faster, 0.60×; about 20 prompts may "
+        "cannot decide yet: SD 3 looks slower, 0.60×; about 20 prompts may "
         "decide (8 prompts, intervals corrected for 2 cells)",
     ),
     "a tie with AR": (

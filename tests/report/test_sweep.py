@@ -79,7 +79,7 @@ def test_each_category_has_its_own_answer_and_plain_decoding_is_one(table):
 
 def test_a_category_of_two_or_three_prompts_says_that_they_cannot_decide(tmp_path):
     part, _ = the_part(tabled(tmp_path, ["qa"] * 2 + ["math"] * 3 + ["code"] + ["prose"] * 10))
-    slower, faster = (f"SD 3 looks {how}; {MORE}" for how in ("no faster, 0.89×", "faster, 2.00×"))
+    slower, faster = (f"SD 3 looks {how}; {MORE}" for how in ("slower, 0.89×", "faster, 2.00×"))
     open_ones = [(a.kind, a.why) for a in part.answers if a.decoder == "cannot decide yet"]
     assert open_ones == [("qa", slower), ("math", faster), ("code", faster)]
     assert {(a.code, a.value) for a in part.answers[1:4]} == {("", "")}
