@@ -26,10 +26,6 @@ _SURPRISE: tuple[Of, Of] = (
     lambda g: None if g.log_likelihood is None else -g.log_likelihood,
     lambda g: g.delivered,
 )
-_WAITED: tuple[Of, Of] = (
-    lambda g: None if g.core_wait is None else g.core_wait * g.decode_s,
-    lambda g: g.decode_s,
-)
 _RATIOS: Mapping[str, tuple[Of, Of]] = {
     "token_rate": _RATE,
     "token_rate_end_to_end": (lambda g: g.delivered, lambda g: g.prefill_s + g.decode_s),
@@ -188,18 +184,14 @@ def disturbance_note(cell: CellRecords, slowdown: float) -> str:
     many threads. Other work shows in the share of the windows' time, the baseline's among them, for
     which a thread that could run waited for a core.
     """
-    if is_other_speed(slowdown):
+    if not 0.5 < slowdown < 2:
         return f"disturbed: a pass took {slowdown:.2g} times as long as when threads were chosen"
     windows = [*cell.windows, *chain(cell.baseline or (), *cell.baseline_again)]
-    waited = ratio(windows, *_WAITED)
-    if waited is None or not waited.value or waited.value <= BUSY:
+    seconds = sum(each.decode_s for each in windows)
+    waited = sum((each.core_wait or 0.0) * each.decode_s for each in windows)
+    if waited <= BUSY * seconds:
         return ""
-    return f"disturbed: threads waited for a core {waited.value:.0%} of the time"
-
-
-def is_other_speed(slowdown: float) -> bool:
-    """Returns whether a machine is another than it was, by the factor on a pass's seconds."""
-    return not 0.5 < slowdown < 2
+    return f"disturbed: threads waited for a core {waited / seconds:.0%} of the time"
 
 
 def _without_stalls(repeats: Repeats) -> tuple[list[list[float]], list[list[float]]]:

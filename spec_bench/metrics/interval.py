@@ -134,9 +134,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return corrected.tolist()
 
 
-def simultaneous(
-    ends: tuple[float, float, float], prompts: float, count: int
-) -> tuple[float, float] | None:
+def simultaneous(ends: Sequence[float], prompts: float, count: int) -> tuple[float, float] | None:
     """The ends of a rate's interval if it is one of several that are all to cover (Bonferroni).
 
     Whichever of them is looked at then, such as the largest, its interval covers. ``ends`` are the

@@ -149,7 +149,6 @@ _NOT_HERE = {
     "sink.wandb.enabled": "logs nothing; the job that it recommends does",
 }
 _OF_THE_SEARCH = ("prompts=", "confirm", "cells=", "budget=", "length=", "name=")
-_SECONDS = ("prefill_s", "decode_s")
 _OF_A_DECODER = ("decoder=", "decoder.", "spec=")  # the answer names these itself
 _HEADS = ("decoder", "prompts", "tokens a call", "speed-up")
 
@@ -200,8 +199,9 @@ def stages_of(settings: JobSettings, confirm: ConfirmSettings) -> list[Stage]:
     return [Stage(count, settings.examples), last] if count > best else [last]
 
 
-def _answers(stage: Stage) -> int:
-    return (stage.most + 1) * len(stage.examples)
+def count_answers(settings: JobSettings, stages: list[Stage]) -> int:
+    """Counts the answers that stages decode at most, plain decoding's among them."""
+    return sum((each.most + 1) * len(each.examples) for each in stages) * settings.asked.repeats
 
 
 def cost_of(settings: JobSettings, stages: list[Stage]) -> str:
@@ -212,7 +212,7 @@ def cost_of(settings: JobSettings, stages: list[Stage]) -> str:
         for place, each in enumerate(stages)
     ]
     cells = sum(each.most + 1 for each in stages)
-    answers = sum(map(_answers, stages)) * settings.asked.repeats
+    answers = count_answers(settings, stages)
     return (
         f"{', '.join(parts)}: {cells} cells with plain decoding's, {answers} answers of at most "
         f"{settings.max_new_tokens} tokens"
@@ -236,15 +236,11 @@ def recommend(settings: JobSettings, show: Callable[[str], None] | None = None) 
     plain, *left = settings.cells
     lines: dict[int, dict[str, Any]] = {}
     measured: list[CellResult] = []
-    told = f"{len(left)} decoders"
+    told, pace_s = f"{len(left)} decoders", 0.0
     for number, stage in enumerate(stages, start=1):
         left = left[: stage.most]
         if number > 1:
-            spent_s = sum(
-                float(row.metrics.get(name) or 0) for row in measured for name in _SECONDS
-            )
-            ahead = sum(map(_answers, stages[number - 1 :])) * settings.asked.repeats
-            minutes = spent_s / _answers(stages[number - 2]) * ahead / 60
+            minutes = count_answers(settings, stages[number - 1 :]) * pace_s / 60
             told = f"some {minutes:.1f} minutes left, {', '.join(cell.title for cell in left)}"
         say(f"{number} of {len(stages)}: {told} on {len(stage.examples)} prompts")
         job = replace(
@@ -259,6 +255,7 @@ def recommend(settings: JobSettings, show: Callable[[str], None] | None = None) 
         first = rows[job.run_id(plain)]
         if first.status != "complete":
             raise ValueError(f"plain decoding failed: {first.reason}")
+        pace_s = float(first.metrics["latency_s"] or 0)  # an answer
         found = [(cell, rows[job.run_id(cell)]) for cell in left]
         found.sort(key=lambda each: _rank(each[1], confirm.by))
         known = {settings.cells.index(cell): _line(cell, row, stage) for cell, row in found}
@@ -272,10 +269,10 @@ def recommend(settings: JobSettings, show: Callable[[str], None] | None = None) 
     asks = needed_by(settings.pair) if unpaid and settings.served is None else ()
     for line in lines.values():
         if best and line["fresh"]:  # as wide as the answer's
-            value, *ends = column("speedup").names
-            rate = line[value] or 0.0, line[ends[0]] or 0.0, line[ends[1]] or 0.0
+            speed = column("speedup").names
             of = 1 if best.code == "ar" else best.tied[1]
-            line |= zip(ends, simultaneous(rate, line["prompts"], of) or (), strict=False)
+            wide = simultaneous([line[name] or 0.0 for name in speed], line["prompts"], of)
+            line |= zip(speed[1:], wide or (), strict=False)
     return Recommendation(best, pd.DataFrame(list(lines.values())), asks)
 
 

@@ -23,7 +23,16 @@ from spec_bench.vocabulary.names import name_of
 from spec_bench.vocabulary.numbers import with_ends
 
 _SWEPT = ("pair", "task", "temperature", "seed")  # columns where jobs of a sweep differ
-_SHOWN = {"block_efficiency": "tokens/call", "token_rate": "tokens/s", "speedup": "speed-up"}
+_SHOWN = {
+    "block_efficiency": "tokens/call",
+    "token_rate": "tokens/s",
+    "speedup": "speed-up",
+    "energy_j_per_token": "J/token",
+}
+
+
+_EVERY_S = 60.0  # between lines of progress in a log
+_LINE = "{n} of {total} prompts, some {remaining} left{postfix}\n"
 
 
 class _Sums(NamedTuple):
@@ -47,8 +56,10 @@ class Progress:
     """A bar over prompts x cells with the running numbers of the cell that decodes now."""
 
     def __init__(self, total: int, enabled: bool) -> None:
-        off = None if enabled else True  # None: where nobody looks, a file or a log
-        self._bar = tqdm(total=total, disable=off, file=sys.stderr, unit="prompt")
+        told: dict[str, Any] = {"file": sys.stderr, "unit": "prompt"}
+        if not sys.stderr.isatty():
+            told |= {"bar_format": _LINE, "mininterval": _EVERY_S, "delay": _EVERY_S}
+        self._bar = tqdm(total=total, disable=not enabled, **told)
         self._label, self._cell = "", object()
         self._sums: dict[object, _Sums] = {}
         self._before = self._now = _Sums()
@@ -149,7 +160,7 @@ def _table(rows: Sequence[Mapping[str, Any]], width: int) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.caption = f"in the file, too: {left_out}" if left_out else None
     for name in (*swept, "decoder"):
-        table.add_column(name, no_wrap=name != "decoder")
+        table.add_column(heads[name], overflow="fold")
     for name in found:
         table.add_column(heads[name], justify="right", no_wrap=True)
     for place, row in enumerate(rows):

@@ -442,6 +442,8 @@ def test_a_prompt_that_a_kill_left_to_one_of_the_two_is_timed_for_both(late, run
     assert [result.baseline for result in resumed] == ["same job", "same job"]
     for before, after in zip(whole, resumed, strict=True):
         assert tokens_of(tmp_path / "results", after.run_id).keys() == {"0", "1", "2"}
+        path = tmp_path / "results" / "runs" / after.run_id / "generations.jsonl"
+        assert len(path.read_text().splitlines()) == 3  # a line a prompt
         assert after.metrics["block_efficiency"] == before.metrics["block_efficiency"]
 
 

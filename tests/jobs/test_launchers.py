@@ -485,7 +485,7 @@ def test_passes_after_decoding_say_how_much_slower_the_machine_has_become(thread
 
 def test_slow_passes_are_timed_once_each_and_no_longer():
     passes = []
-    seconds = models.seconds_by_threads(2, lambda: (passes.append(1), time.sleep(0.6)))
+    seconds = models.seconds_by_threads(2, lambda: (passes.append(1), time.sleep(0.3)))
     assert len(passes) == 4  # one to warm up, one to time, on one thread and on two
     assert set(seconds) == {1, 2}
 

@@ -184,14 +184,13 @@ def test_a_search_says_the_time_that_is_left_and_each_number_has_one_interval_or
     def measured(job, sinks):
         place = [3, 10, 30].index(len(job.examples))
         for cell in job.cells:
-            seconds = {"prefill_s": 2.0 * len(job.examples), "decode_s": 10.0 * len(job.examples)}
             speeds = {"speedup": 1.0, "token_rate": 100.0}
             if cell.name != "ar":
                 told = SPEEDS[f"{cell.name}:{cell.config.spec}"][place]
                 ends = told if isinstance(told, tuple) else (told,)
                 names = ("speedup", "speedup_low", "speedup_high")
                 speeds = dict(zip(names, ends, strict=False)) | {"token_rate": 100 * ends[0]}
-            numbers = {**seconds, **speeds, "prompts": float(len(job.examples))}
+            numbers = {**speeds, "prompts": float(len(job.examples)), "latency_s": 12.0}
             row = result(job.run_id(cell), numbers, decoder=cell.name, spec=cell.config.spec)
             yield replace(row, facts=replace(row.facts, stage=job.stage))
 

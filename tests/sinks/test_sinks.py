@@ -1,12 +1,15 @@
 """What a job shows and writes: its table on the console, sinks by name, and past rows of a file."""
 
 import io
+import re
 import sys
+import time
 
 import pytest
 from rich.console import Console
 
 from spec_bench.records.types import CellResult, Generation, StepRecord
+from spec_bench.sinks import console
 from spec_bench.sinks.console import Progress, print_outcome
 from spec_bench.sinks.rows import STATE, merge_csv, row_of, superseded, write_csv
 from spec_bench.sinks.sink import build_sinks, sink, sink_settings
@@ -54,6 +57,35 @@ def test_the_answer_comes_first_and_no_line_of_the_table_is_wider_than_eighty_co
     assert len(line) <= 80
 
 
+def test_joules_are_shown_where_they_were_measured_and_before_any_score():
+    numbers = {"block_efficiency": 2.5, "token_rate": 345.6, "speedup": 1.5, "exact_match": 0.25}
+    assert "J/token" not in shown(result(metrics=numbers))
+    text = shown(result(metrics={**numbers, "energy_j_per_token": 0.231}), width=60)
+    heads, line, *_ = text.strip().splitlines()
+    assert heads.split() == ["decoder", "tokens/call", "tokens/s", "speed-up", "J/token", "EM"]
+    assert line.split()[-2:] == ["0.23", "0.25"]
+
+
+def test_a_sweep_names_every_row_in_eighty_columns():
+    numbers = {"block_efficiency": 2.5, "token_rate": 345.6, "speedup": 1.5}
+    numbers |= {"speedup_low": 1.25, "speedup_high": 1.75}
+    told = [("llama2_chat_7b", "humaneval", "lookup_or_draft", "2-2-2-1"), ("p", "xsum", "sd", "3")]
+    rows = [
+        result(metrics=numbers, pair=pair, task=task, decoder=decoder, spec=spec, temperature=heat)
+        for (pair, task, decoder, spec), heat in zip(told, (0.0, 1.0), strict=True)
+    ]
+    text = shown(*rows, width=80)
+    assert "…" not in text and all(len(line) <= 80 for line in text.splitlines())
+    assert text.count("1.50 [1.25, 1.75]") == 2
+    starts = [each.start() for each in re.finditer(r"\S+", text.strip("\n").splitlines()[0])]
+    columns = zip(starts, [*starts[1:], None], strict=True)
+    cells = {
+        "".join(line[start:end].strip() for line in text.splitlines()) for start, end in columns
+    }
+    for name in (*told[0][:3], "temp", "decoder"):
+        assert any(name in cell for cell in cells), (name, text)
+
+
 @pytest.mark.parametrize(("width", "kept"), [(42, 1), (200, 4)])
 def test_scores_of_ones_own_never_cut_the_main_numbers(width, kept):
     numbers = {"block_efficiency": 2.0, "token_rate": 50.0, "exact_match": 0.25}
@@ -94,6 +126,24 @@ def test_the_bar_looks_at_what_a_cell_had_done_only_once(capsys, monkeypatch):
     assert looked == [0, 1, 2]
     # 3 calls before, 4 times 2 of its own, one now; two tokens each.
     assert "sd 3 tau=2.00" in capsys.readouterr().err
+
+
+def test_a_log_has_a_line_of_progress_now_and_then_and_none_of_a_short_job(capsys, monkeypatch):
+    def decoded(prompts):
+        bar = Progress(2000, enabled=True)
+        for number in range(prompts):
+            bar.start("sd 3", "cell", [])
+            bar.step(2, 6)
+            bar.finish(1, [done(f"{number}", 2)])
+        bar.close()
+        return [line for line in capsys.readouterr().err.splitlines() if line]
+
+    assert decoded(20) == []
+    monkeypatch.setattr(console, "_EVERY_S", 0.01)
+    monkeypatch.setattr(Progress, "step", lambda *_: time.sleep(0.004))
+    lines = decoded(20)
+    assert 1 < len(lines) < 20
+    assert re.match(r"\d+ of 2000 prompts, some [\d:]+ left", lines[0]), lines[0]
 
 
 class Kept:

@@ -58,8 +58,6 @@ class CellRun:
     ran: Ran = field(default_factory=Ran)  # how iterations of its windows ran
     # generations by repeat and prompt id, those of an earlier, killed job included
     done: Repeats = field(default_factory=lambda: defaultdict(dict))
-    # repeat and prompt id of records that no baseline was timed beside
-    unpaired: set[tuple[int, str]] = field(default_factory=set)
     decoder: AnyDecoder | None = None  # None until it is built, and once the cell was given up
     failure: Reason | None = None  # why the cell was given up; None while it goes on
     # whether another job holds its folder: of a baseline, whose result is that job's
@@ -75,12 +73,8 @@ class CellRun:
         return [] if self.decoder is None else self.lacking(requests, repeat)
 
     def lacking(self, requests: Sequence[Request], repeat: int) -> list[Request]:
-        """Returns the requests without a record that a baseline was timed beside."""
-        return [
-            each
-            for each in requests
-            if each.prompt_id not in self.done[repeat] or (repeat, each.prompt_id) in self.unpaired
-        ]
+        """Returns the requests without a record."""
+        return [each for each in requests if each.prompt_id not in self.done[repeat]]
 
     def fail(self, error: Exception) -> None:
         """Gives the cell up, its trace beside its records; raises an error that is of that disk."""
@@ -121,7 +115,7 @@ class Session:
         return any(run.lacking(self.prompts.requests, each) for each in repeats)
 
     def active(self) -> list[CellRun]:
-        """Returns the cells to work on; finds their records that no baseline was timed beside."""
+        """Returns the cells to work on; drops their records that no baseline was timed beside."""
         baseline = self.baseline
         if baseline is None:
             return list(self.pending)
@@ -129,7 +123,10 @@ class Session:
         self.against = timings([*baseline.store.load_retimed(), *stored])
         cells = [run for run in self.pending if run is not baseline]
         for run in cells:
-            run.unpaired = unpaired(run.done, self.against)
+            if again := unpaired(run.done, self.against):
+                for repeat, prompt_id in again:
+                    del run.done[repeat][prompt_id]
+                run.store.rewrite(run.done)
         decoding = any(map(self.lacks, cells))
         alone = baseline in self.pending and not baseline.shared
         return [baseline, *cells] if decoding or alone else cells
@@ -187,16 +184,12 @@ def paired(
 def decode_in_turn(session: Session, runs: Sequence[CellRun]) -> None:
     """Interleaves the cells prompt by prompt; a cell that fails leaves the others going."""
     requests, repeats = session.prompts.requests, range(session.settings.asked.repeats)
-    baseline = session.baseline if session.baseline in runs else None
     missing = sum(len(session.todo(run, runs, requests, each)) for each in repeats for run in runs)
     shown = session.settings.asked.sink.progress and processes.rank() == 0
     progress = Progress(missing, enabled=shown)
     try:
         for number, (repeat, batch) in enumerate(session.batches()):
             first = number % len(runs)
-            if baseline is None or baseline.decoder is None:
-                for run in runs:
-                    run.unpaired.clear()  # there is nothing to be in turn with
             turns = {run.run_id: session.todo(run, runs, batch, repeat) for run in runs}
             for run in (*runs[first:], *runs[:first]):
                 signals.check()
@@ -244,7 +237,6 @@ def _decode(
             torch.cuda.empty_cache()  # before the next cell allocates
     else:
         done.update({each.prompt_id: each for each in new})
-        run.unpaired -= {(repeat, each.prompt_id) for each in new}
     progress.finish(len(batch), new)
 
 

@@ -28,12 +28,11 @@ class Metering:
         asked = EnergySettings() if unseen else settings.asked.energy
         self.meter = build_meter(asked, ordinals(settings))
         self._asked = asked.meter != "none"
-        self._reading = EnergyReading(None)
+        self._reading = EnergyReading(0.0)
 
     def __enter__(self) -> Metering:
         """Opens the meter, before the models load: the idle power is the bare machine's."""
         self.meter.open()
-        self._reading = EnergyReading(None if self.meter.reason else 0.0)
         if self._asked and self.meter.reason:
             log.warning("no energy is measured: %s", self.meter.reason)
         elif self.meter.idle_power_w is not None:
@@ -50,7 +49,8 @@ class Metering:
     def end(self) -> None:
         """Closes the decode window; says it if the meter fails from now on."""
         before, self._reading = self._reading, self.meter.end()
-        if before.energy_j is not None and self._reading.energy_j is None:
+        failed = before.energy_j is not None and self._reading.energy_j is None
+        if failed and not self.meter.reason:
             log.warning("rows without energy: %s", self._reading.note)
 
     def generate(

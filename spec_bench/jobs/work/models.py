@@ -5,7 +5,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import cache, partial
-from itertools import count as numbers
 from math import inf
 from operator import itemgetter
 from pathlib import Path
@@ -34,13 +33,12 @@ from spec_bench.engine.products import dense_weight
 from spec_bench.jobs.config.model_files import fingerprint, model_path
 from spec_bench.jobs.config.pair import Pair
 from spec_bench.measure.provenance import machine
-from spec_bench.metrics.efficiency import is_other_speed
 from spec_bench.system import files
 
 log = logging.getLogger(__name__)
 _TOKENS = 8  # of a pass that is timed: between one token and a tree
-_ROUNDS, _LEAST_SECONDS = 15, 0.1  # at least: a moment's work of others decides no median
-_SECONDS = 2.0  # after which no further round begins
+_ROUNDS = 30  # so many that a moment's work of others decides no median
+_SECONDS = 1.0  # after which no further round begins
 _models: dict[tuple[ModelSpec, str | None], LanguageModel] = {}
 _mapped: dict[tuple[int, int, str | int | None, str], LanguageModel] = {}
 _heads: dict[tuple[str, str | None, str, str | int | None], Heads] = {}
@@ -206,7 +204,7 @@ def faster(path: Path, key: str, usual: int, run_pass: Callable[[], object]) -> 
         taken, before = seconds_by_threads(usual, run_pass), inf
         match known.get(key):
             case [int(count), float(before)] if count in taken and before > 0:
-                if not is_other_speed(taken[count] / before):
+                if 0.5 < taken[count] / before < 2:
                     return count, before
                 log.warning(
                     "a pass of the target takes %.2g s, and took %.2g s when the number of threads "
@@ -229,15 +227,14 @@ def seconds_by_threads(usual: int, run_pass: Callable[[], object]) -> dict[int, 
     taken = {1: list[float](), usual: list[float]()}
     before, began = torch.get_num_threads(), perf_counter()
     try:
-        for round_ in numbers():
+        for round_ in range(_ROUNDS + 1):
             for count, seconds in taken.items():
                 torch.set_num_threads(count)
                 start = perf_counter()
                 run_pass()
                 if round_:  # the first warms up
                     seconds.append(perf_counter() - start)
-            passed = perf_counter() - began
-            if round_ and (passed > _SECONDS or min(round_ / _ROUNDS, passed / _LEAST_SECONDS) > 1):
+            if round_ and perf_counter() - began > _SECONDS:
                 break
     finally:
         torch.set_num_threads(before)
