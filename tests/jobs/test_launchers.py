@@ -18,6 +18,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.core.plugins import Plugins
 
 from spec_bench.decode.decoder import Decoder
 from spec_bench.engine.loading import ModelSpec
@@ -191,6 +193,36 @@ def test_a_launchers_preset_asks_for_what_the_sweeps_largest_job_needs(
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         config = compose("config", overrides=list(given), return_hydra_config=True)
         assert config.hydra.launcher[asked] == expected
+
+
+@pytest.mark.parametrize("name", ["slurm", "submitit_slurm"])
+def test_slurm_that_is_not_here_is_a_line_before_anything_is_submitted(
+    name, family, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(monkeypatch, *sweep(family, tmp_path), f"hydra/launcher={name}") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "srun" in line and not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("asked", "lacking", "package"),
+    [
+        ("slurm", "submitit_slurm", "hydra-submitit-launcher"),
+        ("submitit_local", "submitit_local", "hydra-submitit-launcher"),
+        ("workers", "joblib", "hydra-joblib-launcher"),
+        ("ray_cluster", "ray", "hydra-ray-launcher"),
+        ("ray", "ray", "hydra-ray-launcher"),
+    ],
+)
+def test_a_launcher_without_its_plug_in_is_a_line_with_the_package(
+    asked, lacking, package, family, tmp_path, monkeypatch, capsys
+):
+    Plugins.instance()  # which registers those that are installed
+    monkeypatch.delitem(ConfigStore.instance().repo["hydra"]["launcher"], f"{lacking}.yaml", False)
+    assert main(monkeypatch, *sweep(family, tmp_path), f"hydra/launcher={asked}") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"hydra/launcher={lacking}" in line and line.endswith(f"pip install {package}")
 
 
 def metered(device, *maps, split=False):

@@ -138,10 +138,47 @@ def test_totals_say_what_is_there_what_it_takes_and_what_does_not_fit():
     assert plan.totals([done])[1] == "device hours: at most 0.00"
 
 
-def test_a_plan_is_made_here_whatever_launcher_the_sweep_will_have():
-    given = ["-m", "plan=true", "hydra/launcher=slurm", "hydra.launcher.nodes=1"]
-    assert compose.job_arguments(given) == given[:2]
-    assert compose.job_arguments(["-m", *given[2:]]) == ["-m", *given[2:]]
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "would run 2 jobs here"),
+        (["slurm", "partition=big"], "slurm: .*cpus_per_task 4, timeout_min 1440, partition big"),
+        (["slurm", "timeout_min=7", "mem_gb=3"], "slurm: .*mem_gb 3, timeout_min 7"),
+        (["submitit_slurm", "gpus_per_node=2"], "submitit_slurm: .*gpus_per_node 2"),
+        (["submitit_local"], "submitit_local: nodes 1, timeout_min 60"),
+        (["joblib"], "joblib: n_jobs -1"),
+        (["workers", "n_jobs=3"], "workers: n_jobs 3"),
+    ],
+)
+def test_a_plan_says_what_its_launcher_would_be_given(
+    words, told, family, tmp_path, monkeypatch, capsys
+):
+    given = [
+        f"hydra.launcher.{word}" if "=" in word else f"hydra/launcher={word}" for word in words
+    ]
+    monkeypatch.setattr(plan, "_hours", lambda *_: 0.05)
+    swept = overrides(family, tmp_path, "spec=2x2", "seed=0,1", "plan=true")
+    assert main(monkeypatch, "-m", *swept, *given) == 0
+    *_, launched, longest = capsys.readouterr().out.splitlines()
+    assert re.match("would run 2 jobs ", launched) and re.search(told, launched)
+    assert longest == "the longest job: at most 6.0 minutes of decoding"  # two cells of 3
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["hydra/launcher=slurmm"], "did you mean hydra/launcher=slurm"),
+        (["hydra/launcher=slurm", "hydra.launcher.timeout=3"], "hydra.launcher.timeout_min"),
+        (["hydra/launcher=joblib", "hydra.launcher.n_job=3"], "hydra.launcher.n_jobs"),
+    ],
+)
+def test_a_plan_refuses_a_launcher_or_an_option_that_does_not_exist(
+    words, told, family, tmp_path, monkeypatch, capsys
+):
+    swept = overrides(family, tmp_path, "spec=2x2", "seed=0,1", "plan=true")
+    assert main(monkeypatch, "-m", *swept, *words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert told in line
 
 
 def test_a_plan_of_a_sweep_tells_complete_partial_and_missing_cells_and_loads_nothing(

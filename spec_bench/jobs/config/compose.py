@@ -64,18 +64,14 @@ class MoreConfigs(SearchPathPlugin):
 LISTS = ("budget", "length")  # config groups that allow several choices at once
 _ASKED = re.compile(rf"([+]{{0,2}})({'|'.join(LISTS)})=(.*)", re.S)
 _WORD = re.compile(r"[^\[\],'\"\s]+")
-PLAN = "plan=true"
-_LAUNCHER = ("hydra/launcher=", "hydra.launcher.", "+hydra.launcher.")
 
 
 def job_arguments(arguments: list[str]) -> list[str]:
-    """A job's command line as Hydra understands it; a plan is made here, without launchers. Raises
-    ValueError: see ``recipe_arguments``; a launcher that is gone.
+    """A job's command line as Hydra understands it. Raises ValueError: see ``recipe_arguments``; a
+    launcher that is gone.
     """
     if "hydra/launcher=processes" in arguments:
         raise ValueError("hydra/launcher=processes is gone: hydra/launcher=workers does the same")
-    if PLAN in (each.lower() for each in arguments):
-        arguments = [each for each in arguments if not each.startswith(_LAUNCHER)]
     return shown_resolved(recipe_arguments(arguments))
 
 
@@ -296,6 +292,9 @@ for _resolver in (data_of, file_of, questions_of, tree_of, unless_chat):
 _NO_CHOICE = re.compile(
     r"Could not find '([^']+)/([^'/]*)'\s+Available options in '.*?':(.*)", re.S
 )
+_NO_PLUG_IN = re.compile(
+    r"Could not (?:find|load) 'hydra/launcher/((joblib|submitit|ray)(?:_slurm|_local)?)'"
+)
 _SEVERAL = re.compile(r"Ambiguous value for argument '(.*?)'\n")
 _NO_GROUP = re.compile(r"Could not override '(.*?)'\.\s+No match in the defaults list")
 _NOISE = re.compile(r"Config search path:.*|\bfull_key: \S*|\bobject_type=\S+|See https\S+", re.S)
@@ -310,6 +309,9 @@ def one_line(error: BaseException) -> str:
         if re.match(r"[\w./]", value):
             told = f"a text with such letters in quotes: '{key}=\"{value}\"'"
         return f"cannot read {error.override!r}: a setting is KEY=VALUE, {told}"
+    if match := _NO_PLUG_IN.search(text):
+        package = f"hydra-{match[2]}-launcher"
+        return f"hydra/launcher={match[1]} needs a plug-in of Hydra's: pip install {package}"
     if match := _NO_CHOICE.search(text):
         group, choice, known = match[1], match[2], match[3].split("Config search path")[0].split()
         near = did_you_mean(choice, known, f"{group}=")
@@ -400,7 +402,7 @@ def _comes_from_hydra(error: BaseException) -> bool:
 def _of_key(error: OmegaConfBaseException) -> str:
     """OmegaConf's errors know where they happened."""
     key, word = str(error.full_key), str(error.key)
-    if "not in struct" not in str(error):
+    if not re.search("not in (struct|')", str(error)):
         return f"{key}: {_plain(str(error))}"
     parent = error.parent_node
     known = sorted(str(each) for each in parent) if isinstance(parent, Mapping) else []

@@ -28,8 +28,13 @@ from spec_bench.jobs.config.config import RunSettings, check_early
 from spec_bench.jobs.config.settings import build_settings, on_hub, shared
 from spec_bench.jobs.store.experiment import Experiment
 from spec_bench.jobs.store.store import CellStore
-from spec_bench.jobs.sweep.launch import jobs_of, place_in_sweep
-from spec_bench.jobs.sweep.plan import PlannedCell, Planner, print_plan
+from spec_bench.jobs.sweep.launch import (
+    check_launcher,
+    describe_launch,
+    jobs_of,
+    place_in_sweep,
+)
+from spec_bench.jobs.sweep.plan import PlannedCell, Planner, max_minutes, print_plan
 from spec_bench.jobs.sweep.watch import RunningJob, SweepNotes, ending, tell
 from spec_bench.records.types import CellResult
 from spec_bench.settings.fields import complain
@@ -62,7 +67,7 @@ class Sweep:
         here = target == "BasicLauncher"
         folders, checked, asked, planned = folders_of(config.hydra), set[str](), [], []
         jobs: dict[tuple[str, str], list[tuple[int, Sequence[str]]]] = {}
-        planner, cells = Planner(folders), list[PlannedCell]()
+        planner, cells = Planner(folders), list[list[PlannedCell]]()
         try:
             for number, (words, job) in enumerate(jobs_of(config)):
                 jobs.setdefault((str(job.results), str(job.name)), []).append((number, words))
@@ -73,6 +78,8 @@ class Sweep:
                     planned += [(words, settings)] * settings.plan
                     asked += [(words, settings)] * new
                     checked.update(words)
+            if not planned:
+                check_launcher(target)
             for check in (_names_and_files, *([] if planned else [_whole])) if here else ():
                 for words, settings in asked:
                     with _named(words):
@@ -80,12 +87,14 @@ class Sweep:
             for words, settings in planned:
                 with _named(words):
                     found = planner.plan(settings)
-                cells += [replace(cell, words=tuple(words)) for cell in found]
+                cells.append([replace(cell, words=tuple(words)) for cell in found])
+            launched = describe_launch(config, len(cells)) if planned else ""
         except Exception as error:  # Hydra would make a warning of it and go on
             complain(f"spec_bench: {one_line(error)}")
             sys.exit(2)
         if planned:
-            print_plan(cells)
+            print_plan([cell for job in cells for cell in job])
+            print(f"{launched}\nthe longest job: {max_minutes(cells)}")
             sys.exit(0)
         sinks = {(each.results, each.name): each.sink for _, each in reversed(asked)}
         for key, listed in jobs.items():
