@@ -159,6 +159,7 @@ USER, SAID = {"role": "user", "content": "a"}, {"role": "assistant", "content": 
         (PROMPT, "sd:3", {"chat": True}, "the tokenizer has no chat template"),
         (3, "sd:3", {}, "prompt must be a text, a list of texts, .* got int 3"),
         (["a", 3], "sd:3", {}, "got int 3 in the list"),
+        ([1, 2, 3], "sd:3", {}, "of token ids pair.tokenizer.decode.* makes a text.*got int 1 "),
         ([USER], "sd:3", {}, "the tokenizer has no chat template"),
         ([{"role": "user"}], "sd:3", {}, r"prompt\[0\] must be a message"),
         ([USER, SAID], "sd:3", {}, "the last message must be the user's"),

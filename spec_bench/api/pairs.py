@@ -37,7 +37,7 @@ _MODEL = "a folder, a hub id, embedded:NAME, random:NAME or a loaded transformer
 _TOKENIZER = "a folder, a hub id or a loaded tokenizer of transformers"
 _PROMPTS = (
     "a text, a list of texts, a conversation (a list of messages with role and content) or a list "
-    "of conversations"
+    "of conversations (of token ids pair.tokenizer.decode(ids) makes a text)"
 )
 
 
