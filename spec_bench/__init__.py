@@ -1,9 +1,9 @@
 """A benchmark and experiment-reproduction harness for speculative decoding.
 
 From Python: ``load_pair`` loads models that decode, ``run`` and ``sweep`` run jobs and give their
-rows, ``compare`` sets two results against each other. ``spec_bench.api`` describes them and has the
-two whose names are folders here: ``api.recommend`` and ``api.audit``. Nothing heavy is imported
-before one is called.
+rows, ``plot`` draws them, ``compare`` sets two results against each other. ``spec_bench.api``
+describes them and has the two whose names are folders here: ``api.recommend`` and ``api.audit``.
+Nothing heavy is imported before one is called.
 """
 
 from __future__ import annotations
@@ -17,15 +17,18 @@ if TYPE_CHECKING:
     from spec_bench.api import load_pair as load_pair
     from spec_bench.api import run as run
     from spec_bench.api import sweep as sweep
+    from spec_bench.report.figures.frame import plot as plot
 
 __version__ = "0.2.0"
-__all__ = ["api", "compare", "load_pair", "run", "sweep"]
+__all__ = ["api", "compare", "load_pair", "plot", "run", "sweep"]
 
 
 def __getattr__(name: str) -> Any:
     """Returns the public names, imported when they are asked for."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "plot":
+        return import_module("spec_bench.report.figures.frame").plot
     api = import_module("spec_bench.api")
     return api if name == "api" else getattr(api, name)
 

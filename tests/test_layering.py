@@ -68,7 +68,7 @@ MAY_IMPORT = {
         *(*MACHINE, "tasks", "metrics", "sinks", "jobs/app", "jobs/config", "jobs/work"),
         *("recommend", "audit", "report/comparison"),
     },
-    "__init__": {"api"},
+    "__init__": {"api", "report/figures"},
     "__main__": {
         *("engine", "serve", "jobs/app", "jobs/config", "jobs/sweep", "tasks", "exchange"),
         *(

@@ -6,7 +6,7 @@ import numpy as np
 
 from spec_bench.report.figures.cells import nothing_measured
 from spec_bench.report.figures.panels import Axis, panels
-from spec_bench.report.figures.style import TWO_COLUMNS_INCHES, pyplot
+from spec_bench.report.figures.style import TWO_COLUMNS_INCHES, ReportFigure
 
 RULES = {
     "multi_round": "multi-round",
@@ -25,9 +25,8 @@ def figure_1(cells):
     rows = cells.given
     if cells.alone or rows.empty or not {"p", "q", *RULES} <= set(rows):
         raise nothing_measured(cells.item)
-    figure, axes = pyplot.subplots(
-        1, 4, figsize=(TWO_COLUMNS_INCHES, 2.25), sharey=True, layout="constrained"
-    )
+    figure = ReportFigure((TWO_COLUMNS_INCHES, 2.25), layout="constrained")
+    axes = figure.subplots(1, 4, sharey=True)
     for axis, (rule, title) in zip(axes, RULES.items(), strict=True):
         image = _draw_map(axis, square(rows, rule))
         axis.set_title(title)

@@ -106,10 +106,13 @@ def draw(rows: list[dict[str, object]], machine: str, path: Path) -> None:
     """Four panels, cost against size as a ratio to the first; none without pandas."""
     if find_spec("pandas") is None:
         return
-    from spec_bench.report.figures.style import pyplot, save, settings
+    from matplotlib.figure import Figure
+
+    from spec_bench.report.figures.style import save, settings
 
     with settings():
-        figure, axes = pyplot.subplots(1, len(CURVES), figsize=(9.6, 2.6), layout="constrained")
+        figure = Figure((9.6, 2.6), layout="constrained")
+        axes = figure.subplots(1, len(CURVES))
         for axis, name in zip(axes, CURVES, strict=True):
             points = [(row["value"], row["ratio"]) for row in rows if row["curve"] == name]
             axis.plot(*zip(*points, strict=True), marker="o", markersize=4)

@@ -111,6 +111,18 @@ def complain(line: str) -> None:
     print(fill(line, wide, break_on_hyphens=False) if wide else line, file=sys.stderr)
 
 
+def describe_error(error: Exception) -> str:
+    """Returns an error in one line, with its type unless it is a ValueError."""
+    kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+    return f"{kind}{one_line(error)}"
+
+
+@cache
+def warn(line: str) -> None:
+    """Prints a warning to standard error, once."""
+    complain(f"warning: {line}")
+
+
 def first_line(message: object) -> str:
     """Returns the first line of an error's message or of a text; "" where there is none."""
     return next(iter(str(message).strip().splitlines()), "")

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 import yaml
 
 from spec_bench.settings.configs import conf_dir, conf_dirs, experiments_dirs
-from spec_bench.settings.fields import did_you_mean, read, shown
+from spec_bench.settings.fields import did_you_mean, one_line, read, shown, warn
 
 ColourName = Literal["blue", "vermillion", "green", "purple", "orange", "sky", "black"]
 Marker = Literal["o", "s", "^", "D", "v", "P", "X"]
@@ -79,6 +79,12 @@ def find_decoder(name: str) -> Decoder | None:
     own, _, settings = name.partition(" ")  # settings that are not those of its YAML
     found = _find(own, *_folders())
     return found and replace(found, title=f"{found.title} {settings}".rstrip())
+
+
+def check_decoder(name: str) -> None:
+    """Raises ValueError: no YAML is of that decoder, nor of its parts; with the choices."""
+    if find_decoder(name) is None:
+        load_decoder(conf_dirs(), name)
 
 
 def parts_of(name: str) -> tuple[str, str]:
@@ -177,12 +183,15 @@ def _of_papers(folders: tuple[Path, ...]) -> dict[str, Decoder]:
     """Returns what the papers' YAMLs say of decoders, the first folder's before all others'."""
     decoders: dict[str, Decoder] = {}
     for path in (path for top in reversed(folders) for path in top.glob("*/paper.yaml")):
-        where, listed = f"{path}: {DECODERS}", _read(path).get(DECODERS, {})
-        if not isinstance(listed, Mapping):
-            raise ValueError(f"{where} must be a mapping, got {shown(listed)}")
-        decoders |= {
-            name: _shown(_checked(each, f"{where}.{name}")) for name, each in listed.items()
-        }
+        try:
+            where, listed = f"{path}: {DECODERS}", _read(path).get(DECODERS, {})
+            if not isinstance(listed, Mapping):
+                raise ValueError(f"{where} must be a mapping, got {shown(listed)}")
+            decoders |= {
+                name: _shown(_checked(each, f"{where}.{name}")) for name, each in listed.items()
+            }
+        except (ValueError, yaml.YAMLError) as error:
+            warn(one_line(error))
     return decoders
 
 

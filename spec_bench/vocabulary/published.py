@@ -6,10 +6,15 @@ has lost.
 """
 
 import csv
-from collections.abc import Collection, Iterable
+import re
+from collections.abc import Collection, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from spec_bench.settings.configs import conf_dirs
+from spec_bench.vocabulary.decoders import check_decoder
+from spec_bench.vocabulary.spec import parse
 
 FILE = "reference.csv"
 KEYS = (
@@ -21,19 +26,42 @@ _OF_NUMBER = ("metric", "value", "plus_minus", "reason", "candidates", "twin_tab
 COLUMNS = (*KEYS, *_OF_NUMBER)
 """The file's columns; ``docs/extending.md`` says what each holds."""
 
+_NUMBERS = ("table", "axis_value", "temperature", "top_k", "top_p", "value", "plus_minus")
+
+_NUMBER = re.compile(r"-?\d*\.?\d+[BM]?")  # 0.74B: a size as papers print it
 Row = dict[str, str]
 
 
 @cache
 def read_published(file: Path) -> tuple[Row, ...]:
     """All printed numbers of a paper, in printed order; read once, not to be written to. Raises
-    ValueError: a column is missing or unknown.
+    ValueError: a column is missing or unknown, or a cell is no number, tree, task or decoder; the
+    message names file, line, value and choices.
     """
+    tasks = sorted({path.stem for folder in conf_dirs() for path in folder.glob("task/*.yaml")})
+    rows = []
     with file.open(newline="", encoding="utf-8") as stream:
-        reader = csv.DictReader(stream)
+        reader = csv.DictReader(stream, restval="")
         if tuple(reader.fieldnames or ()) != COLUMNS:
             raise ValueError(f"{file} must have the columns {','.join(COLUMNS)}")
-        return tuple(reader)
+        for row in reader:
+            try:
+                _check_row(row, tasks)
+            except ValueError as error:
+                raise ValueError(f"{FILE}, line {reader.line_num}: {error}") from error
+            rows.append(row)
+    return tuple(rows)
+
+
+def _check_row(row: Row, tasks: Sequence[str]) -> None:
+    check_decoder(row["decoder"])
+    if row["task"] not in tasks:
+        raise ValueError(f"unknown task {row['task']!r}; known: {', '.join(tasks)}")
+    if row["spec"][:1].isdigit() and parse(row["spec"]).form == "name":
+        raise ValueError(f"spec must be a tree: 3, 2-2-1, 4x3, 4x2@0.9; got {row['spec']!r}")
+    for name in _NUMBERS:
+        if row[name] and not _NUMBER.fullmatch(row[name]):
+            raise ValueError(f"{name} must be a number, got {row[name]!r}")
 
 
 def side_by_side(numbers: Iterable[Row]) -> list[Row]:

@@ -14,7 +14,7 @@ from spec_bench.report.figures.cells import (
 )
 from spec_bench.report.figures.draw import draw_sheet
 from spec_bench.report.figures.panels import drawing_of
-from spec_bench.report.figures.style import GREY, fill, marks, pyplot, settings
+from spec_bench.report.figures.style import GREY, fill, marks, settings
 from spec_bench.report.papers.paper import code_of, find_figure, load_paper
 from spec_bench.vocabulary.decoders import COLOURS
 from spec_bench.vocabulary.names import title
@@ -306,7 +306,6 @@ def drawn(**said):
     said = {"x": "block_efficiency", "y": "speedup", "width": 0.5, **said}
     figure = draw_sheet(sheet_from(CROWDED, **said))
     figure.draw_without_rendering()
-    pyplot.close(figure)
     return figure
 
 
@@ -314,7 +313,6 @@ def drawn(**said):
 def test_a_figure_says_on_how_many_prompts_each_cell_was_measured(counts, said):
     figure = draw_sheet(sheet_of("rsd/4", EXP1.assign(prompts=counts)))
     assert figure.get_supxlabel().endswith(f"{said} prompts a cell.")
-    pyplot.close(figure)
 
 
 def test_a_text_beside_the_last_mark_stays_in_its_panel():
@@ -340,7 +338,6 @@ def assert_complete(figure, name):
     edges = (inches.x0, inches.y0, width - inches.x1, height - inches.y1)
     assert min(edges) > -0.02, f"{name}: {edges}"
     assert all(plot.has_data() or not plot.axison for plot in figure.axes), name
-    pyplot.close(figure)
 
 
 @pytest.mark.parametrize("experiment", DRAWN)
@@ -383,7 +380,6 @@ SPEEDS = frame(
 
 def pictured(*parts):
     figure = sweep.picture(groups_of(pd.concat(parts, ignore_index=True)))
-    pyplot.close(figure)
     return figure
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 import shlex
 import shutil
 import subprocess
@@ -14,11 +15,16 @@ from spec_bench.report.cli.command_line import FORMATS, main
 from spec_bench.report.data.rows import groups_of, read_results, read_rows, slugs, split, together
 from spec_bench.report.figures import draw, figure_sheets
 from spec_bench.report.papers.items import Column as Heading
-from spec_bench.report.papers.paper import find_figure, find_table, load_paper, paper_names
+from spec_bench.report.papers.paper import (
+    find_figure,
+    find_table,
+    load_paper,
+    paper_names,
+    recipes_by_name,
+)
 from spec_bench.report.plain import markdown as plain
 from spec_bench.report.tables.build import build_table, build_tables
 from spec_bench.report.tables.measured import Measured
-from spec_bench.report.tables.printed import printed_sheet
 from spec_bench.report.tables.render import comma, html, latex, markdown
 from spec_bench.system.files import escaped, package_folder
 from spec_bench.vocabulary import columns
@@ -385,18 +391,61 @@ def test_what_a_paper_cannot_say_is_a_line_with_file_and_key(name, tmp_path, mon
         load_paper(name)
 
 
-@pytest.mark.parametrize("metric", ["blok_efficiency", "mbsu"])
-def test_a_column_without_printed_numbers_is_refused(metric, tmp_path, monkeypatch):
-    paper = f"without_{metric}"
-    package(tmp_path, paper, monkeypatch, PAPER.replace("block_efficiency", metric))
-    with pytest.raises(ValueError, match=rf"{metric} is not in .*reference\.csv; there: block_eff"):
-        printed_sheet(f"{paper}/1", None)
+def test_a_metric_that_is_no_column_of_results_is_refused_with_the_near_one(tmp_path, monkeypatch):
+    misspelt = PAPER.replace("block_efficiency", "blok_efficiency")
+    own = package(tmp_path, "misspelt_metric", monkeypatch, misspelt)
+    named = r"'blok_efficiency'.* did you mean block_efficiency"
+    with pytest.raises(ValueError, match=rf"^{own / 'paper.yaml'}[^\n]*{named}"):
+        load_paper("misspelt_metric")
 
 
-def test_two_papers_of_one_name_are_refused(tmp_path, monkeypatch):
-    package(tmp_path, "rsd", monkeypatch)
-    with pytest.raises(ValueError, match=naming("two papers", "rsd")):
-        paper_names()
+def test_a_column_that_the_paper_does_not_print_shows_the_measured_numbers(tmp_path, monkeypatch):
+    columns = "columns:\n      - {metric: mbsu, digits: 2}"
+    package(tmp_path, "without_mbsu", monkeypatch, PAPER.replace("columns:", columns))
+    cell = row("sd", "3", pair="opt_13b", block_efficiency=around(2.0, 0.1), mbsu=around(1.9, 0.1))
+    results = write(tmp_path / "results", "without_mbsu-first", cell)
+    assert "| SD | 3 | 1.90 [1.80, 2.00] | 2.10 | 2.00 " in markdown(
+        table("without_mbsu/1", results)
+    )
+
+
+BROKEN = {  # file, what it has, what stands there instead, what the line names
+    "value": (FILE, ",2.50,", ",2.5x,", r"line 4: value .*'2\.5x'"),
+    "tree": (FILE, ",4x3,", ",4by3,", r"line 4: spec .*4x3.*'4by3'"),
+    "task": (FILE, "xsum,,rsd_s", "xsumm,,rsd_s", r"line 4: .*task 'xsumm'; known: .*xsum"),
+    "decoder": (FILE, "rsd_s", "rsd_z", "line 4: .*decoder 'rsd_z'; did you mean rsd_s"),
+    "yaml": ("paper.yaml", "heads: {", "heads: [{", "paper.yaml: "),
+    "recipe": ("paper.yaml", "=first", "=second", "second.yaml"),
+    "claims": ("claims.py", "", "def claim(ask):\n", r"claims\.py: (Syntax|Indentation)Error"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_paper_of_a_package_is_one_line_and_the_others_are_read(
+    name, tmp_path, monkeypatch, capsys
+):
+    file, right, wrong, named = BROKEN[name]
+    own = package(tmp_path, f"broken_{name}", monkeypatch) / file
+    text = own.read_text(encoding="utf-8") if own.is_file() else ""
+    own.write_text(text.replace(right, wrong) if right else wrong, encoding="utf-8")
+    known = recipes_by_name()
+    assert known["rsd-exp1"] == "rsd=exp1" and not any("broken" in each for each in known)
+    (line,) = [each for each in capsys.readouterr().err.splitlines() if f"broken_{name}" in each]
+    assert re.search(f"^warning: .*{named}", line)
+
+
+def test_of_two_papers_of_one_name_the_first_is_read_with_a_warning(tmp_path, monkeypatch, capsys):
+    own = package(tmp_path, "rsd", monkeypatch)
+    assert load_paper("rsd").folder != own and "rsd" in paper_names()
+    assert re.match(naming("two papers", "rsd", own), capsys.readouterr().err)
+
+
+def test_a_paper_whose_pair_no_config_names_says_so(tmp_path, monkeypatch):
+    package(tmp_path, "unknown_pair", monkeypatch)
+    own = tmp_path / "package_of_unknown_pair/experiments/unknown_pair" / FILE
+    own.write_text(own.read_text(encoding="utf-8").replace("OPT-13B", "Mine-13B"))
+    text = markdown(table("unknown_pair/1", tmp_path))
+    assert "was run on" not in text and "no pair's config" in text
 
 
 def test_the_readmes_example_is_a_paper_and_lists_the_references_columns(tmp_path, monkeypatch):

@@ -20,6 +20,7 @@ from spec_bench.report.claims.verdict import Check, judged
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.seeds import pooled
 from spec_bench.report.papers.paper import load_paper
+from spec_bench.settings.fields import describe_error
 
 __all__ = ["Check", "check_claims", "check_generally", "evident", "measured"]
 
@@ -44,8 +45,9 @@ def check_claims(paper: str, rows: pd.DataFrame, results: Path | Records) -> lis
     for number, claim in enumerate(claims):
         try:
             found = list(claim.function(ask))
-        except ValueError as error:
-            raise ValueError(f"claim {claim.function.__name__} of {paper}: {error}") from error
+        except Exception as error:
+            place = f"claim {claim.function.__name__} of {paper}"
+            raise ValueError(f"{place}: {describe_error(error)}") from error
         said = {"statement": claim.statement, "section": claim.section, "number": number}
         checks += [replace(check, **said) for check in found]
     return judged(checks)

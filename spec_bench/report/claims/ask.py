@@ -55,6 +55,7 @@ from spec_bench.report.data.rows import (
 )
 from spec_bench.report.papers.paper import Axes
 from spec_bench.vocabulary.columns import apart_in, header
+from spec_bench.vocabulary.decoders import check_decoder
 from spec_bench.vocabulary.names import name_of
 from spec_bench.vocabulary.spec import parse
 
@@ -199,6 +200,8 @@ class Ask:
         fields of a ``Question``.
         """
         one, other = (s if isinstance(s, Cells) else cells(*several(s)) for s in (left, right))
+        for name in {*one.decoders, *other.decoders} - {*self.rows.decoder}:
+            check_decoder(name)
         asked = Question(self, text, one, other, **how)
         self._refuse_unknown((*several(metric), *several(asked.same), *several(asked.each)))
         by_pair: dict[str, list[Group]] = {}

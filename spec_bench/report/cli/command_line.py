@@ -19,7 +19,13 @@ from spec_bench.records.types import Generation
 from spec_bench.report.claims.verdict import print_checks
 from spec_bench.report.data.rows import Row, figure_rows, read_rows, rows_of
 from spec_bench.report.page.build import draw, drawings, results_file, shown_tables, stems
-from spec_bench.report.papers.paper import find_figure, find_table, load_paper, paper_names
+from spec_bench.report.papers.paper import (
+    find_figure,
+    find_table,
+    load_paper,
+    paper_names,
+    readable_papers,
+)
 from spec_bench.report.tables import render
 from spec_bench.report.tables.build import build_tables, check_pair
 from spec_bench.report.tables.measured import RESULTS, Measured, list_paper
@@ -87,7 +93,7 @@ def run_table(options: Namespace) -> None:
 
 def run_list(options: Namespace) -> None:
     """Lists tables and figures of one paper or of all."""
-    papers = [load_paper(name) for name in ([options.paper] if options.paper else paper_names())]
+    papers = [load_paper(options.paper)] if options.paper else readable_papers()
     measured = Measured.below(options.results)
     if options.pair and papers[0].items[0].recipes:
         check_pair(papers[0].items[0], options.pair, measured)
@@ -142,24 +148,36 @@ def run_all(options: Namespace) -> None:
     Written again from the same rows, the files are the same; tables and figures of earlier rows or
     recipes that are not written any more are removed.
     """
-    from spec_bench.report.page.build import build_index, build_page, paper_of
+    from spec_bench.report.page.build import build_index
 
     results = options.results
     direct = [path for path in results_files(results) if path.parent.parent == results]
+    failed = []
     for file in _files(options, direct):
-        folder, written = file.parent, [file.parent / "page.html"]
-        write_text(written[0], build_page(file, results))
-        (paper, items), measured = paper_of(folder.name), Measured(read_rows([file]), results)
-        tables = shown_tables(items, measured)
-        for table, stem in zip(tables, stems(tables), strict=True):
-            for suffix, rendered in _TABLES.items():
-                written.append(folder / "tables" / f"{stem}.{suffix}")
-                write_text(written[-1], rendered(table.sheet))
-        for drawing in drawings(paper, items, measured) if paper else ():
-            written += draw(drawing, measured, folder / "figures", *_PICTURES)
-        print(*written, *_removed(folder, written), sep="\n")
+        try:
+            _write_experiment(file, results)
+        except ValueError as error:
+            failed.append(f"{file}: {error}")
     write_text(results / "index.html", build_index(results))
     print(results / "index.html")
+    if failed:
+        raise ValueError("\n".join(failed))
+
+
+def _write_experiment(file: Path, results: Path) -> None:
+    from spec_bench.report.page.build import build_page, paper_of
+
+    folder, written = file.parent, [file.parent / "page.html"]
+    write_text(written[0], build_page(file, results))
+    (paper, items), measured = paper_of(folder.name), Measured(read_rows([file]), results)
+    tables = shown_tables(items, measured)
+    for table, stem in zip(tables, stems(tables), strict=True):
+        for suffix, rendered in _TABLES.items():
+            written.append(folder / "tables" / f"{stem}.{suffix}")
+            write_text(written[-1], rendered(table.sheet))
+    for drawing in drawings(paper, items, measured) if paper else ():
+        written += draw(drawing, measured, folder / "figures", *_PICTURES)
+    print(*written, *_removed(folder, written), sep="\n")
 
 
 def _removed(folder: Path, written: Sequence[Path]) -> Iterator[str]:

@@ -314,7 +314,7 @@ def groups_of(rows: pd.DataFrame) -> list[Group]:
         first = part.iloc[0]
         extra = [each for each in named if named[each].at[part.index[0]]]
         title = [str(first.task), *(value_text(each, first[each.name]) for each in extra)]
-        groups.append(Group(together(title), part))
+        groups.append(Group(together(filter(None, title)), part))
     return groups
 
 

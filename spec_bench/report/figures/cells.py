@@ -208,10 +208,11 @@ def with_columns(rows: pd.DataFrame, facts: pd.DataFrame) -> pd.DataFrame:
     return rows.join(facts)
 
 
-def grouped(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with ``cell.group``: the task, and of the other settings those that differ."""
+def grouped(rows: pd.DataFrame, x: str = "") -> pd.DataFrame:
+    """The rows with ``cell.group``: the task, and of the other settings but x those that differ."""
     titles = pd.Series("", index=rows.index, dtype=object)
-    for group in groups_of(rows) if "pair" in rows else ():
+    alike = rows.assign(**{x: ""}) if x in rows else rows
+    for group in groups_of(alike) if "pair" in rows else ():
         task = str(group.rows.iloc[0].task)
         titles[group.rows.index] = group.title.replace(task, task_title(task), 1)
     return with_columns(rows, titles.to_frame(GROUP))

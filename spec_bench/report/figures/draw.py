@@ -5,15 +5,13 @@ from math import inf
 from textwrap import fill as wrap
 from typing import Any
 
-import matplotlib
+import numpy as np
 import pandas as pd
-
-matplotlib.use("Agg")
-from matplotlib import pyplot
+from matplotlib.lines import Line2D
 
 from spec_bench.report.data.rows import error_bars, prompts_of
 from spec_bench.report.figures.panels import Panel, Series, Sheet
-from spec_bench.report.figures.style import GREY, TWO_COLUMNS_INCHES, fill, known
+from spec_bench.report.figures.style import GREY, TWO_COLUMNS_INCHES, ReportFigure, fill, known
 from spec_bench.report.papers.pairs import pair_configs
 from spec_bench.vocabulary.decoders import MARKERS
 
@@ -28,19 +26,22 @@ _Mark = tuple[int, float, float, str]
 """A mark's row in the file, its place, and its text."""
 
 
-def draw_sheet(sheet: Sheet) -> Any:
-    """Returns a file of a figure, as matplotlib's figure."""
+def draw_sheet(sheet: Sheet, ax: Any = None) -> Any:
+    """Returns a file of a figure, as matplotlib's figure; its only panel on ``ax``, if given."""
     drawing, grid = sheet.drawing, sheet.grid
     count = max(map(len, grid))
-    width = TWO_COLUMNS_INCHES * _by_columns(drawing.width, count)
-    figure, axes = pyplot.subplots(
-        len(grid), count,
-        figsize=(width, drawing.height * len(grid) + drawing.rest),
-        sharex="x" in drawing.share,
-        sharey="y" in drawing.share,
-        squeeze=False,
-        layout="constrained",
-    )  # fmt: skip
+    axes = check_single(ax, [panel.title for panel in sheet.panels])
+    if ax is None:
+        width = TWO_COLUMNS_INCHES * _by_columns(drawing.width, count)
+        size = (width, drawing.height * len(grid) + drawing.rest)
+        figure = ReportFigure(size, layout="constrained")
+        axes = figure.subplots(
+            len(grid),
+            count,
+            sharex="x" in drawing.share,
+            sharey="y" in drawing.share,
+            squeeze=False,
+        )
     for down, line in enumerate(grid):
         for across, plot in enumerate(axes[down]):
             if across < len(line):
@@ -53,8 +54,18 @@ def draw_sheet(sheet: Sheet) -> Any:
             limits = [drawing.axis(column).low for column in (panel.said.x, panel.said.y)]
             if panel.series and any(low is not None for low in limits):
                 plot.set(xlim=(limits[0], None), ylim=(limits[1], None))
+    if ax is not None:
+        ax.legend(frameon=False)
+        return ax
     _surround(figure, sheet)
     return figure
+
+
+def check_single(ax: Any, titles: Sequence[str]) -> Any:
+    """Returns axes as a grid. Raises ValueError: they are to hold several panels."""
+    if ax is not None and len(titles) > 1:
+        raise ValueError(f"ax takes one panel, and these rows make several: {', '.join(titles)}")
+    return np.array([[ax]])
 
 
 def _draw_panel(plot: Any, sheet: Sheet, panel: Panel) -> None:
@@ -205,16 +216,16 @@ def _entries(sheet: Sheet) -> list[Any]:
         layer, look = each.layer, each.look
         same = [other.layer.mark for other in series if other.label == each.label]
         line = "" if set(same) == {"point"} else "--" if look.dashed else "-"
-        style = {"color": GREY if layer.printed else look.colour, "linestyle": line}
+        style: dict[str, Any] = {"color": GREY if layer.printed else look.colour, "linestyle": line}
         if layer.marker:
             style["marker"] = "o"
         elif layer.markersize:
             style |= {"marker": look.marker, "markersize": 4}
-        handles.setdefault(each.label, pyplot.Line2D([], [], label=each.label, **style))
+        handles.setdefault(each.label, Line2D([], [], label=each.label, **style))
     shapes = {each.shape: each.look.marker for each in series if each.label and each.shape}
-    grey = {"color": GREY, "linestyle": ""}
+    grey: dict[str, Any] = {"color": GREY, "linestyle": ""}
     for name in sorted(shapes, key=lambda shape: MARKERS.index(shapes[shape])):
-        handles[f"shape {name}"] = pyplot.Line2D([], [], marker=shapes[name], label=name, **grey)
+        handles[f"shape {name}"] = Line2D([], [], marker=shapes[name], label=name, **grey)
     return [*handles.values()]
 
 
@@ -227,8 +238,8 @@ def _by_columns(values: float | Sequence[float], columns: int) -> float:
 def _marks(series: Series) -> list[_Mark]:
     found, rows, layer = [], series.rows, series.layer
     for index, (_, row) in enumerate(rows.iterrows() if layer.write else ()):
-        if known(layer.write, row):
-            text = fill(layer.write, rows.iloc[[index]])
+        text = fill(layer.write, rows.iloc[[index]])
+        if text and known(layer.write, row):
             found.append((int(rows.index[index]), float(row[layer.x]), float(row[layer.y]), text))
     return found
 

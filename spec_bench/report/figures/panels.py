@@ -159,9 +159,10 @@ class Series:
         return list(zip(self.rows[column], low, high, strict=True))
 
     def lines(self) -> list[Series]:
-        """Returns the series by its lines: the cells of one differ in nothing but x."""
+        """Returns the series by its lines: cells of one differ in nothing but x and ``order``."""
         apart = [*(each.name for each in apart_in(self.rows)), *_OF_A_LINE]
-        others = [name for name in apart if name in self.rows and name != self.layer.x]
+        along = (self.layer.x, self.layer.order)
+        others = [name for name in apart if name in self.rows and name not in along]
         names = [name for name in others if self.rows[name].nunique(dropna=False) > 1]
         if not names:
             return [self]
@@ -315,7 +316,7 @@ def sheets(drawing: Drawing, rows: pd.DataFrame, printed: pd.DataFrame) -> Itera
             used |= rows.decoder == layer.over
     files = [name for name in several(drawing.files) if name in rows]
     for values in _facets(kept(rows, drawing.keep), files):
-        part = grouped(rows[used & _at(rows, values)])
+        part = grouped(rows[used & _at(rows, values)], drawing.x)
         counts = {name: part[name].nunique() if name in part else 0 for name in drawing.needs}
         if any(counts[name] < count for name, count in drawing.needs.items()):
             continue

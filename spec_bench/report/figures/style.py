@@ -10,14 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import matplotlib
 import pandas as pd
-
-matplotlib.use("Agg")
-from matplotlib import pyplot
+from cycler import cycler
+from matplotlib.figure import Figure
 
 from spec_bench.vocabulary.decoders import COLOURS, MARKERS, PALETTE, find_decoder
 from spec_bench.vocabulary.names import MARKS, title
@@ -33,7 +33,7 @@ _DPI = 200
 _NAMED = re.compile(r"\{([^{}:]+):?([^{}]*)\}")
 _COLOURS = {str(name): colour.light for name, colour in COLOURS.items()}
 _SETTINGS = Path(__file__).with_name("figures.mplstyle")
-_CYCLE = {"axes.prop_cycle": pyplot.cycler(color=[colour.light for colour in PALETTE])}
+_CYCLE = {"axes.prop_cycle": cycler(color=[colour.light for colour in PALETTE])}
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def looks(layer: Drawing, rows: pd.DataFrame, hue: Sequence[str]) -> dict[tuple[
         if isinstance(colours, Mapping):
             colour = _COLOURS.get(colours.get(name, ""), colours.get(name, colour))
         elif len(values) > 2 and usual is None:
-            colour = pyplot.cm.viridis(colours * index / (len(values) - 1))
+            colour = matplotlib.colormaps["viridis"](colours * index / (len(values) - 1))
         marker = markers if isinstance(markers, str) else markers.get(name, marker)
         dashed = layer.dashed if isinstance(layer.dashed, bool) else name in layer.dashed
         found[value] = Look(index, index - (len(values) - 1) / 2, colour, marker, dashed)
@@ -92,9 +92,18 @@ def shapes(values: pd.Series) -> dict[Any, str]:
     return {value: MARKERS[i % len(MARKERS)] for i, value in enumerate(known)}
 
 
+class ReportFigure(Figure):
+    """A figure that pyplot does not know, and that a notebook shows."""
+
+    def _repr_png_(self) -> bytes:
+        picture = BytesIO()
+        self.savefig(picture)
+        return picture.getvalue()
+
+
 def settings() -> Any:
     """A context in which everything drawn has the figures' sizes; ticks are made when saved."""
-    return pyplot.rc_context(_CYCLE, _SETTINGS)
+    return matplotlib.rc_context(_CYCLE, _SETTINGS)
 
 
 def save(
@@ -110,7 +119,6 @@ def save(
     for path in paths:
         dated = path.suffix == ".pdf"  # a PNG bears no date
         figure.savefig(path, dpi=dpi, metadata={"CreationDate": None} if dated else None)
-    pyplot.close(figure)
     return paths
 
 

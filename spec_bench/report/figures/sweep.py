@@ -23,7 +23,8 @@ from spec_bench.report.data.rows import (
     title_of,
     tree_titles,
 )
-from spec_bench.report.figures.style import pyplot, save, settings
+from spec_bench.report.figures.draw import check_single
+from spec_bench.report.figures.style import ReportFigure, save, settings
 from spec_bench.vocabulary import names
 from spec_bench.vocabulary.columns import ENDS
 from spec_bench.vocabulary.decoders import COLOURS, parts_of
@@ -41,6 +42,7 @@ _FAMILIES = {
     "another engine": "#999999",
 }
 _MODELS = ("", "language_model", "lookup_or_model", "pard")  # drafters that are models, or unknown
+_DRAFTLESS = ("none", "lookup", "suffix", "recycling", "own_blocks", "first_match")
 _PATHS = ("chain", "dynamic_chain", "guess_or_draft")  # trees of one path
 _PLACE = ("device", "machine", "threads")
 _NUMBER: dict[str, Any] = {
@@ -59,10 +61,11 @@ def draw(groups: Sequence[Group], path: Path) -> bool:
     return figure is not None
 
 
-def picture(groups: Sequence[Group]) -> Any:
+def picture(groups: Sequence[Group], ax: Any = None) -> Any:
     """Returns matplotlib's figure, a panel for each task; None where nothing has a value.
 
-    A panel has the 30 fastest at most, a picture nine panels; a line says what is left out.
+    A panel has the 30 fastest at most, a picture nine panels; a line says what is left out. A
+    single panel is drawn on ``ax``, if given, which is returned.
     """
     able = _able(pd.concat([group.rows for group in groups]))
     of = next((name for name in _MEASURES if name in able and able[name].notna().any()), None)
@@ -79,9 +82,11 @@ def picture(groups: Sequence[Group]) -> Any:
     labels = order[-_BARS:]
     across = min(len(shown), _ACROSS)
     down = -(-len(shown) // across)
-    size = (2.0 + (5.2, 6.4, 8.0)[across - 1], down * (0.45 + 0.26 * len(labels)) + 1.15)
-    shared: dict[str, Any] = {"sharex": True, "sharey": True, "squeeze": False}
-    figure, axes = pyplot.subplots(down, across, figsize=size, **shared, layout="constrained")
+    axes = check_single(ax, [title for title, _ in found])
+    if ax is None:
+        size = (2.0 + (5.2, 6.4, 8.0)[across - 1], down * (0.45 + 0.26 * len(labels)) + 1.15)
+        figure = ReportFigure(size, layout="constrained")
+        axes = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
     for plot, (title, bars) in zip(axes.flat, shown, strict=False):
         _draw_panel(plot, bars[bars["bar"].isin(labels)], labels, of)
         plot.set_title(wrap(title, 84 // across) if len(found) > 1 else "", loc="left")
@@ -92,6 +97,9 @@ def picture(groups: Sequence[Group]) -> Any:
     axes[0, 0].set_yticks(range(len(labels)), labels)
     families = [name for name in _FAMILIES if name in set(drawn["family"])]
     patches = [Patch(color=_FAMILIES[name], label=name) for name in families]
+    if ax is not None:
+        ax.legend(handles=patches, loc="lower right", frameon=False)
+        return ax
     where = {"loc": "outside lower left", "ncols": len(families), "frameon": False}
     figure.legend(handles=patches, **where)
     heading = _heading(found, of, len(order) - _BARS, len(found) - _PANELS)
@@ -118,9 +126,10 @@ def _bars(group: Group, of: str) -> pd.DataFrame:
 def _family(row: Row) -> str:
     if row["lossless"] == "unaudited":
         return "another engine"
-    if pd.isna(row.get("draft")) or row["draft"] == "":
-        return "no draft model"
     drafter, tree = parts_of(str(row["decoder"]))
+    draft = row.get("draft", drafter not in _DRAFTLESS)
+    if pd.isna(draft) or not draft:
+        return "no draft model"
     if drafter not in _MODELS:
         return "trained head"
     return "draft model, one path" if tree in _PATHS else "draft model, tree"

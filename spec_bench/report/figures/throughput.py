@@ -16,6 +16,7 @@ from spec_bench.report.data.rows import decoder_of, numbers_in, read_results
 from spec_bench.report.data.seeds import pooled
 from spec_bench.vocabulary.numbers import with_ends
 
+_PANEL, _TITLE = "cell.panel", "cell.title"
 PER_USER, IN_ALL = "token_rate_per_request", "token_rate_end_to_end"
 _GROUP = ["pair", "target", "task", "temperature"]
 _LINE = ["decoder", "spec", "tree_attention", "batching", "engine", "device"]
@@ -93,36 +94,32 @@ def throughput(file: Path) -> str:
 
 def draw(lines: Sequence[tuple[str, str, pd.DataFrame]], path: Path) -> None:
     """Left: tokens/s of all over tokens/s of one. Right: the speed-up over plain decoding."""
-    from matplotlib.figure import Figure
-
+    from spec_bench.report.figures.draw import draw_sheet
+    from spec_bench.report.figures.panels import Axis, drawing_of, sheets
     from spec_bench.report.figures.style import save, settings
 
-    groups = list(dict.fromkeys(group for group, *_ in lines))
+    cells = pd.concat(
+        [line.assign(**{_PANEL: group, _TITLE: title}) for group, title, line in lines],
+        ignore_index=True,
+    )
+    drawing = drawing_of(
+        hue=_TITLE,
+        mark="line",
+        order="batch_size",
+        files=(),
+        down=_PANEL,
+        legend_columns=3,
+        columns=[
+            {"x": PER_USER, "y": IN_ALL, "write": "{batch_size:g}", "title": f"{{{_PANEL}}}"},
+            {"x": "batch_size", "y": "speedup", "dodge": 1.03, "guide": 1.0},
+        ],
+        axes={
+            PER_USER: Axis("tokens/s of a request", low=0),
+            IN_ALL: Axis("tokens/s of all", low=0),
+            "batch_size": Axis("requests together", log=True),
+            "speedup": Axis("speed-up at equal concurrency", low=0),
+        },
+    )
     with settings():
-        figure = Figure(figsize=(7.2, 3.1 * len(groups)), layout="constrained")
-        panels = figure.subplots(len(groups), 2, squeeze=False)
-        for group, (speeds, gains) in zip(groups, panels, strict=True):
-            here = [each for each in lines if each[0] == group]
-            for place, (_, title, line) in enumerate(here):
-                aside = 1 + 0.03 * (place - len(here) / 2)  # of a logarithmic axis
-                (drawn,) = speeds.plot(line[PER_USER], line[IN_ALL], "o-", ms=4, label=title)
-                for x, y, count in line[[PER_USER, IN_ALL, "batch_size"]].to_numpy():
-                    near = {"xytext": (3, 3), "textcoords": "offset points", "size": 6}
-                    speeds.annotate(f"{count:g}", (x, y), **near)
-                gained = line.dropna(subset=["speedup"])
-                if gained.empty or gained.iloc[0].decoder == "ar":
-                    continue
-                value, low, high = (gained[name] for name in _SPEEDUP)
-                bars = [(value - low).clip(lower=0), (high - value).clip(lower=0)]
-                gains.errorbar(
-                    gained.batch_size * aside, value, bars, fmt="o-", ms=4, capsize=2,
-                    color=drawn.get_color(),
-                )  # fmt: skip
-            speeds.set(xlabel="tokens/s of a request", ylabel="tokens/s of all", xlim=0, ylim=0)
-            speeds.set_title(group, loc="left", size=8)
-            speeds.legend(fontsize=6.5)
-            gains.axhline(1, color="grey", lw=0.8)
-            gains.set_xscale("log", base=2)
-            gains.xaxis.set_major_formatter("{x:g}")
-            gains.set(xlabel="requests together", ylim=0, ylabel="speed-up at equal concurrency")
-        save(figure, path.parent, path.stem, ("png",), dpi=150)
+        (sheet,) = sheets(drawing, cells, pd.DataFrame())
+        save(draw_sheet(sheet), path.parent, path.stem, ("png",), dpi=150)

@@ -44,7 +44,7 @@ from spec_bench.report.papers.paper import (
     Paper,
     Table,
     load_paper,
-    paper_names,
+    readable_papers,
     recipes_by_name,
 )
 from spec_bench.report.tables.build import build_tables
@@ -401,7 +401,7 @@ def build_index(results: Path) -> str:
     folders = {path.parent for path in files.results_files(results)}
     folders |= {path.parent for path in results.glob("*/*.png")}  # figures that no cell is behind
     entries = [_entry(folder, results) for folder in sorted(folders)]
-    titles = {name: load_paper(name).title for name in paper_names()} | {"": "Other experiments"}
+    titles = {paper.name: paper.title for paper in readable_papers()} | {"": "Other experiments"}
     listed = {name: [each for each in entries if each["paper"] == name] for name in titles}
     return render(
         "index.html.j2",
@@ -418,7 +418,7 @@ def _entry(folder: Path, results: Path) -> dict[str, Any]:
     rows = read_rows([file]) if file.is_file() else pd.DataFrame(columns=["pair", "task"])
     measured = rows[rows.status != "failed"] if "status" in rows else rows
     paper = recipes_by_name().get(name, name.partition("-")[0]).partition("=")[0]
-    paper = paper if paper in paper_names() else ""
+    paper = paper if paper in {each.name for each in readable_papers()} else ""
     days = [origin["day"] for origin, _ in origins_of(file, rows)] if len(rows) else []
     return {
         "name": str(folder.relative_to(results)),

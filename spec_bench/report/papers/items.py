@@ -10,6 +10,7 @@ from string import Formatter
 from typing import Any, ClassVar, Literal
 
 from spec_bench.settings.configs import experiments_dir, experiments_dirs, read_config
+from spec_bench.settings.fields import warn
 from spec_bench.settings.validation import settings
 from spec_bench.vocabulary.names import combined
 from spec_bench.vocabulary.published import COLUMNS, KEYS, Row
@@ -24,15 +25,14 @@ IN_TITLES = ("target", "targets", "draft", "task", "temperature")
 
 
 def paper_folders() -> dict[str, Path]:
-    """Paper -> ``experiments/PAPER``, ours or of the entry points ``spec_bench.configs``. Raises
-    ValueError: two folders have one paper's name.
+    """Paper -> ``experiments/PAPER``, ours or of the entry points ``spec_bench.configs``; of two
+    that have one name the first, with a warning.
     """
     known: dict[str, Path] = {}
     for path in (path for top in experiments_dirs() for path in sorted(top.glob(f"*/{PAPER}"))):
         folder = path.parent
-        if folder.name in known:
-            raise ValueError(f"two papers are called {folder.name}: {known[folder.name]}, {folder}")
-        known[folder.name] = folder
+        if known.setdefault(folder.name, folder) != folder:
+            warn(f"two papers are called {folder.name}; not read: {folder}")
     return known
 
 

@@ -25,8 +25,9 @@ import pandas as pd
 import yaml
 
 from spec_bench.report.papers.items import PAPER, Figure, Item, Table, paper_folders, recipe_name
-from spec_bench.settings.fields import one_line
+from spec_bench.settings.fields import describe_error, did_you_mean, one_line, warn
 from spec_bench.settings.validation import check
+from spec_bench.vocabulary.columns import header
 from spec_bench.vocabulary.decoders import DECODERS
 from spec_bench.vocabulary.published import FILE, Row, read_published
 
@@ -39,6 +40,7 @@ Axes = Mapping[str, Mapping[tuple[str, str], int]]
 @functools.cache
 def code_of(folder: Path, name: str) -> ModuleType | None:
     """Returns a file of a paper's folder by its name without the ending; None where there is none.
+    Raises ValueError: Python cannot import it.
 
     It is imported once, as a module of a package that is the folder, so that one file may import
     another: ``from .heads import best_heads``.
@@ -49,7 +51,10 @@ def code_of(folder: Path, name: str) -> ModuleType | None:
     if package not in sys.modules:
         made = sys.modules[package] = ModuleType(package)
         made.__path__ = [str(folder)]
-    return import_module(f"{package}.{name}")
+    try:
+        return import_module(f"{package}.{name}")
+    except Exception as error:
+        raise ValueError(f"{folder / name}.py: {describe_error(error)}") from error
 
 
 @dataclass(frozen=True)
@@ -147,6 +152,19 @@ def paper_names() -> list[str]:
     return sorted(paper_folders())
 
 
+def readable_papers() -> list[Paper]:
+    """Returns all papers that can be read; any other one is a warning in one line."""
+    papers = []
+    for name in paper_names():
+        try:
+            paper = load_paper(name)
+            paper.claims  # noqa: B018 - imports their file
+            papers.append(paper)
+        except ValueError as error:
+            warn(str(error))
+    return papers
+
+
 def find_table(name: str) -> Table:
     """A table by its name, such as ``rsd/7``; ValueError, with the choices, for another one."""
     return _find(load_paper(name.partition("/")[0]).tables, "table", name)
@@ -177,7 +195,7 @@ def _find(known: Sequence[_Kind], kind: str, name: str) -> _Kind:
 
 def recipes_by_name() -> dict[str, str]:
     """Results folder -> recipe, for every recipe that some item names."""
-    items = [item for paper in paper_names() for item in load_paper(paper).items]
+    items = [item for paper in readable_papers() for item in paper.items]
     return {recipe_name(recipe): recipe for item in items for recipe in item.recipes}
 
 
@@ -222,7 +240,15 @@ def _paper(name: str, folder: Path) -> Paper:
         raise ValueError(f"unknown key {unknown[0]!r}")
     title, arxiv, machine = (str(data[key]) for key in ("paper", "arxiv", "machine"))
     ordered = tuple(sorted(tables, key=lambda table: table.number))
-    return Paper(name, title, arxiv, machine, folder, ordered, tuple(figures))
+    paper = Paper(name, title, arxiv, machine, folder, ordered, tuple(figures))
+    metrics = {name for table in tables for column in table.columns for name in column.metrics}
+    known = ["", *header()]
+    for metric in metrics.symmetric_difference(row["metric"] for row in paper.numbers) - {*known}:
+        near = did_you_mean(metric, known)
+        raise ValueError(f"{metric!r}, of tables or {FILE} alone, is no metric{near}")
+    for item in paper.items:
+        item.experiments  # noqa: B018 - reads its recipes
+    return paper
 
 
 def _entries(data: dict[str, Any], section: str) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from spec_bench.report.data.seeds import POOLED, SEEDS
 from spec_bench.report.papers.items import Column, Item
 from spec_bench.report.papers.pairs import drafter_size, is_embedded, pair_configs
 from spec_bench.report.papers.paper import Table, load_paper
-from spec_bench.report.tables.measured import Measured, commands_for
+from spec_bench.report.tables.measured import NO_PAIR, Measured, commands_for
 from spec_bench.report.tables.printed import Cell, Sheet, printed_sheet, rivals, tree_text
 from spec_bench.vocabulary import columns, names
 from spec_bench.vocabulary.names import MEANINGS
@@ -234,7 +234,8 @@ def _notes_unmeasured(
         return notes
     pairs = sorted({each.pair for each in sheet.wanted})
     whose = "Paper's numbers only: no" if item.unprinted is None else "Nobody has printed it: no"
-    notes.append(f"{whose} cell of this table was run on {_some(pairs)}.")
+    where = f"cell of this table was run on {_some(pairs)}" if pairs else NO_PAIR
+    notes.append(f"{whose} {where}.")
     others = [
         pair
         for pair in measured.pairs({each.task for each in sheet.wanted})

@@ -175,6 +175,7 @@ def _aliases(rows: pd.DataFrame) -> dict[str, str]:
 # What was measured, and the commands for the rest.
 
 
+NO_PAIR = "pair's config names its models under paper (docs/pairs.md)"
 _TEMPERATURE = "generation.temperature"
 _NO_GPU = ("cpu", "server")
 _CAPTURED = "static"  # what ON_GPU compiles
@@ -271,7 +272,8 @@ def _state(item: Item, shares: Sequence[Progress]) -> str:
     for progress in shares:
         name = progress.pair if progress.in_paper else f"{progress.pair} (not the paper's)"
         counts.setdefault(f"{progress.measured}/{len(progress.wanted)}", []).append(name)
-    return "; ".join(f"{count} cells: {', '.join(names)}" for count, names in counts.items())
+    known = "; ".join(f"{count} cells: {', '.join(names)}" for count, names in counts.items())
+    return known or f"no {NO_PAIR}"
 
 
 def commands_for(

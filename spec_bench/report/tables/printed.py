@@ -23,7 +23,7 @@ from spec_bench.report.papers.items import Column, Lines, Pick, recipe_cells
 from spec_bench.report.papers.pairs import pair_of
 from spec_bench.report.papers.paper import Table, find_table, load_paper
 from spec_bench.vocabulary import columns, names
-from spec_bench.vocabulary.published import FILE, KEYS, Row, printed_tree
+from spec_bench.vocabulary.published import KEYS, Row, printed_tree
 from spec_bench.vocabulary.spec import parse
 
 UNNAMED = "paper's"  # a target that the table does not name
@@ -135,18 +135,9 @@ def tree_text(decoder: str, spec: str) -> str:
 
 @functools.cache
 def printed_sheet(name: str, pair: str | None) -> Sheet:
-    """A table of printed numbers (``rsd/7``); its asked cells of one pair, or of the table's.
-    Raises ValueError: the paper has no printed numbers of a column.
-    """
+    """A table of printed numbers (``rsd/7``); its asked cells of one pair, or of the table's."""
     table = find_table(name)
     paper = load_paper(table.paper)
-    metrics = {number["metric"] for number in paper.numbers}
-    for column in table.columns:
-        if column.metric and not metrics & {*column.metrics}:
-            raise ValueError(
-                f"table {name}: {' or '.join(column.metrics)} is not in {paper.folder / FILE}; "
-                f"there: {', '.join(sorted(metrics)) or 'nothing'}"
-            )
     layout = _Layout(table, paper.numbers_of(table.number), pair, paper.numbers)
     across = layout.across()
     heads = tuple(column for value in across for column in layout.columns_under(value))
@@ -322,10 +313,14 @@ class _Layout:
         ]
 
     def _shown(self, column: Column) -> Column | None:
-        """Returns a column with its names filled in; None where the table prints no such metric."""
+        """Returns a column with its names filled in; None where another table prints its metric.
+        Of a metric that the paper does not print the measured numbers are shown alone.
+        """
         there = [metric for metric in column.metrics if any(m == metric for _, m in self.metrics)]
         if column.metric and not there:
-            return None
+            if any(row["metric"] in column.metrics for row in self.others):
+                return None
+            column = replace(column, metric="", measured=column.metrics[0])
         metric = there[0] if there else column.measured
         title = column.title or "{metric}"
         shown = columns.column(metric).title if "{metric}" in title else ""

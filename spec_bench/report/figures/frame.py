@@ -1,0 +1,67 @@
+"""Figures of a frame of rows: ``spec_bench.plot``."""
+
+from typing import Any
+
+import pandas as pd
+
+from spec_bench.report.data.rows import groups_of
+from spec_bench.report.figures.cells import GROUP, derive, grouped
+from spec_bench.report.figures.draw import draw_sheet
+from spec_bench.report.figures.panels import Sheet, drawing_of, sheets
+from spec_bench.report.figures.style import settings
+from spec_bench.report.figures.sweep import picture
+from spec_bench.settings.fields import did_you_mean
+
+_USUAL = {"pair": "", "task": "", "spec": "-", "status": "complete", "lossless": "exact"}
+_OF_TREES = ("nodes", "depth", "width")
+
+
+def plot(rows: pd.DataFrame, x: str = "", y: str = "", *, ax: Any = None, **words: Any) -> Any:
+    """Draws rows as the report does, a panel for each group of comparable ones; writes no file.
+
+    Args:
+        rows: what ``run`` or ``sweep`` gave, a ``results.csv``, or a frame of your own with a
+            column ``decoder``, and ``spec`` for its trees. ``Y_low`` and ``Y_high`` are intervals.
+        x: a setting such as ``temperature``, or the trees' ``nodes``, ``depth`` or ``width``, gives
+            lines along it; a measured column gives points. By default the decoders.
+        y: by default ``block_efficiency``. Without x and y each decoder and tree has a bar, of its
+            speed-up if that was measured.
+        ax: axes of matplotlib, for a single panel.
+        words: of ``spec_bench.report.figures.panels.Drawing``: ``mark="point"``,
+            ``keep={"decoder": ["sd"]}``.
+
+    Returns:
+        A matplotlib figure, for ``savefig``; or ``ax``, if given.
+
+    Raises:
+        ValueError: a column is missing or empty, or ``ax`` cannot hold all panels.
+    """
+    rows = pd.DataFrame(rows).reset_index(drop=True)
+    known = [*rows.columns[rows.notna().any()], *_OF_TREES]
+    for name in ("decoder", x or "decoder", y or "decoder"):
+        if name not in known:
+            near = did_you_mean(name, known)
+            raise ValueError(f"nothing in column {name!r}{near}; there is {', '.join(known)}")
+    cells = derive(pd.DataFrame({**_USUAL, **rows}).astype({"spec": str}).copy())
+    with settings():
+        if x or y:
+            sheet = _lay_out(cells, x or "decoder", y or "block_efficiency", words)
+            return draw_sheet(sheet, ax)
+        return picture(groups_of(cells), ax)
+
+
+def _lay_out(cells: pd.DataFrame, x: str, y: str, words: dict[str, Any]) -> Sheet:
+    """Lays out lines along a setting, else points."""
+    hue = ["decoder", "spec"]
+    if x in _OF_TREES:
+        x, hue = f"tree.{x}", ["decoder"]
+    look: dict[str, Any] = {"files": (), "across": GROUP, "wrap": 3, "title": f"{{{GROUP}}}"}
+    if not pd.api.types.is_numeric_dtype(cells[x]):
+        look["hue"] = hue
+    elif f"{x}_low" in cells or grouped(cells, x).duplicated([GROUP, *hue, x]).any():
+        look["write"] = "{spec}"
+    else:
+        look |= {"mark": "line", "hue": hue, "dodge": (cells[x].max() - cells[x].min()) / 200}
+    if cells.filter([f"{x}_low", f"{y}_low"]).isna().all(axis=None):
+        look["note"] = ""
+    return next(sheets(drawing_of(x, y, **{**look, **words}), cells, pd.DataFrame()))
