@@ -143,34 +143,37 @@ def compare(
 
 def audit(
     *,
-    parts: Sequence[str] = AUDITED,
+    parts: Sequence[str] | None = None,
     target: str | None = None,
     draft: str | None = None,
-    prompts: Sequence[str] = (),
+    prompts: str | Path | Sequence[str] = (),
     max_new_tokens: int = 64,
     samples: int = 10_000,
     seed: int = 0,
-    decoders: str = USUAL,
+    decoders: str | Sequence[str] = USUAL,
 ) -> Audited:
     """Proves losslessness, as ``spec-bench audit``; all parts take about an hour.
 
     Args:
         parts: ``rules`` and ``decoders`` and ``beams`` by enumeration, ``approximations``, of which
-            nothing is claimed.
+            nothing is claimed. None: all of them, or with a target the pair alone.
         target: folder or hub id of a target whose greedy answers are checked too.
         draft: of its draft.
-        prompts: texts that these decode.
+        prompts: texts that these decode, or a file of prompts in any form that ``run`` takes.
         max_new_tokens: limit on each of their answers.
         samples: continuations per chi-square.
         seed: of everything drawn.
-        decoders: of the pair, such as ``sd:3,rsd_s:4x3``; ``all``: every tree.
+        decoders: of the pair, such as ``sd:3,rsd_s:4x3`` or a list; ``all``: every tree.
     """
     import pandas as pd
 
     from spec_bench.audit import command_line
     from spec_bench.audit.catalogue import audited
     from spec_bench.jobs.config.model_files import model_path
+    from spec_bench.tasks import read_own
 
+    if parts is None:
+        parts = AUDITED if target is None else ()
     named = [parts] if isinstance(parts, str) else list(parts)
     if wrong := [each for each in named if each not in AUDITED]:
         raise ValueError(f"parts are {', '.join(AUDITED)}, got {wrong[0]!r}")
@@ -179,7 +182,9 @@ def audit(
     more: Iterable[Any] = ()
     if target is not None and draft is not None:
         paths = model_path(target), model_path(draft)
-        more = command_line.audit_pair(*paths, list(prompts), max_new_tokens, decoders)
+        asked = read_own(str(prompts)) if isinstance(prompts, str | Path) else list(prompts)
+        several = decoders if isinstance(decoders, str) else ",".join(decoders)
+        more = command_line.audit_pair(*paths, asked, max_new_tokens, several)
     lines = [*audited(command_line.parts_of(named, samples, seed)), *more]
     passed = all(line.passed is not False for line in lines)
     return Audited(passed, pd.DataFrame([vars(line) for line in lines]))

@@ -118,8 +118,13 @@ def words_of(
     for word in overrides:
         if not isinstance(word, str):
             raise ValueError(f"settings are texts such as 'task=xsum', got {shown(word)}")
-    if isinstance(settings.get("prompts"), list | tuple):
-        raise ValueError("prompts is how many are asked; texts=[...] are prompts of your own")
+    count = settings.get("prompts")
+    if isinstance(count, list | tuple | Path) or (isinstance(count, str) and "." in count):
+        raise ValueError(
+            "prompts is how many are asked; texts=[...] are prompts of your own, data=FILE a file's"
+        )
+    if isinstance(texts, str | Path):
+        raise ValueError(f"texts must be a list of prompts; data={str(texts)!r} names a file")
     words, plain = [*_pair_words(pair), *overrides], dict[str, Any]()
     known = [*_FLAGS, *settings_of_command("run")]
     for key, value in settings.items():

@@ -1,10 +1,9 @@
 """``spec-bench audit``: its arguments; what it does is in ``command_line``."""
 
 import argparse
-import json
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
+from typing import Any
 
 from spec_bench.audit import USUAL
 from spec_bench.settings.arguments import Parser
@@ -16,14 +15,15 @@ _OF_SERVERS = {"served_model": "target", "server_kind": KINDS[0], "temperature":
 
 def read_arguments(
     arguments: Sequence[str] | None = None, path_of: Callable[[str], str] = str
-) -> tuple[argparse.Namespace, list[str]]:
-    """The options and the prompts; leaves the process with status 2 and one line if they cannot be
-    right. ``path_of`` says where a model is; a ValueError of it, that there is none.
+) -> tuple[argparse.Namespace, Any]:
+    """The options, and the task that has read the prompts; leaves the process with status 2 and one
+    line if they cannot be right. ``path_of`` says where a model is; a ValueError of it, that there
+    is none.
     """
     parser = Parser(prog="spec-bench audit")
     parser.add_argument("--target", help="folder or hub id of a target to check greedily")
     parser.add_argument("--draft", help="folder or hub id of its draft")
-    parser.add_argument("--prompts", "--data", help="a prompt a line, or JSON lines")
+    parser.add_argument("--prompts", "--data", nargs="+", help="files of your own")
     parser.add_argument("--decoders", default=USUAL, help="such as sd:3,rsd_s:4x3; all: every tree")
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--max-new-tokens", type=int, default=64)
@@ -57,25 +57,16 @@ def read_arguments(
         )
     except ValueError as error:
         parser.error(str(error))
-    prompts = list[str]()
-    if options.prompts:
-        try:
-            text = Path(options.prompts).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            parser.error(f"cannot read --prompts {options.prompts!r}: {error}")
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
-        try:
-            prompts = list(map(_prompt, lines)) if options.prompts.endswith(".jsonl") else lines
-        except (ValueError, KeyError, TypeError, IndexError):
-            parser.error(f"{options.prompts!r} has a line without a JSON prompt or turns")
-        if not prompts:
-            parser.error(f"--prompts {options.prompts!r} has no prompt: one on each line")
-    return options, prompts
+    if not options.prompts:
+        return options, []
+    from spec_bench.tasks import read_own
 
-
-def _prompt(line: str) -> str:
-    row = json.loads(line)
-    return str(row["prompt"] if "prompt" in row else row["turns"][0])
+    try:
+        task = read_own(options.prompts)
+        print(f"data: {task.describe_data(task.examples())}")
+    except ValueError as error:
+        parser.error(f"--prompts: {error}")
+    return options, task
 
 
 def load(

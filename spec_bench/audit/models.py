@@ -13,12 +13,14 @@ stated rate. Where the target runs in another number format than the server, rou
 difference of laws: many thousands of tokens will find it.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -38,6 +40,9 @@ from spec_bench.records.types import Request
 from spec_bench.server.endpoint import KEY, Server
 from spec_bench.settings.configs import conf_dirs
 from spec_bench.vocabulary.decoders import load_decoder
+
+if TYPE_CHECKING:
+    from spec_bench.tasks import Task
 
 FALSE_ALARM_RATE = 1e-3
 """Chance that a lossless server fails, all tests together."""
@@ -242,7 +247,7 @@ def named(decoders: str) -> dict[str, DecoderConfig]:
 def audit_pair(
     target_path: str,
     draft_path: str,
-    prompts: Sequence[str],
+    prompts: Task | Sequence[str],
     max_new_tokens: int,
     decoders: str = USUAL,
 ) -> Iterator[Line]:
@@ -256,7 +261,7 @@ def audit_pair(
         vocab = check_vocabularies(tokenizer, load_tokenizer(draft_path))
     else:  # which of the target's tokens it knows is written beside it
         vocab = len(tokenizer)
-    ids = [tuple(tokenizer(prompt)["input_ids"]) for prompt in prompts]
+    ids = _encode_prompts(prompts, tokenizer)
     requests = _requests(ids, max_new_tokens, _stop_ids(tokenizer))
     return _pair_lines(ModelSpec(target_path), ModelSpec(draft_path), vocab, requests, known)
 
@@ -297,13 +302,20 @@ class Asked:
     stop_ids: tuple[int, ...]  # tokens that end an answer
 
 
-def server_lines(options: Any, prompts: Sequence[str]) -> Iterator[Line]:
+def _encode_prompts(prompts: Task | Sequence[str], tokenizer: Any) -> list[tuple[int, ...]]:
+    """Token ids of texts as they are, of a file's prompts as a job encodes them."""
+    if isinstance(prompts, Sequence):
+        return [tuple(tokenizer(prompt)["input_ids"]) for prompt in prompts]
+    return prompts.encode_all(prompts.examples(), tokenizer)
+
+
+def server_lines(options: Any, prompts: Task | Sequence[str]) -> Iterator[Line]:
     """The audit of the server that the command line names; the key is the environment's. The server
     is asked before the target is loaded: a wrong address, a ValueError or ServerError, costs no
     time.
     """
     tokenizer = load_tokenizer(options.target)
-    ids = [tuple(tokenizer(prompt)["input_ids"]) for prompt in prompts or PROMPTS]
+    ids = _encode_prompts(prompts or PROMPTS, tokenizer)
     asked = Asked(
         prompts=[each for each in ids if each],
         max_tokens=options.max_new_tokens,

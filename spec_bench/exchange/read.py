@@ -24,7 +24,7 @@ from spec_bench.records import parquet
 from spec_bench.records.parquet import UNKNOWN_TOKEN
 from spec_bench.records.types import ENGINE, Generation, StepRecord
 from spec_bench.system import files
-from spec_bench.tasks.source import Line, lines_of
+from spec_bench.tasks.prompt_files import Line, lines_of
 from spec_bench.vocabulary import columns
 
 _ERROR = "ERROR"  # what these harnesses write for a turn that raised
@@ -117,7 +117,7 @@ def read_answers(path: Path, categories: Mapping[str, str] | None = None) -> Ans
             failed.pop(question, None)
         except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
             fault = f"no {error}" if isinstance(error, KeyError) else error
-            raise ValueError(f"{str(path)!r}, line {line.number}: {fault}") from error
+            raise ValueError(f"{str(path)!r}, {line.place}: {fault}") from error
     if not answers:
         raise ValueError(f"{str(path)!r} has no answers")
     return AnswerFile(", ".join(models), list(answers.values()), list(failed), split)

@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
+from spec_bench.settings.configs import conf_dir, read_config
 from spec_bench.settings.validation import check
 from spec_bench.tasks.example import Example
 from spec_bench.tasks.random_prompts import RandomPrompts
 from spec_bench.tasks.task import Task
 
-__all__ = ["Example", "RandomPrompts", "Task", "build_task", "with_metrics"]
+__all__ = ["Example", "RandomPrompts", "Task", "build_task", "read_own", "with_metrics"]
 
 
 def with_metrics(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -30,3 +31,11 @@ def build_task(config: Mapping[str, Any]) -> Task | RandomPrompts:
         given = {key: value for key, value in config.items() if key != "overlong"}
         return check(RandomPrompts, given, "task")
     return check(Task, config, "task")
+
+
+def read_own(path: Any, **more: Any) -> Task:
+    """The task that asks the prompts of a user's own file, or of several, as ``run --data`` does;
+    its rows may share ids. Raises ValueError: as ``build_task``.
+    """
+    values = {**read_config(conf_dir() / "task" / "jsonl.yaml"), "fields": {"id": []}, **more}
+    return check(Task, {**values, "source": {"kind": "local", "path": path}}, "task")

@@ -13,7 +13,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from spec_bench.tasks.source import lines_of
+from spec_bench.tasks.prompt_files import lines_of, message_of
 
 ROLES = ("system", "user", "assistant")
 CUT = " ... "
@@ -87,9 +87,8 @@ def _conversation(items: Sequence[Any], where: str) -> Turns:
     """User and assistant in turn, after at most one system message."""
     spoken: dict[str, list[str]] = {role: [] for role in ROLES}
     for place, item in enumerate(items):
-        given = item if isinstance(item, Mapping) else {}
-        role, content = given.get("role"), given.get("content")
-        if role not in ROLES or not isinstance(content, str):
+        role, content = message_of(item)
+        if role is None or not isinstance(content, str):
             raise ValueError(
                 f"{where}[{place}] must be a message with a role ({', '.join(ROLES)}) and a text "
                 f"as content, got {item!r}"
@@ -161,7 +160,7 @@ def read_answers(path: Path, examples: Sequence[Example]) -> dict[str, tuple[str
         raise ValueError(f"task.answers: there is no file {str(path)!r}")
     given: dict[str, tuple[str, ...]] = {}
     for line in lines_of(path, "task.answers"):
-        where = f"task.answers: {path.name}, line {line.number}"
+        where = f"task.answers: {path.name}, {line.place}"
         try:
             key, turns = line["question_id"], line["choices"][0]["turns"]
         except (TypeError, LookupError):

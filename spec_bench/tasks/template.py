@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from string import Formatter
 from typing import Any
 
-from spec_bench.settings.fields import did_you_mean, first_line
+from spec_bench.settings.fields import did_you_mean, first_line, shown
+from spec_bench.tasks.prompt_files import ANSWERING
 
 Fields = Mapping[str, str | Sequence[str]]
 
@@ -19,6 +20,8 @@ TEMPLATE = "a text, or a list of them, with fields such as {document} in it"
 # Looked up by a reader; turns and reference are named by conf/task/jsonl.yaml, used or not.
 _ALWAYS = ("id", "category", "schema", "db_id", "prompt", "entry_point", "turns", "reference")
 _MISSING = object()
+_PLAIN = (str, int, type(None))
+_UNSAID = {*"'\"\\."}  # what a name in a hint cannot have: it is quoted, and no path
 LONGEST_S = 5  # of the processor, for one rendering of a chat template
 
 
@@ -69,6 +72,11 @@ def fill(template: str, values: Mapping[str, Any]) -> str:
             if isinstance(values[name], list | dict):
                 each = ": {turn} stands for each of its texts" if name == "turns" else ""
                 raise ValueError(f"the template's {{{name}}} is no text but a list{each}")
+            if isinstance(values[name], bool) or not isinstance(values[name], _PLAIN):
+                raise ValueError(
+                    f"the template's {{{name}}} is {shown(values[name])}, a "
+                    f"{type(values[name]).__name__}: give it as a text"
+                )
             parts.append("" if values[name] is None else str(values[name]))
     return "".join(parts)
 
@@ -97,11 +105,28 @@ def look_up(row: Mapping[str, Any], name: str, fields: Fields, default: Any = _M
             return value
     if default is not _MISSING:
         return default
-    texts = [key for key, text in row.items() if isinstance(text, str) and not key.endswith("id")]
-    hint = f": 'task.template=\"{{{texts[0]}}}\"'" if name == "turns" and texts else ""
     near = did_you_mean(paths[0], [*row], f"task.fields.{name}=")
-    known, hint = ", ".join(row), near.replace("?", ", if all lines have it?") or hint
-    raise ValueError(f"no field {' or '.join(map(repr, paths))}; the row has {known}{hint}")
+    near = near.replace("?", ", if all lines have it?")
+    hint = _hint_at_prompt(row) if name == "turns" else near
+    *before, last = map(repr, paths)
+    wanted = f"{', '.join(before)} or {last}" if before else last
+    raise ValueError(f"no field {wanted}; the row has {', '.join(row)}{hint}")
+
+
+def _hint_at_prompt(row: Mapping[str, Any]) -> str:
+    """How to name the field of a row that reads like a prompt; "" where none does."""
+    texts = {
+        key: len(text)
+        for key, text in row.items()
+        if isinstance(text, str)
+        and (" " in text or not text.isascii())
+        and key not in ANSWERING
+        and not {*key} & _UNSAID
+    }
+    if not texts:
+        return ""
+    key = max(texts, key=lambda each: texts[each])
+    return f": name {key!r} prompt, or run with 'task.fields.turns=\"{key}\"'"
 
 
 def chat_text(tokenizer: Any, messages: Sequence[Mapping[str, Any]], asks: bool = True) -> str:

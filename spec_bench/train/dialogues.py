@@ -8,8 +8,7 @@ call these t+1..t+K, counting from the token that is known.
 import hashlib
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import dropwhile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +18,13 @@ from tqdm import tqdm
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.system.files import digest, naming, write_text
 from spec_bench.tasks import Task
-from spec_bench.tasks.source import Line, lines_of
+from spec_bench.tasks.example import fixed_answers
 from spec_bench.tasks.template import chat_text
 from spec_bench.train.batches import Dialogue, positions
 from spec_bench.train.settings import AnswerSettings, TrainSettings
 
 log = logging.getLogger(__name__)
 
-ROLES = dict.fromkeys(("human", "user"), "user")
-ROLES |= dict.fromkeys(("gpt", "assistant", "chatgpt"), "assistant") | {"system": "system"}
-EXPECTED = '{"conversations": [{"from": "human" or "gpt", "value": "..."}, ...]}'
-EXPECTED_PROMPT = '{"prompt": "..."}'
 Messages = list[dict[str, str]]
 _MARK = "\N{SYMBOL FOR UNIT SEPARATOR}"
 Ids = Sequence[int]
@@ -50,12 +45,8 @@ def split(
 
 def check_data(settings: TrainSettings) -> None:
     """Reads what there is to read before a large target is loaded; a ValueError if it is wrong."""
-    data = settings.asked.data
-    if data.file is not None:
-        read = read_chats if data.kind == "chats" else read_prompts
-        read(data.file)
-    elif settings.task is not None:
-        settings.task.examples(1)
+    if settings.task is not None:
+        settings.task.examples(1 if settings.asked.data.kind == "task" else None)
 
 
 def read_dialogues(
@@ -66,9 +57,9 @@ def read_dialogues(
     """
     data = settings.asked.data
     longest = min(data.max_length, model.max_positions or data.max_length)
-    if data.kind == "chats" and data.answered_by == "file":
-        assert data.file is not None
-        chats = read_chats(data.file)[: data.limit]
+    if data.answered_by == "file":
+        assert isinstance(settings.task, Task)
+        chats = read_chats(settings.task, data.limit)
         dialogues = [encode_chat(chat, tokenizer) for chat in chats]
     else:
         dialogues = _answered(settings, model, tokenizer, longest)
@@ -109,17 +100,16 @@ def _answered(
         turns = answered("prompts", [data.limit, data.openings], opening, end, how)
         prompts = _prompts_of_turns(begun, turns, end, tokenizer)
     elif isinstance(settings.task, Task):
-        examples = settings.task.examples(data.limit)
-        prompts = [settings.task.encode(example, tokenizer) for example in examples]
-        stop_ids = tuple(dict.fromkeys([*settings.task.stop_ids(tokenizer), *end]))
-    elif settings.task is not None:
-        raise ValueError("data.kind=task needs a task with text; random prompts teach nothing")
-    else:
-        assert data.file is not None
-        if data.kind == "chats":
-            prompts = [p for chat in read_chats(data.file) for p in chat_prompts(chat, tokenizer)]
+        task = settings.task
+        examples = task.examples(data.limit)
+        log.info("data: %s", task.describe_data(examples))
+        if data.kind == "task":
+            prompts = [task.encode(example, tokenizer) for example in examples]
         else:
-            prompts = [tuple(tokenizer(text)["input_ids"]) for text in read_prompts(data.file)]
+            prompts = task.encode_all(examples, tokenizer)
+        stop_ids = tuple(dict.fromkeys([*task.stop_ids(tokenizer), *end]))
+    else:
+        raise ValueError("data.kind=task needs a task with text; random prompts teach nothing")
     prompts = [prompt for prompt in prompts if len(prompt) + 2 <= room][: data.limit]
     if not prompts:
         raise ValueError(f"data.kind={data.kind}: no prompt fits into data.max_length={room}")
@@ -141,102 +131,30 @@ def _prompts_of_turns(
     )
     written = ((words, tokenizer.decode(turn, skip_special_tokens=True)) for words, turn in ended)
     texts = ((words + more).strip() for words, more in written if more.strip())
-    chats = (
-        [{"role": "user", "content": text}, {"role": "assistant", "content": ""}]
-        for text in dict.fromkeys(texts)
-    )
-    return [chat_prompts(chat, tokenizer)[0] for chat in chats]
+    chats = [
+        chat_text(tokenizer, [{"role": "user", "content": each}]) for each in dict.fromkeys(texts)
+    ]
+    return [tuple(tokenizer(chat, add_special_tokens=False)["input_ids"]) for chat in chats]
 
 
-def read_prompts(file: Path) -> list[str]:
-    """The prompts of a JSONL file, {"prompt": "..."} a line; a ValueError names one without it."""
-    prompts = []
-    for line in _lines(file, EXPECTED_PROMPT):
-        prompt = line.get("prompt")
-        if not isinstance(prompt, str) or not prompt:
-            raise ValueError(f"{file.name}, line {line.number}: expected {EXPECTED_PROMPT}")
-        prompts.append(prompt)
-    return prompts
-
-
-def read_chats(file: Path) -> list[Messages]:
-    """Returns all chats in ShareGPT's format that a chat template can render, as messages {"role",
-    "content"}; {"messages": [{"role": ..., "content": ...}]} is read as well.
-
-    A JSON file holds a list of chats, a JSONL file one a line. As FastChat does, answers before the
-    first question are dropped. Chats in which the speakers do not take turns, or that no assistant
-    answers, are left out; the log says how many. A ValueError of one line names the file, the
-    record or line, and what is expected.
+def read_chats(task: Task, limit: int | None = None) -> list[Messages]:
+    """Returns the conversations of a file, each to its last answer: a chat's own, or a reference.
+    Those that no assistant answers are left out; a ValueError where that is all of them.
     """
-    found = [_in_turns(_messages(*record)) for record in _records(file)]
-    chats = [chat for chat in found if chat]
+    examples = task.examples(limit)
+    log.info("data: %s", task.describe_data(examples))
+    chats = list[Messages]()
+    for example in examples:
+        answers = fixed_answers(example)[: len(example.turns)]
+        if answers:
+            said = task.messages(example, len(answers) - 1, answers)
+            chats.append([*said, {"role": "assistant", "content": answers[-1]}])
     if not chats:
         raise ValueError(
-            f"{file.name}: none of its {len(found)} records is a chat of alternating turns with an "
-            f"answer; expected {EXPECTED}"
+            f"{task.data_file}: none of its {len(examples)} rows has an answer; "
+            "data.answered_by=target has the target answer"
         )
-    if left_out := len(found) - len(chats):
-        log.info("%s: %d of %d chats left out", file.name, left_out, len(found))
     return chats
-
-
-def _lines(file: Path, expected: str) -> Iterator[Line]:
-    if not file.is_file():
-        raise ValueError(f"data.path: no file {str(file)!r}; expected JSON or JSONL of {expected}")
-    return lines_of(file, "data.path")
-
-
-def _records(file: Path) -> Iterator[tuple[str, Any]]:
-    """(where it stands, value) of each of a file's chats: its lines, or items of its list."""
-    lines = _lines(file, EXPECTED)
-    if file.suffix == ".jsonl":
-        yield from ((f"{file.name}, line {line.number}", line) for line in lines)
-        return
-    try:
-        records = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{file.name}: no JSON ({error}); expected {EXPECTED}") from None
-    if not isinstance(records, list):
-        raise ValueError(f"{file.name}: holds {_kind(records)}; expected a list of {EXPECTED}")
-    for number, record in enumerate(records, start=1):
-        yield f"{file.name}, record {number}", record
-
-
-def _messages(where: str, record: Any) -> Messages:
-    """Returns a record's turns; a ValueError names what is wrong with one that is no chat."""
-    if not isinstance(record, dict):
-        raise ValueError(f"{where}: {_kind(record)}; expected {EXPECTED}")
-    key, who, what = "conversations", "from", "value"
-    if key not in record and "messages" in record:
-        key, who, what = "messages", "role", "content"
-    turns = record.get(key)
-    if not isinstance(turns, list):
-        has = "no 'conversations'" if key not in record else f"{key!r} is {_kind(turns)}"
-        raise ValueError(f"{where}: {has}; expected {EXPECTED}")
-    messages = []
-    for number, turn in enumerate(turns, start=1):
-        at = f"{where}, turn {number}"
-        if not isinstance(turn, dict) or not isinstance(turn.get(what), str):
-            raise ValueError(f"{at}: no text under {what!r}; expected {EXPECTED}")
-        if (role := turn.get(who)) not in ROLES:
-            raise ValueError(f"{at}: {who!r} is {role!r}; expected one of {', '.join(ROLES)}")
-        messages.append({"role": ROLES[role], "content": turn[what]})
-    return messages
-
-
-def _in_turns(messages: Messages) -> Messages | None:
-    """The chat from its first question to its last answer; None where turns do not alternate."""
-    system = [message for message in messages[:1] if message["role"] == "system"]
-    rest = list(dropwhile(lambda turn: turn["role"] == "assistant", messages[len(system) :]))
-    pairs = len(rest) // 2
-    rest = rest[: 2 * pairs]
-    alternate = [message["role"] for message in rest] == ["user", "assistant"] * pairs
-    return system + rest if pairs and alternate else None
-
-
-def _kind(value: Any) -> str:
-    names: Mapping[type, str] = {dict: "an object", list: "a list", str: "a text"}
-    return "null" if value is None else names.get(type(value), f"a {type(value).__name__}")
 
 
 def encode_chat(messages: Messages, tokenizer: Any) -> Dialogue:
@@ -263,16 +181,6 @@ def encode_chat(messages: Messages, tokenizer: Any) -> Dialogue:
     starts = [at for at, _ in encoded["offset_mapping"]]
     learned = tuple(any(start <= at < end for start, end in spans) for at in starts)
     return Dialogue(tuple(encoded["input_ids"]), learned)
-
-
-def chat_prompts(messages: Messages, tokenizer: Any) -> list[tuple[int, ...]]:
-    """The token ids before each of the assistant's turns, for the target to answer itself."""
-    prompts = []
-    for index, message in enumerate(messages):
-        if message["role"] == "assistant":
-            text = chat_text(tokenizer, messages[:index])
-            prompts.append(tuple(tokenizer(text, add_special_tokens=False)["input_ids"]))
-    return prompts
 
 
 def user_opening(tokenizer: Any, words: str) -> tuple[int, ...]:

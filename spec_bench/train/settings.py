@@ -22,7 +22,7 @@ from spec_bench.settings.validation import (
     settings,
 )
 from spec_bench.sinks.sink import SinkSettings
-from spec_bench.tasks import RandomPrompts, Task, build_task
+from spec_bench.tasks import RandomPrompts, Task, build_task, read_own
 
 Temperatures = Annotated[
     tuple[Annotated[Number, Ge(0)], ...],
@@ -104,7 +104,7 @@ class DataSettings:
     """What is learned from; meanings stand in ``conf/train.yaml``."""
 
     kind: Literal["chats", "prompts", "sampled", "task"]
-    path: Text | None
+    path: Text | tuple[Text, ...] | None
     answered_by: Literal["file", "target"]
     answers: AnswerSettings
     limit: Annotated[Whole, Ge(2)] | None
@@ -125,12 +125,6 @@ class DataSettings:
             raise ValueError(f"data.kind={self.kind} needs data.path, the file")
         if self.kind in ("task", "sampled") and self.path is not None:
             raise ValueError(f"data.kind={self.kind} reads no file, got data.path={self.path}")
-
-    @property
-    def file(self) -> Path | None:
-        """The file of chats or prompts; None where prompts come from elsewhere."""
-        path = self.path if self.kind in ("chats", "prompts") else None
-        return None if path is None else Path(path).expanduser()
 
 
 @settings
@@ -216,6 +210,11 @@ def build_train_settings(config: Any) -> TrainSettings:
     check_folder("results", results)
     check_folder("out", out)
     task = build_task(asked.task) if on_task else None
+    if asked.data.path is not None:
+        # As ``run --data`` asks them; prompts are texts that go on, without a chat template.
+        task = read_own(
+            asked.data.path, **({"chat": False} if asked.data.kind == "prompts" else {})
+        )
     pair = build_pair(replace(asked.pair, draft=None, heads=None), asked.engine)
     keys = ("seed", "head", "data", "optimiser", *(["task"] if on_task else []))
     identifying = {"pair": pair.settings(), **{key: config[key] for key in keys}}

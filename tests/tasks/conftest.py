@@ -20,8 +20,8 @@ def config(name, **source):
     """The mapping of conf/task/NAME.yaml for the embedded pair, ``source``'s keys overridden."""
     values = yaml.safe_load((CONF / f"{name}.yaml").read_text(encoding="utf-8"))
     kind = values["source"]["kind"]
-    if kind == "${data_of:${pair.target}}":
-        values["source"]["kind"] = data_of("embedded:target")
+    if kind == "${data_of:${pair.target},${.path}}":
+        values["source"]["kind"] = data_of("embedded:target", source.get("path"))
     elif kind == "${questions_of:${pair.target},${.path}}":
         values["source"]["kind"] = questions_of("embedded:target", source.get("path"))
     values["source"].update(source)

@@ -90,7 +90,7 @@ def test_limit_and_offset_choose_rows_and_keep_their_ids(tmp_path):
     assert [e.id for e in task.examples()] == ["0", "1", "2", "3", "4"]
     assert task.examples(limit=2, offset=1) == task.examples()[1:3]
     assert [e.id for e in task.examples(limit=9, offset=4)] == ["4"]
-    with pytest.raises(ValueError, match=naming("offset 5")):
+    with pytest.raises(ValueError, match=naming("x.jsonl has 5 prompts", "offset 5")):
         task.examples(offset=5)
 
 
@@ -99,8 +99,8 @@ def test_limit_and_offset_choose_rows_and_keep_their_ids(tmp_path):
     [
         ("squad", "x.jsonl", f"{json.dumps(SQUAD[0])}\n" * 2, ["twice", "q0"]),
         ("xsum", "nowhere.jsonl", None, ["nowhere.jsonl"]),
-        ("xsum", "x.txt", "text", ["'x.txt'", ".parquet"]),
-        ("xsum", "x.parquet", "not parquet", ["xsum", "source.path", "x.parquet'"]),
+        ("xsum", "x.pdf", "text", ["x.pdf", "Parquet"]),
+        ("xsum", "x.parquet", "not parquet", ["xsum", "x.parquet", "Parquet"]),
         (
             "xsum", "x.jsonl", '{"article": "a", "summary": "s"}',
             ["xsum, line 1: no field 'document'; the row has article, s"],
@@ -275,10 +275,11 @@ def conversation(*roles):
     ("line", "message"),
     [
         ('{"turns": ["a"', r"mine\.jsonl, line 2: no JSON: "),
-        ("[1, 2]", r"mine\.jsonl, line 2: a list, not an object"),
+        ("[1, 2]", r"line 2: turns\[0\] must be a text or a message .* got 1"),
+        ("7", r"mine\.jsonl, line 2: a int, not an object"),
         ('{"turns": ["a \\ud83d b"]}', r"mine\.jsonl, line 2: .*ud83d"),
-        ({"turn": "Why?"}, "the row has turn; did you mean task.fields.turns=turn, if all"),
-        ({"question": "Why?"}, "no field 'turns' or 'prompt'; .*: 'task.template=\"{question}\"'$"),
+        ({"frage": "Why is it?"}, "no field 'messages', .*: .* 'task.fields.turns=\"frage\"'$"),
+        ({"frage": "Why?", "answer": "As it is."}, "the row has frage, answer$"),
         ({"turns": [None]}, r"line 2: turns\[0\].*None"),
         ({"turns": ["Fine?", 7]}, r"line 2: turns\[1\].*7"),
         ({"turns": [{"text": "no role"}]}, r"line 2: turns\[0\].*'text'"),
@@ -313,8 +314,8 @@ def test_only_the_lines_asked_for_are_read(tmp_path):
 def test_a_file_of_another_encoding_is_named(tmp_path):
     task = task_of(tmp_path, {"turns": ["a"]})
     file = tmp_path / "mine.jsonl"
-    file.write_text(file.read_text(encoding="utf-8"), encoding="utf-16")
-    with pytest.raises(ValueError, match=r"mine\.jsonl, line 1: .*utf-8"):
+    file.write_bytes(b'\n{"turns": ["f\xfcr"]}\n')
+    with pytest.raises(ValueError, match=r"mine\.jsonl, line 2: .*utf-8"):
         task.examples()
 
 

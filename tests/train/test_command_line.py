@@ -86,7 +86,7 @@ def test_a_wrong_file_is_one_line_and_status_2_before_the_target_is_loaded(tmp_p
     status, _, said = run(TRAIN, *given, "pair.target=nobody/nothing", folder=tmp_path)
     assert status == 2 and "Traceback" not in said, said
     (line,) = [line for line in said.splitlines() if "spec-bench train:" in line]
-    assert "chats.json, record 9, turn 1: no text under 'value'; expected" in line
+    assert "record 9: conversations[0] must be a message" in line
 
 
 @pytest.mark.slow

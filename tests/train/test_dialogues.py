@@ -8,6 +8,7 @@ import torch
 from spec_bench.engine.loading import load_tokenizer
 from spec_bench.engine.model import LAST
 from spec_bench.jobs.config.model_files import model_path
+from spec_bench.tasks import read_own
 from spec_bench.train import dialogues as chats
 from spec_bench.train.batches import (
     IGNORED,
@@ -17,7 +18,7 @@ from spec_bench.train.batches import (
     positions,
     step_indices,
 )
-from spec_bench.train.dialogues import Dialogue, answer_prompts, encode_chat, read_chats
+from spec_bench.train.dialogues import Dialogue, answer_prompts, encode_chat
 from spec_bench.train.loop import measure
 from spec_bench.train.settings import AnswerSettings
 from tests.said import naming, one_line
@@ -40,6 +41,10 @@ def written(tmp_path, content, name="chats.json"):
     return file
 
 
+def read_chats(file):
+    return chats.read_chats(read_own(str(file)))
+
+
 def test_only_what_the_assistant_says_is_learned_of_what_a_task_would_ask(tmp_path):
     (chat,) = read_chats(written(tmp_path, [CHAT]))
     names = load_tokenizer(model_path("embedded:target"))
@@ -52,7 +57,8 @@ def test_only_what_the_assistant_says_is_learned_of_what_a_task_would_ask(tmp_pa
         "<s><|user|>\nWho paints in Weston?\n<|assistant|>\n"
         "<|user|>\nAnd who sings?\n<|assistant|>\n"
     )
-    first, second = chats.chat_prompts(chat, names)
+    asked = read_own(str(tmp_path / "chats.json"))
+    first, second = asked.encode_all(asked.examples(), names)
     assert dialogue.ids[: len(first)] == first
     assert dialogue.ids[: len(second)] == second
     assert dialogue.learned.index(True) == len(first)
@@ -67,39 +73,41 @@ def test_messages_and_json_lines_are_read_as_well(tmp_path):
     assert read_chats(file) == [messages] * 3
 
 
-def test_chats_out_of_turn_are_left_out_and_first_answers_dropped(tmp_path):
+def test_chats_out_of_turn_are_left_out_and_first_answers_dropped(tmp_path, caplog):
     human, gpt = CHAT["conversations"][:2]
     brief = {"from": "system", "value": "Be brief."}
-    turns = ([brief, gpt, human, gpt], [human, human, gpt], [human], [])
+    caplog.set_level("INFO")
+    turns = ([brief, gpt, human, gpt], [human, human, gpt], [human])
     (found,) = read_chats(written(tmp_path, [{"conversations": each} for each in turns]))
     assert [[*turn.values()] for turn in found] == [
         ["system", "Be brief."],
         ["user", "Who paints in Weston?"], ["assistant", "Bruno paints there."],
     ]  # fmt: skip
+    assert "2 conversations (conversations), 1 left out" in caplog.text
 
 
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        ("[{", "chats.json: no JSON ("),
-        ({"a": 1}, "chats.json: holds an object; expected a list of"),
-        ([CHAT, "hello"], "chats.json, record 2: a text; expected {"),
-        ([{"id": 1}], "record 1: no 'conversations'; expected {"),
-        ([{"conversations": "x"}], "record 1: 'conversations' is a text; expected {"),
-        ([{"conversations": [{"from": "human"}]}], "record 1, turn 1: no text under 'value'; "),
+        ("[{", "chats.json, line 1: no JSON: "),
+        ({"a": 1}, "record 1: no field 'messages', 'conversations'"),
+        ([CHAT, 7], "chats.json, record 2: a int, not an object"),
+        ([{"id": 1}], "record 1: no field 'messages', 'conversations'"),
+        ([{"conversations": "x"}], "has an answer; data.answered_by=target"),
+        ([{"conversations": [{"from": "human"}]}], "record 1: conversations[0] must be a message"),
         (
             [CHAT, {"conversations": [{"from": "robot", "value": "x"}]}],
-            "record 2, turn 1: 'from' is 'robot'; expected one of human, user, gpt",
+            "record 2: conversations[0] must be a message with a role (system, user, assistant)",
         ),
         (json.dumps(CHAT) + "\n{", "chats.jsonl, line 2: no JSON"),
-        ([], "none of its 0 records is a chat of alternating turns"),
+        ([], "chats.json has no prompt"),
     ],
 )
 def test_a_wrong_file_gives_one_line_naming_record_and_expectation(content, complaint, tmp_path):
     name = "chats.jsonl" if "jsonl" in complaint else "chats.json"
     with one_line(naming(complaint)):
         read_chats(written(tmp_path, content, name))
-    with pytest.raises(ValueError, match=naming("data.path", "nowhere.json")):
+    with pytest.raises(ValueError, match=naming("nowhere.json")):
         read_chats(tmp_path / "nowhere.json")
 
 
@@ -138,13 +146,6 @@ def test_answers_end_at_a_stop_token_or_the_limit_and_cut_off_are_completed_to_t
     cut.write_text(lines[0] + lines[1][:20])
     assert answers(cut) == whole
     assert cut.read_text() == "".join(lines)
-
-
-def test_a_line_without_a_prompt_is_named(tmp_path):
-    file = tmp_path / "prompts.jsonl"
-    file.write_text('{"prompt": "a"}\n{"text": "b"}\n')
-    with pytest.raises(ValueError, match=naming("prompts.jsonl, line 2: expected {")):
-        chats.read_prompts(file)
 
 
 def test_a_prompt_is_never_on_both_sides():

@@ -248,8 +248,12 @@ def _resolved(part: Any) -> Any:
     return OmegaConf.to_container(part, resolve=True, throw_on_missing=True)
 
 
-def data_of(target: object) -> str:
-    """Where a pair's prompts come from by default: small models have the shipped samples."""
+def data_of(target: object, path: object = None) -> str:
+    """Where a pair's prompts come from by default: the file that is named, else small models have
+    the shipped samples.
+    """
+    if path is not None:
+        return "local"
     return "embedded" if str(target).startswith((EMBEDDED, RANDOM)) else "hub"
 
 

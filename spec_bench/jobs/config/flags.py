@@ -46,6 +46,7 @@ _HYDRA = {
     **dict.fromkeys(("--config-path", "-cp", "--config-name", "-cn"), True),
 }
 _LISTED = ("decoders", "metrics")  # commas of other values sweep over them
+_ACTIONS = {"data": "append"}
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 _KINDS = ("decoder", "task", "pair", "experiment")  # of bare words that name a file of ``conf``
 
@@ -57,9 +58,13 @@ def overrides_of(command: str, arguments: Sequence[str]) -> list[str]:
     flags = FLAGS[command]
     parser = Parser(prog=f"spec-bench {command}", add_help=False, allow_abbrev=False)
     for name in flags:
-        parser.add_argument(f"--{name}", dest=name)
+        parser.add_argument(f"--{name}", dest=name, action=_ACTIONS.get(name, "store"))
     given, rest = parser.parse_known_args(list(arguments))
     asked = {name: value for name, value in vars(given).items() if value is not None}
+    if "data" in asked:
+        more = [each for each in rest if Path(each).is_file()]  # a shell's *.jsonl
+        rest = [each for each in rest if each not in more]
+        asked["data"] = ",".join([*asked["data"], *more])
     own = _checked(rest, flags, command) if command != "serve" else []  # which looks itself
     if "data" in asked and command != "train" and not _chosen("task", asked, rest):
         asked = {"task": "jsonl"} | asked
@@ -93,13 +98,20 @@ def papers() -> Iterator[Path]:
 
 
 def _override(flag: Flag, name: str, value: str) -> str:
-    if flag.path:
+    if name == "data":
+        files = [os.path.expanduser(each) for each in value.split(",")]
+        whole = Path(value).exists() or not any(map(os.path.exists, files))
+        quoted = [quote_text(each) for each in ([os.path.expanduser(value)] if whole else files)]
+        value = f"[{','.join(quoted)}]" if len(quoted) > 1 else quoted[0]
+    elif flag.path:
         value = quote_text(os.path.expanduser(value))
     elif name in _LISTED:
         listed = re.split(r"[,\s]+(?![\w.]+=)", value.strip("[]"))  # a decoder has its settings
         if name == "decoders" and (tree := re.search(r"\b([a-z_]\w*) +(\d[\w-]*)", value)):
             raise ValueError(f"--decoders {value!r}: a decoder's tree is {tree[1]}:{tree[2]}")
         value = ",".join(quote_text(each) for each in listed if each)
+    elif flag.metavar == "TEXT":
+        value = quote_text(value)
     elif flag.metavar == "NAME":
         value = ",".join(map(quote_text, value.split(",")))
     elif name == "prompts" and value == "all":

@@ -32,7 +32,12 @@ log = logging.getLogger(__name__)
 
 _SAMPLING = [each.name for each in fields(SamplingSettings)]
 _NOT_IDENTITY = ("generation", "databases", "instruction", "answered_only", "run_code")
-_USUAL = {"overlong": "fail", "sample": "first", "sample_seed": 0}  # as before there was a choice
+_USUAL = {
+    "overlong": "fail",
+    "sample": "first",
+    "sample_seed": 0,
+    "system": None,
+}  # as before there was a choice
 _MAX_NEW_TOKENS = 128
 _AROUND = ("plain", "chat", "later_turns", "prompt_tokens", "seed")  # a prompt, beside its texts
 
@@ -269,7 +274,11 @@ def examples_digest(examples: tuple[Example, ...]) -> str:
     return digest(
         [
             # Answers that later turns continue; present only if a file of them was given.
-            [each.id, each.turns, each.references, *([each.answers] if each.answers else [])]
+            [
+                *(each.id, each.turns, each.references),
+                *([each.answers] if each.answers else []),
+                *([{"system": each.system}] if each.system else []),
+            ]
             for each in examples
         ]
     )

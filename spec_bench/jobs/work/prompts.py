@@ -68,6 +68,10 @@ class Prompts:
                 *(name, len(settings.examples), room, truncated, skipped),
             )
         log.info("%s: %d prompts", name, len(every))
+        if isinstance(task, Task):
+            log.info("data: %s", task.describe_data(settings.examples))
+            if any(example.system for example, _ in asked) and not task.chats(tokenizer):
+                log.warning("%s: no chat template: the system's text stands before prompts", name)
         if (least := min(each.max_new_tokens for each in every)) < most:
             log.warning("%s: room for %d to %d new tokens of later turns", name, least, most)
         examples = tuple(example for example, _ in asked)
