@@ -91,12 +91,17 @@ def test_the_manuals_index_names_every_page():
     assert {path.name for path in MANUAL} == {"README.md", *re.findall(r"\(([\w-]+\.md)\)", index)}
 
 
-@pytest.mark.parametrize(("name", "most"), [("README.md", 170), ("conf/README.md", 40)])
+@pytest.mark.parametrize(("name", "most"), [("README.md", 130), ("conf/README.md", 40)])
 def test_a_readme_stays_short(name, most):
     assert len((ROOT / name).read_text(encoding="utf-8").splitlines()) <= most
 
 
-def test_the_readmes_table_is_that_of_the_committed_rows():
+def test_the_readmes_lines_fit_a_screen():
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if len(line) > 120] == []
+
+
+def test_the_readmes_table_has_rows_of_the_committed_ones():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     rows = pandas.read_csv(ROOT / "results/smollm2/results.csv")
     wanted = []
@@ -107,7 +112,8 @@ def test_the_readmes_table_is_that_of_the_committed_rows():
         numbers = f"{row.block_efficiency:.2f} | {row.mbsu:.2f} | {row.token_rate:.1f} | {speed}"
         wanted.append(f"{row.spec} | {numbers} |")
     found = [line.split(" | ", 1)[1] for line in text.splitlines() if line.count(" | ") == 5]
-    assert sorted(wanted) == sorted(line for line in found if line[-3].isdigit() or "]" in line)
+    shown = {line for line in found if line[-3].isdigit() or "]" in line}
+    assert len(shown) == 6 and shown <= {*wanted}
 
 
 def test_every_message_that_troubleshooting_explains_is_one_that_the_code_says():
