@@ -236,15 +236,13 @@ class Machine:
     def read(self) -> dict[str, float | None]:
         """Closes the window, outside what is timed: the load (``os.getloadavg`` of a minute) and
         the clock in MHz now, of a GPU the mean one of the job's multiprocessors, and the share of
-        the window for which a thread waited for a core, by fields of ``Generation``; None is what
-        the system does not tell. Says it, once, where others use the cores.
+        the window for which a thread waited for a core (0 if unknown), by fields of ``Generation``;
+        None is what the system does not tell. Says it, once, where others use the cores.
         """
-        load, mhz, share = None, None, None
-        waits, now = core_waits(), time.perf_counter()
-        if waits:
-            waited_s = max(each - self._waits.get(thread, 0.0) for thread, each in waits.items())
-            share = waited_s / (now - self._began)
-            self._beyond_s += (share - BUSY) * (now - self._began)
+        load, mhz = None, None
+        window_s, waits = time.perf_counter() - self._began, core_waits()
+        waited_s = max((waits[each] - self._waits.get(each, 0.0) for each in waits), default=0.0)
+        self._beyond_s += waited_s - BUSY * window_s
         if self._beyond_s > 1:
             self._beyond_s = -inf
             log.warning("%s", _DISTURBED)
@@ -257,7 +255,7 @@ class Machine:
             with suppress(self._nvml.NVMLError):
                 clocks = [self._nvml.nvmlDeviceGetClockInfo(gpu, kind) for gpu in self._handles]
                 mhz = float(sum(clocks)) / len(clocks)
-        return {"load_average": load, "clock_mhz": mhz, "core_wait": share}
+        return {"load_average": load, "clock_mhz": mhz, "core_wait": waited_s / window_s}
 
 
 def core_waits() -> dict[str, float]:

@@ -28,11 +28,10 @@ from spec_bench.jobs.config.cells import Cell
 from spec_bench.jobs.config.compose import composed, one_line
 from spec_bench.jobs.config.config import ConfirmSettings
 from spec_bench.jobs.config.settings import JobSettings
-from spec_bench.metrics.interval import FEWEST, TOO_FEW, simultaneous
 from spec_bench.records.types import CellResult
 from spec_bench.report.data.rows import Group
 from spec_bench.report.page.build import render
-from spec_bench.report.page.headline import Headline, headline
+from spec_bench.report.page.headline import Headline, headline, widen
 from spec_bench.settings.fields import complain
 from spec_bench.sinks.rows import row_of
 from spec_bench.system import files
@@ -159,7 +158,8 @@ class Recommendation:
 
     headline: Headline | None  # by the fresh prompts; None where no candidate has a number there
     # A row for each candidate, the best first: decoder, spec, prompts, fresh, NUMBERS with the ends
-    # of their intervals and the reason of a failure, all of the last stage that it came to.
+    # of their intervals, why these are missing and the reason of a failure, all of the last stage
+    # that it came to.
     candidates: pd.DataFrame
     needed: tuple[Needed, ...] = ()  # where the pair has no draft, or none pays
 
@@ -269,10 +269,8 @@ def recommend(settings: JobSettings, show: Callable[[str], None] | None = None) 
     asks = needed_by(settings.pair) if unpaid and settings.served is None else ()
     for line in lines.values():
         if best and line["fresh"]:  # as wide as the answer's
-            speed = column("speedup").names
-            of = 1 if best.code == "ar" else best.tied[1]
-            wide = simultaneous([line[name] or 0.0 for name in speed], line["prompts"], of)
-            line |= zip(speed[1:], wide or (), strict=False)
+            wide = widen(line, "speedup", 1 if best.code == "ar" else best.tied[1])
+            line |= zip(column("speedup").names[1:], wide or (), strict=False)
     return Recommendation(best, pd.DataFrame(list(lines.values())), asks)
 
 
@@ -289,6 +287,8 @@ def _line(cell: Cell, row: CellResult, stage: Stage) -> dict[str, Any]:
     failed = row.reasons[0].text if row.status == "failed" else ""
     prompts = {"prompts": len(stage.examples), "fresh": stage.fresh}
     measured = {name: row.metrics.get(name) for name in numbers}
+    why = [each.text for each in row.reasons if each.column == "intervals"]
+    measured["why"] = ", ".join(why) or "no interval"
     return {"decoder": cell.name, "spec": cell.config.spec, **prompts, **measured, "failed": failed}
 
 
@@ -354,8 +354,7 @@ def _lines(candidates: pd.DataFrame) -> Iterator[list[tuple[str, str]]]:
         cells = [(title, title), (prompts, f"{prompts}{' fresh' if row['fresh'] else ''}")]
         for name in NUMBERS:
             value, low, high = (row[f"{name}{end}"] for end in ("", *ENDS))
-            why = TOO_FEW if row["prompts"] < FEWEST else "its interval says nothing"
-            ends = ends_of(low, high, ".2f") or f"({why})"
+            ends = ends_of(low, high, ".2f") or f"({row['why']})"
             text = "-" if pd.isna(value) else f"{value:.2f} {ends}"
             cells.append(("" if pd.isna(value) else f"{value:.4f}", text))
         yield [*cells[:-1], ("", f"failed: {row['failed']}")] if row["failed"] else cells

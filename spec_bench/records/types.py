@@ -142,7 +142,7 @@ class Generation:
     repeat: int = 0  # which time the prompt was decoded, from 0; tokens are the same every time
     load_average: float | None = None  # `os.getloadavg`'s of 1 minute, when the batch had ended
     clock_mhz: float | None = None  # the device's clock at the same moment
-    # share of the batch's time in which its thread that waited longest for a core did; None: untold
+    # share of the batch's time in which its thread that waited longest for a core did; 0: untold
     core_wait: float | None = None
     sitting: str = ""  # which session of a job decoded it; what one decoded was interleaved
     category: str = ""  # what kind of prompt it is, as the task's rows say; "" where they do not

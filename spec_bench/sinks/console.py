@@ -31,8 +31,11 @@ _SHOWN = {
 }
 
 
-_EVERY_S = 60.0  # between lines of progress in a log
-_LINE = "{n} of {total} prompts, some {remaining} left{postfix}\n"
+_IN_A_LOG: dict[str, Any] = {  # where progress is a line a minute
+    "bar_format": "{n} of {total} prompts, some {remaining} left{postfix}\n",
+    "mininterval": 60,
+    "delay": 60,
+}
 
 
 class _Sums(NamedTuple):
@@ -56,9 +59,8 @@ class Progress:
     """A bar over prompts x cells with the running numbers of the cell that decodes now."""
 
     def __init__(self, total: int, enabled: bool) -> None:
-        told: dict[str, Any] = {"file": sys.stderr, "unit": "prompt"}
-        if not sys.stderr.isatty():
-            told |= {"bar_format": _LINE, "mininterval": _EVERY_S, "delay": _EVERY_S}
+        more = {} if sys.stderr.isatty() else _IN_A_LOG
+        told = {"file": sys.stderr, "unit": "prompt", **more}
         self._bar = tqdm(total=total, disable=not enabled, **told)
         self._label, self._cell = "", object()
         self._sums: dict[object, _Sums] = {}

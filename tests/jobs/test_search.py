@@ -11,6 +11,7 @@ from spec_bench.jobs.config.config import ConfirmSettings
 from spec_bench.jobs.config.settings import best_of, shared
 from spec_bench.recommend import recommend as search
 from spec_bench.recommend.recommend import Recommendation, command_of, cost_of, stages_of
+from spec_bench.records.types import Reason
 from spec_bench.report.page.headline import Headline
 from spec_bench.tasks import RandomPrompts
 from spec_bench.tasks.random_prompts import RandomSource
@@ -192,7 +193,8 @@ def test_a_search_says_the_time_that_is_left_and_each_number_has_one_interval_or
                 speeds = dict(zip(names, ends, strict=False)) | {"token_rate": 100 * ends[0]}
             numbers = {**speeds, "prompts": float(len(job.examples)), "latency_s": 12.0}
             row = result(job.run_id(cell), numbers, decoder=cell.name, spec=cell.config.spec)
-            yield replace(row, facts=replace(row.facts, stage=job.stage))
+            few = (Reason("intervals", "fewer than 5 prompts"),) if len(job.examples) < 5 else ()
+            yield replace(row, facts=replace(row.facts, stage=job.stage), reasons=few)
 
     monkeypatch.setattr(search, "run_stage", lambda *told: list(measured(*told)))
     words = [f"cells=[{','.join(SPEEDS)}]", "prompts=10", f"results={tmp_path}", "task=xsum"]

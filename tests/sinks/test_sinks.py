@@ -139,7 +139,8 @@ def test_a_log_has_a_line_of_progress_now_and_then_and_none_of_a_short_job(capsy
         return [line for line in capsys.readouterr().err.splitlines() if line]
 
     assert decoded(20) == []
-    monkeypatch.setattr(console, "_EVERY_S", 0.01)
+    for name in ("mininterval", "delay"):
+        monkeypatch.setitem(console._IN_A_LOG, name, 0.01)
     monkeypatch.setattr(Progress, "step", lambda *_: time.sleep(0.004))
     lines = decoded(20)
     assert 1 < len(lines) < 20

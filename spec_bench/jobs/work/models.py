@@ -2,11 +2,10 @@
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from functools import cache, partial
 from math import inf
-from operator import itemgetter
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -176,7 +175,8 @@ def use_threads(
                 module(tokens, use_cache=False)
 
         if kept is None:
-            count, seconds = _choose(seconds_by_threads(usual, run_pass))
+            taken = seconds_by_threads(usual, run_pass)
+            seconds, count = min(zip(taken.values(), taken, strict=True))
         else:
             key = f"{kept[1]}, {machine('cpu')}, {usual} threads"
             count, seconds = faster(kept[0], key, usual, run_pass)
@@ -211,15 +211,11 @@ def faster(path: Path, key: str, usual: int, run_pass: Callable[[], object]) -> 
                     "was chosen: it is chosen again",
                     *(taken[count], before),
                 )
-        count, seconds = known[key] = _choose(taken)
+        seconds, count = min(zip(taken.values(), taken, strict=True))
+        known[key] = count, seconds
         files.write_json(path, known)
         log.info("computing on %s of %s threads: faster here", count, usual)
         return count, min(seconds, before)
-
-
-def _choose(taken: Mapping[int, float]) -> tuple[int, float]:
-    """Returns the number of threads with the fewest seconds, and these."""
-    return min(taken.items(), key=itemgetter(1, 0))
 
 
 def seconds_by_threads(usual: int, run_pass: Callable[[], object]) -> dict[int, float]:

@@ -17,6 +17,7 @@ from spec_bench.metrics.interval import CLOSE, Choice, Interval, choose, simulta
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.rows import (
     Group,
+    Row,
     cell_keys,
     decoder_of,
     groups_of,
@@ -142,10 +143,15 @@ def _value(best: pd.Series, by: str, of: int) -> tuple[str, str]:
     """Returns the number with its unit, and its interval if so many are to cover."""
     digits = 1 if by == "token_rate" else 2
     unit = {"speedup": "×", "token_rate": " tokens/s"}.get(by) or f" {column(by).title}"
-    value, low, high = (number or 0.0 for number in numbers_in(best, by))
-    ends = simultaneous((value, low, high), number_in(best, "prompts") or 0, of)
+    ends = widen(best, by, of)
     interval = ends_of(*ends, f".{digits}f", "{} to {}") if ends else ""
     return f"{best[by]:.{digits}f}{unit}", interval
+
+
+def widen(row: Row | pd.Series, by: str, of: int) -> tuple[float, float] | None:
+    """Returns the ends of a row's interval if so many are to cover; None without one."""
+    numbers = [number or 0.0 for number in numbers_in(row, by)]
+    return simultaneous(numbers, number_in(row, "prompts") or 0, of)
 
 
 def _basis(rows: pd.DataFrame, by: str, choice: Choice | None) -> str:
