@@ -16,6 +16,7 @@ from spec_bench import api
 from spec_bench.api.answers import Writing
 from spec_bench.api.jobs import _words, _write_texts, chosen, words_of
 from spec_bench.jobs.config.compose import composed
+from spec_bench.records.ends import StopTexts
 
 ROOT = Path(__file__).resolve().parents[1]
 PROMPT = "Article: The harbour was closed after a storm took the roof of the school.\nSummary:"
@@ -77,7 +78,7 @@ def test_a_conversation_goes_through_the_chat_template(pair, monkeypatch):
     assert first.tokens == plain.tokens and len(second.tokens) <= 5
 
 
-def test_a_stop_string_ends_an_answer_with_the_step_that_brings_it(pair):
+def test_a_stop_string_ends_an_answer_with_the_token_that_makes_it_whole(pair):
     whole = pair.decode(PROMPT, "sd:3", max_new_tokens=16, seed=1)
     stop = whole.text[7:10]
     cut = pair.decode(PROMPT, "sd:3", max_new_tokens=16, seed=1, stop=[stop, "never"])
@@ -85,22 +86,26 @@ def test_a_stop_string_ends_an_answer_with_the_step_that_brings_it(pair):
     assert cut.finish == "stop" and len(cut.tokens) < len(whole.tokens)
     assert cut.tokens == whole.tokens[: len(cut.tokens)]
     assert sum(len(step.tokens) for step in cut.steps) == len(cut.tokens)
-    assert stop not in pair.tokenizer.decode(cut.tokens[: -len(cut.steps[-1].tokens)])
+    assert stop in pair.tokenizer.decode(cut.tokens)
+    assert stop not in pair.tokenizer.decode(cut.tokens[:-1])
     assert "".join(step.text for step in cut.steps) == cut.text
 
 
 class Letters:
     """A tokenizer of one letter, or one byte of it, each."""
 
+    eos_token_id = None
+
     def decode(self, tokens, **options):
         return "".join(tokens).replace("<e>", "é").replace("<", "\ufffd")
 
 
 def test_what_may_become_a_stop_string_or_half_a_letter_is_held_back():
-    writing = Writing(Letters(), ["\n\n"])
+    stops = StopTexts(Letters(), ["\n\n"])
+    writing = Writing(Letters(), stops)
     told = [writing.add(list(each), last=False) for each in ("a\n", "b<", "e>\n", "\nc")]
     assert told == ["a", "\nb", "é", ""]
-    assert Writing(Letters(), ["\n\n"]).add(["a", "\n"], last=True) == "a\n"
+    assert Writing(Letters(), stops).add(["a", "\n"], last=True) == "a\n"
 
 
 def test_a_stream_gives_the_steps_of_the_answer_as_they_come(pair):

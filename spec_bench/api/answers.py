@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from spec_bench.records.ends import StopTexts, decode_answer
 from spec_bench.records.types import Generation, Request, StepRecord
 from spec_bench.settings.words import shown
 
@@ -101,37 +102,29 @@ class Decoded:
 
 
 class Writing:
-    """An answer's text as it grows, cut at the first stop string; none of them is empty."""
+    """An answer's text as it grows, cut at the first stop string."""
 
-    def __init__(self, tokenizer: Any, stop: Sequence[str]) -> None:
-        self._tokenizer, self._stop = tokenizer, tuple(stop)
+    def __init__(self, tokenizer: Any, stop: StopTexts | None) -> None:
+        self._tokenizer = tokenizer
+        self._stop = stop or StopTexts(tokenizer, ())
         self._tokens: list[int] = []
         self._written = ""
 
     def text(self, tokens: Sequence[int]) -> str:
         """Returns the text of all tokens so far, up to the first stop string."""
-        whole = self._whole(tokens)
-        stops = [place for stop in self._stop if (place := whole.find(stop)) >= 0]
-        return whole[: min(stops, default=len(whole))]
-
-    def ended(self, tokens: Sequence[int]) -> bool:
-        """Returns whether a stop string has come."""
-        return bool(self._stop) and any(stop in self._whole(tokens) for stop in self._stop)
+        return self._stop.cut(decode_answer(self._tokenizer, tokens))
 
     def add(self, tokens: Sequence[int], last: bool) -> str:
         """What a step adds to the text; ``last``: none follows, so that nothing is held back."""
         self._tokens += tokens
         text = self.text(self._tokens)
-        if not last and not self.ended(self._tokens):
+        if not last:
             text = text.rstrip(_UNFINISHED)
-            begun = [stop[:n] for stop in self._stop for n in range(len(stop))]
+            begun = [stop[:n] for stop in self._stop.texts for n in range(len(stop))]
             text = text[: len(text) - max((len(b) for b in begun if text.endswith(b)), default=0)]
         new = text[len(self._written) :]
         self._written += new
         return new
-
-    def _whole(self, tokens: Sequence[int]) -> str:
-        return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
 
 
 class Stream(Iterator[Step]):
@@ -191,8 +184,6 @@ class Stream(Iterator[Step]):
             both = zip(spent, (taken_s, *decoder.take_forward_s()), strict=True)
             spent = [before + now for before, now in both]
             waiting_s += taken_s
-            if writing.ended(row.answer):
-                row.finish = "stop"
             if row.finish is None and len(row.answer) < sum(each.delivered for each in row.steps):
                 continue  # beams: which of them is the answer is known at the end
             fresh, start = row.steps[given:], sum(each.delivered for each in row.steps[:given])

@@ -10,16 +10,19 @@ decoded beside.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from spec_bench.api.answers import Stream, Writing
+from spec_bench.records.ends import StopTexts
 from spec_bench.records.types import Request
 from spec_bench.settings.configs import conf_dirs, read_config
 from spec_bench.settings.words import in_words, shown
 from spec_bench.system import files
 from spec_bench.tasks.example import read_turns
+from spec_bench.tasks.task import stop_ids
 from spec_bench.tasks.template import chat_text
 
 if TYPE_CHECKING:
@@ -35,6 +38,7 @@ Tokenizer: TypeAlias = str | Path | Any
 
 _MODEL = "a folder, a hub id, embedded:NAME, random:NAME or a loaded transformers model"
 _TOKENIZER = "a folder, a hub id or a loaded tokenizer of transformers"
+_PLAINLY = "set tokenizer.chat_template of the tokenizer, or ask a text with chat=False"
 _PROMPTS = (
     "a text, a list of texts, a conversation (a list of messages with role and content) or a list "
     "of conversations (of token ids pair.tokenizer.decode(ids) makes a text)"
@@ -108,7 +112,7 @@ def _of_names(name: str | None, stated: dict[str, Any], engine: EngineSettings) 
     from spec_bench.engine.cache import CachePool
     from spec_bench.engine.loading import common_tokenizer, is_tokenizer
     from spec_bench.jobs.config.pair import PairSettings, build_pair, with_own_name
-    from spec_bench.jobs.work.models import models_of, tokenizer_of
+    from spec_bench.jobs.work.models import given_pairs_own, models_of, tokenizer_of
     from spec_bench.settings.fields import did_you_mean
     from spec_bench.settings.validation import check
 
@@ -124,6 +128,7 @@ def _of_names(name: str | None, stated: dict[str, Any], engine: EngineSettings) 
     settings = with_own_name(check(PairSettings, values | stated, "pair"), conf_dirs())
     pair = build_pair(settings, engine)
     tokenizer, tokens = common_tokenizer([given]) if given is not None else tokenizer_of(pair)
+    tokenizer = tokenizer if given is None else given_pairs_own(tokenizer, pair)
     words = [f"pair={name}"] if name or "target" not in stated else []
     words += [f"pair.{key}={in_words(value)}" for key, value in stated.items()]
     words += [f"engine.{key}={getattr(engine, key)}" for key in ("device", "compile")]
@@ -149,6 +154,12 @@ def _of_modules(
         loading.load_tokenizer(model_path(str(place))) if isinstance(place, str | Path) else place
     )
     common, tokens = loading.common_tokenizer([common])
+    target = models[0]
+    if is_model(target):
+        ends = target.generation_config.eos_token_id
+    else:
+        ends = loading.read_ends(model_path(target))
+    common = loading.with_ends(copy(common), ends)
     names, loaded = [], []
     for model in models:
         if is_model(model):
@@ -208,8 +219,8 @@ class LoadedPair:
             max_new_tokens: limit on the tokens of each answer.
             seed: with the prompt and the decoder it determines the answer, alone or in a list.
             chat: put a text into the tokenizer's chat template, as conversations always are.
-            stop: texts that end an answer, looked for after each step. ``text`` ends before the
-                first of them, ``tokens`` and ``steps`` with the step that brought it.
+            stop: texts that end an answer. ``text`` ends before the first of them, ``tokens`` with
+                the token that makes it whole.
             prompt_id: of a job's row, to draw as the job did; None: from the prompt's letters.
 
         Returns:
@@ -220,8 +231,9 @@ class LoadedPair:
             raise ValueError("prompt_id is of one prompt, got a list of prompts")
         sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
         built = self._built(decoder, {**sampling, "max_new_tokens": max_new_tokens}, self._pool)
-        asked = [self._request(each, max_new_tokens, chat, prompt_id) for each in prompts]
-        answers = [each.answer for each in self._streams(built, asked, seed, stop)]
+        stops = stops_asked(stop)
+        asked = [self._request(each, max_new_tokens, chat, prompt_id, stops) for each in prompts]
+        answers = [each.answer for each in self._streams(built, asked, seed)]
         return answers if several else answers[0]
 
     def stream(
@@ -253,8 +265,8 @@ class LoadedPair:
         sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
         # Separate caches: other prompts may be decoded between two steps.
         built = self._built(decoder, {**sampling, "max_new_tokens": max_new_tokens}, None)
-        asked = [self._request(prompts[0], max_new_tokens, chat, prompt_id)]
-        return self._streams(built, asked, seed, stop)[0]
+        asked = [self._request(prompts[0], max_new_tokens, chat, prompt_id, stops_asked(stop))]
+        return self._streams(built, asked, seed)[0]
 
     def _built(
         self, decoder: str | Mapping[str, Any], generation: dict[str, Any], pool: CachePool | None
@@ -278,29 +290,37 @@ class LoadedPair:
         heads = heads_of(self.pair, cell.config.heads, target)
         return cell.config.build(target, drafts, sampling, 1, pool or CachePool(), heads)
 
-    def _streams(
-        self, built: AnyDecoder, asked: Sequence[Request], seed: int, stop: Any
-    ) -> list[Stream]:
-        """Returns the answers, none of which has begun. ``stop``: one text that ends them, or
-        several.
-        """
-        stops = tuple(stop) if isinstance(stop, list | tuple) else (stop,)
-        for each in stops:
-            if not isinstance(each, str) or not each:
-                raise ValueError(f"stop must be texts that are not empty, got {each!r}")
+    def _streams(self, built: AnyDecoder, asked: Sequence[Request], seed: int) -> list[Stream]:
+        """Returns the answers, none of which has begun."""
         built.preflight(asked)
-        return [Stream(built, each, seed, Writing(self.tokenizer, stops)) for each in asked]
+        return [
+            Stream(built, each, seed, Writing(self.tokenizer, each.stop_texts)) for each in asked
+        ]
 
-    def _request(self, prompt: Prompt, limit: int, chat: bool, name: str | None) -> Request:
+    def _request(
+        self, prompt: Prompt, limit: int, chat: bool, name: str | None, stop: Sequence[str] = ()
+    ) -> Request:
         if isinstance(prompt, str) and not chat:
             ids = self.tokenizer(prompt)["input_ids"]
         else:
             message = {"role": "user", "content": prompt}
             messages = [message] if isinstance(prompt, str) else [dict(each) for each in prompt]
-            text = chat_text(self.tokenizer, messages)
+            text = chat_text(self.tokenizer, messages, otherwise=_PLAINLY)
             ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        end = self.tokenizer.eos_token_id
-        return Request(name or prompt_id(prompt), tuple(ids), limit, () if end is None else (end,))
+        ends = stop_ids(stop, self.tokenizer)
+        texts = StopTexts(self.tokenizer, stop) if stop else None
+        return Request(name or prompt_id(prompt), tuple(ids), limit, ends, texts)
+
+
+def stops_asked(stop: Any) -> tuple[str, ...]:
+    """Returns the texts that end an answer, of which one may come alone. Raises ValueError: it is
+    no text, or empty.
+    """
+    stops = tuple(stop) if isinstance(stop, list | tuple) else (stop,)
+    for each in stops:
+        if not isinstance(each, str) or not each:
+            raise ValueError(f"stop must be texts that are not empty, got {each!r}")
+    return stops
 
 
 def prompts_of(asked: Any, name: str = "prompt") -> tuple[list[Prompt], bool]:

@@ -36,6 +36,7 @@ from spec_bench.engine.mapped_model import behind, read_ids
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.recorder import NEAR_TIE_GAP, near_tie_gap
 from spec_bench.engine.tree_pass import next_logits, run_pending
+from spec_bench.records.ends import end_ids
 from spec_bench.records.types import Request
 from spec_bench.server.endpoint import KEY, Server
 from spec_bench.settings.configs import conf_dirs
@@ -262,7 +263,7 @@ def audit_pair(
     else:  # which of the target's tokens it knows is written beside it
         vocab = len(tokenizer)
     ids = _encode_prompts(prompts, tokenizer)
-    requests = _requests(ids, max_new_tokens, _stop_ids(tokenizer))
+    requests = _requests(ids, max_new_tokens, end_ids(tokenizer))
     return _pair_lines(ModelSpec(target_path), ModelSpec(draft_path), vocab, requests, known)
 
 
@@ -322,7 +323,7 @@ def server_lines(options: Any, prompts: Task | Sequence[str]) -> Iterator[Line]:
         answers=options.answers,
         sampling=SamplingSettings(temperature=options.temperature),
         seed=options.seed,
-        stop_ids=_stop_ids(tokenizer),
+        stop_ids=end_ids(tokenizer),
     )
     key = os.environ.get(KEY, "").strip()
     server = Server(options.server, options.served_model, key, kind=options.server_kind)
@@ -365,7 +366,3 @@ def _requests(
     prompts: Sequence[tuple[int, ...]], max_tokens: int, stop_ids: tuple[int, ...]
 ) -> list[Request]:
     return [Request(str(i), prompt, max_tokens, stop_ids) for i, prompt in enumerate(prompts)]
-
-
-def _stop_ids(tokenizer: Any) -> tuple[int, ...]:
-    return () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)

@@ -101,7 +101,7 @@ class BeamRow(Answering):
     moves: Moves = field(default_factory=Moves)  # nodes that must still move in the caches
     steps: list[StepRecord] = field(default_factory=list)  # one record per target call
     answer: tuple[int, ...] = ()  # the delivered tokens, once finished
-    log_likelihood: float = 0.0  # of the answer
+    log_likelihood: float | None = 0.0  # of the answer; None where a text cut it
     finish: Finish | None = None  # why it ended, None while it runs
 
     @classmethod
@@ -206,10 +206,14 @@ class BeamRow(Answering):
         self.close(self.generated(best)[: beam.length], beam.likelihood)
 
     def close(self, answer: Sequence[int], log_likelihood: float) -> None:
-        """Ends the row with an answer and shares its tokens out to the steps that made them."""
-        self.answer, self.log_likelihood = tuple(answer), log_likelihood
-        self.finish = "stop" if answer[-1] in self.request.stop_ids else "length"
-        left = len(answer)
+        """Ends the row with an answer, up to its first stop text, and shares its tokens out to the
+        steps that made them.
+        """
+        end = self.request.find_end(answer)
+        self.answer = tuple(answer[:end])
+        self.log_likelihood = log_likelihood if len(self.answer) == len(answer) else None
+        self.finish = "length" if end is None else "stop"
+        left = len(self.answer)
         for place, step in enumerate(self.steps):
             self.steps[place] = replace(step, delivered=min(step.delivered, left))
             left -= self.steps[place].delivered

@@ -109,7 +109,7 @@ class GenerateDecoder(DecodingLoop[GeneratedRow]):
             row.prompt_s = draft_s, target_s
             row.answer = tuple(tokens)
             row.steps = steps_of(generated.calls, len(row.request.prompt_ids), tokens, self.aid)
-            row.finish = "stop" if tokens[-1] in row.request.stop_ids else "length"
+            row.finish = "length" if row.request.find_end(tokens) is None else "stop"
         drafting_s, verifying_s = self._forward_s
         self._forward_s = drafting_s + generated.forward_s[0], verifying_s + generated.forward_s[1]
         return sum(len(tokens) for tokens in generated.answers)

@@ -38,7 +38,8 @@ class Answering(ABC):
     request: Request  # what was asked for
     steps: list[StepRecord]  # one record per target call
     finish: Finish | None  # why it ended, None while it runs
-    log_likelihood: float  # of the answer under the target at temperature 1, natural log
+    # of the answer under the target at temperature 1, natural log; None if unknown
+    log_likelihood: float | None
 
     @property
     @abstractmethod
@@ -79,14 +80,15 @@ class Row(Answering):
         """Appends what one target call over a tree of so many nodes, the root not counted, and
         levels emitted, accepted tokens and the residual or bonus token, and records the call.
 
-        Delivery stops at the first stop token and at the length limit; what the call emitted past
-        that counts for block efficiency and is dropped.
+        Delivery stops at the first stop token or text and at the length limit; what the call
+        emitted past that counts for block efficiency and is dropped.
         """
         before = len(self.delivered)
+        end = self.request.find_end([*self.delivered, *emitted], before)
         for token, log_prob in zip(emitted, log_p, strict=True):
             self.delivered.append(token)
             self.log_likelihood += log_prob
-            if token in self.request.stop_ids:
+            if len(self.delivered) == end:
                 self.finish = "stop"
             elif len(self.delivered) == self.request.max_new_tokens:
                 self.finish = "length"

@@ -95,11 +95,12 @@ def generate(
             around.enter_context(_settings(aid.draft.module, constant_length))
         for each in watches:
             around.enter_context(each.watching())
-        ids, mask = _padded(requests, target.device)
+        ids, mask = padded(requests, target.device)
         texts = target.module.generate(
             input_ids=ids,
             attention_mask=mask,
             generation_config=_asked(target, requests, settings),
+            stopping_criteria=text_ends(requests, ids.shape[1]),
             **aid.keywords,
         )[:, ids.shape[1] :].tolist()
     target_s, draft_s, *_ = *(each.seconds() for each in watches), (0.0, 0.0)
@@ -180,7 +181,23 @@ def _asked(
     )
 
 
-def _padded(requests: Sequence[Request], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+def text_ends(requests: Sequence[Request], prompt: int) -> list[Any]:
+    """Returns the library's stopping criteria of answers that texts end, none where none does;
+    ``prompt`` tokens stand before the answers, padding included.
+    """
+    seen = 0
+
+    def ended(ids: torch.Tensor, *ignored: Any, **also: Any) -> torch.Tensor:
+        nonlocal seen
+        before, seen = seen, ids.shape[1] - prompt
+        rows = zip(requests, ids[:, prompt:].tolist(), strict=True)
+        ends = [request.find_end(answer, before) is not None for request, answer in rows]
+        return torch.tensor(ends, device=ids.device)
+
+    return [ended] if any(request.stop_texts for request in requests) else []
+
+
+def padded(requests: Sequence[Request], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Prompts [R, T] and which tokens are text, [R, T], padding first."""
     longest = max(len(request.prompt_ids) for request in requests)
     lacking = [longest - len(request.prompt_ids) for request in requests]
@@ -191,8 +208,7 @@ def _padded(requests: Sequence[Request], device: torch.device) -> tuple[torch.Te
 
 def _cut(text: Sequence[int], request: Request) -> list[int]:
     """Returns an answer up to its first stop token or its limit; the rest is padding."""
-    ends = (place + 1 for place, token in enumerate(text) if token in request.stop_ids)
-    return list(text[: min(next(ends, len(text)), request.max_new_tokens)])
+    return list(text[: request.find_end(text)][: request.max_new_tokens])
 
 
 @torch.inference_mode()

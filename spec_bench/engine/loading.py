@@ -5,7 +5,8 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
@@ -18,6 +19,7 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
+    GenerationConfig,
     PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -32,7 +34,7 @@ from spec_bench.engine.mapped_model import keep_outputs
 from spec_bench.engine.model import set_switches
 from spec_bench.engine.model_spec import DTYPES as DTYPE_NAMES
 from spec_bench.engine.model_spec import ModelSpec as ModelSpec
-from spec_bench.engine.model_spec import kept_tokens, too_old
+from spec_bench.engine.model_spec import kept_tokens, refuse_unreadable, too_old
 from spec_bench.engine.probe import check_model
 from spec_bench.engine.products import call_directly, fuse_products, lay_by_columns, pack_products
 from spec_bench.settings.arguments import Parser
@@ -177,11 +179,40 @@ def load_tokenizer(path: str, revision: str | None = None) -> PreTrainedTokenize
     if not Path(path).is_dir():
         hub_reached()
     try:
-        return AutoTokenizer.from_pretrained(path, revision=revision, trust_remote_code=False)
+        read = AutoTokenizer.from_pretrained(path, revision=revision, trust_remote_code=False)
     except Exception as error:  # a damaged file makes its reader raise anything
         other = "; pair.tokenizer=ID_OR_FOLDER names another" * Path(path).is_dir()
         why = f"{reason_of(path, error)}{other}"
         raise ValueError(f"cannot load tokenizer {path!r}: {why}") from error
+    return with_ends(read, read_ends(path, revision))
+
+
+def read_ends(path: str, revision: str | None = None) -> Any:
+    """Returns the id or ids at which transformers' ``generate`` ends a model's answers; None if its
+    files name none.
+    """
+    if path.startswith(PREFIX):
+        return None
+    config = _config(path, revision)
+    ends = {**config, **(config.get("text_config") or {})}.get("eos_token_id")
+    with suppress(OSError):
+        asked = GenerationConfig.from_pretrained(path, revision=revision).eos_token_id
+        ends = ends if asked is None else asked
+    return ends
+
+
+@cache
+def known_tokenizer(path: str, revision: str | None, mark: str | None) -> Any:
+    """Loads a tokenizer once per process; ``mark`` tells apart those of one folder over time."""
+    return load_tokenizer(path, revision)
+
+
+def with_ends(tokenizer: Any, ends: int | Sequence[int] | None) -> Any:
+    """Leaves with a tokenizer the ids that end answers beside its own end; see ``end_ids``."""
+    listed = [ends] if isinstance(ends, int) else ends or ()
+    known = set(tokenizer.get_vocab().values())
+    tokenizer.answer_ends = tuple(int(end) for end in listed if end in known)
+    return tokenizer
 
 
 def config_of(path: str, revision: str | None = None) -> PretrainedConfig:
@@ -238,9 +269,6 @@ def common_tokenizer(
 # an error that names the tensor or the file.
 
 
-PLAIN = ("fp8", "mxfp4")  # ways to quantise that transformers undoes when asked to
-
-
 def read_module(
     path: str, revision: str | None, dtype: torch.dtype, placement: dict[str, Any]
 ) -> PreTrainedModel:
@@ -256,13 +284,8 @@ def read_module(
             f"cannot load model {path!r}: it is an encoder with a decoder, and only models that "
             "are a decoder alone can be decoded"
         )
+    refuse_unreadable(path, config)
     packed = config.get("quantization_config")
-    kind = packed.get("quant_method", packed) if isinstance(packed, dict) else packed
-    if packed and kind not in PLAIN:
-        raise ValueError(
-            f"cannot load model {path!r}: its config.json says quantization_config: {kind!r}; "
-            f"weights are plain, or {' or '.join(PLAIN)} (read as plain ones), or a GGUF file's"
-        )
     try:
         with _without_report():
             if packed:
@@ -411,8 +434,9 @@ def convert(file: Path, folder: Path) -> None:
         raise ValueError(f"cannot read {str(file)!r}: {one_line(error)}") from error
     if missing := ", ".join(sorted(found["missing_keys"])):  # they were drawn at random
         raise ValueError(f"cannot read {str(file)!r}: it lacks {shown(missing, quoted=False)}")
-    if isinstance(end := quantised.config.eos_token_id, int):  # transformers 5.17 took another one
-        tokenizer.eos_token = tokenizer.convert_ids_to_tokens(end)
+    ends = _gguf_ends(file)
+    if ends:  # transformers 5.17 took another one
+        tokenizer.eos_token = tokenizer.convert_ids_to_tokens(ends[0])
     # transformers saves no model that it has read from GGUF: its weights go into one of their own.
     config = quantised.config
     vars(config).pop("quantization_config", None)
@@ -421,6 +445,7 @@ def convert(file: Path, folder: Path) -> None:
     module.load_state_dict(quantised.state_dict(), assign=True)
     module.tie_weights()
     module.generation_config = quantised.generation_config
+    module.generation_config.eos_token_id = ends or None
     part = folder.with_name(f"{folder.name}.{uuid4().hex}.part")
     try:
         module.save_pretrained(part)
@@ -433,6 +458,15 @@ def convert(file: Path, folder: Path) -> None:
             raise
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+def _gguf_ends(file: Path) -> list[int]:
+    """Returns the ids of a GGUF file's ends: of a text, of a turn and of a message, where named."""
+    from gguf import GGUFReader
+
+    fields = GGUFReader(file).fields
+    keys = (f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom"))
+    return list(dict.fromkeys(int(fields[key].contents()) for key in keys if key in fields))
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from spec_bench.engine.model import ForwardOutput, LanguageModel
+from spec_bench.records.ends import end_ids
 from spec_bench.system import files
 
 FILE = "draft_vocabulary.safetensors"
@@ -86,10 +87,15 @@ def of_tokenizers(target: Any, draft: Any, count: int) -> VocabularyMap:
         if text in ours and ours[text][0] < count:
             for token in ids:
                 proposes[token] = ours[text][0]
-    if target.eos_token_id is not None and draft.eos_token_id is not None:
-        proposes[draft.eos_token_id] = target.eos_token_id
-        reads[target.eos_token_id] = draft.eos_token_id
-        pieces.pop(target.eos_token_id, None)
+    our_ends = [end for end in end_ids(target) if end < count]
+    if our_ends and (their_ends := end_ids(draft)):
+        for end in our_ends:
+            if end == our_ends[0] or target.convert_ids_to_tokens(end) not in first:
+                reads[end] = their_ends[0]
+                pieces.pop(end, None)
+        for end in their_ends:
+            if end == their_ends[0] or proposes[end] == _NONE:
+                proposes[end] = our_ends[0]
     if all(token == _NONE for token in proposes):
         raise ValueError("the draft's tokenizer has no token in common with the target's")
     return VocabularyMap(tuple(reads), tuple(proposes), pieces)

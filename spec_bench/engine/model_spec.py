@@ -8,9 +8,11 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from spec_bench.core import processes
 from spec_bench.engine.architectures import PREFIX
@@ -24,6 +26,8 @@ _ASK = """import ctypes
 driver, version = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
 driver.cuDriverGetVersion(ctypes.byref(version))
 print(version.value, driver.cuInit(0))"""
+PLAIN = ("fp8", "mxfp4")  # ways to quantise that transformers undoes when asked to
+ADAPTER = "adapter_config.json"
 RECORDS = (2, 11)  # the first torch whose recordings are used
 COMPILERS = ("c++", "g++", "clang++", "cl")
 
@@ -87,6 +91,26 @@ class ModelSpec:
                 f"{self.path!r} is made on one device: pair.target_device_map must be null, got "
                 f"{self.device_map!r}"
             )
+
+
+def refuse_unreadable(path: str, config: Mapping[str, Any]) -> None:
+    """Checks that a model's weights are plain, or can be made so. Raises ValueError: they are an
+    adapter, or packed in a way that only others read; it says what to do.
+    """
+    if (Path(path).expanduser() / ADAPTER).is_file():
+        raise ValueError(
+            f"model folder {path!r} holds {ADAPTER}: an adapter (LoRA) is no model; merge both by "
+            "peft's merge_and_unload(), and name the folder of save_pretrained()"
+        )
+    how = config.get("quantization_config")
+    kind = how.get("quant_method", how) if isinstance(how, Mapping) else how
+    kind = "MLX" if "quantization" in config else kind
+    if kind and kind not in PLAIN:
+        raise ValueError(
+            f"cannot load model {path!r}: its config.json says quantization_config: {kind!r}; "
+            f"weights are plain, or {' or '.join(PLAIN)} (read as plain ones), or a GGUF file's: "
+            "name the model that it was made of, or a server that runs it (engine=server)"
+        )
 
 
 def sees_cuda() -> bool:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from spec_bench.records import cell_folder
+from spec_bench.records.ends import decode_answer
 from spec_bench.records.types import Generation
 from spec_bench.settings.arguments import Parser, output_folder
 from spec_bench.system import files
@@ -115,7 +116,7 @@ def _text_of(run: Path) -> Text:
 
     pair = _config(run)["pair"]
     tokenizer: Any = load_tokenizer(model_path(str(pair.get("tokenizer") or pair["target"])))
-    return lambda ids: str(tokenizer.decode(list(ids), skip_special_tokens=True)).strip()
+    return lambda ids: decode_answer(tokenizer, list(ids)).strip()
 
 
 def _lines(done: Sequence[Generation], model: str, text: Text) -> Iterator[dict[str, Any]]:

@@ -17,10 +17,12 @@ Knows nothing about torch, Hydra or transformers: every layer may import this mo
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
+
+from spec_bench.records.ends import StopTexts
 
 _REASON = re.compile(r"([a-z]\w*): (.*)", re.DOTALL)
 _TRACE = " (trace: "
@@ -80,6 +82,18 @@ class Request:
     prompt_ids: tuple[int, ...]  # token ids of the prompt, at least one
     max_new_tokens: int  # limit on delivered tokens
     stop_ids: tuple[int, ...] = ()  # end the generation: delivered, then nothing more
+    # likewise texts, delivered up to the token that makes one whole; None: no text ends it
+    stop_texts: StopTexts | None = field(default=None, compare=False, repr=False)
+
+    def find_end(self, tokens: Sequence[int], before: int = 0) -> int | None:
+        """Returns how many tokens of an answer are delivered up to its first end; None if it has
+        not ended. The first ``before`` tokens are known to hold no end.
+        """
+        places = enumerate(tokens[before:], start=before + 1)
+        end = next((place for place, token in places if token in self.stop_ids), None)
+        if self.stop_texts is None:
+            return end
+        return self.stop_texts.find_end(tokens[:end], before) or end
 
 
 Progress = Callable[[int, int], None]

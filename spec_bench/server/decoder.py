@@ -100,7 +100,8 @@ class Answer:
     def generation(self, prefill_s: float = 0.0, decode_s: float = 0.0) -> Generation:
         """Returns the record, with its share of the batch's seconds."""
         tokens = tuple(token for chunk in self.chunks for token in chunk.tokens)
-        stopped = tokens[-1] in self.request.stop_ids or len(tokens) < self.request.max_new_tokens
+        ended = self.request.find_end(tokens) is not None
+        stopped = ended or len(tokens) < self.request.max_new_tokens
         finish: Finish = "stop" if stopped else "length"
         seconds = tuple(chunk.seconds for chunk in self.chunks)
         sizes = tuple(len(chunk.tokens) for chunk in self.chunks)
@@ -114,7 +115,7 @@ class Answer:
 
 
 def held(request: Request, served: Served, url: str, vocabulary: int) -> tuple[Chunk, ...]:
-    """The chunks up to the first stop token. Raises ServerError: they are no answer to it."""
+    """The chunks up to the first end. Raises ServerError: they are no answer to it."""
     whose = f"{url}: prompt {request.prompt_id!r}"
     if any(b.seconds < a.seconds for a, b in pairwise((Chunk(0.0, ()), *served.chunks))):
         raise ServerError(f"{whose}: the clock ran backwards")
@@ -124,10 +125,9 @@ def held(request: Request, served: Served, url: str, vocabulary: int) -> tuple[C
             "served"
         )
     limit = request.max_new_tokens
-    ends = (place for place, each in enumerate(served.tokens, 1) if each in request.stop_ids)
-    end = min(next(ends, len(served.tokens)), limit)
-    stopped = served.finish != "length" or served.tokens[end - 1] in request.stop_ids
-    if end < limit and not stopped:
+    first = request.find_end(served.tokens)
+    end = min(first or len(served.tokens), limit)
+    if end < limit and first is None and served.finish == "length":
         raise ServerError(f"{whose}: {end} of {limit} tokens, then no more room")
     kept, before = [], 0
     for chunk in served.chunks:
@@ -281,7 +281,8 @@ class ServedDecoder:
             request.prompt_ids, request.max_new_tokens,
             temperature=asking.temperature, top_p=asking.top_p, top_k=asking.top_k,
             seed=int(files.digest([seed, request.prompt_id]), 16) % _SEEDS,
-            ignore_eos=not request.stop_ids, stop_ids=request.stop_ids, begun=begun,
+            ignore_eos=not request.stop_ids, stop_ids=request.stop_ids,
+            stop=request.stop_texts.texts if request.stop_texts else (), begun=begun,
         )  # fmt: skip
         if asking.tokenise:
             served = in_tokens(served, asking.tokenise, request.stop_ids)

@@ -15,6 +15,7 @@ from pathlib import Path
 from spec_bench.system.files import file_digest, write_bytes
 
 GGUF = ".gguf"
+_CONVERTED = 2  # raised when conversion comes to write something else: 2 has all ends
 
 
 def cache_folder() -> Path:
@@ -45,7 +46,7 @@ def converted_folder(file: Path) -> Path:
     """Returns where a GGUF file's weights lie as a model folder, once they were converted."""
     facts = file.stat()
     known = _digest(file.resolve(), facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
-    return fetched_folder(f"{file.stem}-{known[:12]}")
+    return fetched_folder(f"{file.stem}-{known[:12]}-{_CONVERTED}")
 
 
 @cache

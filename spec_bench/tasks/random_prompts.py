@@ -55,6 +55,9 @@ class RandomPrompts:
         """None: an answer ends at the limit."""
         return ()
 
+    def stop_texts(self, tokenizer: Any) -> None:
+        """None either."""
+
     def stop_rule(self, tokenizer: Any) -> str:
         """None either."""
         return ""

@@ -5,6 +5,7 @@ to a column, to a path into nested columns (``translation.de``) or to several of
 first that exists is taken; a name without an entry is itself a path. Values go in verbatim.
 """
 
+import re
 import signal
 import threading
 from collections.abc import Mapping, Sequence
@@ -129,17 +130,21 @@ def _hint_at_prompt(row: Mapping[str, Any]) -> str:
     return f": name {key!r} prompt, or run with 'task.fields.turns=\"{key}\"'"
 
 
-def chat_text(tokenizer: Any, messages: Sequence[Mapping[str, Any]], asks: bool = True) -> str:
+def chat_text(
+    tokenizer: Any,
+    messages: Sequence[Mapping[str, Any]],
+    asks: bool = True,
+    otherwise: str = "set pair.chat_template",
+) -> str:
     """Messages as a tokenizer's chat template writes them.
 
-    ``messages`` have a role and a content each; ``asks`` is whether an answer is to follow. Raises
-    ValueError: there is none, it fails on them, with its reason in one line, takes longer than
-    ``LONGEST_S`` of this process's time, or drops what one of them says.
+    ``messages`` have a role and a content each; ``asks`` is whether an answer is to follow, and
+    ``otherwise`` what the caller's user can do without a template. Raises ValueError: there is
+    none, it fails on them, with its reason in one line, takes longer than ``LONGEST_S`` of this
+    process's time, or drops what one of them says.
     """
     if not getattr(tokenizer, "chat_template", None):
-        raise ValueError(
-            "the tokenizer has no chat template: set pair.chat_template, or chat to auto or false"
-        )
+        raise ValueError(f"the tokenizer has no chat template: {otherwise}")
     text = _rendered(tokenizer, messages, asks)
     if all(str(each.get("content")).strip() in text for each in messages):
         return text
@@ -162,6 +167,8 @@ def _rendered(tokenizer: Any, messages: Sequence[Mapping[str, str]], asks: bool)
         return str(tokenizer.apply_chat_template(messages, **options))
     except Exception as error:  # a template may do anything
         why = first_line(error) or type(error).__name__
+        if re.search(r"\btools\b", str(tokenizer.chat_template)):
+            why += "; it may want tools: pair.chat_template_kwargs={tools: [...]}"
         raise ValueError(f"the chat template fails: {why}") from None
     finally:
         if limited:

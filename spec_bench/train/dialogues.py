@@ -15,7 +15,10 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
+from spec_bench.engine.generate import padded, text_ends
 from spec_bench.engine.hugging_face import HuggingFaceModel
+from spec_bench.records.ends import StopTexts, end_ids
+from spec_bench.records.types import Request
 from spec_bench.system.files import digest, naming, write_text
 from spec_bench.tasks import Task
 from spec_bench.tasks.example import fixed_answers
@@ -25,6 +28,7 @@ from spec_bench.train.settings import AnswerSettings, TrainSettings
 
 log = logging.getLogger(__name__)
 
+_PLAINLY = "set pair.chat_template, or learn from texts: data.kind=prompts or data.kind=task"
 Messages = list[dict[str, str]]
 _MARK = "\N{SYMBOL FOR UNIT SEPARATOR}"
 Ids = Sequence[int]
@@ -78,8 +82,8 @@ def _answered(
 ) -> list[Dialogue]:
     """Prompts of any source with the target's own answers."""
     data, answers = settings.asked.data, settings.asked.data.answers
-    end = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
-    stop_ids = end
+    stop_ids = end = end_ids(tokenizer)
+    texts: StopTexts | None = None
 
     def answered(
         name: str, told: object, asked: Sequence[Ids], ends: Ids, how: AnswerSettings
@@ -87,7 +91,8 @@ def _answered(
         identity = digest([settings.pair.settings(), told, ends, vars(answers)])
         file = Path(settings.asked.results) / "cache" / f"{name}-{identity}.jsonl"
         log.info("%s of the target: %s", name, file)
-        return answer_prompts(model, asked, ends, how, file, settings.asked.sink.progress)
+        shown = settings.asked.sink.progress
+        return answer_prompts(model, asked, ends, how, file, shown, texts)
 
     if data.kind == "sampled":
         # Nobody's data, and as many as are wanted (Magpie, arXiv 2406.08464, section 2): what
@@ -108,15 +113,17 @@ def _answered(
         else:
             prompts = task.encode_all(examples, tokenizer)
         stop_ids = tuple(dict.fromkeys([*task.stop_ids(tokenizer), *end]))
+        texts = task.stop_texts(tokenizer)
     else:
         raise ValueError("data.kind=task needs a task with text; random prompts teach nothing")
     prompts = [prompt for prompt in prompts if len(prompt) + 2 <= room][: data.limit]
     if not prompts:
         raise ValueError(f"data.kind={data.kind}: no prompt fits into data.max_length={room}")
-    texts = answered("answers", prompts, prompts, stop_ids, answers)
+    told = (prompts, texts.texts) if texts else prompts
+    answers_ids = answered("answers", told, prompts, stop_ids, answers)
     return [
         Dialogue((*prompt, *answer), (False,) * len(prompt) + (True,) * len(answer))
-        for prompt, answer in zip(prompts, texts, strict=True)
+        for prompt, answer in zip(prompts, answers_ids, strict=True)
     ]
 
 
@@ -166,8 +173,8 @@ def encode_chat(messages: Messages, tokenizer: Any) -> Dialogue:
     text, spans = "", []
     for index, message in enumerate(messages):
         if message["role"] == "assistant":
-            before = chat_text(tokenizer, messages[:index])
-            after = chat_text(tokenizer, messages[: index + 1], False)
+            before = chat_text(tokenizer, messages[:index], otherwise=_PLAINLY)
+            after = chat_text(tokenizer, messages[: index + 1], False, _PLAINLY)
             if not (before.startswith(text) and after.startswith(before)):
                 raise ValueError(
                     "the chat template writes earlier turns differently once later ones follow; "
@@ -179,13 +186,19 @@ def encode_chat(messages: Messages, tokenizer: Any) -> Dialogue:
         raise ValueError("chats need a fast tokenizer: only those know a token's place in the text")
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     starts = [at for at, _ in encoded["offset_mapping"]]
-    learned = tuple(any(start <= at < end for start, end in spans) for at in starts)
-    return Dialogue(tuple(encoded["input_ids"]), learned)
+    ids, ends = tuple(encoded["input_ids"]), end_ids(tokenizer)
+    learned = [False] * len(ids)
+    for start, stop in spans:
+        for place in (place for place, at in enumerate(starts) if start <= at < stop):
+            learned[place] = True
+            if ids[place] in ends:  # what the template writes behind it, nobody says
+                break
+    return Dialogue(ids, tuple(learned))
 
 
 def user_opening(tokenizer: Any, words: str) -> tuple[int, ...]:
     """Returns the ids that a chat template writes up to the end of a user's first words."""
-    text = chat_text(tokenizer, [{"role": "user", "content": words + _MARK}], asks=False)
+    text = chat_text(tokenizer, [{"role": "user", "content": words + _MARK}], False, _PLAINLY)
     return tuple(tokenizer(text.partition(_MARK)[0], add_special_tokens=False)["input_ids"])
 
 
@@ -196,9 +209,10 @@ def answer_prompts(
     settings: AnswerSettings,
     file: Path,
     progress: bool = False,
+    texts: StopTexts | None = None,
 ) -> list[list[int]]:
-    """Answers every prompt, in order; an answer ends with a stop token, of which there is one at
-    least, or at the limit. The file of what is answered so far gains a line of JSON a batch, each
+    """Answers every prompt, in order; an answer ends with a stop token or text, or at the limit.
+    The file of what is answered so far gains a line of JSON a batch, each
     batch with a seed of its own: a killed run goes on and writes what an undisturbed one would.
     """
     answers: list[list[int]] = [[] for _ in prompts]
@@ -214,8 +228,9 @@ def answer_prompts(
         for number, (temperature, chosen) in enumerate(bar):
             if number not in done:
                 torch.manual_seed(settings.seed + number)
-                batch, limit = [prompts[i] for i in chosen], settings.max_new_tokens
-                done[number] = _generate(model, batch, stop_ids, temperature, limit)
+                how = settings.max_new_tokens, tuple(stop_ids), texts
+                asked = [Request(str(i), tuple(prompts[i]), *how) for i in chosen]
+                done[number] = _generate(model, asked, temperature)
                 lines.write(json.dumps({"batch": number, "answers": done[number]}) + "\n")
                 lines.flush()
             for index, answer in zip(chosen, done[number], strict=True):
@@ -225,25 +240,22 @@ def answer_prompts(
 
 @torch.inference_mode()
 def _generate(
-    model: HuggingFaceModel, prompts: Sequence[Ids], stop_ids: Ids, temperature: float, limit: int
+    model: HuggingFaceModel, requests: Sequence[Request], temperature: float
 ) -> list[list[int]]:
-    """One batch, padded on the left; each answer up to its first stop token, that included."""
-    longest, pad = max(map(len, prompts)), stop_ids[0]
-    rows = [[pad] * (longest - len(prompt)) + list(prompt) for prompt in prompts]
-    real = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]
+    """One batch, padded on the left; each answer up to its first end, that included."""
+    ids, real = padded(requests, model.device)
     sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
     generated = model.module.generate(
-        input_ids=torch.tensor(rows, device=model.device),
-        attention_mask=torch.tensor(real, device=model.device),
-        max_new_tokens=limit,
-        eos_token_id=list(stop_ids),
-        pad_token_id=pad,
+        input_ids=ids,
+        attention_mask=real,
+        max_new_tokens=requests[0].max_new_tokens,
+        eos_token_id=list(requests[0].stop_ids) or None,
+        pad_token_id=0,
+        stopping_criteria=text_ends(requests, ids.shape[1]),
         **(sampling if temperature else {"do_sample": False}),
-    )[:, longest:].tolist()
-    ends = (
-        min((row.index(s) for s in stop_ids if s in row), default=len(row)) for row in generated
-    )
-    return [row[: end + 1] for row, end in zip(generated, ends, strict=True)]
+    )[:, ids.shape[1] :].tolist()
+    pairs = zip(requests, generated, strict=True)
+    return [row[: request.find_end(row)] for request, row in pairs]
 
 
 def _read(file: Path) -> dict[int, list[list[int]]]:

@@ -12,7 +12,10 @@ from transformers import AutoModelForCausalLM
 
 from spec_bench.engine.loading import ModelSpec, load_model, load_tokenizer, main
 from spec_bench.jobs.config.model_files import fingerprint, model_path
+from spec_bench.records.ends import end_ids
+from spec_bench.records.types import Request
 from spec_bench.system.model_cache import converted_folder, fetched_folder, gguf_of
+from tests.families import GREEDY, built
 from tests.said import naming
 
 gguf = pytest.importorskip("gguf")
@@ -30,7 +33,7 @@ def file(tmp_path):
     return written(tmp_path / "tiny.Q8_0.gguf")
 
 
-def written(path, without=""):
+def written(path, without="", **ends):
     """A Llama of two layers with random 8-bit weights and a byte-pair vocabulary of letters."""
     out, draw = gguf.GGUFWriter(path, "llama"), np.random.default_rng(0)
     pairs = [a + b for a, b in pairwise(ascii_lowercase)]
@@ -41,7 +44,7 @@ def written(path, without=""):
         "layer_norm_rms_eps": 1e-5, "rope_dimension_count": 8, "vocab_size": VOCAB,
         "tokenizer_model": "gpt2", "token_list": tokens, "token_types": [3, 3, *[1] * (VOCAB - 2)],
         "token_merges": [" ".join(pair) for pair in tokens[28:]], "bos_token_id": 0,
-        "eos_token_id": 1,
+        "eos_token_id": 1, **ends,
     }  # fmt: skip
     for name, value in facts.items():
         getattr(out, f"add_{name}")(value)
@@ -89,6 +92,27 @@ def test_a_converted_file_answers_as_the_file_itself(file, capsys):
     before = folder.stat().st_mtime_ns
     assert main([str(file)]) == 0
     assert folder.stat().st_mtime_ns == before  # once
+
+
+def test_all_ends_of_a_file_end_answers_where_generate_ends_them(tmp_path):
+    told, ids = {"do_sample": False, "max_new_tokens": 8}, torch.arange(2, 12).unsqueeze(0)
+
+    def made(**ends):
+        file = written(tmp_path / f"{len(ends)}.gguf", **ends)
+        assert main([str(file)]) == 0
+        return str(converted_folder(file))
+
+    plain = AutoModelForCausalLM.from_pretrained(made())
+    whole = plain.generate(ids, **told)[0, 10:].tolist()
+    turn = next(each for each in whole[2:] if each not in whole[:2])
+    folder = made(eot_token_id=turn, eom_token_id=0)
+    generated = AutoModelForCausalLM.from_pretrained(folder).generate(ids, **told)[0, 10:].tolist()
+    assert generated == whole[: whole.index(turn) + 1]
+    tokenizer = load_tokenizer(folder)
+    assert end_ids(tokenizer) == (1, turn, 0)
+    request = Request("p", tuple(range(2, 12)), 8, end_ids(tokenizer))
+    (found,) = built("ar", [load_model(ModelSpec(folder))], GREEDY).generate([request], 0)
+    assert (list(found.tokens), found.finish) == (generated, "stop")
 
 
 def test_what_is_no_model_is_refused_in_a_line_and_leaves_nothing(cache, tmp_path, capsys):

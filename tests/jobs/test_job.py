@@ -51,7 +51,7 @@ def test_a_row_has_labels_metrics_and_provenance(run_job, tmp_path):
         **{"status": "complete", "lossless": "exact", "pair": "target+draft"},
         **{"baseline": "same job", "energy_j_per_token": "", "data_source": "local"},
         **{"data_file": "rows.jsonl", "device": "cpu", "dtype": "float32", "threads": "1"},
-        **{"attention": "sdpa", "stop_rule": "eos", "engine": str(ENGINE)},  # no newline token
+        **{"attention": "sdpa", "stop_rule": "eos+newline", "engine": str(ENGINE)},
     }
     for row in rows:
         assert {name: row[name] for name in expected} == expected

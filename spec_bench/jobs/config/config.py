@@ -17,7 +17,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, PlainValidator
 
 from spec_bench.engine.architectures import longest_sequence
-from spec_bench.engine.model_spec import INTERSECTION, kept_tokens
+from spec_bench.engine.model_spec import INTERSECTION, kept_tokens, refuse_unreadable
 from spec_bench.jobs.config.cells import WrittenCell, written_cells
 from spec_bench.jobs.config.model_files import model_path
 from spec_bench.jobs.config.pair import EngineSettings, PairSettings
@@ -173,7 +173,9 @@ def check_early(asked: RunSettings, folders: Sequence[Path]) -> list[WrittenCell
         model_path(pair.tokenizer)
     if asked.engine.served:
         return []
-    for name in (*models, *(heads for heads in (pair.heads or {}).values() if heads)):
+    for name in models:
+        refuse_unreadable(name, _json(Path(name) / "config.json"))
+    for name in filter(None, (pair.heads or {}).values()):
         _json(Path(name).expanduser() / "config.json")
     if pair.draft_vocabulary not in (None, INTERSECTION):
         kept_tokens(pair.draft_vocabulary)

@@ -13,6 +13,7 @@ from pathlib import Path
 import spec_bench
 from spec_bench.engine.architectures import ARCHITECTURES, architecture
 from spec_bench.engine.architectures import PREFIX as RANDOM
+from spec_bench.engine.model_spec import refuse_unreadable
 from spec_bench.system.hub import hub_reached
 from spec_bench.system.model_cache import converted_folder, fetched_folder, gguf_of, is_model
 
@@ -56,6 +57,7 @@ def model_path(name: str) -> str:
         return str(folder)
     if path.is_dir():
         if not (path / "config.json").is_file():
+            refuse_unreadable(name, {})
             raise ValueError(f"model folder {name!r} holds no config.json")
         return str(path)
     if name.startswith((".", "/", "~")) or name.count("/") > 1:

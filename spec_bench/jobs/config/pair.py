@@ -130,6 +130,7 @@ class PairSettings:
     tokenizer: Text | None = None
     draft_vocabulary: Text | Whole | None = None
     chat_template: Text | None = None
+    chat_template_kwargs: dict[Text, Any] | None = None
     gated: Flag = False
     target_parameters: Annotated[Whole, Ge(1)] | None = None
     draft_parameters: Annotated[Whole, Ge(1)] | None = None
@@ -159,6 +160,7 @@ class Pair:
     head_commits: Mapping[str, str | None] = field(default_factory=dict)  # the hub's, once known
     tokenizer: str | None = None  # of all models; None: in the target's folder
     draft_vocabulary: str | int | None = None  # `intersection`, a file of ids, a number; None: all
+    template_arguments: Mapping[str, Any] = field(default_factory=dict)  # of the chat template
 
     def settings(self) -> dict[str, Any]:
         """Returns the parts of the pair that change a number; part of a cell's run id."""
@@ -178,6 +180,8 @@ class Pair:
             settings["draft_vocabulary"] = kept if by_name else digest(kept_tokens(kept))
         if self.chat_template is not None:
             settings["chat_template"] = self.chat_template
+        if self.template_arguments:
+            settings["chat_template_kwargs"] = dict(self.template_arguments)
         return settings
 
     def heads_revision(self, kind: str) -> str | None:
@@ -255,6 +259,7 @@ def build_pair(pair: PairSettings, engine: EngineSettings) -> Pair:
         *(label, pair.target, pair.drafts, specs, revisions, _jinja(pair.chat_template), heads),
         tokenizer=None if pair.tokenizer is None else model_path(pair.tokenizer),
         draft_vocabulary=pair.draft_vocabulary,
+        template_arguments=pair.chat_template_kwargs or {},
     )
 
 

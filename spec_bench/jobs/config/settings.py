@@ -58,6 +58,8 @@ class JobSettings:
     stage: Stage = ""  # of a search
     left_out: tuple[str, ...] = ()  # why cells that were asked for are not among ``cells``
     unread: bool = False  # whether the examples only stand for data that are not here, in a plan
+    # what ends an answer, where that is more than the tokenizer's own end and single tokens
+    ends: str = ""
 
     @property
     def results(self) -> Path:
@@ -94,6 +96,7 @@ class JobSettings:
                 if k not in _NOT_IDENTITY and (k not in _USUAL or v != _USUAL[k])
             },
             "examples": stated(self.examples),
+            **({"ends": self.ends} if self.ends else {}),
             "generation": {**asdict(self.sampling), "max_new_tokens": self.max_new_tokens},
             "engine": {
                 "device": self.device,
@@ -128,9 +131,23 @@ class JobSettings:
         return self.task.check_references(score, (*self.examples, *self.fresh), empty)
 
     def pinned(self, fetch: bool = True) -> JobSettings:
-        """Returns the same with the hub's models at their current commits; see ``pair.pinned``."""
+        """Returns the same with the hub's models at their current commits, see ``pair.pinned``, and
+        with what their files call ends.
+        """
         heads = {kind for cell in self.cells if (kind := cell.config.heads)}
-        return replace(self, pair=pinned(self.pair, heads, fetch))
+        pair = pinned(self.pair, heads, fetch)
+        return replace(self, pair=pair, ends=self._further_ends(pair))
+
+    def _further_ends(self, pair: Pair) -> str:
+        from spec_bench.engine.loading import known_tokenizer
+
+        target, mark = pair.specs[0], pair.revisions[0]
+        if mark is None or not isinstance(self.task, Task):
+            return ""
+        try:
+            return self.task.further_ends(known_tokenizer(target.path, target.revision, mark))
+        except ValueError:  # loading it says so again
+            return ""
 
     def facts(self, cell: Cell) -> CellFacts:
         """What the settings tell of a cell; a backend's ``ran_with`` adds what models do."""
@@ -178,6 +195,8 @@ class JobSettings:
     def prompts_digest(self) -> str:
         """The digest of what is asked and expected, before tokenizer and chat template see it."""
         around = {key: self.asked.task.get(key) for key in _AROUND}
+        if arguments := self.pair.template_arguments:
+            around["chat_template_kwargs"] = dict(arguments)
         return digest([examples_digest(self.examples), around], 8)
 
 

@@ -3,6 +3,7 @@
 Knows the session, the metrics and the columns; nothing about how a cell was decoded, nor of Hydra.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import count, starmap, takewhile
@@ -33,6 +34,7 @@ from spec_bench.records.parquet import Scores
 from spec_bench.records.types import CellFacts, CellResult, Generation, Reason
 from spec_bench.vocabulary.columns import ENDS, header
 
+log = logging.getLogger(__name__)
 RATE = "acceptance_rate"
 _VARY = "trees have another form in every call, where a path ends is no rejection"
 _CUT = ("block_efficiency", "mbsu", RATE)
@@ -92,12 +94,19 @@ def _complete(
     """
     settings, prompts = session.settings, session.prompts
     reference, more = (baseline[0], baseline[1:]) if baseline else (None, [])
+    texts = prompts.texts(timed[0])
+    empty = sum(not text.strip() for text in texts.values())
+    if 2 * empty > len(texts):
+        log.warning(
+            "%s: %d of %d answers are empty: is its template, or what ends an answer, right?",
+            *(run.cell.title, empty, len(texts)),
+        )
     records = CellRecords(
         timed[0],
         baseline=reference,
         again=timed[1:],
         baseline_again=more,
-        texts=prompts.texts(timed[0]),
+        texts=texts,
         references=prompts.references,
         draft_calls=_draft_calls(decoder, timed[0]),
         parameter_ratio=decoder.speed_ratio,

@@ -22,8 +22,10 @@ from spec_bench.engine.loading import (
     ModelSpec,
     TokenIds,
     common_tokenizer,
+    known_tokenizer,
     load_model,
-    load_tokenizer,
+    read_ends,
+    with_ends,
 )
 from spec_bench.engine.mapped_model import MappedModel, behind, of_tokenizers, read_ids
 from spec_bench.engine.model import LanguageModel
@@ -69,8 +71,10 @@ def _draft(
     key = (id(model), count, pair.draft_vocabulary, pair.target)
     if key not in _mapped:
         if pair.draft_vocabulary == INTERSECTION:
-            ours = _tokenizer(pair.specs[0].path, pair.specs[0].revision, pair.revisions[0])
-            vocabulary = of_tokenizers(ours, _tokenizer(spec.path, spec.revision, mark), count)
+            target = pair.specs[0]
+            ours = known_tokenizer(target.path, target.revision, pair.revisions[0])
+            theirs = known_tokenizer(spec.path, spec.revision, mark)
+            vocabulary = of_tokenizers(ours, theirs, count)
             log.info("%s proposes %d of the target's tokens", spec.path, vocabulary.shared)
             _mapped[key] = MappedModel(model, vocabulary, count)
         else:
@@ -125,11 +129,21 @@ def tokenizer_of(pair: Pair) -> tuple[Any, int]:
         places = [(pair.tokenizer, None, fingerprint(pair.tokenizer))]
     if pair.draft_vocabulary == INTERSECTION:
         places = places[:1]
-    tokenizer, tokens = common_tokenizer([_tokenizer(*place) for place in places])
-    if pair.chat_template is not None and not isinstance(tokenizer, TokenIds):
-        tokenizer = copy(tokenizer)
-        tokenizer.chat_template = pair.chat_template
-    return tokenizer, tokens
+    tokenizer, tokens = common_tokenizer([known_tokenizer(*place) for place in places])
+    return given_pairs_own(tokenizer, pair), tokens
+
+
+def given_pairs_own(tokenizer: Any, pair: Pair) -> Any:
+    """Returns a tokenizer with a pair's chat template and its arguments, and its target's ends."""
+    if isinstance(tokenizer, TokenIds):
+        return tokenizer
+    target = pair.specs[0]
+    made = with_ends(copy(tokenizer), read_ends(target.path, target.revision))
+    if pair.chat_template is not None:
+        made.chat_template = pair.chat_template
+    if pair.template_arguments:
+        made.apply_chat_template = partial(made.apply_chat_template, **pair.template_arguments)
+    return made
 
 
 def _model(spec: ModelSpec, mark: str | None) -> LanguageModel:
@@ -140,11 +154,6 @@ def _model(spec: ModelSpec, mark: str | None) -> LanguageModel:
         log.info("loading %s (%s, %s)", spec.path, spec.dtype, spec.device)
         _models[spec, mark] = load_model(spec)
     return _models[spec, mark]
-
-
-@cache
-def _tokenizer(path: str, revision: str | None, mark: str | None) -> Any:
-    return load_tokenizer(path, revision)
 
 
 def use_threads(

@@ -6,13 +6,16 @@ Also whether the models have room for them, which their configs tell; no weights
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from spec_bench.engine.model_spec import ModelSpec
+from spec_bench.jobs.config.pair import Pair
 from spec_bench.jobs.config.settings import JobSettings
+from spec_bench.records.ends import decode_answer
 from spec_bench.records.types import Generation, Request
 from spec_bench.tasks import Example, RandomPrompts, Task
 from spec_bench.tasks.example import TREE_LEVELS, fitted
@@ -67,15 +70,15 @@ class Prompts:
                 "%s: of %d prompts longer than %d tokens are cut %d, left out %d",
                 *(name, len(settings.examples), room, truncated, skipped),
             )
-        log.info("%s: %d prompts", name, len(every))
-        if isinstance(task, Task):
-            log.info("data: %s", task.describe_data(settings.examples))
-            if any(example.system for example, _ in asked) and not task.chats(tokenizer):
-                log.warning("%s: no chat template: the system's text stands before prompts", name)
+        plain = isinstance(task, Task) and not task.chats(tokenizer)
+        if plain and any(example.system for example, _ in asked):
+            log.warning("%s: no chat template: the system's text stands before prompts", name)
         if (least := min(each.max_new_tokens for each in every)) < most:
             log.warning("%s: room for %d to %d new tokens of later turns", name, least, most)
         examples = tuple(example for example, _ in asked)
         made = cls(task, tokenizer, examples, every, truncated, skipped)
+        made.warn_of_markers()
+        log.info("%s", made.describe(settings.pair))
         if made.left_out:
             log.warning(
                 "%s: %d later turn(s) not asked, which have no fixed answer to continue: give "
@@ -83,6 +86,36 @@ class Prompts:
                 *(name, made.left_out),
             )
         return made
+
+    def warn_of_markers(self) -> None:
+        """Warns of prompts whose texts hold special tokens, or that begin with one twice."""
+        added = getattr(self.tokenizer, "added_tokens_decoder", {}).values()
+        special = "|".join(re.escape(str(each)) for each in added if each.special) or "$^"
+        texts = ((each.id, text) for each in self.examples for text in (*each.turns, each.system))
+        marked = [(name, hit[0]) for name, text in texts if (hit := re.search(special, text))]
+        begin = getattr(self.tokenizer, "bos_token_id", None)
+        twice = sum(each.prompt_ids[:2] == (begin, begin) for each in self.requests)
+        if marked:
+            log.warning(
+                "%d texts hold special tokens, which a template writes; the first, %r, has %r",
+                *(len(marked), *marked[0]),
+            )
+        if twice:
+            log.warning("%d prompts begin with %r twice", twice, self.tokenizer.bos_token)
+
+    def describe(self, pair: Pair) -> str:
+        """Returns what is measured in one line: which data, what ends answers, which template."""
+        task, own = self.task, str(getattr(self.tokenizer, "eos_token", ""))
+        ends = task.stop_rule(self.tokenizer).replace("eos", own, 1).replace("+", ", ") or "none"
+        template = "none"
+        if isinstance(task, Task) and task.chats(self.tokenizer):
+            template = "pair.chat_template" if pair.chat_template else "the tokenizer's"
+        if pair.template_arguments:
+            template += f" with {dict(pair.template_arguments)}"
+        data = task.data_file
+        if isinstance(task, Task):
+            data = task.describe_data(self.examples)
+        return f"data: {data}; ends: {ends}; template: {template}"
 
     @cached_property
     def _turns(self) -> dict[str, tuple[Example, int]]:
@@ -132,7 +165,7 @@ class Prompts:
         """Returns the answers by prompt id, for scoring only; counts come from token ids."""
         return {
             generation.prompt_id: self.task.postprocess(
-                self.tokenizer.decode(generation.tokens, skip_special_tokens=True)
+                decode_answer(self.tokenizer, generation.tokens)
             )
             for generation in generations
         }
@@ -144,7 +177,8 @@ def _requests(settings: JobSettings, tokenizer: Any, example: Example) -> list[R
     tokens per turn fit into 2048.
     """
     task, limit = settings.task, settings.max_new_tokens
-    names, stop_ids, requests = prompt_ids(task, example), task.stop_ids(tokenizer), list[Request]()
+    names, requests = prompt_ids(task, example), list[Request]()
+    stops = task.stop_ids(tokenizer), task.stop_texts(tokenizer)
     own = len(names) > 1 and task.later_turns == "own"
     room = context_of(settings) if own else None
     for turn, prompt_id in enumerate(names):
@@ -156,7 +190,7 @@ def _requests(settings: JobSettings, tokenizer: Any, example: Example) -> list[R
                 left = min(limit, room - len(ids))  # else the prompt is refused as it is
         else:
             ids = task.encode(example, tokenizer, turn)
-        requests.append(Request(prompt_id, ids, left, stop_ids))
+        requests.append(Request(prompt_id, ids, left, *stops))
     return requests
 
 
