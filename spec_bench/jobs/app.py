@@ -105,7 +105,8 @@ def run(asked: RunSettings, running: RunningJob | None = None) -> list[CellResul
         needed = needs_references(score)
         if needed and (told := settings.check_references(score, empty=needed == "field")):
             log.warning(told)
-        check_references(score, [g for each in examples for g in each.references if g])
+        golds = [golds for each in examples for golds in each.references if golds]
+        check_references(score, golds, task.tokenize)
     field = getattr(task, "reference", None)  # jsonl's own name for it need not be there
     if field not in (None, "reference") and not any(any(each.references) for each in examples):
         log.warning("no row has an answer in task.reference=%s", field)

@@ -46,10 +46,10 @@ class ModuleMetric:
         self.needs_references = bool(self._kinds) and not getattr(module, "optional", False)
 
     def score(
-        self, predictions: Sequence[str], references: Sequence[Sequence[str]]
+        self, predictions: Sequence[str], references: Sequence[Sequence[str]], **more: Any
     ) -> tuple[dict[str, Interval], str]:
-        """Column name -> value, and the signature. Raises ValueError: a prompt without a reference,
-        or a module that refuses or returns nothing.
+        """Column name -> value, and the signature; a module of ours may take more. Raises
+        ValueError: a prompt without a reference, or a module that refuses or returns nothing.
         """
         for index, given in enumerate(references):
             if not given and self.needs_references:
@@ -60,7 +60,7 @@ class ModuleMetric:
         first = (
             bool(self._kinds) and not takes_several and any(len(given) > 1 for given in references)
         )
-        values, signature = self._compute(predictions, golds)
+        values, signature = self._compute(predictions, golds, **more)
         numbers = {key: value for key, value in values.items() if _is_number(value)}
         lists = {
             key: value
@@ -70,7 +70,7 @@ class ModuleMetric:
             and all(map(_is_number, value))
         }
         if lists:  # with twice the prompts, one with a number per prompt has twice the length
-            twice, _ = self._compute([*predictions, *predictions], [*golds, *golds])
+            twice, _ = self._compute([*predictions, *predictions], [*golds, *golds], **more)
             means = {k: np.mean(v) for k, v in lists.items() if len(twice[k]) == 2 * len(v)}
             numbers |= means
         columns = {
@@ -87,12 +87,12 @@ class ModuleMetric:
         return columns, f"{self.name} " + "|".join(filter(None, says))
 
     def _compute(
-        self, predictions: Sequence[str], golds: Sequence[Any]
+        self, predictions: Sequence[str], golds: Sequence[Any], **more: Any
     ) -> tuple[dict[str, Any], str]:
         """Returns one call; its values, and the signature if the module returns one."""
         try:
             given = {"references": list(golds)} if self._kinds else {}
-            result = self._module.compute(predictions=list(predictions), **given)
+            result = self._module.compute(predictions=list(predictions), **given, **more)
         except Exception as error:
             # A module is the user's or the hub's: whatever it raises is about these texts.
             reason, last = one_line(error, 300), extract_tb(error.__traceback__)[-1]
@@ -110,21 +110,46 @@ class ModuleMetric:
         return any(isinstance(kind, list) or type(kind).__name__ in listed for kind in self._kinds)
 
 
-def rouge(predictions: list[str], references: list[list[str]]) -> dict[str, Any]:
-    """F1 of ROUGE-1, -2, -L and -Lsum by rouge-score, 0..1; of several references the best."""
-    from rouge_score.rouge_scorer import RougeScorer
-
-    scorer = RougeScorer(list(TYPES))
-    best = [scorer.score_multi(*each) for each in zip(references, predictions, strict=True)]
-    scores = {name: sum(b[name].fmeasure for b in best) / len(best) for name in TYPES}
-    return {**scores, "signature": f"rouge-score F1|version:{version('rouge-score')}"}
-
-
-def sacrebleu(predictions: list[str], references: list[list[str]]) -> dict[str, Any]:
-    """BLEU by sacrebleu, 0..100. Prompts may have different numbers of references."""
+@cache
+def words_of(tokenize: str | None, latin: bool) -> Callable[[str], list[str]]:
+    """Returns what finds the words of a text in lower case as sacrebleu does, by its name for that;
+    None: by 13a, or those in Latin letters alone, as rouge-score does. Raises ValueError: no such
+    name, or one whose package or file is not there.
+    """
     from sacrebleu.metrics.bleu import BLEU
 
-    scorer = BLEU()
+    if latin and tokenize is None:
+        return lambda text: re.findall("[a-z0-9]+", text.lower())
+    try:
+        split = BLEU(tokenize=tokenize).tokenizer
+    except Exception as error:
+        names = f"task.tokenize must be one of {', '.join(BLEU.TOKENIZERS)}, got {tokenize}"
+        raise ValueError(f"{names}: {one_line(error)}") from error
+    return lambda text: split(text.lower()).split()
+
+
+def rouge_scorer(types: Sequence[str], tokenize: str | None) -> tuple[Any, str]:
+    """Returns rouge-score's scorer, and its version with how it finds words."""
+    from rouge_score.rouge_scorer import RougeScorer  # brings all of nltk along
+
+    own = SimpleNamespace(tokenize=words_of(tokenize, True))
+    said = f"tok:{tokenize}|" if tokenize else ""
+    return RougeScorer(types, tokenizer=own), f"{said}version:{version('rouge-score')}"
+
+
+def rouge(predictions: list[str], references: list[list[str]], tokenize: Any) -> dict[str, Any]:
+    """F1 of ROUGE-1, -2, -L, -Lsum by rouge-score, words by task.tokenize; the best reference."""
+    scorer, said = rouge_scorer(TYPES, tokenize)
+    best = [scorer.score_multi(*each) for each in zip(references, predictions, strict=True)]
+    scores = {name: sum(b[name].fmeasure for b in best) / len(best) for name in TYPES}
+    return {**scores, "signature": f"rouge-score F1|{said}"}
+
+
+def sacrebleu(predictions: list[str], references: list[list[str]], tokenize: Any) -> dict[str, Any]:
+    """BLEU by sacrebleu and its parts, 0..100, words by task.tokenize."""
+    from sacrebleu.metrics.bleu import BLEU
+
+    scorer = BLEU(tokenize=tokenize)
     # One stream per reference; None if a prompt has fewer.
     corpus = scorer.corpus_score(predictions, [list(s) for s in zip_longest(*references)])
     names = ("score", "counts", "totals", "precisions", "bp", "sys_len", "ref_len")

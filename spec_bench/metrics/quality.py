@@ -7,13 +7,14 @@ SQL and programs are in ``execution``, modules of ``evaluate`` in ``module_metri
 """
 
 import hashlib
+import logging
 import re
 import string
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from importlib.metadata import version
+from itertools import zip_longest
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -22,8 +23,21 @@ from numpy.typing import NDArray
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.intervals import Statistic, mean_interval, score_interval
 from spec_bench.metrics.metric import column_of, metric
-from spec_bench.metrics.module_metric import FUNCTIONS, SHIPPED, code_of, load_module, source_of
+from spec_bench.metrics.module_metric import (
+    FUNCTIONS,
+    SHIPPED,
+    code_of,
+    load_module,
+    rouge_scorer,
+    source_of,
+    words_of,
+)
 from spec_bench.settings.registry import Registry
+
+log = logging.getLogger(__name__)
+OF_WORDS = ("bleu", "rouge2", *SHIPPED)
+"""Scores that count words, however these are found."""
+_MOST_LETTERS = 12  # that a language's words have in the mean, with blanks
 
 References = Sequence[Sequence[str]]
 """Of each prompt, all as good."""
@@ -35,10 +49,6 @@ class Score(ABC):
     name: str
     # of every prompt; ``field``: of every row, in which null says that no answer is the right one
     needs_references: bool | Literal["field"] = True
-
-    def score(self, predictions: Sequence[str], references: References) -> Interval:
-        """Returns the first column's number."""
-        return self.columns(predictions, references)[self.name]
 
     @abstractmethod
     def columns(self, predictions: Sequence[str], references: References) -> dict[str, Interval]:
@@ -108,42 +118,43 @@ class Bleu(Score):
 
     name = "bleu"
 
-    def columns(self, predictions: Sequence[str], references: References) -> dict[str, Interval]:
-        """BLEU / 100."""
-        self.check_given(len(predictions), references)
-        from sacrebleu.metrics.bleu import BLEU
+    def __init__(self, **settings: Any) -> None:
+        from sacrebleu.metrics import METRICS
 
-        # effective_order concerns only the sentence's own score, which is not used: its counts are.
-        counter = BLEU(effective_order=True)
-        rows = []
-        for prediction, golds in zip(predictions, references, strict=True):
-            sentence = counter.sentence_score(prediction, list(golds))
-            rows.append([*sentence.counts, *sentence.totals, sentence.sys_len, sentence.ref_len])
+        self._scorer = METRICS[self.name.upper()](**settings)
+
+    def columns(self, predictions: Sequence[str], references: References) -> dict[str, Interval]:
+        """The score / 100."""
+        self.check_given(len(predictions), references)
+        streams = [list(stream) for stream in zip_longest(*references)]
+        found = self._scorer._extract_corpus_statistics(predictions, streams)
+        rows = [(*numbers[2:], *numbers[:2]) for numbers in found]
         corpus = score_interval(self.of_sums, np.asarray(rows, dtype=np.float64).T)
         assert corpus is not None, "a corpus of at least one prompt has a score"
-        return {self.name: replace(corpus, parts=tuple(map(tuple, rows)))}
+        return {self.name: replace(corpus, parts=tuple(rows))}
 
-    @staticmethod
-    def of_sums(sums: NDArray[np.float64]) -> NDArray[np.float64]:
-        """BLEU / 100 from summed statistics (10, batch): 4 matches, 4 totals, two lengths."""
-        from sacrebleu.metrics.bleu import BLEU
-
-        scores = np.empty(sums.shape[1])
-        for index, column in enumerate(sums.T.astype(int).tolist()):
-            score = BLEU.compute_bleu(
-                column[:4], column[4:8], column[8], column[9], smooth_method="exp"
-            )
-            scores[index] = min(1.0, score.score / 100.0)  # 100.00000000000004 for equal texts
-        return scores
+    @classmethod
+    def of_sums(cls, sums: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The score / 100 from summed statistics (numbers, batch), of BLEU 4 matches, 4 totals and
+        two lengths.
+        """
+        made, rows = cls()._scorer, sums.T.astype(int).tolist()
+        scores = [made._compute_score_from_stats([*row[-2:], *row[:-2]]).score for row in rows]
+        return np.minimum(1.0, np.divide(scores, 100.0))  # 100.00000000000004 for equal texts
 
     def signature(self, references: References) -> str:
         """Sacrebleu's own signature, with the number of references per prompt."""
-        from sacrebleu.metrics.bleu import BLEU
-
         counts = {len(golds) for golds in references}
-        scorer = BLEU()
-        scorer.num_refs = counts.pop() if len(counts) == 1 else -1  # -1: varies, as sacrebleu says
-        return f"sacrebleu {scorer.get_signature()}"
+        # -1: varies, as sacrebleu says
+        self._scorer.num_refs = counts.pop() if len(counts) == 1 else -1
+        return f"sacrebleu {self._scorer.get_signature()}"
+
+
+@SCORES("chrf")
+class Chrf(Bleu):
+    """Corpus chrF by sacrebleu with its default settings (up to 6 letters, case kept)."""
+
+    name = "chrf"
 
 
 @SCORES("rouge2")
@@ -152,10 +163,8 @@ class Rouge2(MeanScore):
 
     name = "rouge2"
 
-    def __init__(self) -> None:
-        from rouge_score.rouge_scorer import RougeScorer  # brings all of nltk along
-
-        self._scorer = RougeScorer(["rouge2"], use_stemmer=False)
+    def __init__(self, tokenize: str | None = None) -> None:
+        self._scorer, self._version = rouge_scorer(["rouge2"], tokenize)
 
     def match(self, prediction: str, gold: str) -> float:
         """F1 of the bigrams."""
@@ -163,7 +172,7 @@ class Rouge2(MeanScore):
 
     def signature(self, references: References) -> str:
         """Library version and settings."""
-        return f"rouge-score rouge2 F1|stemmer:no|version:{version('rouge-score')}"
+        return f"rouge-score rouge2 F1|stemmer:no|{self._version}"
 
 
 UNANSWERABLE = "unanswerable"
@@ -266,26 +275,39 @@ def _source(registered: Any) -> str:
     return code_of(made)
 
 
-def check_references(name: str, references: References) -> None:
-    """Makes sure that these references can be scored against, if that can be known in advance.
-    Raises ValueError: SQL that does not run, or tests that are no Python.
+def check_references(name: str, references: References, tokenize: str | None = None) -> None:
+    """Makes sure that these references can be scored against, if that can be known in advance; says
+    where their letters make hardly any words. Raises ValueError: SQL that does not run, tests that
+    are no Python, or no such way to tokenize.
     """
+    if name in OF_WORDS:
+        texts = [gold for golds in references for gold in golds]
+        find = words_of(tokenize, name.startswith("rouge"))
+        words, letters = [word for text in texts for word in find(text)], sum(map(len, texts))
+        if letters > min(2 * len("".join(words)), _MOST_LETTERS * len(words)):
+            log.warning(
+                "%s finds %d words in references of %d letters: task.tokenize=zh, ja-mecab, char "
+                "or intl finds those of other scripts, chrf needs none",
+                *(name, len(words), letters),
+            )
     if name in SCORES:
         SCORES[name]().check(references)
 
 
 def quality_columns(
-    name: str, predictions: Sequence[str], references: References
+    name: str, predictions: Sequence[str], references: References, tokenize: str | None = None
 ) -> tuple[dict[str, Interval], str]:
     """Returns the columns of one score and its signature.
 
     The name is one of ``SCORES``, which is its first column, or a module (see ``module_metric``),
-    whose columns are named after it: ``rouge_rouge2``. Raises ValueError: as the score does.
+    whose columns are named after it: ``rouge_rouge2``. Scores of words take sacrebleu's name of how
+    to find them. Raises ValueError: as the score does.
     """
+    settings: Any = {"tokenize": tokenize} if name in OF_WORDS else {}
     if name in SCORES:
-        score = SCORES[name]()
+        score = SCORES[name](**settings)
         return score.columns(predictions, references), score.signature(references)
-    return load_module(name, tuple(SCORES)).score(predictions, references)
+    return load_module(name, tuple(SCORES)).score(predictions, references, **settings)
 
 
 def score_of_sums(name: str, numbers: int) -> Statistic | None:

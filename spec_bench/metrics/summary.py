@@ -32,7 +32,12 @@ class Summary:
     scores: dict[str, dict[str, float | tuple[float, ...]]]
 
 
-def summary_of(cell: CellRecords, scores: Sequence[str] = (), ends: bool = True) -> Summary:
+def summary_of(
+    cell: CellRecords,
+    scores: Sequence[str] = (),
+    ends: bool = True,
+    tokenize: str | None = None,
+) -> Summary:
     """The numbers of one cell, with or without the ``ends`` of intervals; with names of quality
     scores (ours, another package's, or modules of ``evaluate``) its texts and references are
     needed. A score that needs references is over the prompts that have one. Raises ValueError: no
@@ -50,7 +55,7 @@ def summary_of(cell: CellRecords, scores: Sequence[str] = (), ends: bool = True)
         if needs_references(name) is True and any(golds):
             given = {prompt_id: known for prompt_id, known in given.items() if known}
         answers = _select(cell.texts, given, "texts")
-        intervals, signature = quality_columns(name, answers, [*given.values()])
+        intervals, signature = quality_columns(name, answers, [*given.values()], tokenize)
         signature += f"|scored: {len(given)} of {len(golds)} answers" * (len(given) < len(golds))
         if name not in SCORES and (taken := sorted(set(intervals) & set(columns.header()))):
             raise ValueError(f"score {name}: there is a column {', '.join(taken)} already")

@@ -237,6 +237,7 @@ class CellFacts:
     threads: int | None = None
     draft_temperature: float | None = None
     stop_rule: str = ""
+    tokenize: str = ""
     machine: str = ""
     engine: int = 0
     library: str = ""

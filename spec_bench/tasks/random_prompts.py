@@ -33,6 +33,7 @@ class RandomPrompts:
     # this task's defaults for what the run leaves open
     generation: Generation = field(default_factory=Generation)
     scores: tuple[()] = ()  # none
+    tokenize: ClassVar[None] = None
     later_turns: ClassVar[Literal["none"]] = "none"
     overlong: ClassVar[Literal["fail"]] = "fail"
 

@@ -126,6 +126,9 @@ class Task:
     # names of quality metrics, or metric modules of ``evaluate`` by path or hub id
     scores: Texts = ()
     metrics: Texts | None = None  # the same; where they are given, ``scores`` become these
+    # how BLEU and ROUGE find words, by sacrebleu's name: zh, ja-mecab, char, intl, ...; None: each
+    # its own way, for texts with blanks and, of ROUGE, in Latin letters
+    tokenize: Text | None = None
     # this task's defaults for what the run leaves open: max_new_tokens, and the papers'
     # temperature, top_k and top_p
     generation: Annotated[Generation, BeforeValidator(_or_empty)] = field(

@@ -171,6 +171,13 @@ def test_a_list_has_no_command_that_runs_into_its_sentence(kind, monkeypatch, ca
         assert not about.endswith(":") and about.count("spec-bench run") <= (": " in about)
 
 
+def test_scores_and_what_is_always_counted_are_listed_with_the_settings_they_take(capsys):
+    assert listing(["metrics"]) == listing(["metric", "chrf"]) == 0
+    told = capsys.readouterr().out
+    assert all(name in told for name in ("chrf", "rouge2", "sacrebleu", "block_efficiency"))
+    assert "task.tokenize" in told and "task.run_code" in told
+
+
 def test_the_settings_of_sinks_and_meters_are_listed(capsys):
     assert listing(["settings", "sink"]) == listing(["settings", "energy"]) == 0
     said = capsys.readouterr().out

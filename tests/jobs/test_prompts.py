@@ -8,6 +8,7 @@ import pytest
 
 from spec_bench.decode.decoder import Decoder
 from spec_bench.exchange.write import main as answers
+from spec_bench.jobs.app import settings_of
 from spec_bench.jobs.config.compose import asked_of, composed
 from spec_bench.jobs.job import job
 from spec_bench.jobs.job.collect import collect
@@ -419,3 +420,13 @@ def test_the_stops_of_code_and_sql_as_plain_text_cut_no_answer_of_a_chat(task, s
     assert stops() == stop
     assert stops("task.chat=true") == stops("task.chat=auto") == []
     assert stops("task.chat=true", "task.stop=[a,b]") == ["a", "b"]
+
+
+def test_how_words_are_found_makes_other_rows_and_none_of_those_that_leave_it_open():
+    def ids(*words):
+        settings = settings_of(composed(["prompts=1", "task=wmt18_deen", "cells=[sd:2]", *words]))
+        return [(settings.run_id(cell), settings.facts(cell).tokenize) for cell in settings.cells]
+
+    assert ids() == ids("task.tokenize=null")
+    assert {name for _, name in ids("task.tokenize=zh")} == {"zh"}
+    assert not {*ids()} & {*ids("task.tokenize=zh")}

@@ -9,7 +9,7 @@ import sacrebleu
 from rouge_score.rouge_scorer import RougeScorer
 
 from spec_bench.metrics import module_metric, needs_references
-from spec_bench.metrics.quality import SCORES, normalise, quality_columns
+from spec_bench.metrics.quality import SCORES, check_references, normalise, quality_columns
 from tests.said import naming, one_line
 
 KEY = "nobody knows where the key is"
@@ -21,7 +21,7 @@ BOTH = [[a, b] for a, b in zip(SENTENCES, OTHERS, strict=True)]
 
 
 def score(name, predictions, references):
-    return SCORES[name]().score(predictions, references)
+    return SCORES[name]().columns(predictions, references)[name]
 
 
 @pytest.mark.parametrize("name", sorted(set(SCORES) - {"execution_accuracy", "pass_at_1"}))
@@ -147,6 +147,69 @@ def test_rouge_is_the_mean_of_the_librarys_f1_over_the_best_reference():
     ]
     assert found["rouge_rougeL"].value == pytest.approx(sum(each) / 3)
     assert found["rouge_rouge2"].value == pytest.approx(score("rouge2", TEXTS, GOLDS).value)
+
+
+CHINESE = ["今天天气很好，我们去公园散步。"], [["今天天气很好，我们去公园玩耍。"]]
+RUSSIAN = ["мама мыла раму вчера вечером"], [["мама мыла раму вчера утром"]]
+
+
+@pytest.mark.parametrize(
+    ("texts", "tokenize"), [(CHINESE, "zh"), (CHINESE, "char"), (RUSSIAN, "intl")]
+)
+@pytest.mark.parametrize("name", ["bleu", "sacrebleu", "rouge2", "rouge"])
+def test_words_of_any_script_are_found_as_the_setting_says_and_the_signature_too(
+    name, texts, tokenize
+):
+    answers, golds = texts
+    found, signature = quality_columns(name, answers, golds, tokenize)
+    first = next(iter(found.values())).value
+    assert f"|tok:{tokenize}|" in signature
+    if "bleu" in name:
+        expected = sacrebleu.corpus_bleu(answers, golds, tokenize=tokenize).score
+        assert first == pytest.approx(expected if name == "sacrebleu" else expected / 100)
+    else:
+        assert 0.5 < first < 1
+    same, _ = quality_columns(name, golds[0], golds, tokenize)
+    assert next(iter(same.values())).value == pytest.approx(100 if name == "sacrebleu" else 1)
+
+
+def test_chrf_is_sacrebleus_over_100_within_its_interval_and_needs_no_words():
+    for answers, golds in (CHINESE, RUSSIAN, (OTHERS, BOTH), (TEXTS, GOLDS)):
+        streams = [[golds[0] for golds in golds], [each[-1] for each in golds]]
+        found, signature = quality_columns("chrf", answers, golds)
+        assert found["chrf"].value == pytest.approx(
+            sacrebleu.corpus_chrf(answers, streams).score / 100
+        )
+    assert signature.startswith(
+        "sacrebleu nrefs:var|case:mixed|eff:yes|nc:6|nw:0|space:no|version:"
+    )
+    many = score("chrf", OTHERS * 2, EACH * 2)
+    assert 0 < many.low < many.value < many.high < 1
+
+
+@pytest.mark.parametrize(
+    ("name", "texts", "tokenize", "said"),
+    [
+        ("bleu", CHINESE, None, True), ("bleu", CHINESE, "zh", False),
+        ("bleu", RUSSIAN, None, False), ("rouge2", RUSSIAN, None, True),
+        ("rouge", RUSSIAN, "intl", False), ("rouge", (TEXTS, GOLDS), None, False),
+        ("rouge2", ([""], [["12 мая 2003 года"]]), None, True),
+        ("sacrebleu", CHINESE, "13a", True), ("chrf", CHINESE, None, False),
+    ],
+)  # fmt: skip
+def test_references_whose_letters_make_hardly_any_words_are_said(
+    name, texts, tokenize, said, caplog
+):
+    check_references(name, texts[1], tokenize)
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == said
+    assert all(name in each and "task.tokenize=zh" in each for each in told)
+
+
+def test_a_way_to_find_words_that_is_not_there_is_one_line_with_the_choices():
+    for tokenize in ("klingon", "ZH"):
+        with one_line(f"task.tokenize.*13a.*char.*{tokenize}"):
+            check_references("bleu", CHINESE[1], tokenize)
 
 
 def test_a_users_file_is_a_score_whose_numbers_are_columns():

@@ -135,8 +135,12 @@ def database(tmp_path):
     return file
 
 
+def score(answers, references):
+    return ExecutionAccuracy().columns(answers, references)["execution_accuracy"].value
+
+
 def is_right(database, answer, gold):
-    return ExecutionAccuracy().score([answer], [[SqlReference(gold, database)]]).value == 1.0
+    return score([answer], [[SqlReference(gold, database)]]) == 1.0
 
 
 COUNT = "SELECT count(*) FROM singer"
@@ -174,7 +178,7 @@ def test_a_query_is_right_by_its_result(answer, gold, right, database):
 
 def test_any_of_several_references_may_be_met(database):
     golds = [SqlReference(sql, database) for sql in ("SELECT 1", "SELECT 2")]
-    assert ExecutionAccuracy().score(["SELECT 2"], [golds]).value == 1.0
+    assert score(["SELECT 2"], [golds]) == 1.0
 
 
 def test_answers_that_do_not_run_and_those_that_do_not_end_are_counted(database):
@@ -217,7 +221,7 @@ def test_a_database_may_have_any_name_and_a_relative_path(name, database, monkey
 )
 def test_references_that_cannot_be_asked_are_refused(golds, message):
     with pytest.raises(ValueError, match=message):
-        ExecutionAccuracy().score(["SELECT 1"], golds)
+        score(["SELECT 1"], golds)
 
 
 def test_a_database_that_its_writer_has_not_closed_is_refused(database):

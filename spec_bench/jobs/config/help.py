@@ -98,6 +98,14 @@ def _registered(module: str, name: str) -> Iterator[tuple[str, ...]]:
         yield each, " ".join(map(_key, settings_in(kind))), doc
 
 
+def _metrics() -> Iterator[tuple[str, ...]]:
+    quality = import_module("spec_bench.metrics.quality")
+    for name in (*quality.SCORES, *quality.metric):
+        yield name, quality.column_of(name, {}).definition
+    for name, module in quality.SHIPPED.items():
+        yield name, _sentence(module.compute.__doc__.split())
+
+
 def _key(field: Field[Any]) -> str:
     """Returns ``key=default``, or the key alone where it must be given."""
     known = field.default is not MISSING
@@ -124,6 +132,7 @@ _LISTS: dict[str, tuple[Any, ...]] = {
     "policies": ("tree.policy in a decoder's YAML", _registered, "tree.base", "policy"),
     "rules": ("verifier.rule in a decoder's YAML", _registered, "verify.base", "rule"),
     "tasks": ("for --task NAME", _choices, "task"),
+    "metrics": ("scores, for --metrics NAME,NAME, and what is always counted", _metrics),
     "pairs": ("for --pair NAME", _choices, "pair"),
     "recipes": ("a paper's experiments: spec-bench run rsd=exp1", _recipes),
     "experiments": ("for experiment=NAME", _choices, "experiment"),

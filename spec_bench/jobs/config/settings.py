@@ -37,6 +37,7 @@ _USUAL = {
     "sample": "first",
     "sample_seed": 0,
     "system": None,
+    "tokenize": None,
 }  # as before there was a choice
 _MAX_NEW_TOKENS = 128
 _AROUND = ("plain", "chat", "later_turns", "prompt_tokens", "seed")  # a prompt, beside its texts
@@ -179,6 +180,7 @@ class JobSettings:
             simulated_acceptance=stated if isinstance(stated, tuple) else (stated,),
             later_turns=task.later_turns if several else None,
             stage=self.stage,
+            tokenize=task.tokenize or "",
             data_source=task.source.kind,
             data_file=task.data_file,
             data_revision=task.data_revision,

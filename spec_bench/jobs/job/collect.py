@@ -111,7 +111,7 @@ def _complete(
         draft_calls=_draft_calls(decoder, timed[0]),
         parameter_ratio=decoder.speed_ratio,
     )
-    summary = summary_of(records, prompts.task.scores)
+    summary = summary_of(records, prompts.task.scores, tokenize=prompts.task.tokenize)
     without, meter = _without(decoder), session.metering.meter
     emptied = [f"{name}{end}" for name in without for end in ("", *ENDS)]
     emptied += [f"{RATE}_by_depth"] * bool(without)
