@@ -15,8 +15,8 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import cache
 from glob import glob
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -193,10 +193,6 @@ def torch_state() -> dict[str, Any]:
 _CPUS = Path("/proc/cpuinfo")
 _READ_BYTES = 16 * 1024  # some ten processors: a large machine's whole file takes milliseconds
 _CLOCK = b"cpu MHz"
-_DISTURBED = (
-    "other programs or jobs use this machine's cores, which disturbs times: rates measured so are "
-    "marked and decide nothing"
-)
 
 
 class Machine:
@@ -244,8 +240,7 @@ class Machine:
         waited_s = max((waits[each] - self._waits.get(each, 0.0) for each in waits), default=0.0)
         self._beyond_s += waited_s - BUSY * window_s
         if self._beyond_s > 1:
-            self._beyond_s = -inf
-            log.warning("%s", _DISTURBED)
+            warn_of_others()
         with suppress(AttributeError, OSError):
             load = os.getloadavg()[0]
         if not self._cuda:
@@ -256,6 +251,15 @@ class Machine:
                 clocks = [self._nvml.nvmlDeviceGetClockInfo(gpu, kind) for gpu in self._handles]
                 mhz = float(sum(clocks)) / len(clocks)
         return {"load_average": load, "clock_mhz": mhz, "core_wait": waited_s / window_s}
+
+
+@cache
+def warn_of_others() -> None:
+    """Says, once a process, that times are disturbed."""
+    log.warning(
+        "other programs or jobs use this machine's cores, which disturbs times: rates measured so "
+        "are marked and decide nothing"
+    )
 
 
 def core_waits() -> dict[str, float]:

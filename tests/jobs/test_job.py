@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import time
 from collections import Counter, defaultdict
@@ -20,6 +21,8 @@ from spec_bench.jobs.job.job import run_job as run_a_job
 from spec_bench.jobs.job.session import check_repeated, paired, timings, unpaired
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.sweep.plan import state_of
+from spec_bench.jobs.work import models
+from spec_bench.measure import provenance
 from spec_bench.records import cell_folder, parquet
 from spec_bench.records.types import ENGINE, Generation, StepRecord
 from spec_bench.report.claims.contrast import Contrast, difference
@@ -445,6 +448,31 @@ def test_a_prompt_that_a_kill_left_to_one_of_the_two_is_timed_for_both(late, run
         path = tmp_path / "results" / "runs" / after.run_id / "generations.jsonl"
         assert len(path.read_text().splitlines()) == 3  # a line a prompt
         assert after.metrics["block_efficiency"] == before.metrics["block_efficiency"]
+
+
+SIX = ("cells=[sd:3]", "prompts=6", "generation.max_new_tokens=8", "warmup=0")
+
+
+def test_a_job_beside_programs_that_take_its_cores_says_so_and_is_marked(
+    run_job, tmp_path, monkeypatch, caplog
+):
+    # One of the threads waits for a core 70% of the time; the job looks as if it took minutes.
+    monkeypatch.setattr(provenance, "core_waits", lambda: {"1": 0.7 * time.perf_counter()})
+    provenance.warn_of_others.cache_clear()
+    monkeypatch.setattr(provenance, "BUSY", -1e3)  # so that a moment is a second too much
+    busy = run_job(*SIX)
+    lines = [each.message for each in caplog.records if "disturbs times" in each.message]
+    assert len(lines) == 1
+    share = r"speedup: disturbed: threads waited for a core (69|70|71)% of the time"
+    assert all(re.match(share, each.reason) for each in busy)
+
+
+def test_a_job_whose_passes_are_slower_after_decoding_than_when_threads_were_chosen_is_marked(
+    run_job, monkeypatch
+):
+    monkeypatch.setattr(models, "use_threads", lambda *_: lambda: 8.2)
+    for result in run_job(*SIX):
+        assert result.reason.startswith("speedup: disturbed: a pass took 8.2 times as long")
 
 
 def test_a_baseline_that_delivers_other_tokens_than_before_fails_the_cells_by_name(

@@ -11,7 +11,7 @@ import pytest
 
 from spec_bench.metrics import SCORES, CellRecords, metric, summary_of
 from spec_bench.metrics.calls import acceptance_rate_by_depth, by_position, lengths_of, mbsu
-from spec_bench.metrics.efficiency import matched, stall_note, stalled
+from spec_bench.metrics.efficiency import disturbance_note, matched, stall_note, stalled
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.quality import score_of_sums
 from spec_bench.records.types import Delivery, Generation, StepRecord
@@ -279,6 +279,32 @@ def test_no_stall_or_one_within_the_interval_says_nothing():
     records = CellRecords([*uneven, short], [*BASE, window(PROMPTS, 24, 0.01)])
     assert summary_of(records).row["stalls"] == 1
     assert stall_note(records) is None
+
+
+@pytest.mark.parametrize(
+    ("ours", "plain", "slowdown", "found"),
+    [
+        ([0.0, 0.1, 0.1], [0.1] * 3, 1.9, ""),
+        ([None] * 3, [None] * 3, 0.6, ""),  # of a system that does not tell, or of before
+        # Weighed by seconds: (2 * 0.6 + 1) / (1 + 1 + 2 + 3) of the time.
+        ([0.0, 0.0, 0.6], [1.0, 0.0, 0.0], 1.0, "disturbed: threads waited for a core 31%"),
+        ([0.0] * 3, [0.9] * 3, 1.0, "disturbed: threads waited for a core 39%"),
+        ([0.0] * 3, [0.0] * 3, 8.24, "disturbed: a pass took 8.2 times as long"),
+        ([0.0] * 3, [0.0] * 3, 0.4, "disturbed: a pass took 0.4 times as long"),
+    ],
+)
+def test_rates_are_disturbed_where_threads_wait_for_cores_or_passes_change_their_speed(
+    ours, plain, slowdown, found
+):
+    cell, base = (
+        [
+            generation(f"{n}", [1], seconds, core_wait=share)
+            for n, (seconds, share) in enumerate(each)
+        ]
+        for each in (zip([1.0, 1.0, 2.0], ours, strict=True), zip([1.0] * 3, plain, strict=True))
+    )
+    note = disturbance_note(CellRecords(cell, baseline=base), slowdown)
+    assert note.startswith(found) and bool(note) == bool(found)
 
 
 def test_a_prompt_counts_with_the_median_of_its_repeats():
