@@ -24,7 +24,7 @@ REPORT  = $(BIN)/python -m spec_bench report
 help:
 	@echo "make env          the environment; TORCH_INDEX=URL: torch's build from this index of wheels"
 	@echo "make quickstart   benchmark nine decoders on the embedded models; table and figure"
-	@echo "make spec-bench   Spec-Bench's table by subtask, and pages to look at"
+	@echo "make spec-bench   Spec-Bench's table by subtask, and a page to look at"
 	@echo "make test         the tests (without the slow ones; ORDER=random; ISA=avx2 or sse: as on an"
 	@echo "                  older processor);  make test-slow  all"
 	@echo "make check        ruff, types, layering, size"
@@ -198,13 +198,12 @@ readme: $(STAMP) smollm2
 	$(REPORT) results/smollm2/results.csv
 	@echo; echo "written: results/quickstart and results/smollm2, which are in git"
 
-# Spec-Bench's table by subtask and two pages, for the embedded pair on our own prompts; for another
+# Spec-Bench's table by subtask and a page, for the embedded pair on our own prompts; for another
 # pair on the file itself, see conf/experiment/spec_bench.yaml.
 spec-bench: $(STAMP)
 	$(BIN)/python -m spec_bench experiment=spec_bench $(WITH)
 	$(REPORT) results/spec_bench/results.csv
 	$(REPORT) page spec_bench
-	$(REPORT) sweep spec_bench
 
 # ORDER=random shuffles the tests; ORDER=NUMBER repeats an order, whose number pytest prints.
 SEED   = $(if $(filter random,$(ORDER)),$(shell date +%s),$(ORDER))

@@ -37,7 +37,7 @@ _INSTEAD = {
     **dict.fromkeys(("server", "vllm", "sglang", "llama_cpp"), "serve"),
     "html": "page",
     **dict.fromkeys(("wandb", "lengths", "positions", "throughput", "all"), "report"),
-    "sweep": "run -m KEY=A,B, or report sweep",
+    "sweep": "run -m KEY=A,B",
 }
 
 

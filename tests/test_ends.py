@@ -193,7 +193,6 @@ COMMANDS = {
     "figure": (report, ["figure", "rsd/7", "--output"], "FOLDER"),
     "results": (report, ["none.csv", "--output"], "FOLDER"),
     "page": (report, ["page", "none", "--output"], "FILE"),
-    "sweep": (report, ["sweep", "none", "--output"], "FILE"),
     "table": (report, ["table", "rsd/7", "--output"], "FILE"),
     "wandb": (report, ["wandb", "--dry-run"], "FILE"),
     "bernoulli": (
@@ -292,7 +291,7 @@ runpy.run_module("spec_bench", run_name="__main__", alter_sys=True)
         ("-S -m spec_bench prompts=3", ""),
         ("-S -m spec_bench --help", ""),
         ("-S -m spec_bench compare a b", ""),
-        ("-S -m spec_bench.report sweep default", ""),
+        ("-S -m spec_bench.report page default", ""),
         ("-S -m spec_bench.train head=medusa", ""),
         ("-S -m spec_bench.audit", ""),
         ("hiding.py hydra prompts=1 sink=quiet", "'hydra'"),

@@ -14,7 +14,7 @@ GROUND = ("system", "settings", "records", "vocabulary")
 MACHINE = {"core", "engine", "draft", "tree", "verify", "decode"}
 _JOBS = ("config", "store", "work", "job", "sweep")
 _REPORT = ("papers", "data", "claims", "tables", "figures", "page", "plain")
-_PAGES = ("sweep", "comparison", "wandb_report")
+_PAGES = ("comparison", "wandb_report")
 
 
 def _before(room, rooms, folder=""):
@@ -91,7 +91,6 @@ ONLY_IN = {
     "wandb": {"sinks"},
     "wandb_workspaces": {"report"},
     "matplotlib": {"report"},
-    "plotly": {"report"},
     "datasets": {"tasks", "metrics"},
     "evaluate": {"metrics"},
     "httpx": {"server"},

@@ -41,9 +41,9 @@ Reader = Callable[[Path, Path, Path], tuple[str, list[str]]]
 READERS: dict[str, Reader] = {
     "report": lambda new, old, out: ("spec_bench.report", [str(new), "--output", str(out)]),
     "verify": lambda new, old, out: ("spec_bench", ["verify", str(new.parents[1])]),
-    "sweep": lambda new, old, out: (
+    "page": lambda new, old, out: (
         "spec_bench.report",
-        ["sweep", str(new), "--output", str(out / "sweep.html")],
+        ["page", str(new), "--output", str(out / "page.html")],
     ),
     "compare": lambda new, old, out: ("spec_bench", ["compare", str(old), str(new)]),
 }

@@ -12,7 +12,6 @@ PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 NAME = "beyond-draft-free"  # two tasks, two temperatures, claims of its paper
 PAGES = {
     "page": f"after/{NAME}/page.html",
-    "sweep": f"after/{NAME}/sweep.html",
     "index": "after/index.html",
     "compare": "after/compare.html",
 }
@@ -31,10 +30,6 @@ OUTSIDE = """() => {
     const edge = card.getBoundingClientRect().right;
     found.push(...[...card.querySelectorAll("*")].filter((e) => wide(e, edge) && !cut(e, card)));
   }
-  for (const plot of document.querySelectorAll(".plot")) {
-    const edge = plot.getBoundingClientRect().right;
-    found.push(...[...plot.querySelectorAll("text")].filter((each) => wide(each, edge)));
-  }
   return found.map((each) => each.outerHTML.slice(0, 120));
 }"""
 
@@ -46,7 +41,6 @@ def site(tmp_path_factory):
         shutil.copytree(EMBEDDED / NAME, folder / name / NAME)
     after = folder / "after"
     assert main(["all", NAME, "--results", str(after)]) == 0
-    assert main(["sweep", NAME, "--results", str(after)]) == 0
     assert compare([str(folder / "before"), str(after), "--output", str(after)]) == 0
     return folder
 
@@ -76,8 +70,6 @@ def shown(browser, site):
         page.on("console", lambda message: page.said.append(message.text))
         page.on("pageerror", lambda error: page.said.append(str(error)))
         page.goto((site / PAGES[name]).as_uri())
-        if name == "sweep" and how.get("java_script_enabled", True):
-            page.wait_for_selector("#figures .plot .main-svg")
         return page
 
     yield show
@@ -105,18 +97,14 @@ def test_every_link_leads_somewhere(name, shown, site):
             assert page.query_selector(link), link
         else:
             assert ((site / PAGES[name]).parent / link).is_file(), link
-    assert links or name in ("sweep", "compare")
+    assert links or name == "compare"
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_without_scripts_a_page_can_be_read(name, shown):
     page = shown(name, java_script_enabled=False)
     text = page.inner_text("main")
-    assert {"page": "1.93", "sweep": "1.93", "index": NAME, "compare": "identical"}[name] in text
-    if name == "sweep":
-        assert "drawn by a script, which is off" in text
-        page.click("#swept summary")
-        assert "1.93 [1.77, 2.11]" in page.inner_text("#swept table")
+    assert {"page": "1.93", "index": NAME, "compare": "identical"}[name] in text
 
 
 def column(page, place):
@@ -141,16 +129,3 @@ def test_headings_sort_and_choices_hide(shown):
     page.fill("input[data-decoders]", "sd")
     rows = page.query_selector_all("table.sortable tbody tr:not(.baseline)")
     assert {row.inner_text().split()[0] for row in rows if row.is_visible()} == {"SD"}
-
-
-def test_a_sweep_draws_the_group_that_is_chosen_and_says_what_a_mark_is(shown):
-    page = shown("sweep")
-    assert page.locator("#swept .plot .main-svg").count() > 0
-    before = page.text_content("#figures .plot .ytick")
-    page.click("tr[data-part='2']")
-    assert page.input_value("#part") == "2"
-    page.wait_for_selector("#figures .plot .main-svg")
-    assert page.text_content("#figures .plot .ytick") != before
-    page.locator("#figures .plot .points path").first.hover(force=True)
-    page.wait_for_selector("#figures .hoverlayer .hovertext")
-    assert page.said == []

@@ -364,7 +364,7 @@ def test_records_that_are_written_again_are_read_again(tmp_path):
 READERS = {
     "report": lambda table: main([str(table)]),
     "verify": lambda table: verify([str(table.parents[1])]),
-    "sweep": lambda table: main(["sweep", str(table)]),
+    "page": lambda table: main(["page", str(table)]),
     "compare": lambda table: compare([str(table), str(table)]),
 }
 
@@ -386,10 +386,10 @@ def test_scores_that_a_result_was_not_made_with_are_one_line(wrong, tmp_path, ca
     store.describe({}, ORIGIN)
     store.append(DONE)
     store.finish(result("cell"), "job", SCORES)
-    assert main(["sweep", "mine", "--results", str(tmp_path)]) == 0
+    assert main(["page", "mine", "--results", str(tmp_path)]) == 0
     path = store.folder / files.CELL
     path.write_text(path.read_text().replace(*wrong, 1))
-    assert main(["sweep", "mine", "--results", str(tmp_path)]) == 2
+    assert main(["page", "mine", "--results", str(tmp_path)]) == 2
     said = capsys.readouterr().err
     assert re.match(naming(path, "again"), said) and len(said.splitlines()) == 1
 

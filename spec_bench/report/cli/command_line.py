@@ -253,13 +253,6 @@ def run_throughput(options: Namespace) -> None:
     print(throughput(results_file(options.name, options.results)), end="")
 
 
-def run_sweep(options: Namespace) -> None:
-    """Writes a page on one results file: recommendations, then figures."""
-    from spec_bench.report.sweep import build_page
-
-    _write_page(options, "sweep.html", build_page)
-
-
 def _late(module: str, name: str) -> Callable[[Namespace], None]:
     """Returns a command of a module that is imported once it runs."""
     return lambda options: getattr(import_module(f"spec_bench.{module}"), name)(options)
@@ -275,7 +268,6 @@ COMMANDS: dict[str, Callable[[Namespace], None]] = {
     "throughput": run_throughput,
     "lengths": run_lengths,
     "positions": run_positions,
-    "sweep": run_sweep,
     "answers": _late("exchange.read", "read_in"),
     "wandb": _late("report.wandb_report", "publish"),
     "results": run_plain,
@@ -288,13 +280,13 @@ _ALL = " ".join(COMMANDS.keys() - {"results"})
 _ROOT = {"type": Path, "metavar": "FOLDER", "default": RESULTS}
 ARGUMENTS: list[tuple[str, str, dict[str, Any]]] = [  # of which commands, name; --help has its own
     ("list", "paper", {"nargs": "?"}),
-    ("table figure page sweep lengths positions throughput", "name", {}),
+    ("table figure page lengths positions throughput", "name", {}),
     ("table", "--format", {"choices": sorted(FORMATS), "default": "markdown"}),
     ("table", "--columns", {}),
     ("checks", "paper", {}),
     ("all", "names", {"nargs": "*", "metavar": "NAME"}),
     ("results", "file", _PATH),
-    ("table page sweep", "--output", _FILE),
+    ("table page", "--output", _FILE),
     ("figure results", "--output", _FOLDER),
     ("answers", "files", {**_PATH, "nargs": "+"}),
     ("answers", "--baseline", _PATH),
