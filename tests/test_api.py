@@ -275,6 +275,8 @@ def test_a_table_is_tidy_unless_all_of_it_is_asked_for():
     assert list(tidy)[:3] == ["decoder", "spec", "prompts"] and len(tidy.columns) <= 18
     assert {"speedup", "speedup_low", "speedup_high", "lossless", "status"} <= {*tidy}
     assert not {"seed", "pair", "run_id"} & {*tidy}
+    busy = rows().assign(reason="speedup: disturbed: threads waited for a core 70% of the time")
+    assert "reason" not in tidy and "reason" in chosen(busy, "main")
     two = pd.concat([rows(), rows().assign(seed=1)])
     assert "seed" in chosen(two, "main")
     few = chosen(rows().assign(speedup_low=None), "main")  # too few prompts for an interval

@@ -228,7 +228,7 @@ def chosen(rows: pd.DataFrame, columns: Columns) -> pd.DataFrame:
     """Returns some columns of a table, one row per cell: ``all``; names, refused where no column
     has one; or ``main``: decoder, spec and whatever else tells the rows apart, prompts, the main
     numbers, the task's scores and metrics of one's own with the ends of their 95% intervals,
-    losslessness, status and, where a cell failed, the reason.
+    losslessness, status and, where a cell failed or its times decide nothing, the reason.
     """
     if columns == "all":
         return rows
@@ -254,6 +254,9 @@ def chosen(rows: pd.DataFrame, columns: Columns) -> pd.DataFrame:
         if name in rows and (each.name in _NUMBERS or rows[each.name].notna().any())
     ]
     prompts = [name for name in ("prompts",) if name in rows]
-    state = ["lossless", "status", *(["reason"] if (rows.status == "failed").any() else [])]
+    odd = (rows.status == "failed") | rows.reason.astype(str).str.contains(
+        ": (?:stalled|disturbed): "
+    )
+    state = ["lossless", "status", *(["reason"] if odd.any() else [])]
     shown = rows[[*varying, *_NAMES, *prompts, *numbers, *state]]
     return shown.astype(dict.fromkeys(numbers, float))  # not None, which no plot or mean takes

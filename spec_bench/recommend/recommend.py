@@ -29,7 +29,7 @@ from spec_bench.jobs.config.compose import composed, one_line
 from spec_bench.jobs.config.config import ConfirmSettings
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.records.types import CellResult
-from spec_bench.report.data.rows import Group
+from spec_bench.report.data.rows import Group, reason_of
 from spec_bench.report.page.build import render
 from spec_bench.report.page.headline import Headline, headline, widen
 from spec_bench.settings.fields import complain
@@ -287,8 +287,7 @@ def _line(cell: Cell, row: CellResult, stage: Stage) -> dict[str, Any]:
     failed = row.reasons[0].text if row.status == "failed" else ""
     prompts = {"prompts": len(stage.examples), "fresh": stage.fresh}
     measured = {name: row.metrics.get(name) for name in numbers}
-    why = [each.text for each in row.reasons if each.column == "intervals"]
-    measured["why"] = ", ".join(why) or "no interval"
+    measured["why"] = reason_of(row_of(row), "intervals") or "no interval"
     return {"decoder": cell.name, "spec": cell.config.spec, **prompts, **measured, "failed": failed}
 
 

@@ -171,8 +171,9 @@ class ModelBackend:
         self.models = models.models_of(settings.pair, tokens)
         self.vocabulary = self.models[0].vocab_size  # ids of records must lie below
         kept = settings.results / files.RUNS / "threads.json", settings.pair.specs[0].path
-        asked = settings.engine.threads, settings.device
-        self._slowdown = models.use_threads(*asked, self.models[0], kept)
+        self._slowdown = models.use_threads(
+            settings.engine.threads, settings.device, self.models[0], kept
+        )
 
     def prepare(self, session: Session, runs: Sequence[CellRun]) -> None:
         """Builds each cell's decoder, allocates, warms up; one that cannot be has failed. Raises

@@ -49,8 +49,7 @@ class Metering:
     def end(self) -> None:
         """Closes the decode window; says it if the meter fails from now on."""
         before, self._reading = self._reading, self.meter.end()
-        failed = before.energy_j is not None and self._reading.energy_j is None
-        if failed and not self.meter.reason:
+        if self._reading.energy_j is None and before.energy_j is not None and not self.meter.reason:
             log.warning("rows without energy: %s", self._reading.note)
 
     def generate(

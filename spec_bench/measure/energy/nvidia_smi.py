@@ -31,7 +31,6 @@ from spec_bench.measure.energy.meters import EnergyMeter, EnergySettings, Unmete
 PROGRAM = "nvidia-smi"
 ANSWER_S = 30.0  # a driver without persistence takes seconds to wake up
 _PATIENCE_S = 6.0  # beyond the period, for late samples: of all windows together
-_LATE_S = 1.0  # beyond the period: what is late
 _WIDE_PERIODS = 5  # samples further apart are flagged
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 # Looked up here: a new child of a process with threads must not load anything.
@@ -244,7 +243,7 @@ class SmiSampler:
                     raise UnmeteredError(f"{PROGRAM} gave no sample when one was due")
                 self._news.wait(left_s)
             late_s = time.monotonic() - due_s
-            if late_s > _LATE_S:
+            if late_s > 1:
                 self._patience_s = max(0.0, self._patience_s - late_s)
             for times, power in self._traces.values():
                 old = max(0, bisect_right(times, begin_s) - 1)
