@@ -24,21 +24,6 @@ _MODULES = {
 }
 _OF_THE_REPORT = ("table", "figure", "checks", "page")
 _READERS = ("report", *_OF_THE_REPORT, "compare", "verify")
-# Words that people try first.
-_INSTEAD = {
-    **dict.fromkeys(("bench", "benchmark", "eval", "resume", "start", "decode", "job"), "run"),
-    **dict.fromkeys(("list", "show"), "ls"),
-    **dict.fromkeys(("plot", "draw"), "figure"),
-    **dict.fromkeys(("status", "monitor", "progress"), "watch"),
-    **dict.fromkeys(("diff", "regress"), "compare"),
-    **dict.fromkeys(("best", "tune", "search"), "recommend"),
-    **{"claims": "checks", "plan": "run plan=true"},
-    **dict.fromkeys(("prove", "lossless"), "audit"),
-    **dict.fromkeys(("server", "vllm", "sglang", "llama_cpp"), "serve"),
-    "html": "page",
-    **dict.fromkeys(("wandb", "lengths", "positions", "throughput", "all"), "report"),
-    "sweep": "run -m KEY=A,B",
-}
 
 
 def main() -> None:
@@ -107,12 +92,13 @@ def _plain(command: str, arguments: Sequence[str]) -> list[str]:
 
 def _no_command(word: str) -> str:
     """Returns the line on a word that is no command, with the one that was probably meant."""
-    from spec_bench.jobs.config.flags import meant_by
+    from spec_bench.jobs.config.flags import COMMAND_WORDS, meant_by
     from spec_bench.jobs.config.help import COMMANDS
     from spec_bench.settings.fields import did_you_mean
 
-    near = f"; did you mean {_INSTEAD[word]}?" if word in _INSTEAD else ""
-    near = near or did_you_mean(word.replace("-", "_"), [*COMMANDS, *_INSTEAD])
+    near = did_you_mean(word.replace("-", "_"), [*COMMANDS, *COMMAND_WORDS])
+    if word in COMMAND_WORDS:
+        near = f"; did you mean {COMMAND_WORDS[word]}?"
     meant = meant_by(word)
     return f"there is no command {word!r}{f': {meant}' if meant else near or '; spec-bench --help'}"
 

@@ -48,7 +48,7 @@ def reports(command):
 
 def of_git(command):
     """Whether the rows that it reads are in git."""
-    own = {"default", "served"} & {*command.words} or ".jsonl" in command.text
+    own = {"default", "served", "--offline"} & {*command.words} or ".jsonl" in command.text
     return reports(command) and not own and "--texts" not in command.words
 
 

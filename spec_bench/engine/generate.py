@@ -96,13 +96,16 @@ def generate(
         for each in watches:
             around.enter_context(each.watching())
         ids, mask = padded(requests, target.device)
-        texts = target.module.generate(
-            input_ids=ids,
-            attention_mask=mask,
-            generation_config=_asked(target, requests, settings),
-            stopping_criteria=text_ends(requests, ids.shape[1]),
-            **aid.keywords,
-        )[:, ids.shape[1] :].tolist()
+        try:
+            texts = target.module.generate(
+                input_ids=ids,
+                attention_mask=mask,
+                generation_config=_asked(target, requests, settings),
+                stopping_criteria=text_ends(requests, ids.shape[1]),
+                **aid.keywords,
+            )[:, ids.shape[1] :].tolist()
+        except ValueError as error:  # such as vocabularies of two sizes, which ours decodes
+            raise ValueError(f"transformers' own generate refuses: {error}") from error
     target_s, draft_s, *_ = *(each.seconds() for each in watches), (0.0, 0.0)
     answers = [_cut(text, request) for text, request in zip(texts, requests, strict=True)]
     return Generated(answers, watches[0].calls, *zip(draft_s, target_s, strict=True))

@@ -182,8 +182,9 @@ def load_tokenizer(path: str, revision: str | None = None) -> PreTrainedTokenize
         read = AutoTokenizer.from_pretrained(path, revision=revision, trust_remote_code=False)
     except Exception as error:  # a damaged file makes its reader raise anything
         other = "; pair.tokenizer=ID_OR_FOLDER names another" * Path(path).is_dir()
-        why = f"{reason_of(path, error)}{other}"
-        raise ValueError(f"cannot load tokenizer {path!r}: {why}") from error
+        raise ValueError(
+            f"cannot load tokenizer {path!r}: {reason_of(path, error)}{other}"
+        ) from error
     return with_ends(read, read_ends(path, revision))
 
 
@@ -333,9 +334,8 @@ def reason_of(path: str, error: BaseException) -> str:
         cause = cause.__cause__ or cause.__context__
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if isinstance(error, OSError) or type(error) is ValueError:
-        if lines and lines[0].endswith(":"):  # what follows says it, a line each
-            return shown(" ".join(lines), quoted=False, longest=300)
-        return lines[0] if lines else type(error).__name__
+        first = lines[0] if lines else type(error).__name__
+        return " ".join(lines) if first[-1] == ":" else first  # what follows says it
     return f"{type(error).__name__}: {' '.join(lines[:2])}"
 
 

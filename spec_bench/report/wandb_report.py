@@ -4,21 +4,55 @@ Line plots of every cell over its prompts, and the results tables. Publishing ne
 dry run needs none and writes the report's spec to a file.
 """
 
+import json
+import subprocess
+import sys
 from argparse import Namespace
+from pathlib import Path
 from typing import Any
 
+from spec_bench.records.types import CellResult
+from spec_bench.settings.fields import one_line
+from spec_bench.sinks.console import print_outcome
+from spec_bench.sinks.rows import restored, row_of, write_csv
 from spec_bench.sinks.wandb import HISTORY, TABLE, TRAINING, log_in
 from spec_bench.system.files import write_text
 
 _MISSING = "wandb_workspaces is not installed: pip install -e '.[reports]'"
+_READER = (sys.executable, "-m", "wandb", "leet", "inspect", "--summary", "--json")
 _ABOUT = "Each line is a cell: a decoder with a tree, by its prompts in their order."
+
+
+def read_offline(folder: Path) -> list[CellResult]:
+    """Reads the cells of offline runs with W&B's own reader; of a cell's several runs the last
+    counts. Raises ValueError: there is none, or W&B cannot read it.
+    """
+    found = dict[str, CellResult]()
+    for file in sorted(folder.rglob("run-*.wandb")):
+        done = subprocess.run([*_READER, file], capture_output=True, text=True)
+        if done.returncode:
+            raise ValueError(f"no W&B since 0.31 that reads {str(file)!r}: {one_line(done.stderr)}")
+        run = json.loads(done.stdout)
+        row = {"labels": run["config"].get("labels"), "run_id": run["run_id"], **run["summary"]}
+        if "status" in row:  # else a table
+            metrics = {key: value for key, value in run["summary"].items() if key[0] != "_"}
+            found[row["run_id"]] = restored({**row, "metrics": metrics})
+    if not found:
+        raise ValueError(f"no cell of an offline run in {str(folder)!r}")
+    return [*found.values()]
 
 
 def publish(options: Namespace) -> None:
     """Publishes the report of a project's runs, of one task or ("") of all; or writes it where a
-    file is given, as the JSON that W&B would be sent, without a network. Raises ValueError: there
-    is no account, or the package for reports is not installed.
+    file is given, as the JSON that W&B would be sent, without a network; or prints what offline
+    runs hold. Raises ValueError: there is no account, or the package for reports is not installed.
     """
+    if options.offline:
+        cells = read_offline(options.offline)
+        print_outcome(cells, ())
+        if options.output:
+            write_csv(options.output, [row_of(cell) for cell in cells])
+        return
     try:
         import wandb_workspaces.reports.v2 as wr
     except ModuleNotFoundError as error:

@@ -33,6 +33,7 @@ from spec_bench.settings.arguments import Parser, whole_numbers
 from spec_bench.settings.configs import conf_dirs
 from spec_bench.settings.fields import complain, did_you_mean
 from spec_bench.settings.validation import check, settings
+from spec_bench.settings.words import in_words
 from spec_bench.system import signals
 
 FOLDER = "server"
@@ -219,11 +220,10 @@ class Servers:
         if plain is not None:
             asked |= {f"baseline_{key}": value for key, value in plain[0].items()}
         several = len(self.requests) > 1 and "-m" not in self.overrides
-        asked = {key: each.replace("'", "\\'") for key, each in asked.items()}  # as Hydra reads it
         requests = ",".join(map(str, self.requests))
         command = [
             *(sys.executable, "-m", "spec_bench", *(["-m"] if several else []), "engine=server"),
-            *(f"server.{key}='{value}'" for key, value in asked.items()),
+            *(f"server.{key}={in_words(value)}" for key, value in asked.items()),
             f"engine.batch_size={requests}",
             *(["engine.batching=continuous"] if max(self.requests) > 1 else []),
             *self.overrides,

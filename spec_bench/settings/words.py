@@ -16,7 +16,7 @@ _BEFORE_A_QUOTE = re.compile(r'(\\*)("|$)')
 def as_override(key: str, value: Any) -> str:
     """Returns the value of a setting. Raises ValueError: it has no such words, naming it."""
     try:
-        return quote_text(str(value)) if isinstance(value, str | Path) else in_words(value)
+        return quote_text(value)
     except TypeError:
         raise ValueError(
             f"{key} must be a text, a number, true, false, null, a list or a mapping of them, got "
@@ -24,9 +24,9 @@ def as_override(key: str, value: Any) -> str:
         ) from None
 
 
-def quote_text(text: str) -> str:
-    """Quotes a text, unless Hydra reads it as that text without."""
-    return text if _WORD.fullmatch(text) else in_words(text)
+def quote_text(value: Any) -> str:
+    """A plain value; a text without quotes where Hydra reads it so. Raises TypeError: see below."""
+    return value if isinstance(value, str) and _WORD.fullmatch(value) else in_words(value)
 
 
 def in_words(value: Any) -> str:

@@ -12,11 +12,11 @@ are no sinks in this sense: they are always there or a matter of one word.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 from spec_bench.records.types import CellResult, Generation
 from spec_bench.settings.registry import Registry
-from spec_bench.settings.validation import Flag, Text, check, settings
+from spec_bench.settings.validation import Flag, Says, StringConstraints, Text, check, settings
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,20 @@ it is off. Whoever builds raises a ``ValueError`` for settings that cannot be ri
 """
 
 
+Project = Annotated[
+    Text,
+    StringConstraints(pattern=r"^[^/\\#?%:]{1,128}$"),
+    Says("1 to 128 letters, none of / \\ # ? % : (a team is sink.wandb.entity)"),
+]
+"""W&B's own rule for a project's name."""
+
+
 @settings
 class WandbSettings:
     """``sink.wandb``; meanings stand in ``conf/sink/default.yaml``."""
 
     enabled: Flag = False
-    project: Text = "spec_bench"
+    project: Project = "spec_bench"
     group: Text = "default"
     mode: Literal["online", "offline", "disabled"] = "offline"
     entity: Text | None = None

@@ -198,7 +198,7 @@ def open_run(
     run = wandb.init(
         entity=to.entity,
         project=to.project,
-        group=to.group,
+        group=to.group[:128],  # W&B's limit
         name=name,
         id=run_id,
         resume="allow",

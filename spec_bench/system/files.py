@@ -149,10 +149,11 @@ def records_file(table: Path) -> Path:
     return table.with_name(RECORDS)
 
 
-def describe_stopped(results: Path) -> str:
-    """Says what goes on if jobs have decoded below a results folder; "" if none has."""
+def make_absence(message: str, results: Path) -> ValueError:
+    """Makes the error of rows that are not below a folder; it says if a job was stopped there."""
     begun = any(results.glob(f"{RUNS}/*/{GENERATIONS}"))
-    return "; a job was stopped before its rows were whole: the same command goes on" * begun
+    stopped = "; a job was stopped before its rows were whole: the same command goes on"
+    return ValueError(f"{message}{stopped * begun}")
 
 
 def run_folder(results: Path, run_id: str) -> Path:

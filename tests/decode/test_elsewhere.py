@@ -1,5 +1,7 @@
 """transformers' own generation as rows: the same tokens, calls counted, marked, and refused."""
 
+import copy
+
 import pytest
 import torch
 
@@ -158,3 +160,13 @@ def test_a_draft_temperature_of_its_own_is_refused():
     settings = SamplingSettings(temperature=1.0, draft_temperature=0.5)
     with pytest.raises(ValueError, match=r"got 0\.5"):
         read_decoder(decoder_settings("hf_assisted"), settings)
+
+
+def test_what_transformers_refuses_is_told_as_its_refusal(monkeypatch):
+    target, draft = tiny_pair("llama")
+    padded = copy.deepcopy(draft.module.config)
+    padded.vocab_size += 8
+    monkeypatch.setattr(draft.module, "config", padded)
+    decoder = built("hf_assisted", (target, draft), GREEDY)
+    with pytest.raises(ValueError, match=r"transformers' own generate refuses: .*different"):
+        decoder.generate(REQUESTS[:1], 0)

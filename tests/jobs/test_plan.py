@@ -141,13 +141,13 @@ def test_totals_say_what_is_there_what_it_takes_and_what_does_not_fit():
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ([], "would run 2 jobs here"),
-        (["slurm", "partition=big"], "slurm: .*cpus_per_task 4, timeout_min 1440, partition big"),
-        (["slurm", "timeout_min=7", "mem_gb=3"], "slurm: .*mem_gb 3, timeout_min 7"),
-        (["submitit_slurm", "gpus_per_node=2"], "submitit_slurm: .*gpus_per_node 2"),
-        (["submitit_local"], "submitit_local: nodes 1, timeout_min 60"),
-        (["joblib"], "joblib: n_jobs -1"),
-        (["workers", "n_jobs=3"], "workers: n_jobs 3"),
+        ([], ["here"]),
+        (["slurm", "partition=big"], ["cpus_per_task 4", "timeout_min 1440", "partition big"]),
+        (["slurm", "timeout_min=7", "mem_gb=3"], ["=slurm:", "mem_gb 3", "timeout_min 7"]),
+        (["submitit_slurm", "gpus_per_node=2"], ["=submitit_slurm:", "gpus_per_node 2"]),
+        (["submitit_local"], ["=submitit_local:", "timeout_min 60"]),
+        (["joblib"], ["=joblib:", "n_jobs -1"]),
+        (["workers", "n_jobs=3"], ["=workers:", "n_jobs 3"]),
     ],
 )
 def test_a_plan_says_what_its_launcher_would_be_given(
@@ -160,8 +160,8 @@ def test_a_plan_says_what_its_launcher_would_be_given(
     swept = overrides(family, tmp_path, "spec=2x2", "seed=0,1", "plan=true")
     assert main(monkeypatch, "-m", *swept, *given) == 0
     *_, launched, longest = capsys.readouterr().out.splitlines()
-    assert re.match("would run 2 jobs ", launched) and re.search(told, launched)
-    assert longest == "the longest job: at most 6.0 minutes of decoding"  # two cells of 3
+    assert launched.startswith("would run 2 jobs ") and all(each in launched for each in told)
+    assert longest == "the longest job: at most 6.0 minutes"  # two cells of 3
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,14 @@
 """What W&B is given equals what the CSV and the records hold, once."""
 
 import json
+import re
 import time
 
 import pytest
 import wandb
 
 from spec_bench.jobs.store.store import CellStore
+from spec_bench.report.cli.command_line import main as report
 from spec_bench.system import files
 from tests.jobs.tiny import failing, make_task, rows_of
 from tests.sinks.offline_run import offline_runs, read_run
@@ -25,7 +27,9 @@ def like(value, text):
     return text if isinstance(value, str) else float(text)
 
 
-def test_summary_history_and_table_read_back_equal_the_csv_and_the_records(run_job, tmp_path):
+def test_summary_history_and_table_read_back_equal_the_csv_and_the_records(
+    run_job, tmp_path, capsys
+):
     run_job(*JOB, f"task.source.path={make_task(tmp_path, rows=5)}")  # as few as have intervals
     runs, rows = runs_below(tmp_path), rows_of(tmp_path / "results")
     assert len(rows) == 3
@@ -60,6 +64,38 @@ def test_summary_history_and_table_read_back_equal_the_csv_and_the_records(run_j
         assert list(mine) == list(row)
         assert isinstance(mine["block_efficiency"], int | float)
         assert isinstance(mine["run_id"], str)
+
+    back = tmp_path / "back.csv"
+    told = ("wandb", "--offline", str(tmp_path / "results"), "--output", str(back))
+    assert report(told) == 0
+    assert capsys.readouterr().out.count("rsd_s 2x2") == 1
+    for row, again in zip(rows, files.read_csv(back), strict=True):
+        assert {k: like(1.0, v) if re.match(r"[\d.]+$", v) else v for k, v in again.items()} == {
+            k: like(1.0, v) if re.match(r"[\d.]+$", v) else v for k, v in row.items()
+        }
+
+
+def test_a_folder_without_offline_runs_and_a_damaged_run_are_a_line(tmp_path, capsys):
+    given = ("wandb", "--offline", str(tmp_path))
+    assert report(given) == 2
+    (tmp_path / "run-x.wandb").write_text("nothing of W&B's")
+    assert report(given) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert str(tmp_path) in first and "run-x.wandb" in second
+
+
+@pytest.mark.parametrize("name", ["team/bench", "a#b", "p" * 129, ""])
+def test_a_project_that_wandb_refuses_is_refused_before_decoding(name, run_job, tmp_path):
+    with pytest.raises(ValueError, match=r"sink\.wandb\.project .*128.*sink\.wandb\.entity"):
+        run_job("cells=[sd:3]", *ON, f"sink.wandb.project='{name}'")
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_long_name_is_a_group_that_wandb_takes(run_job, tmp_path):
+    name = "n" * 190
+    run_job("cells=[sd:3]", *ON, "prompts=1", f"name={name}")
+    runs = runs_below(tmp_path, name)
+    assert {run.run.run_group for (run,) in runs.values()} == {"n" * 128}
 
 
 def test_a_run_bears_group_type_tags_and_settings_and_no_system_metrics(run_job, tmp_path):

@@ -308,10 +308,7 @@ def one_line(error: BaseException) -> str:
     """Any error's message in one line that names the key, the value and the choices."""
     text = str(error)
     if isinstance(error, OverrideParseException):
-        key, _, value = str(error.override).partition("=")
-        told = "its value as YAML has it"
-        if re.match(r"[\w./]", value):
-            told = f"a text with such letters in quotes: '{key}=\"{value}\"'"
+        told = "its value as YAML has it, a text with other letters than ASCII's as '\"...\"'"
         return f"cannot read {error.override!r}: a setting is KEY=VALUE, {told}"
     if match := _NO_PLUG_IN.search(text):
         package = f"hydra-{match[2]}-launcher"

@@ -34,10 +34,10 @@ _TRAIN = {name: _JOB[name] for name in ("pair", "target", "device", "seed")}
 _TRAIN |= {name: Flag(**told) for name, told in _READ["train"].items()}
 # A server's model and draft are options of its own, and it has its own batches.
 _SERVE = {k: v for k, v in _JOB.items() if k not in ("target", "draft", "decoders", "batch-size")}
+COMMAND_WORDS: dict[str, str] = _READ["commands"]
 FLAGS = {"run": _JOB, "recommend": _JOB, "fit_tree": _JOB, "serve": _SERVE, "train": _TRAIN}
 
 _INFO = ("--info", "-i")  # a topic may follow
-_TOPICS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 # Hydra's own, and whether a value follows.
 _HYDRA = {
     **dict.fromkeys(("-m", "--multirun", "--resolve", "-r", "--run", "--hydra-help"), False),
@@ -106,9 +106,8 @@ def _override(flag: Flag, name: str, value: str) -> str:
     elif flag.path:
         value = quote_text(os.path.expanduser(value))
     elif name in _LISTED:
+        value = re.sub(r"\b([a-z_]\w*)\s+(?=\d)", r"\1:", value)  # sd 3
         listed = re.split(r"[,\s]+(?![\w.]+=)", value.strip("[]"))  # a decoder has its settings
-        if name == "decoders" and (tree := re.search(r"\b([a-z_]\w*) +(\d[\w-]*)", value)):
-            raise ValueError(f"--decoders {value!r}: a decoder's tree is {tree[1]}:{tree[2]}")
         value = ",".join(quote_text(each) for each in listed if each)
     elif flag.metavar == "TEXT":
         value = quote_text(value)
@@ -131,7 +130,7 @@ def _checked(words: list[str], flags: dict[str, Flag], command: str) -> list[str
             skipped = False
         elif key in _HYDRA:
             following = "".join(words[place + 1 : place + 2])
-            skipped = not equals and (_HYDRA[key] or (key in _INFO and following in _TOPICS))
+            skipped = not equals and (_HYDRA[key] or following.replace("-", "_").isidentifier())
             if key in _INFO and not equals and not skipped:
                 own[-1] = f"{key}=all"  # else Hydra takes an override for its topic
         elif word.startswith("-"):
@@ -142,12 +141,13 @@ def _checked(words: list[str], flags: dict[str, Flag], command: str) -> list[str
                 given = value or " ".join(words[place + 1 : place + 2]) or "LIST"
                 raise ValueError(f"there is no flag {key}; did you mean --{name}s {given}?")
             setting = key.lstrip("-").replace("-", "_")
-            if setting.partition(".")[0] in settings:
-                raise ValueError(f"{key} is a setting, not a flag: {setting}={value or 'VALUE'}")
+            homes = [""] * (setting.partition(".")[0] in settings)
             for group in ("generation", "engine"):
                 text = (conf_dirs()[0] / group / "default.yaml").read_text(encoding="utf-8")
-                if re.search(rf"^{setting}:", text, re.MULTILINE):
-                    raise ValueError(f"{key} is no flag: {group}.{setting}={value or 'VALUE'}")
+                homes += [f"{group}."] * bool(re.search(rf"^{setting}:", text, re.MULTILINE))
+            if homes:
+                full = f"{homes[0]}{setting}={value or 'VALUE'}"
+                raise ValueError(f"{key} is a setting, not a flag: {full}")
             near = did_you_mean(name, [*flags], "--")
             more = f"spec-bench {command} --help lists them"
             raise ValueError(f"there is no flag {key}{near or f'; {more}'}")

@@ -121,8 +121,7 @@ def _recipes() -> Iterator[tuple[str, ...]]:
 def _settings(config: str, *groups: str) -> Iterator[tuple[str, ...]]:
     yield from _of_file(conf_dir() / f"{config}.yaml", "")
     for group in groups:
-        name = "auto" if group == "energy" else "default"
-        yield from _of_file(conf_dir() / group / f"{name}.yaml", f"{group}.")
+        yield from _of_file(conf_dir() / f"{group}.yaml", f"{group.partition('/')[0]}.")
 
 
 # Of each list what it is for, and what makes its lines of what.
@@ -144,8 +143,9 @@ _LISTS: dict[str, tuple[Any, ...]] = {
     "sinks": ("for sink=NAME", _choices, "sink"),
     "launchers": ("for -m hydra/launcher=NAME: where jobs run", _choices, "hydra/launcher"),
     "settings": ("KEY=VALUE of a job, with their values unless set",
-                 _settings, "config", "generation", "engine", "energy", "sink"),
-    "train": ("KEY=VALUE of a training", _settings, "train", "engine"),
+                 _settings, "config", "generation/default", "engine/default", "energy/auto",
+                 "sink/default"),
+    "train": ("KEY=VALUE of a training", _settings, "train", "engine/default"),
 }  # fmt: skip
 
 

@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from math import ceil
 from pathlib import Path
-from shutil import which
 from typing import TextIO
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
@@ -37,11 +36,6 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 OFFERED = "SPEC_BENCH_DEVICES"  # the user's choice, if a launcher overwrites the above
 _POLL_S = 0.5
 _LOCAL = "LocalLauncher"  # submitit's, which starts all jobs at once
-# What a plan says of a launcher, where it is set.
-_SUBMITTED = (
-    *("n_jobs", "array_parallelism", "nodes", "gpus_per_node", "cpus_per_task", "mem_gb"),
-    *("timeout_min", "partition", "account", "ray.remote.num_gpus", "ray.remote.num_cpus"),
-)
 
 
 def visible_devices(environment: Mapping[str, str] = os.environ) -> list[str]:
@@ -192,19 +186,10 @@ def jobs_of(root: DictConfig) -> Iterator[tuple[Sequence[str], DictConfig]]:
 def describe_launch(config: DictConfig, jobs: int) -> str:
     """Says what a sweep of so many jobs would be submitted as."""
     name, launcher = config.hydra.runtime.choices["hydra/launcher"], config.hydra.launcher
-    values = {key: OmegaConf.select(launcher, key) for key in _SUBMITTED}
-    told = [f"{key.rpartition('.')[2]} {value}" for key, value in values.items() if value]
+    given = {**launcher, **launcher.get("ray", {}).get("remote", {})}
+    told = [f"{k} {v}" for k, v in given.items() if k[0] != "_" and v and isinstance(v, int | str)]
     how = "here, one after the other" if name == "basic" else f"by hydra/launcher={name}: "
     return f"would run {jobs} job{'s' * (jobs != 1)} {how}{', '.join(told)}"
-
-
-def check_launcher(target: str) -> None:
-    """Checks that jobs can be submitted from here. Raises ValueError: there is no Slurm."""
-    if target == "SlurmLauncher" and which("srun") is None:
-        raise ValueError(
-            "hydra/launcher: no srun on this machine, so no Slurm: start this on a login node; "
-            "plan=true plans it anywhere, hydra/launcher=workers runs it here"
-        )
 
 
 def register_resolvers() -> None:

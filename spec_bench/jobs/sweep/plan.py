@@ -383,13 +383,12 @@ def totals(cells: Sequence[PlannedCell]) -> list[str]:
 
 def max_minutes(jobs: Sequence[Sequence[PlannedCell]]) -> str:
     """Says how long the longest job decodes, on the GPUs that it gets."""
-    cells = [(number, cell) for number, job in enumerate(jobs) for cell in job]
-    if any(cell.device_hours is None for _, cell in cells):
-        return "minutes unknown until all cells are measured"
-    minutes = [0.0] * len(jobs)
-    for number, cell in cells:
-        minutes[number] += 60 * (cell.device_hours or 0) / max(1, cell.memory.gpus or 1)
-    return f"at most {max(minutes):.1f} minutes of decoding"
+    minutes = [
+        sum(60 * (cell.device_hours or 0) / max(1, cell.memory.gpus or 1) for cell in job)
+        for job in jobs
+    ]
+    known = all(cell.device_hours is not None for job in jobs for cell in job)
+    return f"at most {max(minutes):.1f} minutes" if known else "minutes unknown"
 
 
 def _row(cell: PlannedCell) -> list[str]:

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from shutil import which
 from typing import Any, ClassVar
 
 from hydra.core.hydra_config import HydraConfig
@@ -28,12 +29,7 @@ from spec_bench.jobs.config.config import RunSettings, check_early
 from spec_bench.jobs.config.settings import build_settings, on_hub, shared
 from spec_bench.jobs.store.experiment import Experiment
 from spec_bench.jobs.store.store import CellStore
-from spec_bench.jobs.sweep.launch import (
-    check_launcher,
-    describe_launch,
-    jobs_of,
-    place_in_sweep,
-)
+from spec_bench.jobs.sweep.launch import describe_launch, jobs_of, place_in_sweep
 from spec_bench.jobs.sweep.plan import PlannedCell, Planner, max_minutes, print_plan
 from spec_bench.jobs.sweep.watch import RunningJob, SweepNotes, ending, tell
 from spec_bench.records.types import CellResult
@@ -78,8 +74,11 @@ class Sweep:
                     planned += [(words, settings)] * settings.plan
                     asked += [(words, settings)] * new
                     checked.update(words)
-            if not planned:
-                check_launcher(target)
+            if target == "SlurmLauncher" and not planned and which("srun") is None:
+                raise ValueError(
+                    "no srun on this machine, so no Slurm: start this on a login node; plan=true "
+                    "plans it anywhere, hydra/launcher=workers runs it here"
+                )
             for check in (_names_and_files, *([] if planned else [_whole])) if here else ():
                 for words, settings in asked:
                     with _named(words):

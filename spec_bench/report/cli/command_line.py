@@ -32,7 +32,7 @@ from spec_bench.report.tables.measured import RESULTS, Measured, list_paper
 from spec_bench.report.tables.printed import Sheet
 from spec_bench.settings.arguments import Parser, output_file, output_folder
 from spec_bench.settings.fields import complain
-from spec_bench.system.files import describe_stopped, results_files, write_text
+from spec_bench.system.files import make_absence, results_files, write_text
 
 _PICTURES = ("png", "pdf")
 _TABLES: dict[str, Callable[[Sheet], str]] = {
@@ -54,8 +54,7 @@ def _files(options: Namespace, every: Sequence[Path]) -> list[Path]:
     """Returns the named experiments' results files, or all. Raises ValueError: none is there."""
     files = [results_file(name, options.results) for name in options.names] or [*every]
     if not files:
-        stopped = describe_stopped(options.results)
-        raise ValueError(f"no experiment below {str(options.results)!r}{stopped}")
+        raise make_absence(f"no experiment below {str(options.results)!r}", options.results)
     return files
 
 
@@ -120,8 +119,7 @@ def run_checks(options: Namespace) -> None:
 
     paper, rows = load_paper(options.paper), read_rows(results_files(options.results))
     if rows.empty:
-        stopped = describe_stopped(options.results)
-        raise ValueError(f"no results below {str(options.results)!r}{stopped}")
+        raise make_absence(f"no results below {str(options.results)!r}", options.results)
     checks = check_claims(paper.name, rows, options.results)
     print_checks(checks, summary_of(checks, paper))
 
@@ -286,7 +284,7 @@ ARGUMENTS: list[tuple[str, str, dict[str, Any]]] = [  # of which commands, name;
     ("checks", "paper", {}),
     ("all", "names", {"nargs": "*", "metavar": "NAME"}),
     ("results", "file", _PATH),
-    ("table page", "--output", _FILE),
+    ("table page wandb", "--output", _FILE),
     ("figure results", "--output", _FOLDER),
     ("answers", "files", {**_PATH, "nargs": "+"}),
     ("answers", "--baseline", _PATH),
@@ -300,6 +298,7 @@ ARGUMENTS: list[tuple[str, str, dict[str, Any]]] = [  # of which commands, name;
     ("wandb", "--entity", {}),
     ("wandb", "--task", {"default": ""}),
     ("wandb", "--dry-run", _FILE),
+    ("wandb", "--offline", {"type": Path, "metavar": "FOLDER"}),
     (_ALL, "--results", _ROOT),
     ("list table figure page", "--pair", {}),
 ]

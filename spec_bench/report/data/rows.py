@@ -60,8 +60,7 @@ def read_results(path: Path) -> pd.DataFrame:
     rows.
     """
     if not _whole(path).is_file():
-        stopped = files.describe_stopped(files.results_of(path))
-        raise ValueError(f"no results file {str(path)!r}{stopped}")
+        raise files.make_absence(f"no results file {str(path)!r}", files.results_of(path))
     parts = [_read(each) for each in (path, files.screening_file(path)) if each.is_file()]
     rows = pd.concat([part for part in parts if not part.empty] or parts[:1], ignore_index=True)
     if rows.empty:

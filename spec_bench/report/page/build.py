@@ -84,8 +84,8 @@ def results_file(name: str, results: Path) -> Path:
     if named:
         raise ValueError(f"{name!r} is ambiguous, give one of: {', '.join(map(str, named))}")
     known = ", ".join(sorted({path.parent.name for path in tables})) or "none"
-    stopped = files.describe_stopped(results)
-    raise ValueError(f"no experiment {name!r} below {str(results)!r}; there: {known}{stopped}")
+    message = f"no experiment {name!r} below {str(results)!r}; there: {known}"
+    raise files.make_absence(message, results)
 
 
 @dataclass(frozen=True)
