@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from textwrap import dedent
 
 # With the language, where that is alone on the fence's line.
 _FENCE = re.compile(r"(?:`{3,}|~{3,})(?:[ \t]*[^\s`]*[ \t]*$)?", re.MULTILINE)
@@ -17,7 +16,7 @@ def pieces_of(answer: str) -> tuple[list[str], list[str]]:
     """Returns what stands in an answer's fences, and what stands outside; a fence may be spelt in
     any way, and lack its beginning or its end.
     """
-    pieces = [dedent(piece) for piece in _FENCE.split(answer.replace("\r", ""))]
+    pieces = _FENCE.split(answer.replace("\r", ""))
     return pieces[1::2], pieces[::2]
 
 

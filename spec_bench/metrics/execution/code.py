@@ -123,34 +123,41 @@ def _preamble(tests: CodeReference) -> str:
 
 
 def _defined(tests: CodeReference) -> Callable[[str], re.Match[str] | None]:
-    return re.compile(rf"^(?:async )?def {tests.entry_point}\b", re.MULTILINE).search
+    name = re.escape(tests.entry_point)
+    return re.compile(rf"^(?:(?:async )?def {name}\b|{name} *=)", re.MULTILINE).search
 
 
 def program_in(answer: str, tests: CodeReference) -> str:
     """Returns the program that an answer means; "" if it is no Python.
 
-    That is the first piece that defines the function, without words around it, behind what the
-    prompt imports. Where none does it is the prompt and the body that keeps most lines, whose first
-    blanks, or those of all lines, may have been cut.
+    That is the longest piece that defines the function, the last of these, without words around it,
+    behind what the prompt imports. Where none does it is the prompt and the body that keeps most
+    lines, whose first blanks, or those of all lines, may have been cut.
     """
-    defined, prompt = _defined(tests), tests.prompt
-    fenced, others = pieces_of(answer)
-    pieces = [piece for piece in (*fenced, *others) if piece.strip()]
-    for piece in pieces:
-        found, lines = defined(piece), piece.split("\n")
-        for begin in range(piece[: found.start()].count("\n") + 1 if found else 0):
-            for head in (_preamble(tests), ""):  # what is imported from __future__ comes first
-                kept = _python_of(head, "\n".join(lines[begin:]))
-                if defined(kept):
-                    return head + kept
-    opened = f"{prompt.rstrip()}\n"
-    made = []
-    for body in [answer, *pieces]:
-        made += [(prompt, body), (opened, _INDENT + body.lstrip())]
-        made.append((opened, indent(dedent(body), _INDENT)))
+    fenced, others = ([p for p in pieces if p.strip()] for pieces in pieces_of(answer))
+    whole = [_whole(dedent(piece), tests) for piece in (*others[::-1], *fenced[::-1])]
+    if any(whole):
+        return max(whole, key=lambda program: program.count("\n"))
+    opened = f"{tests.prompt.rstrip()}\n"
+    bodies = [indent(dedent(piece), _INDENT) for piece in fenced]
+    bodies += [_INDENT + piece.lstrip() for piece in (*fenced, *others)]
+    bodies += [indent(dedent(piece), _INDENT) for piece in others]
+    made = [(opened, body) for body in bodies] + [(tests.prompt, answer)]
     made = [(head, _python_of(head, body)) for head, body in made]
     head, kept = max(made, key=lambda each: len(each[1].splitlines()))
     return head + kept if kept.strip() else ""
+
+
+def _whole(piece: str, tests: CodeReference) -> str:
+    """Returns the program of a piece that defines the function; "" of any other."""
+    defined, lines = _defined(tests), piece.split("\n")
+    found = defined(piece)
+    for begin in range(piece[: found.start()].count("\n") + 1 if found else 0):
+        for head in (_preamble(tests), ""):  # what is imported from __future__ comes first
+            kept = _python_of(head, "\n".join(lines[begin:]))
+            if defined(kept):
+                return f"{head}\n{kept}"
+    return ""
 
 
 def _python_of(head: str, text: str) -> str:
