@@ -3,10 +3,12 @@
 import json
 import re
 import shutil
+import sqlite3
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import yaml
 from hydra import compose, initialize_config_dir
@@ -98,6 +100,20 @@ def test_a_printed_report_on_rows_in_git_is_made(command, folder):
     assert run(command, folder).strip()
 
 
+def write_cookbook_files(folder):
+    """What its page on files of one's own, and on a chat model, names."""
+    (folder / "pairs.csv").write_text("source,reference\nThe boat is red.,Das Boot ist rot.\n")
+    news = {"article": ["A storm closed the harbour."], "highlights": ["Harbour closed."]}
+    pd.DataFrame(news).to_parquet(folder / "news.parquet")
+    asked = {"db_id": "shop", "question": "How many items?", "query": "SELECT count(*) FROM item"}
+    (folder / "sql.jsonl").write_text(json.dumps(asked))
+    (folder / "databases/shop").mkdir(parents=True)
+    with sqlite3.connect(folder / "databases/shop/shop.sqlite") as database:
+        database.execute("CREATE TABLE item (name TEXT)")
+    (folder / "chat.jsonl").write_text(json.dumps({"turns": ["What is a harbour?"]}))
+    (folder / "template.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
+
+
 @pytest.mark.parametrize("block", BLOCKS)
 def test_the_jobs_of_a_block_end_well_one_after_the_other(block, tmp_path):
     lines = (EMBEDDED / "xsum.jsonl").read_text(encoding="utf-8").splitlines()[:6]
@@ -107,6 +123,8 @@ def test_the_jobs_of_a_block_end_well_one_after_the_other(block, tmp_path):
     for name in ("mine", "questions", "answers"):
         (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, asked)))
     shutil.copy(ROOT / "tests/metrics/length_ratio.py", tmp_path / "my_score.py")
+    if "cookbook" in block:
+        write_cookbook_files(tmp_path)
     for command in BLOCKS[block]:
         more = appended(command) if command.kind in FLAGS else []
         run(command, tmp_path, *more)
