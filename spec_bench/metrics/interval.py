@@ -167,30 +167,36 @@ class Choice(NamedTuple):
     why: str = ""
 
 
-def choose(speeds: Sequence[tuple[str, Interval, float]], what: str = "prompts") -> Choice:
+def choose(speeds: Sequence[tuple[str, Interval, float, str]], what: str = "prompts") -> Choice:
     """Looks at every cell.
 
     The fastest of several is partly luck: that one is faster must hold by intervals that cover all
     at once (Bonferroni). That none is faster needs each of their own 95% intervals at or below 1.
 
-    ``speeds`` has the title, speed-up over plain decoding and number of prompts of each; ``what``
-    names such prompts.
+    ``speeds`` has the title, speed-up over plain decoding and number of prompts of each, and why
+    it decides nothing, or ""; ``what`` names such prompts.
     """
     own, wide = (
-        [simultaneous((s.value, s.low or 0.0, s.high or 0.0), n, of) for _, s, n in speeds]
+        [
+            None if doubt else simultaneous((s.value, s.low or 0.0, s.high or 0.0), n, of)
+            for _, s, n, doubt in speeds
+        ]
         for of in (1, len(speeds))
     )
     if not speeds or (faster := tuple(n for n, ends in enumerate(wide) if ends and ends[0] > 1)):
         return Choice(faster) if speeds else Choice((), "AR", "nothing else has a speed")
     maybe = [n for n, ends in enumerate(own) if ends is None or ends[1] > 1]
     near = {n for n, ends in enumerate(wide) if ends and max(1 / ends[0], ends[1]) <= 1 + CLOSE}
-    best = max({*maybe} - near or maybe or range(len(own)), key=lambda n: speeds[n][1].value)
-    (title, speed, prompts), ends = speeds[best], (wide if maybe else own)[best]
+    able = {*maybe} - near or maybe or range(len(own))
+    best = max(able, key=lambda n: (not speeds[n][3], speeds[n][1].value))
+    (title, speed, prompts, doubt), ends = speeds[best], (wide if maybe else own)[best]
     told = f"{speed.value:.2f}×{ends_of(*ends, '.2f', ' [{} to {}]') if ends else ''}"
     if not maybe:
         return Choice((), "AR", f"the fastest other one, {title}, reaches {told} of its speed")
     if best in near:
         return Choice((), "a tie", f"{title} is as fast as AR within {CLOSE:.0%}, {told}")
+    if doubt:
+        return Choice((), "cannot decide yet", title + doubt[doubt.index(":") :] + "; run it again")
     looks = f"looks {'faster' if speed.value > 1 else 'slower'}, {told}"
     more = f"about {_deciding(speed.value, ends, prompts)} {what} may decide"
     return Choice((), "cannot decide yet", f"{title} {looks}; {more}")

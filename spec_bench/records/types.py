@@ -25,6 +25,7 @@ from typing import Any, Literal, Protocol
 from spec_bench.records.ends import StopTexts
 
 _REASON = re.compile(r"([a-z]\w*): (.*)", re.DOTALL)
+_DOUBT = re.compile(r"\bspeedup: ((?:stalled|disturbed): [^;]*)")
 _TRACE = " (trace: "
 Lossless = Literal["exact", "exact_beam", "approximate", "simulated", "unaudited"]
 Finish = Literal["stop", "length"]
@@ -63,6 +64,11 @@ def parse_reasons(text: str) -> tuple[Reason, ...]:
         return tuple(named)
     message, _, trace = text.partition(_TRACE)
     return (Reason("", message, trace.removesuffix(")")),)
+
+
+def find_doubt(reasons: str) -> str:
+    """Returns why a row's times decide nothing: windows stalled, others used the machine; or ""."""
+    return "".join(_DOUBT.findall(reasons)[:1])
 
 
 BUSY = 0.2

@@ -32,13 +32,14 @@ from spec_bench.report.claims.ask import Ask, best, cells
 from spec_bench.report.claims.verdict import Check, judged
 from spec_bench.report.claims.verdict import table_of as checks_table
 from spec_bench.report.data.counts import (
+    ENOUGH,
     Records,
     find_timed,
     mapped_of,
     table_of,
     value_of_sums,
 )
-from spec_bench.report.data.rows import Row, groups_of, number_in, rows_of
+from spec_bench.report.data.rows import Row, groups_of, number_in, rows_of, stall_of
 from spec_bench.report.data.seeds import SEEDS
 from spec_bench.report.page.build import Cells, read_cells, render
 from spec_bench.report.tables.render import escape_markdown, markdown_table
@@ -383,6 +384,9 @@ def _paired(match: Match, each: Column, before: Records, after: Records) -> Chan
         return replace(left, why=_OTHER_PROMPTS)
     if name == _TIMES and len({_text(cell.row.get("machine")) for cell in match[1:]}) > 1:
         return replace(left, why=_OTHER_MACHINE)
+    doubt = stall_of(row) or stall_of(match.after.row)
+    if timed and doubt and row.get("repeats", 1) < ENOUGH:
+        return replace(left, why=doubt)
     sides = ((match.before, before), (match.after, after))
     first, second = (
         find_timed(s[0].row, s[0].bases, s[1]) if timed else s[1].by_seed(s[0].row, name)

@@ -25,7 +25,6 @@ from spec_bench.report.data.rows import (
     read_results,
     remarks_of,
     rows_of,
-    stall_of,
 )
 from spec_bench.report.data.seeds import POOLED, SEEDS, pooled, seeds_text
 from spec_bench.report.page.headline import headlines
@@ -33,7 +32,7 @@ from spec_bench.report.page.results_table import numbers_by_category
 from spec_bench.report.tables.render import escape_markdown, markdown_table
 from spec_bench.system.files import write_text
 from spec_bench.vocabulary import columns
-from spec_bench.vocabulary.names import MARKS
+from spec_bench.vocabulary.names import MARKS, doubt_of
 from spec_bench.vocabulary.numbers import format_count
 
 _OF_A_REQUEST = frozenset({"latency_s", "token_rate_per_request"})  # not in the plain table
@@ -132,10 +131,10 @@ def _footer(groups: Sequence[Group], results: Path) -> str:
         ]
     facts += [POOLED] if any(SEEDS in group.rows for group in groups) else []
     facts += [
-        f"{group.title}: speedup of {row['decoder']} {row['spec']}: {stall}"
+        f"{group.title}: speedup of {doubt}"
         for group in groups
-        for row in rows_of(group.rows)
-        if (stall := stall_of(row))
+        for doubt in map(doubt_of, rows_of(group.rows))
+        if doubt
     ]
     facts += meanings_of(pd.concat([group.rows for group in groups]))
     intervals = "In brackets: 95% intervals, bootstrap over prompts, paired by prompt for speedup."

@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
+from spec_bench.records.types import find_doubt
 from spec_bench.vocabulary.decoders import COLOURS, MARKERS, PALETTE, Decoder, find_decoder
 
 TASKS = {
@@ -76,7 +77,27 @@ def task(name: str) -> str:
 
 def name_of(row: Mapping[str, Any]) -> str:
     """Decoder and tree, as they are written in results; a baseline has no tree."""
-    return f"{row['decoder']} {row['spec']}".removesuffix(" -")
+    return f"{row['decoder']} {row['spec']}".removesuffix(" -") + aside_of(row)
+
+
+def aside_of(row: Mapping[str, Any]) -> str:
+    """Returns what sets a row apart from one of the same tree: its paths were rows, it stalled."""
+    paths = ", paths as rows" * (str(row.get("tree_attention")).lower() == "false")
+    doubt = find_doubt(str(row.get("reason"))).partition(":")[0]
+    return paths + ", " * bool(doubt) + doubt
+
+
+def doubt_of(row: Mapping[str, Any]) -> str:
+    """Returns a line on why a row's times decide nothing; "" where they may."""
+    doubt = find_doubt(str(row.get("reason")))
+    return f"{row['decoder']} {row['spec']}: {doubt}" if doubt else ""
+
+
+def full_title(name: str) -> str:
+    """Returns a decoder's name in print, with the one in results where that is another word."""
+    title = decoder(name).title
+    same = [*filter(str.isalnum, title.lower())] == [*filter(str.isalnum, name.lower())]
+    return title if same else title + " (" + name + ")"
 
 
 def combined(decoder: str, drafter: object = None, verifier: object = None) -> str:

@@ -331,6 +331,19 @@ def test_an_error_in_a_claim_names_the_claim_and_its_paper(results, monkeypatch)
         check_claims("rsd", TWO, results)
 
 
+def test_a_stalled_cell_decides_no_claim_about_times_but_those_about_counts(results):
+    stalled = {"reason": "speedup: stalled: 1 of 8 windows, median says 0.8"}
+    cells = [cell("ar", "-", 1.0), cell("sd", "3", 2.0), cell("spectr", "3x3", 3.0, **stalled)]
+    rows = recorded(
+        results, frame(*(each | {"speedup": each["block_efficiency"]} for each in cells))
+    )
+    checks = check_claims("rsd", rows, results)
+    assert [each for each in checks if "block efficiency" in each.claim]
+    assert not [each for each in checks if "token rate" in each.claim]
+    fastest = only(check_generally(rows, results), "the fastest beats ar")
+    assert "+100.0%" in fastest.evidence and "best of" not in fastest.evidence
+
+
 def test_a_summary_counts_verdicts_and_claims_that_nothing_was_measured_for(results, capsys):
     rows = recorded(results, frame(cell("spectr", "3x3", 3.0), cell("sd", "3", 2.0)))
     checks = check_claims("rsd", rows, results)

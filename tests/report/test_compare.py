@@ -40,6 +40,7 @@ def run(folder, seed, slowed=0.0, machine=1.0, scored=True, repeats=1, stalled=0
         scores = {"rouge2": {each.prompt_id: len(each.tokens) / 12 for each in done}}
         parts.append(parquet.pack(decoder, done, None, scores if scored else None))
         measured = {"speedup": speed, "block_efficiency": float(own), "rouge2": 0.5}
+        measured["repeats"] = repeats
         cell = {**EMBEDDED, "run_id": decoder, **measured, **facts}
         cell |= {} if scored else {"rouge2": None}
         rows.append(row(decoder, "-" if own == 1 else "3", **cell))
@@ -96,6 +97,16 @@ def test_stalls_in_some_of_three_repeats_neither_hide_a_loss_of_10_percent_nor_m
     lost = compare(before, slower)
     assert worse(lost) == [("rsd_s", "speedup")]
     assert lost.of("regression")[0].shift.value == pytest.approx(-0.1, abs=0.03)
+
+
+def test_a_stalled_cell_is_not_judged_unless_the_median_of_three_repeats_is(tmp_path):
+    stalled = {"reason": "speedup: stalled: 1 of 60 windows, median says 1.2", "scored": False}
+    for repeats, judged in ((1, False), (3, True)):
+        told = {**stalled, "repeats": repeats}
+        before = run(tmp_path / f"a{repeats}", 0, **told)
+        found = compare(before, run(tmp_path / f"b{repeats}", 1, 0.2, **told))
+        assert (worse(found) == [("rsd_s", "speedup")]) == judged
+        assert any("stalled" in each.why for each in found.of("not judged")) != judged
 
 
 def test_what_is_the_same_on_every_prompt_is_identical_and_no_test(tmp_path):

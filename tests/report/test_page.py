@@ -337,6 +337,24 @@ TABLES = {
         (cell("hf_assisted", "3", speedup=around(3.0, 0.1), lossless="unaudited"), FAST),
         "use SD 3, 1.50× [1.40 to 1.60]: surely faster than AR, the only exact one (8 prompts)",
     ),
+    "a stalled one is no answer, however fast it looks": (
+        (sd("3", 6.5, 6.0, 7.0, reason=f"speedup: {STALLED}"), FAST | {"spec": "2"}),
+        "use SD 2, 1.50× [1.38 to 1.62]: surely faster than AR, ahead of all others, those that "
+        "stalled left out (8 prompts, intervals corrected for 2 cells)",
+    ),
+    "a stalled one keeps AR from being the answer": (
+        (sd("3", 1.35, 1.2, 1.5, reason=f"speedup: {STALLED}"), sd("2", 0.7, 0.66, 0.75)),
+        "cannot decide yet: SD 3, stalled: 2 of 90 windows, median says 1.04; run it again (8 "
+        "prompts, intervals corrected for 2 cells)",
+    ),
+    "one name in table and answer, with and without tree attention": (
+        (
+            cell("mcsd_wor", "4-2-1", speedup=around(2.0, 0.1), tree_attention=False),
+            cell("mcsd_wor", "4-2-1", speedup=around(1.5, 0.1)),
+        ),
+        "use MCSD (mcsd_wor) 4-2-1, paths as rows, 2.00× [1.88 to 2.12]: surely faster than AR, "
+        "ahead of all others (8 prompts, intervals corrected for 2 cells)",
+    ),
     "seeds are pooled": (
         (cell("sd", "3", speedup=around(1.5, 0.1), seeds="0,1,2"),),
         "use SD 3, 1.50× [1.40 to 1.60]: surely faster than AR, the only exact one (8 prompts and "
@@ -393,7 +411,7 @@ def test_another_engines_row_is_marked_where_there_is_no_other():
     served = card(cell("served", "-", token_rate=80.0, lossless="unaudited"))
     assert served.value == "80.0 tokens/s" and not served.decoder.endswith("-")
     alone = card(AR, theirs)
-    assert alone.decoder == "transformers assisted 3"
+    assert alone.decoder == "transformers assisted (hf_assisted) 3"
     assert alone.sure.endswith("(another engine)")
 
 
@@ -403,7 +421,7 @@ def test_heads_that_share_decoder_and_tree_are_told_apart_by_their_names():
         for name, speed in (("two", 1.5), ("one", 1.4))
     )
     found = card(AR, *heads)
-    assert found.decoder == "ReDrafter, exact match 15x5 two"
+    assert found.decoder == "ReDrafter, exact match (redrafter) 15x5 two"
     assert found.sure == "surely faster than AR, tied with 1 other"
 
 

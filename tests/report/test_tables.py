@@ -14,6 +14,7 @@ from spec_bench.report.papers.pairs import drafter_size, pair_configs, pair_of, 
 from spec_bench.report.papers.paper import find_table, load_paper
 from spec_bench.report.tables.build import build_table, build_tables
 from spec_bench.report.tables.measured import Measured
+from spec_bench.report.tables.printed import Asked
 from spec_bench.report.tables.render import comma, latex, markdown
 from spec_bench.system.files import package_folder
 from spec_bench.vocabulary.published import side_by_side
@@ -34,6 +35,27 @@ def test_paper_ours_interval_and_difference_stand_side_by_side(tmp_path):
     line = line_of(table("rsd/1", tmp_path), "2", "SD", "2")
     assert line.startswith("| 2 | SD | 2 | 2.166 | 2.266 [2.200, 2.300] | +0.100 |")
     assert line.endswith("| 0.143 | 0.153 | +0.010 |")
+
+
+STALLED = "stalled: 1 of 12 windows, median says 1.27"
+
+
+def test_a_stalled_row_is_marked_and_neither_best_nor_the_fastest_tree(tmp_path):
+    stalled = {"speedup": (6.52, 6.4, 6.6), "reason": f"speedup: {STALLED}"}
+    cells = [
+        row("ar", speedup=1.0),
+        row("sd", "2", block_efficiency=(2.2, 2.1, 2.3), token_rate=(9.0, 8.9, 9.1), **stalled),
+        row("spectr", "2x2", token_rate=(5.0, 4.9, 5.1)),
+        row("mcsd_wor", "4-2-1", task="alpaca", **stalled),
+        row("mcsd_wor", "2-2-1", task="alpaca", speedup=(1.5, 1.4, 1.6)),
+    ]
+    write(tmp_path, "rsd-exp1", *cells)
+    grid = table("rsd/1", tmp_path)
+    assert noted(grid, f"Ours, sd 2: {STALLED}.")
+    line = line_of(grid, "2", "SD", "2")
+    assert "| 9.00 (stalled) [8.90, 9.10] |" in line and "| 2.200 [2.100, 2.300] |" in line
+    asked = Asked("llama2_7b", "alpaca", "mcsd_wor", "", 0.3, pick="fastest")
+    assert Measured.below(tmp_path).row(asked)["spec"] == "2-2-1"
 
 
 @pytest.mark.parametrize("taus", [{8: 2.9, 30: 2.2}, {30: 2.2, 8: 2.9}])

@@ -31,7 +31,7 @@ def test_a_line_is_one_decoder_by_requests_together_and_paths_as_rows_are_anothe
     lines = lines_of(rows.query("seed == 0"))
     titles = [title for _, title, _ in lines]
     assert len(titles) == len({*titles})
-    beams = "ReDrafter, exact match 8x5"
+    beams = "ReDrafter, exact match (redrafter) 8x5"
     assert {title for title in titles if "8x5" in title} == {beams, f"{beams}, paths as rows"}
     assert all(list(line.batch_size) == [1, 2, 4, 8, 16, 32] for *_, line in lines)
     with pytest.raises(ValueError, match="nothing was timed"):

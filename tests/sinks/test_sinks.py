@@ -4,11 +4,12 @@ import io
 import re
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
-from spec_bench.records.types import CellResult, Generation, StepRecord
+from spec_bench.records.types import CellResult, Generation, Reason, StepRecord
 from spec_bench.sinks import console
 from spec_bench.sinks.console import Progress, print_outcome
 from spec_bench.sinks.rows import STATE, merge_csv, row_of, superseded, write_csv
@@ -84,6 +85,17 @@ def test_a_sweep_names_every_row_in_eighty_columns():
     }
     for name in (*told[0][:3], "temp", "decoder"):
         assert any(name in cell for cell in cells), (name, text)
+
+
+def test_rows_of_one_tree_are_told_apart_and_a_stalled_one_is_marked_with_its_reason():
+    reasons = (Reason("speedup", "stalled: 1 of 12 windows; median says 0.81"),)
+    slow = replace(result(metrics={"speedup": 1.35}), reasons=reasons)
+    rows = result(metrics={"speedup": 1.5}, tree_attention=False)
+    text = shown(slow, rows, result(metrics={"speedup": 1.4}))
+    lines = [re.split(" {2,}", line) for line in text.splitlines()[2:5]]
+    names = ["sd 3, stalled", "sd 3, paths as rows", "sd 3"]
+    assert lines == list(map(list, zip(names, ("1.35", "1.50", "1.40"), strict=True)))
+    assert "\nsd 3: stalled: 1 of 12 windows, median says 0.81\n" in text
 
 
 @pytest.mark.parametrize(("width", "kept"), [(42, 1), (200, 4)])

@@ -49,6 +49,7 @@ from spec_bench.report.data.rows import (
     of_recipes,
     once,
     scores_of,
+    select_sound,
     together,
     tree_attention,
     value_text,
@@ -208,7 +209,8 @@ class Ask:
         for group in self.groups:
             by_pair.setdefault(str(group.rows.iloc[0].pair), []).append(group)
         for name, groups in product(several(metric), by_pair.values()):
-            known = [(group, asked.cases(group)) for group in groups]
+            sound = [replace(group, rows=select_sound(group.rows, name)) for group in groups]
+            known = [(group, asked.cases(group)) for group in sound]
             found = _by_label(asked, name, known, pooled)
             if isinstance(asked.judge, Places):
                 found = (

@@ -26,13 +26,12 @@ from spec_bench.metrics.interval import TOO_FEW, WIDEST, Interval, p_above, p_be
 from spec_bench.metrics.intervals import Total, score_difference_interval, studentised_interval
 from spec_bench.report.claims.verdict import PValues
 from spec_bench.report.data.counts import Records, Table, value_of_sums
-from spec_bench.report.data.rows import Row
+from spec_bench.report.data.rows import TIMED, Row
 from spec_bench.vocabulary import columns
 from spec_bench.vocabulary.numbers import with_ends
 
 FEWEST_PICKED = 8
 """Fewer prompts pick nothing: half of them would be fewer than four."""
-TIMED = frozenset(each.name for each in columns.of_kind("time", "energy"))
 # Compared as left / right - 1, since another machine or text scales them; others as left - right.
 RELATIVE = frozenset(
     each.name

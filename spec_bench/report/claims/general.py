@@ -12,7 +12,7 @@ from spec_bench.report.claims.contrast import Contrast, counts_of, difference
 from spec_bench.report.claims.verdict import HOLDS, NOT_COMPARABLE, Check, PValues
 from spec_bench.report.data.categories import kinds_of
 from spec_bench.report.data.counts import Records, value_of_sums
-from spec_bench.report.data.rows import Group, Row, prompts_of, rows_of, score_column
+from spec_bench.report.data.rows import Group, Row, prompts_of, rows_of, score_column, select_sound
 from spec_bench.vocabulary.columns import ENDS, columns_in
 from spec_bench.vocabulary.names import name_of
 from spec_bench.vocabulary.numbers import format_count
@@ -118,6 +118,7 @@ def _fastest_of(
     rows, baseline = group.rows, group.baseline
     rows = rows[(rows.decoder != "ar") & (rows.lossless != UNAUDITED) & (rows.status != "failed")]
     rows = rows[rows.speedup.notna()] if "speedup" in rows else rows.iloc[:0]
+    rows = select_sound(rows, "speedup")
     if rows.empty or baseline is None:
         return
     contrast = Contrast(tuple(rows_of(rows)), (baseline,))

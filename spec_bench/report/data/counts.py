@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 Found = TypeVar("Found")
 _SCORES = frozenset(names_of("score"))  # a miss has the registry look for other packages' anew
 _FEWEST_ROUNDS = 2  # one round has no spread
-_ENOUGH = 3  # repeats whose median leaves out one that stalled
+ENOUGH = 3  # repeats whose median leaves out one that stalled
 Counts = dict[str, tuple[float, ...]]
 """Prompt id -> numerator and denominator, or the numbers that a score is made of by their sums."""
 Table = NDArray[np.float64]
@@ -371,7 +371,7 @@ def _take_medians(runs: dict[str, Counts]) -> dict[str, Counts]:
     by_seed: dict[str, list[Counts]] = {}
     for name, run in runs.items():
         by_seed.setdefault(name.split("/")[0], []).append(run)
-    if min(map(len, by_seed.values())) < _ENOUGH:
+    if min(map(len, by_seed.values())) < ENOUGH:
         return runs
     medians: dict[str, Counts] = {}
     for seed, repeats in by_seed.items():

@@ -21,11 +21,11 @@ import pandas as pd
 from spec_bench.jobs.store.experiment import Experiment
 from spec_bench.metrics.interval import Interval
 from spec_bench.records.sittings import MEANING, OTHER, of_other_sitting
-from spec_bench.records.types import ENGINE, parse_reasons
+from spec_bench.records.types import ENGINE, find_doubt, parse_reasons
 from spec_bench.report.papers.items import Figure
 from spec_bench.system import files
 from spec_bench.system.files import digest
-from spec_bench.vocabulary import names
+from spec_bench.vocabulary import columns, names
 from spec_bench.vocabulary.columns import COLUMNS, ENDS, Column, apart_in, columns_in, scores_in
 from spec_bench.vocabulary.names import MEANINGS
 from spec_bench.vocabulary.numbers import format_count
@@ -36,6 +36,7 @@ Row = Mapping[str, Any]
 
 OTHER_SITTING = "other_sitting"  # a column: what to say of a row of a later session, or ""
 SERVER = "server"  # the device of rows that a server decoded
+TIMED = frozenset(columns.names_of("time", "energy"))
 _NEEDED = ("pair", "task", "decoder", "spec", "status", "run_id")
 _OF_A_CELL = ("draft", "tree_attention", "simulated_acceptance", "decoder", "spec")  # and apart
 
@@ -90,12 +91,12 @@ def compact(rows: pd.DataFrame) -> pd.DataFrame:
 def _read(path: Path) -> pd.DataFrame:
     """A file's rows, typed. Raises ValueError: a cell does not fit its column; names the line."""
     deque(files.numbered_csv(path, _NEEDED), maxlen=0)  # refuses what pandas would fill up
-    columns = columns_in(pd.read_csv(path, nrows=0))
-    texts = dict.fromkeys((each.name for each in columns if each.holds == "text"), str)
+    known = columns_in(pd.read_csv(path, nrows=0))
+    texts = dict.fromkeys((each.name for each in known if each.holds == "text"), str)
     rows = pd.read_csv(path, dtype=texts, keep_default_na=False, na_values=[""])
     for name in rows.select_dtypes("str"):
         rows[name] = rows[name].map(files.unescaped, na_action="ignore")
-    of_numbers = [each for each in columns if each.holds == "number"]
+    of_numbers = [each for each in known if each.holds == "number"]
     for name in (name for column in of_numbers for name in column.names if name in rows):
         if not pd.api.types.is_numeric_dtype(rows[name]):
             for line, header, cells in files.numbered_csv(path):
@@ -103,6 +104,13 @@ def _read(path: Path) -> pd.DataFrame:
                 if text and pd.isna(pd.to_numeric(text, errors="coerce")):
                     raise ValueError(f"{str(path)!r}, line {line}: {name} is {text!r}")
     return rows
+
+
+def clear_times(rows: pd.DataFrame, marked: pd.Series) -> pd.DataFrame:
+    """Empties times and energy of marked rows; returns the same rows where there are none."""
+    timed = [each for each in columns_in(rows.columns) if each.kind in ("time", "energy")]
+    held = [n for each in timed for n in each.names if n in rows and n != "energy_method"]
+    return rows.assign(**rows[held].mask(marked)) if held and marked.any() else rows
 
 
 def of_past_engine(rows: pd.DataFrame) -> pd.Series:
@@ -118,12 +126,9 @@ def without_past_times(rows: pd.DataFrame) -> pd.DataFrame:
     the same distribution; times do not. Rows without a column ``engine`` are from before it.
     """
     past = of_past_engine(rows)
-    timed = [each for each in columns_in(rows.columns) if each.kind in ("time", "energy")]
-    held = [n for each in timed for n in each.names if n in rows and n != "energy_method"]
-    if not past.any() or not held:
+    emptied = clear_times(rows, past)
+    if emptied is rows:
         return rows
-    emptied = rows.copy()
-    emptied[held] = emptied[held].mask(past)
     why = f"speedup: timed by an earlier engine, now {ENGINE}"
     notes = emptied["reason"].fillna("") if "reason" in rows else pd.Series("", rows.index)
     emptied["reason"] = notes.mask(past, notes.map(lambda text: f"{text}; {why}" if text else why))
@@ -249,16 +254,21 @@ def reason_of(row: Row | pd.Series, column: str) -> str:
     return next((each.text for each in reasons if each.column == column), "")
 
 
-def stall_of(row: Row | pd.Series) -> str:
-    """Returns why a row's rates decide nothing: windows stalled, others used the machine; or ""."""
-    reason = reason_of(row, "speedup")
-    return reason if reason.startswith(("stalled: ", "disturbed: ")) else ""
+def stall_of(row: Row | pd.Series, name: str = "speedup") -> str:
+    """Returns why a row's number decides nothing: see ``find_doubt``; "" of what is no time."""
+    return find_doubt(str(row.get("reason"))) if name in TIMED else ""
+
+
+def select_sound(rows: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Returns the rows that a column may decide by."""
+    return rows.loc[[not stall_of(row, name) for row in rows_of(rows)]]
 
 
 def remarks_of(row: Row | pd.Series) -> list[str]:
-    """Returns why a row's times do not compare with the others': another sitting, stalls."""
+    """Returns what to mind of a row beside its tree: paths as rows, another sitting, stalls."""
+    paths = "" if row.get("tree_attention", True) else "paths as rows"
     other = OTHER if row.get(OTHER_SITTING) == MEANING else ""
-    return [each for each in (other, stall_of(row)) if each]
+    return [each for each in (paths, other, stall_of(row)) if each]
 
 
 def meanings_of(rows: pd.DataFrame) -> list[str]:
@@ -346,9 +356,8 @@ def title_of(group: Group) -> str:
 
 def decoder_of(row: pd.Series | Row) -> str:
     """Decoder and tree for people, and whether its paths were rows."""
-    title, spec = names.decoder(str(row["decoder"])).title, str(row["spec"])
-    aside = "" if row.get("tree_attention", True) else ", paths as rows"
-    return f"{title if spec == '-' else f'{title} {spec}'}{aside}"
+    title = names.full_title(str(row["decoder"]))
+    return f"{title} {row['spec']}".removesuffix(" -") + names.aside_of(row)
 
 
 def tree_titles(rows: pd.DataFrame) -> list[str]:

@@ -19,6 +19,7 @@ import pandas as pd
 from spec_bench.metrics import metric
 from spec_bench.metrics.interval import FEWEST, Interval, limited
 from spec_bench.metrics.intervals import ratio_intervals
+from spec_bench.records.types import find_doubt
 from spec_bench.report.data.counts import Records, Table, mapped_of
 from spec_bench.report.data.rows import Row, apart_in, cell_keys, compact, most_of, rows_of
 from spec_bench.system import files
@@ -138,6 +139,7 @@ def _pool(
     row: dict[str, Any] = {name: values[0] for name, values in cells.items()}
     row[SEEDS] = ",".join(f"{seed:g}" for seed in cells["seed"])
     row["run_id"] = ",".join(map(str, cells["run_id"]))
+    row["reason"] = max(cells.get("reason", [""]), key=lambda text: len(find_doubt(str(text))))
     if lost := [f"{whole['seed'][each]:g}" for each in order if each not in kept]:
         failed = f"seed: {', '.join(lost)} failed and left out"
         row["reason"] = f"{row['reason']}; {failed}" if row.get("reason") else failed

@@ -20,7 +20,15 @@ from typing import Any
 
 import pandas as pd
 
-from spec_bench.report.data.rows import groups_of, of_recipes, once, score_column, tree_attention
+from spec_bench.records.types import find_doubt
+from spec_bench.report.data.rows import (
+    clear_times,
+    groups_of,
+    of_recipes,
+    once,
+    score_column,
+    tree_attention,
+)
 from spec_bench.report.papers.pairs import pair_configs, pair_of
 from spec_bench.report.papers.paper import Axes, Figure, Paper, load_paper
 from spec_bench.vocabulary.columns import COLUMNS, ENDS
@@ -70,7 +78,8 @@ class Cells:
         shown = matching if len(matching := shown[shown.pair.isin(pairs)]) else shown
         if item.tasks:
             shown = shown[~shown.pair.isin(pairs) | shown.task.isin(item.tasks)]
-        return _with_axes(derive(shown), self.paper.axes)
+        doubted = shown.reason.fillna("").map(find_doubt) != ""
+        return _with_axes(derive(clear_times(shown, doubted)), self.paper.axes)
 
     def printed(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Returns the paper's numbers of the pairs of some rows."""

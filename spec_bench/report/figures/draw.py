@@ -194,9 +194,6 @@ def _surround(figure: Any, sheet: Sheet) -> None:
         stand_in = config.stand_in.partition(",")[0] if config and config.stand_in else ""
         said = f"The draft stands in for {stand_in}." if stand_in else ""
         note = f"{note} {sheet.text(drawing.note_printed, stand_in=said)}".rstrip()
-    axes = [(each, column) for each in sheet.series for column in (each.layer.x, each.layer.y)]
-    if "intervals" in note and all(_bars(each, column) is None for each, column in axes):
-        note = f"{note} Nothing here has an interval."
     if prompts := prompts_of(sheet.rows):
         note = f"{note} {prompts} a cell.".lstrip()
     note = "\n".join([note, *(f"{each[0].upper()}{each[1:]}." for each in sheet.missing)])

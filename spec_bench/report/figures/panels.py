@@ -24,6 +24,7 @@ from spec_bench.report.figures.cells import GROUP, SCORE, SCORE_NAME, Cells, gro
 from spec_bench.report.figures.style import Look, fill, looks, shapes
 from spec_bench.settings.fields import unknown_setting
 from spec_bench.vocabulary.columns import COLUMNS, ENDS, apart_in
+from spec_bench.vocabulary.names import doubt_of
 
 _MARKS = ("line", "point", "front")
 _ASKED = ["pair", "task", "temperature", "top_k", "top_p"]  # printed and measured alike
@@ -356,6 +357,7 @@ def _sheet(drawing: Drawing, rows: pd.DataFrame, printed: pd.DataFrame) -> Sheet
     columns = list(zip(*grid, strict=True))
     full = [any(panel.series for panel in each) for each in columns]
     missing = [each[0].reason for each, any_ in zip(columns, full, strict=True) if not any_]
+    missing += [f"times left out, {doubt}" for doubt in map(doubt_of, rows_of(drawn)) if doubt]
     grid = [[*compress(line, full)] for line in grid]
     if drawing.wrap:
         flat, most = [panel for line in grid for panel in line], drawing.wrap

@@ -158,11 +158,8 @@ def _heading(found: Sequence[tuple[str, pd.DataFrame]], of: str, cells: int, pan
     missing = [f"the {cells} slowest decoders"] if cells > 0 else []
     missing += [f"{panels} more tasks and settings"] if panels > 0 else []
     measure = f"{_MEASURES[of][0].upper()}{_MEASURES[of][1:]}"
-    known = rows.reindex(columns=[f"{of}_low"]).notna()
-    where = "" if known.all(axis=None) else " where there is one"
-    intervals = f"with 95% intervals{where}" if known.any(axis=None) else "without intervals"
     lines = [
-        f"{measure}, {intervals}; dashed: plain decoding",
+        f"{measure}, with 95% intervals where known; dashed: plain decoding",
         ", ".join(filter(None, facts)),
     ]
     return "\n".join([*lines, *([f"Not drawn: {' and '.join(missing)}."] if missing else [])])

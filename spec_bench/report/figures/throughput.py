@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from spec_bench.report.data.counts import Records
-from spec_bench.report.data.rows import decoder_of, numbers_in, read_results
+from spec_bench.report.data.rows import decoder_of, numbers_in, read_results, select_sound
 from spec_bench.report.data.seeds import pooled
 from spec_bench.vocabulary.numbers import with_ends
 
@@ -84,7 +84,8 @@ def throughput(file: Path) -> str:
                     times = ["" if pd.isna(row[each]) else f"{row[each]:.3f}" for each in _TIMES]
                     speed = "" if gain[0] is None else with_ends(gain[0], *gain[1:], ".2f")
                     table.add_row(title, f"{row['batch_size']:g}", *rates, speed, *times)
-                points = line[["batch_size", *_SPEEDUP]].dropna().to_numpy(dtype=float).tolist()
+                known = select_sound(line, "speedup")[["batch_size", *_SPEEDUP]].dropna()
+                points = known.to_numpy(dtype=float).tolist()
                 if line.iloc[0].decoder != "ar" and (said := crossing(points)):
                     found.append(f"{title}: {said}.")
             console.print(table, *found, sep="\n")

@@ -27,6 +27,8 @@ from spec_bench.report.data.rows import (
     prompts_of,
     read_results,
     rows_of,
+    select_sound,
+    stall_of,
     title_of,
     tree_titles,
 )
@@ -98,12 +100,14 @@ def headline(group: Group) -> Headline | None:
     else:
         able = rows.iloc[[*choice.faster]] if choice else rows
         best = able.loc[able[by].idxmax()]
-        near = _near(rows, best, by)
+        sound = select_sound(rows, by)
+        near = _near(sound, best, by)
         named, tied = _simplest(near[near.index.isin(able.index)], by), len(near)
         decoder, code = decoder_of(named), str(named.decoder)
         value, interval = _value(named, by, len(rows))
         sure = "surely faster than AR, " if choice else ""
         sure += _sure(rows, best, near, named, by)
+        sure += ", those that stalled left out" * (len(sound) < len(rows))
     if choice and by == "token_rate":
         sure += " (not measured side by side)"
     if exact.empty:
@@ -134,7 +138,7 @@ def _choice(group: Group, rows: pd.DataFrame, by: str) -> Choice | None:
         value, low, high = (number or 0.0 for number in numbers_in(row, by))
         ends = (low / (plain.high or inf), high / (plain.low or inf))
         speed = Interval(value / plain.value, *ends)
-        speeds.append((decoder_of(row), speed, number_in(row, "prompts") or 0))
+        speeds.append((decoder_of(row), speed, number_in(row, "prompts") or 0, stall_of(row)))
     stage = " (confirm.prompts)" if rows.iloc[0].get("stage") == "confirm" else ""
     return choose(speeds, f"prompts{stage}")
 

@@ -17,6 +17,7 @@ from spec_bench.report.data.rows import (
     interval_in,
     remarks_of,
     rows_of,
+    select_sound,
     tree_titles,
 )
 from spec_bench.vocabulary import columns, names
@@ -103,8 +104,6 @@ def results_table(group: Group, most: int | None = None) -> ResultsTable:
             for c in shown
         ]
         marks = [(remark, True) for remark in remarks_of(row)]
-        if not row.get("tree_attention", True):
-            marks.insert(0, ("rows", True))
         if (lossless := str(row["lossless"])) in names.MARKS:
             marks.insert(0, (names.MARKS[lossless], lossless == "exact_beam"))
         lines.append(_line(row, tree, cells, tuple(marks)))
@@ -149,6 +148,7 @@ def _ahead(rows: pd.DataFrame, name: str) -> Collection[object]:
     if low not in rows or high not in rows:
         return ()
     exact = rows[(rows.decoder != "ar") & (rows.lossless == "exact") & rows[low].notna()]
+    exact = select_sound(exact, name)
     if len(exact) < 2:
         return ()
     return {*exact.index[exact[high] >= exact.at[exact[name].idxmax(), low]]}

@@ -13,7 +13,14 @@ import pandas as pd
 
 from spec_bench.report.claims.contrast import Contrast, difference
 from spec_bench.report.data.differences import differences
-from spec_bench.report.data.rows import Row, failure_of, number_in, numbers_in, reason_of
+from spec_bench.report.data.rows import (
+    Row,
+    failure_of,
+    number_in,
+    numbers_in,
+    reason_of,
+    stall_of,
+)
 from spec_bench.report.data.seeds import POOLED, SEEDS
 from spec_bench.report.papers.items import Column, Item
 from spec_bench.report.papers.pairs import drafter_size, is_embedded, pair_configs
@@ -145,7 +152,8 @@ def _ours(cell: Cell, column: Column, measured: Measured) -> dict[str, Any]:
 def _value(row: Row, number: str, scale: float) -> dict[str, Any] | None:
     """Returns a row's value of a column with its mark; None where it is empty."""
     lossless = str(row.get("lossless", "exact"))
-    mark = "" if lossless in ("exact", "nan", "") else lossless
+    doubt = stall_of(row, number).partition(":")[0]
+    mark = doubt if lossless in ("exact", "nan", "") else lossless
     if number == "tree":
         return {"text": tree_text(str(row["decoder"]), str(row["spec"])), "mark": mark}
     if number == "setting":
@@ -220,6 +228,7 @@ def _notes(
     notes += differences(rows, {cell.number for cell in sheet.cells if cell.ours})
     marks = {cell.mark for cell in sheet.cells if cell.ours}
     never_best = "Such rows never stand out as best."
+    notes += [f"Ours, {doubt}." for doubt in map(names.doubt_of, rows) if doubt]
     notes += [f"{text} {never_best}" for mark, text in MEANINGS.items() if mark in marks]
     return [*notes, *_searches(item, sheet, measured), *_compared(sheet)]
 

@@ -19,7 +19,15 @@ from typing import Any
 import pandas as pd
 
 from spec_bench.report.data.counts import Records
-from spec_bench.report.data.rows import Row, number_in, of_recipes, read_rows, rows_of, split
+from spec_bench.report.data.rows import (
+    Row,
+    number_in,
+    of_recipes,
+    read_rows,
+    rows_of,
+    split,
+    stall_of,
+)
 from spec_bench.report.data.seeds import pooled
 from spec_bench.report.papers.items import Item, read_recipe, recipe_cells
 from spec_bench.report.papers.pairs import is_embedded, pair_configs, pair_of
@@ -84,12 +92,13 @@ class Measured:
         if asked.pick == "fastest":
             # Where a search was confirmed, of those: its screening only picked whom to confirm.
             rows = ((each, self.listed[each]) for each in self._alive(fitting))
-            speeds = {each: number_in(row, "speedup") for each, row in rows}
-            return max(
-                (each for each, speed in speeds.items() if speed is not None),
-                key=lambda each: (self.listed[each].get("stage") == "confirm", speeds[each]),
-                default=None,
-            )
+            ranks = [
+                ((row.get("stage") == "confirm", not stall_of(row), speed), each)
+                for each, row in rows
+                if (speed := number_in(row, "speedup")) is not None
+            ]
+            best = max(ranks, key=lambda rank: rank[0], default=None)
+            return best and best[1]
         spec = asked.spec
         if asked.pick == "common":
             spec = self.common_spec(asked)
