@@ -123,8 +123,6 @@ def words_of(
         raise ValueError(
             "prompts is how many are asked; texts=[...] are prompts of your own, data=FILE a file's"
         )
-    if isinstance(texts, str | Path):
-        raise ValueError(f"texts must be a list of prompts; data={str(texts)!r} names a file")
     words, plain = [*_pair_words(pair), *overrides], dict[str, Any]()
     known = [*_FLAGS, *settings_of_command("run")]
     for key, value in settings.items():
@@ -159,8 +157,10 @@ def _words(key: str, value: Any) -> list[str]:
     """Returns a setting, or what a flag of that name means, as on the command line."""
     if key not in _FLAGS and (key, value) != ("prompts", "all"):
         return [f"{key}={as_override(key, value)}"]
-    text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-    return overrides_of("run", [f"--{key.replace('_', '-')}", text])
+    listed = [*map(str, value)] if isinstance(value, list | tuple) else [str(value)]
+    listed = listed if key == "data" else [",".join(listed)]
+    flag = f"--{key.replace('_', '-')}"
+    return overrides_of("run", [word for each in listed for word in (flag, each)])
 
 
 def _pair_words(pair: Any) -> Sequence[str]:
@@ -183,7 +183,8 @@ def _text_words(
 ) -> list[str]:
     prompts, several = prompts_of(texts, "texts")
     if not several or not prompts:
-        raise ValueError(f"texts must be a list of prompts, at least one, got {shown(texts)}")
+        what = "a list of prompts, at least one (data=FILE reads a file)"
+        raise ValueError(f"texts must be {what}, got {shown(texts)}")
     golds = [] if references is None or isinstance(references, str) else [*references]
     if references is not None and len(golds) != len(prompts):
         raise ValueError(f"references must be a list of {len(prompts)}, one for each of texts")

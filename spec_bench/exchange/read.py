@@ -13,7 +13,7 @@ row; EAGLE and Medusa have ``idxs``, the index of each turn's last target call, 
 """
 
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ from spec_bench.records import parquet
 from spec_bench.records.parquet import UNKNOWN_TOKEN
 from spec_bench.records.types import ENGINE, Generation, StepRecord
 from spec_bench.system import files
-from spec_bench.tasks.prompt_files import Line, lines_of
+from spec_bench.tasks.prompt_files import lines_of
 from spec_bench.vocabulary import columns
 
 _ERROR = "ERROR"  # what these harnesses write for a turn that raised
@@ -102,7 +102,7 @@ def read_answers(path: Path, categories: Mapping[str, str] | None = None) -> Ans
     """
     answers, failed, models = dict[str, Answer](), dict[str, None](), dict[str, None]()
     split = True
-    for line in _lines(path):
+    for line in lines_of(path, str(path.parent)):
         try:
             question = str(line["question_id"])
             choice = line["choices"][0]
@@ -126,15 +126,12 @@ def read_answers(path: Path, categories: Mapping[str, str] | None = None) -> Ans
 def read_categories(path: Path) -> dict[str, str]:
     """Question id -> category of a ``question.jsonl``. Raises ValueError: it is no such file."""
     try:
-        return {str(line["question_id"]): str(line["category"]) for line in _lines(path)}
+        return {
+            str(line["question_id"]): str(line["category"])
+            for line in lines_of(path, str(path.parent))
+        }
     except (KeyError, TypeError) as error:
         raise ValueError(f"{str(path)!r}: a line without {error}") from error
-
-
-def _lines(path: Path) -> Iterator[Line]:
-    if not path.is_file():
-        raise ValueError(f"no file {str(path)!r}")
-    return lines_of(path, str(path.parent))
 
 
 def _answer(question: str, category: str, choice: Mapping[str, Any]) -> Answer:

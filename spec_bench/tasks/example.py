@@ -156,8 +156,6 @@ def read_answers(path: Path, examples: Sequence[Example]) -> dict[str, tuple[str
     these examples, by id; each needs one to every turn but its last. Raises ValueError: no such
     file, a line that is no answer, or an example without one.
     """
-    if not path.is_file():
-        raise ValueError(f"task.answers: there is no file {str(path)!r}")
     given: dict[str, tuple[str, ...]] = {}
     for line in lines_of(path, "task.answers"):
         where = f"task.answers: {path.name}, {line.place}"

@@ -19,15 +19,13 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 from importlib import import_module
-from io import BufferedReader, BytesIO, StringIO
-from itertools import chain, islice
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from spec_bench.settings.fields import shown
 
 Row = Mapping[str, Any]
-Making = Callable[[], Row]
 
 STDIN = "-"
 CHATS = ("messages", "conversations", "conversation")
@@ -50,109 +48,117 @@ _JSON = (".json", ".jsonl", ".ndjson")
 _TABLES = (".csv", ".tsv")
 _TEXTS = ("", ".txt", ".text", ".md")
 _PACKED = (".gz", ".bz2", ".xz", ".zst")
+_TURNS = ("user", "assistant")
 _DELIMITERS = (",", ";", "\t")
 _QUOTED_CELL = re.compile(r'(?:^|\t)"(?:[^"]|"")*"(?:\t|\r?$)', re.MULTILINE)
 _ZSTD = ("compression.zstd", "backports.zstd", "zstandard")
 
 
 class Line(dict[str, Any]):
-    """A row that remembers where in its file it stood."""
+    """A row that remembers where in its file it stood, such as ``line 3``, from 1."""
 
-    def __init__(self, values: Row, place: str, file: str = "") -> None:
+    def __init__(self, values: Row, place: str) -> None:
         super().__init__(values)
-        self.place = place  # such as "line 3", from 1
-        self.file = file  # which one, where there are several
+        self.place = place
 
 
-def _open_zstd(stream: Any) -> Any:
+Making = Callable[[], Line]
+
+
+def _unpack_zstd(data: bytes) -> Any:
     for name in _ZSTD:
         try:
-            return import_module(name).open(stream, "rb")
+            return import_module(name).decompress(data)
         except ImportError:
             continue
     raise ValueError("zstd needs Python 3.14, or pip install zstandard; or unpack it: zstd -d")
 
 
-_UNPACKED: dict[bytes, Callable[[Any], Any]] = {
-    b"\x1f\x8b": gzip.open,
-    b"BZh": bz2.open,
-    b"\xfd7zXZ": lzma.open,
-    b"\x28\xb5\x2f\xfd": _open_zstd,
+_UNPACKED: dict[bytes, Callable[[bytes], bytes]] = {
+    b"\x1f\x8b": gzip.decompress,
+    b"BZh": bz2.decompress,
+    b"\xfd7zXZ": lzma.decompress,
+    b"\x28\xb5\x2f\xfd": _unpack_zstd,
 }
 
 
 @cache
 def _read_once(file: str) -> bytes:
     """What can be read a single time: the standard input, or a pipe."""
-    if file == STDIN:
-        if sys.stdin.isatty():
-            raise ValueError("- is what a pipe or < FILE brings: there is nothing but the terminal")
-        return sys.stdin.buffer.read()
-    return Path(file).read_bytes()
+    if file != STDIN:
+        return Path(file).read_bytes()
+    if sys.stdin.isatty():
+        raise ValueError("- is what a pipe or < FILE brings: there is nothing but the terminal")
+    return sys.stdin.buffer.read()
 
 
-def _open(file: Path) -> BufferedReader:
-    """Opens a file for its bytes, unpacked and in UTF-8."""
-    once = not file.is_file()
-    stream: Any = BytesIO(_read_once(str(file))) if once else file.open("rb")
-    opened = BufferedReader(stream)
+def _read_text(file: Path, where: str) -> str:
+    """A file's text, unpacked; "" for a Parquet file. Raises ValueError: it is in no known code."""
+    data = file.read_bytes() if file.is_file() else _read_once(str(file))
     for magic, unpack in _UNPACKED.items():
-        if opened.peek(8).startswith(magic):
-            opened = BufferedReader(unpack(opened))
-    start = opened.peek(8)
-    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return BufferedReader(BytesIO(opened.read().decode("utf-16").encode()))
-    if start.startswith(codecs.BOM_UTF8):
-        opened.read(len(codecs.BOM_UTF8))
-    return opened
+        if data.startswith(magic):
+            data = unpack(data)
+    utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    try:
+        return data.decode("utf-16" if utf16 else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = 1 + data.count(b"\n", 0, error.start)
+        raise ValueError(f"{where}, line {line}: {error}; save it as UTF-8") from None
 
 
 def rows_of(file: Path, whose: str) -> Iterator[Making]:
-    """Yields what makes each row of a file, so that rows that are not asked for need not be right.
-    Raises ValueError, as does what it yields: the file is of no use, and ``whose`` it is and where.
+    """Yields what makes each row of a file, or of a folder that ``save_to_disk`` wrote, so that
+    rows that are not asked for need not be right. Raises ValueError, as does what it yields: the
+    file is of no use, and ``whose`` it is and where.
     """
     where = f"{whose}: {'standard input' if str(file) == STDIN else file.name}"
     try:
-        with _open(file) as stream:
-            if not stream.peek(4).startswith(b"PAR1"):
-                yield from _rows_of_text(stream, file, where)
-                return
-        from datasets import load_dataset  # slow
+        if not file.is_dir() and file.suffix != ".parquet":
+            yield from _rows_of_text(_read_text(file, where), file, where)
+            return
+        from datasets import load_dataset, load_from_disk  # slow
 
-        rows = load_dataset("parquet", data_files=str(file), split="train")
-        yield from (partial(rows.__getitem__, place) for place in range(len(rows)))
-    except (OSError, EOFError, RuntimeError, zlib.error, lzma.LZMAError, UnicodeError) as error:
+        if file.is_dir():
+            rows: Any = load_from_disk(str(file))
+        else:
+            rows = load_dataset("parquet", data_files=str(file), split="train")
+        yield from rows_in(rows)
+    except (OSError, EOFError, RuntimeError, zlib.error, lzma.LZMAError) as error:
         raise ValueError(f"{where}: cannot read it: {error.__cause__ or error}") from error
 
 
-def _rows_of_text(stream: BufferedReader, file: Path, where: str) -> Iterator[Making]:
+def rows_in(dataset: Any) -> Iterator[Making]:
+    """Yields what makes each row of a dataset of the ``datasets`` library."""
+    for place in range(len(dataset)):
+        yield lambda place=place: Line(dataset[place], f"row {place}")  # type: ignore[misc]
+
+
+def _rows_of_text(text: str, file: Path, where: str) -> Iterator[Making]:
     endings = [each.lower() for each in file.suffixes if each.lower() not in _PACKED]
     ending = (endings or [""])[-1]
-    filled = ((number, line) for number, line in enumerate(stream, 1) if line.strip())
-    two = list(islice(filled, 2))
-    if not two:
-        return
-    first, lines = two[0][1], chain(two, filled)
-    values: Any = None
-    if ending not in _TABLES and (ending in _JSON or first.lstrip()[:1] in (b"{", b"[", b'"')):
-        told = _json_or_none(first)
-        values = _json_or_none(_open(file).read()) if told is None else told
-        of_lines = len(two) == 2 or isinstance(told, dict)
-        by_line = ending in _JSON[1:] and (values is None or of_lines)
-        if by_line or (told is not None and len(two) == 2 and ending not in _TEXTS[1:]):
-            yield from (partial(_line_of_json, line, where, number) for number, line in lines)
+    lines = [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
+    first = lines[0][1].strip() if lines else ""
+    if ending not in _TABLES and (ending in _JSON or first[:1] in ("{", "[", '"')):
+        whole, told = _json_or_none(text), _json_or_none(first)
+        if isinstance(whole, dict | list):
+            values = _list_in(whole)
+            one = "line" if len(lines) == len(values) == 1 else "record"
+            for number, value in enumerate(values, 1):
+                yield partial(_row_of, value, where, f"{one} {number}")
             return
-        if ending in _JSON and values is None:
-            _parse_json(_open(file).read(), where)  # says why it is none
-    if isinstance(values, dict | list):
-        for number, value in enumerate(_list_in(values), 1):
-            yield partial(_row_of, value, where, f"record {number}")
-    elif ending in _TABLES or _is_header(first):
-        yield from _rows_of_table(_decode(_open(file).read(), where), where)
-    elif ending in _TEXTS and b"\0" not in first:
+        if ending == ".json" and told is None:
+            _parse_json(text, where)  # says why it is none
+        if ending in _JSON or isinstance(told, dict | list) or (told and ending not in _TEXTS[1:]):
+            for number, line in lines:
+                yield partial(_row_of_line, line, where, number)
+            return
+    delimiter, names = _header(first)
+    named = len(names) > 1 and {*names} & {*ASKING} and " " not in "".join(names)
+    if ending in _TABLES or named:
+        yield from _rows_of_table(text, delimiter, where)
+    elif ending in _TEXTS and "\0" not in text:
         for number, line in lines:
-            text = _decode(line, where, number).rstrip("\r\n")
-            yield partial(Line, {"prompt": text}, f"line {number}")
+            yield partial(Line, {"prompt": line.rstrip("\r")}, f"line {number}")
     else:
         raise ValueError(f"{where}: cannot read such a file; choose from {FORMS}")
 
@@ -164,18 +170,12 @@ def lines_of(file: Path, whose: str) -> Iterator[Line]:
     Raises ValueError: a line that is no JSON object in UTF-8, by its number, or holds half a
     character (one of a pair of surrogates), which no tokenizer takes and no file can keep.
     """
-    with _open(file) as lines:
-        for number, line in enumerate(lines, 1):
-            if line.strip():
-                yield _line_of_json(line, f"{whose}: {file.name}", number)
-
-
-def _decode(data: bytes, where: str, line: int = 1) -> str:
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        at = line + data.count(b"\n", 0, error.start)
-        raise ValueError(f"{where}, line {at}: {error}; save it as UTF-8") from None
+    if not file.is_file():
+        raise ValueError(f"{whose}: there is no file {str(file)!r}")
+    where = f"{whose}: {file.name}"
+    for number, line in enumerate(_read_text(file, where).split("\n"), 1):
+        if line.strip():
+            yield _row_of_line(line, where, number)
 
 
 def _constant(name: str) -> None:
@@ -184,8 +184,7 @@ def _constant(name: str) -> None:
         raise ValueError(f"{name} is no value")
 
 
-def _parse_json(data: bytes, where: str, line: int = 1) -> Any:
-    text = _decode(data, where, line)
+def _parse_json(text: str, where: str, line: int = 1) -> Any:
     try:
         value = json.loads(text, parse_float=str, parse_constant=_constant)
         json.dumps(value, ensure_ascii=False).encode("utf-8")
@@ -198,14 +197,14 @@ def _parse_json(data: bytes, where: str, line: int = 1) -> Any:
     raise ValueError(f"{where}, line {line}: {why}")
 
 
-def _json_or_none(data: bytes) -> Any:
+def _json_or_none(text: str) -> Any:
     try:
-        return _parse_json(data, "")
+        return _parse_json(text, "")
     except ValueError:
         return None
 
 
-def _line_of_json(line: bytes, where: str, number: int) -> Line:
+def _row_of_line(line: str, where: str, number: int) -> Line:
     return _row_of(_parse_json(line.strip(), where, number), where, f"line {number}")
 
 
@@ -218,8 +217,7 @@ def _row_of(value: Any, where: str, place: str) -> Line:
     elif not isinstance(value, dict):
         raise ValueError(f"{where}, {place}: a {type(value).__name__}, not an object")
     elif isinstance(body := value.get("body"), dict):  # of OpenAI's batches
-        told = {"prompt": body.get("input"), "system": body.get("instructions")}
-        value = {**told, **body, "id": value.get("custom_id")}
+        value = {**body, "id": value.get("custom_id")}
     return Line(value, place)
 
 
@@ -244,24 +242,14 @@ def _questions_of(article: Any) -> Iterator[Any]:
             yield {**asked, **more, "answers": {"text": texts}}
 
 
-def _cells(line: str, delimiter: str) -> list[str]:
-    return next(csv.reader([line], delimiter=delimiter), [])
+def _header(line: str) -> tuple[str, list[str]]:
+    """What stands between the cells of a table, and the names that its first line has then."""
+    found = {each: next(csv.reader([line], delimiter=each), []) for each in _DELIMITERS}
+    return max(found.items(), key=lambda each: len(each[1]))
 
 
-def _is_header(line: bytes) -> bool:
-    """Whether a first line names the columns of a table, one of them a field that asks."""
-    text = line.decode("utf-8", "replace").strip()
-    for delimiter in _DELIMITERS:
-        names = {name.strip() for name in _cells(text, delimiter)}
-        if len(names) > 1 and names & {*ASKING} and not any(" " in name for name in names):
-            return True
-    return False
-
-
-def _rows_of_table(text: str, where: str) -> Iterator[Making]:
+def _rows_of_table(text: str, delimiter: str, where: str) -> Iterator[Making]:
     csv.field_size_limit(sys.maxsize)
-    header = text.lstrip("\r\n").partition("\n")[0].strip("\r")
-    delimiter = max(_DELIMITERS, key=lambda each: len(_cells(header, each)))
     literal = delimiter == "\t" and not _QUOTED_CELL.search(text)  # quotation marks are letters
     quoting: Any = csv.QUOTE_NONE if literal else csv.QUOTE_MINIMAL
     lines = StringIO(text, newline="")
@@ -302,7 +290,7 @@ def message_of(item: Any) -> tuple[str | None, Any]:
     return (ROLES.get(who) if isinstance(who, str) else None), said
 
 
-def in_turns(row: Row) -> Row | None:
+def in_turns(row: Line) -> Line | None:
     """A row with its conversation from the first question on, as FastChat reads ShareGPT's; None
     where the speakers do not take turns. A row of another kind stays.
     """
@@ -310,14 +298,12 @@ def in_turns(row: Row) -> Row | None:
     if name not in CHATS[1:] or not isinstance(row[name], list):
         return row
     said, who = row[name], [message_of(each)[0] for each in row[name]]
+    first = who.index("user") if "user" in who else len(who)
     if None in who:
         return row  # which reading it names
-    first = next((place for place, role in enumerate(who) if role == "user"), len(who))
-    asked = who[first:]
-    if not asked or asked != (["user", "assistant"] * len(asked))[: len(asked)]:
+    if first == len(who) or any(who[n] != _TURNS[(n - first) % 2] for n in range(first, len(who))):
         return None
-    kept = {**row, name: [*said[: who[0] == "system"], *said[first:]]}
-    return Line(kept, row.place, row.file) if isinstance(row, Line) else kept
+    return Line({**row, name: [*said[: who[0] == "system"], *said[first:]]}, row.place)
 
 
 def asking_field(row: Row) -> str:
@@ -345,6 +331,5 @@ def asked_in(row: Row) -> Any:
 
 def answering_field(row: Row) -> str:
     """The field of a row that its reference answer stands in; "" where it has none."""
-    kinds = str | int | float | list
-    found = (name for name in ANSWERING if isinstance(row.get(name), kinds))
-    return next((name for name in found if row[name] not in ("", [], True, False)), "")
+    found = (name for name in ANSWERING if type(row.get(name)) in (str, int, list))
+    return next((name for name in found if row[name] not in ("", [])), "")

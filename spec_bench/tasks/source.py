@@ -4,8 +4,9 @@ Knows files and the ``datasets`` library; nothing about prompts or models. All t
 rows in the hub's schema, so that a task needs one set of field names.
 """
 
+import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 from importlib import resources
@@ -16,7 +17,7 @@ from spec_bench.settings.fields import first_line
 from spec_bench.settings.validation import Text, settings
 from spec_bench.system.hub import hub_reached
 from spec_bench.system.model_cache import cache_folder, fetch_member
-from spec_bench.tasks.prompt_files import STDIN, Line, Making, Row, in_turns, rows_of
+from spec_bench.tasks.prompt_files import STDIN, Line, Making, in_turns, rows_in, rows_of
 
 EMBEDDED = Path(__file__).resolve().parents[1] / "embedded" / "tasks"
 PACKAGE = "package:"
@@ -82,14 +83,14 @@ _read: dict[Source, tuple[int, int]] = {}  # rows that are there, and those left
 
 def load_rows(
     source: Source, task: str, limit: int | None = None, offset: int = 0, asks: bool = False
-) -> list[Row]:
+) -> list[Line]:
     """Rows ``offset`` to ``offset + limit`` of the source, all that follow without a limit; the
     task's name is the embedded sample's file name. Where rows may ask in any form (``asks``), a
     conversation whose speakers do not take turns is left out. Raises ValueError: missing file,
     unknown split, or a dataset that cannot be loaded.
     """
     end = None if limit is None else offset + limit
-    rows, more, left_out = list[Row](), 0, 0
+    rows, more, left_out = list[Line](), 0, 0
     for made in _rows(source, task):
         if end is not None and len(rows) >= end:
             more += 1
@@ -109,21 +110,18 @@ def count_rows(source: Source) -> tuple[int, int]:
 def _rows(source: Source, task: str) -> Iterator[Making]:
     """Yields what makes each of a source's rows."""
     if source.kind == "hub":
-        rows = _hub(source, task)
-        yield from (partial(rows.__getitem__, place) for place in range(len(rows)))
+        yield from rows_in(_hub(source, task))
         return
     files = _files(source, task)
     for file in files:
-        saved = file.is_dir()
-        rows = _saved_rows(file, source, task) if saved else rows_of(file, f"task {task}")
-        for make in rows:
-            yield partial(_named_row, make, file.stem) if len(files) > 1 else make
+        for make in rows_of(file, f"task {task}"):
+            yield partial(_row_in, make, file) if len(files) > 1 else make
 
 
-def _named_row(make: Making, file: str) -> Row:
-    """A row of one of several files, whose ids may be the same."""
+def _row_in(make: Making, file: Path) -> Line:
+    """A row of one of several files, which its place names."""
     row = make()
-    return Line(row, f"{file}, {row.place}" if isinstance(row, Line) else f"{file}, a row", file)
+    return Line(row, f"{file.name}, {row.place}")
 
 
 def _files(source: Source, task: str) -> list[Path]:
@@ -160,44 +158,26 @@ def _files_at(path: str, source: Source, task: str) -> list[Path]:
             ) from None
     if not file.exists() and path != STDIN:
         raise ValueError(f"task {task}: source.path {str(file)!r} does not exist")
-    if not file.is_dir() or _is_saved(file):
+    if not file.is_dir() or (file / "state.json").exists():
         return [file]
-    from datasets import load_dataset_builder  # slow
+    saved = file / "dataset_dict.json"
+    if saved.exists():
+        splits = {name: [file / name] for name in json.loads(saved.read_text("utf-8"))["splits"]}
+    else:
+        from datasets import load_dataset_builder  # slow
 
-    with _named(f"task {task}: cannot read source.path {str(file)!r}"):
-        splits = load_dataset_builder(str(file)).config.data_files
-    return [Path(each) for each in splits[_split(source, task, file, splits)]]
-
-
-def _is_saved(folder: Path) -> bool:
-    """Whether ``Dataset.save_to_disk`` wrote a folder."""
-    return any((folder / name).exists() for name in ("dataset_dict.json", "state.json"))
-
-
-def _saved_rows(folder: Path, source: Source, task: str) -> Iterator[Making]:
-    from datasets import Dataset, load_from_disk
-
-    with _named(f"task {task}: cannot read source.path {str(folder)!r}"):
-        rows: Any = load_from_disk(str(folder))
-    if not isinstance(rows, Dataset):
-        rows = rows[_split(source, task, folder, rows)]
-    yield from (partial(rows.__getitem__, place) for place in range(len(rows)))
-
-
-def _split(source: Source, task: str, folder: Path, splits: Iterable[Any]) -> str:
-    """The split that was asked for, else the only one, else the hub's."""
-    names = [str(each) for each in splits]
+        with _named(f"task {task}: cannot read source.path {str(file)!r}"):
+            splits = load_dataset_builder(str(file)).config.data_files
+    # The split that was asked for, else the only one, else the hub's.
     wanted = source.split or (source.hub.split if source.hub else None)
-    if len(names) == 1 and source.split is None:
-        return names[0]
-    if wanted in names:
-        return str(wanted)
-    inside = [str(folder / name) for name in names if (folder / name).is_dir()]
-    raise ValueError(
-        f"task {task}: {str(folder)!r} has {'no split' if wanted else 'splits'}"
-        f"{f' {wanted!r}, but' if wanted else ''} {', '.join(names)}: task.source.split={names[0]}"
-        f" chooses one{f', as does the folder {inside[0]}' if inside else ''}"
-    )
+    if len(splits) == 1 and source.split is None:
+        (wanted,) = splits
+    if wanted not in splits:
+        raise ValueError(
+            f"task {task}: {str(file)!r} has no split {wanted!r}: task.source.split="
+            f"{' or '.join(splits)}; of a saved dataset, the split's own folder"
+        )
+    return [Path(each) for each in splits[wanted]]
 
 
 def _hub(source: Source, task: str) -> Any:
@@ -246,9 +226,7 @@ def label_of(source: Source, task: str) -> str:
     elif source.kind == "wheel" and source.wheel is not None:
         parts = [source.wheel.package, Path(source.wheel.file).name]
     else:
-        names = [Path(each).name for each in source.paths]
-        names = names if len(names) < 4 else [names[0], f"{len(names) - 1} more"]
-        parts = [", ".join(names), source.split]
+        parts = [", ".join(Path(each).name for each in source.paths), source.split]
     return " ".join(part for part in parts if part)
 
 

@@ -198,7 +198,7 @@ class Task:
         given = read_answers(Path(self.answers).expanduser(), examples)
         return [replace(example, answers=given[example.id]) for example in examples]
 
-    def _rows(self, limit: int | None, offset: int) -> list[tuple[int, Row]]:
+    def _rows(self, limit: int | None, offset: int) -> list[tuple[int, Line]]:
         """Returns the rows that are asked, with their places in the source and in that order."""
         if self.sample == "first" and not self.answered_only:
             rows = load_rows(self.source, self.name, limit, offset, self._any_form)
@@ -212,7 +212,7 @@ class Task:
         taken = order[offset:] if limit is None else order[offset : offset + limit]
         return [(index, rows[index]) for index in sorted(taken)]
 
-    def _example(self, row: Row, index: int) -> Example:
+    def _example(self, row: Line, index: int) -> Example:
         """The example that a row makes; its place in the source is its id where it has none. Raises
         ValueError: a field, a reference or the database is missing or of no use; the message says
         which row.
@@ -225,15 +225,14 @@ class Task:
             optional: dict[str, Any] = {} if "category" in self.fields else {"default": ""}
             category = look_up(row, "category", self.fields, **optional)
         except ValueError as error:
-            where = row.place if isinstance(row, Line) else f"row {index}"
-            raise ValueError(f"task {self.name}, {where}: {error}") from error
-        name = str(index if identity is None else identity)
-        if isinstance(row, Line) and row.file:
-            name = f"{row.file}:{name}"
+            raise ValueError(f"task {self.name}, {row.place}: {error}") from error
+        if identity is None or len(self.source.paths) > 1:  # whose rows may share ids
+            identity = index
+        name = str(identity)
         kind = str(category) if type(category) in (str, int) else ""
-        kept = row if isinstance(row, Line) else dict(row)
-        system = turns.system or self._system(row)
-        return Example(name, turns.asked, golds, kept, turns.answers, system, kind)
+        said = row.get("system") if self.source.kind == "local" else None
+        system = turns.system or (said if isinstance(said, str) else "") or self.system or ""
+        return Example(name, turns.asked, golds, row, turns.answers, system, kind)
 
     @property
     def _any_form(self) -> bool:
@@ -242,13 +241,6 @@ class Task:
         """
         named = isinstance(self.fields.get("turns"), str)
         return self.source.kind == "local" and self._turns_field == "turns" and not named
-
-    def _system(self, row: Row) -> str:
-        """What the system says before a row's prompt: the row's own, else the task's."""
-        own = row.get("system") if self.source.kind == "local" else None
-        if not isinstance(own, str | None):
-            raise ValueError(f"system must be a text, got {shown(own)}")
-        return own or self.system or ""
 
     @property
     def _names(self) -> set[str]:
@@ -324,7 +316,7 @@ class Task:
             return ""
         example, turn, there = bare[0]
         row, turns = example.meta, 1 if self.later_turns == "none" else len(example.turns)
-        where = row.place if isinstance(row, Line) else f"prompt {example.id!r}"
+        where = row.place if isinstance(row, Line) else ""
         where += f", turn {turn + 1}" * (turns > 1) + f" (and {len(bare) - 1} more)" * (
             len(bare) > 1
         )
@@ -412,24 +404,24 @@ class Task:
         """Returns in one line what was read: how many prompts, of how many, in which form, and
         where their references stand.
         """
-        fields = [asking_field(each.meta) if self._any_form else "" for each in examples]
-        forms = Counter(filter(None, fields))
+        forms, count = "", len(examples)
+        if self._any_form:
+            forms = ", ".join(dict.fromkeys(asking_field(each.meta) for each in examples))
         total, left_out = count_rows(self.source)
-        kind = "conversation" if {*forms} <= {*CHATS} and forms else "prompt"
-        said = f"{len(examples)}{f' of {total}' if total > len(examples) else ''} {kind}"
-        said += "s" * (said != f"1 {kind}")
-        if forms:
-            said += f" ({', '.join(forms)})"
-        if left_out:
-            said += f", {left_out} left out whose speakers do not take turns"
+        kind = "conversation" if forms in CHATS else "prompt"
         answered = [each for each in examples if any(each.references)]
-        if answered:
-            few = f" ({len(answered)})" if len(answered) < len(examples) else ""
-            said += f"; references: {self._answering(answered[0])}{few}"
-        count = len({(each.turns, each.answers, each.system) for each in examples})
-        if count < len(examples):
-            said += f"; {len(examples) - count} repeat another's text"
-        return f"{self.data_file}: {said}"
+        few = f" ({len(answered)})" * (len(answered) < count)
+        same = count - len({(each.turns, each.answers, each.system) for each in examples})
+        said = [
+            f"{count}{f' of {total}' * (total > count)} {kind}{'s' * (total > 1)}",
+            f" ({forms})" * bool(forms),
+            f"; {left_out} left out whose speakers do not take turns" * bool(left_out),
+            f"; references: {self._answering(answered[0])}{few}" if answered else "",
+            f"; {same} repeat another's text" * bool(same),
+        ]
+        if self.name == "jsonl" and {"question_id", "category", "turns"} <= {*examples[0].meta}:
+            said.append("; rows like Spec-Bench's, which --task spec_bench asks in its way")
+        return f"{self.data_file}: {''.join(said)}"
 
     def _answering(self, example: Example) -> str:
         """Where an example's references stand."""

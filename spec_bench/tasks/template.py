@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from string import Formatter
 from typing import Any
 
-from spec_bench.settings.fields import did_you_mean, first_line, shown
+from spec_bench.settings.fields import did_you_mean, first_line
 from spec_bench.tasks.prompt_files import ANSWERING
 
 Fields = Mapping[str, str | Sequence[str]]
@@ -21,7 +21,6 @@ TEMPLATE = "a text, or a list of them, with fields such as {document} in it"
 # Looked up by a reader; turns and reference are named by conf/task/jsonl.yaml, used or not.
 _ALWAYS = ("id", "category", "schema", "db_id", "prompt", "entry_point", "turns", "reference")
 _MISSING = object()
-_PLAIN = (str, int, type(None))
 _UNSAID = {*"'\"\\."}  # what a name in a hint cannot have: it is quoted, and no path
 LONGEST_S = 5  # of the processor, for one rendering of a chat template
 
@@ -70,14 +69,10 @@ def fill(template: str, values: Mapping[str, Any]) -> str:
     for literal, name, _, _ in Formatter().parse(template):
         parts.append(literal)
         if name is not None:
-            if isinstance(values[name], list | dict):
+            if type(values[name]) not in (str, int, type(None)):
                 each = ": {turn} stands for each of its texts" if name == "turns" else ""
-                raise ValueError(f"the template's {{{name}}} is no text but a list{each}")
-            if isinstance(values[name], bool) or not isinstance(values[name], _PLAIN):
-                raise ValueError(
-                    f"the template's {{{name}}} is {shown(values[name])}, a "
-                    f"{type(values[name]).__name__}: give it as a text"
-                )
+                kind = type(values[name]).__name__
+                raise ValueError(f"the template's {{{name}}} is no text but a {kind}{each}")
             parts.append("" if values[name] is None else str(values[name]))
     return "".join(parts)
 
@@ -109,25 +104,17 @@ def look_up(row: Mapping[str, Any], name: str, fields: Fields, default: Any = _M
     near = did_you_mean(paths[0], [*row], f"task.fields.{name}=")
     near = near.replace("?", ", if all lines have it?")
     hint = _hint_at_prompt(row) if name == "turns" else near
-    *before, last = map(repr, paths)
-    wanted = f"{', '.join(before)} or {last}" if before else last
+    wanted = " or ".join(map(repr, paths))
     raise ValueError(f"no field {wanted}; the row has {', '.join(row)}{hint}")
 
 
 def _hint_at_prompt(row: Mapping[str, Any]) -> str:
     """How to name the field of a row that reads like a prompt; "" where none does."""
-    texts = {
-        key: len(text)
-        for key, text in row.items()
-        if isinstance(text, str)
-        and (" " in text or not text.isascii())
-        and key not in ANSWERING
-        and not {*key} & _UNSAID
-    }
-    if not texts:
-        return ""
-    key = max(texts, key=lambda each: texts[each])
-    return f": name {key!r} prompt, or run with 'task.fields.turns=\"{key}\"'"
+    for key, text in row.items():
+        words = isinstance(text, str) and (" " in text or not text.isascii())
+        if words and key not in ANSWERING and not {*key} & _UNSAID:
+            return f": name {key!r} prompt, or run with 'task.fields.turns=\"{key}\"'"
+    return ""
 
 
 def chat_text(

@@ -64,7 +64,8 @@ def overrides_of(command: str, arguments: Sequence[str]) -> list[str]:
     if "data" in asked:
         more = [each for each in rest if Path(each).is_file()]  # a shell's *.jsonl
         rest = [each for each in rest if each not in more]
-        asked["data"] = ",".join([*asked["data"], *more])
+        files = [quote_text(os.path.expanduser(each)) for each in [*asked["data"], *more]]
+        asked["data"] = files[0] if len(files) == 1 else f"[{','.join(files)}]"
     own = _checked(rest, flags, command) if command != "serve" else []  # which looks itself
     if "data" in asked and command != "train" and not _chosen("task", asked, rest):
         asked = {"task": "jsonl"} | asked
@@ -98,12 +99,7 @@ def papers() -> Iterator[Path]:
 
 
 def _override(flag: Flag, name: str, value: str) -> str:
-    if name == "data":
-        files = [os.path.expanduser(each) for each in value.split(",")]
-        whole = Path(value).exists() or not any(map(os.path.exists, files))
-        quoted = [quote_text(each) for each in ([os.path.expanduser(value)] if whole else files)]
-        value = f"[{','.join(quoted)}]" if len(quoted) > 1 else quoted[0]
-    elif flag.path:
+    if flag.path:
         value = quote_text(os.path.expanduser(value))
     elif name in _LISTED:
         value = re.sub(r"\b([a-z_]\w*)\s+(?=\d)", r"\1:", value)  # sd 3
