@@ -15,7 +15,6 @@ import json
 import lzma
 import re
 import sys
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 from importlib import import_module
@@ -122,9 +121,11 @@ def rows_of(file: Path, whose: str) -> Iterator[Making]:
             rows: Any = load_from_disk(str(file))
         else:
             rows = load_dataset("parquet", data_files=str(file), split="train")
-        yield from rows_in(rows)
-    except (OSError, EOFError, RuntimeError, zlib.error, lzma.LZMAError) as error:
+    except Exception as error:  # of each library that unpacks or reads
+        if type(error) is ValueError:
+            raise
         raise ValueError(f"{where}: cannot read it: {error.__cause__ or error}") from error
+    yield from rows_in(rows)
 
 
 def rows_in(dataset: Any) -> Iterator[Making]:

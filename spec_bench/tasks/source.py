@@ -175,7 +175,7 @@ def _files_at(path: str, source: Source, task: str) -> list[Path]:
     if wanted not in splits:
         raise ValueError(
             f"task {task}: {str(file)!r} has no split {wanted!r}: task.source.split="
-            f"{' or '.join(splits)}; of a saved dataset, the split's own folder"
+            f"{' or '.join(map(str, splits))}; of a saved dataset, the split's own folder"
         )
     return [Path(each) for each in splits[wanted]]
 

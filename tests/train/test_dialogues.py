@@ -83,18 +83,18 @@ def test_chats_out_of_turn_are_left_out_and_first_answers_dropped(tmp_path, capl
         ["system", "Be brief."],
         ["user", "Who paints in Weston?"], ["assistant", "Bruno paints there."],
     ]  # fmt: skip
-    assert "2 conversations (conversations), 1 left out" in caplog.text
+    assert "2 conversations (conversations); 1 left out" in caplog.text
 
 
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
         ("[{", "chats.json, line 1: no JSON: "),
-        ({"a": 1}, "record 1: no field 'messages', 'conversations'"),
+        ({"a": 1}, "1: no field 'messages' or 'conversations'"),
         ([CHAT, 7], "chats.json, record 2: a int, not an object"),
-        ([{"id": 1}], "record 1: no field 'messages', 'conversations'"),
+        ([{"id": 1}], "1: no field 'messages' or 'conversations'"),
         ([{"conversations": "x"}], "has an answer; data.answered_by=target"),
-        ([{"conversations": [{"from": "human"}]}], "record 1: conversations[0] must be a message"),
+        ([{"conversations": [{"from": "human"}]}], "line 1: conversations[0] must be a message"),
         (
             [CHAT, {"conversations": [{"from": "robot", "value": "x"}]}],
             "record 2: conversations[0] must be a message with a role (system, user, assistant)",
