@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from spec_bench.records.ends import StopTexts, decode_answer
+from spec_bench.records.ends import Ends, cut_before, decode_answer
 from spec_bench.records.types import Generation, Request, StepRecord
 from spec_bench.settings.words import shown
 
@@ -104,15 +104,14 @@ class Decoded:
 class Writing:
     """An answer's text as it grows, cut at the first stop string."""
 
-    def __init__(self, tokenizer: Any, stop: StopTexts | None) -> None:
-        self._tokenizer = tokenizer
-        self._stop = stop or StopTexts(tokenizer, ())
+    def __init__(self, tokenizer: Any, ends: Ends) -> None:
+        self._tokenizer, self._ends = tokenizer, ends
         self._tokens: list[int] = []
         self._written = ""
 
     def text(self, tokens: Sequence[int]) -> str:
         """Returns the text of all tokens so far, up to the first stop string."""
-        return self._stop.cut(decode_answer(self._tokenizer, tokens))
+        return cut_before(decode_answer(self._tokenizer, tokens), self._ends.texts)
 
     def add(self, tokens: Sequence[int], last: bool) -> str:
         """What a step adds to the text; ``last``: none follows, so that nothing is held back."""
@@ -120,7 +119,7 @@ class Writing:
         text = self.text(self._tokens)
         if not last:
             text = text.rstrip(_UNFINISHED)
-            begun = [stop[:n] for stop in self._stop.texts for n in range(len(stop))]
+            begun = [stop[:n] for stop in self._ends.texts for n in range(len(stop))]
             text = text[: len(text) - max((len(b) for b in begun if text.endswith(b)), default=0)]
         new = text[len(self._written) :]
         self._written += new

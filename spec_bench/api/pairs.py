@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from spec_bench.api.answers import Stream, Writing
-from spec_bench.records.ends import StopTexts
+from spec_bench.records.ends import Ends
 from spec_bench.records.types import Request
 from spec_bench.settings.configs import conf_dirs, read_config
 from spec_bench.settings.words import in_words, shown
 from spec_bench.system import files
 from spec_bench.tasks.example import read_turns
-from spec_bench.tasks.task import stop_ids
 from spec_bench.tasks.template import chat_text
 
 if TYPE_CHECKING:
@@ -154,12 +153,6 @@ def _of_modules(
         loading.load_tokenizer(model_path(str(place))) if isinstance(place, str | Path) else place
     )
     common, tokens = loading.common_tokenizer([common])
-    target = models[0]
-    if is_model(target):
-        ends = target.generation_config.eos_token_id
-    else:
-        ends = loading.read_ends(model_path(target))
-    common = loading.with_ends(copy(common), ends)
     names, loaded = [], []
     for model in models:
         if is_model(model):
@@ -174,6 +167,7 @@ def _of_modules(
         each.vocab_size = count
     label = "+".join(name.rstrip("/").rsplit("/", 1)[-1] for name in names)
     unknown = (None,) * len(names)
+    common = loading.with_ends(copy(common), loaded[0].module.generation_config.eos_token_id)
     pair = Pair(label, names[0], tuple(names[1:]), (), unknown, heads=named_heads(heads))
     return LoadedPair(pair, common, loaded, (), CachePool())
 
@@ -293,9 +287,7 @@ class LoadedPair:
     def _streams(self, built: AnyDecoder, asked: Sequence[Request], seed: int) -> list[Stream]:
         """Returns the answers, none of which has begun."""
         built.preflight(asked)
-        return [
-            Stream(built, each, seed, Writing(self.tokenizer, each.stop_texts)) for each in asked
-        ]
+        return [Stream(built, each, seed, Writing(self.tokenizer, each.ends)) for each in asked]
 
     def _request(
         self, prompt: Prompt, limit: int, chat: bool, name: str | None, stop: Sequence[str] = ()
@@ -307,9 +299,8 @@ class LoadedPair:
             messages = [message] if isinstance(prompt, str) else [dict(each) for each in prompt]
             text = chat_text(self.tokenizer, messages, otherwise=_PLAINLY)
             ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        ends = stop_ids(stop, self.tokenizer)
-        texts = StopTexts(self.tokenizer, stop) if stop else None
-        return Request(name or prompt_id(prompt), tuple(ids), limit, ends, texts)
+        ends = Ends(self.tokenizer, stop)
+        return Request(name or prompt_id(prompt), tuple(ids), limit, ends.ids, ends)
 
 
 def stops_asked(stop: Any) -> tuple[str, ...]:

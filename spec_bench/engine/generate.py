@@ -95,15 +95,22 @@ def generate(
             around.enter_context(_settings(aid.draft.module, constant_length))
         for each in watches:
             around.enter_context(each.watching())
-        ids, mask = padded(requests, target.device)
+        ids, mask = _padded(requests, target.device)
+        prompt = ids.shape[1]
+
+        def ended(found: torch.Tensor, *ignored: Any) -> torch.Tensor:
+            rows = zip(requests, found[:, prompt:].tolist(), strict=True)
+            ends = [request.find_end(answer) is not None for request, answer in rows]
+            return torch.tensor(ends, device=found.device)
+
         try:
             texts = target.module.generate(
                 input_ids=ids,
                 attention_mask=mask,
                 generation_config=_asked(target, requests, settings),
-                stopping_criteria=text_ends(requests, ids.shape[1]),
+                stopping_criteria=[ended] * any(each.ends.texts for each in requests),
                 **aid.keywords,
-            )[:, ids.shape[1] :].tolist()
+            )[:, prompt:].tolist()
         except ValueError as error:  # such as vocabularies of two sizes, which ours decodes
             raise ValueError(f"transformers' own generate refuses: {error}") from error
     target_s, draft_s, *_ = *(each.seconds() for each in watches), (0.0, 0.0)
@@ -184,23 +191,7 @@ def _asked(
     )
 
 
-def text_ends(requests: Sequence[Request], prompt: int) -> list[Any]:
-    """Returns the library's stopping criteria of answers that texts end, none where none does;
-    ``prompt`` tokens stand before the answers, padding included.
-    """
-    seen = 0
-
-    def ended(ids: torch.Tensor, *ignored: Any, **also: Any) -> torch.Tensor:
-        nonlocal seen
-        before, seen = seen, ids.shape[1] - prompt
-        rows = zip(requests, ids[:, prompt:].tolist(), strict=True)
-        ends = [request.find_end(answer, before) is not None for request, answer in rows]
-        return torch.tensor(ends, device=ids.device)
-
-    return [ended] if any(request.stop_texts for request in requests) else []
-
-
-def padded(requests: Sequence[Request], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+def _padded(requests: Sequence[Request], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Prompts [R, T] and which tokens are text, [R, T], padding first."""
     longest = max(len(request.prompt_ids) for request in requests)
     lacking = [longest - len(request.prompt_ids) for request in requests]

@@ -192,8 +192,6 @@ def read_ends(path: str, revision: str | None = None) -> Any:
     """Returns the id or ids at which transformers' ``generate`` ends a model's answers; None if its
     files name none.
     """
-    if path.startswith(PREFIX):
-        return None
     config = _config(path, revision)
     ends = {**config, **(config.get("text_config") or {})}.get("eos_token_id")
     with suppress(OSError):
@@ -424,6 +422,8 @@ def convert(file: Path, folder: Path) -> None:
     """
     if find_spec("gguf") is None:
         raise ValueError("GGUF files need the package gguf: pip install gguf")
+    from gguf import GGUFReader
+
     given = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name}
     try:
         quantised, found = AutoModelForCausalLM.from_pretrained(
@@ -434,7 +434,9 @@ def convert(file: Path, folder: Path) -> None:
         raise ValueError(f"cannot read {str(file)!r}: {one_line(error)}") from error
     if missing := ", ".join(sorted(found["missing_keys"])):  # they were drawn at random
         raise ValueError(f"cannot read {str(file)!r}: it lacks {shown(missing, quoted=False)}")
-    ends = _gguf_ends(file)
+    fields = GGUFReader(file).fields
+    keys = (f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom"))
+    ends = [int(fields[key].contents()) for key in keys if key in fields]
     if ends:  # transformers 5.17 took another one
         tokenizer.eos_token = tokenizer.convert_ids_to_tokens(ends[0])
     # transformers saves no model that it has read from GGUF: its weights go into one of their own.
@@ -458,15 +460,6 @@ def convert(file: Path, folder: Path) -> None:
             raise
     finally:
         shutil.rmtree(part, ignore_errors=True)
-
-
-def _gguf_ends(file: Path) -> list[int]:
-    """Returns the ids of a GGUF file's ends: of a text, of a turn and of a message, where named."""
-    from gguf import GGUFReader
-
-    fields = GGUFReader(file).fields
-    keys = (f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom"))
-    return list(dict.fromkeys(int(fields[key].contents()) for key in keys if key in fields))
 
 
 def main(arguments: Sequence[str]) -> int:

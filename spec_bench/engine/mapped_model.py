@@ -87,15 +87,13 @@ def of_tokenizers(target: Any, draft: Any, count: int) -> VocabularyMap:
         if text in ours and ours[text][0] < count:
             for token in ids:
                 proposes[token] = ours[text][0]
-    our_ends = [end for end in end_ids(target) if end < count]
-    if our_ends and (their_ends := end_ids(draft)):
-        for end in our_ends:
-            if end == our_ends[0] or target.convert_ids_to_tokens(end) not in first:
-                reads[end] = their_ends[0]
-                pieces.pop(end, None)
-        for end in their_ends:
-            if end == their_ends[0] or proposes[end] == _NONE:
-                proposes[end] = our_ends[0]
+    for our_end in end_ids(target)[:1]:
+        for place, end in enumerate(end_ids(draft)):
+            if place == 0:
+                reads[our_end] = end
+                pieces.pop(our_end, None)
+            if place == 0 or proposes[end] == _NONE:
+                proposes[end] = our_end
     if all(token == _NONE for token in proposes):
         raise ValueError("the draft's tokenizer has no token in common with the target's")
     return VocabularyMap(tuple(reads), tuple(proposes), pieces)

@@ -27,7 +27,6 @@ driver, version = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
 driver.cuDriverGetVersion(ctypes.byref(version))
 print(version.value, driver.cuInit(0))"""
 PLAIN = ("fp8", "mxfp4")  # ways to quantise that transformers undoes when asked to
-ADAPTER = "adapter_config.json"
 RECORDS = (2, 11)  # the first torch whose recordings are used
 COMPILERS = ("c++", "g++", "clang++", "cl")
 
@@ -97,10 +96,10 @@ def refuse_unreadable(path: str, config: Mapping[str, Any]) -> None:
     """Checks that a model's weights are plain, or can be made so. Raises ValueError: they are an
     adapter, or packed in a way that only others read; it says what to do.
     """
-    if (Path(path).expanduser() / ADAPTER).is_file():
+    if (Path(path).expanduser() / "adapter_config.json").is_file():
         raise ValueError(
-            f"model folder {path!r} holds {ADAPTER}: an adapter (LoRA) is no model; merge both by "
-            "peft's merge_and_unload(), and name the folder of save_pretrained()"
+            f"model folder {path!r} holds adapter_config.json: an adapter (LoRA) is no model; "
+            "merge both by peft's merge_and_unload(), and name the folder of save_pretrained()"
         )
     how = config.get("quantization_config")
     kind = how.get("quant_method", how) if isinstance(how, Mapping) else how

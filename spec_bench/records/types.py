@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from spec_bench.records.ends import StopTexts
+from spec_bench.records.ends import Ends
 
 _REASON = re.compile(r"([a-z]\w*): (.*)", re.DOTALL)
 _DOUBT = re.compile(r"\bspeedup: ((?:stalled|disturbed): [^;]*)")
@@ -88,8 +88,8 @@ class Request:
     prompt_ids: tuple[int, ...]  # token ids of the prompt, at least one
     max_new_tokens: int  # limit on delivered tokens
     stop_ids: tuple[int, ...] = ()  # end the generation: delivered, then nothing more
-    # likewise texts, delivered up to the token that makes one whole; None: no text ends it
-    stop_texts: StopTexts | None = field(default=None, compare=False, repr=False)
+    # has texts that end it, too: delivered up to the token that makes one whole
+    ends: Ends = field(default=Ends(), compare=False, repr=False)
 
     def find_end(self, tokens: Sequence[int], before: int = 0) -> int | None:
         """Returns how many tokens of an answer are delivered up to its first end; None if it has
@@ -97,9 +97,7 @@ class Request:
         """
         places = enumerate(tokens[before:], start=before + 1)
         end = next((place for place, token in places if token in self.stop_ids), None)
-        if self.stop_texts is None:
-            return end
-        return self.stop_texts.find_end(tokens[:end], before) or end
+        return self.ends.find_text(tokens[:end], before) or end
 
 
 Progress = Callable[[int, int], None]

@@ -282,7 +282,7 @@ class ServedDecoder:
             temperature=asking.temperature, top_p=asking.top_p, top_k=asking.top_k,
             seed=int(files.digest([seed, request.prompt_id]), 16) % _SEEDS,
             ignore_eos=not request.stop_ids, stop_ids=request.stop_ids,
-            stop=request.stop_texts.texts if request.stop_texts else (), begun=begun,
+            stop=request.ends.texts, begun=begun,
         )  # fmt: skip
         if asking.tokenise:
             served = in_tokens(served, asking.tokenise, request.stop_ids)

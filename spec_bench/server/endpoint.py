@@ -55,8 +55,6 @@ NEUTRAL: Mapping[str, float] = {
     "presence_penalty": 0.0,
     "frequency_penalty": 0.0,
 }
-WHOLE_STOPS = {"include_stop_str_in_output": True, "no_stop_trim": True}
-"""Has vLLM and SGLang send a text that stops an answer, as they send a token that does."""
 _ALL = -1  # top_k that cuts nothing, to vLLM, SGLang and llama.cpp alike
 
 
@@ -194,7 +192,7 @@ class Server:
         """Returns one answer, streamed, after as many attempts as are allowed.
 
         Temperature 0 is greedy, ``top_k`` 0 takes all tokens. ``stop_ids`` and the texts ``stop``
-        end the answer beside the model's own, and are part of it; ``begun`` is called when its
+        end the answer beside the model's own; ``begun`` is called when its
         first token has come, once an attempt. Raises RefusedError: the server refuses the request;
         ServerError: it gave no whole answer.
         """
@@ -209,7 +207,7 @@ class Server:
             **({"ignore_eos": True} if ignore_eos else {}),
             **({} if seed is None else {"seed": seed}),
             **({"stop_token_ids": list(stop_ids)} if stop_ids else {}),
-            **({"stop": list(stop), **WHOLE_STOPS} if stop else {}),
+            **({"stop": list(stop)} if stop else {}),
         }  # fmt: skip
         wait_s, problem = self.wait_s, ""
         for attempt in range(self.attempts):

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import field
 from typing import Annotated, Any, ClassVar, Literal
 
+from spec_bench.records.ends import Ends
 from spec_bench.settings.validation import Ge, Text, Whole, settings
 from spec_bench.tasks.example import Example
 from spec_bench.tasks.generation import Generation
@@ -52,16 +53,9 @@ class RandomPrompts:
         draw = random.Random(f"{self.seed} {example.id}")
         return tuple(draw.randrange(len(tokenizer)) for _ in range(self.prompt_tokens))
 
-    def stop_ids(self, tokenizer: Any) -> tuple[int, ...]:
-        """None: an answer ends at the limit."""
-        return ()
-
-    def stop_texts(self, tokenizer: Any) -> None:
-        """None either."""
-
-    def stop_rule(self, tokenizer: Any) -> str:
-        """None either."""
-        return ""
+    def ends(self, tokenizer: Any) -> Ends:
+        """Nothing: an answer ends at the limit."""
+        return Ends()
 
     @property
     def data_file(self) -> str:

@@ -4,7 +4,6 @@ Knows text and token ids; nothing about models or about how scores are computed 
 names). A tokenizer is anything that behaves like one of ``transformers``.
 """
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import field, replace
@@ -14,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
-from spec_bench.records.ends import StopTexts, end_ids
+from spec_bench.records.ends import Ends, cut_before
 from spec_bench.records.types import CodeReference, SqlReference
 from spec_bench.settings.fields import shown
 from spec_bench.settings.validation import Flag, Ge, MinLen, Says, Text, Whole, settings
@@ -62,28 +61,6 @@ from spec_bench.tasks.template import (
 RUNS_SQL = "execution_accuracy"  # the score that asks the row's database
 _PLAINLY = "set pair.chat_template, or task.chat to auto or false"
 RUNS_CODE = "pass_at_1"  # the score that runs the row's tests
-
-
-def stops_of(texts: Sequence[str], tokenizer: Any) -> dict[str, int | None]:
-    """What ends an answer, and its token id: ``eos``, other end tokens, and texts, of which those
-    that are no single token have none.
-    """
-    own = tokenizer.eos_token_id
-    stops: dict[str, int | None] = {
-        "eos" if end == own else str(tokenizer.convert_ids_to_tokens(end)): end
-        for end in end_ids(tokenizer)
-    }
-    for text in texts:
-        # Some tokenizers put a blank piece first, so it is the last piece that counts.
-        last = tokenizer(text, add_special_tokens=False)["input_ids"][-1:]
-        stops[text] = last[0] if last and tokenizer.decode(last) == text else None
-    return stops
-
-
-def stop_ids(texts: Sequence[str], tokenizer: Any) -> tuple[int, ...]:
-    """Returns the ids of all that ends an answer and is a single token."""
-    stops = stops_of(texts, tokenizer).values()
-    return tuple(dict.fromkeys(stop for stop in stops if stop is not None))
 
 
 def _or_empty(value: Any) -> Any:
@@ -431,29 +408,9 @@ class Task:
             return "the last answers"
         return answering_field(example.meta)
 
-    def stop_ids(self, tokenizer: Any) -> tuple[int, ...]:
-        """Ids that end an answer: all ends, and stop texts that are a single token."""
-        return stop_ids(self.stop, tokenizer)
-
-    def further_ends(self, tokenizer: Any) -> str:
-        """Returns the stop rule where more ends an answer than one token of the tokenizer's, and
-        texts that are a single token wherever they stand; else "".
-        """
-        stops, several = stops_of(self.stop, tokenizer), len(end_ids(tokenizer)) > 1
-        for text in self.stop:
-            twice = tokenizer(2 * text, add_special_tokens=False)["input_ids"]
-            several |= twice[-2:] != [stops[text]] * 2
-        return self.stop_rule(tokenizer) if several else ""
-
-    def stop_texts(self, tokenizer: Any) -> StopTexts | None:
-        """Texts that end an answer in any tokens."""
-        return StopTexts(tokenizer, self.stop) if self.stop else None
-
-    def stop_rule(self, tokenizer: Any) -> str:
-        """What ends an answer before its limit, such as ``eos+newline``; "" where nothing does."""
-        stops = stops_of(self.stop, tokenizer).items()
-        named = (name if end is not None else json.dumps(name) for name, end in stops)
-        return "+".join(named).replace('"\\n"', "\n").replace("\n", "newline")
+    def ends(self, tokenizer: Any) -> Ends:
+        """Returns what ends an answer before its limit."""
+        return Ends(tokenizer, self.stop)
 
     @property
     def data_file(self) -> str:
@@ -475,9 +432,7 @@ class Task:
 
     def postprocess(self, text: str) -> str:
         """The answer in a decoded text: cut at the first stop text, blanks at the ends removed."""
-        text = text.lstrip()
-        cuts = [place for stop in self.stop if (place := text.find(stop)) >= 0]
-        return text[: min(cuts, default=len(text))].strip()
+        return cut_before(text.lstrip(), self.stop).strip()
 
     @property
     def database_folder(self) -> Path:

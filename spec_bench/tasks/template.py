@@ -5,7 +5,6 @@ to a column, to a path into nested columns (``translation.de``) or to several of
 first that exists is taken; a name without an entry is itself a path. Values go in verbatim.
 """
 
-import re
 import signal
 import threading
 from collections.abc import Mapping, Sequence
@@ -154,7 +153,7 @@ def _rendered(tokenizer: Any, messages: Sequence[Mapping[str, str]], asks: bool)
         return str(tokenizer.apply_chat_template(messages, **options))
     except Exception as error:  # a template may do anything
         why = first_line(error) or type(error).__name__
-        if re.search(r"\btools\b", str(tokenizer.chat_template)):
+        if "tools" in str(tokenizer.chat_template):
             why += "; it may want tools: pair.chat_template_kwargs={tools: [...]}"
         raise ValueError(f"the chat template fails: {why}") from None
     finally:

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from tqdm import tqdm
 
-from spec_bench.engine.generate import padded, text_ends
+from spec_bench.core.sampling import SamplingSettings
+from spec_bench.engine.generate import Aid, generate
 from spec_bench.engine.hugging_face import HuggingFaceModel
-from spec_bench.records.ends import StopTexts, end_ids
+from spec_bench.records.ends import Ends, end_ids
 from spec_bench.records.types import Request
 from spec_bench.system.files import digest, naming, write_text
 from spec_bench.tasks import Task
@@ -32,6 +32,7 @@ _PLAINLY = "set pair.chat_template, or learn from texts: data.kind=prompts or da
 Messages = list[dict[str, str]]
 _MARK = "\N{SYMBOL FOR UNIT SEPARATOR}"
 Ids = Sequence[int]
+_NONE = Ends()
 
 
 def split(
@@ -83,16 +84,16 @@ def _answered(
     """Prompts of any source with the target's own answers."""
     data, answers = settings.asked.data, settings.asked.data.answers
     stop_ids = end = end_ids(tokenizer)
-    texts: StopTexts | None = None
+    ends = Ends()
 
     def answered(
-        name: str, told: object, asked: Sequence[Ids], ends: Ids, how: AnswerSettings
+        name: str, told: object, asked: Sequence[Ids], stops: Ids, how: AnswerSettings
     ) -> list[list[int]]:
-        identity = digest([settings.pair.settings(), told, ends, vars(answers)])
+        identity = digest([settings.pair.settings(), told, stops, vars(answers)])
         file = Path(settings.asked.results) / "cache" / f"{name}-{identity}.jsonl"
         log.info("%s of the target: %s", name, file)
         shown = settings.asked.sink.progress
-        return answer_prompts(model, asked, ends, how, file, shown, texts)
+        return answer_prompts(model, asked, stops, how, file, shown, ends)
 
     if data.kind == "sampled":
         # Nobody's data, and as many as are wanted (Magpie, arXiv 2406.08464, section 2): what
@@ -112,18 +113,18 @@ def _answered(
             prompts = [task.encode(example, tokenizer) for example in examples]
         else:
             prompts = task.encode_all(examples, tokenizer)
-        stop_ids = tuple(dict.fromkeys([*task.stop_ids(tokenizer), *end]))
-        texts = task.stop_texts(tokenizer)
+        ends = task.ends(tokenizer)
+        stop_ids = ends.ids
     else:
         raise ValueError("data.kind=task needs a task with text; random prompts teach nothing")
     prompts = [prompt for prompt in prompts if len(prompt) + 2 <= room][: data.limit]
     if not prompts:
         raise ValueError(f"data.kind={data.kind}: no prompt fits into data.max_length={room}")
-    told = (prompts, texts.texts) if texts else prompts
-    answers_ids = answered("answers", told, prompts, stop_ids, answers)
+    told = (prompts, ends.texts) if ends.texts else prompts
+    texts = answered("answers", told, prompts, stop_ids, answers)
     return [
         Dialogue((*prompt, *answer), (False,) * len(prompt) + (True,) * len(answer))
-        for prompt, answer in zip(prompts, answers_ids, strict=True)
+        for prompt, answer in zip(prompts, texts, strict=True)
     ]
 
 
@@ -209,7 +210,7 @@ def answer_prompts(
     settings: AnswerSettings,
     file: Path,
     progress: bool = False,
-    texts: StopTexts | None = None,
+    ends: Ends = _NONE,
 ) -> list[list[int]]:
     """Answers every prompt, in order; an answer ends with a stop token or text, or at the limit.
     The file of what is answered so far gains a line of JSON a batch, each
@@ -227,35 +228,16 @@ def answer_prompts(
     with naming(file), file.open("a", encoding="utf-8") as lines:
         for number, (temperature, chosen) in enumerate(bar):
             if number not in done:
-                torch.manual_seed(settings.seed + number)
-                how = settings.max_new_tokens, tuple(stop_ids), texts
+                how = settings.max_new_tokens, tuple(stop_ids), ends
                 asked = [Request(str(i), tuple(prompts[i]), *how) for i in chosen]
-                done[number] = _generate(model, asked, temperature)
+                sampling = SamplingSettings(temperature=temperature)
+                made = generate(model, asked, sampling, settings.seed + number, Aid())
+                done[number] = made.answers
                 lines.write(json.dumps({"batch": number, "answers": done[number]}) + "\n")
                 lines.flush()
             for index, answer in zip(chosen, done[number], strict=True):
                 answers[index] = answer
     return answers
-
-
-@torch.inference_mode()
-def _generate(
-    model: HuggingFaceModel, requests: Sequence[Request], temperature: float
-) -> list[list[int]]:
-    """One batch, padded on the left; each answer up to its first end, that included."""
-    ids, real = padded(requests, model.device)
-    sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
-    generated = model.module.generate(
-        input_ids=ids,
-        attention_mask=real,
-        max_new_tokens=requests[0].max_new_tokens,
-        eos_token_id=list(requests[0].stop_ids) or None,
-        pad_token_id=0,
-        stopping_criteria=text_ends(requests, ids.shape[1]),
-        **(sampling if temperature else {"do_sample": False}),
-    )[:, ids.shape[1] :].tolist()
-    pairs = zip(requests, generated, strict=True)
-    return [row[: request.find_end(row)] for request, row in pairs]
 
 
 def _read(file: Path) -> dict[int, list[list[int]]]:

@@ -1,8 +1,11 @@
 """Answers end where transformers' ``generate`` ends them, and at texts, whatever their tokens."""
 
+import ast
 import json
 import logging
+import re
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,11 +15,18 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import spec_bench
 from spec_bench.engine.loading import load_tokenizer
 from spec_bench.engine.mapped_model import of_tokenizers
-from spec_bench.jobs.app import run_config
+from spec_bench.jobs.app import run_config, settings_of
 from spec_bench.jobs.config.compose import composed
-from spec_bench.records.ends import StopTexts, end_ids
+from spec_bench.jobs.config.config import ConfirmSettings
+from spec_bench.jobs.config.pair import EngineSettings, PairSettings
+from spec_bench.records.ends import Ends, cut_before, end_ids
+from spec_bench.server.settings import ServerSettings
+from spec_bench.tasks import RandomPrompts, Task
+from spec_bench.tasks.generation import Generation
 from spec_bench.train.dialogues import encode_chat
+from spec_bench.train.settings import DataSettings, HeadSettings, Optimisation
 from tests.jobs.tiny import TEXTS, overrides, rows_of, tiny_tokenizer, tokens_of
+from tests.said import naming, one_line
 from tests.server.completions import Completions, serving
 
 CELLS = "cells=[sd:3,rsd_s:2x2,hf_generate]"
@@ -60,7 +70,8 @@ def decoded(folder, tmp_path, *more):
     results = tmp_path / "results"
     run_config(composed(overrides(folder, results, *GREEDY, *more)))
     rows = rows_of(results)
-    return {row["decoder"]: tokens_of(results, row["run_id"])["0"] for row in rows}, rows[0]
+    stored = {row["decoder"]: tokens_of(results, row["run_id"]) for row in rows}
+    return {name: next(iter(answers.values())) for name, answers in stored.items()}, rows[0]
 
 
 def in_generation_config(target, end):
@@ -128,9 +139,6 @@ def test_a_draft_of_another_tokenizer_reads_and_proposes_ends_as_ends():
     vocabulary = of_tokenizers(ours, theirs, 300)
     assert end_ids(theirs) == (2, 300)
     assert (vocabulary.proposes[300], vocabulary.proposes[2], vocabulary.reads[7]) == (2, 2, 7)
-    ours.add_tokens(["<|our end|>"])
-    ours.answer_ends = (300,)
-    assert of_tokenizers(ours, theirs, 301).reads[300] == 2
 
 
 def test_rows_of_one_end_keep_their_run_ids_and_others_have_new_ones(folder, whole, tmp_path):
@@ -191,11 +199,11 @@ def test_stop_texts_are_found_where_they_begin_before_the_step_and_behind_a_lett
     tokenizer = tiny_tokenizer()
     tokenizer.backend_tokenizer.decoder = decoders.ByteLevel()
     ids = tokenizer("a boat é leaves", add_special_tokens=False)["input_ids"]
-    stops = StopTexts(tokenizer, ["t é l", "never"])
+    stops = Ends(tokenizer, ["t é l", "never"])
     end = next(n for n in range(len(ids) + 1) if "t é l" in tokenizer.decode(ids[:n]))
-    assert [stops.find_end(ids, before) for before in range(end)] == [end] * end
-    assert stops.find_end(ids[: end - 1]) is None
-    assert stops.cut("at é lunch") == "a" and stops.cut("nothing") == "nothing"
+    assert [stops.find_text(ids, before) for before in range(end)] == [end] * end
+    assert stops.find_text(ids[: end - 1]) is None
+    assert cut_before("at é lunch", stops.texts) == "a"
 
 
 def test_heads_learn_to_end_at_every_end_and_nothing_behind_it():
@@ -218,3 +226,109 @@ def test_one_line_says_what_is_measured_before_anything_is_decoded(folder, whole
     assert "rows.jsonl: 2 of 4" in line and "template: none" in line
     assert f'ends: </s>, {name_of(folder, whole[6])}, "Dora has"' in line
     assert caplog.messages.index(line) < len(caplog.messages) - 1
+
+
+def test_without_a_log_the_line_is_printed_and_served_rows_have_it(
+    folder, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(logging.getLogger("spec_bench.jobs.work.prompts"), "level", logging.WARNING)
+    with serving(Completions(lambda _: [[5], [6, 7]])) as server:
+        more = ("engine=server", f"server.url={server.url}", "server.model=target")
+        decoded(folder, tmp_path, *more)
+    said = capsys.readouterr().err.splitlines()
+    (line,) = (each for each in said if each.startswith("data: "))
+    assert line.endswith("ends: </s>; template: none")
+
+
+TEMPLATE = (
+    "{% if thinks %}<think>{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}"
+    "{% for tool in tools %}{{ tool }}{% endfor %}"
+)
+
+
+def test_arguments_of_a_template_write_every_prompt_and_belong_to_the_row(folder, tmp_path, caplog):
+    (folder / "target" / "chat_template.jinja").write_text(TEMPLATE)
+    made = {}
+    for name, given in (("plain", "tools: []"), ("thinking", "tools: [], thinks: true")):
+        more = ("cells=[ar]", "task.chat=true", f"pair.chat_template_kwargs={{{given}}}")
+        with caplog.at_level(logging.INFO):
+            _, row = decoded(folder, tmp_path / name, *more)
+        cell = tmp_path / name / "results" / "runs" / row["run_id"] / "cell.json"
+        made[name] = row, json.loads(cell.read_text())["settings"]["pair"]
+    assert made["thinking"][1]["chat_template_kwargs"] == {"tools": [], "thinks": True}
+    assert len({row["prompts_digest"] for row, _ in made.values()}) == 2
+    assert "template: the tokenizer's with {'tools': [], 'thinks': True}" in caplog.text
+    settings = settings_of(composed(overrides(folder, tmp_path / "none", "task.chat=true")))
+    assert "chat_template_kwargs" not in settings.pair.settings()
+    with pytest.raises(ValueError, match=naming("tools", "pair.chat_template_kwargs={tools: ")):
+        decoded(folder, tmp_path / "without", "cells=[ar]", "task.chat=true")
+
+
+def test_special_tokens_in_a_text_and_answers_that_are_empty_are_said(folder, tmp_path, caplog):
+    text = {"question_id": "twice", "turns": ["<s>the boat left"]}
+    (folder / "own.jsonl").write_text(json.dumps(text))
+    change(folder / "target" / "generation_config.json", eos_token_id=[2, *range(290)])
+    own = ("task=jsonl", f"task.source.path={folder / 'own.jsonl'}", "prompts=null")
+    decoded(folder, tmp_path, "cells=[sd:2]", *own)
+    warned = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    (special,) = (each for each in warned if "special tokens" in each)
+    assert "'twice'" in special and "'<s>'" in special
+    assert sum("1 of 1 answers are empty" in each for each in warned) == 2
+
+
+FOLDERS = {
+    "lora": ("adapter_config.json", {"base_model_name_or_path": "a/b"}, "merge_and_unload"),
+    "gptq": ("config.json", {"quantization_config": {"quant_method": "gptq"}}, "'gptq'"),
+    "awq": ("config.json", {"quantization_config": {"quant_method": "awq"}}, "'awq'"),
+    "bnb": ("config.json", {"quantization_config": {"load_in_4bit": True}}, "load_in_4bit"),
+    "mlx": ("config.json", {"quantization": {"group_size": 64, "bits": 4}}, "'MLX'"),
+}
+
+
+@pytest.mark.parametrize("kind", FOLDERS)
+@pytest.mark.parametrize("which", ["target", "draft"])
+def test_folders_without_plain_weights_are_refused_with_what_to_do_before_any_is_read(
+    kind, which, folder, tmp_path
+):
+    name, values, said = FOLDERS[kind]
+    file = folder / which / name
+    file.write_text(json.dumps((json.loads(file.read_text()) if file.exists() else {}) | values))
+    for weights in folder.glob("*/model.safetensors"):
+        weights.unlink()
+    with one_line(naming(str(folder / which), said)):
+        settings_of(composed(overrides(folder, tmp_path / "results", "cells=[sd:2]")))
+    if kind == "lora":
+        (folder / which / "config.json").unlink()
+        with one_line(naming(str(folder / which), said)):
+            settings_of(composed(overrides(folder, tmp_path / "results", "cells=[sd:2]")))
+
+
+GROUPS = {
+    "task": (Task, RandomPrompts), "pair": (PairSettings,), "engine": (EngineSettings,),
+    "generation": (Generation,), "server": (ServerSettings,), "confirm": (ConfirmSettings,),
+    "data": (DataSettings,), "optimiser": (Optimisation,), "head": (HeadSettings,),
+}  # fmt: skip
+NAMED = re.compile(rf"(?<![\w./])({'|'.join(GROUPS)})\.([a-z_]+)(?![\w(.])")
+
+
+def test_every_setting_that_a_message_names_exists():
+    found = set()
+    for path in Path(spec_bench.__file__).parent.rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        raised = (each for each in ast.walk(tree) if isinstance(each, ast.Raise | ast.Yield))
+        texts = (part for each in raised for part in ast.walk(each))
+        named = (each.value for each in texts if isinstance(each, ast.Constant))
+        found |= {pair for text in named if isinstance(text, str) for pair in NAMED.findall(text)}
+    assert len(found) > 40
+    unknown = [
+        f"{group}.{name}"
+        for group, name in sorted(found)
+        if not any(name in each.__dataclass_fields__ for each in GROUPS[group])
+    ]
+    assert not unknown
+
+
+def test_a_target_without_a_template_is_told_what_training_can_do_instead():
+    said = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    with pytest.raises(ValueError, match=naming("pair.chat_template", "data.kind=prompts")):
+        encode_chat(said, tiny_tokenizer())

@@ -56,6 +56,9 @@ class LetterTokenizer:
     def decode(self, ids):
         return "".join({1: "<s>", 2: "</s>"}.get(i) or chr(i - 10) for i in ids)
 
+    def convert_ids_to_tokens(self, token):
+        return self.decode([token])
+
     def apply_chat_template(self, messages, add_generation_prompt, tokenize):
         assert not tokenize
         text = "".join(f"<{m['role']}>{m['content']}</>" for m in messages)

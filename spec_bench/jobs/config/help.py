@@ -143,8 +143,8 @@ _LISTS: dict[str, tuple[Any, ...]] = {
     "sinks": ("for sink=NAME", _choices, "sink"),
     "launchers": ("for -m hydra/launcher=NAME: where jobs run", _choices, "hydra/launcher"),
     "settings": ("KEY=VALUE of a job, with their values unless set",
-                 _settings, "config", "generation/default", "engine/default", "energy/auto",
-                 "sink/default"),
+                 _settings, "config", "pair/shared/base",
+                 "generation/default", "engine/default", "energy/auto", "sink/default"),
     "train": ("KEY=VALUE of a training", _settings, "train", "engine/default"),
 }  # fmt: skip
 

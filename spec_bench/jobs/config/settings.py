@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from importlib.metadata import version
@@ -136,19 +137,15 @@ class JobSettings:
         with what their files call ends.
         """
         heads = {kind for cell in self.cells if (kind := cell.config.heads)}
-        pair = pinned(self.pair, heads, fetch)
-        return replace(self, pair=pair, ends=self._further_ends(pair))
-
-    def _further_ends(self, pair: Pair) -> str:
-        from spec_bench.engine.loading import known_tokenizer
-
+        pair, ends = pinned(self.pair, heads, fetch), ""
         target, mark = pair.specs[0], pair.revisions[0]
-        if mark is None or not isinstance(self.task, Task):
-            return ""
-        try:
-            return self.task.further_ends(known_tokenizer(target.path, target.revision, mark))
-        except ValueError:  # loading it says so again
-            return ""
+        if mark is not None and isinstance(self.task, Task):
+            from spec_bench.engine.loading import known_tokenizer
+
+            with suppress(ValueError):  # loading it says so again
+                tokenizer = known_tokenizer(target.path, target.revision, mark)
+                ends = self.task.ends(tokenizer).further
+        return replace(self, pair=pair, ends=ends)
 
     def facts(self, cell: Cell) -> CellFacts:
         """What the settings tell of a cell; a backend's ``ran_with`` adds what models do."""

@@ -97,10 +97,8 @@ def _complete(
     texts = prompts.texts(timed[0])
     empty = sum(not text.strip() for text in texts.values())
     if 2 * empty > len(texts):
-        log.warning(
-            "%s: %d of %d answers are empty: is its template, or what ends an answer, right?",
-            *(run.cell.title, empty, len(texts)),
-        )
+        what = f"{run.cell.title}: {empty} of {len(texts)} answers are empty"
+        log.warning("%s: is its template, or what ends an answer, right?", what)
     records = CellRecords(
         timed[0],
         baseline=reference,

@@ -213,7 +213,7 @@ class ModelBackend:
             "dtype": str(getattr(target, "dtype", "")).removeprefix("torch."),
             "attention": getattr(config, "_attn_implementation", "") or "",
             "threads": torch.get_num_threads(),
-            "stop_rule": session.settings.task.stop_rule(self._tokenizer),
+            "stop_rule": session.settings.task.ends(self._tokenizer).rule,
             "machine": machine(device),
         }
 
@@ -256,7 +256,7 @@ class ServerBackend:
         named = {library_of(server) for server in self._servers}
         return {
             "device": SERVER,
-            "stop_rule": session.settings.task.stop_rule(self._tokenizer),
+            "stop_rule": session.settings.task.ends(self._tokenizer).rule,
             "library": named.pop() if len(named) == 1 else SERVER,
         }
 

@@ -6,7 +6,7 @@ Also whether the models have room for them, which their configs tell; no weights
 from __future__ import annotations
 
 import logging
-import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -78,7 +78,10 @@ class Prompts:
         examples = tuple(example for example, _ in asked)
         made = cls(task, tokenizer, examples, every, truncated, skipped)
         made.warn_of_markers()
-        log.info("%s", made.describe(settings.pair))
+        measured = made.describe(settings.pair)
+        log.info("%s", measured)
+        if not log.isEnabledFor(logging.INFO):  # in Python, say
+            print(measured, file=sys.stderr)
         if made.left_out:
             log.warning(
                 "%s: %d later turn(s) not asked, which have no fixed answer to continue: give "
@@ -88,25 +91,21 @@ class Prompts:
         return made
 
     def warn_of_markers(self) -> None:
-        """Warns of prompts whose texts hold special tokens, or that begin with one twice."""
+        """Warns of prompts whose texts hold special tokens."""
         added = getattr(self.tokenizer, "added_tokens_decoder", {}).values()
-        special = "|".join(re.escape(str(each)) for each in added if each.special) or "$^"
-        texts = ((each.id, text) for each in self.examples for text in (*each.turns, each.system))
-        marked = [(name, hit[0]) for name, text in texts if (hit := re.search(special, text))]
-        begin = getattr(self.tokenizer, "bos_token_id", None)
-        twice = sum(each.prompt_ids[:2] == (begin, begin) for each in self.requests)
+        special = [str(each) for each in added if each.special]
+        texts = [(each.id, text) for each in self.examples for text in (*each.turns, each.system)]
+        marked = {name: token for token in special for name, text in texts if token in text}
         if marked:
             log.warning(
-                "%d texts hold special tokens, which a template writes; the first, %r, has %r",
-                *(len(marked), *marked[0]),
+                "the texts of %d prompts hold special tokens, which a template writes: %r has %r",
+                *(len(marked), *next(iter(marked.items()))),
             )
-        if twice:
-            log.warning("%d prompts begin with %r twice", twice, self.tokenizer.bos_token)
 
     def describe(self, pair: Pair) -> str:
         """Returns what is measured in one line: which data, what ends answers, which template."""
-        task, own = self.task, str(getattr(self.tokenizer, "eos_token", ""))
-        ends = task.stop_rule(self.tokenizer).replace("eos", own, 1).replace("+", ", ") or "none"
+        task = self.task
+        ends = ", ".join(task.ends(self.tokenizer).names) or "none"
         template = "none"
         if isinstance(task, Task) and task.chats(self.tokenizer):
             template = "pair.chat_template" if pair.chat_template else "the tokenizer's"
@@ -177,8 +176,7 @@ def _requests(settings: JobSettings, tokenizer: Any, example: Example) -> list[R
     tokens per turn fit into 2048.
     """
     task, limit = settings.task, settings.max_new_tokens
-    names, requests = prompt_ids(task, example), list[Request]()
-    stops = task.stop_ids(tokenizer), task.stop_texts(tokenizer)
+    names, ends, requests = prompt_ids(task, example), task.ends(tokenizer), list[Request]()
     own = len(names) > 1 and task.later_turns == "own"
     room = context_of(settings) if own else None
     for turn, prompt_id in enumerate(names):
@@ -190,7 +188,7 @@ def _requests(settings: JobSettings, tokenizer: Any, example: Example) -> list[R
                 left = min(limit, room - len(ids))  # else the prompt is refused as it is
         else:
             ids = task.encode(example, tokenizer, turn)
-        requests.append(Request(prompt_id, ids, left, *stops))
+        requests.append(Request(prompt_id, ids, left, ends.ids, ends))
     return requests
 
 
