@@ -2,13 +2,14 @@
 
 import re
 import sqlite3
+import time
 from pathlib import Path
 
 import pytest
 import yaml
 
 from spec_bench.metrics.execution.code import PassAt1, program_in
-from spec_bench.metrics.execution.sql import ExecutionAccuracy
+from spec_bench.metrics.execution.sql import ExecutionAccuracy, query_in
 from spec_bench.records.types import CodeReference, SqlReference
 
 DATA = yaml.safe_load(Path(__file__).with_name("chat_answers.yaml").read_text(encoding="utf-8"))
@@ -79,3 +80,13 @@ def test_a_query_is_found_in_an_answer_and_passes_as_spiders_script_passes_it(tm
     assert found.by_prompt == tuple(map(float, wanted))
     assert all(ours >= script for _, _, ours, script in DATA["sql"])
     assert (len(wanted), sum(wanted)) == (30, 22)
+
+
+def test_long_answers_of_no_use_are_searched_in_no_time():
+    tests = CodeReference("", "def f(x):\n", "f")
+    parts = ["\n", "* ", ":/*", "\nwith a (", "```\n", "x = 1\n", "if x:\n", "'''\n"]
+    began = time.process_time()
+    for part in parts:
+        query_in(part * (100_000 // len(part)))
+        program_in(part * 1000 + "\ndef f(x):\n    return (\n", tests)
+    assert time.process_time() - began < 5

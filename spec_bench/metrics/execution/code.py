@@ -150,13 +150,14 @@ def program_in(answer: str, tests: CodeReference) -> str:
 
 def _whole(piece: str, tests: CodeReference) -> str:
     """Returns the program of a piece that defines the function; "" of any other."""
-    defined, lines = _defined(tests), piece.split("\n")
+    defined, lines, begin = _defined(tests), piece.split("\n"), 0
     found = defined(piece)
-    for begin in range(piece[: found.start()].count("\n") + 1 if found else 0):
+    while found and begin <= piece[: found.start()].count("\n"):
         for head in (_preamble(tests), ""):  # what is imported from __future__ comes first
             kept = _python_of(head, "\n".join(lines[begin:]))
             if defined(kept):
                 return f"{head}\n{kept}"
+        begin += kept.count("\n") + 1  # behind what is no Python
     return ""
 
 

@@ -42,8 +42,8 @@ _MOST_COMPARED = 1_000_000
 # At the beginning of a line, or behind a colon: "Here is the query: SELECT ...". It ends at a
 # semicolon outside quotes and comments; unclosed ones run to the end, as SQLite takes them.
 _QUERY = re.compile(
-    r"""(?:^|:) (?:[\s*`;] | /\*.*?\*/)*
-    (?P<query> (?:select | values | with\s+(?:recursive\s+)?\w+\s*(?:\([^)]*\)\s*)?as)\b
+    r"""(?:^|:) (?:[ \t*`;] | /\*[^*\n]*\*/)*
+    (?P<query> (?:select | values | with\s+(?:recursive\s+)?\w+\s*(?:\([^()]*\)\s*)?as)\b
     (?: '[^']*(?:'|\Z) | "[^"]*(?:"|\Z) | `[^`]*(?:`|\Z) | \[[^\]]*(?:\]|\Z)
     | --[^\n]* | /\*.*?(?:\*/|\Z) | [^;] )* )""",
     re.MULTILINE | re.DOTALL | re.IGNORECASE | re.VERBOSE,
