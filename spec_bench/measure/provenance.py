@@ -205,7 +205,6 @@ class Machine:
         self._nvml: Any = None
         self._handles: list[Any] = []
         self._beyond_s = 0.0  # that threads have waited for a core beyond a share of ``BUSY``
-        self.begin()
 
     def __enter__(self) -> Machine:
         """Opens NVML; without it the clock of a GPU stays unknown."""

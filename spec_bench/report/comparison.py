@@ -237,7 +237,8 @@ def judge(every: Sequence[Change], alpha: float) -> list[Change]:
 def _halved(change: Change) -> Change:
     """Judges a change without an interval: less than half of plain decoding's rate needs none."""
     halved = change.before and change.after and 2 * change.after < change.before
-    if not halved or change.column.name != _TIMES or change.why == _OTHER_MACHINE:
+    undecided = (_OTHER_MACHINE, "disturbed")
+    if not halved or change.column.name != _TIMES or change.why.startswith(undecided):
         return change
     return replace(change, verdict="regression", why=f"{change.why}, but less than half")
 
@@ -385,7 +386,8 @@ def _paired(match: Match, each: Column, before: Records, after: Records) -> Chan
     if name == _TIMES and len({_text(cell.row.get("machine")) for cell in match[1:]}) > 1:
         return replace(left, why=_OTHER_MACHINE)
     doubt = stall_of(row) or stall_of(match.after.row)
-    if timed and doubt and row.get("repeats", 1) < ENOUGH:
+    settled = row.get("repeats", 1) >= ENOUGH and "stalled" in doubt
+    if doubt and name in (_SPEEDUP, _TIMES) and not settled:
         return replace(left, why=doubt)
     sides = ((match.before, before), (match.after, after))
     first, second = (
@@ -582,9 +584,12 @@ def main(arguments: Sequence[str]) -> int:
         for name, content in (("compare.md", text), ("compare.html", page(comparison))):
             files.write_text(options.output / name, content)
             print(options.output / name)
-    if not (comparison.compared or comparison.regressed or options.allow_empty):
+    if not (comparison.regressed or options.allow_empty) and (
+        not comparison.compared or any("disturbed" in each.why for each in comparison.judged)
+    ):
         complain(
-            "spec_bench compare: no number could be compared; --allow-empty makes it a success"
+            "spec_bench compare: no number, or no speed, could be compared; --allow-empty makes it "
+            "a success"
         )
         return 2
     return int(comparison.regressed)

@@ -59,9 +59,8 @@ class Progress:
     """A bar over prompts x cells with the running numbers of the cell that decodes now."""
 
     def __init__(self, total: int, enabled: bool) -> None:
-        more = {} if sys.stderr.isatty() else _IN_A_LOG
-        told = {"file": sys.stderr, "unit": "prompt", **more}
-        self._bar = tqdm(total=total, disable=not enabled, **told)
+        told = {} if sys.stderr.isatty() else _IN_A_LOG
+        self._bar = tqdm(total=total, disable=not enabled, file=sys.stderr, unit="prompt", **told)
         self._label, self._cell = "", object()
         self._sums: dict[object, _Sums] = {}
         self._before = self._now = _Sums()

@@ -26,8 +26,10 @@ from spec_bench.measure import provenance
 from spec_bench.records import cell_folder, parquet
 from spec_bench.records.types import ENGINE, Generation, StepRecord
 from spec_bench.report.claims.contrast import Contrast, difference
+from spec_bench.report.comparison import compare
 from spec_bench.report.data import rows as table_rows
 from spec_bench.report.data.counts import Records
+from spec_bench.report.page.headline import sentences
 from spec_bench.system import files
 from tests.jobs.tiny import cut, failing, make_task, overrides, rows_of, tokens_of
 from tests.question_files import written
@@ -453,9 +455,11 @@ def test_a_prompt_that_a_kill_left_to_one_of_the_two_is_timed_for_both(late, run
 SIX = ("cells=[sd:3]", "prompts=6", "generation.max_new_tokens=8", "warmup=0")
 
 
-def test_a_job_beside_programs_that_take_its_cores_says_so_and_is_marked(
+def test_a_job_beside_programs_that_take_its_cores_says_so_is_marked_and_decides_nothing(
     run_job, tmp_path, monkeypatch, caplog
 ):
+    quiet = run_job(*SIX, results=tmp_path / "quiet")
+    assert not any("disturbed" in each.reason for each in quiet)
     # One of the threads waits for a core 70% of the time; the job looks as if it took minutes.
     monkeypatch.setattr(provenance, "core_waits", lambda: {"1": 0.7 * time.perf_counter()})
     provenance.warn_of_others.cache_clear()
@@ -465,6 +469,12 @@ def test_a_job_beside_programs_that_take_its_cores_says_so_and_is_marked(
     assert len(lines) == 1
     share = r"speedup: disturbed: threads waited for a core (69|70|71)% of the time"
     assert all(re.match(share, each.reason) for each in busy)
+    (answer,) = sentences(tmp_path / "results/default/results.csv", {e.run_id for e in busy})
+    assert "surely" not in answer and "disturbed" in answer and "use " not in answer
+    both = compare(tmp_path / "quiet", tmp_path / "results")
+    times = [each for each in both.judged if each.column.name in ("speedup", "token_rate")]
+    assert times and {each.verdict for each in times} == {"not judged"}
+    assert all("disturbed" in each.why for each in times) and not both.regressed
 
 
 def test_a_job_whose_passes_are_slower_after_decoding_than_when_threads_were_chosen_is_marked(

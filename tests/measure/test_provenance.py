@@ -95,6 +95,7 @@ def test_a_clock_is_the_mean_of_the_processors_listed_and_a_driver_is_its_module
 
 def test_the_load_is_the_systems_if_it_has_one_and_a_reading_is_cheap(monkeypatch):
     with Machine("cpu") as machine:
+        machine.begin()
         taken = []
         for _ in range(50):
             began = time.perf_counter()
@@ -106,15 +107,16 @@ def test_the_load_is_the_systems_if_it_has_one_and_a_reading_is_cheap(monkeypatc
     monkeypatch.delattr(os, "getloadavg")
     monkeypatch.setitem(sys.modules, "pynvml", None)
     with Machine("cuda") as machine:
+        machine.begin()
         read = machine.read()
         assert (read["load_average"], read["clock_mhz"]) == (None, None)
 
 
 def test_the_share_of_a_window_is_of_the_thread_that_waited_longest_for_a_core(monkeypatch, caplog):
     waits = iter(
-        [{}, {"1": 3.0, "2": 1.0}, {"1": 3.1, "2": 1.5, "3": 0.2}, {}, {"1": 9.0}, {"1": 12.0}, {}]
+        [{"1": 3.0, "2": 1.0}, {"1": 3.1, "2": 1.5, "3": 0.2}, {}, {"1": 9.0}, {"1": 12.0}, {}]
     )
-    clock = iter([0.0, 0.0, 1.0, 2.0, 3.0, 7.0, 8.0])
+    clock = iter([0.0, 1.0, 2.0, 3.0, 7.0, 8.0])
     monkeypatch.setattr(provenance, "core_waits", lambda: next(waits))
     monkeypatch.setattr(provenance, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     provenance.warn_of_others.cache_clear()
@@ -157,7 +159,9 @@ def test_the_clock_of_a_gpu_is_its_own(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", stand_in)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
     with Machine("cuda", (0,)) as machine:
+        machine.begin()
         assert machine.read()["clock_mhz"] == 1001
     with Machine("cuda") as machine:
+        machine.begin()
         assert machine.read()["clock_mhz"] == 1000.5
     assert stand_in.started == 0

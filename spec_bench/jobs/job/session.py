@@ -32,6 +32,7 @@ from spec_bench.jobs.store.store import CellStore, Repeats
 from spec_bench.jobs.work.metering import Metering
 from spec_bench.jobs.work.prompts import Prompts
 from spec_bench.measure.provenance import Machine, PeakMemory
+from spec_bench.records import cell_folder
 from spec_bench.records.types import Generation, Reason, Request
 from spec_bench.settings.fields import first_line
 from spec_bench.sinks.console import Progress
@@ -126,7 +127,11 @@ class Session:
             if again := unpaired(run.done, self.against):
                 for repeat, prompt_id in again:
                     del run.done[repeat][prompt_id]
-                run.store.rewrite(run.done)
+                if processes.rank() == 0:
+                    cell_folder.replace(
+                        run.store.folder / files.GENERATIONS,
+                        [each for repeat in run.done.values() for each in repeat.values()],
+                    )
         decoding = any(map(self.lacks, cells))
         alone = baseline in self.pending and not baseline.shared
         return [baseline, *cells] if decoding or alone else cells

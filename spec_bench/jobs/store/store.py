@@ -82,11 +82,6 @@ class CellStore:
             stream.flush()
             os.fsync(stream.fileno())
 
-    def rewrite(self, done: Repeats) -> None:
-        """Leaves these generations alone, each prompt once."""
-        every = (each for repeat in done.values() for each in repeat.values())
-        cell_folder.replace(self.folder / files.GENERATIONS, every)
-
     def load_retimed(self) -> list[Generation]:
         """Returns what later sessions timed again; unusable lines are left out."""
         return cell_folder.read_retimed(self.folder)
@@ -182,7 +177,7 @@ class FollowerStore(CellStore):
         """Process 0 holds it for all."""
         return True
 
-    unlock = describe = append = rewrite = finish = _nothing
+    unlock = describe = append = finish = _nothing
 
 
 def check_cell(folder: Path, cell: Mapping[str, Any]) -> None:

@@ -187,8 +187,9 @@ def use_threads(
             taken = seconds_by_threads(usual, run_pass)
             seconds, count = min(zip(taken.values(), taken, strict=True))
         else:
-            key = f"{kept[1]}, {machine('cpu')}, {usual} threads"
-            count, seconds = faster(kept[0], key, usual, run_pass)
+            count, seconds = faster(
+                kept[0], f"{kept[1]}, {machine('cpu')}, {usual} threads", usual, run_pass
+            )
         slowdown = cache(lambda: seconds_by_threads(usual, run_pass)[count] / seconds)
     _usual.clear()
     _usual[count] = usual
@@ -212,7 +213,7 @@ def faster(path: Path, key: str, usual: int, run_pass: Callable[[], object]) -> 
         known = known if isinstance(known, dict) else {}
         taken, before = seconds_by_threads(usual, run_pass), inf
         match known.get(key):
-            case [int(count), float(before)] if count in taken and before > 0:
+            case [int(count), float(before)] if count in taken:
                 if 0.5 < taken[count] / before < 2:
                     return count, before
                 log.warning(
@@ -223,7 +224,6 @@ def faster(path: Path, key: str, usual: int, run_pass: Callable[[], object]) -> 
         seconds, count = min(zip(taken.values(), taken, strict=True))
         known[key] = count, seconds
         files.write_json(path, known)
-        log.info("computing on %s of %s threads: faster here", count, usual)
         return count, min(seconds, before)
 
 
