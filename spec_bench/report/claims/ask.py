@@ -201,7 +201,7 @@ class Ask:
         fields of a ``Question``.
         """
         one, other = (s if isinstance(s, Cells) else cells(*several(s)) for s in (left, right))
-        for name in {*one.decoders, *other.decoders} - {*self.rows.decoder}:
+        for name in {*one.decoders, *other.decoders}.difference(self.rows.get("decoder", ())):
             check_decoder(name)
         asked = Question(self, text, one, other, **how)
         self._refuse_unknown((*several(metric), *several(asked.same), *several(asked.each)))
