@@ -70,7 +70,7 @@ def _unpack_zstd(data: bytes) -> Any:
             return import_module(name).decompress(data)
         except ImportError:
             continue
-    raise ValueError("zstd needs Python 3.14, or pip install zstandard; or unpack it: zstd -d")
+    raise OSError("zstd needs Python 3.14, or pip install zstandard; or unpack it: zstd -d")
 
 
 _UNPACKED: dict[bytes, Callable[[bytes], bytes]] = {
@@ -143,9 +143,9 @@ def _rows_of_text(text: str, file: Path, where: str) -> Iterator[Making]:
         whole, told = _json_or_none(text), _json_or_none(first)
         if isinstance(whole, dict | list):
             values = _list_in(whole)
-            one = "line" if len(lines) == len(values) == 1 else "record"
-            for number, value in enumerate(values, 1):
-                yield partial(_row_of, value, where, f"{one} {number}")
+            unit, start = ("line", lines[0][0]) if len(lines) == len(values) == 1 else ("record", 1)
+            for number, value in enumerate(values, start):
+                yield partial(_row_of, value, where, f"{unit} {number}")
             return
         if ending == ".json" and told is None:
             _parse_json(text, where)  # says why it is none
@@ -173,10 +173,8 @@ def lines_of(file: Path, whose: str) -> Iterator[Line]:
     """
     if not file.is_file():
         raise ValueError(f"{whose}: there is no file {str(file)!r}")
-    where = f"{whose}: {file.name}"
-    for number, line in enumerate(_read_text(file, where).split("\n"), 1):
-        if line.strip():
-            yield _row_of_line(line, where, number)
+    for make in rows_of(file, whose):
+        yield make()
 
 
 def _constant(name: str) -> None:

@@ -46,7 +46,6 @@ _HYDRA = {
     **dict.fromkeys(("--config-path", "-cp", "--config-name", "-cn"), True),
 }
 _LISTED = ("decoders", "metrics")  # commas of other values sweep over them
-_ACTIONS = {"data": "append"}
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 _KINDS = ("decoder", "task", "pair", "experiment")  # of bare words that name a file of ``conf``
 
@@ -58,7 +57,7 @@ def overrides_of(command: str, arguments: Sequence[str]) -> list[str]:
     flags = FLAGS[command]
     parser = Parser(prog=f"spec-bench {command}", add_help=False, allow_abbrev=False)
     for name in flags:
-        parser.add_argument(f"--{name}", dest=name, action=_ACTIONS.get(name, "store"))
+        parser.add_argument(f"--{name}", dest=name, action="append" if name == "data" else "store")
     given, rest = parser.parse_known_args(list(arguments))
     asked = {name: value for name, value in vars(given).items() if value is not None}
     if "data" in asked:
