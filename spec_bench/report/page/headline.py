@@ -154,8 +154,9 @@ def _value(best: pd.Series, by: str, of: int) -> tuple[str, str]:
 
 def widen(row: Row | pd.Series, by: str, of: int) -> tuple[float, float] | None:
     """Returns the ends of a row's interval if so many are to cover; None without one."""
-    prompts = number_in(row, "prompts") or 0
-    return simultaneous([number or 0.0 for number in numbers_in(row, by)], prompts, of)
+    return simultaneous(
+        [number or 0.0 for number in numbers_in(row, by)], number_in(row, "prompts") or 0, of
+    )
 
 
 def _basis(rows: pd.DataFrame, by: str, choice: Choice | None) -> str:
