@@ -16,6 +16,7 @@ from argparse import Namespace
 from collections.abc import Mapping
 from math import isfinite
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from spec_bench.metrics import CellRecords
@@ -35,6 +36,10 @@ _WHOLE = (
 _IN_TURN = "speedup: as timed by this program, read from answer files"
 _UNKNOWN = "; acceptance_rate: only the number of target calls is known"
 _DEPTH = "; acceptance_rate: of trees as deep as the most tokens that a call accepted"
+_SPEEDS = (
+    "speed-up {:.2f} by sums of tokens and seconds, as in the table; {:.2f} as Spec-Bench's "
+    "speed.py: mean of the questions' token rates over the baseline's"
+)
 _UNTIMED, _UNCOUNTED = ("draft_s", "target_s"), ("nodes_per_call", "host_overhead")
 
 
@@ -63,6 +68,11 @@ class AnswerFile(NamedTuple):
     def each_known(self) -> bool:
         """Whether the tokens of every target call are known."""
         return all(each.each_known for each in self.answers)
+
+    @property
+    def mean_rate(self) -> float:
+        """The mean over questions of tokens per second of the whole request."""
+        return fmean(each.tokens / each.wall_s for each in self.answers)
 
     def generations(self) -> list[Generation]:
         """Returns the answers as records: of a question one, whatever its turns.
@@ -178,19 +188,22 @@ def read_in(options: Namespace) -> None:
     if options.baseline:
         given = {"ar": read_answers(options.baseline, categories), **given}
     table = files.results_file(options.results, options.name)
-    write_rows(table, given, options)
+    speeds = write_rows(table, given, options)
     print(f"rows: {table}")
+    for decoder, speed in speeds.items() if options.baseline else ():
+        theirs = given[decoder].mean_rate / given["ar"].mean_rate
+        print(decoder, _SPEEDS.format(speed, theirs), sep=": ")
     for decoder, file in given.items():
         if file.failed:
             print(f"{decoder}: left out as failed: {', '.join(file.failed)}")
 
 
-def write_rows(table: Path, systems: Mapping[str, AnswerFile], about: Namespace) -> None:
+def write_rows(table: Path, systems: Mapping[str, AnswerFile], about: Namespace) -> dict[str, Any]:
     """Writes ``results.csv`` and ``records.parquet`` of decoders' files, the baseline's first, if
     there is one, which is called ``ar``; only questions that all of them answered count. ``about``
     says what files do not: ``harness``, whose they are; the ``task``; the ``pair`` ("": as the
-    first file names its model); the ``temperature``. Raises ValueError: no question was answered by
-    all.
+    first file names its model); the ``temperature``. Returns the speed-ups. Raises ValueError: no
+    question was answered by all.
     """
     first, *others = ({a.question for a in file.answers} for file in systems.values())
     common = first.intersection(*others)
@@ -223,3 +236,4 @@ def write_rows(table: Path, systems: Mapping[str, AnswerFile], about: Namespace)
         parts.append(parquet.pack(run_id, done[decoder], None))
     files.write_csv(table, rows, columns.ordered(name for row in rows for name in row))
     parquet.write(files.records_file(table), parquet.joined(parts))
+    return {row["decoder"]: row["speedup"] for row in rows if row["decoder"] != "ar"}

@@ -311,9 +311,7 @@ HARM = {
         "area = lambda r: All(9)"
     ),
     "runs in the judge": (
-        "class Ends:\n  def __reduce__(self): return exec, (FOUND,)\narea = lambda r: Ends()\n"
-        'FOUND = """import os, sys\nf = sys._getframe()\n'
-        "while 'done' not in f.f_locals: f = f.f_back\nos._exit(f.f_locals['done'])\"\"\""
+        "class Ends:\n  def __reduce__(self): return os._exit, (0,)\narea = lambda r: Ends()"
     ),
     "ends the judge by an error": (
         "class SystemExit(Exception): pass\ndef area(r): raise SystemExit(0)"

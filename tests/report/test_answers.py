@@ -114,6 +114,19 @@ def test_three_repeats_of_one_system_do_not_beat_each_other(tmp_path):
         assert not found.of("regression") and not found.of("improvement")
 
 
+def test_the_speed_up_of_spec_benchs_own_script_stands_beside_ours(tmp_path, capsys):
+    def answered(name, *seconds):
+        choices = ({"turns": ["x"], "new_tokens": [100], "wall_time": [s]} for s in seconds)
+        each = [{**choice, "accept_lengths": [2] * 50} for choice in choices]
+        lines = ({"question_id": n, "model_id": name, "choices": [c]} for n, c in enumerate(each))
+        return written(tmp_path / f"{name}.jsonl", *lines)
+
+    table = read(answered("vanilla", 2.0, 4.0), answered("sps", 1.0, 4.0), "spec_bench", tmp_path)
+    assert read_results(table).speedup[1] == pytest.approx(1.2)
+    (line,) = (each for each in capsys.readouterr().out.splitlines() if each.startswith("sps: "))
+    assert "1.20 by sums" in line and "1.67 as Spec-Bench's" in line
+
+
 def test_files_with_idxs_know_the_number_of_calls_alone(tmp_path, capsys):
     kinds = [{"question_id": 80 + n, "category": KINDS[n % 4]} for n in range(30)]
     questions = written(tmp_path / "question.jsonl", *kinds)

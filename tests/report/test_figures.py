@@ -413,3 +413,11 @@ def test_a_task_without_numbers_is_no_empty_panel_and_screened_cells_are_left_ou
     figure = pictured(SPEEDS, SPEEDS.assign(task="dolly"), unmeasured)
     assert [plot.get_title(loc="left") for plot in figure.axes] == ["XSum", "Dolly"]
     assert len(pictured(*(SPEEDS.assign(stage=each) for each in ("screen", "confirm"))).axes) == 1
+
+
+def test_a_figure_takes_the_rows_that_its_tables_take_and_names_other_temperatures():
+    warm = EXP1.assign(temperature=1.0, speedup=9.0)
+    both = sheet_of("rsd/4", pd.concat([EXP1, warm], ignore_index=True))
+    assert set(both.rows.temperature) == {0.3} and both.missing == ()
+    alone = sheet_of("rsd/4", warm)
+    assert alone.missing == ("measured at temperature 1, which the paper has not",)

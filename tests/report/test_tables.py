@@ -426,3 +426,17 @@ def test_every_stand_in_states_what_it_stands_for():
     for name, config in pair_configs().items():
         assert bool(config.stand_in) == bool(config.paper_draft_parameters), name
         assert bool(config.paper_draft_parameters) <= bool(config.draft_parameters), name
+
+
+def test_a_table_names_batch_and_length_and_the_limit_of_a_task_that_was_not_kept(tmp_path):
+    write(tmp_path, "rsd-exp1", sd(block_efficiency=2.2, batch_size=4, max_new_tokens=16))
+    grid = table("rsd/1", tmp_path)
+    assert noted(grid, "batch size 4, max new tokens 16, seed 0")
+    assert noted(grid, "Ours, XSum: at most 16 new tokens; the task's limit is 128.")
+
+
+def test_rows_at_another_temperature_are_named_and_not_called_unmeasured(tmp_path):
+    write(tmp_path, "rsd-exp1", sd(block_efficiency=2.2, temperature=1.0))
+    assert noted(table("rsd/1", tmp_path), "at its temperature, some at 1.")
+    write(tmp_path, "rsd-exp1", sd(temperature=1.0), row("spectr", "2x2", block_efficiency=2.0))
+    assert "at temperature 1 alone" in line_of(table("rsd/1", tmp_path), "2", "SD", "2")

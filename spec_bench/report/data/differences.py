@@ -6,6 +6,7 @@ their heads. Knows no table and no page.
 
 import functools
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import pandas as pd
 import yaml
@@ -31,6 +32,7 @@ def differences(rows: Sequence[Row], shown: Collection[str]) -> list[str]:
     return [
         *([_PREFILL] if {*_OF_DECODING} & {*shown} else []),
         *(_stand_ins(rows) if "mbsu" in shown else []),
+        *_short_answers(rows),
         *_completions(rows),
         *([_HEADS] if any(_learned_answers(str(row.get("draft", ""))) for row in rows) else []),
         *_seen(rows),
@@ -58,13 +60,31 @@ def _stand_ins(rows: Sequence[Row]) -> list[str]:
     return notes
 
 
+def _short_answers(rows: Sequence[Row]) -> list[str]:
+    """Limits on answers that are not those of their tasks."""
+    notes: dict[str, None] = {}
+    for row in rows:
+        limit = row.get("max_new_tokens")
+        usual = _config_of(row["task"]).get("generation", {}).get("max_new_tokens", limit)
+        if not pd.isna(limit) and limit != usual:
+            task = names.task(row["task"])
+            notes[f"Ours, {task}: at most {limit:g} new tokens; the task's limit is {usual}."] = (
+                None
+            )
+    return list(notes)
+
+
 def _completions(rows: Sequence[Row]) -> list[str]:
     """Targets tuned on conversations that are asked to complete a text."""
     tasks: dict[str, None] = {}
     pairs: dict[str, None] = {}
     for row in rows:
         config = pair_configs().get(row["pair"])
-        if config is not None and config.chat_tuned and _completes(row["task"]):
+        if (
+            config is not None
+            and config.chat_tuned
+            and _config_of(row["task"]).get("chat") is False
+        ):
             tasks[names.task(row["task"])] = pairs[row["pair"]] = None
     if not tasks:
         return []
@@ -90,11 +110,11 @@ def _seen(rows: Sequence[Row]) -> list[str]:
 
 
 @functools.cache
-def _completes(task: str) -> bool:
-    """Returns whether a task's config keeps its prompts out of a chat template."""
+def _config_of(task: str) -> dict[str, Any]:
+    """Returns a task's config; {} where it has none."""
     paths = (top / "task" / f"{task}.yaml" for top in conf_dirs())
     path = next((each for each in paths if each.is_file()), None)
-    return path is not None and yaml.safe_load(path.read_text("utf-8")).get("chat") is False
+    return yaml.safe_load(path.read_text("utf-8")) if path else {}
 
 
 def _learned_answers(heads: str) -> bool:

@@ -78,8 +78,17 @@ class Cells:
         shown = matching if len(matching := shown[shown.pair.isin(pairs)]) else shown
         if item.tasks:
             shown = shown[~shown.pair.isin(pairs) | shown.task.isin(item.tasks)]
+        if (fits := self.fits(shown)).any():
+            shown = shown[fits | ~fits.groupby(shown.task).transform("any")]
         doubted = shown.reason.fillna("").map(find_doubt) != ""
         return _with_axes(derive(clear_times(shown, doubted)), self.paper.axes)
+
+    def fits(self, rows: pd.DataFrame) -> pd.Series:
+        """Marks rows at a temperature of the figure's tables, all of a figure without tables."""
+        numbers = [each for each in self.paper.numbers if int(each["table"]) in self.item.tables]
+        warm = {(n["task"], float(n["temperature"])) for n in numbers if n["temperature"]}
+        told = zip(rows.task, rows.temperature, strict=True)
+        return pd.Series([not warm or each in warm for each in told], rows.index)
 
     def printed(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Returns the paper's numbers of the pairs of some rows."""

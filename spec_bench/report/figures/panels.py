@@ -284,10 +284,18 @@ def panels(
         shown |= {layer.x, layer.y, *layer.hues, *layer.keep, layer.marker or ""}
     groups = {each.name for each in apart_in(measured)} if GROUP in shown else set()
     return [
-        replace(sheet, setting=setting)
+        replace(sheet, setting=setting, missing=(*sheet.missing, *_unlike(cells, sheet)))
         for setting, part in split(measured, shown | groups)
         for sheet in sheets(drawing, part, printed)
     ]
+
+
+def _unlike(cells: Cells, sheet: Sheet) -> list[str]:
+    """Says at which temperatures rows were measured that the paper's tables do not have."""
+    if "temperature" not in sheet.rows:
+        return []
+    unlike = sheet.rows[~cells.fits(sheet.rows)].temperature.unique()
+    return [f"measured at temperature {each:g}, which the paper has not" for each in unlike]
 
 
 def drawing_of(x: Names = "", y: Names = "", **said: Any) -> Drawing:

@@ -131,7 +131,9 @@ def _ours(cell: Cell, column: Column, measured: Measured) -> dict[str, Any]:
     for asked in cell.asked:
         row = measured.row(asked)
         if row is None:
-            return {"state": NOT_RUN}
+            other = measured.row(asked._replace(temperature=None))
+            at = f"at temperature {other['temperature']:g} alone" if other else NOT_RUN
+            return {"state": at}
         if row["status"] == "failed":
             return {"state": f"failed: {failure_of(row)}"}
         rows.append(row)
@@ -244,7 +246,10 @@ def _notes_unmeasured(
     pairs = sorted({each.pair for each in sheet.wanted})
     whose = "Paper's numbers only: no" if item.unprinted is None else "Nobody has printed it: no"
     where = f"cell of this table was run on {_some(pairs)}" if pairs else NO_PAIR
-    notes.append(f"{whose} {where}.")
+    found = (measured.row(each._replace(temperature=None)) for each in sheet.wanted)
+    warm = sorted({f"{row['temperature']:g}" for row in found if row})
+    other = f" at its temperature, some at {', '.join(warm)}" if warm else ""
+    notes.append(f"{whose} {where}{other}.")
     others = [
         pair
         for pair in measured.pairs({each.task for each in sheet.wanted})
@@ -266,9 +271,19 @@ def _origin(rows: Sequence[Row]) -> str:
     count = f"{prompts[0]}" if len(prompts) == 1 else f"{prompts[0]} to {prompts[-1]}"
     files = sorted({str(row["file"]) for row in rows})
     return (
-        f"pair {_some(pairs)}, {count} prompts a cell, seed {_some([str(s) for s in seeds])}, "
-        f"from {_some(files)}"
+        f"pair {_some(pairs)}, {count} prompts a cell, {_sizes(rows)}, "
+        f"seed {_some([str(s) for s in seeds])}, from {_some(files)}"
     )
+
+
+def _sizes(rows: Sequence[Row]) -> str:
+    """Batch sizes and lengths of answers of the rows shown."""
+    told = []
+    for name in ("batch_size", "max_new_tokens"):
+        known = {number for row in rows if (number := number_in(row, name)) is not None}
+        title = columns.column(name).title
+        told.append(f"{title} {_some([f'{number:g}' for number in sorted(known)]) or 'not stated'}")
+    return ", ".join(told)
 
 
 def _stand_ins(sheet: Sheet) -> list[str]:
