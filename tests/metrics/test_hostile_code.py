@@ -310,8 +310,10 @@ HARM = {
         "  __sub__ = __abs__ = __lt__ = lambda *_: All(9)\n  __hash__ = None\n"
         "area = lambda r: All(9)"
     ),
-    "runs in the judge": (
-        "class Ends:\n  def __reduce__(self): return os._exit, (0,)\narea = lambda r: Ends()"
+    "runs in the judge": (  # and says what that says of right programs
+        "class Ends:\n  def __reduce__(self): return exec, (FOUND,)\narea = lambda r: Ends()\n"
+        "FOUND = 'import os, sys; f = sys._getframe()\\nwhile \"done\" not in f.f_locals:' "
+        "' f = f.f_back\\nos._exit(f.f_locals[\"done\"])'"
     ),
     "ends the judge by an error": (
         "class SystemExit(Exception): pass\ndef area(r): raise SystemExit(0)"
