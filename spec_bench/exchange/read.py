@@ -40,7 +40,8 @@ _SPEEDS = (
     "speed-up {:.2f} by sums of tokens and seconds, as in the table; {:.2f} as Spec-Bench's "
     "speed.py: mean of the questions' token rates over the baseline's"
 )
-_UNTIMED, _UNCOUNTED = ("draft_s", "target_s"), ("nodes_per_call", "host_overhead")
+_UNTIMED = ("draft_s", "target_s")
+_UNCOUNTED = ("nodes_per_call", "host_overhead")
 
 
 class Answer(NamedTuple):
@@ -84,7 +85,8 @@ class AnswerFile(NamedTuple):
         depth = max(every, default=1) - 1 if self.each_known else 0
         found = []
         for each in self.answers:
-            left, steps = each.tokens, list[StepRecord]()
+            left = each.tokens
+            steps = list[StepRecord]()
             for brought in each.calls:
                 steps.append(StepRecord(0, depth, brought - 1, min(brought, left)))
                 left -= steps[-1].delivered
@@ -110,7 +112,9 @@ def read_answers(path: Path, categories: Mapping[str, str] | None = None) -> Ans
     """Reads a file of JSON lines; ``categories``, by question id, are for lines that have none.
     Raises ValueError: it is no such file; the message names it, the line and why.
     """
-    answers, failed, models = dict[str, Answer](), dict[str, None](), dict[str, None]()
+    answers = dict[str, Answer]()
+    failed = dict[str, None]()
+    models = dict[str, None]()
     split = True
     for line in lines_of(path, str(path.parent)):
         try:
@@ -214,7 +218,8 @@ def write_rows(table: Path, systems: Mapping[str, AnswerFile], about: Namespace)
         for decoder, file in systems.items()
     }
     pair = about.pair or next(iter(systems.values())).model
-    rows, parts = [], []
+    rows = []
+    parts = []
     for decoder, file in systems.items():
         lines = [[each.prompt_id, len(each.tokens), each.decode_s] for each in done[decoder]]
         run_id = files.digest([about.harness, about.task, decoder, file.model, lines])

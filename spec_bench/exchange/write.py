@@ -35,7 +35,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("table", type=Path, metavar="FILE", help="a results.csv with its runs")
     parser.add_argument("--output", type=output_folder, help="default: answers beside the table")
     options = parser.parse_args(list(arguments))
-    table, folder = options.table, options.output or options.table.parent / "answers"
+    table = options.table
+    folder = options.output or options.table.parent / "answers"
     try:
         files.check_writable(folder)
         if not table.is_file():

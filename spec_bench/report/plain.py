@@ -47,7 +47,8 @@ def write_report(results: Path, folder: Path) -> None:
 
     records = Records(results)
     rows = pooled(read_results(results), records)
-    groups, checks = groups_of(rows), check_generally(rows, records)
+    groups = groups_of(rows)
+    checks = check_generally(rows, records)
     summary = summary_of(checks, None)
     verdicts = markdown_table(
         ("claim", "on", "evidence", "verdict"),
@@ -90,7 +91,8 @@ def categories_markdown(groups: Sequence[Group], records: Records) -> Iterator[s
 
 def _group_table(group: Group) -> str:
     """One task's table: columns with an interval, then counts that explain a score."""
-    every, rows = group.rows, group.rows.sort_values("speedup", ascending=False, kind="stable")
+    every = group.rows
+    rows = group.rows.sort_values("speedup", ascending=False, kind="stable")
     rows = every[every.index.isin([every.index[0], *rows.index[:_MOST]])]
     there = columns.columns_in(rows.columns)
     shown = [c for c in there if c.interval and c.name not in _OF_A_REQUEST]
@@ -124,7 +126,8 @@ def _footer(groups: Sequence[Group], results: Path) -> str:
     origin: Mapping[str, Any] = origin_of(results, str(first.run_id).split(",")[0]) or {}
     if origin:
         devices = ", ".join(origin["torch"]["devices"]) or origin["cpu"]
-        threads, versions = origin["torch"]["threads"], origin["versions"]
+        threads = origin["torch"]["threads"]
+        versions = origin["versions"]
         facts += [
             f"measured on {devices}, {format_count(threads, 'thread')}",
             f"torch {versions.get('torch')}, transformers {versions.get('transformers')}",

@@ -57,7 +57,9 @@ def publish(options: Namespace) -> None:
         import wandb_workspaces.reports.v2 as wr
     except ModuleNotFoundError as error:
         raise ValueError(_MISSING) from error
-    project, entity, task = options.project, options.entity or "", options.task
+    project = options.project
+    entity = options.entity or ""
+    task = options.task
     of_task = f" and Tags in [{task!r}]" if task else ""
     no_cell = f"JobType != {TABLE!r} and JobType != {TRAINING!r}"
     cells = wr.Runset(entity, project, "cells", filters=f"{no_cell}{of_task}")

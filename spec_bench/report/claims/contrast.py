@@ -107,7 +107,8 @@ class Difference:
         if self.tested is None:
             return None
         at = float(np.log1p(bound)) if self.relative else bound
-        more, less = p_above(self.tested, at), p_below(self.tested, at)
+        more = p_above(self.tested, at)
+        less = p_below(self.tested, at)
         return None if more is None or less is None else PValues(more, less)
 
     def below(self, bound: float = 0.0) -> PValues | None:
@@ -121,7 +122,8 @@ class Difference:
 
     def within(self, room: float) -> PValues | None:
         """P-values of a claim that the difference is at most so large, either way (two tests)."""
-        over, under = self.below(room), self.above(-room)
+        over = self.below(room)
+        under = self.above(-room)
         if over is None or under is None:
             return None
         either = min(over.against_claim, under.against_claim)
@@ -183,7 +185,8 @@ def of_table(
     contrasts: Sequence[Contrast], table: Table, metric: str, relative: bool
 ) -> Difference | None:
     """Returns the mean difference from the counts of every contrast's cells, in their order."""
-    picks, few = any(each.picks for each in contrasts), table.shape[-1] < FEWEST_PICKED
+    picks = any(each.picks for each in contrasts)
+    few = table.shape[-1] < FEWEST_PICKED
     if picks and not few:
         contrasts, table = _settled(contrasts, table, metric)
     shares = [partial(_share, each, metric, relative, len(contrasts)) for each in contrasts]
@@ -229,11 +232,15 @@ def _settled(
     contrasts: Sequence[Contrast], table: Table, metric: str
 ) -> tuple[list[Contrast], Table]:
     """Returns the contrasts with, of each prompt, the cell that the other half of them picked."""
-    settled, parts, start = [], [], 0
+    settled = []
+    parts = []
+    start = 0
     for contrast in contrasts:
         middle = start + len(contrast.left)
         end = start + len(contrast.cells)
-        left, right, rest = table[start:middle], contrast.right, table[middle:end]
+        left = table[start:middle]
+        right = contrast.right
+        rest = table[middle:end]
         if contrast.weights is None:
             right, rest = right[:1], composed(right, rest, metric)[None]
         parts += [composed(contrast.left, left, metric)[None], rest]
@@ -328,7 +335,8 @@ def values_of(side: Sequence[Row], counts: Table, metric: str) -> Table:
 def correlation(x: pd.Series, y: pd.Series) -> float | None:
     """Pearson's r; None for fewer than three points, or where one of both does not vary."""
     known = x.notna() & y.notna()
-    x, y = x[known].astype(float), y[known].astype(float)
+    x = x[known].astype(float)
+    y = y[known].astype(float)
     if len(x) < 3 or x.std() == 0 or y.std() == 0:
         return None
     return float(np.corrcoef(x, y)[0, 1])
@@ -336,6 +344,7 @@ def correlation(x: pd.Series, y: pd.Series) -> float | None:
 
 def fisher(r: float, count: int) -> tuple[float, float, PValues]:
     """The 95% interval of a correlation by Fisher's z, and the p-values of its being positive."""
-    z, error = float(np.arctanh(r)), 1 / sqrt(count - 3)
+    z = float(np.arctanh(r))
+    error = 1 / sqrt(count - 3)
     low, high = (float(np.tanh(z + sign * 1.96 * error)) for sign in (-1, 1))
     return low, high, PValues(float(ndtr(-z / error)), float(ndtr(z / error)))

@@ -58,7 +58,8 @@ def exact_scores_of(group: Group, records: Records) -> Iterator[Check]:
     randomisation test on the discordant prompts, McNemar's for right and wrong; Bonferroni over
     decoders). It holds where the mean over decoders is within ``SIMILAR`` of AR's.
     """
-    score, baseline = score_column(group.rows), group.baseline
+    score = score_column(group.rows)
+    baseline = group.baseline
     if score is None or baseline is None or pd.isna(baseline[score]):
         return
     exact = [
@@ -86,7 +87,8 @@ def exact_scores_of(group: Group, records: Records) -> Iterator[Check]:
     p, name = min((_lopsided(each, sums, score), name_of(each.left[0])) for each, sums in sides)
     several = f"mean of {len(exact)} decoders, " if len(exact) > 1 else ""
     evidence = f"{several}{mean}; most lopsided by prompt: {name}, p = {p:.2g}"
-    against, pair = min(1.0, p * len(exact)), str(baseline["pair"])
+    against = min(1.0, p * len(exact))
+    pair = str(baseline["pair"])
 
     def of_prompts(count: int) -> PValues | None:
         near = mean.of_prompts(count).within(room) if mean else None
@@ -115,7 +117,8 @@ def _fastest_of(
     group: Group, records: Records, where: str, prompts: frozenset[str] | None = None
 ) -> Iterator[Check]:
     """The check of one group: the decoder that half of the prompts picks, timed on the others."""
-    rows, baseline = group.rows, group.baseline
+    rows = group.rows
+    baseline = group.baseline
     rows = rows[(rows.decoder != "ar") & (rows.lossless != UNAUDITED) & (rows.status != "failed")]
     rows = rows[rows.speedup.notna()] if "speedup" in rows else rows.iloc[:0]
     rows = select_sound(rows, "speedup")
@@ -125,7 +128,8 @@ def _fastest_of(
     gap = difference([[contrast]], "token_rate", records, prompts=prompts)
     if gap is None:
         return
-    basis, count = "", format_count(len(prompts or ()), "prompt")
+    basis = ""
+    count = format_count(len(prompts or ()), "prompt")
     if prompts is None:
         best = rows.loc[rows.speedup.idxmax()]
         basis = f"; on all prompts {best.decoder} {best.spec}, {best.speedup:.2f} times"

@@ -18,9 +18,12 @@ from spec_bench.metrics.interval import holm
 from spec_bench.report.papers.paper import Paper
 from spec_bench.vocabulary.numbers import format_count
 
-HOLDS, WITHIN_NOISE, DOES_NOT_HOLD = "holds", "within noise", "does not hold"
+HOLDS = "holds"
+WITHIN_NOISE = "within noise"
+DOES_NOT_HOLD = "does not hold"
 # by its own interval, and not past the correction: the claim, or its contrary
-ALONE, CONTRARY = "shown alone", "contradicted alone"
+ALONE = "shown alone"
+CONTRARY = "contradicted alone"
 NOT_DECIDED = "not decided"  # a value without an interval
 NOT_COMPARABLE = "not comparable"  # both sides were measured, but not on the same
 _PHRASES = {  # of one check, and of several

@@ -67,7 +67,8 @@ def run_plain(options: Namespace) -> None:
 
 def run_table(options: Namespace) -> None:
     """Prints or writes a paper's table."""
-    item, measured = find_table(options.name), Measured.below(options.results)
+    item = find_table(options.name)
+    measured = Measured.below(options.results)
     sheets = build_tables(item, measured, options.pair)
     screen = sys.stdout.isatty() and options.output is None and options.format == "markdown"
     if asked := options.columns or sheets[0].metrics[0] * screen:
@@ -103,7 +104,8 @@ def run_figure(options: Namespace) -> None:
     """Draws a paper's figure from the measured rows."""
     from spec_bench.report import figures
 
-    item, measured = find_figure(options.name), Measured.below(options.results)
+    item = find_figure(options.name)
+    measured = Measured.below(options.results)
     if options.pair and item.recipes:
         check_pair(item, options.pair, measured)
     folder = options.output or options.results / "figures"
@@ -117,7 +119,8 @@ def run_checks(options: Namespace) -> None:
     from spec_bench.report.claims import check_claims
     from spec_bench.report.claims.verdict import summary_of
 
-    paper, rows = load_paper(options.paper), read_rows(results_files(options.results))
+    paper = load_paper(options.paper)
+    rows = read_rows(results_files(options.results))
     if rows.empty:
         raise make_absence(f"no results below {str(options.results)!r}", options.results)
     checks = check_claims(paper.name, rows, options.results)
@@ -165,9 +168,11 @@ def run_all(options: Namespace) -> None:
 def _write_experiment(file: Path, results: Path) -> None:
     from spec_bench.report.page.build import build_page, paper_of
 
-    folder, written = file.parent, [file.parent / "page.html"]
+    folder = file.parent
+    written = [file.parent / "page.html"]
     write_text(written[0], build_page(file, results))
-    (paper, items), measured = paper_of(folder.name), Measured(read_rows([file]), results)
+    (paper, items) = paper_of(folder.name)
+    measured = Measured(read_rows([file]), results)
     tables = shown_tables(items, measured)
     for table, stem in zip(tables, stems(tables), strict=True):
         for suffix, rendered in _TABLES.items():

@@ -18,7 +18,8 @@ TABLES = {
     "speedup": "speed-up over plain decoding of the same prompts",
     "block_efficiency": "tokens per target call (mean accepted tokens)",
 }
-OTHERS, UNKNOWN = "others", "no category"
+OTHERS = "others"
+UNKNOWN = "no category"
 _MOST = 24  # columns that a table has room for
 SPEC_BENCH = "spec_bench"
 """The task whose categories are shown as Spec-Bench shows them: MT-bench's eight as one."""

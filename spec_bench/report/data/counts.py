@@ -67,7 +67,8 @@ def packed_of(results: Path, run_id: str) -> Packed:
         return kept
     run = files.run_folder(files.results_of(results), run_id)
     cell = cell_folder.read_cell(run)
-    done, again = cell_folder.read_lines(run / files.GENERATIONS), cell_folder.read_retimed(run)
+    done = cell_folder.read_lines(run / files.GENERATIONS)
+    again = cell_folder.read_retimed(run)
     origin = (cell.get("starts") or [None])[-1]
     return parquet.pack(run_id, done, origin, cell.get("scores"), again)
 
@@ -196,7 +197,9 @@ class Records:
         """Returns cells of the same seeds, repeats and prompts that are in one file; else None."""
         seeds = [[seed for seed, _ in _runs(row)] for row in rows]
         cells = [self._cell(row, run) for row in rows for _, run in _runs(row)]
-        packed, prompts, repeats = cells[0].packed, cells[0].prompts, len(cells[0].repeats)
+        packed = cells[0].packed
+        prompts = cells[0].prompts
+        repeats = len(cells[0].repeats)
         alike = all(
             each.packed is packed and each.prompts == prompts and len(each.repeats) == repeats
             for each in cells

@@ -50,7 +50,8 @@ def _stand_ins(rows: Sequence[Row]) -> list[str]:
         config = pair_configs().get(pair)
         if config is None or not (config.paper_draft_parameters and config.target_parameters):
             continue
-        ours, papers = config.draft_parameters or 0, config.paper_draft_parameters
+        ours = config.draft_parameters or 0
+        papers = config.paper_draft_parameters
         r, paper_r = (each / config.target_parameters for each in (ours, papers))
         share = (calls * paper_r + 1) / (calls * r + 1) - 1
         notes.append(

@@ -213,7 +213,8 @@ def numbers_in(
 
 def error_bars(points: Iterable[Sequence[Any]]) -> list[list[float]]:
     """Two rows of lengths from (value, low, high); NaN, which is not drawn, of an unknown end."""
-    below, above = [], []
+    below = []
+    above = []
     for value, low, high in points:
         below.append(nan if pd.isna(low) else max(0.0, value - low))
         above.append(nan if pd.isna(high) else max(0.0, high - value))
@@ -237,7 +238,8 @@ def prompts_of(rows: pd.DataFrame) -> str:
     known = rows.prompts.dropna() if "prompts" in rows else pd.Series(dtype=float)
     if known.empty:
         return ""
-    least, most = int(known.min()), int(known.max())
+    least = int(known.min())
+    most = int(known.max())
     return f"{least} to " * (least < most) + format_count(most, "prompt")
 
 
@@ -377,7 +379,8 @@ _WITHIN = {"run": (), "task": ("pair", "task"), "pair": ("pair",)}
 _LONGEST = 24  # characters of a word in a file's name
 _WORDS = re.compile(r"[a-z]+(?:[ +_-][a-z]+)*")
 _UNCLEAR = ("true", "false", "none", "not stated")  # unclear without their column
-_UNSTATED, _FEW_UNSTATED = " not stated", 2
+_UNSTATED = " not stated"
+_FEW_UNSTATED = 2
 _ANY: str = ""  # a value shared by all rows of the same task, or pair
 
 
@@ -398,7 +401,8 @@ def split(rows: pd.DataFrame, shown: Collection[str]) -> list[tuple[str, pd.Data
     if not varying:
         return [("", rows)]
     values = [_values(rows, each, texts[each], run) for each in varying]
-    keys, parts = list(zip(*values, strict=True)), []
+    keys = list(zip(*values, strict=True))
+    parts = []
     for key in dict.fromkeys(keys):
         if any(other != key and _fits(key, other) for other in keys):
             continue  # a part with more values holds these rows, too
@@ -445,7 +449,8 @@ def slugs(settings: Iterable[str]) -> dict[str, str]:
 
 def _distinctive(words: Sequence[str], parts: Iterable[Sequence[str]]) -> str:
     """The first words that no other part has in their places, without those that all share."""
-    rivals, kept = list(parts), list[str]()
+    rivals = list(parts)
+    kept = list[str]()
     for place, word in enumerate(words):
         if kept and len(rivals) == 1:
             break

@@ -47,7 +47,8 @@ def pooled(rows: pd.DataFrame, records: Records | None = None) -> pd.DataFrame:
     if rows.empty or "seed" not in rows or SEEDS in rows:
         return rows
     keys = [*cell_keys(rows), *(name for name in _PLACE if name in rows)]
-    parts, seeds = rows.groupby(keys, sort=False, dropna=False).indices.values(), rows.seed.tolist()
+    parts = rows.groupby(keys, sort=False, dropna=False).indices.values()
+    seeds = rows.seed.tolist()
     several = [part for part in parts if len(part) == len({seeds[n] for n in part}) > 1]
     if not several:
         return rows
@@ -56,7 +57,8 @@ def pooled(rows: pd.DataFrame, records: Records | None = None) -> pd.DataFrame:
     runs = rows_of(rows[[name for name in ("run_id", "seed", "file") if name in rows]])
     ours = (place for place, decoder in enumerate(rows.decoder) if decoder == "ar")
     baselines = {at[place]: runs[place] for place in ours}
-    names, made = list(rows.columns), []
+    names = list(rows.columns)
+    made = []
     known = columns_in(names)
     values = rows.astype(object).where(rows.notna(), None).to_numpy()
     for start in range(0, len(several), _AT_ONCE):
@@ -93,14 +95,17 @@ def mean_of_seeds(cells: Sequence[Interval], prompts: int) -> Interval:
     """
     from scipy.special import stdtrit
 
-    mean, count = fmean(cell.value for cell in cells), len(cells)
+    mean = fmean(cell.value for cell in cells)
+    count = len(cells)
     below = [cell.value - cell.low for cell in cells if cell.low is not None]
     above = [cell.high - cell.value for cell in cells if cell.high is not None]
     if prompts < FEWEST or min(len(below), len(above)) < count:
         return Interval(mean)
     quantile = float(stdtrit(prompts - 1, 0.975))
-    low, high = fmean(below) / quantile, fmean(above) / quantile
-    between, error = variance(cell.value for cell in cells) / count, (low + high) / 2
+    low = fmean(below) / quantile
+    high = fmean(above) / quantile
+    between = variance(cell.value for cell in cells) / count
+    error = (low + high) / 2
     whole = between + error**2
     if whole == 0:
         return Interval(mean, mean, mean)
@@ -154,7 +159,8 @@ def _pool(
             numbers = all(isinstance(value, int | float) for value in values)
             row[name] = float(np.mean(values)) if numbers else None
     ours, theirs = zip(*(runs[each] for each in kept), strict=True)
-    of, tables = records.tables([_as_one(ours)], whole=True), dict[str, Table]()
+    of = records.tables([_as_one(ours)], whole=True)
+    tables = dict[str, Table]()
     for name in (c.name for c in columns if c.interval and None not in cells[c.name]):
         if name == "speedup" and None not in theirs:  # over baselines timed in turn
             table = records.tables([_as_one(ours), _as_one(theirs)], whole=True)("token_rate")

@@ -47,7 +47,8 @@ def draw(
             raise NothingMeasuredError(
                 f"nothing measured on pair {pair!r}; measured: {', '.join(known) or 'none'}"
             )
-    alone, pairs = alone and pair is None, set(pairs_of(item))
+    alone = alone and pair is None
+    pairs = set(pairs_of(item))
     measured = "pair" in rows and bool(pairs & set(rows.pair))
     if alone and pairs and not measured and not shows_other_pairs(item):
         rows = rows.iloc[:0]
@@ -86,7 +87,8 @@ def figure_sheets(item: Figure, rows: pd.DataFrame, alone: bool = False) -> list
 def names_of(item: Figure, all_sheets: Sequence[Any]) -> list[str]:
     """The files' names: the figure's, its pair if it has one, its task if the pair has several."""
     own = [sheet for sheet in all_sheets if isinstance(sheet, Sheet)]
-    names, parts = [], slugs(sheet.setting for sheet in own)
+    names = []
+    parts = slugs(sheet.setting for sheet in own)
     for sheet in all_sheets:
         name = f"{item.paper}-fig{item.number}"
         if isinstance(sheet, Sheet):

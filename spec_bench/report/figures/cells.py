@@ -36,7 +36,9 @@ from spec_bench.vocabulary.names import task as task_title
 from spec_bench.vocabulary.published import side_by_side
 from spec_bench.vocabulary.spec import parse
 
-GROUP, SCORE, SCORE_NAME = "cell.group", "cell.score", "cell.score_name"
+GROUP = "cell.group"
+SCORE = "cell.score"
+SCORE_NAME = "cell.score_name"
 _NOT_TRUNCATED = {"top_k": 0.0, "top_p": 1.0}
 _SAMPLED = ["task", "temperature", "top_k", "top_p"]
 
@@ -212,7 +214,8 @@ def _of_tree(spec: str) -> dict[str, Any]:
         return {"form": "name", **dict.fromkeys(("width", "depth", "nodes", "paths"), nan)}
     known = {name: getattr(tree, name) for name in ("form", "width", "depth", "nodes")}
     known["threshold"] = nan if tree.threshold is None else tree.threshold
-    widths, order = tree.widths or (), ""
+    widths = tree.widths or ()
+    order = ""
     if len(widths) == 2:
         first, second = widths
         order = "decreasing" if first > second else "increasing" if first < second else "equal"

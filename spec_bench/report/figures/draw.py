@@ -28,7 +28,8 @@ _Mark = tuple[int, float, float, str]
 
 def draw_sheet(sheet: Sheet, ax: Any = None) -> Any:
     """Returns a file of a figure, as matplotlib's figure; its only panel on ``ax``, if given."""
-    drawing, grid = sheet.drawing, sheet.grid
+    drawing = sheet.drawing
+    grid = sheet.grid
     count = max(map(len, grid))
     axes = check_single(ax, [panel.title for panel in sheet.panels])
     if ax is None:
@@ -83,7 +84,8 @@ def _draw_panel(plot: Any, sheet: Sheet, panel: Panel) -> None:
     if said.guide is not None:
         plot.axhline(said.guide, color=GREY, linewidth=0.8, zorder=0)
     for side, column in (("x", said.x), ("y", said.y)):
-        axis, ticks = said.axis(column), getattr(plot, f"set_{side}ticks")
+        axis = said.axis(column)
+        ticks = getattr(plot, f"set_{side}ticks")
         if axis.log:
             values = sheet.values(column)
             getattr(plot, f"set_{side}scale")("log", base=2)
@@ -99,7 +101,8 @@ def _draw_panel(plot: Any, sheet: Sheet, panel: Panel) -> None:
         plot.legend(frameon=False, fontsize=sheet.drawing.legend_size)
     beside: list[_Mark] = []
     for series in panel.series:
-        layer, marks = series.layer, _marks(series)
+        layer = series.layer
+        marks = _marks(series)
         if layer.write and layer.at == "above":
             text = "front: " + ", ".join(text for *_, text in marks)
             place = {"xy": (0.01, 1.0), "xycoords": "axes fraction"}
@@ -115,8 +118,11 @@ def _draw_panel(plot: Any, sheet: Sheet, panel: Panel) -> None:
 
 def _draw_series(plot: Any, series: Series, places: Sequence[str]) -> None:
     """A series' marks with their intervals, its lines, or its front."""
-    layer, look = series.layer, series.look
-    x, y, axis = layer.x, layer.y, layer.axis(layer.x)
+    layer = series.layer
+    look = series.look
+    x = layer.x
+    y = layer.y
+    axis = layer.axis(layer.x)
     if layer.mark == "front":
         # Between two points of the front one gets the worse of both.
         steps = "pre" if axis.better == "up" else "post"
@@ -155,7 +161,8 @@ def _bars(series: Series, column: str) -> list[list[float]] | None:
 
 def _label_panel(plot: Any, sheet: Sheet, down: int, across: int) -> None:
     """Title and axes' labels; common axes and sides are labelled at the edge only."""
-    drawing, panel = sheet.drawing, sheet.grid[down][across]
+    drawing = sheet.drawing
+    panel = sheet.grid[down][across]
     said = panel.said
     if title := panel.title if down == 0 or not drawing.side else "":
         above = any(layer.at == "above" and layer.write for layer in said.drawn)
@@ -210,7 +217,8 @@ def _entries(sheet: Sheet) -> list[Any]:
     series = [each for part in parts for each in sorted(part, key=lambda one: one.look.index)]
     handles: dict[str, Any] = {}
     for each in (one for one in series if one.label):
-        layer, look = each.layer, each.look
+        layer = each.layer
+        look = each.look
         same = [other.layer.mark for other in series if other.label == each.label]
         line = "" if set(same) == {"point"} else "--" if look.dashed else "-"
         style: dict[str, Any] = {"color": GREY if layer.printed else look.colour, "linestyle": line}
@@ -233,7 +241,9 @@ def _by_columns(values: float | Sequence[float], columns: int) -> float:
 
 
 def _marks(series: Series) -> list[_Mark]:
-    found, rows, layer = [], series.rows, series.layer
+    found = []
+    rows = series.rows
+    layer = series.layer
     for index, (_, row) in enumerate(rows.iterrows() if layer.write else ()):
         text = fill(layer.write, rows.iloc[[index]])
         if text and known(layer.write, row):

@@ -54,7 +54,8 @@ def _lay_out(cells: pd.DataFrame, x: str, y: str, words: dict[str, Any]) -> Shee
     """Lays out lines along a setting, else points."""
     hue = ["decoder", "spec"]
     if x in _OF_TREES:
-        x, hue = f"tree.{x}", ["decoder"]
+        x = f"tree.{x}"
+        hue = ["decoder"]
     look: dict[str, Any] = {"files": (), "across": GROUP, "wrap": 3, "title": f"{{{GROUP}}}"}
     if not pd.api.types.is_numeric_dtype(cells[x]):
         look["hue"] = hue

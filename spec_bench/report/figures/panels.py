@@ -198,7 +198,8 @@ class Panel:
     @property
     def reason(self) -> str:
         """Why it plots nothing."""
-        said, rows = self.said, self.rows
+        said = self.said
+        rows = self.rows
         has_y = said.y in rows and rows[said.y].notna().any()
         missing = said.x if has_y else said.y
         reasons = [reason_of(row, missing) for row in rows_of(rows)]
@@ -209,7 +210,8 @@ class Panel:
     @property
     def band(self) -> tuple[float, float] | None:
         """The interval of the decoder that all is relative to; None where there is none."""
-        base, y = _first_of(self.rows, self.said.over), self.said.y
+        base = _first_of(self.rows, self.said.over)
+        y = self.said.y
         if not self.said.band or base is None or y not in base or not base[y]:
             return None
         low, high = (base[f"{y}{end}"] / base[y] for end in ENDS)
@@ -347,7 +349,8 @@ def kept(rows: pd.DataFrame, keep: Mapping[str, Any]) -> pd.DataFrame:
 
 def _sheet(drawing: Drawing, rows: pd.DataFrame, printed: pd.DataFrame) -> Sheet | None:
     """Returns one file; None where nothing is plotted."""
-    drawn, wide = kept(rows, drawing.keep), len(drawing.columns)
+    drawn = kept(rows, drawing.keep)
+    wide = len(drawing.columns)
     acrosses = _facets(drawn, several(drawing.across))
     grid: list[list[Panel]] = []
     for down, row in product(_facets(drawn, several(drawing.down)), drawing.rows):
@@ -368,7 +371,8 @@ def _sheet(drawing: Drawing, rows: pd.DataFrame, printed: pd.DataFrame) -> Sheet
     missing += [f"times left out, {doubt}" for doubt in map(doubt_of, rows_of(drawn)) if doubt]
     grid = [[*compress(line, full)] for line in grid]
     if drawing.wrap:
-        flat, most = [panel for line in grid for panel in line], drawing.wrap
+        flat = [panel for line in grid for panel in line]
+        most = drawing.wrap
         grid = [flat[start : start + most] for start in range(0, len(flat), most)]
     plotted = [each for line in grid for panel in line for each in panel.series]
     measured = pd.concat([each.rows for each in plotted if not each.layer.printed])
@@ -413,9 +417,11 @@ def _panel(
 
 def _plotted(layer: Drawing, rows: pd.DataFrame) -> pd.DataFrame:
     """Returns the rows that a layer draws, its y as it is drawn."""
-    x, y = layer.x, layer.y
+    x = layer.x
+    y = layer.y
     if layer.over:
-        base, numbers = _first_of(rows, layer.over), [y, *(f"{y}{end}" for end in ENDS)]
+        base = _first_of(rows, layer.over)
+        numbers = [y, *(f"{y}{end}" for end in ENDS)]
         divisor = float("nan") if base is None else base[y] or float("nan")
         rows = rows.assign(**{name: rows[name] / divisor for name in numbers if name in rows})
     rows = kept(rows, layer.keep)
@@ -442,7 +448,8 @@ def _series(layer: Drawing, rows: pd.DataFrame, file_rows: pd.DataFrame) -> list
         if layer.marker:
             look = replace(look, marker=by_marker[part[layer.marker].iloc[0]])
         label = _label(layer, part, known) if len(hue) == len(layer.hues) else ""
-        shape, cells = fill(layer.shape, part), part
+        shape = fill(layer.shape, part)
+        cells = part
         if layer.mark == "line":
             cells = part.sort_values(layer.order or layer.x, kind="stable")
         elif layer.mark == "front":  # the cells that no other beats, x ascending
@@ -474,7 +481,8 @@ def front(points: Sequence[tuple[float, float]], *, higher_x: bool, higher_y: bo
     """The Pareto front of points (x, y) without NaN: those that no other beats, being as good in
     both and better in one; their indices, x ascending, of equal points the first.
     """
-    better_x, better_y = (1 if higher_x else -1), (1 if higher_y else -1)
+    better_x = 1 if higher_x else -1
+    better_y = 1 if higher_y else -1
     worth = [(better_x * x, better_y * y) for x, y in points]
     order = sorted(range(len(points)), key=lambda i: (*worth[i], -i), reverse=True)
     chosen: list[int] = []

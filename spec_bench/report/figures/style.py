@@ -52,7 +52,8 @@ def looks(layer: Drawing, rows: pd.DataFrame, hue: Sequence[str]) -> dict[tuple[
     ascending, what ``keep`` or ``colours`` list in that order, else as they come.
     """
     values = [tuple(each) for each in rows[list(hue)].drop_duplicates().to_numpy()] if hue else [()]
-    colours, markers = layer.colours, layer.markers
+    colours = layer.colours
+    markers = layer.markers
     if len(hue) == 1:
         listed = layer.keep.get(hue[0])
         if not isinstance(listed, list):

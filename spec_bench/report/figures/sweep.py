@@ -49,7 +49,10 @@ _NUMBER: dict[str, Any] = {
     **{"xytext": (4, 0), "textcoords": "offset points", "va": "center_baseline", "fontsize": 7},
     "bbox": {"boxstyle": "square,pad=0.1", "color": "white", "alpha": 0.8},
 }
-_BARS, _PANELS, _ACROSS = 30, 9, 3  # bars of a panel, panels, panels side by side; at most
+# bars of a panel, panels, panels side by side; at most
+_BARS = 30
+_PANELS = 9
+_ACROSS = 3
 
 
 def draw(groups: Sequence[Group], path: Path) -> bool:

@@ -16,8 +16,10 @@ from spec_bench.report.data.rows import decoder_of, numbers_in, read_results, se
 from spec_bench.report.data.seeds import pooled
 from spec_bench.vocabulary.numbers import with_ends
 
-_PANEL, _TITLE = "cell.panel", "cell.title"
-PER_USER, IN_ALL = "token_rate_per_request", "token_rate_end_to_end"
+_PANEL = "cell.panel"
+_TITLE = "cell.title"
+PER_USER = "token_rate_per_request"
+IN_ALL = "token_rate_end_to_end"
 _GROUP = ["pair", "target", "task", "temperature"]
 _LINE = ["decoder", "spec", "tree_attention", "batching", "engine", "device"]
 _SPEEDUP = ["speedup", "speedup_low", "speedup_high"]

@@ -122,7 +122,8 @@ def origins_of(file: Path, rows: pd.DataFrame) -> Origins:
     counts: Counter[str] = Counter()
     runs = [run_id for cell in rows.run_id for run_id in str(cell).split(",")]
     for start in filter(None, (origin_of(file, run_id) for run_id in runs[:_ORIGINS])):
-        git, torch = start.get("git") or {}, start.get("torch") or {}
+        git = start.get("git") or {}
+        torch = start.get("torch") or {}
         versions = start.get("versions") or {}
         changed = " with uncommitted changes" if git.get("dirty") else ""
         shown = {
@@ -172,7 +173,8 @@ def draw(drawing: Drawing, measured: Measured, folder: Path, *formats: str) -> l
     """Writes a figure's files; none if it shows none of the rows."""
     from spec_bench.report import figures
 
-    item, pairs = drawing.item, drawing.pairs
+    item = drawing.item
+    pairs = drawing.pairs
     rows = measured.rows[measured.rows.pair.isin(pairs)]
     pair = pairs[0] if len(pairs) == 1 else None
     try:
@@ -227,7 +229,9 @@ def shown_tables(items: Sequence[Item], measured: Measured) -> list[ShownTable]:
 _DOT = re.compile(r'class="dot ([\w-]+)"')
 _VERDICTS = {"holds": "good", "does not hold": "bad"}
 _VERDICTS |= dict.fromkeys(("shown alone", "within noise", "contradicted alone"), "open")
-_MOST_LINES, _FEWEST_LINES = 600, 20  # of all tables, of each one
+# of all tables, of each one
+_MOST_LINES = 600
+_FEWEST_LINES = 20
 _WIDTH = 1600  # pixels; figures are shown at up to 960
 _PICTURES = 5  # drawing takes a second each; the page has commands for the rest
 SMALL = "Measured on small models that ship with the package, on invented text; not the {} models."
@@ -257,8 +261,11 @@ def build_page(file: Path, results: Path = RESULTS, pair: str | None = None) -> 
     (None). Commands name the results folder where it is not the default. Raises ValueError: the
     file has no rows, or none of the pair.
     """
-    cells, paper = read_cells([file], pair), paper_of(file.parent.name)[0]
-    rows, groups, columns = cells.rows, groups_of(cells.rows), shown_columns(cells.rows)
+    cells = read_cells([file], pair)
+    paper = paper_of(file.parent.name)[0]
+    rows = cells.rows
+    groups = groups_of(cells.rows)
+    columns = shown_columns(cells.rows)
     check = functools.partial(check_claims, paper.name) if paper else check_generally
     checks = check(rows, cells.records)
     own = _of_paper(file.parent.name, groups, Measured(rows, results))
@@ -414,7 +421,9 @@ def build_index(results: Path) -> str:
 
 def _entry(folder: Path, results: Path) -> dict[str, Any]:
     """One experiment of the index: its page, cells, conclusion, figures and tables."""
-    file, page, name = folder / files.RESULTS, folder / "page.html", folder.name
+    file = folder / files.RESULTS
+    page = folder / "page.html"
+    name = folder.name
     rows = read_rows([file]) if file.is_file() else pd.DataFrame(columns=["pair", "task"])
     measured = rows[rows.status != "failed"] if "status" in rows else rows
     paper = recipes_by_name().get(name, name.partition("-")[0]).partition("=")[0]

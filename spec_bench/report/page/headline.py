@@ -91,9 +91,12 @@ def headline(group: Group) -> Headline | None:
         return None
     rows = rows[rows[by].notna()]
     if "energy_method" in rows:  # of those that differ in the energy's meter alone the first
-        meter, keys = rows.energy_method.fillna(""), [rows[key] for key in cell_keys(rows)]
+        meter = rows.energy_method.fillna("")
+        keys = [rows[key] for key in cell_keys(rows)]
         rows = rows[meter == meter.groupby(keys, dropna=False).transform("first")]
-    choice, tied, named = _choice(group, rows, by), 1, rows.loc[rows[by].idxmax()]
+    choice = _choice(group, rows, by)
+    tied = 1
+    named = rows.loc[rows[by].idxmax()]
     if choice and not choice.faster:
         _, decoder, sure = choice
         code, value, interval = ("ar", "1.00×", "") if decoder == "AR" else ("", "", "")
@@ -102,8 +105,10 @@ def headline(group: Group) -> Headline | None:
         best = able.loc[able[by].idxmax()]
         sound = select_sound(rows, by)
         near = _near(sound, best, by)
-        named, tied = _simplest(near[near.index.isin(able.index)], by), len(near)
-        decoder, code = decoder_of(named), str(named.decoder)
+        named = _simplest(near[near.index.isin(able.index)], by)
+        tied = len(near)
+        decoder = decoder_of(named)
+        code = str(named.decoder)
         value, interval = _value(named, by, len(rows))
         sure = "surely faster than AR, " if choice else ""
         sure += _sure(rows, best, near, named, by)

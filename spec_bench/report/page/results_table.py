@@ -114,7 +114,8 @@ def results_table(group: Group, most: int | None = None) -> ResultsTable:
 def _line(
     row: Row, tree: str, cells: Sequence[Cell | None], marks: tuple[tuple[str, bool], ...] = ()
 ) -> Line:
-    decoder, failed = str(row["decoder"]), row["status"] == "failed"
+    decoder = str(row["decoder"])
+    failed = row["status"] == "failed"
     kind = "failed" if failed else "baseline" if decoder == "ar" else ""
     failure = failure_of(row) if failed else ""
     return Line(decoder, names.decoder(decoder).title, tree, marks, kind, failure, cells)
@@ -126,7 +127,9 @@ def _cell(
     """Returns a number, its interval, and that drawn where the column has a scale."""
     if found is None:
         return None
-    value, low, high = found.value, found.low, found.high
+    value = found.value
+    low = found.low
+    high = found.high
     if low is None or high is None:
         low = high = value
     interval = ends_of(low, high, f".{digits}f", "{}–{}") if low != high else ""
@@ -138,13 +141,15 @@ def _cell(
 
 def _scale(rows: pd.DataFrame, name: str) -> Scale:
     columns = [c for c in (name, f"{name}_low", f"{name}_high") if c in rows]
-    low, high = float(rows[columns].min().min()), float(rows[columns].max().max())
+    low = float(rows[columns].min().min())
+    high = float(rows[columns].max().max())
     return (low, high) if high > low else (low - 1, high + 1)
 
 
 def _ahead(rows: pd.DataFrame, name: str) -> Collection[object]:
     """The indices of the best exact cell and of those whose intervals overlap its interval."""
-    low, high = f"{name}_low", f"{name}_high"
+    low = f"{name}_low"
+    high = f"{name}_high"
     if low not in rows or high not in rows:
         return ()
     exact = rows[(rows.decoder != "ar") & (rows.lossless == "exact") & rows[low].notna()]

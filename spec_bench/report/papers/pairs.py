@@ -69,7 +69,8 @@ def drafter_size(row: Mapping[str, Any]) -> str | None:
     """``0.74B`` or ``1.87M``; None where it is not known."""
     if row["decoder"] == "ar":
         return "0"
-    config, ratio = pair_configs().get(str(row["pair"])), row.get("parameter_ratio")
+    config = pair_configs().get(str(row["pair"]))
+    ratio = row.get("parameter_ratio")
     if config is not None and config.target_parameters and ratio and not pd.isna(ratio):
         return written(round(float(ratio) * config.target_parameters))
     count = training_of_heads(str(row.get("draft", ""))).get("parameters")

@@ -262,7 +262,8 @@ def _entries(data: dict[str, Any], section: str) -> list[dict[str, Any]]:
 def _item(paper: str, entry: Mapping[str, Any], usual: str = "") -> dict[str, Any]:
     """Returns an entry with the paper's name and its recipes, the usual one first."""
     data = dict(entry)
-    first, others = data.pop("recipe", usual), data.pop("other_recipes", ())
+    first = data.pop("recipe", usual)
+    others = data.pop("other_recipes", ())
     recipes = (*filter(None, [first]), *others)
     return {"paper": paper, "recipes": tuple(map(str, recipes)), **data}
 

@@ -78,7 +78,8 @@ def build_table(item: Table, measured: Measured, pair: str | None = None) -> She
     if pair is not None:
         check_pair(item, pair, measured)
     sheet = joined(printed_sheet(item.name, pair), measured)
-    paper, wanted = load_paper(item.paper), printed_sheet(item.name, None).wanted
+    paper = load_paper(item.paper)
+    wanted = printed_sheet(item.name, None).wanted
     pairs = sorted({each.pair for each in wanted})
     if sheet.measured:
         ours = _notes(item, sheet, measured, pair, pairs)
@@ -338,11 +339,14 @@ def _searches(item: Table, sheet: Sheet, measured: Measured) -> list[str]:
     notes = []
     for decoder, note in item.searched.items():
         searched = [e for e in sheet.wanted if e.pick == "fastest" and e.decoder == decoder]
-        among, found = measured, filter(None, map(measured.row, searched))
+        among = measured
+        found = filter(None, map(measured.row, searched))
         if any(row.get("stage") == "confirm" for row in found):
-            note, among = _CONFIRMED, measured.whole
+            note = _CONFIRMED
+            among = measured.whole
         if counts := {*map(among.trees, searched)} - {0}:
-            few, many = min(counts), max(counts)
+            few = min(counts)
+            many = max(counts)
             notes.append(note.replace("{trees}", f"{few}" if few == many else f"{few} to {many}"))
     # Trees with one node a level that a decoder of trees was picked with.
     chains: dict[str, dict[str, None]] = {}
@@ -369,7 +373,8 @@ def _compared(sheet: Sheet) -> list[str]:
     """Notes on the intervals of values that compare two cells, or on their absence."""
     cells = [cell for cell in sheet.cells if cell.ours and cell.compared]
     cells = [cell for cell in cells if cell.low is None or cell.low != cell.high]  # 1: no estimate
-    notes, paired = [], [cell.low is not None for cell in cells]
+    notes = []
+    paired = [cell.low is not None for cell in cells]
     what = "ratio" if any(cell.compared == "over" for cell in sheet.cells) else "difference"
     if any(paired):
         notes.append(f"Our {what} of two rates: paired by prompt.")

@@ -48,7 +48,9 @@ class Measured:
 
     def __init__(self, rows: pd.DataFrame, results: Path = RESULTS) -> None:
         self.results = results  # the folder that commands for missing cells write to
-        self.records, self.whole = Records(Path(files.RESULTS)), self  # whole: see ``apart``
+        # whole: see ``apart``
+        self.records = Records(Path(files.RESULTS))
+        self.whole = self
         self.rows = rows = pooled(rows, self.records)  # as read, seeds pooled
         self.listed: list[Row] = rows_of(rows)
         self._aliases = _aliases(rows)
@@ -348,7 +350,8 @@ def _engine(label: str, measured: Measured) -> tuple[str, ...]:
     config = pair_configs().get(label)
     if config is not None and is_embedded(config):
         return ()
-    rows, ways = measured.rows, []
+    rows = measured.rows
+    ways = []
     if {"pair", "device", "compile"} <= {*rows.columns}:
         on_gpu = (rows.pair == label) & rows.device.notna() & ~rows.device.isin(_NO_GPU)
         ways = [str(way) for way in rows["compile"][on_gpu].dropna().unique()]

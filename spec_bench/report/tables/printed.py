@@ -155,7 +155,10 @@ class _Layout:
     def __init__(
         self, table: Table, numbers: Sequence[Row], asked: str | None, others: Sequence[Row]
     ) -> None:
-        self.table, self.numbers, self.asked, self.others = table, numbers, asked, others
+        self.table = table
+        self.numbers = numbers
+        self.asked = asked
+        self.others = others
         sources = {*table.heads.values(), *table.block, "decoder", "method"}
         self.keys = [key for key in KEYS if key in sources and key != table.across]
         self.drafts = {row["target"]: row["draft"] for row in reversed(numbers) if row["draft"]}
@@ -211,7 +214,8 @@ class _Layout:
         row = {**first, **own, "extra": True}
         usual = self._entry(row)
         warm = usual.temperature if entry.temperature is None else entry.temperature
-        labels, spec = {**usual.labels, **entry.labels}, entry.spec or usual.spec
+        labels = {**usual.labels, **entry.labels}
+        spec = entry.spec or usual.spec
         row["entry"] = replace(entry, labels=labels, spec=spec, temperature=warm)
         row["temperature"] = "" if warm is None else f"{warm:g}"
         row["tree_attention"] = entry.tree_attention or row["tree_attention"]
@@ -250,13 +254,15 @@ class _Layout:
         if column.minus:
             return ours, self._asked(pair, row, column.minus)
         if column.over:
-            decoder, warm = str(column.over["decoder"]), float(column.over["temperature"])
+            decoder = str(column.over["decoder"])
+            warm = float(column.over["temperature"])
             return ours, Asked(pair, row["task"], decoder, "-", warm)
         return (ours,)
 
     def _asked(self, pair: str, row: Mapping[str, Any], spec: str) -> Asked:
         """Returns the measured cell of a place, or of another tree there."""
-        entry, table = row["entry"], self.table
+        entry = row["entry"]
+        table = self.table
         pick = entry.pick
         if not pick:
             pick = "spec" if row["extra"] and table.pick == "preferred" else table.pick
@@ -385,6 +391,8 @@ def _mark_tuned(
     for line in lines:
         before = by_labels.get((tuned_from.get(line.labels[0], ""), *line.labels[1:]), line)
         for cell, untuned, head in zip(line.cells, before.cells, heads, strict=True):
-            value, other = cell.printed_value, untuned.printed_value
+            value = cell.printed_value
+            other = untuned.printed_value
             if head.tuned and value is not None and other is not None and value > other:
-                cell.best, cell.underlined = head.tuned == "bold", head.tuned == "underlined"
+                cell.best = head.tuned == "bold"
+                cell.underlined = head.tuned == "underlined"

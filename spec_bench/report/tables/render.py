@@ -151,7 +151,8 @@ def markdown(sheet: Sheet) -> str:
         number = f"<u>{number}</u>" if text.underlined else number
         return f"{number} {escape_markdown(text.interval)}".strip()
 
-    table, shown = written(sheet, write, escape_markdown), shown_columns(sheet)
+    table = written(sheet, write, escape_markdown)
+    shown = shown_columns(sheet)
     heads = [f"{each.title}, {each.part}" if sheet.measured else each.title for each in shown]
     lines = [
         [*map(escape_markdown, (*sheet.heads, *heads))],
@@ -213,7 +214,8 @@ def latex(sheet: Sheet) -> str:
         number = rf"\underline{{{number}}}" if text.underlined else number
         return f"{number} {escape_latex(text.interval)}" if text.interval else number
 
-    table, labels = written(sheet, write, escape_latex), len(sheet.heads)
+    table = written(sheet, write, escape_latex)
+    labels = len(sheet.heads)
     long = len(table) > _LINES
     ruled = any(above.block == below.block for above, below in pairwise(table))
     body: list[str] = []
@@ -222,7 +224,8 @@ def latex(sheet: Sheet) -> str:
         for place, line in enumerate(part):
             first = line.first if place else line.label  # repeated below a rule
             body.append(" & ".join([first, *line.more, *line.texts]) + r" \\")
-    notes, name = " ".join(map(escape_latex, sheet.notes)), re.sub(r"[^\w.:-]", "-", sheet.name)
+    notes = " ".join(map(escape_latex, sheet.notes))
+    name = re.sub(r"[^\w.:-]", "-", sheet.name)
     size = r"\scriptsize" if long else r"\footnotesize"
     parts = [
         r"% needs \usepackage{booktabs} and \usepackage{graphicx}",
@@ -258,7 +261,8 @@ def _latex_heads(sheet: Sheet) -> Iterator[str]:
             title = escape_latex(text)
             heads.append(rf"\multicolumn{{{width}}}{{c}}{{{title}}}" if width > 1 else title)
         yield " & ".join(heads) + r" \\"
-        at, rules = len(sheet.heads) + 1, []
+        at = len(sheet.heads) + 1
+        rules = []
         for _, width in level:
             rules += [rf"\cmidrule(lr){{{at}-{at + width - 1}}}"] if width > 1 else []
             at += width
