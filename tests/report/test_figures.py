@@ -133,7 +133,11 @@ def test_error_bars_are_lengths_and_nothing_where_an_end_is_unknown():
 
 def test_a_bar_without_an_interval_has_no_caps():
     rows = [any_row("ar", speedup=1.0), any_row("sd", "2", speedup=1.4)]
-    figure = pictured(frame(*rows, any_row("sd", "3", speedup=around(1.2, 0.1))))
+    known = any_row("sd", "3", speedup=around(1.2, 0.1))
+    figure = pictured(frame(*rows, known))
+    assert "with 95% intervals where known;" in figure.get_suptitle()
+    assert "with 95% intervals;" in pictured(frame(rows[0], known)).get_suptitle()
+    assert "intervals" not in pictured(frame(*rows)).get_suptitle()
     (bars,) = figure.axes[0].containers[1:]
     caps = [x for line in bars.lines[1] for x in line.get_xdata()]
     assert sorted(x for x in caps if pd.notna(x)) == pytest.approx([1.1, 1.3])

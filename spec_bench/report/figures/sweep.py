@@ -161,8 +161,12 @@ def _heading(found: Sequence[tuple[str, pd.DataFrame]], of: str, cells: int, pan
     missing = [f"the {cells} slowest decoders"] if cells > 0 else []
     missing += [f"{panels} more tasks and settings"] if panels > 0 else []
     measure = f"{_MEASURES[of][0].upper()}{_MEASURES[of][1:]}"
+    known = rows.reindex(columns=[f"{of}_low"]).notna()
+    intervals = ", with 95% intervals" if known.any(axis=None) else ""
+    if intervals and not known.all(axis=None):
+        intervals += " where known"
     lines = [
-        f"{measure}, with 95% intervals where known; dashed: plain decoding",
+        f"{measure}{intervals}; dashed: plain decoding",
         ", ".join(filter(None, facts)),
     ]
     return "\n".join([*lines, *([f"Not drawn: {' and '.join(missing)}."] if missing else [])])
