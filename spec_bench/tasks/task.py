@@ -263,7 +263,8 @@ class Task:
             return ((),) * count
         recorded = turns.answers if len(turns.answers) == count else ()
         given = look_up(row, self.reference, self.fields, default=recorded)
-        if given == () and self._any_form and (name := answering_field(row)):
+        usual = self._any_form and self.reference == "reference"  # another field is that alone
+        if given == () and usual and (name := answering_field(row)):
             given = [*[None] * (count - 1), row[name]]  # of the last turn
         references = read_references(given, self.reference)
         if RUNS_SQL in self.scores:
