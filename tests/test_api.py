@@ -14,7 +14,7 @@ import torch
 import spec_bench
 from spec_bench import api
 from spec_bench.api.answers import Writing
-from spec_bench.api.jobs import _words, _write_texts, chosen, words_of
+from spec_bench.api.jobs import _write_texts, chosen, words_of
 from spec_bench.jobs.config.compose import composed
 from spec_bench.records.ends import Ends
 
@@ -263,7 +263,7 @@ def test_a_reference_of_a_conversation_is_of_its_last_turn(tmp_path):
     talk = [USER, SAID, USER]
     file = _write_texts(["a", talk, talk, "b"], [["x", "z"], "y", ["p", None], None], tmp_path)
     lines = map(json.loads, file.read_text("utf-8").splitlines())
-    assert _words("temperature", 0) == ["generation.temperature=0"]  # of a sweep, too
+    assert "generation.temperature=0" in words_of((), {"temperature": 0})
     golds = [line.get("reference") for line in lines]
     assert golds == [[["x", "z"]], [None, "y"], ["p", None], None]
 
@@ -300,12 +300,22 @@ def test_a_sweep_runs_every_combination_and_checks_all_first(monkeypatch, tmp_pa
     monkeypatch.setattr("spec_bench.api.jobs.run", run)
     told = {"task": ["xsum", "dolly"], "seed": [0, 1]}
     found = spec_bench.sweep(told, "cells=[sd:3]", results=tmp_path)
-    ends = [" ".join(words).split("sink=quiet ")[1] for words in asked]
-    assert ends == [f"task={task} seed={seed}" for task in ("xsum", "dolly") for seed in (0, 1)]
+    swept = [[each for each in words if each.startswith(("task=", "seed="))] for words in asked]
+    product = [[f"task={task}", f"seed={seed}"] for task in ("xsum", "dolly") for seed in (0, 1)]
+    assert swept == product
     assert set(found.seed) == {1, 2, 3, 4}
     with pytest.raises(ValueError, match="-1"):
         spec_bench.sweep({"seed": [0, -1]}, results=tmp_path)
     assert len(asked) == 4
+
+
+def test_the_decoders_that_are_named_beside_a_target_are_those_that_run():
+    settings = {"target": "models/ours", "draft": "models/small", "decoders": ["sd:3"]}
+    for order in (settings, dict(reversed(settings.items()))):
+        assert not [word for word in words_of([], order) if "prompt_lookup" in word]
+        assert "cells=[sd:3]" in words_of([], order)
+    assert any("prompt_lookup" in word for word in words_of([], {"target": "models/ours"}))
+    assert not any("prompt_lookup" in word for word in words_of(["decoder=ar"], {"target": "x"}))
 
 
 def test_compare_says_what_the_command_says():

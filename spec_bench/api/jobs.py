@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain, product, zip_longest
+from itertools import product, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -94,11 +94,10 @@ def sweep(
     for key, values in over.items():
         if isinstance(values, str) or not isinstance(values, Iterable):
             raise ValueError(f"over[{key!r}] must be a list of values, got {values!r}")
-    common = words_of(overrides, settings, texts, pair, references)
-    choices = [[_words(key, each) for each in listed] for key, listed in over.items()]
-    if not all(choices):
+    choices = [dict(zip(over, values, strict=True)) for values in product(*over.values())]
+    if not choices:
         raise ValueError(f"over needs a value for each setting, got {over!r}")
-    jobs = [[*common, *chain(*words)] for words in product(*choices)]
+    jobs = [words_of(overrides, settings | each, texts, pair, references) for each in choices]
     for words in jobs:
         settings_of(composed(words))
     parts = [run(*words, columns="all") for words in jobs]
@@ -123,7 +122,7 @@ def words_of(
         raise ValueError(
             "prompts is how many are asked; texts=[...] are prompts of your own, data=FILE a file's"
         )
-    words, plain = [*_pair_words(pair), *overrides], dict[str, Any]()
+    words, flags = [*_pair_words(pair), *overrides], list[str]()
     known = [*_FLAGS, *settings_of_command("run")]
     for key, value in settings.items():
         value = [value] if key == "metrics" and callable(value) else value
@@ -132,13 +131,13 @@ def words_of(
 
             value = [as_score(each) if callable(each) else each for each in value]
         if key in _FLAGS or (key, value) == ("prompts", "all"):
-            plain |= {} if value is None else {key: value}
+            flags += [] if value is None else _flag_words(key, value)
         elif key.partition(".")[0] not in known and (near := did_you_mean(key, known)):
             raise ValueError(f"unknown setting {key}{near}")
         else:
             written = key in _LISTS and isinstance(value, str) and value.startswith("[")
             words.append(f"{key}={value if written else as_override(key, value)}")
-    words += chain(*(_words(key, value) for key, value in plain.items()))
+    words = overrides_of("run", [*flags, *words])  # together: a flag may follow from others
     keys = [each.lstrip("+").partition("=")[0] for each in words]
     if texts is not None:
         if "task" in keys:
@@ -153,14 +152,11 @@ def words_of(
     return words
 
 
-def _words(key: str, value: Any) -> list[str]:
-    """Returns a setting, or what a flag of that name means, as on the command line."""
-    if key not in _FLAGS and (key, value) != ("prompts", "all"):
-        return [f"{key}={as_override(key, value)}"]
+def _flag_words(key: str, value: Any) -> list[str]:
+    """Returns a flag of the command line and its value, once for each file of ``data``."""
     listed = [*map(str, value)] if isinstance(value, list | tuple) else [str(value)]
     listed = listed if key == "data" else [",".join(listed)]
-    flag = f"--{key.replace('_', '-')}"
-    return overrides_of("run", [word for each in listed for word in (flag, each)])
+    return [word for each in listed for word in (f"--{key.replace('_', '-')}", each)]
 
 
 def _pair_words(pair: Any) -> Sequence[str]:
