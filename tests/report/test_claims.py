@@ -344,6 +344,17 @@ def test_a_stalled_cell_decides_no_claim_about_times_but_those_about_counts(resu
     assert "+100.0%" in fastest.evidence and "best of" not in fastest.evidence
 
 
+@pytest.mark.parametrize("paper", ["rsd", "mcsd", "dsbd", "eagle"])
+@pytest.mark.parametrize("state", ["stalled", "disturbed"])
+def test_where_every_cell_stalled_the_claims_about_times_are_not_measured(paper, state, results):
+    said = {"reason": f"speedup: {state}: 1 of 8 windows, median says 0.8"}
+    trees = [("ar", "-"), ("sd", "3"), ("rsd_s", "4x3"), ("rsd_c", "2-2-1"), ("mcsd_wor", "2-1-1")]
+    cells = [cell(*tree, 1.0 + at, **said) for at, tree in enumerate(trees)]
+    claims = {check.claim for check in check_claims(paper, frame(*cells), results)}
+    assert not any("token rate" in claim for claim in claims)
+    assert paper != "rsd" or any("block efficiency" in claim for claim in claims)
+
+
 def test_a_summary_counts_verdicts_and_claims_that_nothing_was_measured_for(results, capsys):
     rows = recorded(results, frame(cell("spectr", "3x3", 3.0), cell("sd", "3", 2.0)))
     checks = check_claims("rsd", rows, results)

@@ -210,7 +210,7 @@ class Ask:
             by_pair.setdefault(str(group.rows.iloc[0].pair), []).append(group)
         for name, groups in product(several(metric), by_pair.values()):
             sound = [replace(group, rows=select_sound(group.rows, name)) for group in groups]
-            known = [(group, asked.cases(group)) for group in sound]
+            known = [(group, asked.cases(group)) for group in sound if len(group.rows)]
             found = _by_label(asked, name, known, pooled)
             if isinstance(asked.judge, Places):
                 found = (
@@ -566,7 +566,7 @@ def _by_label(asked: Question, metric: str, known: _Cases, pooled: bool | str) -
 
 def _settings(ask: Ask, groups: Sequence[Group]) -> list[str]:
     """Each group's settings that differ from other runs', as text; "" without other runs."""
-    columns = [column for column in apart_in(groups[0].rows) if column.apart == "run"]
+    columns = [c for group in groups[:1] for c in apart_in(group.rows) if c.apart == "run"]
     texts = [
         [value_text(column, group.rows.iloc[0][column.name]) for group in groups]
         for column in columns
