@@ -231,6 +231,13 @@ def test_a_setting_by_keyword_is_read_as_it_was_given():
     assert composed(words_of((), {"metrics": ["f1", "./f.py"]})).task.metrics == ["f1", "./f.py"]
 
 
+def test_a_loaded_draft_that_embeds_fewer_tokens_is_refused(pair):
+    target = pair.models[0].module
+    draft = type(target)(type(target.config)(**{**target.config.to_dict(), "vocab_size": 9}))
+    with pytest.raises(ValueError, match="embeds 9 tokens"):
+        spec_bench.load_pair(target=target, draft=draft, tokenizer=pair.tokenizer)
+
+
 def test_a_loaded_pair_stands_for_its_names_in_a_job(pair):
     assert words_of((), {}, pair=pair)[0] == "pair=embedded"
     own = spec_bench.load_pair(target="embedded:target", draft="embedded:draft_distilled")

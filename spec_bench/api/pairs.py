@@ -163,6 +163,13 @@ def _of_modules(
             spec = loading.ModelSpec(model_path(model), **engine)  # type: ignore[arg-type]
             loaded.append(loading.load_model(spec))
     count = min(tokens, *(each.embedded for each in loaded))
+    for name, model in zip(names, loaded, strict=True):
+        least = getattr(common, "vocab_size", 0)  # without added tokens, which may go unused
+        if model.embedded < least:
+            raise ValueError(
+                f"{shown(name)} embeds {model.embedded} tokens, and the tokenizer has {least}: "
+                "speculative decoding needs the same tokens in all models"
+            )
     for each in loaded:
         each.vocab_size = count
     label = "+".join(name.rstrip("/").rsplit("/", 1)[-1] for name in names)

@@ -7,6 +7,7 @@ from typing import Any
 
 from spec_bench.audit import USUAL
 from spec_bench.settings.arguments import Parser
+from spec_bench.settings.fields import shown
 from spec_bench.system import signals
 
 KINDS = ("openai", "llama_cpp")
@@ -63,7 +64,8 @@ def read_arguments(
 
     try:
         task = read_own(options.prompts)
-        print(f"data: {task.describe_data(task.examples())}")
+        examples = task.examples()
+        print(f"data: {task.describe_data(examples)}; the first: {shown(examples[0].turns[0])}")
     except ValueError as error:
         parser.error(f"--prompts: {error}")
     return options, task

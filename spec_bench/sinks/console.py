@@ -158,7 +158,9 @@ def _table(rows: Sequence[Mapping[str, Any]], width: int) -> Table:
     ends = accumulate(wide, initial=max(len("  ".join(each)) for each in titles))
     fit = sum(end <= width for end in ends) - 1
     fit = max(fit, sum(name in _SHOWN for name in found))
-    left_out = ", ".join(heads[name] for name in found[fit:])
+    more = {name[:4]: name for name in reversed(scores) if name != "perplexity"}  # one ROUGE
+    others = [name for name in reversed(more.values()) if name not in found]
+    left_out = ", ".join(heads[name] for name in [*found[fit:], *others])
     found = found[:fit]
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.caption = f"in the file, too: {left_out}" if left_out else None

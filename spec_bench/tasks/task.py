@@ -397,6 +397,10 @@ class Task:
             f"; references: {self._answering(answered[0])}{few}" if answered else "",
             f"; {same} repeat another's text" * bool(same),
         ]
+        for name in placeholders(self.template[-1]):
+            values = [look_up(each.meta, name, self.fields, default="-") for each in examples]
+            if empty := sum(str(value or "").strip() == "" for value in values):
+                said.append(f"; {empty} with nothing in {{{name}}}")
         if self.name == "jsonl" and {"question_id", "category", "turns"} <= {*examples[0].meta}:
             said.append("; rows like Spec-Bench's, which --task spec_bench asks in its way")
         return f"{self.data_file}: {''.join(said)}"

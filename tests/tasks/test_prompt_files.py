@@ -262,3 +262,9 @@ def test_a_folder_of_several_splits_names_the_setting_that_chooses(tmp_path):
         local("jsonl", tmp_path / "both").examples()
     assert len(local("jsonl", tmp_path / "both", split="dev").examples()) == 3
     assert len(local("jsonl", tmp_path / "both" / "train").examples()) == 3
+
+
+def test_rows_with_nothing_in_a_field_of_the_template_are_counted(tmp_path):
+    (tmp_path / "pairs.csv").write_text("source,reference\nOne.,Eins.\n,Zwei.\n")
+    task = read_own(str(tmp_path / "pairs.csv"), template="Translate: {source}")
+    assert "; 1 with nothing in {source}" in task.describe_data(task.examples())

@@ -37,6 +37,8 @@ def plot(rows: pd.DataFrame, x: str = "", y: str = "", *, ax: Any = None, **word
         ValueError: a column is missing or empty, or ``ax`` cannot hold all panels.
     """
     rows = pd.DataFrame(rows).reset_index(drop=True)
+    if rows.empty:
+        raise ValueError("nothing to plot: the frame has no rows")
     known = [*rows.columns[rows.notna().any()], *_OF_TREES]
     for name in ("decoder", x or "decoder", y or "decoder"):
         if name not in known:
