@@ -97,7 +97,21 @@ def _line(error: ErrorDetails, kind: type[Any], at: str) -> str:
         return unknown_setting(key, str(error["loc"][-1]), sorted(_hints(owner)))
     if error["type"] == "missing":
         return f"{key} is missing: it must be {described(annotation)}"
-    return f"{key} must be {described(annotation)}, got {shown(error['input'], longest=_LONGEST)}"
+    got = shown(error["input"], longest=_LONGEST)
+    if isinstance(error["input"], int | float) and _is_text(annotation):
+        got += ", which was read as no text: put it in quotes, '\"...\"' on a command line"
+    return f"{key} must be {described(annotation)}, got {got}"
+
+
+def takes_text(kind: Any, key: str) -> bool:
+    """Returns whether a settings class, or one below, has a key that takes text and no number."""
+    for part in key.split("."):
+        kind = _hints(kind).get(part)
+    return _is_text(kind)
+
+
+def _is_text(annotation: Any) -> bool:
+    return {*_members(annotation)} - {type(None)} == {str}
 
 
 def _followed(loc: Sequence[int | str], kind: Any, at: str) -> tuple[str, Any, Any]:

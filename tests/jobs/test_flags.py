@@ -2,13 +2,14 @@
 
 import re
 import sys
+from itertools import permutations
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import QuotedString
 
 from spec_bench.__main__ import main
-from spec_bench.jobs.config.compose import shown_resolved
+from spec_bench.jobs.config.compose import asked_of, composed, shown_resolved
 from spec_bench.jobs.config.flags import FLAGS, overrides_of
 from spec_bench.jobs.config.help import COMMANDS, command_help, listing
 from spec_bench.settings.words import as_override
@@ -76,6 +77,51 @@ def test_hydras_info_takes_overrides_with_and_without_a_topic():
     assert overrides_of("run", given) == given
 
 
+@pytest.mark.parametrize("own", ["--config-dir a", "-cd a", "--cfg job", "--info searchpath"])
+def test_a_flag_of_hydras_keeps_its_value_wherever_it_stands(own):
+    flag, value = own.split()
+    for given in permutations(("-m", own, "seed=0,1")):
+        words = overrides_of("run", " ".join(given).split())
+        assert words[words.index(flag) + 1] == value and {"-m", "seed=0,1"} <= {*words}
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("-m --cfg nonsense", "job, hydra, all, got nonsense"),
+        ("--info=nope", "searchpath, got nope"),
+        ("--info squad", "searchpath, got squad"),
+        ("--config-dir -m", "got -m"),
+        ("seed=1 --config-dir", "got nothing"),
+    ],
+)
+def test_a_wrong_value_of_a_flag_of_hydras_is_one_line_with_the_choices(given, told):
+    with pytest.raises(ValueError, match=told):
+        overrides_of("run", given.split())
+
+
+@pytest.mark.parametrize(
+    ("given", "project"),
+    [
+        ("2026_11_27", "2026_11_27"),
+        ("007", "007"),
+        ("Küche", "Küche"),
+        ("null", None),
+        ("'x'", "x"),
+    ],
+)
+def test_a_setting_that_takes_text_alone_takes_what_was_typed(given, project):
+    config = composed([f"sink.wandb.entity={given}"])
+    assert config.sink.wandb.entity == project
+
+
+def test_a_number_where_a_text_belongs_is_said_to_have_been_read_so():
+    with pytest.raises(ValueError, match="got 20261127, which was read as no text: put it in quo"):
+        asked_of(composed(["sink.wandb={project: 2026_11_27}"]))
+    with pytest.raises(ValueError, match=r"128 letters.*got 'a#b'$"):
+        asked_of(composed(["sink.wandb.project=a#b"]))
+
+
 @pytest.mark.parametrize("kind", ["hydra", "all"])
 def test_hydras_own_config_of_a_sweep_is_its_first_jobs(kind):
     words = ["-m", "--cfg", kind, "task=xsum,dolly"]
@@ -127,7 +173,7 @@ MISTYPED = {
     "run --model a/b": "--model is --target",
     "train --dataset chats.json": "--dataset is --data",
     "run -m temperature=0,1": "-m --temperature 0,1, or -m generation.temperature=0,1",
-    "run pair.target=jürgen": "pair.target=jürgen",
+    "run task.name=jürgen": "task.name=jürgen",
     "run --colour red": "spec-bench run --help lists them",
     "run --target": "--target: expected one argument",
     "run --device gpu": "--device must be auto, cpu, cuda or cuda:N, got 'gpu'",

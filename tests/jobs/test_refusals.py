@@ -39,7 +39,8 @@ NOT_WHOLE = [
 ]
 NOT_NUMBER = ["nan", "inf", "-inf", "true", "hot", "[0.5]", "{a: 1}", "''", "½", "-0.5", "'1'"]
 NOT_FLAG = ["1", "0", "maybe", "[true]", "{a: true}", "''", "null", "wahr", "1.0"]
-NOT_TEXT = ["''", "[a]", "{a: b}", "1.5", "true", "7"]
+NO_WORD = ["''", "[a]", "{a: b}"]
+NOT_TEXT = [*NO_WORD, "1.5", "true", "7"]  # where a setting takes more than texts
 NOT_CHOICE = ["''", "[a]", "{a: b}", "1.5", "true", "nöne", "zzz", "null"]
 WRONG = {
     **{key: [*NOT_WHOLE, "null"] for key in ("seed", "warmup", "engine.batch_size")},
@@ -54,8 +55,8 @@ WRONG = {
     "engine.gpu_memory_gib": [*NOT_NUMBER, "0"],
     "engine.tensor_parallel": NOT_FLAG,
     "plan": NOT_FLAG,
-    "name": [*NOT_TEXT, "null", "runs", "..", "a/b", "x" * 300],
-    "results": [*NOT_TEXT, "null", "/dev/null", "/dev/null/x"],
+    "name": [*NO_WORD, "null", "runs", "..", "a/b", "x" * 300],
+    "results": [*NO_WORD, "null", "/dev/null", "/dev/null/x"],
     "spec": ["4xx", "0", "-1", "[4,3]", "{a: 1}", "1.5", "nan", "true", "''", "четыре", "4x", "x3"],
     "cells": [
         *("sd", "3", "null", "[3]", "[[sd]]", "['']", "[nope:3]", "[sd:x]", "[{sd: 3, b: 1}]"),

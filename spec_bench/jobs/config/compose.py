@@ -43,6 +43,8 @@ from spec_bench.jobs.config.model_files import EMBEDDED
 from spec_bench.jobs.config.pair import with_own_name
 from spec_bench.settings.configs import conf_dir, conf_dirs, experiments_dir, experiments_dirs
 from spec_bench.settings.fields import complain, did_you_mean, unknown_setting
+from spec_bench.settings.validation import takes_text
+from spec_bench.settings.words import quote_text
 from spec_bench.system import files, signals
 from spec_bench.vocabulary.published import FILE, printed_tree, read_published, spellings
 
@@ -103,7 +105,7 @@ def recipe_arguments(arguments: Sequence[str]) -> list[str]:
     none = {f"{group}=null" for group in (*own, "experiment")}
     named = [f"{each.removesuffix('null')}[]" if each in none else each for each in arguments]
     named = [f"+{each}" if each.partition("=")[0] in papers else each for each in named]
-    return [with_quoted_numbers(each) for each in named]
+    return [with_quoted_text(with_quoted_numbers(each)) for each in named]
 
 
 def with_quoted_numbers(argument: str) -> str:
@@ -130,6 +132,17 @@ def with_quoted_numbers(argument: str) -> str:
         return f"'{word[0]}'"
 
     return f"{match[1]}{group}=" + _WORD.sub(quoted, match[3].replace("'", "").replace('"', ""))
+
+
+def with_quoted_text(argument: str) -> str:
+    """An argument as Hydra understands it: of a setting that takes text alone, such as ``name``,
+    the text that was typed, which Hydra may read as a number, 2026_11_27, or not at all, Küche.
+    """
+    key, _, value = argument.partition("=")
+    if set("'\"[]{}()$\\") & set(value) or not takes_text(RunSettings, key):
+        return argument
+    words = [each.strip() for each in value.split(",")]
+    return f"{key}={','.join(each if each in ('', 'null') else quote_text(each) for each in words)}"
 
 
 def shown_resolved(arguments: Sequence[str]) -> list[str]:
@@ -308,7 +321,8 @@ def one_line(error: BaseException) -> str:
     """Any error's message in one line that names the key, the value and the choices."""
     text = str(error)
     if isinstance(error, OverrideParseException):
-        told = "its value as YAML has it, a text with other letters than ASCII's as '\"...\"'"
+        letters = "" if str(error.override).isascii() else "with other letters than ASCII's "
+        told = f"its value as YAML has it, a text {letters}as '\"...\"'"
         return f"cannot read {error.override!r}: a setting is KEY=VALUE, {told}"
     if match := _NO_PLUG_IN.search(text):
         package = f"hydra-{match[2]}-launcher"

@@ -38,13 +38,7 @@ COMMAND_WORDS: dict[str, str] = _READ["commands"]
 FLAGS = {"run": _JOB, "recommend": _JOB, "fit_tree": _JOB, "serve": _SERVE, "train": _TRAIN}
 
 _INFO = ("--info", "-i")  # a topic may follow
-# Hydra's own, and whether a value follows.
-_HYDRA = {
-    **dict.fromkeys(("-m", "--multirun", "--resolve", "-r", "--run", "--hydra-help"), False),
-    **dict.fromkeys((*_INFO, "--shell-completion", "-sc"), False),
-    **dict.fromkeys(("--cfg", "-c", "--package", "-p", "--config-dir", "-cd"), True),
-    **dict.fromkeys(("--config-path", "-cp", "--config-name", "-cn"), True),
-}
+_HYDRA: dict[str, list[str] | None] = _READ["hydra"]
 _LISTED = ("decoders", "metrics")  # commas of other values sweep over them
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 _KINDS = ("decoder", "task", "pair", "experiment")  # of bare words that name a file of ``conf``
@@ -124,8 +118,14 @@ def _checked(words: list[str], flags: dict[str, Flag], command: str) -> list[str
         if skipped:
             skipped = False
         elif key in _HYDRA:
-            following = "".join(words[place + 1 : place + 2])
-            skipped = not equals and (_HYDRA[key] or following.replace("-", "_").isidentifier())
+            choices, following = _HYDRA[key], "".join(words[place + 1 : place + 2])
+            skipped = choices is not None and not equals
+            skipped = skipped and not (key in _INFO and re.match("-|$|.*=", following))
+            given = value if equals else following
+            wrong = given not in choices if choices else given[:1] in ("", "-")
+            if choices is not None and (equals or skipped) and wrong:
+                what = f"one of {', '.join(choices)}" if choices else "followed by a value"
+                raise ValueError(f"{key} must be {what}, got {given or 'nothing'}")
             if key in _INFO and not equals and not skipped:
                 own[-1] = f"{key}=all"  # else Hydra takes an override for its topic
         elif word.startswith("-"):
