@@ -28,7 +28,7 @@ from rich.markdown import Markdown
 from spec_bench.metrics.interval import TOO_FEW, Interval, holm, p_value
 from spec_bench.metrics.intervals import score_difference_interval, studentised_intervals
 from spec_bench.report.claims import measured
-from spec_bench.report.claims.ask import Ask, best, cells
+from spec_bench.report.claims.ask import Ask, best, cells, titled
 from spec_bench.report.claims.verdict import Check, judged
 from spec_bench.report.claims.verdict import table_of as checks_table
 from spec_bench.report.data.counts import (
@@ -58,7 +58,7 @@ _UNSTATED = "not stated"
 _OF_TEXTS = ("likelihood", "score")
 _COMPARED = ("speedup", "block_efficiency")
 _SPEEDUP, _OTHER_PROMPTS, _OTHER_MACHINE = "speedup", "other prompts", "another machine"
-_TIMES = "token_rate"
+_TIMES, _NOT_JUDGED = "token_rate", "not judged"
 _AT_ONCE = 256  # numbers whose intervals are made together
 Verdict = Literal["regression", "improvement", "no change shown", "identical", "not judged"]
 ORDER: tuple[Verdict, ...] = get_args(Verdict)
@@ -158,11 +158,24 @@ class Comparison:
         return len(self.judged) - len(self.of("not judged"))
 
     @property
+    def undecided(self) -> str:
+        """Returns why the comparison is no success though nothing got worse; "" of a success."""
+        if not self.compared:
+            return "no number could be compared"
+        disturbed = any(each.why.startswith("disturbed") for each in self.judged)
+        return "speeds are not judged, disturbed" if disturbed else ""
+
+    @property
+    def alone(self) -> list[tuple[str, Sequence[str]]]:
+        """The cells that one side alone has, with the side's name."""
+        return [each for each in (("before", self.gone), ("after", self.new)) if each[1]]
+
+    @property
     def same_runs(self) -> bool:
         """Whether both sides are one measurement: times, too, are the same on every prompt."""
         compared = [each for each in self.judged if each.verdict != "not judged"]
         timed = any(each.column.name in (_SPEEDUP, _TIMES) for each in compared)
-        return timed and all(each.verdict == "identical" for each in compared)
+        return timed and not self.alone and all(each.verdict == "identical" for each in compared)
 
     @property
     def sentence(self) -> str:
@@ -173,6 +186,7 @@ class Comparison:
                 "To measure again, run the job with another results=FOLDER"
             )
         unjudged = len(self.of("not judged"))
+        undecided = f"{self.undecided}; " if self.undecided else ""
         parts = [
             format_count(len(self.of("regression")), "regression"),
             format_count(len(self.of("improvement")), "improvement"),
@@ -181,7 +195,7 @@ class Comparison:
         parts += [f"{unjudged} not judged"] if unjudged else []
         failed = format_count(len(self.failed), "cell")
         parts += [f"{failed} failed that had not"] if self.failed else []
-        return ", ".join(parts)
+        return undecided + ", ".join(parts)
 
 
 def compare(before: Path, after: Path, alpha: float = ALPHA, margin: float = MARGIN) -> Comparison:
@@ -491,6 +505,12 @@ def between(path: Path, names: str) -> list[Check]:
     text = names.replace(",", " > ") + " in {metric}"
     metrics = (_TIMES, "block_efficiency", "score")
     checks = list(ask.ahead(text, first, second, metrics, by=best, evidence="{found}"))
+    claim = text.format(metric=titled(_TIMES))
+    for group in ask.groups:
+        sides = [ask.side(group, each) for each in (first, second)]
+        doubts = [min(map(stall_of, side), default="") for side in sides]
+        if all(sides) and (why := max(doubts)):
+            checks.append(Check(claim, group.title, why, _NOT_JUDGED))
     if not checks:
         known = found.rows.decoder + ":" + found.rows.spec.astype(str)
         told = f"there are {', '.join(dict.fromkeys(known.str.removesuffix(':-')))}"
@@ -518,7 +538,10 @@ def texts_of(change: Change) -> list[str]:
 def markdown(comparison: Comparison) -> str:
     """Returns the whole comparison, regressions first."""
     title = f"## {escape_markdown(comparison.before)} → {escape_markdown(comparison.after)}"
-    parts = [title, f"**{comparison.sentence}**"]
+    parts = [title]
+    for name, found in comparison.alone:
+        parts.append(f"Cells {name} alone: {escape_markdown('; '.join(found))}")
+    parts.append(f"**{comparison.sentence}**")
     if comparison.failed:
         parts.append(markdown_table(["failed now", "why"], comparison.failed, labels=2))
     shown = [each for verdict in ORDER[:3] for each in comparison.of(verdict)]
@@ -527,7 +550,7 @@ def markdown(comparison: Comparison) -> str:
         parts.append(markdown_table(HEADS, map(texts_of, shown), labels=2))
     if same := len(comparison.of("identical")):
         parts.append(f"The same on every prompt: {format_count(same, 'number')}.")
-    for why, count in Counter(each.why for each in comparison.of("not judged")).items():
+    for why, count in Counter(e.why.partition(":")[0] for e in comparison.of("not judged")).items():
         parts.append(f"Not judged: {format_count(count, 'number')}, {why}.")
     parts.append(METHOD.format(alpha=comparison.alpha, margin=comparison.margin))
     if comparison.differing:
@@ -535,9 +558,6 @@ def markdown(comparison: Comparison) -> str:
         parts.append(markdown_table(["differs", "before", "after", "cells"], rows, labels=3))
     else:
         parts.append("No setting that rows or records tell of differs.")
-    for name, found in (("before alone", comparison.gone), ("after alone", comparison.new)):
-        if found:
-            parts.append(f"Cells {name}: {escape_markdown('; '.join(found))}")
     return "\n\n".join(parts) + "\n"
 
 
@@ -570,7 +590,8 @@ def main(arguments: Sequence[str]) -> int:
         if options.cells:
             checks = between(options.before, options.cells)
             Console(highlight=False).print(checks_table(checks))
-            return 0
+            undecided = any(each.verdict == _NOT_JUDGED for each in checks)
+            return 2 * (undecided and not options.allow_empty)
         comparison = compare(options.before, options.after, options.alpha, options.margin)
     except ValueError as error:
         complain(f"spec-bench compare: {error}")
@@ -584,12 +605,7 @@ def main(arguments: Sequence[str]) -> int:
         for name, content in (("compare.md", text), ("compare.html", page(comparison))):
             files.write_text(options.output / name, content)
             print(options.output / name)
-    if not (comparison.regressed or options.allow_empty) and (
-        not comparison.compared or any("disturbed" in each.why for each in comparison.judged)
-    ):
-        complain(
-            "spec_bench compare: no number, or no speed, could be compared; --allow-empty makes it "
-            "a success"
-        )
+    if not (comparison.regressed or options.allow_empty) and comparison.undecided:
+        complain(f"spec-bench compare: {comparison.undecided}; --allow-empty makes it a success")
         return 2
     return int(comparison.regressed)

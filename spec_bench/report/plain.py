@@ -32,7 +32,7 @@ from spec_bench.report.page.results_table import numbers_by_category
 from spec_bench.report.tables.render import escape_markdown, markdown_table
 from spec_bench.system.files import write_text
 from spec_bench.vocabulary import columns
-from spec_bench.vocabulary.names import MARKS, doubt_of
+from spec_bench.vocabulary.names import MARKS, doubts_of
 from spec_bench.vocabulary.numbers import format_count
 
 _OF_A_REQUEST = frozenset({"latency_s", "token_rate_per_request"})  # not in the plain table
@@ -136,8 +136,7 @@ def _footer(groups: Sequence[Group], results: Path) -> str:
     facts += [
         f"{group.title}: speedup of {doubt}"
         for group in groups
-        for doubt in map(doubt_of, rows_of(group.rows))
-        if doubt
+        for doubt in doubts_of(rows_of(group.rows))
     ]
     facts += meanings_of(pd.concat([group.rows for group in groups]))
     intervals = "In brackets: 95% intervals, bootstrap over prompts, paired by prompt for speedup."

@@ -19,7 +19,7 @@ from spec_bench.records.sittings import MEANING, of_other_sitting
 from spec_bench.records.types import CellResult, Generation
 from spec_bench.sinks.rows import row_of
 from spec_bench.vocabulary import columns
-from spec_bench.vocabulary.names import doubt_of, name_of
+from spec_bench.vocabulary.names import doubts_of, name_of
 from spec_bench.vocabulary.numbers import with_ends
 
 _SWEPT = ("pair", "task", "temperature", "seed")  # columns where jobs of a sweep differ
@@ -130,8 +130,8 @@ def print_outcome(
         if row["status"] == "failed":
             told = Text(f"failed: {name_of(row)}: {row['reason']}", style="red")
             console.print(told, soft_wrap=whole)
-        elif doubt := doubt_of(row):
-            console.print(Text(doubt), soft_wrap=whole)
+    for doubt in doubts_of(rows):
+        console.print(Text(doubt), soft_wrap=whole)
     if last:
         console.print(Text(f"\n{last}"), soft_wrap=True)
 

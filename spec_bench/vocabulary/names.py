@@ -4,7 +4,7 @@ Columns' titles are in ``columns``; what a decoder looks like is in its YAML (``
 """
 
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -87,10 +87,21 @@ def aside_of(row: Mapping[str, Any]) -> str:
     return paths + ", " * bool(doubt) + doubt
 
 
-def doubt_of(row: Mapping[str, Any]) -> str:
-    """Returns a line on why a row's times decide nothing; "" where they may."""
-    doubt = find_doubt(str(row.get("reason")))
-    return f"{row['decoder']} {row['spec']}: {doubt}" if doubt else ""
+def doubts_of(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Returns a line on each kind of reason why rows' times decide nothing: the only row's, or how
+    many rows' and the first one's.
+    """
+    kinds: dict[str, dict[str, str]] = {}
+    for row in rows:
+        kind, _, why = find_doubt(str(row.get("reason"))).partition(": ")
+        if kind:
+            kinds.setdefault(kind, {}).setdefault(f"{row['decoder']} {row['spec']}", why)
+    lines = []
+    for kind, rows_of_kind in kinds.items():
+        (name, why), *others = rows_of_kind.items()
+        many = f"{len(others) + 1} rows are {kind}, such as {name}: {why}"
+        lines.append(many if others else f"{name}: {kind}: {why}")
+    return lines
 
 
 def full_title(name: str) -> str:

@@ -248,3 +248,37 @@ def test_an_interval_without_0_that_shows_no_change_says_what_does_not():
     ]
     (alone,) = judge([change(0.08, -0.05, -0.09, -0.01)], 0.05)
     assert "not the margin" in texts_of(alone)[-1]
+
+
+BUSY = {"reason": "speedup: disturbed: threads waited for a core 72% of the time"}
+
+
+def test_of_a_disturbed_run_the_headline_and_the_status_tell_the_same(tmp_path, capsys):
+    sides = [str(run(tmp_path / str(seed), seed, **BUSY)) for seed in (0, 1)]
+    assert main(sides) == 2
+    said = capsys.readouterr()
+    why = "speeds are not judged, disturbed"
+    assert f"**{why}; 0 regressions" in said.out and why in said.err
+    assert said.out.count("Not judged:") == 1
+
+
+def test_two_disturbed_decoders_of_one_folder_are_not_judged_and_no_success(tmp_path, capsys):
+    folder = str(run(tmp_path / "a", 0, **BUSY))
+    assert main([folder, "--cells", "rsd_s:3,sd:3"]) == 2
+    said = " ".join(capsys.readouterr().out.split())
+    assert "in token rate" in said and "not judged" in said and "72% of the time" in said
+    assert main([folder, "--cells", "rsd_s:3,sd:3", "--allow-empty"]) == 0
+
+
+def test_runs_with_cells_of_their_own_are_not_the_same_runs(tmp_path, capsys):
+    before = run(tmp_path / "a", 0)
+    after = run(tmp_path / "b", 0)
+    assert compare(before, after).same_runs
+    table = after / "mine" / files.RESULTS
+    text = table.read_text(encoding="utf-8")
+    table.write_text(text.replace("spectr,3", "mine,3"), encoding="utf-8")
+    assert not compare(before, after).same_runs
+    assert main([str(before), str(after)]) == 0
+    said = capsys.readouterr().out
+    assert "Cells after alone: mine 3" in said
+    assert said.index("alone: spectr") < said.index("0 regressions")

@@ -401,7 +401,7 @@ def test_a_stalled_row_is_marked_in_pictures_and_its_times_are_left_out_of_figur
     rows = EXP1.copy()
     rows.loc[rows.spec == "2x2", "reason"] = STALLED
     sheet = sheet_of("rsd/4", rows)
-    assert sheet.missing == (f"times left out, rsd_s 2x2: {STALLED[9:-12]}",)
+    assert sheet.missing == (f"times in doubt, rsd_s 2x2: {STALLED[9:-12]}",)
     (speeds,) = series_of(sheet.grid[0][2], "rsd_s")
     assert points(speeds)[0] == (2.0, 1.6), "the best of those that did not stall"
 

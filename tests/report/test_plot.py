@@ -107,3 +107,15 @@ def test_a_notebook_shows_the_figure_and_its_backend_stays():
     backend = matplotlib.get_backend()
     figure = spec_bench.plot(OWN)
     assert figure._repr_png_().startswith(b"\x89PNG") and matplotlib.get_backend() == backend
+
+
+def test_disturbed_rows_are_one_note_and_none_where_no_time_is_drawn():
+    busy = XSUM.assign(reason=[f"speedup: disturbed: waited {n}%" for n in range(len(XSUM))])
+    assert "isturbed" not in spec_bench.plot(busy, "nodes", mark="line", best="y").get_supxlabel()
+    note = spec_bench.plot(busy, "nodes", "token_rate").get_supxlabel()
+    assert note.count("isturbed") == 1 and f"{len(XSUM)} rows are disturbed" in note
+
+
+def test_a_budget_is_the_nodes_of_a_tree():
+    with pytest.raises(ValueError, match="did you mean nodes"):
+        spec_bench.plot(OWN, "budget")

@@ -42,7 +42,7 @@ def plot(rows: pd.DataFrame, x: str = "", y: str = "", *, ax: Any = None, **word
     known = [*rows.columns[rows.notna().any()], *_OF_TREES]
     for name in ("decoder", x or "decoder", y or "decoder"):
         if name not in known:
-            near = did_you_mean(name, known)
+            near = did_you_mean("nodes" if name == "budget" else name, known)
             raise ValueError(f"nothing in column {name!r}{near}; there is {', '.join(known)}")
     cells = derive(pd.DataFrame({**_USUAL, **rows}).astype({"spec": str}).copy())
     with settings():

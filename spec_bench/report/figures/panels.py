@@ -19,12 +19,12 @@ import pandas as pd
 
 from spec_bench.report.claims.ask import Names, several
 from spec_bench.report.claims.contrast import correlation
-from spec_bench.report.data.rows import reason_of, rows_of, split
+from spec_bench.report.data.rows import TIMED, reason_of, rows_of, split
 from spec_bench.report.figures.cells import GROUP, SCORE, SCORE_NAME, Cells, grouped
 from spec_bench.report.figures.style import Look, fill, looks, shapes
 from spec_bench.settings.fields import unknown_setting
 from spec_bench.vocabulary.columns import COLUMNS, ENDS, apart_in
-from spec_bench.vocabulary.names import doubt_of
+from spec_bench.vocabulary.names import doubts_of
 
 _MARKS = ("line", "point", "front")
 _ASKED = ["pair", "task", "temperature", "top_k", "top_p"]  # printed and measured alike
@@ -368,7 +368,9 @@ def _sheet(drawing: Drawing, rows: pd.DataFrame, printed: pd.DataFrame) -> Sheet
     columns = list(zip(*grid, strict=True))
     full = [any(panel.series for panel in each) for each in columns]
     missing = [each[0].reason for each, any_ in zip(columns, full, strict=True) if not any_]
-    missing += [f"times left out, {doubt}" for doubt in map(doubt_of, rows_of(drawn)) if doubt]
+    shown = {name for line in grid for each in line for name in (each.said.x, each.said.y)}
+    if TIMED & shown:
+        missing += [f"times in doubt, {doubt}" for doubt in doubts_of(rows_of(drawn))]
     grid = [[*compress(line, full)] for line in grid]
     if drawing.wrap:
         flat = [panel for line in grid for panel in line]

@@ -231,7 +231,7 @@ def _notes(
     notes += differences(rows, {cell.number for cell in sheet.cells if cell.ours})
     marks = {cell.mark for cell in sheet.cells if cell.ours}
     never_best = "Such rows never stand out as best."
-    notes += [f"Ours, {doubt}." for doubt in map(names.doubt_of, rows) if doubt]
+    notes += [f"Ours, {doubt}." for doubt in names.doubts_of(rows)]
     notes += [f"{text} {never_best}" for mark, text in MEANINGS.items() if mark in marks]
     return [*notes, *_searches(item, sheet, measured), *_compared(sheet)]
 
