@@ -5,6 +5,7 @@ import errno
 import fcntl
 import logging
 import re
+import shlex
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -135,3 +136,9 @@ def test_nothing_else_writes_atomically_or_knows_where_a_runs_files_are():
         lines, name = path.read_text(encoding="utf-8").splitlines(), str(path.relative_to(ROOT))
         found = [line for line in lines if FORBIDDEN.search(line)]
         assert len(found) <= ELSEWHERE.get(name, 0), (name, found)
+
+
+def test_a_printed_command_is_one_that_a_shell_takes():
+    told = files.command_line("page", "größe 1", results="a b")
+    assert shlex.split(told) == ["spec-bench", "page", "größe 1", "--results", "a b"]
+    assert files.command_line("page", "x", results=Path("results")) == "spec-bench page x"

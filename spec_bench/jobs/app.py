@@ -177,12 +177,11 @@ def _answers(table: Path, results: Sequence[CellResult]) -> list[str]:
 def _where_more_is(results: Path, name: str) -> str:
     """Returns the last lines of a job: its table, its page, the claims of the recipe's paper."""
     table = files.results_file(results, name)
-    where = "" if str(results) == "results" else f" --results {results}"
     choices = HydraConfig.get().runtime.choices if HydraConfig.initialized() else {}
-    told = [f"all columns: {table}", f"its page: spec-bench page {name}{where}"]
     recipes = sorted(path.name for path in papers() if choices.get(path.name))
-    told += [f"the paper's claims: spec-bench checks {paper}{where}" for paper in recipes]
-    return "\n".join(told)
+    asked = [("its page", "page", name), *(("the paper's claims", "checks", p) for p in recipes)]
+    told = (f"{what}: {files.command_line(*words, results=results)}" for what, *words in asked)
+    return "\n".join([f"all columns: {table}", *told])
 
 
 def _finish(sweep: Sweep) -> None:

@@ -27,6 +27,8 @@ def read_offline(folder: Path) -> list[CellResult]:
     """Reads the cells of offline runs with W&B's own reader; of a cell's several runs the last
     counts. Raises ValueError: there is none, or W&B cannot read it.
     """
+    if not folder.is_dir():
+        raise ValueError(f"no such folder: {str(folder)!r}")
     found = dict[str, CellResult]()
     for file in sorted(folder.rglob("run-*.wandb")):
         done = subprocess.run([*_READER, file], capture_output=True, text=True)

@@ -98,7 +98,7 @@ def _line(error: ErrorDetails, kind: type[Any], at: str) -> str:
     if error["type"] == "missing":
         return f"{key} is missing: it must be {described(annotation)}"
     got = shown(error["input"], longest=_LONGEST)
-    if isinstance(error["input"], int | float) and _is_text(annotation):
+    if isinstance(error["input"], int | float) and str in _members(annotation):
         got += ", which was read as no text: put it in quotes, '\"...\"' on a command line"
     return f"{key} must be {described(annotation)}, got {got}"
 
@@ -107,11 +107,7 @@ def takes_text(kind: Any, key: str) -> bool:
     """Returns whether a settings class, or one below, has a key that takes text and no number."""
     for part in key.split("."):
         kind = _hints(kind).get(part)
-    return _is_text(kind)
-
-
-def _is_text(annotation: Any) -> bool:
-    return {*_members(annotation)} - {type(None)} == {str}
+    return {*_members(kind)} - {type(None)} == {str}
 
 
 def _followed(loc: Sequence[int | str], kind: Any, at: str) -> tuple[str, Any, Any]:

@@ -16,6 +16,7 @@ Knows records and W&B; imports W&B only once it is wanted.
 import json
 import logging
 import os
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -85,7 +86,8 @@ def build_wandb(config: WandbSettings, folder: Path) -> Wandb | None:
 def _say_once(folder: Path) -> None:
     """Where the offline runs are, and how to send them."""
     where = folder.resolve() / "wandb"
-    log.warning("W&B is offline: %s; send it with: wandb sync %s/offline-run-*", where, where)
+    told = "W&B is offline: %s; send it with: wandb sync %s/offline-run-*"
+    log.warning(told, where, shlex.quote(str(where)))
 
 
 def log_in(asked: str, instead: str) -> None:

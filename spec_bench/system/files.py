@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from glob import glob
@@ -177,6 +178,12 @@ def training_of(heads: Path) -> str | None:
     return heads.parent.name if ours else None
 
 
+def command_line(*words: object, results: object = "results") -> str:
+    """Returns a command of ours as a shell takes it, and its folder of results if not usual."""
+    where = ["--results", results] * (str(results) != "results")
+    return shlex.join(map(str, ["spec-bench", *words, *where]))
+
+
 def training_command(kind: str, pair: str, name: str, on_gpu: bool = True) -> str:
     """What trains a pair's heads to where the pair looks for them; a name that ends in ``_blocks4``
     is of four residual blocks.
@@ -314,10 +321,7 @@ def numbered_csv(
                     raise ValueError(mark or f"{len(cells)} cells, the header has {len(names)}")
                 yield line, names, cells
     except (ValueError, csv.Error, OSError) as error:
-        fault: object = error
-        if isinstance(error, UnicodeDecodeError):
-            line = reader.line_num + 1 + error.object[: error.start].count(b"\n")
-            fault = "it is no UTF-8; save it as UTF-8"
+        fault = "it is no UTF-8" if isinstance(error, UnicodeError) else error
         raise ValueError(f"{str(path)!r}, line {line}: {fault}") from error
 
 

@@ -7,9 +7,10 @@ from itertools import permutations
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import QuotedString
+from hydra.errors import MissingConfigException
 
 from spec_bench.__main__ import main
-from spec_bench.jobs.config.compose import asked_of, composed, shown_resolved
+from spec_bench.jobs.config.compose import asked_of, composed, one_line, shown_resolved
 from spec_bench.jobs.config.flags import FLAGS, overrides_of
 from spec_bench.jobs.config.help import COMMANDS, command_help, listing
 from spec_bench.settings.words import as_override
@@ -91,8 +92,7 @@ def test_a_flag_of_hydras_keeps_its_value_wherever_it_stands(own):
         ("-m --cfg nonsense", "job, hydra, all, got nonsense"),
         ("--info=nope", "searchpath, got nope"),
         ("--info squad", "searchpath, got squad"),
-        ("--config-dir -m", "got -m"),
-        ("seed=1 --config-dir", "got nothing"),
+        ("seed=1 --cfg", "got nothing"),
     ],
 )
 def test_a_wrong_value_of_a_flag_of_hydras_is_one_line_with_the_choices(given, told):
@@ -179,7 +179,7 @@ MISTYPED = {
     "run --device gpu": "--device must be auto, cpu, cuda or cuda:N, got 'gpu'",
     "train --head medusa": "a setting, not a flag: head=VALUE",
     "ls all": "spec-bench ls takes one of decoders,",
-    "run hydra/launcher=processes": "hydra/launcher=workers",
+    "run hydra/launcher=processes": "hydra/launcher must be one of basic, joblib, workers,",
     "ls decodres": "did you mean decoders?",
     "ls policy widht": "did you mean widths?",
 }
@@ -239,3 +239,18 @@ def test_a_commands_help_is_short_and_ends_with_an_example(command):
     text = command_help(command)
     of_run = command in ("serve", "fit_tree")  # whose flags are those of run
     assert of_run or all(f"--{name} " in text for name in FLAGS.get(command, {}))
+
+
+def test_the_launchers_that_are_listed_are_those_of_the_refusal(capsys):
+    assert listing(["launchers"]) == 0
+    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line[0] != " "]
+    with pytest.raises(ValueError, match="must be one of") as refused:
+        composed(["hydra/launcher=slrum"])
+    assert f"one of {', '.join(listed)}, got 'slrum'" in str(refused.value)
+    assert {"basic", "joblib", "workers", "slurm", "ray", "ray_cluster"} <= {*listed}
+
+
+def test_a_launcher_without_its_plug_in_is_named_as_it_was_typed():
+    said = "In 'hydra/launcher/ray_cluster': Could not find 'hydra/launcher/ray'\n\nAvailable"
+    told = one_line(MissingConfigException(said, "hydra/launcher/ray"))
+    assert told.startswith("hydra/launcher=ray_cluster is not") and "constraints-ray.txt" in told

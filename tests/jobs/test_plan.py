@@ -142,12 +142,20 @@ def test_totals_say_what_is_there_what_it_takes_and_what_does_not_fit():
     ("words", "told"),
     [
         ([], ["here"]),
-        (["slurm", "partition=big"], ["cpus_per_task 4", "timeout_min 1440", "partition big"]),
-        (["slurm", "timeout_min=7", "mem_gb=3"], ["=slurm:", "mem_gb 3", "timeout_min 7"]),
+        (
+            ["slurm", "partition=big"],
+            [
+                "cpus_per_task 4",
+                "time limit 1440 minutes",
+                "most 256 jobs at once",
+                "partition big",
+            ],
+        ),
+        (["slurm", "timeout_min=7", "mem_gb=3"], ["=slurm:", "mem_gb 3", "time limit 7 minutes"]),
         (["submitit_slurm", "gpus_per_node=2"], ["=submitit_slurm:", "gpus_per_node 2"]),
-        (["submitit_local"], ["=submitit_local:", "timeout_min 60"]),
-        (["joblib"], ["=joblib:", "n_jobs -1"]),
-        (["workers", "n_jobs=3"], ["=workers:", "n_jobs 3"]),
+        (["submitit_local"], ["=submitit_local:", "time limit 60 minutes"]),
+        (["joblib"], ["=joblib:", "-1 jobs at once (-1: one a core)"]),
+        (["workers", "n_jobs=3"], ["=workers:", "3 jobs at once"]),
     ],
 )
 def test_a_plan_says_what_its_launcher_would_be_given(
@@ -169,6 +177,8 @@ def test_a_plan_says_what_its_launcher_would_be_given(
     [
         (["hydra/launcher=slurmm"], "did you mean hydra/launcher=slurm"),
         (["hydra/launcher=slurm", "hydra.launcher.timeout=3"], "hydra.launcher.timeout_min"),
+        (["hydra/launcher=slurm", "hydra.launcher.gpus_per_node=-3"], "node must be >= 0, got -3"),
+        (["hydra/launcher=slurm", "hydra.launcher.timeout_min=0"], "min must be >= 1, got 0"),
         (["hydra/launcher=joblib", "hydra.launcher.n_job=3"], "hydra.launcher.n_jobs"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import time
 
 import pytest
@@ -9,6 +10,7 @@ import wandb
 
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.report.cli.command_line import main as report
+from spec_bench.sinks.wandb import _say_once
 from spec_bench.system import files
 from tests.jobs.tiny import failing, make_task, rows_of
 from tests.sinks.offline_run import offline_runs, read_run
@@ -73,6 +75,17 @@ def test_summary_history_and_table_read_back_equal_the_csv_and_the_records(
         assert {k: like(1.0, v) if re.match(r"[\d.]+$", v) else v for k, v in again.items()} == {
             k: like(1.0, v) if re.match(r"[\d.]+$", v) else v for k, v in row.items()
         }
+
+
+def test_the_command_that_sends_offline_runs_is_quoted_and_a_folder_that_is_none_is_named(
+    tmp_path, capsys, caplog
+):
+    _say_once(tmp_path / "größe 1")
+    (line,) = caplog.messages
+    *_, last = shlex.split(line)
+    assert last == f"{(tmp_path / 'größe 1').resolve()}/wandb/offline-run-*"
+    assert report(["wandb", "--offline", str(tmp_path / "nix")]) == 2
+    assert "no such folder" in capsys.readouterr().err
 
 
 def test_a_folder_without_offline_runs_and_a_damaged_run_are_a_line(tmp_path, capsys):

@@ -39,6 +39,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from spec_bench.engine.architectures import PREFIX as RANDOM
 from spec_bench.jobs.config.config import RunSettings, check_settings
+from spec_bench.jobs.config.flags import LAUNCHERS
 from spec_bench.jobs.config.model_files import EMBEDDED
 from spec_bench.jobs.config.pair import with_own_name
 from spec_bench.settings.configs import conf_dir, conf_dirs, experiments_dir, experiments_dirs
@@ -69,11 +70,7 @@ _WORD = re.compile(r"[^\[\],'\"\s]+")
 
 
 def job_arguments(arguments: list[str]) -> list[str]:
-    """A job's command line as Hydra understands it. Raises ValueError: see ``recipe_arguments``; a
-    launcher that is gone.
-    """
-    if "hydra/launcher=processes" in arguments:
-        raise ValueError("hydra/launcher=processes is gone: hydra/launcher=workers does the same")
+    """A job's command line as Hydra understands it. Raises ValueError: see ``recipe_arguments``."""
     return shown_resolved(recipe_arguments(arguments))
 
 
@@ -139,10 +136,9 @@ def with_quoted_text(argument: str) -> str:
     the text that was typed, which Hydra may read as a number, 2026_11_27, or not at all, Küche.
     """
     key, _, value = argument.partition("=")
-    if set("'\"[]{}()$\\") & set(value) or not takes_text(RunSettings, key):
+    if re.search(r"^$|null|['\"\[\]{}()$\\]", value) or not takes_text(RunSettings, key):
         return argument
-    words = [each.strip() for each in value.split(",")]
-    return f"{key}={','.join(each if each in ('', 'null') else quote_text(each) for each in words)}"
+    return f"{key}={','.join(quote_text(each.strip()) for each in value.split(','))}"
 
 
 def shown_resolved(arguments: Sequence[str]) -> list[str]:
@@ -310,7 +306,8 @@ _NO_CHOICE = re.compile(
     r"Could not find '([^']+)/([^'/]*)'\s+Available options in '.*?':(.*)", re.S
 )
 _NO_PLUG_IN = re.compile(
-    r"Could not (?:find|load) 'hydra/launcher/((joblib|submitit|ray)(?:_slurm|_local)?)'"
+    r"(?:In 'hydra/launcher/(\w+)': )?Could not (?:find|load) 'hydra/launcher/"
+    r"((?:joblib|submitit|ray)(?:_slurm|_local)?)'"
 )
 _SEVERAL = re.compile(r"Ambiguous value for argument '(.*?)'\n")
 _NO_GROUP = re.compile(r"Could not override '(.*?)'\.\s+No match in the defaults list")
@@ -321,14 +318,14 @@ def one_line(error: BaseException) -> str:
     """Any error's message in one line that names the key, the value and the choices."""
     text = str(error)
     if isinstance(error, OverrideParseException):
-        letters = "" if str(error.override).isascii() else "with other letters than ASCII's "
-        told = f"its value as YAML has it, a text {letters}as '\"...\"'"
+        told = "its value as YAML has it, a text with signs that are no plain letters as '\"...\"'"
         return f"cannot read {error.override!r}: a setting is KEY=VALUE, {told}"
     if match := _NO_PLUG_IN.search(text):
-        package = f"hydra-{match[2]}-launcher"
-        return f"hydra/launcher={match[1]} needs a plug-in of Hydra's: pip install {package}"
+        told = LAUNCHERS[match[2]]
+        return f"hydra/launcher={match[1] or match[2]} is not installed: {told}"
     if match := _NO_CHOICE.search(text):
         group, choice, known = match[1], match[2], match[3].split("Config search path")[0].split()
+        known = [*LAUNCHERS] if group == "hydra/launcher" else known
         near = did_you_mean(choice, known, f"{group}=")
         return f"{group} must be one of {', '.join(known)}, got {choice!r}{near}"
     if match := _SEVERAL.match(text):

@@ -22,7 +22,7 @@ from spec_bench.settings.configs import conf_dirs
 from spec_bench.settings.fields import one_line
 from spec_bench.settings.validation import Text, check, settings
 from spec_bench.system import files
-from spec_bench.system.files import training_command, training_of
+from spec_bench.system.files import command_line, training_command, training_of
 
 FOLDER = "trees"
 POLICY = "fitted_list"
@@ -106,7 +106,7 @@ class FittedTrees:
         return (
             f"no tree was fitted to {pair.name}{where} at temperature "
             f"{self.sampling.temperature:g} and this top-k and top-p; first: "
-            f"spec-bench fit_tree {' '.join([*words, *self.arguments])}"
+            f"{command_line('fit_tree', *words, *self.arguments)}"
         )
 
 

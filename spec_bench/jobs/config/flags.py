@@ -16,6 +16,7 @@ from spec_bench.settings.arguments import Parser
 from spec_bench.settings.configs import conf_dirs, experiments_dirs
 from spec_bench.settings.fields import did_you_mean
 from spec_bench.settings.words import quote_text
+from spec_bench.system.files import command_line
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,11 @@ _SERVE = {k: v for k, v in _JOB.items() if k not in ("target", "draft", "decoder
 COMMAND_WORDS: dict[str, str] = _READ["commands"]
 FLAGS = {"run": _JOB, "recommend": _JOB, "fit_tree": _JOB, "serve": _SERVE, "train": _TRAIN}
 
+# What there is, the least of a launcher's numbers, and how a plan says them.
+LAUNCHERS, LEAST, UNITS = (_READ[each] for each in ("launchers", "least", "units"))
+
 _INFO = ("--info", "-i")  # a topic may follow
-_HYDRA: dict[str, list[str] | None] = _READ["hydra"]
+_HYDRA = _READ["hydra"]
 _LISTED = ("decoders", "metrics")  # commas of other values sweep over them
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 _KINDS = ("decoder", "task", "pair", "experiment")  # of bare words that name a file of ``conf``
@@ -109,31 +113,30 @@ def _override(flag: Flag, name: str, value: str) -> str:
 
 def _checked(words: list[str], flags: dict[str, Flag], command: str) -> list[str]:
     """Returns Hydra's own flags first. Raises ValueError: a word is no override or flag."""
-    own, others = list[str](), list[str]()
+    own, others, left = list[str](), list[str](), [*words]
     settings = {"decoder", "tree", "spec", "cells", *settings_of_command(command)}
-    skipped = False  # the value of one of Hydra's flags
-    for place, word in enumerate(words):
-        (own if skipped or word.partition("=")[0] in _HYDRA else others).append(word)
+    while left:
+        word = left.pop(0)
         key, equals, value = word.partition("=")
-        if skipped:
-            skipped = False
-        elif key in _HYDRA:
-            choices, following = _HYDRA[key], "".join(words[place + 1 : place + 2])
-            skipped = choices is not None and not equals
-            skipped = skipped and not (key in _INFO and re.match("-|$|.*=", following))
-            given = value if equals else following
-            wrong = given not in choices if choices else given[:1] in ("", "-")
-            if choices is not None and (equals or skipped) and wrong:
-                what = f"one of {', '.join(choices)}" if choices else "followed by a value"
-                raise ValueError(f"{key} must be {what}, got {given or 'nothing'}")
-            if key in _INFO and not equals and not skipped:
-                own[-1] = f"{key}=all"  # else Hydra takes an override for its topic
+        (own if key in _HYDRA else others).append(word)
+        if key in _HYDRA:
+            choices = _HYDRA[key]
+            if key in _INFO and re.match("-|$|.*=", "".join([equals, *left[:1]])):
+                value = value or "all"  # else Hydra takes an override for its topic
+                own[-1] = f"{key}={value}"
+            elif choices is not None and not equals:
+                own += left[:1]
+                value = "".join(left[:1])
+                del left[:1]
+            if choices and value not in choices:
+                choices = ", ".join(choices)
+                raise ValueError(f"{key} must be one of {choices}, got {value or 'nothing'}")
         elif word.startswith("-"):
             name = key.lstrip("-").replace("_", "-")
             if (meant := _READ["instead"].get(name, name)) in flags:
                 raise ValueError(f"{key} is --{meant}")
             if f"{name}s" in flags:
-                given = value or " ".join(words[place + 1 : place + 2]) or "LIST"
+                given = value or " ".join(left[:1]) or "LIST"
                 raise ValueError(f"there is no flag {key}; did you mean --{name}s {given}?")
             setting = key.lstrip("-").replace("-", "_")
             homes = [""] * (setting.partition(".")[0] in settings)
@@ -183,5 +186,5 @@ def meant_by(word: str) -> str:
             return f"it is a paper: spec-bench run {name}={first}, or spec-bench ls tables {name}"
     for ending, command in (("csv", "report"), ("gguf", "convert"), ("jsonl", "run --data")):
         if word.endswith(f".{ending}"):
-            return f"it is a file: spec-bench {command} {word}"
+            return f"it is a file: {command_line(*command.split(), word)}"
     return ""

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from spec_bench.jobs.config.flags import FLAGS
+from spec_bench.jobs.config.flags import FLAGS, LAUNCHERS
 from spec_bench.settings.configs import conf_dir, conf_dirs, experiments_dirs
 from spec_bench.settings.fields import did_you_mean, settings_in
 
@@ -141,7 +141,7 @@ _LISTS: dict[str, tuple[Any, ...]] = {
     "engines": ("for engine=NAME", _choices, "engine"),
     "energy": ("for energy=NAME", _choices, "energy"),
     "sinks": ("for sink=NAME", _choices, "sink"),
-    "launchers": ("for -m hydra/launcher=NAME: where jobs run", _choices, "hydra/launcher"),
+    "launchers": ("for -m hydra/launcher=NAME: where jobs run", LAUNCHERS.items),
     "settings": ("KEY=VALUE of a job, with their values unless set",
                  _settings, "config", "pair/shared/base",
                  "generation/default", "engine/default", "energy/auto", "sink/default"),

@@ -14,6 +14,7 @@ import spec_bench
 from spec_bench.engine.architectures import ARCHITECTURES, architecture
 from spec_bench.engine.architectures import PREFIX as RANDOM
 from spec_bench.engine.model_spec import refuse_unreadable
+from spec_bench.system.files import command_line
 from spec_bench.system.hub import hub_reached
 from spec_bench.system.model_cache import converted_folder, fetched_folder, gguf_of, is_model
 
@@ -52,7 +53,7 @@ def model_path(name: str) -> str:
         if not is_model(folder):
             raise ValueError(
                 f"{name!r} is GGUF, of which a model folder is made first, once: "
-                f"spec-bench convert {name}"
+                f"{command_line('convert', name)}"
             )
         return str(folder)
     if path.is_dir():

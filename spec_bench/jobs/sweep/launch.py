@@ -26,6 +26,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
 from spec_bench.jobs.config.compose import asked_of
+from spec_bench.jobs.config.flags import LEAST, UNITS
 from spec_bench.jobs.config.model_files import BYTES
 from spec_bench.jobs.config.pair import EngineSettings, PairSettings, pair_sizes, placed
 from spec_bench.measure.energy.meters import UnmeteredError
@@ -187,7 +188,12 @@ def describe_launch(config: DictConfig, jobs: int) -> str:
     """Says what a sweep of so many jobs would be submitted as."""
     name, launcher = config.hydra.runtime.choices["hydra/launcher"], config.hydra.launcher
     given = {**launcher, **launcher.get("ray", {}).get("remote", {})}
-    told = [f"{k} {v}" for k, v in given.items() if k[0] != "_" and v and isinstance(v, int | str)]
+    told = []
+    for key, value in given.items():
+        if isinstance(value, int) and value < (least := LEAST.get(key, value)):
+            raise ValueError(f"hydra.launcher.{key} must be >= {least}, got {value}")
+        if key[0] != "_" and value and isinstance(value, int | str):
+            told.append(UNITS.get(key, f"{key} {{}}").format(value))
     how = "here, one after the other" if name == "basic" else f"by hydra/launcher={name}: "
     return f"would run {jobs} job{'s' * (jobs != 1)} {how}{', '.join(told)}"
 

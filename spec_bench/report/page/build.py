@@ -319,11 +319,12 @@ def _of_paper(experiment: str, groups: Sequence[Group], measured: Measured) -> d
                 shares.setdefault(part.wanted, (item, part))
     missing = dict.fromkeys(cell for _, part in shares.values() for cell in part.missing)
     recipe = recipes_by_name().get(experiment, "")
-    where = "" if measured.results == RESULTS else f" --results {measured.results}"
     return {
         "pictures": list(_pictures(paper, drawn[:_PICTURES], groups, measured)),
         "more_figures": [
-            f"spec-bench figure {drawing.item.name} --pair {pair}{where}"
+            files.command_line(
+                "figure", drawing.item.name, "--pair", pair, results=measured.results
+            )
             for drawing in drawn[_PICTURES:]
             for pair in drawing.pairs
         ],
