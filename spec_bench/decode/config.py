@@ -30,6 +30,7 @@ from spec_bench.engine.model import LanguageModel
 from spec_bench.settings.fields import read, shown
 from spec_bench.settings.registry import Registry
 from spec_bench.tree.base import GrownTree, Policy, policy
+from spec_bench.tree.node_list import NodeList
 from spec_bench.verify.base import (
     BeamVerifier,
     Served,
@@ -141,6 +142,21 @@ class DecoderConfig:
         """The kind of draft heads that it uses, if any."""
         return self.drafter.kind if self.drafter.heads else None
 
+    def tree_within(self, reach: int | None) -> GrownTree:
+        """Returns the tree for a drafter that guesses so many levels, None for any number; a
+        ValueError if it is deeper and cannot be cut.
+        """
+        tree = self.tree
+        assert isinstance(tree, GrownTree)
+        if reach is None or reach >= tree.shape.depth:
+            return tree
+        if isinstance(tree, NodeList):
+            return NodeList(tuple(path for path in tree.paths if len(path) <= reach))
+        raise ValueError(
+            f"{self.title}: the tree is {tree.shape.depth} levels deep, its drafter reaches "
+            f"{reach}: so many has {self.name}:{reach} or decoder.tree.depth={reach}"
+        )
+
     def check_under(self, settings: SamplingSettings) -> None:
         """Checks that the rule fits how the tree draws siblings under sampling settings; a
         ValueError names both if not.
@@ -189,21 +205,16 @@ class DecoderConfig:
             module = as_module(self.title, target)
             return GenerateDecoder(self.name, module, models, aid, settings, rows, mark, calls)
         assert isinstance(self.verifier, TreeVerifier)
-        depth, fitting = self.tree.shape.depth, self._fitting_heads(target, heads)
-        reach = self.drafter.reach(fitting)
-        if reach is not None and reach < depth:
-            raise ValueError(
-                f"{self.title}: the tree is {depth} levels deep, its drafter reaches {reach}: "
-                f"a chain of so many is {self.name}:{reach}"
-            )
+        fitting = self._fitting_heads(target, heads)
+        tree = self.tree_within(self.drafter.reach(fitting))
         return Decoder(
             self.name,
             target,
             models,
             self.drafter,
-            self.tree,
+            tree,
             self.verifier.walk,
-            self.verifier.judge(depth),
+            self.verifier.judge(tree.shape.depth),
             settings,
             rows,
             lossless=self.verifier.mark,

@@ -99,7 +99,8 @@ def refuse_unreadable(path: str, config: Mapping[str, Any]) -> None:
     if (Path(path).expanduser() / "adapter_config.json").is_file():
         raise ValueError(
             f"model folder {path!r} holds adapter_config.json: an adapter (LoRA) is no model; "
-            "merge both by peft's merge_and_unload(), and name the folder of save_pretrained()"
+            "merge the adapter into its base model with peft's merge_and_unload(), and name the "
+            "folder of save_pretrained()"
         )
     how = config.get("quantization_config")
     kind = how.get("quant_method", how) if isinstance(how, Mapping) else how

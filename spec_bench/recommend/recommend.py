@@ -29,7 +29,7 @@ from spec_bench.jobs.config.compose import composed, one_line
 from spec_bench.jobs.config.config import ConfirmSettings
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.records.types import CellResult
-from spec_bench.report.data.rows import Group, reason_of
+from spec_bench.report.data.rows import Group, reason_of, stall_of
 from spec_bench.report.page.build import render
 from spec_bench.report.page.headline import Headline, headline, widen
 from spec_bench.settings.fields import complain
@@ -266,7 +266,8 @@ def recommend(settings: JobSettings, show: Callable[[str], None] | None = None) 
     frame = pd.DataFrame([row_of(row) for row in measured])
     best = headline(Group(settings.task.name, frame)) if left else None
     unpaid = best is None or best.code in ("", "ar") or not settings.pair.drafts
-    asks = needed_by(settings.pair) if unpaid and settings.served is None else ()
+    quiet = not any(line["doubt"] for line in lines.values())  # times of passes are sound
+    asks = needed_by(settings.pair) if unpaid and quiet and settings.served is None else ()
     for line in lines.values():
         if best and line["fresh"]:  # as wide as the answer's
             wide = widen(line, "speedup", 1 if best.code == "ar" else best.tied[1])
@@ -285,10 +286,17 @@ def _rank(row: CellResult, by: str) -> float:
 def _line(cell: Cell, row: CellResult, stage: Stage) -> dict[str, Any]:
     numbers = [f"{name}{end}" for name in NUMBERS for end in ("", *ENDS)]
     failed = row.reasons[0].text if row.status == "failed" else ""
-    prompts = {"prompts": len(stage.examples), "fresh": stage.fresh}
     measured = {name: row.metrics.get(name) for name in numbers}
+    measured["doubt"] = stall_of(row_of(row)).partition(":")[0]
     measured["why"] = reason_of(row_of(row), "intervals") or "no interval"
-    return {"decoder": cell.name, "spec": cell.config.spec, **prompts, **measured, "failed": failed}
+    return {
+        "decoder": cell.name,
+        "spec": cell.config.spec,
+        "prompts": len(stage.examples),
+        "fresh": stage.fresh,
+        **measured,
+        "failed": failed,
+    }
 
 
 def main(overrides: Sequence[str]) -> int:
@@ -350,6 +358,7 @@ def _lines(candidates: pd.DataFrame) -> Iterator[list[tuple[str, str]]]:
     """Yields each candidate's cells: what each is sorted by, and its text."""
     for row in candidates.to_dict("records"):
         title, prompts = names.name_of(row), str(row["prompts"])
+        title += f", {row['doubt']}" if row["doubt"] else ""
         cells = [(title, title), (prompts, f"{prompts}{' fresh' if row['fresh'] else ''}")]
         for name in NUMBERS:
             value, low, high = (row[f"{name}{end}"] for end in ("", *ENDS))

@@ -98,7 +98,7 @@ def load_rows(
             left_out += 1
         else:
             rows.append(row)
-    _read[source] = len(rows) + more, left_out
+    _read[source] = len(rows) + more + left_out, left_out
     return rows[offset:]
 
 

@@ -164,7 +164,7 @@ class Task:
         rows = self._rows(limit, offset)
         if not rows:
             count = count_rows(self.source)[0]
-            none = f"{count} prompts, none from offset {offset} on" if count else "no prompt"
+            none = f"{count} rows, none from offset {offset} on" if count else "no prompt"
             raise ValueError(f"task {self.name}: {self.data_file} has {none}")
         examples = [self._example(row, index) for index, row in rows]
         counts = Counter(prompt_id for example in examples for prompt_id in example.prompt_ids)
@@ -386,14 +386,19 @@ class Task:
         if self._any_form:
             forms = ", ".join(dict.fromkeys(asking_field(each.meta) for each in examples))
         total, left_out = count_rows(self.source)
-        kind = "conversation" if forms in CHATS else "prompt"
+        asked = sum(map(self.asked, examples))
+        kind = "conversation" if forms in CHATS or asked > count else "prompt"
+        systems = sum(bool(each.system) for each in examples)
         answered = [each for each in examples if any(each.references)]
         few = f" ({len(answered)})" * (len(answered) < count)
         same = count - len({(each.turns, each.answers, each.system) for each in examples})
         said = [
             f"{count}{f' of {total}' * (total > count)} {kind}{'s' * (total > 1)}",
             f" ({forms})" * bool(forms),
-            f"; {left_out} left out whose speakers do not take turns" * bool(left_out),
+            f", {asked} prompts" * (asked != count),
+            f"; {systems} with a system's text" * bool(systems),
+            f"; of rows up to here {left_out} left out, whose speakers do not take turns"
+            * bool(left_out),
             f"; references: {self._answering(answered[0])}{few}" if answered else "",
             f"; {same} repeat another's text" * bool(same),
         ]

@@ -17,6 +17,7 @@ from tqdm import tqdm
 from spec_bench.core.sampling import SamplingSettings
 from spec_bench.engine.generate import Aid, generate
 from spec_bench.engine.hugging_face import HuggingFaceModel
+from spec_bench.jobs.work.prompts import Prompts
 from spec_bench.records.ends import Ends, end_ids
 from spec_bench.records.types import Request
 from spec_bench.system.files import digest, naming, write_text
@@ -62,6 +63,9 @@ def read_dialogues(
     """
     data = settings.asked.data
     longest = min(data.max_length, model.max_positions or data.max_length)
+    if task := settings.task:
+        read = Prompts(task, tokenizer, tuple(task.examples(data.limit)), ())
+        log.info(read.describe(settings.pair))
     if data.answered_by == "file":
         assert isinstance(settings.task, Task)
         chats = read_chats(settings.task, data.limit)
@@ -108,7 +112,6 @@ def _answered(
     elif isinstance(settings.task, Task):
         task = settings.task
         examples = task.examples(data.limit)
-        log.info("data: %s", task.describe_data(examples))
         if data.kind == "task":
             prompts = [task.encode(example, tokenizer) for example in examples]
         else:
@@ -150,7 +153,6 @@ def read_chats(task: Task, limit: int | None = None) -> list[Messages]:
     Those that no assistant answers are left out; a ValueError where that is all of them.
     """
     examples = task.examples(limit)
-    log.info("data: %s", task.describe_data(examples))
     chats = list[Messages]()
     for example in examples:
         answers = fixed_answers(example)[: len(example.turns)]

@@ -60,6 +60,7 @@ class HeadSettings:
     guesses: Count
     blocks: Annotated[Whole, Ge(0)]
     decay: Share
+    measured: str = ""  # the words of a job that measures them, HEADS their folder
     recurrent: Flag = True
     inner: Count | None = None
     init: Text = RANDOM

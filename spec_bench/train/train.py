@@ -2,6 +2,7 @@
 
 import json
 import logging
+import shlex
 import shutil
 import sys
 from collections.abc import Sequence
@@ -105,10 +106,20 @@ def train_heads(settings: TrainSettings) -> dict[str, Any]:
     facts = finish(training, progress)
     if sink is not None:
         log_training(sink, asked.name, facts, settings.folder / "log.csv")
-    accuracy = facts["accuracy"]["validation"] or facts["accuracy"]["train"]
+    held_out = facts["accuracy"]["validation"]
+    accuracy = held_out or facts["accuracy"]["train"]
     right = ", ".join(f"{guess} {share}" for guess, share in accuracy.items())
-    print(f"{asked.name}: {facts['parameters']:,} parameters; share of right guesses: {right}")
-    print(f"heads: {settings.out}")
+    where = "" if held_out else " on the training data, as no prompts were held out"
+    print(
+        f"{asked.name}: {facts['parameters']:,} parameters; share of right guesses{where}: {right}"
+    )
+    models = [word for word in sys.argv[1:] if word.startswith(("pair", "engine"))]
+    on = shlex.join(models) or f"pair={asked.pair.name}"
+    how = asked.head.measured.replace("HEADS", shlex.quote(str(settings.out)))
+    print(
+        f"heads: {settings.out}\n"
+        f"measure them, on prompts that they did not learn: spec-bench run {on} {how} --data FILE"
+    )
     return facts
 
 
@@ -150,12 +161,9 @@ def finish(training: Training, progress: Progress) -> dict[str, Any]:
     settings, trainee = training.settings, training.trainee
     asked = settings.asked
     trainee.save(settings.out, DTYPES[asked.out_dtype])
-    held_out = range(len(training.validation.dialogues))
-    seen = range(min(_MOST_TRAIN, len(training.train.dialogues)))
-    validation = measure(trainee, training.validation, held_out, asked.ranks)
-    train = measure(trainee, training.train, seen, asked.ranks)
-    # Without the folder that this machine has it in.
-    command = ["python", "-m", "spec_bench.train", *sys.argv[1:]]
+    held_out, seen = training.validation, training.train
+    validation = measure(trainee, held_out, range(len(held_out.dialogues)), asked.ranks)
+    train = measure(trainee, seen, range(min(_MOST_TRAIN, len(seen.dialogues))), asked.ranks)
     facts = {
         "head": asked.head.name,
         "target": settings.pair.target,
@@ -163,7 +171,7 @@ def finish(training: Training, progress: Progress) -> dict[str, Any]:
         "parameters": trainee.heads.parameter_count,
         "stored_as": asked.out_dtype,
         "settings": settings.config,
-        "data": {"train": _size(training.train), "validation": _size(training.validation)},
+        "data": {"train": _size(seen), "validation": _size(held_out)},
         "steps": progress.step,
         "dialogues_per_step": training.batch,
         "tokens": progress.tokens,
@@ -174,7 +182,9 @@ def finish(training: Training, progress: Progress) -> dict[str, Any]:
             "validation": validation and named("", validation.best),
         },
         "validation_loss": validation and _rounded(validation.loss),
-        "provenance": provenance() | {"command": command},
+        # Without the folder that this machine has it in.
+        "provenance": provenance()
+        | {"command": ["python", "-m", "spec_bench.train", *sys.argv[1:]]},
     }
     files = {"training.json": facts}
     if measured := validation or train:

@@ -99,13 +99,21 @@ def test_the_memory_bound_speed_up_counts_the_heads_own_parameters():
         (None, "uses medusa heads, got none"),
         (recurrent_head(32, VOCAB), "got redrafter heads: set pair.heads.medusa"),
         (medusa_heads(16, VOCAB), "for hidden states of 16"),
-        (medusa_heads(32, VOCAB, 2), "4 levels deep, its drafter reaches 2"),
     ],
 )
 def test_heads_of_another_model_are_refused(heads, message):
     target, _ = tiny_pair("llama")
     with pytest.raises(ValueError, match=message):
         build_decoder(decoder_settings("medusa"), target, [], WARM, heads=heads)
+
+
+@pytest.mark.parametrize(("guesses", "levels"), [(1, 1), (2, 2), (5, 4)])
+def test_a_listed_tree_is_cut_to_the_levels_that_its_heads_guess(guesses, levels):
+    target, _ = tiny_pair("llama")
+    settings, heads = decoder_settings("medusa"), medusa_heads(32, VOCAB, guesses)
+    whole = read_decoder(settings).tree.paths
+    built = build_decoder(settings, target, [], WARM, heads=heads)
+    assert built.policy.paths == tuple(path for path in whole if len(path) <= levels)
 
 
 def test_medusas_published_layout_is_read_whatever_its_config_understates(tmp_path):

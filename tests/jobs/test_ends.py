@@ -21,7 +21,7 @@ from spec_bench.jobs.config.config import ConfirmSettings
 from spec_bench.jobs.config.pair import EngineSettings, PairSettings
 from spec_bench.records.ends import Ends, cut_before, end_ids
 from spec_bench.server.settings import ServerSettings
-from spec_bench.tasks import RandomPrompts, Task
+from spec_bench.tasks import RandomPrompts, Task, read_own
 from spec_bench.tasks.generation import Generation
 from spec_bench.train.dialogues import encode_chat
 from spec_bench.train.settings import DataSettings, HeadSettings, Optimisation
@@ -225,7 +225,24 @@ def test_one_line_says_what_is_measured_before_anything_is_decoded(folder, whole
     (line,) = (each for each in caplog.messages if each.startswith("data: "))
     assert "rows.jsonl: 2 of 4" in line and "template: none" in line
     assert f'ends: </s>, {name_of(folder, whole[6])}, "Dora has"' in line
+    assert line.endswith("; temperature 0, at most 12 new tokens")
     assert caplog.messages.index(line) < len(caplog.messages) - 1
+
+
+def test_the_line_tells_a_systems_text_and_turns_that_are_prompts(tmp_path):
+    rows = [
+        {"turns": ["a", "b"]},
+        {
+            "messages": [
+                {"role": "system", "content": "Be brief."},
+                {"role": "user", "content": "c"},
+            ]
+        },
+    ]
+    (tmp_path / "own.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    task = read_own(str(tmp_path / "own.jsonl"), later_turns="own")
+    told = task.describe_data(task.examples())
+    assert told.endswith("2 conversations (turns, messages), 3 prompts; 1 with a system's text")
 
 
 def test_without_a_log_the_line_is_printed_and_served_rows_have_it(
@@ -237,7 +254,26 @@ def test_without_a_log_the_line_is_printed_and_served_rows_have_it(
         decoded(folder, tmp_path, *more)
     said = capsys.readouterr().err.splitlines()
     (line,) = (each for each in said if each.startswith("data: "))
-    assert line.endswith("ends: </s>; template: none")
+    assert "ends: </s>; template: none; temperature 0, at most" in line
+
+
+def test_a_tree_deeper_than_heads_were_trained_for_is_refused_before_anything_is_loaded(
+    folder, tmp_path
+):
+    trained = {"settings": {"head": {"kind": "dflash", "guesses": 3}}}
+    (tmp_path / "training.json").write_text(json.dumps(trained))
+    (tmp_path / "config.json").write_text("{}")
+    for weights in folder.glob("*/model.safetensors"):
+        weights.unlink()
+    pard = "{decoder: pard, spec: 5, drafter: {levels: 4}}"
+    for cell, said in (("dflash", "dflash:3"), ("dflash_ddtree", "decoder.tree.depth=3")):
+        given = (f"cells=[{cell}]", f"pair.heads.dflash={tmp_path}")
+        with one_line(naming("15 levels deep, its drafter reaches 3", said)):
+            settings_of(composed(overrides(folder, tmp_path / "results", *given)))
+    with one_line(naming("reaches 4", "levels=4:4", "decoder.tree.depth=4")):
+        settings_of(composed(overrides(folder, tmp_path / "results", f"cells=[{pard}]")))
+    given = ("cells=[dflash:3]", f"pair.heads.dflash={tmp_path}")
+    settings_of(composed(overrides(folder, tmp_path / "results", *given)))
 
 
 TEMPLATE = (
@@ -265,19 +301,23 @@ def test_arguments_of_a_template_write_every_prompt_and_belong_to_the_row(folder
 
 
 def test_special_tokens_in_a_text_and_answers_that_are_empty_are_said(folder, tmp_path, caplog):
-    text = {"question_id": "twice", "turns": ["<s>the boat left"]}
+    text = {"question_id": "twice", "turns": ["<s>the boat left</s>"]}
     (folder / "own.jsonl").write_text(json.dumps(text))
     change(folder / "target" / "generation_config.json", eos_token_id=[2, *range(290)])
     own = ("task=jsonl", f"task.source.path={folder / 'own.jsonl'}", "prompts=null")
     decoded(folder, tmp_path, "cells=[sd:2]", *own)
     warned = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
     (special,) = (each for each in warned if "special tokens" in each)
-    assert "'twice'" in special and "'<s>'" in special
+    assert "1 prompt hold" in special and special.endswith("'twice' (line 1) has <s>, </s>")
     assert sum("1 of 1 answers are empty" in each for each in warned) == 2
 
 
 FOLDERS = {
-    "lora": ("adapter_config.json", {"base_model_name_or_path": "a/b"}, "merge_and_unload"),
+    "lora": (
+        "adapter_config.json",
+        {"base_model_name_or_path": "a/b"},
+        "the adapter into its base",
+    ),
     "gptq": ("config.json", {"quantization_config": {"quant_method": "gptq"}}, "'gptq'"),
     "awq": ("config.json", {"quantization_config": {"quant_method": "awq"}}, "'awq'"),
     "bnb": ("config.json", {"quantization_config": {"load_in_4bit": True}}, "load_in_4bit"),

@@ -153,6 +153,7 @@ def test_an_interrupted_search_goes_on_and_answers_from_fresh_prompts(
         return run(job, sinks)
 
     monkeypatch.setattr(search, "run_stage", interrupted)
+    monkeypatch.setattr(search, "stall_of", lambda row: "")  # whoever else uses this machine
     with pytest.raises(KeyboardInterrupt):
         search.main(words)
     screened = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("generations.jsonl")}
@@ -211,14 +212,19 @@ def test_a_search_says_the_time_that_is_left_and_each_number_has_one_interval_or
     assert lines["sd 9"].endswith("0.40 (fewer than 5 prompts)")
 
 
-def test_a_target_alone_is_told_what_to_use_and_what_a_draft_would_need(tmp_path, capsys):
+def test_disturbed_candidates_are_marked_and_say_nothing_of_what_a_draft_would_need(
+    tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(search, "stall_of", lambda row: "disturbed: threads waited")
     told = [*SMALL, "prompts=2", "confirm.prompts=2", "pair.target=embedded:target"]
     told += ["cells=[sd:2,prompt_lookup,hf_prompt_lookup,medusa]", f"results={tmp_path}"]
     assert search.main(told) == 0
     said, steps = capsys.readouterr()
-    tried = {line.split()[0] for line in said.splitlines() if " 2 fresh " in line}
-    assert tried == {"prompt_lookup", "hf_prompt_lookup"}
-    assert "A draft pays if" in said and "1 of 1: " in steps
+    tried = [line for line in said.splitlines() if " 2 fresh " in line]
+    assert {line.split()[0] for line in tried} == {"prompt_lookup", "hf_prompt_lookup"}
+    assert all(line.partition("  ")[0].endswith(", disturbed") for line in tried)
+    assert "A draft pays if" not in said and "1 of 1: " in steps
+    assert "fresh prompts" in next(line for line in steps.splitlines() if line.startswith("data: "))
     assert said.startswith("cannot decide yet: ")
 
 

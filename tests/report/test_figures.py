@@ -1,5 +1,7 @@
 """Figures: which rows are chosen, what is plotted and written, and what files come out."""
 
+import warnings
+
 import pandas as pd
 import pytest
 
@@ -14,7 +16,7 @@ from spec_bench.report.figures.cells import (
 )
 from spec_bench.report.figures.draw import draw_sheet
 from spec_bench.report.figures.panels import drawing_of
-from spec_bench.report.figures.style import GREY, fill, marks, settings
+from spec_bench.report.figures.style import GREY, fill, marks, save, settings
 from spec_bench.report.papers.paper import code_of, find_figure, load_paper
 from spec_bench.vocabulary.decoders import COLOURS
 from spec_bench.vocabulary.names import title
@@ -404,6 +406,18 @@ def test_a_stalled_row_is_marked_in_pictures_and_its_times_are_left_out_of_figur
     assert sheet.missing == (f"times in doubt, rsd_s 2x2: {STALLED[9:-12]}",)
     (speeds,) = series_of(sheet.grid[0][2], "rsd_s")
     assert points(speeds)[0] == (2.0, 1.6), "the best of those that did not stall"
+
+
+def test_panels_of_one_bar_under_long_titles_have_room(tmp_path):
+    files = [f"the_questions_of_my_application_{n}.jsonl" for n in range(7)]
+    parts = [frame(any_row("sd", "3", speedup=1.4)).assign(data_file=each) for each in files]
+    with settings(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        figure = pictured(*parts)
+        save(figure, tmp_path, "many", ["png"])
+    titles = [plot.get_title(loc="left") for plot in figure.axes]
+    assert len(titles) == 7 and all(title.count("\n") for title in titles)
+    assert min(plot.get_position().height for plot in figure.axes) > 0
 
 
 def test_without_speed_ups_it_shows_block_efficiency_and_without_either_nothing():

@@ -233,6 +233,17 @@ def test_how_many_of_how_many_were_taken_is_said_with_their_references(tmp_path)
     assert task.describe_data(task.examples()) == told.replace("20 of 25", "25")
 
 
+def test_what_was_left_out_is_counted_of_the_rows_up_to_the_last_that_was_taken(tmp_path):
+    human = {"from": "human", "value": "?"}
+    good, bad = ([*[human] * many, {"from": "gpt", "value": "!"}] for many in (1, 2))
+    rows = [{"conversations": bad if n % 5 == 0 else good} for n in range(24)]
+    task, _ = first(tmp_path, "mine.jsonl", lines(*rows))
+    for limit, taken, out in ((5, "5 of 24", 2), (None, "19 of 24", 5)):
+        told = task.describe_data(task.examples(limit))
+        assert f" {taken} conversations " in told
+        assert f"of rows up to here {out} left out" in told
+
+
 def test_what_the_system_says_comes_from_the_row_else_from_the_setting(tmp_path):
     rows = [{"turns": "q", "system": "Row."}, {"messages": [SYSTEM, *said("q")]}, {"prompt": "q"}]
     task, examples = first(tmp_path, "x.jsonl", lines(*rows), system="Flag.")

@@ -90,7 +90,7 @@ def test_limit_and_offset_choose_rows_and_keep_their_ids(tmp_path):
     assert [e.id for e in task.examples()] == ["0", "1", "2", "3", "4"]
     assert task.examples(limit=2, offset=1) == task.examples()[1:3]
     assert [e.id for e in task.examples(limit=9, offset=4)] == ["4"]
-    with pytest.raises(ValueError, match=naming("x.jsonl has 5 prompts", "offset 5")):
+    with pytest.raises(ValueError, match=naming("x.jsonl has 5 rows", "offset 5")):
         task.examples(offset=5)
 
 

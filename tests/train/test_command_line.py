@@ -12,6 +12,11 @@ import torch
 from accelerate import Accelerator
 
 from spec_bench.draft.heads import load_heads
+from spec_bench.jobs.config.compose import asked_of
+from spec_bench.jobs.config.compose import composed as job_of
+from spec_bench.jobs.config.flags import overrides_of
+from spec_bench.settings.configs import conf_dir
+from spec_bench.train import train
 from spec_bench.train.collect import main as collect
 from spec_bench.train.loop import TrainingLog, columns, run_training, share
 from spec_bench.train.settings import build_train_settings
@@ -117,6 +122,35 @@ def test_chats_become_heads_with_their_log_and_provenance(head, tmp_path):
     assert [row["step"] for row in rows] == ["2", "4", "6"]
     assert all(float(row["tokens_per_s"]) > 0 and row["validation t+3"] for row in rows)
     assert list((made / "wandb").glob("offline-run-*-heads-*"))
+
+
+@pytest.mark.parametrize("head", sorted(file.stem for file in (conf_dir() / "head").glob("*.yaml")))
+def test_the_words_that_measure_a_head_are_those_of_a_job_that_uses_it(head):
+    words = settings("data.kind=task", f"head={head}").asked.head.measured
+    assert "HEADS" in words
+    asked = asked_of(job_of(overrides_of("run", words.replace("HEADS", "made").split())))
+    assert "made" in [asked.pair.draft, *(asked.pair.heads or {}).values()]
+
+
+@pytest.mark.parametrize("held_out", [{}, {"t+1": 0.25}])
+def test_a_training_ends_with_what_was_measured_on_which_prompts_and_the_next_command(
+    held_out, tmp_path, monkeypatch, capsys
+):
+    accuracy = {"train": {"t+1": 0.75}, "validation": held_out}
+    monkeypatch.setattr(train, "_prepare", lambda *_: None)
+    monkeypatch.setattr(train, "run_training", lambda _: None)
+    monkeypatch.setattr(train, "finish", lambda *_: {"accuracy": accuracy, "parameters": 1})
+    words = ["pair.target=embedded:target", "data.kind=task", "sink=quiet", f"results={tmp_path}"]
+    monkeypatch.setattr(sys, "argv", ["train", *words])
+    train.train_heads(settings(*words))
+    told, heads, command = capsys.readouterr().out.splitlines()
+    assert ("on the training data" in told) is not bool(held_out)
+    assert told.endswith(": t+1 0.25" if held_out else ": t+1 0.75")
+    folder = heads.removeprefix("heads: ")
+    assert command.partition(": ")[2] == (
+        "spec-bench run pair.target=embedded:target "
+        f"pair.heads.medusa={folder} --decoders medusa --data FILE"
+    )
 
 
 def test_trained_heads_are_collected_as_rows(tmp_path, monkeypatch):

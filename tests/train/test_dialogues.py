@@ -73,17 +73,18 @@ def test_messages_and_json_lines_are_read_as_well(tmp_path):
     assert read_chats(file) == [messages] * 3
 
 
-def test_chats_out_of_turn_are_left_out_and_first_answers_dropped(tmp_path, caplog):
+def test_chats_out_of_turn_are_left_out_and_first_answers_dropped(tmp_path):
     human, gpt = CHAT["conversations"][:2]
     brief = {"from": "system", "value": "Be brief."}
-    caplog.set_level("INFO")
     turns = ([brief, gpt, human, gpt], [human, human, gpt], [human])
     (found,) = read_chats(written(tmp_path, [{"conversations": each} for each in turns]))
     assert [[*turn.values()] for turn in found] == [
         ["system", "Be brief."],
         ["user", "Who paints in Weston?"], ["assistant", "Bruno paints there."],
     ]  # fmt: skip
-    assert "2 conversations (conversations); 1 left out" in caplog.text
+    task = read_own(str(tmp_path / "chats.json"))
+    told = task.describe_data(task.examples())
+    assert "2 of 3 conversations (conversations); 1 with a system's text; of rows up to" in told
 
 
 @pytest.mark.parametrize(

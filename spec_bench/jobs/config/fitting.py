@@ -170,12 +170,14 @@ def check_fit(cell: Cell, pair: Pair) -> None:
         )
     made = Path(model_path(pair.heads[kind]), "training.json")
     if made.is_file():  # what others trained is known when it is loaded
-        learned = json.loads(made.read_text("utf-8"))["settings"]["head"]["kind"]
-        if learned != kind:
+        head = json.loads(made.read_text("utf-8"))["settings"]["head"]
+        if (learned := head["kind"]) != kind:
             raise ValueError(
                 f"{cell.title} uses {kind} heads, {pair.heads[kind]!r} has {learned} heads: name "
                 f"them as pair.heads.{learned}"
             )
+        if cell.config.drafter.passes:
+            cell.config.tree_within(head["guesses"])
 
 
 def _check_masks(cell: Cell, pair: Pair) -> None:
@@ -184,6 +186,7 @@ def _check_masks(cell: Cell, pair: Pair) -> None:
 
     if getattr(cell.config.drafter, "mask_token", 0) is not None or not pair.specs:
         return
+    cell.config.tree_within(cell.config.drafter.reach(None))
     try:
         config = config_of(pair.specs[1].path, pair.specs[1].revision)
     except Exception:  # whatever it is, loading the model hits it again and says so

@@ -19,6 +19,7 @@ from spec_bench.records.ends import decode_answer
 from spec_bench.records.types import Generation, Request
 from spec_bench.tasks import Example, RandomPrompts, Task
 from spec_bench.tasks.example import TREE_LEVELS, fitted
+from spec_bench.vocabulary.numbers import format_count
 
 if TYPE_CHECKING:
     from spec_bench.decode.config import DecoderConfig
@@ -78,7 +79,10 @@ class Prompts:
         examples = tuple(example for example, _ in asked)
         made = cls(task, tokenizer, examples, every, truncated, skipped)
         made.warn_of_markers()
-        measured = made.describe(settings.pair)
+        measured = (
+            f"{made.describe(settings.pair)}; temperature {settings.sampling.temperature:g}, at "
+            f"most {most} new tokens{'; fresh prompts' * (settings.stage == 'confirm')}"
+        )
         log.info("%s", measured)
         if not log.isEnabledFor(logging.INFO):  # in Python, say
             print(measured, file=sys.stderr)
@@ -94,12 +98,21 @@ class Prompts:
         """Warns of prompts whose texts hold special tokens."""
         added = getattr(self.tokenizer, "added_tokens_decoder", {}).values()
         special = [str(each) for each in added if each.special]
-        texts = [(each.id, text) for each in self.examples for text in (*each.turns, each.system)]
-        marked = {name: token for token in special for name, text in texts if token in text}
+        marked = [
+            (each, held)
+            for each in self.examples
+            if (
+                held := [
+                    token for token in special if token in "\n".join((*each.turns, each.system))
+                ]
+            )
+        ]
         if marked:
+            first, held = marked[0]
             log.warning(
-                "the texts of %d prompts hold special tokens, which a template writes: %r has %r",
-                *(len(marked), *next(iter(marked.items()))),
+                "the texts of %s hold special tokens, which a template writes: %r (%s) has %s",
+                *(format_count(len(marked), "prompt"), first.id, getattr(first.meta, "place", "")),
+                ", ".join(held),
             )
 
     def describe(self, pair: Pair) -> str:

@@ -85,14 +85,16 @@ def picture(groups: Sequence[Group], ax: Any = None) -> Any:
     labels = order[-_BARS:]
     across = min(len(shown), _ACROSS)
     down = -(-len(shown) // across)
+    titles = [wrap(title, 84 // across) if len(found) > 1 else "" for title, _ in shown]
     axes = check_single(ax, [title for title, _ in found])
     if ax is None:
-        size = (2.0 + (5.2, 6.4, 8.0)[across - 1], down * (0.45 + 0.26 * len(labels)) + 1.15)
+        rows = 0.45 + 0.26 * len(labels) + 0.17 * max(title.count("\n") for title in titles)
+        size = (2.0 + (5.2, 6.4, 8.0)[across - 1], down * rows + 1.15)
         figure = ReportFigure(size, layout="constrained")
         axes = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
-    for plot, (title, bars) in zip(axes.flat, shown, strict=False):
+    for plot, title, (_, bars) in zip(axes.flat, titles, shown, strict=False):
         _draw_panel(plot, bars[bars["bar"].isin(labels)], labels, of)
-        plot.set_title(wrap(title, 84 // across) if len(found) > 1 else "", loc="left")
+        plot.set_title(title, loc="left")
     for plot in axes.flat[len(shown) :]:
         plot.remove()
     highest = drawn[[name for name in (of, f"{of}_high") if name in drawn]].max().max()
