@@ -58,7 +58,7 @@ class Answer(NamedTuple):
 
 
 class AnswerFile(NamedTuple):
-    """A file's answers, in its order, of a question the last."""
+    """A file's answers, in its order."""
 
     model: str  # as the file names it
     answers: list[Answer]
@@ -127,6 +127,8 @@ def read_answers(path: Path, categories: Mapping[str, str] | None = None) -> Ans
                 failed[question] = None
                 answers.pop(question, None)
                 continue
+            if question in answers:
+                raise ValueError(f"question {question} is there twice; keep one")
             answers[question] = _answer(question, category, choice)
             failed.pop(question, None)
         except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
@@ -159,6 +161,10 @@ def _answer(question: str, category: str, choice: Mapping[str, Any]) -> Answer:
     prefill = sum(map(float, choice.get("prefill_time", ())))
     decode = sum(map(float, choice["decode_time"])) if "decode_time" in choice else sum(wall)
     calls, known = _calls(choice, sum(tokens))
+    # The prefill may bring a turn's first token; a turn's last call may pass the limit.
+    beyond = sum(calls) - sum(tokens)
+    if not -len(tokens) <= beyond < len(tokens) * max(calls, default=1):
+        raise ValueError(f"new_tokens is {tokens}, and accept_lengths add up to {sum(calls)}")
     return Answer(question, category, sum(tokens), sum(wall), prefill, decode, calls, known)
 
 
@@ -170,7 +176,7 @@ def _calls(choice: Mapping[str, Any], tokens: int) -> tuple[tuple[int, ...], boo
             raise ValueError(f"accept_lengths has {min(lengths)}; a call brings a token at least")
         return lengths, True
     if "idxs" not in choice:
-        raise KeyError("accept_lengths or idxs")
+        raise ValueError("neither accept_lengths nor idxs")
     count = sum(int(each) + 1 for each in choice["idxs"])
     if count < 1:
         raise ValueError(f"idxs is {choice['idxs']}")
@@ -213,6 +219,9 @@ def write_rows(table: Path, systems: Mapping[str, AnswerFile], about: Namespace)
     common = first.intersection(*others)
     if not common:
         raise ValueError("no question was answered in all files")
+    for decoder, file in systems.items():
+        if left := [a.question for a in file.answers if a.question not in common]:
+            print(f"{decoder}: left out, as other files lack them: {', '.join(left)}")
     done = {
         decoder: [each for each in file.generations() if each.prompt_id in common]
         for decoder, file in systems.items()

@@ -177,6 +177,8 @@ def _answers(table: Path, results: Sequence[CellResult]) -> list[str]:
 def _where_more_is(results: Path, name: str) -> str:
     """Returns the last lines of a job: its table, its page, the claims of the recipe's paper."""
     table = files.results_file(results, name)
+    if not table.is_file():
+        return ""
     choices = HydraConfig.get().runtime.choices if HydraConfig.initialized() else {}
     recipes = sorted(path.name for path in papers() if choices.get(path.name))
     asked = [("its page", "page", name), *(("the paper's claims", "checks", p) for p in recipes)]

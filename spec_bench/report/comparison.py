@@ -71,8 +71,7 @@ class Cell(NamedTuple):
     """One cell with its baselines."""
 
     row: Row  # the cell's
-    # plain decoding of the same group, of which one may have been timed in turn with it
-    bases: tuple[Row, ...]
+    bases: tuple[Row, ...]  # plain decoding of the same group; one may be timed in turn with it
 
     @property
     def failed(self) -> bool:
@@ -114,8 +113,7 @@ class Change:
     after: float | None  # on the second side
     relative: bool  # whether the change is a share of `before`
     shift: Interval | None = None  # the change with its interval; None where it is not judged
-    # of no change beyond the margin, None where it is not judged; `judge` corrects it for all
-    p: float | None = None
+    p: float | None = None  # of no change beyond the margin; `judge` corrects it for all
     prompts: int = 0  # that both sides have
     why: str = ""  # why it is not judged, or no change is shown; ""
     identical: bool = False  # whether no prompt differs
@@ -139,8 +137,7 @@ class Comparison:
     judged: Sequence[Change]  # all changes, regressions first
     # cells that have numbers on the first side and failed on the second, with why
     failed: Sequence[tuple[str, str]]
-    gone: Sequence[str]  # cells of the first side alone
-    new: Sequence[str]  # cells of the second side alone
+    alone: Sequence[tuple[str, Sequence[str]]]  # before or after, and the cells it alone has
     differing: Sequence[Differing]  # settings, machines and versions that are not the same
 
     def of(self, verdict: Verdict) -> list[Change]:
@@ -164,11 +161,6 @@ class Comparison:
             return "no number could be compared"
         disturbed = any(each.why.startswith("disturbed") for each in self.judged)
         return "speeds are not judged, disturbed" if disturbed else ""
-
-    @property
-    def alone(self) -> list[tuple[str, Sequence[str]]]:
-        """The cells that one side alone has, with the side's name."""
-        return [each for each in (("before", self.gone), ("after", self.new)) if each[1]]
 
     @property
     def same_runs(self) -> bool:
@@ -221,8 +213,7 @@ def compare(before: Path, after: Path, alpha: float = ALPHA, margin: float = MAR
         margin=margin,
         judged=judge(every, alpha),
         failed=[(match.name, str(match.after.row["reason"])) for match in failed],
-        gone=gone,
-        new=new,
+        alone=[each for each in (("before", gone), ("after", new)) if each[1]],
         differing=differing(both, shared, *sides),
     )
 
@@ -538,10 +529,8 @@ def texts_of(change: Change) -> list[str]:
 def markdown(comparison: Comparison) -> str:
     """Returns the whole comparison, regressions first."""
     title = f"## {escape_markdown(comparison.before)} → {escape_markdown(comparison.after)}"
-    parts = [title]
-    for name, found in comparison.alone:
-        parts.append(f"Cells {name} alone: {escape_markdown('; '.join(found))}")
-    parts.append(f"**{comparison.sentence}**")
+    alone = [f"Cells {side} alone: {'; '.join(found)}" for side, found in comparison.alone]
+    parts = [title, *map(escape_markdown, alone), f"**{comparison.sentence}**"]
     if comparison.failed:
         parts.append(markdown_table(["failed now", "why"], comparison.failed, labels=2))
     shown = [each for verdict in ORDER[:3] for each in comparison.of(verdict)]

@@ -91,17 +91,15 @@ def doubts_of(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """Returns a line on each kind of reason why rows' times decide nothing: the only row's, or how
     many rows' and the first one's.
     """
-    kinds: dict[str, dict[str, str]] = {}
+    kinds: dict[str, list[str]] = {}
     for row in rows:
-        kind, _, why = find_doubt(str(row.get("reason"))).partition(": ")
-        if kind:
-            kinds.setdefault(kind, {}).setdefault(f"{row['decoder']} {row['spec']}", why)
-    lines = []
-    for kind, rows_of_kind in kinds.items():
-        (name, why), *others = rows_of_kind.items()
-        many = f"{len(others) + 1} rows are {kind}, such as {name}: {why}"
-        lines.append(many if others else f"{name}: {kind}: {why}")
-    return lines
+        if doubt := find_doubt(str(row.get("reason"))):
+            told = f"{row['decoder']} {row['spec']}: {doubt}"
+            kinds.setdefault(doubt.partition(":")[0], []).append(told)
+    return [
+        f"{len(others) + 1} rows are {kind}, such as {told}" if others else told
+        for kind, (told, *others) in kinds.items()
+    ]
 
 
 def full_title(name: str) -> str:

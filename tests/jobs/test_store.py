@@ -329,3 +329,18 @@ def test_a_link_to_nothing_in_place_of_generations_is_set_aside_and_the_cell_goe
     assert [each.prompt_id for each in (*store.load().values(), *store.load_retimed())] == (
         ["0", "0"] if name == files.GENERATIONS else ["0", "1", "2", "0"]
     )
+
+
+def test_an_edited_table_is_made_again_from_its_runs_and_a_line_says_so(tmp_path, caplog):
+    cell(tmp_path, "a")
+    made = Experiment(tmp_path, "default")
+    made.note(JobNote(0, "", ("a",)))
+    made.rebuild()
+    whole = made.csv.read_text(encoding="utf-8")
+    made.csv.touch()
+    made.complete()
+    assert not caplog.text
+    made.csv.write_text(whole.replace("1.5", "9.5"), encoding="utf-8")
+    made.complete()
+    assert made.csv.read_text(encoding="utf-8") == whole != whole.replace("1.5", "9.5")
+    assert f"{made.csv}: it is not" in caplog.text and "made again from its runs" in caplog.text

@@ -153,7 +153,9 @@ LINE = {"question_id": 1, "model_id": "m", "choices": [{"turns": ["a"], "new_tok
     ("choice", "said"),
     [
         ({"wall_time": [0.0], "accept_lengths": [3]}, ("wall_time", "[0.0]")),
-        ({"wall_time": [1.0]}, ("accept_lengths or idxs",)),
+        ({"wall_time": [1.0]}, ("accept_lengths nor idxs",)),
+        ({"wall_time": [1.0], "accept_lengths": [1] * 9}, ("new_tokens", "3", "9")),
+        ({"wall_time": [1.0], "accept_lengths": [1]}, ("new_tokens", "3", "1")),
         ({"wall_time": [1.0], "accept_lengths": [3, 0]}, ("accept_lengths", "0")),
         ({"wall_time": [1.0], "idxs": [7]}, ("3 new_tokens", "8 target calls")),
     ],
@@ -164,6 +166,22 @@ def test_a_line_that_cannot_be_right_is_named(choice, said, tmp_path):
     path.write_text("\n" + json.dumps(own) + "\n", encoding="utf-8")
     with pytest.raises(ValueError, match=naming("bad.jsonl", "line 2", *said)):
         read_answers(path)
+
+
+def test_a_question_that_is_there_twice_is_refused(tmp_path):
+    path = peers(tmp_path / "a.jsonl", 0, 20.0)
+    path.write_text(path.read_text(encoding="utf-8") * 2, encoding="utf-8")
+    with pytest.raises(ValueError, match=naming("line 31", "80", "twice")):
+        read_answers(path)
+
+
+def test_questions_that_one_file_alone_answers_are_named(tmp_path, capsys):
+    base, other = (peers(tmp_path / name, 0, 20.0) for name in ("base.jsonl", "eagle.jsonl"))
+    lines = other.read_text(encoding="utf-8").splitlines(keepends=True)
+    other.write_text("".join(lines[:-2]), encoding="utf-8")
+    assert read_results(read(base, other, "eagle", tmp_path)).prompts.tolist() == [28, 28]
+    (line,) = (e for e in capsys.readouterr().out.splitlines() if "left out" in e)
+    assert line.startswith("ar: ") and line.endswith("108, 109")
 
 
 def test_a_turn_that_raised_is_left_out_and_not_counted_with_the_turn_before(tmp_path):

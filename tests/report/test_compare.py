@@ -213,7 +213,10 @@ def test_other_prompts_and_rows_without_records_are_not_judged(tmp_path):
 def test_settings_that_tell_the_cells_of_a_side_apart_must_agree(tmp_path):
     both = [row("sd", "3", temperature=0.0), row("sd", "3", temperature=1.0)]
     found = compare(write(tmp_path / "a", "m", *both), write(tmp_path / "b", "m", *both[1:]))
-    assert found.gone == ["sd 3, xsum, llama2_7b, temperature 0"] and not found.differing
+    assert (
+        found.alone == [("before", ["sd 3, xsum, llama2_7b, temperature 0"])]
+        and not found.differing
+    )
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from spec_bench.system.files import package_folder
 from spec_bench.vocabulary.published import side_by_side
 from tests.report.rows import EMBEDDED, MT_BENCH, frame, record, recorded, row, write
 from tests.report.shown import line_of, table
+from tests.said import naming
 
 
 def sd(spec="2", **values):
@@ -431,12 +432,45 @@ def test_every_stand_in_states_what_it_stands_for():
 def test_a_table_names_batch_and_length_and_the_limit_of_a_task_that_was_not_kept(tmp_path):
     write(tmp_path, "rsd-exp1", sd(block_efficiency=2.2, batch_size=4, max_new_tokens=16))
     grid = table("rsd/1", tmp_path)
-    assert noted(grid, "batch size 4, max new tokens 16, seed 0")
+    assert noted(grid, "temperature 0.3, batch size 4, max new tokens 16, seed 0")
     assert noted(grid, "Ours, XSum: at most 16 new tokens; the task's limit is 128.")
 
 
 def test_rows_at_another_temperature_are_named_and_not_called_unmeasured(tmp_path):
     write(tmp_path, "rsd-exp1", sd(block_efficiency=2.2, temperature=1.0))
-    assert noted(table("rsd/1", tmp_path), "at its temperature, some at 1.")
+    assert noted(table("rsd/1", tmp_path), "Left out: 1 row at temperature 1, not at 0.3.")
     write(tmp_path, "rsd-exp1", sd(temperature=1.0), row("spectr", "2x2", block_efficiency=2.0))
     assert "at temperature 1 alone" in line_of(table("rsd/1", tmp_path), "2", "SD", "2")
+
+
+def test_rows_at_a_temperature_that_a_table_has_not_are_counted_under_it(tmp_path):
+    own = {"block_efficiency": 2.0, "machine": "2 x Mine"}
+    write(tmp_path, "rsd-exp1", sd(**own), *(sd(**own, temperature=t) for t in (1.0, 2.0)))
+    grid = table("rsd/1", tmp_path)
+    assert noted(grid, "machine 2 x Mine, temperature 0.3")
+    assert noted(grid, "Left out: 1 row at temperature 1, not at 0.3.")
+
+
+def test_disturbed_rows_are_one_note_and_their_rates_are_not_set_against_the_papers(tmp_path):
+    busy = {"reason": "speedup: disturbed: waited", "block_efficiency": 2.0, "token_rate": 9.0}
+    write(tmp_path, "rsd-exp1", sd(**busy), row("spectr", "2x2", **busy))
+    grid = table("rsd/1", tmp_path)
+    assert [e for e in grid.notes if "rows are" in e] == [
+        "Ours, 2 rows are disturbed, such as sd 2: disturbed: waited."
+    ]
+    lines = csv.DictReader(io.StringIO(comma(grid)))
+    line = next(e for e in lines if (e["decoder"], e["tree"]) == ("SD", "2"))
+    differences = {name: text for name, text in line.items() if name.endswith("difference")}
+    known = {name.removesuffix("_difference") for name, text in differences.items() if text}
+    assert line["token_rate_ours"] == "9" and known == {"block_efficiency"}
+
+
+def test_what_a_copy_of_the_embedded_pair_misses_is_run_on_the_embedded_prompts(tmp_path):
+    write(tmp_path, "rsd-exp1", sd(block_efficiency=2.2, data_source="embedded", **OURS_ALONE))
+    (command,) = table("rsd/1", tmp_path, "mine").commands
+    assert "pair.name=mine task.source.kind=embedded" in command
+
+
+def test_an_unknown_pair_says_how_a_pair_gets_its_name(tmp_path):
+    with pytest.raises(ValueError, match=naming("'ours'", "pair.name=ours")):
+        table("rsd/1", tmp_path, "ours")

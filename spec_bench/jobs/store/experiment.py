@@ -122,12 +122,20 @@ class Experiment:
         return made
 
     def complete(self) -> None:
-        """Makes the tables whole for a reader, or warns how many cells they lack. Raises
-        ValueError: a table whose cells are not here is not as its records were written with it.
+        """Makes the tables whole for a reader, and says so of one that was edited, or warns how
+        many cells they lack. Raises ValueError: a table whose cells are not here is not as its
+        records were written with it.
         """
-        if not self._notes.is_dir():
+        noted = self._notes.is_dir()
+        if noted and self._whole():
+            return
+        try:
             parquet.check_tables(self.records)
-        if not self._notes.is_dir() or self._whole():
+        except ValueError as error:
+            if not noted:
+                raise
+            log.warning("%s; made again from its runs", str(error).partition(";")[0])
+        if not noted:
             return
         try:
             if self.rebuild(wait_s=0):

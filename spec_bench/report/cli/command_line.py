@@ -10,7 +10,6 @@ the known ones.
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -131,14 +130,9 @@ def run_page(options: Namespace) -> None:
     """Writes an experiment's page."""
     from spec_bench.report.page.build import build_page
 
-    build = partial(build_page, results=options.results, pair=options.pair)
-    _write_page(options, "page.html", build)
-
-
-def _write_page(options: Namespace, name: str, build: Callable[[Path], str]) -> None:
     file = results_file(options.name, options.results)
-    path = options.output or file.parent / name
-    write_text(path, build(file))
+    path = options.output or file.parent / "page.html"
+    write_text(path, build_page(file, options.results, options.pair))
     print(f"page: {path}")
 
 
@@ -202,9 +196,15 @@ def _recorded(file: Path) -> Iterator[tuple[Row, list[Generation]]]:
             yield row, list(repeats[0].values())
 
 
+def _print_wide(table: Any) -> None:
+    """Prints a table, 200 characters wide where it goes to a file."""
+    from rich.console import Console
+
+    Console(width=None if sys.stdout.isatty() else 200).print(table)
+
+
 def run_lengths(options: Namespace) -> None:
     """Prints a table of acceptance lengths and rates in the words of several tools."""
-    from rich.console import Console
     from rich.table import Table
 
     from spec_bench.metrics.calls import lengths_of
@@ -219,12 +219,11 @@ def run_lengths(options: Namespace) -> None:
         lists = [" ".join(f"{value:.2f}" for value in each) for each in rates]
         told = (*cells[:3], lists[0], cells[3], *lists[1:])
         table.add_row(str(row["decoder"]), str(row["spec"]), *told)
-    Console(width=None if sys.stdout.isatty() else 200).print(table)
+    _print_wide(table)
 
 
 def run_positions(options: Namespace) -> None:
     """Prints a table of tokens per call by where in the text the call stands."""
-    from rich.console import Console
     from rich.table import Table
 
     from spec_bench.metrics.calls import by_position
@@ -244,7 +243,7 @@ def run_positions(options: Namespace) -> None:
     for cell, of_cell in found.items():
         told = (of_cell.get(first) for first in sorted(stretches))
         table.add_row(*cell, *(f"{t.emitted:.2f} ({t.calls})" if t else "" for t in told))
-    Console(width=None if sys.stdout.isatty() else 200).print(table)
+    _print_wide(table)
     print("\nTokens per call and calls, by tokens before the call; 95% over prompts.")
     print("Texts at other positions are other texts: not the drafter's difference alone.")
 

@@ -95,7 +95,10 @@ def check_pair(item: Item, pair: str, measured: Measured) -> None:
     """Refuses a pair that neither has a config nor was measured; the message has the choices."""
     known = sorted({*pair_configs(), *measured.pairs()})
     if pair not in known:
-        raise ValueError(f"unknown pair {pair!r}; known: {', '.join(known)}")
+        raise ValueError(
+            f"unknown pair {pair!r}; known: {', '.join(known)}; a pair of your own is what its "
+            f"run calls so: pair.name={pair}"
+        )
 
 
 def joined(sheet: Sheet, measured: Measured) -> Sheet:
@@ -165,8 +168,8 @@ def _value(row: Row, number: str, scale: float) -> dict[str, Any] | None:
         text = drafter_size(row)
         return None if text is None else {"text": text, "mark": mark}
     ends = zip(("value", "low", "high"), numbers_in(row, number), strict=True)
-    known = {name: each * scale for name, each in ends if each is not None}
-    return {**known, "mark": mark} if "value" in known else None
+    known: dict[str, Any] = {name: each * scale for name, each in ends if each is not None}
+    return {**known, "mark": mark, "doubted": bool(doubt)} if "value" in known else None
 
 
 def _between(
@@ -225,6 +228,7 @@ def _notes(
             f"{len(other)} of {len(rows)} cells come from other experiments ({experiments}): "
             "their speeds were not measured side by side with the rest."
         )
+    notes += measured.whole.left_out(sheet.wanted)
     notes += _stops(rows)
     notes += _turns(rows)
     notes += _overlong(rows)
@@ -247,10 +251,7 @@ def _notes_unmeasured(
     pairs = sorted({each.pair for each in sheet.wanted})
     whose = "Paper's numbers only: no" if item.unprinted is None else "Nobody has printed it: no"
     where = f"cell of this table was run on {_some(pairs)}" if pairs else NO_PAIR
-    found = (measured.row(each._replace(temperature=None)) for each in sheet.wanted)
-    warm = sorted({f"{row['temperature']:g}" for row in found if row})
-    other = f" at its temperature, some at {', '.join(warm)}" if warm else ""
-    notes.append(f"{whose} {where}{other}.")
+    notes += [f"{whose} {where}.", *measured.whole.left_out(sheet.wanted)]
     others = [
         pair
         for pair in measured.pairs({each.task for each in sheet.wanted})
@@ -278,12 +279,12 @@ def _origin(rows: Sequence[Row]) -> str:
 
 
 def _sizes(rows: Sequence[Row]) -> str:
-    """Batch sizes and lengths of answers of the rows shown."""
+    """Machines, temperatures, batch sizes and lengths of answers of the rows shown."""
     told = []
-    for name in ("batch_size", "max_new_tokens"):
-        known = {number for row in rows if (number := number_in(row, name)) is not None}
-        title = columns.column(name).title
-        told.append(f"{title} {_some([f'{number:g}' for number in sorted(known)]) or 'not stated'}")
+    for name in ("machine", "temperature", "batch_size", "max_new_tokens"):
+        known = sorted({row[name] for row in rows if not pd.isna(row.get(name))})
+        texts = [str(value).removesuffix(".0") for value in known]
+        told.append(f"{columns.column(name).title} {_some(texts) or 'not stated'}")
     return ", ".join(told)
 
 

@@ -37,6 +37,7 @@ from spec_bench.settings.words import quote_text
 from spec_bench.system import files
 from spec_bench.system.files import ON_GPU, training_command, training_of
 from spec_bench.vocabulary.decoders import parts_of
+from spec_bench.vocabulary.numbers import format_count
 from spec_bench.vocabulary.spec import parse
 
 RESULTS = Path("results")  # where nothing else is said
@@ -110,6 +111,18 @@ class Measured:
         named = [each for each in fitting if str(self.listed[each]["spec"]) == spec]
         others = fitting if asked.pick == "preferred" else []
         return next(iter([*named, *others]), None)
+
+    def left_out(self, wanted: Sequence[Asked]) -> list[str]:
+        """Says how many rows fit what is asked for but for their temperatures."""
+        own = {each.temperature for each in wanted}
+        fitting = {p for each in wanted for p in self._fitting(each._replace(temperature=None))}
+        warm = Counter(self.listed[place]["temperature"] for place in fitting)
+        texts = " or ".join(sorted(f"{each:g}" for each in own if each is not None))
+        return [
+            f"Left out: {format_count(count, 'row')} at temperature {at:g}, not at {texts}."
+            for at, count in sorted(warm.items())
+            if not own & {at, None}
+        ]
 
     def missing(self, asked: Iterable[Asked]) -> tuple[Asked, ...]:
         """Returns the asked cells without numbers, failed ones included."""
@@ -387,4 +400,6 @@ def _models(label: str, measured: Measured) -> tuple[str, ...]:
     first = matching.iloc[0]
     target, name, *drafts = map(quote_text, (first.target, label, *first.draft.split(",")))
     draft = f"[{','.join(drafts)}]" if drafts[1:] else drafts[0]
-    return f"pair.target={target}", f"pair.draft={draft}", f"pair.name={name}"
+    own = f"pair.target={target}", f"pair.draft={draft}", f"pair.name={name}"
+    embedded = first.get("data_source") == "embedded"
+    return (*own, "task.source.kind=embedded") if embedded else own

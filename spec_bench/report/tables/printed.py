@@ -66,6 +66,7 @@ class Cell:
     high: float | None = None
     text: str = ""  # a tree or a size
     mark: str = ""  # of a row that is not exact
+    doubted: bool = False  # whether ours decides nothing
     ours: bool = False  # whether there is a value or text
     ours_best: bool = False
     state: str = ""  # why not, where it asks for a cell

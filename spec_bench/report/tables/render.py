@@ -125,8 +125,10 @@ def _text(cell: Cell, shown: Shown, of_line: str) -> Text:
 
 
 def _difference(cell: Cell) -> float | None:
-    """Ours minus printed; None where one of them is missing."""
-    return cell.value - float(cell.printed) if cell.value is not None and cell.printed else None
+    """Ours minus printed; None where one of them is missing, or ours decides nothing."""
+    if cell.value is None or not cell.printed or cell.doubted:
+        return None
+    return cell.value - float(cell.printed)
 
 
 def levels(sheet: Sheet) -> list[list[tuple[str, int]]]:
