@@ -123,6 +123,12 @@ def test_the_jobs_of_a_block_end_well_one_after_the_other(block, tmp_path):
     for name in ("mine", "questions", "answers"):
         (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, asked)))
     shutil.copy(ROOT / "tests/metrics/length_ratio.py", tmp_path / "my_score.py")
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.csv").write_text("question\nWhere?\n")
+    (tmp_path / "my_configs/task").mkdir(parents=True)
+    page = (ROOT / "docs/tasks.md").read_text(encoding="utf-8")
+    (whole,) = re.findall(r"^```yaml\n(defaults: .*?)^```", page, re.MULTILINE | re.DOTALL)
+    (tmp_path / "my_configs/task/boats.yaml").write_text(whole)
     if "cookbook" in block:
         write_cookbook_files(tmp_path)
     for command in BLOCKS[block]:
