@@ -251,11 +251,67 @@ def test_every_number_without_a_value_says_why_it_is_lost_and_none_is_printed_tw
         assert {key: count for key, count in keys.items() if count > 1} == {}
 
 
-def test_a_file_with_other_columns_is_refused(tmp_path):
-    file = tmp_path / FILE
-    file.write_text("table,valeu\n1,2\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=naming("reference.csv", "table,target")):
-        read_published(file)
+# Of a paper's file: what is written for what, and what is said of it.
+WRONG = {
+    "a decimal comma": ("2.50", "2,50", "line 3: 21 cells"),
+    "a short line": (",xsum,,sd,3", ",xsum", "line 3: 17 cells"),
+    "one number twice": ("sd,4", "sd,3", "line 4: an earlier line .*'2.61'"),
+    "a value that is lost": (
+        "2.50,,,",
+        "2.50,,row_lost,",
+        "line 3: value,reason.*'2.50,row_lost,'",
+    ),
+    "no value, no reason": ("2.50", "", "line 3: value,reason.* row_lost.* order_unknown .*',,'"),
+    "another reason": ("2.50,,,", ",,lost,", "line 3: value,reason.* row_lost.*',lost,'"),
+    "no candidates": ("2.50,,,", ",,order_unknown,", "line 3: value,reason,candidates"),
+    "no two candidates": ("2.50,,,", ",,order_unknown,1.0|x", "line 3: value.*'.*1.0.x'"),
+    "a number below all": ("2.50", "-2.50", "line 3: value of block_efficiency .*>= 1.*'-2.50'"),
+    "less than one token": ("2.50", "0.25", "line 3: value of block_efficiency .*>= 1.*'0.25'"),
+    "another decoder's tree": ("sd,3", "sd,2-2", "line 3: .*'sd'.*'2-2'.* draft length such as 3"),
+    "no tree": ("sd,3", "sd,3y", "line 3: .*'sd'.*'3y'"),
+    "no flag": (",1.0,,,,", ",1.0,,,yes,", "line 2: tree_attention .*true, false.*'yes'"),
+    "no axis": (",3,,,1.0", ",3,depth,3,1.0", "line 3: axis.*draft_length or target_.*'depth,3'"),
+    "an axis without a place": (",3,,,1.0", ",3,draft_length,,1.0", "line 3: axis,axis_value"),
+    "no temperature": (",1.0,,,,", ",hot,,,,", "line 2: temperature.*'hot,"),
+    "no table": ("\n1,", "\none,", "line 2: unknown table 'one'; known: 1, 2"),
+    "a table of no paper": ("\n1,", "\n7,", "line 2: unknown table '7'; known: 1, 2"),
+    "a twin of no paper": (",2,2.6", ",9,2.6", "line 2: unknown twin_table '9'; known: 1, 2"),
+    "a twin without a number": (",2,2.6", ",2,", "line 2: twin_table,twin_value"),
+    "no metric": ("block_eff", "blok_eff", "line 3: unknown metric 'blok_eff.* block_efficiency"),
+    "no task": (",xsum,,sd", ",xsumm,,sd", "line 3: unknown task 'xsumm'; did you mean xsum"),
+    "a missing column": (",spec,", ",", "line 1: no column 'spec'"),
+    "a spreadsheet's commas": (",", ";", "line 1: .*separated by ';'"),
+    "Latin-1": ("Llama-3", "Ll\udce4ma-3", "line 3: it is no UTF-8; save it as UTF-8"),
+}
+LINES = """\
+1,Llama,Llama-1,xsum,,rsd_c,2-2,,,1.0,,,,mbsu,2.4,,,,2,2.6
+1,Llama,Llama-3,xsum,,sd,3,,,1.0,,,,block_efficiency,2.50,,,,,
+1,Llama,Llama-3,xsum,,sd,4,,,1.0,,,,block_efficiency,2.61,,,,,
+"""
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_mistake_in_printed_numbers_is_one_line_with_file_line_value_and_choices(case, tmp_path):
+    file, text = tmp_path / FILE, f"{','.join(PRINTED)}\n{LINES}"
+    file.write_text(text, encoding="utf-8")
+    given = (("1", "2"), ("block_efficiency", "mbsu"))
+    assert [row["value"] for row in read_published(file, *given)] == ["2.4", "2.50", "2.61"]
+    old, new, said = WRONG[case]
+    assert old in text
+    read_published.cache_clear()
+    broken = text.replace(old, new)
+    file.write_bytes(broken.encode("utf-8", "surrogateescape"))
+    with pytest.raises(ValueError, match=f"^'{re.escape(str(file))}', {said}"):
+        read_published(file, *given)
+
+
+def test_a_spreadsheets_marks_are_read_and_a_file_without_numbers_is_refused(tmp_path):
+    file, text = tmp_path / FILE, f"{','.join(PRINTED)}\n{LINES}"
+    file.write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
+    assert [row["spec"] for row in read_published(file)] == ["2-2", "3", "4"]
+    (tmp_path / "none").touch()
+    with pytest.raises(ValueError, match=naming("none", "no numbers", "table,target")):
+        read_published(tmp_path / "none")
 
 
 def test_side_by_side_has_a_column_for_each_number_of_a_cell():

@@ -8,6 +8,7 @@ the names of its drafter and its rule, nothing else.
     python -m spec_bench.vocabulary.decoders     # that table
 """
 
+import ast
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +19,8 @@ import yaml
 
 from spec_bench.settings.configs import conf_dir, conf_dirs, experiments_dirs
 from spec_bench.settings.fields import did_you_mean, one_line, read, shown, warn
+from spec_bench.settings.registry import written
+from spec_bench.vocabulary.spec import parse
 
 ColourName = Literal["blue", "vermillion", "green", "purple", "orange", "sky", "black"]
 Marker = Literal["o", "s", "^", "D", "v", "P", "X"]
@@ -85,6 +88,18 @@ def check_decoder(name: str) -> None:
     """Raises ValueError: no YAML is of that decoder, nor of its parts; with the choices."""
     if find_decoder(name) is None:
         load_decoder(conf_dirs(), name)
+
+
+@functools.cache
+def check_tree(decoder: str, policy: str, spec: str) -> None:
+    """Raises ValueError: a decoder's tree policy, if it is one of ours, takes no such shorthand."""
+    known = written("spec_bench.tree", "policy")
+    facts = {key: ast.literal_eval(node) for key, node in known.get(policy, {}).items()}
+    if facts and (not spec or parse(spec).form not in facts["forms"]):
+        raise ValueError(
+            f"decoder {shown(decoder)}: spec {shown(spec)} does not fit its tree policy "
+            f"{policy!r}, which takes {facts['takes']}"
+        )
 
 
 def parts_of(name: str) -> tuple[str, str]:

@@ -5,16 +5,17 @@ it stood; a line whose ``value`` is empty is a number that the paper prints and 
 has lost.
 """
 
-import csv
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from spec_bench.settings.configs import conf_dirs
-from spec_bench.vocabulary.decoders import check_decoder
-from spec_bench.vocabulary.spec import parse
+from spec_bench.settings.fields import did_you_mean
+from spec_bench.system.files import numbered_csv
+from spec_bench.vocabulary.columns import COLUMNS as MEASURED
+from spec_bench.vocabulary.decoders import check_decoder, check_tree, parts_of
 
 FILE = "reference.csv"
 KEYS = (
@@ -26,42 +27,68 @@ _OF_NUMBER = ("metric", "value", "plus_minus", "reason", "candidates", "twin_tab
 COLUMNS = (*KEYS, *_OF_NUMBER)
 """The file's columns; ``docs/extending.md`` says what each holds."""
 
-_NUMBERS = ("table", "axis_value", "temperature", "top_k", "top_p", "value", "plus_minus")
-
-_NUMBER = re.compile(r"-?\d*\.?\d+[BM]?")  # 0.74B: a size as papers print it
+_NUMBER = r"\d*\.?\d+"
+_ALLOWED = {
+    "axis,axis_value": (
+        r"(draft_length|target_budget),\d+|,",
+        "draft_length or target_budget with a whole number, or both empty",
+    ),
+    "temperature,top_p,plus_minus,top_k": (
+        rf"(({_NUMBER})?,){{3}}\d*",
+        "numbers or empty, the last a whole one",
+    ),
+    "tree_attention": ("true|false|", "true, false or empty"),
+    "value,reason,candidates": (  # 0.74B: a size as papers print it
+        rf"-?{_NUMBER}[BM]?,,|,row_lost,|,order_unknown,{_NUMBER}(\|{_NUMBER})+",
+        "a number alone, or row_lost, or order_unknown with numbers between bars",
+    ),
+    "twin_table,twin_value": (rf"\d+,{_NUMBER}|,", "a table and its number, or both empty"),
+}
+"""What columns, between commas, hold together: a pattern, and the same in words."""
 Row = dict[str, str]
 
 
 @cache
-def read_published(file: Path) -> tuple[Row, ...]:
+def read_published(
+    file: Path, tables: tuple[str, ...] = (), metrics: tuple[str, ...] = ()
+) -> tuple[Row, ...]:
     """All printed numbers of a paper, in printed order; read once, not to be written to. Raises
-    ValueError: a column is missing or unknown, or a cell is no number, tree, task or decoder; the
-    message names file, line, value and choices.
+    ValueError: a column is missing, a cell has no such value, two lines are of one number, or one
+    is of no table or metric of those given; the message names file, line, value and choices.
     """
     tasks = sorted({path.stem for folder in conf_dirs() for path in folder.glob("task/*.yaml")})
-    rows = []
-    with file.open(newline="", encoding="utf-8") as stream:
-        reader = csv.DictReader(stream, restval="")
-        if tuple(reader.fieldnames or ()) != COLUMNS:
-            raise ValueError(f"{file} must have the columns {','.join(COLUMNS)}")
-        for row in reader:
-            try:
-                _check_row(row, tasks)
-            except ValueError as error:
-                raise ValueError(f"{FILE}, line {reader.line_num}: {error}") from error
-            rows.append(row)
-    return tuple(rows)
+    both = tables and ("", *tables)
+    known = {"task": tasks, "table": tables, "twin_table": both, "metric": metrics}
+    least = {each.name: each.limits[0] for each in MEASURED}
+    rows: dict[tuple[str, ...], Row] = {}
+    for line, names, cells in numbered_csv(file, COLUMNS):
+        row = dict(zip(names, cells, strict=True))
+        try:
+            _check_row(row, known, least.get(row["metric"]))
+            if rows.setdefault((*map(row.__getitem__, KEYS), row["metric"]), row) is not row:
+                raise ValueError(f"an earlier line has this number too, got {row['value']!r}")
+        except ValueError as error:
+            raise ValueError(f"{str(file)!r}, line {line}: {error}") from error
+    if not rows:
+        raise ValueError(f"{str(file)!r} has no numbers; its columns are {','.join(COLUMNS)}")
+    return tuple(rows.values())
 
 
-def _check_row(row: Row, tasks: Sequence[str]) -> None:
+def _check_row(row: Row, known: Mapping[str, Sequence[str]], least: float | None) -> None:
+    for name, choices in known.items():
+        if choices and row[name] not in choices:
+            told = (
+                did_you_mean(row[name], choices) or f"; known: {', '.join(filter(None, choices))}"
+            )
+            raise ValueError(f"unknown {name} {row[name]!r}{told}")
+    for names, (pattern, allowed) in _ALLOWED.items():
+        if not re.fullmatch(pattern, got := ",".join(row[name] for name in names.split(","))):
+            raise ValueError(f"{names} must be {allowed}, got {got!r}")
     check_decoder(row["decoder"])
-    if row["task"] not in tasks:
-        raise ValueError(f"unknown task {row['task']!r}; known: {', '.join(tasks)}")
-    if row["spec"][:1].isdigit() and parse(row["spec"]).form == "name":
-        raise ValueError(f"spec must be a tree: 3, 2-2-1, 4x3, 4x2@0.9; got {row['spec']!r}")
-    for name in _NUMBERS:
-        if row[name] and not _NUMBER.fullmatch(row[name]):
-            raise ValueError(f"{name} must be a number, got {row[name]!r}")
+    if row["spec"]:
+        check_tree(row["decoder"], parts_of(row["decoder"])[1], row["spec"])
+    if least is not None and row["value"] and float(row["value"].rstrip("BM")) < least:
+        raise ValueError(f"value of {row['metric']} must be >= {least:g}, got {row['value']!r}")
 
 
 def side_by_side(numbers: Iterable[Row]) -> list[Row]:

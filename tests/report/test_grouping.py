@@ -410,9 +410,9 @@ def test_a_column_that_the_paper_does_not_print_shows_the_measured_numbers(tmp_p
 
 
 BROKEN = {  # file, what it has, what stands there instead, what the line names
-    "value": (FILE, ",2.50,", ",2.5x,", r"line 4: value .*'2\.5x'"),
-    "tree": (FILE, ",4x3,", ",4by3,", r"line 4: spec .*4x3.*'4by3'"),
-    "task": (FILE, "xsum,,rsd_s", "xsumm,,rsd_s", r"line 4: .*task 'xsumm'; known: .*xsum"),
+    "value": (FILE, ",2.50,", ",2.5x,", r"reference\.csv', line 4: value.*'2\.5x,"),
+    "tree": (FILE, ",4x3,", ",4by3,", r"line 4: .*spec '4by3' .* 4x3"),
+    "task": (FILE, "xsum,,rsd_s", "xsumm,,rsd_s", "line 4: .*task 'xsumm'; did you mean xsum"),
     "decoder": (FILE, "rsd_s", "rsd_z", "line 4: .*decoder 'rsd_z'; did you mean rsd_s"),
     "yaml": ("paper.yaml", "heads: {", "heads: [{", "paper.yaml: "),
     "recipe": ("paper.yaml", "=first", "=second", "second.yaml"),

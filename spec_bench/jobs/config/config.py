@@ -6,7 +6,6 @@ policy and rule, the form of its tree's shorthand, models' and heads' folders, r
 Everything else is refused where decoders are read and models described, and only there.
 """
 
-import ast
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
@@ -42,8 +41,7 @@ from spec_bench.system.files import RESULTS, RUNS
 from spec_bench.tasks import build_task
 from spec_bench.tasks.generation import Generation
 from spec_bench.vocabulary.columns import COLUMNS
-from spec_bench.vocabulary.decoders import without_display
-from spec_bench.vocabulary.spec import parse
+from spec_bench.vocabulary.decoders import check_tree, without_display
 
 _LONGEST_NAME = 200  # bytes; file systems allow 255
 # Of a decoder's blocks: the key that names a kind, the decorator that registers one, our package
@@ -207,12 +205,7 @@ def _check_names(cells: Sequence[WrittenCell], key: str) -> None:
             choices = ", ".join(sorted(known))
             raise ValueError(f"{title}: {key}.{kind} must be one of {choices}, got {shown(name)}")
         if key == "tree" and spec is not None:
-            facts = {each: ast.literal_eval(node) for each, node in known[name].items()}
-            if not (text := str(spec).strip()) or parse(text).form not in facts["forms"]:
-                raise ValueError(
-                    f"{title}: spec {shown(text)} does not fit its tree policy {name!r}, which "
-                    f"takes {facts['takes']}"
-                )
+            check_tree(str(decoder.get("name")), name, str(spec).strip())
 
 
 def read_positions(path: str) -> int | None:

@@ -115,11 +115,17 @@ class Paper:
         """Its tables, then its figures."""
         return (*self.tables, *self.figures)
 
-    @property
+    @functools.cached_property
     def numbers(self) -> tuple[Row, ...]:
         """All printed numbers as text, by column of ``spec_bench.vocabulary.published.COLUMNS``."""
-        path = self.folder / FILE
-        return read_published(path) if path.is_file() else ()
+        path, tables = self.folder / FILE, tuple(str(table.number) for table in self.tables)
+        return read_published(path, tables, (*self.metrics, *header())) if path.is_file() else ()
+
+    @property
+    def metrics(self) -> dict[str, None]:
+        """The metrics of its tables, each once."""
+        columns = [column for table in self.tables for column in table.columns]
+        return dict.fromkeys(name for column in columns for name in column.metrics if name)
 
     @functools.cached_property
     def axes(self) -> Axes:
@@ -208,10 +214,14 @@ def load_paper(name: str) -> Paper:
         raise ValueError(f"unknown paper {name!r}; known: {', '.join(paper_names())}")
     folder = paper_folders()[name]
     try:
-        return _paper(name, folder)
+        paper = _paper(name, folder)
     except (KeyError, TypeError, ValueError, yaml.YAMLError) as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise ValueError(f"{folder / PAPER}: {one_line(what)}") from error
+    for metric in paper.metrics.keys() - header() - {row["metric"] for row in paper.numbers}:
+        near = did_you_mean(metric, [*header()])
+        raise ValueError(f"{folder / PAPER}: {metric!r}, of tables alone, is no metric{near}")
+    return paper
 
 
 def _paper(name: str, folder: Path) -> Paper:
@@ -241,11 +251,6 @@ def _paper(name: str, folder: Path) -> Paper:
     title, arxiv, machine = (str(data[key]) for key in ("paper", "arxiv", "machine"))
     ordered = tuple(sorted(tables, key=lambda table: table.number))
     paper = Paper(name, title, arxiv, machine, folder, ordered, tuple(figures))
-    metrics = {name for table in tables for column in table.columns for name in column.metrics}
-    known = ["", *header()]
-    for metric in metrics.symmetric_difference(row["metric"] for row in paper.numbers) - {*known}:
-        near = did_you_mean(metric, known)
-        raise ValueError(f"{metric!r}, of tables or {FILE} alone, is no metric{near}")
     for item in paper.items:
         item.experiments  # noqa: B018 - reads its recipes
     return paper
