@@ -21,6 +21,7 @@ from spec_bench.audit.rules import SAID
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import DecoderConfig, goes_with, verifies
 from spec_bench.draft.base import drafter
+from spec_bench.settings.fields import describe_error
 from spec_bench.tree.base import AuditTree, GrownTree, Policy, policy
 from spec_bench.verify.base import BeamVerifier, Verifier, rule
 
@@ -170,7 +171,6 @@ def audited(parts: Sequence[Part]) -> Iterator[Line]:
             try:
                 yield from part.lines()
             except Exception as error:  # a plugged part may fail in any way
-                result = " ".join((f"{type(error).__name__}:", *str(error).split()))
-                yield Line(part.name, "failed", result, False)
+                yield Line(part.name, "failed", describe_error(error), False)
             if not sys.stderr.isatty():
                 bar.write(f"audited {part.name}", file=sys.stderr)

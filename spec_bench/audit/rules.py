@@ -12,6 +12,7 @@ from itertools import accumulate
 from operator import mul
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
@@ -165,6 +166,8 @@ def output_law(case: RuleCase, p: Tensor, q: Tensor, children: int) -> Tensor:
     law_q = q[:children] if case.law == "several_drafts" else q[:1]
     proposals = None if case.law == "deterministic" else law_q.expand(tuples, -1, -1)
     verdict = case.rule(p.expand(tuples, -1), proposals, tokens, valid)
+    if (got := verdict.acceptance.shape) != tokens.shape:
+        raise ValueError(f"acceptance must be {[*tokens.shape]}, got {[*got]}")
     law, missed = torch.zeros_like(p), probability
     for child in range(tokens.shape[1]):
         accept = verdict.acceptance[:, child]
@@ -180,7 +183,7 @@ def audit_rule(case: RuleCase, *, vocab: int = 4, seed: int = 0) -> tuple[float,
         for p, q in adversarial_pairs(vocab, seed)
         for children in (1, 2, 3)
     ]
-    return max(errors), len(errors)
+    return float(np.max(errors)), len(errors)
 
 
 # Rules of whole paths.
@@ -314,4 +317,4 @@ def audit_path(rule: PathRule, law: Law, seeds: Sequence[int] = (0, 1, 2)) -> tu
             vocab = 2 if len(widths) == 3 else 3
             tables = random_tables(vocab, len(widths), 10 * seed + len(widths))
             errors.append(path_error(rule, tables, widths, law))
-    return max(errors), len(errors)
+    return float(np.max(errors)), len(errors)

@@ -191,7 +191,7 @@ def disturbance_note(cell: CellRecords, slowdown: float) -> str:
     waited = sum((each.core_wait or 0.0) * each.decode_s for each in windows)
     if waited <= BUSY * seconds:
         return ""
-    return f"disturbed: threads waited for a core {waited / seconds:.0%} of the time"
+    return f"disturbed: threads waited for a core {waited / seconds:.1%} of the time"
 
 
 def _without_stalls(repeats: Repeats) -> tuple[list[list[float]], list[list[float]]]:

@@ -321,11 +321,10 @@ def numbered_csv(
                     raise ValueError(mark or f"{len(cells)} cells, the header has {len(names)}")
                 yield line, names, cells
     except (ValueError, csv.Error, OSError) as error:
-        fault: object = error
         if isinstance(error, UnicodeDecodeError):
             line = reader.line_num + 1 + error.object[: error.start].count(b"\n")
-            fault = "it is no UTF-8; save it as UTF-8"
-        raise ValueError(f"{str(path)!r}, line {line}: {fault}") from error
+            error = ValueError("it is no UTF-8; save it as UTF-8")
+        raise ValueError(f"{str(path)!r}, line {line}: {error}") from error
 
 
 def _header(names: list[str], needs: Sequence[str]) -> list[str]:

@@ -93,12 +93,11 @@ def check_decoder(name: str) -> None:
 @functools.cache
 def check_tree(decoder: str, policy: str, spec: str) -> None:
     """Raises ValueError: a decoder's tree policy, if it is one of ours, takes no such shorthand."""
-    known = written("spec_bench.tree", "policy")
-    facts = {key: ast.literal_eval(node) for key, node in known.get(policy, {}).items()}
-    if facts and (not spec or parse(spec).form not in facts["forms"]):
+    facts = written("spec_bench.tree", "policy").get(policy)
+    if facts and (not spec or parse(spec).form not in ast.literal_eval(facts["forms"])):
         raise ValueError(
             f"decoder {shown(decoder)}: spec {shown(spec)} does not fit its tree policy "
-            f"{policy!r}, which takes {facts['takes']}"
+            f"{policy!r}, which takes {ast.literal_eval(facts['takes'])}"
         )
 
 

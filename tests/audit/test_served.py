@@ -310,6 +310,41 @@ def test_a_job_calls_a_rule_of_another_package_exact_only_if_it_is(registered, n
         Cell.read(settings)
 
 
+def failing(p, q, tokens, valid):
+    raise KeyError("oops")
+
+
+def narrow(p, q, tokens, valid):
+    verdict = right(p, q, tokens, valid)
+    return verdict._replace(acceptance=verdict.acceptance[:, :1])
+
+
+def bare(p, q, tokens, valid):
+    return right(p, q, tokens, valid).acceptance
+
+
+def undefined(p, q, tokens, valid):
+    """Has no number where the draft cannot draw a token, in some of the cases."""
+    verdict = right(p, q, tokens, valid)
+    return verdict._replace(residual=verdict.residual + 0 * (q[:, 0] / q[:, 0]))
+
+
+FAILS = {
+    failing: r"KeyError: 'oops' \(.*test_served\.py:[0-9]+\)",
+    narrow: r"acceptance must be \[[0-9]+, 2\], got \[[0-9]+, 1\]",
+    bare: "AttributeError: 'Tensor' .*'acceptance'",
+    undefined: r"is not finite: see spec-bench audit --only 'rule: guest\*'.*approximate",
+    timid: "is off by 0.*spec-bench audit --only 'rule: guest",
+}
+
+
+@pytest.mark.parametrize("registered", FAILS, indirect=True)
+def test_a_rule_that_fails_is_one_line_with_rule_package_error_and_place(registered):
+    settings = decoder_settings("rsd_s") | {"verifier": {"rule": "guest"}}
+    with one_line(f"rule 'guest' of package 'tests' .*{FAILS[registered]}"):
+        Cell.read(settings)
+
+
 @pytest.mark.parametrize("registered", [Whole], indirect=True)
 def test_a_rule_of_whole_trees_is_enumerated_with_the_settings_that_it_has(registered):
     settings = decoder_settings("sd")

@@ -467,7 +467,7 @@ def test_a_job_beside_programs_that_take_its_cores_says_so_is_marked_and_decides
     busy = run_job(*SIX)
     lines = [each.message for each in caplog.records if "disturbs times" in each.message]
     assert len(lines) == 1
-    share = r"speedup: disturbed: threads waited for a core (69|70|71)% of the time"
+    share = r"speedup: disturbed: threads waited for a core (69|70|71)\.[0-9]% of the time"
     assert all(re.match(share, each.reason) for each in busy)
     (answer,) = sentences(tmp_path / "results/default/results.csv", {e.run_id for e in busy})
     assert "surely" not in answer and "disturbed" in answer and "use " not in answer

@@ -287,8 +287,8 @@ def test_no_stall_or_one_within_the_interval_says_nothing():
         ([0.0, 0.1, 0.1], [0.1] * 3, 1.9, ""),
         ([None] * 3, [None] * 3, 0.6, ""),  # of a system that does not tell, or of before
         # Weighed by seconds: (2 * 0.6 + 1) / (1 + 1 + 2 + 3) of the time.
-        ([0.0, 0.0, 0.6], [1.0, 0.0, 0.0], 1.0, "disturbed: threads waited for a core 31%"),
-        ([0.0] * 3, [0.9] * 3, 1.0, "disturbed: threads waited for a core 39%"),
+        ([0.0, 0.0, 0.6], [1.0, 0.0, 0.0], 1.0, "disturbed: threads waited for a core 31.4%"),
+        ([0.0] * 3, [0.9] * 3, 1.0, "disturbed: threads waited for a core 38.6%"),
         ([0.0] * 3, [0.0] * 3, 8.24, "disturbed: a pass took 8.2 times as long"),
         ([0.0] * 3, [0.0] * 3, 0.4, "disturbed: a pass took 0.4 times as long"),
     ],

@@ -110,10 +110,11 @@ def pairs_of(item: Figure) -> list[str]:
     """Names of the pair configs that a figure shows in the paper: ``pairs``, or its tables'."""
     printed = item.pairs
     if item.tables:
-        rows = load_paper(item.paper).reference
-        rows = rows[rows.table.isin([str(number) for number in item.tables])]
-        printed = rows[["target", "draft"]].drop_duplicates().to_numpy()
-    names = (pair_of(str(target), str(draft)) for target, draft in printed)
+        numbers = load_paper(item.paper).numbers
+        printed = tuple(
+            (n["target"], n["draft"]) for n in numbers if int(n["table"]) in item.tables
+        )
+    names = (pair_of(*pair) for pair in dict.fromkeys(printed))
     return list(dict.fromkeys(name for name in names if name))
 
 

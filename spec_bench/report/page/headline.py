@@ -101,9 +101,11 @@ def headline(group: Group) -> Headline | None:
         _, decoder, sure = choice
         code, value, interval = ("ar", "1.00×", "") if decoder == "AR" else ("", "", "")
     else:
-        able = rows.iloc[[*choice.faster]] if choice else rows
-        best = able.loc[able[by].idxmax()]
         sound = select_sound(rows, by)
+        able = rows.iloc[[*choice.faster]] if choice else sound
+        if able.empty:
+            return None
+        best = able.loc[able[by].idxmax()]
         near = _near(sound, best, by)
         named = _simplest(near[near.index.isin(able.index)], by)
         tied = len(near)
@@ -111,8 +113,9 @@ def headline(group: Group) -> Headline | None:
         code = str(named.decoder)
         value, interval = _value(named, by, len(rows))
         sure = "surely faster than AR, " if choice else ""
-        sure += _sure(rows, best, near, named, by)
-        sure += ", those that stalled left out" * (len(sound) < len(rows))
+        only = len(sound) == 1 < len(rows)
+        sure += "the only one that is judged" if only else _sure(rows, best, near, named, by)
+        sure += ", those that stalled or were disturbed left out" * (len(sound) < len(rows))
     if choice and by == "token_rate":
         sure += " (not measured side by side)"
     if exact.empty:

@@ -21,7 +21,6 @@ from types import ModuleType
 from typing import Any, TypeVar
 from zlib import crc32
 
-import pandas as pd
 import yaml
 
 from spec_bench.report.papers.items import PAPER, Figure, Item, Table, paper_folders, recipe_name
@@ -146,11 +145,6 @@ class Paper:
             if each.number == table and each.unprinted is not None:
                 return each.unprinted.rows(table)
         return [number for number in self.numbers if number["table"] == str(table)]
-
-    @functools.cached_property
-    def reference(self) -> pd.DataFrame:
-        """All printed numbers as a frame of text; shared, so not to be written to."""
-        return pd.DataFrame(self.numbers, dtype=str)
 
 
 def paper_names() -> list[str]:
