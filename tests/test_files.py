@@ -61,7 +61,7 @@ def test_a_csv_comes_back_as_it_was_written_and_no_cell_is_a_formula(tmp_path):
         ("<<<<<<< ours\na,run_id\n", 1, "merge mark"),
         ("a,run_id,a\n1,2,3\n", 1, "two columns 'a'"),
         ('a,run_id\n"1,2\n', 2, "1 cells"),
-        ("a,run_id\n1,\udcff\n", 1, "UTF-8"),
+        ("a,run_id\n1,\udcff\n", 2, "UTF-8"),
     ],
 )
 def test_what_is_no_csv_is_named_with_its_line(tmp_path, text, line, why):
