@@ -313,8 +313,9 @@ def check_exact(verifier: Verifier, tree: str) -> None:
             error = _enumerate(verifier, tree)
         except Exception as failure:  # a plugged rule may fail in any way
             *_, at = extract_tb(failure.__traceback__)
-            told = f"{describe_error(failure)} ({at.filename}:{at.lineno})"
-            raise ValueError(f"{said} ended in {told}") from failure
+            raise ValueError(
+                f"{said} ended in {describe_error(failure)} ({at.filename}:{at.lineno})"
+            ) from failure
         if not error <= TOLERANCE:
             off = f"off by {error:.2g}" if isfinite(error) else "not finite"
             raise ValueError(

@@ -57,8 +57,8 @@ def read_published(
     is of no table or metric of those given; the message names file, line, value and choices.
     """
     tasks = sorted({path.stem for folder in conf_dirs() for path in folder.glob("task/*.yaml")})
-    both = tables and ("", *tables)
-    known = {"task": tasks, "table": tables, "twin_table": both, "metric": metrics}
+    known = {"task": tasks, "table": tables, "metric": metrics}
+    known["twin_table"] = tables and ("", *tables)
     rows: dict[tuple[str, ...], Row] = {}
     for line, names, cells in numbered_csv(file, COLUMNS):
         row = dict(zip(names, cells, strict=True))
