@@ -105,7 +105,8 @@ class Writing:
     """An answer's text as it grows, cut at the first stop string."""
 
     def __init__(self, tokenizer: Any, ends: Ends) -> None:
-        self._tokenizer, self._ends = tokenizer, ends
+        self._tokenizer = tokenizer
+        self._ends = ends
         self._tokens: list[int] = []
         self._written = ""
 
@@ -137,7 +138,9 @@ class Stream(Iterator[Step]):
     def __init__(self, decoder: AnyDecoder, request: Request, seed: int, writing: Writing) -> None:
         if not isinstance(seed, int):
             raise ValueError(f"seed must be a whole number, got {shown(seed)}")
-        self._decoder, self._request, self._seed = decoder, request, seed
+        self._decoder = decoder
+        self._request = request
+        self._seed = seed
         self._writing = writing
         self._generation: Generation | None = None
         self._given: list[Step] = []
@@ -155,7 +158,8 @@ class Stream(Iterator[Step]):
             pass
         made = self._generation
         assert made is not None
-        text, steps = self._writing.text(made.tokens), tuple(self._given)
+        text = self._writing.text(made.tokens)
+        steps = tuple(self._given)
         return Decoded(text, made.tokens, steps, self._decoder.lossless, made)
 
     def _decode(self) -> Iterator[Step]:
@@ -163,7 +167,8 @@ class Stream(Iterator[Step]):
 
         from spec_bench.engine.model import synchronise
 
-        decoder, writing = self._decoder, self._writing
+        decoder = self._decoder
+        writing = self._writing
 
         def now_s() -> float:
             synchronise(decoder.target.device)
@@ -174,7 +179,9 @@ class Stream(Iterator[Step]):
             (row,) = decoder.begin([self._request], self._seed)
             prefill_s = now_s() - began_s
         decoder.take_forward_s()  # of the prefill
-        spent, waiting_s, given = [0.0, 0.0, 0.0], 0.0, 0
+        spent = [0.0, 0.0, 0.0]
+        waiting_s = 0.0
+        given = 0
         while row.finish is None:
             with torch.inference_mode():
                 began_s = now_s()
@@ -185,7 +192,8 @@ class Stream(Iterator[Step]):
             waiting_s += taken_s
             if row.finish is None and len(row.answer) < sum(each.delivered for each in row.steps):
                 continue  # beams: which of them is the answer is known at the end
-            fresh, start = row.steps[given:], sum(each.delivered for each in row.steps[:given])
+            fresh = row.steps[given:]
+            start = sum(each.delivered for each in row.steps[:given])
             for place, record in enumerate(fresh, start=given + 1):
                 tokens = row.answer[start : start + record.delivered]
                 start += record.delivered
@@ -196,4 +204,5 @@ class Stream(Iterator[Step]):
                     latency_s = generation.prefill_s + generation.decode_s
                     self._generation = replace(generation, latency_s=latency_s)
                 yield Step(record, tokens, text, waiting_s / len(fresh))
-            waiting_s, given = 0.0, len(row.steps)
+            waiting_s = 0.0
+            given = len(row.steps)

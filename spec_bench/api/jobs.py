@@ -122,7 +122,8 @@ def words_of(
         raise ValueError(
             "prompts is how many are asked; texts=[...] are prompts of your own, data=FILE a file's"
         )
-    words, flags = [*_pair_words(pair), *overrides], list[str]()
+    words = [*_pair_words(pair), *overrides]
+    flags = list[str]()
     known = [*_FLAGS, *settings_of_command("run")]
     for key, value in settings.items():
         value = [value] if key == "metrics" and callable(value) else value

@@ -153,7 +153,8 @@ def _of_modules(
         loading.load_tokenizer(model_path(str(place))) if isinstance(place, str | Path) else place
     )
     common, tokens = loading.common_tokenizer([common])
-    names, loaded = [], []
+    names = []
+    loaded = []
     for model in models:
         if is_model(model):
             names.append(model.name_or_path or type(model).__name__)
@@ -287,7 +288,8 @@ class LoadedPair:
         cell = make_cell(parse_cell(decoder, conf_dirs()), sampling)
         check_fit(cell, self.pair)
         cell = FittedTrees(self.pair, None, sampling).given(cell)
-        target, drafts = self.models[0], self.models[1 : cell.config.drafts + 1]
+        target = self.models[0]
+        drafts = self.models[1 : cell.config.drafts + 1]
         heads = heads_of(self.pair, cell.config.heads, target)
         return cell.config.build(target, drafts, sampling, 1, pool or CachePool(), heads)
 

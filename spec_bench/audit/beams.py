@@ -85,7 +85,8 @@ def _every_outcome(
     drafts = torch.tensor(list(itertools.product(range(case.p.shape[0]), repeat=trials)))
     hits = torch.tensor(list(itertools.product([False, True], repeat=trials)))
     cells = drafts.repeat_interleave(hits.shape[0], dim=0)
-    listed, rows = ListedTrials(hits.repeat(drafts.shape[0], 1)), cells.shape[0]
+    listed = ListedTrials(hits.repeat(drafts.shape[0], 1))
+    rows = cells.shape[0]
     chains = chain.expand(rows, -1, -1)
     widths = torch.full((rows,), width(acceptance_in_a_row(chain, q)))
     verdict = verify_layer(chains, q.expand(rows, -1), cells, widths, listed, 0)
@@ -187,7 +188,9 @@ def _log_likelihood(
     target: MarkovModel, tokens: tuple[int, ...], stop_ids: tuple[int, ...]
 ) -> float:
     """Of what a beam has generated, raw; repeats of a stop token cost nothing."""
-    log_p, last, total = target.logits.log_softmax(dim=-1), PROMPT[-1], 0.0
+    log_p = target.logits.log_softmax(dim=-1)
+    last = PROMPT[-1]
+    total = 0.0
     for step, token in enumerate(tokens):
         total += float(log_p[(len(PROMPT) + step - 1) % 2, last, token])
         if token in stop_ids:
@@ -215,7 +218,8 @@ def enumerated_beam_error(
     of outcomes enumerated.
     """
     built, target = markov_decoder(config, settings, **given)
-    layers, width = built.depth + 1, built.plan.width
+    layers = built.depth + 1
+    width = built.plan.width
 
     def goes_on(beams: Beams) -> dict[Beams, float]:
         return beam_law(target, beams, layers - len(beams[0]), width, settings, stop_ids)

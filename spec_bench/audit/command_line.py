@@ -69,7 +69,8 @@ def _decoder(case: AuditCase, samples: int, seed: int) -> Iterator[Line]:
             error, count = enumerated_error(case.config, settings, **case.chain, seed=seed)
             yield _enumerated(f"{case.name}: {label}", error, f"{count} outcomes")
         else:
-            p_value, counted = sampled(settings, samples=10 * samples), f"{10 * samples}"
+            p_value = sampled(settings, samples=10 * samples)
+            counted = f"{10 * samples}"
             yield _sampled(f"{case.name}: {label}", p_value, f"{counted} continuations")
     p_value = sampled(WARM, samples=samples)
     yield _sampled(f"{case.name}: iterations in batches", p_value, f"{samples} continuations")

@@ -88,7 +88,8 @@ class EnumeratedDraws:
         """Nothing was looked ahead at."""
 
     def first_accepted(self, level: int, acceptance: Tensor) -> Tensor:
-        probs, missed = [], 1.0
+        probs = []
+        missed = 1.0
         for accept in acceptance[0].tolist():
             probs.append(missed * accept)
             missed *= 1 - accept
@@ -163,7 +164,9 @@ def p_value(counts: Counter[Key], law: Mapping[Key, float], least: float = 0.0) 
     something came out that cannot.
     """
     possible = sorted((p for p in law.items() if p[1] > 0), key=lambda item: item[1])
-    samples, bins = sum(counts.values()), list[list[float]]()  # observed, expected
+    # observed, expected
+    samples = sum(counts.values())
+    bins = list[list[float]]()
     if counts.keys() - dict(possible).keys():
         return 0.0
     for key, chance in possible:

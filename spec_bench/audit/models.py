@@ -117,7 +117,8 @@ def findings(law: TokenLaw, seed: int = 0, rate: float = FALSE_ALARM_RATE) -> li
     if impossible:
         statistic = f"{impossible} tokens that the target gives no probability"
         return [Finding("within the support", count, 0.0, statistic, False)]
-    total, deviation = float((law.log_p + law.entropy).sum()), float(np.sqrt(law.variance.sum()))
+    total = float((law.log_p + law.entropy).sum())
+    deviation = float(np.sqrt(law.variance.sum()))
     # A law of one token at every place leaves nothing to chance.
     z = total / deviation if deviation > 0 else 0.0
     said = f"mean {law.log_p.mean():.3f}, expected {-law.entropy.mean():.3f} nats, z = {z:.2f}"
@@ -208,7 +209,9 @@ def _greedy_line(
     """How many greedy answers equal the target's, how many differ by rounding; where others do, if
     ``more`` is to be said.
     """
-    equal, near_ties, different = 0, 0, []
+    equal = 0
+    near_ties = 0
+    different = []
     for request, want, have in zip(requests, expected, got, strict=True):
         try:
             difference = first_difference(target, request, want, have)
@@ -257,7 +260,8 @@ def audit_pair(
     Tokenizers are read at once, a ValueError if they cannot be or differ; models with the first
     line.
     """
-    known, tokenizer = named(decoders), load_tokenizer(target_path)
+    known = named(decoders)
+    tokenizer = load_tokenizer(target_path)
     if read_ids(Path(draft_path)) is None:
         vocab = check_vocabularies(tokenizer, load_tokenizer(draft_path))
     else:  # which of the target's tokens it knows is written beside it
@@ -274,7 +278,8 @@ def _pair_lines(
     requests: list[Request],
     decoders: Mapping[str, DecoderConfig],
 ) -> Iterator[Line]:
-    target, loaded = load_model(target_spec), load_model(draft_spec)
+    target = load_model(target_spec)
+    loaded = load_model(draft_spec)
     target.vocab_size = vocab = min(vocab, target.embedded)
     draft = behind(loaded, draft_spec.path, vocab)
 
@@ -344,7 +349,8 @@ def audit_server(server: Server, target: LanguageModel, asked: Asked) -> Iterato
     steps = sum(len(answer.chunks) - 1 for answer in served)
     later = sum(len(answer.tokens) - 1 for answer in served)
     per_step = f"; {later / steps:.2f} tokens a step" if steps else ""
-    subject, got = "server, greedy: equals the target", [answer.tokens for answer in served]
+    subject = "server, greedy: equals the target"
+    got = [answer.tokens for answer in served]
     yield _greedy_line(subject, target, requests, expected, got, more=per_step)
     law: Any = {"temperature": asked.sampling.temperature, "top_p": asked.sampling.top_p}
     answers = [

@@ -58,7 +58,8 @@ def rule_cases() -> Iterator[RuleCase]:
 
 def cases_of(verifier: Any, law: Siblings) -> Iterator[RuleCase]:
     """Yields a node rule with its settings, for a law that it claims to be exact for."""
-    judge, sampled = verifier.judge(depth=1), getattr(verifier, "sampled", 1)
+    judge = verifier.judge(depth=1)
+    sampled = getattr(verifier, "sampled", 1)
     more = f", {sampled} drawn" if law == "top_and_sampled" else ""
     yield RuleCase(f"{verifier.name}, {SAID[law]}{more}", judge, law, sampled)
     if law == "iid" and verifier.several_drafts:
@@ -110,7 +111,8 @@ def child_law(
     """
     if law == "several_drafts":
         return q[:, child]
-    rest, vocab = q[:, 0], q.shape[-1]
+    rest = q[:, 0]
+    vocab = q.shape[-1]
     ranked = rest.sort(dim=-1, descending=True, stable=True)
     if law == "deterministic":
         if child >= vocab:
@@ -146,7 +148,8 @@ def children_law(
     [B, C] and probability [B]; all laws but ``several_drafts`` use the first draft.
     """
     tokens = torch.empty((1, 0), dtype=torch.long)
-    valid, probability = tokens.bool(), q.new_ones(1)
+    valid = tokens.bool()
+    probability = q.new_ones(1)
     for child in range(children):
         rows = len(tokens)
         one_law = child_law(q.expand(rows, -1, -1), tokens, child, children, law, sampled)
@@ -168,7 +171,8 @@ def output_law(case: RuleCase, p: Tensor, q: Tensor, children: int) -> Tensor:
     verdict = case.rule(p.expand(tuples, -1), proposals, tokens, valid)
     if (got := verdict.acceptance.shape) != tokens.shape:
         raise ValueError(f"acceptance must be {[*tokens.shape]}, got {[*got]}")
-    law, missed = torch.zeros_like(p), probability
+    law = torch.zeros_like(p)
+    missed = probability
     for child in range(tokens.shape[1]):
         accept = verdict.acceptance[:, child]
         law = law.index_add(0, tokens[:, child], missed * accept)
@@ -233,7 +237,8 @@ def all_trees(tables: Tables, widths: Sequence[int], law: Law) -> AllTrees:
     """Returns every tree with ``widths[l]`` children a node of level l."""
     shape = TreeShape(tuple(accumulate(widths, mul)), tuple(widths))
     tokens = torch.zeros((1, 1), dtype=torch.long)
-    valid, prefix = torch.ones_like(tokens, dtype=torch.bool), torch.zeros_like(tokens)
+    valid = torch.ones_like(tokens, dtype=torch.bool)
+    prefix = torch.zeros_like(tokens)
     chance = torch.ones(1, dtype=torch.float64)
     for depth, width in enumerate(widths):
         for node in range(shape.size)[shape.level(depth)]:
@@ -248,7 +253,8 @@ def all_trees(tables: Tables, widths: Sequence[int], law: Law) -> AllTrees:
                 prefix = torch.cat([prefix[row], number[:, None]], dim=1)
     tree = Tree(shape, tokens[:, 0], "iid" if law == "several_drafts" else law)
     for depth, width in enumerate(widths):  # with the drafts' laws
-        above, below = shape.level(depth), shape.level(depth + 1)
+        above = shape.level(depth)
+        below = shape.level(depth + 1)
         q = tables.q[depth][prefix[:, above]]  # [R, F, 3, V]
         q = q[:, :, :width] if law == "several_drafts" else q[:, :, :1]
         parent = torch.arange(q.shape[1]).repeat_interleave(width)
@@ -277,13 +283,15 @@ def path_error(rule: PathRule, tables: Tables, widths: Sequence[int], law: Law) 
     """Largest |law of L + 1 tokens - target's|, blocks being continued by the target."""
     trees = all_trees(tables, widths, law)
     last, token = last_node(rule, trees)
-    depth, vocab = len(widths), tables.vocab
+    depth = len(widths)
+    vocab = tables.vocab
     wanted = continued(tables, torch.zeros(1, dtype=torch.long), 0, depth + 1)[0]
     got = torch.zeros_like(wanted)
     for node, at in enumerate(trees.tree.shape.node_depth):
         weight = (trees.chance * last[:, node])[:, None] * token[:, node]  # [R, V]
         number = trees.prefix[:, node, None] * vocab + torch.arange(vocab)
-        weight, number = weight.flatten(), number.flatten()
+        weight = weight.flatten()
+        number = number.flatten()
         rest = continued(tables, number, at + 1, depth - at)
         got.view(-1, rest.shape[1]).index_add_(0, number, weight[:, None] * rest)
     return (got - wanted).abs().max().item()

@@ -40,7 +40,8 @@ class MarkovModel:
         self.logits = logits
         self.vocab_size = self.embedded = logits.shape[-1]
         self.parameters = logits.numel()
-        self.device, self.dtype = logits.device, logits.dtype
+        self.device = logits.device
+        self.dtype = logits.dtype
         self.timer = ForwardTimer(logits.device)
         self.bytes_per_slot = 0
         self.hidden_size = 2 * self.vocab_size
@@ -99,7 +100,8 @@ class MarkovModel:
         table = log_probs(self.logits, settings).exp().tolist()
         law = {}
         for continuation in itertools.product(range(self.vocab_size), repeat=length):
-            prefix, prob = list(prompt), 1.0
+            prefix = list(prompt)
+            prob = 1.0
             for token in continuation:
                 chances = table
                 for index in self.place(prefix):

@@ -100,7 +100,8 @@ def run(asked: RunSettings, running: RunningJob | None = None) -> list[CellResul
     check_found(asked.pair, asked.engine.served)
     # The ids of a search's second stage, and of what is watched, hang on the hub's commits too.
     settings = build_settings(asked, folders_of()).pinned()
-    task, examples = settings.task, (*settings.examples, *settings.fresh)
+    task = settings.task
+    examples = (*settings.examples, *settings.fresh)
     for score in task.scores:
         needed = needs_references(score)
         if needed and (told := settings.check_references(score, empty=needed == "field")):
@@ -144,7 +145,8 @@ def run_stage(
     ]
     if processes.rank():
         return results
-    number, sink = place_in_sweep(), settings.asked.sink
+    number = place_in_sweep()
+    sink = settings.asked.sink
     labels = json.dumps(labels_of(settings.facts(settings.cells[0])), sort_keys=True)
     note = JobNote(number or 0, labels, tuple(each.run_id for each in results), settings.stage)
     experiment.note(note)

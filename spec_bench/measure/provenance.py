@@ -162,7 +162,8 @@ def torch_state() -> dict[str, Any]:
     # As NVML writes a GPU's identity, which does not hang on its number.
     uuids = [str(cuda.get_device_properties(index).uuid) for index in devices]
     uuids = [each if each.startswith(("GPU-", "MIG-")) else f"GPU-{each}" for each in uuids]
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    matmul = torch.backends.cuda.matmul
+    cudnn = torch.backends.cudnn
     kernels = {
         "flash": torch.backends.cuda.flash_sdp_enabled(),
         "memory_efficient": torch.backends.cuda.mem_efficient_sdp_enabled(),
@@ -201,7 +202,8 @@ class Machine:
     """
 
     def __init__(self, device: str, ordinals: Sequence[int] | None = None) -> None:
-        self._cuda, self._ordinals = device.startswith("cuda"), ordinals
+        self._cuda = device.startswith("cuda")
+        self._ordinals = ordinals
         self._nvml: Any = None
         self._handles: list[Any] = []
         self._beyond_s = 0.0  # that threads have waited for a core beyond a share of ``BUSY``
@@ -222,7 +224,8 @@ class Machine:
         """Closes NVML."""
         if self._nvml is not None:
             self._nvml.nvmlShutdown()
-            self._nvml, self._handles = None, []
+            self._nvml = None
+            self._handles = []
 
     def begin(self) -> None:
         """Opens a window, outside what is timed."""
@@ -234,8 +237,10 @@ class Machine:
         the window for which a thread waited for a core (0 if unknown), by fields of ``Generation``;
         None is what the system does not tell. Says it, once, where others use the cores.
         """
-        load, mhz = None, None
-        window_s, waits = time.perf_counter() - self._began, core_waits()
+        load = None
+        mhz = None
+        window_s = time.perf_counter() - self._began
+        waits = core_waits()
         waited_s = max((waits[each] - self._waits.get(each, 0.0) for each in waits), default=0.0)
         self._beyond_s += waited_s - BUSY * window_s
         if self._beyond_s > 1:

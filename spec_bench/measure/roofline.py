@@ -95,7 +95,8 @@ def moved_bytes(
     def moved(cost: ModelCost, tokens: int) -> float:
         return bytes_moved(cost, tokens, context, tokens) - cost.weight_bytes * (1 - 1 / batch)
 
-    total, context = 0.0, float(prompt_tokens - 1)
+    total = 0.0
+    context = float(prompt_tokens - 1)
     for step in generation.steps:
         levels = sum(step.depth * moved(draft, 1) for draft in drafts)
         total += moved(target, step.nodes + 1) + levels + head_bytes / batch
@@ -116,7 +117,8 @@ def bound_over_measured(
 # do, so bytes over this bandwidth also bound the passes of small models.
 
 BLOCK_BYTES = 2**30  # of the streamed buffer: a kernel's 32-bit indices reach all of it
-LEAST_BYTES, MOST_BYTES = 2**20, 2**30
+LEAST_BYTES = 2**20
+MOST_BYTES = 2**30
 _REPEATS = 5
 _DRAWN = (torch.float64, torch.float32, torch.bfloat16, torch.float16)  # dtypes that noise has
 
@@ -174,7 +176,8 @@ def fastest_stream(
     Two ways read it, a sum and a matrix-vector product (what decoding does); a copy of one half
     over the other moves as many bytes.
     """
-    columns, count = 4096, max(2, 2 * round(buffer_bytes / (2 * BLOCK_BYTES)))
+    columns = 4096
+    count = max(2, 2 * round(buffer_bytes / (2 * BLOCK_BYTES)))
     rows = max(1, min(BLOCK_BYTES, buffer_bytes // count) // (columns * dtype.itemsize))
     blocks = torch.randn(count, rows, columns, dtype=dtype, device=device)
     vector = torch.randn(columns, dtype=dtype, device=device)

@@ -68,7 +68,8 @@ def levels_per_call(generations: Sequence[Generation]) -> float | None:
 @metric("mbsu", of_cell=True, sums=_EMITTED)
 def mbsu_of(cell: CellRecords) -> Sums | None:
     """Emitted tokens over target calls, and what makes it the memory-bound speed-up."""
-    count, parameters = cell.draft_calls, cell.parameter_ratio
+    count = cell.draft_calls
+    parameters = cell.parameter_ratio
     if count is None or parameters is None:
         return None
     factor = mbsu(1.0, count, parameters)
@@ -145,7 +146,8 @@ def lengths_of(generations: Iterable[Generation], turns: bool = False) -> Length
         steps += each.steps
     drafted = [step for step in steps if step.nodes]
     deepest = max((step.depth for step in drafted), default=0)
-    accepted, proposed = sum(s.accepted for s in drafted), sum(s.nodes for s in drafted)
+    accepted = sum(s.accepted for s in drafted)
+    proposed = sum(s.nodes for s in drafted)
 
     def share(among: Sequence[StepRecord], count: int) -> float:
         """That accepted more than so many tokens."""

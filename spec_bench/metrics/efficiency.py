@@ -165,7 +165,9 @@ def stall_note(cell: CellRecords) -> str | None:
     if not any(counts):
         return None
     columns = [column for each in sides for column in _without_stalls(each)]
-    measured, usual, middle = speedup(cell), rate_ratio_interval(*columns), speedup_median(cell)
+    measured = speedup(cell)
+    usual = rate_ratio_interval(*columns)
+    middle = speedup_median(cell)
     if measured is None or usual is None or middle is None:
         return None
     half = 0.0 if usual.low is None or usual.high is None else (usual.high - usual.low) / 2

@@ -116,7 +116,8 @@ def p_value(interval: Interval, margin: float = 0.0) -> float | None:
     The interval is of a difference; differences up to the margin are as good as none. None if there
     is no interval.
     """
-    above, below = p_above(interval, margin), p_below(interval, -margin)
+    above = p_above(interval, margin)
+    below = p_below(interval, -margin)
     return None if above is None or below is None else min(1.0, 2 * min(above, below))
 
 
@@ -156,7 +157,9 @@ def simultaneous(ends: Sequence[float], prompts: float, count: int) -> tuple[flo
 
 
 CLOSE = 0.05  # speeds that differ by no more are as good as equal
-_FIRST, _MOST = 20, 10_000  # prompts: suggested where no spread is known; at most
+# prompts: suggested where no spread is known; at most
+_FIRST = 20
+_MOST = 10_000
 
 
 class Choice(NamedTuple):
@@ -189,7 +192,8 @@ def choose(speeds: Sequence[tuple[str, Interval, float, str]], what: str = "prom
     near = {n for n, ends in enumerate(wide) if ends and max(1 / ends[0], ends[1]) <= 1 + CLOSE}
     able = {*maybe} - near or maybe or range(len(own))
     best = max(able, key=lambda n: (not speeds[n][3], speeds[n][1].value))
-    (title, speed, prompts, doubt), ends = speeds[best], (wide if maybe else own)[best]
+    title, speed, prompts, doubt = speeds[best]
+    ends = (wide if maybe else own)[best]
     told = f"{speed.value:.2f}×{ends_of(*ends, '.2f', ' [{} to {}]') if ends else ''}"
     if not maybe:
         return Choice((), "AR", f"the fastest other one, {title}, reaches {told} of its speed")

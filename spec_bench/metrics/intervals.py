@@ -154,12 +154,15 @@ def score_interval(statistic: Statistic, columns: ArrayLike) -> Interval | None:
     value, values = _without_each(statistic, columns)
     if value is None or values is None:
         return None if value is None else Interval(value)
-    prompts, share, error = len(values), min(max(value, 0.0), 1.0), float(_jackknife_error(values))
+    prompts = len(values)
+    share = min(max(value, 0.0), 1.0)
+    error = float(_jackknife_error(values))
     worth = float(prompts)
     if error > 1e-9:
         wider = _student_t(prompts - 1) / _NORMAL
         worth = share * (1 - share) / error**2 / wider**2
-    right, wrong = share * worth, (1 - share) * worth
+    right = share * worth
+    wrong = (1 - share) * worth
     low = float(betaincinv(right, wrong + 1, _ENDS[0])) if right > 0 else 0.0
     high = float(betaincinv(right + 1, wrong, _ENDS[1])) if wrong > 0 else 1.0
     return Interval(value, min(low, share), max(high, share), freedom=prompts - 1)
@@ -289,10 +292,12 @@ def studentised_intervals(statistic: Statistic, tables: Sequence[Array]) -> list
 def _studentised(statistic: Statistic, data: Array) -> list[Interval | None]:
     """Returns the intervals of several cells, of columns (columns, cells, repeats, prompts)."""
     repeats, prompts = data.shape[2:]
-    blocks, between = data.sum(axis=2), np.zeros(data.shape[1])
+    blocks = data.sum(axis=2)
+    between = np.zeros(data.shape[1])
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         totals = blocks.sum(axis=2)
-        values, slopes = statistic(totals), _gradient(statistic, totals)
+        values = statistic(totals)
+        slopes = _gradient(statistic, totals)
         if prompts < FEWEST:
             return [Interval(value) if isfinite(value) else None for value in values.tolist()]
         if repeats > 1:  # variance of the mean that comes from whole repeats
@@ -305,7 +310,8 @@ def _studentised(statistic: Statistic, data: Array) -> list[Interval | None]:
 def _laid_out(
     value: float, between: float, over: tuple[float | None, float, float], *shape: int
 ) -> Interval | None:
-    (error, below, above), (repeats, prompts) = over, shape
+    error, below, above = over
+    repeats, prompts = shape
     if error is None or not isfinite(value):
         return Interval(value) if isfinite(value) else None
     variance = error**2 + between
@@ -319,9 +325,12 @@ def _laid_out(
         if error > 0:  # the skew of the prompts' quantiles is kept
             wider /= _student_t(prompts - 1)
         else:
-            below, above = 1.0, 1.0
-        below, above = below * wider, above * wider
-    low, high = value - below * sqrt(variance), value + above * sqrt(variance)
+            below = 1.0
+            above = 1.0
+        below = below * wider
+        above = above * wider
+    low = value - below * sqrt(variance)
+    high = value + above * sqrt(variance)
     return Interval(value, low, high, freedom=freedom)
 
 
@@ -333,7 +342,8 @@ def _over_prompts(
 
     The error is None if some resample has no value, 0 if prompts do not differ.
     """
-    prompts, normal = blocks.shape[-1], _student_t(blocks.shape[-1] - 1)
+    prompts = blocks.shape[-1]
+    normal = _student_t(blocks.shape[-1] - 1)
     influence = np.einsum("ck,ckp->kp", slopes, blocks)
     linears = np.sqrt(_spread(influence) * prompts / (prompts - 1))
     withouts = _jackknife_error(left_out(statistic, blocks))
@@ -342,7 +352,8 @@ def _over_prompts(
         if linear <= 1e-9 * max(1.0, abs(value)):  # no more than the derivatives' rounding
             yield (0.0 if isfinite(without) else None), 0.0, 0.0
             continue
-        own, reached = blocks[:, place], list[Array]()
+        own = blocks[:, place]
+        reached = list[Array]()
         sure = prompts < _FEW_PROMPTS and (own > 0).all()  # nothing that has no value can be drawn
         for weights in () if sure else _weights(prompts):
             drawn = weights.astype(np.float64)
@@ -355,7 +366,8 @@ def _over_prompts(
             # A resample of the same prompt throughout has no error of its own and says nothing.
             reached.append(((resampled - value) / errors)[errors > 1e-6 * linear])
         else:
-            low, high = -normal, normal
+            low = -normal
+            high = normal
             if reached:
                 low, high = np.quantile(np.concatenate(reached), _ENDS)
             error = without if without and isfinite(without) else linear
@@ -386,7 +398,8 @@ def _weights(prompts: int) -> tuple[NDArray[np.uint16], ...]:
     are the same for every cell of a table.
     """
     batch = max(1, _BATCH_VALUES // prompts)
-    rng, equal = np.random.default_rng(SEED), np.full(prompts, 1 / prompts)
+    rng = np.random.default_rng(SEED)
+    equal = np.full(prompts, 1 / prompts)
     sizes = [min(batch, RESAMPLES - start) for start in range(0, RESAMPLES, batch)]
     return tuple(rng.multinomial(prompts, equal, size=size).T.astype(np.uint16) for size in sizes)
 

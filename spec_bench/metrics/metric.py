@@ -49,7 +49,8 @@ class Sums:
 
     def blocks(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Numerators and denominators as (repeats, prompts) each."""
-        above, below = np.asarray(self.numerators, float), np.asarray(self.denominators, float)
+        above = np.asarray(self.numerators, float)
+        below = np.asarray(self.denominators, float)
         return above.reshape(self.repeats, -1), below.reshape(self.repeats, -1)
 
 

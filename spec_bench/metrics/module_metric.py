@@ -95,7 +95,8 @@ class ModuleMetric:
             result = self._module.compute(predictions=list(predictions), **given, **more)
         except Exception as error:
             # A module is the user's or the hub's: whatever it raises is about these texts.
-            reason, last = one_line(error, 300), extract_tb(error.__traceback__)[-1]
+            reason = one_line(error, 300)
+            last = extract_tb(error.__traceback__)[-1]
             where = f"{Path(last.filename).name}, line {last.lineno}: {type(error).__name__}"
             raise ValueError(f"score {self.name}: {where}: {reason}") from error
         if not isinstance(result, Mapping):

@@ -138,7 +138,8 @@ class Bleu(Score):
         """The score / 100 from summed statistics (numbers, batch), of BLEU 4 matches, 4 totals and
         two lengths.
         """
-        made, rows = cls()._scorer, sums.T.astype(int).tolist()
+        made = cls()._scorer
+        rows = sums.T.astype(int).tolist()
         scores = [made._compute_score_from_stats([*row[-2:], *row[:-2]]).score for row in rows]
         return np.minimum(1.0, np.divide(scores, 100.0))  # 100.00000000000004 for equal texts
 
@@ -217,7 +218,8 @@ class TokenF1(_AnswerScore):
 
     def match(self, prediction: str, gold: str) -> float:
         """F1 of the bags of words; 1 or 0 where either side has no words."""
-        ours, theirs = _answer(prediction, gold).split(), normalise(gold).split()
+        ours = _answer(prediction, gold).split()
+        theirs = normalise(gold).split()
         if not ours or not theirs:
             return float(ours == theirs)
         common = sum((Counter(ours) & Counter(theirs)).values())
@@ -283,7 +285,8 @@ def check_references(name: str, references: References, tokenize: str | None = N
     if name in OF_WORDS:
         texts = [gold for golds in references for gold in golds]
         find = words_of(tokenize, name.startswith("rouge"))
-        words, letters = [word for text in texts for word in find(text)], sum(map(len, texts))
+        words = [word for text in texts for word in find(text)]
+        letters = sum(map(len, texts))
         if letters > min(2 * len("".join(words)), _MOST_LETTERS * len(words)):
             log.warning(
                 "%s finds %d words in references of %d letters: task.tokenize=zh, ja-mecab, char "

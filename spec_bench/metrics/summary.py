@@ -48,7 +48,8 @@ def summary_of(
     row: Row = {}
     for name, each in metric.items():
         row.update(_values(name, each.of(cell), each.column.interval and ends))
-    signatures, by_prompt = [], dict[str, dict[str, float | tuple[float, ...]]]()
+    signatures = []
+    by_prompt = dict[str, dict[str, float | tuple[float, ...]]]()
     for name in scores:
         golds = _select(cell.references, cell.ids, "references")
         given = dict(zip(cell.ids, golds, strict=True))

@@ -67,11 +67,13 @@ def fitted(settings: JobSettings, width: int) -> Fit:
     last = settings.task.examples()[-len(settings.examples) :]
     tokenizer, tokens = tokenizer_of(settings.pair)
     requests = Prompts.build(replace(settings, examples=tuple(last)), tokenizer).requests
-    models, sampling = models_of(settings.pair, tokens), settings.sampling
+    models = models_of(settings.pair, tokens)
+    sampling = settings.sampling
     decoder = cell.config.build(models[0], models[1:2], sampling, settings.engine.batch_size)
     assert isinstance(decoder, Decoder)
     counts = counted(decoder, requests, width, settings.asked.seed)
-    pair, total = settings.pair, sum(counts)
+    pair = settings.pair
+    total = sum(counts)
     return Fit(
         pair=pair.name,
         target=pair.target,
@@ -94,7 +96,8 @@ def counted(decoder: Any, requests: Sequence[Any], width: int, seed: int) -> lis
     """
     import torch
 
-    counts, walk = torch.zeros(width + 1, dtype=torch.long), decoder.walk
+    counts = torch.zeros(width + 1, dtype=torch.long)
+    walk = decoder.walk
 
     def counting(scored: Any, rule: Any) -> Any:
         result = walk(scored, rule)

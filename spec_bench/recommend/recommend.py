@@ -53,7 +53,8 @@ if TYPE_CHECKING:  # torch, which refusals do not wait for
 
 PASSES = (1, 2, 3, 4, 6, 8, 16)
 SHARES = (0.0, 0.02, 0.05, 0.1)
-_CONTEXT, _ROUNDS = 64, 7
+_CONTEXT = 64
+_ROUNDS = 7
 
 
 class Needed(NamedTuple):
@@ -141,7 +142,9 @@ def delivered(length: int, acceptance: float) -> float:
     return float(sum(acceptance**level for level in range(length + 1)))
 
 
-FIRST, KEPT = 3, 5  # prompts that all candidates decode; candidates that decode all of ``prompts``
+# prompts that all candidates decode; candidates that decode all of ``prompts``
+FIRST = 3
+KEPT = 5
 NUMBERS = ("block_efficiency", "speedup")
 _NOT_HERE = {
     "plan": "decodes to find its answer; spec-bench run has plan=true",
@@ -174,7 +177,8 @@ class Recommendation:
         tried = f"of {len(self.candidates)} candidates"
         if self.headline is None:
             return ["AR", f"nothing else has a speed, {tried}"]
-        found, (decoder, spec) = self.headline, self.cell
+        found = self.headline
+        decoder, spec = self.cell
         if decoder == "ar":
             return [found.decoder, f"{found.why}, {tried}"]
         named = names.name_of({"decoder": decoder, "spec": spec})
@@ -191,7 +195,8 @@ class Stage(NamedTuple):
 
 def stages_of(settings: JobSettings, confirm: ConfirmSettings) -> list[Stage]:
     """The jobs of a search; those that would choose all of so few candidates are left out."""
-    count, best = len(settings.cells) - 1, confirm.best
+    count = len(settings.cells) - 1
+    best = confirm.best
     few = max(KEPT, best)
     last = Stage(min(count, best), settings.fresh, fresh=True)
     if count > few and len(settings.examples) > FIRST:
@@ -230,13 +235,15 @@ def recommend(settings: JobSettings, show: Callable[[str], None] | None = None) 
     if len(settings.cells) < 2:
         why = f": {settings.left_out[0]}" if settings.left_out else ""
         raise ValueError(f"recommend has no decoder to choose among{why}")
-    settings, say = settings.pinned(), show or (lambda line: None)
+    settings = settings.pinned()
+    say = show or (lambda line: None)
     stages = stages_of(settings, confirm)
     say(cost_of(settings, stages))
     plain, *left = settings.cells
     lines: dict[int, dict[str, Any]] = {}
     measured: list[CellResult] = []
-    told, pace_s = f"{len(left)} decoders", 0.0
+    told = f"{len(left)} decoders"
+    pace_s = 0.0
     for number, stage in enumerate(stages, start=1):
         left = left[: stage.most]
         if number > 1:
@@ -314,7 +321,9 @@ def main(overrides: Sequence[str]) -> int:
     except ValueError as error:
         complain(f"spec_bench: {one_line(error)}")
         return 2
-    answer, command, needs = found.answer(), command_of(found, overrides), lines_of(found.needed)
+    answer = found.answer()
+    command = command_of(found, overrides)
+    needs = lines_of(found.needed)
     lines = [_HEADS, *([text for _, text in line] for line in _lines(found.candidates))]
     wide = [max(map(len, texts)) for texts in zip(*lines, strict=True)]
     table = ["  ".join(map(str.ljust, line, wide)).rstrip() for line in lines]
@@ -357,7 +366,8 @@ def command_of(found: Recommendation, overrides: Sequence[str]) -> str:
 def _lines(candidates: pd.DataFrame) -> Iterator[list[tuple[str, str]]]:
     """Yields each candidate's cells: what each is sorted by, and its text."""
     for row in candidates.to_dict("records"):
-        title, prompts = names.name_of(row), str(row["prompts"])
+        title = names.name_of(row)
+        prompts = str(row["prompts"])
         title += f", {row['doubt']}" if row["doubt"] else ""
         cells = [(title, title), (prompts, f"{prompts}{' fresh' if row['fresh'] else ''}")]
         for name in NUMBERS:

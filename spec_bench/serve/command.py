@@ -170,7 +170,8 @@ class Servers:
             title = self.engine.title
             raise ValueError(f"{title}'s program {program!r} is not there: --program FILE")
         keeper.adopt()
-        status, gpus = 0, visible_devices()
+        status = 0
+        gpus = visible_devices()
         together = len(gpus) != 1  # on one GPU two servers would share what they measure
         with ExitStack() as up:
             first = up.enter_context(self.server(PLAIN))
@@ -187,16 +188,22 @@ class Servers:
     @contextmanager
     def server(self, method: str) -> Iterator[Running]:
         """A server, up within the block. Raises ServerError: it ends, or is silent for too long."""
-        port, gpus = _free_port(), visible_devices()
-        command, log = self.command(method, port, self.name), self.logs / f"{method}.log"
-        patience, named = self.options.patience, "{name}" in self.engine.arguments
-        url, model = f"http://127.0.0.1:{port}/v1", self.name if named else self.model
-        environment, key = dict(os.environ), os.environ.get(KEY, "").strip()
+        port = _free_port()
+        gpus = visible_devices()
+        command = self.command(method, port, self.name)
+        log = self.logs / f"{method}.log"
+        patience = self.options.patience
+        named = "{name}" in self.engine.arguments
+        url = f"http://127.0.0.1:{port}/v1"
+        model = self.name if named else self.model
+        environment = dict(os.environ)
+        key = os.environ.get(KEY, "").strip()
         with ExitStack() as held, closing(Server(url, model, key, answer_s=5)) as asked:
             if gpus:
                 held.callback((claim := Claim()).release)
                 environment[VISIBLE] = ",".join(claim.take(gpus, self.options.gpus, wait=True))
-            shown, began = f"{self.engine.title}, {method}", time.monotonic()
+            shown = f"{self.engine.title}, {method}"
+            began = time.monotonic()
             print(f"{shown}: {masked(' '.join(command), key)} (log: {log})", flush=True)
             with kept(command, log, env=environment) as keeping:
                 while keeping.poll() is None and not _up(asked, named):
@@ -214,7 +221,8 @@ class Servers:
 
     def job(self, method: str, server: Running, plain: Running | None) -> int:
         """Returns one job, or one for each number of requests under way; its status."""
-        engine, name = self.engine, f"{self.options.engine}_{method}"
+        engine = self.engine
+        name = f"{self.options.engine}_{method}"
         decoder = BASELINE if method == PLAIN else name
         asked = {"decoder": decoder, "kind": engine.kind, "tokens": engine.tokens, **server[0]}
         if plain is not None:

@@ -17,7 +17,9 @@ from contextlib import suppress
 from pathlib import Path
 
 _GRACE_S = 10.0
-_DIES_WITH_PARENT, _ADOPTS = 1, 36  # PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER
+# PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER
+_DIES_WITH_PARENT = 1
+_ADOPTS = 36
 _control = ctypes.CDLL(None).prctl if sys.platform == "linux" else lambda *_: 0
 
 

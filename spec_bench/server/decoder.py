@@ -129,7 +129,8 @@ def held(request: Request, served: Served, url: str, vocabulary: int) -> tuple[C
     end = min(first or len(served.tokens), limit)
     if end < limit and first is None and served.finish == "length":
         raise ServerError(f"{whose}: {end} of {limit} tokens, then no more room")
-    kept, before = [], 0
+    kept = []
+    before = 0
     for chunk in served.chunks:
         if before < end:
             kept.append(Chunk(chunk.seconds, chunk.tokens[: end - before]))
@@ -191,7 +192,8 @@ class ServedDecoder:
         a request says of its sampling: its distribution may be any.
         """
         ask = partial(self.server.complete, request.prompt_ids, _PROBE, seed=0)
-        greedy, top = ask(temperature=0.0), ask(temperature=1.0, top_k=1)
+        greedy = ask(temperature=0.0)
+        top = ask(temperature=1.0, top_k=1)
         if (greedy.tokens or greedy.text) != (top.tokens or top.text):
             raise RefusedError(
                 f"{self.server.shown} ignores top_k: at temperature 1 the one likeliest token is "
@@ -217,7 +219,8 @@ class ServedDecoder:
             self._probe(requests[0])
             self._probed = True
         came: SimpleQueue[tuple[int, Answer | Exception | None]] = SimpleQueue()
-        start, moments = time.perf_counter(), None
+        start = time.perf_counter()
+        moments = None
         if self.rate:
             moments = [start + each for each in arrivals(len(requests), self.rate, seed)]
         waiting = iter(enumerate(requests))
@@ -235,7 +238,8 @@ class ServedDecoder:
         answers: dict[int, Answer] = {}
         error: Exception | None = None
         running = send(self.rows)
-        unbegun, metering = set(range(running)), False
+        unbegun = set(range(running))
+        metering = False
         while running:
             index, result = came.get()
             unbegun.discard(index)
@@ -316,7 +320,8 @@ class ServedDecoder:
 
 def arrivals(count: int, rate: float, seed: int) -> list[float]:
     """Returns seconds at which requests arrive: a Poisson process, the same for every server."""
-    draws, moments = random.Random(seed), [0.0]
+    draws = random.Random(seed)
+    moments = [0.0]
     while len(moments) < count:
         moments.append(moments[-1] + draws.expovariate(rate))
     return moments

@@ -119,7 +119,8 @@ def at_most(parts: Iterator[bytes], most: int, *, cut: bool = False) -> bytes:
 
 def lines_of(parts: Iterator[bytes]) -> Iterator[bytes]:
     """Whole lines without their ends; a BadStreamError where one is past all measure."""
-    rest, size = b"", 0
+    rest = b""
+    size = 0
     for part in parts:
         size += len(part)
         if size > _MOST_ANSWER:
@@ -209,7 +210,8 @@ class Server:
             **({"stop_token_ids": list(stop_ids)} if stop_ids else {}),
             **({"stop": list(stop)} if stop else {}),
         }  # fmt: skip
-        wait_s, problem = self.wait_s, ""
+        wait_s = self.wait_s
+        problem = ""
         for attempt in range(self.attempts):
             if attempt:
                 self.sleep(min(wait_s, _LONGEST_WAIT_S))
@@ -220,7 +222,8 @@ class Server:
             except AnotherKindError as error:
                 raise RefusedError(f"{self.shown}: {error}") from None
             except _LaterError as later:
-                problem, wait_s = later.args[0], max(wait_s, later.args[1])
+                problem = later.args[0]
+                wait_s = max(wait_s, later.args[1])
             except BadStreamError as error:
                 problem = fit(error, self.key, _SHOWN)
             except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -266,7 +269,8 @@ class Server:
 
     def _ask(self, payload: Mapping[str, Any], begun: Callable[[], None]) -> Served:
         llama = LlamaReader() if self.kind == "llama_cpp" else None
-        reader, start = llama or StreamReader(self.ids), time.perf_counter()
+        reader = llama or StreamReader(self.ids)
+        start = time.perf_counter()
         with self._client.stream("POST", self._address, json=dict(payload)) as response:
             status = int(response.status_code)
             if status == 429 or status >= 500:

@@ -104,7 +104,8 @@ class StreamReader:
             self._done = True
             return
         event = _event(body)
-        usage, metrics = event.get("usage"), event.get("metrics")
+        usage = event.get("usage")
+        metrics = event.get("metrics")
         self._usage = usage if isinstance(usage, dict) and usage else self._usage
         self._metrics = metrics if isinstance(metrics, dict) and metrics else self._metrics
         choices = event.get("choices")
@@ -117,7 +118,8 @@ class StreamReader:
             self._choice(choice, seconds, event)
 
     def _choice(self, choice: Mapping[str, Any], seconds: float, event: Mapping[str, Any]) -> None:
-        ids, text = choice.get("token_ids"), choice.get("text")
+        ids = choice.get("token_ids")
+        text = choice.get("text")
         if not self._ids:
             if "timings" in event:
                 raise AnotherKindError(LLAMA_CPP)
@@ -173,7 +175,8 @@ def in_tokens(served: Served, tokenise: Tokenise, stop_ids: Sequence[int]) -> Se
     and says that it stopped, the first stop token, which is no text, is that one. Raises
     BadStreamError: the text has no token.
     """
-    text, lengths = "", list[int]()
+    text = ""
+    lengths = list[int]()
     for chunk in served.chunks:
         text += chunk.text
         lengths.append(len(tokenise(text)))
@@ -184,7 +187,8 @@ def in_tokens(served: Served, tokenise: Tokenise, stop_ids: Sequence[int]) -> Se
     if served.finish == "stop" and stop_ids and counted == len(ids) + 1:
         ids.append(stop_ids[0])
     lengths[-1] = len(ids)
-    chunks, before = list[Chunk](), 0
+    chunks = list[Chunk]()
+    before = 0
     for chunk, length in zip(served.chunks, lengths, strict=True):
         upto = min(length, len(ids))
         if upto > before:
@@ -221,7 +225,8 @@ class LlamaReader(StreamReader):
         return bool(self._events)
 
     def _choice(self, choice: Mapping[str, Any], seconds: float, event: Mapping[str, Any]) -> None:
-        said, timings = event.get("__verbose"), event.get("timings")
+        said = event.get("__verbose")
+        timings = event.get("timings")
         ids = said.get("tokens") if isinstance(said, dict) else None
         if not isinstance(timings, dict) or not are_ids(ids):
             raise BadStreamError("no timings and tokens in an event: not llama.cpp's server")
@@ -263,18 +268,26 @@ def calls_of(events: Sequence[_Event]) -> tuple[list[tuple[float, int]], list[in
     """
     if not events:
         return [], [], []
-    total, emitted = events[-1].tokens, 1
-    calls, kept, proposed = [(events[0].seconds, 1)], list[int](), list[int]()
-    clock, drafted, accepted = 0.0, 0, 0
+    total = events[-1].tokens
+    emitted = 1
+    calls = [(events[0].seconds, 1)]
+    kept = list[int]()
+    proposed = list[int]()
+    clock = 0.0
+    drafted = 0
+    accepted = 0
     for event in events:
         first = event.tokens == 1 and not event.drafted  # the prompt's pass
-        same, clock = event.clock == clock, event.clock
+        same = event.clock == clock
+        clock = event.clock
         if first or same or emitted >= total:
             continue
-        new, more = event.drafted - drafted, event.accepted - accepted
+        new = event.drafted - drafted
+        more = event.accepted - accepted
         if not 0 <= more <= new:
             raise BadStreamError("counts of drafts that go back")
-        drafted, accepted = event.drafted, event.accepted
+        drafted = event.drafted
+        accepted = event.accepted
         size = more + 1 if new else 1
         for _ in range(emitted + size, min(event.tokens, total)):
             calls.append((event.seconds, 1))
@@ -351,9 +364,12 @@ def _by_counts(chunks: Sequence[int], counts: Counts) -> tuple[StepRecord, ...] 
     Of the last call tokens may be cut: as few as make the calls at least as many as the chunks, and
     at most those that it accepted. Plain calls, whose places nobody tells, stand first.
     """
-    accepted, later = counts.accepted, len(chunks) - 1
-    emitted, delivered = sum(accepted) + len(accepted), sum(chunks) - 1
-    least, most = max(0, emitted - delivered), accepted[-1] if accepted else 0
+    accepted = counts.accepted
+    later = len(chunks) - 1
+    emitted = sum(accepted) + len(accepted)
+    delivered = sum(chunks) - 1
+    least = max(0, emitted - delivered)
+    most = accepted[-1] if accepted else 0
     calls = later if counts.calls is None else counts.calls
     cut = calls - len(accepted) - (delivered - emitted)
     if counts.calls is None:
@@ -363,7 +379,9 @@ def _by_counts(chunks: Sequence[int], counts: Counts) -> tuple[StepRecord, ...] 
         return None
     proposed = [0] * plain + [*(counts.drafted if counts.proposed else accepted)]
     kept = [0] * plain + [*accepted]
-    first, records = chunks[0] - 1, []  # what the first chunk delivered of them
+    # what the first chunk delivered of them
+    first = chunks[0] - 1
+    records = []
     for place, (nodes, tokens) in enumerate(zip(proposed, kept, strict=True)):
         came = tokens + 1 - (cut if place == len(kept) - 1 else 0)
         taken = min(first, came)
@@ -378,13 +396,15 @@ def counts_of_request(metrics: Mapping[str, Any]) -> Counts | None:
     numbers = metrics.get("speculative_decoding")
     if not isinstance(numbers, Mapping):
         return None
-    accepted, drafted = numbers.get("per_step_accepted"), numbers.get("per_step_drafted")
+    accepted = numbers.get("per_step_accepted")
+    drafted = numbers.get("per_step_drafted")
     if are_ids(accepted) and are_ids(drafted) and len(accepted) == len(drafted):
         return Counts("requests", tuple(accepted), tuple(drafted))
     by_number = numbers.get("acceptance_histogram")
     if not are_ids(by_number):
         return None
-    total, most = numbers.get("num_draft_tokens"), numbers.get("num_spec_tokens")
+    total = numbers.get("num_draft_tokens")
+    most = numbers.get("num_spec_tokens")
     return of_histogram("requests", by_number, total, most)
 
 

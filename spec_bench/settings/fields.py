@@ -60,7 +60,8 @@ def read(kind: type[Block], given: Mapping[str, Any], where: str, owner: str) ->
     policy 'chain'``. What the dataclass itself refuses is passed on with ``where`` before it.
     """
     declared: Any = kind
-    hints, known = _hints(declared), _keys(declared)
+    hints = _hints(declared)
+    known = _keys(declared)
     for key in given:
         if key not in known:
             raise ValueError(
@@ -148,7 +149,8 @@ def described(hint: Any, marks: Sequence[Any] = ()) -> str:
     """
     if get_origin(hint) is Annotated:
         return described(hint.__origin__, [*hint.__metadata__, *marks])
-    choices, bounds = get_args(hint), _bounds(marks)
+    choices = get_args(hint)
+    bounds = _bounds(marks)
     if said := [mark.allowed for mark in marks if hasattr(mark, "allowed")]:
         return f"{said[-1]} {bounds}".strip()
     if is_union(hint):

@@ -50,7 +50,10 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         *,
         within: str | None = None,  # our package whose modules register, all imported when asked
     ) -> None:
-        self.noun, self.group, self._declare, self._within = noun, group, declare, within
+        self.noun = noun
+        self.group = group
+        self._declare = declare
+        self._within = within
         self._entries: dict[str, Entry] = {}
         self._origins: dict[str, str] = {}
         self._loaded: set[tuple[str, str]] = set()
@@ -71,7 +74,8 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
             raise ValueError(
                 f"two {self.noun} entries are called {name!r}: {self._origins[name]} and {origin}"
             )
-        self._entries[name], self._origins[name] = entry, origin
+        self._entries[name] = entry
+        self._origins[name] = origin
 
     def __getitem__(self, name: str) -> Entry:
         """Returns the entry of that name."""
@@ -105,7 +109,8 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         """Imports the modules of our package, once."""
         if self._within is None:
             return
-        package, self._within = importlib.import_module(self._within), None
+        package = importlib.import_module(self._within)
+        self._within = None
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)
 

@@ -112,20 +112,27 @@ def takes_text(kind: Any, key: str) -> bool:
 
 def _followed(loc: Sequence[int | str], kind: Any, at: str) -> tuple[str, Any, Any]:
     """Returns an error's place as the user writes it, the annotation there, the class around it."""
-    key, annotation, owner, tagged = at, kind, kind, False
+    key = at
+    annotation = kind
+    owner = kind
+    tagged = False
     for part in loc:
         if not tagged and len([m for m in _members(annotation) if m is not type(None)]) > 1:
             tagged = True
             continue
         tagged = False
-        hints, (origin, items) = _hints(annotation), _container(annotation)
+        hints = _hints(annotation)
+        origin, items = _container(annotation)
         if hints and (part in hints or items is None):
-            owner, annotation = annotation, hints.get(str(part))
+            owner = annotation
+            annotation = hints.get(str(part))
             key = f"{key}.{part}" if key else str(part)
         elif origin in _MAPPINGS:
-            key, annotation = f"{key}.{part}", items
+            key = f"{key}.{part}"
+            annotation = items
         elif origin is tuple and isinstance(part, int):
-            key, annotation = f"{key}[{part}]", items
+            key = f"{key}[{part}]"
+            annotation = items
     return key, annotation, owner
 
 

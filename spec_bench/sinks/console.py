@@ -70,7 +70,8 @@ class Progress:
         """The next batch is of a cell; what it had done is summed the first time only."""
         if cell not in self._sums:
             self._sums[cell] = _Sums().plus(done)
-        self._label, self._cell = label, cell
+        self._label = label
+        self._cell = cell
         self._before = self._now = self._sums[cell]
         self._since = time.perf_counter()
 

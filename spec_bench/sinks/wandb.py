@@ -33,7 +33,9 @@ from spec_bench.vocabulary import columns
 
 log = logging.getLogger(__name__)
 NOTES = "wandb.json"
-TABLE, TRAINING = "table", "train"  # job types of what is no cell; a cell's is its task
+# job types of what is no cell; a cell's is its task
+TABLE = "table"
+TRAINING = "train"
 HISTORY = {
     "prompt/block_efficiency_so_far": "Block efficiency of all prompts so far",
     "prompt/accepted_mean": "Accepted tokens per target call",
@@ -95,9 +97,11 @@ def log_in(asked: str, instead: str) -> None:
     import wandb
 
     try:
-        logged_in, reason = wandb.login(), "no API key"
+        logged_in = wandb.login()
+        reason = "no API key"
     except wandb.Error as error:
-        logged_in, reason = False, str(error)
+        logged_in = False
+        reason = str(error)
     if not logged_in:
         raise ValueError(f"{asked}: {reason} {instead}")
 
@@ -115,13 +119,16 @@ def _warned(hint: str = "") -> Iterator[None]:
 
 def log_cell(sink: Wandb, cell: LoggedCell) -> None:
     """One cell: a history line a prompt, and its metrics as the summary; a complete one once."""
-    result, facts, row = cell.result, cell.result.facts, row_of(cell.result)
+    result = cell.result
+    facts = cell.result.facts
+    row = row_of(cell.result)
     with _noted(sink, cell.folder, result.run_id) as note:
         if note["content"] == "complete":
             return
         tags = [facts.decoder, facts.spec, facts.pair, facts.task, row["lossless"]]
         config = {**cell.settings, "run_id": result.run_id, "labels": labels_of(facts)}
-        name, failed = f"{facts.decoder} {facts.spec}", result.status == "failed"
+        name = f"{facts.decoder} {facts.spec}"
+        failed = result.status == "failed"
         lines = _prompt_lines(cell.generations)
         with open_run(sink, result.run_id, name, facts.task, tags, config, failed) as run:
             run.define_metric("prompt/*", summary="none")
@@ -137,7 +144,8 @@ def log_table(sink: Wandb, rows: Sequence[Mapping[str, Any]]) -> None:
     """The results table of one experiment, pair and task; the same table once."""
     import wandb
 
-    pair, task = str(rows[0]["pair"]), str(rows[0]["task"])
+    pair = str(rows[0]["pair"])
+    task = str(rows[0]["task"])
     run_id = f"results-{files.digest([sink.to.group, pair, task])}"
     content = files.digest([dict(row) for row in rows])
     names = list(dict.fromkeys(name for row in rows for name in row))
@@ -245,10 +253,14 @@ def _noted(sink: Wandb, folder: Path, run_id: str) -> Iterator[dict[str, Any]]:
 
 def _prompt_lines(generations: Sequence[Generation]) -> list[dict[str, float]]:
     """Returns the history: one line a prompt, its step the prompt's index."""
-    lines, calls, emitted = [], 0, 0
+    lines = []
+    calls = 0
+    emitted = 0
     for each in generations:
-        own, accepted = len(each.steps), sum(step.accepted for step in each.steps)
-        calls, emitted = calls + own, emitted + accepted + own
+        own = len(each.steps)
+        accepted = sum(step.accepted for step in each.steps)
+        calls = calls + own
+        emitted = emitted + accepted + own
         values = (
             emitted / calls if calls else None,
             accepted / own if own else None,

@@ -53,9 +53,13 @@ def orderly(line: str) -> Iterator[None]:
     """
     global _owner, _line, _came, _raising
     before = {number: signal.signal(number, _take) for number in _SIGNALS}
-    _owner, _line, _came, _raising = os.getpid(), line, 0, False
+    _owner = os.getpid()
+    _line = line
+    _came = 0
+    _raising = False
     # A log that nobody reads is no fault.
-    raised, logging.raiseExceptions = logging.raiseExceptions, False
+    raised = logging.raiseExceptions
+    logging.raiseExceptions = False
     sys.unraisablehook = _ignored
     if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a letter, such as ASCII's
@@ -80,7 +84,8 @@ def orderly(line: str) -> Iterator[None]:
         print(f"spec_bench: the package {package!r} is not installed here: {do}", file=sys.stderr)
         sys.exit(2)
     finally:
-        logging.raiseExceptions, sys.unraisablehook = raised, sys.__unraisablehook__
+        logging.raiseExceptions = raised
+        sys.unraisablehook = sys.__unraisablehook__
         _raising = False
         if _came and os.getpid() == _owner:
             _say()
@@ -93,7 +98,8 @@ def orderly(line: str) -> Iterator[None]:
 def raising(now: bool = True) -> Iterator[None]:
     """Within the block a signal is a ``KeyboardInterrupt``; with ``now=False`` the end at once."""
     global _raising
-    before, _raising = _raising, now and _owner == os.getpid()
+    before = _raising
+    _raising = now and _owner == os.getpid()
     try:
         yield
     finally:

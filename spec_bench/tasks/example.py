@@ -160,7 +160,8 @@ def read_answers(path: Path, examples: Sequence[Example]) -> dict[str, tuple[str
     for line in lines_of(path, "task.answers"):
         where = f"task.answers: {path.name}, {line.place}"
         try:
-            key, turns = line["question_id"], line["choices"][0]["turns"]
+            key = line["question_id"]
+            turns = line["choices"][0]["turns"]
         except (TypeError, LookupError):
             raise ValueError(
                 f"{where}: no answer; needs question_id and choices: [{{turns: [...]}}]"
@@ -169,7 +170,8 @@ def read_answers(path: Path, examples: Sequence[Example]) -> dict[str, tuple[str
             raise ValueError(f"{where}: turns must be a list of texts")
         given[str(key)] = tuple(turns)
     for example in examples:
-        needed, there = len(example.turns) - 1, len(given.get(example.id, ()))
+        needed = len(example.turns) - 1
+        there = len(given.get(example.id, ()))
         if there < needed:
             raise ValueError(
                 f"task.answers: {path.name} has answers to {there} turns of question {example.id},"
@@ -198,7 +200,8 @@ def fitted(
     """
     if tokens(example) <= room:
         return example
-    fits, over = -1, max(len(text) for text in example.turns)
+    fits = -1
+    over = max(len(text) for text in example.turns)
     while over - fits > 1:
         middle = (fits + over) // 2
         if tokens(shortened(example, middle)) <= room:

@@ -140,7 +140,8 @@ def _rows_of_text(text: str, file: Path, where: str) -> Iterator[Making]:
     lines = [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
     first = lines[0][1].strip() if lines else ""
     if ending not in _TABLES and (ending in _JSON or first[:1] in ("{", "[", '"')):
-        whole, told = _json_or_none(text), _json_or_none(first)
+        whole = _json_or_none(text)
+        told = _json_or_none(first)
         if isinstance(whole, dict | list):
             values = _list_in(whole)
             unit, start = ("line", lines[0][0]) if len(lines) == len(values) == 1 else ("record", 1)
@@ -253,10 +254,12 @@ def _rows_of_table(text: str, delimiter: str, where: str) -> Iterator[Making]:
     quoting: Any = csv.QUOTE_NONE if literal else csv.QUOTE_MINIMAL
     lines = StringIO(text, newline="")
     table = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
-    names, number = list[str](), 1
+    names = list[str]()
+    number = 1
     try:
         for cells in table:
-            place, number = f"line {number}", table.line_num + 1
+            place = f"line {number}"
+            number = table.line_num + 1
             if not any(cells):
                 continue
             if not names:
@@ -296,7 +299,8 @@ def in_turns(row: Line) -> Line | None:
     name = asking_field(row)
     if name not in CHATS[1:] or not isinstance(row[name], list):
         return row
-    said, who = row[name], [message_of(each)[0] for each in row[name]]
+    said = row[name]
+    who = [message_of(each)[0] for each in row[name]]
     first = who.index("user") if "user" in who else len(who)
     if None in who:
         return row  # which reading it names

@@ -90,7 +90,9 @@ def load_rows(
     unknown split, or a dataset that cannot be loaded.
     """
     end = None if limit is None else offset + limit
-    rows, more, left_out = list[Line](), 0, 0
+    rows = list[Line]()
+    more = 0
+    left_out = 0
     for made in _rows(source, task):
         if end is not None and len(rows) >= end:
             more += 1

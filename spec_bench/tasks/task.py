@@ -284,7 +284,9 @@ class Task:
         all have one. With ``empty`` each row needs the field, whatever it holds. Raises ValueError:
         no turn has one, or a row lacks the field; says where.
         """
-        field, count, bare = self.reference or "FIELD", 0, []
+        field = self.reference or "FIELD"
+        count = 0
+        bare = []
         for example in examples:
             there = look_up(example.meta, field, self.fields, default=example) is not example
             count += self.asked(example)
@@ -293,7 +295,8 @@ class Task:
         if not bare:
             return ""
         example, turn, there = bare[0]
-        row, turns = example.meta, 1 if self.later_turns == "none" else len(example.turns)
+        row = example.meta
+        turns = 1 if self.later_turns == "none" else len(example.turns)
         where = row.place if isinstance(row, Line) else ""
         where += f", turn {turn + 1}" * (turns > 1) + f" (and {len(bare) - 1} more)" * (
             len(bare) > 1
@@ -382,7 +385,8 @@ class Task:
         """Returns in one line what was read: how many prompts, of how many, in which form, and
         where their references stand.
         """
-        forms, count = "", len(examples)
+        forms = ""
+        count = len(examples)
         if self._any_form:
             forms = ", ".join(dict.fromkeys(asking_field(each.meta) for each in examples))
         total, left_out = count_rows(self.source)

@@ -121,7 +121,8 @@ class Batches:
     @torch.no_grad()
     def _pass(self, dialogues: Sequence[Dialogue]) -> list[Tensor]:
         """What the engine calls ``hidden``, of dialogues padded on the right to the longest."""
-        device, longest = self.model.device, max(len(dialogue.ids) for dialogue in dialogues)
+        device = self.model.device
+        longest = max(len(dialogue.ids) for dialogue in dialogues)
         rows = [[*dialogue.ids, *[0] * (longest - len(dialogue.ids))] for dialogue in dialogues]
         real = torch.arange(longest)[None] < torch.tensor([[len(d.ids)] for d in dialogues])
         output = self.model.module.base_model(  # whose last layer would say what nobody reads
@@ -189,7 +190,8 @@ class SequenceBatches(Batches):
 
     @torch.no_grad()
     def of(self, indices: Sequence[int]) -> SequenceBatch:  # type: ignore[override]
-        device, beyond = self.model.device, self.guesses
+        device = self.model.device
+        beyond = self.guesses
         held = indices or [0]  # where no dialogue fell to a part of a step, nothing is learned
         chosen = [self.dialogues[index] for index in held]
         parts = self.hidden(held).split([len(each.ids) for each in chosen])

@@ -86,7 +86,8 @@ def _answered(
     settings: TrainSettings, model: HuggingFaceModel, tokenizer: Any, room: int
 ) -> list[Dialogue]:
     """Prompts of any source with the target's own answers."""
-    data, answers = settings.asked.data, settings.asked.data.answers
+    data = settings.asked.data
+    answers = settings.asked.data.answers
     stop_ids = end = end_ids(tokenizer)
     ends = Ends()
 
@@ -173,7 +174,8 @@ def encode_chat(messages: Messages, tokenizer: Any) -> Dialogue:
     The end that the template gives an answer is learned with it. Raises ValueError: no chat
     template, a slow tokenizer, or a template that rewrites earlier turns.
     """
-    text, spans = "", []
+    text = ""
+    spans = []
     for index, message in enumerate(messages):
         if message["role"] == "assistant":
             before = chat_text(tokenizer, messages[:index], otherwise=_PLAINLY)
@@ -189,7 +191,8 @@ def encode_chat(messages: Messages, tokenizer: Any) -> Dialogue:
         raise ValueError("chats need a fast tokenizer: only those know a token's place in the text")
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     starts = [at for at, _ in encoded["offset_mapping"]]
-    ids, ends = tuple(encoded["input_ids"]), end_ids(tokenizer)
+    ids = tuple(encoded["input_ids"])
+    ends = end_ids(tokenizer)
     learned = [False] * len(ids)
     for start, stop in spans:
         for place in (place for place, at in enumerate(starts) if start <= at < stop):
@@ -222,7 +225,8 @@ def answer_prompts(
     done = _read(file)
     file.parent.mkdir(parents=True, exist_ok=True)
     groups = []  # batches of prompts of one temperature and similar length
-    count, size = len(settings.temperatures), settings.batch_size
+    count = len(settings.temperatures)
+    size = settings.batch_size
     for place, temperature in enumerate(settings.temperatures):
         chosen = sorted(range(place, len(prompts), count), key=lambda i: (len(prompts[i]), i))
         groups += [(temperature, chosen[at : at + size]) for at in range(0, len(chosen), size)]

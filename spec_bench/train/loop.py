@@ -63,14 +63,16 @@ def measure(
     if not indices:
         return None
     trainee.eval()
-    device, guesses = batches.model.device, trainee.guesses
+    device = batches.model.device
+    guesses = trainee.guesses
     loss, overlaps, counts = torch.zeros(3, guesses, dtype=torch.float64, device=device)
     hits = torch.zeros((), dtype=torch.long, device=device)
     for start in range(0, len(indices), _DIALOGUES):
         chosen = indices[start : start + _DIALOGUES]
         batch = batches.of(chosen)
         counts += torch.tensor(batches.counts(chosen), device=device)
-        wanted, right = trainee.wanted(batch), []
+        wanted = trainee.wanted(batch)
+        right = []
         for guess, logits in enumerate(trainee.logits(batch)):
             tokens = batch.guessed[:, guess]
             if wanted is not None:
@@ -148,7 +150,8 @@ class Checkpoint:
                 return progress
         except _FAULTS as error:
             with suppress(FileNotFoundError):  # another process of the training was first
-                name, said = set_aside(self.file).name, "%s: %s; it is now %s, training begins anew"
+                name = set_aside(self.file).name
+                said = "%s: %s; it is now %s, training begins anew"
                 log.warning(said, self.file, one_line(error, 120), name)
             module.load_state_dict(fresh[0])
             optimiser.load_state_dict(fresh[1])
@@ -225,8 +228,10 @@ def run_training(training: Training) -> Progress:
     """Trains to the end, from the last checkpoint where there is one; what was done, over all runs
     of this training.
     """
-    settings, processes = training.settings, training.processes
-    asked, first = settings.asked, processes.is_main_process
+    settings = training.settings
+    processes = training.processes
+    asked = settings.asked
+    first = processes.is_main_process
     trainee = training.trainee.to(training.train.model.device).train()
     plan = asked.optimiser
     optimiser = AdamW(
@@ -284,8 +289,10 @@ def _step(
     """Makes one update; [3, K] over all processes: per guess the summed loss, how often it was
     right, positions.
     """
-    asked, processes = training.settings.asked, training.processes
-    settings, device = asked.optimiser, training.train.model.device
+    asked = training.settings.asked
+    processes = training.processes
+    settings = asked.optimiser
+    device = training.train.model.device
     indices = step_indices(len(training.train.dialogues), training.batch, asked.seed, step)
     counts = training.train.counts(indices)
     weights = weights_of(asked.head.decay, training.trainee.guesses)
@@ -315,7 +322,8 @@ def _step(
 
 def _line(training: Training, progress: Progress, rate: float, last: bool) -> dict[str, Any]:
     """Returns a line of the log, without the seconds."""
-    window, asked = progress.window, training.settings.asked
+    window = progress.window
+    asked = training.settings.asked
     assert window is not None
     weights = weights_of(asked.head.decay, training.trainee.guesses).double()
     loss, right, counts = window["sums"]

@@ -206,7 +206,8 @@ def build_train_settings(config: Any) -> TrainSettings:
     that names a key, its value and what is allowed.
     """
     asked = check(AskedTraining, config)
-    results, on_task = Path(asked.results), asked.data.kind == "task"
+    results = Path(asked.results)
+    on_task = asked.data.kind == "task"
     out = Path(asked.out) if asked.out else results / asked.name / "heads"
     check_folder("results", results)
     check_folder("out", out)

@@ -68,7 +68,8 @@ def trainee_of(
     """What makes heads of a kind learn; arguments as ``SequenceTrainee``'s, the target for its
     last layer and its embeddings.
     """
-    token, mask = getattr(heads.shape, "mask_token", None), None
+    token = getattr(heads.shape, "mask_token", None)
+    mask = None
     if token is not None:
         mask = model.embed(torch.tensor([token], device=model.device))[0].clone()
 
@@ -125,7 +126,8 @@ def train_heads(settings: TrainSettings) -> dict[str, Any]:
 
 def _prepare(settings: TrainSettings, processes: Accelerator) -> Training:
     """Loads the target, reads the data, makes fresh heads."""
-    asked, spec = settings.asked, settings.pair.specs[0]
+    asked = settings.asked
+    spec = settings.pair.specs[0]
     tokenizer, _ = tokenizer_of(settings.pair)
     model = load_model(spec)
     if processes.num_processes > 1 and spec.device_map is None:
@@ -158,10 +160,12 @@ def finish(training: Training, progress: Progress) -> dict[str, Any]:
     """Writes ``settings.out``: heads, ``accuracies.json``, ``training.json``, which it returns, and
     ``log.csv``. The heads are rounded to ``out_dtype`` first: what is stored is what is measured.
     """
-    settings, trainee = training.settings, training.trainee
+    settings = training.settings
+    trainee = training.trainee
     asked = settings.asked
     trainee.save(settings.out, DTYPES[asked.out_dtype])
-    held_out, seen = training.validation, training.train
+    held_out = training.validation
+    seen = training.train
     validation = measure(trainee, held_out, range(len(held_out.dialogues)), asked.ranks)
     train = measure(trainee, seen, range(min(_MOST_TRAIN, len(seen.dialogues))), asked.ranks)
     facts = {

@@ -61,7 +61,9 @@ class TrainableHead(nn.Module):
 
     def __init__(self, heads: Heads, guesses: int) -> None:
         super().__init__()
-        self.heads, self.guesses = heads, guesses  # K; for Medusa the number of its heads
+        # K; for Medusa the number of its heads
+        self.heads = heads
+        self.guesses = guesses
 
     def layers(self, blocks: int) -> Layers:
         """Returns the hidden states that it learns from, of a target of so many blocks."""
@@ -91,7 +93,9 @@ class TrainableHead(nn.Module):
 
     def forward(self, x: Tensor, embedded: Tensor, guessed: Tensor) -> Losses:
         """Summed losses; fields as in ``Batch``."""
-        losses, right, ids = [], [], self._ids
+        losses = []
+        right = []
+        ids = self._ids
         summed = partial(cross_entropy, ignore_index=IGNORED, reduction="sum")
         if ids is not None:  # under the heads' own numbers; what they do not know is not learned
             places = torch.searchsorted(ids, guessed.contiguous()).clamp(max=len(ids) - 1)
@@ -143,7 +147,8 @@ class SequenceTrainee(TrainableHead):
         super().__init__(heads, guesses)
         if mask is not None:
             self.register_buffer("mask", mask.detach().float(), persistent=False)
-        self._project, self._noise = project, noise
+        self._project = project
+        self._noise = noise
         self._steps = min(steps or guesses, guesses)
 
     @abstractmethod
@@ -158,7 +163,8 @@ class SequenceTrainee(TrainableHead):
             yield self.heads.logits(output, self._project, self.heads.shape.vocab)
 
     def wanted(self, batch: SequenceBatch) -> Iterator[Tensor]:
-        last, (row, place) = batch.hidden[..., -self.heads.shape.hidden :], batch.at.unbind(1)
+        last = batch.hidden[..., -self.heads.shape.hidden :]
+        row, place = batch.at.unbind(1)
         for step in range(self.guesses):
             yield self._project(last[row, place + 1 + step])[:, : self.heads.shape.vocab]
 
@@ -166,8 +172,10 @@ class SequenceTrainee(TrainableHead):
         self, hidden: Tensor, embedded: Tensor, at: Tensor, guessed: Tensor
     ) -> Losses:
         """Summed losses; fields as in ``SequenceBatch``. Steps that are not learned add nothing."""
-        width, (row, place) = self.heads.features, at.unbind(1)
-        features, last = hidden[..., :width], hidden[..., -self.heads.shape.hidden :]
+        width = self.heads.features
+        row, place = at.unbind(1)
+        features = hidden[..., :width]
+        last = hidden[..., -self.heads.shape.hidden :]
         if self._noise:
             features = features + (torch.rand_like(features) * 2 - 1) * self._noise
         asked = [guessed[:, step] != IGNORED for step in range(self._steps)]
@@ -177,9 +185,11 @@ class SequenceTrainee(TrainableHead):
         following = last.flatten(0, 1)[needed]
         p, known = self._target_distribution(following)
         indices = index.split([len(part) for part in where])
-        parts, right = [], torch.zeros(self.guesses, dtype=torch.long, device=hidden.device)
+        parts = []
+        right = torch.zeros(self.guesses, dtype=torch.long, device=hidden.device)
         for step, output in enumerate(self.outputs(features, embedded, at, self._steps)):
-            logits, index = output[asked[step]], indices[step]
+            logits = output[asked[step]]
+            index = indices[step]
             losses, best = self._loss(logits, following[index], p[index], known[index])
             parts.append(losses.sum())
             right[step] = (best == guessed[asked[step], step]).sum()
@@ -189,10 +199,12 @@ class SequenceTrainee(TrainableHead):
     @torch.no_grad()
     def _target_distribution(self, following: Tensor) -> tuple[Tensor, Tensor]:
         """[n, V'] what the target says, and [n] whether its best token is one the head knows."""
-        logits, ids = self._project(following), self.heads.ids
+        logits = self._project(following)
+        ids = self.heads.ids
         known = torch.ones_like(logits[:, 0], dtype=torch.bool)
         if ids is not None:
-            known, logits = torch.isin(logits.argmax(-1), ids), logits[:, ids]
+            known = torch.isin(logits.argmax(-1), ids)
+            logits = logits[:, ids]
         return logits.float().softmax(dim=-1), known
 
     def _loss(
@@ -239,7 +251,8 @@ class Memory:
         k, v = _grouped(q, k, v)
         kept = self._kept.setdefault(layer, [])
         kept.append((k, v))
-        (first, values), later = kept[0], kept[1:]
+        first, values = kept[0]
+        later = kept[1:]
         scale = 1 / sqrt(q.shape[-1]) if scale is None else scale
         places = torch.arange(first.shape[2], device=q.device)
         rows = self._rows if later else places.unsqueeze(0)
@@ -281,7 +294,8 @@ class EagleTrainee(SequenceTrainee):
         dialogue = torch.arange(len(rows), device=rows.device).unsqueeze(1)
         memory = Memory(rows)
         positions = torch.arange(count, device=hidden.device).unsqueeze(0)
-        feature, after = self.heads.fuse(hidden[:, :count]), embedded[:, :count]
+        feature = self.heads.fuse(hidden[:, :count])
+        after = embedded[:, :count]
         blank: Any = getattr(self.heads, "mask_hidden", None)
         if blank is not None:  # P-EAGLE's: later steps read a mask and its feature
             blank = self.heads.fuse(blank).expand(*rows.shape, -1)
@@ -293,9 +307,11 @@ class EagleTrainee(SequenceTrainee):
             yield output[there]
             positions = rows + step + 1
             if blank is not None:
-                feature, after = blank, mask
+                feature = blank
+                after = mask
             else:
-                feature, after = self.heads.fed_back(output), embedded[dialogue, positions]
+                feature = self.heads.fed_back(output)
+                after = embedded[dialogue, positions]
 
 
 class BlockMemory:
@@ -343,7 +359,8 @@ class BlockTrainee(SequenceTrainee):
 
     def outputs(self, hidden: Tensor, embedded: Tensor, at: Tensor, steps: int) -> Iterator[Tensor]:
         """See ``SequenceTrainee``."""
-        head, size = self.heads, self.heads.shape.block
+        head = self.heads
+        size = self.heads.shape.block
         count = hidden.shape[1] - self.guesses
         rows, there = padded(at, hidden.shape[0])
         dialogue = torch.arange(len(rows), device=rows.device).unsqueeze(1)
@@ -386,7 +403,8 @@ class DraftModel(nn.Module):
             shape["num_key_value_heads"] = shape["num_attention_heads"]
             self.module = MistralForCausalLM(MistralConfig(vocab_size=count, **shape))
         self.module.config.pard_token = count - 1 if guesses > 1 else None
-        self.vocab, self.guesses = vocab, guesses
+        self.vocab = vocab
+        self.guesses = guesses
         self.parameter_count = self.module.num_parameters()  # shared ones once
         self.register_buffer("ids", torch.tensor(ids), persistent=False)
         self.register_buffer("reads", torch.tensor(of_ids(ids, vocab).reads), persistent=False)
@@ -395,7 +413,9 @@ class DraftModel(nn.Module):
         """Yields logits [N, V'] behind the tokens [B, T] at places [N, 2], dialogue and position;
         then [S, V'] of each of the K - 1 masks behind places [S, 2], blind to other places' masks.
         """
-        count, masks, ends = tokens.shape[1], self.guesses - 1, tokens.new_zeros(tokens.shape[1])
+        count = tokens.shape[1]
+        masks = self.guesses - 1
+        ends = tokens.new_zeros(tokens.shape[1])
         rows, there = padded(starts, len(tokens))  # [B, A]
         each = torch.arange(rows.shape[1] * masks, device=tokens.device)
         chain = torch.cat([ends, 1 + each // max(masks, 1)])  # which masks a row is one of; 0: none
@@ -403,7 +423,8 @@ class DraftModel(nn.Module):
         text = torch.arange(count, device=tokens.device).expand(len(tokens), -1)
         last = torch.cat([text, rows.repeat_interleave(masks, dim=1)], dim=1)  # token that is known
         places = last + ahead
-        q, k = places.unsqueeze(2), places.unsqueeze(1)
+        q = places.unsqueeze(2)
+        k = places.unsqueeze(1)
         own = (chain == chain.unsqueeze(1)) & (k <= q)
         seen = torch.where(chain == 0, k <= last.unsqueeze(2), own)
         if (window := self.module.config.sliding_window) is not None:
@@ -445,7 +466,8 @@ class TextBatches(Batches):
         ids = pad_sequence([torch.tensor(each.ids) for each in chosen], batch_first=True)
         at = torch.tensor([(row, t) for row, each in enumerate(chosen) for t in self.starts(each)])
         learned = len(at) if indices else 0
-        guessed, x = self.guessed(held)[:learned].to(device), self.hidden(held)[:learned]
+        guessed = self.guessed(held)[:learned].to(device)
+        x = self.hidden(held)[:learned]
         return TextBatch(ids.to(device), at[:learned].to(device), x, guessed)
 
     def guessed(self, indices: Sequence[int]) -> Tensor:
@@ -484,11 +506,13 @@ class DraftTrainee(TrainableHead):
             p = linear(x, self._known).softmax(dim=-1)
         every = torch.arange(len(at), device=at.device)
         some = every[torch.rand(len(at), device=at.device) < MASKED * (self.guesses > 1)]
-        losses, right = [], []
+        losses = []
+        right = []
         for step, logits in enumerate(self.heads(tokens, at, at[some])):
             rows = some if step else every
             there = guessed[rows, step] != IGNORED
-            rows, logits = rows[there], logits[there]
+            rows = rows[there]
+            logits = logits[there]
             weight = (guessed[:, step] != IGNORED).sum() / max(len(rows), 1)
             entropy = -(p[rows + step] * log_softmax(logits.float(), dim=-1)).sum()
             best = self.heads.ids[logits.detach().argmax(-1)]

@@ -213,7 +213,7 @@ def test_a_search_says_the_time_that_is_left_and_each_number_has_one_interval_or
 
 
 def test_disturbed_candidates_are_marked_and_say_nothing_of_what_a_draft_would_need(
-    tmp_path, capsys, monkeypatch
+    tmp_path, capsys, caplog, monkeypatch
 ):
     monkeypatch.setattr(search, "stall_of", lambda row: "disturbed: threads waited")
     told = [*SMALL, "prompts=2", "confirm.prompts=2", "pair.target=embedded:target"]
@@ -224,7 +224,8 @@ def test_disturbed_candidates_are_marked_and_say_nothing_of_what_a_draft_would_n
     assert {line.split()[0] for line in tried} == {"prompt_lookup", "hf_prompt_lookup"}
     assert all(line.partition("  ")[0].endswith(", disturbed") for line in tried)
     assert "A draft pays if" not in said and "1 of 1: " in steps
-    assert "fresh prompts" in next(line for line in steps.splitlines() if line.startswith("data: "))
+    logged = [*steps.splitlines(), *caplog.messages]
+    assert any("data: " in line and "fresh prompts" in line for line in logged)
     assert said.startswith("cannot decide yet: ")
 
 

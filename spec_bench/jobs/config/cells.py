@@ -174,7 +174,8 @@ def make_cell(written: WrittenCell, sampling: SamplingSettings) -> Cell:
     from spec_bench.decode.config import resolve_spec  # needs torch
 
     decoder, spec, file, name = written
-    drafter, rule = decoder.get("drafter"), decoder.get("verifier")
+    drafter = decoder.get("drafter")
+    rule = decoder.get("verifier")
     if isinstance(drafter, str) or isinstance(rule, str):
         decoder = {**decoder, "name": combined(str(decoder.get("name")), drafter, rule)}
     for part, key in (("drafter", "kind"), ("verifier", "rule")):
@@ -187,7 +188,8 @@ def make_cell(written: WrittenCell, sampling: SamplingSettings) -> Cell:
 
 def _changes(cell: Cell, file: Mapping[str, Any]) -> Iterator[str]:
     """Yields the settings that a decoder's file has otherwise and its tree's shorthand omits."""
-    tree, told = cell.config.tree, parse(cell.config.spec)
+    tree = cell.config.tree
+    told = parse(cell.config.spec)
     sizes = (told.form in tree.forms and tree.of_spec(told)) or {}
     for part in PARTS if file else ():
         for key, value in cell.settings[part].items():

@@ -182,7 +182,8 @@ def _sweep_config(
     """Returns a job's config; Hydra composes once for all jobs that choose the same files."""
     words = [_override(each) for each in sweep_overrides]
     values = [each for each in words if _is_value(each, master_config)]
-    known, laid = _composed.setdefault(self, {}), {each.input_line for each in values}
+    known = _composed.setdefault(self, {})
+    laid = {each.input_line for each in values}
     chosen = tuple(word for word in sweep_overrides if word not in laid)
     if chosen not in known:
         known[chosen] = pickle.dumps(_compose(self, master_config, list(chosen)))
@@ -324,7 +325,9 @@ def one_line(error: BaseException) -> str:
         told = LAUNCHERS[match[2]]
         return f"hydra/launcher={match[1] or match[2]} is not installed: {told}"
     if match := _NO_CHOICE.search(text):
-        group, choice, known = match[1], match[2], match[3].split("Config search path")[0].split()
+        group = match[1]
+        choice = match[2]
+        known = match[3].split("Config search path")[0].split()
         known = [*LAUNCHERS] if group == "hydra/launcher" else known
         near = did_you_mean(choice, known, f"{group}=")
         return f"{group} must be one of {', '.join(known)}, got {choice!r}{near}"
@@ -345,7 +348,8 @@ class JobError(Exception):
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(status, message)
-        self.status, self.message = status, message
+        self.status = status
+        self.message = message
 
 
 def as_told(error: Exception, resumes: str) -> JobError | None:
@@ -413,7 +417,8 @@ def _comes_from_hydra(error: BaseException) -> bool:
 
 def _of_key(error: OmegaConfBaseException) -> str:
     """OmegaConf's errors know where they happened."""
-    key, word = str(error.full_key), str(error.key)
+    key = str(error.full_key)
+    word = str(error.key)
     if not re.search("not in (struct|')", str(error)):
         return f"{key}: {_plain(str(error))}"
     parent = error.parent_node

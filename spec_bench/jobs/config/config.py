@@ -177,7 +177,8 @@ def check_early(asked: RunSettings, folders: Sequence[Path]) -> list[WrittenCell
         _json(Path(name).expanduser() / "config.json")
     if pair.draft_vocabulary not in (None, INTERSECTION):
         kept_tokens(pair.draft_vocabulary)
-    limit, positions = asked.generation.max_new_tokens, read_positions(models[0])
+    limit = asked.generation.max_new_tokens
+    positions = read_positions(models[0])
     if limit is not None and positions is not None and limit >= positions:
         raise ValueError(
             f"generation.max_new_tokens={limit} leaves no room for a prompt: {pair.target!r} has "

@@ -96,7 +96,8 @@ class FittedTrees:
 
     def _missing(self) -> str:
         """Returns what was not fitted, and what does it."""
-        pair, where = self.pair, ""
+        pair = self.pair
+        where = ""
         words = [f"pair={pair.name}"]
         if not any((folder / "pair" / f"{pair.name}.yaml").is_file() for folder in conf_dirs()):
             words = [f"pair.target={pair.target}", f"pair.draft={pair.drafts[0]}"]
@@ -125,7 +126,8 @@ def fitting(
     """The cells that fit the pair and its batches, the baseline first, their trees filled in, and
     why each of the others is left out. Raises ValueError: none but the baseline is left.
     """
-    fit, why = [], []
+    fit = []
+    why = []
     for cell in cells:
         try:
             filled = trees.given(cell)

@@ -113,7 +113,9 @@ def _override(flag: Flag, name: str, value: str) -> str:
 
 def _checked(words: list[str], flags: dict[str, Flag], command: str) -> list[str]:
     """Returns Hydra's own flags first. Raises ValueError: a word is no override or flag."""
-    own, others, left = list[str](), list[str](), [*words]
+    own = list[str]()
+    others = list[str]()
+    left = [*words]
     settings = {"decoder", "tree", "spec", "cells", *settings_of_command(command)}
     while left:
         word = left.pop(0)

@@ -194,7 +194,8 @@ def pinned(pair: Pair, kinds: Iterable[str] = (), fetch: bool = True) -> Pair:
     unknown revision stays as it is: loading the model says what is wrong. ``kinds`` are those heads
     that are used; without ``fetch`` only the hub's cache is asked.
     """
-    specs, revisions = list[ModelSpec](), list[str | None]()
+    specs = list[ModelSpec]()
+    revisions = list[str | None]()
     models = zip((pair.target, *pair.drafts), pair.specs, pair.revisions, strict=True)
     for name, spec, known in models:
         commit = hub_commit(name, spec.revision, fetch)
@@ -224,7 +225,8 @@ def build_pair(pair: PairSettings, engine: EngineSettings) -> Pair:
     """Names, folders, revisions of the pair; ``pair.dtype`` wins over ``engine.dtype``."""
     engine = placed(engine, pair.target)
     check_there(engine.device)
-    names, place = (pair.target, *pair.drafts), pair.target_device_map
+    names = (pair.target, *pair.drafts)
+    place = pair.target_device_map
     target = ModelSpec(
         model_path(pair.target),
         pair.dtype or engine.dtype,

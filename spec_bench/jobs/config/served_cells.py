@@ -28,7 +28,8 @@ def check_served(asked: RunSettings) -> None:
 
 
 def _problems(asked: RunSettings) -> Iterator[str]:
-    server, why = asked.server, "a server decodes as it was started and cannot be told"
+    server = asked.server
+    why = "a server decodes as it was started and cannot be told"
     if server.url is None:
         yield "server.url must be a base address such as http://127.0.0.1:8000/v1, got null"
     if (asked.decoder.get("verifier") or {}).get("rule") != SERVER:

@@ -85,7 +85,9 @@ class JobSettings:
 
     def cell_settings(self, cell: Cell) -> dict[str, Any]:
         """Returns the resolved settings that change a cell's numbers; their hash is its run id."""
-        engine, target, kind = self.engine, self.pair.specs[0], cell.config.heads
+        engine = self.engine
+        target = self.pair.specs[0]
+        kind = cell.config.heads
         pair = self.pair.settings()
         if kind is not None:
             known = {"source": self.pair.heads[kind], "revision": self.pair.heads_revision(kind)}
@@ -137,8 +139,10 @@ class JobSettings:
         with what their files call ends.
         """
         heads = {kind for cell in self.cells if (kind := cell.config.heads)}
-        pair, ends = pinned(self.pair, heads, fetch), ""
-        target, mark = pair.specs[0], pair.revisions[0]
+        pair = pinned(self.pair, heads, fetch)
+        ends = ""
+        target = pair.specs[0]
+        mark = pair.revisions[0]
         if mark is not None and isinstance(self.task, Task):
             from spec_bench.engine.loading import known_tokenizer
 
@@ -149,13 +153,18 @@ class JobSettings:
 
     def facts(self, cell: Cell) -> CellFacts:
         """What the settings tell of a cell; a backend's ``ran_with`` adds what models do."""
-        pair, task, sampling, own = self.pair, self.task, self.sampling, cell.config
+        pair = self.pair
+        task = self.task
+        sampling = self.sampling
+        own = cell.config
         rate = self.served.rate if self.served else None
         several = any(len(example.turns) > 1 for example in self.examples)
         cold = sampling.draft_temperature in (None, sampling.temperature)
-        drafts, revisions = pair.drafts[: own.drafts], pair.revisions[1 : 1 + own.drafts]
+        drafts = pair.drafts[: own.drafts]
+        revisions = pair.revisions[1 : 1 + own.drafts]
         if own.heads is not None:
-            drafts, revisions = (pair.heads[own.heads],), (pair.heads_revision(own.heads),)
+            drafts = (pair.heads[own.heads],)
+            revisions = (pair.heads_revision(own.heads),)
         stated = getattr(own.verifier, "acceptance", ())  # of a verifier that states it
         ours = own.library in ("", SERVER)  # a server's version is known once it has been asked
         return CellFacts(
@@ -207,7 +216,8 @@ def build_settings(
     settings that do not fit together, or name something missing.
     """
     check_served(asked)
-    task, engine = build_task(asked.task), placed(asked.engine, asked.pair.target)
+    task = build_task(asked.task)
+    engine = placed(asked.engine, asked.pair.target)
     written = check_early(asked, folders)
     asked = asked if unread else shared(asked, task)
     # The user's files before cells, which import torch; the hub's data, which may be large, after.
@@ -215,22 +225,26 @@ def build_settings(
     sampling = sampling_of(asked.generation, task.generation)
     limits = asked.generation.max_new_tokens, task.generation.max_new_tokens, _MAX_NEW_TOKENS
     max_new_tokens = next(limit for limit in limits if limit is not None)
-    pair, left_out = build_pair(asked.pair, engine), tuple[str, ...]()
+    pair = build_pair(asked.pair, engine)
+    left_out = tuple[str, ...]()
     if engine.served:
         # The pair under its own name: a server has its target, and nothing is loaded.
         alone = replace(pair, specs=pair.specs[:1], revisions=pair.revisions[:1])
-        pair, cells = replace(alone, drafts=(), heads={}), served_cells(asked)
+        pair = replace(alone, drafts=(), heads={})
+        cells = served_cells(asked)
     else:
         stated = {name: getattr(asked.generation, name) for name in _SAMPLING}
         words = tuple(f"generation.{k}={v}" for k, v in stated.items() if v is not None)
         trees = FittedTrees(pair, task.name, sampling, Path(asked.results), words)
         cells, left_out = fitting(build_cells(written, sampling), trees, engine)
         cells = simulate_cells(cells, asked.simulate, sampling)
-    first, confirm = asked.prompts, asked.confirm
+    first = asked.prompts
+    confirm = asked.confirm
     more = confirm.prompts if confirm else 0  # the examples after the first stage's
     if unread:  # so many of nothing
         nothing = [Example(str(n), ("",), ((),)) for n in range((first or 0) + more)]
-        examples, fresh = nothing[: first or 0], nothing[first or 0 :]
+        examples = nothing[: first or 0]
+        fresh = nothing[first or 0 :]
     else:
         examples = task.examples(first) if here is None else here
         fresh = task.examples(more, first or 0) if more else []
@@ -255,7 +269,8 @@ def shared(asked: RunSettings, task: Task | RandomPrompts) -> RunSettings:
     for an interval and ``confirm.share`` is set; a log line tells how the rows are shared. Raises
     ValueError: a search has no row for its second stage.
     """
-    confirm, first = asked.confirm, asked.prompts
+    confirm = asked.confirm
+    first = asked.prompts
     if confirm is None or first is None:
         return asked
     count = len(task.examples(first + confirm.prompts))

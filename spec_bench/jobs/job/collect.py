@@ -59,10 +59,12 @@ _NOT_PROPOSED = ("acceptance_rate", "nodes_per_call")
 
 def collect(session: Session, ran: Mapping[str, Any]) -> None:
     """Writes the result of every cell that this job worked on."""
-    job, baseline = job_id(run.run_id for run in session.runs), session.baseline
+    job = job_id(run.run_id for run in session.runs)
+    baseline = session.baseline
     assert baseline or session.settings.served
     for run in (run for run in session.pending if not run.shared):
-        facts, beside = replace(session.settings.facts(run.cell), **ran), dict[str, Any]()
+        facts = replace(session.settings.facts(run.cell), **ran)
+        beside = dict[str, Any]()
         try:
             if run.decoder is not None:
                 timed = _in_order(run, session.prompts)
@@ -92,7 +94,8 @@ def _complete(
     why. Without a baseline that was timed in turn it is ``partial``: a rerun times both, and fills
     in the speedup.
     """
-    settings, prompts = session.settings, session.prompts
+    settings = session.settings
+    prompts = session.prompts
     reference, more = (baseline[0], baseline[1:]) if baseline else (None, [])
     texts = prompts.texts(timed[0])
     empty = sum(not text.strip() for text in texts.values())
@@ -110,7 +113,8 @@ def _complete(
         parameter_ratio=decoder.speed_ratio,
     )
     summary = summary_of(records, prompts.task.scores, tokenize=prompts.task.tokenize)
-    without, meter = _without(decoder), session.metering.meter
+    without = _without(decoder)
+    meter = session.metering.meter
     emptied = [f"{name}{end}" for name in without for end in ("", *ENDS)]
     emptied += [f"{RATE}_by_depth"] * bool(without)
     lengths = {each.prompt_id: len(each.prompt_ids) for each in prompts.requests}
@@ -178,7 +182,8 @@ def _beside(
 
 
 def _reasons(session: Session, run: CellRun, records: CellRecords) -> list[Reason]:
-    settings, left_out = session.settings, session.prompts.left_out
+    settings = session.settings
+    left_out = session.prompts.left_out
     none = "the baseline failed, none was timed in turn"
     if has_no_baseline(settings):
         none = "no server decodes plainly beside it, server.baseline_url names none"

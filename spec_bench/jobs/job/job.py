@@ -127,7 +127,8 @@ def _work(
     processes.wait_for_all()  # none writes before all have read
     prepared = perf_counter()
     decode_in_turn(session, active)
-    preparing, decoding = prepared - began, perf_counter() - prepared
+    preparing = prepared - began
+    decoding = perf_counter() - prepared
     how = settings.pair.specs[0].compile
     gain = RECORDED_GAIN if how.startswith("static") else 1
     if how != "none" and not settings.served and preparing > gain * decoding:
@@ -180,8 +181,10 @@ class ModelBackend:
         ValueError: a prompt does not fit; nothing is decoded.
         """
         session.slowdown = self._slowdown
-        settings, requests = session.settings, session.prompts.requests
-        target, drafts = self.models[0], self.models[1:]
+        settings = session.settings
+        requests = session.prompts.requests
+        target = self.models[0]
+        drafts = self.models[1:]
         for run in runs:
             try:
                 run.decoder = run.cell.config.build(
@@ -206,7 +209,8 @@ class ModelBackend:
 
     def ran_with(self, session: Session) -> dict[str, Any]:
         """Returns what is known only once models are loaded: fields of ``CellFacts``."""
-        target, device = self.models[0], session.settings.device
+        target = self.models[0]
+        device = session.settings.device
         config = getattr(getattr(target, "module", None), "config", None)
         return {
             "device": device_name(device),

@@ -86,7 +86,8 @@ class CellRun:
         path = self.store.folder / files.TRACE
         files.write_text(path, "".join(traceback.format_exception(error)))
         message = f"{type(error).__name__}: {first_line(error)[:_MESSAGE_LENGTH]}"
-        self.failure, self.decoder = Reason("", message, str(path)), None
+        self.failure = Reason("", message, str(path))
+        self.decoder = None
         log.error("%s failed: %s", self.cell.title, self.failure)
 
 
@@ -156,7 +157,8 @@ class Session:
 
     def batches(self) -> Iterator[tuple[int, Sequence[Request]]]:
         """Repeat and prompts of each turn, all prompts of a repeat before the next."""
-        served, size = self.settings.served, self.settings.engine.batch_size
+        served = self.settings.served
+        size = self.settings.engine.batch_size
         if served is not None and served.rate is not None:
             size = len(self.settings.examples)  # all of those that arrive
         elif self.settings.engine.batching == "continuous":
@@ -188,7 +190,8 @@ def paired(
 
 def decode_in_turn(session: Session, runs: Sequence[CellRun]) -> None:
     """Interleaves the cells prompt by prompt; a cell that fails leaves the others going."""
-    requests, repeats = session.prompts.requests, range(session.settings.asked.repeats)
+    requests = session.prompts.requests
+    repeats = range(session.settings.asked.repeats)
     missing = sum(len(session.todo(run, runs, requests, each)) for each in repeats for run in runs)
     shown = session.settings.asked.sink.progress and processes.rank() == 0
     progress = Progress(missing, enabled=shown)
@@ -211,8 +214,11 @@ def _decode(
     session: Session, run: CellRun, batch: Sequence[Request], repeat: int, progress: Progress
 ) -> None:
     """One batch of one cell, on disk when this returns."""
-    settings, done, decoder = session.settings, run.done[repeat], run.decoder
-    new, requests = list[Generation](), list[Request]()
+    settings = session.settings
+    done = run.done[repeat]
+    decoder = run.decoder
+    new = list[Generation]()
+    requests = list[Request]()
     assert decoder is not None
     progress.start(run.cell.title, (run.run_id, repeat), done.values())
     try:

@@ -144,7 +144,8 @@ class Experiment:
             if files.refused(error) is None:
                 raise
         there = {row["run_id"] for row in (*self._read_rows(), *read_rows(self._tables[2]))}
-        known, cells = self._head().get("cells", {}), self._cells(self._order()[0])
+        known = self._head().get("cells", {})
+        cells = self._cells(self._order()[0])
         lacking = [
             each
             for each, stamp in cells.items()
@@ -159,11 +160,13 @@ class Experiment:
 
     def _make(self) -> None:
         """Writes the tables, and then what they were made of."""
-        notes, (order, ended) = _stamps(self._paths()), self._order()
+        notes = _stamps(self._paths())
+        order, ended = self._order()
         head = self._head()
         text = self._index.read_text(encoding="utf-8", errors="replace") if head else ""
         parts = [each.partition(" ") for each in map(_checked, text.split("\n")[1:]) if each]
-        cells, known = self._cells(order), head.get("cells", {})
+        cells = self._cells(order)
+        known = head.get("cells", {})
         lines = {run_id: row for run_id, _, row in parts if cells.get(run_id) == known.get(run_id)}
         same = [*lines]
         rows = dict(zip(same, json.loads(f"[{','.join(lines.values())}]"), strict=True))
@@ -228,7 +231,9 @@ class Experiment:
 
     def _order(self) -> tuple[dict[str, Stage], dict[str, float]]:
         """Returns noted cells in order with their stages, and when their last jobs ended."""
-        found, order, ended = list[JobNote](), dict[str, Stage](), dict[str, float]()
+        found = list[JobNote]()
+        order = dict[str, Stage]()
+        ended = dict[str, float]()
         for path in self._paths():
             try:
                 found.append(read_note(path))

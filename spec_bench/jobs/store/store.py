@@ -182,7 +182,8 @@ class FollowerStore(CellStore):
 
 def check_cell(folder: Path, cell: Mapping[str, Any]) -> None:
     """Raises ValueError: a cell's result was made of other generations than are in its folder."""
-    path, made_of = folder / files.GENERATIONS, cell.get("generations")
+    path = folder / files.GENERATIONS
+    made_of = cell.get("generations")
     if made_of is not None and _measured(path, made_of["bytes"]) != made_of:
         raise ValueError(f"it was made of other generations than {path.name} holds")
 

@@ -28,7 +28,8 @@ def main(arguments: Sequence[str]) -> int:
     parser = Parser(prog="spec-bench verify", description=str(__doc__).replace("``", ""))
     parser.add_argument("results", type=Path, help="a results folder", metavar="RESULTS")
     results = parser.parse_args(list(arguments)).results
-    tables, runs = files.results_files(results), sorted((results / files.RUNS).glob("*/*.json*"))
+    tables = files.results_files(results)
+    runs = sorted((results / files.RUNS).glob("*/*.json*"))
     cells = sorted({each.parent for each in runs if each.parent.name not in ("jobs", "texts")})
     if not tables and not cells:
         print(f"spec-bench verify: no NAME/results.csv in {str(results)!r}", file=sys.stderr)
@@ -71,7 +72,9 @@ def _cell(run: Path, known: Mapping[str, Any] | None = None) -> None:
 
 
 def _of_table(results: Path, table: Path, told: dict[str, list[str]]) -> Iterator[str]:
-    path, kept, top = files.records_file(table), parquet.joined([]), files.results_of(table)
+    path = files.records_file(table)
+    kept = parquet.joined([])
+    top = files.results_of(table)
     top = results if top.samefile(results) else top
     if path.exists():
         try:
@@ -92,7 +95,8 @@ def _row(
     results: Path, row: Mapping[str, str], kept: parquet.Packed, told: dict[str, list[str]]
 ) -> None:
     """Holds a row against its cell or, where that is not here, against its records."""
-    run_id, expected = row["run_id"], dict[str, Any]()
+    run_id = row["run_id"]
+    expected = dict[str, Any]()
     run = files.run_folder(results, run_id)
     if run.is_dir() and not os.path.lexists(run / files.CELL):
         raise ValueError(f"run {run_id}: its folder has no {files.CELL}")

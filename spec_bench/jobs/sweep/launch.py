@@ -93,7 +93,8 @@ class Claim:
         """Gives the devices back before the process ends."""
         for lock in self._locks:
             lock.close()
-        self._locks, self.devices = [], ()
+        self._locks = []
+        self.devices = ()
 
     def _try(self, devices: Sequence[str], count: int, names: Mapping[str, str]) -> bool:
         """One look; the choice as a whole is locked, so that no two workers hold half each."""
@@ -186,7 +187,8 @@ def jobs_of(root: DictConfig) -> Iterator[tuple[Sequence[str], DictConfig]]:
 
 def describe_launch(config: DictConfig, jobs: int) -> str:
     """Says what a sweep of so many jobs would be submitted as."""
-    name, launcher = config.hydra.runtime.choices["hydra/launcher"], config.hydra.launcher
+    name = config.hydra.runtime.choices["hydra/launcher"]
+    launcher = config.hydra.launcher
     given = {**launcher, **launcher.get("ray", {}).get("remote", {})}
     told = []
     for key, value in given.items():

@@ -128,7 +128,9 @@ class Planner:
 
 
 def _plan_job(settings: JobSettings) -> list[PlannedCell]:
-    engine, repeats, pair = settings.engine, settings.asked.repeats, settings.asked.pair
+    engine = settings.engine
+    repeats = settings.asked.repeats
+    pair = settings.asked.pair
     prompts = sum(len(prompt_ids(settings.task, example)) for example in settings.examples)
     memory = Memory(0, 0, 0, None)  # nothing is loaded where a server decodes
     if not settings.served:
@@ -167,7 +169,8 @@ def _confirmation(settings: JobSettings, screened: Sequence[PlannedCell]) -> lis
     confirm = settings.asked.confirm
     if confirm is None:
         return []
-    count, tokens = len(settings.fresh) * settings.asked.repeats, settings.max_new_tokens
+    count = len(settings.fresh) * settings.asked.repeats
+    tokens = settings.max_new_tokens
     planned = []
     for decoder in dict.fromkeys(cell.facts.decoder for cell in screened):
         again = [
@@ -227,7 +230,8 @@ def _graph_bytes(settings: JobSettings, pair: PairSettings, slots: int | None) -
     """Bytes that the graphs of all cells keep: those of a job are recorded before it decodes."""
     from spec_bench.tree.base import GrownTree
 
-    size, trees = pair_sizes(pair)[0], [cell.config.tree for cell in settings.cells]
+    size = pair_sizes(pair)[0]
+    trees = [cell.config.tree for cell in settings.cells]
     tokens = slots or size.positions or 1
     given = size.vocab or 0, settings.engine.batch_size, tokens
     grown = [tree for tree in trees if isinstance(tree, GrownTree)]
@@ -274,7 +278,8 @@ def find_rate(wanted: CellFacts, device: str, measured: Sequence[Mapping[str, An
     unknown decoder: that is then expected to be no faster. Of several rows those of the same task
     are taken, and of these the median.
     """
-    place, drafts = (wanted.target, wanted.batch_size, device), ("", ",".join(wanted.draft))
+    place = (wanted.target, wanted.batch_size, device)
+    drafts = ("", ",".join(wanted.draft))
     here = [
         row
         for row in measured
@@ -325,7 +330,8 @@ def _measured(results: Path) -> list[dict[str, Any]]:
 
 def print_plan(cells: Sequence[PlannedCell]) -> None:
     """Prints what all cells have in common, then a line a cell, each once, and the totals."""
-    console, once = Console(), _once(cells)
+    console = Console()
+    once = _once(cells)
     rows = [_row(cell) for cell in once]
     values = [{row[place] for row in rows} for place in range(len(_TITLES))]
     same = [place for place, each in enumerate(values) if len(each) == 1 < len(rows)]
@@ -360,7 +366,8 @@ def totals(cells: Sequence[PlannedCell]) -> list[str]:
     states = Counter(cell.state for cell in cells)
     counted = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
     known = [cell.device_hours for cell in cells if cell.device_hours is not None]
-    hours, unknown = f"at most {_shown_hours(sum(known))}", len(cells) - len(known)
+    hours = f"at most {_shown_hours(sum(known))}"
+    unknown = len(cells) - len(known)
     if unknown and any(known):
         hours += f" and those of {unknown} cells of unknown rate"
     elif unknown:

@@ -61,9 +61,13 @@ class Sweep:
         launcher = config.hydra.launcher
         target = launcher.get("_target_", "").rpartition(".")[2]
         here = target == "BasicLauncher"
-        folders, checked, asked, planned = folders_of(config.hydra), set[str](), [], []
+        folders = folders_of(config.hydra)
+        checked = set[str]()
+        asked = []
+        planned = []
         jobs: dict[tuple[str, str], list[tuple[int, Sequence[str]]]] = {}
-        planner, cells = Planner(folders), list[list[PlannedCell]]()
+        planner = Planner(folders)
+        cells = list[list[PlannedCell]]()
         try:
             for number, (words, job) in enumerate(jobs_of(config)):
                 jobs.setdefault((str(job.results), str(job.name)), []).append((number, words))
@@ -118,7 +122,8 @@ class Sweep:
         """Completes the tables and says what the sweep came to; results, name and all cells."""
         self._over.set()
         for (folder, name), (notes, sink) in self._parts.items():
-            results, found = Path(folder), notes.look()
+            results = Path(folder)
+            found = notes.look()
             if not self.ran_here or any(each.cells for each in found):
                 Experiment(results, name).finish(build_sinks(sink, results / name))
             for line in ending(found, time.time()):
@@ -173,7 +178,8 @@ def seen(results: Path, name: str) -> Iterator[RunningJob]:
         label = f"job {number + 1} of {running.listed}"
 
         def numbered(record: logging.LogRecord) -> bool:
-            record.msg, record.args = f"[{label}] {record.getMessage()}", ()
+            record.msg = f"[{label}] {record.getMessage()}"
+            record.args = ()
             return True
 
         if Sweep.mine:

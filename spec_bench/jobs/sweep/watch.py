@@ -162,7 +162,8 @@ class SweepNotes:
             wrote = max([job.began, *(each[4] for each in cells)])
             lost = job.state in _OPEN and _gone(job, wrote)
             job = replace(job, state="lost") if lost else job
-            done, tokens = sum(each[2] for each in cells), sum(each[3] for each in cells)
+            done = sum(each[2] for each in cells)
+            tokens = sum(each[3] for each in cells)
             found.append(replace(job, done=done, tokens=tokens, wrote=wrote))
         return found
 
@@ -211,11 +212,13 @@ def seconds_left(jobs: Sequence[JobState], now: float) -> float | None:
     begun = [each for each in jobs if each.began and each.done]
     ran = [each for each in begun if each.state == "done"] or begun
     spent = sum((each.ended or now) - each.began for each in ran)
-    rate, left = spent / max(1, sum(each.done for each in ran)), 0.0
+    rate = spent / max(1, sum(each.done for each in ran))
+    left = 0.0
     per_job = max((each.total for each in jobs), default=0)
     for each in jobs:
         if each.state in (*_OPEN, "lost"):
-            total, began = each.total or per_job, each.began or now
+            total = each.total or per_job
+            began = each.began or now
             left += max(rate * total - (now - began), rate * (total - each.done))
     running = sum(each.state == "running" for each in jobs)
     return left / max(running, 1) if left >= 1 else None
@@ -278,7 +281,8 @@ def table_of(jobs: Sequence[JobState], now: float) -> Table:
 
 def ending(jobs: Sequence[JobState], now: float) -> list[str]:
     """Returns a sweep in a line, and a line for every job that did not end well."""
-    states, left = Counter(each.state for each in jobs), seconds_left(jobs, now)
+    states = Counter(each.state for each in jobs)
+    left = seconds_left(jobs, now)
     known = [state for state in ("done", *_BAD, "running", "waiting") if state in states]
     counts = ", ".join(f"{states[state]} {state}" for state in known)
     more = "" if left is None else f"; some {_spoken(left)} left"

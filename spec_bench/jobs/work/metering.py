@@ -91,7 +91,8 @@ def ordinals(settings: JobSettings) -> tuple[int, ...] | None:
         return None
     if settings.pair.specs[0].tensor_parallel:  # one process per GPU, one of which meters
         return tuple(range(processes.count_here()))
-    device, maps = int(index or 0), [spec.device_map for spec in settings.pair.specs]
+    device = int(index or 0)
+    maps = [spec.device_map for spec in settings.pair.specs]
     named = [where for each in maps if isinstance(each, tuple) for _, where in each]
     if any(isinstance(each, str) for each in maps) or any(str(n).startswith("cuda") for n in named):
         return None

@@ -87,7 +87,8 @@ def heads_of(pair: Pair, kind: str | None, target: LanguageModel) -> Heads | Non
     """Returns the pair's draft heads of that kind, on the target's device and in its dtype."""
     if kind is None:
         return None
-    path, revision = model_path(pair.heads[kind]), pair.heads_revision(kind)
+    path = model_path(pair.heads[kind])
+    revision = pair.heads_revision(kind)
     kept = None if pair.draft_vocabulary == INTERSECTION else pair.draft_vocabulary
     key = (path, revision, str(target.device), kept)
     if key not in _heads:
@@ -170,7 +171,8 @@ def use_threads(
     Returns:
         What times such passes again, once: their seconds over those when threads were chosen.
     """
-    now, module = torch.get_num_threads(), getattr(target, "module", None)
+    now = torch.get_num_threads()
+    module = getattr(target, "module", None)
     usual = _usual.get(now, now)  # what it was before a choice of ours
     count = threads or usual
     slowdown: Callable[[], float] = partial(float, 1)
@@ -211,7 +213,8 @@ def faster(path: Path, key: str, usual: int, run_pass: Callable[[], object]) -> 
         except (OSError, ValueError):
             known = None
         known = known if isinstance(known, dict) else {}
-        taken, before = seconds_by_threads(usual, run_pass), inf
+        taken = seconds_by_threads(usual, run_pass)
+        before = inf
         match known.get(key):
             case [int(count), float(before)] if count in taken:
                 if 0.5 < taken[count] / before < 2:
@@ -230,7 +233,8 @@ def faster(path: Path, key: str, usual: int, run_pass: Callable[[], object]) -> 
 def seconds_by_threads(usual: int, run_pass: Callable[[], object]) -> dict[int, float]:
     """Median seconds of a pass on one thread and on ``usual``, timed in turn."""
     taken = {1: list[float](), usual: list[float]()}
-    before, began = torch.get_num_threads(), perf_counter()
+    before = torch.get_num_threads()
+    began = perf_counter()
     try:
         for round_ in range(_ROUNDS + 1):
             for count, seconds in taken.items():

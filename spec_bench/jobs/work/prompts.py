@@ -44,8 +44,12 @@ class Prompts:
     @classmethod
     def build(cls, settings: JobSettings, tokenizer: Any) -> Prompts:
         """Encodes the job's examples. Raises ValueError: the models have no room for a prompt."""
-        task, name, most = settings.task, settings.task.name, settings.max_new_tokens
-        asked, truncated, room = list[tuple[Example, list[Request]]](), 0, None
+        task = settings.task
+        name = settings.task.name
+        most = settings.max_new_tokens
+        asked = list[tuple[Example, list[Request]]]()
+        truncated = 0
+        room = None
         if task.overlong != "fail":
             context = context_of(settings)
             room = None if context is None else context - most
@@ -188,8 +192,11 @@ def _requests(settings: JobSettings, tokenizer: Any, example: Example) -> list[R
     one's limit is what is left of the models' room after answers at their limits, so that 1024
     tokens per turn fit into 2048.
     """
-    task, limit = settings.task, settings.max_new_tokens
-    names, ends, requests = prompt_ids(task, example), task.ends(tokenizer), list[Request]()
+    task = settings.task
+    limit = settings.max_new_tokens
+    names = prompt_ids(task, example)
+    ends = task.ends(tokenizer)
+    requests = list[Request]()
     own = len(names) > 1 and task.later_turns == "own"
     room = context_of(settings) if own else None
     for turn, prompt_id in enumerate(names):
@@ -256,8 +263,10 @@ def refuse_overlong(settings: JobSettings, requests: Sequence[Request]) -> None:
     room, length, levels, path = min(known)
     over = [each for each in requests if len(each.prompt_ids) + each.max_new_tokens > room]
     if over:
-        first, count = over[0], f"{len(over)} of {len(requests)} prompts are too long"
-        prompt, new = len(first.prompt_ids), first.max_new_tokens
+        first = over[0]
+        count = f"{len(over)} of {len(requests)} prompts are too long"
+        prompt = len(first.prompt_ids)
+        new = first.max_new_tokens
         ways = "make task.prompt_tokens or generation.max_new_tokens smaller"
         if isinstance(settings.task, Task):
             ways = (

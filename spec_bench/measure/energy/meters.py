@@ -137,7 +137,8 @@ class EnergyMeter(Generic[Mark]):
     name = "none"  # its key in ``conf/energy``
 
     def __init__(self, settings: EnergySettings, ordinals: Sequence[int] | None = None) -> None:
-        self.settings, self.ordinals = settings, ordinals
+        self.settings = settings
+        self.ordinals = ordinals
         self.reason = "the meter is not open"  # why it gives no number; "" if it gives one
         # Seconds between samples of power, or between updates of a counter.
         self.period_s: float | None = settings.period_s or settings.update_period_s or None
@@ -170,9 +171,11 @@ class EnergyMeter(Generic[Mark]):
         try:
             self.start()
             if self.settings.idle_s > 0:
-                begin, began_s = self.mark(), time.perf_counter()
+                begin = self.mark()
+                began_s = time.perf_counter()
                 time.sleep(self.settings.idle_s)
-                end, ended_s = self.mark(), time.perf_counter()
+                end = self.mark()
+                ended_s = time.perf_counter()
                 self.idle_power_w = self.idle_w(begin, end, ended_s - began_s)
         except UnmeteredError as error:
             self.reason = str(error)
@@ -235,7 +238,8 @@ class AutoMeter:
             opened = meter[name].build(energy_settings({"meter": name}), self._ordinals)
             opened.open()
             if not opened.reason:
-                self._meter, self.name = opened, name
+                self._meter = opened
+                self.name = name
                 return
             opened.stop()
             why.append(f"{name}: {opened.reason}")

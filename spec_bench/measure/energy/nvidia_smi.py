@@ -133,7 +133,8 @@ def summed_j(
 
 def largest_gap_s(times_s: Sequence[float], begin_s: float, end_s: float) -> float:
     """Returns the longest time between neighbouring samples that a window touches."""
-    first, last = bisect_right(times_s, begin_s) - 1, bisect_left(times_s, end_s)
+    first = bisect_right(times_s, begin_s) - 1
+    last = bisect_left(times_s, end_s)
     touched = times_s[max(first, 0) : last + 1]
     return max((b - a for a, b in pairwise(touched)), default=0.0)
 
@@ -205,7 +206,9 @@ class SmiSampler:
     """Power of some GPUs, from ``start`` to ``stop``."""
 
     def __init__(self, gpus: Sequence[Gpu], field: str, period_s: float) -> None:
-        self.gpus, self.field, self.period_s = gpus, field, period_s
+        self.gpus = gpus
+        self.field = field
+        self.period_s = period_s
         self._traces: dict[int, Trace] = {gpu.index: ([], []) for gpu in gpus}
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: threading.Thread | None = None

@@ -150,7 +150,9 @@ def program_in(answer: str, tests: CodeReference) -> str:
 
 def _whole(piece: str, tests: CodeReference) -> str:
     """Returns the program of a piece that defines the function; "" of any other."""
-    defined, lines, begin = _defined(tests), piece.split("\n"), 0
+    defined = _defined(tests)
+    lines = piece.split("\n")
+    begin = 0
     found = defined(piece)
     while found and begin <= piece[: found.start()].count("\n"):
         for head in (_preamble(tests), ""):  # what is imported from __future__ comes first
@@ -163,7 +165,8 @@ def _whole(piece: str, tests: CodeReference) -> str:
 
 def _python_of(head: str, text: str) -> str:
     """Returns the lines of a text up to the first that is no Python behind a head."""
-    lines, first = (head + text).split("\n"), head.count("\n")
+    lines = (head + text).split("\n")
+    first = head.count("\n")
     while len(lines) > first:
         try:
             with catch_warnings():

@@ -33,9 +33,19 @@ NOBODY = 65534
 LIBC = ctypes.CDLL(None, use_errno=True)
 NEW_USER = 0x10000000  # unshare(2)
 NEW_OTHERS = 0x00020000 | 0x08000000 | 0x20000000 | 0x40000000  # mounts, IPC, processes, network
-BIND, RECURSIVE, PRIVATE = 0x1000, 0x4000, 0x40000  # mount(2)
-MOUNT_SETATTR, HERE, READ_ONLY = 442, -100, 1 | 2 | 4  # mount_setattr(2): nor setuid nor devices
-DIES_WITH_PARENT, DUMPABLE, SECCOMP, NO_NEW_PRIVILEGES = 1, 4, 22, 38  # prctl(2)
+# mount(2)
+BIND = 0x1000
+RECURSIVE = 0x4000
+PRIVATE = 0x40000
+# mount_setattr(2): nor setuid nor devices
+MOUNT_SETATTR = 442
+HERE = -100
+READ_ONLY = 1 | 2 | 4
+# prctl(2)
+DIES_WITH_PARENT = 1
+DUMPABLE = 4
+SECCOMP = 22
+NO_NEW_PRIVILEGES = 38
 SEEN = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/nix/store", f"{sys.base_prefix}/lib")
 EVENTS = (  # of sys.audit, by how they begin
     "socket. subprocess. os.exec os.fork os.posix_spawn os.spawn os.system os.kill os.remove"
@@ -44,8 +54,13 @@ EVENTS = (  # of sys.audit, by how they begin
 )
 REFUSED = tuple(EVENTS.split())
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
-LOAD, EQUAL, ANY_OF, END = 0x20, 0x15, 0x45, 0x06  # seccomp(2)
-ALLOWED, NOT_PERMITTED = 0x7FFF0000, 0x00050001
+# seccomp(2)
+LOAD = 0x20
+EQUAL = 0x15
+ANY_OF = 0x45
+END = 0x06
+ALLOWED = 0x7FFF0000
+NOT_PERMITTED = 0x00050001
 CALLS = {  # by machine: its mark, openat(2), and what computes, reads, waits and ends
     "x86_64": (
         0xC000003E,
@@ -114,7 +129,8 @@ def part() -> str:
     """Parts this process and its children from the rest; what is not held then, in words. Raises
     OSError: this is root and cannot become anybody else.
     """
-    user, group = os.geteuid(), os.getegid()
+    user = os.geteuid()
+    group = os.getegid()
     lost = ""
     try:
         call("unshare", NEW_OTHERS | (NEW_USER if user else 0))
@@ -149,7 +165,8 @@ def forbid() -> None:
         return
     machine, opens, named = KNOWN
     numbers = [int(each) for each in named.split()]
-    refused, allowed = (END, 0, 0, NOT_PERMITTED), (END, 0, 0, ALLOWED)
+    refused = (END, 0, 0, NOT_PERMITTED)
+    allowed = (END, 0, 0, ALLOWED)
     steps = [
         *((LOAD, 0, 0, 4), (EQUAL, 1, 0, machine), refused),
         *((LOAD, 0, 0, 0), (EQUAL, 0, 4, opens)),
@@ -207,7 +224,8 @@ def serve(code: str, entry_point: str, calls: BinaryIO, answers: BinaryIO) -> No
     """Defines the function, then answers calls of it until they end. Raises PickleError: a call did
     something else than give a plain value.
     """
-    value, names = None, define(code, entry_point)
+    value = None
+    names = define(code, entry_point)
     while True:
         send(answers, value)
         given, named = Reader(calls).load()
@@ -257,7 +275,8 @@ def status_of_child() -> int:
 
 def within(request: dict[str, Any], quiet: int, stdin: BinaryIO) -> None:
     """The two processes, or the one; returns where the tests came to their end."""
-    limits, entry_point = (request["seconds"], request["memory"], quiet), request["entry_point"]
+    limits = (request["seconds"], request["memory"], quiet)
+    entry_point = request["entry_point"]
     if request["together"]:
         tests = json.loads(stdin.readline())
         confine(*limits, ())
@@ -265,7 +284,8 @@ def within(request: dict[str, Any], quiet: int, stdin: BinaryIO) -> None:
         exec(compile(tests, "<tests>", "exec"), names)
         names["check"](names[entry_point])
         return
-    (heard, call), (answered, answer) = os.pipe(), os.pipe()
+    heard, call = os.pipe()
+    answered, answer = os.pipe()
     if os.fork() == 0:
         ends = os.fdopen(heard, "rb"), os.fdopen(answer, "wb")
         confine(*limits, (call, answered))

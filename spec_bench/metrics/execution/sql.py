@@ -126,7 +126,8 @@ class ExecutionAccuracy(Score):
         """
         self.check_given(len(references), references)
         for begin in range(0, len(references), _TOGETHER):
-            asked, queries = [], []
+            asked = []
+            queries = []
             for place, golds in enumerate(references[begin : begin + _TOGETHER]):
                 for gold in golds:
                     if not isinstance(gold, SqlReference):
