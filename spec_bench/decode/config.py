@@ -157,6 +157,15 @@ class DecoderConfig:
             f"{reach}: so many has {self.name}:{reach} or decoder.tree.depth={reach}"
         )
 
+    def describe_cut(self, decoder: AnyDecoder) -> str:
+        """Says how much of the tree a decoder uses whose heads guess fewer levels; else ""."""
+        if not isinstance(self.tree, NodeList) or decoder.depth >= self.tree.shape.depth:
+            return ""
+        return (
+            f"the tree is cut to {decoder.nodes} of its {self.tree.node_count} nodes, as the heads "
+            f"guess {decoder.depth} tokens"
+        )
+
     def check_under(self, settings: SamplingSettings) -> None:
         """Checks that the rule fits how the tree draws siblings under sampling settings; a
         ValueError names both if not.

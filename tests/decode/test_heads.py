@@ -111,9 +111,12 @@ def test_heads_of_another_model_are_refused(heads, message):
 def test_a_listed_tree_is_cut_to_the_levels_that_its_heads_guess(guesses, levels):
     target, _ = tiny_pair("llama")
     settings, heads = decoder_settings("medusa"), medusa_heads(32, VOCAB, guesses)
-    whole = read_decoder(settings).tree.paths
+    config = read_decoder(settings)
+    whole = config.tree.paths
     built = build_decoder(settings, target, [], WARM, heads=heads)
     assert built.policy.paths == tuple(path for path in whole if len(path) <= levels)
+    said = f"cut to {built.nodes} of its {len(whole)} nodes, as the heads guess {levels} tokens"
+    assert config.describe_cut(built) == ("" if levels == 4 else f"the tree is {said}")
 
 
 def test_medusas_published_layout_is_read_whatever_its_config_understates(tmp_path):

@@ -195,6 +195,7 @@ def _reasons(session: Session, run: CellRun, records: CellRecords) -> list[Reaso
         ("host_overhead", _ONE_GRAPH if run.ran.recorded else ""),
         ("repeats", _unlike_the_first(records)),
         ("intervals", TOO_FEW if len(records.generations) < FEWEST else ""),
+        ("spec", run.cell.config.describe_cut(run.decoder) if run.decoder else ""),
     ]
     meter = session.metering.meter
     unmetered = bool(settings.served) and meter.name == "none"
