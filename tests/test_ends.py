@@ -72,7 +72,9 @@ def test_a_terminal_that_lacks_a_letter_shows_another_and_ends_no_command(monkey
 @pytest.mark.parametrize(("goal", "asked"), [("table", "T=rsd/7"), ("page", "E=rsd-exp1")])
 def test_make_asks_for_what_a_target_wants_before_it_makes_an_environment(goal, asked):
     root = Path(__file__).resolve().parents[1]
-    done = subprocess.run(["make", "-n", goal], cwd=root, capture_output=True, text=True)
+    done = subprocess.run(
+        ["make", "--no-print-directory", "-n", goal], cwd=root, capture_output=True, text=True
+    )
     assert done.returncode == 2 and asked in done.stderr and not done.stdout
     assert (
         subprocess.run(["make", "-n", goal, asked], cwd=root, capture_output=True).returncode == 0
