@@ -199,6 +199,7 @@ class ServedDecoder:
                 f"{self.server.shown} ignores top_k: at temperature 1 the one likeliest token is "
                 "not what it says at temperature 0, so it samples by settings of its own"
             )
+        self._probed = True
 
     def generate(
         self,
@@ -217,12 +218,10 @@ class ServedDecoder:
         """
         if requests and self.asking.temperature > 0 and not self._probed:
             self._probe(requests[0])
-            self._probed = True
         came: SimpleQueue[tuple[int, Answer | Exception | None]] = SimpleQueue()
+        arriving = arrivals(len(requests), self.rate, seed) if self.rate else []
         start = time.perf_counter()
-        moments = None
-        if self.rate:
-            moments = [start + each for each in arrivals(len(requests), self.rate, seed)]
+        moments = [start + each for each in arriving]
         waiting = iter(enumerate(requests))
 
         def ask(index: int, request: Request) -> None:
