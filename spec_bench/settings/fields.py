@@ -23,6 +23,8 @@ from shutil import get_terminal_size
 from textwrap import fill
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from spec_bench.system.printable import to_printable
+
 Block = TypeVar("Block")
 
 HIDDEN = "***"
@@ -102,12 +104,13 @@ def without_user(text: str) -> str:
 
 def one_line(message: object, longest: int | None = None) -> str:
     """A text in one line, cut where it is longer; an error that says nothing by its type."""
-    text = " ".join(str(message).split())[:longest]
+    text = to_printable(" ".join(str(message).split()))[:longest]
     return text or type(message).__name__ * isinstance(message, BaseException)
 
 
 def complain(line: str) -> None:
     """Prints what is wrong to standard error; on a terminal no word is broken."""
+    line = to_printable(line)
     wide = get_terminal_size().columns if sys.stderr.isatty() else 0
     print(fill(line, wide, break_on_hyphens=False) if wide else line, file=sys.stderr)
 
@@ -126,7 +129,7 @@ def warn(line: str) -> None:
 
 def first_line(message: object) -> str:
     """Returns the first line of an error's message or of a text; "" where there is none."""
-    return next(iter(str(message).strip().splitlines()), "")
+    return to_printable(next(iter(str(message).strip().splitlines()), ""))
 
 
 def did_you_mean(word: str, known: Sequence[str], prefix: str = "") -> str:

@@ -481,13 +481,13 @@ def test_generations_that_cannot_be_read_count_as_none(damage, folder, tmp_path,
     assert "0 of 4" in capsys.readouterr().out
 
 
-def test_a_note_is_shown_as_it_stands_without_what_a_terminal_would_do(folder, tmp_path, capsys):
+def test_a_note_is_shown_as_it_stands_its_control_characters_as_escapes(folder, tmp_path, capsys):
     words = ["cells=[sd:3]", "name=[bold]x[/bold]", ":x:", "[/]", "a\x1b[2Jb\nc\x9b"]
     given = {"words": words, "cells": ["no\0name", "x" * 300], "more": "of a later version"}
     next(folder.glob("sweep-*.json")).unlink()
     (folder / f"{0:012}.json").write_bytes(note(state="failed", line="[red]no[/]", **given))
     files.write_json(folder / "sweep-0.json", [])
     assert watched(tmp_path) == 2
-    shown = "cells=[sd:3] name=[bold]x[/bold] :x: [/] a [2Jb c "
+    shown = "cells=[sd:3] name=[bold]x[/bold] :x: [/] a\\x1b[2Jb c\\x9b"
     lines = capsys.readouterr().out.splitlines()
     assert sum(shown in line and "[red]no[/]" in line for line in lines) == 2

@@ -344,6 +344,7 @@ def test_weights_that_are_none_are_named(tmp_path, made, said):
         ("{% for m in messages %}", "Unexpected end of template"),
         ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
         ("{{ messages[0].nothing.more }}", "has no attribute 'nothing'"),
+        ("{{ raise_exception('no \x1b]0;title\x07 \u202e') }}", r"no \\x1b]0;title\\x07 \\u202e"),
     ],
 )
 def test_a_chat_template_that_fails_is_one_line(template, said):

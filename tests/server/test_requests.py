@@ -260,7 +260,7 @@ def test_a_key_in_base64_is_not_shown_whatever_stands_before_it(before):
 
 
 def test_a_message_has_neither_the_key_nor_an_addresss_password():
-    refused = pytest.raises(ServerError, match=r"bad key Bearer \*\*\* \[31mred")
+    refused = pytest.raises(ServerError, match=r"bad key Bearer \*\*\* \\x1b\[31mred")
     with answering("leak") as served, refused as caught:
         asked(served.url).complete([1], 5)
     for secret in (KEY, "MTIzNDU2Nzg5", "\x1b"):

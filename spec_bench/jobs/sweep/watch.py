@@ -7,7 +7,6 @@ it is. Nothing else reads the notes: rows and tables do not hang on them.
 
 import json
 import os
-import re
 import socket
 import sys
 import threading
@@ -36,7 +35,7 @@ _RESUMES = "interrupted; the same command resumes"
 _SILENT_S = 900.0  # of a job on another machine: longer without a record, and it is taken for lost
 _Count = Annotated[int, Ge(0), Lt(2**31)]
 _When = Annotated[float, Ge(0), Lt(2**40)]
-_Line = Annotated[str, AfterValidator(lambda text: re.sub(r"[\x00-\x1f\x7f-\x9f]", " ", text))]
+_Line = Annotated[str, AfterValidator(one_line)]
 _EVERY_S = 2.0
 _BAD: tuple[State, ...] = ("failed", "interrupted", "lost", "unreadable")
 _OPEN: tuple[State, ...] = ("running", "waiting")
