@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         files.check_writable(folder)
         if not table.is_file():
-            raise ValueError(f"no results file {str(table)!r}")
+            raise files.make_absence(f"no results file {str(table)!r}", files.results_of(table))
         rows = [row for row in files.read_csv(table, ["run_id"]) if row["status"] == "complete"]
         if not rows:
             raise ValueError(f"no complete cell in {str(table)!r}")

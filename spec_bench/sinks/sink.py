@@ -52,6 +52,7 @@ Project = Annotated[
     Says("1 to 128 letters, none of / \\ # ? % : (a team is sink.wandb.entity)"),
 ]
 """W&B's own rule for a project's name."""
+Entity = Annotated[Text, StringConstraints(pattern=r"^[^/\s]+$"), Says("a team's or a user's name")]
 
 
 @settings
@@ -62,7 +63,7 @@ class WandbSettings:
     project: Project = "spec_bench"
     group: Text = "default"
     mode: Literal["online", "offline", "disabled"] = "offline"
-    entity: Text | None = None
+    entity: Entity | None = None
     tags: tuple[Text, ...] | None = ()
     system_metrics: Flag = False
 

@@ -120,6 +120,10 @@ def test_a_number_where_a_text_belongs_is_said_to_have_been_read_so():
         asked_of(composed(["sink.wandb={project: 2026_11_27}"]))
     with pytest.raises(ValueError, match=r"128 letters.*got 'a#b'$"):
         asked_of(composed(["sink.wandb.project=a#b"]))
+    with pytest.raises(
+        ValueError, match=r"entity must be a team's or a user's name or null, got 'a/b'"
+    ):
+        asked_of(composed(["sink.wandb.entity=a/b"]))
 
 
 @pytest.mark.parametrize("kind", ["hydra", "all"])

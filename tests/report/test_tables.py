@@ -311,6 +311,17 @@ def test_the_commands_for_missing_cells_run_a_recipe_whose_rows_fill_them(tmp_pa
     assert not filled.commands and "not run" not in markdown(filled)
 
 
+def test_the_commands_for_missing_cells_keep_the_prompts_and_limits_of_the_rows_beside(tmp_path):
+    own = {"pair": "mine", "target": "a/b", "draft": "c/d", "task": "xsum", "temperature": 0.0}
+    write(tmp_path, "rsd-exp1", row("sd", "3", **own, prompts=5, max_new_tokens=16.0))
+    (command,) = table("rsd/1", tmp_path, "mine").commands
+    assert {"prompts=5", "generation.max_new_tokens=16"} <= {*command.split()}
+    usual = {"prompts": 100, "max_new_tokens": 128.0}
+    write(tmp_path, "rsd-exp1", row("sd", "3", **own, **usual))
+    (command,) = table("rsd/1", tmp_path, "mine").commands
+    assert "prompts=" not in command and "max_new_tokens" not in command
+
+
 def test_rows_measured_here_do_not_carry_a_sources_name(tmp_path):
     one = row("dflash", "7", pair="embedded", task="mt_bench", temperature=0.0, token_rate=50.0)
     write(tmp_path, "today-printed", one)

@@ -66,7 +66,7 @@ def _short_answers(rows: Sequence[Row]) -> list[str]:
     notes: dict[str, None] = {}
     for row in rows:
         limit = row.get("max_new_tokens")
-        usual = _config_of(row["task"]).get("generation", {}).get("max_new_tokens", limit)
+        usual = task_config(row["task"]).get("generation", {}).get("max_new_tokens", limit)
         if not pd.isna(limit) and limit != usual:
             task = names.task(row["task"])
             notes[f"Ours, {task}: at most {limit:g} new tokens; the task's limit is {usual}."] = (
@@ -84,7 +84,7 @@ def _completions(rows: Sequence[Row]) -> list[str]:
         if (
             config is not None
             and config.chat_tuned
-            and _config_of(row["task"]).get("chat") is False
+            and task_config(row["task"]).get("chat") is False
         ):
             tasks[names.task(row["task"])] = pairs[row["pair"]] = None
     if not tasks:
@@ -111,7 +111,7 @@ def _seen(rows: Sequence[Row]) -> list[str]:
 
 
 @functools.cache
-def _config_of(task: str) -> dict[str, Any]:
+def task_config(task: str) -> dict[str, Any]:
     """Returns a task's config; {} where it has none."""
     paths = (top / "task" / f"{task}.yaml" for top in conf_dirs())
     path = next((each for each in paths if each.is_file()), None)

@@ -19,6 +19,7 @@ from typing import Any
 import pandas as pd
 
 from spec_bench.report.data.counts import Records
+from spec_bench.report.data.differences import task_config
 from spec_bench.report.data.rows import (
     Row,
     number_in,
@@ -322,11 +323,38 @@ def commands_for(
     for (pair, at), names in tasks.items():
         pairs.setdefault((tuple(names), at), []).append(pair)
     runs = [
-        _command(recipe, (*group, *words), names, at, measured.results)
+        _command(
+            recipe,
+            (*group, *words, *_limits(recipe, labels, names, measured)),
+            names,
+            at,
+            measured.results,
+        )
         for (names, at), labels in pairs.items()
         for group in _groups(labels, measured)
     ]
     return [*_trainings(recipe, [label for labels in pairs.values() for label in labels]), *runs]
+
+
+def _limits(
+    recipe: str, pairs: Collection[str], tasks: Collection[str], measured: Measured
+) -> list[str]:
+    """Returns the settings that keep the prompts and limits of the rows beside."""
+    asked = read_recipe(recipe)
+    rows = measured.of((str(asked["name"]),)).rows
+    if not {"pair", "task", "prompts", "max_new_tokens"} <= {*rows.columns}:
+        return []
+    rows = rows[rows.pair.isin(pairs) & rows.task.isin(tasks)]
+    usual = {task_config(task).get("generation", {}).get("max_new_tokens") for task in tasks}
+    limits = []
+    for column, key, known in (
+        ("prompts", "prompts", {asked.get("prompts")}),
+        ("max_new_tokens", "generation.max_new_tokens", usual),
+    ):
+        numbers = {*rows[column].dropna()}
+        if len(numbers) == 1 and not numbers & known:
+            limits.append(f"{key}={numbers.pop():g}")
+    return limits
 
 
 def _trainings(recipe: str, pairs: Iterable[str]) -> list[str]:
