@@ -4,7 +4,7 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.util import find_spec
@@ -264,8 +264,15 @@ def common_tokenizer(
 
 # Reading a checkpoint: the whole of it or nothing, and what is wrong in one line.
 #
-# transformers fills what a checkpoint lacks with random values and says so in a table; here that is
-# an error that names the tensor or the file.
+# transformers fills what a checkpoint lacks with random values, leaves out what the config has no
+# place for, and says so in a table; here that is an error that names the tensor or the file.
+
+# What may be left out, beside what transformers itself leaves out: parts that see or hear, that
+# judge an answer or draft it, and what follows from the config.
+_LEFT_OUT = re.compile(
+    r"vis(ion|ual)|image|audio|mm_|multi_modal|(^|\.)(mtp|v_head|score|classifier)|inv_freq$"
+    r"|position_ids$|att(n|ention)\.(masked_)?bias$|\.(input|output|[qkv])_(scale|zero_point)$"
+)
 
 
 def read_module(
@@ -304,9 +311,10 @@ def read_module(
     except Exception as error:  # transformers, safetensors and torch raise a dozen kinds of them
         reason = _damaged_file(path, revision) or reason_of(path, error)
         raise ValueError(f"cannot load model {path!r}: {reason}") from error
-    lacking = _lacking(info) or ("" if packed else _whole_numbers(path, revision))
-    if lacking:
-        raise ValueError(f"cannot load model {path!r}: its checkpoint {lacking}")
+    misfit = _lacking(info) or _left_out(info["unexpected_keys"], config) or _all_zero(module)
+    misfit = misfit or ("" if packed else _whole_numbers(path, revision))
+    if misfit:
+        raise ValueError(f"cannot load model {path!r}: its checkpoint {misfit}")
     for each in module.parameters() if packed else ():  # transformers 5.17 left some in bfloat16
         each.data = each.data if each.dtype == torch.float32 else each.data.to(dtype)
     return module
@@ -352,6 +360,31 @@ def _lacking(info: dict[str, Any]) -> str:
         rest = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         return f"lacks tensors: {missing[0]!r}{rest}"
     return ""
+
+
+def _left_out(names: Iterable[str], config: Mapping[str, Any]) -> str:
+    """Says which tensors of a checkpoint the model has no place for; "" if they may be left out."""
+    layers = int(config.get("num_hidden_layers") or 0)
+    drafting = range(layers, layers + int(config.get("num_nextn_predict_layers") or 0))
+    known = tuple(f"model.layers.{layer}." for layer in drafting)
+    extra = sorted(each for each in names if not (_LEFT_OUT.search(each) or each.startswith(known)))
+    if not extra:
+        return ""
+    rest = f" and {len(extra) - 1} more" if len(extra) > 1 else ""
+    return f"holds tensors that its config has no place for: {extra[0]!r}{rest}"
+
+
+def _all_zero(module: torch.nn.Module) -> str:
+    """Says of which part of a model every matrix is zeros, as in a file that was never filled."""
+    parts: dict[str, list[bool]] = {}
+    for name, each in module.named_parameters():
+        if each.dim() > 1 and not each.is_meta:
+            part = re.sub(r"(\.\d+)\..*", r"\1", name)  # a layer, or a tensor of its own
+            known = bool(each.view(-1)[:1024].any() or each.any())
+            parts.setdefault(part, []).append(known)
+    zeros = [part for part, known in parts.items() if not any(known)]
+    rest = f" and {len(zeros) - 1} more" if len(zeros) > 1 else ""
+    return f"holds nothing but zeros in {zeros[0]!r}{rest}" if zeros else ""
 
 
 def _whole_numbers(path: str, revision: str | None) -> str:
@@ -418,11 +451,11 @@ def convert(file: Path, folder: Path) -> None:
     """Writes a GGUF file as a folder of float32 weights with config and tokenizer; a whole one or
     none. transformers reads such a file anew in every process, the tokenizer for most of a minute.
     A ValueError where the package ``gguf`` is missing, transformers cannot read the file, or it
-    lacks a tensor.
+    lacks a tensor or has one more.
     """
     if find_spec("gguf") is None:
         raise ValueError("GGUF files need the package gguf: pip install gguf")
-    from gguf import GGUFReader
+    from gguf import MODEL_ARCH_NAMES, GGUFReader, get_tensor_name_map
 
     given = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name}
     try:
@@ -434,7 +467,17 @@ def convert(file: Path, folder: Path) -> None:
         raise ValueError(f"cannot read {str(file)!r}: {one_line(error)}") from error
     if missing := ", ".join(sorted(found["missing_keys"])):  # they were drawn at random
         raise ValueError(f"cannot read {str(file)!r}: it lacks {shown(missing, quoted=False)}")
-    fields = GGUFReader(file).fields
+    reader = GGUFReader(file)
+    fields = reader.fields
+    kind = fields["general.architecture"].contents()
+    blocks = f"{kind}.block_count"
+    count = int(fields[blocks].contents())
+    arch = next(key for key, name in MODEL_ARCH_NAMES.items() if name == kind)
+    known = get_tensor_name_map(arch, count)
+    extra = [t.name for t in reader.tensors if not known.get_name(t.name, (".weight", ".bias"))]
+    if extra := [name for name in extra if not name.startswith("rope_")]:
+        told = f"{blocks} {count} has no place for {shown(', '.join(extra), quoted=False)}"
+        raise ValueError(f"cannot read {str(file)!r}: {told}")
     keys = (f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom"))
     ends = [int(fields[key].contents()) for key in keys if key in fields]
     if ends:  # transformers 5.17 took another one

@@ -33,7 +33,7 @@ def file(tmp_path):
     return written(tmp_path / "tiny.Q8_0.gguf")
 
 
-def written(path, without="", **ends):
+def written(path, without="", more="", **facts):
     """A Llama of two layers with random 8-bit weights and a byte-pair vocabulary of letters."""
     out, draw = gguf.GGUFWriter(path, "llama"), np.random.default_rng(0)
     pairs = [a + b for a, b in pairwise(ascii_lowercase)]
@@ -44,7 +44,7 @@ def written(path, without="", **ends):
         "layer_norm_rms_eps": 1e-5, "rope_dimension_count": 8, "vocab_size": VOCAB,
         "tokenizer_model": "gpt2", "token_list": tokens, "token_types": [3, 3, *[1] * (VOCAB - 2)],
         "token_merges": [" ".join(pair) for pair in tokens[28:]], "bos_token_id": 0,
-        "eos_token_id": 1, **ends,
+        "eos_token_id": 1, **facts,
     }  # fmt: skip
     for name, value in facts.items():
         getattr(out, f"add_{name}")(value)
@@ -56,6 +56,7 @@ def written(path, without="", **ends):
     shapes = {"token_embd.weight": (VOCAB, WIDTH), "output_norm.weight": (WIDTH,)}
     shapes |= {f"blk.{n}.{name}.weight": s for n in range(2) for name, s in blocks.items()}
     shapes.pop(without, None)
+    shapes |= {more: (WIDTH,)} if more else {}
     q8 = gguf.GGMLQuantizationType.Q8_0
     for name, shape in shapes.items():
         values = draw.standard_normal(shape).astype(np.float32)
@@ -138,6 +139,22 @@ def test_a_file_that_lacks_a_tensor_is_refused_naming_it(tensor, weight, cache, 
     line = capsys.readouterr().err.splitlines()[-1]
     assert "less.gguf" in line and weight in line
     assert not list(cache.rglob("config.json"))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"block_count": 1}, ("llama.block_count 1", "blk.1.attn_norm.weight")),
+        ({"more": "blk.0.gate.weight"}, ("llama.block_count 2", "blk.0.gate.weight")),
+    ],
+)
+def test_a_file_with_a_tensor_that_its_model_has_no_place_for_is_refused_naming_it(
+    change, said, tmp_path, capsys
+):
+    assert main([str(written(tmp_path / "more.gguf", **change))]) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert all(part in line for part in said)
+    assert main([str(written(tmp_path / "rope.gguf", more="rope_freqs.weight"))]) == 0
 
 
 def test_a_file_that_changes_in_its_middle_is_another_model(tmp_path):

@@ -342,6 +342,18 @@ def test_a_sound_checkpoint_loads_as_safetensors_and_as_pickled_weights(folder):
 CHANGES = {
     "lacking": (lambda tensors: tensors.pop(UP), f"its checkpoint lacks tensors: '{UP}'"),
     "other shape": (lambda t: t.update({UP: torch.zeros(3, 3)}), f"'{UP}' is [3, 3], not [64, 32]"),
+    "more": (
+        lambda t: t.update({"model.more.weight": torch.ones(3, 3)}),
+        "its checkpoint holds tensors that its config has no place for: 'model.more.weight'",
+    ),
+    "zeros": (
+        lambda t: [each.zero_() for each in t.values()],
+        "nothing but zeros in 'model.embed_tokens.weight' and ",
+    ),
+    "a layer of zeros": (
+        lambda t: [each.zero_() for name, each in t.items() if ".layers.1." in name],
+        "nothing but zeros in 'model.layers.1'",
+    ),
     "NaN": (lambda t: t[UP].fill_(torch.nan), f"'{UP}' holds values that are not finite"),
     "inf": (lambda t: t[UP].fill_(torch.inf), f"'{UP}' holds values that are not finite"),
 }
@@ -352,6 +364,21 @@ def test_a_tensor_that_is_not_there_or_not_as_it_should_be_is_named(folder, name
     change, said = CHANGES[name]
     changed(folder, change)
     assert said in refusal(folder)
+
+
+def test_layers_behind_the_configs_last_are_refused_but_not_what_drafts_sees_or_follows(folder):
+    def say(**changed):
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, **changed}))
+
+    beside = ["visual.blocks.0.weight", "model.layers.0.self_attn.k_scale", "v_head.summary.bias"]
+    beside += ["model.layers.0.self_attn.rotary_emb.inv_freq", "mtp.fc.weight"]
+    changed(folder, lambda t: t.update({name: torch.ones(2) for name in beside}))
+    load_model(ModelSpec(str(folder)))
+    say(num_hidden_layers=1)
+    assert "no place for: 'model.layers.1.input_layernorm.weight' and 26 more" in refusal(folder)
+    say(num_nextn_predict_layers=3)
+    load_model(ModelSpec(str(folder)))
 
 
 @pytest.mark.parametrize("kept", [0, 5, 20_000, None])
