@@ -175,7 +175,7 @@ class Comparison:
         if self.same_runs:
             return (
                 "These are the same runs: every number, times included, is equal on every prompt. "
-                "To measure again, run the job with another results=FOLDER"
+                "To measure again, run the job with another --out FOLDER"
             )
         unjudged = len(self.of("not judged"))
         undecided = f"{self.undecided}; " if self.undecided else ""

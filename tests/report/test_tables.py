@@ -313,9 +313,11 @@ def test_the_commands_for_missing_cells_run_a_recipe_whose_rows_fill_them(tmp_pa
 
 def test_the_commands_for_missing_cells_keep_the_prompts_and_limits_of_the_rows_beside(tmp_path):
     own = {"pair": "mine", "target": "a/b", "draft": "c/d", "task": "xsum", "temperature": 0.0}
-    write(tmp_path, "rsd-exp1", row("sd", "3", **own, prompts=5, max_new_tokens=16.0))
+    file = {"data_source": "local", "data_file": "x.jsonl", "prompts": 5, "max_new_tokens": 16.0}
+    write(tmp_path, "rsd-exp1", row("sd", "3", **own, **file))
     (command,) = table("rsd/1", tmp_path, "mine").commands
-    assert {"prompts=5", "generation.max_new_tokens=16"} <= {*command.split()}
+    kept = {"prompts=5", "generation.max_new_tokens=16", "task.source.path=x.jsonl"}
+    assert kept <= {*command.split()}
     usual = {"prompts": 100, "max_new_tokens": 128.0}
     write(tmp_path, "rsd-exp1", row("sd", "3", **own, **usual))
     (command,) = table("rsd/1", tmp_path, "mine").commands
@@ -355,6 +357,7 @@ def test_every_rsd_table_prints_the_reference_value_for_value(number):
 CHAT = {"pair": "llama2_chat_7b", "draft": "double7/vicuna-160m",
         "target": "meta-llama/Llama-2-7b-chat-hf"}  # fmt: skip
 SAMPLE = {"data_source": "embedded"}
+OWN = {"data_source": "local", "data_file": "x.jsonl"}
 OPT = {"pair": "opt_13b", "target": "facebook/opt-13b", "draft": "facebook/opt-125m"}
 DOLLY = {"task": "dolly", "temperature": 1.0, "top_p": 0.95}  # asked in its template
 HEADS = {**MT_BENCH, "speedup": 1.5}
@@ -385,6 +388,7 @@ CASES = {
     "embedded draft": ("stand-in's", "rsd/1", rsd(**EMBEDDED, mbsu=2.0), False),
     "the paper's draft": ("stand-in's", "rsd/1", rsd(**OPT, mbsu=2.0), False),
     "no MBSU": ("stand-in's", "mcsd/7", acceptance(pair="llama2_7b"), False),
+    "prompts": ("Ours, XSum: prompts of x.jsonl, not the dataset's.", "rsd/7", rsd(**OWN), True),
     "completes": ("Ours, XSum: a text to complete", "rsd/7", rsd(**CHAT), True),
     "tuned": ("llama2_chat_7b was tuned", "rsd/7", rsd(**CHAT), True),
     "a base model": ("to complete", "rsd/1", rsd(), False),

@@ -12,7 +12,7 @@ import pandas as pd
 import yaml
 
 from spec_bench.report.data.rows import Row
-from spec_bench.report.papers.pairs import pair_configs, training_of_heads
+from spec_bench.report.papers.pairs import is_embedded, pair_configs, training_of_heads
 from spec_bench.settings.configs import conf_dirs
 from spec_bench.vocabulary import names
 
@@ -32,6 +32,7 @@ def differences(rows: Sequence[Row], shown: Collection[str]) -> list[str]:
     return [
         *([_PREFILL] if {*_OF_DECODING} & {*shown} else []),
         *(_stand_ins(rows) if "mbsu" in shown else []),
+        *_own_prompts(rows),
         *_short_answers(rows),
         *_completions(rows),
         *([_HEADS] if any(_learned_answers(str(row.get("draft", ""))) for row in rows) else []),
@@ -59,6 +60,20 @@ def _stand_ins(rows: Sequence[Row]) -> list[str]:
             f"the paper's draft has {papers / 1e6:.0f}M: {share:+.0%} at L = {calls:g}."
         )
     return notes
+
+
+def _own_prompts(rows: Sequence[Row]) -> list[str]:
+    """Prompts that are not those of their task's dataset."""
+    notes: dict[str, None] = {}
+    for row in rows:
+        config = pair_configs().get(row["pair"])
+        where = {
+            "local": str(row.get("data_file")),
+            "embedded": "" if config and is_embedded(config) else "the shipped sample",
+        }.get(str(row.get("data_source")))
+        if where:
+            notes[f"Ours, {names.task(row['task'])}: prompts of {where}, not the dataset's."] = None
+    return list(notes)
 
 
 def _short_answers(rows: Sequence[Row]) -> list[str]:

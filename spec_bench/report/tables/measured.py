@@ -429,5 +429,6 @@ def _models(label: str, measured: Measured) -> tuple[str, ...]:
     target, name, *drafts = map(quote_text, (first.target, label, *first.draft.split(",")))
     draft = f"[{','.join(drafts)}]" if drafts[1:] else drafts[0]
     own = f"pair.target={target}", f"pair.draft={draft}", f"pair.name={name}"
-    embedded = first.get("data_source") == "embedded"
-    return (*own, "task.source.kind=embedded") if embedded else own
+    file = quote_text(str(first.get("data_file")))
+    data = {"embedded": "task.source.kind=embedded", "local": f"task.source.path={file}"}
+    return (*own, *filter(None, [data.get(str(first.get("data_source")))]))
