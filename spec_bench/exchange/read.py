@@ -14,7 +14,6 @@ row; EAGLE and Medusa have ``idxs``, the index of each turn's last target call, 
 
 from argparse import Namespace
 from collections.abc import Mapping
-from math import isfinite
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -24,6 +23,13 @@ from spec_bench.metrics.summary import summary_of
 from spec_bench.records import parquet
 from spec_bench.records.parquet import UNKNOWN_TOKEN
 from spec_bench.records.types import ENGINE, Generation, StepRecord
+from spec_bench.settings.foreign import (
+    LEAST_S,
+    MOST_TOKENS,
+    AnsweredChoice,
+    AnsweredLine,
+)
+from spec_bench.settings.validation import check
 from spec_bench.system import files
 from spec_bench.tasks.prompt_files import lines_of
 from spec_bench.vocabulary import columns
@@ -116,24 +122,29 @@ def read_answers(path: Path, categories: Mapping[str, str] | None = None) -> Ans
     failed = dict[str, None]()
     models = dict[str, None]()
     split = True
+    tokens = 0
     for line in lines_of(path, str(path.parent)):
         try:
-            question = str(line["question_id"])
-            choice = line["choices"][0]
-            category = str(line.get("category") or (categories or {}).get(question, ""))
-            models[str(line.get("model_id", ""))] = None
+            answered = check(AnsweredLine, line)
+            question = answered.question_id
+            models[answered.model_id or ""] = None
+            choice = answered.choices[0]
             split &= "decode_time" in choice
-            if _ERROR in choice["turns"]:
+            if _ERROR in (choice.get("turns") or ()):
                 failed[question] = None
                 answers.pop(question, None)
                 continue
             if question in answers:
                 raise ValueError(f"question {question} is there twice; keep one")
-            answers[question] = _answer(question, category, choice)
+            category = answered.category or (categories or {}).get(question, "")
+            counts = check(AnsweredChoice, choice, "choices[0]")
+            tokens += sum(counts.new_tokens)
+            if tokens > MOST_TOKENS:
+                raise ValueError(f"new_tokens up to here are {tokens}, at most {MOST_TOKENS}")
+            answers[question] = _answer(question, category, counts)
             failed.pop(question, None)
-        except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
-            fault = f"no {error}" if isinstance(error, KeyError) else error
-            raise ValueError(f"{str(path)!r}, {line.place}: {fault}") from error
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{str(path)!r}, {line.place}: {error}") from error
     if not answers:
         raise ValueError(f"{str(path)!r} has no answers")
     return AnswerFile(", ".join(models), list(answers.values()), list(failed), split)
@@ -150,36 +161,39 @@ def read_categories(path: Path) -> dict[str, str]:
         raise ValueError(f"{str(path)!r}: a line without {error}") from error
 
 
-def _answer(question: str, category: str, choice: Mapping[str, Any]) -> Answer:
+def _answer(question: str, category: str, choice: AnsweredChoice) -> Answer:
     """Returns one question's. Raises ValueError: tokens or seconds cannot be right."""
-    tokens = [int(each) for each in choice["new_tokens"]]
-    wall = [float(each) for each in choice["wall_time"]]
-    if min(tokens, default=0) < 0 or not tokens:
-        raise ValueError(f"new_tokens is {tokens}")
-    if not all(isfinite(each) and each > 0 for each in wall) or len(wall) != len(tokens):
-        raise ValueError(f"wall_time is {wall}")
-    prefill = sum(map(float, choice.get("prefill_time", ())))
-    decode = sum(map(float, choice["decode_time"])) if "decode_time" in choice else sum(wall)
-    calls, known = _calls(choice, sum(tokens))
+    turns = len(choice.new_tokens)
+    tokens = sum(choice.new_tokens)
+    wall = sum(choice.wall_time)
+    prefill = sum(choice.prefill_time)
+    decode = wall if choice.decode_time is None else sum(choice.decode_time)
+    if len(choice.wall_time) != turns:
+        raise ValueError(f"wall_time is of {len(choice.wall_time)} turns, new_tokens of {turns}")
+    if min(choice.wall_time) < LEAST_S:
+        raise ValueError(f"wall_time is {min(choice.wall_time)}, at least {LEAST_S}")
+    # The first chunk of a served answer may be all of it: nothing is left to decode.
+    least = LEAST_S * (tokens - turns if decode == 0 else max(tokens, 1))
+    if not least <= decode <= 1.01 * wall - prefill:
+        times = f"wall_time {wall}, prefill_time {prefill} and decode_time {decode}"
+        raise ValueError(f"{times} cannot be of {tokens} new_tokens")
+    calls, known = _calls(choice, tokens)
     # The prefill may bring a turn's first token; a turn's last call may pass the limit.
-    beyond = sum(calls) - sum(tokens)
-    if not -len(tokens) <= beyond < len(tokens) * max(calls, default=1):
-        raise ValueError(f"new_tokens is {tokens}, and accept_lengths add up to {sum(calls)}")
-    return Answer(question, category, sum(tokens), sum(wall), prefill, decode, calls, known)
+    beyond = sum(calls) - tokens
+    if not -turns <= beyond < turns * max(calls, default=1):
+        raise ValueError(f"new_tokens are {tokens}, and accept_lengths add up to {sum(calls)}")
+    return Answer(question, category, tokens, wall, prefill, decode, calls, known)
 
 
-def _calls(choice: Mapping[str, Any], tokens: int) -> tuple[tuple[int, ...], bool]:
+def _calls(choice: AnsweredChoice, tokens: int) -> tuple[tuple[int, ...], bool]:
     """Returns tokens per target call, and whether they are counted call by call."""
-    if "accept_lengths" in choice:
-        lengths = tuple(int(each) for each in choice["accept_lengths"])
-        if min(lengths, default=1) < 1:
-            raise ValueError(f"accept_lengths has {min(lengths)}; a call brings a token at least")
-        return lengths, True
-    if "idxs" not in choice:
+    if choice.accept_lengths is not None:
+        return choice.accept_lengths, True
+    if choice.idxs is None:
         raise ValueError("neither accept_lengths nor idxs")
-    count = sum(int(each) + 1 for each in choice["idxs"])
+    count = sum(each + 1 for each in choice.idxs)
     if count < 1:
-        raise ValueError(f"idxs is {choice['idxs']}")
+        raise ValueError(f"idxs is {list(choice.idxs)}")
     least, more = divmod(tokens, count)
     if least < 1:
         raise ValueError(f"{tokens} new_tokens of {count} target calls")

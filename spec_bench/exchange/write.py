@@ -36,8 +36,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--output", type=output_folder, help="default: answers beside the table")
     options = parser.parse_args(list(arguments))
     table = options.table
-    folder = options.output or options.table.parent / "answers"
     try:
+        folder = options.output or files.path_below(table.parent, "answers")
         files.check_writable(folder)
         if not table.is_file():
             raise files.make_absence(f"no results file {str(table)!r}", files.results_of(table))
@@ -73,7 +73,7 @@ def write_answers(rows: Sequence[Row], runs: Sequence[Path], folder: Path) -> li
         for repeat in sorted({each.repeat for each in done}):
             of_repeat = [each for each in done if each.repeat == repeat]
             lines = _lines(of_repeat, f"{row['pair']}-{name}", text)
-            written.append(folder / f"run_{repeat + 1}" / f"{unique}.jsonl")
+            written.append(files.path_below(folder, f"run_{repeat + 1}/{unique}.jsonl"))
             files.write_text(written[-1], "".join(map(_json_line, lines)))
     return written
 
@@ -101,7 +101,7 @@ def write_questions(rows: Sequence[Row], runs: Sequence[Path], folder: Path) -> 
                 lines.append({**line, "reference": golds} if golds else line)
         if sum(len(line["turns"]) for line in lines) < len(asked[name]):
             raise ValueError(f"task {name} has other questions now than the rows answer")
-        written.append(folder / name / "question.jsonl")
+        written.append(files.path_below(folder, f"{name}/question.jsonl"))
         files.write_text(written[-1], "".join(map(_json_line, lines)))
     return written
 

@@ -35,6 +35,7 @@ from spec_bench.settings.fields import complain, did_you_mean
 from spec_bench.settings.validation import check, settings
 from spec_bench.settings.words import in_words
 from spec_bench.system import signals
+from spec_bench.system.files import open_own
 
 FOLDER = "server"
 PLAIN = "plain"
@@ -266,7 +267,7 @@ def kept(
     It writes to a log, else to our output; descriptors are held open until it has ended.
     """
     spared = keeper.children()
-    with log.open("wb") if log else nullcontext() as file:
+    with open_own(log, "wb") if log else nullcontext() as file:
         keeping = subprocess.Popen(
             [sys.executable, keeper.__file__, str(log or ""), *command], stdin=subprocess.PIPE,
             stdout=file, stderr=file, start_new_session=True, pass_fds=held, **more,

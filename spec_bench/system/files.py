@@ -23,7 +23,7 @@ import spec_bench
 NO_ROOM = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
     *(errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO),
-    *(errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG),
+    *(errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP, errno.ENXIO),
 )
 _WRITTEN_NUMBER = re.compile(r"\(os error (\d+)\)")  # as safetensors says it
 
@@ -130,9 +130,31 @@ def package_folder(name: str) -> Path:
     raise ValueError(f"no folder {name!r} in {package} or beside it")
 
 
+def path_below(folder: Path, name: str) -> Path:
+    """Returns what a name, which somebody else may have given, stands for in a folder. Raises
+    ValueError: it leads out of the folder, also by a link.
+    """
+    path = folder / name
+    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
+        raise ValueError(f"{name!r} leads out of {str(folder)!r}")
+    return path
+
+
+def open_own(path: Path, mode: str = "a") -> Any:
+    """Opens a file to write into. Raises OSError: it is a link, which may lead to anything, or a
+    pipe, which would be waited for.
+    """
+
+    def open_no_link(name: str, flags: int) -> int:
+        return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+
+    code = None if "b" in mode else "utf-8"
+    return open(path, mode, encoding=code, opener=open_no_link)
+
+
 def results_file(results: Path, name: str) -> Path:
-    """Returns an experiment's table."""
-    return results / name / RESULTS
+    """Returns an experiment's table. Raises ValueError: it is not below the results."""
+    return path_below(results, name) / RESULTS
 
 
 def archive_file(table: Path) -> Path:
@@ -158,7 +180,9 @@ def make_absence(message: str, results: Path) -> ValueError:
 
 
 def run_folder(results: Path, run_id: str) -> Path:
-    """Returns what one cell left on disk."""
+    """Returns what one cell left on disk. Raises ValueError: the id is a path."""
+    if run_id in ("", "..") or Path(run_id).name != run_id:
+        raise ValueError(f"run_id is {run_id!r}, which is no folder's name")
     return results / RUNS / run_id
 
 

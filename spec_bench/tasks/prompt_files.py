@@ -7,22 +7,19 @@ is empty, and a number with a point is a text, too: 3.10 is not made 3.1. Then i
 field of a row its prompt stands.
 """
 
-import bz2
 import codecs
 import csv
-import gzip
 import json
-import lzma
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
-from importlib import import_module
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from spec_bench.settings.fields import shown
+from spec_bench.settings.foreign import MOST_TEXT, check_value, parse_json, read_bytes
 
 Row = Mapping[str, Any]
 
@@ -50,7 +47,9 @@ _PACKED = (".gz", ".bz2", ".xz", ".zst")
 _TURNS = ("user", "assistant")
 _DELIMITERS = (",", ";", "\t")
 _QUOTED_CELL = re.compile(r'(?:^|\t)"(?:[^"]|"")*"(?:\t|\r?$)', re.MULTILINE)
-_ZSTD = ("compression.zstd", "backports.zstd", "zstandard")
+_LINE = re.compile(r"[^\n]+")
+_HEADER = 2**16  # characters of the first line that are looked at for names of columns
+csv.field_size_limit(MOST_TEXT)
 
 
 class Line(dict[str, Any]):
@@ -64,39 +63,24 @@ class Line(dict[str, Any]):
 Making = Callable[[], Line]
 
 
-def _unpack_zstd(data: bytes) -> Any:
-    for name in _ZSTD:
-        try:
-            return import_module(name).decompress(data)
-        except ImportError:
-            continue
-    raise OSError("zstd needs Python 3.14, or pip install zstandard; or unpack it: zstd -d")
-
-
-_UNPACKED: dict[bytes, Callable[[bytes], bytes]] = {
-    b"\x1f\x8b": gzip.decompress,
-    b"BZh": bz2.decompress,
-    b"\xfd7zXZ": lzma.decompress,
-    b"\x28\xb5\x2f\xfd": _unpack_zstd,
-}
-
-
 @cache
 def _read_once(file: str) -> bytes:
     """What can be read a single time: the standard input, or a pipe."""
     if file != STDIN:
-        return Path(file).read_bytes()
+        with open(file, "rb") as stream:
+            return read_bytes(stream)
     if sys.stdin.isatty():
         raise ValueError("- is what a pipe or < FILE brings: there is nothing but the terminal")
-    return sys.stdin.buffer.read()
+    return read_bytes(sys.stdin.buffer)
 
 
 def _read_text(file: Path, where: str) -> str:
     """A file's text, unpacked; "" for a Parquet file. Raises ValueError: it is in no known code."""
-    data = file.read_bytes() if file.is_file() else _read_once(str(file))
-    for magic, unpack in _UNPACKED.items():
-        if data.startswith(magic):
-            data = unpack(data)
+    read = _read_once.__wrapped__ if file.is_file() else _read_once
+    try:
+        data = read(str(file))
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
     utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     try:
         return data.decode("utf-16" if utf16 else "utf-8-sig")
@@ -137,32 +121,43 @@ def rows_in(dataset: Any) -> Iterator[Making]:
 def _rows_of_text(text: str, file: Path, where: str) -> Iterator[Making]:
     endings = [each.lower() for each in file.suffixes if each.lower() not in _PACKED]
     ending = (endings or [""])[-1]
-    lines = [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
-    first = lines[0][1].strip() if lines else ""
+    start, first = next(_lines_in(text), (1, ""))
+    first = first.strip()
     if ending not in _TABLES and (ending in _JSON or first[:1] in ("{", "[", '"')):
         whole = _json_or_none(text)
         told = _json_or_none(first)
         if isinstance(whole, dict | list):
             values = _list_in(whole)
-            unit, start = ("line", lines[0][0]) if len(lines) == len(values) == 1 else ("record", 1)
+            alone = len(values) == 1 and len(first) == len(text.strip())
+            unit, start = ("line", start) if alone else ("record", 1)
             for number, value in enumerate(values, start):
                 yield partial(_row_of, value, where, f"{unit} {number}")
             return
         if ending == ".json" and told is None:
             _parse_json(text, where)  # says why it is none
         if ending in _JSON or isinstance(told, dict | list) or (told and ending not in _TEXTS[1:]):
-            for number, line in lines:
+            for number, line in _lines_in(text):
                 yield partial(_row_of_line, line, where, number)
             return
-    delimiter, names = _header(first)
+    delimiter, names = _header(first[:_HEADER])
     named = len(names) > 1 and {*names} & {*ASKING} and " " not in "".join(names)
     if ending in _TABLES or named:
         yield from _rows_of_table(text, delimiter, where)
     elif ending in _TEXTS and "\0" not in text:
-        for number, line in lines:
-            yield partial(Line, {"prompt": line.rstrip("\r")}, f"line {number}")
+        for number, line in _lines_in(text):
+            yield partial(_row_of, line.rstrip("\r"), where, f"line {number}")
     else:
         raise ValueError(f"{where}: cannot read such a file; choose from {FORMS}")
+
+
+def _lines_in(text: str) -> Iterator[tuple[int, str]]:
+    """Yields the lines that are not blank with their numbers, from 1."""
+    number, counted = 1, 0
+    for found in _LINE.finditer(text):
+        number += text.count("\n", counted, found.start())
+        counted = found.start()
+        if not found[0].isspace():
+            yield number, found[0]
 
 
 def lines_of(file: Path, whose: str) -> Iterator[Line]:
@@ -186,14 +181,15 @@ def _constant(name: str) -> None:
 
 def _parse_json(text: str, where: str, line: int = 1) -> Any:
     try:
-        value = json.loads(text, parse_float=str, parse_constant=_constant)
+        value = parse_json(text, parse_float=str, parse_constant=_constant)
         json.dumps(value, ensure_ascii=False).encode("utf-8")
         return value
     except UnicodeEncodeError as error:
         why = f"{error.object[error.start]!r} is half a surrogate pair, no character"
     except ValueError as error:
         line += getattr(error, "lineno", 1) - 1
-        why = f"no JSON: {str(error).partition(': line')[0]}"
+        what = "no JSON: " * isinstance(error, json.JSONDecodeError)
+        why = f"{what}{str(error).partition(': line')[0]}"
     raise ValueError(f"{where}, line {line}: {why}")
 
 
@@ -211,7 +207,10 @@ def _row_of_line(line: str, where: str, number: int) -> Line:
 def _row_of(value: Any, where: str, place: str) -> Line:
     """A row of what stands for one: an object, a text, or a list of turns or messages."""
     if isinstance(value, str):
-        value = {"prompt": value}
+        try:
+            value = {"prompt": check_value(value)}
+        except ValueError as error:
+            raise ValueError(f"{where}, {place}: {error}") from None
     elif isinstance(value, list):
         value = {"turns": value}
     elif not isinstance(value, dict):
@@ -249,7 +248,6 @@ def _header(line: str) -> tuple[str, list[str]]:
 
 
 def _rows_of_table(text: str, delimiter: str, where: str) -> Iterator[Making]:
-    csv.field_size_limit(sys.maxsize)
     literal = delimiter == "\t" and not _QUOTED_CELL.search(text)  # quotation marks are letters
     quoting: Any = csv.QUOTE_NONE if literal else csv.QUOTE_MINIMAL
     lines = StringIO(text, newline="")
@@ -327,7 +325,7 @@ def asked_in(row: Row) -> Any:
             )
     value = row[name]
     if name in CHATS and isinstance(value, str):
-        return json.loads(value) if value.startswith("[") else value
+        return parse_json(value) if value.startswith("[") else value
     more = row.get("input") if name == "instruction" else None
     return f"{value}\n\n{more}" if isinstance(more, str) and more.strip() else value
 

@@ -20,7 +20,7 @@ from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.jobs.work.prompts import Prompts
 from spec_bench.records.ends import Ends, end_ids
 from spec_bench.records.types import Request
-from spec_bench.system.files import digest, naming, write_text
+from spec_bench.system.files import digest, naming, open_own, write_text
 from spec_bench.tasks import Task
 from spec_bench.tasks.example import fixed_answers
 from spec_bench.tasks.template import chat_text
@@ -231,7 +231,7 @@ def answer_prompts(
         chosen = sorted(range(place, len(prompts), count), key=lambda i: (len(prompts[i]), i))
         groups += [(temperature, chosen[at : at + size]) for at in range(0, len(chosen), size)]
     bar = tqdm(groups, desc="answers", unit="batch", disable=not progress)
-    with naming(file), file.open("a", encoding="utf-8") as lines:
+    with naming(file), open_own(file) as lines:
         for number, (temperature, chosen) in enumerate(bar):
             if number not in done:
                 how = settings.max_new_tokens, tuple(stop_ids), ends

@@ -25,7 +25,7 @@ from torch.optim import AdamW, Optimizer
 from tqdm import tqdm
 
 from spec_bench.settings.fields import one_line
-from spec_bench.system.files import digest, naming, replacing, set_aside, write_csv
+from spec_bench.system.files import digest, naming, open_own, replacing, set_aside, write_csv
 from spec_bench.train.batches import IGNORED, Batches, step_indices
 from spec_bench.train.settings import TrainSettings
 from spec_bench.train.trainee import TrainableHead, weighted, weights_of
@@ -175,7 +175,7 @@ class TrainingLog:
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Appends a line; what the row does not name stays empty."""
-        with naming(self.file), self.file.open("a", encoding="utf-8", newline="") as stream:
+        with naming(self.file), open_own(self.file) as stream:
             csv.DictWriter(stream, self.columns).writerow(row)
 
     def rows(self) -> list[dict[str, str]]:

@@ -152,7 +152,7 @@ LINE = {"question_id": 1, "model_id": "m", "choices": [{"turns": ["a"], "new_tok
 @pytest.mark.parametrize(
     ("choice", "said"),
     [
-        ({"wall_time": [0.0], "accept_lengths": [3]}, ("wall_time", "[0.0]")),
+        ({"wall_time": [0.0], "accept_lengths": [3]}, ("wall_time", "0.0")),
         ({"wall_time": [1.0]}, ("accept_lengths nor idxs",)),
         ({"wall_time": [1.0], "accept_lengths": [1] * 9}, ("new_tokens", "3", "9")),
         ({"wall_time": [1.0], "accept_lengths": [1]}, ("new_tokens", "3", "1")),

@@ -18,6 +18,7 @@ from spec_bench.audit.__main__ import read_arguments
 from spec_bench.jobs.app import settings_of
 from spec_bench.jobs.config.compose import composed
 from spec_bench.jobs.config.flags import overrides_of
+from spec_bench.settings import foreign
 from spec_bench.tasks import build_task, prompt_files, read_own
 from tests.said import naming
 
@@ -199,8 +200,9 @@ def test_what_cannot_be_read_is_one_line_with_what_helps(name, content, named, t
 
 
 def test_zstd_without_its_module_says_what_brings_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(prompt_files, "_ZSTD", ("no_such_module",))
-    (tmp_path / "x.jsonl.zst").write_bytes(b"\x28\xb5\x2f\xfd")
+    magic = b"\x28\xb5\x2f\xfd"
+    monkeypatch.setitem(foreign._PACKED, magic, ("no_such_module",))
+    (tmp_path / "x.jsonl.zst").write_bytes(magic)
     with pytest.raises(ValueError, match=naming("Python 3.14", "pip install zstandard")):
         local("jsonl", tmp_path / "x.jsonl.zst").examples()
 

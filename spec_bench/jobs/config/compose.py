@@ -26,13 +26,16 @@ from weakref import WeakKeyDictionary
 
 import hydra
 from hydra._internal.config_loader_impl import ConfigLoaderImpl, get_overrides_dirname
+from hydra._internal.config_repository import ConfigRepository
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.errors import HydraException, OverrideParseException
+from hydra.plugins.config_source import ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -44,6 +47,7 @@ from spec_bench.jobs.config.model_files import EMBEDDED
 from spec_bench.jobs.config.pair import with_own_name
 from spec_bench.settings.configs import conf_dir, conf_dirs, experiments_dir, experiments_dirs
 from spec_bench.settings.fields import complain, did_you_mean, unknown_setting
+from spec_bench.settings.foreign import check_config
 from spec_bench.settings.validation import takes_text
 from spec_bench.settings.words import quote_text
 from spec_bench.system import files, signals
@@ -170,10 +174,25 @@ def register() -> None:
     Plugins.instance().register(MoreConfigs)
     JobReturn.return_value = property(_returned, JobReturn.return_value.fset)
     ConfigLoaderImpl.load_sweep_config = _sweep_config
+    ConfigRepository.load_config = _load_config
 
 
+_load = ConfigRepository.load_config
 _compose = ConfigLoaderImpl.load_sweep_config
 _composed = WeakKeyDictionary[ConfigLoaderImpl, dict[tuple[str, ...], bytes]]()
+
+
+def _load_config(self: ConfigRepository, config_path: str) -> ConfigResult | None:
+    """Reads a config; one that is not ours or a package's is looked at first."""
+    source = self._find_object_source(config_path, ObjectType.CONFIG)
+    ours = map(str, (*conf_dirs(), *experiments_dirs()))
+    if source is not None and source.scheme() == "file" and source.path not in ours:
+        file = Path(source.path, source._normalize_file_name(config_path))
+        try:
+            check_config(file.read_text(encoding="utf-8"), config_path)
+        except ValueError as error:
+            raise ValueError(f"{str(file)!r}: {error}") from error
+    return _load(self, config_path)
 
 
 def _sweep_config(

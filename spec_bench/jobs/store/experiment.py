@@ -86,8 +86,7 @@ class Experiment:
         path = self._notes / f"{job_id(note.cells)}.json"
         files.write_json(path, seals.sealed(asdict(replace(note, ended=time.time()))))
         if not self.csv.exists():  # readers find experiments by their tables, and make them whole
-            self.csv.parent.mkdir(parents=True, exist_ok=True)
-            self.csv.touch()
+            files.write_bytes(self.csv, b"")
 
     def rebuild(self, *, wait_s: float = inf) -> bool:
         """Makes CSV and records whole, once more if a job has ended meanwhile; whether it did. To
@@ -95,7 +94,7 @@ class Experiment:
         """
         self._notes.mkdir(parents=True, exist_ok=True)
         until = time.monotonic() + wait_s
-        with (self._notes / ".lock").open("w") as file:
+        with files.open_own(self._notes / ".lock") as file:
             while not files.lock(file, wait=wait_s == inf):
                 if time.monotonic() >= until:
                     return False

@@ -45,7 +45,7 @@ class CellStore:
     def lock(self, wait: bool = True) -> bool:
         """Locks the cell, or waits for it; returns whether it is free. A kill frees it."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._lock = (self.folder / ".lock").open("w")
+        self._lock = files.open_own(self.folder / ".lock")
         free = files.lock(self._lock, wait=False)
         if wait and not free:
             log.info("waiting for another job to finish %s", self.folder)
@@ -75,7 +75,7 @@ class CellStore:
     def append(self, generations: Iterable[Generation], again: str = "") -> None:
         """Adds generations, or those that a session timed ``again``; they survive a kill."""
         path = self.folder / (files.RETIMED.replace("*", again) if again else files.GENERATIONS)
-        with files.naming(path), path.open("a", encoding="utf-8") as stream:
+        with files.naming(path), files.open_own(path) as stream:
             files.lock(stream, wait=True)  # another job may look for a torn line
             for generation in generations:
                 stream.write(cell_folder.written(generation, self.folder.name))
@@ -116,7 +116,7 @@ class CellStore:
                 self._aside(path.name, f"{lines.faults[0]}{more}", copy=True)
                 cell_folder.replace(path, lines.generations)
             elif lines.torn:
-                with path.open("rb+") as stream:
+                with files.open_own(path, "rb+") as stream:
                     files.lock(stream.fileno(), wait=True)
                     torn = cell_folder.read(path, vocabulary).torn  # none if it was being written
                     stream.truncate(path.stat().st_size - torn)

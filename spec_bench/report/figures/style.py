@@ -19,6 +19,7 @@ import pandas as pd
 from cycler import cycler
 from matplotlib.figure import Figure
 
+from spec_bench.system.files import replacing
 from spec_bench.vocabulary.decoders import COLOURS, MARKERS, PALETTE, find_decoder
 from spec_bench.vocabulary.names import MARKS, title
 from spec_bench.vocabulary.numbers import format_count
@@ -111,7 +112,6 @@ def save(
     figure: Any, folder: Path, name: str, formats: Sequence[str], dpi: int = _DPI
 ) -> list[Path]:
     """Writes ``name.png``, ``name.pdf`` or both; the same figure gives the same bytes."""
-    folder.mkdir(parents=True, exist_ok=True)
     figure.set_dpi(dpi)
     if (engine := figure.get_layout_engine()) is not None:
         engine.execute(figure)  # once: every format would lay out and draw one more time
@@ -119,7 +119,9 @@ def save(
     paths = [folder / f"{name}.{suffix}" for suffix in formats]
     for path in paths:
         dated = path.suffix == ".pdf"  # a PNG bears no date
-        figure.savefig(path, dpi=dpi, metadata={"CreationDate": None} if dated else None)
+        metadata = {"CreationDate": None} if dated else None
+        with replacing(path) as partial:
+            figure.savefig(partial, format=path.suffix[1:], dpi=dpi, metadata=metadata)
     return paths
 
 

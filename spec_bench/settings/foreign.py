@@ -1,0 +1,171 @@
+"""What somebody else wrote: its limits, and how it is read. ``docs/security.md`` states them.
+
+Prompt files, answer files, configs and a server's JSON pass through here before anything is made of
+them, so that no number sizes an allocation and no key starts a program. All of it is refused by a
+``ValueError`` of one line; who calls adds the file and the line in it.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from io import BytesIO
+from typing import Annotated, Any, BinaryIO
+
+import yaml
+from annotated_types import Ge, Le, MaxLen, MinLen
+from pydantic import AllowInfNan, BaseModel, BeforeValidator, ConfigDict
+
+from spec_bench.settings.fields import MOST_NODES
+from spec_bench.settings.validation import Whole
+
+MOST_BYTES = 2**30
+"""Of a file, unpacked where it is packed."""
+MOST_RATIO = 100
+"""A packed file may unpack to that many times its size, and to ``FREE_BYTES`` in any case."""
+FREE_BYTES = 2**26
+MOST_TEXT = 2**24
+"""Characters of one text, such as a prompt."""
+MOST_DEPTH = 64
+"""Lists and mappings within each other."""
+MOST_VALUES = 100_000
+"""Of one config, each alias counted as all that it stands for."""
+MOST_TOKENS = 2**22
+"""Of all answers of a file together."""
+LEAST_S = 1e-6
+"""Seconds that a request, or one token of it, takes at least."""
+_TOO_DEEP = f"it is nested more than {MOST_DEPTH} deep"
+_PACKAGE = re.compile(r"@package\s+(\S+)")
+_CALLING = re.compile(r"(^|\.)_target_$|hydra", re.IGNORECASE)
+_HARMLESS = re.compile(
+    r"hydra(\.mode|\.sweeper)?"
+    r"|hydra\.(launcher(?!\.basic$)|sweeper\.params)(\.((?!hydra|_target_).)*)?"
+)
+_TAKEN = "of hydra it may have launcher, mode and sweeper.params"
+_PACKED: dict[bytes, tuple[str, ...]] = {
+    b"\x1f\x8b": ("gzip",),
+    b"BZh": ("bz2",),
+    b"\xfd7zXZ": ("lzma",),
+    b"\x28\xb5\x2f\xfd": ("compression.zstd", "backports.zstd", "zstandard"),
+}
+
+
+def read_bytes(stream: BinaryIO) -> bytes:
+    """Reads a file, or a pipe, to its end and unpacks it. Raises ValueError: it is too large."""
+    data = stream.read(MOST_BYTES + 1)
+    most = MOST_BYTES
+    for magic, modules in _PACKED.items():
+        if data.startswith(magic):
+            most = min(most, FREE_BYTES + MOST_RATIO * len(data))
+            data = _open_packed(modules, data).read(most + 1)
+            break
+    if len(data) > most:
+        raise ValueError(f"it holds more than {most >> 20} MiB")
+    return data
+
+
+def _open_packed(modules: tuple[str, ...], data: bytes) -> Any:
+    for name in modules:
+        try:
+            return import_module(name).open(BytesIO(data))
+        except ImportError:
+            continue
+    raise ValueError("zstd needs Python 3.14, or pip install zstandard; or unpack it: zstd -d")
+
+
+def parse_json(text: str | bytes, **options: Any) -> Any:
+    """Returns the value of a JSON text; ``options`` are those of ``json.loads``. Raises ValueError:
+    it is none, or one that ``check_value`` refuses.
+    """
+    try:
+        return check_value(json.loads(text, **options))
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+
+
+def check_value(value: Any) -> Any:
+    """Returns a value as it is. Raises ValueError: it is nested too deep, or a text in it is too
+    long.
+    """
+    level = [value]
+    for _ in range(MOST_DEPTH + 1):
+        longest = max((len(each) for each in level if isinstance(each, str)), default=0)
+        if longest > MOST_TEXT:
+            raise ValueError(f"a text has {longest} characters, at most {MOST_TEXT}")
+        mappings = [each.values() for each in level if isinstance(each, Mapping)]
+        lists = [each for each in level if isinstance(each, list)]
+        level = [each for inside in (*mappings, *lists) for each in inside]
+        if not level:
+            return value
+    raise ValueError(_TOO_DEEP)
+
+
+def load_yaml(text: str) -> Any:
+    """Returns the value of a YAML text. Raises ValueError: it is nested too deep, or has too many
+    values, those counted that its aliases stand for.
+    """
+    known: dict[str | None, int] = {}  # of anchors, by name
+    begun: list[tuple[str | None, int]] = []
+    count = 0
+    for event in yaml.parse(text, yaml.SafeLoader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            begun.append((event.anchor, count))
+        elif isinstance(event, yaml.CollectionEndEvent):
+            name, before = begun.pop()
+            known[name] = count - before
+        elif isinstance(event, yaml.AliasEvent):
+            count += known.get(event.anchor, MOST_VALUES)
+        count += 1
+        if len(begun) > MOST_DEPTH:
+            raise ValueError(_TOO_DEEP)
+        if count > MOST_VALUES:
+            raise ValueError(f"it has more than {MOST_VALUES} values")
+    return yaml.safe_load(text)
+
+
+def check_config(text: str, name: str) -> None:
+    """Raises ValueError: a config of somebody else's, ``name`` below its folder, says what is to be
+    called, or sets more of Hydra than a launcher's settings and a sweep's values; a launcher is
+    chosen on the command line.
+    """
+    config = load_yaml(text)
+    defaults = config.get("defaults") if isinstance(config, Mapping) else None
+    places = [name.replace("/", "."), *_PACKAGE.findall(text)]
+    for key in (*places, *map(str, defaults or ()), *_iter_keys(config)):
+        if _CALLING.search(key) and not _HARMLESS.fullmatch(key):
+            raise ValueError(f"{key} is not taken from a config that is not ours; {_TAKEN}")
+
+
+def _iter_keys(value: Any, at: str = "") -> Iterator[str]:
+    pairs = value.items() if isinstance(value, Mapping) else ()
+    for key, inside in enumerate(value) if isinstance(value, list) else pairs:
+        yield f"{at}{key}"
+        yield from _iter_keys(inside, f"{at}{key}.")
+
+
+Label = Annotated[str, MaxLen(1000)]
+Count = Annotated[Whole, Ge(0), Le(2**20)]
+CallTokens = Annotated[Whole, Ge(1), Le(MOST_NODES)]
+# Prompt files keep a number with a point as a text; that of true is no number.
+Seconds = Annotated[float, BeforeValidator(str), AllowInfNan(False), Ge(0), Le(1e6)]
+
+
+class AnsweredLine(BaseModel):
+    """A line of an answer file."""
+
+    model_config = ConfigDict(coerce_numbers_to_str=True, protected_namespaces=())
+    question_id: Label
+    model_id: Label | None = None
+    category: Label | None = None
+    choices: Annotated[tuple[dict[str, Any], ...], MinLen(1)]  # the first counts
+
+
+class AnsweredChoice(BaseModel):
+    """What one choice says of its turns, each list but ``accept_lengths`` with an entry a turn."""
+
+    new_tokens: Annotated[tuple[Count, ...], MinLen(1), MaxLen(1000)]
+    wall_time: tuple[Seconds, ...]
+    prefill_time: tuple[Seconds, ...] = ()
+    decode_time: tuple[Seconds, ...] | None = None
+    accept_lengths: tuple[CallTokens, ...] | None = None
+    idxs: tuple[Annotated[Whole, Ge(-1), Le(2**20)], ...] | None = None  # of the last calls
