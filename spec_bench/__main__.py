@@ -81,10 +81,11 @@ def _report(arguments: Sequence[str]) -> None:
 
 def _plain(command: str, arguments: Sequence[str]) -> list[str]:
     """Returns the arguments with plain flags as overrides; leaves with a line if they are wrong."""
-    from spec_bench.jobs.config.flags import FLAGS, overrides_of
+    from spec_bench.jobs.config.flags import FLAGS, overrides_of, read_escapes
 
     try:
-        return overrides_of(command, arguments) if command in FLAGS else list(arguments)
+        known = command in FLAGS
+        return read_escapes(overrides_of(command, arguments)) if known else list(arguments)
     except ValueError as error:
         print(f"spec_bench: {error}", file=sys.stderr)
         sys.exit(2)

@@ -200,7 +200,8 @@ def choose(speeds: Sequence[tuple[str, Interval, float, str]], what: str = "prom
     if best in near:
         return Choice((), "a tie", f"{title} is as fast as AR within {CLOSE:.0%}, {told}")
     if doubt:
-        return Choice((), "cannot decide yet", title + doubt[doubt.index(":") :] + "; run it again")
+        again = "; run it again with another --out"  # else the finished cells are only read
+        return Choice((), "cannot decide yet", title + doubt[doubt.index(":") :] + again)
     looks = f"looks {'faster' if speed.value > 1 else 'slower'}, {told}"
     more = f"about {_deciding(speed.value, ends, prompts)} {what} may decide"
     return Choice((), "cannot decide yet", f"{title} {looks}; {more}")

@@ -27,6 +27,7 @@ from spec_bench.jobs.app import run_stage, settings_of
 from spec_bench.jobs.config.cells import Cell
 from spec_bench.jobs.config.compose import composed, one_line
 from spec_bench.jobs.config.config import ConfirmSettings
+from spec_bench.jobs.config.flags import TYPED, read_escapes
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.records.types import CellResult
 from spec_bench.report.data.rows import Group, reason_of, stall_of
@@ -360,7 +361,7 @@ def command_of(found: Recommendation, overrides: Sequence[str]) -> str:
     chosen = [f"decoder={decoder}", *tree]
     if " " in decoder:  # a decoder with settings of its own
         chosen = ["--decoders", f"{decoder}:{spec}"]
-    return shlex.join(["spec-bench", "run", *kept, *chosen])
+    return shlex.join(["spec-bench", "run", *read_escapes(kept, TYPED), *chosen])
 
 
 def _lines(candidates: pd.DataFrame) -> Iterator[list[tuple[str, str]]]:

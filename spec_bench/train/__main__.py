@@ -18,7 +18,7 @@ RESUMES = "the same command goes on"
 def main(arguments: Sequence[str] | None = None) -> None:
     """Help at once, else the Hydra application; exits with its status."""
     with orderly(f"interrupted; {RESUMES}"):
-        from spec_bench.jobs.config.flags import overrides_of
+        from spec_bench.jobs.config.flags import overrides_of, read_escapes
         from spec_bench.jobs.config.help import command_help
 
         given = sys.argv[1:] if arguments is None else arguments
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(command_help("train"), end="")
             return
         try:
-            words = overrides_of("train", given)
+            words = read_escapes(overrides_of("train", given))
         except ValueError as error:
             complain(f"spec-bench train: {error}")
             sys.exit(2)

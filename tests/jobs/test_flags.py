@@ -9,11 +9,13 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import QuotedString
 from hydra.errors import MissingConfigException
 
-from spec_bench.__main__ import main
+from spec_bench.__main__ import _plain, main
+from spec_bench.api.jobs import words_of
 from spec_bench.jobs.config.compose import asked_of, composed, one_line, shown_resolved
-from spec_bench.jobs.config.flags import FLAGS, overrides_of
+from spec_bench.jobs.config.flags import FLAGS, TYPED, overrides_of, read_escapes
 from spec_bench.jobs.config.help import COMMANDS, command_help, listing
 from spec_bench.settings.words import as_override
+from tests.printed import printed
 
 
 @pytest.mark.parametrize(
@@ -64,6 +66,48 @@ def test_a_flags_text_reaches_hydra_letter_by_letter(flag, text):
 def test_a_settings_text_from_python_reaches_hydra_letter_by_letter(text):
     value = OverridesParser.create().parse_override(f"name={as_override('name', text)}").value()
     assert getattr(value, "text", value) == text and isinstance(value, str | QuotedString)
+
+
+@pytest.mark.parametrize(
+    ("typed", "text"),
+    [
+        (r'task.stop="\n\n"', "\n\n"),
+        (r'task.template="{a}\n\tSummary:"', "{a}\n\tSummary:"),
+        (r"--system=One.\nTwo, \\nabla", "One.\nTwo, \\nabla"),
+        (r'task.stop="\\nabla"', r"\nabla"),
+        (r'task.stop="\frac"', r"\frac"),
+        (r'pair.chat_template="{{ m }}\n"', "{{ m }}\n"),
+        (r'task.source.path="\n"', r"\n"),
+        ('task.stop="\nabla"', "\nabla"),
+    ],
+)
+def test_a_typed_backslash_n_is_a_newline_where_a_model_reads_the_text(typed, text):
+    (word,) = _plain("run", [typed])
+    assert OverridesParser.create().parse_override(word).value() == text
+    assert read_escapes(read_escapes([word], TYPED)) == [word]  # as a command that is printed
+
+
+@pytest.mark.parametrize("command", ["run", "train", "recommend"])
+def test_a_typed_text_that_may_be_a_newline_or_latex_is_refused(command, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["spec-bench", command, r'task.stop=["\nabla"]'])
+    with pytest.raises(SystemExit) as end:
+        main()
+    told = capsys.readouterr().err
+    assert (end.value.code, told.count("\n")) == (2, 1)
+    assert r'task.stop=["\nabla"]' in told and r"\\na" in told and "$'...'" in told
+
+
+def test_a_text_from_python_keeps_its_backslash():
+    words = words_of((), {"task.stop": [r"\nabla", "\n"]})
+    assert 'task.stop=["\\nabla", "\n"]' in words
+
+
+def test_the_newlines_of_printed_commands_are_newlines():
+    texts = {word for each in printed() for word in each.words if r"\n" in word}
+    assert {r'task.stop=["\n\n"]', r"task.template={article}\nSummary:"} <= {
+        text.replace('e="', "e=").removesuffix('"') for text in texts
+    }
+    assert not [word for word in read_escapes([*texts]) if "\\" in word]
 
 
 def test_several_names_are_swept_each_as_a_text():

@@ -352,8 +352,8 @@ TABLES = {
     ),
     "a stalled one keeps AR from being the answer": (
         (sd("3", 1.35, 1.2, 1.5, reason=f"speedup: {STALLED}"), sd("2", 0.7, 0.66, 0.75)),
-        "cannot decide yet: SD 3, stalled: 2 of 90 windows, median says 1.04; run it again (8 "
-        "prompts, intervals corrected for 2 cells)",
+        "cannot decide yet: SD 3, stalled: 2 of 90 windows, median says 1.04; run it again with "
+        "another --out (8 prompts, intervals corrected for 2 cells)",
     ),
     "one name in table and answer, with and without tree attention": (
         (

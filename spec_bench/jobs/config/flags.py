@@ -6,7 +6,7 @@ Knows words and files only; imports neither Hydra nor torch. A word that is neit
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,6 +46,12 @@ _HYDRA = _READ["hydra"]
 _LISTED = ("decoders", "metrics")  # commas of other values sweep over them
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 _KINDS = ("decoder", "task", "pair", "experiment")  # of bare words that name a file of ``conf``
+# Settings whose texts a model reads or writes.
+_TEXTS = re.compile(
+    r"\+*(task\.(stop|template|plain|system|instruction)|pair\.chat_t|data\.openings)"
+)
+TYPED = r"\\\g<0>"
+_ESCAPE = re.compile(r"(\\?)\\([nt])([a-z]?)")
 
 
 def overrides_of(command: str, arguments: Sequence[str]) -> list[str]:
@@ -77,6 +83,27 @@ def overrides_of(command: str, arguments: Sequence[str]) -> list[str]:
         found = ["engine=cuda", *found]
     # Hydra takes overrides in one piece; serve's first word is an engine.
     return [*rest, *found] if command == "serve" else [*own, *found, *rest[len(own) :]]
+
+
+def _read_escape(match: re.Match[str]) -> str:
+    if match[1]:
+        return match[0][1:]
+    if match[3]:
+        raise ValueError(
+            f"{match.string}: for a line break or a tab before {match[3]!r} write $'...' around "
+            f"all of it, for the letters \\{match[0]}"
+        )
+    return "\n" if match[2] == "n" else "\t"
+
+
+def read_escapes(
+    words: Sequence[str], read: str | Callable[[re.Match[str]], str] = _read_escape
+) -> list[str]:
+    r"""Returns typed overrides; in texts for a model ``\n`` and ``\t`` become a newline and a tab,
+    ``\\n`` and ``\\t`` the two letters, or what ``read`` says (``TYPED``: the reverse). Raises
+    ValueError: a small letter follows, as in ``\nabla``, which may be meant either way.
+    """
+    return [_ESCAPE.sub(read, each) if _TEXTS.match(each) else each for each in words]
 
 
 def _chosen(group: str, asked: dict[str, str], rest: Sequence[str]) -> bool:
