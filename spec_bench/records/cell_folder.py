@@ -6,6 +6,7 @@ differs from a whole one. ``cell.json`` has a digest of itself. ``parquet`` know
 them.
 """
 
+import hashlib
 import json
 import logging
 import re
@@ -43,12 +44,13 @@ def written(generation: Generation, run_id: str) -> str:
     return f'{text},"check":"{_check(text.encode(), run_id)}"}}\n'
 
 
-def read(path: Path, vocabulary: int | None = None) -> Lines:
+def read(path: Path, vocabulary: int | None = None, size: int | None = None) -> Lines:
     """The lines of a cell's ``generations.jsonl``, in the folder that its run id names; none where
-    there is no file. Where the size of the target's ``vocabulary`` is known token ids lie below.
+    there is no file. Where the size of the target's ``vocabulary`` is known token ids lie below;
+    where a ``size`` is given only so many bytes are read.
     """
     try:
-        data = seals.bytes_of(path)
+        data = seals.bytes_of(path)[:size]
     except FileNotFoundError:
         return Lines()
     except (OSError, ValueError) as error:
@@ -88,17 +90,21 @@ def _read(line: bytes, run_id: str, vocabulary: int | None) -> Generation:
 
 
 def pack_run(run: Path) -> Packed | None:
-    """The records of a cell's folder; None where it is not here or, logged, is damaged."""
+    """The records of a cell's folder, those that its result was made of; None where it is not here
+    or, logged, is damaged.
+    """
     path = run / files.GENERATIONS
     try:
-        lines, cell = read(path), read_cell(run)
+        cell = read_cell(run)
+        lines = read(path, size=(cell.get("generations") or {}).get("bytes"))
         if lines.faults:
             raise ValueError(f"{path}: {lines.faults[0]}")
+        check_cell(run, cell)
         if not cell:
             return None
         origin, again = (cell.get("starts") or [None])[-1], read_retimed(run)
         return pack(run.name, lines.generations, origin, cell.get("scores"), again)
-    except ValueError as error:
+    except _FAULTS as error:
         log.warning("%s", error)
         return None
 
@@ -134,6 +140,22 @@ def read_cell(run: Path) -> dict[str, Any]:
         why = f"{str(path)!r} is not as it was written: {one_line(error, 200)}"
         raise ValueError(f"{why}; run its experiment again") from error
     return content
+
+
+def measure(path: Path, size: int | None = None) -> dict[str, Any]:
+    """What tells generations from others: bytes and SHA-256 of a file, or of its first ``size``."""
+    part = path.read_bytes()[:size] if path.is_file() else b""
+    return {"bytes": len(part), "sha256": hashlib.sha256(part).hexdigest()}
+
+
+def check_cell(run: Path, cell: Mapping[str, Any], whole: bool = False) -> None:
+    """Raises ValueError: a cell's result was made of other generations than are in its folder, or,
+    where they are to be the ``whole`` file, of fewer, as while more repeats are decoded.
+    """
+    path = run / files.GENERATIONS
+    made_of = cell.get("generations")
+    if made_of is not None and measure(path, None if whole else made_of["bytes"]) != made_of:
+        raise ValueError(f"it was made of other generations than {path} holds")
 
 
 def write_cell(run: Path, content: Mapping[str, Any]) -> None:

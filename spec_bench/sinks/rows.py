@@ -180,7 +180,9 @@ def _archive(path: Path, past: Sequence[Row], present: set[str]) -> None:
     if rows.keys() == before.keys():
         return
     if new := len(rows.keys() - before.keys()):
-        log.info("%d rows of other weights, data or code are now in %s", new, archive)
+        log.info(
+            "%d rows of earlier jobs, of other weights, data or code, are now in %s", new, archive
+        )
     write_csv(archive, list(rows.values()))
 
 

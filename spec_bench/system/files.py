@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import shlex
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from glob import glob
@@ -282,6 +283,17 @@ def check_writable(folder: Path) -> None:
             os.fsync(probe.fileno())
     except OSError as error:
         raise ValueError(f"cannot write to {str(folder)!r}: {error.strerror}") from error
+
+
+def read_clock(folder: Path) -> float:
+    """Returns seconds since the epoch by the clock of a folder's file system, which machines that
+    share the folder have in common; by this machine's where nothing can be written there.
+    """
+    try:
+        with NamedTemporaryFile(dir=folder, prefix=".") as probe:
+            return os.fstat(probe.fileno()).st_mtime
+    except OSError:
+        return time.time()
 
 
 def write_bytes(path: Path, data: bytes) -> None:

@@ -109,7 +109,7 @@ def test_a_jobs_end_reads_no_generations_but_its_own(tmp_path, monkeypatch):
         end(tmp_path, number, f"cell{number}")
     read, lines = [], cell_folder.read
     monkeypatch.setattr(
-        cell_folder, "read", lambda path: read.append(path.parent.name) or lines(path)
+        cell_folder, "read", lambda p, **given: read.append(p.parent.name) or lines(p, **given)
     )
     end(tmp_path, 3, "cell3")
     assert read == ["cell3"]
@@ -216,6 +216,15 @@ def test_rows_of_other_weights_leave_the_table_and_come_back_with_them(tmp_path)
         told = replace(result().facts, target_revision=revision)
         end(tmp_path, 0, run_id, facts=told, metrics={"prompts": 4})
         assert (names(tmp_path), names(tmp_path, "archive.csv")) == ([run_id], there)
+
+
+def test_the_rows_that_a_job_made_last_stay_whatever_its_clock_said(tmp_path, monkeypatch):
+    for run_id, now in (("ahead", 9e9), ("later", 2e9), ("last", 1e9), ("later", 0.0)):
+        there = names(tmp_path)
+        monkeypatch.setattr(files, "read_clock", lambda folder, now=now: now)
+        told = replace(result().facts, target_revision=run_id)
+        end(tmp_path, 0, run_id, facts=told, metrics={"prompts": 4})
+        assert (names(tmp_path), names(tmp_path, "archive.csv")[-1:]) == ([run_id], there)
 
 
 def test_a_worker_leaves_a_table_to_the_process_that_is_at_it(tmp_path):

@@ -244,6 +244,7 @@ def test_a_jobs_note_that_is_no_good_is_set_aside_and_its_rows_stay(tmp_path, ca
 
 
 def verified(results, capsys):
+    capsys.readouterr()  # of what ran before
     status, said = verify([str(results)]), capsys.readouterr()
     return status, (said.out + said.err).splitlines()
 
@@ -295,6 +296,27 @@ def test_what_is_missing_or_of_another_cell_is_a_line_that_names_the_file(
         own.rename(folder) if folder != own else None
     assert verify([str(tmp_path / "nowhere")]) == 2
     assert "no NAME/results.csv in" in capsys.readouterr().err
+
+
+def test_records_and_table_are_of_the_same_prompts_and_verify_names_a_line_behind_them(
+    tmp_path, capsys, caplog
+):
+    store, mine = cell(tmp_path, "0123"), Experiment(tmp_path, "name")
+    mine.note(JobNote(0, "", ("0123",)))
+    mine.rebuild()
+    before = mine.records.read_bytes(), mine.csv.read_bytes()
+    store.append([Generation("more", (5,), "stop", STEPS[:1], 0.1, 0.2, 0.05, 0.1)])
+    mine.rebuild()
+    assert (mine.records.read_bytes(), mine.csv.read_bytes()) == before
+    assert any(
+        str(store.folder / files.GENERATIONS) in line for line in verified(tmp_path, capsys)[1]
+    )
+    (store.folder / files.GENERATIONS).unlink()
+    mine.rebuild()
+    assert (mine.records.read_bytes(), mine.csv.read_bytes()) == before
+    assert str(store.folder / files.GENERATIONS) in caplog.text
+    mine.csv.write_text(mine.csv.read_text().replace(",3,", ",4,"))
+    assert any("of 4 prompts, 3 recorded" in line for line in verified(tmp_path, capsys)[1])
 
 
 def rows(results):

@@ -15,6 +15,7 @@ import logging
 import os
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from math import inf
 from pathlib import Path
@@ -33,6 +34,7 @@ from spec_bench.sinks.sink import Sink
 from spec_bench.system import files
 
 log = logging.getLogger(__name__)
+_APART_S = 0.001  # between the jobs whose clocks do not tell which ended later
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,8 @@ class JobNote:
     place: str  # labels that tell jobs of one number apart, so their order never depends on time
     cells: tuple[str, ...]  # the run ids of its cells, in order
     stage: Stage = ""  # which stage of a search it is
-    ended: float = 0.0  # when, in seconds; of a cell's states the one of the latest job counts
+    # when, in seconds, and behind all notes there; of a cell's states the latest job's counts
+    ended: float = 0.0
 
 
 def job_id(run_ids: Iterable[str]) -> str:
@@ -82,9 +85,15 @@ class Experiment:
                     raise
 
     def note(self, note: JobNote) -> None:
-        """Notes a job that has ended, for whoever makes the tables next."""
+        """Notes a job that has ended, for whoever makes the tables next. Its rows are newer than
+        those of all jobs noted before, also where a clock was ahead when these ended.
+        """
+        self._notes.mkdir(parents=True, exist_ok=True)
         path = self._notes / f"{job_id(note.cells)}.json"
-        files.write_json(path, seals.sealed(asdict(replace(note, ended=time.time()))))
+        with files.open_own(self._notes / ".order") as file:
+            files.lock(file, wait=True)
+            ended = max(files.read_clock(self._notes), self._latest() + _APART_S)
+            files.write_json(path, seals.sealed(asdict(replace(note, ended=ended))))
         if not self.csv.exists():  # readers find experiments by their tables, and make them whole
             files.write_bytes(self.csv, b"")
 
@@ -227,6 +236,14 @@ class Experiment:
         except (OSError, ValueError):
             return {}
         return head if head.get("code") == __version__ else {}
+
+    def _latest(self) -> float:
+        """Returns when the job that was noted last ended; 0 where there is none."""
+        latest = 0.0
+        for path in self._paths():
+            with suppress(*FAULTS):  # who makes the tables sets it aside
+                latest = max(latest, read_note(path).ended)
+        return latest
 
     def _order(self) -> tuple[dict[str, Stage], dict[str, float]]:
         """Returns noted cells in order with their stages, and when their last jobs ended."""

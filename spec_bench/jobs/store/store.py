@@ -11,7 +11,6 @@ its place (``NAME.bad-1``), and made again. What is good stays. Knows nothing ab
 mean.
 """
 
-import hashlib
 import logging
 import os
 from collections import defaultdict
@@ -98,7 +97,7 @@ class CellStore:
         """Sets aside what cannot be used, where this process holds the lock; the generations."""
         lines = self._mend_lines(None)
         try:
-            check_cell(self.folder, cell_folder.read_cell(self.folder))
+            cell_folder.check_cell(self.folder, cell_folder.read_cell(self.folder))
         except ValueError as error:
             self._aside(files.CELL, one_line(error.__cause__ or error, 200))
         return _by_repeat(lines)
@@ -137,7 +136,7 @@ class CellStore:
         what each answer scored and, in ``compared``, the baseline's run id and the sessions whose
         timings of it the speed-up is against.
         """
-        made_of = _measured(self.folder / files.GENERATIONS)
+        made_of = cell_folder.measure(self.folder / files.GENERATIONS)
         ended = {"result": stored(result), "job": job, "generations": made_of}
         more = {"scores": scores or {}, "compared": compared, "own_code": self._own_code or ""}
         cell_folder.write_cell(self.folder, {**self._cell(), **ended, **more})
@@ -178,20 +177,6 @@ class FollowerStore(CellStore):
         return True
 
     unlock = describe = append = finish = _nothing
-
-
-def check_cell(folder: Path, cell: Mapping[str, Any]) -> None:
-    """Raises ValueError: a cell's result was made of other generations than are in its folder."""
-    path = folder / files.GENERATIONS
-    made_of = cell.get("generations")
-    if made_of is not None and _measured(path, made_of["bytes"]) != made_of:
-        raise ValueError(f"it was made of other generations than {path.name} holds")
-
-
-def _measured(path: Path, size: int | None = None) -> dict[str, Any]:
-    """What tells generations from others: bytes and SHA-256 of a file, or of its first ``size``."""
-    part = path.read_bytes()[:size] if path.is_file() else b""
-    return {"bytes": len(part), "sha256": hashlib.sha256(part).hexdigest()}
 
 
 def _by_repeat(lines: Lines) -> Repeats:

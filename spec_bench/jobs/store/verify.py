@@ -66,7 +66,7 @@ def _of_cell(run: Path, told: Mapping[str, list[str]]) -> Iterator[str]:
 def _cell(run: Path, known: Mapping[str, Any] | None = None) -> None:
     """Raises ValueError: a cell is not as written, or its run id is not of its settings."""
     cell = cell_folder.read_cell(run) if known is None else known
-    store.check_cell(run, cell)
+    cell_folder.check_cell(run, cell, whole=True)
     if cell and files.digest(cell["settings"]) != run.name:
         raise ValueError("its run id is not that of these settings")
 
@@ -97,6 +97,9 @@ def _row(
     """Holds a row against its cell or, where that is not here, against its records."""
     run_id = row["run_id"]
     expected = dict[str, Any]()
+    recorded = kept.repeats(run_id)
+    if recorded and row.get("prompts") and row["prompts"] != str(len(recorded[0])):
+        raise ValueError(f"run {run_id}: of {row['prompts']} prompts, {len(recorded[0])} recorded")
     run = files.run_folder(results, run_id)
     if run.is_dir() and not os.path.lexists(run / files.CELL):
         raise ValueError(f"run {run_id}: its folder has no {files.CELL}")

@@ -126,7 +126,7 @@ class Sweep:
             found = notes.look()
             if not self.ran_here or any(each.cells for each in found):
                 Experiment(results, name).finish(build_sinks(sink, results / name))
-            for line in ending(found, time.time()):
+            for line in ending(found, notes.now()):
                 print(line, file=sys.stderr)
             if any(each.state != "done" for each in found):
                 print("  the same command does what is missing", file=sys.stderr)

@@ -97,6 +97,10 @@ class SweepNotes:
         # cells by run id: inode, bytes read, generations, tokens, when it was last written
         self._cells: dict[str, tuple[int, int, int, int, float]] = {}
 
+    def now(self) -> float:
+        """Returns the time, in seconds, by the clock that the records' times are of."""
+        return files.read_clock(self._folder)
+
     def note(self, words: Sequence[str]) -> Path:
         """Returns the file of a job's note, by all its choices."""
         return self._folder / f"{files.digest(sorted(words))}.json"
@@ -123,7 +127,7 @@ class SweepNotes:
         known = {each.key: each for each in self.jobs(SWEEPS)}
         unlisted = JobState(number, tuple(words), key=path.stem)
         job = RunningJob(path, known.get(path.stem, unlisted), len(known))
-        where = {"host": socket.gethostname(), "process": os.getpid(), "began": time.time()}
+        where = {"host": socket.gethostname(), "process": os.getpid(), "began": self.now()}
         job.say(state="running", devices=os.environ.get("CUDA_VISIBLE_DEVICES", ""), **where)
         try:
             yield job
@@ -133,7 +137,7 @@ class SweepNotes:
             raise
         finally:
             bad = "interrupted" if job.state.line == _RESUMES else "failed"
-            job.say(state=bad if job.state.line else "done", ended=time.time())
+            job.say(state=bad if job.state.line else "done", ended=self.now())
 
     def jobs(self, *kinds: str) -> list[JobState]:
         """All jobs in order; an unreadable note is one. ``SWEEPS`` alone: as they were listed."""
@@ -159,7 +163,7 @@ class SweepNotes:
                 continue
             cells = [self._cell(each) for each in job.cells]
             wrote = max([job.began, *(each[4] for each in cells)])
-            lost = job.state in _OPEN and _gone(job, wrote)
+            lost = job.state in _OPEN and self._gone(job, wrote)
             job = replace(job, state="lost") if lost else job
             done = sum(each[2] for each in cells)
             tokens = sum(each[3] for each in cells)
@@ -195,15 +199,14 @@ class SweepNotes:
         self._cells[cell] = state.st_ino, at + whole, done, tokens, state.st_mtime
         return self._cells[cell]
 
-
-def _gone(job: JobState, wrote: float) -> bool:
-    if job.host != socket.gethostname():
-        return time.time() - wrote > _SILENT_S
-    try:
-        os.kill(job.process, 0)
-    except OSError as error:
-        return isinstance(error, ProcessLookupError)
-    return False
+    def _gone(self, job: JobState, wrote: float) -> bool:
+        if job.host != socket.gethostname():
+            return self.now() - wrote > _SILENT_S
+        try:
+            os.kill(job.process, 0)
+        except OSError as error:
+            return isinstance(error, ProcessLookupError)
+        return False
 
 
 def seconds_left(jobs: Sequence[JobState], now: float) -> float | None:
@@ -240,14 +243,14 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     console = Console()
     if options.once or not console.is_terminal:
-        console.print(table_of(found, time.time()))
+        console.print(table_of(found, watched.now()))
     else:
-        with Live(table_of(found, time.time()), console=console, auto_refresh=False) as live:
+        with Live(table_of(found, watched.now()), console=console, auto_refresh=False) as live:
             while any(each.state in _OPEN for each in found):
                 time.sleep(_EVERY_S)
                 found = watched.look()
-                live.update(table_of(found, time.time()), refresh=True)
-    lines = ending(found, time.time())
+                live.update(table_of(found, watched.now()), refresh=True)
+    lines = ending(found, watched.now())
     for line in lines:
         console.print(Text(line), soft_wrap=True)
     return 2 if len(lines) > 1 else 0
@@ -257,7 +260,7 @@ def tell(watched: Sequence[SweepNotes], over: threading.Event) -> None:
     """Prints a line whenever the count of jobs by state has changed, until it is over."""
     said = ""
     while not over.wait(_EVERY_S):
-        counted = ending([each for part in watched for each in part.look()], time.time())[0]
+        counted = ending([each for part in watched for each in part.look()], watched[0].now())[0]
         if counted.partition(";")[0] != said:
             said = counted.partition(";")[0]
             print(counted, file=sys.stderr, flush=True)
