@@ -14,7 +14,7 @@ import torch
 
 from spec_bench.decode.rows import Answering, BatchClock
 from spec_bench.engine.model import LanguageModel, synchronise
-from spec_bench.records.types import Generation, Lossless, Meter, Progress, Request
+from spec_bench.records.types import Generation, Lossless, Meter, Progress, PromptError, Request
 
 
 @dataclass
@@ -175,25 +175,25 @@ class DecodingLoop(ABC, Generic[RowType]):
         return [self.join(index, request, seed) for index, request in enumerate(requests)]
 
     def preflight(self, requests: Sequence[Request]) -> None:
-        """Checks that the longest request and its tree fit the models' context; a ValueError names
+        """Checks that the longest request and its tree fit the models' context; a PromptError names
         the request, and its length and the limit, or its unknown token.
         """
         for request in requests:
-            title, count = f"prompt {request.prompt_id!r}", len(request.prompt_ids)
+            name, count = request.prompt_id, len(request.prompt_ids)
             if not count:
-                raise ValueError(f"{title} is empty; at least one token needed")
+                raise PromptError(name, " is empty; at least one token needed")
             largest = max(request.prompt_ids)
             if largest >= self.target.vocab_size:
                 last = self.target.vocab_size - 1
-                raise ValueError(f"{title} holds token {largest}, the models embed 0 to {last}")
+                raise PromptError(name, f" holds token {largest}, the models embed 0 to {last}")
             # Positions, unlike slots, grow with a tree's depth and not with its nodes.
             needed = count + request.max_new_tokens + self.depth
             for model in (self.target, *self.drafts):
                 if model.max_positions is not None and needed > model.max_positions:
-                    raise ValueError(
-                        f"{title} needs {needed} positions ({count} prompt + "
-                        f"{request.max_new_tokens} new + {self.depth} tree levels), the model has "
-                        f"{model.max_positions}"
+                    raise PromptError(
+                        name,
+                        f" needs {needed} positions ({count} prompt + {request.max_new_tokens} new "
+                        f"+ {self.depth} tree levels), the model has {model.max_positions}",
                     )
 
     def admit(self, requests: Sequence[Request]) -> None:

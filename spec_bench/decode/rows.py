@@ -8,18 +8,19 @@ from dataclasses import dataclass, field
 
 import torch
 
-from spec_bench.records.types import Finish, Generation, Request, StepRecord
+from spec_bench.records.types import Finish, Generation, PromptError, Request, StepRecord
 
 
 def check_lawful(prompt_id: str, target: float | bool, draft: float | bool = True) -> None:
     """Refuses an iteration whose logits were not numbers: its tokens would mean nothing. The
-    ValueError names the prompt and the model.
+    PromptError names the prompt and the model.
     """
     for whose, lawful in (("target", target), ("draft", draft)):
         if not lawful:
-            raise ValueError(
-                f"prompt {prompt_id!r}: the {whose}'s logits hold NaN, +inf or nothing but -inf, "
-                "so there is no law to decode by"
+            raise PromptError(
+                prompt_id,
+                f": the {whose}'s logits hold NaN, +inf or nothing but -inf, so there is no law to "
+                "decode by",
             )
 
 

@@ -1,7 +1,7 @@
 """The Hydra application: a composed config in, result files and an exit status out.
 
-Exit status: 0 all cells complete, 1 some cell failed, 2 the settings cannot be right (one line
-says why, nothing was loaded or decoded), 130 interrupted; a rerun resumes.
+Exit status: 0 all cells complete, 1 some cell or prompt failed, 2 the settings cannot be right (one
+line says why, nothing was loaded or decoded), 130 interrupted; a rerun resumes.
 """
 
 import json
@@ -73,9 +73,9 @@ def _job(config: DictConfig) -> None:
             asked = replace(asked, sink=replace(asked.sink, progress=False))
         with seen(Path(asked.results), asked.name) as running:
             results = run(asked, running)
-            failed = [result for result in results if result.status == "failed"]
+            failed = [result for result in results if result.status != "complete"]
             if failed:
-                line = f"{len(failed)} of {len(results)} cells failed: {failed[0].reason}"
+                line = f"{len(failed)} of {len(results)} cells are not whole: {failed[0].reason}"
                 running.say(line=line)
         if failed:
             raise JobError(1, "" if here else line)

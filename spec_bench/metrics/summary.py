@@ -14,6 +14,7 @@ from spec_bench.metrics.execution import sql as sql  # likewise
 from spec_bench.metrics.interval import Interval, limited
 from spec_bench.metrics.metric import CellRecords, Number, Sums, interval_of, metric
 from spec_bench.metrics.quality import SCORES, needs_references, quality_columns
+from spec_bench.settings.fields import describe_error
 from spec_bench.vocabulary import columns
 
 T = TypeVar("T")
@@ -30,6 +31,7 @@ class Summary:
     # by prompt id, every prompt's own value of each score that is a mean over prompts, or its
     # numbers of a score that is made of sums over prompts
     scores: dict[str, dict[str, float | tuple[float, ...]]]
+    failed: Sequence[tuple[str, str]] = ()  # columns of metrics and scores that raised, and why
 
 
 def summary_of(
@@ -46,8 +48,12 @@ def summary_of(
     if not cell.generations:
         raise ValueError("a cell without generations has no metrics")
     row: Row = {}
+    failed = list[tuple[str, str]]()
     for name, each in metric.items():
-        row.update(_values(name, each.of(cell), each.column.interval and ends))
+        try:
+            row.update(_values(name, each.of(cell), each.column.interval and ends))
+        except Exception as error:  # as of another package's
+            failed.append((name, describe_error(error)))
     signatures = []
     by_prompt = dict[str, dict[str, float | tuple[float, ...]]]()
     for name in scores:
@@ -56,7 +62,11 @@ def summary_of(
         if needs_references(name) is True and any(golds):
             given = {prompt_id: known for prompt_id, known in given.items() if known}
         answers = _select(cell.texts, given, "texts")
-        intervals, signature = quality_columns(name, answers, [*given.values()], tokenize)
+        try:
+            intervals, signature = quality_columns(name, answers, [*given.values()], tokenize)
+        except Exception as error:  # as of a user's function
+            failed.append(("quality_signature", f"{name}: {describe_error(error)}"))
+            continue
         signature += f"|scored: {len(given)} of {len(golds)} answers" * (len(given) < len(golds))
         if name not in SCORES and (taken := sorted(set(intervals) & set(columns.header()))):
             raise ValueError(f"score {name}: there is a column {', '.join(taken)} already")
@@ -69,7 +79,7 @@ def summary_of(
                 by_prompt[column] = dict(zip(given, parts, strict=True))
         signatures.append(signature)
     row["quality_signature"] = "; ".join(signatures) or None
-    return Summary(row, by_prompt)
+    return Summary(row, by_prompt, failed)
 
 
 def _values(name: str, number: Number, interval: bool) -> Row:

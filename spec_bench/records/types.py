@@ -100,6 +100,14 @@ class Request:
         return self.ends.find_text(tokens[:end], before) or end
 
 
+class PromptError(ValueError):
+    """One prompt cannot be decoded, whatever becomes of the others."""
+
+    def __init__(self, prompt_id: str, why: str) -> None:
+        super().__init__(f"prompt {prompt_id!r}{why}")
+        self.prompt_id = prompt_id
+
+
 Progress = Callable[[int, int], None]
 """Takes (target calls, tokens) as they come."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice, pairwise
@@ -24,6 +24,7 @@ from spec_bench.records.types import (
     Lossless,
     Meter,
     Progress,
+    PromptError,
     Request,
 )
 from spec_bench.server.endpoint import RefusedError, Server, ServerError
@@ -141,9 +142,12 @@ def held(request: Request, served: Served, url: str, vocabulary: int) -> tuple[C
 class UnansweredError(ServerError):
     """Some answers could not be had."""
 
-    def __init__(self, error: Exception, answered: Sequence[Generation]) -> None:
-        super().__init__(str(error))
-        self.answered = list(answered)  # the others of the batch
+    def __init__(
+        self, failed: Mapping[str, Exception], answered: Sequence[Generation] = ()
+    ) -> None:
+        super().__init__(str(next(iter(failed.values()))))
+        self.failed = failed  # why, by prompt id
+        self.answered = list(answered)  # the others of the batch that were asked
 
 
 @dataclass(frozen=True)
@@ -183,9 +187,7 @@ class ServedDecoder:
         """Checks that prompts can be asked. Raises ValueError: naming the prompt that cannot."""
         for request in requests:
             if not request.prompt_ids:
-                raise ValueError(
-                    f"prompt {request.prompt_id!r} is empty; at least one token needed"
-                )
+                raise PromptError(request.prompt_id, " is empty; at least one token needed")
 
     def _probe(self, request: Request) -> None:
         """Asks for the one likeliest token of all in two ways. Raises RefusedError: it ignores what
@@ -212,9 +214,10 @@ class ServedDecoder:
 
         The seed and a request's id fix the seed that is sent to the server; ``progress`` is called
         with (target calls, tokens) of each answer; the meter begins when the requests that are sent
-        first have their first chunks. After a failure what is under way is waited for. Raises
-        RefusedError: the server ignores settings of the sampling; UnansweredError: some answer
-        could not be had. With a meter no other is kept: the window that they share was none.
+        first have their first chunks. After a failure that is no refusal what is under way is
+        waited for. Raises RefusedError: the server ignores settings of the sampling;
+        UnansweredError: some answer could not be had. With a meter no other is kept: the window
+        that they share was none.
         """
         if requests and self.asking.temperature > 0 and not self._probed:
             self._probe(requests[0])
@@ -235,7 +238,8 @@ class ServedDecoder:
             return len(sent)
 
         answers: dict[int, Answer] = {}
-        error: Exception | None = None
+        failed: dict[str, Exception] = {}
+        going = True
         running = send(self.rows)
         unbegun = set(range(running))
         metering = False
@@ -246,20 +250,21 @@ class ServedDecoder:
                 answers[index] = result
                 if progress:
                     progress(len(result.steps.records), result.generation().decoded)
-            else:
-                error = error or result
+            elif result is not None:
+                failed[requests[index].prompt_id] = result
+                going = going and isinstance(result, RefusedError)
             if meter and not metering and not unbegun:
                 meter.begin()
                 metering = True
             if result is not None:
-                running += send(0 if error else 1) - 1
+                running += send(int(going)) - 1
         if meter and metering:
             meter.end()
         had = [answers[index] for index in sorted(answers)]
         parts = shares([answer.span for answer in had])
         generations = [answer.generation(*part) for answer, part in zip(had, parts, strict=True)]
-        if error is not None:
-            raise UnansweredError(error, () if meter else generations) from error
+        if failed:
+            raise UnansweredError(failed, () if meter else generations)
         return generations
 
     def _asked(

@@ -121,7 +121,7 @@ def test_a_failing_cell_is_a_row_without_numbers_and_is_tried_again(
     run_job, tmp_path, calls, monkeypatch
 ):
     with monkeypatch.context() as patch:
-        failing(patch, MemoryError("no room for 12 GiB\nsecond line"), "sd", "2")
+        failing(patch, MemoryError("no room for 12 GiB\nsecond line"), "sd")
         results = run_job(CELLS, "warmup=0")
     assert [result.status for result in results] == ["complete", "failed", "complete"]
     row = rows_of(tmp_path / "results")[1]
@@ -133,7 +133,7 @@ def test_a_failing_cell_is_a_row_without_numbers_and_is_tried_again(
     assert [result.status for result in run_job(CELLS, "warmup=0")] == ["complete"] * 3
     # What sd lacks is decoded in turn with the baseline, which is complete.
     assert sorted((name, *ids) for name, ids in calls) == [
-        *(("ar", "2"), ("ar", "3"), ("sd", "2"), ("sd", "3"))
+        *((name, str(prompt)) for name in ("ar", "sd") for prompt in range(4))
     ]
 
 

@@ -278,7 +278,6 @@ def test_own_second_turns_resume_beside_a_baseline_that_another_job_holds_and_le
         (["task.answers=x", "task.later_turns=own"], "a file for task.later_turns=fixed, not own"),
         (["task.answers=fixed.jsonl"], "answers to 0 turns of question 82, needed: 1"),
         (["task.answers=bad.jsonl"], "bad.jsonl.*line 1.*question_id"),
-        (["task.later_turns=own", "generation.max_new_tokens=200"], "prompt '81/1' needs 4.* posi"),
     ],
 )
 def test_what_cannot_be_asked_is_named_before_anything_is_decoded(
@@ -334,7 +333,7 @@ def rows(tmp_path):
     return written(tmp_path / "long.jsonl", *lines)
 
 
-def test_by_default_an_overlong_prompt_is_refused_with_the_ways_out_and_needs_no_weights(
+def test_overlong_prompts_alone_are_refused_with_the_ways_out_and_no_weights_are_needed(
     run_job, rows, family, tmp_path
 ):
     for name in ("target", "draft"):
@@ -342,8 +341,9 @@ def test_by_default_an_overlong_prompt_is_refused_with_the_ways_out_and_needs_no
         shutil.copytree(family / name, tmp_path / name, ignore=weights)
     pair = [f"pair.{name}={tmp_path / name}" for name in ("target", "draft")]
     ways = ("task.overlong=skip", "task.overlong=truncate", "generation.max_new_tokens")
-    with pytest.raises(ValueError, match=naming("2 of 4 prompts", "'1'", "positions", 256, *ways)):
-        run_job(*PLAIN, f"task.source.path={rows}", *pair)
+    file = written(tmp_path / "all.jsonl", *(each for each in lines_of(rows) if each["id"] in "13"))
+    with pytest.raises(ValueError, match=naming("2 of 2 prompts", "'1'", "positions", 256, *ways)):
+        run_job(*PLAIN, f"task.source.path={file}", *pair)
     assert not list((tmp_path / "results").rglob("generations.jsonl"))
 
 

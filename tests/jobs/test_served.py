@@ -111,19 +111,21 @@ def test_counters_are_read_where_requests_go_one_at_a_time(run_job, tmp_path):
 @pytest.mark.parametrize(
     ("fault", "said"), [(500, "status 500"), ("cut", "ends before"), ("stall", "within 0.3 s")]
 )
-def test_a_fault_fails_the_row_in_one_line_and_a_rerun_asks_only_for_the_rest(run_job, fault, said):
+def test_a_fault_leaves_a_prompt_out_in_one_line_and_a_rerun_asks_only_for_it(run_job, fault, said):
     patient = ("server.timeout_s=0.3", "server.answer_s=0.3", "server.attempts=2", "warmup=0")
     with served(faults=[*["none"] * (PROBES + 2), fault, fault]) as server:
-        (failed,) = run_job(*on(server.url, *patient))
-        assert failed.status == "failed"
-        assert said in failed.reason.splitlines()[0]
-        assert "after 2 attempts" in failed.reason
-        asked = server.prompts[PROBES : PROBES + 2]
+        (partial,) = run_job(*on(server.url, *patient))
+        found = partial.status, partial.metrics["prompts"], partial.metrics["prompts_failed"]
+        assert found == ("partial", 3, 1)
+        assert said in partial.reason.splitlines()[0]
+        assert "prompts_failed: 1 of 4: '2'" in partial.reason
+        assert "after 2 attempts" in partial.reason
+        asked = [each for each in server.prompts[PROBES:] if server.prompts.count(each) == 1]
         server.bodies.clear()
         (whole,) = run_job(*on(server.url, *patient))
     assert whole.status == "complete"
     assert whole.metrics["prompts"] == 4
-    assert len(server.bodies) == PROBES + 2
+    assert len(server.bodies) == PROBES + 1
     assert not [prompt for prompt in server.prompts[PROBES:] if prompt in asked]
 
 
@@ -146,10 +148,11 @@ def test_answers_that_came_beside_one_that_did_not_are_kept(run_job):
 
     with serving(Completions(answer)) as server:
         given = on(server.url, "warmup=0", "engine.batch_size=4")
-        (failed,) = run_job(*given)
-        assert failed.status == "failed"
-        assert "token 999" in failed.reason
-        assert "another model is served" in failed.reason
+        (partial,) = run_job(*given)
+        assert (partial.status, partial.metrics["prompts"]) == ("partial", 3)
+        assert len(server.bodies) == PROBES + 4
+        assert "token 999" in partial.reason
+        assert "another model is served" in partial.reason
         refused[:] = [[0]]
         server.bodies.clear()
         assert [each.status for each in run_job(*given)] == ["complete"]

@@ -15,7 +15,7 @@ from spec_bench.decode.decoder import Decoder
 from spec_bench.decode.generate import GenerateDecoder
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.jobs.config.settings import JobSettings
-from spec_bench.jobs.job.session import CellRun, Session, paired
+from spec_bench.jobs.job.session import CellRun, Session, paired, reason_of
 from spec_bench.jobs.store.experiment import job_id
 from spec_bench.jobs.work.metering import energy_reasons
 from spec_bench.jobs.work.prompts import Prompts
@@ -67,7 +67,10 @@ def collect(session: Session, ran: Mapping[str, Any]) -> None:
         beside = dict[str, Any]()
         try:
             if run.decoder is not None:
-                timed = _in_order(run, session.prompts)
+                ids = _counted(session, run)
+                if not ids:
+                    raise next(iter(run.failed.values()))
+                timed = _in_order(run, ids)
                 reference = paired(timed, session.against) if baseline else None
                 result, beside["scores"] = _complete(
                     session, facts, run, run.decoder, timed, reference
@@ -113,22 +116,29 @@ def _complete(
         parameter_ratio=decoder.speed_ratio,
     )
     summary = summary_of(records, prompts.task.scores, tokenize=prompts.task.tokenize)
+    failed = failures_of(session, run, records.ids)
     without = _without(decoder)
     meter = session.metering.meter
     emptied = [f"{name}{end}" for name in without for end in ("", *ENDS)]
     emptied += [f"{RATE}_by_depth"] * bool(without)
     lengths = {each.prompt_id: len(each.prompt_ids) for each in prompts.requests}
+    alone = reference is None and not has_no_baseline(settings)
     result = CellResult(
         run.run_id,
         facts,
-        "partial" if reference is None and not has_no_baseline(settings) else "complete",
+        "partial" if failed or summary.failed or alone else "complete",
         decoder.lossless,
-        (*_reasons(session, run, records), *starmap(Reason, without.items())),
+        (
+            *failed,
+            *_reasons(session, run, records),
+            *starmap(Reason, [*without.items(), *summary.failed]),
+        ),
         summary.row
         | dict.fromkeys(emptied)
         | _beside(settings, run, decoder, prompts)
         | bound_columns(decoder, records.windows, lengths, facts.device)
         | served_columns(records.windows)
+        | ({"prompts_failed": prompts.count - len(records.ids)} if failed else {})
         | {
             "energy_method": None if meter.name == "none" else meter.name,
             "energy_period_s": meter.period_s,
@@ -137,6 +147,16 @@ def _complete(
         None if reference is None else "same job",
     )
     return result, summary.scores
+
+
+def failures_of(session: Session, run: CellRun, counted: Sequence[str]) -> list[Reason]:
+    """Returns how many prompts are left out of a row, and why the first one; nothing of none."""
+    prompts = session.prompts
+    lost = prompts.count - len(counted)
+    beside = session.baseline.failed if session.baseline else {}
+    every = {**beside, **prompts.failed, **run.failed}
+    why = next((f"{name!r}, {reason_of(every[name])}" for name in every if name not in counted), "")
+    return [Reason("prompts_failed", f"{lost} of {prompts.count}: {why}")] if lost else []
 
 
 def _without(decoder: AnyDecoder) -> dict[str, str]:
@@ -205,9 +225,17 @@ def _reasons(session: Session, run: CellRun, records: CellRecords) -> list[Reaso
     return reasons if unmetered else [*reasons, *energy_reasons(meter.reason, records.windows)]
 
 
-def _in_order(run: CellRun, prompts: Prompts) -> list[list[Generation]]:
+def _counted(session: Session, run: CellRun) -> list[str]:
+    """Returns the prompts that a row is about: decoded in every repeat, the baseline beside."""
+    repeats = [run.done[each] for each in range(session.settings.asked.repeats)]
+    names = [each.prompt_id for each in session.prompts.requests]
+    ids = [name for name in names if all(name in each for each in repeats)]
+    beside = [name for name in ids if paired([[e[name]] for e in repeats], session.against)]
+    return beside or ids
+
+
+def _in_order(run: CellRun, ids: Sequence[str]) -> list[list[Generation]]:
     """The generations of each whole repeat, in the order of the requests."""
-    ids = [request.prompt_id for request in prompts.requests]
     whole = takewhile(lambda repeat: set(ids) <= run.done[repeat].keys(), count())
     return [[run.done[repeat][prompt_id] for prompt_id in ids] for repeat in whole]
 

@@ -10,24 +10,26 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 
 from spec_bench.core import processes
+from spec_bench.decode.config import AnyDecoder
 from spec_bench.engine.cache import CachePool
 from spec_bench.jobs.config.cells import BASELINE
 from spec_bench.jobs.config.served_cells import SERVER, client
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.jobs.job.collect import collect
-from spec_bench.jobs.job.session import CellRun, Session, batches, decode_in_turn
+from spec_bench.jobs.job.session import GIVEN_UP, CellRun, Session, batches, decode_in_turn
 from spec_bench.jobs.store.store import CellStore, FollowerStore
 from spec_bench.jobs.work import models
 from spec_bench.jobs.work.metering import Metering, ordinals
 from spec_bench.jobs.work.prompts import Prompts
 from spec_bench.measure.provenance import Machine, PeakMemory, device_name, machine, provenance
-from spec_bench.records.types import CellResult
+from spec_bench.records.types import CellResult, PromptError, Request
 from spec_bench.server.decoder import Asking, ServedDecoder
 from spec_bench.server.endpoint import Server, fit
 from spec_bench.sinks.console import working
@@ -156,12 +158,28 @@ def _warm_up(session: Session, runs: Sequence[CellRun], most: int) -> None:
     asked = session.settings.asked
     warming = list(batches(session.prompts.requests, session.settings.engine.batch_size))
 
-    def decodes_a_little(decoder: Any) -> None:
-        for batch in warming[: asked.warmup]:
+    for run in session.will_decode(runs):
+        warmed = 0
+        for batch in warming[: asked.warmup + GIVEN_UP]:
+            if warmed == asked.warmup:
+                break
             short = [replace(r, max_new_tokens=min(r.max_new_tokens, most)) for r in batch]
-            decoder.generate(short, asked.seed)
+            try:
+                cast(AnyDecoder, run.decoder).generate(short, asked.seed)
+                warmed += 1
+            except Exception as error:  # decoding will tell which prompts it is of
+                log.debug("%s does not warm up: %s", run.cell.title, error)
 
-    _try(session, runs, decodes_a_little)
+
+def _leave_out_unfit(run: CellRun, decoder: AnyDecoder, requests: Sequence[Request]) -> None:
+    """Leaves out what a decoder cannot be asked. Raises PromptError: that is every prompt."""
+    for each in requests:
+        try:
+            decoder.preflight([each])
+        except PromptError as error:
+            run.leave_out(each.prompt_id, error)
+            if len(run.failed) == len(requests):
+                raise
 
 
 class ModelBackend:
@@ -195,11 +213,12 @@ class ModelBackend:
                     self._pool,
                     models.heads_of(settings.pair, run.cell.config.heads, target),
                 )
-                models.warn_of_misreading(run.decoder, requests[0].prompt_ids)
             except Exception as error:
                 run.fail(error)
                 continue
-            run.decoder.preflight(requests)
+            _leave_out_unfit(run, run.decoder, requests)
+            fit = next(each for each in requests if each.prompt_id not in run.failed)
+            _try(session, [run], partial(models.warn_of_misreading, prompt=fit.prompt_ids))
         # All make room before any warms up: what is made to run over a cache is lost when it grows.
         lengths = [(len(each.prompt_ids), each.max_new_tokens) for each in requests]
         _try(session, runs, lambda d: d.reserve(max(d.slots_needed(*each) for each in lengths)))
@@ -252,7 +271,7 @@ class ServerBackend:
                 server, self._asking, settings.engine.batch_size, settings.served.rate
             )
             run.decoder = decoder
-            decoder.preflight(session.prompts.requests)
+            _leave_out_unfit(run, decoder, session.prompts.requests)
         _warm_up(session, runs, _WARMUP_TOKENS)
 
     def ran_with(self, session: Session) -> dict[str, Any]:

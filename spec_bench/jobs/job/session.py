@@ -1,5 +1,8 @@
 """A job's session: its cells in turn, prompt by prompt, on disk as they come.
 
+A prompt that a cell cannot decode is left out of that cell, and the others go on, those of its
+batch too. Only what does not hang on a prompt gives a cell up.
+
 For each batch of prompts every cell decodes it before the next batch starts, and the order of the
 cells rotates, so that drift of the machine hits all alike and no decoder always goes first. With
 repeats the job goes over all prompts again, so that a prompt's repeats are apart in time.
@@ -33,16 +36,24 @@ from spec_bench.jobs.work.metering import Metering
 from spec_bench.jobs.work.prompts import Prompts
 from spec_bench.measure.provenance import Machine, PeakMemory
 from spec_bench.records import cell_folder
-from spec_bench.records.types import Generation, Reason, Request
+from spec_bench.records.types import Generation, PromptError, Reason, Request
+from spec_bench.server.decoder import UnansweredError
+from spec_bench.server.endpoint import RefusedError
 from spec_bench.settings.fields import first_line
 from spec_bench.sinks.console import Progress
 from spec_bench.system import files, signals
 
 log = logging.getLogger(__name__)
 _MESSAGE_LENGTH = 300
+GIVEN_UP = 3  # errors that name no prompt, one after the other
 _QUEUE = 4  # batches' worth of prompts in the queue of a continuous batch
 Timings = dict[tuple[str, int, str], Generation]
 """A baseline's generations by session, repeat and prompt id, those timed again included."""
+
+
+def reason_of(error: Exception) -> str:
+    """Returns an error's type and first line."""
+    return f"{type(error).__name__}: {first_line(error)[:_MESSAGE_LENGTH]}"
 
 
 class OtherTokensError(ValueError):
@@ -61,6 +72,8 @@ class CellRun:
     done: Repeats = field(default_factory=lambda: defaultdict(dict))
     decoder: AnyDecoder | None = None  # None until it is built, and once the cell was given up
     failure: Reason | None = None  # why the cell was given up; None while it goes on
+    failed: dict[str, Exception] = field(default_factory=dict)  # why prompts could not be decoded
+    in_a_row: int = 0  # of these the latest whose errors name no prompt
     # whether another job holds its folder: of a baseline, whose result is that job's
     shared: bool = False
 
@@ -71,7 +84,8 @@ class CellRun:
 
     def missing(self, requests: Sequence[Request], repeat: int) -> list[Request]:
         """Returns the requests it will decode in a repeat; none once it has failed."""
-        return [] if self.decoder is None else self.lacking(requests, repeat)
+        left = [] if self.decoder is None else self.lacking(requests, repeat)
+        return [each for each in left if each.prompt_id not in self.failed]
 
     def lacking(self, requests: Sequence[Request], repeat: int) -> list[Request]:
         """Returns the requests without a record."""
@@ -83,12 +97,24 @@ class CellRun:
         named = getattr(error, "filename", None) if refused else None
         if named is not None and Path(named).is_relative_to(self.store.folder):
             raise error
-        path = self.store.folder / files.TRACE
-        files.write_text(path, "".join(traceback.format_exception(error)))
-        message = f"{type(error).__name__}: {first_line(error)[:_MESSAGE_LENGTH]}"
-        self.failure = Reason("", message, str(path))
+        self.failure = Reason("", reason_of(error), self._trace(error))
         self.decoder = None
         log.error("%s failed: %s", self.cell.title, self.failure)
+
+    def leave_out(self, prompt_id: str, error: Exception) -> None:
+        """Leaves a prompt out that it cannot decode; gives up after so many errors of no prompt."""
+        self.failed[prompt_id] = error
+        log.error("%s leaves %r out: %s", self.cell.title, prompt_id, reason_of(error))
+        if not isinstance(error, PromptError | RefusedError):
+            self._trace(error)
+            self.in_a_row += 1
+            if self.in_a_row == GIVEN_UP:
+                self.fail(error)
+
+    def _trace(self, error: Exception) -> str:
+        path = self.store.folder / files.TRACE
+        files.write_text(path, "".join(traceback.format_exception(error)))
+        return str(path)
 
 
 @dataclass
@@ -218,19 +244,17 @@ def _decode(
     done = run.done[repeat]
     decoder = run.decoder
     new = list[Generation]()
-    requests = list[Request]()
     assert decoder is not None
     progress.start(run.cell.title, (run.run_id, repeat), done.values())
+    requests = _resolve(session, run, batch, done)
     try:
-        requests = session.prompts.resolved(batch, done)
         ids = [each.prompt_id for each in session.prompts.requests]
         before = ids[: ids.index(batch[0].prompt_id)]  # whose answers, in this order, it remembers
         decoder.remember([done[each].tokens for each in before if each in done])
         run.memory.begin()
         session.machine.begin()
         decoder.ran = run.ran
-        seed = settings.asked.seed
-        generations = session.metering.generate(decoder, requests, seed, progress.step)
+        generations = _attempt(session, run, decoder, requests, progress)
         run.memory.end()
         if any(min(each.prefill_s, each.decode_s) < 0 for each in generations):
             raise ValueError("the clock ran backwards")
@@ -241,14 +265,69 @@ def _decode(
     except OtherTokensError:
         raise
     except Exception as error:
-        if answered := getattr(error, "answered", ()):  # by a server, beside what was not
-            _keep(session, run, repeat, _dated(session, repeat, answered, requests))
         run.fail(error)
-        if settings.device.startswith("cuda"):
-            torch.cuda.empty_cache()  # before the next cell allocates
     else:
         done.update({each.prompt_id: each for each in new})
     progress.finish(len(batch), new)
+
+
+def _resolve(
+    session: Session, run: CellRun, batch: Sequence[Request], done: Mapping[str, Generation]
+) -> list[Request]:
+    """The requests of a batch that can be asked; later turns need the cell's own answers."""
+    requests = list[Request]()
+    for each in batch:
+        try:
+            requests += session.prompts.resolved([each], done)
+        except Exception as error:  # as of a chat template
+            run.leave_out(each.prompt_id, error)
+    return requests
+
+
+def _attempt(
+    session: Session,
+    run: CellRun,
+    decoder: AnyDecoder,
+    requests: Sequence[Request],
+    progress: Progress,
+) -> list[Generation]:
+    """Decodes what of a batch can be decoded, and leaves the others out. Raises MemoryError: the
+    batch has no room.
+    """
+    failed: Mapping[str, Exception] = {}
+    answered: Sequence[Generation] = ()
+    if not requests or run.decoder is None:
+        return []
+    try:
+        seed = session.settings.asked.seed
+        generations = session.metering.generate(decoder, requests, seed, progress.step)
+        run.in_a_row = 0
+        return generations
+    except UnansweredError as error:
+        failed, answered = error.failed, error.answered
+    except PromptError as error:
+        failed = {error.prompt_id: error}
+    except Exception as error:
+        if session.settings.device.startswith("cuda"):
+            torch.cuda.empty_cache()  # before the next cell allocates
+        if len(requests) > 1:
+            if lacks_memory(error):
+                raise MemoryError(f"a batch of {len(requests)}: {first_line(error)}") from error
+            half = len(requests) // 2  # whose error it is, its halves tell
+            parts = requests[:half], requests[half:]
+            return [g for part in parts for g in _attempt(session, run, decoder, part, progress)]
+        failed = {requests[0].prompt_id: error}
+    for prompt_id, why in failed.items():
+        run.leave_out(prompt_id, why)
+    left = {*failed, *(each.prompt_id for each in answered)}
+    rest = [each for each in requests if each.prompt_id not in left]
+    return [*answered, *_attempt(session, run, decoder, rest, progress)]
+
+
+def lacks_memory(error: Exception) -> bool:
+    """Returns whether a device or the machine had no room; torch has no type for the latter."""
+    kinds = MemoryError, torch.OutOfMemoryError
+    return isinstance(error, kinds) or "allocate memory" in str(error)
 
 
 def _dated(

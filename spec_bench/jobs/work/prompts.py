@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from spec_bench.engine.model_spec import ModelSpec
 from spec_bench.jobs.config.pair import Pair
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.records.ends import decode_answer
-from spec_bench.records.types import Generation, Request
+from spec_bench.records.types import Generation, PromptError, Request
 from spec_bench.tasks import Example, RandomPrompts, Task
 from spec_bench.tasks.example import TREE_LEVELS, fitted
 from spec_bench.vocabulary.numbers import format_count
@@ -40,36 +40,51 @@ class Prompts:
     requests: tuple[Request, ...]
     truncated: int = 0  # how many examples were cut
     skipped: int = 0  # how many were left out
+    # why others cannot be asked, by prompt id
+    failed: Mapping[str, Exception] = field(default_factory=dict)
 
     @classmethod
     def build(cls, settings: JobSettings, tokenizer: Any) -> Prompts:
-        """Encodes the job's examples. Raises ValueError: the models have no room for a prompt."""
+        """Encodes the job's examples. Raises ValueError: none can be encoded, or the models have no
+        room for any.
+        """
         task = settings.task
         name = settings.task.name
         most = settings.max_new_tokens
         asked = list[tuple[Example, list[Request]]]()
-        truncated = 0
+        failed = dict[str, Exception]()
+        truncated = skipped = 0
         room = None
         if task.overlong != "fail":
             context = context_of(settings)
             room = None if context is None else context - most
         for example in settings.examples:
-            requests = _requests(settings, tokenizer, example)
-            if isinstance(task, Task) and room is not None and _longest(requests, most) > room:
-                if task.overlong == "skip":
-                    continue
-                example = fitted(
-                    *(example, room, task.cut_to),
-                    lambda each: _longest(_requests(settings, tokenizer, each), most),
-                )
+            try:
                 requests = _requests(settings, tokenizer, example)
-                truncated += 1
+                if isinstance(task, Task) and room is not None and _longest(requests, most) > room:
+                    if task.overlong == "skip":
+                        skipped += 1
+                        continue
+                    example = fitted(
+                        *(example, room, task.cut_to),
+                        lambda each: _longest(_requests(settings, tokenizer, each), most),
+                    )
+                    requests = _requests(settings, tokenizer, example)
+                    truncated += 1
+            except ValueError as error:  # as of a chat template
+                failed |= dict.fromkeys(prompt_ids(task, example), error)
+                continue
             asked.append((example, requests))
-        skipped = len(settings.examples) - len(asked)
+        if failed and not asked:
+            raise next(iter(failed.values()))
         if not asked:
             raise ValueError(f"task {name}: all {skipped} prompts are longer than {room} tokens")
         every = tuple(each for _, requests in asked for each in requests)
-        refuse_overlong(settings, every)
+        failed |= refuse_overlong(settings, every)
+        every = tuple(each for each in every if each.prompt_id not in failed)
+        if failed:
+            told = next(iter(failed.values()))
+            log.error("%s: %d prompts cannot be asked: %s", name, len(failed), told)
         if truncated or skipped:
             log.warning(
                 "%s: of %d prompts longer than %d tokens are cut %d, left out %d",
@@ -81,7 +96,7 @@ class Prompts:
         if (least := min(each.max_new_tokens for each in every)) < most:
             log.warning("%s: room for %d to %d new tokens of later turns", name, least, most)
         examples = tuple(example for example, _ in asked)
-        made = cls(task, tokenizer, examples, every, truncated, skipped)
+        made = cls(task, tokenizer, examples, every, truncated, skipped, failed)
         made.warn_of_markers()
         measured = (
             f"{made.describe(settings.pair)}; temperature {settings.sampling.temperature:g}, at "
@@ -140,6 +155,11 @@ class Prompts:
         return {name: (each, turn) for each, names in named for turn, name in enumerate(names)}
 
     @property
+    def count(self) -> int:
+        """How many prompts there are, those that cannot be asked among them."""
+        return len(self.requests) + len(self.failed)
+
+    @property
     def left_out(self) -> int:
         """Turns that are not asked, for want of a fixed answer to continue."""
         fixed = self.task.later_turns == "fixed"
@@ -171,6 +191,8 @@ class Prompts:
         for request in requests:
             example, turn = self._turns[request.prompt_id]
             if turn and self.task.later_turns == "own":
+                if missing := {*prompt_ids(self.task, example)[:turn]} - done.keys():
+                    raise PromptError(request.prompt_id, f": {min(missing)!r} has no answer")
                 answers = self.texts(done[each] for each in prompt_ids(self.task, example)[:turn])
                 ids = self.task.encode(example, self.tokenizer, turn, list(answers.values()))
                 request = replace(request, prompt_ids=ids)
@@ -247,10 +269,12 @@ def context_of(settings: JobSettings) -> int | None:
     return min(known) - TREE_LEVELS if known else None
 
 
-def refuse_overlong(settings: JobSettings, requests: Sequence[Request]) -> None:
-    """Refuses prompts that some cell's models have no room for."""
+def refuse_overlong(settings: JobSettings, requests: Sequence[Request]) -> dict[str, Exception]:
+    """Says of prompts that some cell's models have no room for them. Raises ValueError: these are
+    all.
+    """
     if settings.served:
-        return  # the server knows its limit
+        return {}  # the server knows its limit
     lengths = [(_length(spec), spec.path) for spec in settings.pair.specs]
     known = [
         (length - levels, length, levels, path)
@@ -259,11 +283,11 @@ def refuse_overlong(settings: JobSettings, requests: Sequence[Request]) -> None:
         if length is not None
     ]
     if not known:
-        return
+        return {}
     room, length, levels, path = min(known)
     over = [each for each in requests if len(each.prompt_ids) + each.max_new_tokens > room]
-    if over:
-        first = over[0]
+    found = dict[str, Exception]()
+    for first in over:
         count = f"{len(over)} of {len(requests)} prompts are too long"
         prompt = len(first.prompt_ids)
         new = first.max_new_tokens
@@ -273,11 +297,14 @@ def refuse_overlong(settings: JobSettings, requests: Sequence[Request]) -> None:
                 "task.overlong=skip leaves such prompts out, task.overlong=truncate cuts the "
                 "middle out of their texts, a smaller generation.max_new_tokens leaves more room"
             )
-        raise ValueError(
+        found[first.prompt_id] = ValueError(
             f"task {settings.task.name}: {count}: prompt {first.prompt_id!r} needs "
             f"{prompt + new + levels} positions ({prompt} prompt + "
             f"{new} new + {levels} tree levels), {path!r} has {length}; {ways}"
         )
+    if over and len(over) == len(requests):
+        raise found[over[0].prompt_id]
+    return found
 
 
 def _length(spec: ModelSpec) -> int | None:
