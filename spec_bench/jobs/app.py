@@ -41,7 +41,6 @@ from spec_bench.system import files, signals
 
 log = logging.getLogger(__name__)
 RESUMES = "the same command resumes"
-_MOST = 60  # rows that a sweep shows: more of them are to be read in its table
 
 
 def main() -> None:
@@ -191,5 +190,5 @@ def _where_more_is(results: Path, name: str) -> str:
 def _finish(sweep: Sweep) -> None:
     for results, name, ended in sweep.end():
         answers = _answers(files.results_file(results, name), ended) if ended else ()
-        shown = () if sweep.ran_here else ended[:_MOST]  # each job showed its own
+        shown = () if sweep.ran_here else ended  # each job showed its own
         print_outcome(shown, answers, _where_more_is(results, name))

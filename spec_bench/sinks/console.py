@@ -23,6 +23,7 @@ from spec_bench.vocabulary.names import doubts_of, name_of
 from spec_bench.vocabulary.numbers import with_ends
 
 _SWEPT = ("pair", "task", "temperature", "seed")  # columns where jobs of a sweep differ
+_MOST = 60  # rows that are shown: more of them are to be read in the experiment's table
 _SHOWN = {
     "block_efficiency": "tokens/call",
     "token_rate": "tokens/s",
@@ -123,9 +124,10 @@ def print_outcome(
         console.print(Text(answer, style="bold"), soft_wrap=whole)
     if rows:
         print(file=console.file)
+    others = [*filter(None, dict.fromkeys(_others(rows)))]
     if any(row["status"] != "failed" for row in rows):
         console.print(_table(rows, console.width), soft_wrap=True)
-    for meaning in filter(None, dict.fromkeys(_others(rows))):
+    for meaning in others:
         console.print(Text(f"{'* ' * (meaning == MEANING)}{meaning}"))
     for row in rows:
         if row["status"] == "failed":
@@ -150,9 +152,11 @@ def _table(rows: Sequence[Mapping[str, Any]], width: int) -> Table:
     own.sort(key=lambda name: name not in first)
     found += [*own, *(name for name in scores[:1] if name not in own)]
     swept = [name for name in _SWEPT if len({row[name] for row in rows}) > 1]
+    marks = dict(zip((row["run_id"] for row in rows), _others(rows), strict=True))
+    every, rows = len(rows), _choose_rows(rows)
     titles = [
-        (*(str(row[name]) for name in swept), f"{name_of(row)}{'*' * (other == MEANING)}")
-        for row, other in zip(rows, _others(rows), strict=True)
+        (*(str(row[n]) for n in swept), f"{name_of(row)}{'*' * (marks[row['run_id']] == MEANING)}")
+        for row in rows
     ]
     shown = {name: [_cell(row, name, ends=name == "speedup") for row in rows] for name in found}
     wide = [max(map(len, (heads[name], *cells))) + 2 for name, cells in shown.items()]
@@ -164,7 +168,10 @@ def _table(rows: Sequence[Mapping[str, Any]], width: int) -> Table:
     left_out = ", ".join(heads[name] for name in [*found[fit:], *others])
     found = found[:fit]
     table = Table(box=None, header_style="bold", pad_edge=False)
-    table.caption = f"in the file, too: {left_out}" if left_out else None
+    notes = [f"in the file, too: {left_out}"] if left_out else []
+    if every > len(rows):
+        notes.append(f"{len(rows)} of {every} rows: the fastest of each task and setting")
+    table.caption = "\n".join(notes) or None
     for name in (*swept, "decoder"):
         table.add_column(heads[name], overflow="fold")
     for name in found:
@@ -173,6 +180,18 @@ def _table(rows: Sequence[Mapping[str, Any]], width: int) -> Table:
         style = "red" if row["status"] == "failed" else ""
         table.add_row(*titles[place], *(shown[name][place] for name in found), style=style)
     return table
+
+
+def _choose_rows(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Returns the rows of a task and setting together; of more than fit, the fastest of each."""
+    groups: dict[tuple[object, ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[name] for name in _SWEPT), []).append(row)
+    if len(rows) > _MOST:
+        most = max(1, _MOST // len(groups))
+        for name, group in groups.items():
+            groups[name] = sorted(group, key=lambda row: -(row.get("token_rate") or 0))[:most]
+    return [row for group in groups.values() for row in group]
 
 
 def _others(rows: Sequence[Mapping[str, Any]]) -> list[str]:

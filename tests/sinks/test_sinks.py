@@ -44,6 +44,18 @@ def test_the_tables_last_column_is_the_tasks_first_score_whoever_computed_it(hea
     assert ("in the file, too: F1" in " ".join(text.split())) == (head == "EM")
 
 
+def test_of_a_large_sweep_the_fastest_rows_of_each_task_are_shown_and_all_are_counted():
+    tasks = ["tides"] * 99 + ["quay"] * 99
+    text = shown(*(
+        result(task=task, spec=str(place), run_id=str(place), metrics={"token_rate": float(place)})
+        for place, task in enumerate(tasks, 1)
+    ))  # fmt: skip
+    lines = [line.split() for line in text.splitlines()]
+    specs = {task: [int(line[2]) for line in lines if line[:1] == [task]] for task in set(tasks)}
+    assert specs == {"tides": [*range(99, 69, -1)], "quay": [*range(198, 168, -1)]}
+    assert "60 of 198 rows: the fastest of each task and setting" in text
+
+
 @pytest.mark.parametrize("width", [80, 120, 200])
 def test_the_answer_comes_first_and_no_line_of_the_table_is_wider_than_eighty_columns(width):
     numbers = {"block_efficiency": 12.345, "token_rate": 12345.6, "exact_match": 0.25}
