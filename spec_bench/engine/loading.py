@@ -180,6 +180,8 @@ def load_tokenizer(path: str, revision: str | None = None) -> PreTrainedTokenize
         hub_reached()
     try:
         read = AutoTokenizer.from_pretrained(path, revision=revision, trust_remote_code=False)
+        if len(read) <= len(read.all_special_tokens):  # of no files transformers makes one
+            raise ValueError("it has no tokens but special ones: files such as tokenizer.json")
     except Exception as error:  # a damaged file makes its reader raise anything
         other = "; pair.tokenizer=ID_OR_FOLDER names another" * Path(path).is_dir()
         raise ValueError(

@@ -28,6 +28,7 @@ import numpy as np
 
 from spec_bench.metrics.interval import Interval
 from spec_bench.settings.fields import did_you_mean, one_line
+from spec_bench.system.hub import hub_reached
 
 TYPES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 
@@ -216,6 +217,7 @@ def _loaded(score: str, ours: tuple[str, ...], source: str) -> ModuleMetric:
     try:
         module = SHIPPED.get(score) or (file and _function_in(file, source))
         if module is None:
+            evaluate.config.HF_EVALUATE_OFFLINE = origin == "hub" and not hub_reached()
             asked = str(Path(score).expanduser().resolve()) if file else score
             module = evaluate.load(asked, keep_in_memory=True)
     except Exception as error:

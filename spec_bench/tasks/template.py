@@ -101,7 +101,7 @@ def look_up(row: Mapping[str, Any], name: str, fields: Fields, default: Any = _M
     if default is not _MISSING:
         return default
     near = did_you_mean(paths[0], [*row], f"task.fields.{name}=")
-    near = near.replace("?", ", if all lines have it?")
+    near = near.replace("?", ", if all lines have it?") or f"; task.fields.{name}=FIELD names it"
     hint = _hint_at_prompt(row) if name == "turns" else near
     wanted = " or ".join(map(repr, paths))
     raise ValueError(f"no field {wanted}; the row has {', '.join(row)}{hint}")

@@ -8,6 +8,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import QuotedString
 from hydra.errors import MissingConfigException
+from omegaconf import OmegaConf
 
 from spec_bench.__main__ import _plain, main
 from spec_bench.api.jobs import words_of
@@ -113,6 +114,13 @@ def test_the_newlines_of_printed_commands_are_newlines():
 def test_several_names_are_swept_each_as_a_text():
     assert overrides_of("run", ["-m", "--name", "7,ü,x"]) == ["-m", 'name="7","ü",x']
     assert overrides_of("run", ["-m", "--task", "xsum,dolly"]) == ["-m", "task=xsum,dolly"]
+
+
+@pytest.mark.parametrize("chat", ["false", "true"])
+def test_a_tasks_config_is_shown_resolved_whatever_ends_its_answers(chat):
+    shown = composed(["task=spider", f"task.chat={chat}"])
+    OmegaConf.resolve(shown.task)  # as --cfg job
+    assert list(shown.task.stop) == ([] if chat == "true" else ["\n"])
 
 
 def test_hydras_info_takes_overrides_with_and_without_a_topic():

@@ -152,6 +152,7 @@ def test_totals_say_what_is_there_what_it_takes_and_what_does_not_fit():
             ],
         ),
         (["slurm", "timeout_min=7", "mem_gb=3"], ["=slurm:", "mem_gb 3", "time limit 7 minutes"]),
+        (["slurm", "setup=[module load cuda]"], ["setup ['module load cuda']"]),
         (["submitit_slurm", "gpus_per_node=2"], ["=submitit_slurm:", "gpus_per_node 2"]),
         (["submitit_local"], ["=submitit_local:", "time limit 60 minutes"]),
         (["joblib"], ["=joblib:", "-1 jobs at once (-1: one a core)"]),
@@ -261,7 +262,7 @@ def test_a_sweep_is_planned_where_no_gpu_is_and_says_what_is_swept(monkeypatch, 
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     shared = [line for line in lines if line[:2] in (["ar", "-"], ["sd", "3"])]
     assert shared and not any("budget" in word for line in shared for word in line)
-    assert {line[2] for line in lines if line[:1] == ["rsd_s"]} == {"budget='6'", "budget='14'"}
+    assert {line[2] for line in lines if line[:1] == ["rsd_s"]} == {"budget=6", "budget=14"}
 
 
 GREEDY = SamplingSettings(temperature=0)

@@ -37,7 +37,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.errors import HydraException, OverrideParseException
 from hydra.plugins.config_source import ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from spec_bench.engine.architectures import PREFIX as RANDOM
@@ -299,9 +299,9 @@ def file_of(target: object, path: str) -> str | None:
     return None if data_of(target) == "embedded" else path
 
 
-def unless_chat(chat: object, *stops: str) -> list[str]:
+def unless_chat(chat: object, *stops: str) -> ListConfig:
     """What ends an answer in plain text, and would cut one in a fence: none of it in a chat."""
-    return [] if chat else [*stops]
+    return ListConfig([] if chat else [*stops])
 
 
 def tree_of(

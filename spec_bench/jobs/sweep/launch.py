@@ -23,7 +23,7 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from spec_bench.jobs.config.compose import asked_of
 from spec_bench.jobs.config.flags import LEAST, UNITS
@@ -194,7 +194,7 @@ def describe_launch(config: DictConfig, jobs: int) -> str:
     for key, value in given.items():
         if isinstance(value, int) and value < (least := LEAST.get(key, value)):
             raise ValueError(f"hydra.launcher.{key} must be >= {least}, got {value}")
-        if key[0] != "_" and value and isinstance(value, int | str):
+        if key[0] != "_" and value and isinstance(value, int | str | ListConfig | DictConfig):
             told.append(UNITS.get(key, f"{key} {{}}").format(value))
     how = "here, one after the other" if name == "basic" else f"by hydra/launcher={name}: "
     return f"would run {jobs} job{'s' * (jobs != 1)} {how}{', '.join(told)}"

@@ -402,7 +402,9 @@ def _row(cell: PlannedCell) -> list[str]:
     fits = {True: "yes", False: "NO", None: _UNKNOWN if cell.memory.gpus != 0 else "-"}
     return [
         *(str(getattr(cell.facts, name)) for name in _COLUMNS),
-        " ".join(word for word in cell.words if word.partition("=")[0] not in _COLUMNS),
+        " ".join(
+            word.replace("'", "") for word in cell.words if word.partition("=")[0] not in _COLUMNS
+        ),
         cell.state,
         f"{cell.left} of {cell.prompts}",
         _UNKNOWN if cell.rate is None else f"{cell.rate.tokens_per_s:.1f}",
