@@ -55,7 +55,7 @@ def main() -> None:
         from spec_bench.audit.__main__ import load as audit
         from spec_bench.jobs.config.model_files import model_path
 
-        run(lambda: audit(rest, model_path), "interrupted; nothing is proven")
+        run(lambda: audit(rest, model_path), "interrupted; what no table shows was not audited")
     elif command == "train":
         from spec_bench.train.__main__ import main as train
 

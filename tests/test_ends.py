@@ -41,7 +41,7 @@ TRAINING = ["spec_bench.train", "sink=quiet"]
         (JOB, signal.SIGTERM, 0, "interrupted; the same command resumes"),
         (TRAINING, signal.SIGINT, 0.4, "interrupted; the same command goes on"),
         ([REPORT, "list"], signal.SIGINT, 0, SAID),
-        (["spec_bench.audit"], signal.SIGTERM, 0, "interrupted; nothing is proven"),
+        (["spec_bench.audit"], signal.SIGTERM, 0, "interrupted; what no table shows"),
     ],
 )
 def test_a_signal_ends_a_command_in_one_line_from_its_imports_on(

@@ -82,4 +82,4 @@ def load(
 
 
 if __name__ == "__main__":
-    signals.run(load, "interrupted; nothing is proven")
+    signals.run(load, "interrupted; what no table shows was not audited")

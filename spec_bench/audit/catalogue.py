@@ -154,7 +154,7 @@ def chosen(parts: Sequence[Part], pattern: str | None) -> list[Part]:
     """
     if pattern is None:
         return list(parts)
-    names = [(part.name, part.name.rpartition(": ")[2]) for part in parts]
+    names = [(part.name, part.name.removeprefix("rule: ")) for part in parts]
     matching = [part for part, own in zip(parts, names, strict=True) if fitting(own, pattern)]
     if not matching:
         known = dict.fromkeys(re.findall(r"[a-z]\w+", " ".join(part.name for part in parts)))
@@ -164,13 +164,19 @@ def chosen(parts: Sequence[Part], pattern: str | None) -> list[Part]:
 
 
 def audited(parts: Sequence[Part]) -> Iterator[Line]:
-    """Yields the lines of all parts; a bar on stderr names the one that is at work."""
+    """Yields the lines of all parts. Standard error has each of them as soon as it is known, and a
+    bar that names the part at work.
+    """
     with tqdm(parts, file=sys.stderr, unit="part", disable=None) as bar:
         for part in bar:
             bar.set_description(part.name)
-            try:
-                yield from part.lines()
-            except Exception as error:  # a plugged part may fail in any way
-                yield Line(part.name, "failed", describe_error(error), False)
-            if not sys.stderr.isatty():
-                bar.write(f"audited {part.name}", file=sys.stderr)
+            for line in _lines_of(part):
+                bar.write(f"audited {line.subject}: {line.result}", file=sys.stderr)
+                yield line
+
+
+def _lines_of(part: Part) -> Iterator[Line]:
+    try:
+        yield from part.lines()
+    except Exception as error:  # a plugged part may fail in any way
+        yield Line(part.name, "failed", describe_error(error), False)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from spec_bench.audit.catalogue import WARM, tree_cases
-from spec_bench.audit.rules import TOLERANCE, audit_rule, cases_of
+from spec_bench.audit.rules import TOLERANCE, WrongVerdictError, audit_rule, cases_of
 from spec_bench.audit.toys import MarkovModel, random_markov
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import DecoderConfig
@@ -61,7 +61,9 @@ class EnumeratedDraws:
         nodes = probs[0].tolist()
         return torch.tensor([[[self.choose(node) for _ in range(count)] for node in nodes]])
 
-    def gumbel(self, like: Tensor, counts: Sequence[int] | None = None) -> Tensor:
+    def gumbel(
+        self, like: Tensor, counts: Sequence[int] | None = None, best: int | None = None
+    ) -> Tensor:
         """Noise that puts each node's tokens in an enumerated order.
 
         The order of perturbed log-probabilities is distributed as sampling without replacement
@@ -69,10 +71,11 @@ class EnumeratedDraws:
         that uses the values (stochastic beam search) cannot be enumerated this way.
         """
         assert like.shape[0] == 1, "enumeration runs one row"
-        noise = torch.zeros_like(like)
+        last = like.shape[-1]
+        noise = torch.where(like.isfinite(), -like - last, 0.0)  # of those that are not looked at
         for node, log_q in enumerate(like[0]):
             probs = log_q.exp().tolist()
-            for rank in range(sum(prob > 0 for prob in probs)):
+            for rank in range(min(sum(prob > 0 for prob in probs), best or last)):
                 total = sum(probs)
                 token = self.choose([prob / total for prob in probs])
                 noise[0, node, token] = -rank - log_q[token]
@@ -314,6 +317,8 @@ def check_exact(verifier: Verifier, tree: str) -> None:
         said = f"rule {verifier.name!r} of package {package!r} is marked exact; enumerated, it"
         try:
             error = _enumerate(verifier, tree)
+        except WrongVerdictError as wrong:
+            raise ValueError(f"rule {verifier.name!r} of package {package!r}: {wrong}") from wrong
         except Exception as failure:  # a plugged rule may fail in any way
             *_, at = extract_tb(failure.__traceback__)
             raise ValueError(
@@ -331,7 +336,7 @@ def check_exact(verifier: Verifier, tree: str) -> None:
 def _enumerate(verifier: Verifier, tree: str) -> float:
     if isinstance(verifier, NodeVerifier):
         rules = (case for law in verifier.siblings for case in cases_of(verifier, law))
-        errors = [audit_rule(case, vocab=3)[0] for case in rules]
+        errors = [audit_rule(case, vocabs=(3,))[0] for case in rules]
     else:
         errors = [
             enumerated_error(replace(case.config, verifier=verifier), WARM, **case.chain)[0]

@@ -17,10 +17,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from spec_bench.core.gumbel import laws_without_replacement
 from spec_bench.core.tree import Siblings, Tree, TreeShape
+from spec_bench.records.types import Lossless
 from spec_bench.verify.base import NodeVerifier, rule
 from spec_bench.verify.path_rule import PathRule, Traversal
-from spec_bench.verify.walk import NodeRule
+from spec_bench.verify.walk import NodeRule, Verdict
 
 TOLERANCE = 1e-12
 
@@ -46,11 +48,11 @@ class RuleCase:
     sampled: int = 1  # of top-and-sampled children how many are drawn
 
 
-def rule_cases() -> Iterator[RuleCase]:
-    """Every registered node rule that claims to be exact, for each law that it claims it for."""
+def rule_cases(mark: Lossless = "exact") -> Iterator[RuleCase]:
+    """Every registered node rule of a mark, for each law that it is exact or meant for."""
     kind: Any
     for kind in rule.values():
-        if issubclass(kind, NodeVerifier) and kind.declared == "exact":
+        if issubclass(kind, NodeVerifier) and kind.declared == mark:
             for law, needed in kind.laws.items():
                 for drawn in [{"sampled": 1}, {"sampled": 2}] if law == "top_and_sampled" else [{}]:
                     yield from cases_of(kind(**needed, **drawn), law)
@@ -160,32 +162,85 @@ def children_law(
     return tokens, valid, probability
 
 
-def output_law(case: RuleCase, p: Tensor, q: Tensor, children: int) -> Tensor:
+class WrongVerdictError(ValueError):
+    """What a rule returned is no verdict on the children that it was given."""
+
+
+def check_verdict(verdict: object, tokens: Tensor, p: Tensor) -> Verdict:
+    """Returns a rule's verdict on children [B, C] under p [B, V]. Raises WrongVerdictError: it is
+    none, or has other shapes.
+    """
+    if not isinstance(verdict, Verdict):
+        raise WrongVerdictError(f"must return a Verdict, got {type(verdict).__name__}")
+    for name, like, columns in (("acceptance", tokens, "children"), ("residual", p, "tokens")):
+        part = getattr(verdict, name)
+        got = [*part.shape] if isinstance(part, Tensor) else type(part).__name__
+        if got != [*like.shape]:
+            wanted = f"must be {[*like.shape]}: rows x {columns}"
+            raise WrongVerdictError(f"its Verdict's {name} is {got}, {wanted}")
+    return verdict
+
+
+def output_law(
+    case: RuleCase,
+    p: Tensor,
+    q: Tensor,
+    children: int,
+    absent: int | None = None,
+    each: bool = False,
+) -> Tensor:
     """[V] the law of the token that comes out, summed over all draws of C children from q [3, V];
-    equals p [V] if the rule is lossless.
+    equals p [V] if the rule is lossless. What a child that does not exist would give is lost.
+
+    ``absent`` puts such a child in that place, with every token in turn. ``each`` says what each
+    child was drawn from instead of the first one alone, as trees of distinct siblings do.
     """
     tokens, valid, probability = children_law(q, children, case.law, case.sampled)
-    tuples = tokens.shape[0]
-    law_q = q[:children] if case.law == "several_drafts" else q[:1]
-    proposals = None if case.law == "deterministic" else law_q.expand(tuples, -1, -1)
-    verdict = case.rule(p.expand(tuples, -1), proposals, tokens, valid)
-    if (got := verdict.acceptance.shape) != tokens.shape:
-        raise ValueError(f"acceptance must be {[*tokens.shape]}, got {[*got]}")
+    drafts = max(children, 1) if case.law == "several_drafts" else 1
+    laws = q[:drafts].expand(len(tokens), -1, -1)
+    if each and children:
+        laws = laws_without_replacement(q[0].log().expand(len(tokens), -1), tokens)
+    if absent is not None:
+        vocab = len(p)
+        probability = probability.repeat_interleave(vocab) / vocab
+        anything = torch.arange(vocab).repeat(len(tokens))[:, None]
+        tokens = _put_in(tokens, absent, anything)
+        valid = _put_in(valid, absent, anything < 0)
+        own = laws.shape[1] > 1  # else all share one
+        laws = _put_in(laws, absent if own else 0, q[None, :own].expand(len(anything), -1, -1))
+    p_rows = p.expand(len(tokens), -1)
+    verdict = case.rule(p_rows, None if case.law == "deterministic" else laws, tokens, valid)
+    acceptance, residual = check_verdict(verdict, tokens, p_rows)
     law = torch.zeros_like(p)
     missed = probability
-    for child in range(tokens.shape[1]):
-        accept = verdict.acceptance[:, child]
-        law = law.index_add(0, tokens[:, child], missed * accept)
+    for token, there, accept in zip(tokens.T, valid.T, acceptance.T, strict=True):
+        law = law.index_add(0, token, missed * accept * there)
         missed = missed * (1 - accept)
-    return law + (missed.unsqueeze(1) * verdict.residual).sum(dim=0)
+    return law + (missed.unsqueeze(1) * residual).sum(dim=0)
 
 
-def audit_rule(case: RuleCase, *, vocab: int = 4, seed: int = 0) -> tuple[float, int]:
-    """Largest |output law - p| over all pairs and 1 to 3 children, and the number of cases."""
+def _put_in(rows: Tensor, place: int, column: Tensor) -> Tensor:
+    """Returns every row [B, C, ...] as often as the column [n B, 1, ...] says, with that put in."""
+    rows = rows.repeat_interleave(len(column) // len(rows), dim=0)
+    return torch.cat([rows[:, :place], column, rows[:, place:]], dim=1)
+
+
+def audit_rule(
+    case: RuleCase, *, vocabs: Sequence[int] = (3, 4), seed: int = 0
+) -> tuple[float, int]:
+    """Largest |output law - p| over all pairs and 1 to 3 children, one of them absent or none, and
+    the number of cases.
+    """
+    # The place of an absent one says which of the others are drawn and which are the best.
+    last = case.law == "top_and_sampled"
+    children: list[tuple[int, int | None]] = [(1, None), (2, None), (3, None)]
+    children += [(n, place) for n in range(3) for place in range(n if last else 0, n + 1)]
     errors = [
-        (output_law(case, p, q, children) - p).abs().max().item()
+        (output_law(case, p, q, *drawn, each) - p).abs().max().item()
+        for vocab in vocabs
         for p, q in adversarial_pairs(vocab, seed)
-        for children in (1, 2, 3)
+        for drawn in children
+        for each in ((False, True) if case.law == "without_replacement" else (False,))
     ]
     return float(np.max(errors)), len(errors)
 

@@ -61,9 +61,12 @@ class Draws(Protocol):
     def categorical(self, probs: Tensor, count: int) -> Tensor:
         """Draws ``count`` i.i.d. tokens per node: [R, F, V] -> [R, F, count]."""
 
-    def gumbel(self, like: Tensor, counts: Sequence[int] | None = None) -> Tensor:
+    def gumbel(
+        self, like: Tensor, counts: Sequence[int] | None = None, best: int | None = None
+    ) -> Tensor:
         """Draws standard Gumbel noise of the shape of ``like`` [R, F, V]; for the first ``counts``
-        [R] nodes alone, where given, and noise means nothing at the others.
+        [R] nodes alone, where given, and noise means nothing at the others. ``best`` promises that
+        only the tokens of the largest so many perturbed values of a node are looked at.
         """
 
     def verdict(self, children: Sequence[int]) -> VerdictDraws:
@@ -134,7 +137,9 @@ class SeededDraws:
     def categorical(self, probs: Tensor, count: int) -> Tensor:
         return inverse_cdf(probs, self._uniforms(probs.shape[1], count))
 
-    def gumbel(self, like: Tensor, counts: Sequence[int] | None = None) -> Tensor:
+    def gumbel(
+        self, like: Tensor, counts: Sequence[int] | None = None, best: int | None = None
+    ) -> Tensor:
         # -log -log of a uniform variable is a Gumbel variable; the clamp keeps it finite. Drawn in
         # float64, whose tail is long enough; torch's exponential variables cost three times more.
         if counts is None:

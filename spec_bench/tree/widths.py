@@ -116,7 +116,7 @@ def drawn_apart(
     they were drawn from. ``counts``: see ``Draws.gumbel``.
     """
     law = None if tree.siblings == "deterministic" else log_q
-    noise = torch.zeros_like(log_q) if law is None else draws.gumbel(log_q, counts)
+    noise = torch.zeros_like(log_q) if law is None else draws.gumbel(log_q, counts, count)
     tokens, valid = gumbel_top_k(log_q, noise, count)
     missing = (0, count - tokens.shape[-1])  # more children asked for than there are tokens
     return pad(tokens, missing), pad(valid, missing), law

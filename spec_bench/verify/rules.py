@@ -96,7 +96,7 @@ def recursive_rejection(
     SpecInfer's multi-round rejection, MCSD Algorithm 1, with one draft or one per child. After
     child j is rejected p becomes norm(max(0, p - q)); without replacement q loses the rejected
     token and is renormalised, and the *updated* q enters the next ratio. Where each child has its
-    own q, without replacement that is what the children before it left. Absent children come last.
+    own q, without replacement that is what the children before it left.
     """
     if q is None:
         return ranked_list(p, None, tokens, valid)
@@ -109,8 +109,8 @@ def recursive_rejection(
         at_q.append(current_q.gather(-1, token))
         p = normalised((p - current_q).clamp_(min=0.0), p, there)
         if not per_child and not replacement and child < last:
-            # Absent children come last: what becomes of q after one is never looked at.
-            current_q = _scaled(current_q.scatter(-1, token, 0.0))
+            left = _scaled(current_q.scatter(-1, token, 0.0))
+            current_q = torch.where(there, left, current_q)
     return Verdict(_ratio(_columns(at_p, p), _columns(at_q, p)) * valid, p)
 
 

@@ -129,9 +129,10 @@ def walk_down(scored: Scored, rule: Rules) -> WalkResult:
 def candidates(
     tree: Tree, level: int, place: Tensor, copies: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Returns the current node's children in the order drawn, absent ones last: their places [R, C]
-    within the next level, and which exist. ``place`` [R] is the node's within its level; ``copies``
-    [R, n_level] are all that count as it, None where it is alone.
+    """Returns the current node's children in the order drawn, absent ones last where nodes have
+    unequal shares: their places [R, C] within the next level, and which exist. ``place`` [R] is the
+    node's within its level; ``copies`` [R, n_level] are all that count as it, None where it is
+    alone.
     """
     above, below = tree.shape.level(level), tree.shape.level(level + 1)
     most, count = tree.shape.children[level], tree.shape.levels[level]

@@ -1,5 +1,7 @@
 """Decoders, of beams too, end to end on a Markov chain; broken ones are caught."""
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -7,6 +9,7 @@ from spec_bench.audit.beams import beam_chi_square, enumerated_beam_error
 from spec_bench.audit.catalogue import BEAM_SETTINGS, SETTINGS, WARM, beam_cases, tree_cases
 from spec_bench.audit.decoders import (
     FALSE_ALARM_RATE,
+    EnumeratedDraws,
     chi_square,
     enumerated_error,
     law_of_iteration,
@@ -81,6 +84,13 @@ def test_one_iteration_has_exactly_the_chains_law(case):
         assert count >= 1
         labels.append(label)
     assert labels == list(SETTINGS)
+
+
+def test_of_an_order_no_more_is_enumerated_than_is_looked_at():
+    # Two children of the root in order, then one of each: 6 x 3 x 3 trees instead of 6 x 6 x 6.
+    noise = partial(EnumeratedDraws.gumbel, like=torch.zeros(1, 3, 3, dtype=torch.float64))
+    assert len([*outcomes(lambda draws: noise(draws, best=1))]) == 27
+    assert len([*outcomes(noise)]) == 216
 
 
 @pytest.mark.parametrize("config", [SD, SPECTR, MCSD], ids=["chain", "paths", "widths"])

@@ -15,6 +15,7 @@ from spec_bench.audit.decoders import enumerated_error
 from spec_bench.audit.models import audit_pair, findings, law_of_answers, token_law
 from spec_bench.audit.rules import TOLERANCE, audit_rule, rule_cases
 from spec_bench.audit.toys import MarkovModel, random_markov
+from spec_bench.core.gumbel import laws_without_replacement
 from spec_bench.core.sampling import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.engine.loading import ModelSpec, load_model
@@ -212,9 +213,30 @@ def test_a_fault_is_the_failure_of_its_part_and_the_others_go_on():
     assert lines[0].result == "RuntimeError: no head"
 
 
+def test_a_line_is_said_on_standard_error_before_the_next_part_begins(capsys):
+    next(audited([Part("sd", lambda: [FINE]), *PARTS]))
+    assert "sd: error 0" in capsys.readouterr().err
+
+
+def interrupted():
+    yield FINE
+    raise KeyboardInterrupt
+
+
+def test_what_was_audited_before_an_interrupt_is_printed(monkeypatch, capsys):
+    monkeypatch.setattr(command_line, "parts_of", lambda *_: [Part("sd", interrupted)])
+    with pytest.raises(KeyboardInterrupt):
+        load([])()
+    assert "error 0" in capsys.readouterr().out
+
+
 def test_a_pattern_fits_the_name_with_or_without_its_kind_or_is_told_what_is_near():
     assert chosen(PARTS, "k_*") == chosen(PARTS, "rule: *") == PARTS[:1]
     assert chosen(PARTS, None) == PARTS
+    other = Part("eagle: widths 2-1 + k_seq", broken)
+    assert chosen([*PARTS, other], "*k_seq*") == [PARTS[0], other]
+    with pytest.raises(ValueError, match="fits no part"):
+        chosen([*PARTS, other], "widths*")  # the trees of draft models alone
     with pytest.raises(ValueError, match=naming("--only", "'k_sek'", "k_seq")):
         chosen(PARTS, "k_sek")
 
@@ -255,6 +277,21 @@ def eager(p, q, tokens, valid):
     """Accepts as if the target were surer than it is."""
     verdict = right(p, q, tokens, valid)
     return verdict._replace(acceptance=(1.3 * verdict.acceptance).clamp(max=1.0))
+
+
+def heedless(p, q, tokens, valid):
+    """Takes every child for one that exists."""
+    return right(p, q, tokens, torch.ones_like(valid))
+
+
+def thorough(p, q, tokens, valid):
+    """Takes the tokens of children that do not exist out of the draft, too."""
+    return right(p, laws_without_replacement(q[:, 0].log(), tokens), tokens, valid)
+
+
+def squeezed(p, q, tokens, valid):
+    """Knows one law for all children alone, and distinct siblings have several."""
+    return right(p, q.squeeze(1)[:, None], tokens, valid)
 
 
 def brittle(p, q, tokens, valid):
@@ -300,7 +337,11 @@ def test_a_rule_that_registers_is_audited_alone_and_in_decoders(registered):
 
 
 @pytest.mark.parametrize("name", ["rsd_c", "rsd_s"])
-@pytest.mark.parametrize("registered", [right, timid, backwards, misread, eager], indirect=True)
+@pytest.mark.parametrize(
+    "registered",
+    [right, timid, backwards, misread, eager, heedless, thorough],
+    indirect=True,
+)
 def test_a_job_calls_a_rule_of_another_package_exact_only_if_it_is(registered, name):
     settings = decoder_settings(name) | {"verifier": {"rule": "guest"}}
     if registered is right:
@@ -323,6 +364,10 @@ def bare(p, q, tokens, valid):
     return right(p, q, tokens, valid).acceptance
 
 
+def silent(p, q, tokens, valid):
+    """Decides nothing."""
+
+
 def undefined(p, q, tokens, valid):
     """Has no number where the draft cannot draw a token, in some of the cases."""
     verdict = right(p, q, tokens, valid)
@@ -331,8 +376,10 @@ def undefined(p, q, tokens, valid):
 
 FAILS = {
     failing: r"KeyError: 'oops' \(.*test_served\.py:[0-9]+\)",
-    narrow: r"acceptance must be \[[0-9]+, 2\], got \[[0-9]+, 1\]",
-    bare: "AttributeError: 'Tensor' .*'acceptance'",
+    narrow: r".*acceptance is \[6, 1\], must be \[6, 2\]: rows x children$",
+    bare: "must return a Verdict, got Tensor$",
+    squeezed: "enumerated, it ended in .*Error",
+    silent: "must return a Verdict, got NoneType$",
     undefined: r"is not finite: see spec-bench audit --only 'rule: guest\*'.*approximate",
     timid: "is off by 0.*spec-bench audit --only 'rule: guest",
 }
@@ -341,8 +388,24 @@ FAILS = {
 @pytest.mark.parametrize("registered", FAILS, indirect=True)
 def test_a_rule_that_fails_is_one_line_with_rule_package_error_and_place(registered):
     settings = decoder_settings("rsd_s") | {"verifier": {"rule": "guest"}}
-    with one_line(f"rule 'guest' of package 'tests' .*{FAILS[registered]}"):
+    with one_line(f"rule 'guest' of package 'tests'.*{FAILS[registered]}"):
         Cell.read(settings)
+
+
+@pytest.mark.parametrize("registered", [narrow], indirect=True)
+def test_the_audit_says_the_shapes_that_a_job_says(registered, capsys):
+    assert load(["--only", "rule: guest*"])() == 1
+    assert "acceptance is [6, 1], must be [6, 2]" in capsys.readouterr().err
+
+
+def test_an_approximate_rule_is_listed_among_the_rules_with_how_far_it_is_off(capsys):
+    rule("guest", siblings=("without_replacement",), mark="approximate")(timid)
+    try:
+        assert load(["--only", "rule: guest*"])() == 0
+    finally:
+        rule.forget("guest")
+    said = capsys.readouterr().out
+    assert "approximate" in said and "0 of 0 checks passed, 1 only measured" in said
 
 
 @pytest.mark.parametrize("registered", [Whole], indirect=True)

@@ -165,7 +165,7 @@ class ManyDraws:
     def __init__(self, seed):
         self._generator = torch.Generator().manual_seed(seed)
 
-    def gumbel(self, like, counts=None):
+    def gumbel(self, like, counts=None, best=None):
         uniforms = torch.rand(like.shape, generator=self._generator, dtype=torch.float64)
         return -(-uniforms.log()).log()
 

@@ -260,7 +260,7 @@ class SameNoise(SeededDraws):
         super().__init__([])
         self._noise, self._level = noise, -1
 
-    def gumbel(self, like, counts=None):
+    def gumbel(self, like, counts=None, best=None):
         self._level += 1
         return self._noise[self._level].expand_as(like)
 

@@ -11,9 +11,9 @@ from spec_bench.verify.walk import Verdict
 def first_only(p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor) -> Verdict:
     """Speculative sampling (arXiv 2211.17192) of the first child, which is a draw from q.
 
-    The target's distribution p is [B, V], the draft's q [B, 1, V]; children in the order drawn, and
-    which of them exist, are [B, C]. Accepts min(1, p/q) of the first child, 0 of the others; the
-    residual is norm(max(0, p - q)).
+    The target's distribution p is [B, V], the draft's q [B, 1 or C, V]; children in the order
+    drawn, and which of them exist, are [B, C]. Accepts min(1, p/q) of the first child, 0 of the
+    others; the residual is norm(max(0, p - q)).
     """
     assert q is not None
     q, first = q[:, 0], tokens[:, :1]
