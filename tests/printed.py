@@ -227,7 +227,7 @@ def _of_refusals():
     for pair in published_pairs():
         for kind, heads in pair.get("heads", {}).items():
             if name := training_of(Path(heads)):
-                yield "refusal", training_command(kind, pair["name"], name)
+                yield "refusal", training_command(kind, f"pair={pair['name']}", name)
 
 
 def _published(command):

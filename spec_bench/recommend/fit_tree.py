@@ -24,14 +24,14 @@ _OWN = {"width": "8", "nodes": "6,10,14,30"}
 
 def main(arguments: Sequence[str]) -> int:
     """Runs the command; 2 and one line if the request cannot be right."""
-    from spec_bench.jobs.config.compose import one_line
+    from spec_bench.jobs.config.compose import list_choices, one_line
 
     job_arguments = [each for each in arguments if each.partition("=")[0] not in _OWN]
     shape = _OWN | dict(each.split("=", 1) for each in arguments if each not in job_arguments)
     try:
         width, *_ = whole_numbers("width", shape["width"])
         sizes = whole_numbers("nodes", shape["nodes"])
-        for words in product(*map(_choices, job_arguments)):
+        for words in product(*map(list_choices, job_arguments)):
             _fit_one(words, width, sizes)
     except ValueError as error:
         print(f"spec-bench fit_tree: {one_line(error)}", file=sys.stderr)
@@ -108,10 +108,3 @@ def counted(decoder: Any, requests: Sequence[Any], width: int, seed: int) -> lis
     decoder.walk = counting
     decoder.generate(requests, seed)
     return [int(count) for count in counts]
-
-
-def _choices(word: str) -> list[str]:
-    """``task=xsum,dolly`` as two settings; a list in brackets is one."""
-    key, _, value = word.partition("=")
-    whole = value.startswith(("[", "{", "'", '"'))
-    return [word] if whole else [f"{key}={each}" for each in value.split(",")]

@@ -20,7 +20,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
-from omegaconf import OmegaConf
 from scipy.optimize import brentq
 
 from spec_bench.jobs.app import run_stage, settings_of
@@ -147,13 +146,24 @@ def delivered(length: int, acceptance: float) -> float:
 FIRST = 3
 KEPT = 5
 NUMBERS = ("block_efficiency", "speedup")
-_NOT_HERE = {
-    "plan": "decodes to find its answer; spec-bench run has plan=true",
-    "sink.wandb.enabled": "logs nothing; the job that it recommends does",
-}
-_OF_THE_SEARCH = ("prompts=", "confirm", "cells=", "budget=", "length=", "name=")
-_OF_A_DECODER = ("decoder=", "decoder.", "spec=")  # the answer names these itself
-_HEADS = ("decoder", "prompts", "tokens a call", "speed-up")
+# Of the search, and of a decoder, which the answer names itself.
+_DROPPED = (
+    "prompts=",
+    "confirm",
+    "cells=",
+    "budget=",
+    "length=",
+    "name=",
+    "decoder=",
+    "decoder.",
+    "spec=",
+)
+_HEADS = (
+    "decoder",
+    "prompts",
+    "tokens a call",
+    "speed-up (fresh: interval corrected as the answer's)",
+)
 
 
 @dataclass(frozen=True)
@@ -236,39 +246,43 @@ def recommend(settings: JobSettings, show: Callable[[str], None] | None = None) 
     if len(settings.cells) < 2:
         why = f": {settings.left_out[0]}" if settings.left_out else ""
         raise ValueError(f"recommend has no decoder to choose among{why}")
+    if settings.asked.sink.wandb.enabled:
+        raise ValueError("recommend has no sink=wandb: the job that it recommends logs")
     settings = settings.pinned()
     say = show or (lambda line: None)
     stages = stages_of(settings, confirm)
-    say(cost_of(settings, stages))
+    cost = cost_of(settings, stages)
+    if settings.asked.plan:
+        raise ValueError(f"recommend has no plan, it would decode {cost}")
+    say(f"{cost}; first, plain decoding's pace on one prompt")
     plain, *left = settings.cells
     lines: dict[int, dict[str, Any]] = {}
-    measured: list[CellResult] = []
-    told = f"{len(left)} decoders"
     pace_s = 0.0
-    for number, stage in enumerate(stages, start=1):
-        left = left[: stage.most]
-        if number > 1:
+    for number, stage in enumerate([Stage(0, settings.examples[:1]), *stages]):
+        chosen = left[: stage.most]
+        if number:
             minutes = count_answers(settings, stages[number - 1 :]) * pace_s / 60
-            told = f"some {minutes:.1f} minutes left, {', '.join(cell.title for cell in left)}"
-        say(f"{number} of {len(stages)}: {told} on {len(stage.examples)} prompts")
+            titles = ", ".join(cell.title for cell in chosen if number > 1)
+            told = f"some {minutes:.1f} minutes left, {titles or f'{len(chosen)} decoders'}"
+            say(f"{number} of {len(stages)}: {told} on {len(stage.examples)} prompts")
         job = replace(
             settings,
-            cells=(plain, *left),
+            cells=(plain, *chosen),
             examples=stage.examples,
             fresh=(),
             stage="confirm" if stage.fresh else "screen",
         )
         measured = run_stage(job, ())
-        rows = {row.run_id: row for row in measured}
-        first = rows[job.run_id(plain)]
+        first, *others = measured
         if first.status == "failed":
             raise ValueError(f"plain decoding failed: {first.reason}")
         pace_s = float(first.metrics["latency_s"] or 0)  # an answer
-        found = [(cell, rows[job.run_id(cell)]) for cell in left]
+        found = [*zip(chosen, others, strict=True)]
         found.sort(key=lambda each: _rank(each[1], confirm.by))
         known = {settings.cells.index(cell): _line(cell, row, stage) for cell, row in found}
-        lines = known | {place: line for place, line in lines.items() if place not in known}
-        left = [cell for cell, row in found if row.metrics.get(confirm.by) is not None]
+        lines = known | lines | known  # the last stage's first
+        if number:
+            left = [cell for cell, row in found if row.metrics.get(confirm.by) is not None]
         if not left:
             break
     frame = pd.DataFrame([row_of(row) for row in measured])
@@ -292,7 +306,7 @@ def _rank(row: CellResult, by: str) -> float:
 
 
 def _line(cell: Cell, row: CellResult, stage: Stage) -> dict[str, Any]:
-    numbers = [f"{name}{end}" for name in NUMBERS for end in ("", *ENDS)]
+    numbers = [each for name in NUMBERS for each in column(name).names]
     failed = row.reasons[0].text if row.status == "failed" else ""
     measured = {name: row.metrics.get(name) for name in numbers}
     measured["doubt"] = stall_of(row_of(row)).partition(":")[0]
@@ -313,11 +327,7 @@ def main(overrides: Sequence[str]) -> int:
     """
     try:
         usual = ("experiment=recommend", "sink=quiet", "sink.progress=true")
-        config = composed([*usual, *overrides])
-        for key, asked in _NOT_HERE.items():
-            if OmegaConf.select(config, key):
-                raise ValueError(f"recommend has no {key}: it {asked}")
-        settings = settings_of(config)
+        settings = settings_of(composed([*usual, *overrides]))
         found = recommend(settings, lambda line: print(line, file=sys.stderr, flush=True))
     except ValueError as error:
         complain(f"spec_bench: {one_line(error)}")
@@ -354,8 +364,7 @@ def command_of(found: Recommendation, overrides: Sequence[str]) -> str:
     """
     if found.headline and not found.headline.code:
         return ""
-    others = (*_OF_THE_SEARCH, *_OF_A_DECODER)
-    kept = [each for each in overrides if not each.lstrip("+").startswith(others)]
+    kept = [each for each in overrides if not each.lstrip("+").startswith(_DROPPED)]
     decoder, spec = found.cell
     tree = [] if decoder == "ar" or spec == "-" else [f"spec={spec}"]
     chosen = [f"decoder={decoder}", *tree]

@@ -210,13 +210,13 @@ def command_line(*words: object, results: object = "results") -> str:
 
 
 def training_command(kind: str, pair: str, name: str, on_gpu: bool = True) -> str:
-    """What trains a pair's heads to where the pair looks for them; a name that ends in ``_blocks4``
-    is of four residual blocks.
+    """What trains the heads of a pair, ``pair=NAME``, to where it looks for them; a name that ends
+    in ``_blocks4`` is of four residual blocks.
     """
     blocks = name.rpartition("_blocks")[2]
     size = f" head.blocks={blocks}" if blocks != name else ""
     engine = f" {ON_GPU}" if on_gpu else ""
-    where = f"head={kind}{size} pair={pair}{engine} name={name} data.path=sharegpt.json"
+    where = f"head={kind}{size} {pair}{engine} name={name} data.path=sharegpt.json"
     return f"spec-bench train {where}"
 
 

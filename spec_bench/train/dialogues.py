@@ -74,11 +74,13 @@ def read_dialogues(
         dialogues = _answered(settings, model, tokenizer, longest)
     dialogues = [Dialogue(each.ids[:longest], each.learned[:longest]) for each in dialogues]
     useful = [dialogue for dialogue in dialogues if positions(dialogue)]
+    told = (
+        f"data.kind={data.kind}: {len(useful)} of {len(dialogues)} prompts have an answer of two "
+        f"tokens or more within data.max_length={longest}"
+    )
     if len(useful) < 2:
-        raise ValueError(
-            f"data.kind={data.kind}: {len(useful)} of {len(dialogues)} dialogues have an answer of "
-            f"two tokens or more within data.max_length={longest}; at least 2 are needed"
-        )
+        raise ValueError(f"{told}; at least 2 are needed")
+    log.info(told)
     return useful
 
 

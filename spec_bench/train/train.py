@@ -112,14 +112,17 @@ def train_heads(settings: TrainSettings) -> dict[str, Any]:
     right = ", ".join(f"{guess} {share}" for guess, share in accuracy.items())
     where = "" if held_out else " on the training data, as no prompts were held out"
     print(
-        f"{asked.name}: {facts['parameters']:,} parameters; share of right guesses{where}: {right}"
+        f"{asked.name}: {facts['parameters']:,} parameters; share of right guesses{where}: {right} "
+        f"(of {facts['positions'][0]} positions)"
     )
     models = [word for word in sys.argv[1:] if word.startswith(("pair", "engine"))]
+    plain = "task.chat=false " * (getattr(settings.task, "chat", True) is False)
     on = shlex.join(models) or f"pair={asked.pair.name}"
     how = asked.head.measured.replace("HEADS", shlex.quote(str(settings.out)))
     print(
         f"heads: {settings.out}\n"
-        f"measure them, on prompts that they did not learn: spec-bench run {on} {how} --data FILE"
+        f"measure them, on prompts that they did not learn: spec-bench run {on} {how} "
+        f"{plain}--data FILE"
     )
     return facts
 
@@ -152,7 +155,7 @@ def _prepare(settings: TrainSettings, processes: Accelerator) -> Training:
             f"with optimiser.accumulate={optimiser.accumulate}"
         )
     steps = optimiser.steps or optimiser.epochs * steps_of(len(train), batch)
-    log.info("%d dialogues to train on, %d to validate on", len(train), len(validation))
+    log.info("%d answered prompts to train on, %d to validate on", len(train), len(validation))
     return Training(settings, trainee, sides[0], sides[1], steps, batch, processes)
 
 
@@ -168,6 +171,7 @@ def finish(training: Training, progress: Progress) -> dict[str, Any]:
     seen = training.train
     validation = measure(trainee, held_out, range(len(held_out.dialogues)), asked.ranks)
     train = measure(trainee, seen, range(min(_MOST_TRAIN, len(seen.dialogues))), asked.ranks)
+    measured = validation or train
     facts = {
         "head": asked.head.name,
         "target": settings.pair.target,
@@ -185,13 +189,14 @@ def finish(training: Training, progress: Progress) -> dict[str, Any]:
             "train": train and named("", train.best),
             "validation": validation and named("", validation.best),
         },
+        "positions": measured and list(measured.counts),  # that the accuracy is of, by guess
         "validation_loss": validation and _rounded(validation.loss),
         # Without the folder that this machine has it in.
         "provenance": provenance()
         | {"command": ["python", "-m", "spec_bench.train", *sys.argv[1:]]},
     }
     files = {"training.json": facts}
-    if measured := validation or train:
+    if measured:
         files["accuracies.json"] = {
             "measured_on": "validation" if validation else "training",
             "positions": list(measured.counts),

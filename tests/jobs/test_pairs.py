@@ -214,7 +214,9 @@ def test_a_model_goes_to_the_gpu_where_there_is_one_and_it_is_no_small_one(
     assert pairs.placed(EngineSettings(device, "float32"), target).device == placed_on
 
 
-def test_a_cell_without_heads_is_left_out_and_the_others_are_decoded(run_job, tmp_path, caplog):
+def test_a_cell_without_heads_is_left_out_and_the_others_are_decoded(
+    run_job, tmp_path, caplog, monkeypatch
+):
     untrained = "pair.heads={redrafter: results/train/redrafter_mine/heads}"
     mine = ("prompts=1", "pair.name=mine", untrained)
     with caplog.at_level(logging.WARNING):
@@ -223,8 +225,13 @@ def test_a_cell_without_heads_is_left_out_and_the_others_are_decoded(run_job, tm
     assert [(r["decoder"], r["status"]) for r in rows] == [("ar", "complete"), ("sd", "complete")]
     (said,) = (line for line in caplog.messages if "left out" in line)
     assert "redrafter 2x2" in said
-    command = "spec-bench train head=redrafter pair=mine engine=cuda name=redrafter_mine"
+    target = rows_of(tmp_path / "results")[0]["target"]
+    command = f"spec-bench train head=redrafter pair.target={target} name=redrafter_mine"
     with pytest.raises(ValueError, match=naming(command)):
+        run_job("cells=[redrafter:2x2]", *mine)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results/train/redrafter_mine").mkdir(parents=True)
+    with pytest.raises(ValueError, match=r"does not exist; .* the command that began it goes on"):
         run_job("cells=[redrafter:2x2]", *mine)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import datasets
 import pytest
@@ -49,6 +50,38 @@ def test_a_recipe_runs_on_the_embedded_pair(recipe, tmp_path, monkeypatch):
     if recipe == "mcsd=ablation":
         off = [row for row in rows if row["tree_attention"] == "false"]
         assert sorted(row["decoder"] for row in off) == ["mcns", "mcsd", "mcsd_wor"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "plain", "chat"),
+    [
+        *[("prompts", True, None), ("prompts", False, "false"), ("sampled", False, None)],
+        *[("chats", True, "true"), ("task", True, None), ("task", False, None)],
+    ],
+)
+def test_heads_that_learned_prompts_of_another_form_are_warned_of(
+    kind, plain, chat, tmp_path, caplog
+):
+    told = {"settings": {"data": {"kind": kind}}}
+    for name in ("medusa", "eagle"):  # which no cell uses
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "training.json").write_text(json.dumps(told))
+    heads = {name: str(tmp_path / name) for name in ("medusa", "eagle", "redrafter")}
+    cells = [SimpleNamespace(config=SimpleNamespace(heads=each)) for each in (None, "medusa")]
+    prompts.warn_of_form(SimpleNamespace(cells=cells, pair=SimpleNamespace(heads=heads)), plain)
+    assert [each.partition("task.chat=")[2].split()[0] for each in caplog.messages] == (
+        [chat] if chat else []
+    )
+
+
+def test_the_first_prompts_are_shown_as_they_are_sent(run_job, caplog, tmp_path):
+    with caplog.at_level("DEBUG", "spec_bench.jobs.work.prompts"):
+        run_job(*SMALL, "cells=[sd:2]")
+    (said,) = [line for line in caplog.messages if line.startswith("'A r t i c l e : ")]
+    text, _, ids = said.partition("', (")
+    (first, *_) = (tmp_path / "results/runs").glob("*/generations.jsonl")
+    sent = json.loads(first.read_text().splitlines()[0])["prompt_tokens"]
+    assert text.endswith("m ar y :") and len(json.loads(f"[{ids[:-1]}]")) == sent
 
 
 def translated(n, text):

@@ -148,7 +148,7 @@ def test_an_interrupted_search_goes_on_and_answers_from_fresh_prompts(
 
     def interrupted(job, sinks):
         jobs.append(job)
-        if job.stage == "confirm" and len(jobs) == 2:
+        if job.stage == "confirm" and len(jobs) == 3:
             raise KeyboardInterrupt
         return run(job, sinks)
 
@@ -157,9 +157,13 @@ def test_an_interrupted_search_goes_on_and_answers_from_fresh_prompts(
     with pytest.raises(KeyboardInterrupt):
         search.main(words)
     screened = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("generations.jsonl")}
-    assert len(screened) == 4 and search.main(words) == 0
+    assert len(screened) == 5 and search.main(words) == 0
     assert all(path.stat().st_mtime_ns == time for path, time in screened.items())
-    assert [(job.stage, len(job.cells)) for job in jobs[2:]] == [("screen", 4), ("confirm", 2)]
+    assert [(job.stage, len(job.cells)) for job in jobs[3:]] == [
+        ("screen", 1),  # plain decoding's pace
+        ("screen", 4),
+        ("confirm", 2),
+    ]
     said, steps = capsys.readouterr()
     assert "3 candidates on 2 prompts, the best 1 on 2 fresh prompts: 6 cells" in steps
     answer, nothing, *_, page = said.splitlines()
@@ -184,7 +188,7 @@ def test_a_search_says_the_time_that_is_left_and_each_number_has_one_interval_or
     monkeypatch, capsys, tmp_path
 ):
     def measured(job, sinks):
-        place = [3, 10, 30].index(len(job.examples))
+        place = [1, 3, 10, 30].index(len(job.examples)) - 1
         for cell in job.cells:
             speeds = {"speedup": 1.0, "token_rate": 100.0}
             if cell.name != "ar":
@@ -202,8 +206,8 @@ def test_a_search_says_the_time_that_is_left_and_each_number_has_one_interval_or
     assert search.main(words) == 0
     said, steps = capsys.readouterr()
     left = [line.partition(" minutes left")[0] for line in steps.splitlines() if " left" in line]
-    # 12 s an answer: 6 cells on 10 prompts and 4 on 30, then the latter alone.
-    assert left == ["2 of 3: some 36.0", "3 of 3: some 24.0"]
+    # 12 s an answer: 10 cells on 3 prompts, 6 on 10 and 4 on 30; then without what is done.
+    assert left == ["1 of 3: some 42.0", "2 of 3: some 36.0", "3 of 3: some 24.0"]
     answer, *_ = said.splitlines()
     interval = re.search(r"1\.31× \[(.*?) to (.*?)\]", answer).groups()
     assert (float(interval[0]), float(interval[1])) != (1.21, 1.41)  # three intervals at once

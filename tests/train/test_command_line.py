@@ -115,6 +115,7 @@ def test_chats_become_heads_with_their_log_and_provenance(head, tmp_path):
     assert facts["data"]["train"]["dialogues"] + facts["data"]["validation"]["dialogues"] == 8
     assert list(facts["accuracy"]["validation"]) == ["t+1", "t+2", "t+3"]
     told = json.loads((made / "heads" / "accuracies.json").read_text())
+    assert facts["positions"] == told["positions"]
     assert [len(ranks) for ranks in told["accuracies"]] == [10, 10, 10]
     assert str(tmp_path.parent) not in json.dumps(facts["provenance"]["versions"])
     with (made / "heads" / "log.csv").open(newline="") as stream:
@@ -139,17 +140,19 @@ def test_a_training_ends_with_what_was_measured_on_which_prompts_and_the_next_co
     accuracy = {"train": {"t+1": 0.75}, "validation": held_out}
     monkeypatch.setattr(train, "_prepare", lambda *_: None)
     monkeypatch.setattr(train, "run_training", lambda _: None)
-    monkeypatch.setattr(train, "finish", lambda *_: {"accuracy": accuracy, "parameters": 1})
+    facts = {"accuracy": accuracy, "parameters": 1, "positions": [8, 7]}
+    monkeypatch.setattr(train, "finish", lambda *_: facts)
     words = ["pair.target=embedded:target", "data.kind=task", "sink=quiet", f"results={tmp_path}"]
     monkeypatch.setattr(sys, "argv", ["train", *words])
     train.train_heads(settings(*words))
     told, heads, command = capsys.readouterr().out.splitlines()
     assert ("on the training data" in told) is not bool(held_out)
-    assert told.endswith(": t+1 0.25" if held_out else ": t+1 0.75")
+    share = "0.25" if held_out else "0.75"
+    assert told.endswith(f": t+1 {share} (of 8 positions)")
     folder = heads.removeprefix("heads: ")
     assert command.partition(": ")[2] == (
         "spec-bench run pair.target=embedded:target "
-        f"pair.heads.medusa={folder} --decoders medusa --data FILE"
+        f"pair.heads.medusa={folder} --decoders medusa task.chat=false --data FILE"
     )
 
 

@@ -152,21 +152,23 @@ def shown_resolved(arguments: Sequence[str]) -> list[str]:
     asked = " ".join(arguments).replace("=", " ")
     if not (match := re.search(r"(?:^| )(?:--cfg|-c|--info|-i) (\w+)", asked)):
         return list(arguments)
-    shown = [_first_choice(each) for each in arguments if each not in ("-m", "--multirun")]
+    shown = [list_choices(each)[0] for each in arguments if each not in ("-m", "--multirun")]
     return [*shown, *(["--resolve"] if match[1] == "job" and "--resolve" not in arguments else [])]
 
 
-def _first_choice(argument: str) -> str:
-    """Returns a setting with the first of its values; any other argument as it is."""
+def list_choices(argument: str) -> list[str]:
+    """Returns a setting with each of its values, ``task=xsum,dolly`` as two, a list in brackets as
+    one; any other argument as it is.
+    """
     if argument.startswith("-") or "=" not in argument:
-        return argument
+        return [argument]
     try:
         (override,) = OverridesParser.create().parse_overrides([argument])
     except OverrideParseException:
-        return argument  # Hydra reads it again and says what is wrong
+        return [argument]  # Hydra reads it again and says what is wrong
     if not override.is_sweep_override():
-        return argument
-    return f"{override.get_key_element()}={next(override.sweep_string_iterator())}"
+        return [argument]
+    return [f"{override.get_key_element()}={each}" for each in override.sweep_string_iterator()]
 
 
 def register() -> None:

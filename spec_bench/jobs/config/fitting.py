@@ -98,9 +98,9 @@ class FittedTrees:
         """Returns what was not fitted, and what does it."""
         pair = self.pair
         where = ""
-        words = [f"pair={pair.name}"]
-        if not any((folder / "pair" / f"{pair.name}.yaml").is_file() for folder in conf_dirs()):
-            words = [f"pair.target={pair.target}", f"pair.draft={pair.drafts[0]}"]
+        words = [name_pair(pair)]
+        if words[0].startswith("pair.target"):
+            words.append(f"pair.draft={pair.drafts[0]}")
         if self.task is not None:
             where = f" on {self.task}"
             words.append(f"task={self.task}")
@@ -109,6 +109,12 @@ class FittedTrees:
             f"{self.sampling.temperature:g} and this top-k and top-p; first: "
             f"{command_line('fit_tree', *words, *self.arguments)}"
         )
+
+
+def name_pair(pair: Pair) -> str:
+    """Returns the word of a command line for a pair with a config, or for any other's target."""
+    known = any((folder / "pair" / f"{pair.name}.yaml").is_file() for folder in conf_dirs())
+    return f"pair={pair.name}" if known else f"pair.target={pair.target}"
 
 
 def read_fit(path: Path) -> Fit:
@@ -159,11 +165,15 @@ def check_fit(cell: Cell, pair: Pair) -> None:
             f"{cell.title} uses {kind} heads, pair {pair.name!r} names "
             f"{', '.join(pair.heads) or 'none'}: set pair.heads.{kind} to a folder or hub id"
         )
-    name = training_of(Path(pair.heads[kind]))
-    if name is not None and not Path(pair.heads[kind]).is_dir():
+    heads = Path(pair.heads[kind])
+    name = training_of(heads)
+    if name is not None and not heads.is_dir():
+        on_gpu = pair.specs[0].device != "cpu"
+        how = f"train them: {training_command(kind, name_pair(pair), name, on_gpu)}"
+        if heads.parent.is_dir():
+            how = "their training was interrupted: the command that began it goes on"
         raise ValueError(
-            f"{cell.title} uses {kind} heads, {pair.heads[kind]!r} does not exist; train them: "
-            f"{training_command(kind, pair.name, name, not pair.target.startswith(EMBEDDED))}"
+            f"{cell.title} uses {kind} heads, {pair.heads[kind]!r} does not exist; {how}"
         )
     if pair.heads[kind].startswith(EMBEDDED) and not pair.target.startswith(EMBEDDED):
         raise ValueError(

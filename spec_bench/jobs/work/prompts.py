@@ -5,11 +5,13 @@ Also whether the models have room for them, which their configs tell; no weights
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spec_bench.engine.model_spec import ModelSpec
@@ -90,6 +92,8 @@ class Prompts:
                 "%s: of %d prompts longer than %d tokens are cut %d, left out %d",
                 *(name, len(settings.examples), room, truncated, skipped),
             )
+        for each in every[:3]:  # shown with hydra.verbose=true
+            log.debug("%r, %s", tokenizer.decode(each.prompt_ids), each.prompt_ids)
         plain = isinstance(task, Task) and not task.chats(tokenizer)
         if plain and any(example.system for example, _ in asked):
             log.warning("%s: no chat template: the system's text stands before prompts", name)
@@ -105,6 +109,8 @@ class Prompts:
         log.info("%s", measured)
         if not log.isEnabledFor(logging.INFO):  # in Python, say
             print(measured, file=sys.stderr)
+        if isinstance(task, Task):
+            warn_of_form(settings, plain)
         if made.left_out:
             log.warning(
                 "%s: %d later turn(s) not asked, which have no fixed answer to continue: give "
@@ -207,6 +213,20 @@ class Prompts:
             )
             for generation in generations
         }
+
+
+def warn_of_form(settings: JobSettings, plain: bool) -> None:
+    """Warns of heads that learned prompts in a chat template if these are ``plain``, or the
+    reverse.
+    """
+    used = {cell.config.heads for cell in settings.cells}
+    for kind, heads in settings.pair.heads.items():
+        file = Path(heads, "training.json")
+        if kind in used and file.is_file():
+            learned = json.loads(file.read_text("utf-8"))["settings"]["data"]["kind"]
+            if learned != "task" and (learned == "prompts") is not plain:
+                told = "%s heads learned prompts of another form, data.kind=%s: task.chat=%s has it"
+                log.warning(told, kind, learned, str(plain).lower())
 
 
 def _requests(settings: JobSettings, tokenizer: Any, example: Example) -> list[Request]:

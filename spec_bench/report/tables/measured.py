@@ -365,7 +365,9 @@ def _trainings(recipe: str, pairs: Iterable[str]) -> list[str]:
         config = pair_configs().get(pair)
         for kind, heads in config.heads.items() if config else ():
             if config and kind in kinds and (name := training_of(Path(heads))):
-                commands[training_command(kind, pair, name, not is_embedded(config))] = None
+                commands[training_command(kind, f"pair={pair}", name, not is_embedded(config))] = (
+                    None
+                )
     return list(commands)
 
 
