@@ -274,9 +274,9 @@ def recommend(settings: JobSettings, show: Callable[[str], None] | None = None) 
         )
         measured = run_stage(job, ())
         first, *others = measured
-        if first.status == "failed":
+        if number and first.status == "failed":
             raise ValueError(f"plain decoding failed: {first.reason}")
-        pace_s = float(first.metrics["latency_s"] or 0)  # an answer
+        pace_s = float(first.metrics.get("latency_s") or 0)  # an answer
         found = [*zip(chosen, others, strict=True)]
         found.sort(key=lambda each: _rank(each[1], confirm.by))
         known = {settings.cells.index(cell): _line(cell, row, stage) for cell, row in found}
