@@ -372,7 +372,7 @@ smollm2: $(READY)
 
 # Fetched models and what runs left behind; results and the environment stay.
 clean:
-	rm -rf "$${SPEC_BENCH_CACHE:-$$HOME/.cache/spec_bench}/models" "$${SPEC_BENCH_CACHE:-$$HOME/.cache/spec_bench}/data" outputs multirun .pytest_cache .mypy_cache .ruff_cache
+	rm -rf "$${SPEC_BENCH_CACHE:-$$HOME/.cache/spec_bench}/models" "$${SPEC_BENCH_CACHE:-$$HOME/.cache/spec_bench}/data" "$${SPEC_BENCH_CACHE:-$$HOME/.cache/spec_bench}/digests" outputs multirun .pytest_cache .mypy_cache .ruff_cache
 
 wheel: $(STAMP)
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .

@@ -1,12 +1,19 @@
 """What all tests share."""
 
+import atexit
 import os
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 import yaml
 from absl import logging as absl_logging
+
+if "SPEC_BENCH_CACHE" not in os.environ:  # nobody's own is read or written
+    os.environ["SPEC_BENCH_CACHE"] = tempfile.mkdtemp(prefix="spec_bench_cache_")
+    atexit.register(shutil.rmtree, os.environ["SPEC_BENCH_CACHE"], ignore_errors=True)
 
 from spec_bench.measure import provenance
 from tests import warm

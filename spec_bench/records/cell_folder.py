@@ -1,4 +1,5 @@
-"""A cell's two files: the lines of ``generations.jsonl``, and ``cell.json`` with all else.
+"""A cell's files: the lines of ``generations.jsonl``, ``models.json`` with digests of what it was
+decoded with, and ``cell.json`` with all else.
 
 Another process may be adding to them. A line is a generation's JSON with a check, the CRC-32 of its
 cell's id and of the line without it: a line that was cut, altered or comes from another cell
@@ -129,10 +130,22 @@ def read_cell(run: Path) -> dict[str, Any]:
     baseline's timings that it was ``compared`` with, and the ``generations`` it was made of. Raises
     ValueError: the file cannot be used; the message names it and says why.
     """
-    path = run / files.CELL
+    return _read_sealed(run / files.CELL)
+
+
+def read_models(run: Path) -> dict[str, Any]:
+    """Returns what ``models.json`` beside it holds, empty where there is none: digests of the
+    ``models`` that decode the cell, by file, and of the ``token_ids`` asked. Raises ValueError: as
+    ``read_cell``.
+    """
+    return _read_sealed(run / files.MODELS)
+
+
+def _read_sealed(path: Path) -> dict[str, Any]:
+    """Returns what a file of a cell's folder holds; nothing where there is none."""
     try:
         content = seals.opened(path)
-        if content["run_id"] != run.name:
+        if content["run_id"] != path.parent.name:
             raise ValueError(f"it is of run {content['run_id']!r}")
     except FileNotFoundError:
         return {}
@@ -161,3 +174,8 @@ def check_cell(run: Path, cell: Mapping[str, Any], whole: bool = False) -> None:
 def write_cell(run: Path, content: Mapping[str, Any]) -> None:
     """Writes what ``read_cell`` reads."""
     files.write_json(run / files.CELL, seals.sealed({**content, "run_id": run.name}))
+
+
+def write_models(run: Path, content: Mapping[str, Any]) -> None:
+    """Writes what ``read_models`` reads."""
+    files.write_json(run / files.MODELS, seals.sealed({**content, "run_id": run.name}))

@@ -241,6 +241,9 @@ class CellFacts:
     prompts_digest: str = ""
     target_revision: str = ""
     draft_revision: tuple[str, ...] = ()
+    target_digest: str = ""
+    draft_digest: tuple[str, ...] = ()
+    token_ids_digest: str = ""
     tree_revision: str = ""
     device: str = ""
     dtype: str = ""

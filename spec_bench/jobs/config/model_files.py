@@ -6,6 +6,9 @@ the hub.
 
 import hashlib
 import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,7 +17,8 @@ import spec_bench
 from spec_bench.engine.architectures import ARCHITECTURES, architecture
 from spec_bench.engine.architectures import PREFIX as RANDOM
 from spec_bench.engine.model_spec import refuse_unreadable
-from spec_bench.system.files import command_line
+from spec_bench.system.file_digests import read_digest
+from spec_bench.system.files import command_line, digest
 from spec_bench.system.hub import hub_reached
 from spec_bench.system.model_cache import converted_folder, fetched_folder, gguf_of, is_model
 
@@ -22,6 +26,9 @@ EMBEDDED = "embedded:"
 FETCHED = "fetched:"  # by a make target of the same name
 _HEADS = "heads/"  # embedded:heads/NAME
 _SAMPLE_BYTES = 1 << 20  # of a large weights file, this much from either end is hashed
+_WEIGHTS = frozenset({".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack"})
+_DOCUMENTS = frozenset({".md", ".log", ".out", ".pdf", ".png", ".jpg", ".jpeg", ".gif", ".svg"})
+_PAPERS = ("LICENSE", "NOTICE", "README", "events.out.")  # how names of documents begin
 
 
 def model_path(name: str) -> str:
@@ -91,9 +98,57 @@ def fingerprint(name: str) -> str | None:
                     stream.seek(-_SAMPLE_BYTES, 2)
                 digest.update(stream.read(_SAMPLE_BYTES))
         except OSError as error:
-            why = f"model {name!r}: cannot read {str(file)!r}: {error.strerror}"
-            raise ValueError(why) from None
+            raise _unreadable(name, file, error) from None
     return digest.hexdigest()[:12]
+
+
+Digests = Mapping[str, str]
+"""SHA-256 of all bytes of each file that a model is made of, by its path in the model's folder."""
+
+
+def read_digests(name: str, weights: bool = True) -> Digests:
+    """Reads the digests of a local model's files, of those with ``weights`` too or of the others
+    alone; none of a hub id, which its commit identifies. Raises ValueError: a file cannot be read.
+    """
+    if name.startswith(RANDOM):
+        return {"config.json": digest(architecture(name), 64)}
+    folder = Path(model_path(name))
+    if not folder.is_dir():
+        return {}
+    digests = {}
+    for file in _list_files(folder):
+        if weights or file.suffix not in _WEIGHTS:
+            try:
+                digests[os.path.relpath(file, folder)] = read_digest(file)
+            except OSError as error:
+                raise _unreadable(name, file, error) from None
+    return digests
+
+
+def get_mark(name: str, revision: str | None, weights: bool = True) -> str | None:
+    """Returns what tells a model that this process has loaded from others of its name: a digest of
+    its files, of weights or of all others, or the hub's ``revision``.
+    """
+    digests = read_digests(name, weights)
+    return digest(dict(digests)) if digests else revision
+
+
+def _list_files(folder: Path) -> list[Path]:
+    """Lists the files that a loader may read in a model's folder: all but documents and what is
+    hidden. Of folders in it only those count that a loader looks into: of further templates, and
+    where an index says that weights are.
+    """
+    places = {*folder.iterdir(), *folder.glob("additional_chat_templates/*")}
+    for index in folder.glob("*.index.json"):
+        with suppress(OSError, ValueError, LookupError, AttributeError, TypeError):
+            named = json.loads(index.read_bytes())["weight_map"].values()
+            places |= {folder / name for name in named}
+    read = (each for each in places if each.suffix.lower() not in _DOCUMENTS and each.is_file())
+    return sorted(each for each in read if not each.name.startswith((".", *_PAPERS)))
+
+
+def _unreadable(name: str, file: Path, error: OSError) -> ValueError:
+    return ValueError(f"model {name!r}: cannot read {str(file)!r}: {error.strerror}")
 
 
 def hub_commit(name: str, revision: str | None = None, fetch: bool = True) -> str | None:

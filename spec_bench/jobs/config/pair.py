@@ -22,11 +22,14 @@ from spec_bench.engine.model_spec import (
 )
 from spec_bench.jobs.config.model_files import (
     EMBEDDED,
+    Digests,
     ModelSize,
     fingerprint,
+    get_mark,
     hub_commit,
     model_path,
     model_size,
+    read_digests,
 )
 from spec_bench.records.seals import bytes_of
 from spec_bench.settings.configs import read_config
@@ -187,6 +190,29 @@ class Pair:
     def heads_revision(self, kind: str) -> str | None:
         """Returns the fingerprint of a folder of heads, or the commit; None if unknown."""
         return fingerprint(self.heads[kind]) or self.head_commits.get(kind)
+
+    def get_marks(self, weights: bool = True) -> list[str | None]:
+        """Returns what tells each model from those that were in its folder before, see
+        ``get_mark``; the target's first.
+        """
+        names = (self.target, *self.drafts)
+        return [get_mark(*each, weights) for each in zip(names, self.revisions, strict=True)]
+
+    def read_models(self, drafts: int, kind: str | None) -> dict[str, Digests]:
+        """Reads what tells the models of a cell from all others, by what they are to it: digests of
+        their files, or the hub's commit. It uses the first ``drafts``, and heads of a ``kind``.
+        """
+        models = {"target": (self.target, self.revisions[0])}
+        named = zip(self.drafts[:drafts], self.revisions[1:], strict=False)
+        models |= {f"draft {number}": each for number, each in enumerate(named, start=1)}
+        if kind is not None:
+            models["heads"] = (self.heads[kind], self.head_commits.get(kind))
+        if self.tokenizer is not None:
+            models["tokenizer"] = (self.tokenizer, None)
+        return {
+            part: read_digests(name) or {"commit": commit or ""}
+            for part, (name, commit) in models.items()
+        }
 
 
 def pinned(pair: Pair, kinds: Iterable[str] = (), fetch: bool = True) -> Pair:

@@ -16,6 +16,7 @@ from spec_bench.core.sampling import SamplingSettings
 from spec_bench.jobs.config.cells import BASELINE, Cell, build_cells, simulate_cells
 from spec_bench.jobs.config.config import ConfirmSettings, RunSettings, check_early
 from spec_bench.jobs.config.fitting import FittedTrees, fitting
+from spec_bench.jobs.config.model_files import Digests, get_mark
 from spec_bench.jobs.config.pair import EngineSettings, Pair, build_pair, pinned, placed
 from spec_bench.jobs.config.served_cells import SERVER, check_served, served_cells
 from spec_bench.metrics import own_code
@@ -119,6 +120,10 @@ class JobSettings:
             "engine_number": ENGINE,
         }
 
+    def read_models(self, cell: Cell) -> dict[str, Digests]:
+        """Reads what tells the models of a cell from all others, see ``Pair.read_models``."""
+        return self.pair.read_models(cell.config.drafts, cell.config.heads)
+
     def run_id(self, cell: Cell) -> str:
         """Returns the id of one cell: output folder, sinks and names are no part of it."""
         return digest(self.cell_settings(cell))
@@ -142,7 +147,7 @@ class JobSettings:
         pair = pinned(self.pair, heads, fetch)
         ends = ""
         target = pair.specs[0]
-        mark = pair.revisions[0]
+        mark = get_mark(pair.target, pair.revisions[0], weights=False)
         if mark is not None and isinstance(self.task, Task):
             from spec_bench.engine.loading import known_tokenizer
 

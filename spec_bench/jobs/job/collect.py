@@ -32,6 +32,7 @@ from spec_bench.metrics.efficiency import disturbance_note, in_bursts, stall_not
 from spec_bench.metrics.interval import FEWEST, TOO_FEW
 from spec_bench.records.parquet import Scores
 from spec_bench.records.types import CellFacts, CellResult, Generation, Reason
+from spec_bench.sinks.rows import digests_of
 from spec_bench.vocabulary.columns import ENDS, header
 
 log = logging.getLogger(__name__)
@@ -63,7 +64,9 @@ def collect(session: Session, ran: Mapping[str, Any]) -> None:
     baseline = session.baseline
     assert baseline or session.settings.served
     for run in (run for run in session.pending if not run.shared):
-        facts = replace(session.settings.facts(run.cell), **ran)
+        known = {**ran, **digests_of(run.models)}
+        known["token_ids_digest"] = session.prompts.token_ids_digest
+        facts = replace(session.settings.facts(run.cell), **known)
         beside = dict[str, Any]()
         try:
             if run.decoder is not None:

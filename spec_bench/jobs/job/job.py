@@ -88,6 +88,7 @@ def _open_cells(settings: JobSettings, held: ExitStack, says: Says) -> list[Cell
             for each in run.store.load_retimed():  # what a session of this job had timed
                 run.done[each.repeat].setdefault(each.prompt_id, each)
         else:
+            run.models = run.store.hold_models(settings.read_models(run.cell))
             run.done = run.store.mend()
     processes.wait_for_all()  # none reads before bad files are set aside
     for run in runs:
@@ -96,7 +97,9 @@ def _open_cells(settings: JobSettings, held: ExitStack, says: Says) -> list[Cell
         if run.store.complete(settings.asked.repeats):
             if first and not run.shared:
                 run.store.call(settings.facts(run.cell).decoder)
-            log.info("%s is complete: %s", run.cell.title, run.store.folder)
+            ours = first and not run.shared
+            unknown = "; it keeps no digest of its models" if ours and not run.models else ""
+            log.info("%s is complete: %s%s", run.cell.title, run.store.folder, unknown)
     return runs
 
 
@@ -122,10 +125,14 @@ def _work(
     active = session.active()
     origin = provenance()
     for run in (run for run in pending if not run.shared):
+        run.store.hold_token_ids(prompts.token_ids_digest)
         run.store.describe(settings.cell_settings(run.cell), origin)
     began = perf_counter()
     with working("warming up", shown):
         backend.prepare(session, active)
+    for run in pending:
+        if run.models not in ({}, settings.read_models(run.cell)):
+            raise ValueError(f"{run.cell.title}: its models' files changed while they were loaded")
     processes.wait_for_all()  # none writes before all have read
     prepared = perf_counter()
     decode_in_turn(session, active)

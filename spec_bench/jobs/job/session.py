@@ -31,7 +31,7 @@ from spec_bench.decode.config import AnyDecoder
 from spec_bench.decode.loop import Ran
 from spec_bench.jobs.config.cells import BASELINE, Cell
 from spec_bench.jobs.config.settings import JobSettings
-from spec_bench.jobs.store.store import CellStore, Repeats
+from spec_bench.jobs.store.store import CellStore, Models, Repeats
 from spec_bench.jobs.work.metering import Metering
 from spec_bench.jobs.work.prompts import Prompts
 from spec_bench.measure.provenance import Machine, PeakMemory
@@ -68,6 +68,8 @@ class CellRun:
     store: CellStore  # where its records go
     memory: PeakMemory  # of its windows
     ran: Ran = field(default_factory=Ran)  # how iterations of its windows ran
+    # what tells its models from all others; nothing of a cell that was begun before this was kept
+    models: Models = field(default_factory=dict)
     # generations by repeat and prompt id, those of an earlier, killed job included
     done: Repeats = field(default_factory=lambda: defaultdict(dict))
     decoder: AnyDecoder | None = None  # None until it is built, and once the cell was given up

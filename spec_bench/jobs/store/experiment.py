@@ -29,7 +29,7 @@ from spec_bench.records.parquet import Packed
 from spec_bench.records.types import Stage
 from spec_bench.settings.fields import one_line
 from spec_bench.settings.validation import adapter
-from spec_bench.sinks.rows import merge_csv, read_rows, row_of
+from spec_bench.sinks.rows import current_id, merge_csv, read_rows, row_of
 from spec_bench.sinks.sink import Sink
 from spec_bench.system import files
 
@@ -262,6 +262,10 @@ class Experiment:
             for name in note.cells:
                 order[name] = note.stage or order.get(name, "")
                 ended[name] = max(note.ended, ended.get(name, 0.0))
+        for name in sorted(os.listdir(self._results / files.RUNS)):
+            current = current_id(name)  # what other models left in its place is past
+            if current != name and current in order:
+                order[name] = order[current]
         return order, ended
 
     def _cells(self, stages: Mapping[str, str]) -> dict[str, str]:

@@ -1,8 +1,9 @@
 """What one cell leaves on disk, and how a rerun finds it again and makes it good.
 
 ``runs/<run_id>/`` holds ``generations.jsonl`` (one line per prompt and repeat, on disk before the
-next prompt starts), ``cell.json`` (settings, the provenance of each start, and at the end scores
-and result) and, after a failure, ``trace.txt``; the baseline's also ``retimed-<sitting>.jsonl``,
+next prompt starts), ``models.json`` (digests of its models' files and of the token ids asked),
+``cell.json`` (settings, the provenance of each start, and at the end scores and result) and, after
+a failure, ``trace.txt``; the baseline's also ``retimed-<sitting>.jsonl``,
 where later sessions timed it again.
 
 A folder is checked whenever a job opens it: anything may have written to it last. What a full disk,
@@ -15,6 +16,7 @@ import logging
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
@@ -24,11 +26,13 @@ from spec_bench.records.cell_folder import Lines
 from spec_bench.records.parquet import Scores
 from spec_bench.records.types import CellResult, Generation
 from spec_bench.settings.fields import one_line
-from spec_bench.sinks.rows import restored, stored
+from spec_bench.sinks.rows import digests_of, past_id, restored, stored
 from spec_bench.system import files
 
 log = logging.getLogger(__name__)
 FAULTS = (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError, OverflowError)
+Models = Mapping[str, Mapping[str, str]]
+"""What tells a cell's models from all others, see ``Pair.read_models``."""
 Repeats = defaultdict[int, dict[str, Generation]]
 """Generations by repeat, from 0, and prompt id."""
 
@@ -62,6 +66,59 @@ class CellStore:
         cell = self._cell()
         starts = [*cell.get("starts", ()), provenance]
         cell_folder.write_cell(self.folder, {**cell, "settings": settings, "starts": starts})
+
+    def hold_models(self, models: Models) -> Models:
+        """Makes the cell these models', where this process holds the lock, and returns the digests
+        that its row has: none where it was begun before there were any.
+
+        What other models left in its folder is archived: it becomes a cell of its own, which
+        ``past_id`` names. What these models had left there before comes back.
+        """
+        before = self._read_models().get("models")
+        if before is None and _is_begun(self.folder):
+            return {}
+        if before == models:
+            return models
+        if before is not None:
+            place = {"run_id": self.folder.name}
+            past, ours = (
+                self.folder.with_name(past_id({**place, **digests_of(each)}))
+                for each in (before, models)
+            )
+            _move(self.folder, past)
+            then = "decoded again"
+            if _is_begun(ours):
+                _move(ours, self.folder)
+                then = "again what these models left here before"
+            log.warning(
+                "%s is another model's: %s; the old one is now %s, and the cell is %s",
+                *(self.folder, _name_difference(before, models), past.name, then),
+            )
+        cell_folder.write_models(self.folder, {"models": models})
+        return models
+
+    def hold_token_ids(self, token_ids: str) -> None:
+        """Keeps the digest of what the cell is asked. Raises ValueError: it has answers to other
+        token ids.
+        """
+        content = self._read_models()
+        known = content.get("token_ids", token_ids)
+        if known != token_ids and _is_begun(self.folder):
+            raise ValueError(
+                f"{str(self.folder)!r} holds answers to other token ids ({known}, now {token_ids}) "
+                "of the same texts: the tokenizer or its library reads them otherwise; remove that "
+                "folder to decode them again"
+            )
+        if content:
+            cell_folder.write_models(self.folder, {**content, "token_ids": token_ids})
+
+    def _read_models(self) -> dict[str, Any]:
+        """Returns what the cell keeps of its models; a damaged file is set aside."""
+        try:
+            return cell_folder.read_models(self.folder)
+        except ValueError as error:
+            self._aside(files.MODELS, one_line(error.__cause__ or error, 200))
+            return {}
 
     def _cell(self) -> dict[str, Any]:
         """Returns what ``describe`` and ``finish`` wrote; nothing where it cannot be used."""
@@ -176,7 +233,48 @@ class FollowerStore(CellStore):
         """Process 0 holds it for all."""
         return True
 
-    unlock = describe = append = finish = _nothing
+    unlock = describe = append = finish = hold_token_ids = _nothing
+
+
+def _is_begun(run: Path) -> bool:
+    """Returns whether a cell has answers."""
+    path = run / files.GENERATIONS
+    return path.is_file() and path.stat().st_size > 0
+
+
+def _name_difference(before: Models, now: Models) -> str:
+    """Names the first file of a cell's models that is not as it was."""
+    for part in (*before, *now):
+        old = before.get(part, {})
+        new = now.get(part, {})
+        for name in (*old, *new):
+            if old.get(name) != new.get(name):
+                was = old.get(name, "missing")
+                return f"{name} of its {part} was {was[:12]} and is {new.get(name, 'missing')[:12]}"
+    return "another order"
+
+
+def _move(run: Path, to: Path) -> None:
+    """Gives what is in a cell's folder to a cell of another id. After a kill in between both are
+    there, and doing it again ends it.
+    """
+    made = run / files.GENERATIONS
+    if _is_begun(run):
+        cell_folder.write_models(to, cell_folder.read_models(run))
+        for path in (*files.retimed_files(run), made):
+            cell_folder.replace(to / path.name, cell_folder.read(path).generations)
+        with suppress(ValueError):  # without the cell's file it is a cell that was begun
+            cell = cell_folder.read_cell(run)
+            if result := cell.get("result"):
+                cell["result"] = {**result, "run_id": to.name}
+                cell["generations"] = cell_folder.measure(to / files.GENERATIONS)
+            cell_folder.write_cell(to, cell)
+    # Last what says whose the others are.
+    names = (files.TRACE, files.CELL, files.MODELS)
+    for path in (*files.retimed_files(run), made, *(run / name for name in names)):
+        path.unlink(missing_ok=True)
+    with suppress(OSError):  # a cell's lock stays
+        run.rmdir()
 
 
 def _by_repeat(lines: Lines) -> Repeats:

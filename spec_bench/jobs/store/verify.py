@@ -16,7 +16,7 @@ from spec_bench.records import cell_folder, parquet
 from spec_bench.records.types import Generation
 from spec_bench.settings.arguments import Parser
 from spec_bench.settings.fields import one_line
-from spec_bench.sinks.rows import read_rows
+from spec_bench.sinks.rows import current_id, read_rows
 from spec_bench.system import files
 
 _GIVEN = ("draft_calls", "parameter_ratio")
@@ -59,6 +59,7 @@ def _of_cell(run: Path, told: Mapping[str, list[str]]) -> Iterator[str]:
         lines = cell_folder.read(path)
         torn = ("its last line is cut",) * bool(lines.torn)
         yield from (f"{path}: {fault}" for fault in (*lines.faults, *torn))
+    yield from _told(run / files.MODELS, cell_folder.read_models, run)
     known = told.get(str(run))
     yield from _told(run / files.CELL, _cell, run) if known is None else known
 
@@ -67,7 +68,7 @@ def _cell(run: Path, known: Mapping[str, Any] | None = None) -> None:
     """Raises ValueError: a cell is not as written, or its run id is not of its settings."""
     cell = cell_folder.read_cell(run) if known is None else known
     cell_folder.check_cell(run, cell, whole=True)
-    if cell and files.digest(cell["settings"]) != run.name:
+    if cell and files.digest(cell["settings"]) != current_id(run.name):
         raise ValueError("its run id is not that of these settings")
 
 

@@ -31,7 +31,7 @@ from spec_bench.engine.mapped_model import MappedModel, behind, of_tokenizers, r
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.model_spec import INTERSECTION, kept_tokens
 from spec_bench.engine.products import dense_weight
-from spec_bench.jobs.config.model_files import fingerprint, model_path
+from spec_bench.jobs.config.model_files import get_mark, model_path
 from spec_bench.jobs.config.pair import Pair
 from spec_bench.measure.provenance import machine
 from spec_bench.system import files
@@ -52,7 +52,7 @@ def models_of(pair: Pair, tokens: int) -> list[LanguageModel]:
     beyond them are padding and are cut; tokens that a model does not embed (say, an added padding
     token) do no harm unless a prompt holds one, which is checked with the prompts.
     """
-    models = [_model(spec, mark) for spec, mark in zip(pair.specs, pair.revisions, strict=True)]
+    models = [_model(spec, mark) for spec, mark in zip(pair.specs, pair.get_marks(), strict=True)]
     apart = pair.draft_vocabulary == INTERSECTION
     alike = [
         model.embedded
@@ -60,7 +60,7 @@ def models_of(pair: Pair, tokens: int) -> list[LanguageModel]:
         if model is models[0] or not (apart or read_ids(Path(spec.path)))
     ]
     models[0].vocab_size = count = min(tokens, *alike)
-    drafts = zip(models[1:], pair.specs[1:], pair.revisions[1:], strict=True)
+    drafts = zip(models[1:], pair.specs[1:], pair.get_marks(weights=False)[1:], strict=True)
     return [models[0], *(_draft(pair, *each, count) for each in drafts)]
 
 
@@ -72,7 +72,7 @@ def _draft(
     if key not in _mapped:
         if pair.draft_vocabulary == INTERSECTION:
             target = pair.specs[0]
-            ours = known_tokenizer(target.path, target.revision, pair.revisions[0])
+            ours = known_tokenizer(target.path, target.revision, pair.get_marks(weights=False)[0])
             theirs = known_tokenizer(spec.path, spec.revision, mark)
             vocabulary = of_tokenizers(ours, theirs, count)
             log.info("%s proposes %d of the target's tokens", spec.path, vocabulary.shared)
@@ -88,7 +88,7 @@ def heads_of(pair: Pair, kind: str | None, target: LanguageModel) -> Heads | Non
     if kind is None:
         return None
     path = model_path(pair.heads[kind])
-    revision = pair.heads_revision(kind)
+    revision = get_mark(pair.heads[kind], pair.head_commits.get(kind))
     kept = None if pair.draft_vocabulary == INTERSECTION else pair.draft_vocabulary
     key = (path, revision, str(target.device), kept)
     if key not in _heads:
@@ -123,11 +123,11 @@ def tokenizer_of(pair: Pair) -> tuple[Any, int]:
     """
     places = [
         (spec.path, spec.revision, mark)
-        for spec, mark in zip(pair.specs, pair.revisions, strict=True)
+        for spec, mark in zip(pair.specs, pair.get_marks(weights=False), strict=True)
         if spec is pair.specs[0] or not read_ids(Path(spec.path))
     ]
     if pair.tokenizer is not None:
-        places = [(pair.tokenizer, None, fingerprint(pair.tokenizer))]
+        places = [(pair.tokenizer, None, get_mark(pair.tokenizer, None))]
     if pair.draft_vocabulary == INTERSECTION:
         places = places[:1]
     tokenizer, tokens = common_tokenizer([known_tokenizer(*place) for place in places])

@@ -19,6 +19,7 @@ from spec_bench.jobs.config.pair import Pair
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.records.ends import decode_answer
 from spec_bench.records.types import Generation, PromptError, Request
+from spec_bench.system.files import digest
 from spec_bench.tasks import Example, RandomPrompts, Task
 from spec_bench.tasks.example import TREE_LEVELS, fitted
 from spec_bench.vocabulary.numbers import format_count
@@ -180,6 +181,11 @@ class Prompts:
     def categories(self) -> dict[str, str]:
         """What kind each prompt is, by prompt id."""
         return {name: example.category for name, (example, _) in self._turns.items()}
+
+    @cached_property
+    def token_ids_digest(self) -> str:
+        """The digest of what is asked, as the tokenizer and its chat template made it."""
+        return digest([[each.prompt_id, each.prompt_ids] for each in self.requests], 16)
 
     def waves(self) -> list[tuple[Request, ...]]:
         """Returns the requests in groups; a group needs answers only of groups before it."""
