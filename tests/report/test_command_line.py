@@ -147,3 +147,29 @@ def test_without_what_makes_reports_one_line_says_how_to_install_it(monkeypatch,
     monkeypatch.setitem(sys.modules, "wandb_workspaces.reports.v2", None)
     assert main(["wandb", "--dry-run", "x.json"]) == 2
     assert "pip install -e '.[reports]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "typed"),
+    [
+        (["figure", "dsbd/99"], "figure"),
+        (["table", "rsd/99"], "table"),
+        (["checks", "nosuch"], "checks"),
+        (["list", "nosuch"], "ls tables"),
+        (["page", "nosuch"], "page"),
+        (["lengths", "nosuch"], "report"),
+    ],
+)
+def test_a_refusal_begins_with_the_command_that_was_typed(given, typed, capsys, tmp_path):
+    assert main([*given, "--results", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.startswith(f"spec-bench {typed}: ")
+
+
+def test_the_command_that_would_measure_a_figure_keeps_the_results_folder(capsys, tmp_path):
+    assert main(["figure", "dsbd/4", "--results", str(tmp_path)]) == 2
+    assert f"dsbd=fronts --out {tmp_path}" in capsys.readouterr().err
+
+
+def test_a_papers_list_is_found_by_an_items_name_too(capsys):
+    assert main(["list", "rsd/7"]) == 0
+    assert "table rsd/7" in capsys.readouterr().out

@@ -7,6 +7,7 @@ the known ones.
 # A request that cannot be right is a ``ValueError`` in a command and one line with status 2 in
 # ``main``. Figures are imported where they are drawn: matplotlib is slow to load.
 
+import shlex
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
@@ -91,8 +92,8 @@ def run_table(options: Namespace) -> None:
 
 
 def run_list(options: Namespace) -> None:
-    """Lists tables and figures of one paper or of all."""
-    papers = [load_paper(options.paper)] if options.paper else readable_papers()
+    """Lists tables and figures of one paper, or an item's, or of all."""
+    papers = [load_paper(options.paper.partition("/")[0])] if options.paper else readable_papers()
     measured = Measured.below(options.results)
     if options.pair and papers[0].items[0].recipes:
         check_pair(papers[0].items[0], options.pair, measured)
@@ -102,6 +103,7 @@ def run_list(options: Namespace) -> None:
 def run_figure(options: Namespace) -> None:
     """Draws a paper's figure from the measured rows."""
     from spec_bench.report import figures
+    from spec_bench.report.figures.cells import recipes_of
 
     item = find_figure(options.name)
     measured = Measured.below(options.results)
@@ -109,8 +111,14 @@ def run_figure(options: Namespace) -> None:
         check_pair(item, options.pair, measured)
     folder = options.output or options.results / "figures"
     rows = figure_rows(item, measured.rows, options.results)
-    for path in figures.draw(item, rows, folder, options.pair, alone=True):
-        print(f"figure: {path}")
+    try:
+        for path in figures.draw(item, rows, folder, options.pair, alone=True):
+            print(f"figure: {path}")
+    except figures.NothingMeasuredError as error:
+        said = str(error)
+        for way in recipes_of(item) * (options.results != RESULTS):
+            said = said.replace(way, f"{way} --out {shlex.quote(str(options.results))}")
+        raise ValueError(said) from error
 
 
 def run_checks(options: Namespace) -> None:
@@ -274,6 +282,8 @@ COMMANDS: dict[str, Callable[[Namespace], None]] = {
     "wandb": _late("report.wandb_report", "publish"),
     "results": run_plain,
 }
+# What a line about a command begins with that has a name of its own.
+TYPED = {"list": "ls tables"} | {name: name for name in ("table", "figure", "checks", "page")}
 _FILE: dict[str, Any] = {"type": output_file, "metavar": "FILE"}
 _FOLDER: dict[str, Any] = {"type": output_folder, "metavar": "FOLDER"}
 _PATH: dict[str, Any] = {"type": Path, "metavar": "FILE"}
@@ -313,7 +323,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given and (given[0].endswith(".csv") or Path(given[0]).is_file()):
         given.insert(0, "results")
-    parser = Parser(prog="spec-bench report")
+    verb = TYPED.get(given[0], "report") if given else "report"
+    parser = Parser(prog=f"spec-bench {verb}")
     parsers = parser.add_subparsers(
         dest="command", required=True, metavar="COMMAND", parser_class=Parser
     )
@@ -325,6 +336,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         COMMANDS[options.command](options)
     except ValueError as error:
-        complain(f"spec-bench report: {error}")
+        complain(f"spec-bench {verb}: {error}")
         return 2
     return 0

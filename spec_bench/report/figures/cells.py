@@ -118,10 +118,14 @@ def pairs_of(item: Figure) -> list[str]:
     return list(dict.fromkeys(name for name in names if name))
 
 
+def recipes_of(item: Figure) -> list[str]:
+    """Returns the commands of which each measures a figure's rows."""
+    return [f"spec-bench run -m {name}" for name in item.recipes]
+
+
 def nothing_measured(item: Figure) -> NothingMeasuredError:
     """Returns the error for a figure without rows, with the commands that would measure them."""
-    how = [item.command] if item.command else [f"spec-bench run -m {name}" for name in item.recipes]
-    ways = " or ".join(how)
+    ways = " or ".join([item.command] if item.command else recipes_of(item))
     return NothingMeasuredError(f"nothing measured for figure {item.name}; to measure it: {ways}")
 
 
