@@ -4,6 +4,7 @@ import csv
 import errno
 import fcntl
 import logging
+import os
 import re
 import shlex
 from pathlib import Path
@@ -30,6 +31,22 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path):
         broken()
     assert path.read_text() == '{\n "a": 1\n}\n'
     assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("number", [errno.ENOENT, errno.EXDEV, errno.ENOSPC])
+def test_a_refusal_to_write_or_rename_is_a_line_that_names_the_file(number, tmp_path, monkeypatch):
+    path = tmp_path / "here" / "note.json"
+
+    def refuse(one, other):
+        raise OSError(number, "no", str(one), None, str(other))
+
+    monkeypatch.setattr(files.os, "replace", refuse)
+    with pytest.raises(OSError, match="note") as refused:
+        files.write_json(path, {"a": 1})
+    assert files.refused(refused.value) == f"cannot write '{path}': {os.strerror(number)}"
+    with pytest.raises(FileNotFoundError) as missing, files.replacing(path):
+        (tmp_path / "no such input").read_bytes()
+    assert files.refused(missing.value) is None
 
 
 TEXTS = ["=1+1", "'=1", "''+x", "-2+3", "@SUM(A1)", "\t=1", "-", "-1.5", "+3e-05", "'", "it's", ""]

@@ -10,7 +10,6 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
-from uuid import uuid4
 
 import torch
 from huggingface_hub.errors import GatedRepoError
@@ -39,7 +38,7 @@ from spec_bench.engine.probe import check_model
 from spec_bench.engine.products import call_directly, fuse_products, lay_by_columns, pack_products
 from spec_bench.settings.arguments import Parser
 from spec_bench.settings.fields import one_line, shown
-from spec_bench.system import model_cache
+from spec_bench.system import files, model_cache, signals
 from spec_bench.system.hub import hub_reached
 
 # Published architectures without their weights (``random:llama2_7b``, ``random:FOLDER``) are filled
@@ -493,18 +492,26 @@ def convert(file: Path, folder: Path) -> None:
     module.tie_weights()
     module.generation_config = quantised.generation_config
     module.generation_config.eos_token_id = ends or None
-    part = folder.with_name(f"{folder.name}.{uuid4().hex}.part")
-    try:
-        module.save_pretrained(part)
-        tokenizer.save_pretrained(part)
-        about = {"made_of": file.name, "weights": "dequantised to float32"}
-        (part / ABOUT).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
-        part.rename(folder)
-    except OSError:
-        if not model_cache.is_model(folder):  # nobody else was faster
-            raise
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
+    part = folder.with_name(f"{folder.name}.part")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        files.open_own(folder.parent / ".lock") as held,
+        signals.raising(),  # so that an interrupt leaves nothing
+        files.naming(folder, part),
+    ):
+        files.lock(held, wait=True)
+        for old in folder.parent.glob("*.part"):  # of conversions that were killed
+            shutil.rmtree(old)
+        if model_cache.is_model(folder):
+            return  # somebody else was faster
+        try:
+            module.save_pretrained(part)
+            tokenizer.save_pretrained(part)
+            about = {"made_of": file.name, "weights": "dequantised to float32"}
+            (part / ABOUT).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+            part.rename(folder)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
 
 
 def main(arguments: Sequence[str]) -> int:

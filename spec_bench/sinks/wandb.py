@@ -15,8 +15,8 @@ Knows records and W&B; imports W&B only once it is wanted.
 
 import json
 import logging
-import os
 import shlex
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -130,7 +130,7 @@ def log_cell(sink: Wandb, cell: LoggedCell) -> None:
         name = f"{facts.decoder} {facts.spec}"
         failed = result.status == "failed"
         lines = _prompt_lines(cell.generations)
-        with open_run(sink, result.run_id, name, facts.task, tags, config, failed) as run:
+        with open_run(sink, note, name, facts.task, tags, config, failed) as run:
             run.define_metric("prompt/*", summary="none")
             for step in range(note["steps"], len(lines)):
                 run.log(lines[step], step=step)
@@ -156,7 +156,7 @@ def log_table(sink: Wandb, rows: Sequence[Mapping[str, Any]]) -> None:
         if note["content"] == content:
             return
         tags = [pair, task, TABLE]
-        with open_run(sink, run_id, f"results {pair} {task}", TABLE, tags, config) as run:
+        with open_run(sink, note, f"results {pair} {task}", TABLE, tags, config) as run:
             table = wandb.Table(columns=names, data=data, allow_mixed_types=True)
             run.log({"results": table}, step=note["steps"])
         note.update(content=content, steps=note["steps"] + 1)
@@ -170,7 +170,7 @@ def log_training(sink: Wandb, name: str, facts: Mapping[str, Any], file: Path) -
     run_id = f"heads-{files.digest([facts['settings'], rows])}"
     tags = [facts["head"], facts["target"]]
     config = dict(facts["settings"])
-    with _warned(), open_run(sink, run_id, name, TRAINING, tags, config) as run:
+    with _warned(), open_run(sink, {"id": run_id}, name, TRAINING, tags, config) as run:
         for row in rows:
             numbers = {key: float(value) for key, value in row.items() if value != ""}
             run.log(numbers, step=int(row["step"]))
@@ -183,18 +183,21 @@ def log_training(sink: Wandb, name: str, facts: Mapping[str, Any], file: Path) -
 @contextmanager
 def open_run(
     sink: Wandb,
-    run_id: str,
+    note: dict[str, Any],
     name: str,
     job_type: str,
     tags: Sequence[Any],
     config: Mapping[str, Any],
     failed: bool = False,
 ) -> Iterator[Any]:
-    """A W&B run of our own; one that the caller's process has open goes on beside it."""
+    """A W&B run of our own; one that the caller's process has open goes on beside it. The ``note``
+    has its id and when it began last, where it has: now it begins behind that, whatever the clock.
+    """
     import wandb
 
     to = sink.to
     sink.folder.mkdir(parents=True, exist_ok=True)
+    note["began"] = max(time.time(), note.get("began", 0) + 1)  # folders are named by the second
     said = [str(tag)[:_TAG_LENGTH] for tag in (*tags, *(to.tags or ())) if str(tag).strip()]
     settings = wandb.Settings(
         silent=True,
@@ -202,6 +205,7 @@ def open_run(
         save_code=False,
         disable_git=True,
         x_save_requirements=False,
+        x_start_time=note["began"],
         x_disable_stats=not to.system_metrics,
         x_disable_machine_info=not to.system_metrics,
     )
@@ -210,7 +214,7 @@ def open_run(
         project=to.project,
         group=to.group[:128],  # W&B's limit
         name=name,
-        id=run_id,
+        id=note["id"],
         resume="allow",
         job_type=job_type,
         tags=list(dict.fromkeys(said)),
@@ -232,9 +236,8 @@ def open_run(
 def _noted(sink: Wandb, folder: Path, run_id: str) -> Iterator[dict[str, Any]]:
     """What W&B has of a run (``content``, ``steps``); what is changed in it is written."""
     folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        files.lock(descriptor, wait=True)
+    with files.open_own(folder / ".wandb.lock") as held:
+        files.lock(held, wait=True)
         path = folder / NOTES
         notes = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
         to = sink.to
@@ -247,8 +250,6 @@ def _noted(sink: Wandb, folder: Path, run_id: str) -> Iterator[dict[str, Any]]:
         yield note
         if note != before:
             files.write_json(path, notes)
-    finally:
-        os.close(descriptor)
 
 
 def _prompt_lines(generations: Sequence[Generation]) -> list[dict[str, float]]:

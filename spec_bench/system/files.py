@@ -25,7 +25,9 @@ NO_ROOM = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
     *(errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO),
     *(errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP, errno.ENXIO),
+    *(errno.EXDEV, errno.EBUSY, errno.ENOTEMPTY, errno.ESTALE),
 )
+_GONE = (*NO_ROOM, errno.ENOENT)  # of a file that is written
 _WRITTEN_NUMBER = re.compile(r"\(os error (\d+)\)")  # as safetensors says it
 
 
@@ -40,15 +42,19 @@ def naming(path: Path, partial: Path | None = None) -> Iterator[None]:
         number = _number(error, (None, str(path), str(partial)))
         if number is None:
             raise
-        raise OSError(number, os.strerror(number), str(path)) from error
+        raise RefusedError(number, os.strerror(number), str(path)) from error
+
+
+class RefusedError(OSError):
+    """A file cannot be written."""
 
 
 def refused(error: OSError) -> str | None:
     """Returns a refusal to write in one line; None where it is another error."""
-    if error.errno not in NO_ROOM:
+    if error.errno not in NO_ROOM and not isinstance(error, RefusedError):
         return None
     where = "" if error.filename is None else f" {str(error.filename)!r}"
-    return f"cannot write{where}: {os.strerror(error.errno)}"
+    return f"cannot write{where}: {error.strerror}"
 
 
 def _number(error: BaseException | None, names: tuple[str | None, ...]) -> int | None:
@@ -56,9 +62,9 @@ def _number(error: BaseException | None, names: tuple[str | None, ...]) -> int |
     while error is not None:
         if isinstance(error, OSError):
             filename = None if error.filename is None else str(error.filename)
-            return error.errno if error.errno in NO_ROOM and filename in names else None
+            return error.errno if error.errno in _GONE and filename in names else None
         if match := _WRITTEN_NUMBER.search(str(error)):
-            return int(match[1]) if int(match[1]) in NO_ROOM else None
+            return int(match[1]) if int(match[1]) in _GONE else None
         error = error.__cause__ or error.__context__
     return None
 

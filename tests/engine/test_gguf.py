@@ -1,5 +1,7 @@
 """A GGUF file becomes a model folder once, which answers as transformers reading the file does."""
 
+import os
+import signal
 import subprocess
 import sys
 from itertools import pairwise
@@ -8,12 +10,13 @@ from string import ascii_lowercase
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from spec_bench.engine.loading import ModelSpec, load_model, load_tokenizer, main
 from spec_bench.jobs.config.model_files import fingerprint, model_path
 from spec_bench.records.ends import end_ids
 from spec_bench.records.types import Request
+from spec_bench.system import signals
 from spec_bench.system.model_cache import converted_folder, fetched_folder, gguf_of
 from tests.families import GREEDY, built
 from tests.said import naming
@@ -177,7 +180,31 @@ def test_conversions_at_the_same_time_leave_one_whole_model(file):
     with subprocess.Popen(command) as one, subprocess.Popen(command) as other:
         assert (one.wait(), other.wait()) == (0, 0)
     assert model_path(str(file)) == str(folder)
-    assert list(folder.parent.iterdir()) == [folder]
+    assert list(folder.parent.glob("[!.]*")) == [folder]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, 0])
+def test_a_conversion_that_is_ended_leaves_no_part_and_the_next_one_none_of_a_killed_one(
+    number, file, monkeypatch
+):
+    folder = converted_folder(file)
+    killed = folder.with_name("another.part")
+    killed.mkdir(parents=True)
+    (killed / "model.safetensors").write_bytes(bytes(1000))
+    there = []
+
+    def end(self, part, *_, **__):
+        there.append(part.is_dir())
+        os.kill(os.getpid(), number)
+
+    with monkeypatch.context() as patched:
+        if number:
+            patched.setattr(PreTrainedTokenizerBase, "save_pretrained", end)
+            with pytest.raises(SystemExit) as ended, signals.orderly("interrupted"):
+                main([str(file)])
+            assert (ended.value.code, there) == (128 + number, [True])
+    assert main([str(file)]) == 0
+    assert list(folder.parent.glob("[!.]*")) == [folder]
 
 
 def test_a_model_that_was_not_fetched_is_named_with_the_command():

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,9 +37,12 @@ from spec_bench.jobs.sweep.launch import (
     register_resolvers,
     visible_devices,
 )
+from spec_bench.jobs.sweep.sweep import Sweep
+from spec_bench.jobs.sweep.watch import SweepNotes
 from spec_bench.jobs.work import models
 from spec_bench.jobs.work.metering import ordinals
 from spec_bench.settings.configs import conf_dir
+from spec_bench.sinks.sink import SinkSettings
 from tests import warm
 from tests.jobs.tiny import eagle_heads, main, make_task, overrides, rows_of, tokens_of, untimed
 from tests.said import naming, one_line
@@ -296,6 +300,22 @@ def test_a_sweep_through_a_launcher_gives_the_rows_of_the_basic_one(
         (decoder.partition(":")[0], seed) for seed in "01" for decoder in ("ar", *DECODERS)
     ]
     assert untimed(ours) == untimed(theirs)
+
+
+def test_jobs_that_go_on_behind_an_interrupt_are_told_with_what_watches_them(tmp_path, capsys):
+    results, left = tmp_path / "results", tmp_path / "%j"
+    left.mkdir()
+    notes, over = SweepNotes(results, "mine"), Sweep()
+    notes.begin([(number, [f"seed={number}"]) for number in range(3)])
+    with suppress(KeyboardInterrupt), notes.running(1, ["seed=1"]):
+        raise KeyboardInterrupt
+    over._logs = str(left)
+    over._parts = {(str(results), "mine"): (notes, SinkSettings(table=False))}
+    with notes.running(0, ["seed=0"]):
+        assert list(over.end()) == []
+    said = capsys.readouterr().err
+    assert re.search(naming("2 go on", f"watch mine --results {results}"), said)
+    assert not left.exists()
 
 
 @pytest.fixture

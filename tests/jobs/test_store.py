@@ -315,8 +315,6 @@ def test_records_and_table_are_of_the_same_prompts_and_verify_names_a_line_behin
     mine.rebuild()
     assert (mine.records.read_bytes(), mine.csv.read_bytes()) == before
     assert str(store.folder / files.GENERATIONS) in caplog.text
-    mine.csv.write_text(mine.csv.read_text().replace(",3,", ",4,"))
-    assert any("of 4 prompts, 3 recorded" in line for line in verified(tmp_path, capsys)[1])
 
 
 def rows(results):

@@ -4,13 +4,15 @@ import json
 import re
 import shlex
 import time
+from unittest.mock import Mock
 
 import pytest
 import wandb
 
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.report.cli.command_line import main as report
-from spec_bench.sinks.wandb import _say_once
+from spec_bench.sinks.sink import WandbSettings
+from spec_bench.sinks.wandb import Wandb, _say_once, open_run
 from spec_bench.system import files
 from tests.jobs.tiny import failing, make_task, rows_of
 from tests.sinks.offline_run import offline_runs, read_run
@@ -209,3 +211,16 @@ def test_records_longer_than_a_block_are_read_back(tmp_path):
     run.finish()
     (folder,) = tmp_path.glob("wandb/offline-run-*")
     assert {name: read_run(folder).summary[name] for name in texts} == texts
+
+
+def test_a_run_that_goes_on_is_named_behind_its_first_part_whatever_the_clock_says(
+    tmp_path, monkeypatch
+):
+    given, note = [], {"id": "run"}
+    monkeypatch.setattr(wandb, "init", lambda **settings: given.append(settings) or Mock())
+    for now in (2e9, 1e9, 3e9):
+        monkeypatch.setattr(time, "time", lambda now=now: now)
+        with open_run(Wandb(WandbSettings(), tmp_path), note, "sd 3", "xsum", (), {}):
+            pass
+    assert [each["settings"].x_start_time for each in given] == [2e9, 2e9 + 1, 3e9]
+    assert [each["id"] for each in given] == ["run"] * 3

@@ -98,9 +98,6 @@ def _row(
     """Holds a row against its cell or, where that is not here, against its records."""
     run_id = row["run_id"]
     expected = dict[str, Any]()
-    recorded = kept.repeats(run_id)
-    if recorded and row.get("prompts") and row["prompts"] != str(len(recorded[0])):
-        raise ValueError(f"run {run_id}: of {row['prompts']} prompts, {len(recorded[0])} recorded")
     run = files.run_folder(results, run_id)
     if run.is_dir() and not os.path.lexists(run / files.CELL):
         raise ValueError(f"run {run_id}: its folder has no {files.CELL}")

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from shutil import which
@@ -31,10 +31,11 @@ from spec_bench.jobs.store.experiment import Experiment
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.sweep.launch import describe_launch, jobs_of, place_in_sweep
 from spec_bench.jobs.sweep.plan import PlannedCell, Planner, max_minutes, print_plan
-from spec_bench.jobs.sweep.watch import RunningJob, SweepNotes, ending, tell
+from spec_bench.jobs.sweep.watch import OPEN, RunningJob, SweepNotes, ending, tell
 from spec_bench.records.types import CellResult
 from spec_bench.settings.fields import complain
 from spec_bench.sinks.sink import SinkSettings, build_sinks
+from spec_bench.system import files
 from spec_bench.tasks import build_task
 
 log = logging.getLogger(__name__)
@@ -51,6 +52,8 @@ class Sweep:
         # its notes and where its rows go, by results and name
         self._parts = dict[tuple[str, str], tuple[SweepNotes, SinkSettings]]()
         self.ran_here = False  # whether a job did, in this process
+        # submitit's, whose jobs go on without this process; "" of another launcher
+        self._logs = ""
         self._over = threading.Event()
         self._slow = set[Path]()  # tables that take longer than this to make
 
@@ -105,6 +108,7 @@ class Sweep:
             self._parts[key] = notes, sinks[key]
             notes.begin(listed, _AGAIN.get(target, ""))
         if folder := launcher.get("submitit_folder"):
+            self._logs = folder
             print(f"logs: {Path(folder).parent}", file=sys.stderr)
         if not here:
             told = [notes for notes, _ in self._parts.values()], self._over
@@ -121,6 +125,8 @@ class Sweep:
     def end(self) -> Iterator[tuple[Path, str, list[CellResult]]]:
         """Completes the tables and says what the sweep came to; results, name and all cells."""
         self._over.set()
+        with suppress(OSError):  # that submitit makes by a name of which it replaces a part
+            Path(self._logs).rmdir()
         for (folder, name), (notes, sink) in self._parts.items():
             results = Path(folder)
             found = notes.look()
@@ -130,6 +136,10 @@ class Sweep:
                 print(line, file=sys.stderr)
             if any(each.state != "done" for each in found):
                 print("  the same command does what is missing", file=sys.stderr)
+            if self._logs and (running := sum(each.state in OPEN for each in found)):
+                watch = files.command_line("watch", name, results=results)
+                told = f"{running} go on without this process: {watch}"
+                print(f"  {told}; every reader of the table collects their rows", file=sys.stderr)
             if not sink.table:
                 continue
             cells = dict.fromkeys(cell for each in found for cell in each.cells)

@@ -38,7 +38,7 @@ _When = Annotated[float, Ge(0), Lt(2**40)]
 _Line = Annotated[str, AfterValidator(one_line)]
 _EVERY_S = 2.0
 _BAD: tuple[State, ...] = ("failed", "interrupted", "lost", "unreadable")
-_OPEN: tuple[State, ...] = ("running", "waiting")
+OPEN: tuple[State, ...] = ("running", "waiting")
 SWEEPS = "sweep-*.json"
 _NOTES = (SWEEPS, f"{'[0-9a-f]' * 12}.json")
 _MOST = 2**26  # bytes of a cell that a look reads
@@ -107,7 +107,7 @@ class SweepNotes:
 
     def begin(self, jobs: Sequence[tuple[int, Sequence[str]]], again: str = "") -> None:
         """A sweep begins: lists its jobs, and who starts them ``again``; drops idle notes."""
-        if not any(each.wrote and each.state in _OPEN for each in self.look()):
+        if not any(each.wrote and each.state in OPEN for each in self.look()):
             for path in self._folder.glob("*.json"):
                 path.unlink(missing_ok=True)
         every = [set(words) for _, words in jobs]
@@ -163,7 +163,7 @@ class SweepNotes:
                 continue
             cells = [self._cell(each) for each in job.cells]
             wrote = max([job.began, *(each[4] for each in cells)])
-            lost = job.state in _OPEN and self._gone(job, wrote)
+            lost = job.state in OPEN and self._gone(job, wrote)
             job = replace(job, state="lost") if lost else job
             done = sum(each[2] for each in cells)
             tokens = sum(each[3] for each in cells)
@@ -218,7 +218,7 @@ def seconds_left(jobs: Sequence[JobState], now: float) -> float | None:
     left = 0.0
     per_job = max((each.total for each in jobs), default=0)
     for each in jobs:
-        if each.state in (*_OPEN, "lost"):
+        if each.state in (*OPEN, "lost"):
             total = each.total or per_job
             began = each.began or now
             left += max(rate * total - (now - began), rate * (total - each.done))
@@ -246,7 +246,7 @@ def main(arguments: Sequence[str]) -> int:
         console.print(table_of(found, watched.now()))
     else:
         with Live(table_of(found, watched.now()), console=console, auto_refresh=False) as live:
-            while any(each.state in _OPEN for each in found):
+            while any(each.state in OPEN for each in found):
                 time.sleep(_EVERY_S)
                 found = watched.look()
                 live.update(table_of(found, watched.now()), refresh=True)
