@@ -51,11 +51,9 @@ from spec_bench.vocabulary.numbers import format_count
 
 ALPHA, MARGIN = 0.05, 0.03
 RATE_MARGIN = 0.2  # share by which plain decoding's rate differs from day to day on one machine
-_ALWAYS = ("pair", "task", "decoder", "spec")
-_SETTINGS = ("identity", "setting")
+_ALWAYS, _SETTINGS = ("pair", "task", "decoder", "spec"), ("identity", "setting")
 _NEVER = ("run_id", "seed", "prompts_digest", "engine", SEEDS)
-_UNSTATED = "not stated"
-_OF_TEXTS = ("likelihood", "score")
+_UNSTATED, _OF_TEXTS = "not stated", ("likelihood", "score")
 _COMPARED = ("speedup", "block_efficiency")
 _SPEEDUP, _OTHER_PROMPTS, _OTHER_MACHINE = "speedup", "other prompts", "another machine"
 _TIMES, _NOT_JUDGED = "token_rate", "not judged"
@@ -274,7 +272,9 @@ def matches(before: Side, after: Side) -> tuple[list[Match], list[str], list[str
     if not both:
         one, other = names[next(iter(first))], names[next(iter(second))]
         of = f"no cell of {before.name!r} is in {after.name!r}"
-        raise ValueError(f"{of}; the first ones are {one!r} and {other!r}")
+        apart = {*before.cells.rows.pair}.isdisjoint(after.cells.rows.pair)
+        how = "; if it is one pair, give both the same --pair" * apart
+        raise ValueError(f"{of}; the first ones are {one!r} and {other!r}{how}")
     gone = [names[key] for key in first if key not in second]
     return both, gone, [names[key] for key in second if key not in first]
 
@@ -472,14 +472,12 @@ METHOD = (
     "Changes of speed-up and block efficiency are shares of the value before, paired by prompt; "
     "those of scores are differences. Speed-ups are over each run's own plain decoding, timed in "
     "turn; a prompt that was timed three times or more counts with the median of its repeats. "
-    "Each interval is the number's own, as if it were the only one. "
-    "p: by Student's t on the scale of the interval, corrected by Holm for all numbers "
-    "judged together, so that the chance of any false alarm is at most {alpha:.0%}. A speed-up "
-    "that changed by {margin:.0%} or less counts as the same, "
+    "Each interval is the number's own, as if it were the only one. p: by Student's t on its "
+    "scale, corrected by Holm for all numbers judged together, so that the chance of any false "
+    "alarm is at most {alpha:.0%}. A speed-up that changed by {margin:.0%} or less is the same, "
     f"a rate of plain decoding on one machine that changed by {RATE_MARGIN:.0%} or less too. "
     "All this is over prompts: a machine that was busy on one of the days looks like a change, "
-    "so run both sides once more before you "
-    "believe one."
+    "so run both sides once more before you believe one."
 )
 
 
@@ -511,14 +509,16 @@ def between(path: Path, names: str) -> list[Check]:
 
 def texts_of(change: Change) -> list[str]:
     """Writes a change for people, under ``HEADS``."""
-    shift, p, moved, interval = change.shift, change.p, "", ""
+    shift, p, moved, interval, why = change.shift, change.p, "", "", change.why
     if shift is not None:
         form = "+.1%" if change.relative else f"+.{change.column.digits}f"
         moved = f"{shift.value:{form}}"
         if shift.low is not None and shift.high is not None and shift.low < shift.high:
             interval = f"{shift.low:{form}} to {shift.high:{form}}"
+        elif shift.low is not None and not change.identical:
+            why = why or "the same change on every prompt"
     chance = "" if p is None else "≤0.001" if p < 0.001 else f"{p:.3f}"
-    verdict = f"{change.verdict}: {change.why}" if change.why else change.verdict
+    verdict = f"{change.verdict}: {why}" if why else change.verdict
     before, after = (
         "–" if value is None else f"{value:.{change.column.digits}f}"
         for value in (change.before, change.after)

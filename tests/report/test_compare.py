@@ -253,6 +253,12 @@ def test_an_interval_without_0_that_shows_no_change_says_what_does_not():
     assert "not the margin" in texts_of(alone)[-1]
 
 
+def test_a_change_without_an_interval_says_why():
+    even = Change("sd 3", column("speedup"), 2, 1, True, Interval(-0.5, -0.5, -0.5), 0.001, 20)
+    *_, interval, _, verdict = texts_of(judge([even], 0.05)[0])
+    assert (interval, verdict) == ("", "regression: the same change on every prompt")
+
+
 BUSY = {"reason": "speedup: disturbed: threads waited for a core 72% of the time"}
 
 
@@ -285,3 +291,9 @@ def test_runs_with_cells_of_their_own_are_not_the_same_runs(tmp_path, capsys):
     said = capsys.readouterr().out
     assert "Cells after alone: mine 3" in said
     assert said.index("alone: spectr") < said.index("0 regressions")
+
+
+def test_sides_of_other_pairs_are_told_to_be_given_one_pair(tmp_path, capsys):
+    sides = [str(run(tmp_path / name, 0, pair=name)) for name in ("mine", "yours")]
+    assert main(sides) == 2
+    assert "the same --pair" in capsys.readouterr().err

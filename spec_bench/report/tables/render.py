@@ -306,7 +306,8 @@ def _values(cell: Cell) -> list[str]:
     if cell.value is None:
         return [printed, cell.text, "", "", "", ""]
     numbers = (cell.value, cell.low, cell.high, _difference(cell))
-    return [printed, *("" if number is None else f"{number:.6g}" for number in numbers), ""]
+    state = "disturbed" if cell.doubted else ""
+    return [printed, *("" if number is None else f"{number:.6g}" for number in numbers), state]
 
 
 def escape_markdown(text: str) -> str:
