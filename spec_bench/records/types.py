@@ -26,6 +26,7 @@ from spec_bench.records.ends import Ends
 
 _REASON = re.compile(r"([a-z]\w*): (.*)", re.DOTALL)
 _DOUBT = re.compile(r"\bspeedup: ((?:stalled|disturbed): [^;]*)")
+_LOST = re.compile(r"(?:prompts_failed|quality_signature): ([^;]*)")
 _TRACE = " (trace: "
 Lossless = Literal["exact", "exact_beam", "approximate", "simulated", "unaudited"]
 Finish = Literal["stop", "length"]
@@ -69,6 +70,11 @@ def parse_reasons(text: str) -> tuple[Reason, ...]:
 def find_doubt(reasons: str) -> str:
     """Returns why a row's times decide nothing: windows stalled, others used the machine; or ""."""
     return "".join(_DOUBT.findall(reasons)[:1])
+
+
+def find_loss(reasons: str) -> str:
+    """Returns why a row lacks prompts or a score that were asked for; ""."""
+    return "".join(f"partial: {text}" for text in _LOST.findall(reasons)[:1])
 
 
 BUSY = 0.2

@@ -9,10 +9,8 @@ import fcntl
 import json
 import logging
 import re
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,6 +27,7 @@ from spec_bench.server.stream import (
     are_ids,
 )
 from spec_bench.settings.fields import HIDDEN, one_line, without_user
+from spec_bench.system.limits import within
 
 _CONTROL = re.compile(r"[^\S ]|[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]")
 # ``--api-key VALUE VALUE``, ``HF_TOKEN=VALUE``, ``'api_key': ['VALUE']``.
@@ -83,26 +82,6 @@ def _in_base64(key: str) -> list[str]:
 def fit(message: object, key: str = "", longest: int | None = None) -> str:
     """A message from outside in one line; masked before it is cut: no part of a key is left."""
     return one_line(masked(_CONTROL.sub(" ", str(message)), key), longest)
-
-
-def within(seconds: float, function: Callable[[], Found]) -> Found:
-    """Returns what a function finds, in a thread that is left to itself where it takes too long.
-
-    Headers and bodies that drip are never silent, so that no limit of the connection ends them.
-    Raises BadStreamError: there is no time left.
-    """
-    found: Future[Found] = Future()
-
-    def run() -> None:
-        try:
-            found.set_result(function())
-        except BaseException as error:
-            found.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    if not wait([found], seconds).done:
-        raise BadStreamError(f"no whole answer within {seconds:g} s")
-    return found.result()
 
 
 def at_most(parts: Iterator[bytes], most: int, *, cut: bool = False) -> bytes:
@@ -216,7 +195,7 @@ class Server:
             if attempt:
                 self.sleep(min(wait_s, _LONGEST_WAIT_S))
                 wait_s *= 2
-            try:
+            try:  # headers and bodies that drip are never silent: no connection's limit ends them
                 served = within(self.answer_s, lambda: self._ask(payload, begun))
                 return replace(served, attempts=attempt + 1)
             except AnotherKindError as error:
@@ -224,7 +203,7 @@ class Server:
             except _LaterError as later:
                 problem = later.args[0]
                 wait_s = max(wait_s, later.args[1])
-            except BadStreamError as error:
+            except (BadStreamError, TimeoutError) as error:
                 problem = fit(error, self.key, _SHOWN)
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 problem = re.sub("(?=[A-Z])", " ", type(error).__name__).strip().lower()
@@ -253,7 +232,7 @@ class Server:
 
         try:
             return within(min(self.timeout_s, self.answer_s), ask)
-        except (httpx.HTTPError, httpx.InvalidURL, BadStreamError):
+        except (httpx.HTTPError, httpx.InvalidURL, BadStreamError, TimeoutError):
             return None
 
     def close(self) -> None:

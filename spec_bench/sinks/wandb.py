@@ -128,7 +128,7 @@ def log_cell(sink: Wandb, cell: LoggedCell) -> None:
         tags = [facts.decoder, facts.spec, facts.pair, facts.task, row["lossless"]]
         config = {**cell.settings, "run_id": result.run_id, "labels": labels_of(facts)}
         name = f"{facts.decoder} {facts.spec}"
-        failed = result.status == "failed"
+        failed = result.status != "complete"
         lines = _prompt_lines(cell.generations)
         with open_run(sink, note, name, facts.task, tags, config, failed) as run:
             run.define_metric("prompt/*", summary="none")
@@ -136,7 +136,8 @@ def log_cell(sink: Wandb, cell: LoggedCell) -> None:
                 run.log(lines[step], step=step)
             numbers = {name: value for name, value in result.metrics.items() if value is not None}
             says = {name: row[name] for name in columns.names_of("state")}
-            run.summary.update({**numbers, **says})
+            before = {"prompts_failed": 0} if note["steps"] else {}
+            run.summary.update({**before, **numbers, **says})
         note.update(content=result.status, steps=max(note["steps"], len(lines)))
 
 

@@ -56,6 +56,7 @@ from spec_bench.tasks.template import (
     fill,
     look_up,
     placeholders,
+    token_ids,
 )
 
 RUNS_SQL = "execution_accuracy"  # the score that asks the row's database
@@ -366,8 +367,8 @@ class Task:
             messages = self.messages(example, turn, history)
             text = chat_text(tokenizer, messages, otherwise=_PLAINLY)
             # The chat template writes the special tokens itself.
-            return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
-        return tuple(tokenizer(self.prompt(example, turn, history))["input_ids"])
+            return token_ids(tokenizer, text, add_special_tokens=False)
+        return token_ids(tokenizer, self.prompt(example, turn, history))
 
     def chats(self, tokenizer: Any) -> bool:
         """Returns whether prompts go through the tokenizer's chat template."""

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from string import Formatter
 from typing import Any
 
-from spec_bench.settings.fields import did_you_mean, first_line
+from spec_bench.settings.fields import did_you_mean, first_line, one_line
+from spec_bench.system.limits import limit_memory, within
 from spec_bench.tasks.prompt_files import ANSWERING
 
 Fields = Mapping[str, str | Sequence[str]]
@@ -22,6 +23,8 @@ _ALWAYS = ("id", "category", "schema", "db_id", "prompt", "entry_point", "turns"
 _MISSING = object()
 _UNSAID = {*"'\"\\."}  # what a name in a hint cannot have: it is quoted, and no path
 LONGEST_S = 5  # of the processor, for one rendering of a chat template
+LONGEST_TEXT_S = 60  # for the tokens of one text
+MOST_BYTES = 2**31  # of memory, for either
 
 
 def placeholders(template: str) -> list[str]:
@@ -150,7 +153,8 @@ def _rendered(tokenizer: Any, messages: Sequence[Mapping[str, str]], asks: bool)
             signal.signal(signal.SIGVTALRM, _late)
             signal.setitimer(signal.ITIMER_VIRTUAL, LONGEST_S, LONGEST_S)
         options = {"add_generation_prompt": asks, "tokenize": False}
-        return str(tokenizer.apply_chat_template(messages, **options))
+        with limit_memory(MOST_BYTES):
+            return str(tokenizer.apply_chat_template(messages, **options))
     except Exception as error:  # a template may do anything
         why = first_line(error) or type(error).__name__
         if "tools" in str(tokenizer.chat_template):
@@ -159,6 +163,22 @@ def _rendered(tokenizer: Any, messages: Sequence[Mapping[str, str]], asks: bool)
     finally:
         if limited:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+
+
+def token_ids(tokenizer: Any, text: str, **options: Any) -> tuple[int, ...]:
+    """Returns a text's tokens. Raises ValueError: the tokenizer fails at it; TimeoutError: it is
+    not done in time, so that no other text need be tried.
+    """
+    try:
+        with limit_memory(MOST_BYTES):
+            return tuple(within(LONGEST_TEXT_S, lambda: tokenizer(text, **options)["input_ids"]))
+    except TimeoutError:
+        told = f"its normalizer, say, takes more than {LONGEST_TEXT_S} s for {len(text)} letters"
+        raise TimeoutError(f"the tokenizer is not done: {told}") from None
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a panic of the tokenizers' is no Exception
+        raise ValueError(f"the tokenizer fails: {one_line(error, 200)}") from None
 
 
 def _late(*_: object) -> None:

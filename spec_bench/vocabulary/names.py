@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from spec_bench.records.types import find_doubt
+from spec_bench.records.types import find_doubt, find_loss
 from spec_bench.vocabulary.decoders import COLOURS, MARKERS, PALETTE, Decoder, find_decoder
 
 TASKS = {
@@ -81,19 +81,25 @@ def name_of(row: Mapping[str, Any]) -> str:
 
 
 def aside_of(row: Mapping[str, Any]) -> str:
-    """Returns what sets a row apart from one of the same tree: its paths were rows, it stalled."""
+    """Returns what sets a row apart from one of the same tree: its paths were rows, it stalled, it
+    lacks prompts.
+    """
     paths = ", paths as rows" * (str(row.get("tree_attention")).lower() == "false")
-    doubt = find_doubt(str(row.get("reason"))).partition(":")[0]
-    return paths + ", " * bool(doubt) + doubt
+    return "".join([paths, *(f", {doubt.partition(':')[0]}" for doubt in _doubts(row))])
+
+
+def _doubts(row: Mapping[str, Any]) -> list[str]:
+    reasons = str(row.get("reason"))
+    return [doubt for doubt in (find_doubt(reasons), find_loss(reasons)) if doubt]
 
 
 def doubts_of(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Returns a line on each kind of reason why rows' times decide nothing: the only row's, or how
-    many rows' and the first one's.
+    """Returns a line on each kind of reason why rows' times decide nothing or prompts are missing:
+    the only row's, or how many rows' and the first one's.
     """
     kinds: dict[str, list[str]] = {}
     for row in rows:
-        if doubt := find_doubt(str(row.get("reason"))):
+        for doubt in _doubts(row):
             told = f"{row['decoder']} {row['spec']}: {doubt}"
             kinds.setdefault(doubt.partition(":")[0], []).append(told)
     return [

@@ -152,12 +152,12 @@ def test_a_failed_cell_that_is_run_again_continues_its_run(run_job, tmp_path, mo
     results = run_job(*JOB)
     runs = runs_below(tmp_path)
     failed, resumed = runs[results[1].run_id]
-    assert (failed.summary["status"], resumed.summary["status"]) == ("failed", "complete")
+    assert (failed.summary["status"], resumed.summary["status"]) == ("partial", "complete")
+    assert (failed.summary["prompts_failed"], resumed.summary["prompts_failed"]) == (1, 0)
     assert (failed.exit_code, resumed.exit_code) == (1, 0)
-    assert "block_efficiency" not in failed.summary
-    assert failed.summary["reason"].startswith("RuntimeError: out of luck")
-    # Folder by folder each prompt is there once, and the second goes on at the third prompt.
-    assert (list(failed.history), list(resumed.history)) == ([0, 1], [2, 3])
+    assert failed.summary["reason"].startswith("prompts_failed: 1 of 4: '2', RuntimeError: out of")
+    # Folder by folder each prompt is there once, and the second has the one that was left out.
+    assert (list(failed.history), list(resumed.history)) == ([0, 1, 2], [3])
     assert resumed.summary["block_efficiency"] == results[1].metrics["block_efficiency"]
     assert failed.run.run_id == resumed.run.run_id
     assert len(runs[results[2].run_id]) == 1

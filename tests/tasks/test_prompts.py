@@ -15,7 +15,7 @@ from spec_bench.jobs.config.pair import EngineSettings, PairSettings, build_pair
 from spec_bench.metrics import SCORES
 from spec_bench.tasks import Example, build_task
 from spec_bench.tasks import template as templates
-from spec_bench.tasks.template import chat_text
+from spec_bench.tasks.template import chat_text, token_ids
 from tests.question_files import written
 from tests.said import naming, one_line
 from tests.warm import run
@@ -376,3 +376,24 @@ def test_after_a_template_that_never_ends_others_are_rendered_in_full(monkeypatc
     until = time.process_time() + 0.8
     while time.process_time() < until:
         assert chat_text(tokenizer(EACH), SAID) == "<user>x"
+
+
+@pytest.mark.parametrize("template", ["{{ ('x' * 10 ** 9) * 9 }}", "{{ 'x' * 4000000000 }}"])
+def test_a_template_that_takes_all_memory_is_one_line(template):
+    with one_line("the chat template fails: MemoryError"):
+        chat_text(tokenizer(template), SAID)
+
+
+def test_a_tokenizer_that_does_not_end_or_panics_is_one_line(monkeypatch):
+    monkeypatch.setattr(templates, "LONGEST_TEXT_S", 0.1)
+    with one_line("the tokenizer is not done: .* 0.1 s for 5 letters", TimeoutError):
+        token_ids(lambda text: time.sleep(1), "hello")
+
+    class Panic(BaseException):
+        """As of tokenizers' own code."""
+
+    def panics(text):
+        raise Panic("retry-limit\nin match")
+
+    with one_line("the tokenizer fails: retry-limit in match"):
+        token_ids(panics, "hello")

@@ -74,6 +74,8 @@ class Prompts:
                     )
                     requests = _requests(settings, tokenizer, example)
                     truncated += 1
+            except TimeoutError as error:
+                raise ValueError(f"prompt {example.id!r}: {error}") from None
             except ValueError as error:  # as of a chat template
                 failed |= dict.fromkeys(prompt_ids(task, example), error)
                 continue

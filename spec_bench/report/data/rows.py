@@ -21,7 +21,7 @@ import pandas as pd
 from spec_bench.jobs.store.experiment import Experiment
 from spec_bench.metrics.interval import Interval
 from spec_bench.records.sittings import MEANING, OTHER, of_other_sitting
-from spec_bench.records.types import ENGINE, find_doubt, parse_reasons
+from spec_bench.records.types import ENGINE, find_doubt, find_loss, parse_reasons
 from spec_bench.report.papers.items import Figure
 from spec_bench.system import files
 from spec_bench.system.files import digest
@@ -270,7 +270,8 @@ def remarks_of(row: Row | pd.Series) -> list[str]:
     """Returns what to mind of a row beside its tree: paths as rows, another sitting, stalls."""
     paths = "" if row.get("tree_attention", True) else "paths as rows"
     other = OTHER if row.get(OTHER_SITTING) == MEANING else ""
-    return [each for each in (paths, other, stall_of(row)) if each]
+    lost = find_loss(str(row.get("reason")))
+    return [each for each in (paths, other, stall_of(row), lost) if each]
 
 
 def meanings_of(rows: pd.DataFrame) -> list[str]:

@@ -1,0 +1,49 @@
+"""Limits of time and memory for what others wrote: a template, a tokenizer, a server's answer."""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+Found = TypeVar("Found")
+_STATE = Path("/proc/self/statm")  # of Linux, which alone holds a process to such a limit
+
+
+def within(seconds: float, function: Callable[[], Found]) -> Found:
+    """Returns what a function finds, in a thread that is left to itself where it takes too long.
+    Raises TimeoutError: there is no time left.
+    """
+    found: Future[Found] = Future()
+
+    def run() -> None:
+        try:
+            found.set_result(function())
+        except BaseException as error:
+            found.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    if not wait([found], seconds).done:
+        raise TimeoutError(f"no whole answer within {seconds:g} s")
+    return found.result()
+
+
+@contextmanager
+def limit_memory(more: int) -> Iterator[None]:
+    """Gives the process so many bytes more at most within the block; the next is a MemoryError."""
+    if not _STATE.exists():
+        yield
+        return
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(_STATE.read_text().split()[0])
+    least = min(each for each in before if each >= 0) if max(before) >= 0 else 2**63 - 1
+    most = min(least, pages * os.sysconf("SC_PAGE_SIZE") + more)
+    resource.setrlimit(resource.RLIMIT_AS, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
