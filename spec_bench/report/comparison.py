@@ -4,12 +4,7 @@ Exit status: 0 nothing got worse, 1 something did, 2 the request cannot be right
 compared.
 """
 
-# Matches the cells of both folders, and tells the change of each number prompt by prompt, with a
-# verdict that is corrected for the count of numbers. A speed-up is that over the run's plain
-# decoding, timed in turn with the cell: two machines, or one machine on two days, differ least in
-# it. Where prompts were measured three times or more, each counts with the median over its repeats:
-# a stall that hits one of them is no change. Plain decoding has no such ratio: of one machine its
-# own rate is compared.
+# A speed-up is over the run's plain decoding, timed in turn: days and machines differ least in it.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -39,7 +34,7 @@ from spec_bench.report.data.counts import (
     table_of,
     value_of_sums,
 )
-from spec_bench.report.data.rows import Row, groups_of, number_in, rows_of, stall_of
+from spec_bench.report.data.rows import MODELS_APART, Row, groups_of, number_in, rows_of, stall_of
 from spec_bench.report.data.seeds import SEEDS
 from spec_bench.report.page.build import Cells, read_cells, render
 from spec_bench.report.tables.render import escape_markdown, markdown_table
@@ -52,11 +47,11 @@ from spec_bench.vocabulary.numbers import format_count
 ALPHA, MARGIN = 0.05, 0.03
 RATE_MARGIN = 0.2  # share by which plain decoding's rate differs from day to day on one machine
 _ALWAYS, _SETTINGS = ("pair", "task", "decoder", "spec"), ("identity", "setting")
-_NEVER = ("run_id", "seed", "prompts_digest", "engine", SEEDS)
+_DIGESTS = ("target_digest", "draft_digest", "token_ids_digest")
+_NEVER = (*_DIGESTS, "run_id", "seed", "prompts_digest", "engine", SEEDS)
 _UNSTATED, _OF_TEXTS = "not stated", ("likelihood", "score")
-_COMPARED = ("speedup", "block_efficiency")
-_SPEEDUP, _OTHER_PROMPTS, _OTHER_MACHINE = "speedup", "other prompts", "another machine"
-_TIMES, _NOT_JUDGED = "token_rate", "not judged"
+_COMPARED, _SPEEDUP, _TIMES = ("speedup", "block_efficiency"), "speedup", "token_rate"
+_OTHER_PROMPTS, _OTHER_MACHINE, _NOT_JUDGED = "other prompts", "another machine", "not judged"
 _AT_ONCE = 256  # numbers whose intervals are made together
 Verdict = Literal["regression", "improvement", "no change shown", "identical", "not judged"]
 ORDER: tuple[Verdict, ...] = get_args(Verdict)
@@ -185,6 +180,9 @@ class Comparison:
         parts += [f"{unjudged} not judged"] if unjudged else []
         failed = format_count(len(self.failed), "cell")
         parts += [f"{failed} failed that had not"] if self.failed else []
+        ours = (each.name for each in self.differing if _UNSTATED not in each)
+        named = dict.fromkeys(name for name in ours if name.endswith(("digest", "token ids")))
+        parts += [f"another {' and '.join(named)}"] if named else []
         return undecided + ", ".join(parts)
 
 
@@ -571,8 +569,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--margin", type=float, default=MARGIN)
     parser.add_argument("--alpha", type=float, default=ALPHA)
     parser.add_argument("--allow-empty", action="store_true")
+    parser.add_argument("--mixed-models", action="store_true")
     parser.add_argument("--output", type=output_folder)
     options = parser.parse_args(list(arguments))
+    MODELS_APART.set(options.mixed_models)
     if (options.after is None) is (options.cells is None):
         parser.error("takes a second folder, or --cells A,B of one")
     try:

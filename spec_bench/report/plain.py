@@ -16,6 +16,7 @@ from spec_bench.report.claims.verdict import summary_of
 from spec_bench.report.data.counts import Records, origin_of
 from spec_bench.report.data.rows import (
     Group,
+    check_models,
     failure_of,
     groups_of,
     interval_in,
@@ -46,7 +47,7 @@ def write_report(results: Path, folder: Path) -> None:
     from spec_bench.report.figures.sweep import draw  # matplotlib is slow to load
 
     records = Records(results)
-    rows = pooled(read_results(results), records)
+    rows = pooled(check_models(read_results(results)), records)
     groups = groups_of(rows)
     checks = check_generally(rows, records)
     summary = summary_of(checks, None)

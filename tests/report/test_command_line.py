@@ -173,3 +173,21 @@ def test_the_command_that_would_measure_a_figure_keeps_the_results_folder(capsys
 def test_a_papers_list_is_found_by_an_items_name_too(capsys):
     assert main(["list", "rsd/7"]) == 0
     assert "table rsd/7" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["target_digest", "draft_digest"])
+def test_two_models_under_one_name_are_refused_unless_they_are_asked_for(tmp_path, capsys, name):
+    table, results = "rsd/7", str(tmp_path)
+    for number, digest in enumerate(("1a1a1a1a1a", "2b2b2b2b2b", "")):
+        write(tmp_path, f"day{number}", row("sd", "3", **{name: digest}, run_id=str(number)))
+    mixed = row("sd", "3", **{name: "3c3c3c3c3c"}, run_id="mixed")
+    write(tmp_path, "both", row("sd", "3", **{name: "1a1a1a1a1a"}), mixed)
+    assert main(["page", "both", "--results", results]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "llama2_7b" in said and "1a1a1a1a, 3c3c3c3c" in said and "--mixed-models" in said
+    assert main(["page", "both", "--results", results, "--mixed-models"]) == 0
+    shown = (tmp_path / "both" / "page.html").read_text()
+    assert " 1a1a1a1a" in shown and " 3c3c3c3c" in shown
+    assert main(["page", "day2", "--results", results]) == 0
+    assert main(["table", table, "--pair", "llama2_7b", "--results", results]) == 2
+    assert "--mixed-models" in capsys.readouterr().err

@@ -297,3 +297,10 @@ def test_sides_of_other_pairs_are_told_to_be_given_one_pair(tmp_path, capsys):
     sides = [str(run(tmp_path / name, 0, pair=name)) for name in ("mine", "yours")]
     assert main(sides) == 2
     assert "the same --pair" in capsys.readouterr().err
+
+
+def test_another_model_on_each_side_is_said_in_the_first_sentence(tmp_path):
+    sides = [run(tmp_path / str(n), n, target_digest=each) for n, each in enumerate(("1a", "2b"))]
+    assert "another target digest" in compare(*sides).sentence
+    before = run(tmp_path / "before", 0)
+    assert "another" not in compare(before, sides[1]).sentence

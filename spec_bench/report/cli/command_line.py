@@ -17,7 +17,14 @@ from typing import Any
 
 from spec_bench.records.types import Generation
 from spec_bench.report.claims.verdict import print_checks
-from spec_bench.report.data.rows import Row, figure_rows, read_rows, rows_of
+from spec_bench.report.data.rows import (
+    MODELS_APART,
+    Row,
+    check_models,
+    figure_rows,
+    read_rows,
+    rows_of,
+)
 from spec_bench.report.page.build import draw, drawings, results_file, shown_tables, stems
 from spec_bench.report.papers.paper import (
     find_figure,
@@ -111,6 +118,8 @@ def run_figure(options: Namespace) -> None:
         check_pair(item, options.pair, measured)
     folder = options.output or options.results / "figures"
     rows = figure_rows(item, measured.rows, options.results)
+    own = bool(options.pair) and "pair" in rows
+    check_models(rows[rows.pair == options.pair] if own else rows)
     try:
         for path in figures.draw(item, rows, folder, options.pair, alone=True):
             print(f"figure: {path}")
@@ -130,7 +139,7 @@ def run_checks(options: Namespace) -> None:
     rows = read_rows(results_files(options.results))
     if rows.empty:
         raise make_absence(f"no results below {str(options.results)!r}", options.results)
-    checks = check_claims(paper.name, rows, options.results)
+    checks = check_claims(paper.name, check_models(rows), options.results)
     print_checks(checks, summary_of(checks, paper))
 
 
@@ -284,6 +293,7 @@ COMMANDS: dict[str, Callable[[Namespace], None]] = {
 }
 # What a line about a command begins with that has a name of its own.
 TYPED = {"list": "ls tables"} | {name: name for name in ("table", "figure", "checks", "page")}
+_FLAG: dict[str, Any] = {"action": "store_true"}
 _FILE: dict[str, Any] = {"type": output_file, "metavar": "FILE"}
 _FOLDER: dict[str, Any] = {"type": output_folder, "metavar": "FOLDER"}
 _PATH: dict[str, Any] = {"type": Path, "metavar": "FILE"}
@@ -315,6 +325,7 @@ ARGUMENTS: list[tuple[str, str, dict[str, Any]]] = [  # of which commands, name;
     ("wandb", "--offline", {"type": Path, "metavar": "FOLDER"}),
     (_ALL, "--results", _ROOT),
     ("list table figure page", "--pair", {}),
+    ("list table figure checks page all throughput results", "--mixed-models", _FLAG),
 ]
 
 
@@ -333,6 +344,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name in names.split():
             made[name].add_argument(argument, **facts)
     options = parser.parse_args(given)
+    MODELS_APART.set(getattr(options, "mixed_models", False))
     try:
         COMMANDS[options.command](options)
     except ValueError as error:

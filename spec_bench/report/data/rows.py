@@ -9,6 +9,7 @@ import functools
 import re
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from math import nan
@@ -34,6 +35,7 @@ from spec_bench.vocabulary.spec import parse
 Row = Mapping[str, Any]
 """A results file's row by column; reading one is about 100 times faster than reading a Series."""
 
+MODELS_APART = ContextVar("MODELS_APART", default=False)  # whether names of several are told apart
 OTHER_SITTING = "other_sitting"  # a column: what to say of a row of a later session, or ""
 SERVER = "server"  # the device of rows that a server decoded
 TIMED = frozenset(columns.names_of("time", "energy"))
@@ -75,6 +77,29 @@ def read_results(path: Path) -> pd.DataFrame:
         for part in rows.groupby(keys, sort=False, dropna=False).indices.values():
             other[part] = of_other_sitting([cells[n] for n in part])
     return rows.assign(**{OTHER_SITTING: other})
+
+
+def check_models(rows: pd.DataFrame) -> pd.DataFrame:
+    """Returns rows in which every pair has one target and every draft of it one model, by the
+    digests of their files; with ``MODELS_APART`` those that have several are named apart. Raises
+    ValueError: otherwise, two models have one name.
+    """
+    for keys, model in ((["pair"], "target"), (["pair", "draft"], "draft")):
+        column = f"{model}_digest"
+        if column not in rows:
+            continue
+        for key, part in rows[rows[column].fillna("") != ""].groupby(keys):
+            digests = part[column].str[:8]
+            if digests.nunique() < 2:
+                continue
+            if not MODELS_APART.get():
+                raise ValueError(
+                    f"{' '.join(map(str, key))} is several models by the bytes of their files "
+                    f"({column} {', '.join(digests.unique())}); --mixed-models names them apart"
+                )
+            rows = rows.copy()
+            rows.loc[part.index, keys[-1]] = part[keys[-1]] + " " + digests
+    return rows
 
 
 def _whole(path: Path) -> Path:

@@ -12,7 +12,13 @@ from pathlib import Path
 import pandas as pd
 
 from spec_bench.report.data.counts import Records
-from spec_bench.report.data.rows import decoder_of, numbers_in, read_results, select_sound
+from spec_bench.report.data.rows import (
+    check_models,
+    decoder_of,
+    numbers_in,
+    read_results,
+    select_sound,
+)
 from spec_bench.report.data.seeds import pooled
 from spec_bench.vocabulary.numbers import with_ends
 
@@ -73,7 +79,7 @@ def throughput(file: Path) -> str:
     from rich.console import Console
     from rich.table import Table
 
-    lines = lines_of(pooled(read_results(file), Records(file)))
+    lines = lines_of(pooled(check_models(read_results(file)), Records(file)))
     console = Console(width=160)
     with console.capture() as printed:
         for group in dict.fromkeys(group for group, *_ in lines):

@@ -26,6 +26,7 @@ from spec_bench.report.data.counts import Records, origin_of
 from spec_bench.report.data.differences import differences
 from spec_bench.report.data.rows import (
     Group,
+    check_models,
     groups_of,
     meanings_of,
     of_past_engine,
@@ -107,6 +108,7 @@ def read_cells(tables: Sequence[Path], pair: str | None = None, only: Sequence[s
     rows = read_rows(tables).drop(columns=others, errors="ignore")
     if rows.empty:
         raise ValueError(f"{str(tables[0])!r} has no rows")
+    rows = check_models(rows)
     if pair is not None:
         known = ", ".join(dict.fromkeys(rows.pair))
         rows = rows[rows.pair == pair]

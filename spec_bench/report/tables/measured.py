@@ -21,7 +21,9 @@ import pandas as pd
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.differences import task_config
 from spec_bench.report.data.rows import (
+    MODELS_APART,
     Row,
+    check_models,
     number_in,
     of_recipes,
     read_rows,
@@ -69,7 +71,8 @@ class Measured:
     @classmethod
     def below(cls, folder: Path) -> Measured:
         """Returns all results files below a results folder."""
-        return cls(read_rows(files.results_files(folder)), folder)
+        rows = read_rows(files.results_files(folder))
+        return cls(check_models(rows) if MODELS_APART.get() else rows, folder)
 
     def pairs(self, tasks: Collection[str] = ()) -> list[str]:
         """Names of the pairs that have rows, of these tasks."""
@@ -136,7 +139,7 @@ class Measured:
         differs.
         """
         fitting = sorted({place for each in asked for place in self._fitting(each)})
-        parts = split(self.rows.iloc[fitting], _SAMPLING) if fitting else []
+        parts = split(check_models(self.rows.iloc[fitting]), _SAMPLING) if fitting else []
         if len(parts) < 2:
             return [("", self)]
         parts.sort(key=lambda part: not ("stage" in part[1] and (part[1].stage == "confirm").any()))
