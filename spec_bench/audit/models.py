@@ -38,8 +38,9 @@ from spec_bench.engine.recorder import NEAR_TIE_GAP, near_tie_gap
 from spec_bench.engine.tree_pass import next_logits, run_pending
 from spec_bench.records.ends import end_ids
 from spec_bench.records.types import Request
-from spec_bench.server.endpoint import KEY, Server
+from spec_bench.server.endpoint import Server
 from spec_bench.settings.configs import conf_dirs
+from spec_bench.system.redaction import KEY
 from spec_bench.vocabulary.decoders import load_decoder
 
 if TYPE_CHECKING:

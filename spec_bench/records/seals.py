@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from spec_bench.system import files
+from spec_bench.system.redaction import redact_values
 
 _MARK = b"sha256:"
 _DIGITS = 2 * hashlib.sha256().digest_size
@@ -20,7 +21,8 @@ BLANK = _MARK + b"0" * _DIGITS
 
 
 def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a mapping with a digest of it all, which ``opened`` verifies."""
+    """Returns a mapping, its keys hidden, with a digest of it all, which ``opened`` verifies."""
+    content = redact_values(content)
     return {**content, "check": files.digest(content)}
 
 

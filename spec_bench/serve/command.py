@@ -28,7 +28,7 @@ from spec_bench.jobs.config.compose import composed, one_line
 from spec_bench.jobs.config.model_files import model_path
 from spec_bench.jobs.sweep.launch import VISIBLE, Claim, visible_devices
 from spec_bench.serve import keeper
-from spec_bench.server.endpoint import KEY, Server, ServerError, last_line, masked
+from spec_bench.server.endpoint import Server, ServerError, last_line
 from spec_bench.settings.arguments import Parser, whole_numbers
 from spec_bench.settings.configs import conf_dirs
 from spec_bench.settings.fields import complain, did_you_mean
@@ -36,6 +36,7 @@ from spec_bench.settings.validation import check, settings
 from spec_bench.settings.words import in_words
 from spec_bench.system import signals
 from spec_bench.system.files import open_own
+from spec_bench.system.redaction import KEY, redact
 
 FOLDER = "server"
 PLAIN = "plain"
@@ -106,7 +107,7 @@ def main(arguments: Sequence[str]) -> int:
     add("--logs", help="folder of the servers' output")
     options, overrides = parser.parse_known_args(list(arguments))
     if wrong := [each for each in overrides if each.startswith("-") and each != "-m"]:
-        parser.error(f"no option {masked(wrong[0])}")
+        parser.error(f"no option {redact(wrong[0])}")
     try:
         engine = read_engine(options.engine)
         methods = [each for each in options.methods.split(",") if each and each != PLAIN]
@@ -205,7 +206,7 @@ class Servers:
                 environment[VISIBLE] = ",".join(claim.take(gpus, self.options.gpus, wait=True))
             shown = f"{self.engine.title}, {method}"
             began = time.monotonic()
-            print(f"{shown}: {masked(' '.join(command), key)} (log: {log})", flush=True)
+            print(f"{shown}: {redact(' '.join(command), key)} (log: {log})", flush=True)
             with kept(command, log, env=environment) as keeping:
                 while keeping.poll() is None and not _up(asked, named):
                     if time.monotonic() - began > patience:
@@ -216,7 +217,7 @@ class Servers:
                     raise ServerError(f"{method} ended with status {status}{why}: {last_line(log)}")
                 print(f"{shown}: up after {time.monotonic() - began:.0f} s", flush=True)
                 assert keeping.stdin is not None
-                started = masked(" ".join(self.command(method)), key)  # of any port
+                started = redact(" ".join(self.command(method)), key)  # of any port
                 told = {"url": url, "model": model, "started": started, "log": str(log)}
                 yield told, keeping.stdin.fileno()
 

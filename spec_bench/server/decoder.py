@@ -295,9 +295,10 @@ class ServedDecoder:
         if asking.tokenise:
             served = in_tokens(served, asking.tokenise, request.stop_ids)
         chunks = held(request, served, self.server.shown, asking.vocabulary)
-        sources = [counts_of_request(served.metrics), self._counts(before, len(served.tokens))]
+        count = len(served.tokens)
+        sources = [counts_of_request(served.metrics, count), self._counts(before, count)]
         sizes = [len(chunk.tokens) for chunk in chunks]
-        whole = sum(sizes) == len(served.tokens)
+        whole = sum(sizes) == count
         steps = steps_of(sizes, [counts for counts in sources if counts and whole])
         return Answer(request, chunks, steps, served.sent_s, served.attempts)
 

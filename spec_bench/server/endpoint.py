@@ -4,9 +4,7 @@ The key lives in ``Server`` alone: it is in no message of an error, no log and n
 read with bounds: on time, on bytes, on lines. What a server says is made fit to be shown.
 """
 
-import base64
 import fcntl
-import json
 import logging
 import re
 import time
@@ -26,21 +24,18 @@ from spec_bench.server.stream import (
     StreamReader,
     are_ids,
 )
-from spec_bench.settings.fields import HIDDEN, one_line, without_user
+from spec_bench.settings.fields import one_line
+from spec_bench.settings.foreign import parse_json
 from spec_bench.system.limits import within
+from spec_bench.system.redaction import redact
 
 _CONTROL = re.compile(r"[^\S ]|[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]")
-# ``--api-key VALUE VALUE``, ``HF_TOKEN=VALUE``, ``'api_key': ['VALUE']``.
-_NAME = r"(?:key|token|secret|password)"
-_OPTION = rf"(--?[\w-]*{_NAME}[= ]+)(?!-)\S+(?: +(?!-)\S+)*"
-_NAMED = rf"(?i){_OPTION}|(-hft +|\b\w+{_NAME}['\"]?\s*[=:]\s*)(?:\[[^]]*\]|\S+)"
 MOST_TEXT = 8 * 2**20  # bytes of what is read beside answers
 _MOST_LINE = 8 * 2**20
 _MOST_ANSWER = 256 * 2**20
+_MOST_EVENT = 2**16  # of each token that is asked for, beside a line of any length
 
 Found = TypeVar("Found")
-KEY = "SPEC_BENCH_SERVER_KEY"
-"""The environment variable whose value is sent as bearer token."""
 _LONGEST_WAIT_S = 60.0
 _SHOWN = 200  # letters of a refusal
 _MOST_REFUSAL = 10_000  # bytes of a refusal
@@ -57,53 +52,33 @@ NEUTRAL: Mapping[str, float] = {
 _ALL = -1  # top_k that cuts nothing, to vLLM, SGLang and llama.cpp alike
 
 
-def masked(text: str, key: str = "") -> str:
-    """A text without the key, in plain or in base64, the values of what is named as a key, and the
-    user and password of an address.
-    """
-    text = re.sub(_NAMED, rf"\1\2{HIDDEN}", text)
-    if key:
-        for secret in (key, *(_in_base64(key))):
-            text = text.replace(secret, HIDDEN)
-    return without_user(text)
-
-
-def _in_base64(key: str) -> list[str]:
-    """Returns how a key looks within base64, by where in a group of three bytes it begins."""
-    found = []
-    for before in range(3):
-        whole = base64.b64encode(b"\0" * before + key.encode()).decode().rstrip("=")
-        # Letters at both ends are of neighbours, too.
-        inner = whole[-(-8 * before // 6) : len(whole) - bool((len(key) + before) % 3)]
-        found += [inner, inner.replace("+", "-").replace("/", "_")] if len(inner) > 7 else []
-    return found
-
-
 def fit(message: object, key: str = "", longest: int | None = None) -> str:
-    """A message from outside in one line; masked before it is cut: no part of a key is left."""
-    return one_line(masked(_CONTROL.sub(" ", str(message)), key), longest)
+    """A message from outside in one line; its keys are hidden before it is cut."""
+    return one_line(redact(_CONTROL.sub(" ", str(message)), key), longest)
 
 
 def at_most(parts: Iterator[bytes], most: int, *, cut: bool = False) -> bytes:
     """Returns a body of so many bytes at most, cut there or refused with a BadStreamError."""
-    body = b""
+    body = bytearray()
     for part in parts:
         body += part
         if len(body) > most:
             if not cut:
                 raise BadStreamError(f"more than {most // 2**20} MiB")
             break
-    return body[:most]
+    return bytes(body[:most])
 
 
-def lines_of(parts: Iterator[bytes]) -> Iterator[bytes]:
-    """Whole lines without their ends; a BadStreamError where one is past all measure."""
+def lines_of(parts: Iterator[bytes], most: int = _MOST_ANSWER) -> Iterator[bytes]:
+    """Whole lines without their ends, of so many bytes at most; a BadStreamError where they are
+    more, or one is past all measure.
+    """
     rest = b""
     size = 0
     for part in parts:
         size += len(part)
-        if size > _MOST_ANSWER:
-            raise BadStreamError(f"an answer of more than {_MOST_ANSWER // 2**20} MiB")
+        if size > most:
+            raise BadStreamError(f"an answer of more than {most // 2**20} MiB")
         *whole, rest = (rest + part).split(b"\n")
         yield from (line.rstrip(b"\r") for line in whole)
         if len(rest) > _MOST_LINE:
@@ -206,7 +181,9 @@ class Server:
             except (BadStreamError, TimeoutError) as error:
                 problem = fit(error, self.key, _SHOWN)
             except (httpx.HTTPError, httpx.InvalidURL) as error:
-                problem = re.sub("(?=[A-Z])", " ", type(error).__name__).strip().lower()
+                kind = re.sub("(?=[A-Z])", " ", type(error).__name__).strip().lower()
+                why = fit(str(error), self.key, _SHOWN)  # of TLS, what is wrong with a certificate
+                problem = f"{kind}: {why}" if why else kind
             finally:
                 self._refuse_strangers()
         several = "s" * (self.attempts > 1)
@@ -215,7 +192,7 @@ class Server:
     @property
     def shown(self) -> str:
         """The address, without a password in it."""
-        return masked(self.url, self.key)
+        return redact(self.url, self.key)
 
     def read(self, name: str) -> str | None:
         """What the server says at an address beside its base, such as ``metrics``; None where it
@@ -247,8 +224,9 @@ class Server:
             raise ServerError(f"{self.shown}: the server has ended: {said}") from None
 
     def _ask(self, payload: Mapping[str, Any], begun: Callable[[], None]) -> Served:
-        llama = LlamaReader() if self.kind == "llama_cpp" else None
-        reader = llama or StreamReader(self.ids)
+        llama = LlamaReader(payload) if self.kind == "llama_cpp" else None
+        reader = llama or StreamReader(self.ids, payload)
+        most = min(_MOST_ANSWER, _MOST_LINE + _MOST_EVENT * payload["max_tokens"])
         start = time.perf_counter()
         with self._client.stream("POST", self._address, json=dict(payload)) as response:
             status = int(response.status_code)
@@ -261,7 +239,7 @@ class Server:
                 reply = at_most(response.iter_raw(), _MOST_REFUSAL, cut=True)
                 said = fit(reply.decode(errors="replace"), self.key, _SHOWN)
                 raise RefusedError(f"{self.shown}: status {status}: {said}")
-            for line in lines_of(response.iter_raw()):
+            for line in lines_of(response.iter_raw(), most):
                 waiting = not reader.begun
                 reader.take(line, time.perf_counter() - start)
                 if waiting and reader.begun:
@@ -276,7 +254,7 @@ class Server:
         with self._client.stream("POST", self._address, json=body) as response:
             reply = at_most(response.iter_raw(), MOST_TEXT)
         with suppress(ValueError, KeyError, TypeError):
-            if are_ids(ids := json.loads(reply)["__verbose"]["tokens"]):
+            if are_ids(ids := parse_json(reply)["__verbose"]["tokens"]):
                 return ids
         raise BadStreamError("no tokens where they were asked for again")
 

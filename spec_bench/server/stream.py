@@ -7,8 +7,6 @@ pass; every later one is what one verification delivered. Pure: knows lines and 
 connection.
 """
 
-import json
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -17,11 +15,15 @@ from itertools import islice, pairwise
 from typing import Any, NamedTuple, TypeGuard
 
 from spec_bench.records.types import Counted, StepRecord
-from spec_bench.settings.fields import one_line
+from spec_bench.settings.fields import MOST_NODES, one_line, shown
+from spec_bench.settings.foreign import LlamaTimings, SpeculativeCounts, parse_json
 
 _DATA = b"data:"
 _DONE = b"[DONE]"
 _ENDS = ("stop", "length")
+_MOST_LETTERS = 256  # of a token
+_APART = 4  # of so many tokens one may be another when a text is tokenised again
+_MOST_COUNTED = 2**53  # beyond it a float is no count
 LLAMA_CPP = (
     "this is llama.cpp's server, whose calls cannot be seen in text; use server.kind=llama_cpp"
 )
@@ -76,10 +78,15 @@ class Served:
 
 
 class StreamReader:
-    """Takes the lines of a reply as they come, chunks with token ids or with text alone."""
+    """Takes the lines of a reply as they come, chunks with token ids or with text alone, and holds
+    what it says of itself against them and against the request's ``payload``.
+    """
 
-    def __init__(self, ids: bool = True) -> None:
+    def __init__(self, ids: bool = True, payload: Mapping[str, Any] = {}) -> None:
         self._ids = ids
+        self._payload = payload
+        self._same = {"model": payload.get("model")}  # what every event says alike
+        self._count = 0
         self._chunks: list[Chunk] = []
         self._finish: str | None = None
         self._usage: Mapping[str, Any] = {}
@@ -104,6 +111,7 @@ class StreamReader:
             self._done = True
             return
         event = _event(body)
+        self._check_same(event)
         usage = event.get("usage")
         metrics = event.get("metrics")
         self._usage = usage if isinstance(usage, dict) and usage else self._usage
@@ -117,6 +125,21 @@ class StreamReader:
             self._finish = choice.get("finish_reason") or self._finish
             self._choice(choice, seconds, event)
 
+    def _check_same(self, event: Mapping[str, Any]) -> None:
+        """Checks that an event is of the model that was asked, and of the answer that began."""
+        for name, error in (("model", AnotherKindError), ("id", BadStreamError)):
+            said = event.get(name)
+            before = self._same.setdefault(name, said)
+            if said and before and said != before:
+                raise error(f"its {name} is {shown(said)} in place of {shown(before)}")
+
+    def _check_count(self, more: int) -> None:
+        """Counts tokens. Raises BadStreamError: they are more than were asked for."""
+        self._count += more
+        most = self._payload.get("max_tokens", self._count)
+        if self._count > most:
+            raise BadStreamError(f"{self._count} tokens or more where {most} were asked for")
+
     def _choice(self, choice: Mapping[str, Any], seconds: float, event: Mapping[str, Any]) -> None:
         ids = choice.get("token_ids")
         text = choice.get("text")
@@ -124,6 +147,7 @@ class StreamReader:
             if "timings" in event:
                 raise AnotherKindError(LLAMA_CPP)
             if isinstance(text, str) and text:
+                self._check_count(-(-len(text) // _MOST_LETTERS))
                 self._chunks.append(Chunk(seconds, (), text))
             return
         if ids is None and text:
@@ -132,6 +156,7 @@ class StreamReader:
         if not are_ids(ids or []):
             raise BadStreamError("token ids that are no whole numbers from 0")
         if ids:
+            self._check_count(len(ids))
             self._chunks.append(Chunk(seconds, tuple(ids)))
 
     def served(self) -> Served:
@@ -144,13 +169,19 @@ class StreamReader:
             raise BadStreamError(f"an unfinished answer: finish_reason {self._finish!r}")
         if not self._chunks:
             raise BadStreamError("an answer without a token")
-        return Served(tuple(self._chunks), self._finish, self._usage, self._metrics)
+        served = Served(tuple(self._chunks), self._finish, self._usage, self._metrics)
+        right = {"completion_tokens": served.tokens, "prompt_tokens": self._payload.get("prompt")}
+        for name, tokens in right.items():
+            said = self._usage.get(name)
+            if said is not None and tokens and said != len(tokens):
+                raise BadStreamError(f"usage says {name} {shown(said)}, which are {len(tokens)}")
+        return served
 
 
 def _event(body: bytes) -> dict[str, Any]:
     try:
-        event = json.loads(body)
-    except (ValueError, RecursionError):
+        event = parse_json(body)
+    except ValueError:
         raise BadStreamError("an event that is no JSON") from None
     if not isinstance(event, dict):
         raise BadStreamError("an event that is no object")
@@ -184,6 +215,11 @@ def in_tokens(served: Served, tokenise: Tokenise, stop_ids: Sequence[int]) -> Se
     if not ids:
         raise BadStreamError("an answer without a token")
     counted = served.usage.get("completion_tokens")
+    if counted is not None and (
+        not are_ids([counted]) or abs(counted - len(ids)) > 1 + len(ids) // _APART
+    ):
+        told = f"usage says completion_tokens {shown(counted)}"
+        raise BadStreamError(f"{told}, the text that came has {len(ids)}")
     if served.finish == "stop" and stop_ids and counted == len(ids) + 1:
         ids.append(stop_ids[0])
     lengths[-1] = len(ids)
@@ -215,8 +251,8 @@ class LlamaReader(StreamReader):
     unfinished letter are sent by no event: their ids are asked for again, without a stream.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, payload: Mapping[str, Any] = {}) -> None:
+        super().__init__(payload=payload)
         self._events: list[_Event] = []
         self._ids_seen: list[int] = []
 
@@ -230,12 +266,14 @@ class LlamaReader(StreamReader):
         ids = said.get("tokens") if isinstance(said, dict) else None
         if not isinstance(timings, dict) or not are_ids(ids):
             raise BadStreamError("no timings and tokens in an event: not llama.cpp's server")
-        numbers = [timings.get(name, 0) for name in ("predicted_n", "draft_n", "draft_n_accepted")]
-        clock = timings.get("predicted_ms")
-        if not are_ids(numbers) or not isinstance(clock, (int, float)):
-            raise BadStreamError("timings that are no numbers from 0")
+        try:
+            told = LlamaTimings(**timings)
+        except ValueError:  # of pydantic
+            raise BadStreamError("timings that are no numbers from 0") from None
         self._ids_seen += ids
-        self._events.append(_Event(seconds, numbers[0], float(clock), *numbers[1:]))
+        self._check_count(max(0, told.predicted_n - self._count))
+        numbers = (told.draft_n, told.draft_n_accepted)
+        self._events.append(_Event(seconds, self._count, told.predicted_ms, *numbers))
 
     @property
     def lost(self) -> int:
@@ -284,7 +322,7 @@ def calls_of(events: Sequence[_Event]) -> tuple[list[tuple[float, int]], list[in
             continue
         new = event.drafted - drafted
         more = event.accepted - accepted
-        if not 0 <= more <= new:
+        if not 0 <= more <= new <= MOST_NODES:
             raise BadStreamError("counts of drafts that go back")
         drafted = event.drafted
         accepted = event.accepted
@@ -375,7 +413,7 @@ def _by_counts(chunks: Sequence[int], counts: Counts) -> tuple[StepRecord, ...] 
     if counts.calls is None:
         cut = max(cut, least)  # several calls came in one chunk
     plain = delivered - emitted + cut
-    if not least <= cut <= most or plain < 0 or (counts.calls is not None and calls < later):
+    if not least <= cut <= most or plain < 0 or not later <= calls <= delivered:
         return None
     proposed = [0] * plain + [*(counts.drafted if counts.proposed else accepted)]
     kept = [0] * plain + [*accepted]
@@ -391,32 +429,41 @@ def _by_counts(chunks: Sequence[int], counts: Counts) -> tuple[StepRecord, ...] 
     return tuple(records)
 
 
-def counts_of_request(metrics: Mapping[str, Any]) -> Counts | None:
-    """Returns what came with an answer; None where nothing did that can be read."""
-    numbers = metrics.get("speculative_decoding")
-    if not isinstance(numbers, Mapping):
+def counts_of_request(metrics: Mapping[str, Any], tokens: int) -> Counts | None:
+    """Returns what came with an answer of so many tokens; None where nothing did that can be read,
+    or that can be of it.
+    """
+    try:
+        numbers = SpeculativeCounts.model_validate(metrics.get("speculative_decoding"))
+    except ValueError:  # of pydantic
         return None
-    accepted = numbers.get("per_step_accepted")
-    drafted = numbers.get("per_step_drafted")
-    if are_ids(accepted) and are_ids(drafted) and len(accepted) == len(drafted):
-        return Counts("requests", tuple(accepted), tuple(drafted))
-    by_number = numbers.get("acceptance_histogram")
-    if not are_ids(by_number):
+    accepted = numbers.per_step_accepted
+    drafted = numbers.per_step_drafted
+    if accepted is not None and drafted is not None and len(accepted) == len(drafted):
+        return Counts("requests", accepted, drafted)
+    if numbers.acceptance_histogram is None:
         return None
-    total = numbers.get("num_draft_tokens")
-    most = numbers.get("num_spec_tokens")
-    return of_histogram("requests", by_number, total, most)
+    proposed = (numbers.num_draft_tokens, numbers.num_spec_tokens)
+    return of_histogram("requests", numbers.acceptance_histogram, tokens, *proposed)
 
 
 def of_histogram(
-    source: Counted, histogram: Sequence[int], proposed: Any, most: Any, calls: int | None = None
-) -> Counts:
+    source: Counted,
+    histogram: Sequence[int],
+    tokens: int,
+    proposed: int | None,
+    most: int | None,
+    calls: int | None = None,
+) -> Counts | None:
     """Counts whose order is not known: of calls that accepted 0, 1, ... tokens, of the tokens
-    proposed in all of them and at most to one, and of all calls, plain ones too.
+    proposed in all of them and at most to one, and of all calls, plain ones too. None where they
+    are more than an answer of so many tokens has.
     """
+    if sum(histogram) > tokens:
+        return None
     accepted = tuple(tokens for tokens, times in enumerate(histogram) for _ in range(times))
-    alike = type(most) is int and proposed == most * len(accepted)
-    drafted = (most,) * len(accepted) if alike else ()
+    alike = most is not None and proposed == most * len(accepted)
+    drafted = (most or 0,) * len(accepted) if alike else ()
     return Counts(source, accepted, drafted, calls)
 
 
@@ -426,7 +473,7 @@ def parse(text: str) -> Counters:
     for name, labels, written in _SAMPLE.findall(text):
         place = _PLACE.search(labels)
         with suppress(ValueError):
-            if name in _KEPT and math.isfinite(value := float(written)):
+            if name in _KEPT and abs(value := float(written)) < _MOST_COUNTED:
                 key = (name, int(place[1]) if place else -1)
                 counters[key] = counters.get(key, 0.0) + value
     return counters
@@ -453,4 +500,5 @@ def counts_between(before: Counters, after: Counters, tokens: int) -> Counts | N
     histogram = [more - fewer for more, fewer in pairwise(at_least)]
     if places != list(range(len(places))) or min(histogram) < 0:
         return None
-    return of_histogram("counters", histogram, added(_PROPOSED), len(places), added(_CALLS))
+    proposed = added(_PROPOSED)
+    return of_histogram("counters", histogram, tokens, proposed, len(places), added(_CALLS))

@@ -12,7 +12,6 @@ allowed. Plain Python: the machine runs where there is no settings library.
 """
 
 import math
-import re
 import sys
 import types
 from collections.abc import Mapping, Sequence
@@ -26,9 +25,6 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 from spec_bench.system.printable import to_printable
 
 Block = TypeVar("Block")
-
-HIDDEN = "***"
-_USER = re.compile(r"(?<=//)[^/\s@]*@")
 
 
 @dataclass(frozen=True)
@@ -93,13 +89,8 @@ def shown(value: Any, *, quoted: bool = True, longest: int = 60) -> str:
         text = repr(value) if quoted else str(value)
     except ValueError:  # Python prints no whole number of more than 4300 digits
         text = "a number of thousands of digits"
-    text = without_user(one_line(text))
+    text = one_line(text)
     return text if len(text) <= longest else f"{text[:longest]}..."
-
-
-def without_user(text: str) -> str:
-    """Returns a text without the user and password of an address in it."""
-    return _USER.sub(f"{HIDDEN}@", text)
 
 
 def one_line(message: object, longest: int | None = None) -> str:

@@ -17,7 +17,7 @@ from annotated_types import Ge, Le, MaxLen, MinLen
 from pydantic import AllowInfNan, BaseModel, BeforeValidator, ConfigDict
 
 from spec_bench.settings.fields import MOST_NODES
-from spec_bench.settings.validation import Whole
+from spec_bench.settings.validation import Number, Whole
 
 MOST_BYTES = 2**30
 """Of a file, unpacked where it is packed."""
@@ -146,6 +146,7 @@ def _iter_keys(value: Any, at: str = "") -> Iterator[str]:
 Label = Annotated[str, MaxLen(1000)]
 Count = Annotated[Whole, Ge(0), Le(2**20)]
 CallTokens = Annotated[Whole, Ge(1), Le(MOST_NODES)]
+DraftTokens = Annotated[Whole, Ge(0), Le(MOST_NODES)]
 # Prompt files keep a number with a point as a text; that of true is no number.
 Seconds = Annotated[float, BeforeValidator(str), AllowInfNan(False), Ge(0), Le(1e6)]
 
@@ -169,3 +170,24 @@ class AnsweredChoice(BaseModel):
     decode_time: tuple[Seconds, ...] | None = None
     accept_lengths: tuple[CallTokens, ...] | None = None
     idxs: tuple[Annotated[Whole, Ge(-1), Le(2**20)], ...] | None = None  # of the last calls
+
+
+class SpeculativeCounts(BaseModel):
+    """What vLLM says of an answer's drafts: of each call in order, or of how many calls each number
+    of accepted tokens was.
+    """
+
+    per_step_accepted: tuple[DraftTokens, ...] | None = None
+    per_step_drafted: tuple[DraftTokens, ...] | None = None
+    acceptance_histogram: Annotated[tuple[Count, ...], MaxLen(MOST_NODES)] | None = None
+    num_draft_tokens: Whole | None = None
+    num_spec_tokens: DraftTokens | None = None
+
+
+class LlamaTimings(BaseModel):
+    """How far an answer of llama.cpp's is; tokens so far, by its own clock."""
+
+    predicted_n: Count = 0
+    predicted_ms: Number
+    draft_n: Count = 0
+    draft_n_accepted: Count = 0

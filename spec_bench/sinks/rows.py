@@ -15,6 +15,7 @@ from typing import Any
 
 from spec_bench.records.types import CellFacts, CellResult, parse_reasons
 from spec_bench.system import files
+from spec_bench.system.redaction import redact
 from spec_bench.vocabulary import columns
 
 log = logging.getLogger(__name__)
@@ -55,7 +56,9 @@ def _flat(value: Any) -> str | int | float:
     if value is None:
         return ""
     if isinstance(value, tuple):
-        return ",".join(each if isinstance(each, str) else f"{each:g}" for each in value)
+        value = ",".join(each if isinstance(each, str) else f"{each:g}" for each in value)
+    if isinstance(value, str):
+        return redact(value)
     return str(value).lower() if isinstance(value, bool) else value
 
 

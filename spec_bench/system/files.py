@@ -20,6 +20,7 @@ from typing import Any, TextIO
 from uuid import uuid4
 
 import spec_bench
+from spec_bench.system.redaction import redact_values
 
 NO_ROOM = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
@@ -321,8 +322,8 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes a JSON file as a whole."""
-    write_text(path, json.dumps(value, indent=1) + "\n")
+    """Writes a JSON file as a whole, with the keys in its texts hidden."""
+    write_text(path, json.dumps(redact_values(value), indent=1) + "\n")
 
 
 def write_csv(path: Path, rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> None:

@@ -22,6 +22,7 @@ from spec_bench.jobs.work.models import tokenizer_of
 from spec_bench.measure.provenance import provenance
 from spec_bench.sinks.wandb import build_wandb, log_training
 from spec_bench.system.files import write_text
+from spec_bench.system.redaction import redact_values
 from spec_bench.train.batches import Batches, Dialogue, answered_tokens, positions, steps_of
 from spec_bench.train.dialogues import check_data, read_dialogues, split
 from spec_bench.train.loop import Progress, Training, measure, named, processes_for, run_training
@@ -204,7 +205,9 @@ def finish(training: Training, progress: Progress) -> dict[str, Any]:
             **({"overlaps": _rounded(measured.overlaps)} if measured.overlaps else {}),
         }
     for name, value in files.items():
-        write_text(settings.out / name, json.dumps(value, indent=2, default=str) + "\n")
+        write_text(
+            settings.out / name, json.dumps(redact_values(value), indent=2, default=str) + "\n"
+        )
     shutil.copyfile(settings.folder / "log.csv", settings.out / "log.csv")
     return facts
 

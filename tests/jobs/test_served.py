@@ -224,7 +224,7 @@ def test_a_server_that_is_not_there_fails_the_row_in_one_line(run_job):
     with served() as server:
         pass
     (failed,) = run_job(*on(server.url, "server.attempts=1"))
-    assert "connect error, after 1 attempt" in failed.reason
+    assert "Connection refused, after 1 attempt" in failed.reason
     assert failed.metrics == {}
 
 

@@ -46,6 +46,12 @@ class Completions:
             self.most = max(self.most, self._now)
 
 
+def cut(steps, most):
+    """The first tokens of an answer, in its steps."""
+    before = [sum(map(len, steps[:place])) for place in range(len(steps))]
+    return [step[: most - n] for step, n in zip(steps, before, strict=True) if n < most]
+
+
 def events(steps, limit, told, said):
     """The stream of an answer; of a server that knows no token ids where it says texts."""
     count = sum(map(len, steps))
@@ -119,7 +125,7 @@ def serving(completions):
                 return
             self.send_response(200)
             self.end_headers()
-            steps = completions.answer(body)
+            steps = cut(completions.answer(body), body["max_tokens"])
             limit = min(body["max_tokens"], completions.room)
             stream = events(steps, limit, completions.told(steps), completions.text)
             with suppress(OSError):

@@ -19,7 +19,7 @@ REAL_CHUNKS = [1, 1, 1, 3, 5, 2, 1, 1, 1, 5, 3, 2, 1, 2]
 
 
 def told(own):
-    return stream.counts_of_request({"speculative_decoding": own})
+    return stream.counts_of_request({"speculative_decoding": own}, 29)
 
 
 def test_every_call_of_a_real_answer_is_known_and_the_cut_of_the_last_one():
@@ -81,14 +81,14 @@ def test_a_histogram_is_calls_whose_order_is_not_known():
     assert found.proposed
     assert sum(s.accepted for s in stream.steps_of(REAL_CHUNKS, [found]).records) == 18
     # Of drafts of unlike length only the sum is known.
-    found = stream.of_histogram("requests", [1, 1], proposed=5, most=4)
+    found = stream.of_histogram("requests", [1, 1], 4, proposed=5, most=4)
     assert not found.proposed
     assert [step.accepted for step in stream.steps_of([1, 1, 2], [found]).records] == [0, 1]
 
 
 @pytest.mark.parametrize("own", [None, [], {"per_step_accepted": ["a"]}, {"num_spec_steps": 3}])
 def test_what_is_no_count_is_nothing(own):
-    assert stream.counts_of_request({"speculative_decoding": own}) is None
+    assert told(own) is None
 
 
 def page(tokens, drafts, proposed, places, calls):
@@ -157,7 +157,7 @@ DRAFTED = [
 def test_plain_decoding_is_a_call_a_token_within_an_unfinished_letter_too():
     served = reader(PLAIN).served()
     assert [chunk.tokens for chunk in served.chunks] == [(7,), (8,), (9,)]
-    assert stream.counts_of_request(served.metrics) is None
+    assert stream.counts_of_request(served.metrics, 9) is None
     lines = [([7], 1, 0.001, 0, 0), ([8], 4, 12.0, 0, 0), ([9], 5, 15.0, 0, 0)]
     served = reader(lines).served([7, 1, 2, 8, 9])
     assert [chunk.tokens for chunk in served.chunks] == [(7,), (1,), (2,), (8,), (9,)]
@@ -167,7 +167,7 @@ def test_tokens_of_one_clock_are_one_call_and_counts_say_what_it_verified():
     served = reader(DRAFTED).served()
     assert [chunk.tokens for chunk in served.chunks] == [(7,), (8, 9, 1), (2,), (3, 4)]
     assert [chunk.seconds for chunk in served.chunks] == [0.0, 1.0, 4.0, 5.0]
-    counts = stream.counts_of_request(served.metrics)
+    counts = stream.counts_of_request(served.metrics, 9)
     assert (counts.accepted, counts.drafted) == ((2, 4), (4, 4))
     steps = stream.steps_of([len(chunk.tokens) for chunk in served.chunks], [counts])
     calls = sorted((step.accepted, step.delivered) for step in steps.records)

@@ -11,6 +11,7 @@ and lays its folder out like ours: ``my_package/conf/decoder/coin.yaml`` is then
 ours is taken.
 """
 
+import logging
 import os
 import pickle
 import re
@@ -51,6 +52,7 @@ from spec_bench.settings.foreign import check_config
 from spec_bench.settings.validation import takes_text
 from spec_bench.settings.words import quote_text
 from spec_bench.system import files, signals
+from spec_bench.system.redaction import RedactedRecord
 from spec_bench.vocabulary.published import FILE, printed_tree, read_published, spellings
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
@@ -406,6 +408,7 @@ def run_application(
     register()
     # Hydra would print its errors over several lines and exit with 1; we want them raised.
     os.environ[FULL_ERROR] = "1"
+    logging.setLogRecordFactory(RedactedRecord)
     application = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=config)
     try:
         with signals.raising():

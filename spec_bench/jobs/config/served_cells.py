@@ -8,8 +8,9 @@ from typing import Any
 from spec_bench.jobs.config.cells import BASELINE, Cell
 from spec_bench.jobs.config.config import RunSettings
 from spec_bench.measure.energy import meter
-from spec_bench.server.endpoint import KEY, Server
+from spec_bench.server.endpoint import Server
 from spec_bench.server.settings import ServerSettings
+from spec_bench.system.redaction import KEY
 
 SERVER = "server"
 """In place of a device and of a library whose version is not known yet."""
@@ -65,7 +66,10 @@ def served_cells(asked: RunSettings) -> tuple[Cell, ...]:
 def _cell(asked: RunSettings, plain: bool) -> Cell:
     """Returns a server's cell; how it was started, or else its address, is part of its run id."""
     server = asked.server.plain if plain else asked.server
-    place: dict[str, Any] = {"started": server.started, "model": asked.pair.target}
+    place: dict[str, Any] = {
+        "started": server.started,
+        "model": asked.pair.target,
+    }
     if server.started is None:  # the name of one that was started is drawn
         place = {"url": server.url, "model": server.model or asked.pair.target}
     if server.rate is not None:

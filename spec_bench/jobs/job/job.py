@@ -5,7 +5,6 @@ in the processes that share a split target, or a server. The baseline is among t
 was complete before. A killed job continues after its last record.
 """
 
-import json
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
@@ -32,6 +31,7 @@ from spec_bench.measure.provenance import Machine, PeakMemory, device_name, mach
 from spec_bench.records.types import CellResult, PromptError, Request
 from spec_bench.server.decoder import Asking, ServedDecoder
 from spec_bench.server.endpoint import Server, fit
+from spec_bench.settings.foreign import parse_json
 from spec_bench.sinks.console import working
 from spec_bench.system import files
 
@@ -310,7 +310,7 @@ def library_of(server: Server) -> str:
 def _said(answer: str | None, name: str) -> str:
     """Returns a text in a server's JSON, in one line; "" where there is none."""
     try:
-        value = json.loads(answer or "{}").get(name)
+        value = parse_json(answer or "{}").get(name)
     except (ValueError, AttributeError):
         value = None
     return fit(value, longest=40) if isinstance(value, str) else ""

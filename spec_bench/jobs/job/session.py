@@ -42,6 +42,7 @@ from spec_bench.server.endpoint import RefusedError
 from spec_bench.settings.fields import first_line
 from spec_bench.sinks.console import Progress
 from spec_bench.system import files, signals
+from spec_bench.system.redaction import redact
 
 log = logging.getLogger(__name__)
 _MESSAGE_LENGTH = 300
@@ -115,7 +116,7 @@ class CellRun:
 
     def _trace(self, error: Exception) -> str:
         path = self.store.folder / files.TRACE
-        files.write_text(path, "".join(traceback.format_exception(error)))
+        files.write_text(path, redact("".join(traceback.format_exception(error))))
         return str(path)
 
 

@@ -1,0 +1,107 @@
+"""Keys and passwords, hidden in all that is printed or kept of commands, addresses and errors.
+
+What is hidden: the server's key that the environment holds, however it is spelt or cut; the user
+and password of an address; the value of what is named as a key; and what looks like one, by its
+maker's prefix or by so many mixed letters and digits as no name has.
+"""
+
+import base64
+import logging
+import os
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+HIDDEN = "***"
+KEY = "SPEC_BENCH_SERVER_KEY"
+"""The environment variable whose value is sent as bearer token."""
+_SIZE = 8  # letters and digits of the key that are not shown together
+_RULES = (
+    # http://user:password@host
+    (r"(?<=//)[^/\s]*@", "***@"),
+    # --api-key VALUE VALUE, -hft VALUE
+    (
+        r"(?i)((?<![\w-])(?:--?[\w-]*(?:key|token|secret|password)[= ]+|-hft +))"
+        r"(?!-)\S+(?: +(?!-)\S+)*",
+        r"\1***",
+    ),
+    # HF_TOKEN=VALUE, 'api_key': ['VALUE'], ?key=VALUE
+    (
+        r"((?i:\b\w*(?:(?:api|access|auth|hf|private)[-_]?(?:key|token)|secret|passw(?:or)?d))"
+        r"|\b[A-Z0-9_]+_(?:KEY|TOKEN)|(?i:(?<=[?&;])[\w.-]*(?:key|token|sig|signature)))"
+        r"""([\\'"]*\s*[=:]\s*[\\'"]*)(?:\[[^]]*\]|[^\s\\'",;&[]+)""",
+        r"\1\2***",
+    ),
+    # sk-VALUE, a JSON web token, letters and digits by chance
+    (
+        r"\b(?:(?:[spr]k|gsk|nvapi|glpat|xox[a-z])-|(?:hf|gh[a-z]|github_pat|npm)_|AKIA|AIza"
+        r"|eyJ)(?=[\w-]*\d)[\w-]{10,}(?:\.[\w-]+)*"
+        r"|(?<!\w)(?=\w*[a-z])(?=\w*[A-Z])(?=(?:\w*\d){3})[A-Za-z0-9]{24,}(?!\w)",
+        HIDDEN,
+    ),
+)
+# A letter as it is, or as JSON, Python, an address or HTML may write it.
+_LETTER = re.compile(r"(?:\\u00|\\x|%|&#x)([0-9a-fA-F]{2})|\\[nrt]|([A-Za-z0-9])")
+
+
+def redact(text: str, key: str = "") -> str:
+    """Returns a text without keys and passwords, those of the environment and ``key`` included."""
+    return _redact(text, key, os.environ.get(KEY, "").strip())
+
+
+def redact_values(value: Any) -> Any:
+    """Returns what JSON can hold with each text in it redacted."""
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, Mapping):
+        return {name: redact_values(each) for name, each in value.items()}
+    return [redact_values(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+class RedactedRecord(logging.LogRecord):
+    """A line of a log without keys in it."""
+
+    def getMessage(self) -> str:  # noqa: N802
+        """Its text."""
+        return redact(super().getMessage())
+
+
+@lru_cache(4096)
+def _redact(text: str, *keys: str) -> str:
+    for key in filter(None, keys):
+        text = _hide(re.sub(rf"(?<!\w){re.escape(key)}(?!\w)", HIDDEN, text), key)
+    for pattern, shown in _RULES:
+        text = re.sub(pattern, shown, text)
+    return text
+
+
+def _hide(text: str, key: str) -> str:
+    """Hides all that a text has in common with a key, whatever stands between its letters."""
+    parts = _parts(key)
+    letters = [
+        (*found.span(), letter)
+        for found in _LETTER.finditer(text)
+        if (letter := found[2] or chr(int(found[1] or "0", 16)).lower()).isalnum()
+    ]
+    spelling = "".join(letter for *_, letter in letters).lower()
+    begun = len(text)  # where what was hidden last begins
+    for place in reversed(range(len(letters) - _SIZE + 1)):
+        if spelling[place : place + _SIZE] in parts:
+            start = letters[place][0]
+            end = letters[place + _SIZE - 1][1]
+            after = begun + len(HIDDEN) if end > begun else end
+            text = text[:start] + HIDDEN + text[after:]
+            begun = start
+    return text
+
+
+@lru_cache(8)
+def _parts(key: str) -> set[str]:
+    """Returns the parts of a key that are not shown, of it as it is, in hexadecimal digits and in
+    base64, by where in a group of three bytes it begins; there letters at both ends are of others.
+    """
+    data = key.encode()
+    spelt = [base64.b64encode(bytes(n) + data).decode()[n + bool(n) : -4] for n in range(3)]
+    plain = ["".join(filter(str.isalnum, each)).lower() for each in (key, data.hex(), *spelt)]
+    return {each[at : at + _SIZE] for each in plain for at in range(len(each) - _SIZE + 1)}
