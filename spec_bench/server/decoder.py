@@ -29,6 +29,7 @@ from spec_bench.records.types import (
 )
 from spec_bench.server.endpoint import RefusedError, Server, ServerError
 from spec_bench.server.stream import (
+    BadStreamError,
     Chunk,
     Counters,
     Counts,
@@ -293,7 +294,10 @@ class ServedDecoder:
             stop=request.ends.texts, begun=begun,
         )  # fmt: skip
         if asking.tokenise:
-            served = in_tokens(served, asking.tokenise, request.stop_ids)
+            try:
+                served = in_tokens(served, asking.tokenise, request.stop_ids)
+            except BadStreamError as error:
+                raise ServerError(f"{self.server.shown}: {error}") from None
         chunks = held(request, served, self.server.shown, asking.vocabulary)
         count = len(served.tokens)
         sources = [counts_of_request(served.metrics, count), self._counts(before, count)]

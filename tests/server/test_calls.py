@@ -86,6 +86,21 @@ def test_a_histogram_is_calls_whose_order_is_not_known():
     assert [step.accepted for step in stream.steps_of([1, 1, 2], [found]).records] == [0, 1]
 
 
+def test_no_number_of_a_server_makes_more_calls_than_its_answer_has_tokens():
+    for histogram in ([10**7, 3], [0, 10**7], [28, 2]):
+        assert told({"acceptance_histogram": histogram}) is None
+    assert told({"acceptance_histogram": [26, 3]}).accepted == (0,) * 26 + (1,) * 3
+    most = {"acceptance_histogram": [1], "num_draft_tokens": 10**9, "num_spec_tokens": 10**9}
+    assert told(most) is None
+    numbers = (29, 10**7, 10**7, [10**7], 10**7)
+    after = stream.parse(page(*numbers))
+    assert stream.counts_between(stream.parse(page(0, 0, 0, [0], 0)), after, 29) is None
+    calls = Counts("counters", (), (), 10**7)
+    assert stream.steps_of([1, 28], [calls]).counted == "stream"
+    huge = stream.parse("vllm:generation_tokens_total 1e308\n" * 2)
+    assert stream.generated({}, huge) is None
+
+
 @pytest.mark.parametrize("own", [None, [], {"per_step_accepted": ["a"]}, {"num_spec_steps": 3}])
 def test_what_is_no_count_is_nothing(own):
     assert told(own) is None

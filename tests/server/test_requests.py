@@ -12,6 +12,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from scripts.check import server_faults
 from spec_bench.metrics.efficiency import in_bursts
 from spec_bench.records.types import Delivery, Generation, Request
 from spec_bench.server import decoder, endpoint
@@ -90,6 +91,43 @@ def test_the_server_says_how_long_to_wait():
     with answering(429, 503, headers={"Retry-After": "7"}) as served:
         asked(served.url, attempts=3, sleep=waited.append).complete([1], 5)
     assert waited == [7.0, 14.0]
+
+
+# What a server says beside its answer, and the two that do not agree.
+SAID = {
+    "a chunk lost": "completion_tokens 5, which are 2",
+    "a chunk sent twice": "7 tokens or more where 5",
+    "the first chunk sent twice": "6 tokens or more where 5",
+    "a chunk of another answer": "id is 'answer-2' in place of 'answer-1'",
+    "another model in one chunk": "model is 'another-model' in place of 'target'",
+    "usage -5": "completion_tokens -5, ",
+    "usage 1000000000": "completion_tokens 1000000000, which are 5",
+    "prompt tokens 3": "prompt_tokens 3, which are 2",
+    "usage 10^9": "completion_tokens 1000000000, the text that came has 5",
+    "usage nested 100000 deep": "an event that is no JSON",
+    "403, the key in base64": "status 403: no entry for",
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_what_a_server_says_is_held_against_its_answer(name):
+    fault = next(each for each in server_faults.all_faults() if each.name == name)
+    with server_faults.serving(fault) as url:
+        how, what = server_faults.ask(url, fault)
+    assert how == "refused"
+    assert SAID[name] in what
+    assert not server_faults.leaks(what)
+
+
+@pytest.mark.slow
+def test_each_tenth_fault_of_a_server_is_refused_in_one_line_or_without_effect_in_little_memory():
+    every = server_faults.all_faults()
+    assert len(every) > 200
+    taken = list(server_faults.take([*every[::10], *every[-4:]]))
+    assert [(each.fault.name, each.fails) for each in taken if each.fails] == []
+    whys = ("expired", "mismatch", "self-signed", "wrong version")  # of TLS, the last four
+    for each, why in zip(taken[-4:], whys, strict=True):
+        assert why in each.line
 
 
 def test_an_address_of_nobody_or_without_its_scheme_is_one_line():
@@ -272,6 +310,13 @@ def test_a_message_has_neither_the_key_nor_an_addresss_password():
     assert "hunter2" not in str(caught.value)
 
 
+@pytest.mark.parametrize("spelt", server_faults.spellings().values(), ids=server_faults.spellings())
+def test_a_key_is_hidden_however_it_is_spelt_or_cut(spelt):
+    shown = redact(f"no entry for {spelt}, ask", server_faults.KEY)
+    assert not server_faults.leaks(shown)
+    assert shown.startswith("no entry for ") and shown.endswith(", ask")
+
+
 @pytest.mark.parametrize("faults", [[], [404], ["cut"]])
 @pytest.mark.parametrize("lives", [True, False])
 def test_whoever_answers_once_a_started_server_has_ended_is_a_stranger(tmp_path, lives, faults):
@@ -300,6 +345,13 @@ def test_whoever_answers_once_a_started_server_has_ended_is_a_stranger(tmp_path,
         ("env HF_TOKEN=hf_1 vllm serve", "hf_1"),
         ("args: {'api_key': ['sk-1', 'sk-2'], 'port': 8}", "['sk-1', 'sk-2']"),
         *(("--hf-token --port 8", ""), ("--max-num-batched-tokens 8192", "")),
+        ("started: API_TOKEN=abcd1234 serve", "abcd1234"),
+        ('{"api_key": "abcd1234"}', "abcd1234"),
+        ("http://host/v1?api_key=abcd1234&a=b", "abcd1234"),
+        ("http://host/sk-live-4fQ9zT7mXw2L/v1", "sk-live-4fQ9zT7mXw2L"),
+        ("a name 4fQ9zT7mXw2Lr8Vd1Bn6Kc3J", "4fQ9zT7mXw2Lr8Vd1Bn6Kc3J"),
+        ("multi-token prediction of a sort_key: x, KEY=VALUE, pad_token=2", ""),
+        ("commit 0f3c2a1b9d8e7f6a5b4c3d2e1f0a9b8c7d6e5f4a of Qwen2ForCausalLMWithHeads", ""),
         *(("--ssl-keyfile f --num-speculative-tokens=5", ""), ("token 999 of 300", "")),
     ],
 )

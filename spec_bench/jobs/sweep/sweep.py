@@ -159,8 +159,9 @@ class CheckJobs(Callback):
     def on_job_start(self, config: DictConfig, **_: Any) -> None:
         """Called when a job begins; hides keys in what Hydra wrote of the sweep by then."""
         written = Path(config.hydra.sweep.dir, "multirun.yaml")
-        if written.is_file():
-            files.write_text(written, redact(written.read_text(encoding="utf-8")))
+        text = written.read_text(encoding="utf-8") if written.is_file() else ""
+        if text != redact(text):
+            files.write_text(written, redact(text))
 
 
 def _names_and_files(asked: RunSettings, folders: list[Path]) -> None:
