@@ -5,17 +5,25 @@ import gzip
 import json
 import lzma
 import os
+from io import StringIO
+from zlib import crc32
 
 import pytest
+from rich.console import Console
 
+from scripts.check import received as strangers
 from spec_bench.exchange.read import read_answers
 from spec_bench.exchange.write import write_questions
 from spec_bench.jobs.config.compose import composed
 from spec_bench.jobs.store.experiment import Experiment, JobNote
 from spec_bench.jobs.store.store import CellStore
+from spec_bench.records import cell_folder
+from spec_bench.records.types import CellFacts, CellResult, Generation, Reason
 from spec_bench.report.figures.style import ReportFigure, save
+from spec_bench.report.tables.render import escape_markdown
 from spec_bench.settings import foreign
 from spec_bench.settings.foreign import MOST_DEPTH, check_config, load_yaml
+from spec_bench.sinks.console import print_outcome
 from spec_bench.system import files
 from spec_bench.tasks.prompt_files import rows_of
 from tests.said import naming
@@ -216,3 +224,59 @@ def test_names_in_a_received_row_lead_nowhere_else(tmp_path):
     (tmp_path / "link").symlink_to("/tmp")
     with pytest.raises(ValueError, match=naming("link")):
         files.results_file(tmp_path, "link")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"tokens": [10**12]}, "1000000000000"),
+        ({"tokens": [-1]}, "-1"),
+        ({"decode_s": -1.0}, "-1.0"),
+        ({"prefill_s": float("inf")}, "inf"),
+    ],
+)
+def test_a_received_generation_with_an_impossible_number_is_a_fault_of_its_line(
+    change, said, tmp_path
+):
+    good = Generation("0", (5, 6), "length", (), 0.1, 1.0, 0.0, 0.0)
+    path = tmp_path / "a" / files.GENERATIONS
+    path.parent.mkdir()
+    bad = json.dumps({**good.to_json(), **change}, separators=(",", ":"))[:-1]
+    check = f"{crc32(bad.encode(), crc32(b'a')):08x}"
+    path.write_text(cell_folder.written(good, "a") + f'{bad},"check":"{check}"}}\n')
+    found = cell_folder.read(path)
+    assert found.generations == (good,) and len(found.faults) == 1
+    assert said in found.faults[0] and "line 2" in found.faults[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"starts": [7]}, "starts"),
+        ({"scores": {"x": "y"}}, "scores"),
+        ({"result": [1]}, "result"),
+        ({"settings": "x"}, "settings"),
+    ],
+)
+def test_a_received_cell_has_values_of_the_types_that_ours_have(change, key, tmp_path):
+    run = tmp_path / "a"
+    run.mkdir()
+    cell_folder.write_cell(run, {"settings": {}, **change})
+    with pytest.raises(ValueError, match=naming("cell.json", key)):
+        cell_folder.read_cell(run)
+
+
+def test_tables_and_terminals_show_a_strangers_escapes_and_links_as_text():
+    category = "\x1b]0;owned\x07[prize](http://thief.example)"
+    assert "](" not in escape_markdown(category) and "\\x1b" in escape_markdown(category)
+    facts = CellFacts("pair", "t", ("d",), "task", "sd\x1b[2J", "3")
+    stream = StringIO()
+    result = CellResult("a", facts, "failed", reasons=(Reason("", "why\x1b[0m"),))
+    print_outcome([result], (), console=Console(file=stream))
+    assert "\x1b" not in stream.getvalue() and "\\x1b[2J" in stream.getvalue()
+
+
+@pytest.mark.slow
+def test_a_sample_of_what_strangers_send_is_refused_or_without_effect():
+    cases = strangers.cases_of(["answers", "folders", "configs"], sample=4, seed=1)
+    assert [each.wrong for each in strangers.attempt_all(cases)] == [""] * len(cases)

@@ -107,7 +107,9 @@ def write_questions(rows: Sequence[Row], runs: Sequence[Path], folder: Path) -> 
 
 
 def _config(run: Path) -> dict[str, Any]:
-    return dict(cell_folder.read_cell(run)["settings"])
+    if not (settings := cell_folder.read_cell(run).get("settings")):
+        raise ValueError(f"{str(run / files.CELL)!r} has no settings")
+    return dict(settings)
 
 
 def _text_of(run: Path) -> Text:

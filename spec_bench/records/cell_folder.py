@@ -21,6 +21,8 @@ from spec_bench.records import seals
 from spec_bench.records.parquet import Packed, pack
 from spec_bench.records.types import Generation
 from spec_bench.settings.fields import one_line
+from spec_bench.settings.foreign import MOST_S, StoredCell
+from spec_bench.settings.validation import check
 from spec_bench.system import files
 
 log = logging.getLogger(__name__)
@@ -85,8 +87,12 @@ def _read(line: bytes, run_id: str, vocabulary: int | None) -> Generation:
     if check != _check(text, run_id):
         raise ValueError("its check does not fit: it was altered, or is another run's")
     generation = Generation.from_json(json.loads(text + b"}"))
-    if vocabulary is not None and (impossible := max(generation.tokens, default=0)) >= vocabulary:
-        raise ValueError(f"token id {impossible}")
+    for impossible in (min(generation.tokens, default=0), max(generation.tokens, default=0)):
+        if not 0 <= impossible < (vocabulary or 2**31):
+            raise ValueError(f"token id {impossible}")
+    for seconds in (generation.prefill_s, generation.decode_s):
+        if not 0 <= seconds < MOST_S:
+            raise ValueError(f"prefill_s or decode_s is {seconds}")
     return generation
 
 
@@ -147,6 +153,7 @@ def _read_sealed(path: Path) -> dict[str, Any]:
         content = seals.opened(path)
         if content["run_id"] != path.parent.name:
             raise ValueError(f"it is of run {content['run_id']!r}")
+        check(StoredCell, content)
     except FileNotFoundError:
         return {}
     except _FAULTS as error:

@@ -10,14 +10,15 @@ import re
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from io import BytesIO
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any, BinaryIO, Literal
 
 import yaml
 from annotated_types import Ge, Le, MaxLen, MinLen
-from pydantic import AllowInfNan, BaseModel, BeforeValidator, ConfigDict
+from pydantic import AfterValidator, AllowInfNan, BaseModel, BeforeValidator, ConfigDict
 
-from spec_bench.settings.fields import MOST_NODES
+from spec_bench.settings.fields import MOST_NODES, one_line
 from spec_bench.settings.validation import Number, Whole
+from spec_bench.system.printable import to_printable
 
 MOST_BYTES = 2**30
 """Of a file, unpacked where it is packed."""
@@ -32,9 +33,12 @@ MOST_VALUES = 100_000
 """Of one config, each alias counted as all that it stands for."""
 MOST_TOKENS = 2**22
 """Of all answers of a file together."""
+MOST_S = 1e6
+"""Seconds that a prompt takes at most."""
 LEAST_S = 1e-6
 """Seconds that a request, or one token of it, takes at least."""
 _TOO_DEEP = f"it is nested more than {MOST_DEPTH} deep"
+_STEERING = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _PACKAGE = re.compile(r"@package\s+(\S+)")
 _CALLING = re.compile(r"(^|\.)_target_$|hydra", re.IGNORECASE)
 _HARMLESS = re.compile(
@@ -83,21 +87,18 @@ def parse_json(text: str | bytes, **options: Any) -> Any:
         raise ValueError(_TOO_DEEP) from None
 
 
-def check_value(value: Any) -> Any:
+def check_value(value: Any, depth: int = 0) -> Any:
     """Returns a value as it is. Raises ValueError: it is nested too deep, or a text in it is too
     long.
     """
-    level = [value]
-    for _ in range(MOST_DEPTH + 1):
-        longest = max((len(each) for each in level if isinstance(each, str)), default=0)
-        if longest > MOST_TEXT:
-            raise ValueError(f"a text has {longest} characters, at most {MOST_TEXT}")
-        mappings = [each.values() for each in level if isinstance(each, Mapping)]
-        lists = [each for each in level if isinstance(each, list)]
-        level = [each for inside in (*mappings, *lists) for each in inside]
-        if not level:
-            return value
-    raise ValueError(_TOO_DEEP)
+    if isinstance(value, str) and len(value) > MOST_TEXT:
+        raise ValueError(f"a text has {len(value)} characters, at most {MOST_TEXT}")
+    if depth > MOST_DEPTH:
+        raise ValueError(_TOO_DEEP)
+    inside = value.values() if isinstance(value, dict) else value
+    for each in inside if isinstance(value, dict | list) else ():
+        check_value(each, depth + 1)
+    return value
 
 
 def load_yaml(text: str) -> Any:
@@ -115,6 +116,8 @@ def load_yaml(text: str) -> Any:
             known[name] = count - before
         elif isinstance(event, yaml.AliasEvent):
             count += known.get(event.anchor, MOST_VALUES)
+        elif isinstance(event, yaml.ScalarEvent) and (found := _STEERING.search(event.value)):
+            raise ValueError(f"a text has the control character {found[0]!r}")
         count += 1
         if len(begun) > MOST_DEPTH:
             raise ValueError(_TOO_DEEP)
@@ -128,7 +131,10 @@ def check_config(text: str, name: str) -> None:
     called, or sets more of Hydra than a launcher's settings and a sweep's values; a launcher is
     chosen on the command line.
     """
-    config = load_yaml(text)
+    try:
+        config = load_yaml(text)
+    except yaml.YAMLError as error:
+        raise ValueError(one_line(error)) from None
     defaults = config.get("defaults") if isinstance(config, Mapping) else None
     places = [name.replace("/", "."), *_PACKAGE.findall(text)]
     for key in (*places, *map(str, defaults or ()), *_iter_keys(config)):
@@ -143,12 +149,12 @@ def _iter_keys(value: Any, at: str = "") -> Iterator[str]:
         yield from _iter_keys(inside, f"{at}{key}.")
 
 
-Label = Annotated[str, MaxLen(1000)]
+Label = Annotated[str, MaxLen(1000), AfterValidator(to_printable)]
 Count = Annotated[Whole, Ge(0), Le(2**20)]
 CallTokens = Annotated[Whole, Ge(1), Le(MOST_NODES)]
 DraftTokens = Annotated[Whole, Ge(0), Le(MOST_NODES)]
 # Prompt files keep a number with a point as a text; that of true is no number.
-Seconds = Annotated[float, BeforeValidator(str), AllowInfNan(False), Ge(0), Le(1e6)]
+Seconds = Annotated[float, BeforeValidator(str), AllowInfNan(False), Ge(0), Le(MOST_S)]
 
 
 class AnsweredLine(BaseModel):
@@ -191,3 +197,21 @@ class LlamaTimings(BaseModel):
     predicted_ms: Number
     draft_n: Count = 0
     draft_n_accepted: Count = 0
+
+
+class StoredResult(BaseModel):
+    """A cell's result, as its folder keeps it."""
+
+    labels: dict[str, str | float | None]
+    metrics: dict[str, str | float | None]
+    status: Literal["complete", "partial", "failed"]
+    reason: str
+
+
+class StoredCell(BaseModel):
+    """A ``cell.json``: see ``records.cell_folder.read_cell``."""
+
+    settings: dict[str, Any] = {}
+    starts: tuple[dict[str, Any], ...] = ()
+    result: StoredResult | None = None
+    scores: dict[str, dict[str, float | tuple[float, ...]]] = {}

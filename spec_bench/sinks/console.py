@@ -18,6 +18,7 @@ from tqdm import tqdm
 from spec_bench.records.sittings import MEANING, of_other_sitting
 from spec_bench.records.types import CellResult, Generation
 from spec_bench.sinks.rows import row_of
+from spec_bench.system.printable import to_printable
 from spec_bench.vocabulary import columns
 from spec_bench.vocabulary.names import doubts_of, name_of
 from spec_bench.vocabulary.numbers import with_ends
@@ -119,7 +120,10 @@ def print_outcome(
     """Prints what to use, a line a cell, then where more is; to 80 columns or more."""
     console = console or Console(highlight=False)
     whole = not console.is_terminal  # a file's reader wraps its lines
-    rows = [row_of(result) for result in results]
+    rows = [
+        {n: to_printable(v) if isinstance(v, str) else v for n, v in row_of(result).items()}
+        for result in results
+    ]
     for answer in answers:
         console.print(Text(answer, style="bold"), soft_wrap=whole)
     if rows:

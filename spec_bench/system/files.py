@@ -235,8 +235,12 @@ def training_command(kind: str, pair: str, name: str, on_gpu: bool = True) -> st
 
 
 def results_of(file: Path) -> Path:
-    """Returns the results folder that an experiment's table lies in."""
-    return file.resolve().parent.parent
+    """Returns the results folder that an experiment's table lies in. Raises ValueError: the
+    experiment's folder is a link out of it.
+    """
+    folder = Path(os.path.abspath(file)).parent
+    path_below(folder.parent, folder.name)
+    return folder.parent
 
 
 def results_files(results: Path) -> list[Path]:

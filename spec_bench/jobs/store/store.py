@@ -201,7 +201,11 @@ class CellStore:
     def result(self) -> CellResult | None:
         """The cell's result, complete or failed; None if it was not finished or is damaged."""
         content = self._cell().get("result")
-        return content and restored(content)
+        try:
+            return content and restored(content)
+        except FAULTS as error:
+            log.warning("%s: %s", self.folder / files.CELL, one_line(error, 200))
+            return None
 
     def call(self, decoder: str) -> None:
         """Gives a finished cell's row the name that its decoder has now, if it is another one."""

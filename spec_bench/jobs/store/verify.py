@@ -18,6 +18,7 @@ from spec_bench.settings.arguments import Parser
 from spec_bench.settings.fields import one_line
 from spec_bench.sinks.rows import current_id, read_rows
 from spec_bench.system import files
+from spec_bench.system.printable import to_printable
 
 _GIVEN = ("draft_calls", "parameter_ratio")
 _CLOSE = 1e-9  # of a number made again on another machine
@@ -40,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     for path in sorted((results / files.RUNS / "jobs").glob("*/*.json")):
         found += _told(path, experiment.read_note, path)
     lines = found or [f"{len(cells)} cells, {len(tables)} tables: as they were written"]
-    print("\n".join(lines), file=sys.stderr if found else sys.stdout)
+    print(to_printable("\n".join(lines)), file=sys.stderr if found else sys.stdout)
     return 2 if found else 0
 
 

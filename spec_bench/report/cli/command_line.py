@@ -39,7 +39,7 @@ from spec_bench.report.tables.measured import RESULTS, Measured, list_paper
 from spec_bench.report.tables.printed import Sheet
 from spec_bench.settings.arguments import Parser, output_file, output_folder
 from spec_bench.settings.fields import complain
-from spec_bench.system.files import make_absence, results_files, write_text
+from spec_bench.system.files import make_absence, path_below, results_files, write_text
 
 _PICTURES = ("png", "pdf")
 _TABLES: dict[str, Callable[[Sheet], str]] = {
@@ -116,7 +116,7 @@ def run_figure(options: Namespace) -> None:
     measured = Measured.below(options.results)
     if options.pair and item.recipes:
         check_pair(item, options.pair, measured)
-    folder = options.output or options.results / "figures"
+    folder = options.output or path_below(options.results, "figures")
     rows = figure_rows(item, measured.rows, options.results)
     own = bool(options.pair) and "pair" in rows
     check_models(rows[rows.pair == options.pair] if own else rows)
@@ -180,6 +180,7 @@ def _write_experiment(file: Path, results: Path) -> None:
     from spec_bench.report.page.build import build_page, paper_of
 
     folder = file.parent
+    tables_folder, figures_folder = (path_below(folder, name) for name in ("tables", "figures"))
     written = [file.parent / "page.html"]
     write_text(written[0], build_page(file, results))
     (paper, items) = paper_of(folder.name)
@@ -187,10 +188,10 @@ def _write_experiment(file: Path, results: Path) -> None:
     tables = shown_tables(items, measured)
     for table, stem in zip(tables, stems(tables), strict=True):
         for suffix, rendered in _TABLES.items():
-            written.append(folder / "tables" / f"{stem}.{suffix}")
+            written.append(tables_folder / f"{stem}.{suffix}")
             write_text(written[-1], rendered(table.sheet))
     for drawing in drawings(paper, items, measured) if paper else ():
-        written += draw(drawing, measured, folder / "figures", *_PICTURES)
+        written += draw(drawing, measured, figures_folder, *_PICTURES)
     print(*written, *_removed(folder, written), sep="\n")
 
 

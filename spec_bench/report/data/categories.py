@@ -13,6 +13,7 @@ from spec_bench.metrics.interval import Interval, limited
 from spec_bench.metrics.intervals import rate_ratio_interval, ratio_interval
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.rows import Group, Row, most_of, rows_of
+from spec_bench.system.printable import to_printable
 
 TABLES = {
     "speedup": "speed-up over plain decoding of the same prompts",
@@ -52,7 +53,8 @@ def kinds_of(group: Group, records: Records) -> dict[str, list[str]]:
     kept = {name for name, _ in counts.most_common(_MOST)} if len(counts) > _MOST else set(counts)
     names: dict[str, list[str]] = {}
     for prompt, name in categories.items():
-        names.setdefault((name or UNKNOWN) if name in kept else OTHERS, []).append(prompt)
+        shown = to_printable(name or UNKNOWN) if name in kept else OTHERS
+        names.setdefault(shown, []).append(prompt)
     ordered = sorted(names, key=lambda name: name in (UNKNOWN, OTHERS))
     if set(names) <= set(SUBTASKS) and str(group.rows.iloc[0].task) == SPEC_BENCH:
         ordered = [name for name in SUBTASKS if name in names]

@@ -26,6 +26,7 @@ from spec_bench.records.types import ENGINE, find_doubt, find_loss, parse_reason
 from spec_bench.report.papers.items import Figure
 from spec_bench.system import files
 from spec_bench.system.files import digest
+from spec_bench.system.printable import to_printable
 from spec_bench.vocabulary import columns, names
 from spec_bench.vocabulary.columns import COLUMNS, ENDS, Column, apart_in, columns_in, scores_in
 from spec_bench.vocabulary.names import MEANINGS
@@ -120,7 +121,8 @@ def _read(path: Path) -> pd.DataFrame:
     texts = dict.fromkeys((each.name for each in known if each.holds == "text"), str)
     rows = pd.read_csv(path, dtype=texts, keep_default_na=False, na_values=[""])
     for name in rows.select_dtypes("str"):
-        rows[name] = rows[name].map(files.unescaped, na_action="ignore")
+        texts = rows[name].map(files.unescaped, na_action="ignore")
+        rows[name] = texts.map(to_printable, na_action="ignore")
     of_numbers = [each for each in known if each.holds == "number"]
     for name in (name for column in of_numbers for name in column.names if name in rows):
         if not pd.api.types.is_numeric_dtype(rows[name]):

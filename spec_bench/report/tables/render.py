@@ -311,8 +311,8 @@ def _values(cell: Cell) -> list[str]:
 
 
 def escape_markdown(text: str) -> str:
-    """Text that neither ends a cell nor opens an HTML tag."""
-    return one_line(text).replace("|", "\\|").replace("<", "&lt;")
+    """Text that neither ends a cell nor opens an HTML tag, nor is a link."""
+    return one_line(text).replace("|", "\\|").replace("<", "&lt;").replace("](", "]\\(")
 
 
 def escape_latex(text: str) -> str:
