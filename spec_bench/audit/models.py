@@ -15,6 +15,7 @@ difference of laws: many thousands of tokens will find it.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.recorder import NEAR_TIE_GAP, near_tie_gap
 from spec_bench.engine.tree_pass import next_logits, run_pending
 from spec_bench.records.ends import end_ids
-from spec_bench.records.types import Request
+from spec_bench.records.types import PromptError, Request
 from spec_bench.server.endpoint import Server
 from spec_bench.settings.configs import conf_dirs
 from spec_bench.system.redaction import KEY
@@ -166,6 +167,7 @@ PROMPTS = (
 )
 """What is asked where no file of prompts is named."""
 
+log = logging.getLogger(__name__)
 GREEDY = SamplingSettings(temperature=0.0)
 
 
@@ -202,8 +204,8 @@ def _greedy_line(
     subject: str,
     target: LanguageModel,
     requests: Sequence[Request],
-    expected: Sequence[Sequence[int]],
-    got: Sequence[Sequence[int]],
+    expected: Sequence[Sequence[int] | None],
+    got: Sequence[Sequence[int] | None],
     bound: str = "",
     more: str | None = None,
 ) -> Line:
@@ -214,6 +216,9 @@ def _greedy_line(
     near_ties = 0
     different = []
     for request, want, have in zip(requests, expected, got, strict=True):
+        if want is None or have is None:
+            different.append(f"prompt {request.prompt_id} cannot be decoded")
+            continue
         try:
             difference = first_difference(target, request, want, have)
         except ValueError:
@@ -284,9 +289,9 @@ def _pair_lines(
     target.vocab_size = vocab = min(vocab, target.embedded)
     draft = behind(loaded, draft_spec.path, vocab)
 
-    def answers(config: DecoderConfig) -> list[tuple[int, ...]]:
+    def answers(config: DecoderConfig) -> list[tuple[int, ...] | None]:
         built = config.build(target, [draft, draft], GREEDY)
-        return [built.generate([request], seed=0)[0].tokens for request in requests]
+        return [_answer(built, request) for request in requests]
 
     def compared(name: str, config: DecoderConfig) -> Iterator[Line]:
         subject = f"{name} is ar, greedy"
@@ -295,6 +300,15 @@ def _pair_lines(
 
     baseline = answers(named("ar")["ar"])
     yield from audited([Part(name, partial(compared, name, c)) for name, c in decoders.items()])
+
+
+def _answer(decoder: Any, request: Request) -> tuple[int, ...] | None:
+    """Returns a greedy answer; None where this prompt has none."""
+    try:
+        return tuple(decoder.generate([request], seed=0)[0].tokens)
+    except PromptError as error:
+        log.warning("%s: %s", decoder.name, error)
+        return None
 
 
 @dataclass(frozen=True)
@@ -345,7 +359,7 @@ def audit_server(server: Server, target: LanguageModel, asked: Asked) -> Iterato
     """
     plain = named("ar")["ar"].build(target, [], GREEDY)
     requests = _requests(asked.prompts, asked.max_tokens, asked.stop_ids)
-    expected = [plain.generate([request], seed=0)[0].tokens for request in requests]
+    expected = [_answer(plain, request) for request in requests]
     served = [server.complete(prompt, asked.max_tokens) for prompt in asked.prompts]
     steps = sum(len(answer.chunks) - 1 for answer in served)
     later = sum(len(answer.tokens) - 1 for answer in served)

@@ -53,6 +53,7 @@ from spec_bench.tasks.template import (
     chat_text,
     check_templates,
     choose,
+    encode_each,
     fill,
     look_up,
     placeholders,
@@ -375,12 +376,9 @@ class Task:
         return self.chat is True or bool(self.chat and getattr(tokenizer, "chat_template", None))
 
     def encode_all(self, examples: Sequence[Example], tokenizer: Any) -> list[tuple[int, ...]]:
-        """Returns the token ids of every turn that is asked of these examples."""
-        return [
-            self.encode(example, tokenizer, turn)
-            for example in examples
-            for turn in range(self.asked(example))
-        ]
+        """Returns token ids of every turn that is asked of these examples (``encode_each``)."""
+        asked = [(example, turn) for example in examples for turn in range(self.asked(example))]
+        return encode_each(asked, lambda each: self.encode(each[0], tokenizer, each[1]))
 
     def describe_data(self, examples: Sequence[Example]) -> str:
         """Returns in one line what was read: how many prompts, of how many, in which form, and

@@ -5,16 +5,20 @@ to a column, to a path into nested columns (``translation.de``) or to several of
 first that exists is taken; a name without an entry is itself a path. Values go in verbatim.
 """
 
+import logging
 import signal
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from string import Formatter
-from typing import Any
+from typing import Any, TypeVar
 
 from spec_bench.settings.fields import did_you_mean, first_line, one_line
 from spec_bench.system.limits import limit_memory, within
 from spec_bench.tasks.prompt_files import ANSWERING
 
+log = logging.getLogger(__name__)
+Item = TypeVar("Item")
+Made = TypeVar("Made")
 Fields = Mapping[str, str | Sequence[str]]
 
 TEMPLATE = "a text, or a list of them, with fields such as {document} in it"
@@ -179,6 +183,24 @@ def token_ids(tokenizer: Any, text: str, **options: Any) -> tuple[int, ...]:
         raise
     except BaseException as error:  # a panic of the tokenizers' is no Exception
         raise ValueError(f"the tokenizer fails: {one_line(error, 200)}") from None
+
+
+def encode_each(items: Sequence[Item], encode: Callable[[Item], Made]) -> list[Made]:
+    """Encodes what can be encoded, and says of how many that is not so. Raises ValueError: of
+    none.
+    """
+    made = list[Made]()
+    failed = list[ValueError]()
+    for each in items:
+        try:
+            made.append(encode(each))
+        except ValueError as error:
+            failed.append(error)
+    if failed and not made:
+        raise failed[0]
+    if failed:
+        log.warning("%d of %d texts are left out: %s", len(failed), len(items), failed[0])
+    return made
 
 
 def _late(*_: object) -> None:

@@ -23,7 +23,7 @@ from spec_bench.records.types import Request
 from spec_bench.system.files import digest, naming, open_own, write_text
 from spec_bench.tasks import Task
 from spec_bench.tasks.example import fixed_answers
-from spec_bench.tasks.template import chat_text
+from spec_bench.tasks.template import chat_text, encode_each
 from spec_bench.train.batches import Dialogue, positions
 from spec_bench.train.settings import AnswerSettings, TrainSettings
 
@@ -69,7 +69,7 @@ def read_dialogues(
     if data.answered_by == "file":
         assert isinstance(settings.task, Task)
         chats = read_chats(settings.task, data.limit)
-        dialogues = [encode_chat(chat, tokenizer) for chat in chats]
+        dialogues = encode_each(chats, lambda chat: encode_chat(chat, tokenizer))
     else:
         dialogues = _answered(settings, model, tokenizer, longest)
     dialogues = [Dialogue(each.ids[:longest], each.learned[:longest]) for each in dialogues]
@@ -116,7 +116,7 @@ def _answered(
         task = settings.task
         examples = task.examples(data.limit)
         if data.kind == "task":
-            prompts = [task.encode(example, tokenizer) for example in examples]
+            prompts = encode_each(examples, lambda example: task.encode(example, tokenizer))
         else:
             prompts = task.encode_all(examples, tokenizer)
         ends = task.ends(tokenizer)

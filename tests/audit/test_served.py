@@ -427,3 +427,17 @@ def test_a_pairs_audit_goes_on_whatever_another_packages_rule_does(registered, t
     assert guests and lines.index(guests[0]) < lines.index(own[-1])
     assert all(line.passed for line in own)
     assert {line.passed for line in guests} == {registered is right}
+
+
+def test_a_prompt_that_cannot_be_decoded_is_a_difference_and_the_others_are_compared(
+    tmp_path, monkeypatch
+):
+    def answer(decoder, request):
+        return None if request.prompt_id == "0" else (1, 2)
+
+    monkeypatch.setattr("spec_bench.audit.models._answer", answer)
+    make_family(tmp_path)
+    paths = [str(tmp_path / name) for name in ("target", "draft")]
+    (line,) = audit_pair(*paths, ["The harbour", "The boat"], 1, "sd:2")
+    assert not line.passed
+    assert "1 equal, 0 near-ties" in line.result and "1 different" in line.result

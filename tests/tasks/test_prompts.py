@@ -397,3 +397,15 @@ def test_a_tokenizer_that_does_not_end_or_panics_is_one_line(monkeypatch):
 
     with one_line("the tokenizer fails: retry-limit in match"):
         token_ids(panics, "hello")
+
+
+def test_a_text_that_cannot_be_encoded_leaves_the_others_and_is_counted(caplog):
+    refusing = "{% if 'y' in messages[0].content %}{{ raise_exception('odd') }}{% endif %}x"
+    chat = replace(build_task(TASK), chat=True)
+    texts = ["x", "y", "z"]
+    examples = [Example(each, (each,), ((),), {}) for each in texts]
+    made = tokenizer(refusing + "{{ messages[0].content }}")
+    assert len(chat.encode_all(examples, made)) == 2
+    assert "1 of 3 texts are left out: the chat template fails: odd" in caplog.text
+    with one_line("odd"):
+        chat.encode_all(examples[1:2], made)
