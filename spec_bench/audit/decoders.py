@@ -98,11 +98,8 @@ class EnumeratedDraws:
             missed *= 1 - accept
         return torch.tensor([self.choose([*probs, missed])])
 
-    def accepts(self, level: int, child: int, acceptance: float) -> bool:
-        return self.choose([1 - acceptance, acceptance]) == 1
-
     def succeeds(self, index: int, probability: Tensor) -> Tensor:
-        return torch.tensor([self.accepts(0, index, float(probability))])
+        return torch.tensor([self.choose([1 - float(probability), float(probability)]) == 1])
 
     def token(self, probs: Tensor) -> Tensor:
         return torch.tensor([self.choose(probs[0].tolist())])

@@ -25,9 +25,6 @@ class VerdictDraws(Protocol):
     def first_accepted(self, level: int, acceptance: Tensor) -> Tensor:
         """Tests children in order: [R, C] -> index of the first success, else C: [R]."""
 
-    def accepts(self, level: int, child: int, acceptance: float) -> bool:
-        """Tests one child of a single row; those before it have failed."""
-
     def passes(self, tests: Tensor, acceptance: Tensor) -> Tensor:
         """Makes all tests at once, for a walk that is looked up afterwards, [R, n, C] bool: of each
         test's number [n, C] or [R, n, C], counted across all levels, and acceptance [R, n, C].
@@ -185,19 +182,14 @@ class SeededVerdict:
 
     def __init__(self, uniforms: Tensor, children: Sequence[int]) -> None:
         parts = uniforms.split([*children, 1], dim=1)
-        self._levels, self._token, self._uniforms = parts[:-1], parts[-1], uniforms
-        self._children = children
-        self._alone: list[float] = []  # the uniforms of a single row, on the host
+        self._levels = parts[:-1]
+        self._token = parts[-1]
+        self._uniforms = uniforms
 
     def first_accepted(self, level: int, acceptance: Tensor) -> Tensor:
         # Strictly less: with <= a token of probability zero passes when the uniform is 0.
         passed = self._levels[level][:, : acceptance.shape[1]] < acceptance
         return (passed.cumsum(dim=1) == 0).sum(dim=1)
-
-    def accepts(self, level: int, child: int, acceptance: float) -> bool:
-        if not self._alone:
-            (self._alone,) = self._uniforms.tolist()
-        return self._alone[sum(self._children[:level]) + child] < acceptance
 
     def passes(self, tests: Tensor, acceptance: Tensor) -> Tensor:
         if tests.dim() == 2:
@@ -271,7 +263,8 @@ class DrawnBefore(SeededDraws):
         super().__init__(generators)
         if numbers is None:
             numbers = torch.empty(shape, dtype=torch.float64, device=generators[0].device)
-        self.numbers, self._used = numbers, 0
+        self.numbers = numbers
+        self._used = 0
 
     def draw(self, asked: Sequence[Asked]) -> None:
         """Draws each row's numbers from its generator: those of a position one by one, all others

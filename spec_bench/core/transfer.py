@@ -79,7 +79,8 @@ class Known(list[Any]):
 
     def read_at(self, buffer: Tensor, most: int) -> None:
         """From now on the device reads other numbers at every replay, none above ``most``."""
-        self._there, self.exact = buffer, False
+        self._there = buffer
+        self.exact = False
         if not isinstance(self[0], list):
             self[:] = [most] * len(self)
 
@@ -110,7 +111,8 @@ class Known(list[Any]):
             return self
         more = Known([number + offset for number in self])
         if self._there is not None and not self._there.is_cpu:
-            more._there, more.exact = self._there + offset, self.exact
+            more._there = self._there + offset
+            more.exact = self.exact
         return more
 
     def repeated(self, times: int) -> Known:

@@ -71,7 +71,8 @@ class TreeShape:
 
     def in_equal_shares(self, level: int) -> bool:
         """Whether the children of a level's nodes come parent by parent, equally many each."""
-        nodes, below = self.starts[level + 1] - self.starts[level], self.levels[level]
+        nodes = self.starts[level + 1] - self.starts[level]
+        below = self.levels[level]
         return nodes == 1 or (not self.ragged and nodes == below / self.children[level])
 
 
@@ -116,8 +117,11 @@ class Tree:
 
     def __init__(self, shape: TreeShape, root: Tensor, siblings: Siblings = "iid") -> None:
         """Plants a root per row. root: [R] token ids."""
-        rows, nodes, device = root.shape[0], shape.size, root.device
-        self.shape, self.siblings = shape, siblings
+        rows = root.shape[0]
+        nodes = shape.size
+        device = root.device
+        self.shape = shape
+        self.siblings = siblings
         self.sampled = 1  # how many of top-and-sampled siblings are drawn; all, if there are fewer
         # what a policy carries from one level to the next; nobody else reads it
         self.carried: tuple[Tensor, ...] = ()
@@ -159,7 +163,8 @@ class Tree:
         """
         tree = cls(TreeShape((), ()), root)
         tokens, parent, depth, valid = below
-        tree.shape, tree.grown = shape, shape.depth
+        tree.shape = shape
+        tree.grown = shape.depth
         tree.tokens = torch.cat([tree.tokens, tokens], dim=1)
         tree.parent = torch.cat([tree.parent, parent], dim=1)
         tree.own_depths = torch.cat([tree.parent[:, :1], depth], dim=1)
@@ -234,10 +239,13 @@ def above_all(parent: Tensor, depth: int) -> Tensor:
     """
     nodes = places(parent.shape[1], parent.device)
     on_path = (nodes.unsqueeze(1) == nodes).expand(len(parent), -1, -1)
-    above, steps = parent, 0  # above: the node one step beyond those that are known
+    # above: the node one step beyond those that are known
+    above = parent
+    steps = 0
     while steps < depth:
         on_path = on_path | on_path.gather(1, above.unsqueeze(-1).expand(on_path.shape))
-        above, steps = above.gather(1, above), 2 * steps + 1
+        above = above.gather(1, above)
+        steps = 2 * steps + 1
     return on_path
 
 

@@ -60,11 +60,13 @@ class Forest:
     input_tokens: Tensor  # [R, B]
 
     def __init__(self, rows: Sequence[BeamRow], plan: BeamPlan, device: torch.device) -> None:
-        self.device, self.width = device, plan.width
+        self.device = device
+        self.width = plan.width
         self.widths = [row.width for row in rows]
         self.inputs = max(self.widths)  # B
         self._ragged = min(self.widths) < self.inputs
-        lengths, sizes = [len(row.trunk) for row in rows], [len(row.tokens) for row in rows]
+        lengths = [len(row.trunk) for row in rows]
+        sizes = [len(row.tokens) for row in rows]
         self._lengths, self._sizes, most = Known(lengths), Known(sizes), max(sizes)
         columns = most + plan.depth * plan.width
         self._trie_seen = torch.zeros((len(rows), most, columns), dtype=torch.bool)
@@ -93,7 +95,8 @@ class Forest:
 
         The slots of a row hold its own input beams, then the forest, then fillers.
         """
-        inputs, nodes = self.inputs, layers * self.width
+        inputs = self.inputs
+        nodes = layers * self.width
         drafted = range(inputs, inputs + nodes)
         order = [[*range(w), *drafted, *[0] * (inputs - w)] for w in self.widths]
         back = [
@@ -149,10 +152,8 @@ class Forest:
         """
         nodes, positions, starts, inputs = self._pending
         index = nodes.on(self.device)
-        tokens, seen = (
-            _pick(self._trie_tokens.on(self.device), index),
-            _pick(self._trie_seen, index),
-        )
+        tokens = _pick(self._trie_tokens.on(self.device), index)
+        seen = _pick(self._trie_seen, index)
         seen = _to_columns(seen, self._drafted + index.shape[1])
         logits = self._run(model, cache, starts, tokens, positions.on(self.device), seen)
         return _pick(logits, inputs.on(logits.device))
@@ -295,7 +296,8 @@ class BeamDecoder(DecodingLoop[BeamRow]):
         """Beam sampling with the draft: D beams per layer, i.i.d. and with replacement."""
         drafted = Drafted([], [])
         for layer in range(self.plan.depth):
-            draft, cache = self.drafts[0], self._caches[1]
+            draft = self.drafts[0]
+            cache = self._caches[1]
             logits = forest.run_layer(draft, cache) if layer else forest.run_pending(draft, cache)
             logits = logits.to(self.target.device, self.settings.dtype)
             log_q = parents.log_probs(logits)
@@ -311,7 +313,8 @@ class BeamDecoder(DecodingLoop[BeamRow]):
 
     def _commit(self, index: int, row: BeamRow, outcome: Outcome) -> int:
         """Puts one row's output beams in place; returns the layers it grew by."""
-        size, width = len(row.tokens), self.plan.width
+        size = len(row.tokens)
+        width = self.plan.width
         # the first node of each layer's parents
         firsts = [size - row.width, *(size + layer * width for layer in range(self.plan.depth))]
         layers = zip(firsts, outcome.draft_parents, strict=False)
@@ -366,7 +369,8 @@ class BeamSearch(BeamDecoder):
         likeliest = torch.cat([best.values, best.indices.double()], dim=1)
         processes.agree(likeliest)
         table = likeliest.tolist()
-        count, vocab = best.values.shape[1], log_p.shape[-1]
+        count = best.values.shape[1]
+        vocab = log_p.shape[-1]
         for index, row in enumerate(active):
             # A largest value that is not a number: NaN counts as the largest.
             check_lawful(row.request.prompt_id, not isnan(table[index][0]))
@@ -381,13 +385,16 @@ class BeamSearch(BeamDecoder):
         """Sorts the best candidates (log-likelihood, cell), best first, into the pool and the next
         beams, and ends the row, the index-th in the caches, if due.
         """
-        width, first, length = self.plan.width, len(row.tokens) - row.width, row.layers + 1
+        width = self.plan.width
+        first = len(row.tokens) - row.width
+        length = row.layers + 1
         row.steps.append(StepRecord(0, 0, 0, 1, (width,)))
         assert isinstance(row, SearchRow)
         pool = row.pool
         going: list[Beam] = []
         for rank, (likelihood, cell) in enumerate(candidates):
-            parent, token = int(cell) // vocab, int(cell) % vocab
+            parent = int(cell) // vocab
+            token = int(cell) % vocab
             ended = token in row.request.stop_ids or length == row.request.max_new_tokens
             beam = Beam(first + parent, token, likelihood, length, ended)
             if not ended:

@@ -147,7 +147,8 @@ class BeamRow(Answering):
 
     def generated(self, beam: int) -> list[int]:
         """Returns the tokens that a beam has generated, beams counted from 0."""
-        path, node = [], len(self.tokens) - self.width + beam
+        path = []
+        node = len(self.tokens) - self.width + beam
         while node >= 0:
             path.append(self.tokens[node])
             node = self.parents[node]
@@ -228,7 +229,8 @@ def host_parents(active: Sequence[BeamRow], places: int) -> list[torch.Tensor]:
         numbers = [[*row, *[fill] * (width - len(row))] for row in rows]
         return torch.tensor(numbers, dtype=torch.float64)
 
-    beams, stops = [row.beams for row in active], [row.request.stop_ids for row in active]
+    beams = [row.beams for row in active]
+    stops = [row.request.stop_ids for row in active]
     most = max(1, *map(len, stops))
     return [
         filled([[beam.likelihood for beam in row] for row in beams], places, -torch.inf),
@@ -276,7 +278,8 @@ class Parents:
 
     def children(self, cells: Tensor, log_p: Tensor) -> Parents:
         """The beams at cells [R, D], given raw log-probabilities [R, B, V] after each parent."""
-        parent, tokens = cells // log_p.shape[-1], cells % log_p.shape[-1]
+        parent = cells // log_p.shape[-1]
+        tokens = cells % log_p.shape[-1]
         gained = log_p.flatten(1).gather(1, cells)
         likelihood = self.likelihood.gather(1, parent) + gained
         ends = (tokens.unsqueeze(-1) == self.stop_ids.unsqueeze(1)).any(dim=-1)
@@ -329,12 +332,16 @@ def verify(
     ``limit`` [R] layers at most. The logits [R, B + L D, V] are the target's, at the input beams
     and at every draft beam.
     """
-    rows, width, depth = logits.shape[0], plan.width, len(drafted.cells)
-    vocab, inputs = logits.shape[-1], parents.tokens.shape[1]
+    rows = logits.shape[0]
+    width = plan.width
+    depth = len(drafted.cells)
+    vocab = logits.shape[-1]
+    inputs = parents.tokens.shape[1]
     trials = draws.trials(depth * width)
     going = torch.ones(rows, dtype=torch.bool, device=logits.device)
     # where each row's verification ended: its layer, how many layers before it reached their width
-    ended, full = torch.zeros_like(limit), torch.zeros_like(limit)
+    ended = torch.zeros_like(limit)
+    full = torch.zeros_like(limit)
     beams = logits.new_zeros((rows, len(_FIELDS), 2 * width), dtype=torch.float64)
     layer_widths = [torch.full((rows,), width, device=going.device)]
     for layer in range(depth + 1):
@@ -346,10 +353,12 @@ def verify(
             chain = law.unsqueeze(1).expand(-1, width + 1, -1)
             nothing = going.new_zeros((rows, width))
             verdict = LayerVerdict(nothing, torch.zeros_like(limit))
-            cells, asked = torch.zeros_like(nothing, dtype=torch.long), layer_widths[-1]
+            cells = torch.zeros_like(nothing, dtype=torch.long)
+            asked = layer_widths[-1]
         else:
             stands = (parents.likelihood > -torch.inf).repeat_interleave(vocab, dim=1)
-            q, cells = drafted.laws[layer] * stands, drafted.cells[layer]
+            q = drafted.laws[layer] * stands
+            cells = drafted.cells[layer]
             chain = residual_chain(law, q, width)
             asked = layer_width(acceptance_in_a_row(chain, q), plan.threshold, plan.least)
             verdict = verify_layer(chain, q, cells, asked, trials, layer * width)
@@ -388,7 +397,8 @@ def _to_host(
     lawful: Sequence[Tensor],
 ) -> list[Outcome]:
     """Returns one transfer: everything the host needs, as float64."""
-    depth, places = len(drafted.cells), beams.shape[2]
+    depth = len(drafted.cells)
+    places = beams.shape[2]
     parts = [ended.unsqueeze(1), full.unsqueeze(1), widths, beams.flatten(1)]
     parts += [*drafted.cells, torch.stack(list(lawful), dim=1)]
     sizes = [1, 1, depth + 1, *([places] * len(_FIELDS)), *([places // 2] * depth), len(lawful)]
@@ -396,7 +406,8 @@ def _to_host(
     for line in torch.cat([part.double() for part in parts], dim=1).tolist():
         numbers = iter(line)
         (layer,), (accepted,), asked, *rest, sound = (list(islice(numbers, size)) for size in sizes)
-        fields, drafts = rest[: len(_FIELDS)], rest[len(_FIELDS) :]
+        fields = rest[: len(_FIELDS)]
+        drafts = rest[len(_FIELDS) :]
         output = [
             Beam(int(cell) // vocab, int(cell) % vocab, likelihood, int(length), bool(stopped))
             for cell, there, likelihood, length, stopped in zip(*fields, strict=True)

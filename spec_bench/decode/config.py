@@ -82,7 +82,8 @@ class DecoderConfig:
 
     def _faults(self) -> Iterator[str]:
         """Yields what does not fit together."""
-        kind, name = self.drafter.kind, self.tree.name
+        kind = self.drafter.kind
+        name = self.tree.name
         if not goes_with(type(self.drafter), type(self.tree)):
             others = [p for p, known in policy.items() if goes_with(type(self.drafter), known)]
             yield (
@@ -112,7 +113,8 @@ class DecoderConfig:
         if isinstance(self.verifier, Transformers):
             yield from beyond_transformers(self.drafter, self.tree, self.tree_attention)
         for key in self.tree.shared:
-            value, other = getattr(self.tree, key), getattr(self.verifier, key, None)
+            value = getattr(self.tree, key)
+            other = getattr(self.verifier, key, None)
             if other not in (None, value):
                 said = f"tree.{key} is {shown(value)} and verifier.{key} {shown(other)}"
                 yield f"{said}; they must be the same"
@@ -201,16 +203,19 @@ class DecoderConfig:
         if isinstance(self.verifier, BeamVerifier):
             kind = BeamSearch if self.verifier.searches else BeamDecoder
             tree: Any = self.tree
-            penalty, plan = self.verifier.length_penalty, BeamPlan(tree.width)
+            penalty = self.verifier.length_penalty
+            plan = BeamPlan(tree.width)
             if self.drafts:
                 drafting = tree.width, tree.depth, tree.threshold, tree.least
                 plan = BeamPlan(*drafting, self.verifier.one_cache)
-            plan, mark = replace(plan, length_penalty=penalty), self.verifier.mark
+            plan = replace(plan, length_penalty=penalty)
+            mark = self.verifier.mark
             return kind(self.name, target, models, plan, settings, rows, mark, pool=pool)
         assert isinstance(self.tree, GrownTree)
         if isinstance(self.verifier, Transformers):
             aid = aid_of(self.drafter, self.tree, self.verifier, models)
-            calls, mark = self.drafter.calls(self.tree.shape.depth), self.verifier.mark
+            calls = self.drafter.calls(self.tree.shape.depth)
+            mark = self.verifier.mark
             module = as_module(self.title, target)
             return GenerateDecoder(self.name, module, models, aid, settings, rows, mark, calls)
         assert isinstance(self.verifier, TreeVerifier)
@@ -322,7 +327,8 @@ def read_decoder(
 
     A ValueError of one line names the key, its value and what is allowed.
     """
-    name, whole = given.get("name"), given.get("tree_attention", True)
+    name = given.get("name")
+    whole = given.get("tree_attention", True)
     with _naming(name):
         if not isinstance(name, str) or not name:
             raise ValueError("name must be a text")

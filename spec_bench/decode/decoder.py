@@ -135,7 +135,9 @@ class Decoder(DecodingLoop[Row]):
         if over != self._over or not on_gpu:  # what was recorded over others is of no use
             given = self.target, self.drafts, caches, self.heads, self.rows, heads_cache
             self.drafting = self.drafter.drafting(Equipment(*given, self._memory))
-            self._over, self._slots, self.recordings = over, 0, None
+            self._over = over
+            self._slots = 0
+            self.recordings = None
             self.asked = self._measured() if on_gpu else None
         self._slots = max(self._slots, slots)
 
@@ -221,7 +223,9 @@ class Decoder(DecodingLoop[Row]):
         known = self._known(committed, graph is not None)
         draws = self._draws([row.generator for row in active], graph)
         if graph is not None:
-            layout, path, verdict = graph.layout, None, graph.run(known)
+            layout = graph.layout
+            path = None
+            verdict = graph.run(known)
         else:
             send(known, self.target.device)
             path, message, layout = self.iterate(committed, draws)

@@ -122,7 +122,8 @@ class GenerateDecoder(DecodingLoop[GeneratedRow]):
         """Never needed: all rows end in the step that they began in."""
 
     def take_forward_s(self) -> tuple[float, float]:
-        seconds, self._forward_s = self._forward_s, (0.0, 0.0)
+        seconds = self._forward_s
+        self._forward_s = (0.0, 0.0)
         return seconds
 
 

@@ -141,7 +141,8 @@ class DecodingLoop(ABC, Generic[RowType]):
         clock = BatchClock(self._now_s, self.take_forward_s)
         self.admit(requests)
         rows = [self.join(index, r, seed) for index, r in enumerate(requests[: self.rows])]
-        active, waiting = list(rows), deque(requests[self.rows :])
+        active = list(rows)
+        waiting = deque(requests[self.rows :])
         clock.joined(active)
         if meter:
             meter.begin()
@@ -179,7 +180,8 @@ class DecodingLoop(ABC, Generic[RowType]):
         the request, and its length and the limit, or its unknown token.
         """
         for request in requests:
-            name, count = request.prompt_id, len(request.prompt_ids)
+            name = request.prompt_id
+            count = len(request.prompt_ids)
             if not count:
                 raise PromptError(name, " is empty; at least one token needed")
             largest = max(request.prompt_ids)

@@ -66,7 +66,8 @@ class Recorded:
     """One graph: an iteration of R rows whose prefixes have at most B tokens."""
 
     def __init__(self, decoder: Decoder, rows: int, most: int, numbers: Tensor) -> None:
-        target, drafting = decoder.target, decoder.drafting
+        target = decoder.target
+        drafting = decoder.drafting
         before = dict(vars(drafting))
         committed, known = decoder.fillers(rows, most)
         needs = {name: x for name, x in vars(drafting).items() if x is not before.get(name)}
@@ -121,7 +122,8 @@ class Recordings:
     """
 
     def __init__(self, decoder: Decoder, room: int) -> None:
-        self._decoder, self._room = decoder, room
+        self._decoder = decoder
+        self._room = room
         self.made: dict[tuple[int, int], Recorded] = {}
         self.refused = ""  # why all is left to eager passes
         self.least = 0  # B of the smallest graph that may serve; a canary tries each
@@ -146,7 +148,8 @@ class Recordings:
             self.refused = self._canary(made, requests)
         except Exception as error:  # recording fails in many ways; none may end a run
             self.refused = one_line(error)
-        self.made, self.least = {} if self.refused else made, 0
+        self.made = {} if self.refused else made
+        self.least = 0
         if self.refused:
             log.warning("%s is not recorded: %s", decoder.name, self.refused[:300])
 
@@ -170,7 +173,8 @@ class Recordings:
     def _canary(self, made: dict[tuple[int, int], Recorded], requests: Sequence[Request]) -> str:
         """Says which token of a graph is not the right one, and no rounding explains it."""
         for rows, most in made:
-            asked, where = self._asked(requests, rows, most), f"{rows} rows over {most} tokens"
+            asked = self._asked(requests, rows, most)
+            where = f"{rows} rows over {most} tokens"
             self.made = {kind: each for kind, each in made.items() if kind[0] == rows}
             self.least = most
             for each in self.made.values():
@@ -194,7 +198,8 @@ class Recordings:
         for place, (right, one) in enumerate(zip(eager, found, strict=True)):
             at = parting(right.tokens, one.tokens)
             if at is None:
-                calls, taken = calls + len(right.steps), taken + len(one.steps)
+                calls = calls + len(right.steps)
+                taken = taken + len(one.steps)
                 continue
             nudged = [self._eagerly(asked, rows, sign)[place].tokens for sign in (1, -1)]
             if any(right.tokens[: at + 1] != moved[: at + 1] for moved in nudged):
@@ -215,7 +220,8 @@ class Recordings:
 
     def _asked(self, requests: Sequence[Request], rows: int, most: int) -> list[Request]:
         """Returns what a canary decodes: of the longest prompt that a graph serves to its end."""
-        decoder, shortest = self._decoder, min(requests, key=lambda each: len(each.prompt_ids))
+        decoder = self._decoder
+        shortest = min(requests, key=lambda each: len(each.prompt_ids))
         limits = [model.max_positions for model in (decoder.target, *decoder.drafts)]
         end = min([self._room, *(limit - decoder.depth for limit in limits if limit)])
         fits = [each for each in requests if len(each.prompt_ids) + CANARY_TOKENS <= min(most, end)]
@@ -233,7 +239,8 @@ class Recordings:
         key = asked[0].prompt_id, rows, nudge
         if key not in self._known:
             gap = near_tie_gap(self._decoder.target.dtype, 8.0)
-            self.made, self._nudge = {}, nudge * gap
+            self.made = {}
+            self._nudge = nudge * gap
             self._known[key] = self._answers(asked, rows)
             self._nudge = 0.0
         return self._known[key]

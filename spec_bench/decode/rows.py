@@ -126,7 +126,8 @@ class BatchClock:
     def __init__(
         self, now_s: Callable[[], float], take_forward_s: Callable[[], tuple[float, float]]
     ) -> None:
-        self._now_s, self._take_forward_s = now_s, take_forward_s
+        self._now_s = now_s
+        self._take_forward_s = take_forward_s
         self._rows: dict[int, _RowTimes] = {}
         self._read_s = now_s()
         self._decode_s = self._draft_s = self._target_s = 0.0
@@ -161,7 +162,8 @@ class BatchClock:
         self._read_s = self._now_s()
         self._decode_s += self._read_s - self._since_s
         draft_s, target_s = self._take_forward_s()
-        self._draft_s, self._target_s = self._draft_s + draft_s, self._target_s + target_s
+        self._draft_s = self._draft_s + draft_s
+        self._target_s = self._target_s + target_s
 
     def seconds(self, row: Answering) -> tuple[float, float, float, float]:
         """(prefill, decode, draft, target) seconds of a row, once stopped."""

@@ -144,7 +144,8 @@ class DraftingOnLast(Drafting):
     recordable = True
 
     def __init__(self, given: Equipment) -> None:
-        self._heads, self._vocab = given.heads, given.target.vocab_size
+        self._heads = given.heads
+        self._vocab = given.target.vocab_size
         self._like = next(given.heads.parameters())
         # [rows, D]; zeros where a prompt of one token has none
         self._hidden = self._like.new_zeros((given.rows, given.heads.shape.hidden))
@@ -187,8 +188,11 @@ class DraftingOnHanded(Drafting):
     recordable = True
 
     def __init__(self, given: Equipment, waiting: int) -> None:
-        head, rows = given.heads, given.rows
-        self._target, self._cache, self._head = given.target, given.heads_cache, head
+        head = given.heads
+        rows = given.rows
+        self._target = given.target
+        self._cache = given.heads_cache
+        self._head = head
         like = next(head.parameters())
         self._handed = like.new_zeros((rows, 1, head.features))  # [rows, P, W], not yet cached
         self._waiting = [waiting] * rows
@@ -208,7 +212,8 @@ class DraftingOnHanded(Drafting):
 
     def count(self, lengths: Sequence[int], accepted: Sequence[int], depth: int) -> None:
         for row, (length, kept) in enumerate(zip(lengths, accepted, strict=True)):
-            self._cached[row], self._waiting[row] = length, kept
+            self._cached[row] = length
+            self._waiting[row] = kept
 
     def most(self, rows: int, fixed: bool) -> int:
         """Returns P: entries that wait in the fullest of the first R rows, or that ever may."""
@@ -217,7 +222,8 @@ class DraftingOnHanded(Drafting):
     def move_row(self, source: int, target: int) -> None:
         self._cache.move_row(source, target, self._cached[source])
         self._handed[target] = self._handed[source]
-        self._cached[target], self._waiting[target] = self._cached[source], self._waiting[source]
+        self._cached[target] = self._cached[source]
+        self._waiting[target] = self._waiting[source]
 
 
 # Heads whose last layers are cut down to some tokens (FR-Spec, arXiv 2502.14856).
@@ -251,7 +257,8 @@ def keep_outputs(heads: Heads, ids: Sequence[int], output: Tensor) -> None:
     size = heads.shape.vocab
     known = getattr(heads, "ids", None)
     if known is not None:  # a vocabulary of their own: their outputs bear other numbers
-        size, kept = len(known), set(ids)
+        size = len(known)
+        kept = set(ids)
         ids = [place for place, token in enumerate(known.tolist()) if token in kept]
     if not any(token < size for token in ids):
         raise ValueError("pair.draft_vocabulary: the draft heads know none of these tokens")

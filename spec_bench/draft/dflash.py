@@ -91,11 +91,14 @@ def shape_of(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> DFlash
     outputs = _STATES not in settings
     try:
         ids = settings["target_layer_ids"] if outputs else settings[_STATES]
-        heads, block = int(settings["num_attention_heads"]), int(settings["block_size"])
-        mask, vocab = int(settings["mask_token_id"]), int(settings["vocab_size"])
+        heads = int(settings["num_attention_heads"])
+        block = int(settings["block_size"])
+        mask = int(settings["mask_token_id"])
+        vocab = int(settings["vocab_size"])
     except KeyError as error:
         raise ValueError(f"config.json of the DFlash head names no {error.args[0]}") from None
-    width, own = weights["hidden_norm.weight"].shape[0], weights.get("lm_head.weight")
+    width = weights["hidden_norm.weight"].shape[0]
+    own = weights.get("lm_head.weight")
     if weights["fc.weight"].shape[1] != len(ids) * width:
         raise ValueError(
             f"DFlash head: fc reads {weights['fc.weight'].shape[1]} numbers, {len(ids)} hidden "
@@ -284,7 +287,9 @@ class DFlashDrafting(LevelDrafting, DraftingOnHanded):
     @torch.inference_mode()
     def levels(self, committed: Committed) -> Tensor:
         self._timer.start()
-        rows, head, device = len(committed), self._head, self._handed.device
+        rows = len(committed)
+        head = self._head
+        device = self._handed.device
         if self._new:
             # A row with fewer writes fillers after them, where the block comes next.
             self._keep(self._handed[:rows, : self._new], 0, self._starts)

@@ -39,7 +39,9 @@ class _Pass:
     def __init__(
         self, head: FeatureHead, target: LanguageModel, feature: Tensor, zero_first: bool
     ) -> None:
-        self._head, self._target, self._feature = head, target, feature
+        self._head = head
+        self._target = target
+        self._feature = feature
         self._zero_first = zero_first
         self.device = feature.device
 
@@ -77,7 +79,8 @@ class EagleDrafting(DraftingOnHanded):
     def start(self, row: int, prompt: Sequence[int]) -> None:
         """A prompt of one token has no feature: zeros stand in at slot 0 until the first comes."""
         self._prompts[row] = prompt
-        self._cached[row], self._waiting[row] = 0, 1
+        self._cached[row] = 0
+        self._waiting[row] = 1
         self._handed[row] = 0
 
     @torch.inference_mode()
@@ -97,7 +100,8 @@ class EagleDrafting(DraftingOnHanded):
         run_pending(features, self._cache, [start], tokens, row=row)
 
     def needs(self, committed: Committed, fixed: bool = False) -> Sequence[Known]:
-        waiting, most = self._waiting[: len(committed)], self.most(len(committed), fixed)
+        waiting = self._waiting[: len(committed)]
+        most = self.most(len(committed), fixed)
         # A row with fewer pairs runs fillers after its root, where the tree is written next.
         self._tokens = Known(
             [
@@ -114,7 +118,8 @@ class EagleDrafting(DraftingOnHanded):
     def at_root(self, committed: Committed) -> Tensor:
         """Runs the waiting pairs; logits [R, 1, 1, V] below the root."""
         self._timer.start()
-        rows, waiting = len(committed), len(self._tokens[0])
+        rows = len(committed)
+        waiting = len(self._tokens[0])
         tokens = self._tokens.on(self._handed.device)
         features: Any = self.run(self._handed[:rows, :waiting])
         output = run_pending(features, self._cache, self._starts, tokens, logits_to_keep=0).hidden
@@ -177,8 +182,11 @@ class ParallelEagleDrafting(LevelDrafting, EagleDrafting):
 
     def levels(self, committed: Committed) -> Tensor:
         self._timer.start()
-        rows, waiting, more = len(committed), len(self._tokens[0]), self._count - 1
-        device, mask = self._handed.device, self._head.shape.mask_token
+        rows = len(committed)
+        waiting = len(self._tokens[0])
+        more = self._count - 1
+        device = self._handed.device
+        mask = self._head.shape.mask_token
         last = self._last.on(device).unsqueeze(1)
         assert mask is not None
         tokens = with_masks(self._tokens.on(device), last, more, mask)

@@ -167,7 +167,8 @@ def canonical(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor 
         for prefix in _PREFIXES:
             name = name.removeprefix(prefix)
         named[name.replace("midlayer.", "layers.0.", 1)] = tensor
-    offset, kept = named.pop("d2t", None), named.pop("t2d", None)
+    offset = named.pop("d2t", None)
+    kept = named.pop("t2d", None)
     named = {name: part for name, part in named.items() if not name.endswith("rotary_emb.inv_freq")}
     if offset is None:
         if kept is None or bool(kept.bool().all()):
@@ -194,7 +195,8 @@ def written(
     version: int, shape: EagleShape, weights: Mapping[str, Tensor], ids: Tensor | None
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Returns weights and ``config.json`` of a head."""
-    stored, layer = with_map(weights, ids, shape.vocab), layer_config(shape)
+    stored = with_map(weights, ids, shape.vocab)
+    layer = layer_config(shape)
     if version == 1:
         return stored, {**layer, "architectures": ["LlamaForCausalLMEagle"], "bias": shape.fc_bias}
     config = {

@@ -37,7 +37,8 @@ class EagleHead(FeatureHead):
         turn = self.turn(positions)
         x, z = self.joined(feature, embedded)
         for block in self.layers:
-            x, z = block(x, turn, attend, z), None
+            x = block(x, turn, attend, z)
+            z = None
         return x
 
     def joined(self, feature: Tensor, embedded: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -31,7 +31,8 @@ class LanguageModelDrafting(Drafting):
     recordable = True
 
     def __init__(self, given: Equipment) -> None:
-        self.models, self._caches = given.models, given.caches
+        self.models = given.models
+        self._caches = given.caches
         self._cached = [0] * given.rows  # tokens of each row that are in the caches
         # What was not run yet: [R, P] tokens, [R] their first slots, and which of them the root is.
         self._pending = (Known(), Known(), Known())
@@ -187,12 +188,15 @@ class ParallelDrafting(LevelDrafting, LanguageModelDrafting):
 
     def __init__(self, given: Equipment, levels: int, mask_token: int) -> None:
         super().__init__(given)
-        self._count, self._mask = levels, mask_token
+        self._count = levels
+        self._mask = mask_token
 
     def levels(self, committed: Committed) -> Tensor:
-        (model,), (cache,) = self.models, self._caches
+        (model,) = self.models
+        (cache,) = self._caches
         tokens, starts, last = self._pending
-        ids, root = tokens.on(model.device), last.on(model.device).unsqueeze(1)
+        ids = tokens.on(model.device)
+        root = last.on(model.device).unsqueeze(1)
         ids = with_masks(ids, root, self._count - 1, self._mask)
         logits = run_pending(model, cache, starts, ids, logits_to_keep=0).logits
         return taken(logits, root.to(logits.device), self._count)

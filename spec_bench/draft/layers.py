@@ -187,7 +187,8 @@ class Attention(nn.Module):
 
     def __init__(self, sizes: Sizes, inputs: int) -> None:
         super().__init__()
-        wide, narrow = sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
+        wide = sizes.heads * sizes.head_dim
+        narrow = sizes.kv_heads * sizes.head_dim
         self.q_proj = nn.Linear(inputs, wide, bias=sizes.qkv_bias)
         self.k_proj = nn.Linear(inputs, narrow, bias=sizes.qkv_bias)
         self.v_proj = nn.Linear(inputs, narrow, bias=sizes.qkv_bias)

@@ -141,7 +141,8 @@ class LookupDrafting(Drafting):
     recordable = True  # guesses are made before
 
     def __init__(self, index: Callable[[], Any], rows: int, *bounds: Any) -> None:
-        self._index, self._bounds = index, bounds
+        self._index = index
+        self._bounds = bounds
         self._rows = [index() for _ in range(rows)]
 
     def start(self, row: int, prompt: Sequence[int]) -> None:
@@ -218,7 +219,8 @@ class LookupOrModelDrafting(LookupDrafting):
 
     def __init__(self, model: LanguageModelDrafting, *given: Any) -> None:
         super().__init__(*given)
-        self._model, self._ran = model, False
+        self._model = model
+        self._ran = False
         self.vocab_size = model.models[0].vocab_size
 
     def start(self, row: int, prompt: Sequence[int]) -> None:
@@ -376,7 +378,9 @@ def below(node: Node, most: int, bounds: Bounds, least: float) -> Proposal:
     frequencies, none with one below ``least``.
     """
     levels: list[list[Guess]] = []
-    score, taken, order = 0.0, 0, 0
+    score = 0.0
+    taken = 0
+    order = 0
     waiting: list[tuple[float, int, int, int, int, Node]] = []
 
     def offer(parent: Node, worth: float, level: int, place: int) -> None:
@@ -396,7 +400,8 @@ def below(node: Node, most: int, bounds: Bounds, least: float) -> Proposal:
         if len(levels[level]) == bounds.width:
             continue
         levels[level].append(Guess(token, place))
-        score, taken = score - worth, taken + 1
+        score = score - worth
+        taken = taken + 1
         offer(child, -worth, level + 1, len(levels[level]) - 1)
     return Proposal(score, levels)
 
@@ -407,7 +412,9 @@ class Answers(Memory):
     def __init__(
         self, depth: int, before: Sequence[Sequence[int]] = (), keeps: bool = True
     ) -> None:
-        self._depth, self._before, self._keeps = depth, before, keeps
+        self._depth = depth
+        self._before = before
+        self._keeps = keeps
         self._forget()
 
     def _forget(self) -> None:
@@ -503,7 +510,8 @@ class RecyclingDrafting(Drafting):
         self.tables[row] = 0
 
     def see_scores(self, tree: Tree, logits: Tensor) -> None:
-        tokens, count = tree.tokens, logits.shape[1]
+        tokens = tree.tokens
+        count = logits.shape[1]
         # Of nodes with one token the last stays; the others write where nobody reads.
         order = places(count, tokens.device)
         later = (tokens.unsqueeze(1) == tokens.unsqueeze(2)) & (order > order.unsqueeze(1))

@@ -26,7 +26,8 @@ from spec_bench.draft.layers import Attend, Kept
 from spec_bench.draft.network import HeadPlan, filled
 from spec_bench.engine.own_blocks import OwnBlock, body_config
 
-FILE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+FILE = "model.safetensors"
+_INDEX = "model.safetensors.index.json"
 _COPIES = ("shared_head.head.", "embed_tokens.")  # of what is the target's
 
 
@@ -67,8 +68,10 @@ def first_layer(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor] | 
     """
     if "num_hidden_layers" not in config:
         return None
-    names, blocks = names_of(config), int(config["num_hidden_layers"])
-    prefix, files = names.prefix.format(blocks), _files(folder)
+    names = names_of(config)
+    blocks = int(config["num_hidden_layers"])
+    prefix = names.prefix.format(blocks)
+    files = _files(folder)
     if not any(name.startswith(f"{prefix}{next(iter(names.parts))}.") for name in files):
         return None
     if any(name.startswith(names.next_prefix.format(blocks + 1)) for name in files):

@@ -159,7 +159,8 @@ class RecurrentDrafting(DraftingOnLast):
             joint = (score.unsqueeze(-1) + logits.float().log_softmax(dim=-1)).flatten(1)
             score, cell = joint.topk(min(width, joint.shape[1]), dim=-1)
             known = logits.shape[-1]
-            parent, tokens = cell // known, cell % known
+            parent = cell // known
+            tokens = cell % known
             tokens = tokens if self._heads.ids is None else self._heads.ids[tokens]
             state = state.gather(1, parent.unsqueeze(-1).expand(-1, -1, state.shape[-1]))
             kept = beams.gather(1, parent.unsqueeze(-1).expand(-1, -1, beams.shape[-1]))

@@ -166,9 +166,11 @@ def span_of(shared: int, slots: int, reach: int | None = None, *, chunked: bool 
     if reach is None or reach >= slots:
         return Span(0, 0, shared)
     if chunked:
-        begin, first = shared // reach * reach, (slots - 1) // reach * reach
+        begin = shared // reach * reach
+        first = (slots - 1) // reach * reach
     else:
-        begin, first = max(0, shared - reach + 1), max(0, slots - reach)
+        begin = max(0, shared - reach + 1)
+        first = max(0, slots - reach)
     return Span(min(begin, shared), min(first, shared), shared)
 
 
@@ -280,7 +282,8 @@ class LayerMasks:
     """
 
     def __init__(self, config: PretrainedConfig, dtype: torch.dtype) -> None:
-        self._config, self._dtype = config, dtype
+        self._config = config
+        self._dtype = dtype
         self.kinds = kinds_of_layers(config)
 
     @property
@@ -298,7 +301,8 @@ class LayerMasks:
         made: dict[str | None, Tensor] = {}  # kinds that see all slots share a mask
         masks = {}
         for kind in self.kinds:
-            setting, chunked = REACH[kind], kind == "chunked_attention"
+            setting = REACH[kind]
+            chunked = kind == "chunked_attention"
             reach = None if setting is None else getattr(self._config, setting)
             # No path is longer than the slots that are read: a reach of that many cuts nothing.
             if reach is not None and reach >= visible.shape[-1]:
@@ -319,7 +323,8 @@ class LayerMasks:
         On a GPU the rows start at multiples of 8 elements; otherwise attention would copy the mask
         in every layer.
         """
-        count, lowest = seen.shape[-1], torch.finfo(self._dtype).min
+        count = seen.shape[-1]
+        lowest = torch.finfo(self._dtype).min
         if not seen.is_cuda:
             zero = torch.zeros((), dtype=self._dtype, device=seen.device)
             return zero.masked_fill(~seen, lowest).unsqueeze(1)

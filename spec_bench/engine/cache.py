@@ -69,7 +69,8 @@ class SlotLayer(CacheLayerMixin):
     def __init__(self, keys: Tensor, values: Tensor, owner: SlotCache, place: int) -> None:
         super().__init__()
         self._place = place
-        self.keys, self.values = keys, values
+        self.keys = keys
+        self.values = values
         self.is_initialized = True
         self._owner = owner
 
@@ -77,14 +78,16 @@ class SlotLayer(CacheLayerMixin):
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
         """Stores [R, H, T, dim] where the plan says; returns all slots that attention reads."""
-        owner, plan = self._owner, self._owner.plan
+        owner = self._owner
+        plan = self._owner.plan
         if owner.views is not None:
             keys, values, new_keys, new_values = owner.views[self._place]
             new_keys.copy_(key_states)
             new_values.copy_(value_states)
             return keys, values
         reach = (plan.rows, slice(None), slice(0, plan.reach))
-        keys, values = self.keys[reach], self.values[reach]
+        keys = self.keys[reach]
+        values = self.values[reach]
         if owner.first is not None:
             keys.narrow(2, owner.first, plan.count).copy_(key_states)
             values.narrow(2, owner.first, plan.count).copy_(value_states)
@@ -137,7 +140,8 @@ class SlotCache(Cache):
 
     def _allocate(self, rows: int, slots: int) -> None:
         """Takes new storage, all zeros."""
-        self.rows, self.slots = rows, slots
+        self.rows = rows
+        self.slots = slots
         self._storage: list[Tensor] = []
         self._members: list[list[int]] = []  # the layers of each pair of storage tensors
         self.views = None
@@ -155,7 +159,8 @@ class SlotCache(Cache):
             self._members.append(members)
             for place, member in enumerate(members):
                 layer = self.layers[member]
-                layer.keys, layer.values = keys[place], values[place]
+                layer.keys = keys[place]
+                layer.values = values[place]
 
     def grow(self, rows: int, slots: int) -> None:
         """Makes room for at least ``rows`` and ``slots``; the contents are lost if it has to grow.
@@ -164,7 +169,8 @@ class SlotCache(Cache):
         """
         if rows <= self.rows and slots <= self.slots:
             return
-        rows, slots = max(rows, self.rows), max(slots, self.slots)
+        rows = max(rows, self.rows)
+        slots = max(slots, self.slots)
         self.free()
         self.grown += 1
         self._allocate(rows, slots)
@@ -174,7 +180,9 @@ class SlotCache(Cache):
         for layer in self.layers:
             layer.keys = layer.values = torch.empty((0, 0, 0, 0))
         self._storage.clear()
-        self.views, self.rows, self.slots = None, 0, 0
+        self.views = None
+        self.rows = 0
+        self.slots = 0
 
     @property
     def bytes(self) -> int:
@@ -201,7 +209,8 @@ class SlotCache(Cache):
 
     def end(self) -> None:
         """Ends the pass: forgets its plan, including the copy on the device."""
-        self.plan, self.views = _NO_PASS, None
+        self.plan = _NO_PASS
+        self.views = None
         self.index.clear()
 
     def _cut(self, plan: WritePlan, first: int) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
@@ -223,7 +232,8 @@ class SlotCache(Cache):
         if not moved:
             return
         # Nodes move towards the front, and only the path's last ones move.
-        first, source = moved[0][0], [length + node for _, node in moved]
+        first = moved[0][0]
+        source = [length + node for _, node in moved]
         for block in self._storage:
             kept = block[:, row].index_select(2, torch.tensor(source, device=block.device))
             block[:, row, :, length + first : length + first + len(source)] = kept

@@ -138,7 +138,8 @@ class _Passes:
 
     def seconds(self) -> tuple[float, float]:
         """Returns the prompt's own seconds, and those of all passes."""
-        later_s, later = self.model.timer.take_s(), len(self.calls) - 1
+        later_s = self.model.timer.take_s()
+        later = len(self.calls) - 1
         return prompts_own_s(self._first_s, later_s, later), self._first_s + later_s
 
     def _before(self, module: Any, positional: Any, given: dict[str, Any]) -> None:
@@ -163,7 +164,8 @@ def prompts_own_s(first_s: float, later_s: float, later: int) -> float:
 @contextmanager
 def _settings(module: PreTrainedModel, settings: GenerationConfig) -> Iterator[None]:
     """A module with other generation settings, and without warnings about them."""
-    replaced, level = module.generation_config, _log.level
+    replaced = module.generation_config
+    level = _log.level
     module.generation_config = settings
     _log.setLevel(logging.ERROR)
     try:

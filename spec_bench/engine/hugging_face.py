@@ -90,7 +90,8 @@ class HuggingFaceModel:
     @contextmanager
     def uncaptured(self) -> Iterator[None]:
         """Within it the module itself is called, whatever was compiled of it, and nothing timed."""
-        fused, self.fused = self.fused, False
+        fused = self.fused
+        self.fused = False
         try:
             yield
         finally:
@@ -131,7 +132,8 @@ class HuggingFaceModel:
         shared: int = 0,
     ) -> ForwardOutput:
         self.timer.start()
-        count, reach = tokens.shape[1], visible.shape[2]
+        count = tokens.shape[1]
+        reach = visible.shape[2]
         plain = prefill or not self.fused
         if self.split_from is None or shared < self.split_from or not plain:
             shared = 0
@@ -186,7 +188,8 @@ class FusedBlocks:
     """A module's blocks, compiled while ``on``; each is given its own layer of the cache."""
 
     def __init__(self, module: PreTrainedModel, how: str) -> None:
-        self.on, backend = False, COMPILE[how]
+        self.on = False
+        backend = COMPILE[how]
         found = block_lists(module, module.config.get_text_config().num_hidden_layers)
         self.able = backend is not None and len(found) == 1
         if backend is not None and not self.able:

@@ -70,7 +70,8 @@ class TokenIds:
 def random_config(path: str) -> PretrainedConfig:
     """Returns the config of ``random:NAME`` or ``random:FOLDER``; see ``architecture``."""
     register_families()
-    known, name = architecture(path), path.removeprefix(PREFIX)
+    known = architecture(path)
+    name = path.removeprefix(PREFIX)
     if name in ARCHITECTURES:
         return AutoConfig.for_model(**known)
     return AutoConfig.from_pretrained(str(Path(name).expanduser()))
@@ -81,7 +82,8 @@ def random_module(path: str, dtype: torch.dtype, device: str, seed: int) -> PreT
     a copy elsewhere; two of one architecture and seed are equal (on one kind of device). A
     ValueError for an unknown architecture.
     """
-    config, place = random_config(path), torch.device(device)
+    config = random_config(path)
+    place = torch.device(device)
     with torch.random.fork_rng(devices=[place] * (place.type == "cuda")), place:
         torch.manual_seed(seed)
         module = AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
@@ -229,7 +231,8 @@ def check_vocabularies(target: PreTrainedTokenizerBase, draft: PreTrainedTokeniz
     """Returns the number of tokens, one past the largest id, where both tokenizers give every token
     the same id; else a ValueError names the first token that differs.
     """
-    ours, theirs = target.get_vocab(), draft.get_vocab()
+    ours = target.get_vocab()
+    theirs = draft.get_vocab()
     if ours != theirs:
         token = min(set(ours.items()) ^ set(theirs.items()), key=lambda item: item[::-1])[0]
         raise ValueError(
@@ -348,7 +351,8 @@ def reason_of(path: str, error: BaseException) -> str:
 
 def _lacking(info: dict[str, Any]) -> str:
     """Returns what a checkpoint lacks of the model that its config describes; empty if nothing."""
-    missing, other = sorted(info["missing_keys"]), sorted(info["mismatched_keys"])
+    missing = sorted(info["missing_keys"])
+    other = sorted(info["mismatched_keys"])
     if other:
         name, *shapes = other[0]
         stored, wanted = (list(shape) for shape in shapes)
@@ -434,7 +438,8 @@ def _weight_files(path: str, revision: str | None) -> list[Path]:
 @contextmanager
 def _without_report() -> Iterator[None]:
     """Keeps transformers from printing its table and its bars: ours is one line."""
-    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    before = logging.get_verbosity()
+    bars = logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:

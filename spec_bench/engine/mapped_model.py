@@ -66,9 +66,11 @@ def of_tokenizers(target: Any, draft: Any, count: int) -> VocabularyMap:
     other tokens are read in the parts that the draft's tokenizer makes of their text. A ValueError
     if they have none in common.
     """
-    ours, theirs = _by_text(target), _by_text(draft)
+    ours = _by_text(target)
+    theirs = _by_text(draft)
     first = {text: ids[0] for text, ids in theirs.items()}
-    reads, pieces = [0] * count, {}
+    reads = [0] * count
+    pieces = {}
     for text, ids in ours.items():
         for token in ids:
             if token >= count:

@@ -23,7 +23,8 @@ class ForwardTimer:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._cuda, self._device = device.type == "cuda", device
+        self._cuda = device.type == "cuda"
+        self._device = device
         self._total_s = 0.0
         self._started_s = 0.0
         self._began: torch.cuda.Event | None = None
@@ -61,7 +62,8 @@ class ForwardTimer:
             self._events[-1][1].synchronize()
             self._total_s += sum(a.elapsed_time(b) for a, b in self._events) / 1e3
             self._events.clear()
-        total, self._total_s = self._total_s, 0.0
+        total = self._total_s
+        self._total_s = 0.0
         return total
 
 

@@ -74,7 +74,8 @@ class ModelSpec:
 
             if fault := too_old_to_record(torch.__version__):
                 raise ValueError(f"engine.compile={self.compile} {fault}")
-        mapped, random = self.device_map is not None, self.path.startswith(PREFIX)
+        mapped = self.device_map is not None
+        random = self.path.startswith(PREFIX)
         if self.tensor_parallel and processes.count() < 2:
             raise ValueError(
                 "engine.tensor_parallel: true needs several processes: start with "
@@ -140,7 +141,8 @@ def too_old(version: str) -> str:
     """Returns a line where a driver's CUDA, such as 12040, is older than torch's; else ""."""
     import torch
 
-    built, major = torch.version.cuda, int(version or 0) // 1000
+    built = torch.version.cuda
+    major = int(version or 0) // 1000
     if not built or not version or major >= int(built.split(".")[0]):
         return ""
     return (

@@ -100,7 +100,8 @@ def with_blocks(model: LanguageModel, kept: Sequence[int]) -> LanguageModel:
         raise ValueError(f"the target has blocks 0 to {model.blocks - 1}, got {max(kept)}")
     name = f"blocks {', '.join(map(str, kept))} of the target"
     view = tried(_without_others(model.module, kept), name, model.compile)
-    view.vocab_size, view.max_positions = model.vocab_size, model.max_positions
+    view.vocab_size = model.vocab_size
+    view.max_positions = model.max_positions
     return view
 
 

@@ -153,7 +153,8 @@ def _plain_logits(model: HuggingFaceModel, paths: Sequence[tuple[int, ...]]) -> 
     """
     inner = {path[:end] for path in paths for end in range(1, len(path))}
     whole = [path for path in dict.fromkeys(paths) if path not in inner]
-    length, first = max(map(len, whole)), min(map(len, paths))
+    length = max(map(len, whole))
+    first = min(map(len, paths))
     filled = [[*path, *[0] * (length - len(path))] for path in whole]
     ids = torch.tensor(filled, device=model.device)
     keep = length - first + 1
@@ -180,7 +181,8 @@ def _own_error(model: HuggingFaceModel, nodes: Sequence[Node], plain: Sequence[T
     """Returns how far the module's plain logits move if its embeddings are rounded otherwise, on
     any device and whatever its masks, as another kernel's rounding moves them.
     """
-    generator, eps = torch.Generator().manual_seed(0), torch.finfo(model.dtype).eps
+    generator = torch.Generator().manual_seed(0)
+    eps = torch.finfo(model.dtype).eps
 
     def rounded(_: Any, __: Any, embedded: Tensor) -> Tensor:
         noise = torch.randn(embedded.shape, generator=generator).to(embedded)

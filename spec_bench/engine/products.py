@@ -139,7 +139,8 @@ class _Part(nn.Linear):
             return group.products(input)[self.place]
         output = group.left[self.place]
         if self.place == len(group.sizes) - 1:
-            group.input, group.left = None, ()
+            group.input = None
+            group.left = ()
         return output
 
 
@@ -159,7 +160,9 @@ def fuse_products(module: nn.Module) -> int:
                 for layer, part in zip(layers, whole.split(together.sizes), strict=True):
                     setattr(layer, name, nn.Parameter(part, requires_grad=False))
             for place, layer in enumerate(layers):
-                layer.__class__, layer.together, layer.place = _Part, together, place
+                layer.__class__ = _Part
+                layer.together = together
+                layer.place = place
     if joined:
         torch.cuda.empty_cache()  # what the parts held is free to all; on a CPU nothing happens
     return joined

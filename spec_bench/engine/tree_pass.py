@@ -103,7 +103,8 @@ def run_nodes(
 
     Returns logits [R, T, V], and hidden states [R, T, D] if asked for.
     """
-    device, known = model.device, Known.of(lengths)
+    device = model.device
+    known = Known.of(lengths)
     if tree.own_depths is None:
         depth = constant(tree.shape.node_depth[nodes], device)
     else:
@@ -132,7 +133,8 @@ def run_under_ancestors(
     ``length`` slots and, of the later ones, those that ``ancestors`` [R, T, C] says: entry c is
     about slot ``length + c``. Returns what ``run_nodes`` does.
     """
-    device, known = model.device, Known.of(lengths)
+    device = model.device
+    known = Known.of(lengths)
     rows, count, columns = ancestors.shape
     if known.equal:
         visible = pad(ancestors, (lengths[0], 0), value=True)
@@ -169,7 +171,9 @@ class TreeScorer:
     def __init__(
         self, target: LanguageModel, pool: CachePool, *, needs_hidden: Layers = ()
     ) -> None:
-        self._target, self._pool, self.needs_hidden = target, pool, needs_hidden
+        self._target = target
+        self._pool = pool
+        self.needs_hidden = needs_hidden
         self.cache: Any = None
 
     def reserve(self, rows: int, slots: int) -> None:

@@ -83,7 +83,8 @@ def _check(text: bytes, run_id: str) -> str:
 def _read(line: bytes, run_id: str, vocabulary: int | None) -> Generation:
     if not (checked := _CHECKED.fullmatch(line)):
         raise ValueError("it has no check, as a whole line has")
-    text, check = checked[1], checked[2].decode()
+    text = checked[1]
+    check = checked[2].decode()
     if check != _check(text, run_id):
         raise ValueError("its check does not fit: it was altered, or is another run's")
     generation = Generation.from_json(json.loads(text + b"}"))
@@ -109,7 +110,8 @@ def pack_run(run: Path) -> Packed | None:
         check_cell(run, cell)
         if not cell:
             return None
-        origin, again = (cell.get("starts") or [None])[-1], read_retimed(run)
+        origin = (cell.get("starts") or [None])[-1]
+        again = read_retimed(run)
         return pack(run.name, lines.generations, origin, cell.get("scores"), again)
     except _FAULTS as error:
         log.warning("%s", error)

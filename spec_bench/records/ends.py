@@ -40,7 +40,8 @@ class Ends:
     """
 
     def __init__(self, tokenizer: Any = None, texts: Sequence[str] = ()) -> None:
-        self.texts, self._tokenizer = tuple(texts), tokenizer
+        self.texts = tuple(texts)
+        self._tokenizer = tokenizer
         known = () if tokenizer is None else end_ids(tokenizer)
         self._tokens = [str(tokenizer.convert_ids_to_tokens(end)) for end in known]
         # Some tokenizers put a blank piece first, so it is the last piece that counts.

@@ -41,7 +41,8 @@ SERVED = "served_"
 LISTED = (f"{SERVED}s", f"{SERVED}tokens")
 UNKNOWN_TOKEN = -1
 VERSION = 1
-_META, _SEAL = b"spec_bench", b"spec_bench.seal"
+_META = b"spec_bench"
+_SEAL = b"spec_bench.seal"
 _NOT_KEPT = ("command",)  # paths of the machine it ran on
 Scored = float | Sequence[float]
 """A number, of which the score is the mean, or numbers that make the score by their sums."""
@@ -133,9 +134,11 @@ def kind_of(column: Field) -> pa.DataType:
 
 def _leaf_of(schema: pa.Schema, name: str) -> str:
     """Returns a column's place in the file's nesting."""
-    kind, path = schema.field(name).type, name
+    kind = schema.field(name).type
+    path = name
     while hasattr(kind, "value_type"):
-        kind, path = kind.value_type, f"{path}.list.element"
+        kind = kind.value_type
+        path = f"{path}.list.element"
     return path
 
 
@@ -154,7 +157,8 @@ class Packed:
     @cached_property
     def _places(self) -> dict[str, tuple[int, int]]:
         """Run id -> its first line and how many it has."""
-        places, start = {}, 0
+        places = {}
+        start = 0
         for run_id, same in groupby(self.lines.column("run_id").to_pylist()):
             count = sum(1 for _ in same)
             places[run_id] = (start, count)
@@ -193,7 +197,8 @@ class Packed:
 
     def apart(self, run_id: str, *columns: str) -> dict[tuple[Any, ...], dict[str, int]]:
         """Returns a cell's lines by prompt, apart by what some columns have."""
-        place, apart = self.place(run_id), dict[tuple[Any, ...], dict[str, int]]()
+        place = self.place(run_id)
+        apart = dict[tuple[Any, ...], dict[str, int]]()
         values = (getattr(self.windows, name)[place].tolist() for name in ("prompt_id", *columns))
         for line, (prompt, *key) in enumerate(zip(*values, strict=True), place.start):
             apart.setdefault(tuple(key), {})[prompt] = line
@@ -279,7 +284,8 @@ def write(path: Path, packed: Packed, tables: Mapping[str, str] | None = None) -
     from pyarrow import parquet
 
     # A score that no line has, as where its cells are no longer here, is no column.
-    named, count = scores_in(packed.lines), len(packed.lines)
+    named = scores_in(packed.lines)
+    count = len(packed.lines)
     schema = schema_of(column for column in named if packed.lines[column].null_count < count)
     for name in OPTIONAL:
         if not any(packed.lines[name].to_pylist()):

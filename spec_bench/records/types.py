@@ -295,7 +295,8 @@ class CodeReference(str):
     def __new__(cls, tests: str, prompt: str, entry_point: str) -> CodeReference:
         """Returns the tests with their program."""
         reference = super().__new__(cls, tests)
-        reference.prompt, reference.entry_point = prompt, entry_point
+        reference.prompt = prompt
+        reference.entry_point = entry_point
         return reference
 
 

@@ -43,7 +43,8 @@ class Windows:
     def decoded(self) -> Array:
         """Tokens without those of a server's first chunk."""
         chunks = self._list("served_tokens")
-        counts, first = _lengths(chunks), np.zeros(len(chunks), np.int64)
+        counts = _lengths(chunks)
+        first = np.zeros(len(chunks), np.int64)
         first[counts > 0] = _flat(chunks)[(counts.cumsum() - counts)[counts > 0]]
         return np.asarray(self.tokens - first)
 
@@ -64,5 +65,6 @@ def _lengths(lists: pa.ListArray) -> Array:
 
 def _sums(lengths: Array, values: Array) -> Array:
     """Sums of parts of these lengths."""
-    sums, ends = np.concatenate([[0], values.cumsum(dtype=np.int64)]), lengths.cumsum()
+    sums = np.concatenate([[0], values.cumsum(dtype=np.int64)])
+    ends = lengths.cumsum()
     return np.asarray(sums[ends] - sums[ends - lengths])

@@ -44,14 +44,21 @@ from spec_bench.system import files
 from spec_bench.vocabulary.columns import Column, column, columns_in
 from spec_bench.vocabulary.numbers import format_count
 
-ALPHA, MARGIN = 0.05, 0.03
+ALPHA = 0.05
+MARGIN = 0.03
 RATE_MARGIN = 0.2  # share by which plain decoding's rate differs from day to day on one machine
-_ALWAYS, _SETTINGS = ("pair", "task", "decoder", "spec"), ("identity", "setting")
+_ALWAYS = ("pair", "task", "decoder", "spec")
+_SETTINGS = ("identity", "setting")
 _DIGESTS = ("target_digest", "draft_digest", "token_ids_digest")
 _NEVER = (*_DIGESTS, "run_id", "seed", "prompts_digest", "engine", SEEDS)
-_UNSTATED, _OF_TEXTS = "not stated", ("likelihood", "score")
-_COMPARED, _SPEEDUP, _TIMES = ("speedup", "block_efficiency"), "speedup", "token_rate"
-_OTHER_PROMPTS, _OTHER_MACHINE, _NOT_JUDGED = "other prompts", "another machine", "not judged"
+_UNSTATED = "not stated"
+_OF_TEXTS = ("likelihood", "score")
+_COMPARED = ("speedup", "block_efficiency")
+_SPEEDUP = "speedup"
+_TIMES = "token_rate"
+_OTHER_PROMPTS = "other prompts"
+_OTHER_MACHINE = "another machine"
+_NOT_JUDGED = "not judged"
 _AT_ONCE = 256  # numbers whose intervals are made together
 Verdict = Literal["regression", "improvement", "no change shown", "identical", "not judged"]
 ORDER: tuple[Verdict, ...] = get_args(Verdict)
@@ -264,11 +271,13 @@ def matches(before: Side, after: Side) -> tuple[list[Match], list[str], list[str
     which ``differing`` lists. Raises ValueError: no cell is on both sides.
     """
     keys = _keys(before.cells.rows, after.cells.rows)
-    first, second = _by_key(before.cells.rows, keys), _by_key(after.cells.rows, keys)
+    first = _by_key(before.cells.rows, keys)
+    second = _by_key(after.cells.rows, keys)
     names = _names([*first, *second], keys)
     both = [Match(names[key], first[key], second[key]) for key in first if key in second]
     if not both:
-        one, other = names[next(iter(first))], names[next(iter(second))]
+        one = names[next(iter(first))]
+        other = names[next(iter(second))]
         of = f"no cell of {before.name!r} is in {after.name!r}"
         apart = {*before.cells.rows.pair}.isdisjoint(after.cells.rows.pair)
         how = "; if it is one pair, give both the same --pair" * apart
@@ -322,7 +331,8 @@ def differing(
     counts: Counter[tuple[str, str, str]] = Counter()
     told = [c for c in shared if c.kind in _SETTINGS and c.name not in ("run_id", *_ALWAYS)]
     for match in both:
-        one, other = match.before.row, match.after.row
+        one = match.before.row
+        other = match.after.row
         for each in told:
             values = _text(one.get(each.name)), _text(other.get(each.name))
             counts[each.title, *values] += values[0] != values[1]
@@ -380,7 +390,9 @@ class _Paired(NamedTuple):
 
 def _paired(match: Match, each: Column, before: Records, after: Records) -> Change | _Paired:
     """Returns one number's counts on both sides, or why it is not judged."""
-    timed, name, row = each.name == _SPEEDUP, each.name, match.before.row
+    timed = each.name == _SPEEDUP
+    name = each.name
+    row = match.before.row
     values = number_in(row, name), number_in(match.after.row, name)
     left = Change(match.name, each, *values, relative=each.kind != "score")
     digests = [cell.row.get("prompts_digest") for cell in (match.before, match.after)]
@@ -433,7 +445,8 @@ def _change(paired: _Paired, interval: Interval | None, margin: float) -> Change
     p = p_value(interval, log1p(margins.get(left.column.name, 0.0)))
     shares = interval.mapped(lambda value: float(np.expm1(value)))
     # Of the prompts that both have; rows of an earlier engine, which show no times, have them too.
-    half, sums = len(table) // 2, table.sum(axis=(1, 2))[:, None]
+    half = len(table) // 2
+    sums = table.sum(axis=(1, 2))[:, None]
     return replace(
         left,
         before=float(statistic(sums[:half])[0]),
@@ -507,7 +520,11 @@ def between(path: Path, names: str) -> list[Check]:
 
 def texts_of(change: Change) -> list[str]:
     """Writes a change for people, under ``HEADS``."""
-    shift, p, moved, interval, why = change.shift, change.p, "", "", change.why
+    shift = change.shift
+    p = change.p
+    moved = ""
+    interval = ""
+    why = change.why
     if shift is not None:
         form = "+.1%" if change.relative else f"+.{change.column.digits}f"
         moved = f"{shift.value:{form}}"
@@ -585,7 +602,8 @@ def main(arguments: Sequence[str]) -> int:
     except ValueError as error:
         complain(f"spec-bench compare: {error}")
         return 2
-    text, console = markdown(comparison), Console()
+    text = markdown(comparison)
+    console = Console()
     if console.is_terminal:
         console.print(Markdown(text))
     else:

@@ -157,7 +157,8 @@ def _table(rows: Sequence[Mapping[str, Any]], width: int) -> Table:
     found += [*own, *(name for name in scores[:1] if name not in own)]
     swept = [name for name in _SWEPT if len({row[name] for row in rows}) > 1]
     marks = dict(zip((row["run_id"] for row in rows), _others(rows), strict=True))
-    every, rows = len(rows), _choose_rows(rows)
+    every = len(rows)
+    rows = _choose_rows(rows)
     titles = [
         (*(str(row[n]) for n in swept), f"{name_of(row)}{'*' * (marks[row['run_id']] == MEANING)}")
         for row in rows

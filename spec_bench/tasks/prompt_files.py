@@ -152,7 +152,8 @@ def _rows_of_text(text: str, file: Path, where: str) -> Iterator[Making]:
 
 def _lines_in(text: str) -> Iterator[tuple[int, str]]:
     """Yields the lines that are not blank with their numbers, from 1."""
-    number, counted = 1, 0
+    number = 1
+    counted = 0
     for found in _LINE.finditer(text.rstrip("\n")):
         number += text.count("\n", counted, found.start())
         counted = found.start()

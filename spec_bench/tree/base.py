@@ -99,7 +99,8 @@ class Ground(NamedTuple):
 
     def logits_below(self, tree: Tree) -> Tensor:
         """Has the drafter run a tree's frontier; returns its logits, [R, F, D, V]."""
-        drafting, committed = self.drafting, self.committed
+        drafting = self.drafting
+        committed = self.committed
         below = drafting.at_frontier(tree, committed) if tree.grown else drafting.at_root(committed)
         return below.to(self.device)
 
@@ -200,7 +201,9 @@ def within_bounds(key: str, nodes: int) -> None:
 
 
 def _declare(name: str, thing: type[Policy], *, forms: Sequence[Form], takes: str) -> type[Policy]:
-    thing.name, thing.forms, thing.takes = name, forms, takes
+    thing.name = name
+    thing.forms = forms
+    thing.takes = takes
     return thing
 
 

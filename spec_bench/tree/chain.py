@@ -103,7 +103,8 @@ class DynamicChain(Chain):
     asks = True
 
     def plant(self, ground: Ground) -> Tree:
-        settings, roots = ground.settings, ground.roots
+        settings = ground.settings
+        roots = ground.roots
         tree = Tree(self.shape, roots, self.siblings(settings))
         going = torch.ones_like(roots, dtype=torch.bool)
         path = torch.ones_like(roots, dtype=settings.dtype)
@@ -133,10 +134,13 @@ def shortened(tree: Tree, draws: Draws) -> Tree:
     surely = torch.ones((len(tree.tokens), 1, 1), dtype=torch.float64, device=tree.tokens.device)
     for _ in range(tree.shape.depth - tree.grown):
         draws.categorical(surely, 1)
-    levels, size = tree.shape.levels[: tree.grown], tree.shape.starts[tree.grown + 1]
+    levels = tree.shape.levels[: tree.grown]
+    size = tree.shape.starts[tree.grown + 1]
     tree.shape = TreeShape(levels, tree.shape.children)
-    tree.tokens, tree.parent = tree.tokens[:, :size], tree.parent[:, :size]
-    tree.valid, tree.ancestors = tree.valid[:, :size], tree.ancestors[:, :size, :size]
+    tree.tokens = tree.tokens[:, :size]
+    tree.parent = tree.parent[:, :size]
+    tree.valid = tree.valid[:, :size]
+    tree.ancestors = tree.ancestors[:, :size, :size]
     return tree
 
 
@@ -240,7 +244,8 @@ class GuessOrDraft(Chain):
     def plant(self, ground: Ground) -> Tree:
         counts, guesses = ground.committed.planned
         tree = Tree(self.shape, ground.roots, self.siblings(ground.settings))
-        count, guess = counts.on(ground.device), guesses.on(ground.device)
+        count = counts.on(ground.device)
+        guess = guesses.on(ground.device)
         vocab: int = ground.drafting.vocab_size  # type: ignore[attr-defined]
         none = guess.new_full((len(guess), vocab), -torch.inf, dtype=ground.settings.dtype)
         runs = not all(counts)

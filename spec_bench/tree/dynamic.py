@@ -107,7 +107,8 @@ class DynamicTree(GrownTree):
     def plant(self, ground: Ground) -> Tree:
         tree = Tree(self.shape, ground.roots, self.siblings(ground.settings))
         frontier = torch.zeros_like(tree.tokens[:, :1])
-        above, levels = frontier.to(ground.settings.dtype), list[Candidates]()
+        above = frontier.to(ground.settings.dtype)
+        levels = list[Candidates]()
         for _ in range(self.depth):
             scores = ground.scores_below(tree)[:, :, 0]
             below = self.children(tree, scores, above.unsqueeze(-1), ground.draws)
@@ -159,7 +160,8 @@ def best_of(
     """
     keep = kept(levels, total)
     sizes = tuple((level.value.shape[1], level.frontier.shape[1]) for level in levels)
-    count, most = min(total, keep.shape[1]), len(levels)
+    count = min(total, keep.shape[1])
+    most = len(levels)
     if keep.is_cpu:  # elsewhere asking would stall the device
         count = max(int(keep.sum(dim=1).amax()), 1)
     order = (~keep).byte().sort(dim=1, stable=True).indices[:, :count]
@@ -183,7 +185,9 @@ def best_of(
         laws = given.gather(1, law.expand(-1, -1, given.shape[-1]))
     shape = FlatShape.of(count, most, children, max(grown.shape.levels, default=1))
     tree = Tree.of_nodes(shape, grown.tokens[:, 0], (tokens, parent, depth, valid), laws)
-    tree.siblings, tree.rearranged, tree.largest = grown.siblings, True, grown.largest
+    tree.siblings = grown.siblings
+    tree.rearranged = True
+    tree.largest = grown.largest
     return tree
 
 
@@ -364,7 +368,8 @@ class BestSlots(DynamicTree):
             return super().plant(ground)
         tree = Tree(TreeShape((), ()), ground.roots, self.siblings(ground.settings))
         frontier = torch.zeros_like(tree.tokens)
-        above, levels = frontier.to(ground.settings.dtype), list[Candidates]()
+        above = frontier.to(ground.settings.dtype)
+        levels = list[Candidates]()
         counts = [1] * len(frontier)
         while True:
             scores = ground.scores_below(tree)[:, :, 0]

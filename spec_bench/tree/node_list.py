@@ -164,10 +164,12 @@ def pooled(acceptance: Sequence[float]) -> list[float]:
     """
     blocks: list[tuple[float, int]] = []
     for value in acceptance:
-        total, count = value, 1
+        total = value
+        count = 1
         while blocks and blocks[-1][0] * count < total * blocks[-1][1]:
             before, size = blocks.pop()
-            total, count = total + before, count + size
+            total = total + before
+            count = count + size
         blocks.append((total, count))
     return [total / count for total, count in blocks for _ in range(count)]
 

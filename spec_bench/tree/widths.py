@@ -231,12 +231,14 @@ class TopAndSample(Branching):
         return "deterministic" if settings.for_draft().temperature == 0 else "top_and_sampled"
 
     def grow(self, tree: Tree, scores: Tensor, draws: Draws) -> None:
-        log_q, width = scores.squeeze(2), self.widths[tree.grown]
+        log_q = scores.squeeze(2)
+        width = self.widths[tree.grown]
         rows, nodes, vocab = log_q.shape
         parent = torch.arange(nodes, device=log_q.device).repeat_interleave(width)
         drawn = 0 if tree.siblings == "deterministic" else min(self.sampled, width)
         values, best = log_q.topk(min(width - drawn, vocab), dim=-1)
-        parts, there = [best], [values > -torch.inf]
+        parts = [best]
+        there = [values > -torch.inf]
         if missing := width - drawn - best.shape[-1]:  # more asked for than there are tokens
             parts.append(best.new_zeros((rows, nodes, missing)))
             there.append(torch.zeros_like(parts[-1], dtype=torch.bool))
@@ -249,7 +251,8 @@ class TopAndSample(Branching):
             parts.insert(0, draws.categorical(w, drawn))
             there.insert(0, some.expand(-1, -1, drawn))
             w = torch.where(some, w, 0.0).unsqueeze(2)
-        tokens, valid = torch.cat(parts, dim=-1).flatten(1), torch.cat(there, dim=-1).flatten(1)
+        tokens = torch.cat(parts, dim=-1).flatten(1)
+        valid = torch.cat(there, dim=-1).flatten(1)
         tree.sampled = self.sampled
         tree.add_level(tokens, parent, valid, w)
 
@@ -295,12 +298,15 @@ class StochasticBeam(Rectangle):
         psi = best if deterministic else truncated_gumbel(best, psi_above)
         phi = phi.gather(-1, tokens)
         ordered = psi.flatten(1).sort(dim=-1, descending=True, stable=True)
-        psi, chosen = ordered.values[:, : self.width], ordered.indices[:, : self.width]
+        psi = ordered.values[:, : self.width]
+        chosen = ordered.indices[:, : self.width]
         parent = chosen // tokens.shape[-1]
-        tokens, phi = tokens.flatten(1).gather(1, chosen), phi.flatten(1).gather(1, chosen)
+        tokens = tokens.flatten(1).gather(1, chosen)
+        phi = phi.flatten(1).gather(1, chosen)
         missing = self.width - chosen.shape[1]
         if missing:  # the vocabulary is smaller than the beam
-            parent, tokens = pad(parent, (0, missing)), pad(tokens, (0, missing))
+            parent = pad(parent, (0, missing))
+            tokens = pad(tokens, (0, missing))
             phi, psi = (pad(part, (0, missing), value=-torch.inf) for part in (phi, psi))
         tree.carried = (phi, psi)
         tree.add_level(tokens, parent, psi > -torch.inf, None, None if deterministic else log_q)

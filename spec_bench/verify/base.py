@@ -16,7 +16,7 @@ from spec_bench.records.types import Lossless
 from spec_bench.settings.fields import Share, read
 from spec_bench.settings.registry import Registry
 from spec_bench.verify.simultaneous import walk as walk_nodes
-from spec_bench.verify.walk import NodeRule, OneByOne, Scored, Steps, WalkResult
+from spec_bench.verify.walk import NodeRule, Scored, WalkResult
 
 Laws = Mapping[Siblings, Mapping[str, Any]]
 
@@ -95,13 +95,10 @@ class NodeVerifier(TreeVerifier):
     """A node rule with its parameters; ``@rule`` above a function makes a subclass of this."""
 
     function: ClassVar[Callable[..., Any]]  # the node rule
-    # the same child by child, where one child can be judged without those after it
-    steps: ClassVar[Steps | None] = None
 
     def judge(self, depth: int) -> NodeRule:
         settings = {part.name: getattr(self, part.name) for part in fields(self)}  # type: ignore[arg-type]
-        whole = partial(self.function, **settings) if settings else self.function
-        return whole if self.steps is None else OneByOne(whole, self.steps)
+        return partial(self.function, **settings) if settings else self.function
 
 
 class BeamVerifier(Verifier):
@@ -121,22 +118,22 @@ def _declare(
     siblings: Sequence[Siblings] | Laws = (),
     mark: Lossless = "exact",
     several_drafts: bool = False,
-    steps: Steps | None = None,
 ) -> type[Verifier]:
     """Makes the entry of a node rule or a ``Verifier``.
 
     ``siblings`` are the ways of drawing them for which it is exact, or meant where it is not exact,
     with the settings that each needs, where they matter; ``mark`` says how the output's
-    distribution relates to the target's, ``several_drafts`` whether ``q`` may be [B, C, V];
-    ``steps`` are of a node rule that can be asked child by child.
+    distribution relates to the target's, ``several_drafts`` whether ``q`` may be [B, C, V].
     """
-    entry: type[Verifier] = thing if isinstance(thing, type) else _of_function(thing, steps)
-    entry.name, entry.declared, entry.several_drafts = name, mark, several_drafts
+    entry: type[Verifier] = thing if isinstance(thing, type) else _of_function(thing)
+    entry.name = name
+    entry.declared = mark
+    entry.several_drafts = several_drafts
     entry.laws = siblings if isinstance(siblings, Mapping) else {law: {} for law in siblings}
     return entry
 
 
-def _of_function(function: Callable[..., Any], steps: Steps | None) -> type[NodeVerifier]:
+def _of_function(function: Callable[..., Any]) -> type[NodeVerifier]:
     """Returns a block whose keys are the function's parameters by keyword."""
     hints = get_type_hints(function, include_extras=True)
     for key, parameter in [*signature(function).parameters.items()][4:]:
@@ -157,7 +154,7 @@ def _of_function(function: Callable[..., Any], steps: Steps | None) -> type[Node
         keys,
         bases=(NodeVerifier,),
         frozen=True,
-        namespace={"function": staticmethod(function), "steps": steps, "__doc__": function.__doc__},
+        namespace={"function": staticmethod(function), "__doc__": function.__doc__},
     )
 
 

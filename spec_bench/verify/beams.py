@@ -92,7 +92,8 @@ def verify_layer(
     accepted = []
     for draft in range(cells.shape[1]):
         cell = cells[:, draft]
-        drafted, wanted = q[rows, cell], chain[rows, in_a_row, cell]
+        drafted = q[rows, cell]
+        wanted = chain[rows, in_a_row, cell]
         ratio = (wanted / torch.where(drafted > 0, drafted, 1.0)).clamp(max=1.0)
         open_place = standing < width
         chance = torch.where(open_place & (drafted > 0), ratio, 0.0)

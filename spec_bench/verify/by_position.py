@@ -25,7 +25,8 @@ def by_position_walk(scored: Scored, positions: int) -> WalkResult:
     tree, logits, settings, draws, merge_copies = scored
     if not logits.is_cpu and tree.shape.depth:
         return looked_up(scored, positions)
-    shape, rows = tree.shape, torch.arange(tree.tokens.shape[0], device=tree.tokens.device)
+    shape = tree.shape
+    rows = torch.arange(tree.tokens.shape[0], device=tree.tokens.device)
     chosen = draws.by_position(positions)
     node = place = accepted = torch.zeros_like(rows)
     copies: Tensor | None = None

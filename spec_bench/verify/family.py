@@ -36,13 +36,16 @@ def children_of_all(tree: Tree, merge_copies: bool) -> tuple[Tensor, Tensor]:
     """Numbers [R, n, C] of every node's children in the order drawn, and which exist; with
     ``merge_copies`` nodes of equal prefixes share theirs.
     """
-    shape, device = tree.shape, tree.tokens.device
+    shape = tree.shape
+    device = tree.tokens.device
     table = _table(shape)
     if table is not None and not merge_copies:
-        numbers, there = constant(table[0], device), constant(table[1], device)
+        numbers = constant(table[0], device)
+        there = constant(table[1], device)
         children = numbers.expand(len(tree.tokens), -1, -1)
         return children, tree.valid[:, numbers] & there
-    inner, size = shape.inner, shape.size
+    inner = shape.inner
+    size = shape.size
     parent = tree.parent[:, 1:].unsqueeze(1).expand(-1, inner, -1)  # [R, n, N - 1]
     if merge_copies:
         mine = _same_prefix(tree).gather(2, parent)
@@ -57,9 +60,11 @@ def children_of_all(tree: Tree, merge_copies: bool) -> tuple[Tensor, Tensor]:
 
 def _same_prefix(tree: Tree) -> Tensor:
     """[R, n, n] whether two nodes above the leaves have the same tokens from the root on."""
-    shape, device = tree.shape, tree.tokens.device
+    shape = tree.shape
+    device = tree.tokens.device
     inner = shape.inner
-    upwards, node = [], places(inner, device).expand(len(tree.tokens), -1)
+    upwards = []
+    node = places(inner, device).expand(len(tree.tokens), -1)
     for _ in range(shape.depth - 1):
         upwards.append(tree.tokens.gather(1, node))
         node = tree.parent.gather(1, node)
@@ -85,7 +90,9 @@ def _table(shape: TreeShape) -> Table | None:
     """Every node's children and which exist; None unless they come parent by parent, equally many
     each.
     """
-    width, numbers, there = widest(shape), [], []
+    width = widest(shape)
+    numbers = []
+    there = []
     for level, (most, count) in enumerate(zip(shape.children, shape.levels, strict=False)):
         above = shape.level(level)
         if not shape.in_equal_shares(level):

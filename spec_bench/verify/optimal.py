@@ -50,7 +50,8 @@ def optimal(p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor) -> Verdi
     q = q[:, 0]
     count = valid.sum(dim=-1, keepdim=True)
     choice = choose_one(p, q, count.clamp(min=1).to(p.dtype))
-    p_token, law = p.gather(-1, tokens).double(), choice.law.gather(-1, tokens).double()
+    p_token = p.gather(-1, tokens).double()
+    law = choice.law.gather(-1, tokens).double()
     stands = torch.where(law > 0, p_token / law, 0.0).clamp(max=1.0)
     taken = _chosen(choice, tokens, valid) * stands
     before = taken.cumsum(dim=-1) - taken
@@ -61,9 +62,11 @@ def optimal(p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor) -> Verdi
 
 def _chosen(choice: Choice, tokens: Tensor, valid: Tensor) -> Tensor:
     """P(each child is the one chosen) [B, C], float64."""
-    level, upper = choice.level.gather(-1, tokens), choice.upper.gather(-1, tokens).double()
+    level = choice.level.gather(-1, tokens)
+    upper = choice.upper.gather(-1, tokens).double()
     each = torch.arange(LEVELS, device=tokens.device)
-    at, above = level.unsqueeze(-1) == each, level.unsqueeze(-1) + 1 == each
+    at = level.unsqueeze(-1) == each
+    above = level.unsqueeze(-1) + 1 == each
     on = at * (1 - upper).unsqueeze(-1) + above * upper.unsqueeze(-1)  # [B, C, L]
     on = on * valid.unsqueeze(-1)
     no_higher = torch.where(valid.unsqueeze(-1), on.cumsum(dim=-1), 1.0)
@@ -84,7 +87,8 @@ def choose_one(p: Tensor, q: Tensor, count: Tensor, eps: float = EPS) -> Choice:
     wanted = torch.where(support, p / q, 0.0).clamp_(min=least.to(p), max=most.to(p))
     slopes = slopes.to(p.dtype)
     level = torch.searchsorted(slopes, wanted, right=True).sub_(1).clamp_(0, LEVELS - 2)
-    low, high = slopes.gather(-1, level), slopes.gather(-1, level + 1)
+    low = slopes.gather(-1, level)
+    high = slopes.gather(-1, level + 1)
     upper = ((wanted - low) / (high - low)).clamp_(0.0, 1.0)
     # q's actual mass on each level: from here on nothing is approximate.
     raised = q * upper
@@ -117,23 +121,28 @@ def plan(p: Tensor, q: Tensor, count: Tensor, eps: float) -> tuple[Tensor, Tenso
     """
     count = count.double()
     dr, dt = (by_ratio if p.shape[-1] <= POINTS else _binned)(p, q)
-    t, r = dt.cumsum(dim=-1), dr.cumsum(dim=-1)
+    t = dt.cumsum(dim=-1)
+    r = dr.cumsum(dim=-1)
     missing = (t**count - r).amax(dim=-1, keepdim=True).clamp(min=0.0) + eps
     tiny = torch.finfo(t.dtype).tiny
     # sum q max(0, lambda - p/q) and sum (p - mu q)+ both equal what is missing.
     least = ((missing + r) / t.clamp(min=tiny)).amin(dim=-1, keepdim=True).clamp(max=1.0)
-    above_t, above_r = 1 - t + dt, 1 - r + dr  # of a token and all after it
+    # of a token and all after it
+    above_t = 1 - t + dt
+    above_r = 1 - r + dr
     gap = (above_r - missing) / above_t.clamp(min=1e-15)
     most = gap.masked_fill(above_t <= 1e-15, -torch.inf).amax(dim=-1, keepdim=True).clamp(min=1.0)
     sums = dr.maximum(least * dt).minimum(most * dt).cumsum(dim=-1)
     # The first edge starts at 0 along the least slope; t^K = lambda t ends it.
-    slopes, start = [least], least ** (1 / (count - 1).clamp(min=tiny))
+    slopes = [least]
+    start = least ** (1 / (count - 1).clamp(min=tiny))
     for level in range(1, LEVELS):
         done = start >= 1
         if done.is_cpu and done.all():  # elsewhere asking would stall the device
             slopes += [slopes[-1] + place * count for place in range(1, LEVELS + 1 - level)]
             break
-        power, ahead = start**count, t - start
+        power = start**count
+        ahead = t - start
         steep = torch.where(ahead > 1e-12, (sums - power) / ahead, torch.inf)
         last = (1 - power) / (1 - start).clamp(min=tiny)
         steep = steep.amin(dim=-1, keepdim=True).minimum(last)
@@ -156,8 +165,10 @@ def _crossing(start: Tensor, power: Tensor, slope: Tensor, count: Tensor) -> Ten
     at = torch.lerp(low, torch.ones_like(low), _steps(low.device))  # [B, probes]
     over = at**count - power - slope * (at - start)
     high = (over < 0).sum(dim=-1, keepdim=True).clamp(1, at.shape[-1] - 1)
-    at_low, at_high = at.gather(-1, high - 1), at.gather(-1, high)
-    over_low, over_high = over.gather(-1, high - 1), over.gather(-1, high)
+    at_low = at.gather(-1, high - 1)
+    at_high = at.gather(-1, high)
+    over_low = over.gather(-1, high - 1)
+    over_high = over.gather(-1, high)
     # Between two probes t^K is practically straight.
     part = over_low / (over_low - over_high).clamp(max=-torch.finfo(low.dtype).tiny)
     end = torch.lerp(at_low, at_high, part.clamp(0.0, 1.0))
@@ -198,7 +209,8 @@ def top_and_sample(
     if q is None:
         return ranked_list(p, None, tokens, valid)
     assert q.shape[1] == 1, "the best are those of one draft"
-    drawn, best = tokens[:, :sampled], tokens[:, sampled:]
+    drawn = tokens[:, :sampled]
+    best = tokens[:, sampled:]
     w = beside_the_best(q[:, 0], best, valid[:, sampled:]).unsqueeze(1)
     if drawn.shape[1] == 1:
         first = recursive_rejection(p, w, drawn, valid[:, :1], replacement=True)
@@ -219,6 +231,7 @@ def beside_the_best(q: Tensor, best: Tensor, there: Tensor) -> Tensor:
 
 def by_ratio(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
     """p and q of q's support by rising p/q [B, V], float64; what q leaves out is 0 in both."""
-    p, q = p.double(), q.double()
+    p = p.double()
+    q = q.double()
     order = torch.where(q > 0, p / q, torch.inf).sort(dim=-1).indices
     return torch.where(q > 0, p, 0.0).gather(-1, order), q.gather(-1, order)

@@ -66,14 +66,17 @@ def traversal(tree: Tree, p: Tensor) -> PathVerdict:
     residual = p.clone()
     for level in range(shape.depth):
         parents = parents_of(tree, level)
-        above, width = parents.at, min(shape.children[level], shape.levels[level])
+        above = parents.at
+        width = min(shape.children[level], shape.levels[level])
         child, token, there = (part[above][..., :width] for part in (children, tokens, exist))
         if parents.real is not None:
             there = there & parents.real.unsqueeze(-1)
         parent_quota = success[above]
-        left, mass = p[above] * parent_quota.unsqueeze(-1).to(p.dtype), parent_quota.unsqueeze(-1)
+        left = p[above] * parent_quota.unsqueeze(-1).to(p.dtype)
+        mass = parent_quota.unsqueeze(-1)
         laws = sibling_laws(tree, level, parents, token)
-        drawn, asked = 0 if laws is None else laws.shape[2], []
+        drawn = 0 if laws is None else laws.shape[2]
+        asked = []
         for place in range(width):
             law = laws[:, :, place] if laws is not None and place < drawn else None
             one = slice(place, place + 1)
@@ -84,7 +87,8 @@ def traversal(tree: Tree, p: Tensor) -> PathVerdict:
         if parents.real is not None:
             chance = torch.where(parents.real, chance, parent_quota)
             left = torch.where(parents.real.unsqueeze(-1), left, residual[above])
-        success[above], residual[above] = chance, left
+        success[above] = chance
+        residual[above] = left
         # Each node has one parent; the places of absent children add 0.
         success.scatter_add_(1, child.flatten(1), quota.flatten(1))
     order = post_order(tree)
@@ -131,7 +135,8 @@ def sibling_laws(tree: Tree, level: int, parents: Parents, tokens: Tensor) -> Te
 
     [R, F, D, V] of the first D; the others are one-hot. None where all are.
     """
-    q, log_q = tree.q[level], tree.log_q[level]
+    q = tree.q[level]
+    log_q = tree.log_q[level]
     count = tokens.shape[-1]
     if tree.siblings == "without_replacement":
         if log_q is None:
@@ -164,7 +169,8 @@ def path_walk(scored: Scored, rule: PathRule) -> WalkResult:
     chosen = draws.verdict((tests,))
     first = chosen.first_accepted(0, success)
     last = order.gather(1, first.unsqueeze(1)).squeeze(1)
-    rows, depth = places(len(last), last.device), tree.depths
+    rows = places(len(last), last.device)
+    depth = tree.depths
     token = chosen.token(normalised(residual[rows, last], p[rows, last]))
     level = places(shape.depth + 1, last.device).unsqueeze(1)
     on_path = tree.ancestors[rows, last].unsqueeze(1)  # [R, 1, N]

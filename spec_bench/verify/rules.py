@@ -19,7 +19,7 @@ from torch.nn.functional import threshold
 
 from spec_bench.core.transfer import constant
 from spec_bench.verify.base import rule
-from spec_bench.verify.walk import Steps, Verdict
+from spec_bench.verify.walk import Verdict
 
 
 def normalised(weights: Tensor, fallback: Tensor, where: Tensor | None = None) -> Tensor:
@@ -47,36 +47,6 @@ def _ratio(p_token: Tensor, q_token: Tensor) -> Tensor:
     return torch.where(q_token > 0, (p_token / q_token).clamp(max=1.0), 0.0)
 
 
-def _accepts(p: Tensor, q: Tensor | None, token: int) -> float:
-    """Recursive rejection of one child of one node: see ``Steps``."""
-    at_p = p.numpy()[0, token]
-    if q is None:
-        return min(float(at_p), 1.0)
-    drawn = q.numpy()[0, token]
-    if not drawn > 0:
-        return 0.0
-    return 1.0 if at_p >= drawn else float(at_p / drawn)
-
-
-def _leaves(p: Tensor, q: Tensor | None, token: int) -> Tensor:
-    """Returns what recursive rejection leaves of p after one rejected child: see ``Steps``."""
-    if q is None:
-        weights = p.clone()
-        weights.numpy()[0, token] = 0.0
-    else:
-        weights = (p - q).clamp_(min=0.0)
-    total = weights.sum(dim=-1, keepdim=True)
-    return weights.div_(total) if total.item() > torch.finfo(p.dtype).tiny else p
-
-
-def _accepts_listed(p: Tensor, q: Tensor | None, token: int) -> float:
-    return _accepts(p, None, token)
-
-
-def _leaves_listed(p: Tensor, q: Tensor | None, token: int) -> Tensor:
-    return _leaves(p, None, token)
-
-
 @rule(
     "recursive_rejection",
     siblings={
@@ -85,7 +55,6 @@ def _leaves_listed(p: Tensor, q: Tensor | None, token: int) -> Tensor:
         "deterministic": {"replacement": False},
     },
     several_drafts=True,
-    steps=Steps(_accepts, _leaves),
 )
 def recursive_rejection(
     p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor, *, replacement: bool = False
@@ -100,7 +69,10 @@ def recursive_rejection(
     """
     if q is None:
         return ranked_list(p, None, tokens, valid)
-    at_p, at_q, current_q, last = [], [], q[:, 0], tokens.shape[1] - 1
+    at_p = []
+    at_q = []
+    current_q = q[:, 0]
+    last = tokens.shape[1] - 1
     per_child = q.shape[1] > 1
     for child, (token, there) in enumerate(_one_by_one(tokens, valid)):
         if per_child:
@@ -118,7 +90,6 @@ def recursive_rejection(
     "naive",
     siblings=("iid", "without_replacement", "deterministic"),
     several_drafts=True,
-    steps=Steps(_accepts_listed, _leaves_listed),
 )
 def ranked_list(p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor) -> Verdict:
     """Draw y from p and accept iff y is among the children, child by child.
@@ -171,8 +142,11 @@ def optimal_rho(
     if count.is_cpu and count.max() <= 1:  # elsewhere asking would stall the device
         return torch.ones_like(count)
     given = p.dtype
-    p, q, count = p.double(), q.double(), count.double()
-    low, high = torch.ones_like(count), count.clamp(min=1.0)
+    p = p.double()
+    q = q.double()
+    count = count.double()
+    low = torch.ones_like(count)
+    high = count.clamp(min=1.0)
     step = torch.linspace(0, 1, points + 1, dtype=p.dtype, device=p.device)
     # Without a distribution there is no index; such a request ends after the walk.
     ratio = (p / q.clamp(min=torch.finfo(p.dtype).tiny)).nan_to_num_()
@@ -182,7 +156,8 @@ def optimal_rho(
         beta = kept(rho)
         too_small = (1 - beta).clamp_(min=0.0).pow_(count).addcmul_(rho, beta) < 1
         index = too_small.sum(dim=-1, keepdim=True).clamp_(max=points)
-        low, high = rho.gather(-1, (index - 1).clamp_(min=0)), rho.gather(-1, index)
+        low = rho.gather(-1, (index - 1).clamp_(min=0))
+        high = rho.gather(-1, index)
     return high.to(given)
 
 
@@ -199,7 +174,9 @@ class BinnedMass(NamedTuple):
 
     def __call__(self, rho: Tensor) -> Tensor:
         """Returns beta at rho [B, P], in its shape."""
-        points, low, high = rho.shape[1] - 1, rho[:, :1], rho[:, -1:]
+        points = rho.shape[1] - 1
+        low = rho[:, :1]
+        high = rho[:, -1:]
         # The first probe at or above p/q. Next to a probe either side will do: there q = p/rho.
         spaces = points / (high - low).clamp(min=torch.finfo(rho.dtype).eps)
         first = ((self.ratio - low) * spaces).ceil_().clamp_(0, points + 1).long()

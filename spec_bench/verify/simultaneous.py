@@ -1,9 +1,8 @@
 """Which walk a device gets: node by node where that is cheap, all nodes at once elsewhere.
 
-A CPU warps and judges only the visited nodes, a level at a time, and a single row's children one by
-one. On a GPU every small step takes as long as the host needs to ask for it; so all nodes are
-warped in one call and judged in one, and the walk only looks up what was decided. The numbers are
-the same, and so is the path.
+A CPU warps and judges only the visited nodes, a level at a time. On a GPU every small step takes as
+long as the host needs to ask for it; so all nodes are warped in one call and judged in one, and the
+walk only looks up what was decided. The numbers are the same, and so is the path.
 
 Letters: R rows, N nodes, n of them above the leaves, C children of one node, V vocabulary.
 """
@@ -21,7 +20,7 @@ from spec_bench.core.transfer import constant, places
 from spec_bench.core.tree import FlatShape, Tree, TreeShape
 from spec_bench.core.warp import probs
 from spec_bench.verify.family import children_of_all, widest
-from spec_bench.verify.walk import Rules, Scored, Verdict, WalkResult, walk_down, walk_one_row
+from spec_bench.verify.walk import Rules, Scored, Verdict, WalkResult, walk_down
 
 Law = TypeVar("Law")
 _MOST = 2**29  # most numbers that the draft's distributions of all nodes may hold
@@ -29,10 +28,8 @@ _MOST = 2**29  # most numbers that the draft's distributions of all nodes may ho
 
 def walk(scored: Scored, rule: Rules) -> WalkResult:
     """``walk_down``, in the way that is fast on the device."""
-    tree, logits = scored[:2]
-    if not logits.is_cpu:
-        return (look_up if _fits(tree, rule) else walk_down)(scored, rule)
-    return (walk_one_row if len(logits) == 1 and tree.shape.depth else walk_down)(scored, rule)
+    at_once = not scored.logits.is_cpu and _fits(scored.tree, rule)
+    return (look_up if at_once else walk_down)(scored, rule)
 
 
 def look_up(scored: Scored, rule: Rules) -> WalkResult:
@@ -40,8 +37,10 @@ def look_up(scored: Scored, rule: Rules) -> WalkResult:
     draws, which must know their choices in advance, are those of ``walk_down``.
     """
     tree, logits, settings, draws, merge_copies = scored
-    shape, device = tree.shape, logits.device
-    rows, inner = tree.tokens.shape[0], shape.inner
+    shape = tree.shape
+    device = logits.device
+    rows = tree.tokens.shape[0]
+    inner = shape.inner
     chosen = draws.verdict(shape.children)
     p = probs(logits, settings)
     children, valid = children_of_all(tree, merge_copies)
@@ -62,7 +61,8 @@ def descended(tree: Tree, children: Tensor, passed: Tensor) -> tuple[Tensor, Ten
     Of children [R, n, C], in the order drawn, ``passed`` says which did. The path [R, L + 1]
     repeats its last node where it ends early.
     """
-    shape, (rows, inner, _) = tree.shape, children.shape
+    shape = tree.shape
+    (rows, inner, _) = children.shape
     # Children are in the order drawn, so the first that passes has the lowest number.
     first = torch.where(passed, children, shape.size).amin(dim=-1)
     leads_to = torch.where(first < shape.size, first, places(inner, first.device))
@@ -93,13 +93,15 @@ def _judged(tree: Tree, p: Tensor, rule: Rules, tokens: Tensor, valid: Tensor) -
     """The verdict of every node above the leaves, [R n, C] and [R n, V], of p [R, N, V], tokens and
     valid [R, n, C].
     """
-    shape, rows = tree.shape, p.shape[0]
+    shape = tree.shape
+    rows = p.shape[0]
     starts = [0, shape.inner] if callable(rule) else list(shape.starts[:-1])
     rules = [rule] if callable(rule) else list(rule)
     parts = []
     for judge, first, behind in zip(rules, starts, starts[1:], strict=False):
         nodes = slice(first, behind)
-        tokens_here, valid_here = tokens[:, nodes].flatten(0, 1), valid[:, nodes].flatten(0, 1)
+        tokens_here = tokens[:, nodes].flatten(0, 1)
+        valid_here = valid[:, nodes].flatten(0, 1)
         q = _draft_laws(tree, nodes, tokens_here)
         parts.append(judge(p[:, nodes].flatten(0, 1), q, tokens_here, valid_here))
     if len(parts) == 1:
@@ -124,7 +126,8 @@ def _draft_laws(tree: Tree, nodes: slice, tokens: Tensor) -> Tensor | None:
     if tree.q[0] is None:
         return None
     law = torch.cat([law for law in tree.q if law is not None], dim=1)[:, nodes].flatten(0, 1)
-    drafts, width = law.shape[1], tokens.shape[1]
+    drafts = law.shape[1]
+    width = tokens.shape[1]
     if drafts == 1:
         return law
     return law[:, constant(tuple(child % drafts for child in range(width)), law.device)]
@@ -132,7 +135,8 @@ def _draft_laws(tree: Tree, nodes: slice, tokens: Tensor) -> Tensor | None:
 
 def _tests(tree: Tree, width: int) -> Tensor:
     """[n, C] or [R, n, C] which of a walk's tests decides about a child; only its level matters."""
-    shape, device = tree.shape, tree.tokens.device
+    shape = tree.shape
+    device = tree.tokens.device
     by_level = _tests_of_levels(shape, width)
     if tree.own_depths is not None:
         return constant(by_level, device)[tree.own_depths[:, : shape.inner]]
@@ -142,7 +146,8 @@ def _tests(tree: Tree, width: int) -> Tensor:
 @lru_cache(maxsize=256)
 def _tests_of_levels(shape: TreeShape, width: int) -> tuple[tuple[int, ...], ...]:
     """[L + 1, C] the tests of each level's children; arbitrary for the deepest, which has none."""
-    before, tests = 0, []
+    before = 0
+    tests = []
     for most in shape.children[: shape.depth]:
         tests.append(tuple(before + min(child, most - 1) for child in range(width)))
         before += most
@@ -170,8 +175,11 @@ def verified(tree: Tree, p: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
     What a ``PathVerdict`` holds: order [R, N], success [R, N - 1], residual [R, N, V].
     """
-    above, token, there = p[:, :-1], tree.tokens[:, 1:, None], tree.valid[:, 1:]
-    law, at = _laws(tree), p[:, :-1].gather(-1, token)
+    above = p[:, :-1]
+    token = tree.tokens[:, 1:, None]
+    there = tree.valid[:, 1:]
+    law = _laws(tree)
+    at = p[:, :-1].gather(-1, token)
     if law is None:
         ratio = at.squeeze(-1).double()
     else:
@@ -203,7 +211,8 @@ def _laws(tree: Tree) -> Tensor | None:
 
 def _from_the_end(tree: Tree) -> Tensor:
     """[R, N] the nodes from the deepest to the first, then absent ones, the root last."""
-    size, device = tree.shape.size, tree.valid.device
+    size = tree.shape.size
+    device = tree.valid.device
     deepest = tree.valid.sum(dim=1, keepdim=True) - 1  # absent nodes are at the end
     behind = constant((*range(1, size), 0), device)
     nodes = deepest - places(size, device)

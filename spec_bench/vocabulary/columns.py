@@ -144,7 +144,8 @@ def columns_in(names: Iterable[str]) -> list[Column]:
     Scores of metric modules have no line here; they are known by their intervals, are named after
     the module, and come last.
     """
-    there, mine = dict.fromkeys(names), header()
+    there = dict.fromkeys(names)
+    mine = header()
     if not mine.keys() >= there.keys():
         _load_others()
         mine = header()

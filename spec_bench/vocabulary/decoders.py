@@ -50,7 +50,8 @@ DISPLAY = "display"
 DECODERS = "decoders"
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _KINDS = {"drafter": "kind", "tree": "policy", "verifier": "rule"}
-_BASELINE, _DRAFT_MODEL = "ar", "language_model"
+_BASELINE = "ar"
+_DRAFT_MODEL = "language_model"
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,8 @@ def parts_of(name: str) -> tuple[str, str]:
     """Returns a decoder's drafter and tree policy, of a composed name those of the decoder that it
     begins with; two empty texts where no YAML tells.
     """
-    files, words = _files(_folders()[0]), name.partition(" ")[0].split("_")
+    files = _files(_folders()[0])
+    words = name.partition(" ")[0].split("_")
     known = ("_".join(words[:n]) for n in range(len(words), 0, -1))
     block = next((_read(files[each]) for each in known if each in files), {})
     return _part(block, "drafter"), _part(block, "tree")
@@ -170,14 +172,16 @@ def _of_parts(name: str, confs: tuple[Path, ...], papers: tuple[Path, ...]) -> D
 
     A drafter and a rule are titled as the decoder that bears their name.
     """
-    words, files = name.split("_"), _files(confs)
+    words = name.split("_")
+    files = _files(confs)
     cuts = [("_".join(words[:n]), "_".join(words[n:])) for n in range(1, len(words))]
     for part in ("drafter", "verifier"):
         for first, rest in cuts:
             named = first if part == "drafter" else rest
             if named not in files or _part(_read(files[named]), part) != named:
                 continue
-            head, tail = _find(first, confs, papers), _find(rest, confs, papers)
+            head = _find(first, confs, papers)
+            tail = _find(rest, confs, papers)
             if head and tail and part == "drafter":
                 return replace(tail, title=f"{head.title}, {tail.title}")
             if head and tail:
@@ -198,7 +202,8 @@ def _of_papers(folders: tuple[Path, ...]) -> dict[str, Decoder]:
     decoders: dict[str, Decoder] = {}
     for path in (path for top in reversed(folders) for path in top.glob("*/paper.yaml")):
         try:
-            where, listed = f"{path}: {DECODERS}", _read(path).get(DECODERS, {})
+            where = f"{path}: {DECODERS}"
+            listed = _read(path).get(DECODERS, {})
             if not isinstance(listed, Mapping):
                 raise ValueError(f"{where} must be a mapping, got {shown(listed)}")
             decoders |= {

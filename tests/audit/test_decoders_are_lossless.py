@@ -24,7 +24,6 @@ from spec_bench.draft.base import drafter
 from spec_bench.records.types import Request
 from spec_bench.tree.base import GrownTree, policy
 from spec_bench.tree.widths import StochasticBeam
-from spec_bench.verify import simultaneous
 from spec_bench.verify.base import rule
 from tests.simcuda import DEVICE, SimCuda
 
@@ -91,15 +90,6 @@ def test_of_an_order_no_more_is_enumerated_than_is_looked_at():
     noise = partial(EnumeratedDraws.gumbel, like=torch.zeros(1, 3, 3, dtype=torch.float64))
     assert len([*outcomes(lambda draws: noise(draws, best=1))]) == 27
     assert len([*outcomes(noise)]) == 216
-
-
-@pytest.mark.parametrize("config", [SD, SPECTR, MCSD], ids=["chain", "paths", "widths"])
-def test_the_walk_of_several_rows_has_the_law_of_a_single_rows(config, monkeypatch):
-    monkeypatch.setattr(simultaneous, "walk_one_row", simultaneous.walk_down)
-    for settings in SETTINGS.values():
-        error, count = enumerated_error(config, settings)
-        assert error <= TOLERANCE
-        assert count >= 1
 
 
 @pytest.mark.parametrize("case", SAMPLED, ids=lambda case: case.name)

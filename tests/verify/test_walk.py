@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from copy import copy
 from functools import partial
 from itertools import pairwise
 
@@ -18,7 +17,6 @@ from spec_bench.tree.dynamic import BestNodes, BestSlots, DynamicTree
 from spec_bench.tree.node_list import NodeList
 from spec_bench.tree.widths import IidPaths, StochasticBeam, Widths
 from spec_bench.verify.base import read_verifier
-from spec_bench.verify.base import rule as rules
 from spec_bench.verify.by_position import by_position_walk, looked_up
 from spec_bench.verify.path_rule import path_walk, traversal
 from spec_bench.verify.rules import (
@@ -31,7 +29,7 @@ from spec_bench.verify.rules import (
 )
 from spec_bench.verify.simulated import Simulated, TypicalAcceptance, simulated, typical_walk
 from spec_bench.verify.simultaneous import look_up
-from spec_bench.verify.walk import Scored, candidates, copies_below, walk_down, walk_one_row
+from spec_bench.verify.walk import Scored, candidates, copies_below, walk_down
 from tests.said import naming
 from tests.toys import random_history
 from tests.tree.test_tree_laws import PROMPTS, planted
@@ -298,39 +296,6 @@ def test_the_path_looked_up_is_the_path_walked(policy, rule, walks):
     assert len({len(path) for path, _ in walked}) > 1
 
 
-def alone(tree, row):
-    one, mine = copy(tree), slice(row, row + 1)
-    for name, part in vars(tree).items():
-        if isinstance(part, torch.Tensor):
-            setattr(one, name, part[mine])
-    one.q, one.log_q = (
-        [None if law is None else law[mine] for law in held] for held in (tree.q, tree.log_q)
-    )
-    return one
-
-
-RECURSIVE, NAIVE = rules["recursive_rejection"], rules["naive"]
-SINGLE = {name: (policy, judge, 1) for name, (policy, judge) in CASES.items()} | {
-    "two drafts": (Widths((3, 2), True), RECURSIVE(replacement=True).judge(2), 2),
-    "child by child over a beam": (StochasticBeam(3, 3), RECURSIVE().judge(3), 1),
-    "child by child, naive": (Widths((3, 2, 1), False), NAIVE().judge(3), 1),
-    "child by child, one-hot": (CASES["one-hot nodes"][0], RECURSIVE().judge(2), 1),
-}
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("name", SINGLE)
-def test_a_single_rows_path_is_the_one_walked_beside_others(name, dtype):
-    policy, rule, drafts = SINGLE[name]
-    settings, merged = warm(dtype), policy.merge_copies
-    tree, logits = grown(policy, settings, drafts)
-    together = walk_down(Scored(tree, logits, settings, draws_of(*range(ROWS)), merged), rule)
-    for row, wanted in enumerate(paths_of(together, tree, merged)):
-        one, at = alone(tree, row), logits[row : row + 1]
-        found = walk_one_row(Scored(one, at, settings, draws_of(row), merged), rule)
-        assert paths_of(found, one, merged) == [wanted]
-
-
 def levelled(tree, row):
     """One row's tree as it would have grown, and the node of the flat one that each of its is."""
     there = tree.valid[row].tolist()
@@ -368,25 +333,6 @@ def test_a_row_of_a_batch_takes_the_path_that_its_levels_alone_would(walk, rule,
         ((path, token),) = paths_of(walk(Scored(own, at, warm(), draws_of(row)), rule), own)
         assert ([nodes[node] for node in path], token) == wanted[row]
     assert len({len(path) for path, _ in wanted}) > 2
-
-
-@pytest.mark.parametrize("name", ["recursive_rejection", "naive"])
-def test_a_verdict_child_by_child_is_the_whole_one_to_the_last_bit(name):
-    generator = torch.Generator().manual_seed(3)
-    judge = rules[name]().judge(1)
-    p, q = (4 * torch.randn((2, 300, VOCAB), generator=generator)).softmax(dim=-1)
-    p[:20], q[20:40] = q[:20], torch.eye(VOCAB)[0]
-    tokens = torch.rand((300, VOCAB), generator=generator).argsort(dim=-1)[:, :3]
-    laws = laws_without_replacement(q.log(), tokens)
-    whole = judge(p, laws, tokens, torch.ones_like(tokens, dtype=torch.bool))
-    for row in range(300):
-        left, chances = p[row : row + 1], []
-        for child, token in enumerate(tokens[row].tolist()):
-            law = laws[row : row + 1, child]
-            chances.append(judge.steps.accepts(left, law, token))
-            left = judge.steps.leaves(left, law, token)
-        assert chances == whole.acceptance[row].tolist()
-        assert torch.equal(left[0], whole.residual[row])
 
 
 def test_ranked_list_in_closed_form_is_the_loop_with_copies_and_absent_children():

@@ -307,7 +307,8 @@ def _attempt(
         run.in_a_row = 0
         return generations
     except UnansweredError as error:
-        failed, answered = error.failed, error.answered
+        failed = error.failed
+        answered = error.answered
     except PromptError as error:
         failed = {error.prompt_id: error}
     except Exception as error:

@@ -117,7 +117,8 @@ class Paper:
     @functools.cached_property
     def numbers(self) -> tuple[Row, ...]:
         """All printed numbers as text, by column of ``spec_bench.vocabulary.published.COLUMNS``."""
-        path, tables = self.folder / FILE, tuple(str(table.number) for table in self.tables)
+        path = self.folder / FILE
+        tables = tuple(str(table.number) for table in self.tables)
         return read_published(path, tables, (*self.metrics, *header())) if path.is_file() else ()
 
     @property
