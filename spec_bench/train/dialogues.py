@@ -96,7 +96,8 @@ def _answered(
     def answered(
         name: str, told: object, asked: Sequence[Ids], stops: Ids, how: AnswerSettings
     ) -> list[list[int]]:
-        identity = digest([settings.pair.settings(), told, stops, vars(answers)])
+        models = settings.pair.settings(), settings.pair.get_marks()
+        identity = digest([models, told, stops, vars(answers)])
         file = Path(settings.asked.results) / "cache" / f"{name}-{identity}.jsonl"
         log.info("%s of the target: %s", name, file)
         shown = settings.asked.sink.progress

@@ -110,9 +110,12 @@ class Progress:
 
 
 class Checkpoint:
-    """One file in a training's folder, replaced as a whole; that of other settings is refused."""
+    """One file in a training's folder, replaced as a whole; that of other settings or ``models``
+    is refused.
+    """
 
-    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, Any], models: object = None) -> None:
+        self.models = digest(models)
         self.file = folder / "checkpoint.pt"
         self.settings = digest(settings)
 
@@ -120,6 +123,7 @@ class Checkpoint:
         """Writes everything, atomically."""
         state = {
             "settings": self.settings,
+            "models": self.models,
             "module": module.state_dict(),
             "optimiser": optimiser.state_dict(),
             "progress": vars(progress),
@@ -140,7 +144,8 @@ class Checkpoint:
             state = torch.load(self.file, map_location="cpu", weights_only=True)
             if not isinstance(state, dict) or not isinstance(state["settings"], str):
                 raise ValueError("it holds no training")
-            if state["settings"] == self.settings:
+            models = state.get("models", self.models)  # none kept before there were digests
+            if (state["settings"], models) == (self.settings, self.models):
                 progress = Progress(**state["progress"])
                 module.load_state_dict(state["module"])
                 optimiser.load_state_dict(state["optimiser"])
@@ -157,8 +162,8 @@ class Checkpoint:
             optimiser.load_state_dict(fresh[1])
             return Progress()
         raise ValueError(
-            f"{self.file.parent} holds a training with other settings; give this one another "
-            "name=..., or remove that folder"
+            f"{self.file.parent} holds a training with other settings or models; give this one "
+            "another name=..., or remove that folder"
         )
 
 
@@ -237,7 +242,8 @@ def run_training(training: Training) -> Progress:
     optimiser = AdamW(
         trainee.parameters(), plan.learning_rate, plan.betas, weight_decay=plan.weight_decay
     )
-    checkpoint = Checkpoint(settings.folder, {**settings.config, "steps": training.steps})
+    config = {**settings.config, "steps": training.steps}
+    checkpoint = Checkpoint(settings.folder, config, settings.pair.get_marks())
     progress = checkpoint.load(trainee, optimiser)
     log = TrainingLog(settings.folder / "log.csv", columns(trainee.guesses))
     if first:

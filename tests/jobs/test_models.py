@@ -6,11 +6,12 @@ import shutil
 
 import pytest
 
+from scripts.check import model_files
 from spec_bench.jobs.config.model_files import read_digests
 from spec_bench.jobs.store.experiment import Experiment
 from spec_bench.jobs.store.verify import main as verify
 from spec_bench.sinks.rows import past_id
-from spec_bench.system import files
+from spec_bench.system import file_digests, files
 from tests.jobs.tiny import untimed
 
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
@@ -133,3 +134,11 @@ def test_what_a_model_is_made_of_is_what_its_loaders_read(tmp_path, name, counts
     after = read_digests(str(tmp_path))
     changed = {each for each in before if before[each] != after[each]}
     assert changed == ({name} if counts else set())
+
+
+@pytest.mark.slow
+def test_no_changed_byte_of_a_models_files_is_missed(monkeypatch, capsys):
+    monkeypatch.setattr(file_digests, "SETTLED_S", file_digests.SETTLED_S)  # the script sets it
+    monkeypatch.setenv("SPEC_BENCH_CACHE", os.environ["SPEC_BENCH_CACHE"])
+    assert model_files.main(["--changes", "24"]) == 0
+    assert "24 changes, 0 missed" in capsys.readouterr().out

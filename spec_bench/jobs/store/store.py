@@ -97,6 +97,12 @@ class CellStore:
         cell_folder.write_models(self.folder, {"models": models})
         return models
 
+    def is_held_by(self, models: Models) -> bool:
+        """Returns whether no other models have answered here, as far as is known."""
+        with suppress(ValueError):
+            return bool(cell_folder.read_models(self.folder).get("models", models) == models)
+        return True
+
     def hold_token_ids(self, token_ids: str) -> None:
         """Keeps the digest of what the cell is asked. Raises ValueError: it has answers to other
         token ids.

@@ -145,6 +145,8 @@ def _plan_job(settings: JobSettings) -> list[PlannedCell]:
         state: State = "unknown"
         if not settings.unread:
             state, left = state_of(store, prompts, repeats)
+            if state != "missing" and not store.is_held_by(settings.read_models(cell)):
+                state, left = "missing", count
         facts = settings.facts(cell)
         device = settings.device.partition(":")[0]
         rate = find_rate(facts, device, _measured(settings.results))
