@@ -17,6 +17,7 @@ from spec_bench.decode.decoder import Decoder
 from spec_bench.engine.cache import CachePool
 from spec_bench.jobs.app import settings_of
 from spec_bench.jobs.config.compose import composed
+from spec_bench.jobs.job import collect
 from spec_bench.jobs.job.job import run_job as run_a_job
 from spec_bench.jobs.job.session import check_repeated, paired, timings, unpaired
 from spec_bench.jobs.store.store import CellStore
@@ -151,6 +152,19 @@ def test_a_failed_baseline_leaves_the_speedup_empty_with_its_reason(run_job, cal
     assert (baseline.status, sd.status) == ("complete", "complete")
     assert (sd.baseline, sd.metrics["speedup"] is None) == ("same job", False)
     assert len(calls) == 2 * (1 + 4)  # both, in turn: what stood alone is timed again
+
+
+@pytest.mark.parametrize(("temperature", "said"), [("0", 1), ("1", 0)])
+def test_greedy_answers_that_are_not_plain_decodings_are_counted(
+    temperature, said, run_job, monkeypatch, caplog
+):
+    def pair_with_another_answer(*given):
+        (first, *rest), *again = paired(*given)
+        return [[replace(first, tokens=(*first.tokens, 0)), *rest], *again]
+
+    monkeypatch.setattr(collect, "paired", pair_with_another_answer)
+    run_job("cells=[sd:3]", "warmup=0", f"generation.temperature={temperature}")
+    assert caplog.text.count("sd 3: 1 of 4 greedy answers differ from plain decoding's") == said
 
 
 def test_a_clock_that_runs_backwards_fails_the_row(run_job, monkeypatch):

@@ -118,6 +118,12 @@ def _complete(
         draft_calls=_draft_calls(decoder, timed[0]),
         parameter_ratio=decoder.speed_ratio,
     )
+    greedy = decoder.lossless == "exact" and not settings.sampling.temperature
+    if greedy and (other := _count_others(records)):
+        what = (
+            f"{run.cell.title}: {other} of {len(texts)} greedy answers differ from plain decoding's"
+        )
+        log.warning("%s: see spec-bench audit --target", what)
     summary = summary_of(records, prompts.task.scores, tokenize=prompts.task.tokenize)
     failed = failures_of(session, run, records.ids)
     without = _without(decoder)
@@ -241,6 +247,12 @@ def _in_order(run: CellRun, ids: Sequence[str]) -> list[list[Generation]]:
     """The generations of each whole repeat, in the order of the requests."""
     whole = takewhile(lambda repeat: set(ids) <= run.done[repeat].keys(), count())
     return [[run.done[repeat][prompt_id] for prompt_id in ids] for repeat in whole]
+
+
+def _count_others(records: CellRecords) -> int:
+    """Returns how many answers are not plain decoding's."""
+    both = zip(records.generations, records.baseline or records.generations, strict=True)
+    return sum(each.tokens != plain.tokens for each, plain in both)
 
 
 def _unlike_the_first(records: CellRecords) -> str:
