@@ -22,6 +22,7 @@ class Completions:
     # ``garbage``, ``html``, ``textual``, ``error``, ``abort``, ``leak`` and ``llama`` send these.
     faults: list = field(default_factory=list)
     headers: dict = field(default_factory=dict)  # sent beside a status
+    refusal: str = ""  # more that it says with a status
     bodies: list = field(default_factory=list)  # of the requests so far
     keys: list = field(default_factory=list)  # their ``Authorization`` headers, or None
     url: str = ""  # the base address
@@ -121,7 +122,8 @@ def serving(completions):
                 for name, value in completions.headers.items():
                     self.send_header(name, value)
                 self.end_headers()
-                self.wfile.write(f"refused: {self.headers['Authorization']}".encode())
+                said = f"refused: {self.headers['Authorization']}{completions.refusal}"
+                self.wfile.write(said.encode())
                 return
             self.send_response(200)
             self.end_headers()
