@@ -38,6 +38,7 @@ from spec_bench.sinks.console import print_outcome
 from spec_bench.sinks.rows import labels_of
 from spec_bench.sinks.sink import LoggedCell, Sink, build_sinks
 from spec_bench.system import files, signals
+from spec_bench.system.redaction import RedactedRecord
 
 log = logging.getLogger(__name__)
 RESUMES = "the same command resumes"
@@ -67,6 +68,7 @@ def _job(config: DictConfig) -> None:
         if asked.plan:
             return print_plan(Planner(folders_of()).plan(asked))
         if not here:
+            logging.setLogRecordFactory(RedactedRecord)
             launch.claim_gpus(asked.pair, asked.engine)
             # Bars of several processes would overwrite each other.
             asked = replace(asked, sink=replace(asked.sink, progress=False))
