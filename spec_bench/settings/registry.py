@@ -132,7 +132,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
 @functools.cache
 def written(package: str, decorator: str) -> dict[str, dict[str, ast.expr]]:
     """The names that modules of a package of ours register with a decorator and its keywords, read
-    from the modules' text: a name can be refused before they import torch.
+    from the modules' text: a report, which imports no torch, knows which trees there are.
     """
     found = {}
     folders = getattr(find_spec(package), "submodule_search_locations", None) or ()

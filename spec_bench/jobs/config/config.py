@@ -1,13 +1,12 @@
 """What ``conf/config.yaml`` composes to, checked as a whole, and what of it is refused before torch
 is imported, which takes longer than all else that a refusal needs.
 
-That is names, ranges, folders and small files: a decoder's file, the names of its drafter, tree
-policy and rule, the form of its tree's shorthand, models' and heads' folders, room for an answer.
-Everything else is refused where decoders are read and models described, and only there.
+That is ranges, folders and small files: a decoder's file, models' and heads' folders, room for an
+answer. Everything else is refused where decoders are read and models described, and only there.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,8 +21,6 @@ from spec_bench.jobs.config.model_files import model_path
 from spec_bench.jobs.config.pair import EngineSettings, PairSettings
 from spec_bench.measure.energy import EnergySettings, energy_settings
 from spec_bench.server.settings import ServerSettings
-from spec_bench.settings.fields import shown
-from spec_bench.settings.registry import points, written
 from spec_bench.settings.validation import (
     Flag,
     Ge,
@@ -41,16 +38,9 @@ from spec_bench.system.files import RESULTS, RUNS
 from spec_bench.tasks import build_task
 from spec_bench.tasks.generation import Generation
 from spec_bench.vocabulary.columns import COLUMNS
-from spec_bench.vocabulary.decoders import check_tree, without_display
+from spec_bench.vocabulary.decoders import without_display
 
 _LONGEST_NAME = 200  # bytes; file systems allow 255
-# Of a decoder's blocks: the key that names a kind, the decorator that registers one, our package
-# of such modules, and the entry points of others'.
-_BLOCKS = {
-    "drafter": ("kind", "drafter", "spec_bench.draft", "spec_bench.drafters"),
-    "tree": ("policy", "policy", "spec_bench.tree", "spec_bench.policies"),
-    "verifier": ("rule", "rule", "spec_bench.verify", "spec_bench.rules"),
-}
 Probability = Annotated[Real, Ge(0), Le(1)]
 Cells = Annotated[tuple[Text | dict[str, Any], ...], Says("a list such as [sd:3,rsd_s:4x3]")]
 
@@ -184,29 +174,7 @@ def check_early(asked: RunSettings, folders: Sequence[Path]) -> list[WrittenCell
             f"generation.max_new_tokens={limit} leaves no room for a prompt: {pair.target!r} has "
             f"{positions} positions"
         )
-    cells = written_cells(asked.decoder, asked.spec, asked.cells, folders)
-    for key in _BLOCKS:
-        _check_names(cells, key)
-    return cells
-
-
-def _check_names(cells: Sequence[WrittenCell], key: str) -> None:
-    """Checks names and trees' shorthand, unless other packages register some too."""
-    kind, decorator, package, group = _BLOCKS[key]
-    if points(group):
-        return
-    known = written(package, decorator)
-    for decoder, spec, *_ in cells:
-        title = f"decoder {shown(decoder.get('name'))}"
-        block = decoder.get(key)
-        name = block.get(kind) if isinstance(block, Mapping) else block
-        if not isinstance(name, str):
-            continue  # reading it says what is wrong
-        if name not in known:
-            choices = ", ".join(sorted(known))
-            raise ValueError(f"{title}: {key}.{kind} must be one of {choices}, got {shown(name)}")
-        if key == "tree" and spec is not None:
-            check_tree(str(decoder.get("name")), name, str(spec).strip())
+    return written_cells(asked.decoder, asked.spec, asked.cells, folders)
 
 
 def read_positions(path: str) -> int | None:
