@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -165,44 +164,35 @@ class Stream(Iterator[Step]):
     def _decode(self) -> Iterator[Step]:
         import torch
 
-        from spec_bench.engine.model import synchronise
+        from spec_bench.decode.rows import BatchClock
 
         decoder = self._decoder
-        writing = self._writing
-
-        def now_s() -> float:
-            synchronise(decoder.target.device)
-            return time.perf_counter()
-
         with torch.inference_mode():
-            began_s = now_s()
-            (row,) = decoder.begin([self._request], self._seed)
-            prefill_s = now_s() - began_s
-        decoder.take_forward_s()  # of the prefill
-        spent = [0.0, 0.0, 0.0]
-        waiting_s = 0.0
+            clock = BatchClock(decoder.now_s, decoder.take_forward_s)
+            rows: list[Any] = decoder.begin([self._request], self._seed)
+            clock.joined(rows)
+        (row,) = rows
         given = 0
+        delivered = 0
+        told_s = 0.0
         while row.finish is None:
             with torch.inference_mode():
-                began_s = now_s()
-                decoder.step([row])  # type: ignore[list-item]
-                taken_s = now_s() - began_s
-            both = zip(spent, (taken_s, *decoder.take_forward_s()), strict=True)
-            spent = [before + now for before, now in both]
-            waiting_s += taken_s
+                clock.start()
+                decoder.step(rows)
+                clock.stepped(rows)
+                clock.pause()
             if row.finish is None and len(row.answer) < sum(each.delivered for each in row.steps):
                 continue  # beams: which of them is the answer is known at the end
+            prefill_s, decode_s, draft_s, target_s = clock.seconds(row)
             fresh = row.steps[given:]
-            start = sum(each.delivered for each in row.steps[:given])
             for place, record in enumerate(fresh, start=given + 1):
-                tokens = row.answer[start : start + record.delivered]
-                start += record.delivered
+                tokens = row.answer[delivered : delivered + record.delivered]
+                delivered += record.delivered
                 last = row.finish is not None and place == len(row.steps)
-                text = writing.add(tokens, last)
+                text = self._writing.add(tokens, last)
                 if last:
-                    generation = row.generation(prefill_s, *spent)
-                    latency_s = generation.prefill_s + generation.decode_s
-                    self._generation = replace(generation, latency_s=latency_s)
-                yield Step(record, tokens, text, waiting_s / len(fresh))
-            waiting_s = 0.0
+                    made = row.generation(prefill_s, decode_s, draft_s, target_s)
+                    self._generation = replace(made, latency_s=prefill_s + decode_s)
+                yield Step(record, tokens, text, (decode_s - told_s) / len(fresh))
+            told_s = decode_s
             given = len(row.steps)

@@ -27,8 +27,7 @@ from spec_bench.draft.base import Drafter, drafter
 from spec_bench.draft.network import Heads
 from spec_bench.engine.cache import CachePool
 from spec_bench.engine.model import LanguageModel
-from spec_bench.settings.fields import read, shown
-from spec_bench.settings.registry import Registry
+from spec_bench.settings.fields import shown
 from spec_bench.tree.base import GrownTree, Policy, policy
 from spec_bench.tree.node_list import NodeList
 from spec_bench.verify.base import (
@@ -37,7 +36,6 @@ from spec_bench.verify.base import (
     Transformers,
     TreeVerifier,
     Verifier,
-    read_verifier,
     rule,
 )
 from spec_bench.vocabulary.decoders import DISPLAY
@@ -289,14 +287,6 @@ def _block_of(given: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return block
 
 
-def _read_block(registry: Registry[Any], block: Mapping[str, Any], kind: str, where: str) -> Any:
-    """Reads a block as the dataclass of the kind that it names; a ValueError if it does not fit."""
-    name = block.get(kind)
-    registered = registry.find(name, f"{where}.{kind}")
-    settings = {key: value for key, value in block.items() if key != kind}
-    return read(registered, settings, where, f"{registry.noun} {name!r}")
-
-
 def resolve_spec(given: Mapping[str, Any], spec: str | int | None) -> dict[str, Any]:
     """Writes a shorthand into a copy of a decoder's settings; None keeps the tree as it is. The
     numbers' values are not checked here; a ValueError if the shorthand does not fit the tree
@@ -339,9 +329,9 @@ def read_decoder(
         proposing, growing, deciding = (_block_of(given, key) for key in _KEYS[1:4])
         if not isinstance(whole, bool):
             raise ValueError(f"tree_attention must be true or false, got {shown(whole)}")
-        tree = _read_block(policy, growing, "policy", "tree").under(whole)
-        proposes = _read_block(drafter, proposing, "kind", "drafter")
-        decides = read_verifier(deciding, "verifier")
+        tree = policy.read(growing, "policy", "tree").under(whole)
+        proposes = drafter.read(proposing, "kind", "drafter")
+        decides = rule.read(deciding, "rule", "verifier")
     config = DecoderConfig(name, proposes, tree, decides, whole)
     config.check_under(settings or SamplingSettings())
     return config

@@ -138,7 +138,7 @@ class DecodingLoop(ABC, Generic[RowType]):
         """
         if not requests:
             return []
-        clock = BatchClock(self._now_s, self.take_forward_s)
+        clock = BatchClock(self.now_s, self.take_forward_s)
         self.admit(requests)
         rows = [self.join(index, r, seed) for index, r in enumerate(requests[: self.rows])]
         active = list(rows)
@@ -203,6 +203,7 @@ class DecodingLoop(ABC, Generic[RowType]):
         self.preflight(requests)
         self.reserve(max(self.slots_needed(len(r.prompt_ids), r.max_new_tokens) for r in requests))
 
-    def _now_s(self) -> float:
+    def now_s(self) -> float:
+        """Reads the clock once the target's device has done what it was given."""
         synchronise(self.target.device)
         return time.perf_counter()

@@ -30,7 +30,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from spec_bench.settings.fields import first_line, shown
+from spec_bench.settings.fields import first_line, read, shown
 
 Entry = TypeVar("Entry")
 Thing = TypeVar("Thing")
@@ -99,6 +99,15 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         if isinstance(name, str) and name in self:
             return self[name]
         raise ValueError(f"{where} must be one of {', '.join(sorted(self))}, got {shown(name)}")
+
+    def read(self, block: Mapping[str, Any], key: str, where: str) -> Any:
+        """Reads a block of settings as the dataclass that it names under a key; a ValueError if it
+        does not fit, which names ``where`` it stands.
+        """
+        name = block.get(key)
+        kind: Any = self.find(name, f"{where}.{key}")
+        settings = {each: value for each, value in block.items() if each != key}
+        return read(kind, settings, where, f"{self.noun} {name!r}")
 
     def forget(self, name: str) -> None:
         """Takes an entry out again; for tests that register something."""

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol, get_type_hints
 
 from spec_bench.core.tree import Siblings, TreeShape
 from spec_bench.records.types import Lossless
-from spec_bench.settings.fields import Share, read
+from spec_bench.settings.fields import Share
 from spec_bench.settings.registry import Registry
 from spec_bench.verify.simultaneous import walk as walk_nodes
 from spec_bench.verify.walk import NodeRule, Scored, WalkResult
@@ -164,29 +164,15 @@ rule: Registry[type[Verifier]] = Registry(
 """The rules by name; also the decorator that registers one."""
 
 
-def read_verifier(given: Mapping[str, Any], where: str) -> Verifier:
-    """Gives a verifier block of YAML its types. Raises ValueError: a wrong key or value, named
-    after ``where``, such as ``decoder 'sd': verifier``.
-    """
-    name = given.get("rule")
-    kind = rule.find(name, f"{where}.rule")
-    settings = {key: value for key, value in given.items() if key != "rule"}
-    return read(kind, settings, where, f"rule {name!r}")
-
-
 # Another engine's own decoding: only who drafts and how much is set here, the rest is its code.
 #
 # Such rows share our prompts and our clock, but have a mark of their own: their distributions were
 # not enumerated.
 
 
-class OtherEngine(Verifier):
-    """Decoding by a library."""
-
-
 @rule("transformers", mark="unaudited")
 @dataclass(frozen=True)
-class Transformers(OtherEngine):
+class Transformers(Verifier):
     """``generate`` of transformers: alone, with an assistant, or with prompt lookup."""
 
     # the assistant stops after a token less probable than this (`assistant_confidence_threshold`;
@@ -199,7 +185,7 @@ class Transformers(OtherEngine):
 
 @rule("server", mark="unaudited")
 @dataclass(frozen=True)
-class Served(OtherEngine):
+class Served(Verifier):
     """However a server decodes; that cannot be chosen here (``spec_bench.server``)."""
 
     library = "server"

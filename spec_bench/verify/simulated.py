@@ -16,7 +16,7 @@ from torch import Tensor
 from spec_bench.core.tree import Siblings, TreeShape
 from spec_bench.core.warp import log_probs
 from spec_bench.settings.fields import Share
-from spec_bench.verify.base import NodeVerifier, TreeVerifier, read_verifier, rule
+from spec_bench.verify.base import NodeVerifier, TreeVerifier, rule
 from spec_bench.verify.walk import NodeRule, Scored, Verdict, WalkResult
 
 
@@ -78,7 +78,7 @@ class Simulated(TreeVerifier):
         """Returns the rule that is computed all the same; it must judge single nodes."""
         if self.computed is None:
             return None
-        verifier = read_verifier(self.computed, "verifier.computed")
+        verifier = rule.read(self.computed, "rule", "verifier.computed")
         if not isinstance(verifier, NodeVerifier):
             raise ValueError(
                 f"verifier.computed.rule must judge one node at a time, got {verifier.name!r}"

@@ -16,7 +16,7 @@ from spec_bench.core.warp import SamplingSettings, log_probs
 from spec_bench.tree.dynamic import BestNodes, BestSlots, DynamicTree
 from spec_bench.tree.node_list import NodeList
 from spec_bench.tree.widths import IidPaths, StochasticBeam, Widths
-from spec_bench.verify.base import read_verifier
+from spec_bench.verify.base import rule
 from spec_bench.verify.by_position import by_position_walk, looked_up
 from spec_bench.verify.path_rule import path_walk, traversal
 from spec_bench.verify.rules import (
@@ -179,7 +179,7 @@ def test_the_longest_path_of_typical_tokens_is_taken(sure, path, token):
 @pytest.mark.parametrize("value", [-0.1, 1.1, True, "x"])
 def test_thresholds_outside_the_unit_interval_are_refused(value):
     with pytest.raises(ValueError, match=naming("verifier.delta")):
-        read_verifier({"rule": "typical", "delta": value}, "decoder 'd': verifier")
+        rule.read({"rule": "typical", "delta": value}, "rule", "decoder 'd': verifier")
 
 
 FIVE = torch.tensor([[0.4, 0.3, 0.2, 0.1, 0.0]], dtype=torch.float64)
