@@ -46,6 +46,14 @@ def test_a_script_finds_this_checkouts_package_by_itself(name, tmp_path):
 
 
 @pytest.mark.slow
+def test_damages_dying_writers_full_disks_and_clocks_cost_nothing_that_was_measured():
+    few = ["--damages", "40", "--writers", "4", "--sizes", "3", "--clocks", "8"]
+    command = [sys.executable, str(ROOT / "scripts/check/faults.py"), *few]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
 def test_made_up_decoders_stand_in_for_a_jobs_where_its_own_work_is_timed():
     command = [sys.executable, str(ROOT / "scripts/bench/prompts.py"), "--job", "2", "2"]
     last = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\n")

@@ -267,7 +267,8 @@ def replacing(path: Path) -> Iterator[Path]:
                 os.fsync(stream.fileno())
             os.replace(partial, path)
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):  # a read-only file system refuses that too
+            partial.unlink()
 
 
 def set_aside(path: Path, copy: bool = False) -> Path:

@@ -12,6 +12,7 @@ import pytest
 from spec_bench.jobs.store import experiment
 from spec_bench.jobs.store.experiment import Experiment, JobNote
 from spec_bench.jobs.store.store import CellStore
+from spec_bench.jobs.sweep.watch import RunningJob
 from spec_bench.records import cell_folder, parquet
 from spec_bench.records.types import Generation, StepRecord
 from spec_bench.report.claims.verdict import NOT_DECIDED
@@ -246,6 +247,14 @@ def test_a_worker_leaves_a_table_to_the_process_that_is_at_it(tmp_path):
     assert mine.csv.stat().st_size
 
 
+def test_tables_are_not_made_in_the_place_of_a_folder_that_is_gone(tmp_path):
+    end(tmp_path / "here", 0, "a")
+    job = RunningJob(tmp_path / "gone" / "runs" / "jobs" / "name" / "under_way" / "job.json")
+    job.say(prompts=1)
+    assert Experiment(tmp_path / "gone", "name").rebuild()
+    assert [each.name for each in tmp_path.iterdir()] == ["here"]
+
+
 def test_a_rebuild_ends_though_jobs_go_on_ending(tmp_path, monkeypatch):
     mine, passes = Experiment(tmp_path, "mine"), []
 
@@ -253,6 +262,7 @@ def test_a_rebuild_ends_though_jobs_go_on_ending(tmp_path, monkeypatch):
         passes.append(of)
         mine.note(JobNote(len(passes), "", (f"cell{len(passes)}",)))
 
+    mine.note(JobNote(0, "", ("cell0",)))
     monkeypatch.setattr(mine, "_write_records", another)
     mine.rebuild()
     assert len(passes) == 2

@@ -101,7 +101,8 @@ class Experiment:
         """Makes CSV and records whole, once more if a job has ended meanwhile; whether it did. To
         another process that is at it longer than ``wait_s`` seconds it leaves them.
         """
-        self._notes.mkdir(parents=True, exist_ok=True)
+        if not self._notes.is_dir():  # no job has ended here, or the folder is gone
+            return True
         until = time.monotonic() + wait_s
         with files.open_own(self._notes / ".lock") as file:
             while not files.lock(file, wait=wait_s == inf):

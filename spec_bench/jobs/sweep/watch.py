@@ -83,7 +83,7 @@ class RunningJob:
     def say(self, **changed: Any) -> None:
         """Writes its note with other values."""
         self.state = replace(self.state, **changed)
-        if self.path is not None:
+        if self.path is not None and self.path.parent.is_dir():  # a folder that is gone may return
             with suppress(OSError):  # nobody's numbers hang on it
                 files.write_json(self.path, [asdict(self.state)])
 
