@@ -54,7 +54,7 @@ _ALL = -1  # top_k that cuts nothing, to vLLM, SGLang and llama.cpp alike
 
 def fit(message: object, key: str = "", longest: int | None = None) -> str:
     """A message from outside in one line; its keys are hidden before it is cut."""
-    return one_line(redact(_CONTROL.sub(" ", str(message)), key), longest)
+    return one_line(redact(_CONTROL.sub(" ", str(message)[:_MOST_REFUSAL]), key), longest)
 
 
 def at_most(parts: Iterator[bytes], most: int, *, cut: bool = False) -> bytes:

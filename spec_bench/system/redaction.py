@@ -17,6 +17,7 @@ HIDDEN = "***"
 KEY = "SPEC_BENCH_SERVER_KEY"
 """The environment variable whose value is sent as bearer token."""
 _SIZE = 8  # letters and digits of the key that are not shown together
+_LONG = 2000
 _RULES = (
     # http://user:password@host
     (r"(?<=//)[^/\s]*@", "***@"),
@@ -30,13 +31,13 @@ _RULES = (
     (
         r"((?i:\b\w*(?:(?:api|access|auth|hf|private)[-_]?(?:key|token)|secret|passw(?:or)?d))"
         r"|\b[A-Z0-9_]+_(?:KEY|TOKEN)|(?i:(?<=[?&;])[\w.-]*(?:key|token|sig|signature)))"
-        r"""([\\'"]*\s*[=:]\s*[\\'"]*)(?:\[[^]]*\]|[^\s\\'",;&[]+)""",
+        r"""([\\'"]*\s*[=:]\s*[\\'"]*)(?:\[[^]]{0,999}\]|[^\s\\'",;&[]+)""",
         r"\1\2***",
     ),
     # sk-VALUE, a JSON web token, letters and digits by chance
     (
         r"\b(?:(?:[spr]k|gsk|nvapi|glpat|xox[a-z])-|(?:hf|gh[a-z]|github_pat|npm)_|AKIA|AIza"
-        r"|eyJ)(?=[\w-]*\d)[\w-]{10,}(?:\.[\w-]+)*"
+        r"|eyJ)(?=[\w-]{0,60}\d)[\w-]{10,}(?:\.[\w-]+)*"
         r"|(?<!\w)(?=\w*[a-z])(?=\w*[A-Z])(?=(?:\w*\d){3})[A-Za-z0-9]{24,}(?!\w)",
         HIDDEN,
     ),
@@ -47,7 +48,8 @@ _LETTER = re.compile(r"(?:\\u00|\\x|%|&#x)([0-9a-fA-F]{2})|\\[nrt]|([A-Za-z0-9])
 
 def redact(text: str, key: str = "") -> str:
     """Returns a text without keys and passwords, those of the environment and ``key`` included."""
-    return _redact(text, key, os.environ.get(KEY, "").strip())
+    call = _redact if len(text) < _LONG else _redact.__wrapped__  # which keeps no text
+    return call(text, key, os.environ.get(KEY, "").strip())
 
 
 def redact_values(value: Any) -> Any:
@@ -85,15 +87,14 @@ def _hide(text: str, key: str) -> str:
         if (letter := found[2] or chr(int(found[1] or "0", 16)).lower()).isalnum()
     ]
     spelling = "".join(letter for *_, letter in letters).lower()
-    begun = len(text)  # where what was hidden last begins
-    for place in reversed(range(len(letters) - _SIZE + 1)):
+    left = []
+    end = 0
+    for place in range(len(letters) - _SIZE + 1):
         if spelling[place : place + _SIZE] in parts:
             start = letters[place][0]
+            left += [text[end:start], HIDDEN] if start >= end else []
             end = letters[place + _SIZE - 1][1]
-            after = begun + len(HIDDEN) if end > begun else end
-            text = text[:start] + HIDDEN + text[after:]
-            begun = start
-    return text
+    return "".join(left) + text[end:]
 
 
 @lru_cache(8)
