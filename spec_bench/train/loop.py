@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from accelerate import Accelerator, InitProcessGroupKwargs
@@ -25,6 +25,7 @@ from torch.optim import AdamW, Optimizer
 from tqdm import tqdm
 
 from spec_bench.settings.fields import one_line
+from spec_bench.settings.validation import Ge, adapter
 from spec_bench.system.files import digest, naming, open_own, replacing, set_aside, write_csv
 from spec_bench.train.batches import IGNORED, Batches, step_indices
 from spec_bench.train.settings import TrainSettings
@@ -103,7 +104,7 @@ def named(side: str, shares: Sequence[float]) -> dict[str, float]:
 class Progress:
     """How far a training has come."""
 
-    step: int = 0  # optimiser steps done
+    step: Annotated[int, Ge(0)] = 0  # optimiser steps done
     tokens: int = 0  # positions trained on
     seconds: float = 0.0  # spent training, validation included
     window: dict[str, Any] | None = None  # sums since the last line of the log, by name
@@ -146,7 +147,7 @@ class Checkpoint:
                 raise ValueError("it holds no training")
             models = state.get("models", self.models)  # none kept before there were digests
             if (state["settings"], models) == (self.settings, self.models):
-                progress = Progress(**state["progress"])
+                progress = adapter(Progress).validate_python(state["progress"])
                 module.load_state_dict(state["module"])
                 optimiser.load_state_dict(state["optimiser"])
                 torch.set_rng_state(state["random"])

@@ -18,7 +18,7 @@ from spec_bench.jobs.config.flags import overrides_of
 from spec_bench.settings.configs import conf_dir
 from spec_bench.train import train
 from spec_bench.train.collect import main as collect
-from spec_bench.train.loop import TrainingLog, columns, run_training, share
+from spec_bench.train.loop import Checkpoint, Progress, TrainingLog, columns, run_training, share
 from spec_bench.train.settings import build_train_settings
 from tests.said import naming, one_line
 from tests.warm import Command, run, until
@@ -243,6 +243,24 @@ def test_a_finished_training_is_not_trained_again_nor_with_other_settings(tmp_pa
     assert equal(first.trainee, second.trainee)
     with pytest.raises(ValueError, match="holds a training with other settings"):
         trained(tmp_path, "medusa", TEXT, 4, learned_from="something else")
+
+
+def test_a_checkpoint_made_by_hand_calls_nothing_and_no_step_of_it_is_below_0(tmp_path):
+    layer, ran = torch.nn.Linear(2, 2), tmp_path / "ran"
+    optimiser = torch.optim.AdamW(layer.parameters())
+    checkpoint = Checkpoint(tmp_path, {})
+
+    class Calls:
+        def __reduce__(self):
+            return ran.touch, ()
+
+    for step, more, found in ((3, {}, 3), (-5, {}, 0), (3, {"more": Calls()}, 0)):
+        checkpoint.save(layer, optimiser, Progress(step))
+        state = torch.load(checkpoint.file, weights_only=True)
+        torch.save({**state, **more}, checkpoint.file)
+        assert checkpoint.load(layer, optimiser).step == found
+    assert not ran.exists()
+    assert len([*tmp_path.glob("checkpoint.pt.bad-*")]) == 2
 
 
 @pytest.mark.parametrize("bad", [b"", b"half", b"\0" * 4000, None])
