@@ -70,7 +70,7 @@ def test_a_conversation_goes_through_the_chat_template(pair, monkeypatch):
     told = {"decoder": "sd:2", "temperature": 0, "max_new_tokens": 5}
     message = {"role": "user", "content": "Article: Rain."}
     ids = pair.tokenizer("user: Article: Rain.\nSummary:", add_special_tokens=False)["input_ids"]
-    assert pair._request([message], 5, False, None).prompt_ids == tuple(ids)
+    assert pair._requests([[message]], 5, False, None, ())[0].prompt_ids == tuple(ids)
     plain = pair.decode("Article: Rain.", chat=True, **told)
     assert pair.decode([message], **told).tokens == plain.tokens
     longer = [message, {"role": "assistant", "content": "Rain."}, message]

@@ -233,8 +233,7 @@ class LoadedPair:
             raise ValueError("prompt_id is of one prompt, got a list of prompts")
         sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
         built = self._built(decoder, {**sampling, "max_new_tokens": max_new_tokens}, self._pool)
-        stops = stops_asked(stop)
-        asked = [self._request(each, max_new_tokens, chat, prompt_id, stops) for each in prompts]
+        asked = self._requests(prompts, max_new_tokens, chat, prompt_id, stop)
         answers = [each.answer for each in self._streams(built, asked, seed)]
         return answers if several else answers[0]
 
@@ -267,7 +266,7 @@ class LoadedPair:
         sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
         # Separate caches: other prompts may be decoded between two steps.
         built = self._built(decoder, {**sampling, "max_new_tokens": max_new_tokens}, None)
-        asked = [self._request(prompts[0], max_new_tokens, chat, prompt_id, stops_asked(stop))]
+        asked = self._requests(prompts, max_new_tokens, chat, prompt_id, stop)
         return self._streams(built, asked, seed)[0]
 
     def _built(
@@ -298,18 +297,22 @@ class LoadedPair:
         built.preflight(asked)
         return [Stream(built, each, seed, Writing(self.tokenizer, each.ends)) for each in asked]
 
-    def _request(
-        self, prompt: Prompt, limit: int, chat: bool, name: str | None, stop: Sequence[str] = ()
-    ) -> Request:
-        if isinstance(prompt, str) and not chat:
-            ids = self.tokenizer(prompt)["input_ids"]
-        else:
-            message = {"role": "user", "content": prompt}
-            messages = [message] if isinstance(prompt, str) else [dict(each) for each in prompt]
-            text = chat_text(self.tokenizer, messages, otherwise=_PLAINLY)
-            ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        ends = Ends(self.tokenizer, stop)
-        return Request(name or prompt_id(prompt), tuple(ids), limit, ends.ids, ends)
+    def _requests(
+        self, prompts: Iterable[Prompt], limit: int, chat: bool, name: str | None, stop: Any
+    ) -> list[Request]:
+        ends = Ends(self.tokenizer, stops_asked(stop))
+        requests = []
+        for prompt in prompts:
+            if isinstance(prompt, str) and not chat:
+                ids = self.tokenizer(prompt)["input_ids"]
+            else:
+                message = {"role": "user", "content": prompt}
+                messages = [message] if isinstance(prompt, str) else [dict(each) for each in prompt]
+                text = chat_text(self.tokenizer, messages, otherwise=_PLAINLY)
+                ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+            asked = Request(name or prompt_id(prompt), tuple(ids), limit, ends.ids, ends)
+            requests.append(asked)
+        return requests
 
 
 def stops_asked(stop: Any) -> tuple[str, ...]:

@@ -235,7 +235,6 @@ def beam_chi_square(
     config: DecoderConfig,
     settings: SamplingSettings,
     *,
-    layers: int = 4,
     samples: int = 5000,
     seed: int = 0,
 ) -> float:
@@ -243,6 +242,7 @@ def beam_chi_square(
     decoder that drafts has threshold 0.
     """
     rows = 250
+    layers = 4
     built, target = markov_decoder(config, settings, vocab=2, seed=seed, rows=rows)
     counts: Counter[Beams] = Counter()
     for start in range(0, samples, rows):

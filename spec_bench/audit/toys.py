@@ -112,8 +112,8 @@ class MarkovModel:
         return law
 
 
-def random_markov(vocab: int, seed: int, sharpness: float = 1.5) -> MarkovModel:
-    """Returns a chain with normal logits of the given standard deviation, float64."""
+def random_markov(vocab: int, seed: int) -> MarkovModel:
+    """Returns a chain with normal logits of standard deviation 1.5, float64."""
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn((2, vocab, vocab), generator=generator, dtype=torch.float64)
-    return MarkovModel(logits * sharpness)
+    return MarkovModel(1.5 * logits)

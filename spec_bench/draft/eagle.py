@@ -253,11 +253,11 @@ LONGEST = 512  # of a prompt
 CLEARLY = 0.15  # how much more often another reading must agree
 
 
-def own_text(target: LanguageModel, prompt: Sequence[int], count: int = TOKENS) -> list[int]:
-    """Returns a prompt's end and the target's likeliest continuation of ``count`` tokens."""
+def own_text(target: LanguageModel, prompt: Sequence[int]) -> list[int]:
+    """Returns a prompt's end and the target's likeliest continuation."""
     text = list(prompt[-LONGEST:])
-    cache = target.allocate(1, len(text) + count)
-    for at in (0, *range(len(text), len(text) + count - 1)):
+    cache = target.allocate(1, len(text) + TOKENS)
+    for at in (0, *range(len(text), len(text) + TOKENS - 1)):
         tokens = torch.tensor([text[at:]], device=target.device)
         logits = run_pending(target, cache, [at], tokens, prefill=True).logits
         text.append(int(logits[0, -1].argmax()))

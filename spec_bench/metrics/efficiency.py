@@ -36,14 +36,16 @@ _RATIOS: Mapping[str, tuple[Of, Of]] = {
 }
 
 
+def _total(name: str, generations: Sequence[Generation]) -> float:
+    return sum(getattr(each, name) for each in generations)
+
+
 for _name, (_above, _below) in _RATIOS.items():
     metric(_name, sums=(_above, _below))(partial(ratio, above=_above, below=_below))
 metric("prompts")(len)
 metric("delivered_tokens")(lambda generations: sum(each.delivered for each in generations))
-metric("prefill_s")(lambda generations: sum(each.prefill_s for each in generations))
-metric("decode_s")(lambda generations: sum(each.decode_s for each in generations))
-metric("draft_s")(lambda generations: sum(each.draft_s for each in generations))
-metric("target_s")(lambda generations: sum(each.target_s for each in generations))
+for _name in ("prefill_s", "decode_s", "draft_s", "target_s"):
+    metric(_name)(partial(_total, _name))
 
 
 @metric("repeats", of_cell=True)

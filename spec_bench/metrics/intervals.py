@@ -57,7 +57,7 @@ def ratio_intervals(tables: Sequence[Array]) -> list[Interval | None]:
     """The same of several tables (columns, repeats, prompts): of two columns a ratio, of four one
     ratio over another.
     """
-    return _of_shapes(_on_log_scale, lambda table: _RATIOS[len(table)], tables)
+    return _of_shapes(_on_log_scale, lambda table: RATIOS[len(table)], tables)
 
 
 def _of_shapes(
@@ -76,10 +76,11 @@ def _of_shapes(
     return [found[place] for place in range(len(tables))]
 
 
-_RATIOS: dict[int, Statistic] = {
+RATIOS: dict[int, Statistic] = {
     2: lambda sums: sums[0] / sums[1],
     4: lambda sums: (sums[0] / sums[1]) / (sums[2] / sums[3]),
 }
+"""By how many columns it is made of: a ratio, and one ratio over another."""
 
 
 def _stacked(*parts: ArrayLike) -> Array:
@@ -159,7 +160,7 @@ def score_interval(statistic: Statistic, columns: ArrayLike) -> Interval | None:
     error = float(_jackknife_error(values))
     worth = float(prompts)
     if error > 1e-9:
-        wider = _student_t(prompts - 1) / _NORMAL
+        wider = student_t(prompts - 1) / _NORMAL
         worth = share * (1 - share) / error**2 / wider**2
     right = share * worth
     wrong = (1 - share) * worth
@@ -185,7 +186,7 @@ def score_difference_interval(statistic: Statistic, columns: ArrayLike) -> Inter
     largest = largest if largest > 1e-12 else 1.0
     spread = (float(added @ added) + largest**2) / (prompts + 2)
     variance = (spread - (float(added.sum()) / (prompts + 2)) ** 2) / (prompts + 2)
-    reach = _student_t(prompts - 1) * sqrt(variance)
+    reach = student_t(prompts - 1) * sqrt(variance)
     return Interval(value, value - reach, value + reach, freedom=prompts - 1)
 
 
@@ -321,9 +322,9 @@ def _laid_out(
     if between > 0:
         small = between**2 / (repeats - 1)
         freedom = variance**2 / (small + error**4 / (prompts - 1))
-        wider = _student_t(freedom)
+        wider = student_t(freedom)
         if error > 0:  # the skew of the prompts' quantiles is kept
-            wider /= _student_t(prompts - 1)
+            wider /= student_t(prompts - 1)
         else:
             below = 1.0
             above = 1.0
@@ -343,7 +344,7 @@ def _over_prompts(
     The error is None if some resample has no value, 0 if prompts do not differ.
     """
     prompts = blocks.shape[-1]
-    normal = _student_t(blocks.shape[-1] - 1)
+    normal = student_t(blocks.shape[-1] - 1)
     influence = np.einsum("ck,ckp->kp", slopes, blocks)
     linears = np.sqrt(_spread(influence) * prompts / (prompts - 1))
     withouts = _jackknife_error(left_out(statistic, blocks))
@@ -375,7 +376,7 @@ def _over_prompts(
 
 
 @functools.lru_cache(maxsize=256)
-def _student_t(freedom: float) -> float:
+def student_t(freedom: float) -> float:
     """Returns the upper end of the central 95% of Student's t."""
     from scipy.special import stdtrit
 

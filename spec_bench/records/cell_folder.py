@@ -11,7 +11,7 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -110,12 +110,16 @@ def pack_run(run: Path) -> Packed | None:
         check_cell(run, cell)
         if not cell:
             return None
-        origin = (cell.get("starts") or [None])[-1]
-        again = read_retimed(run)
-        return pack(run.name, lines.generations, origin, cell.get("scores"), again)
+        return pack_cell(run, cell, lines.generations)
     except _FAULTS as error:
         log.warning("%s", error)
         return None
+
+
+def pack_cell(run: Path, cell: Mapping[str, Any], done: Sequence[Generation]) -> Packed:
+    """Packs a cell's generations, with what its file says of them and what was timed again."""
+    origin = (cell.get("starts") or [None])[-1]
+    return pack(run.name, done, origin, cell.get("scores"), read_retimed(run))
 
 
 def read_lines(path: Path) -> list[Generation]:

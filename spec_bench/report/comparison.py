@@ -21,7 +21,11 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from spec_bench.metrics.interval import TOO_FEW, Interval, holm, p_value
-from spec_bench.metrics.intervals import score_difference_interval, studentised_intervals
+from spec_bench.metrics.intervals import (
+    RATIOS,
+    score_difference_interval,
+    studentised_intervals,
+)
 from spec_bench.report.claims import measured
 from spec_bench.report.claims.ask import Ask, best, cells, titled
 from spec_bench.report.claims.verdict import Check, judged
@@ -413,7 +417,8 @@ def _paired(match: Match, each: Column, before: Records, after: Records) -> Chan
         return replace(left, why="no records by prompt, or none timed in turn")
     if (table := table_of([first, second])) is None:
         return replace(left, why="no seed or prompt in common: run both with one --seed")
-    statistic = _speedup if timed else _ratio
+    # of a speed-up: tokens, seconds, plain decoding's tokens and seconds
+    statistic = RATIOS[4 if timed else 2]
     if not timed and (each.kind == "score" or mapped_of(row, name)):
         statistic = partial(value_of_sums, row=row, name=name)
     return _Paired(left, statistic, table.reshape(-1, *table.shape[2:]))
@@ -467,15 +472,6 @@ def _log_ratio(statistic: Callable[[Array], Array], sums: Array) -> Array:
 def _difference(statistic: Callable[[Array], Array], sums: Array) -> Array:
     first, second = np.split(sums, 2)
     return statistic(second) - statistic(first)
-
-
-def _ratio(sums: Array) -> Array:
-    return sums[0] / sums[1]
-
-
-def _speedup(sums: Array) -> Array:
-    """sums [4, batch]: tokens, seconds, plain decoding's tokens and seconds."""
-    return (sums[0] / sums[1]) / (sums[2] / sums[3])
 
 
 HEADS = ("cell", "number", "before", "after", "change", "95% interval", "p", "verdict")

@@ -66,11 +66,8 @@ def packed_of(results: Path, run_id: str) -> Packed:
     if run_id in kept:
         return kept
     run = files.run_folder(files.results_of(results), run_id)
-    cell = cell_folder.read_cell(run)
     done = cell_folder.read_lines(run / files.GENERATIONS)
-    again = cell_folder.read_retimed(run)
-    origin = (cell.get("starts") or [None])[-1]
-    return parquet.pack(run_id, done, origin, cell.get("scores"), again)
+    return cell_folder.pack_cell(run, cell_folder.read_cell(run), done)
 
 
 class _Cell:

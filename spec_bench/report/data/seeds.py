@@ -18,7 +18,7 @@ import pandas as pd
 
 from spec_bench.metrics import metric
 from spec_bench.metrics.interval import FEWEST, Interval, limited
-from spec_bench.metrics.intervals import ratio_intervals
+from spec_bench.metrics.intervals import ratio_intervals, student_t
 from spec_bench.records.types import find_doubt
 from spec_bench.report.data.counts import Records, Table, mapped_of
 from spec_bench.report.data.rows import Row, apart_in, cell_keys, compact, most_of, rows_of
@@ -93,15 +93,13 @@ def mean_of_seeds(cells: Sequence[Interval], prompts: int) -> Interval:
     Bulletin 2, 1946). No ends where some seed has none. ``cells`` are the number of each seed, at
     least two, with intervals over so many prompts.
     """
-    from scipy.special import stdtrit
-
     mean = fmean(cell.value for cell in cells)
     count = len(cells)
     below = [cell.value - cell.low for cell in cells if cell.low is not None]
     above = [cell.high - cell.value for cell in cells if cell.high is not None]
     if prompts < FEWEST or min(len(below), len(above)) < count:
         return Interval(mean)
-    quantile = float(stdtrit(prompts - 1, 0.975))
+    quantile = student_t(prompts - 1)
     low = fmean(below) / quantile
     high = fmean(above) / quantile
     between = variance(cell.value for cell in cells) / count
@@ -110,7 +108,7 @@ def mean_of_seeds(cells: Sequence[Interval], prompts: int) -> Interval:
     if whole == 0:
         return Interval(mean, mean, mean)
     freedom = whole**2 / (between**2 / (count - 1) + error**4 / (prompts - 1))
-    reach = float(stdtrit(freedom, 0.975))
+    reach = student_t(freedom)
     below_mean, above_mean = (reach * sqrt(end**2 + between) for end in (low, high))
     return Interval(mean, mean - below_mean, mean + above_mean)
 
