@@ -14,6 +14,7 @@ from spec_bench.jobs.config.cells import (
     build_cells,
     configurations,
     expand_grid,
+    parse_cell,
     written_cells,
 )
 from spec_bench.jobs.config.compose import composed, with_quoted_numbers
@@ -368,3 +369,8 @@ def test_trees_that_vary_have_no_acceptance_rate_and_say_why(run_job):
         told = [row.metrics[f"acceptance_rate{end}"] for end in ("", "_low", "_by_depth")]
         assert (told[0] is not None and told[2] is not None) if known else told == [None] * 3
         assert ("acceptance_rate: trees have another form" in row.reason) != known
+
+
+def test_a_colon_without_a_tree_is_refused():
+    with pytest.raises(ValueError, match="'sd:' names no tree"):
+        parse_cell("sd:", conf_dirs())

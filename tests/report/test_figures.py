@@ -15,9 +15,9 @@ from spec_bench.report.figures.cells import (
     usable,
 )
 from spec_bench.report.figures.draw import draw_sheet
-from spec_bench.report.figures.panels import drawing_of
+from spec_bench.report.figures.panels import drawing_of, panels
 from spec_bench.report.figures.style import GREY, fill, marks, save, settings
-from spec_bench.report.papers.paper import code_of, find_figure, load_paper
+from spec_bench.report.papers.paper import Paper, code_of, find_figure, load_paper
 from spec_bench.vocabulary.decoders import COLOURS
 from spec_bench.vocabulary.names import title
 from tests.report.rows import around, frame
@@ -439,3 +439,17 @@ def test_a_figure_takes_the_rows_that_its_tables_take_and_names_other_temperatur
     assert set(both.rows.temperature) == {0.3} and both.missing == ()
     alone = sheet_of("rsd/4", warm)
     assert alone.missing == ("measured at temperature 1, which the paper has not",)
+
+
+@pytest.mark.parametrize(
+    ("drawn", "said"),
+    [
+        (lambda _: 1 / 0, "ZeroDivisionError"),
+        (lambda cells: panels(cells, "draft_cals", "mbsu"), "did you mean draft_calls"),
+    ],
+)
+def test_a_mistake_in_a_papers_figures_is_one_line(drawn, said, monkeypatch):
+    monkeypatch.setattr(Paper, "draws", lambda *_: drawn)
+    rows = EXP1.assign(draft_calls=2.0)
+    with pytest.raises(ValueError, match=f"figure rsd/4: .*{said}"):
+        figure_sheets(find_figure("rsd/4"), rows)

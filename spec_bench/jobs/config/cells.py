@@ -212,7 +212,9 @@ def parse_cell(item: Any, folders: Sequence[Path]) -> WrittenCell:
     cell.
     """
     if isinstance(item, str):
-        name, _, spec = item.partition(":")
+        name, colon, spec = item.partition(":")
+        if colon and not spec.strip():
+            raise ValueError(f"{item!r} names no tree behind its colon, such as sd:3")
         name, *words = name.split() if "=" in name else [name.strip()]
         item = {"decoder": name, "spec": spec.strip() or None}
         for word in words:

@@ -22,6 +22,7 @@ from spec_bench.report.figures.draw import draw_sheet
 from spec_bench.report.figures.panels import Sheet
 from spec_bench.report.figures.style import FORMATS, save, settings
 from spec_bench.report.papers.paper import Figure, load_paper
+from spec_bench.settings.fields import describe_error
 
 
 def draw(
@@ -77,8 +78,9 @@ def figure_sheets(item: Figure, rows: pd.DataFrame, alone: bool = False) -> list
         plotted = list(function(Cells(item, rows, alone)))
     except NothingMeasuredError:
         raise
-    except ValueError as error:
-        raise ValueError(f"figure {item.name}: {error}") from error
+    except Exception as error:
+        why = error if isinstance(error, ValueError) else describe_error(error)
+        raise ValueError(f"figure {item.name}: {why}") from error
     if not plotted:
         raise nothing_measured(item)
     return plotted

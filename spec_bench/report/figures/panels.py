@@ -22,8 +22,8 @@ from spec_bench.report.claims.contrast import correlation
 from spec_bench.report.data.rows import TIMED, reason_of, rows_of, split
 from spec_bench.report.figures.cells import GROUP, SCORE, SCORE_NAME, Cells, grouped
 from spec_bench.report.figures.style import Look, fill, looks, shapes
-from spec_bench.settings.fields import unknown_setting
-from spec_bench.vocabulary.columns import COLUMNS, ENDS, apart_in
+from spec_bench.settings.fields import did_you_mean, unknown_setting
+from spec_bench.vocabulary.columns import COLUMNS, ENDS, apart_in, header
 from spec_bench.vocabulary.names import doubts_of
 
 _MARKS = ("line", "point", "front")
@@ -283,6 +283,8 @@ def panels(
     facets = (drawing.files, drawing.across, drawing.down)
     shown = {"pair", "task", *(name for names in facets for name in several(names))}
     for layer in drawing.all_layers:
+        for name in {layer.x, layer.y} - {"", *measured, *header()}:
+            raise ValueError(f"no column {name!r}{did_you_mean(name, [*measured])}")
         shown |= {layer.x, layer.y, *layer.hues, *layer.keep, layer.marker or ""}
     groups = {each.name for each in apart_in(measured)} if GROUP in shown else set()
     return [
