@@ -180,7 +180,10 @@ def _bounds(marks: Sequence[Any]) -> str:
 
 def _fit(hint: Any, value: Any) -> Any:
     """Returns the value as its annotation has it: lists become tuples, whole numbers floats."""
-    bounds, hint = _bare(hint)
+    bounds = None
+    if get_origin(hint) is Annotated:
+        bounds = next((each for each in hint.__metadata__ if isinstance(each, Range)), None)
+        hint = hint.__origin__
     if is_union(hint):
         for choice in get_args(hint):
             try:
@@ -229,14 +232,6 @@ def _keys(kind: Any) -> dict[str, bool]:
 def settings_in(kind: Any) -> list[Field[Any]]:
     """Returns the dataclass's fields that are keys of its block."""
     return [field for field in fields(kind) if field.metadata.get("setting", True)]
-
-
-def _bare(hint: Any) -> tuple[Range | None, Any]:
-    """Returns an annotation's bounds, if it has any, and its type."""
-    if get_origin(hint) is not Annotated:
-        return None, hint
-    bounds = (note for note in hint.__metadata__ if isinstance(note, Range))
-    return next(bounds, None), hint.__origin__
 
 
 def is_union(hint: Any) -> bool:

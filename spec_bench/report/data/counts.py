@@ -305,7 +305,11 @@ def value_of_sums(sums: NDArray[np.float64], row: Row, name: str) -> NDArray[np.
     """Returns the metric or score from what it is made of by sums, ``(counts, batch)``."""
     ours = name not in _SCORES and name in metric
     made = None if ours else score_of_sums(name, len(sums))
-    return value_of(sums[0] / sums[1], row, name) if made is None else made(sums)
+    if made is not None:
+        return made(sums)
+    ratio = sums[0] / sums[1]
+    mapped = mapped_of(row, name)
+    return ratio if mapped is None else np.vectorize(mapped, otypes=[float])(ratio)
 
 
 def table_of(
@@ -332,12 +336,6 @@ def summed(repeats: Sequence[Counts]) -> Counts | None:
         for prompt in repeats[0]
         if all(prompt in each for each in repeats)
     }
-
-
-def value_of(ratio: NDArray[np.float64], row: Row, name: str) -> NDArray[np.float64]:
-    """The metric from its ratio of sums."""
-    mapped = mapped_of(row, name)
-    return ratio if mapped is None else np.vectorize(mapped, otypes=[float])(ratio)
 
 
 def mapped_of(row: Row, name: str) -> Callable[[float], float] | None:
