@@ -13,7 +13,7 @@ from spec_bench.system.signals import orderly, run
 RESUMES = "interrupted; the same command resumes"
 _MODULES = {
     "answers": "exchange.write",
-    "compare": "report.comparison",
+    "compare": "report.compare",
     "convert": "engine.loading",
     "fit_tree": "recommend.fit_tree",
     "recommend": "recommend.recommend",

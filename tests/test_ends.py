@@ -16,7 +16,7 @@ from spec_bench.audit.__main__ import load as audit
 from spec_bench.exchange.write import main as answers
 from spec_bench.report.cli.command_line import ARGUMENTS
 from spec_bench.report.cli.command_line import main as report
-from spec_bench.report.comparison import main as compare
+from spec_bench.report.compare import main as compare
 from spec_bench.report.papers.paper import code_of
 from spec_bench.settings.arguments import output_file, output_folder
 from spec_bench.settings.configs import experiments_dir

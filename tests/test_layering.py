@@ -14,7 +14,7 @@ GROUND = ("system", "settings", "records", "vocabulary")
 MACHINE = {"core", "engine", "draft", "tree", "verify", "decode"}
 _JOBS = ("config", "store", "work", "job", "sweep")
 _REPORT = ("papers", "data", "claims", "tables", "figures", "page", "plain")
-_PAGES = ("comparison", "wandb_report")
+_PAGES = ("comparison", "compare", "wandb_report")
 
 
 def _before(room, rooms, folder=""):
@@ -66,7 +66,7 @@ MAY_IMPORT = {
     "serve": {"server", "jobs/config", "jobs/sweep"},
     "api": {
         *(*MACHINE, "tasks", "metrics", "sinks", "jobs/app", "jobs/config", "jobs/work"),
-        *("recommend", "audit", "report/comparison"),
+        *("recommend", "audit", "report/compare", "report/comparison"),
     },
     "__init__": {"api", "report/figures"},
     "__main__": {
@@ -75,7 +75,7 @@ MAY_IMPORT = {
             "jobs/store",
             "recommend",
             "report/cli",
-            "report/comparison",
+            "report/compare",
             "audit",
             "train",
             "measure",

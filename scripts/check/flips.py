@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from spec_bench.jobs.store.verify import main as verify
 from spec_bench.report.cli.command_line import main as report
-from spec_bench.report.comparison import main as compare
+from spec_bench.report.compare import main as compare
 from spec_bench.system import files
 
 _LIMIT_S = 120

@@ -108,8 +108,8 @@ def compare(
     """
     import pandas as pd
 
+    from spec_bench.report.compare import markdown
     from spec_bench.report.comparison import compare as build
-    from spec_bench.report.comparison import markdown
 
     for side in (before, after):
         if not isinstance(side, str | Path):

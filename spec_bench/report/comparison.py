@@ -1,10 +1,9 @@
-"""``spec-bench compare A B``: what changed from one results folder to another.
+"""What changed from one results folder to another: cells matched, numbers judged.
 
-Exit status: 0 nothing got worse, 1 something did, 2 the request cannot be right or nothing was
-compared.
+A speed-up is over the run's plain decoding, timed in turn with the cell: two machines, or one
+machine on two days, differ least in it. Plain decoding has no such ratio: of one machine its own
+rate is compared.
 """
-
-# A speed-up is over the run's plain decoding, timed in turn: days and machines differ least in it.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -17,8 +16,6 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.markdown import Markdown
 
 from spec_bench.metrics.interval import TOO_FEW, Interval, holm, p_value
 from spec_bench.metrics.intervals import (
@@ -26,10 +23,6 @@ from spec_bench.metrics.intervals import (
     score_difference_interval,
     studentised_intervals,
 )
-from spec_bench.report.claims import measured
-from spec_bench.report.claims.ask import Ask, best, cells, titled
-from spec_bench.report.claims.verdict import Check, judged
-from spec_bench.report.claims.verdict import table_of as checks_table
 from spec_bench.report.data.counts import (
     ENOUGH,
     Records,
@@ -38,12 +31,9 @@ from spec_bench.report.data.counts import (
     table_of,
     value_of_sums,
 )
-from spec_bench.report.data.rows import MODELS_APART, Row, groups_of, number_in, rows_of, stall_of
+from spec_bench.report.data.rows import Row, groups_of, number_in, rows_of, stall_of
 from spec_bench.report.data.seeds import SEEDS
-from spec_bench.report.page.build import Cells, read_cells, render
-from spec_bench.report.tables.render import escape_markdown, markdown_table
-from spec_bench.settings.arguments import Parser, output_folder
-from spec_bench.settings.fields import complain
+from spec_bench.report.page.build import Cells, read_cells
 from spec_bench.system import files
 from spec_bench.vocabulary.columns import Column, column, columns_in
 from spec_bench.vocabulary.numbers import format_count
@@ -59,10 +49,9 @@ _UNSTATED = "not stated"
 _OF_TEXTS = ("likelihood", "score")
 _COMPARED = ("speedup", "block_efficiency")
 _SPEEDUP = "speedup"
-_TIMES = "token_rate"
+RATE = "token_rate"
 _OTHER_PROMPTS = "other prompts"
 _OTHER_MACHINE = "another machine"
-_NOT_JUDGED = "not judged"
 _AT_ONCE = 256  # numbers whose intervals are made together
 Verdict = Literal["regression", "improvement", "no change shown", "identical", "not judged"]
 ORDER: tuple[Verdict, ...] = get_args(Verdict)
@@ -170,7 +159,7 @@ class Comparison:
     def same_runs(self) -> bool:
         """Whether both sides are one measurement: times, too, are the same on every prompt."""
         compared = [each for each in self.judged if each.verdict != "not judged"]
-        timed = any(each.column.name in (_SPEEDUP, _TIMES) for each in compared)
+        timed = any(each.column.name in (_SPEEDUP, RATE) for each in compared)
         return timed and not self.alone and all(each.verdict == "identical" for each in compared)
 
     @property
@@ -207,7 +196,7 @@ def compare(before: Path, after: Path, alpha: float = ALPHA, margin: float = MAR
     for name, share, least in (("alpha", alpha, 0.0), ("margin", margin, -1e-12)):
         if not least < share < 1:
             raise ValueError(f"{name} is {share}, not a share below 1")
-    numbers = (*_COMPARED, _TIMES)
+    numbers = (*_COMPARED, RATE)
     sides = read_side(before, numbers), read_side(after, numbers)
     both, gone, new = matches(*sides)
     failed = [match for match in both if match.after.failed and not match.before.failed]
@@ -250,7 +239,7 @@ def _halved(change: Change) -> Change:
     """Judges a change without an interval: less than half of plain decoding's rate needs none."""
     halved = change.before and change.after and 2 * change.after < change.before
     undecided = (_OTHER_MACHINE, "disturbed")
-    if not halved or change.column.name != _TIMES or change.why.startswith(undecided):
+    if not halved or change.column.name != RATE or change.why.startswith(undecided):
         return change
     return replace(change, verdict="regression", why=f"{change.why}, but less than half")
 
@@ -373,7 +362,7 @@ def changes(
         told = [c for c in there if all(number_in(row, c.name) is not None for row in rows)]
         plain = match.before.row["decoder"] == "ar"  # whose other numbers are 1 by definition
         of_cell = [c for c in told if c.kind == "score" or not plain]
-        for each in (*map(column, [_TIMES] if plain else _COMPARED), *of_cell):
+        for each in (*map(column, [RATE] if plain else _COMPARED), *of_cell):
             found.append(_paired(match, each, before.cells.records, after.cells.records))
     for start in range(0, len(found), _AT_ONCE):
         some = found[start : start + _AT_ONCE]
@@ -402,11 +391,11 @@ def _paired(match: Match, each: Column, before: Records, after: Records) -> Chan
     digests = [cell.row.get("prompts_digest") for cell in (match.before, match.after)]
     if len({str(each) for each in digests if not pd.isna(each) and each != ""}) > 1:
         return replace(left, why=_OTHER_PROMPTS)
-    if name == _TIMES and len({_text(cell.row.get("machine")) for cell in match[1:]}) > 1:
+    if name == RATE and len({_text(cell.row.get("machine")) for cell in match[1:]}) > 1:
         return replace(left, why=_OTHER_MACHINE)
     doubt = stall_of(row) or stall_of(match.after.row)
     settled = row.get("repeats", 1) >= ENOUGH and "stalled" in doubt
-    if doubt and name in (_SPEEDUP, _TIMES) and not settled:
+    if doubt and name in (_SPEEDUP, RATE) and not settled:
         return replace(left, why=doubt)
     sides = ((match.before, before), (match.after, after))
     first, second = (
@@ -446,7 +435,7 @@ def _change(paired: _Paired, interval: Interval | None, margin: float) -> Change
     left, statistic, table = paired
     if interval is None:
         return replace(left, why="no value")
-    margins = {_SPEEDUP: margin, _TIMES: RATE_MARGIN}
+    margins = {_SPEEDUP: margin, RATE: RATE_MARGIN}
     p = p_value(interval, log1p(margins.get(left.column.name, 0.0)))
     shares = interval.mapped(lambda value: float(np.expm1(value)))
     # Of the prompts that both have; rows of an earlier engine, which show no times, have them too.
@@ -472,143 +461,3 @@ def _log_ratio(statistic: Callable[[Array], Array], sums: Array) -> Array:
 def _difference(statistic: Callable[[Array], Array], sums: Array) -> Array:
     first, second = np.split(sums, 2)
     return statistic(second) - statistic(first)
-
-
-HEADS = ("cell", "number", "before", "after", "change", "95% interval", "p", "verdict")
-METHOD = (
-    "Changes of speed-up and block efficiency are shares of the value before, paired by prompt; "
-    "those of scores are differences. Speed-ups are over each run's own plain decoding, timed in "
-    "turn; a prompt that was timed three times or more counts with the median of its repeats. "
-    "Each interval is the number's own, as if it were the only one. p: by Student's t on its "
-    "scale, corrected by Holm for all numbers judged together, so that the chance of any false "
-    "alarm is at most {alpha:.0%}. A speed-up that changed by {margin:.0%} or less is the same, "
-    f"a rate of plain decoding on one machine that changed by {RATE_MARGIN:.0%} or less too. "
-    "All this is over prompts: a machine that was busy on one of the days looks like a change, "
-    "so run both sides once more before you believe one."
-)
-
-
-def between(path: Path, names: str) -> list[Check]:
-    """Sets one cell against another of the same results, each written as ``sd:3``: on each task
-    tokens/s, tokens a call and the score, paired by prompt. Raises ValueError: no task has both.
-    """
-    asked = [each.strip().partition(":") for each in names.split(",")]
-    if len(asked) != 2:
-        raise ValueError(f"--cells takes two, such as sd:3,rsd_s:4x3, got {names!r}")
-    found = read_side(path).cells
-    ask = Ask(measured(found.rows), found.records).of()
-    first, second = (cells(name, **({"spec": spec} if spec else {})) for name, _, spec in asked)
-    text = names.replace(",", " > ") + " in {metric}"
-    metrics = (_TIMES, "block_efficiency", "score")
-    checks = list(ask.ahead(text, first, second, metrics, by=best, evidence="{found}"))
-    claim = text.format(metric=titled(_TIMES))
-    for group in ask.groups:
-        sides = [ask.side(group, each) for each in (first, second)]
-        doubts = [min(map(stall_of, side), default="") for side in sides]
-        if all(sides) and (why := max(doubts)):
-            checks.append(Check(claim, group.title, why, _NOT_JUDGED))
-    if not checks:
-        known = found.rows.decoder + ":" + found.rows.spec.astype(str)
-        told = f"there are {', '.join(dict.fromkeys(known.str.removesuffix(':-')))}"
-        raise ValueError(f"no task in {str(path)!r} was run with both of {names}; {told}")
-    return judged(checks)
-
-
-def texts_of(change: Change) -> list[str]:
-    """Writes a change for people, under ``HEADS``."""
-    shift = change.shift
-    p = change.p
-    moved = ""
-    interval = ""
-    why = change.why
-    if shift is not None:
-        form = "+.1%" if change.relative else f"+.{change.column.digits}f"
-        moved = f"{shift.value:{form}}"
-        if shift.low is not None and shift.high is not None and shift.low < shift.high:
-            interval = f"{shift.low:{form}} to {shift.high:{form}}"
-        elif shift.low is not None and not change.identical:
-            why = why or "the same change on every prompt"
-    chance = "" if p is None else "≤0.001" if p < 0.001 else f"{p:.3f}"
-    verdict = f"{change.verdict}: {why}" if why else change.verdict
-    before, after = (
-        "–" if value is None else f"{value:.{change.column.digits}f}"
-        for value in (change.before, change.after)
-    )
-    return [change.cell, change.column.title, before, after, moved, interval, chance, verdict]
-
-
-def markdown(comparison: Comparison) -> str:
-    """Returns the whole comparison, regressions first."""
-    title = f"## {escape_markdown(comparison.before)} → {escape_markdown(comparison.after)}"
-    alone = [f"Cells {side} alone: {'; '.join(found)}" for side, found in comparison.alone]
-    parts = [title, *map(escape_markdown, alone), f"**{comparison.sentence}**"]
-    if comparison.failed:
-        parts.append(markdown_table(["failed now", "why"], comparison.failed, labels=2))
-    shown = [each for verdict in ORDER[:3] for each in comparison.of(verdict)]
-    shown += [each for each in comparison.of("not judged") if each.column.name == _TIMES]
-    if shown:
-        parts.append(markdown_table(HEADS, map(texts_of, shown), labels=2))
-    if same := len(comparison.of("identical")):
-        parts.append(f"The same on every prompt: {format_count(same, 'number')}.")
-    for why, count in Counter(e.why.partition(":")[0] for e in comparison.of("not judged")).items():
-        parts.append(f"Not judged: {format_count(count, 'number')}, {why}.")
-    parts.append(METHOD.format(alpha=comparison.alpha, margin=comparison.margin))
-    if comparison.differing:
-        rows = [[e.name, e.before, e.after, str(e.cells)] for e in comparison.differing]
-        parts.append(markdown_table(["differs", "before", "after", "cells"], rows, labels=3))
-    else:
-        parts.append("No setting that rows or records tell of differs.")
-    return "\n\n".join(parts) + "\n"
-
-
-def page(comparison: Comparison) -> str:
-    """Renders the same as a page."""
-    return render(
-        "compare.html.j2",
-        comparison=comparison,
-        heads=HEADS,
-        parts=[(each, list(map(texts_of, of))) for each in ORDER if (of := comparison.of(each))],
-        method=METHOD.format(alpha=comparison.alpha, margin=comparison.margin),
-        verdicts={"regression": "bad", "improvement": "good", "not judged": "open"},
-    )
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Compares, prints Markdown, writes files where asked to; the exit status."""
-    parser = Parser(prog="spec-bench compare")
-    parser.add_argument("before", type=Path)
-    parser.add_argument("after", type=Path, nargs="?")
-    parser.add_argument("--cells")
-    parser.add_argument("--margin", type=float, default=MARGIN)
-    parser.add_argument("--alpha", type=float, default=ALPHA)
-    parser.add_argument("--allow-empty", action="store_true")
-    parser.add_argument("--mixed-models", action="store_true")
-    parser.add_argument("--output", type=output_folder)
-    options = parser.parse_args(list(arguments))
-    MODELS_APART.set(options.mixed_models)
-    if (options.after is None) is (options.cells is None):
-        parser.error("takes a second folder, or --cells A,B of one")
-    try:
-        if options.cells:
-            checks = between(options.before, options.cells)
-            Console(highlight=False).print(checks_table(checks))
-            undecided = any(each.verdict == _NOT_JUDGED for each in checks)
-            return 2 * (undecided and not options.allow_empty)
-        comparison = compare(options.before, options.after, options.alpha, options.margin)
-    except ValueError as error:
-        complain(f"spec-bench compare: {error}")
-        return 2
-    text = markdown(comparison)
-    console = Console()
-    if console.is_terminal:
-        console.print(Markdown(text))
-    else:
-        print(text, end="")
-    if options.output is not None:
-        for name, content in (("compare.md", text), ("compare.html", page(comparison))):
-            files.write_text(options.output / name, content)
-            print(options.output / name)
-    if not (comparison.regressed or options.allow_empty) and comparison.undecided:
-        complain(f"spec-bench compare: {comparison.undecided}; --allow-empty makes it a success")
-        return 2
-    return int(comparison.regressed)

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from spec_bench.report.cli.command_line import main
-from spec_bench.report.comparison import main as compare
+from spec_bench.report.compare import main as compare
 from tests.report.shown import EMBEDDED
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")

@@ -10,7 +10,8 @@ from spec_bench.metrics.interval import Interval, holm, p_value
 from spec_bench.metrics.intervals import studentised_interval
 from spec_bench.records import parquet
 from spec_bench.records.types import ENGINE, Generation, StepRecord
-from spec_bench.report.comparison import Change, compare, judge, main, texts_of
+from spec_bench.report.compare import main, texts_of
+from spec_bench.report.comparison import Change, compare, judge
 from spec_bench.system import files
 from spec_bench.vocabulary.columns import column
 from tests.report.rows import EMBEDDED, row, write

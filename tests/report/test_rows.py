@@ -18,7 +18,7 @@ from spec_bench.records.types import ENGINE, Generation, StepRecord, parse_reaso
 from spec_bench.report.claims import check_claims
 from spec_bench.report.claims.contrast import Contrast, difference
 from spec_bench.report.cli.command_line import main
-from spec_bench.report.comparison import main as compare
+from spec_bench.report.compare import main as compare
 from spec_bench.report.data.counts import Records, origin_of, packed_of, repeats_of
 from spec_bench.report.data.rows import read_results, without_past_times
 from spec_bench.report.data.seeds import mean_of_seeds, pooled

@@ -244,8 +244,7 @@ def pairs(asked: Question, left: list[Row], right: list[Row]) -> Iterator[Contra
 
 def best(asked: Question, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
     """The best cell of each side with all of its decoders: that of some is not that of all."""
-    lefts = asked.lines(left)
-    rights = asked.lines(right)
+    lefts, rights = map(asked.lines, (left, right))
     for key in (key for key in lefts if key in rights):
         sides = ((lefts[key], asked.left), (rights[key], asked.right))
         if all({str(row["decoder"]) for row in rows} >= {*side.decoders} for rows, side in sides):
@@ -291,23 +290,20 @@ def trees(found: Found) -> str:
 
 def mean(found: Found) -> Check | None:
     """Returns the mean of all comparisons."""
-    gap = found.difference(found.strata)
     expect = found.question.expect
-    if gap is None:
+    if (gap := found.difference(found.strata)) is None:
         return None
     return replace(found, gap=gap).check(expect(gap), lambda n: expect(gap.of_prompts(n)))
 
 
 def rising(found: Found) -> Check | None:
-    """More at the end of ``steps`` than at their start, and at no step less.
-
-    A step that adds nothing, as where every candidate list is accepted, is no objection.
+    """More at the end of ``steps`` than at their start, and at no step less. A step that adds
+    nothing, as where every candidate list is accepted, is no objection.
     """
     whole = found.of(Contrast(found.contrasts[-1].left, found.contrasts[0].right))
     if whole is None or not found.single:
         return None
-    total = whole.above()
-    parts = [gap.above() for gap in found.single]
+    total, *parts = [gap.above() for gap in (whole, *found.single)]
     falls = [each.against_claim for each in parts if each is not None]
     if total is not None and len(falls) == len(parts):
         against = min(1.0, min(total.against_claim, *falls) * (len(falls) + 1))
@@ -405,10 +401,10 @@ class Question:
         """Returns a group's contrasts by the values of ``each``; () where there is one check."""
         split: dict[Label, Contrasts] = {}
         for contrast in self.by(self, *(self.ask.side(group, s) for s in (self.left, self.right))):
-            left = contrast.left[0]
-            right = contrast.right[0]
             label = tuple(
-                name_of(right) if key == "right" else self.ask.value(left, key)
+                name_of(contrast.right[0])
+                if key == "right"
+                else self.ask.value(contrast.left[0], key)
                 for key in several(self.each)
             )
             split.setdefault(label, []).append(contrast)
@@ -537,9 +533,9 @@ class Found:
         counts = []
         for contrast in self.contrasts:
             left = contrast.left[0]
-            right = contrast.right[0]
-            other = self.question.ask.value(left, against) if against else right.get(self.column)
             ours = left.get(self.column)
+            other = contrast.right[0].get(self.column)
+            other = self.question.ask.value(left, against) if against else other
             if ours is not None and other is not None and not pd.isna([ours, other]).any():
                 counts.append((str(left["spec"]), float(ours), float(other)))
         return counts
@@ -592,8 +588,8 @@ def _not_comparable(asked: Question, metric: str, known: _Cases) -> Checks:
             continue
         whole = Group(task, pd.concat([group.rows for group in groups]))
         for label, contrasts in [*asked.cases(whole).items()][:1]:
-            rows = [row for contrast in contrasts for row in contrast.cells]
             said = []
+            rows = [row for contrast in contrasts for row in contrast.cells]
             for column in apart_in(rows[0]):
                 values = dict.fromkeys(value_text(column, row.get(column.name)) for row in rows)
                 if len(values) > 1 and column.name not in asked.ask.across:
