@@ -1,0 +1,175 @@
+"""``spec-bench compare A B``: what changed from one results folder to another.
+
+Exit status: 0 nothing got worse, 1 something did, 2 the request cannot be right or nothing was
+compared.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.markdown import Markdown
+
+from spec_bench.report.claims import measured
+from spec_bench.report.claims.ask import Ask, best, cells, titled
+from spec_bench.report.claims.verdict import Check, judged
+from spec_bench.report.claims.verdict import table_of as checks_table
+from spec_bench.report.comparison import (
+    ALPHA,
+    MARGIN,
+    ORDER,
+    RATE,
+    RATE_MARGIN,
+    Change,
+    Comparison,
+    compare,
+    read_side,
+)
+from spec_bench.report.data.rows import MODELS_APART, stall_of
+from spec_bench.report.page.build import render
+from spec_bench.report.tables.render import escape_markdown, markdown_table
+from spec_bench.settings.arguments import Parser, output_folder
+from spec_bench.settings.fields import complain
+from spec_bench.system import files
+from spec_bench.vocabulary.numbers import format_count
+
+_NOT_JUDGED = "not judged"
+HEADS = ("cell", "number", "before", "after", "change", "95% interval", "p", "verdict")
+METHOD = (
+    "Changes of speed-up and block efficiency are shares of the value before, paired by prompt; "
+    "those of scores are differences. Speed-ups are over each run's own plain decoding, timed in "
+    "turn; a prompt that was timed three times or more counts with the median of its repeats. "
+    "Each interval is the number's own, as if it were the only one. p: by Student's t on its "
+    "scale, corrected by Holm for all numbers judged together, so that the chance of any false "
+    "alarm is at most {alpha:.0%}. A speed-up that changed by {margin:.0%} or less is the same, "
+    f"a rate of plain decoding on one machine that changed by {RATE_MARGIN:.0%} or less too. "
+    "All this is over prompts: a machine that was busy on one of the days looks like a change, "
+    "so run both sides once more before you believe one."
+)
+
+
+def between(path: Path, names: str) -> list[Check]:
+    """Sets one cell against another of the same results, each written as ``sd:3``: on each task
+    tokens/s, tokens a call and the score, paired by prompt. Raises ValueError: no task has both.
+    """
+    asked = [each.strip().partition(":") for each in names.split(",")]
+    if len(asked) != 2:
+        raise ValueError(f"--cells takes two, such as sd:3,rsd_s:4x3, got {names!r}")
+    found = read_side(path).cells
+    ask = Ask(measured(found.rows), found.records).of()
+    first, second = (cells(name, **({"spec": spec} if spec else {})) for name, _, spec in asked)
+    text = names.replace(",", " > ") + " in {metric}"
+    metrics = (RATE, "block_efficiency", "score")
+    checks = list(ask.ahead(text, first, second, metrics, by=best, evidence="{found}"))
+    claim = text.format(metric=titled(RATE))
+    for group in ask.groups:
+        sides = [ask.side(group, each) for each in (first, second)]
+        doubts = [min(map(stall_of, side), default="") for side in sides]
+        if all(sides) and (why := max(doubts)):
+            checks.append(Check(claim, group.title, why, _NOT_JUDGED))
+    if not checks:
+        known = found.rows.decoder + ":" + found.rows.spec.astype(str)
+        told = f"there are {', '.join(dict.fromkeys(known.str.removesuffix(':-')))}"
+        raise ValueError(f"no task in {str(path)!r} was run with both of {names}; {told}")
+    return judged(checks)
+
+
+def texts_of(change: Change) -> list[str]:
+    """Writes a change for people, under ``HEADS``."""
+    shift = change.shift
+    p = change.p
+    moved = ""
+    interval = ""
+    why = change.why
+    if shift is not None:
+        form = "+.1%" if change.relative else f"+.{change.column.digits}f"
+        moved = f"{shift.value:{form}}"
+        if shift.low is not None and shift.high is not None and shift.low < shift.high:
+            interval = f"{shift.low:{form}} to {shift.high:{form}}"
+        elif shift.low is not None and not change.identical:
+            why = why or "the same change on every prompt"
+    chance = "" if p is None else "≤0.001" if p < 0.001 else f"{p:.3f}"
+    verdict = f"{change.verdict}: {why}" if why else change.verdict
+    before, after = (
+        "–" if value is None else f"{value:.{change.column.digits}f}"
+        for value in (change.before, change.after)
+    )
+    return [change.cell, change.column.title, before, after, moved, interval, chance, verdict]
+
+
+def markdown(comparison: Comparison) -> str:
+    """Returns the whole comparison, regressions first."""
+    title = f"## {escape_markdown(comparison.before)} → {escape_markdown(comparison.after)}"
+    alone = [f"Cells {side} alone: {'; '.join(found)}" for side, found in comparison.alone]
+    parts = [title, *map(escape_markdown, alone), f"**{comparison.sentence}**"]
+    if comparison.failed:
+        parts.append(markdown_table(["failed now", "why"], comparison.failed, labels=2))
+    shown = [each for verdict in ORDER[:3] for each in comparison.of(verdict)]
+    shown += [each for each in comparison.of("not judged") if each.column.name == RATE]
+    if shown:
+        parts.append(markdown_table(HEADS, map(texts_of, shown), labels=2))
+    if same := len(comparison.of("identical")):
+        parts.append(f"The same on every prompt: {format_count(same, 'number')}.")
+    for why, count in Counter(e.why.partition(":")[0] for e in comparison.of("not judged")).items():
+        parts.append(f"Not judged: {format_count(count, 'number')}, {why}.")
+    parts.append(METHOD.format(alpha=comparison.alpha, margin=comparison.margin))
+    if comparison.differing:
+        rows = [[e.name, e.before, e.after, str(e.cells)] for e in comparison.differing]
+        parts.append(markdown_table(["differs", "before", "after", "cells"], rows, labels=3))
+    else:
+        parts.append("No setting that rows or records tell of differs.")
+    return "\n\n".join(parts) + "\n"
+
+
+def page(comparison: Comparison) -> str:
+    """Renders the same as a page."""
+    return render(
+        "compare.html.j2",
+        comparison=comparison,
+        heads=HEADS,
+        parts=[(each, list(map(texts_of, of))) for each in ORDER if (of := comparison.of(each))],
+        method=METHOD.format(alpha=comparison.alpha, margin=comparison.margin),
+        verdicts={"regression": "bad", "improvement": "good", "not judged": "open"},
+    )
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Compares, prints Markdown, writes files where asked to; the exit status."""
+    parser = Parser(prog="spec-bench compare")
+    parser.add_argument("before", type=Path)
+    parser.add_argument("after", type=Path, nargs="?")
+    parser.add_argument("--cells")
+    parser.add_argument("--margin", type=float, default=MARGIN)
+    parser.add_argument("--alpha", type=float, default=ALPHA)
+    parser.add_argument("--allow-empty", action="store_true")
+    parser.add_argument("--mixed-models", action="store_true")
+    parser.add_argument("--output", type=output_folder)
+    options = parser.parse_args(list(arguments))
+    MODELS_APART.set(options.mixed_models)
+    if (options.after is None) is (options.cells is None):
+        parser.error("takes a second folder, or --cells A,B of one")
+    try:
+        if options.cells:
+            checks = between(options.before, options.cells)
+            Console(highlight=False).print(checks_table(checks))
+            undecided = any(each.verdict == _NOT_JUDGED for each in checks)
+            return 2 * (undecided and not options.allow_empty)
+        comparison = compare(options.before, options.after, options.alpha, options.margin)
+    except ValueError as error:
+        complain(f"spec-bench compare: {error}")
+        return 2
+    text = markdown(comparison)
+    console = Console()
+    if console.is_terminal:
+        console.print(Markdown(text))
+    else:
+        print(text, end="")
+    if options.output is not None:
+        for name, content in (("compare.md", text), ("compare.html", page(comparison))):
+            files.write_text(options.output / name, content)
+            print(options.output / name)
+    if not (comparison.regressed or options.allow_empty) and comparison.undecided:
+        complain(f"spec-bench compare: {comparison.undecided}; --allow-empty makes it a success")
+        return 2
+    return int(comparison.regressed)
