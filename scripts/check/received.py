@@ -33,7 +33,16 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from spec_bench.records import cell_folder, seals
-from spec_bench.system.files import read_csv, results_files, write_csv, write_json, write_text
+from spec_bench.system.files import (
+    GENERATIONS,
+    RESULTS,
+    RUNS,
+    read_csv,
+    results_files,
+    write_csv,
+    write_json,
+    write_text,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 MOST_MIB = 2500
@@ -183,7 +192,7 @@ def change_cell(results: Path, change: Callable[[dict[str, Any]], Any]) -> None:
 def change_lines(results: Path, change: Mapping[str, Any]) -> None:
     """Changes each generation and gives its line a check that fits."""
     for run in runs_of(results):
-        path = run / "generations.jsonl"
+        path = run / GENERATIONS
         lines = [json.loads(line) | change for line in path.read_text().splitlines()]
         texts = [json.dumps({k: v for k, v in line.items() if k != "check"})[:-1] for line in lines]
         checks = [cell_folder._check(text.encode(), run.name) for text in texts]
@@ -202,7 +211,7 @@ def change_rows(results: Path, **values: str) -> None:
         rows = [row | values for row in read_csv(table)]
         write_csv(table, rows, [*rows[0]])
         table.with_name("records.parquet").unlink()
-    shutil.rmtree(results / "runs" / "jobs")
+    shutil.rmtree(results / RUNS / "jobs")
 
 
 def result_of(cell: dict[str, Any], **values: Any) -> None:
@@ -229,7 +238,7 @@ RUN = ("run", *SMALL)
 def words_of(command: Sequence[str], results: Path) -> list[str]:
     if command == RUN:
         return [*command, f"results={results}"]
-    table = results / "default" / "results.csv"
+    table = results / "default" / RESULTS
     return [*command, str(table if command in (REPORT, ANSWERS) else results)]
 
 
@@ -292,7 +301,7 @@ def note(**values: Any) -> Callable[[Path, Path], None]:
     """Changes the notes of jobs and seals them again."""
 
     def change(results: Path, _: Path) -> None:
-        for path in (results / "runs" / "jobs").glob("*/*.json"):
+        for path in (results / RUNS / "jobs").glob("*/*.json"):
             write_json(path, seals.sealed(seals.opened(path) | values))
 
     return change

@@ -44,8 +44,10 @@ for _name, (_above, _below) in _RATIOS.items():
     metric(_name, sums=(_above, _below))(partial(ratio, above=_above, below=_below))
 metric("prompts")(len)
 metric("delivered_tokens")(lambda generations: sum(each.delivered for each in generations))
-for _name in ("prefill_s", "decode_s", "draft_s", "target_s"):
-    metric(_name)(partial(_total, _name))
+metric("prefill_s")(partial(_total, "prefill_s"))
+metric("decode_s")(partial(_total, "decode_s"))
+metric("draft_s")(partial(_total, "draft_s"))
+metric("target_s")(partial(_total, "target_s"))
 
 
 @metric("repeats", of_cell=True)

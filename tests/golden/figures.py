@@ -6,6 +6,7 @@ numbers are kept to nine digits.
 
 import contextlib
 import json
+import os
 from pathlib import Path
 from unittest import mock
 
@@ -22,16 +23,25 @@ PIXEL_TOLERANCE = 2e-3  # mean absolute difference, of 1
 def watched(folder):
     """Describes every PNG that is saved below the folder; by its path from there."""
     seen = {}
+    saved = {}  # by the temporary file that is given the picture's name
     original = Figure.savefig
+    rename = os.replace
 
     def savefig(figure, target, *arguments, **named):
         original(figure, target, *arguments, **named)
-        if isinstance(target, str | Path) and Path(target).suffix == ".png":
-            path = Path(target).resolve()
-            if path.is_relative_to(folder):
-                seen[str(path.relative_to(folder))] = describe(figure)
+        if named.get("format") == "png":
+            saved[target] = describe(figure)
 
-    with mock.patch.object(Figure, "savefig", savefig):
+    def replace(source, target):
+        rename(source, target)
+        path = Path(target).resolve()
+        if source in saved and path.is_relative_to(folder):
+            seen[str(path.relative_to(folder))] = saved.pop(source)
+
+    with (
+        mock.patch.object(Figure, "savefig", savefig),
+        mock.patch.object(os, "replace", replace),
+    ):
         yield seen
 
 

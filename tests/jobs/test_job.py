@@ -334,7 +334,7 @@ def test_a_field_of_references_that_no_row_has_is_said(run_job, tmp_path, monkey
 
 
 def test_what_a_random_model_says_of_a_database_does_not_run_and_is_counted(run_job, tmp_path):
-    spider = ("task=spider", "task.source.kind=embedded")
+    spider = ("task=spider", "task.source.kind=embedded", "task.source.path=null")
     (result, *_) = run_job("cells=[sd:3]", "warmup=0", "prompts=5", *spider)
     for row in rows_of(tmp_path / "results"):
         assert float(row["execution_accuracy"]) == float(row["execution_accuracy_low"]) == 0.0

@@ -260,7 +260,8 @@ def test_numbers_and_trees_stay_as_they_are_in_csv(number):
 
 def test_the_plain_table_of_a_results_file_opens_no_tag_and_keeps_its_columns(tmp_path):
     failed = row("sd", "2", pair=TAG, task=TAG, status="failed", reason=f"ValueError: {TAG}\nmore")
-    write(tmp_path, "mine", row("a|b", TAG, pair=TAG, task=TAG, block_efficiency=1.5), failed)
+    strange = row("a|b", TAG, pair=TAG, task=TAG, block_efficiency=1.5, run_id="ab")
+    write(tmp_path, "mine", strange, failed)
     file = tmp_path / "mine" / "results.csv"
     text = plain(groups_of(read_results(file)), file)
     assert "<script>" not in text

@@ -284,6 +284,8 @@ def panels(
     shown = {"pair", "task", *(name for names in facets for name in several(names))}
     for layer in drawing.all_layers:
         for name in {layer.x, layer.y} - {"", *measured, *header()}:
+            if "." in name:  # of a sheet's own making, such as cell.score
+                continue
             raise ValueError(f"no column {name!r}{did_you_mean(name, [*measured])}")
         shown |= {layer.x, layer.y, *layer.hues, *layer.keep, layer.marker or ""}
     groups = {each.name for each in apart_in(measured)} if GROUP in shown else set()

@@ -347,7 +347,7 @@ def _limits(
     rows = measured.of((str(asked["name"]),)).rows
     if not {"pair", "task", "prompts", "max_new_tokens"} <= {*rows.columns}:
         return []
-    rows = rows[rows.pair.isin(pairs) & rows.task.isin(tasks)]
+    rows = rows[rows.pair.isin(pairs)]
     usual = {task_config(task).get("generation", {}).get("max_new_tokens") for task in tasks}
     limits = []
     for column, key, known in (
