@@ -170,12 +170,13 @@ def audited(parts: Sequence[Part]) -> Iterator[Line]:
     with tqdm(parts, file=sys.stderr, unit="part", disable=None) as bar:
         for part in bar:
             bar.set_description(part.name)
-            for line in _lines_of(part):
+            for line in lines_of(part):
                 bar.write(f"audited {line.subject}: {line.result}", file=sys.stderr)
                 yield line
 
 
-def _lines_of(part: Part) -> Iterator[Line]:
+def lines_of(part: Part) -> Iterator[Line]:
+    """Yields a part's lines; a failure of it is one."""
     try:
         yield from part.lines()
     except Exception as error:  # a plugged part may fail in any way

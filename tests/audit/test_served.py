@@ -441,3 +441,10 @@ def test_a_prompt_that_cannot_be_decoded_is_a_difference_and_the_others_are_comp
     (line,) = audit_pair(*paths, ["The harbour", "The boat"], 1, "sd:2")
     assert not line.passed
     assert "1 equal, 0 near-ties" in line.result and "1 different" in line.result
+
+
+def test_a_decoder_that_claims_no_exactness_is_compared_and_not_judged(tmp_path):
+    make_family(tmp_path)
+    paths = [str(tmp_path / name) for name in ("target", "draft")]
+    (line,) = audit_pair(*paths, ["The harbour"], 2, "dsbd_one_cache")
+    assert line.passed is None and line.result.startswith("approximate: ")
