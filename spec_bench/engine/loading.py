@@ -461,7 +461,7 @@ def convert(file: Path, folder: Path) -> None:
     """
     if find_spec("gguf") is None:
         raise ValueError("GGUF files need the package gguf: pip install gguf")
-    from gguf import MODEL_ARCH_NAMES, GGUFReader, get_tensor_name_map
+    from gguf import GGUFReader
 
     given = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name}
     try:
@@ -475,15 +475,8 @@ def convert(file: Path, folder: Path) -> None:
         raise ValueError(f"cannot read {str(file)!r}: it lacks {shown(missing, quoted=False)}")
     reader = GGUFReader(file)
     fields = reader.fields
-    kind = fields["general.architecture"].contents()
-    blocks = f"{kind}.block_count"
-    count = int(fields[blocks].contents())
-    arch = next(key for key, name in MODEL_ARCH_NAMES.items() if name == kind)
-    known = get_tensor_name_map(arch, count)
-    extra = [t.name for t in reader.tensors if not known.get_name(t.name, (".weight", ".bias"))]
-    if extra := [name for name in extra if not name.startswith("rope_")]:
-        told = f"{blocks} {count} has no place for {shown(', '.join(extra), quoted=False)}"
-        raise ValueError(f"cannot read {str(file)!r}: {told}")
+    if extra := _find_extra(reader):
+        raise ValueError(f"cannot read {str(file)!r}: {extra}")
     keys = (f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom"))
     ends = [int(fields[key].contents()) for key in keys if key in fields]
     if ends:  # transformers 5.17 took another one
@@ -517,6 +510,21 @@ def convert(file: Path, folder: Path) -> None:
             part.rename(folder)
         finally:
             shutil.rmtree(part, ignore_errors=True)
+
+
+def _find_extra(reader: Any) -> str:
+    """Returns which tensors of a GGUF file its model has no place for; empty if there are none."""
+    from gguf import MODEL_ARCH_NAMES, get_tensor_name_map
+
+    kind = reader.fields["general.architecture"].contents()
+    blocks = f"{kind}.block_count"
+    count = int(reader.fields[blocks].contents())
+    arch = next(key for key, name in MODEL_ARCH_NAMES.items() if name == kind)
+    known = get_tensor_name_map(arch, count)
+    extra = [t.name for t in reader.tensors if not known.get_name(t.name, (".weight", ".bias"))]
+    extra = [name for name in extra if not name.startswith("rope_")]
+    told = shown(", ".join(extra), quoted=False)
+    return f"{blocks} {count} has no place for {told}" if extra else ""
 
 
 def main(arguments: Sequence[str]) -> int:

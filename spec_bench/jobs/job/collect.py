@@ -104,10 +104,6 @@ def _complete(
     prompts = session.prompts
     reference, more = (baseline[0], baseline[1:]) if baseline else (None, [])
     texts = prompts.texts(timed[0])
-    empty = sum(not text.strip() for text in texts.values())
-    if 2 * empty > len(texts):
-        what = f"{run.cell.title}: {empty} of {len(texts)} answers are empty"
-        log.warning("%s: is its template, or what ends an answer, right?", what)
     records = CellRecords(
         timed[0],
         baseline=reference,
@@ -118,12 +114,8 @@ def _complete(
         draft_calls=_draft_calls(decoder, timed[0]),
         parameter_ratio=decoder.speed_ratio,
     )
-    greedy = decoder.lossless == "exact" and not settings.sampling.temperature
-    if greedy and (other := _count_others(records)):
-        what = (
-            f"{run.cell.title}: {other} of {len(texts)} greedy answers differ from plain decoding's"
-        )
-        log.warning("%s: see spec-bench audit --target", what)
+    exact = decoder.lossless == "exact" and not settings.sampling.temperature
+    _warn_of_answers(run.cell.title, [*texts.values()], _count_others(records) if exact else 0)
     summary = summary_of(records, prompts.task.scores, tokenize=prompts.task.tokenize)
     failed = failures_of(session, run, records.ids)
     without = _without(decoder)
@@ -247,6 +239,17 @@ def _in_order(run: CellRun, ids: Sequence[str]) -> list[list[Generation]]:
     """The generations of each whole repeat, in the order of the requests."""
     whole = takewhile(lambda repeat: set(ids) <= run.done[repeat].keys(), count())
     return [[run.done[repeat][prompt_id] for prompt_id in ids] for repeat in whole]
+
+
+def _warn_of_answers(title: str, texts: Sequence[str], others: int) -> None:
+    """Warns where most answers are empty, and of greedy ones that are not plain decoding's."""
+    empty = sum(not text.strip() for text in texts)
+    if 2 * empty > len(texts):
+        what = f"{title}: {empty} of {len(texts)} answers are empty"
+        log.warning("%s: is its template, or what ends an answer, right?", what)
+    if others:
+        what = f"{title}: {others} of {len(texts)} greedy answers differ from plain decoding's"
+        log.warning("%s: see spec-bench audit --target", what)
 
 
 def _count_others(records: CellRecords) -> int:
