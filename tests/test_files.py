@@ -33,6 +33,19 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path):
     assert list(path.parent.iterdir()) == [path]
 
 
+def test_what_a_killed_writer_left_the_next_one_removes_and_nothing_of_one_at_work(tmp_path):
+    path = tmp_path / "note[1].json"
+    left, others = (tmp_path / f".{name}.12.tmp" for name in (path.name, "note1.json"))
+    for each in (left, others):
+        each.write_text("half")
+    with files.replacing(path) as partial:
+        assert not left.exists() and others.exists()
+        files.write_json(path, {"a": 1})
+        assert partial.exists()
+        partial.write_text("whole")
+    assert path.read_text() == "whole" and {*tmp_path.iterdir()} == {path, others}
+
+
 @pytest.mark.parametrize("number", [errno.ENOENT, errno.EXDEV, errno.ENOSPC])
 def test_a_refusal_to_write_or_rename_is_a_line_that_names_the_file(number, tmp_path, monkeypatch):
     path = tmp_path / "here" / "note.json"
@@ -138,7 +151,7 @@ def test_a_file_system_without_locks_is_one_line_and_the_work_goes_on_and_other_
 
 
 FORBIDDEN = re.compile(
-    r"os\.replace\(|NamedTemporaryFile|\.tmp\"|csv\.(DictWriter|writer)\(|\"runs\"|\"results\.csv\""
+    r"os\.replace\(|TemporaryFile|\.tmp\"|csv\.(DictWriter|writer)\(|\"runs\"|\"results\.csv\""
     r"|\"(provenance|result)\.json\"|\"generations\.jsonl\"|\"trace\.txt\""
 )
 ELSEWHERE = {

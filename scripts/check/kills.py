@@ -1,4 +1,4 @@
-"""Kills jobs, sweeps, trainings, servers at random moments; does a rerun end as undisturbed?
+"""Kills what the project does at random moments; does the same command then end as undisturbed?
 
     make kill-check                                          # all of them; goes on where it was
     python scripts/check/kills.py --only job,joblib --kills 5
@@ -7,11 +7,11 @@ Each kind runs once undisturbed. Then it is started again and again in a fresh f
 processes is killed -9 at a moment drawn with a seed (while it starts, behind a drawn number of
 lines on disk, behind the last one), and the same command is run to its end. Held against the
 undisturbed one: every row of the CSV but for times, energy, load and clock; of a training all
-weights, bit by bit, and its log; of a conversion all files. Nothing that was on disk may be lost,
-and nothing may have to be set aside. Of the index of tables, which is a cache, all, half or nothing
-is left after a kill. With Slurm (``scripts/check/slurm.py``) a task is killed, and who waits for
-it; without Slurm's programs submitit's own processes take its place. Ray is killed where it is
-installed.
+weights, bit by bit, and its log; of a conversion and of a report all files. Nothing that was on
+disk may be lost, nothing half written be left, and nothing may have to be set aside. Of the index
+of tables, which is a cache, all, half or nothing is left after a kill. With Slurm
+(``scripts/check/slurm.py``) a task is killed, and who waits for it; without Slurm's programs
+submitit's own processes take its place. Ray is killed where it is installed.
 
 Every kill is noted in ``kills.jsonl`` as it ends. Exit status: 0 where all are equal.
 """
@@ -36,7 +36,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from scripts.check import slurm
 from scripts.check.process_groups import tasks, wait_for_quiet
 from spec_bench.records.types import ENGINE
-from spec_bench.system.files import digest, read_csv, write_json, write_text
+from spec_bench.system.files import (
+    RESULTS,
+    digest,
+    read_csv,
+    results_file,
+    screening_file,
+    write_json,
+    write_text,
+)
 from spec_bench.vocabulary import columns
 from tests.engine.test_gguf import written
 from tests.warm import Command
@@ -46,6 +54,9 @@ ROOT = Path(__file__).resolve().parents[2]
 CELLS = ("cells=[sd:3,rsd_s:2x2,mcsd:2-2]", "prompts=4", "warmup=0")
 JOB = (*CELLS, "generation.max_new_tokens=12", "sink=quiet", "engine.threads=1", "task=xsum")
 SWEEP = ("-m", *JOB, "seed=0,1")
+# Two stages; who goes on hangs on no clock.
+SEARCH = ("recommend", "cells=[sd:1,sd:2,rsd_s:2x1,rsd_s:2x2]", "prompts=2", *JOB[2:])
+SEARCH += ("name=default", "confirm={best: 2, by: block_efficiency, prompts: 2}")
 # Of jobs that have their baseline in common.
 SHARED = ("-m", "decoder=sd", "spec=2,3,4", *JOB[1:], "hydra/launcher=workers")
 RAY = ("hydra/launcher=ray_cluster", "+hydra.launcher.ray.init.num_cpus=2")
@@ -89,6 +100,8 @@ KINDS = (
     Kind("training", 5, "spec_bench.train", TRAINING),
     Kind("serve", 5, "spec_bench", SERVE),
     Kind("convert", 5, "spec_bench", ("convert",)),
+    Kind("recommend", 10, "spec_bench", SEARCH),
+    Kind("tables", 10, "spec_bench", ("report",)),
     Kind("slurm", 5, "spec_bench", (*SWEEP, *slurm.SLURM), tasks=True),
     Kind("ray", 10, "spec_bench", (*SWEEP, *RAY)),
 )
@@ -104,6 +117,11 @@ def start(kind: Kind, folder: Path) -> Command:
         written(folder / "tiny.gguf")
         kept = {"SPEC_BENCH_CACHE": str(folder / "cache")}
         return Command(kind.module, [*words, str(folder / "tiny.gguf")], folder, kept, group=True)
+    if kind.name == "tables":  # of finished cells: the CSV, the records, a table and a figure
+        if not (folder / "made").exists():
+            shutil.copytree(measured(folder.parent), folder / "made")
+        words.append(str(folder / "made/default" / RESULTS))
+        return Command(kind.module, words, folder, group=True)
     words.append(results)
     if kind.name == "serve":
         program = folder.parent / "server.py"  # its path is part of run ids
@@ -115,6 +133,18 @@ def start(kind: Kind, folder: Path) -> Command:
         write_text(path, "".join(json.dumps({"prompt": each}) + "\n" for each in QUESTIONS))
         words.append(f"data.path={path}")
     return Command(kind.module, words, folder, group=True)
+
+
+def measured(folder: Path) -> Path:
+    """Finished cells without their tables, which are measured there once."""
+    made = folder / "made"
+    if not (made / "done").exists():
+        shutil.rmtree(made, ignore_errors=True)
+        made.mkdir(parents=True)
+        finish(Command("spec_bench", [*JOB, f"results={made}"], made, group=True))
+        shutil.rmtree(made / "default")
+        (made / "done").touch()
+    return made
 
 
 def finish(command: Command) -> None:
@@ -143,6 +173,8 @@ def outcome(kind: Kind, folder: Path) -> Any:
     if kind.name == "convert":
         files = [each for each in (folder / "cache/models").glob("[!.]*/*") if each.is_file()]
         return {each.name: each.read_bytes() for each in files}
+    if kind.name == "tables":
+        return {each.name: each.read_bytes() for each in (folder / "made/default").iterdir()}
     if kind.module.endswith("train"):
         heads = folder / "results/heads/heads"
         log = read_csv(folder / "results/heads/log.csv")
@@ -150,7 +182,9 @@ def outcome(kind: Kind, folder: Path) -> Any:
         rows = [{name: row[name] for name in row if name not in timed} for row in log]
         names = ("model.safetensors", "config.json", "accuracies.json")
         return {"log": rows, **{name: (heads / name).read_bytes() for name in names}}
-    return {row["run_id"]: row for row in slurm.rows(folder / "results")}
+    screened = read_csv(screening_file(results_file(folder / "results", "default")))
+    found = [*slurm.rows(folder / "results"), *map(slurm.timeless, screened)]
+    return {row["run_id"]: row for row in found}
 
 
 def differences(found: Mapping[str, Any], expected: Mapping[str, Any]) -> str:
@@ -188,7 +222,7 @@ def undisturbed(kind: Kind, folder: Path) -> dict[str, float]:
 def moment(draws: random.Random, usual: Mapping[str, float]) -> tuple[str, int, float]:
     """A phase, the lines to wait for, and seconds to wait behind them."""
     phase = draws.choices([*PHASES], [*PHASES.values()])[0]
-    if not (total := int(usual["lines"])):  # a conversion writes none: at any moment
+    if not (total := int(usual["lines"])):  # conversions and tables write none: at any moment
         return "while it starts", 0, draws.uniform(0, usual["end_s"])
     if phase == "while it starts":
         return phase, 0, draws.uniform(0, usual["start_s"])
@@ -262,7 +296,8 @@ def ended_unlike(kind: Kind, folder: Path, whole: Path, before: Mapping[Path, by
         # The last line's prompt is decoded again where no baseline was timed beside it.
         kept = {p: b"".join(text.splitlines(keepends=True)[:-1]) for p, text in before.items()}
         wrong += "".join(f"; lost lines of {p}" for p in kept if not now[p].startswith(kept[p]))
-    return wrong + "".join(f"; set aside: {path}" for path in folder.rglob("*.bad-*"))
+    left = [path for ending in ("bad-*", "tmp") for path in folder.rglob(f"*.{ending}")]
+    return wrong + "".join(f"; set aside or left behind: {path}" for path in left)
 
 
 def table(kinds: Sequence[Kind], notes: Sequence[Mapping[str, Any]]) -> str:

@@ -157,12 +157,14 @@ def quiet() -> bool:
 
 def rows(results: Path) -> list[dict[str, str]]:
     """The CSV's rows without times, and without remarks about them."""
-    found = []
-    for row in read_csv(results_file(results, "default")):
-        reasons = [each for each in parse_reasons(row["reason"]) if each.column not in TIMES]
-        own = {**row, "reason": written_reasons(reasons)}
-        found.append({name: value for name, value in own.items() if name not in TIMES})
-    return found
+    return [*map(timeless, read_csv(results_file(results, "default")))]
+
+
+def timeless(row: dict[str, str]) -> dict[str, str]:
+    """A row without times, and without remarks about them."""
+    reasons = [each for each in parse_reasons(row["reason"]) if each.column not in TIMES]
+    own = {**row, "reason": written_reasons(reasons)}
+    return {name: value for name, value in own.items() if name not in TIMES}
 
 
 @contextmanager

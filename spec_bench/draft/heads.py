@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from spec_bench.draft.base import head_kinds, heads_class
 from spec_bench.draft.network import Heads
@@ -45,8 +45,7 @@ def save_heads(heads: Heads, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     name, weights, config = heads.to_files()
     tensors = {key: value.detach().cpu().contiguous() for key, value in weights.items()}
-    with files.replacing(folder / name) as partial:
-        save_file(tensors, partial)
+    files.write_bytes(folder / name, save(tensors))
     files.write_text(folder / "config.json", json.dumps(config, indent=2) + "\n")
 
 

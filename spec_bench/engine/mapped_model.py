@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -117,8 +117,7 @@ def read_ids(folder: Path) -> tuple[int, ...] | None:
 
 def write_ids(folder: Path, ids: Sequence[int]) -> None:
     """Writes the tokens that a draft knows beside it."""
-    with files.replacing(folder / FILE) as partial:
-        save_file({"d2t": torch.tensor(ids) - torch.arange(len(ids))}, partial)
+    files.write_bytes(folder / FILE, save({"d2t": torch.tensor(ids) - torch.arange(len(ids))}))
 
 
 def _by_text(tokenizer: Any) -> dict[str, list[int]]:

@@ -12,10 +12,10 @@ import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from glob import glob
+from glob import escape, glob
 from itertools import count
 from pathlib import Path
-from tempfile import NamedTemporaryFile
+from tempfile import TemporaryFile
 from typing import Any, TextIO
 from uuid import uuid4
 
@@ -253,15 +253,23 @@ def results_files(results: Path) -> list[Path]:
 def replacing(path: Path) -> Iterator[Path]:
     """A path to write to, which takes the place of ``path`` when the block ends well.
 
-    The folder is made. After an exception the old file stands and the new one is gone.
+    The folder is made. After an exception the old file stands and the new one is gone; what a
+    writer left that was killed, the next one removes.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and not path.is_file():  # nothing takes a device's place, or a folder's
         raise FileExistsError(errno.EEXIST, "no file is there", str(path))
     # Not the process id: processes of two machines may write to one shared folder.
-    partial = path.with_name(f".{path.name[:40]}.{uuid4().hex}.tmp")
+    start = f".{path.name[:40]}."
+    partial = path.with_name(f"{start}{uuid4().hex}.tmp")
     try:
-        with naming(path, partial):
+        for left in path.parent.glob(f"{escape(start)}*.tmp"):
+            with suppress(OSError), open_own(left) as stream:  # locked, by one at work, or none is
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                left.unlink()
+        with naming(path, partial), open_own(partial) as held:
+            with suppress(OSError):
+                fcntl.flock(held, fcntl.LOCK_EX)
             yield partial
             with partial.open("rb") as stream:
                 os.fsync(stream.fileno())
@@ -296,7 +304,7 @@ def check_writable(folder: Path) -> None:
         for each in (folder, *(here / name for name in folder.parts)):
             with suppress(FileNotFoundError):  # what is not there yet may be too long a name
                 each.lstat()
-        with NamedTemporaryFile(dir=here, prefix=".") as probe:
+        with TemporaryFile(dir=here) as probe:
             probe.write(bytes(4096))
             probe.flush()
             os.fsync(probe.fileno())
@@ -309,7 +317,7 @@ def read_clock(folder: Path) -> float:
     share the folder have in common; by this machine's where nothing can be written there.
     """
     try:
-        with NamedTemporaryFile(dir=folder, prefix=".") as probe:
+        with TemporaryFile(dir=folder) as probe:
             return os.fstat(probe.fileno()).st_mtime
     except OSError:
         return time.time()
