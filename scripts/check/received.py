@@ -479,7 +479,8 @@ def attempt(case: Case, top: Path) -> Outcome:
     mine.write_text('{"mine": true}')  # one line without an end
     words = case.make(top / "given", mine)
     before = state_of(top, top / "given")
-    caches = {name: str(top.parent / "caches") for name in ("MPLCONFIGDIR", "XDG_CACHE_HOME")}
+    names = ("MPLCONFIGDIR", "XDG_CACHE_HOME", "SPEC_BENCH_CACHE")
+    caches = {name: str(top.parent / "caches") for name in names}
     environment = {**os.environ, **caches, "HOME": str(top / "home"), "PYTHONPATH": str(ROOT)}
     began = time.monotonic()
     with (top.parent / "printed").open("w+b") as stream:
@@ -491,8 +492,9 @@ def attempt(case: Case, top: Path) -> Outcome:
         stream.seek(0)
         text = stream.read().decode(errors="replace")
     found = [told(text), shown(top / "given")]
-    if state_of(top, top / "given") != before:
-        found.append("something outside was changed")
+    after = state_of(top, top / "given")
+    if changed := [name for name in {**before, **after} if before.get(name) != after.get(name)]:
+        found.append(f"{changed[0]} outside was changed")
     if status is None:
         found.append("it did not end")
     if (mib := used.ru_maxrss >> 10) > MOST_MIB:
