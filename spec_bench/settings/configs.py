@@ -10,8 +10,11 @@ from typing import Any
 
 import yaml
 
+from spec_bench.settings.fields import one_line
 from spec_bench.settings.registry import config_folders
 from spec_bench.system.files import package_folder
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def conf_dir() -> Path:
@@ -34,12 +37,21 @@ def experiments_dirs() -> list[Path]:
     return [experiments_dir(), *_brought("experiments")]
 
 
+def read_yaml(path: Path) -> Any:
+    """What a YAML file has. Raises ValueError: it is none; file and place are named."""
+    try:
+        return yaml.load(path.read_text(encoding="utf-8"), _LOADER)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        what = one_line(error).replace('in "<unicode string>", ', "in ")
+        raise ValueError(f"{path}: {what}") from None
+
+
 def read_config(path: Path) -> dict[str, Any]:
     """A config such as ``conf/pair/llama2_7b.yaml`` over those that its ``defaults`` name, such as
     ``shared/llama2@_here_``, beside it or in the same group of ours: as Hydra composes it. Raises
     ValueError: a default that is in neither; the message names both.
     """
-    config: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    config: dict[str, Any] = read_yaml(path) or {}
     merged: dict[str, Any] = {}
     for entry in config.pop("defaults", []):
         if isinstance(entry, str) and entry != "_self_":

@@ -15,9 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import yaml
-
-from spec_bench.settings.configs import conf_dir, conf_dirs, experiments_dirs
+from spec_bench.settings.configs import conf_dir, conf_dirs, experiments_dirs, read_yaml
 from spec_bench.settings.fields import did_you_mean, one_line, read, shown, warn
 from spec_bench.settings.registry import written
 from spec_bench.vocabulary.spec import parse
@@ -48,7 +46,6 @@ MARKERS: tuple[Marker, ...] = ("o", "s", "^", "D", "v", "P", "X")
 
 DISPLAY = "display"
 DECODERS = "decoders"
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _KINDS = {"drafter": "kind", "tree": "policy", "verifier": "rule"}
 _BASELINE = "ar"
 _DRAFT_MODEL = "language_model"
@@ -130,7 +127,7 @@ def load_decoder(folders: Sequence[Path], name: str) -> dict[str, Any]:
         near = did_you_mean(name.replace("-", "_"), known)
         choices = "spec-bench ls decoders" if near else ", ".join(known)
         raise ValueError(f"unknown decoder {name!r}{near}; known: {choices}")
-    decoder = yaml.safe_load(path.read_text(encoding="utf-8"))
+    decoder = read_yaml(path)
     if not isinstance(decoder, dict):
         raise ValueError(f"decoder config {path} is no mapping")
     return without_display(decoder, f"{path}: ")
@@ -202,14 +199,18 @@ def _of_papers(folders: tuple[Path, ...]) -> dict[str, Decoder]:
     decoders: dict[str, Decoder] = {}
     for path in (path for top in reversed(folders) for path in top.glob("*/paper.yaml")):
         try:
-            where = f"{path}: {DECODERS}"
-            listed = _read(path).get(DECODERS, {})
+            content = _read(path)
+        except ValueError:  # said where the paper is asked for
+            continue
+        where = f"{path}: {DECODERS}"
+        listed = content.get(DECODERS, {})
+        try:
             if not isinstance(listed, Mapping):
                 raise ValueError(f"{where} must be a mapping, got {shown(listed)}")
             decoders |= {
                 name: _shown(_checked(each, f"{where}.{name}")) for name, each in listed.items()
             }
-        except (ValueError, yaml.YAMLError) as error:
+        except ValueError as error:
             warn(one_line(error))
     return decoders
 
@@ -217,7 +218,7 @@ def _of_papers(folders: tuple[Path, ...]) -> dict[str, Decoder]:
 @functools.cache
 def _read(path: Path) -> Mapping[str, Any]:
     """Returns a YAML's mapping, empty for any other."""
-    data = yaml.load(path.read_text(encoding="utf-8"), _LOADER)
+    data = read_yaml(path)
     return data if isinstance(data, Mapping) else {}
 
 

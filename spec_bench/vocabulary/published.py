@@ -15,6 +15,7 @@ from spec_bench.settings.configs import conf_dirs
 from spec_bench.settings.fields import did_you_mean
 from spec_bench.system.files import numbered_csv
 from spec_bench.vocabulary.decoders import check_decoder, check_tree, parts_of
+from spec_bench.vocabulary.numbers import format_count
 
 FILE = "reference.csv"
 HEADER = (
@@ -27,24 +28,26 @@ KEYS = COLUMNS[: COLUMNS.index("metric")]
 """The columns that say which cell a number belongs to; all of them are text."""
 
 _NUMBER = r"\d*\.?\d+"
+_OR_EMPTY = (rf"({_NUMBER})?", "a number or empty")
 _ALLOWED = {
     "axis,axis_value": (
         r"(draft_length|target_budget),\d+|,",
-        "draft_length or target_budget with a whole number, or both empty",
+        "draft_length or target_budget with a whole axis_value, or both empty",
     ),
-    "temperature,top_p,plus_minus,top_k": (
-        rf"(({_NUMBER})?,){{3}}\d*",
-        "numbers or empty, the last a whole one",
-    ),
+    "temperature": _OR_EMPTY,
+    "top_p": _OR_EMPTY,
+    "plus_minus": _OR_EMPTY,
+    "top_k": (r"\d*", "a whole number or empty"),
     "tree_attention": ("true|false|", "true, false or empty"),
     "value,reason,candidates": (  # 0.74B: a size as papers print it
         rf"{_NUMBER}[BM]?,,|,row_lost,|,order_unknown,{_NUMBER}(\|{_NUMBER})+",
-        "a number alone, or row_lost, or order_unknown with numbers between bars",
+        "a number alone, or empty with the reason row_lost, or with order_unknown and candidates "
+        "between bars",
     ),
-    "metric,value": (r"(?!(block_efficiency|perplexity),[0.]).+", ">= 1 of these metrics"),
-    "twin_table,twin_value": (rf"\d+,{_NUMBER}|,", "a table and its number, or both empty"),
+    "value,metric": (r"(?![0.].*,(block_efficiency|perplexity)$).+", ">= 1 for this metric"),
+    "twin_table,twin_value": (rf"\d+,{_NUMBER}|,", "a table with its twin_value, or both empty"),
 }
-"""What columns, between commas, hold together: a pattern, and the same in words."""
+"""What the first column holds, together with others: a pattern, and the same in words."""
 Row = dict[str, str]
 
 
@@ -60,6 +63,7 @@ def read_published(
     known = {"task": tasks, "table": tables, "metric": metrics}
     known["twin_table"] = tables and ("", *tables)
     rows: dict[tuple[str, ...], Row] = {}
+    wrong = list[str]()
     for line, names, cells in numbered_csv(file, COLUMNS):
         row = dict(zip(names, cells, strict=True))
         try:
@@ -67,7 +71,10 @@ def read_published(
             if rows.setdefault((*map(row.__getitem__, KEYS), row["metric"]), row) is not row:
                 raise ValueError(f"an earlier line has this number too, got {row['value']!r}")
         except ValueError as error:
-            raise ValueError(f"{str(file)!r}, line {line}: {error}") from error
+            wrong.append(f"line {line}: {error}")
+    if wrong:
+        more = [f"and {format_count(len(wrong) - 3, 'more line')}"] * (len(wrong) > 3)
+        raise ValueError(f"{str(file)!r}, {'; '.join([*wrong[:3], *more])}")
     if not rows:
         raise ValueError(f"{str(file)!r} has no numbers; its columns are {HEADER}")
     return tuple(rows.values())
@@ -79,8 +86,9 @@ def _check_row(row: Row, known: Mapping[str, Sequence[str]]) -> None:
             told = did_you_mean(row[name], choices) or f"; known: {', '.join(choices).lstrip(', ')}"
             raise ValueError(f"unknown {name} {row[name]!r}{told}")
     for names, (pattern, allowed) in _ALLOWED.items():
-        if not re.fullmatch(pattern, got := ",".join(row[name] for name in names.split(","))):
-            raise ValueError(f"{names} must be {allowed}, got {got!r}")
+        if not re.fullmatch(pattern, ",".join(row[name] for name in names.split(","))):
+            told = ", ".join(f"{name} {row[name]!r}" for name in names.split(","))
+            raise ValueError(f"{names.partition(',')[0]} must be {allowed}; got {told}")
     check_decoder(row["decoder"])
     if row["spec"]:
         check_tree(row["decoder"], parts_of(row["decoder"])[1], row["spec"])

@@ -6,15 +6,18 @@ import re
 import shlex
 import shutil
 import subprocess
+from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from spec_bench.report.claims import check_claims
+from spec_bench.report.claims.ask import Ask
 from spec_bench.report.cli.command_line import FORMATS, main
+from spec_bench.report.data.counts import Records
 from spec_bench.report.data.rows import groups_of, read_results, read_rows, slugs, split, together
-from spec_bench.report.figures import draw, figure_sheets
+from spec_bench.report.figures import figure_sheets
 from spec_bench.report.papers.items import Column as Heading
+from spec_bench.report.papers.pairs import pair_configs, pair_of
 from spec_bench.report.papers.paper import (
     find_figure,
     find_table,
@@ -366,6 +369,7 @@ def test_a_table_of_another_packages_paper_is_filled_from_measured_rows(tmp_path
 
 
 WRONG = {
+    "misspelt_recipe": ("recipe:", "recipy:", "table 1: .*recipy; did you mean recipe[?]"),
     "misspelt_key": ("digits: 2", "digts: 2", r"unknown setting columns\[0\]\.digts; did you mean"),
     "wrong_type": ("digits: 2", "digits: two", r"table 1: columns\[0\]\.digits .*, got 'two'"),
     "wrong_choice": ("block: [task]", "other_pair: above", r"table 1: other_pair .*'above'"),
@@ -411,11 +415,11 @@ def test_a_column_that_the_paper_does_not_print_shows_the_measured_numbers(tmp_p
 
 
 BROKEN = {  # file, what it has, what stands there instead, what the line names
-    "value": (FILE, ",2.50,", ",2.5x,", r"reference\.csv', line 4: value.*'2\.5x,"),
+    "value": (FILE, ",2.50,", ",2.5x,", r"reference\.csv', line 4: value .*'2\.5x'"),
     "tree": (FILE, ",4x3,", ",4by3,", r"line 4: .*spec '4by3' .* 4x3"),
     "task": (FILE, "xsum,,rsd_s", "xsumm,,rsd_s", "line 4: .*task 'xsumm'; did you mean xsum"),
     "decoder": (FILE, "rsd_s", "rsd_z", "line 4: .*decoder 'rsd_z'; did you mean rsd_s"),
-    "yaml": ("paper.yaml", "heads: {", "heads: [{", "paper.yaml: "),
+    "yaml": ("paper.yaml", "heads: {", "heads: [{", "paper.yaml: [^<]* in line 10, "),
     "recipe": ("paper.yaml", "=first", "=second", "second.yaml"),
     "claims": ("claims.py", "", "def claim(ask):\n", r"claims\.py: (Syntax|Indentation)Error"),
 }
@@ -449,19 +453,62 @@ def test_a_paper_whose_pair_no_config_names_says_so(tmp_path, monkeypatch):
     assert "was run on" not in text and "no pair's config" in text
 
 
-def test_the_readmes_example_is_a_paper_and_lists_the_references_columns(tmp_path, monkeypatch):
+def test_the_readmes_files_are_a_paper_and_its_commands_work(tmp_path, monkeypatch, capsys):
     readme = (package_folder("experiments") / "README.md").read_text(encoding="utf-8")
-    example = readme.partition("```yaml\n")[2].partition("```")[0]
-    own = package(tmp_path, "of_the_readme", monkeypatch, example.replace("mine=", "NAME="))
-    figures, claims = (each.partition("```")[0] for each in readme.split("```python\n")[1:])
-    (own / "figures.py").write_text(figures, encoding="utf-8")
-    (own / "claims.py").write_text(claims.replace("mine-first", "of_the_readme-first"))
-    paper = load_paper("of_the_readme")
-    assert (len(paper.tables), len(paper.figures), len(paper.claims)) == (1, 1, 1)
     assert ", ".join(f"`{name}`" for name in COLUMNS) in readme
-    values = {"block_efficiency": (2.0, 1.9, 2.1), "draft_calls": 3.0}
-    rows = frame(*(row(name, "3x3", pair="llama2_7b", **values) for name in ("sd", "rsd_s")))
-    assert draw(find_figure("of_the_readme/2"), rows, tmp_path, formats=["png"])
-    (check,) = check_claims("of_the_readme", rows, tmp_path / "results.csv")
-    assert check.claim == "rsd_s > sd in block efficiency"
-    assert (check.statement, check.section) == ("“Trees are ahead of chains.”", "Section 5")
+    own = package(tmp_path, "mine", monkeypatch)
+    (own.parents[1] / "conf/pair").mkdir(parents=True)
+    names = (
+        "../../conf/pair/mine.yaml",
+        "first.yaml",
+        FILE,
+        "paper.yaml",
+        "figures.py",
+        "claims.py",
+    )
+    commands, *files = re.findall(r"```(?:bash|yaml|csv|python)\n(.*?)```", readme, re.DOTALL)
+    for name, text in zip(names, files, strict=True):
+        (own / name).write_text(text, encoding="utf-8")
+    pair_configs.cache_clear()
+    pair_of.cache_clear()
+    monkeypatch.chdir(tmp_path)
+    told = {}
+    for line in commands.splitlines():
+        words = shlex.split(line, comments=True)[1:]
+        if words[0] != "run":
+            assert main(words) == 0
+            told[line] = capsys.readouterr().out
+            continue
+        (before,) = told.values()
+        assert "| RSD-S | 3x2 | 2.20 |" in before and " ".join(words[:4]) in before
+        cells = ("sd", "2", 2.0), ("sd", "3", 2.4), ("rsd_s", "3x2", 2.2), ("rsd_s", "3x3", 2.8)
+        rows = (row(*c[:2], pair="mine", block_efficiency=around(c[2], 0.1)) for c in cells)
+        write(tmp_path / "results", "mine-first", *rows)
+    _, after, figure, checks = told.values()
+    assert "| RSD-S | 3x2 | 2.20 | 2.20 [2.10, 2.30] | +0.00 |" in after
+    assert "mine-fig2-mine.png" in figure and "“Trees are ahead of chains.” (Section 5)" in checks
+    assert main(["list", "mine"]) == 0 and capsys.readouterr().out.count("4/4 cells: mine") == 2
+    (drawn,) = figure_sheets(find_figure("mine/2"), read_rows([*tmp_path.rglob("results.csv")]))
+    assert [len(each.rows) for each in drawn.series if each.layer.printed] == [2, 2]
+
+
+def test_a_figures_rows_of_other_runs_are_of_its_tasks_and_named(tmp_path, monkeypatch):
+    figure = "{number: 1, title: a, recipe: NAME=first, any_pair: true, tasks: [xsum]}"
+    own = package(tmp_path, "any", monkeypatch, f"{PAPER}figures: [{figure}]")
+    draws = "from spec_bench.report.figures.panels import panels\n\ndef figure_1(cells):\n"
+    (own / "figures.py").write_text(f"{draws}    return panels(cells, 'tree.depth', 'mbsu')\n")
+    other = {**EMBEDDED, "experiment": "others", "mbsu": 1.5}
+    rows = frame(*(row("sd", "3", task=task, **other) for task in ("xsum", "dolly")))
+    (drawn,) = figure_sheets(find_figure("any/1"), rows)
+    assert [*drawn.rows.task] == ["xsum"] and drawn.missing == ("rows of others, not of any=first",)
+    with pytest.raises(ValueError, match="nothing measured for figure any/1"):
+        figure_sheets(find_figure("any/1"), rows[rows.task == "dolly"])
+    (drawn,) = figure_sheets(find_figure("any/1"), rows.assign(experiment="any-first"))
+    assert ([*drawn.rows.task], drawn.missing) == (["xsum", "dolly"], ())
+
+
+def test_a_claim_on_a_folder_that_no_recipe_writes_is_refused_with_the_near_one():
+    ask = Ask(frame(row("sd", "2", experiment="mine")), Records(Path()))
+    assert len(ask.of("rsd-exp1").rows) == len(ask.of("mine").rows) == 1
+    with pytest.raises(ValueError, match="'rsd-exp'; did you mean rsd-exp1 or rsd-exp2"):
+        ask.of("rsd-exp")

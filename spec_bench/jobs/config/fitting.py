@@ -18,8 +18,7 @@ from spec_bench.core.sampling import SamplingSettings
 from spec_bench.jobs.config.cells import Cell
 from spec_bench.jobs.config.model_files import EMBEDDED, model_path
 from spec_bench.jobs.config.pair import EngineSettings, Pair
-from spec_bench.settings.configs import conf_dirs
-from spec_bench.settings.fields import one_line
+from spec_bench.settings.configs import conf_dirs, read_yaml
 from spec_bench.settings.validation import Text, check, settings
 from spec_bench.system import files
 from spec_bench.system.files import command_line, training_command, training_of
@@ -119,11 +118,7 @@ def name_pair(pair: Pair) -> str:
 
 def read_fit(path: Path) -> Fit:
     """A file of ``results/trees``. Raises ValueError: it cannot be right, naming it and the key."""
-    try:
-        given = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: {one_line(error)}") from None
-    return check(Fit, given, str(path))
+    return check(Fit, read_yaml(path), str(path))
 
 
 def fitting(

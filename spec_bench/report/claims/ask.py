@@ -54,6 +54,7 @@ from spec_bench.report.data.rows import (
     tree_attention,
     value_text,
 )
+from spec_bench.report.papers.items import check_experiments
 from spec_bench.report.papers.paper import Axes
 from spec_bench.vocabulary.columns import apart_in, header
 from spec_bench.vocabulary.decoders import check_decoder
@@ -128,10 +129,9 @@ class Ask:
         was run under two seeds or more, and the interval covers the spread over such rounds.
         """
         rows = self.rows if paths_as_rows else self.rows[tree_attention(self.rows)]
-        if only and not ("experiment" in rows and rows.experiment.isin(experiments).any()):
-            rows = rows.iloc[:0]
-        else:
-            rows = once(of_recipes(rows, experiments))
+        check_experiments(experiments, known := rows.get("experiment", pd.Series(dtype=str)))
+        taken = not only or known.isin(experiments).any()
+        rows = once(of_recipes(rows, experiments)) if taken else rows.iloc[:0]
         rows = rows if join is None else join(rows)
         records = Rounds(self.records) if rounds else self.records
         if axis and axis not in self.axes:

@@ -64,8 +64,9 @@ class Cells:
         """The measured cells, with the columns that figures derive; ``paths_as_rows``: those
         without tree attention too.
 
-        Of the paper's pairs the tasks that the figure names are shown, of any other pair all; where
-        none of its pairs is measured, all that are. Raises NothingMeasuredError: there are none.
+        Of the paper's pairs the tasks that the figure names are shown, of any other pair all that
+        its recipe measured; where none of its pairs is measured, all pairs that are. Raises
+        NothingMeasuredError: there are none.
         """
         item = self.item
         pairs = pairs_of(item)
@@ -79,7 +80,10 @@ class Cells:
         shown = usable(self.given, item, paths_as_rows)
         shown = matching if len(matching := shown[shown.pair.isin(pairs)]) else shown
         if item.tasks:
-            shown = shown[~shown.pair.isin(pairs) | shown.task.isin(item.tasks)]
+            any_task = ~shown.pair.isin(pairs) & (not elsewhere(item, shown))
+            shown = shown[any_task | shown.task.isin(item.tasks)]
+        if shown.empty:
+            raise nothing_measured(item)
         if (fits := self.fits(shown)).any():
             shown = shown[fits | ~fits.groupby(shown.task).transform("any")]
         doubted = shown.reason.fillna("").map(find_doubt) != ""
@@ -104,6 +108,12 @@ def usable(rows: pd.DataFrame, item: Figure, paths_as_rows: bool = False) -> pd.
     if kept.empty:
         raise nothing_measured(item)
     return once(of_recipes(kept, item.experiments))
+
+
+def elsewhere(item: Figure, rows: pd.DataFrame) -> list[str]:
+    """Returns the experiments of rows that none of a figure's recipes measured."""
+    named = dict.fromkeys(rows.experiment.dropna()) if "experiment" in rows else {}
+    return [name for name in named if name not in item.experiments]
 
 
 def pairs_of(item: Figure) -> list[str]:

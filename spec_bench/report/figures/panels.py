@@ -20,14 +20,14 @@ import pandas as pd
 from spec_bench.report.claims.ask import Names, several
 from spec_bench.report.claims.contrast import correlation
 from spec_bench.report.data.rows import TIMED, reason_of, rows_of, split
-from spec_bench.report.figures.cells import GROUP, SCORE, SCORE_NAME, Cells, grouped
+from spec_bench.report.figures.cells import GROUP, SCORE, SCORE_NAME, Cells, elsewhere, grouped
 from spec_bench.report.figures.style import Look, fill, looks, shapes
 from spec_bench.settings.fields import did_you_mean, unknown_setting
 from spec_bench.vocabulary.columns import COLUMNS, ENDS, apart_in, header
 from spec_bench.vocabulary.names import doubts_of
 
 _MARKS = ("line", "point", "front")
-_ASKED = ["pair", "task", "temperature", "top_k", "top_p"]  # printed and measured alike
+_ASKED = ["pair", "task", "top_k", "top_p"]  # printed and measured alike
 ALONE = "paper's numbers alone"
 """The setting in the names and headings of figures of the printed numbers."""
 _OF_A_LINE = ("draft",)  # and the settings of runs: cells that differ are of two lines
@@ -297,11 +297,13 @@ def panels(
 
 
 def _unlike(cells: Cells, sheet: Sheet) -> list[str]:
-    """Says at which temperatures rows were measured that the paper's tables do not have."""
+    """Says of which other runs rows are, at which temperatures that the paper does not have."""
     if "temperature" not in sheet.rows:
         return []
     unlike = sheet.rows[~cells.fits(sheet.rows)].temperature.unique()
-    return [f"measured at temperature {each:g}, which the paper has not" for each in unlike]
+    said = [f"measured at temperature {each:g}, which the paper has not" for each in unlike]
+    recipes = " or ".join(cells.item.recipes)
+    return [*said, *(f"rows of {e}, not of {recipes}" for e in elsewhere(cells.item, sheet.rows))]
 
 
 def drawing_of(x: Names = "", y: Names = "", **said: Any) -> Drawing:
@@ -414,8 +416,11 @@ def _panel(
         if layer.printed:  # the cells of the pairs, tasks and sampling that were measured here
             shown = printed.iloc[:0]
             if layer.x in printed:
-                same = printed.reset_index().merge(rows[_ASKED].drop_duplicates(), on=_ASKED)
-                shown = printed.loc[same["index"]].dropna(subset=[layer.x])
+                here = rows[[*_ASKED, "temperature"]].drop_duplicates()
+                same = printed.reset_index().merge(here, on=_ASKED, suffixes=("", "_here"))
+                warm = same.temperature  # empty: the paper prints none
+                same = same[warm.isna() | (warm == same.temperature_here)]
+                shown = printed.loc[same["index"].unique()].dropna(subset=[layer.x])
         if {layer.x, layer.y} <= set(shown):
             series += _series(layer, _plotted(layer, shown), file_rows)
     return Panel(said, rows, tuple(series))

@@ -3,14 +3,14 @@ that they name. Knows nothing about printed numbers or rows.
 """
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field
 from pathlib import Path
 from string import Formatter
 from typing import Any, ClassVar, Literal
 
 from spec_bench.settings.configs import experiments_dir, experiments_dirs, read_config
-from spec_bench.settings.fields import warn
+from spec_bench.settings.fields import did_you_mean, warn
 from spec_bench.settings.validation import settings
 from spec_bench.vocabulary.names import combined
 from spec_bench.vocabulary.published import COLUMNS, KEYS, Row
@@ -51,6 +51,17 @@ def recipe_name(name: str) -> str:
     return str(read_recipe(name)["name"])
 
 
+def check_experiments(names: Iterable[str], measured: Iterable[str]) -> None:
+    """Refuses the name of a results folder that no paper's recipe writes, and that has no rows."""
+    known = {*measured}
+    for name in (each for each in names if each not in known):
+        paths = [path for folder in paper_folders().values() for path in folder.glob("*.yaml")]
+        recipes = [f"{path.parent.name}={path.stem}" for path in paths if path.name != PAPER]
+        if name not in (written := sorted(map(recipe_name, recipes))):
+            near = did_you_mean(name, written)
+            raise ValueError(f"no recipe writes results of the name {name!r}{near}")
+
+
 def recipe_cells(name: str) -> tuple[str, ...]:
     """The cells that a recipe lists, as ``decoder:tree`` without other settings; none of a grid."""
     cells = []
@@ -72,8 +83,13 @@ class Item:
     paper: str  # the paper's name
     number: int  # as the paper counts
     title: str  # a caption; a table's may have names of ``IN_TITLES`` in braces
-    # those that measure it, the usual one first, e.g. ``rsd=exp1``; none: a command
-    recipes: tuple[str, ...]
+    recipe: str  # that measures it, e.g. ``rsd=exp1``; "": a command does
+    other_recipes: tuple[str, ...]  # that measure it, too
+
+    @property
+    def recipes(self) -> tuple[str, ...]:
+        """Those that measure it, the usual one first."""
+        return (*filter(None, [self.recipe]), *self.other_recipes)
 
     @property
     def name(self) -> str:

@@ -21,9 +21,8 @@ from types import ModuleType
 from typing import Any, TypeVar
 from zlib import crc32
 
-import yaml
-
 from spec_bench.report.papers.items import PAPER, Figure, Item, Table, paper_folders, recipe_name
+from spec_bench.settings.configs import read_yaml
 from spec_bench.settings.fields import describe_error, did_you_mean, one_line, warn
 from spec_bench.settings.validation import check
 from spec_bench.vocabulary.columns import header
@@ -208,9 +207,10 @@ def load_paper(name: str) -> Paper:
     if name not in paper_folders():
         raise ValueError(f"unknown paper {name!r}; known: {', '.join(paper_names())}")
     folder = paper_folders()[name]
+    data = read_yaml(folder / PAPER)
     try:
-        paper = _paper(name, folder)
-    except (KeyError, TypeError, ValueError, yaml.YAMLError) as error:
+        paper = _paper(name, folder, data)
+    except (KeyError, TypeError, ValueError) as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise ValueError(f"{folder / PAPER}: {one_line(what)}") from error
     for metric in paper.metrics.keys() - header() - {row["metric"] for row in paper.numbers}:
@@ -219,8 +219,7 @@ def load_paper(name: str) -> Paper:
     return paper
 
 
-def _paper(name: str, folder: Path) -> Paper:
-    data = yaml.safe_load((folder / PAPER).read_text(encoding="utf-8"))
+def _paper(name: str, folder: Path, data: Any) -> Paper:
     if not isinstance(data, dict):
         raise ValueError("a paper is a mapping with the keys paper, arxiv, machine")
     tables = [
@@ -260,12 +259,8 @@ def _entries(data: dict[str, Any], section: str) -> list[dict[str, Any]]:
 
 
 def _item(paper: str, entry: Mapping[str, Any], usual: str = "") -> dict[str, Any]:
-    """Returns an entry with the paper's name and its recipes, the usual one first."""
-    data = dict(entry)
-    first = data.pop("recipe", usual)
-    others = data.pop("other_recipes", ())
-    recipes = (*filter(None, [first]), *others)
-    return {"paper": paper, "recipes": tuple(map(str, recipes)), **data}
+    """Returns an entry with the paper's name and its recipes."""
+    return {"paper": paper, "recipe": usual, "other_recipes": (), **entry}
 
 
 def _numbers(written: str | Sequence[int]) -> list[int]:

@@ -233,7 +233,7 @@ def wanted_of(paper: Paper, item: Item) -> tuple[Asked, ...]:
         return tuple(dict.fromkeys(each for sheet in sheets for each in sheet.wanted))
     sampling = item.sampling
     limits = (int(sampling.get("top_k", 0)), sampling.get("top_p", 1.0))
-    temperatures = item.temperatures or (sampling.get("temperature", 1.0),)
+    temperatures = item.temperatures or (sampling.get("temperature"),)
     wanted: dict[Asked, None] = {}
     for (target, draft), task, temperature in product(item.pairs, item.tasks, temperatures):
         pair = pair_of(target, draft)
