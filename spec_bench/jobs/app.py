@@ -30,7 +30,7 @@ from spec_bench.jobs.sweep.launch import place_in_sweep
 from spec_bench.jobs.sweep.plan import Planner, print_plan
 from spec_bench.jobs.sweep.sweep import Sweep, seen
 from spec_bench.jobs.sweep.watch import RunningJob
-from spec_bench.metrics import check_references, needs_references
+from spec_bench.metrics import CellRecords, check_references, needs_references, summary_of
 from spec_bench.records import cell_folder
 from spec_bench.records.types import CellResult
 from spec_bench.settings.fields import complain
@@ -168,6 +168,25 @@ def run_stage(
     if sink.table and (number is None or Sweep.mine):  # last: there may be nobody who reads it
         last = _where_more_is(settings.results, settings.asked.name) if number is None else ""
         print_outcome(results, _answers(experiment.csv, results) if made else (), last)
+    return results
+
+
+def read_so_far(settings: JobSettings) -> list[CellResult]:
+    """Returns what a job that was interrupted has measured, of each cell on the prompts that plain
+    decoding has answered beside it; no numbers where there are none yet.
+    """
+    from spec_bench.jobs.job.session import timings  # torch
+
+    stores = [CellStore(settings.results, settings.run_id(cell)) for cell in settings.cells]
+    plain = timings([*stores[0].load_retimed(), *stores[0].load().values()])
+    results = []
+    for cell, store in zip(settings.cells, stores, strict=True):
+        ours = timings(store.load().values())
+        keys = [key for key in ours if key in plain]
+        both = CellRecords([ours[key] for key in keys], [plain[key] for key in keys])
+        numbers = summary_of(both, ends=False).row if keys else {}
+        facts = settings.facts(cell)
+        results.append(CellResult(store.folder.name, facts, "partial", metrics=numbers))
     return results
 
 

@@ -199,12 +199,16 @@ def choose(speeds: Sequence[tuple[str, Interval, float, str]], what: str = "prom
         return Choice((), "AR", f"the fastest other one, {title}, reaches {told} of its speed")
     if best in near:
         return Choice((), "a tie", f"{title} is as fast as AR within {CLOSE:.0%}, {told}")
-    if doubt:
-        again = "; run it again with another --out"  # else the finished cells are only read
-        return Choice((), "cannot decide yet", title + doubt[doubt.index(":") :] + again)
-    looks = f"looks {'faster' if speed.value > 1 else 'slower'}, {told}"
+    others = f", {len(able) - 1} other{'s' * (len(able) > 2)}" * (len(able) > 1)
+    title = title.removesuffix(f", {doubt.partition(':')[0]}")
+    open_ones = f"between {title}{others} and AR"
     more = f"about {_deciding(speed.value, ends, prompts)} {what} may decide"
-    return Choice((), "cannot decide yet", f"{title} {looks}; {more}")
+    if doubt:
+        again = "run it again with another --out"  # else the finished cells are only read
+        more = f"; {more}" * (prompts < FEWEST)
+        return Choice((), "cannot decide yet", f"{open_ones}: {doubt}; {again}{more}")
+    looks = f"{title} looks {'faster' if speed.value > 1 else 'slower'}, {told}"
+    return Choice((), "cannot decide yet", f"{open_ones}; {looks}; {more}")
 
 
 def _deciding(value: float, ends: tuple[float, float] | None, prompts: float) -> int:

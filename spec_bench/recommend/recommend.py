@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pandas as pd
 from scipy.optimize import brentq
 
-from spec_bench.jobs.app import run_stage, settings_of
+from spec_bench.jobs.app import read_so_far, run_stage, settings_of
 from spec_bench.jobs.config.cells import Cell
 from spec_bench.jobs.config.compose import composed, one_line
 from spec_bench.jobs.config.config import ConfirmSettings
@@ -34,7 +34,7 @@ from spec_bench.report.page.build import render
 from spec_bench.report.page.headline import Headline, headline, widen
 from spec_bench.settings.fields import complain
 from spec_bench.sinks.rows import row_of
-from spec_bench.system import files
+from spec_bench.system import files, signals
 from spec_bench.tasks import Example
 from spec_bench.vocabulary import names
 from spec_bench.vocabulary.columns import ENDS, column
@@ -272,15 +272,26 @@ def recommend(settings: JobSettings, show: Callable[[str], None] | None = None) 
             fresh=(),
             stage="confirm" if stage.fresh else "screen",
         )
-        measured = run_stage(job, ())
+        interrupted: KeyboardInterrupt | None = None
+        try:
+            measured = run_stage(job, ())
+        except KeyboardInterrupt as error:
+            measured = read_so_far(job)
+            interrupted = error
         first, *others = measured
         if number and first.status == "failed":
             raise ValueError(f"plain decoding failed: {first.reason}")
         pace_s = float(first.metrics.get("latency_s") or 0)  # an answer
-        found = [*zip(chosen, others, strict=True)]
+        pairs = zip(chosen, others, strict=True)
+        found = [(cell, row) for cell, row in pairs if row.metrics or row.status == "failed"]
         found.sort(key=lambda each: _rank(each[1], confirm.by))
         known = {settings.cells.index(cell): _line(cell, row, stage) for cell, row in found}
         lines = known | lines | known  # the last stage's first
+        if interrupted and lines:
+            table = _table_of(pd.DataFrame(list(lines.values())))
+            say("\n".join(["the ranking so far, which more prompts may change:", *table]))
+        if interrupted:
+            raise interrupted
         if number:
             left = [cell for cell, row in found if row.metrics.get(confirm.by) is not None]
         if not left:
@@ -314,7 +325,7 @@ def _line(cell: Cell, row: CellResult, stage: Stage) -> dict[str, Any]:
     return {
         "decoder": cell.name,
         "spec": cell.config.spec,
-        "prompts": len(stage.examples),
+        "prompts": int(row.metrics.get("prompts") or len(stage.examples)),
         "fresh": stage.fresh,
         **measured,
         "failed": failed,
@@ -328,16 +339,15 @@ def main(overrides: Sequence[str]) -> int:
     try:
         usual = ("experiment=recommend", "sink=quiet", "sink.progress=true")
         settings = settings_of(composed([*usual, *overrides]))
-        found = recommend(settings, lambda line: print(line, file=sys.stderr, flush=True))
+        with signals.raising():
+            found = recommend(settings, lambda line: print(line, file=sys.stderr, flush=True))
     except ValueError as error:
         complain(f"spec_bench: {one_line(error)}")
         return 2
     answer = found.answer()
     command = command_of(found, overrides)
     needs = lines_of(found.needed)
-    lines = [_HEADS, *([text for _, text in line] for line in _lines(found.candidates))]
-    wide = [max(map(len, texts)) for texts in zip(*lines, strict=True)]
-    table = ["  ".join(map(str.ljust, line, wide)).rstrip() for line in lines]
+    table = _table_of(found.candidates)
     told = [": ".join(answer), *([command] if command else []), ""]
     print("\n".join([*told, *table, *([""] if needs else []), *needs]))
     page = files.results_file(settings.results, settings.asked.name).with_name(
@@ -371,6 +381,12 @@ def command_of(found: Recommendation, overrides: Sequence[str]) -> str:
     if " " in decoder:  # a decoder with settings of its own
         chosen = ["--decoders", f"{decoder}:{spec}"]
     return shlex.join(["spec-bench", "run", *read_escapes(kept, TYPED), *chosen])
+
+
+def _table_of(candidates: pd.DataFrame) -> list[str]:
+    lines = [_HEADS, *([text for _, text in line] for line in _lines(candidates))]
+    wide = [max(map(len, texts)) for texts in zip(*lines, strict=True)]
+    return ["  ".join(map(str.ljust, line, wide)).rstrip() for line in lines]
 
 
 def _lines(candidates: pd.DataFrame) -> Iterator[list[tuple[str, str]]]:

@@ -187,6 +187,15 @@ def test_hydras_own_config_of_a_sweep_is_its_first_jobs(kind):
     ]  # fmt: skip
 
 
+def test_decoders_that_are_named_replace_a_recipes_unless_its_lists_are_named_too():
+    def cells(*words):
+        asked = asked_of(composed(overrides_of("run", ["--decoders", "sd:2,sd:9", *words])))
+        return len(asked.cells)
+
+    assert cells() == cells("rsd=exp1") == cells("experiment=smollm2") == 2
+    assert cells("beyond=verification") == 2 < cells("rsd=exp1", "length=2")
+
+
 def test_a_target_alone_is_drafted_for_by_looking_up():
     def cells(*words):
         found = overrides_of("run", ["--target", "x", *words])

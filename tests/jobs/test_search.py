@@ -9,6 +9,7 @@ from spec_bench.jobs.app import settings_of
 from spec_bench.jobs.config.compose import composed
 from spec_bench.jobs.config.config import ConfirmSettings
 from spec_bench.jobs.config.settings import best_of, shared
+from spec_bench.jobs.job import session
 from spec_bench.recommend import recommend as search
 from spec_bench.recommend.recommend import Recommendation, command_of, cost_of, stages_of
 from spec_bench.records.types import Reason
@@ -145,6 +146,21 @@ def test_an_interrupted_search_goes_on_and_answers_from_fresh_prompts(
     words = [*SMALL, "cells=[sd:2,block:2,rsd_c:2-1]", "prompts=2", f"results={tmp_path}"]
     words += ["confirm={best: 1, prompts: 2, by: speedup}"]
     run, jobs = search.run_stage, []
+    done, decoded = session._decode, []
+
+    def cut(its, cell, *told):
+        decoded.append(cell)
+        if len(decoded) == 1 + 6:  # the pace, a prompt and a half
+            raise KeyboardInterrupt
+        done(its, cell, *told)
+
+    monkeypatch.setattr(session, "_decode", cut)
+    with pytest.raises(KeyboardInterrupt):
+        search.main(words)
+    monkeypatch.setattr(session, "_decode", done)
+    ranked = capsys.readouterr().err.partition("ranking so far")[2].splitlines()[2:]
+    assert sorted(line.split()[0] for line in ranked) == ["block", "rsd_c", "sd"]
+    assert {line.split()[2] for line in ranked} <= {"1", "2"} and "no interval" in ranked[0]
 
     def interrupted(job, sinks):
         jobs.append(job)

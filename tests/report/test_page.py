@@ -297,12 +297,13 @@ TABLES = {
     ),
     "all are uncertain": (
         (sd("3", 1.67, 0.53, 2.11), cell("rsd_s", "4x3", speedup=(1.21, 0.95, 1.42))),
-        "cannot decide yet: SD 3 looks faster, 1.67× [0.42 to 2.21]; about 120 prompts "
-        "may decide (8 prompts, intervals corrected for 2 cells)",
+        "cannot decide yet: between SD 3, 1 other and AR; SD 3 looks faster, 1.67× [0.42 to 2.21]; "
+        "about 120 prompts may decide (8 prompts, intervals corrected for 2 cells)",
     ),
     "three prompts": (
         (sd("3", 1.79, prompts=3),),
-        "cannot decide yet: SD 3 looks faster, 1.79×; about 20 prompts may decide (3 prompts)",
+        "cannot decide yet: between SD 3 and AR; SD 3 looks faster, 1.79×; about 20 prompts may "
+        "decide (3 prompts)",
     ),
     "one cell that is faster": (
         (FAST,),
@@ -320,7 +321,7 @@ TABLES = {
     ),
     "a cell that no interval excludes keeps AR from being the answer": (
         (cell("rsd_c", "2-2-1", speedup=around(0.7, 0.03)), sd("3", 0.6)),
-        "cannot decide yet: SD 3 looks slower, 0.60×; about 20 prompts may "
+        "cannot decide yet: between SD 3 and AR; SD 3 looks slower, 0.60×; about 20 prompts may "
         "decide (8 prompts, intervals corrected for 2 cells)",
     ),
     "a tie with AR": (
@@ -352,8 +353,13 @@ TABLES = {
     ),
     "a stalled one keeps AR from being the answer": (
         (sd("3", 1.35, 1.2, 1.5, reason=f"speedup: {STALLED}"), sd("2", 0.7, 0.66, 0.75)),
-        "cannot decide yet: SD 3, stalled: 2 of 90 windows, median says 1.04; run it again with "
-        "another --out (8 prompts, intervals corrected for 2 cells)",
+        "cannot decide yet: between SD 3 and AR: stalled: 2 of 90 windows, median says 1.04; run "
+        "it again with another --out (8 prompts, intervals corrected for 2 cells)",
+    ),
+    "a stalled one of too few prompts needs more of them, too": (
+        (sd("3", 1.35, prompts=3, reason=f"speedup: {STALLED}"),),
+        "cannot decide yet: between SD 3 and AR: stalled: 2 of 90 windows, median says 1.04; run "
+        "it again with another --out; about 20 prompts may decide (3 prompts)",
     ),
     "one name in table and answer, with and without tree attention": (
         (

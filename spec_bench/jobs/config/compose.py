@@ -83,7 +83,8 @@ def job_arguments(arguments: list[str]) -> list[str]:
 def recipe_arguments(arguments: Sequence[str]) -> list[str]:
     """The command line as Hydra understands it: recipes outside the list of defaults get a plus,
     numbers of ``budget`` and ``length`` are quoted, and a target that the user names comes without
-    the default pair's draft and heads. Raises ValueError: an unknown budget or length, or several
+    the default pair's draft and heads; cells that the user names replace a recipe's lists of trees,
+    unless lists are named, too. Raises ValueError: an unknown budget or length, or several
     choices of a group that takes one, or a decoder with its tree.
     """
     given = [each.lstrip("+").partition("=") for each in arguments]
@@ -105,6 +106,8 @@ def recipe_arguments(arguments: Sequence[str]) -> list[str]:
         arguments = [*arguments, *(f"{key}=null" for key in gone if key not in keys)]
     own, *others = ({folder.name for folder in top.iterdir()} for top in experiments_dirs())
     papers = set[str]().union(*others)
+    if "cells" in keys and keys & {*own, *papers, "experiment"} and not keys & {*LISTS, "trees"}:
+        arguments = [*arguments, "trees=null"]  # a recipe's, which would be run, too
     none = {f"{group}=null" for group in (*own, "experiment")}
     named = [f"{each.removesuffix('null')}[]" if each in none else each for each in arguments]
     named = [f"+{each}" if each.partition("=")[0] in papers else each for each in named]

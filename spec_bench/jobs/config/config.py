@@ -105,7 +105,7 @@ class RunSettings:
         Probability | Annotated[tuple[Probability, ...], MinLen(1)] | None,
         Says("a probability, a list of one per depth or null"),
     ] = None
-    trees: dict[Text, Cells] = field(default_factory=dict)
+    trees: dict[Text, Cells] | None = None
     repeats: Annotated[Whole, Ge(1)] = 1
     confirm: ConfirmSettings | None = None
 
@@ -113,7 +113,7 @@ class RunSettings:
 def check_settings(config: Any) -> RunSettings:
     """Checks a composed config, interpolations resolved; reads no file."""
     asked = check(RunSettings, config)
-    lists = [asked.cells, *asked.trees.values()]
+    lists = [asked.cells, *(asked.trees or {}).values()]
     asked = replace(
         asked,
         cells=tuple(cell for cells in lists for cell in cells),
