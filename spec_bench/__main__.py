@@ -14,7 +14,7 @@ RESUMES = "interrupted; the same command resumes"
 _MODULES = {
     "answers": "exchange.write",
     "compare": "report.compare",
-    "convert": "engine.loading",
+    "convert": "engine.gguf_conversion",
     "fit_tree": "recommend.fit_tree",
     "recommend": "recommend.recommend",
     "serve": "serve.command",

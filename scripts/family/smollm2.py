@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from spec_bench.engine.loading import convert
+from spec_bench.engine.gguf_conversion import convert
 from spec_bench.settings.fields import one_line
 from spec_bench.system.model_cache import fetch_member, fetched_folder, is_model
 

@@ -1,13 +1,9 @@
 """From a path or hub id to a model and a tokenizer, and whether two of them fit together."""
 
-import json
 import re
-import shutil
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
@@ -36,9 +32,7 @@ from spec_bench.engine.model_spec import ModelSpec as ModelSpec
 from spec_bench.engine.model_spec import kept_tokens, refuse_unreadable, too_old
 from spec_bench.engine.probe import check_model
 from spec_bench.engine.products import call_directly, fuse_products, lay_by_columns, pack_products
-from spec_bench.settings.arguments import Parser
-from spec_bench.settings.fields import one_line, shown
-from spec_bench.system import files, model_cache, signals
+from spec_bench.settings.fields import one_line
 from spec_bench.system.hub import hub_reached
 
 # Published architectures without their weights (``random:llama2_7b``, ``random:FOLDER``) are filled
@@ -448,98 +442,3 @@ def _without_report() -> Iterator[None]:
         logging.set_verbosity(before)
         if bars:
             logging.enable_progress_bar()
-
-
-ABOUT = "converted.json"  # what a folder was made of
-
-
-def convert(file: Path, folder: Path) -> None:
-    """Writes a GGUF file as a folder of float32 weights with config and tokenizer; a whole one or
-    none. transformers reads such a file anew in every process, the tokenizer for most of a minute.
-    A ValueError where the package ``gguf`` is missing, transformers cannot read the file, or it
-    lacks a tensor or has one more.
-    """
-    if find_spec("gguf") is None:
-        raise ValueError("GGUF files need the package gguf: pip install gguf")
-    from gguf import GGUFReader
-
-    given = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name}
-    try:
-        quantised, found = AutoModelForCausalLM.from_pretrained(
-            **given, dtype=torch.float32, output_loading_info=True
-        )
-        tokenizer = AutoTokenizer.from_pretrained(**given)
-    except Exception as error:  # a damaged or unknown file makes its reader raise anything
-        raise ValueError(f"cannot read {str(file)!r}: {one_line(error)}") from error
-    if missing := ", ".join(sorted(found["missing_keys"])):  # they were drawn at random
-        raise ValueError(f"cannot read {str(file)!r}: it lacks {shown(missing, quoted=False)}")
-    reader = GGUFReader(file)
-    fields = reader.fields
-    if extra := _find_extra(reader):
-        raise ValueError(f"cannot read {str(file)!r}: {extra}")
-    keys = (f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom"))
-    ends = [int(fields[key].contents()) for key in keys if key in fields]
-    if ends:  # transformers 5.17 took another one
-        tokenizer.eos_token = tokenizer.convert_ids_to_tokens(ends[0])
-    # transformers saves no model that it has read from GGUF: its weights go into one of their own.
-    config = quantised.config
-    vars(config).pop("quantization_config", None)
-    with torch.device("meta"):
-        module = type(quantised)(config)
-    module.load_state_dict(quantised.state_dict(), assign=True)
-    module.tie_weights()
-    module.generation_config = quantised.generation_config
-    module.generation_config.eos_token_id = ends or None
-    part = folder.with_name(f"{folder.name}.part")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with (
-        files.open_own(folder.parent / ".lock") as held,
-        signals.raising(),  # so that an interrupt leaves nothing
-        files.naming(folder, part),
-    ):
-        files.lock(held, wait=True)
-        for old in folder.parent.glob("*.part"):  # of conversions that were killed
-            shutil.rmtree(old)
-        if model_cache.is_model(folder):
-            return  # somebody else was faster
-        try:
-            module.save_pretrained(part)
-            tokenizer.save_pretrained(part)
-            about = {"made_of": file.name, "weights": "dequantised to float32"}
-            (part / ABOUT).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
-            part.rename(folder)
-        finally:
-            shutil.rmtree(part, ignore_errors=True)
-
-
-def _find_extra(reader: Any) -> str:
-    """Returns which tensors of a GGUF file its model has no place for; empty if there are none."""
-    from gguf import MODEL_ARCH_NAMES, get_tensor_name_map
-
-    kind = reader.fields["general.architecture"].contents()
-    blocks = f"{kind}.block_count"
-    count = int(reader.fields[blocks].contents())
-    arch = next(key for key, name in MODEL_ARCH_NAMES.items() if name == kind)
-    known = get_tensor_name_map(arch, count)
-    extra = [t.name for t in reader.tensors if not known.get_name(t.name, (".weight", ".bias"))]
-    extra = [name for name in extra if not name.startswith("rope_")]
-    told = shown(", ".join(extra), quoted=False)
-    return f"{blocks} {count} has no place for {told}" if extra else ""
-
-
-def main(arguments: Sequence[str]) -> int:
-    """``spec-bench convert FILE``: 0 once the folder is there, 2 where it cannot be."""
-    parser = Parser(prog="spec-bench convert")
-    parser.add_argument("file", type=Path, help="a GGUF file, or a folder with one")
-    file = model_cache.gguf_of(parser.parse_args(list(arguments)).file.expanduser())
-    try:
-        if file is None:
-            raise ValueError(f"{arguments[0]!r} is no GGUF file, and no folder with one")
-        folder = model_cache.converted_folder(file)
-        if not model_cache.is_model(folder):
-            convert(file, folder)
-    except (OSError, ValueError) as error:
-        print(f"spec-bench convert: {one_line(error)}", file=sys.stderr)
-        return 2
-    print(f"{file.name}, dequantised to float32: {folder}")
-    return 0

@@ -253,6 +253,7 @@ class CellFacts:
     tree_revision: str = ""
     device: str = ""
     dtype: str = ""
+    weights: str = ""
     attention: str = ""
     compile: str = ""
     threads: int | None = None

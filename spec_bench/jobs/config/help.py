@@ -22,6 +22,7 @@ from rich.text import Text
 from spec_bench.jobs.config.flags import FLAGS, LAUNCHERS
 from spec_bench.settings.configs import conf_dir, conf_dirs, experiments_dirs
 from spec_bench.settings.fields import did_you_mean, settings_in
+from spec_bench.system import model_cache
 
 _PAPER = "paper.yaml"
 _SETTING = re.compile(r"( *)(\w+):(?: ((?!#).*?))?(?:\s+# (.*))?")  # without a value: a group
@@ -106,6 +107,14 @@ def _metrics() -> Iterator[tuple[str, ...]]:
         yield name, _sentence(module.compute.__doc__.split())
 
 
+def _models() -> Iterator[tuple[str, ...]]:
+    if not (folders := model_cache.cached_models()):
+        yield "none yet", "--target FILE.gguf, make smollm2 and make qwen_coder leave one"
+    for folder in folders:
+        size = model_cache.size_bytes(folder) / 2**30
+        yield model_cache.cached_name(folder), f"{size:.1f} GiB", model_cache.read_weights(folder)
+
+
 def _key(field: Field[Any]) -> str:
     """Returns ``key=default``, or the key alone where it must be given."""
     known = field.default is not MISSING
@@ -133,6 +142,7 @@ _LISTS: dict[str, tuple[Any, ...]] = {
     "tasks": ("for --task NAME", _choices, "task"),
     "metrics": ("scores, for --metrics NAME,NAME, and what is always counted", _metrics),
     "pairs": ("for --pair NAME", _choices, "pair"),
+    "models": ("fetched or converted on this machine; spec-bench convert --remove NAME", _models),
     "recipes": ("a paper's experiments: spec-bench run rsd=exp1", _recipes),
     "experiments": ("for experiment=NAME", _choices, "experiment"),
     "tables": ("papers' tables and figures: measured, missing, commands", tuple),

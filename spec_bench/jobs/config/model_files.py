@@ -18,12 +18,12 @@ from spec_bench.engine.architectures import ARCHITECTURES, architecture
 from spec_bench.engine.architectures import PREFIX as RANDOM
 from spec_bench.engine.model_spec import refuse_unreadable
 from spec_bench.system.file_digests import read_digest
-from spec_bench.system.files import command_line, digest
+from spec_bench.system.files import digest
 from spec_bench.system.hub import hub_reached
 from spec_bench.system.model_cache import converted_folder, fetched_folder, gguf_of, is_model
 
 EMBEDDED = "embedded:"
-FETCHED = "fetched:"  # by a make target of the same name
+FETCHED = "fetched:"  # by a make target of the same name, or of that before a slash
 _HEADS = "heads/"  # embedded:heads/NAME
 _SAMPLE_BYTES = 1 << 20  # of a large weights file, this much from either end is hashed
 _WEIGHTS = frozenset({".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack"})
@@ -32,9 +32,10 @@ _PAPERS = ("LICENSE", "NOTICE", "README", "events.out.")  # how names of documen
 
 
 def model_path(name: str) -> str:
-    """``embedded:NAME`` as a folder of the package, ``fetched:NAME`` and GGUF as one of the cache;
-    any other name as it is. Raises ValueError: the package embeds no model of that name, it has not
-    been fetched or converted, a path-like name is no folder, or ``random:NAME`` no architecture.
+    """``embedded:NAME`` as a folder of the package, ``fetched:NAME`` as one of the cache, and so a
+    GGUF file, which is converted first unless it was before; any other name as it is. Raises
+    ValueError: the package embeds no model of that name, it has not been fetched or cannot be
+    converted, a path-like name is no folder, or ``random:NAME`` no architecture.
     """
     if name.startswith(RANDOM):
         architecture(name)
@@ -52,16 +53,16 @@ def model_path(name: str) -> str:
     if name.startswith(FETCHED):
         folder = fetched_folder(name.removeprefix(FETCHED))
         if not is_model(folder):
-            raise ValueError(f"{name!r} is not on this machine yet: make {folder.name}")
+            target = name.removeprefix(FETCHED).split("/")[0]
+            raise ValueError(f"{name!r} is not on this machine yet: make {target}")
         return str(folder)
     path = Path(name).expanduser()
     if (file := gguf_of(path)) and not (path / "config.json").is_file():
         folder = converted_folder(file)
         if not is_model(folder):
-            raise ValueError(
-                f"{name!r} is GGUF, of which a model folder is made first, once: "
-                f"{command_line('convert', name)}"
-            )
+            from spec_bench.engine.gguf_conversion import convert
+
+            convert(file, folder)
         return str(folder)
     if path.is_dir():
         if not (path / "config.json").is_file():

@@ -49,6 +49,7 @@ from spec_bench.settings.validation import (
 )
 from spec_bench.system.files import digest
 from spec_bench.system.hub import hub_reached
+from spec_bench.system.model_cache import read_weights
 from spec_bench.vocabulary.published import listed
 
 _MODELS = ("target", "draft")
@@ -186,6 +187,13 @@ class Pair:
         if self.template_arguments:
             settings["chat_template_kwargs"] = dict(self.template_arguments)
         return settings
+
+    def weights(self, drafts: int) -> str:
+        """Says what the weights of the target and its first ``drafts`` were in GGUF files."""
+        read = [read_weights(Path(spec.path)) for spec in self.specs[: 1 + drafts]]
+        names = ("", *(f"draft {number}: " for number in range(1, len(read))))
+        said = zip(names, read, strict=True)
+        return "; ".join(name + weights for name, weights in said if weights)
 
     def heads_revision(self, kind: str) -> str | None:
         """Returns the fingerprint of a folder of heads, or the commit; None if unknown."""

@@ -199,6 +199,7 @@ class JobSettings:
             target_revision=pair.revisions[0] or "",
             draft_revision=tuple(revision or "-" for revision in revisions),
             tree_revision=str(own.tree.revision or ""),
+            weights=pair.weights(own.drafts),
             compile="" if self.served else pair.specs[0].compile,
             engine=ENGINE,
             library=own.library if ours else f"{own.library} {version(own.library)}",
