@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from fnmatch import filter as fitting
 from functools import partial
 from itertools import product
+from traceback import extract_tb
 from typing import Any, NamedTuple
 
 from tqdm import tqdm
@@ -180,4 +181,11 @@ def lines_of(part: Part) -> Iterator[Line]:
     try:
         yield from part.lines()
     except Exception as error:  # a plugged part may fail in any way
-        yield Line(part.name, "failed", describe_error(error), False)
+        told = describe_error if isinstance(error, ValueError) else describe_failure
+        yield Line(part.name, "failed", told(error), False)
+
+
+def describe_failure(error: Exception) -> str:
+    """Returns an error of somebody's code in one line, with where it was raised."""
+    *_, at = extract_tb(error.__traceback__)
+    return f"{describe_error(error)} ({at.filename}:{at.lineno})"

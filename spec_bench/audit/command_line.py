@@ -35,7 +35,14 @@ from spec_bench.audit.decoders import (
     total_variation,
 )
 from spec_bench.audit.models import audit_pair
-from spec_bench.audit.rules import TOLERANCE, audit_path, audit_rule, path_cases, rule_cases
+from spec_bench.audit.rules import (
+    MOST_CHILDREN,
+    TOLERANCE,
+    audit_path,
+    audit_rule,
+    path_cases,
+    rule_cases,
+)
 from spec_bench.server.endpoint import ServerError
 from spec_bench.settings.fields import complain
 
@@ -56,7 +63,8 @@ def rule_parts() -> Iterator[Part]:
 def _part(name: str, audit: Audit, mark: str = "") -> Part:
     def lines() -> Iterator[Line]:
         error, cases = audit()
-        line = _enumerated(name, error, f"{cases} cases")
+        more = f" of up to {MOST_CHILDREN} children" if name.startswith("rule: ") else ""
+        line = _enumerated(name, error, f"{cases} cases{more}")
         yield replace(line, check=mark + line.check, passed=None) if mark else line
 
     return Part(name, lines)

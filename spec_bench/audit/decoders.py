@@ -11,15 +11,14 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from math import isfinite, nan
-from traceback import extract_tb
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from spec_bench.audit.catalogue import WARM, tree_cases
-from spec_bench.audit.rules import TOLERANCE, WrongVerdictError, audit_rule, cases_of
+from spec_bench.audit.catalogue import WARM, describe_failure, tree_cases
+from spec_bench.audit.rules import TOLERANCE, VOCABS, WrongVerdictError, audit_rule, cases_of
 from spec_bench.audit.toys import MarkovModel, random_markov
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import DecoderConfig
@@ -27,7 +26,6 @@ from spec_bench.decode.decoder import Decoder
 from spec_bench.draft.base import heads_class
 from spec_bench.draft.network import Heads
 from spec_bench.records.types import Request
-from spec_bench.settings.fields import describe_error
 from spec_bench.verify.base import NodeVerifier, Verifier
 
 Outcome = TypeVar("Outcome")
@@ -317,10 +315,7 @@ def check_exact(verifier: Verifier, tree: str) -> None:
         except WrongVerdictError as wrong:
             raise ValueError(f"rule {verifier.name!r} of package {package!r}: {wrong}") from wrong
         except Exception as failure:  # a plugged rule may fail in any way
-            *_, at = extract_tb(failure.__traceback__)
-            raise ValueError(
-                f"{said} ended in {describe_error(failure)} ({at.filename}:{at.lineno})"
-            ) from failure
+            raise ValueError(f"{said} ended in {describe_failure(failure)}") from failure
         if not error <= TOLERANCE:
             off = f"off by {error:.2g}" if isfinite(error) else "not finite"
             raise ValueError(
@@ -333,7 +328,7 @@ def check_exact(verifier: Verifier, tree: str) -> None:
 def _enumerate(verifier: Verifier, tree: str) -> float:
     if isinstance(verifier, NodeVerifier):
         rules = (case for law in verifier.siblings for case in cases_of(verifier, law))
-        errors = [audit_rule(case, vocabs=(3,))[0] for case in rules]
+        errors = [audit_rule(case, vocabs=VOCABS[-1:])[0] for case in rules]
     else:
         errors = [
             enumerated_error(replace(case.config, verifier=verifier), WARM, **case.chain)[0]

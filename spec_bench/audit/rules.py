@@ -25,6 +25,8 @@ from spec_bench.verify.path_rule import PathRule, Traversal
 from spec_bench.verify.walk import NodeRule, Verdict
 
 TOLERANCE = 1e-12
+MOST_CHILDREN = 4  # of a node in a rule's cases
+VOCABS = (3, 5)  # the larger one leaves the last child a choice
 
 Law = Siblings | Literal["several_drafts"]
 SAID: dict[Law, str] = {
@@ -71,7 +73,7 @@ def cases_of(verifier: Any, law: Siblings) -> Iterator[RuleCase]:
 def adversarial_pairs(
     vocab: int, seed: int, random_pairs: int = 40
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """(p [V], drafts [3, V]) in float64: random ones of several sharpnesses, and the corners:
+    """(p [V], drafts [4, V]) in float64: random ones of several sharpnesses, and the corners:
     zeros, one-hots, equal, disjoint, truncated supports that differ, near-zero mass.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -85,31 +87,31 @@ def adversarial_pairs(
 
     for index in range(random_pairs):
         sharpness = (0.1, 1.0, 3.0, 10.0)[index % 4]
-        yield draw(sharpness), torch.stack([draw(sharpness) for _ in range(3)])
+        yield draw(sharpness), torch.stack([draw(sharpness) for _ in range(4)])
     hot = torch.eye(vocab, dtype=torch.float64)
     uniform = torch.full((vocab,), 1 / vocab, dtype=torch.float64)
     soft = draw(1.0)
-    yield soft, soft.expand(3, -1)
-    yield uniform, uniform.expand(3, -1)
-    yield hot[0], hot[[0, 0, 0]]
-    yield hot[0], hot[[1, 1, 1]]
-    yield hot[0], torch.stack([soft, uniform, hot[1]])
-    yield soft, hot[[0, 1, 2]]
+    yield soft, soft.expand(4, -1)
+    yield uniform, uniform.expand(4, -1)
+    yield hot[0], hot[[0, 0, 0, 0]]
+    yield hot[0], hot[[1, 1, 1, 1]]
+    yield hot[0], torch.stack([soft, uniform, hot[1], soft])
+    yield soft, hot[[0, 1, 2, 0]]
     half = torch.zeros(vocab, dtype=torch.float64)
     half[: vocab // 2] = 1 / (vocab // 2)
-    yield half, (1 - half * (vocab // 2)).div(vocab - vocab // 2).expand(3, -1)
+    yield half, (1 - half * (vocab // 2)).div(vocab - vocab // 2).expand(4, -1)
     tiny = torch.cat([torch.full((vocab - 1,), 1e-15, dtype=torch.float64), hot[0, :1]])
-    yield tiny / tiny.sum(), uniform.expand(3, -1)
-    yield uniform, (tiny / tiny.sum()).expand(3, -1)
+    yield tiny / tiny.sum(), uniform.expand(4, -1)
+    yield uniform, (tiny / tiny.sum()).expand(4, -1)
     for keep in range(1, vocab):
-        yield draw(1.0, keep), torch.stack([draw(1.0, vocab - keep) for _ in range(3)])
+        yield draw(1.0, keep), torch.stack([draw(1.0, vocab - keep) for _ in range(4)])
 
 
 def child_law(
     q: Tensor, brothers: Tensor, child: int, width: int, law: Law, sampled: int = 1
 ) -> Tensor:
     """[B, V] what the child at a place among ``width`` siblings is drawn from, all zero where
-    nothing is left; q is [B, 3, V], brothers [B, child] are tokens of the earlier siblings.
+    nothing is left; q is [B, 4, V], brothers [B, child] are tokens of the earlier siblings.
     """
     if law == "several_drafts":
         return q[:, child]
@@ -146,7 +148,7 @@ def _each_child(law: Tensor, there: Tensor) -> tuple[Tensor, Tensor, Tensor, Ten
 def children_law(
     q: Tensor, children: int, law: Law, sampled: int = 1
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Every tuple of children that q [3, V] can give, with its probability: tokens [B, C], valid
+    """Every tuple of children that q [4, V] can give, with its probability: tokens [B, C], valid
     [B, C] and probability [B]; all laws but ``several_drafts`` use the first draft.
     """
     tokens = torch.empty((1, 0), dtype=torch.long)
@@ -189,7 +191,7 @@ def output_law(
     absent: int | None = None,
     each: bool = False,
 ) -> Tensor:
-    """[V] the law of the token that comes out, summed over all draws of C children from q [3, V];
+    """[V] the law of the token that comes out, summed over all draws of C children from q [4, V];
     equals p [V] if the rule is lossless. What a child that does not exist would give is lost.
 
     ``absent`` puts such a child in that place, with every token in turn. ``each`` says what each
@@ -209,7 +211,11 @@ def output_law(
         own = laws.shape[1] > 1  # else all share one
         laws = _put_in(laws, absent if own else 0, q[None, :own].expand(len(anything), -1, -1))
     p_rows = p.expand(len(tokens), -1)
-    verdict = case.rule(p_rows, None if case.law == "deterministic" else laws, tokens, valid)
+    p_lent = p_rows.clone()
+    q_lent = laws.clone()
+    verdict = case.rule(p_lent, None if case.law == "deterministic" else q_lent, tokens, valid)
+    if not (torch.equal(p_rows, p_lent) and torch.equal(laws, q_lent)):
+        raise WrongVerdictError("must not write into its arguments p and q")
     acceptance, residual = check_verdict(verdict, tokens, p_rows)
     law = torch.zeros_like(p)
     missed = probability
@@ -226,14 +232,14 @@ def _put_in(rows: Tensor, place: int, column: Tensor) -> Tensor:
 
 
 def audit_rule(
-    case: RuleCase, *, vocabs: Sequence[int] = (3, 4), seed: int = 0
+    case: RuleCase, *, vocabs: Sequence[int] = VOCABS, seed: int = 0
 ) -> tuple[float, int]:
-    """Largest |output law - p| over all pairs and 1 to 3 children, one of them absent or none, and
-    the number of cases.
+    """Largest |output law - p| over all pairs and 1 to 4 children, one of up to 3 absent or none,
+    and the number of cases.
     """
     # The place of an absent one says which of the others are drawn and which are the best.
     last = case.law == "top_and_sampled"
-    children: list[tuple[int, int | None]] = [(1, None), (2, None), (3, None)]
+    children: list[tuple[int, int | None]] = [(n, None) for n in range(1, MOST_CHILDREN + 1)]
     children += [(n, place) for n in range(3) for place in range(n if last else 0, n + 1)]
     errors = [
         (output_law(case, p, q, *drawn, each) - p).abs().max().item()
@@ -247,7 +253,7 @@ def audit_rule(
 
 # Rules of whole paths.
 
-WIDTHS = ((1, 1, 1), (2, 1, 1), (2, 2, 1), (1, 2), (3, 1))
+WIDTHS = ((1, 1, 1), (2, 1, 1), (2, 2, 1), (1, 2), (4, 1))
 
 
 @dataclass(frozen=True)
@@ -255,7 +261,7 @@ class Tables:
     """Target and drafts that look at the whole prefix of d tokens, read as a number."""
 
     p: Sequence[Tensor]  # per depth [V^d, V] the target's law behind each prefix
-    q: Sequence[Tensor]  # per depth [V^d, 3, V] three drafts'
+    q: Sequence[Tensor]  # per depth [V^d, 4, V] four drafts'
 
     @property
     def vocab(self) -> int:
@@ -275,7 +281,7 @@ def random_tables(vocab: int, depth: int, seed: int) -> Tables:
         return (logits * sharpness).masked_fill(cut, -torch.inf).softmax(dim=-1)
 
     p = [laws(vocab**d) for d in range(depth + 1)]
-    return Tables(p, [laws(vocab**d, 3) for d in range(depth)])
+    return Tables(p, [laws(vocab**d, 4) for d in range(depth)])
 
 
 @dataclass(frozen=True)
@@ -310,7 +316,7 @@ def all_trees(tables: Tables, widths: Sequence[int], law: Law) -> AllTrees:
     for depth, width in enumerate(widths):  # with the drafts' laws
         above = shape.level(depth)
         below = shape.level(depth + 1)
-        q = tables.q[depth][prefix[:, above]]  # [R, F, 3, V]
+        q = tables.q[depth][prefix[:, above]]  # [R, F, 4, V]
         q = q[:, :, :width] if law == "several_drafts" else q[:, :, :1]
         parent = torch.arange(q.shape[1]).repeat_interleave(width)
         if law == "top_and_sampled":  # what the best leave

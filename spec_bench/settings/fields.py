@@ -108,7 +108,7 @@ def complain(line: str) -> None:
 
 def describe_error(error: Exception) -> str:
     """Returns an error in one line, with its type unless it is a ValueError."""
-    kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+    kind = "" if isinstance(error, ValueError) or not str(error) else f"{type(error).__name__}: "
     return f"{kind}{one_line(error)}"
 
 

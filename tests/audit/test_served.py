@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -210,7 +211,7 @@ PARTS = [Part("rule: k_seq", broken), Part("sd", lambda: [FINE])]
 def test_a_fault_is_the_failure_of_its_part_and_the_others_go_on():
     lines = list(audited(PARTS))
     assert [(each.subject, each.passed) for each in lines] == [("rule: k_seq", False), ("sd", True)]
-    assert lines[0].result == "RuntimeError: no head"
+    assert re.fullmatch(r"RuntimeError: no head \(.*test_served.py:[0-9]+\)", lines[0].result)
 
 
 def test_a_line_is_said_on_standard_error_before_the_next_part_begins(capsys):
@@ -374,9 +375,27 @@ def undefined(p, q, tokens, valid):
     return verdict._replace(residual=verdict.residual + 0 * (q[:, 0] / q[:, 0]))
 
 
+def late(p, q, tokens, valid):
+    """Never accepts the fourth child, which wide trees have."""
+    verdict = right(p, q, tokens, valid)
+    return verdict._replace(acceptance=verdict.acceptance * (torch.arange(tokens.shape[1]) != 3))
+
+
+def writing(p, q, tokens, valid):
+    p[:, 0] = 0.0
+    return right(p, q, tokens, valid)
+
+
+def doubting(p, q, tokens, valid):
+    raise AssertionError
+
+
 FAILS = {
+    late: "is off by 0.*",
+    writing: "must not write into its arguments p and q$",
+    doubting: r".*ended in AssertionError \(.*test_served\.py:[0-9]+\)$",
     failing: r"KeyError: 'oops' \(.*test_served\.py:[0-9]+\)",
-    narrow: r".*acceptance is \[6, 1\], must be \[6, 2\]: rows x children$",
+    narrow: r".*acceptance is \[20, 1\], must be \[20, 2\]: rows x children$",
     bare: "must return a Verdict, got Tensor$",
     squeezed: "enumerated, it ended in .*Error",
     silent: "must return a Verdict, got NoneType$",
@@ -392,10 +411,19 @@ def test_a_rule_that_fails_is_one_line_with_rule_package_error_and_place(registe
         Cell.read(settings)
 
 
-@pytest.mark.parametrize("registered", [narrow], indirect=True)
-def test_the_audit_says_the_shapes_that_a_job_says(registered, capsys):
-    assert load(["--only", "rule: guest*"])() == 1
-    assert "acceptance is [6, 1], must be [6, 2]" in capsys.readouterr().err
+SAID = {
+    narrow: r"acceptance is \[6, 1\], must be \[6, 2\]",
+    doubting: r"AssertionError \(.*test_served\.py:[0-9]+\)$",
+    right: "^audited rule: guest, without replacement: error",
+}
+
+
+@pytest.mark.parametrize("registered", SAID, indirect=True)
+def test_the_audit_says_what_a_job_says_and_how_many_children_it_tried(registered, capsys):
+    assert load(["--only", "rule: guest*"])() == (registered is not right)
+    said = capsys.readouterr()
+    assert re.search(SAID[registered], said.err, re.MULTILINE)
+    assert registered is not right or "4 children" in " ".join(said.out.split())
 
 
 def test_an_approximate_rule_is_listed_among_the_rules_with_how_far_it_is_off(capsys):
