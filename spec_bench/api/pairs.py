@@ -39,8 +39,8 @@ _MODEL = "a folder, a hub id, embedded:NAME, random:NAME or a loaded transformer
 _TOKENIZER = "a folder, a hub id or a loaded tokenizer of transformers"
 _PLAINLY = "set tokenizer.chat_template of the tokenizer, or ask a text with chat=False"
 _PROMPTS = (
-    "a text, a list of texts, a conversation (a list of messages with role and content) or a list "
-    "of conversations (of token ids pair.tokenizer.decode(ids) makes a text)"
+    "a text that is not empty, a list of texts, a conversation (a list of messages with role and "
+    "content) or a list of conversations (of token ids pair.tokenizer.decode(ids) makes a text)"
 )
 
 
@@ -331,16 +331,17 @@ def prompts_of(asked: Any, name: str = "prompt") -> tuple[list[Prompt], bool]:
     else, or messages that do not take turns. What may be asked is a text, a list of messages, or a
     list (a column of a frame) of either; ``name`` is the argument's, for messages.
     """
-    if isinstance(asked, str):
+    if isinstance(asked, str) and asked.strip():
         return [asked], False
-    items = list(asked) if isinstance(asked, Iterable) and not isinstance(asked, Mapping) else None
-    if items is None or isinstance(asked, bytes):
+    listed = isinstance(asked, Iterable) and not isinstance(asked, Mapping | str | bytes)
+    items = list(asked) if listed else None
+    if items is None:
         raise ValueError(f"{name} must be {_PROMPTS}, got {shown(asked)}")
     if items and isinstance(items[0], Mapping):
         return [_conversation(items, name)], False
     prompts: list[Prompt] = []
     for place, item in enumerate(items):
-        if isinstance(item, str):
+        if isinstance(item, str) and item.strip():
             prompts.append(item)
         elif isinstance(item, list | tuple) and item and isinstance(item[0], Mapping):
             prompts.append(_conversation(item, f"{name}[{place}]"))

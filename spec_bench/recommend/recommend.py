@@ -27,7 +27,7 @@ from spec_bench.jobs.config.cells import Cell
 from spec_bench.jobs.config.compose import composed, one_line
 from spec_bench.jobs.config.config import ConfirmSettings
 from spec_bench.jobs.config.flags import TYPED, read_escapes
-from spec_bench.jobs.config.settings import JobSettings
+from spec_bench.jobs.config.settings import JobSettings, rank_of
 from spec_bench.records.types import CellResult
 from spec_bench.report.data.rows import Group, reason_of, stall_of
 from spec_bench.report.page.build import render
@@ -284,7 +284,7 @@ def recommend(settings: JobSettings, show: Callable[[str], None] | None = None) 
         pace_s = float(first.metrics.get("latency_s") or 0)  # an answer
         pairs = zip(chosen, others, strict=True)
         found = [(cell, row) for cell, row in pairs if row.metrics or row.status == "failed"]
-        found.sort(key=lambda each: _rank(each[1], confirm.by))
+        found.sort(key=lambda each: rank_of(each[1], confirm.by))
         known = {settings.cells.index(cell): _line(cell, row, stage) for cell, row in found}
         lines = known | lines | known  # the last stage's first
         if interrupted and lines:
@@ -306,14 +306,6 @@ def recommend(settings: JobSettings, show: Callable[[str], None] | None = None) 
             wide = widen(line, "speedup", 1 if best.code == "ar" else best.tied[1])
             line |= zip(column("speedup").names[1:], wide or (), strict=False)
     return Recommendation(best, pd.DataFrame(list(lines.values())), asks)
-
-
-def _rank(row: CellResult, by: str) -> float:
-    """The better the smaller; by the number itself, since on few prompts intervals say little."""
-    value = row.metrics.get(by)
-    if not isinstance(value, float | int):
-        return float("inf")
-    return value if column(by).better == "down" else -value
 
 
 def _line(cell: Cell, row: CellResult, stage: Stage) -> dict[str, Any]:

@@ -235,6 +235,7 @@ MISTYPED = {
     "run --max_new_tokens 8": "--max_new_tokens is --max-new-tokens",
     "run -seed 3": "-seed is --seed",
     "run --decoders []": "--decoders must name one, such as sd:3",
+    "run budget=abc": "budget must be one of 6, 10, 14, 21, 30, got 'abc'",
     "run --model a/b": "--model is --target",
     "train --dataset chats.json": "--dataset is --data",
     "run -m temperature=0,1": "-m --temperature 0,1, or -m generation.temperature=0,1",

@@ -1,6 +1,7 @@
 """What a plan says of cells, hours and memory, and that it loads and changes nothing."""
 
 import gc
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -51,7 +52,7 @@ OTHERS = [row("T", "D", "rsd_s", "4x3", rate, task="dolly") for rate in (1.0, 2.
     [
         ([OWN, PLAIN], plan.Rate(50.0, "measured")),
         ([PLAIN], plan.Rate(20.0, "measured, as ar")),
-        (OTHERS, plan.Rate(2.0, "measured")),  # of other tasks the median
+        (OTHERS, plan.Rate(2.0, "measured on dolly")),  # of other tasks the median
         ([*OTHERS, OWN], plan.Rate(50.0, "measured")),
         ([], None),
         ([row("other", "D", "rsd_s", "4x3", 1.0)], None),
@@ -155,7 +156,7 @@ def test_totals_say_what_is_there_what_it_takes_and_what_does_not_fit():
         (["slurm", "setup=[module load cuda]"], ["setup ['module load cuda']"]),
         (["submitit_slurm", "gpus_per_node=2"], ["=submitit_slurm:", "gpus_per_node 2"]),
         (["submitit_local"], ["=submitit_local:", "time limit 60 minutes"]),
-        (["joblib"], ["=joblib:", "-1 jobs at once (-1: one a core)"]),
+        (["joblib"], ["=joblib:", f"{os.cpu_count()} jobs at once"]),
         (["workers", "n_jobs=3"], ["=workers:", "3 jobs at once"]),
     ],
 )
@@ -199,9 +200,16 @@ def test_a_plan_of_a_sweep_tells_complete_partial_and_missing_cells_and_loads_no
     done = run_job("spec=2x2", "seed=0")
     started = run_job("spec=2x2", "seed=1")[1]
     cut(results, started.run_id, 3)
+    decoded = run_job("spec=2x1", "seed=0")[1]
+    cut(results, decoded.run_id, 4)
     before = {path: path.stat().st_mtime_ns for path in (results / "runs").rglob("*.json*")}
     monkeypatch.setattr("spec_bench.jobs.work.models.models_of", None)
     swept = overrides(family, results, "spec=2x2", "seed=0,1,2", "plan=true")
+    of_decoded = overrides(family, results, "spec=2x1", "seed=0", "plan=true")
+    assert main(monkeypatch, *of_decoded) == 0
+    assert re.search("rsd_s +2x1 +decoded ", capsys.readouterr().out)
+    wrong = [*of_decoded, "task.metrics=[rouge9]"]
+    assert main(monkeypatch, *wrong) == 2 and "rouge9" in capsys.readouterr().err
     assert main(monkeypatch, "-m", *swept, "hydra/launcher=slurm") == 0
     said = capsys.readouterr().out
     table = [line.split() for line in said.splitlines() if re.match("ar |rsd_s ", line)]

@@ -354,6 +354,7 @@ def one_line(error: BaseException) -> str:
         group = match[1]
         choice = match[2]
         known = match[3].split("Config search path")[0].split()
+        known.sort(key=lambda each: int(each) if each.isdecimal() else 0)
         known = [*LAUNCHERS] if group == "hydra/launcher" else known
         near = did_you_mean(choice, known, f"{group}=")
         return f"{group} must be one of {', '.join(known)}, got {choice!r}{near}"

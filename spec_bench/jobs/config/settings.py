@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from importlib.metadata import version
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from spec_bench.jobs.config.fitting import FittedTrees, fitting
 from spec_bench.jobs.config.model_files import Digests, get_mark
 from spec_bench.jobs.config.pair import EngineSettings, Pair, build_pair, pinned, placed
 from spec_bench.jobs.config.served_cells import SERVER, check_served, served_cells
-from spec_bench.metrics import own_code
+from spec_bench.metrics import needs_references, own_code
 from spec_bench.metrics.interval import FEWEST
 from spec_bench.records.types import ENGINE, CellFacts, CellResult, SqlReference, Stage
 from spec_bench.server.settings import ServerSettings
@@ -223,6 +224,8 @@ def build_settings(
     """
     check_served(asked)
     task = build_task(asked.task)
+    for score in task.scores:
+        needs_references(score)  # there is such a score
     engine = placed(asked.engine, asked.pair.target)
     written = check_early(asked, folders)
     asked = asked if unread else shared(asked, task)
@@ -335,15 +338,20 @@ def best_of(results: Sequence[CellResult], confirm: ConfirmSettings) -> list[str
     """Returns the run ids of the best cells of each decoder, in the order screened: by the number
     itself and not by an end of its interval, as on few prompts a wide one would win by its width.
     """
-    sign = -1 if columns.column(confirm.by).better == "down" else 1
-    known: dict[str, list[tuple[float, str]]] = {}
-    for result in results:
-        value = result.metrics.get(confirm.by)
-        if isinstance(value, float | int) and result.facts.decoder != BASELINE:
-            known.setdefault(result.facts.decoder, []).append((-sign * value, result.run_id))
-    ranked = [sorted(cells, key=lambda cell: cell[0])[: confirm.best] for cells in known.values()]
-    chosen = {name for cells in ranked for _, name in cells}
+    known: dict[str, list[str]] = {}
+    for result in sorted(results, key=lambda each: rank_of(each, confirm.by)):
+        if result.facts.decoder != BASELINE and rank_of(result, confirm.by) < inf:
+            known.setdefault(result.facts.decoder, []).append(result.run_id)
+    chosen = {name for names in known.values() for name in names[: confirm.best]}
     return [result.run_id for result in results if result.run_id in chosen]
+
+
+def rank_of(result: CellResult, by: str) -> float:
+    """The better the smaller; by the number itself, since on few prompts intervals say little."""
+    value = result.metrics.get(by)
+    if not isinstance(value, float | int):
+        return inf
+    return value if columns.column(by).better == "down" else -value
 
 
 def confirming(settings: JobSettings, results: Sequence[CellResult]) -> JobSettings | None:

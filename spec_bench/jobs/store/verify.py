@@ -33,7 +33,8 @@ def main(arguments: Sequence[str]) -> int:
     runs = sorted((results / files.RUNS).glob("*/*.json*"))
     cells = sorted({each.parent for each in runs if each.parent.name not in ("jobs", "texts")})
     if not tables and not cells:
-        print(f"spec-bench verify: no NAME/results.csv in {str(results)!r}", file=sys.stderr)
+        what = "no NAME/results.csv in" if results.is_dir() else "there is no folder"
+        print(f"spec-bench verify: {what} {str(results)!r}", file=sys.stderr)
         return 2
     told: dict[str, list[str]] = {}
     of_tables = [line for table in tables for line in _of_table(results, table, told)]

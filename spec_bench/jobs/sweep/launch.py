@@ -194,6 +194,8 @@ def describe_launch(config: DictConfig, jobs: int) -> str:
     for key, value in given.items():
         if isinstance(value, int) and value < (least := LEAST.get(key, value)):
             raise ValueError(f"hydra.launcher.{key} must be >= {least}, got {value}")
+        if key == "n_jobs" and value == -1:
+            value = os.cpu_count()
         if key[0] != "_" and value and isinstance(value, int | str | ListConfig | DictConfig):
             told.append(UNITS.get(key, f"{key} {{}}").format(value))
     how = "here, one after the other" if name == "basic" else f"by hydra/launcher={name}: "

@@ -35,8 +35,8 @@ from spec_bench.tasks import RandomPrompts
 from spec_bench.tasks.source import UnreadDataError
 from spec_bench.vocabulary.published import FILE, read_published, spellings
 
-State = Literal["complete", "partial", "failed", "missing", "unknown"]
-_OPEN = ("missing", "partial", "unknown")
+State = Literal["complete", "decoded", "partial", "failed", "missing", "unknown"]
+_OPEN = ("missing", "partial", "decoded", "unknown")
 _GIB = 2**30
 _COLUMNS = ("pair", "task", "decoder", "spec", "seed")
 _LABELS = (*_COLUMNS, "swept", "state")
@@ -196,7 +196,9 @@ def _confirmation(settings: JobSettings, screened: Sequence[PlannedCell]) -> lis
 
 
 def state_of(store: CellStore, prompts: int, repeats: int = 1) -> tuple[State, int]:
-    """Returns what a cell's folder holds, and the prompts it lacks in all repeats; reads only."""
+    """Returns what a cell's folder holds, and the prompts it lacks in all repeats; reads only. Of
+    one that is ``decoded`` all answers are there, and its row is still to be made.
+    """
     path = store.folder / files.GENERATIONS
     done = path.read_bytes().count(b"\n") if path.exists() else 0
     result = store.result()
@@ -205,6 +207,8 @@ def state_of(store: CellStore, prompts: int, repeats: int = 1) -> tuple[State, i
     left = max(0, prompts * repeats - done)
     if result is not None and result.status == "failed":
         return "failed", left
+    if not left:
+        return "decoded", 0
     return ("partial" if done or result is not None else "missing"), left
 
 
@@ -294,7 +298,10 @@ def find_rate(wanted: CellFacts, device: str, measured: Sequence[Mapping[str, An
     for rows, source in ((same, "measured"), (baseline, "measured, as ar")):
         if rows:
             of_task = [row for row in rows if row["task"] == wanted.task]
-            return Rate(median(float(row["token_rate"]) for row in of_task or rows), source)
+            if not of_task:
+                of_task = rows
+                source += f" on {', '.join(sorted({row['task'] for row in rows}))}"
+            return Rate(median(float(row["token_rate"]) for row in of_task), source)
     return None
 
 

@@ -97,7 +97,7 @@ def check_pair(item: Item, pair: str, measured: Measured) -> None:
     if pair not in known:
         raise ValueError(
             f"unknown pair {pair!r}; known: {', '.join(known)}; a pair of your own is what its "
-            f"run calls so: pair.name={pair}"
+            f"run calls so: pair.name={pair}; of a job that failed there are no rows"
         )
 
 
