@@ -68,6 +68,18 @@ def test_what_is_kept_or_logged_has_no_key_and_all_else(tmp_path):
     assert record.getMessage() == "asked http://***@host of n"
 
 
+def test_a_config_and_a_plan_are_shown_without_keys(tmp_path, monkeypatch, capfd):
+    option, _, name, *_, password, query = PLANTED.values()
+    words = [f"pair.name={name}", f"results={tmp_path}", "task=xsum", "prompts=1", "cells=[sd:2]"]
+    started = f"server.started='serve {'--many more-words ' * 4}--api-key {option}'"
+    address = f"server.url=http://me:{password}@host/v1?key={query}"
+    assert run(monkeypatch, *words, started, address, "--cfg", "job") == 0
+    assert run(monkeypatch, *words, "plan=true") == 0
+    said = capfd.readouterr().out
+    assert said.count("***") >= 4 and "--api-key ***" in said and "pair ***" in said
+    assert not [key for key in (option, name, password, query) if key in said]
+
+
 @pytest.mark.slow
 def test_planted_keys_are_in_no_file_and_no_line_of_output(family, tmp_path, monkeypatch, capfd):
     target = tmp_path / "models" / PLANTED["the target's path"] / "target"

@@ -52,7 +52,7 @@ from spec_bench.settings.foreign import check_config
 from spec_bench.settings.validation import takes_text
 from spec_bench.settings.words import quote_text
 from spec_bench.system import files, signals
-from spec_bench.system.redaction import RedactedRecord
+from spec_bench.system.redaction import RedactedRecord, redact, redact_values
 from spec_bench.vocabulary.published import FILE, printed_tree, read_published, spellings
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
@@ -182,8 +182,10 @@ def register() -> None:
     JobReturn.return_value = property(_returned, JobReturn.return_value.fset)
     ConfigLoaderImpl.load_sweep_config = _sweep_config
     ConfigRepository.load_config = _load_config
+    OmegaConf.to_yaml = staticmethod(_to_yaml)  # type: ignore[assignment,method-assign]
 
 
+_dump = OmegaConf.to_yaml
 _load = ConfigRepository.load_config
 _compose = ConfigLoaderImpl.load_sweep_config
 _composed = WeakKeyDictionary[ConfigLoaderImpl, dict[tuple[str, ...], bytes]]()
@@ -200,6 +202,12 @@ def _load_config(self: ConfigRepository, config_path: str) -> ConfigResult | Non
         except ValueError as error:
             raise ValueError(f"{str(file)!r}: {error}") from error
     return _load(self, config_path)
+
+
+def _to_yaml(config: Any, **how: Any) -> str:
+    """Returns a config without keys, as Hydra shows it and writes that of a sweep."""
+    plain = OmegaConf.to_container(config, resolve=how.pop("resolve", False), enum_to_str=True)
+    return redact(_dump(redact_values(plain), **how))
 
 
 def _sweep_config(

@@ -31,6 +31,7 @@ from spec_bench.records.types import CellFacts
 from spec_bench.settings.configs import experiments_dirs
 from spec_bench.sinks.rows import read_rows
 from spec_bench.system import files
+from spec_bench.system.printable import to_printable
 from spec_bench.tasks import RandomPrompts
 from spec_bench.tasks.source import UnreadDataError
 from spec_bench.vocabulary.published import FILE, read_published, spellings
@@ -341,7 +342,7 @@ def print_plan(cells: Sequence[PlannedCell]) -> None:
     """Prints what all cells have in common, then a line a cell, each once, and the totals."""
     console = Console()
     once = _once(cells)
-    rows = [_row(cell) for cell in once]
+    rows = [[*map(to_printable, _row(cell))] for cell in once]
     values = [{row[place] for row in rows} for place in range(len(_TITLES))]
     same = [place for place, each in enumerate(values) if len(each) == 1 < len(rows)]
     common = (f"{_TITLES[place]} {rows[0][place]}" for place in same if rows[0][place] not in "-")

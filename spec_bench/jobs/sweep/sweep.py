@@ -36,7 +36,6 @@ from spec_bench.records.types import CellResult
 from spec_bench.settings.fields import complain
 from spec_bench.sinks.sink import SinkSettings, build_sinks
 from spec_bench.system import files
-from spec_bench.system.redaction import redact
 from spec_bench.tasks import build_task
 
 log = logging.getLogger(__name__)
@@ -155,13 +154,6 @@ class CheckJobs(Callback):
         """Called before anything is launched."""
         if Sweep.mine:
             Sweep.mine.begin(config)
-
-    def on_job_start(self, config: DictConfig, **_: Any) -> None:
-        """Called when a job begins; hides keys in what Hydra wrote of the sweep by then."""
-        written = Path(config.hydra.sweep.dir, "multirun.yaml")
-        text = written.read_text(encoding="utf-8") if written.is_file() else ""
-        if text != redact(text):
-            files.write_text(written, redact(text))
 
 
 def _names_and_files(asked: RunSettings, folders: list[Path]) -> None:
