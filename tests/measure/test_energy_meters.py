@@ -160,6 +160,15 @@ def test_a_counter_that_fails_in_a_window_gives_no_number_for_it(tmp_path):
     assert (broken.energy_j, whole.energy_j) == (None, 1.0) and "holds no number" in broken.note
 
 
+@pytest.mark.parametrize("joules", [-1.0, float("nan"), float("inf")])
+def test_joules_that_cannot_be_are_a_reason(joules):
+    meter = build_meter({"meter": "none"})
+    meter.reason, meter.mark, meter.joules = "", lambda: 0, lambda *_: (joules, "")
+    meter.begin()
+    reading = meter.end()
+    assert (reading.energy_j, reading.note) == (None, f"none gives {joules:g} J")
+
+
 TIMES = [0.0, 1.0, 2.0, 4.0]
 POWER = [100.0, 200.0, 200.0, 0.0]
 GPUS = [Gpu(0, "GPU-aaa1"), Gpu(1, "GPU-aab2"), Gpu(2, "GPU-ccc3")]

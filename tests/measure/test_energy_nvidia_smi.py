@@ -4,6 +4,7 @@ A square wave is right to 1% only where the sampling period is small against the
 between two samples is off by up to half a sampling period times its height. Here it is 1/200 of it.
 """
 
+import os
 import random
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -86,6 +88,36 @@ def test_a_gpu_without_power_readings_is_a_reason(play_power, plan, reason):
         reading = window(meter)[0]
     assert reading.energy_j is None
     assert reason in reading.note
+
+
+@pytest.mark.parametrize("ahead_s", [-3600.0, -0.2, 3600.0])
+def test_a_window_in_which_the_clock_was_set_has_no_number_but_a_reason(
+    play_power, monkeypatch, ahead_s
+):
+    play_power(Curve("steady"))
+    clock = SimpleNamespace(time=time.time, monotonic=time.monotonic)
+
+    def set_clock():
+        clock.time = lambda: time.time() + ahead_s
+
+    with opened("nvidia_smi", period_s=0.01) as meter:
+        monkeypatch.setattr(nvidia_smi, "time", clock)
+        during = window(meter, meanwhile=set_clock)[0]
+        meter.begin()
+    assert (during.energy_j, during.note) == (None, "the machine's clock was set meanwhile")
+    assert isinstance(meter._mark, float)
+
+
+def test_samples_from_before_a_clock_was_set_back_are_forgotten(monkeypatch):
+    stamps = ["2026/01/01 10:00:00.0", "2026/01/01 10:00:01.0", "2026/01/01 09:00:00.5"]
+    lines = [f"{stamp}, 0, {watts}" for watts, stamp in enumerate(stamps)]
+    ended = SimpleNamespace(wait=lambda: 0)
+    monkeypatch.setattr(nvidia_smi, "_spawn", lambda _: (ended, os.open(os.devnull, os.O_RDONLY)))
+    monkeypatch.setattr(nvidia_smi, "_lines", lambda _: lines)
+    sampler = nvidia_smi.SmiSampler([nvidia_smi.Gpu(0, "GPU-0")], "power.draw", 0.1)
+    sampler._read([])
+    (times, power), *_ = sampler._traces.values()
+    assert (len(times), power) == (1, [2.0])
 
 
 def test_a_program_that_dies_gives_no_number_from_then_on(play_power, tmp_path):

@@ -6,6 +6,7 @@ cell. Knows nothing about where joules come from, nor about tokens, decoders or 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -196,6 +197,8 @@ class EnergyMeter(Generic[Mark]):
                 if isinstance(mark, UnmeteredError):
                     raise mark
             energy_j, note = self.joules(begin, end)  # type: ignore[arg-type]
+            if not 0 <= energy_j < math.inf:
+                raise UnmeteredError(f"{self.name} gives {energy_j:g} J")
         except UnmeteredError as error:
             return EnergyReading(None, str(error), window_s)
         least_s = max(self.settings.update_period_s, self.settings.period_s or 0.0)

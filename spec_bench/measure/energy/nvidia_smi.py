@@ -32,6 +32,7 @@ PROGRAM = "nvidia-smi"
 ANSWER_S = 30.0  # a driver without persistence takes seconds to wake up
 _PATIENCE_S = 6.0  # beyond the period, for late samples: of all windows together
 _WIDE_PERIODS = 5  # samples further apart are flagged
+_DRIFT = 1e-3  # a clock that is kept right runs no faster or slower than that
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 # Looked up here: a new child of a process with threads must not load anything.
 _prctl = getattr(ctypes.CDLL(None), "prctl", lambda *_: -1)
@@ -53,6 +54,7 @@ class SmiMeter(EnergyMeter[float]):
     name = "nvidia_smi"
     fields: Sequence[str] = ("power.draw.instant", "power.draw")  # the first that is known
     _sampler: SmiSampler | None = None
+    _clocks = (0.0, 0.0)  # at the last mark: seconds since the epoch, and of a clock nobody sets
 
     def start(self) -> None:
         try:
@@ -62,10 +64,17 @@ class SmiMeter(EnergyMeter[float]):
         gpus = job_gpus(known, self.settings.devices, self.ordinals)
         self._sampler = SmiSampler(gpus, find_field(gpus, self.fields), self.settings.period_s)
         self._sampler.start()
+        self._clocks = time.time(), time.monotonic()
 
     def mark(self) -> float:
-        """Returns seconds since the epoch, by the clock of the samples' stamps."""
-        return time.time()
+        """Returns seconds since the epoch, by the clock of the samples' stamps; an
+        ``UnmeteredError`` if that was set since the last mark, as what it says is then no duration.
+        """
+        before, self._clocks = self._clocks, (time.time(), time.monotonic())
+        by_stamps_s, passed_s = np.subtract(self._clocks, before)
+        if abs(by_stamps_s - passed_s) > self.settings.period_s + passed_s * _DRIFT:
+            raise UnmeteredError("the machine's clock was set meanwhile")
+        return self._clocks[0]
 
     def joules(self, begin: float, end: float) -> tuple[float, str]:
         assert self._sampler is not None
@@ -271,7 +280,9 @@ class SmiSampler:
                     stamp_s, index, watts = parse_line(line, self.field)
                     with self._news:
                         times, power = self._traces.get(index, ([], []))
-                        # A clock that was set back would leave times that do not ascend.
+                        if times and stamp_s < times[-1]:  # the clock was set back
+                            times.clear()
+                            power.clear()
                         if not times or stamp_s > times[-1]:
                             times.append(stamp_s)
                             power.append(watts)
