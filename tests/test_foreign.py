@@ -8,13 +8,15 @@ import os
 from io import StringIO
 from zlib import crc32
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 from rich.console import Console
 
 from scripts.check import received as strangers
 from spec_bench.exchange.read import read_answers
 from spec_bench.exchange.write import write_questions
-from spec_bench.jobs.config.compose import composed
+from spec_bench.jobs.config.compose import asked_of, composed
 from spec_bench.jobs.store.experiment import Experiment, JobNote
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.records import cell_folder
@@ -22,7 +24,7 @@ from spec_bench.records.types import CellFacts, CellResult, Generation, Reason
 from spec_bench.report.figures.style import ReportFigure, save
 from spec_bench.report.tables.render import escape_markdown
 from spec_bench.settings import foreign
-from spec_bench.settings.foreign import MOST_DEPTH, check_config, load_yaml
+from spec_bench.settings.foreign import MOST_DEPTH, MOST_RESOLVED, check_config, load_yaml
 from spec_bench.sinks.console import print_outcome
 from spec_bench.system import files
 from spec_bench.tasks.prompt_files import rows_of
@@ -95,6 +97,10 @@ def test_a_packed_file_that_unpacks_to_hundreds_of_times_its_size_is_refused(tmp
         (tmp_path / name).write_bytes(packer.compress(b"\n" * 9_000_000))
         with pytest.raises(ValueError, match=naming(name, "MiB")):
             first_row(tmp_path / name)
+    path = tmp_path / "x.parquet"
+    parquet.write_table(pyarrow.table({"prompt": ["x" * 1000] * 9000}), path, store_schema=False)
+    with pytest.raises(ValueError, match=naming("x.parquet", "MiB")):
+        first_row(path)
 
 
 def test_lines_are_numbered_with_the_blank_ones_between_them(tmp_path):
@@ -136,6 +142,16 @@ def test_a_config_of_ones_own_has_its_sweeps_values_and_its_launchers_settings()
     for name in ("hydra/launcher/basic", "hydra/config", "hydra/job_logging/stdout"):
         with pytest.raises(ValueError, match=naming(name.replace("/", "."))):
             check_config("x: 1", name)
+
+
+def test_interpolations_that_double_what_others_stand_for_are_refused(tmp_path):
+    (tmp_path / "experiment").mkdir()
+    start = "# @package _global_\na0: x\n"
+    doubled = "".join(f"a{n}: ${{a{n - 1}}}${{a{n - 1}}}\n" for n in range(1, 30))
+    (tmp_path / "experiment" / "mine.yaml").write_text(start + doubled)
+    words = ["experiment=mine", f"hydra.searchpath=[file://{tmp_path}]"]
+    with pytest.raises(ValueError, match=naming(f"more than {MOST_RESOLVED}")):
+        asked_of(composed(words))
 
 
 def test_a_pickle_that_a_config_names_is_not_loaded(tmp_path, monkeypatch):

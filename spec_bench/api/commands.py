@@ -26,7 +26,8 @@ class Recommended:
     speedup_high: float | None
     text: str  # the answer in three lines: what, why, and the command that uses it
     # A row each, the best first: decoder, spec, prompts, whether they were fresh, tokens a call and
-    # speed-up with their ends, of the last stage that it came to; why it failed, if it did.
+    # speed-up with their ends, of the last stage that it came to; why it, or one of its
+    # prompts, failed, if it did.
     candidates: pd.DataFrame = field(repr=False)
 
     @property

@@ -310,7 +310,7 @@ def recommend(settings: JobSettings, show: Callable[[str], None] | None = None) 
 
 def _line(cell: Cell, row: CellResult, stage: Stage) -> dict[str, Any]:
     numbers = [each for name in NUMBERS for each in column(name).names]
-    failed = row.reasons[0].text if row.status == "failed" else ""
+    failed = row.reasons[0].text if row.status != "complete" else ""
     measured = {name: row.metrics.get(name) for name in numbers}
     measured["doubt"] = stall_of(row_of(row)).partition(":")[0]
     measured["why"] = reason_of(row_of(row), "intervals") or "no interval"
@@ -393,4 +393,6 @@ def _lines(candidates: pd.DataFrame) -> Iterator[list[tuple[str, str]]]:
             ends = ends_of(low, high, ".2f") or f"({row['why']})"
             text = "-" if pd.isna(value) else f"{value:.2f} {ends}"
             cells.append(("" if pd.isna(value) else f"{value:.4f}", text))
-        yield [*cells[:-1], ("", f"failed: {row['failed']}")] if row["failed"] else cells
+        *others, (rank, text) = cells
+        told = f"failed: {row['failed']}" if text == "-" else f"{text}, partial: {row['failed']}"
+        yield [*others, (rank, told)] if row["failed"] else cells

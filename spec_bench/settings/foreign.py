@@ -31,6 +31,8 @@ MOST_DEPTH = 64
 """Lists and mappings within each other."""
 MOST_VALUES = 100_000
 """Of one config, each alias counted as all that it stands for."""
+MOST_RESOLVED = 500
+"""Interpolations that a config comes to, and pieces of 65,536 characters of what they stand for."""
 MOST_TOKENS = 2**22
 """Of all answers of a file together."""
 MOST_S = 1e6
@@ -60,12 +62,17 @@ def read_bytes(stream: BinaryIO) -> bytes:
     most = MOST_BYTES
     for magic, modules in _PACKED.items():
         if data.startswith(magic):
-            most = min(most, FREE_BYTES + MOST_RATIO * len(data))
+            most = bound(len(data))
             data = _open_packed(modules, data).read(most + 1)
             break
     if len(data) > most:
         raise ValueError(f"it holds more than {most >> 20} MiB")
     return data
+
+
+def bound(size: int) -> int:
+    """Returns the bytes that a packed file of a size may unpack to."""
+    return min(MOST_BYTES, FREE_BYTES + MOST_RATIO * size)
 
 
 def _open_packed(modules: tuple[str, ...], data: bytes) -> Any:

@@ -268,8 +268,7 @@ def replacing(path: Path) -> Iterator[Path]:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 left.unlink()
         with naming(path, partial), open_own(partial) as held:
-            with suppress(OSError):
-                fcntl.flock(held, fcntl.LOCK_EX)
+            lock(held, wait=True)
             yield partial
             with partial.open("rb") as stream:
                 os.fsync(stream.fileno())

@@ -19,7 +19,15 @@ from pathlib import Path
 from typing import Any
 
 from spec_bench.settings.fields import shown
-from spec_bench.settings.foreign import MOST_TEXT, check_value, parse_json, read_bytes
+from spec_bench.settings.foreign import (
+    MOST_BYTES,
+    MOST_TEXT,
+    bound,
+    check_value,
+    parse_json,
+    read_bytes,
+)
+from spec_bench.system.limits import limit_memory
 
 Row = Mapping[str, Any]
 
@@ -99,17 +107,32 @@ def rows_of(file: Path, whose: str) -> Iterator[Making]:
         if not file.is_dir() and file.suffix != ".parquet":
             yield from _rows_of_text(_read_text(file, where), file, where)
             return
-        from datasets import load_dataset, load_from_disk  # slow
+        from datasets import load_from_disk  # slow
 
-        if file.is_dir():
-            rows: Any = load_from_disk(str(file))
-        else:
-            rows = load_dataset("parquet", data_files=str(file), split="train")
+        rows = load_from_disk(str(file)) if file.is_dir() else _read_parquet(file)
     except Exception as error:  # of each library that unpacks or reads
         if type(error) is ValueError:
             raise
         raise ValueError(f"{where}: cannot read it: {error.__cause__ or error}") from error
     yield from rows_in(rows)
+
+
+def _read_parquet(file: Path) -> Any:
+    """Returns a Parquet file's rows as a dataset. Raises MemoryError: they are too large, which the
+    file need not be, nor say.
+    """
+    from datasets import Dataset
+    from pyarrow import Table, parquet
+
+    batches = []
+    most = left = bound(file.stat().st_size)
+    with limit_memory(MOST_BYTES + most), parquet.ParquetFile(file) as opened:
+        for batch in opened.iter_batches(1000, use_threads=False):
+            batches.append(batch)
+            left -= batch.nbytes
+            if left < 0:
+                raise MemoryError(f"it holds more than {most >> 20} MiB")
+        return Dataset(Table.from_batches(batches, opened.schema_arrow))
 
 
 def rows_in(dataset: Any) -> Iterator[Making]:

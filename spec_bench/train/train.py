@@ -1,6 +1,5 @@
 """One training: heads, data and target as the settings say, and the heads written."""
 
-import json
 import logging
 import shlex
 import shutil
@@ -21,8 +20,7 @@ from spec_bench.engine.products import dense_weight
 from spec_bench.jobs.work.models import tokenizer_of
 from spec_bench.measure.provenance import provenance
 from spec_bench.sinks.wandb import build_wandb, log_training
-from spec_bench.system.files import write_text
-from spec_bench.system.redaction import redact_values
+from spec_bench.system.files import write_json
 from spec_bench.train.batches import Batches, Dialogue, answered_tokens, positions, steps_of
 from spec_bench.train.dialogues import check_data, read_dialogues, split
 from spec_bench.train.loop import Progress, Training, measure, named, processes_for, run_training
@@ -205,9 +203,7 @@ def finish(training: Training, progress: Progress) -> dict[str, Any]:
             **({"overlaps": _rounded(measured.overlaps)} if measured.overlaps else {}),
         }
     for name, value in files.items():
-        write_text(
-            settings.out / name, json.dumps(redact_values(value), indent=2, default=str) + "\n"
-        )
+        write_json(settings.out / name, value)
     shutil.copyfile(settings.folder / "log.csv", settings.out / "log.csv")
     return facts
 

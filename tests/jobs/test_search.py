@@ -200,7 +200,7 @@ SPEEDS = {  # speed-ups with the ends of their own intervals: of 3 prompts, of 1
 }
 
 
-def test_a_search_says_the_time_that_is_left_and_each_number_has_one_interval_or_a_reason(
+def test_a_search_says_the_time_that_is_left_and_of_each_number_its_interval_and_what_it_lacks(
     monkeypatch, capsys, tmp_path
 ):
     def measured(job, sinks):
@@ -215,7 +215,12 @@ def test_a_search_says_the_time_that_is_left_and_each_number_has_one_interval_or
             numbers = {**speeds, "prompts": float(len(job.examples)), "latency_s": 12.0}
             row = result(job.run_id(cell), numbers, decoder=cell.name, spec=cell.config.spec)
             few = (Reason("intervals", "fewer than 5 prompts"),) if len(job.examples) < 5 else ()
-            yield replace(row, facts=replace(row.facts, stage=job.stage), reasons=few)
+            row = replace(row, facts=replace(row.facts, stage=job.stage), reasons=few)
+            if place == 2 and cell.config.spec == "3":
+                lost = Reason("prompts_failed", "1 of 30: 'q7', no memory")
+                row = replace(row, status="partial", reasons=(lost,))
+                row.metrics["prompts"] = 29.0
+            yield row
 
     monkeypatch.setattr(search, "run_stage", lambda *told: list(measured(*told)))
     words = [f"cells=[{','.join(SPEEDS)}]", "prompts=10", f"results={tmp_path}", "task=xsum"]
@@ -229,6 +234,7 @@ def test_a_search_says_the_time_that_is_left_and_each_number_has_one_interval_or
     assert (float(interval[0]), float(interval[1])) != (1.21, 1.41)  # three intervals at once
     lines = {line.split("  ")[0]: line for line in said.splitlines()}
     assert f"1.31 [{', '.join(interval)}]" in lines["sd 1"]
+    assert re.search(r" 29 fresh .* 1\.20 \[.*\], partial: 1 of 30: 'q7', no ", lines["sd 3"])
     assert lines["sd 9"].endswith("0.40 (fewer than 5 prompts)")
 
 

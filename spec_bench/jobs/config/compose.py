@@ -39,6 +39,7 @@ from hydra.errors import HydraException, OverrideParseException
 from hydra.plugins.config_source import ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.base import Container
 from omegaconf.errors import OmegaConfBaseException
 
 from spec_bench.engine.architectures import PREFIX as RANDOM
@@ -48,7 +49,7 @@ from spec_bench.jobs.config.model_files import EMBEDDED
 from spec_bench.jobs.config.pair import with_own_name
 from spec_bench.settings.configs import conf_dir, conf_dirs, experiments_dir, experiments_dirs
 from spec_bench.settings.fields import complain, did_you_mean, unknown_setting
-from spec_bench.settings.foreign import check_config
+from spec_bench.settings.foreign import MOST_RESOLVED, check_config
 from spec_bench.settings.validation import takes_text
 from spec_bench.settings.words import quote_text
 from spec_bench.system import files, signals
@@ -182,10 +183,13 @@ def register() -> None:
     JobReturn.return_value = property(_returned, JobReturn.return_value.fset)
     ConfigLoaderImpl.load_sweep_config = _sweep_config
     ConfigRepository.load_config = _load_config
+    Container.resolve_parse_tree = _resolve_within  # type: ignore[method-assign]
     OmegaConf.to_yaml = staticmethod(_to_yaml)  # type: ignore[assignment,method-assign]
 
 
 _dump = OmegaConf.to_yaml
+_resolve = Container.resolve_parse_tree
+_left = [MOST_RESOLVED]  # of what a config's interpolations may come to
 _load = ConfigRepository.load_config
 _compose = ConfigLoaderImpl.load_sweep_config
 _composed = WeakKeyDictionary[ConfigLoaderImpl, dict[tuple[str, ...], bytes]]()
@@ -193,6 +197,7 @@ _composed = WeakKeyDictionary[ConfigLoaderImpl, dict[tuple[str, ...], bytes]]()
 
 def _load_config(self: ConfigRepository, config_path: str) -> ConfigResult | None:
     """Reads a config; one that is not ours or a package's is looked at first."""
+    _left[0] = MOST_RESOLVED
     source = self._find_object_source(config_path, ObjectType.CONFIG)
     ours = map(str, (*conf_dirs(), *experiments_dirs()))
     if source is not None and source.scheme() == "file" and source.path not in ours:
@@ -202,6 +207,15 @@ def _load_config(self: ConfigRepository, config_path: str) -> ConfigResult | Non
         except ValueError as error:
             raise ValueError(f"{str(file)!r}: {error}") from error
     return _load(self, config_path)
+
+
+def _resolve_within(self: Container, *given: Any, **how: Any) -> Any:
+    """Resolves an interpolation. Raises OmegaConfBaseException: the config has come to more."""
+    found = _resolve(self, *given, **how)
+    _left[0] -= 1 + (len(found) >> 16 if isinstance(found, str) else 0)
+    if _left[0] < 0:
+        raise OmegaConfBaseException(f"${{...}} of ${{...}} come to more than {MOST_RESOLVED}")
+    return found
 
 
 def _to_yaml(config: Any, **how: Any) -> str:
@@ -266,6 +280,7 @@ def _one_line_errors() -> Iterator[None]:
 
 def asked_of(config: DictConfig) -> RunSettings:
     """Returns a composed config's job, checked by itself, without Hydra's part."""
+    _left[0] = MOST_RESOLVED
     part = config.get("hydra") or (HydraConfig.get() if HydraConfig.initialized() else None)
     for group, choice in (part.runtime.choices if part else {}).items():
         if OmegaConf.is_list(choice) and group not in LISTS:

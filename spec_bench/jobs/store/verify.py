@@ -72,6 +72,12 @@ def _cell(run: Path, known: Mapping[str, Any] | None = None) -> None:
     cell_folder.check_cell(run, cell, whole=True)
     if cell and files.digest(cell["settings"]) != current_id(run.name):
         raise ValueError("its run id is not that of these settings")
+    if compared := cell.get("compared"):
+        plain = files.run_folder(run.parents[1], compared["run_id"])
+        timed = b"".join(path.read_bytes() for path in plain.glob("*.jsonl"))
+        for each in compared["sittings"] if plain.is_dir() else ():
+            if each.encode() not in timed:
+                raise ValueError(f"it was compared with timings of {each}, which {plain} lacks")
 
 
 def _of_table(results: Path, table: Path, told: dict[str, list[str]]) -> Iterator[str]:
