@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -171,23 +171,21 @@ def run_stage(
     return results
 
 
-def read_so_far(settings: JobSettings) -> list[CellResult]:
-    """Returns what a job that was interrupted has measured, of each cell on the prompts that plain
+def read_so_far(settings: JobSettings) -> Iterator[CellResult]:
+    """Yields what a job that was interrupted has measured, of each cell on the prompts that plain
     decoding has answered beside it; no numbers where there are none yet.
     """
     from spec_bench.jobs.job.session import timings  # torch
 
     stores = [CellStore(settings.results, settings.run_id(cell)) for cell in settings.cells]
     plain = timings([*stores[0].load_retimed(), *stores[0].load().values()])
-    results = []
     for cell, store in zip(settings.cells, stores, strict=True):
         ours = timings(store.load().values())
         keys = [key for key in ours if key in plain]
         both = CellRecords([ours[key] for key in keys], [plain[key] for key in keys])
         numbers = summary_of(both, ends=False).row if keys else {}
         facts = settings.facts(cell)
-        results.append(CellResult(store.folder.name, facts, "partial", metrics=numbers))
-    return results
+        yield CellResult(store.folder.name, facts, "partial", metrics=numbers)
 
 
 def _answers(table: Path, results: Sequence[CellResult]) -> list[str]:

@@ -276,7 +276,7 @@ def recommend(settings: JobSettings, show: Callable[[str], None] | None = None) 
         try:
             measured = run_stage(job, ())
         except KeyboardInterrupt as error:
-            measured = read_so_far(job)
+            measured = [*read_so_far(job)]
             interrupted = error
         first, *others = measured
         if number and first.status == "failed":
@@ -368,11 +368,8 @@ def command_of(found: Recommendation, overrides: Sequence[str]) -> str:
         return ""
     kept = [each for each in overrides if not each.lstrip("+").startswith(_DROPPED)]
     decoder, spec = found.cell
-    tree = [] if decoder == "ar" or spec == "-" else [f"spec={spec}"]
-    chosen = [f"decoder={decoder}", *tree]
-    if " " in decoder:  # a decoder with settings of its own
-        chosen = ["--decoders", f"{decoder}:{spec}"]
-    return shlex.join(["spec-bench", "run", *read_escapes(kept, TYPED), *chosen])
+    chosen = f"{decoder}:{spec}".rstrip(":-")
+    return shlex.join(["spec-bench", "run", *read_escapes(kept, TYPED), "--decoders", chosen])
 
 
 def _table_of(candidates: pd.DataFrame) -> list[str]:

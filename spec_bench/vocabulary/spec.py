@@ -12,7 +12,7 @@ from typing import Literal
 
 Form = Literal["root", "number", "levels", "product", "threshold", "name"]
 
-_NUMBER = "[0-9]{1,9}"
+_NUMBER = "[1-9][0-9]{0,8}"
 _LEVELS = re.compile(rf"{_NUMBER}(?:-{_NUMBER})+")
 _PRODUCT = re.compile(rf"({_NUMBER})x({_NUMBER})(?:@([0-9]*\.?[0-9]+))?")
 

@@ -34,8 +34,8 @@ def test_shorthand_does_not_change_the_decoder_it_came_from():
         ("rsd_s", "2-2", "beam width K, length L"),
         ("rsd_c", "3x3", "children per level"),
         ("ar", "3", "'-'"),
-        ("rsd_c", "2-0-1", "from 1 to 4096"),
-        ("spectr", "0x3", "from 1 to 4096"),
+        ("rsd_c", "2-0-1", "spec '2-0-1' does not fit"),
+        ("spectr", "0x3", "spec '0x3' does not fit"),
         ("mcsd", 100_000, "from 1 to 4096"),  # too large to be meant
         ("mcsd", "64-64-64", "at most 4096 nodes, got 266304"),
     ],

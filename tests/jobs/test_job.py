@@ -95,7 +95,8 @@ def test_a_complete_cell_is_not_run_again_and_the_baseline_is_shared(run_job, tm
     assert rows_of(tmp_path / "results", "again") == rows[:2]
 
 
-def test_a_run_cut_at_any_line_resumes_in_turn_to_the_same_tokens(run_job, tmp_path, calls):
+def test_a_run_cut_at_any_line_resumes_in_turn_to_the_same_tokens(run_job, tmp_path, calls, caplog):
+    caplog.set_level("INFO")
     whole, given = tmp_path / "whole", (CELLS, "warmup=0", "prompts=3")
     expected = {r.run_id: tokens_of(whole, r.run_id) for r in run_job(*given, results=whole)}
     for lines in range(4):
@@ -103,7 +104,9 @@ def test_a_run_cut_at_any_line_resumes_in_turn_to_the_same_tokens(run_job, tmp_p
         for run_id in expected:
             cut(whole, run_id, lines, again)
         calls.clear()
+        caplog.clear()
         baseline, *results = run_job(*given, results=again)
+        assert (f"{3 * lines} of 9 answers are there" in caplog.text) == (0 < lines < 3)
         left = [(name, f"{prompt}") for name in ("ar", "rsd_s", "sd") for prompt in range(lines, 3)]
         assert sorted((name, *ids) for name, ids in calls) == left  # nothing is timed twice
         for run_id, tokens in expected.items():

@@ -251,7 +251,11 @@ def test_without_the_data_a_plan_says_what_is_unknown_and_all_that_configs_tell(
     assert "the data of xsum, dolly cannot be read here" in said
     # 2 bytes for each of 6.9 billion parameters; keys and values of the draft's 2048 positions.
     assert "12.9 + 1.1" in said and "fits yes" in said
-    assert "rate printed by rsd" in said and "device hours: at most" in said
+    assert "printed by rsd on wmt18_deen, xsum" in said and "device hours: at most" in said
+    many = ["-m", "rsd=exp1", "task=xsum,dolly", "plan=true", *pair]
+    assert main(monkeypatch, *many) == 0
+    counted = [line.split() for line in capsys.readouterr().out.splitlines() if "33 cells" in line]
+    assert [line[0] for line in counted] == ["xsum", "dolly"]
     given = ("pair=llama2_7b", "task=alpaca", "prompts=null", "plan=true", f"results={tmp_path}")
     assert main(monkeypatch, *given) == 2
     assert "prompts=N plans without the data" in capsys.readouterr().err

@@ -113,9 +113,9 @@ def test_the_command_names_one_decoder_whatever_was_asked_for():
     asked = ["task=xsum", "decoder=sd", "spec=3", "decoder.tree.depth=2", "prompts=4"]
     for code, spec in (("rsd_c", "2-1"), ("", ""), ("ar", ""), (None, "")):
         best = None if code is None else Headline("a", "xsum", "A", code, *[""] * 4, spec=spec)
-        named = f"{code or 'ar'}{' spec=2-1' if spec else ''}"
+        named = f"{code or 'ar'}{':2-1' if spec else ''}"
         command = command_of(Recommendation(best, None), asked)
-        assert command == (f"spec-bench run task=xsum decoder={named}" if code != "" else "")
+        assert command == (f"spec-bench run task=xsum --decoders {named}" if code != "" else "")
 
 
 @pytest.mark.parametrize(

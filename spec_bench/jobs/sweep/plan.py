@@ -14,7 +14,6 @@ from statistics import median
 from typing import Any, Literal, NamedTuple
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from spec_bench.core.sampling import SamplingSettings
@@ -37,12 +36,13 @@ from spec_bench.tasks.source import UnreadDataError
 from spec_bench.vocabulary.published import FILE, read_published, spellings
 
 State = Literal["complete", "decoded", "partial", "failed", "missing", "unknown"]
-_OPEN = ("missing", "partial", "decoded", "unknown")
 _GIB = 2**30
 _COLUMNS = ("pair", "task", "decoder", "spec", "seed")
 _LABELS = (*_COLUMNS, "swept", "state")
 _MEMORY = "GiB (weights + caches + graphs)"
 _TITLES = (*_LABELS, "left", "tok/s", "rate", "device h", _MEMORY, "GPUs", "fits")
+_OF_A_CELL = ("decoder", "spec", "tok/s", "rate", "device h")
+_MOST = 60  # lines
 _WIDTH = 170
 _UNKNOWN = "unknown"
 
@@ -109,7 +109,7 @@ class Planner:
         known = self._known[key]
         settings = replace(known, asked=replace(known.asked, seed=asked.seed), engine=engine)
         planned = _plan_job(settings)
-        if any(cell.state in _OPEN for cell in planned):
+        if {cell.state for cell in planned} - {"complete", "failed"}:
             return [*planned, *_confirmation(settings, planned)]
         results = [CellStore(settings.results, cell.run_id).result() for cell in planned]
         second = confirming(settings, [result for result in results if result is not None])
@@ -298,12 +298,15 @@ def find_rate(wanted: CellFacts, device: str, measured: Sequence[Mapping[str, An
     baseline = [row for row in here if row["decoder"] == BASELINE]
     for rows, source in ((same, "measured"), (baseline, "measured, as ar")):
         if rows:
-            of_task = [row for row in rows if row["task"] == wanted.task]
-            if not of_task:
-                of_task = rows
-                source += f" on {', '.join(sorted({row['task'] for row in rows}))}"
-            return Rate(median(float(row["token_rate"]) for row in of_task), source)
+            return _median(rows, "token_rate", wanted.task, source)
     return None
+
+
+def _median(rows: Sequence[Mapping[str, Any]], key: str, task: str, source: str) -> Rate:
+    own = [row for row in rows if row["task"] == task]
+    if not own:
+        source += f" on {', '.join(sorted({row['task'] for row in rows}))}"
+    return Rate(median(float(row[key]) for row in own or rows), source)
 
 
 def _printed(wanted: CellFacts, pair: PairSettings) -> Rate | None:
@@ -320,9 +323,7 @@ def _printed(wanted: CellFacts, pair: PairSettings) -> Rate | None:
             if (row["decoder"], row["spec"]) == (wanted.decoder, wanted.spec)
         ]
         if rows:
-            own = [row for row in rows if row["task"] == wanted.task] or rows
-            source = f"printed by {table.parent.name}"
-            return Rate(median(float(row["value"]) for row in own), source)
+            return _median(rows, "value", wanted.task, f"printed by {table.parent.name}")
     return None
 
 
@@ -339,25 +340,30 @@ def _measured(results: Path) -> list[dict[str, Any]]:
 
 
 def print_plan(cells: Sequence[PlannedCell]) -> None:
-    """Prints what all cells have in common, then a line a cell, each once, and the totals."""
-    console = Console()
+    """Prints what all cells have in common, then a line a cell, each once, and the totals. Many
+    cells are counted, a line for those of a job and state.
+    """
+    console = Console(markup=False, highlight=False)
     once = _once(cells)
     rows = [[*map(to_printable, _row(cell))] for cell in once]
     values = [{row[place] for row in rows} for place in range(len(_TITLES))]
     same = [place for place, each in enumerate(values) if len(each) == 1 < len(rows)]
     common = (f"{_TITLES[place]} {rows[0][place]}" for place in same if rows[0][place] not in "-")
     told = [place for place, each in enumerate(values) if place not in same and each - {"", "-"}]
-    console.print(", ".join(common), markup=False, highlight=False)
+    if len(rows) > _MOST:
+        told = [place for place in told if _TITLES[place] not in _OF_A_CELL]
+    lines = Counter(tuple(row[place] for place in told) for row in rows)
+    console.print(", ".join(common))
     console.width = max(console.width, _WIDTH)
     table = Table(box=None, header_style="bold", pad_edge=False)
     for title in (_TITLES[place] for place in told):
         table.add_column(title, justify="left" if title in _LABELS else "right", no_wrap=True)
-    for cell, row in zip(once, rows, strict=True):
-        style = "red" if cell.memory.fits is False else ""
-        table.add_row(*(escape(row[place]) for place in told), style=style)
+    table.add_column()
+    for each, count in lines.items():
+        table.add_row(*each, f"{count} cells" * (count > 1), style="red" * ("NO" in each))
     console.print(table)
     for line in totals(once):
-        console.print(line, markup=False, highlight=False)
+        console.print(line)
 
 
 def _once(cells: Sequence[PlannedCell]) -> list[PlannedCell]:
