@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from spec_bench.metrics.interval import FEWEST, LEVEL, Interval
+from spec_bench.system.groups import group_by_key
 
 RESAMPLES = 2000
 SEED = 20240214
@@ -66,9 +67,7 @@ def _of_shapes(
     tables: Sequence[Array],
 ) -> list[Interval | None]:
     """Returns the interval of each table; those of one shape are made together."""
-    places: dict[tuple[int, ...], list[int]] = {}
-    for place, table in enumerate(tables):
-        places.setdefault(table.shape, []).append(place)
+    places = group_by_key((table.shape, place) for place, table in enumerate(tables))
     found: dict[int, Interval | None] = {}
     for same in places.values():
         data = np.stack([tables[place] for place in same], axis=1)

@@ -25,6 +25,7 @@ from spec_bench.records import seals
 from spec_bench.records.types import Delivery, Generation, StepRecord
 from spec_bench.settings.fields import first_line
 from spec_bench.system import files
+from spec_bench.system.groups import group_by_key
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -227,10 +228,8 @@ class Packed:
     @cached_property
     def _scored(self) -> dict[str, list[pa.ChunkedArray]]:
         """Columns by the score that they are of."""
-        found: dict[str, list[pa.ChunkedArray]] = {}
-        for column in scores_in(self.lines):
-            found.setdefault(_NAMED.sub("", column), []).append(self.lines[column])
-        return found
+        names = scores_in(self.lines)
+        return group_by_key((_NAMED.sub("", name), self.lines[name]) for name in names)
 
     def scored(self, run_id: str, name: str) -> Mapping[str, Scored]:
         """Returns one score of a cell's answers by prompt id; {} where it has none."""

@@ -35,6 +35,7 @@ from spec_bench.report.data.rows import Row, groups_of, number_in, rows_of, stal
 from spec_bench.report.data.seeds import SEEDS
 from spec_bench.report.page.build import Cells, read_cells
 from spec_bench.system import files
+from spec_bench.system.groups import group_by_key
 from spec_bench.vocabulary.columns import Column, column, columns_in
 from spec_bench.vocabulary.numbers import format_count
 
@@ -415,9 +416,7 @@ def _paired(match: Match, each: Column, before: Records, after: Records) -> Chan
 
 def _intervals(paired: Sequence[_Paired]) -> list[Interval | None]:
     """Of the log-ratios of the sides' numbers, or of scores their differences."""
-    alike: dict[Callable[[Array], Array], list[int]] = {}
-    for place, each in enumerate(paired):
-        alike.setdefault(each.statistic, []).append(place)
+    alike = group_by_key((each.statistic, place) for place, each in enumerate(paired))
     found: dict[int, Interval | None] = {}
     for statistic, places in alike.items():
         tables = [paired[place].table for place in places]

@@ -261,9 +261,7 @@ class ServedDecoder:
                 running += send(int(going)) - 1
         if meter and metering:
             meter.end()
-        had = [answers[index] for index in sorted(answers)]
-        parts = shares([answer.span for answer in had])
-        generations = [answer.generation(*part) for answer, part in zip(had, parts, strict=True)]
+        generations = _share_time([answers[index] for index in sorted(answers)])
         if failed:
             raise UnansweredError(failed, () if meter else generations)
         return generations
@@ -325,6 +323,12 @@ class ServedDecoder:
                 return counts_between(before, after, tokens)
             self.server.sleep(_LOOK_S)
         return None
+
+
+def _share_time(answers: Sequence[Answer]) -> list[Generation]:
+    """Returns answers with their shares of the time in which several are under way."""
+    parts = shares([answer.span for answer in answers])
+    return [answer.generation(*part) for answer, part in zip(answers, parts, strict=True)]
 
 
 def arrivals(count: int, rate: float, seed: int) -> list[float]:

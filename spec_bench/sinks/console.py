@@ -18,6 +18,7 @@ from tqdm import tqdm
 from spec_bench.records.sittings import MEANING, of_other_sitting
 from spec_bench.records.types import CellResult, Generation
 from spec_bench.sinks.rows import row_of
+from spec_bench.system.groups import group_by_key
 from spec_bench.system.printable import to_printable
 from spec_bench.vocabulary import columns
 from spec_bench.vocabulary.names import doubts_of, name_of
@@ -189,9 +190,7 @@ def _table(rows: Sequence[Mapping[str, Any]], width: int) -> Table:
 
 def _choose_rows(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Returns the rows of a task and setting together; of more than fit, the fastest of each."""
-    groups: dict[tuple[object, ...], list[Mapping[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault(tuple(row[name] for name in _SWEPT), []).append(row)
+    groups = group_by_key((tuple(row[name] for name in _SWEPT), row) for row in rows)
     if len(rows) > _MOST:
         most = max(1, _MOST // len(groups))
         for name, group in groups.items():

@@ -10,6 +10,7 @@ from itertools import product
 from typing import Any
 
 from spec_bench.records.types import find_doubt, find_loss
+from spec_bench.system.groups import group_by_key
 from spec_bench.vocabulary.decoders import COLOURS, MARKERS, PALETTE, Decoder, find_decoder
 
 TASKS = {
@@ -97,11 +98,11 @@ def doubts_of(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """Returns a line on each kind of reason why rows' times decide nothing or prompts are missing:
     the only row's, or how many rows' and the first one's.
     """
-    kinds: dict[str, list[str]] = {}
-    for row in rows:
-        for doubt in _doubts(row):
-            told = f"{row['decoder']} {row['spec']}: {doubt}"
-            kinds.setdefault(doubt.partition(":")[0], []).append(told)
+    kinds = group_by_key(
+        (doubt.partition(":")[0], f"{row['decoder']} {row['spec']}: {doubt}")
+        for row in rows
+        for doubt in _doubts(row)
+    )
     return [
         f"{len(others) + 1} rows are {kind}, such as {told}" if others else told
         for kind, (told, *others) in kinds.items()

@@ -25,6 +25,7 @@ from spec_bench.metrics.interval import FEWEST
 from spec_bench.records.types import ENGINE, CellFacts, CellResult, SqlReference, Stage
 from spec_bench.server.settings import ServerSettings
 from spec_bench.system.files import digest
+from spec_bench.system.groups import group_by_key
 from spec_bench.tasks import Example, RandomPrompts, Task, build_task, with_metrics
 from spec_bench.tasks.generation import Generation
 from spec_bench.tasks.spider import databases_digest
@@ -338,10 +339,12 @@ def best_of(results: Sequence[CellResult], confirm: ConfirmSettings) -> list[str
     """Returns the run ids of the best cells of each decoder, in the order screened: by the number
     itself and not by an end of its interval, as on few prompts a wide one would win by its width.
     """
-    known: dict[str, list[str]] = {}
-    for result in sorted(results, key=lambda each: rank_of(each, confirm.by)):
-        if result.facts.decoder != BASELINE and rank_of(result, confirm.by) < inf:
-            known.setdefault(result.facts.decoder, []).append(result.run_id)
+    ranked = sorted(results, key=lambda each: rank_of(each, confirm.by))
+    known = group_by_key(
+        (each.facts.decoder, each.run_id)
+        for each in ranked
+        if each.facts.decoder != BASELINE and rank_of(each, confirm.by) < inf
+    )
     chosen = {name for names in known.values() for name in names[: confirm.best]}
     return [result.run_id for result in results if result.run_id in chosen]
 

@@ -32,6 +32,7 @@ from spec_bench.settings.validation import adapter
 from spec_bench.sinks.rows import current_id, merge_csv, read_rows, row_of
 from spec_bench.sinks.sink import Sink
 from spec_bench.system import files
+from spec_bench.system.groups import group_by_key
 
 log = logging.getLogger(__name__)
 _APART_S = 0.001  # between the jobs whose clocks do not tell which ended later
@@ -122,9 +123,8 @@ class Experiment:
         made = self.rebuild(wait_s=inf if sinks else wait_s)
         if not made:
             log.warning("%s: another process makes it; the next reader completes it", self.csv)
-        parts: dict[tuple[str, str], list[Mapping[str, str]]] = {}
-        for row in self._read_rows() if sinks else ():
-            parts.setdefault((row["pair"], row["task"]), []).append(row)
+        rows = self._read_rows() if sinks else ()
+        parts = group_by_key(((row["pair"], row["task"]), row) for row in rows)
         for sink in sinks:
             for rows in parts.values():
                 sink.take((), rows)

@@ -20,6 +20,7 @@ from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.records.ends import decode_answer
 from spec_bench.records.types import Generation, PromptError, Request
 from spec_bench.system.files import digest
+from spec_bench.system.groups import group_by_key
 from spec_bench.tasks import Example, RandomPrompts, Task
 from spec_bench.tasks.example import TREE_LEVELS, fitted
 from spec_bench.vocabulary.numbers import format_count
@@ -95,32 +96,38 @@ class Prompts:
                 "%s: of %d prompts longer than %d tokens are cut %d, left out %d",
                 *(name, len(settings.examples), room, truncated, skipped),
             )
-        for each in every[:3]:  # shown with hydra.verbose=true
-            log.debug("%r, %s", tokenizer.decode(each.prompt_ids), each.prompt_ids)
-        plain = isinstance(task, Task) and not task.chats(tokenizer)
-        if plain and any(example.system for example, _ in asked):
-            log.warning("%s: no chat template: the system's text stands before prompts", name)
-        if (least := min(each.max_new_tokens for each in every)) < most:
-            log.warning("%s: room for %d to %d new tokens of later turns", name, least, most)
         examples = tuple(example for example, _ in asked)
         made = cls(task, tokenizer, examples, every, truncated, skipped, failed)
-        made.warn_of_markers()
+        made.announce(settings)
+        return made
+
+    def announce(self, settings: JobSettings) -> None:
+        """Says what is measured, and warns of what in the prompts changes it."""
+        name = self.task.name
+        most = settings.max_new_tokens
+        for each in self.requests[:3]:  # shown with hydra.verbose=true
+            log.debug("%r, %s", self.tokenizer.decode(each.prompt_ids), each.prompt_ids)
+        plain = isinstance(self.task, Task) and not self.task.chats(self.tokenizer)
+        if plain and any(example.system for example in self.examples):
+            log.warning("%s: no chat template: the system's text stands before prompts", name)
+        if (least := min(each.max_new_tokens for each in self.requests)) < most:
+            log.warning("%s: room for %d to %d new tokens of later turns", name, least, most)
+        self.warn_of_markers()
         measured = (
-            f"{made.describe(settings.pair)}; temperature {settings.sampling.temperature:g}, at "
+            f"{self.describe(settings.pair)}; temperature {settings.sampling.temperature:g}, at "
             f"most {most} new tokens{'; fresh prompts' * (settings.stage == 'confirm')}"
         )
         log.info("%s", measured)
         if not log.isEnabledFor(logging.INFO):  # in Python, say
             print(measured, file=sys.stderr)
-        if isinstance(task, Task):
+        if isinstance(self.task, Task):
             warn_of_form(settings, plain)
-        if made.left_out:
+        if self.left_out:
             log.warning(
                 "%s: %d later turn(s) not asked, which have no fixed answer to continue: give "
                 "task.answers, or task.later_turns=own continues each decoder's own",
-                *(name, made.left_out),
+                *(name, self.left_out),
             )
-        return made
 
     def warn_of_markers(self) -> None:
         """Warns of prompts whose texts hold special tokens."""
@@ -191,10 +198,10 @@ class Prompts:
 
     def waves(self) -> list[tuple[Request, ...]]:
         """Returns the requests in groups; a group needs answers only of groups before it."""
-        turns: dict[int, list[Request]] = {}
-        for request in self.requests:
-            turn = self._turns[request.prompt_id][1] if self.task.later_turns == "own" else 0
-            turns.setdefault(turn, []).append(request)
+        own = self.task.later_turns == "own"
+        turns = group_by_key(
+            (self._turns[each.prompt_id][1] if own else 0, each) for each in self.requests
+        )
         return [tuple(turns[turn]) for turn in sorted(turns)]
 
     def resolved(

@@ -56,6 +56,7 @@ from spec_bench.report.data.rows import (
 )
 from spec_bench.report.papers.items import check_experiments
 from spec_bench.report.papers.paper import Axes
+from spec_bench.system.groups import group_by_key
 from spec_bench.vocabulary.columns import apart_in, header
 from spec_bench.vocabulary.decoders import check_decoder
 from spec_bench.vocabulary.names import name_of
@@ -205,9 +206,7 @@ class Ask:
             check_decoder(name)
         asked = Question(self, text, one, other, **how)
         self._refuse_unknown((*several(metric), *several(asked.same), *several(asked.each)))
-        by_pair: dict[str, list[Group]] = {}
-        for group in self.groups:
-            by_pair.setdefault(str(group.rows.iloc[0].pair), []).append(group)
+        by_pair = group_by_key((str(group.rows.iloc[0].pair), group) for group in self.groups)
         for name, groups in product(several(metric), by_pair.values()):
             sound = [replace(group, rows=select_sound(group.rows, name)) for group in groups]
             known = [(group, asked.cases(group)) for group in sound if len(group.rows)]
@@ -384,10 +383,7 @@ class Question:
 
     def lines(self, rows: Iterable[Row]) -> dict[Label, list[Row]]:
         """Cells by their values of ``same``."""
-        lines: dict[Label, list[Row]] = {}
-        for row in rows:
-            lines.setdefault(self.line(row), []).append(row)
-        return lines
+        return group_by_key((self.line(row), row) for row in rows)
 
     def sorted_lines(self, rows: Iterable[Row], along: str) -> list[list[Row]]:
         """Each line's cells by a value, ascending; with a minus before its name descending."""
@@ -399,16 +395,15 @@ class Question:
 
     def cases(self, group: Group) -> dict[Label, Contrasts]:
         """Returns a group's contrasts by the values of ``each``; () where there is one check."""
-        split: dict[Label, Contrasts] = {}
-        for contrast in self.by(self, *(self.ask.side(group, s) for s in (self.left, self.right))):
-            label = tuple(
-                name_of(contrast.right[0])
-                if key == "right"
-                else self.ask.value(contrast.left[0], key)
-                for key in several(self.each)
-            )
-            split.setdefault(label, []).append(contrast)
+        sides = (self.ask.side(group, side) for side in (self.left, self.right))
+        split = group_by_key((self._label(each), each) for each in self.by(self, *sides))
         return dict(sorted(split.items())) if self.ask.axis and self.each else split
+
+    def _label(self, contrast: Contrast) -> Label:
+        return tuple(
+            name_of(contrast.right[0]) if key == "right" else self.ask.value(contrast.left[0], key)
+            for key in several(self.each)
+        )
 
 
 @dataclass(frozen=True)
@@ -579,9 +574,7 @@ def _settings(ask: Ask, groups: Sequence[Group]) -> list[str]:
 
 def _not_comparable(asked: Question, metric: str, known: _Cases) -> Checks:
     """Checks of tasks whose two sides differ in settings; the evidence names the columns."""
-    tasks: dict[str, list[Group]] = {}
-    for group, _ in known:
-        tasks.setdefault(str(group.rows.task.iloc[0]), []).append(group)
+    tasks = group_by_key((str(group.rows.task.iloc[0]), group) for group, _ in known)
     compared = {str(group.rows.task.iloc[0]) for group, cases in known if cases}
     for task, groups in tasks.items():
         if len(groups) < 2 or task in compared:

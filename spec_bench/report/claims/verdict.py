@@ -16,6 +16,7 @@ from rich.table import Table
 
 from spec_bench.metrics.interval import holm
 from spec_bench.report.papers.paper import Paper
+from spec_bench.system.groups import group_by_key
 from spec_bench.vocabulary.numbers import format_count
 
 HOLDS = "holds"
@@ -77,10 +78,11 @@ def judged(checks: Sequence[Check]) -> list[Check]:
     """Returns checks with their verdicts, corrected for how many their family has; the evidence of
     the open ones ends in the number of prompts that may decide, if differences stay as they are.
     """
-    families: dict[tuple[str, bool], list[int]] = {}
-    for place, check in enumerate(checks):
-        if check.p_values:
-            families.setdefault((check.pair, bool(check.statement)), []).append(place)
+    families = group_by_key(
+        ((check.pair, bool(check.statement)), place)
+        for place, check in enumerate(checks)
+        if check.p_values
+    )
     done = list(checks)
     for places in families.values():
         found = [each for place in places if (each := checks[place].p_values)]
@@ -234,10 +236,7 @@ def print_checks(checks: Sequence[Check], summary: Summary) -> None:
 
 def by_statement(checks: Sequence[Check]) -> dict[tuple[str, str], list[Check]]:
     """Groups checks by the paper's statement and its section."""
-    groups: dict[tuple[str, str], list[Check]] = {}
-    for check in checks:
-        groups.setdefault((check.statement, check.section), []).append(check)
-    return groups
+    return group_by_key(((check.statement, check.section), check) for check in checks)
 
 
 def label(text: str, section: str) -> str:

@@ -13,6 +13,7 @@ from spec_bench.metrics.interval import Interval, limited
 from spec_bench.metrics.intervals import rate_ratio_interval, ratio_interval
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.rows import Group, Row, most_of, rows_of
+from spec_bench.system.groups import group_by_key
 from spec_bench.system.printable import to_printable
 
 TABLES = {
@@ -51,10 +52,10 @@ def kinds_of(group: Group, records: Records) -> dict[str, list[str]]:
         categories = {prompt: subtask(name) for prompt, name in categories.items()}
     counts = Counter(categories.values())
     kept = {name for name, _ in counts.most_common(_MOST)} if len(counts) > _MOST else set(counts)
-    names: dict[str, list[str]] = {}
-    for prompt, name in categories.items():
-        shown = to_printable(name or UNKNOWN) if name in kept else OTHERS
-        names.setdefault(shown, []).append(prompt)
+    names = group_by_key(
+        (to_printable(name or UNKNOWN) if name in kept else OTHERS, prompt)
+        for prompt, name in categories.items()
+    )
     ordered = sorted(names, key=lambda name: name in (UNKNOWN, OTHERS))
     if set(names) <= set(SUBTASKS) and str(group.rows.iloc[0].task) == SPEC_BENCH:
         ordered = [name for name in SUBTASKS if name in names]

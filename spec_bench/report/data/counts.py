@@ -27,6 +27,7 @@ from spec_bench.records.parquet import AGAIN, Packed, Scored
 from spec_bench.records.types import Generation
 from spec_bench.report.data.rows import Row, number_in
 from spec_bench.system import files
+from spec_bench.system.groups import group_by_key
 from spec_bench.vocabulary.columns import names_of
 
 if TYPE_CHECKING:
@@ -295,10 +296,11 @@ def _runs(row: Row) -> list[tuple[str, str]]:
 
 
 def _summed_by_seed(runs: Mapping[str, Counts]) -> dict[str, Counts]:
-    seeds: dict[str, list[Counts]] = {}
-    for name, counts in runs.items():
-        seeds.setdefault(name.partition("/")[0], []).append(counts)
-    return {seed: summed(repeats) or {} for seed, repeats in seeds.items()}
+    return {seed: summed(repeats) or {} for seed, repeats in _by_seed(runs).items()}
+
+
+def _by_seed(runs: Mapping[str, Counts]) -> dict[str, list[Counts]]:
+    return group_by_key((name.partition("/")[0], run) for name, run in runs.items())
 
 
 def value_of_sums(sums: NDArray[np.float64], row: Row, name: str) -> NDArray[np.float64]:
@@ -366,9 +368,7 @@ def _take_medians(runs: dict[str, Counts]) -> dict[str, Counts]:
 
     A repeat's two timings were taken in turn, so the machine's load moves their ratio least.
     """
-    by_seed: dict[str, list[Counts]] = {}
-    for name, run in runs.items():
-        by_seed.setdefault(name.split("/")[0], []).append(run)
+    by_seed = _by_seed(runs)
     if min(map(len, by_seed.values())) < ENOUGH:
         return runs
     medians: dict[str, Counts] = {}

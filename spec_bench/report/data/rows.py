@@ -26,6 +26,7 @@ from spec_bench.records.types import ENGINE, find_doubt, find_loss, parse_reason
 from spec_bench.report.papers.items import Figure
 from spec_bench.system import files
 from spec_bench.system.files import digest
+from spec_bench.system.groups import group_by_key
 from spec_bench.system.printable import to_printable
 from spec_bench.vocabulary import columns, names
 from spec_bench.vocabulary.columns import COLUMNS, ENDS, Column, apart_in, columns_in, scores_in
@@ -212,10 +213,7 @@ class Group:
     @functools.cached_property
     def by_decoder(self) -> dict[str, list[Row]]:
         """Each decoder's cells in the file's order, made once: claims ask often."""
-        cells: dict[str, list[Row]] = {}
-        for row in rows_of(self.rows):
-            cells.setdefault(str(row["decoder"]), []).append(row)
-        return cells
+        return group_by_key((str(row["decoder"]), row) for row in rows_of(self.rows))
 
     @functools.cached_property
     def baseline(self) -> Row | None:

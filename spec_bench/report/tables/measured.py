@@ -39,6 +39,7 @@ from spec_bench.report.tables.printed import Asked, printed_sheet
 from spec_bench.settings.words import quote_text
 from spec_bench.system import files
 from spec_bench.system.files import ON_GPU, training_command, training_of
+from spec_bench.system.groups import group_by_key
 from spec_bench.vocabulary.decoders import parts_of
 from spec_bench.vocabulary.numbers import format_count
 from spec_bench.vocabulary.spec import parse
@@ -296,10 +297,13 @@ def _state(item: Item, shares: Sequence[Progress]) -> str:
     """Cells measured of cells needed, pairs with equal counts together."""
     if isinstance(item, Figure) and item.command:
         return f"{item.how}: {item.command}"
-    counts: dict[str, list[str]] = {}
-    for progress in shares:
-        name = progress.pair if progress.in_paper else f"{progress.pair} (not the paper's)"
-        counts.setdefault(f"{progress.measured}/{len(progress.wanted)}", []).append(name)
+    counts = group_by_key(
+        (
+            f"{progress.measured}/{len(progress.wanted)}",
+            progress.pair if progress.in_paper else f"{progress.pair} (not the paper's)",
+        )
+        for progress in shares
+    )
     known = "; ".join(f"{count} cells: {', '.join(names)}" for count, names in counts.items())
     return known or f"no {NO_PAIR}"
 
@@ -319,12 +323,8 @@ def commands_for(
         # A recipe that does not sweep over it takes the task's temperature.
         if _TEMPERATURE in swept and cell.temperature is not None:
             known.add(cell.temperature)
-    tasks: dict[tuple[str, tuple[float, ...]], list[str]] = {}
-    for (pair, task), temperatures in warm.items():
-        tasks.setdefault((pair, tuple(sorted(temperatures))), []).append(task)
-    pairs: dict[tuple[tuple[str, ...], tuple[float, ...]], list[str]] = {}
-    for (pair, at), names in tasks.items():
-        pairs.setdefault((tuple(names), at), []).append(pair)
+    tasks = group_by_key(((pair, tuple(sorted(at))), task) for (pair, task), at in warm.items())
+    pairs = group_by_key(((tuple(names), at), pair) for (pair, at), names in tasks.items())
     runs = [
         _command(
             recipe,
@@ -376,10 +376,9 @@ def _trainings(recipe: str, pairs: Iterable[str]) -> list[str]:
 
 def _groups(labels: Sequence[str], measured: Measured) -> list[tuple[str, ...]]:
     """Pairs that have a config and decode in one way at once, any other pair by its models."""
-    known: dict[tuple[str, ...], list[str]] = {}
-    for label in labels:
-        if label in pair_configs():
-            known.setdefault(_engine(label, measured), []).append(label)
+    known = group_by_key(
+        (_engine(label, measured), label) for label in labels if label in pair_configs()
+    )
     others = [label for label in labels if label not in pair_configs()]
     return [
         *((f"pair={','.join(names)}", *engine) for engine, names in known.items()),

@@ -22,6 +22,7 @@ from spec_bench.report.claims.contrast import less_is_better
 from spec_bench.report.papers.items import Column, Lines, Pick, recipe_cells
 from spec_bench.report.papers.pairs import pair_of
 from spec_bench.report.papers.paper import Table, find_table, load_paper
+from spec_bench.system.groups import group_by_key
 from spec_bench.vocabulary import columns, names
 from spec_bench.vocabulary.published import KEYS, Row, printed_tree
 from spec_bench.vocabulary.spec import parse
@@ -365,9 +366,7 @@ class _Layout:
 
 def rivals(lines: Sequence[Line], heads: Sequence[Column]) -> Iterator[tuple[int, list[Cell]]]:
     """Yields -1 where less is better, else 1, and the cells that compete in it."""
-    blocks: dict[str, list[Line]] = {}
-    for line in lines:
-        blocks.setdefault(line.block, []).append(line)
+    blocks = group_by_key((line.block, line) for line in lines)
     for name, block in blocks.items():
         for column, head in enumerate(heads if name and len(block) > 1 else ()):
             if head.best:
