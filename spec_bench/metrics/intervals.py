@@ -23,13 +23,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from spec_bench.metrics.interval import FEWEST, LEVEL, Interval
-from spec_bench.system.groups import group_by_key
+from spec_bench.system.groups import make_together
 
 RESAMPLES = 2000
 SEED = 20240214
 _BATCH_VALUES = 2_000_000  # numbers resampled at a time, to bound memory on large test sets
 _STEP = 1e-5  # relative step of the numerical derivatives
 _ENDS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
+_DRAWS = 9_999
 _FEW_PROMPTS = 8  # fewer have too few different resamples: Student's t is used instead
 _NORMAL = 1.959963984540054
 
@@ -58,21 +59,7 @@ def ratio_intervals(tables: Sequence[Array]) -> list[Interval | None]:
     """The same of several tables (columns, repeats, prompts): of two columns a ratio, of four one
     ratio over another.
     """
-    return _of_shapes(_on_log_scale, lambda table: RATIOS[len(table)], tables)
-
-
-def _of_shapes(
-    made: Callable[[Statistic, Array], list[Interval | None]],
-    statistic: Callable[[Array], Statistic],
-    tables: Sequence[Array],
-) -> list[Interval | None]:
-    """Returns the interval of each table; those of one shape are made together."""
-    places = group_by_key((table.shape, place) for place, table in enumerate(tables))
-    found: dict[int, Interval | None] = {}
-    for same in places.values():
-        data = np.stack([tables[place] for place in same], axis=1)
-        found |= zip(same, made(statistic(tables[same[0]]), data), strict=True)
-    return [found[place] for place in range(len(tables))]
+    return make_together(_of_ratio, tables, lambda table: (table.shape, bool((table > 0).all())))
 
 
 RATIOS: dict[int, Statistic] = {
@@ -87,19 +74,15 @@ def _stacked(*parts: ArrayLike) -> Array:
     return _checked(np.stack([np.asarray(part, float) for part in parts]))
 
 
-def _on_log_scale(ratio: Statistic, columns: Array) -> list[Interval | None]:
-    """Returns intervals of a ratio, laid out on its logarithm where all of a cell are positive."""
-    found: dict[int, Interval | None] = {}
-    positive = np.asarray((columns > 0).all(axis=(0, 2, 3)))
-    if (places := np.flatnonzero(~positive)).size:
-        found = dict(zip(places.tolist(), _studentised(ratio, columns[:, places]), strict=True))
-    if (places := np.flatnonzero(positive)).size:
-        data = columns[:, places]
-        values = ratio(data.reshape(*data.shape[:2], -1).sum(axis=2)).tolist()
-        made = _studentised(lambda sums: np.log(ratio(sums)), data)
-        for place, each, value in zip(places.tolist(), made, values, strict=True):
-            found[place] = each and replace(each.mapped(exp), value=value)
-    return [found[place] for place in range(len(positive))]
+def _of_ratio(tables: Sequence[Array]) -> list[Interval | None]:
+    """Returns intervals of tables of one shape, on the logarithm where all numbers are positive."""
+    ratio = RATIOS[len(tables[0])]
+    data = np.stack(tables, axis=1)
+    if not (data > 0).all():
+        return _studentised(ratio, data)
+    values = ratio(data.reshape(*data.shape[:2], -1).sum(axis=2)).tolist()
+    made = zip(_studentised(lambda sums: np.log(ratio(sums)), data), values, strict=True)
+    return [each and replace(each.mapped(exp), value=value) for each, value in made]
 
 
 def median_interval(values: Sequence[float]) -> Interval:
@@ -213,12 +196,12 @@ def added_by_prompt(statistic: Statistic, columns: ArrayLike) -> Array:
     return np.asarray(prompts * whole - (prompts - 1) * left_out(statistic, data))
 
 
-def sign_flip_p(differences: ArrayLike, draws: int = 9_999) -> float:
+def sign_flip_p(differences: ArrayLike) -> float:
     """Returns the p-value of differences whose signs are a matter of chance, two-sided.
 
     The randomisation test of paired answers: if both sides draw from one distribution, either could
     have given either answer. Where all that differ do so by the same amount it is the exact test of
-    McNemar on the discordant prompts, else signs are drawn ``draws`` times, from a fixed seed.
+    McNemar on the discordant prompts, else signs are drawn ``_DRAWS`` times, from a fixed seed.
     ``differences`` (prompts,) are one side less the other.
     """
     from scipy.special import bdtr
@@ -231,15 +214,14 @@ def sign_flip_p(differences: ArrayLike, draws: int = 9_999) -> float:
         count = discordant.size
         fewer = min((discordant > 0).sum(), (discordant < 0).sum())
         return min(1.0, 2 * float(bdtr(fewer, count, 0.5)))
-    as_far = np.abs(_signs(draws, discordant.size) @ discordant) >= abs(discordant.sum()) * (
-        1 - 1e-12
-    )
-    return float((as_far.sum() + 1) / (draws + 1))
+    least = abs(discordant.sum()) * (1 - 1e-12)
+    as_far = np.abs(_signs(discordant.size) @ discordant) >= least
+    return float((as_far.sum() + 1) / (_DRAWS + 1))
 
 
 @functools.lru_cache(maxsize=1)
-def _signs(draws: int, prompts: int) -> Array:
-    return np.random.default_rng(SEED).choice((-1.0, 1.0), (draws, prompts))
+def _signs(prompts: int) -> Array:
+    return np.random.default_rng(SEED).choice((-1.0, 1.0), (_DRAWS, prompts))
 
 
 # Resampling of prompts.
@@ -286,7 +268,11 @@ def studentised_interval(statistic: Statistic, columns: ArrayLike) -> Interval |
 
 def studentised_intervals(statistic: Statistic, tables: Sequence[Array]) -> list[Interval | None]:
     """The same of several tables (columns, repeats, prompts)."""
-    return _of_shapes(_studentised, lambda _: statistic, tables)
+    return make_together(
+        lambda same: _studentised(statistic, np.stack(same, axis=1)),
+        tables,
+        lambda table: table.shape,
+    )
 
 
 def _studentised(statistic: Statistic, data: Array) -> list[Interval | None]:

@@ -35,7 +35,7 @@ from spec_bench.report.data.rows import Row, groups_of, number_in, rows_of, stal
 from spec_bench.report.data.seeds import SEEDS
 from spec_bench.report.page.build import Cells, read_cells
 from spec_bench.system import files
-from spec_bench.system.groups import group_by_key
+from spec_bench.system.groups import make_together
 from spec_bench.vocabulary.columns import Column, column, columns_in
 from spec_bench.vocabulary.numbers import format_count
 
@@ -367,7 +367,8 @@ def changes(
             found.append(_paired(match, each, before.cells.records, after.cells.records))
     for start in range(0, len(found), _AT_ONCE):
         some = found[start : start + _AT_ONCE]
-        intervals = iter(_intervals([each for each in some if isinstance(each, _Paired)]))
+        pairs = [each for each in some if isinstance(each, _Paired)]
+        intervals = iter(make_together(_intervals, pairs, lambda each: each.statistic))
         for one in some:
             change = _change(one, next(intervals), margin) if isinstance(one, _Paired) else one
             if change.shift is not None or None not in (change.before, change.after):
@@ -415,18 +416,13 @@ def _paired(match: Match, each: Column, before: Records, after: Records) -> Chan
 
 
 def _intervals(paired: Sequence[_Paired]) -> list[Interval | None]:
-    """Of the log-ratios of the sides' numbers, or of scores their differences."""
-    alike = group_by_key((each.statistic, place) for place, each in enumerate(paired))
-    found: dict[int, Interval | None] = {}
-    for statistic, places in alike.items():
-        tables = [paired[place].table for place in places]
-        if paired[places[0]].change.relative:
-            made = studentised_intervals(partial(_log_ratio, statistic), tables)
-        else:
-            change = partial(_difference, statistic)
-            made = [score_difference_interval(change, table.sum(axis=1)) for table in tables]
-        found |= zip(places, made, strict=True)
-    return [found[place] for place in range(len(paired))]
+    """Of the log-ratios of the sides' numbers, or of scores their differences; of one statistic."""
+    change, statistic, _ = paired[0]
+    tables = [each.table for each in paired]
+    if change.relative:
+        return studentised_intervals(partial(_log_ratio, statistic), tables)
+    apart = partial(_difference, statistic)
+    return [score_difference_interval(apart, table.sum(axis=1)) for table in tables]
 
 
 def _change(paired: _Paired, interval: Interval | None, margin: float) -> Change:

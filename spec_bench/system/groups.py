@@ -1,10 +1,11 @@
-"""Items in groups."""
+"""Items in groups, and what groups share."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 Key = TypeVar("Key")
 Item = TypeVar("Item")
+Made = TypeVar("Made")
 
 
 def group_by_key(pairs: Iterable[tuple[Key, Item]]) -> dict[Key, list[Item]]:
@@ -13,3 +14,20 @@ def group_by_key(pairs: Iterable[tuple[Key, Item]]) -> dict[Key, list[Item]]:
     for key, item in pairs:
         groups.setdefault(key, []).append(item)
     return groups
+
+
+def make_together(
+    make: Callable[[list[Item]], Sequence[Made]],
+    items: Sequence[Item],
+    key: Callable[[Item], object],
+) -> list[Made]:
+    """Makes something of each item, of all items of one key in one call; in the items' order."""
+    made: dict[int, Made] = {}
+    for places in group_by_key((key(item), place) for place, item in enumerate(items)).values():
+        made |= zip(places, make([items[place] for place in places]), strict=True)
+    return [made[place] for place in range(len(items))]
+
+
+def shared_keys(parts: Sequence[Mapping[Key, object]]) -> list[Key]:
+    """Returns the keys that all parts have, in the first one's order; none of no parts."""
+    return [key for key in parts[0] if all(key in part for part in parts)] if parts else []

@@ -27,7 +27,7 @@ from spec_bench.records.parquet import AGAIN, Packed, Scored
 from spec_bench.records.types import Generation
 from spec_bench.report.data.rows import Row, number_in
 from spec_bench.system import files
-from spec_bench.system.groups import group_by_key
+from spec_bench.system.groups import group_by_key, shared_keys
 from spec_bench.vocabulary.columns import names_of
 
 if TYPE_CHECKING:
@@ -226,12 +226,12 @@ class Records:
         cells = [timed for timed in timed_rows if timed]
         if len(cells) < len(rows):
             return None
-        seeds = [seed for seed in cells[0] if all(seed in cell for cell in cells)]
+        seeds = shared_keys(cells)
         counts: list[dict[str, Counts]] = [{seed: {} for seed in seeds} for _ in cells]
         for seed in seeds:
-            for prompt, first in cells[0][seed].items():
+            for prompt in cells[0][seed]:
                 timed = [cell[seed].get(prompt, {}) for cell in cells]
-                if shared := [sat for sat in first if all(sat in each for each in timed)]:
+                if shared := shared_keys(timed):
                     for by_seed, each in zip(counts, timed, strict=True):
                         by_seed[seed][prompt] = each[shared[0]]
         return counts
@@ -319,10 +319,9 @@ def table_of(
 ) -> Table | None:
     """Counts of cells by seed, of the seeds and (of these) prompts that all have; None without."""
     known = [each or {} for each in cells] or [{}]
-    seeds = [seed for seed in known[0] if all(seed in each for each in known)]
-    runs = [each[seed] for each in known for seed in seeds]
-    common = [prompt for prompt in runs[0] if all(prompt in run for run in runs)] if runs else []
-    common = [prompt for prompt in common if prompts is None or prompt in prompts]
+    seeds = shared_keys(known)
+    shared = shared_keys([each[seed] for each in known for seed in seeds])
+    common = [prompt for prompt in shared if prompts is None or prompt in prompts]
     if not common:
         return None
     counts = [[[each[seed][name] for name in common] for seed in seeds] for each in known]
@@ -335,8 +334,7 @@ def summed(repeats: Sequence[Counts]) -> Counts | None:
         return repeats[0] if repeats else None
     return {
         prompt: tuple(map(sum, zip(*(each[prompt] for each in repeats), strict=True)))
-        for prompt in repeats[0]
-        if all(prompt in each for each in repeats)
+        for prompt in shared_keys(repeats)
     }
 
 
@@ -374,7 +372,7 @@ def _take_medians(runs: dict[str, Counts]) -> dict[str, Counts]:
     medians: dict[str, Counts] = {}
     for seed, repeats in by_seed.items():
         medians[seed] = {}
-        for prompt in [each for each in repeats[0] if all(each in run for run in repeats)]:
+        for prompt in shared_keys(repeats):
             tokens, seconds, plain_tokens, plain_s = np.array([run[prompt] for run in repeats]).T
             typical_s = float(np.median(plain_s))
             cell_s = typical_s * float(np.median(seconds / plain_s))

@@ -12,12 +12,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
-from math import nan
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from spec_bench.jobs.store.experiment import Experiment
 from spec_bench.metrics.interval import Interval
@@ -236,14 +236,10 @@ def numbers_in(
     return number_in(row, column), low, high
 
 
-def error_bars(points: Iterable[Sequence[Any]]) -> list[list[float]]:
+def error_bars(points: Iterable[Sequence[Any]]) -> NDArray[np.float64]:
     """Two rows of lengths from (value, low, high); NaN, which is not drawn, of an unknown end."""
-    below = []
-    above = []
-    for value, low, high in points:
-        below.append(nan if pd.isna(low) else max(0.0, value - low))
-        above.append(nan if pd.isna(high) else max(0.0, high - value))
-    return [below, above]
+    value, low, high = np.array([*points], float).T
+    return np.maximum([value - low, high - value], 0.0)
 
 
 def interval_in(row: Row | pd.Series, column: str) -> Interval | None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.lines import Line2D
+from numpy.typing import NDArray
 
 from spec_bench.report.data.rows import error_bars, prompts_of
 from spec_bench.report.figures.panels import Panel, Series, Sheet
@@ -153,7 +154,7 @@ def _draw_series(plot: Any, series: Series, places: Sequence[str]) -> None:
             each.set_alpha(layer.faint)
 
 
-def _bars(series: Series, column: str) -> list[list[float]] | None:
+def _bars(series: Series, column: str) -> NDArray[np.float64] | None:
     """Returns the lengths of error bars; None where no row knows its interval."""
     points = series.points(column)
     return error_bars(points) if any(not pd.isna(low) for _, low, _ in points) else None
