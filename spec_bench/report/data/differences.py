@@ -5,7 +5,7 @@ their heads. Knows no table and no page.
 """
 
 import functools
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import pandas as pd
@@ -29,7 +29,7 @@ _HEADS = (
 
 def differences(rows: Sequence[Row], shown: Collection[str]) -> list[str]:
     """Returns a sentence or two for each that applies."""
-    return [
+    notes = [
         *([_PREFILL] if {*_OF_DECODING} & {*shown} else []),
         *(_stand_ins(rows) if "mbsu" in shown else []),
         *_own_prompts(rows),
@@ -38,6 +38,7 @@ def differences(rows: Sequence[Row], shown: Collection[str]) -> list[str]:
         *([_HEADS] if any(_learned_answers(str(row.get("draft", ""))) for row in rows) else []),
         *_seen(rows),
     ]
+    return list(dict.fromkeys(notes))
 
 
 def _stand_ins(rows: Sequence[Row]) -> list[str]:
@@ -62,9 +63,8 @@ def _stand_ins(rows: Sequence[Row]) -> list[str]:
     return notes
 
 
-def _own_prompts(rows: Sequence[Row]) -> list[str]:
+def _own_prompts(rows: Sequence[Row]) -> Iterator[str]:
     """Prompts that are not those of their task's dataset."""
-    notes: dict[str, None] = {}
     for row in rows:
         config = pair_configs().get(row["pair"])
         where = {
@@ -72,57 +72,48 @@ def _own_prompts(rows: Sequence[Row]) -> list[str]:
             "embedded": "" if config and is_embedded(config) else "the shipped sample",
         }.get(str(row.get("data_source")))
         if where:
-            notes[f"Ours, {names.task(row['task'])}: prompts of {where}, not the dataset's."] = None
-    return list(notes)
+            yield f"Ours, {names.task(row['task'])}: prompts of {where}, not the dataset's."
 
 
-def _short_answers(rows: Sequence[Row]) -> list[str]:
+def _short_answers(rows: Sequence[Row]) -> Iterator[str]:
     """Limits on answers that are not those of their tasks."""
-    notes: dict[str, None] = {}
     for row in rows:
         limit = row.get("max_new_tokens")
         usual = task_config(row["task"]).get("generation", {}).get("max_new_tokens", limit)
         if not pd.isna(limit) and limit != usual:
             task = names.task(row["task"])
-            notes[f"Ours, {task}: at most {limit:g} new tokens; the task's limit is {usual}."] = (
-                None
-            )
-    return list(notes)
+            yield f"Ours, {task}: at most {limit:g} new tokens; the task's limit is {usual}."
 
 
 def _completions(rows: Sequence[Row]) -> list[str]:
     """Targets tuned on conversations that are asked to complete a text."""
-    tasks: dict[str, None] = {}
-    pairs: dict[str, None] = {}
-    for row in rows:
-        config = pair_configs().get(row["pair"])
-        if (
-            config is not None
-            and config.chat_tuned
-            and task_config(row["task"]).get("chat") is False
-        ):
-            tasks[names.task(row["task"])] = pairs[row["pair"]] = None
-    if not tasks:
+    found = [
+        (names.task(row["task"]), row["pair"])
+        for row in rows
+        if (config := pair_configs().get(row["pair"])) is not None
+        and config.chat_tuned
+        and task_config(row["task"]).get("chat") is False
+    ]
+    if not found:
         return []
+    tasks, pairs = (", ".join(dict.fromkeys(each)) for each in zip(*found, strict=True))
     return [
-        f"Ours, {', '.join(tasks)}: a text to complete, in no chat template, though the target of "
-        f"{', '.join(pairs)} was tuned on conversations; task.chat=true puts it into one."
+        f"Ours, {tasks}: a text to complete, in no chat template, though the target of {pairs} was "
+        "tuned on conversations; task.chat=true puts it into one."
     ]
 
 
-def _seen(rows: Sequence[Row]) -> list[str]:
-    sentences: dict[str, None] = {}
+def _seen(rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
         config = pair_configs().get(row["pair"])
         share = config.seen_in_training.get(row["task"], 0.0) if config else 0.0
         if share and row.get("data_source") == "embedded":
             many = "all" if share == 1 else f"{share:.0%}"
             whose = f"the models of {row['pair']} were trained on"
-            sentences[
+            yield (
                 f"Ours, {names.task(row['task'])}: {many} of the sample's prompts are in the "
                 f"text that {whose}."
-            ] = None
-    return list(sentences)
+            )
 
 
 @functools.cache

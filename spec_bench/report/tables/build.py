@@ -5,7 +5,7 @@ Our best of a block and column stands out only where its 95% interval lies above
 cells of that block and column; only exact rows ever do.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from spec_bench.report.papers.pairs import drafter_size, is_embedded, pair_confi
 from spec_bench.report.papers.paper import Table, load_paper
 from spec_bench.report.tables.measured import NO_PAIR, Measured, commands_for
 from spec_bench.report.tables.printed import Cell, Sheet, printed_sheet, rivals, tree_text
+from spec_bench.system.groups import group_by_key
 from spec_bench.vocabulary import columns, names
 from spec_bench.vocabulary.names import MEANINGS
 from spec_bench.vocabulary.numbers import format_count
@@ -230,8 +231,7 @@ def _notes(
         )
     notes += measured.whole.left_out(sheet.wanted)
     notes += _stops(rows)
-    notes += _turns(rows)
-    notes += _overlong(rows)
+    notes += dict.fromkeys([*_turns(rows), *_overlong(rows)])
     notes += differences(rows, {cell.number for cell in sheet.cells if cell.ours})
     marks = {cell.mark for cell in sheet.cells if cell.ours}
     never_best = "Such rows never stand out as best."
@@ -300,39 +300,33 @@ def _stand_ins(sheet: Sheet) -> list[str]:
 
 def _stops(rows: Sequence[Row]) -> list[str]:
     """Stops of answers beside the end of sequence, by task: papers let some of them run on."""
-    rules: dict[str, list[str]] = {}
-    for row in rows:
-        rule = row.get("stop_rule")
-        if isinstance(rule, str) and rule not in ("", "eos", *rules.get(row["task"], ())):
-            rules.setdefault(row["task"], []).append(rule)
+    told = dict.fromkeys((row["task"], row.get("stop_rule")) for row in rows)
+    rules = group_by_key((task, rule) for task, rule in told if isinstance(rule, str))
     return [
         f"Ours, {names.task(task)}: an answer ends at {' or '.join(ends).replace('+', ' or ')}, if "
         "not at its limit; task.stop=[] lets it run on."
-        for task, ends in rules.items()
+        for task, every in rules.items()
+        if (ends := [rule for rule in every if rule not in ("", "eos")])
     ]
 
 
-def _turns(rows: Sequence[Row]) -> list[str]:
+def _turns(rows: Sequence[Row]) -> Iterator[str]:
     """Notes on the rules of conversations: a score by other rules is not the published one."""
-    notes: dict[str, None] = {}
     for row in rows:
         if (held := row.get("later_turns")) in _CONTINUED:
             limit = number_in(row, "max_new_tokens")
             most = "" if limit is None else f"up to {limit:g} new tokens, "
-            notes[f"Ours, {names.task(row['task'])}: {most}{_CONTINUED[str(held)]}."] = None
-    return list(notes)
+            yield f"Ours, {names.task(row['task'])}: {most}{_CONTINUED[str(held)]}."
 
 
-def _overlong(rows: Sequence[Row]) -> list[str]:
+def _overlong(rows: Sequence[Row]) -> Iterator[str]:
     """Prompts that the models had no room for: papers do not report on theirs."""
-    notes: dict[str, None] = {}
     for row in rows:
         for column, done in _NO_ROOM.items():
             if count := number_in(row, column):
                 where = f"Ours, {names.task(row['task'])} on {row['pair']}"
                 prompts = format_count(count, "prompt")
-                notes[f"{where}: {prompts} {done}, too long for the models (task.overlong)."] = None
-    return list(notes)
+                yield f"{where}: {prompts} {done}, too long for the models (task.overlong)."
 
 
 def _searches(item: Table, sheet: Sheet, measured: Measured) -> list[str]:
