@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from spec_bench.api.answers import Stream, Writing
 from spec_bench.records.ends import Ends
 from spec_bench.records.types import Request
-from spec_bench.settings.configs import conf_dirs, read_config
+from spec_bench.settings.configs import conf_dirs, find_configs, read_config
 from spec_bench.settings.words import in_words, shown
 from spec_bench.system import files
 from spec_bench.tasks.example import read_turns
@@ -119,7 +119,7 @@ def _of_names(name: str | None, stated: dict[str, Any], engine: EngineSettings) 
     values: dict[str, Any] = {"draft": None}
     if name is not None or "target" not in stated:
         wanted = "embedded" if name is None else name
-        known = {file.stem: file for folder in conf_dirs() for file in folder.glob("pair/*.yaml")}
+        known = find_configs("pair")
         if wanted not in known:
             near = did_you_mean(wanted, sorted(known)) or "; known: spec-bench ls pairs"
             raise ValueError(f"unknown pair {wanted!r}{near}")

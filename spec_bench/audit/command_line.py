@@ -84,8 +84,7 @@ def _decoder(case: AuditCase, samples: int, seed: int) -> Iterator[Line]:
             yield _enumerated(f"{case.name}: {label}", error, f"{count} outcomes")
         else:
             p_value = sampled(settings, samples=10 * samples)
-            counted = f"{10 * samples}"
-            yield _sampled(f"{case.name}: {label}", p_value, f"{counted} continuations")
+            yield _sampled(f"{case.name}: {label}", p_value, f"{10 * samples} continuations")
     p_value = sampled(WARM, samples=samples)
     yield _sampled(f"{case.name}: iterations in batches", p_value, f"{samples} continuations")
 

@@ -21,8 +21,6 @@ from pathlib import Path
 from signal import strsignal
 from typing import Any, Literal
 
-import yaml
-
 from spec_bench.jobs.config.cells import BASELINE
 from spec_bench.jobs.config.compose import composed, one_line
 from spec_bench.jobs.config.model_files import model_path
@@ -30,7 +28,7 @@ from spec_bench.jobs.sweep.launch import VISIBLE, Claim, visible_devices
 from spec_bench.serve import keeper
 from spec_bench.server.endpoint import Server, ServerError, last_line
 from spec_bench.settings.arguments import Parser, whole_numbers
-from spec_bench.settings.configs import conf_dirs
+from spec_bench.settings.configs import find_configs, read_yaml
 from spec_bench.settings.fields import complain, did_you_mean
 from spec_bench.settings.validation import check, settings
 from spec_bench.settings.words import in_words
@@ -80,14 +78,11 @@ class ServingEngine:
 
 def read_engine(name: str) -> ServingEngine:
     """An engine by its file's name. Raises ValueError: there is none, or its file is wrong."""
-    files: dict[str, Path] = {}
-    for folder in conf_dirs():
-        files |= {path.stem: path for path in sorted((folder / FOLDER).glob("*.yaml"))}
+    files = find_configs(FOLDER)
     if name not in files:
         near = did_you_mean(name, list(files))
         raise ValueError(f"an engine is one of {', '.join(files)}, got {name!r}{near}")
-    given = yaml.safe_load(files[name].read_text(encoding="utf-8"))
-    return check(ServingEngine, given, str(files[name]))
+    return check(ServingEngine, read_yaml(files[name]), str(files[name]))
 
 
 def main(arguments: Sequence[str]) -> int:

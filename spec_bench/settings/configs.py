@@ -4,7 +4,7 @@
 their ``defaults``; nothing about Hydra, so that a report reads them without it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,15 @@ def conf_dirs() -> list[Path]:
 def experiments_dirs() -> list[Path]:
     """Returns all folders of papers, ours first."""
     return [experiments_dir(), *_brought("experiments")]
+
+
+def find_configs(group: str, folders: Iterable[Path] = ()) -> dict[str, Path]:
+    """Returns a group's files by name, of some folders or (none) all; of one name the first's."""
+    found: dict[str, Path] = {}
+    for folder in [*folders] or conf_dirs():
+        for path in sorted(folder.glob(f"{group}/*.yaml")):
+            found.setdefault(path.stem, path)
+    return found
 
 
 def read_yaml(path: Path) -> Any:

@@ -236,17 +236,23 @@ def superseded(rows: Sequence[Row], ended: Mapping[str, float]) -> set[str]:
     names = [each for each in columns.names_of("identity", "setting") if each not in _APART]
 
     # What rows must agree in, and then, but for one that failed, in how many prompts were asked.
-    labels = [tuple(_text(row, name) for name in names) for row in rows]
-    asked = [_text(row, "prompts") for row in rows]
-    states_of = [tuple(_text(row, name) for name in STATE) for row in rows]
-    ends = [ended.get(str(row["run_id"]), -1.0) for row in rows]
+    told = [
+        (
+            row,
+            tuple(_text(row, name) for name in names),
+            _text(row, "prompts"),
+            tuple(_text(row, name) for name in STATE),
+            ended.get(str(row["run_id"]), -1.0),
+        )
+        for row in rows
+    ]
     latest: dict[tuple[tuple[str, ...], str], dict[tuple[str, ...], float]] = defaultdict(dict)
-    for row, own, prompts, state, when in zip(rows, labels, asked, states_of, ends, strict=True):
+    for row, own, prompts, state, when in told:
         if _text(row, "status") != "failed":
             for key in ((own, f"{prompts} prompts"), (own, "")):
                 latest[key][state] = max(when, latest[key].get(state, when))
     past = set()
-    for row, own, prompts, state, when in zip(rows, labels, asked, states_of, ends, strict=True):
+    for row, own, prompts, state, when in told:
         states = latest.get((own, prompts and f"{prompts} prompts"), {})
         if any(then > when for other, then in states.items() if other != state):
             past.add(str(row["run_id"]))

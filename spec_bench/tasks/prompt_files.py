@@ -55,7 +55,6 @@ _PACKED = (".gz", ".bz2", ".xz", ".zst")
 _TURNS = ("user", "assistant")
 _DELIMITERS = (",", ";", "\t")
 _QUOTED_CELL = re.compile(r'(?:^|\t)"(?:[^"]|"")*"(?:\t|\r?$)', re.MULTILINE)
-_LINE = re.compile(r"[^\n]+")
 _HEADER = 2**16  # characters of the first line that are looked at for names of columns
 csv.field_size_limit(MOST_TEXT)
 
@@ -175,13 +174,9 @@ def _rows_of_text(text: str, file: Path, where: str) -> Iterator[Making]:
 
 def _lines_in(text: str) -> Iterator[tuple[int, str]]:
     """Yields the lines that are not blank with their numbers, from 1."""
-    number = 1
-    counted = 0
-    for found in _LINE.finditer(text.rstrip("\n")):
-        number += text.count("\n", counted, found.start())
-        counted = found.start()
-        if not found[0].isspace():
-            yield number, found[0]
+    for number, line in enumerate(StringIO(text, newline="\n"), 1):
+        if not line.isspace():
+            yield number, line.removesuffix("\n")
 
 
 def lines_of(file: Path, whose: str) -> Iterator[Line]:

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Annotated
 
 import torch
-import yaml
 from torch import Tensor
 
 from spec_bench.core.draws import Draws
 from spec_bench.core.transfer import constant
 from spec_bench.core.tree import Siblings, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
+from spec_bench.settings.configs import read_yaml
 from spec_bench.settings.fields import MOST_NODES, Count, Range, shown
 from spec_bench.tree.base import AuditTree, GrownTree, distinct, policy, within_bounds
 from spec_bench.tree.widths import drawn_apart
@@ -31,7 +31,7 @@ _FILE = Path(__file__).with_name("node_lists.yaml")
 @functools.cache
 def node_lists() -> dict[str, tuple[tuple[int, ...], ...]]:
     """The named lists shipped here: published ones and those built for the embedded heads."""
-    named = yaml.safe_load(_FILE.read_text(encoding="utf-8"))
+    named = read_yaml(_FILE)
     return {name: tuple(tuple(node) for node in nodes) for name, nodes in named.items()}
 
 

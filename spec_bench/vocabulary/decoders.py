@@ -15,7 +15,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from spec_bench.settings.configs import conf_dir, conf_dirs, experiments_dirs, read_yaml
+from spec_bench.settings.configs import (
+    conf_dir,
+    conf_dirs,
+    experiments_dirs,
+    find_configs,
+    read_yaml,
+)
 from spec_bench.settings.fields import did_you_mean, one_line, read, shown, warn
 from spec_bench.settings.registry import written
 from spec_bench.vocabulary.spec import parse
@@ -120,17 +126,16 @@ def without_display(decoder: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 def load_decoder(folders: Sequence[Path], name: str) -> dict[str, Any]:
     """Reads ``decoder/NAME.yaml`` of the first config folder that has it, but for its display."""
-    paths = [path for folder in folders for path in sorted(folder.glob("decoder/*.yaml"))]
-    path = next((each for each in paths if each.stem == name), None)
-    if path is None:
-        known = sorted({each.stem for each in paths})
+    paths = find_configs("decoder", folders)
+    if name not in paths:
+        known = sorted(paths)
         near = did_you_mean(name.replace("-", "_"), known)
         choices = "spec-bench ls decoders" if near else ", ".join(known)
         raise ValueError(f"unknown decoder {name!r}{near}; known: {choices}")
-    decoder = read_yaml(path)
+    decoder = read_yaml(paths[name])
     if not isinstance(decoder, dict):
-        raise ValueError(f"decoder config {path} is no mapping")
-    return without_display(decoder, f"{path}: ")
+        raise ValueError(f"decoder config {paths[name]} is no mapping")
+    return without_display(decoder, f"{paths[name]}: ")
 
 
 def decoders_table() -> str:
@@ -188,9 +193,7 @@ def _of_parts(name: str, confs: tuple[Path, ...], papers: tuple[Path, ...]) -> D
 
 @functools.cache
 def _files(confs: tuple[Path, ...]) -> dict[str, Path]:
-    """Decoder -> its YAML; where two folders have one name, the first's is taken."""
-    paths = [path for conf in reversed(confs) for path in sorted(conf.glob("decoder/*.yaml"))]
-    return {path.stem: path for path in paths}
+    return find_configs("decoder", confs)
 
 
 @functools.cache

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from spec_bench.settings.configs import conf_dirs
+from spec_bench.settings.configs import find_configs
 from spec_bench.settings.fields import did_you_mean
 from spec_bench.system.files import numbered_csv
 from spec_bench.vocabulary.decoders import check_decoder, check_tree, parts_of
@@ -59,8 +59,7 @@ def read_published(
     ValueError: a column is missing, a cell has no such value, two lines are of one number, or one
     is of no table or metric of those given; the message names file, line, value and choices.
     """
-    tasks = sorted({path.stem for folder in conf_dirs() for path in folder.glob("task/*.yaml")})
-    known = {"task": tasks, "table": tables, "metric": metrics}
+    known = {"task": sorted(find_configs("task")), "table": tables, "metric": metrics}
     known["twin_table"] = tables and ("", *tables)
     rows: dict[tuple[str, ...], Row] = {}
     wrong = list[str]()

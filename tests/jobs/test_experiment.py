@@ -188,7 +188,7 @@ def test_a_table_that_a_job_was_added_to_equals_one_made_from_nothing(tmp_path, 
             stream.write(b"\n")
         made_of.complete()
         assert tables(tmp_path) == added
-    assert read[6:] == ["d", *"abcd" * 3]
+    assert read[6:] == [*"abcd" * 4]
 
 
 def test_a_reader_sees_every_job_that_has_ended_or_a_line_says_how_many_cells_are_missing(

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import yaml
 
 from spec_bench.core.sampling import SamplingSettings
+from spec_bench.settings.configs import find_configs
 from spec_bench.settings.fields import MOST_NODES, shown
 from spec_bench.settings.validation import Flag, Ge, MinLen, Says, Text, Whole, check, settings
 from spec_bench.vocabulary.decoders import load_decoder
@@ -149,9 +150,8 @@ def written_cells(
     listed = [cell for item in wanted for cell in expand_grid(item)]
     asked = [parse_cell(item, folders) for item in listed]
     if not asked:
-        known = {path.stem for folder in folders for path in folder.glob("decoder/*.yaml")}
         own = chosen.get("name")
-        file = load_decoder(folders, own) if own in known else {}
+        file = load_decoder(folders, own) if own in find_configs("decoder", folders) else {}
         asked = [WrittenCell(dict(chosen), spec, file)]
     return [WrittenCell(load_decoder(folders, BASELINE)), *asked]
 

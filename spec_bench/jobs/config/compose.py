@@ -47,7 +47,13 @@ from spec_bench.jobs.config.config import RunSettings, check_settings
 from spec_bench.jobs.config.flags import LAUNCHERS
 from spec_bench.jobs.config.model_files import EMBEDDED
 from spec_bench.jobs.config.pair import with_own_name
-from spec_bench.settings.configs import conf_dir, conf_dirs, experiments_dir, experiments_dirs
+from spec_bench.settings.configs import (
+    conf_dir,
+    conf_dirs,
+    experiments_dir,
+    experiments_dirs,
+    find_configs,
+)
 from spec_bench.settings.fields import complain, did_you_mean, unknown_setting
 from spec_bench.settings.foreign import MOST_RESOLVED, check_config
 from spec_bench.settings.validation import takes_text
@@ -125,8 +131,7 @@ def with_quoted_numbers(argument: str) -> str:
     if match is None:
         return argument
     group = match[2]
-    stems = {path.stem for folder in conf_dirs() for path in folder.glob(f"{group}/*")}
-    known = sorted(filter(str.isdecimal, stems), key=int)
+    known = sorted(filter(str.isdecimal, find_configs(group)), key=int)
 
     def quoted(word: re.Match[str]) -> str:
         if word[0] == "null" and "[" not in match[3]:

@@ -18,7 +18,7 @@ from spec_bench.core.sampling import SamplingSettings
 from spec_bench.jobs.config.cells import Cell
 from spec_bench.jobs.config.model_files import EMBEDDED, model_path
 from spec_bench.jobs.config.pair import EngineSettings, Pair
-from spec_bench.settings.configs import conf_dirs, read_yaml
+from spec_bench.settings.configs import find_configs, read_yaml
 from spec_bench.settings.validation import Text, check, settings
 from spec_bench.system import files
 from spec_bench.system.files import command_line, training_command, training_of
@@ -112,7 +112,7 @@ class FittedTrees:
 
 def name_pair(pair: Pair) -> str:
     """Returns the word of a command line for a pair with a config, or for any other's target."""
-    known = any((folder / "pair" / f"{pair.name}.yaml").is_file() for folder in conf_dirs())
+    known = pair.name in find_configs("pair")
     return f"pair={pair.name}" if known else f"pair.target={pair.target}"
 
 

@@ -10,10 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 from spec_bench.settings.arguments import Parser
-from spec_bench.settings.configs import conf_dirs, experiments_dirs
+from spec_bench.settings.configs import conf_dirs, experiments_dirs, find_configs, read_yaml
 from spec_bench.settings.fields import did_you_mean
 from spec_bench.settings.words import quote_text
 from spec_bench.system.files import command_line
@@ -29,7 +27,7 @@ class Flag:
     path: bool = False
 
 
-_READ = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+_READ = read_yaml(Path(__file__).with_suffix(".yaml"))
 _JOB = {name: Flag(**told) for name, told in _READ["job"].items()}
 _TRAIN = {name: _JOB[name] for name in ("pair", "target", "device", "seed")}
 _TRAIN |= {name: Flag(**told) for name, told in _READ["train"].items()}
@@ -203,7 +201,7 @@ def meant_by(word: str) -> str:
     """Returns how a bare word is written that names a choice or a file, or an empty text."""
     name, _, tree = word.partition(":")
     for kind in _KINDS:
-        if any((folder / kind / f"{name}.yaml").is_file() for folder in conf_dirs()):
+        if name in find_configs(kind):
             if kind == "decoder":
                 return f"it is a decoder: spec-bench run --decoders {name}{tree and f':{tree}'}"
             flag = f"{kind}=" if kind == "experiment" else f"--{kind} "

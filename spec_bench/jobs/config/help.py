@@ -14,21 +14,18 @@ from pathlib import Path
 from shutil import get_terminal_size
 from typing import Any
 
-import yaml
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from spec_bench.jobs.config.flags import FLAGS, LAUNCHERS
-from spec_bench.settings.configs import conf_dir, conf_dirs, experiments_dirs
+from spec_bench.settings.configs import conf_dir, experiments_dirs, find_configs, read_yaml
 from spec_bench.settings.fields import did_you_mean, settings_in
 from spec_bench.system import model_cache
 
 _PAPER = "paper.yaml"
 _SETTING = re.compile(r"( *)(\w+):(?: ((?!#).*?))?(?:\s+# (.*))?")  # without a value: a group
-_HELP: dict[str, dict[str, str]] = yaml.safe_load(
-    Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
-)
+_HELP: dict[str, dict[str, str]] = read_yaml(Path(__file__).with_suffix(".yaml"))
 COMMANDS = {name: told["about"] for name, told in _HELP.items()}
 _OVERVIEW = """\
 Which speculative decoder is fastest for your models, by how much? Lossless?
@@ -88,9 +85,9 @@ def listing(arguments: Sequence[str]) -> int:
 
 
 def _choices(group: str) -> Iterator[tuple[str, ...]]:
-    for file in (file for top in conf_dirs() for file in sorted(top.glob(f"{group}/*.yaml"))):
-        keys = " ".join(key for key, _ in _of_file(file, "head.") if not key.endswith(file.stem))
-        yield (file.stem, keys, _about(file)) if group == "head" else (file.stem, _about(file))
+    for name, file in find_configs(group).items():
+        keys = " ".join(key for key, _ in _of_file(file, "head.") if not key.endswith(name))
+        yield (name, keys, _about(file)) if group == "head" else (name, _about(file))
 
 
 def _registered(module: str, name: str) -> Iterator[tuple[str, ...]]:

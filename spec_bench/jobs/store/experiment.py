@@ -173,24 +173,21 @@ class Experiment:
         order, ended = self._order()
         head = self._head()
         text = self._index.read_text(encoding="utf-8", errors="replace") if head else ""
-        parts = [each.partition(" ") for each in map(_checked, text.split("\n")[1:]) if each]
+        before = json.loads(_checked(text.partition("\n")[2]) or "{}")
         cells = self._cells(order)
         known = head.get("cells", {})
-        lines = {run_id: row for run_id, _, row in parts if cells.get(run_id) == known.get(run_id)}
-        same = [*lines]
-        rows = dict(zip(same, json.loads(f"[{','.join(lines.values())}]"), strict=True))
+        rows = {each: row for each, row in before.items() if cells.get(each) == known.get(each)}
+        same = [*rows]
         for run_id in (each for each in cells if each not in rows):
             if (result := CellStore(self._results, run_id).result()) is not None:
                 rows[run_id] = row_of(result.at_stage(order[run_id]))
-                lines[run_id] = json.dumps(rows[run_id])
         table = merge_csv(self.csv, rows.values(), order, ended)
         past = files.read_csv(files.archive_file(self.csv))
         kept = [str(row["run_id"]) for row in (*table, *past) if row.get("stage") != "screen"]
         ours = head.get("tables", {}).get(self.records.name) == _stamp(self.records)
         self._write_records([*dict.fromkeys(kept)], same if ours else ())
         made = {"cells": cells, "code": __version__, "notes": notes}
-        texts = [json.dumps({**made, "tables": _stamps(self._tables)})]
-        texts += (f"{run_id} {line}" for run_id, line in lines.items())
+        texts = map(json.dumps, ({**made, "tables": _stamps(self._tables)}, rows))
         files.write_text(self._index, "".join(f"{_check(each)} {each}\n" for each in texts))
 
     def _write_records(self, run_ids: Sequence[str], same: Collection[str]) -> None:

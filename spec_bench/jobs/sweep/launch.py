@@ -125,7 +125,7 @@ def identities(devices: Sequence[str]) -> dict[str, str]:
 def _lock(path: Path, wait: bool = False) -> TextIO | None:
     """The locked file, its content left as it is, no link; None if another process has it."""
     try:
-        stream = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+")
+        stream: TextIO = files.open_own(path)
     except OSError as error:
         raise ValueError(f"GPUs cannot be claimed: {path}: {error.strerror}") from None
     if files.lock(stream, wait=wait):

@@ -30,6 +30,7 @@ from spec_bench.records.types import CellFacts
 from spec_bench.settings.configs import experiments_dirs
 from spec_bench.sinks.rows import read_rows
 from spec_bench.system import files
+from spec_bench.system.groups import group_by_key
 from spec_bench.system.printable import to_printable
 from spec_bench.tasks import RandomPrompts
 from spec_bench.tasks.source import UnreadDataError
@@ -175,7 +176,8 @@ def _confirmation(settings: JobSettings, screened: Sequence[PlannedCell]) -> lis
     count = len(settings.fresh) * settings.asked.repeats
     tokens = settings.max_new_tokens
     planned = []
-    for decoder in dict.fromkeys(cell.facts.decoder for cell in screened):
+    groups = group_by_key((cell.facts.decoder, cell) for cell in screened)
+    for decoder, cells in groups.items():
         again = [
             replace(
                 cell,
@@ -184,8 +186,7 @@ def _confirmation(settings: JobSettings, screened: Sequence[PlannedCell]) -> lis
                 left=count,
                 device_hours=_hours(count, tokens, cell.rate, cell.memory),
             )
-            for cell in screened
-            if cell.facts.decoder == decoder
+            for cell in cells
         ]
         again.sort(key=lambda cell: cell.device_hours or 0.0, reverse=True)
         for place, cell in enumerate(again[: confirm.best], start=1):
@@ -346,17 +347,20 @@ def print_plan(cells: Sequence[PlannedCell]) -> None:
     console = Console(markup=False, highlight=False)
     once = _once(cells)
     rows = [[*map(to_printable, _row(cell))] for cell in once]
-    values = [{row[place] for row in rows} for place in range(len(_TITLES))]
-    same = [place for place, each in enumerate(values) if len(each) == 1 < len(rows)]
-    common = (f"{_TITLES[place]} {rows[0][place]}" for place in same if rows[0][place] not in "-")
-    told = [place for place, each in enumerate(values) if place not in same and each - {"", "-"}]
-    if len(rows) > _MOST:
-        told = [place for place in told if _TITLES[place] not in _OF_A_CELL]
-    lines = Counter(tuple(row[place] for place in told) for row in rows)
+    columns = dict(zip(_TITLES, zip(*rows, strict=True), strict=True))
+    same = {title: texts[0] for title, texts in columns.items() if len({*texts}) == 1 < len(once)}
+    common = (f"{title} {text}" for title, text in same.items() if text not in "-")
+    left_out = {*same, *(_OF_A_CELL if len(rows) > _MOST else ())}
+    told = {
+        title: texts
+        for title, texts in columns.items()
+        if title not in left_out and {*texts} - {"", "-"}
+    }
+    lines = Counter(zip(*told.values(), strict=True))
     console.print(", ".join(common))
     console.width = max(console.width, _WIDTH)
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in (_TITLES[place] for place in told):
+    for title in told:
         table.add_column(title, justify="left" if title in _LABELS else "right", no_wrap=True)
     table.add_column()
     for each, count in lines.items():

@@ -9,11 +9,10 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import pandas as pd
-import yaml
 
 from spec_bench.report.data.rows import Row
 from spec_bench.report.papers.pairs import is_embedded, pair_configs, training_of_heads
-from spec_bench.settings.configs import conf_dirs
+from spec_bench.settings.configs import find_configs, read_yaml
 from spec_bench.vocabulary import names
 
 _OF_DECODING = ("token_rate", "speedup")
@@ -119,9 +118,8 @@ def _seen(rows: Sequence[Row]) -> Iterator[str]:
 @functools.cache
 def task_config(task: str) -> dict[str, Any]:
     """Returns a task's config; {} where it has none."""
-    paths = (top / "task" / f"{task}.yaml" for top in conf_dirs())
-    path = next((each for each in paths if each.is_file()), None)
-    return yaml.safe_load(path.read_text("utf-8")) if path else {}
+    path = find_configs("task").get(task)
+    return read_yaml(path) if path else {}
 
 
 def _learned_answers(heads: str) -> bool:

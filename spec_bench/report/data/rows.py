@@ -143,7 +143,7 @@ def clear_times(rows: pd.DataFrame, marked: pd.Series) -> pd.DataFrame:
 
 def of_past_engine(rows: pd.DataFrame) -> pd.Series:
     """Marks rows that another engine than this one decoded; without a column ``engine``, all."""
-    engine = rows["engine"].fillna(0) if "engine" in rows else pd.Series(0, rows.index)
+    engine = rows.get("engine", pd.Series(0, rows.index)).fillna(0)
     return (engine != ENGINE) & (rows.status != "failed")
 
 
@@ -158,7 +158,7 @@ def without_past_times(rows: pd.DataFrame) -> pd.DataFrame:
     if emptied is rows:
         return rows
     why = f"speedup: timed by an earlier engine, now {ENGINE}"
-    notes = emptied["reason"].fillna("") if "reason" in rows else pd.Series("", rows.index)
+    notes = emptied.get("reason", pd.Series("", rows.index)).fillna("")
     emptied["reason"] = notes.mask(past, notes.map(lambda text: f"{text}; {why}" if text else why))
     return emptied
 
@@ -256,7 +256,7 @@ def most_of(row: Row) -> float | None:
 
 def prompts_of(rows: pd.DataFrame) -> str:
     """On how many prompts cells were measured: ``30 prompts``, ``8 to 30 prompts``; or ""."""
-    known = rows.prompts.dropna() if "prompts" in rows else pd.Series(dtype=float)
+    known = rows.get("prompts", pd.Series(dtype=float)).dropna()
     if known.empty:
         return ""
     least = int(known.min())
@@ -266,7 +266,7 @@ def prompts_of(rows: pd.DataFrame) -> str:
 
 def read_from(rows: pd.DataFrame) -> str:
     """Returns the note on rows that other harnesses measured; "" where all are ours."""
-    known = rows.harness.dropna() if "harness" in rows else pd.Series(dtype=str)
+    known = rows.get("harness", pd.Series(dtype=str)).dropna()
     names = ", ".join(dict.fromkeys(str(name) for name in known if name != ""))
     return f"Measured by another harness, read from its answer files: {names}." if names else ""
 

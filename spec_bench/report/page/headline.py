@@ -182,7 +182,7 @@ def _basis(rows: pd.DataFrame, by: str, choice: Choice | None) -> str:
 def _sure(
     rows: pd.DataFrame, best: pd.Series, near: pd.DataFrame, named: pd.Series, by: str
 ) -> str:
-    if f"{by}_low" not in rows or pd.isna(best[f"{by}_low"]):
+    if number_in(best, f"{by}_low") is None:
         return "without an interval" if by != "block_efficiency" else "no speed was measured"
     if len(rows) == 1:
         return "the only one measured here" if best.lossless != "exact" else "the only exact one"
@@ -199,7 +199,7 @@ def _sure(
 def _near(rows: pd.DataFrame, best: pd.Series, by: str) -> pd.DataFrame:
     """Returns the best row and those that its interval does not exclude."""
     is_best = rows.index == best.name
-    if f"{by}_low" not in rows or pd.isna(best[f"{by}_low"]):
+    if number_in(best, f"{by}_low") is None:
         return rows[is_best]
     return rows[is_best | ~(rows[f"{by}_high"] < best[f"{by}_low"])]
 

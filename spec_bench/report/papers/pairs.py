@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from spec_bench.settings.configs import conf_dirs, read_config
+from spec_bench.settings.configs import find_configs, read_config
 from spec_bench.vocabulary.published import listed, spellings
 
 _EMBEDDED = "embedded:"
@@ -41,7 +41,7 @@ class PairConfig:
 def pair_configs() -> dict[str, PairConfig]:
     """Returns all pair configs by name, ours and those of other packages."""
     configs = {}
-    for path in (path for top in conf_dirs() for path in sorted((top / "pair").glob("*.yaml"))):
+    for name, path in find_configs("pair").items():
         data = read_config(path)
         told: dict[str, Any] = {
             each.name: data[each.name] for each in fields(PairConfig) if data.get(each.name)
@@ -49,7 +49,7 @@ def pair_configs() -> dict[str, PairConfig]:
         told["drafts"] = tuple(listed(data.get("draft")))
         told["printed"] = frozenset(spellings(data.get("paper")))
         told["heads"] = {kind: str(at) for kind, at in told.get("heads", {}).items() if at}
-        configs[path.stem] = PairConfig(**{**told, "name": path.stem})
+        configs[name] = PairConfig(**{**told, "name": name})
     return configs
 
 
