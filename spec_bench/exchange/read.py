@@ -14,6 +14,7 @@ row; EAGLE and Medusa have ``idxs``, the index of each turn's last target call, 
 
 from argparse import Namespace
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -50,75 +51,29 @@ _UNTIMED = ("draft_s", "target_s")
 _UNCOUNTED = ("nodes_per_call", "host_overhead")
 
 
-class Answer(NamedTuple):
-    """One question's answer, all turns."""
-
-    question: str  # its id
-    category: str  # "" where nothing says
-    tokens: int  # new ones, as the harness counted them
-    wall_s: float  # prefill included
-    prefill_s: float  # 0 where nothing says
-    decode_s: float  # ``wall_s`` where nothing tells them apart
-    calls: tuple[int, ...]  # tokens of each target call; even where their number alone is known
-    each_known: bool  # whether ``calls`` is what each call brought
-
-
 class AnswerFile(NamedTuple):
     """A file's answers, in its order."""
 
     model: str  # as the file names it
-    answers: list[Answer]
+    # Of a question one, whatever its turns. The depth of a call's tree is not in the file; the most
+    # tokens that any call accepted stand in for it, none where each call's tokens are not known.
+    answers: list[Generation]
     failed: list[str]  # ids of questions with a turn that raised, left out
     split: bool  # whether prefill and decoding are kept apart
-
-    @property
-    def each_known(self) -> bool:
-        """Whether the tokens of every target call are known."""
-        return all(each.each_known for each in self.answers)
+    each_known: bool  # whether the tokens of every target call are known; else even
 
     @property
     def mean_rate(self) -> float:
         """The mean over questions of tokens per second of the whole request."""
-        return fmean(each.tokens / each.wall_s for each in self.answers)
-
-    def generations(self) -> list[Generation]:
-        """Returns the answers as records: of a question one, whatever its turns.
-
-        The depth of a call's tree is not in the file; the most tokens that any call accepted stand
-        in for it, none where each call's tokens are not known.
-        """
-        every = [count for each in self.answers for count in each.calls]
-        depth = max(every, default=1) - 1 if self.each_known else 0
-        found = []
-        for each in self.answers:
-            left = each.tokens
-            steps = list[StepRecord]()
-            for brought in each.calls:
-                steps.append(StepRecord(0, depth, brought - 1, min(brought, left)))
-                left -= steps[-1].delivered
-            found.append(
-                Generation(
-                    prompt_id=each.question,
-                    tokens=(UNKNOWN_TOKEN,) * each.tokens,
-                    finish="length",
-                    steps=tuple(steps),
-                    prefill_s=each.prefill_s,
-                    decode_s=each.decode_s,
-                    draft_s=0.0,
-                    target_s=0.0,
-                    latency_s=each.wall_s,
-                    sitting="",
-                    category=each.category,
-                )
-            )
-        return found
+        return fmean(len(each.tokens) / (each.latency_s or 0.0) for each in self.answers)
 
 
 def read_answers(path: Path, categories: Mapping[str, str] | None = None) -> AnswerFile:
     """Reads a file of JSON lines; ``categories``, by question id, are for lines that have none.
     Raises ValueError: it is no such file; the message names it, the line and why.
     """
-    answers = dict[str, Answer]()
+    answers = dict[str, Generation]()
+    even = set[str]()
     failed = dict[str, None]()
     models = dict[str, None]()
     split = True
@@ -142,12 +97,20 @@ def read_answers(path: Path, categories: Mapping[str, str] | None = None) -> Ans
             if tokens > MOST_TOKENS:
                 raise ValueError(f"new_tokens up to here are {tokens}, at most {MOST_TOKENS}")
             answers[question] = _answer(question, category, counts)
+            even |= {question} if counts.accept_lengths is None else set()
             failed.pop(question, None)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{str(path)!r}, {line.place}: {error}") from error
     if not answers:
         raise ValueError(f"{str(path)!r} has no answers")
-    return AnswerFile(", ".join(models), list(answers.values()), list(failed), split)
+    found = list(answers.values())
+    known = even.isdisjoint(answers)
+    depth = max((step.accepted for each in found for step in each.steps), default=0) * known
+    found = [
+        replace(each, steps=tuple(replace(step, depth=depth) for step in each.steps))
+        for each in found
+    ]
+    return AnswerFile(", ".join(models), found, list(failed), split, known)
 
 
 def read_categories(path: Path) -> dict[str, str]:
@@ -161,7 +124,7 @@ def read_categories(path: Path) -> dict[str, str]:
         raise ValueError(f"{str(path)!r}: a line without {error}") from error
 
 
-def _answer(question: str, category: str, choice: AnsweredChoice) -> Answer:
+def _answer(question: str, category: str, choice: AnsweredChoice) -> Generation:
     """Returns one question's. Raises ValueError: tokens or seconds cannot be right."""
     turns = len(choice.new_tokens)
     tokens = sum(choice.new_tokens)
@@ -177,18 +140,35 @@ def _answer(question: str, category: str, choice: AnsweredChoice) -> Answer:
     if not least <= decode <= 1.01 * wall - prefill:
         times = f"wall_time {wall}, prefill_time {prefill} and decode_time {decode}"
         raise ValueError(f"{times} cannot be of {tokens} new_tokens")
-    calls, known = _calls(choice, tokens)
+    calls = _calls(choice, tokens)
     # The prefill may bring a turn's first token; a turn's last call may pass the limit.
     beyond = sum(calls) - tokens
     if not -turns <= beyond < turns * max(calls, default=1):
         raise ValueError(f"new_tokens are {tokens}, and accept_lengths add up to {sum(calls)}")
-    return Answer(question, category, tokens, wall, prefill, decode, calls, known)
+    left = tokens
+    steps = list[StepRecord]()
+    for brought in calls:
+        steps.append(StepRecord(0, 0, brought - 1, min(brought, left)))
+        left -= steps[-1].delivered
+    return Generation(
+        prompt_id=question,
+        tokens=(UNKNOWN_TOKEN,) * tokens,
+        finish="length",
+        steps=tuple(steps),
+        prefill_s=prefill,
+        decode_s=decode,
+        draft_s=0.0,
+        target_s=0.0,
+        latency_s=wall,
+        sitting="",
+        category=category,
+    )
 
 
-def _calls(choice: AnsweredChoice, tokens: int) -> tuple[tuple[int, ...], bool]:
-    """Returns tokens per target call, and whether they are counted call by call."""
+def _calls(choice: AnsweredChoice, tokens: int) -> tuple[int, ...]:
+    """Returns tokens per target call; as even as they can be where only their number is known."""
     if choice.accept_lengths is not None:
-        return choice.accept_lengths, True
+        return choice.accept_lengths
     if choice.idxs is None:
         raise ValueError("neither accept_lengths nor idxs")
     count = sum(each + 1 for each in choice.idxs)
@@ -197,7 +177,7 @@ def _calls(choice: AnsweredChoice, tokens: int) -> tuple[tuple[int, ...], bool]:
     least, more = divmod(tokens, count)
     if least < 1:
         raise ValueError(f"{tokens} new_tokens of {count} target calls")
-    return tuple(least + (call < more) for call in range(count)), False
+    return tuple(least + (call < more) for call in range(count))
 
 
 def read_in(options: Namespace) -> None:
@@ -229,15 +209,15 @@ def write_rows(table: Path, systems: Mapping[str, AnswerFile], about: Namespace)
     first file names its model); the ``temperature``. Returns the speed-ups. Raises ValueError: no
     question was answered by all.
     """
-    first, *others = ({a.question for a in file.answers} for file in systems.values())
+    first, *others = ({a.prompt_id for a in file.answers} for file in systems.values())
     common = first.intersection(*others)
     if not common:
         raise ValueError("no question was answered in all files")
     for decoder, file in systems.items():
-        if left := [a.question for a in file.answers if a.question not in common]:
+        if left := [a.prompt_id for a in file.answers if a.prompt_id not in common]:
             print(f"{decoder}: left out, as other files lack them: {', '.join(left)}")
     done = {
-        decoder: [each for each in file.generations() if each.prompt_id in common]
+        decoder: [each for each in file.answers if each.prompt_id in common]
         for decoder, file in systems.items()
     }
     pair = about.pair or next(iter(systems.values())).model
