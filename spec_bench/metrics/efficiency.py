@@ -174,7 +174,8 @@ def stall_note(cell: CellRecords) -> str | None:
     middle = speedup_median(cell)
     if measured is None or usual is None or middle is None:
         return None
-    half = 0.0 if usual.low is None or usual.high is None else (usual.high - usual.low) / 2
+    low, high = usual.ends or (0.0, 0.0)
+    half = (high - low) / 2
     if abs(measured.value - usual.value) <= half:
         return None
     windows = sum(map(len, sides[0]))

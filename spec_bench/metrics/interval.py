@@ -38,6 +38,11 @@ class Interval:
     # degrees of freedom behind the ends, on the scale they were laid out on; None if not needed
     freedom: float | None = field(default=None, compare=False, repr=False)
 
+    @property
+    def ends(self) -> tuple[float, float] | None:
+        """Both ends; None if there is no interval."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
     def __format__(self, form: str) -> str:
         """``value [low, high]``, each in that form; a point stands alone."""
         point = self.low == self.high
@@ -45,19 +50,21 @@ class Interval:
 
     def within(self, least: float | None, most: float | None) -> Interval:
         """Returns the interval without what the number cannot be."""
-        if self.low is None or self.high is None:
+        if self.ends is None:
             return self
-        low = self.low if least is None else max(self.low, min(least, self.value))
-        high = self.high if most is None else min(self.high, max(most, self.value))
+        low, high = self.ends
+        low = low if least is None else max(low, min(least, self.value))
+        high = high if most is None else min(high, max(most, self.value))
         return replace(self, low=low, high=high)
 
     def mapped(self, increasing: Callable[[float], float]) -> Interval:
         """The interval of an increasing function of the statistic; none beyond all numbers."""
         value = increasing(self.value)
-        if self.low is None or self.high is None:
+        if self.ends is None:
             return Interval(value)
         try:
-            return Interval(value, increasing(self.low), increasing(self.high))
+            low, high = map(increasing, self.ends)
+            return Interval(value, low, high)
         except OverflowError:
             return Interval(value)
 
@@ -70,9 +77,7 @@ def limited(name: str, interval: Interval, most: float | None = None) -> Interva
     column = next((each for each in COLUMNS if each.name == name), None)
     least, largest = column.limits if column else (None, None)
     inside = interval.within(least, most if largest is None else largest)
-    if column is None or largest is not None or inside.low is None or inside.high is None:
-        return inside
-    if inside.low * WIDEST < inside.high:
+    if column and largest is None and inside.ends and inside.ends[0] * WIDEST < inside.ends[1]:
         return replace(inside, low=None, high=None)
     return inside
 
@@ -91,10 +96,11 @@ def p_above(interval: Interval, bound: float = 0.0) -> float | None:
     """
     from scipy.special import stdtr, stdtrit
 
-    if interval.low is None or interval.high is None or interval.freedom is None:
+    if interval.ends is None or interval.freedom is None:
         return None
+    low, high = interval.ends
     beyond = interval.value - bound
-    reach = interval.value - interval.low if beyond > 0 else interval.high - interval.value
+    reach = interval.value - low if beyond > 0 else high - interval.value
     if reach <= 0:
         return 0.0 if beyond > 0 else 1.0
     freedom = max(interval.freedom - 1, 1.0)
@@ -104,9 +110,10 @@ def p_above(interval: Interval, bound: float = 0.0) -> float | None:
 
 def p_below(interval: Interval, bound: float = 0.0) -> float | None:
     """The probability of such an estimate or a smaller one if the truth is at least ``bound``."""
-    if interval.low is None or interval.high is None:
+    if interval.ends is None:
         return None
-    turned = Interval(-interval.value, -interval.high, -interval.low, freedom=interval.freedom)
+    low, high = interval.ends
+    turned = Interval(-interval.value, -high, -low, freedom=interval.freedom)
     return p_above(turned, -bound)
 
 

@@ -224,12 +224,12 @@ def judge(every: Sequence[Change], alpha: float) -> list[Change]:
     judged += [_halved(each) for each in every if each.p is None and not each.identical]
     known = [(each, each.p) for each in every if each.p is not None and not each.identical]
     for (each, alone), p in zip(known, holm([p for _, p in known]), strict=True):
-        low, high = (each.shift.low, each.shift.high) if each.shift else (None, None)
+        ends = each.shift and each.shift.ends
         verdict: Verdict = "regression" if each.worse else "improvement"
         why = ""
         if p >= alpha:
             verdict = "no change shown"
-            if low is not None and high is not None and not low <= 0 <= high:
+            if ends and not ends[0] <= 0 <= ends[1]:
                 reason = "not among so many numbers" if alone < alpha else "not the margin"
                 why = f"its own interval leaves out 0, but {reason}"
         judged.append(replace(each, p=p, verdict=verdict, why=why))

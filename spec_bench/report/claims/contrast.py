@@ -80,20 +80,18 @@ class Difference:
     @property
     def ends(self) -> tuple[float, float] | None:
         """The interval's ends as printed; None without records or prompts enough."""
-        interval = self.tested
-        if interval is None or interval.low is None or interval.high is None:
-            return None
-        if not self.relative:
-            return interval.low, interval.high
-        return float(np.expm1(interval.low)), float(np.expm1(interval.high))
+        ends = self.tested.ends if self.tested else None
+        if not ends or not self.relative:
+            return ends
+        return float(np.expm1(ends[0])), float(np.expm1(ends[1]))
 
     def narrowed(self, factor: float) -> Difference:
         """Returns the same with an interval ``factor`` times as wide."""
         tested = self.tested
-        if tested is None or tested.low is None or tested.high is None:
+        if tested is None or tested.ends is None:
             return self
         value = tested.value
-        low, high = (value + (end - value) * factor for end in (tested.low, tested.high))
+        low, high = (value + (end - value) * factor for end in tested.ends)
         return replace(self, tested=replace(tested, low=low, high=high))
 
     def of_prompts(self, count: int) -> Difference:
@@ -210,8 +208,8 @@ def of_table(
     gap = Difference(value, interval, relative, TOO_FEW, prompts=table.shape[-1])
     # Where a side was picked on one half of the prompts for the other, both halves correlate.
     gap = gap.narrowed(WIDER) if picks else gap
-    low, high = (gap.tested.low, gap.tested.high) if gap.tested else (None, None)
-    if relative and low is not None and high is not None and high - low > log(WIDEST):
+    ends = gap.tested and gap.tested.ends
+    if relative and ends and ends[1] - ends[0] > log(WIDEST):
         why = f"its ends are a factor of more than {WIDEST:g} apart"
         return replace(gap, tested=Interval(value), why=why)
     return gap

@@ -37,7 +37,8 @@ def checks(ask: Ask) -> Iterator[Check]:
         )  # fmt: skip
         yield from (each for each in found if each.p_values or each.verdict == NOT_COMPARABLE)
     yield from exact_scores(ask)
-    yield from fastest(ask)
+    for group in ask.groups:  # whether our fastest decoder is really faster than the baseline
+        yield from _fastest_of(group, ask.records, group.title)
     for group in ask.groups:
         for kind, prompts in kinds_of(group, ask.records).items():
             where = f"{group.title}, category {kind}"
@@ -105,12 +106,6 @@ def _lopsided(contrast: Contrast, sums: Array, score: str) -> float:
         for cell, side in zip(contrast.cells, sums, strict=True)
     )
     return sign_flip_p(one - other)
-
-
-def fastest(ask: Ask) -> Iterator[Check]:
-    """Whether our fastest speculative decoder is really faster than the baseline."""
-    for group in ask.groups:
-        yield from _fastest_of(group, ask.records, group.title)
 
 
 def _fastest_of(

@@ -309,18 +309,21 @@ def failure_of(row: Row | pd.Series) -> str:
 
 def score_column(rows: pd.DataFrame) -> str | None:
     """Returns the first quality score that some row has."""
-    names = (name for name in scores_in(list(rows.columns)) if rows[name].notna().any())
-    return next(names, None)
+    return find_known(rows, scores_in(rows.columns))
+
+
+def find_known(rows: pd.DataFrame, names: Iterable[str]) -> str | None:
+    """Returns the first of some columns that some row has a value in."""
+    return next((name for name in names if name in rows and rows[name].notna().any()), None)
 
 
 def scores_of(group: Group, metric: str) -> list[str]:
     """Returns a metric's columns: the task's ``score``, ``scores`` with perplexity, or its own."""
     if metric not in ("score", "scores"):
         return [metric]
-    names = [score_column(group.rows), *(["perplexity"] if metric == "scores" else [])]
-    return [
-        name for name in names if name and name in group.rows and group.rows[name].notna().any()
-    ]
+    names = [score_column(group.rows)]
+    names += [find_known(group.rows, ["perplexity"])] if metric == "scores" else []
+    return [name for name in names if name]
 
 
 def rows_of(frame: pd.DataFrame) -> list[Row]:

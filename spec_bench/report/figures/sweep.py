@@ -18,6 +18,7 @@ from spec_bench.report.data.rows import (
     Row,
     decoder_of,
     error_bars,
+    find_known,
     prompts_of,
     rows_of,
     title_of,
@@ -71,7 +72,7 @@ def picture(groups: Sequence[Group], ax: Any = None) -> Any:
     single panel is drawn on ``ax``, if given, which is returned.
     """
     able = _able(pd.concat([group.rows for group in groups]))
-    of = next((name for name in _MEASURES if name in able and able[name].notna().any()), None)
+    of = find_known(able, _MEASURES)
     if of is None:
         return None
     found = [(title_of(group), bars) for group in groups if len(bars := _bars(group, of))]

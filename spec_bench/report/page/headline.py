@@ -20,6 +20,7 @@ from spec_bench.report.data.rows import (
     Row,
     cell_keys,
     decoder_of,
+    find_known,
     groups_of,
     interval_in,
     number_in,
@@ -86,7 +87,7 @@ def headline(group: Group) -> Headline | None:
     rows = rows[(rows.decoder != "ar") & (rows.status != "failed")]
     exact = rows[rows.lossless == "exact"]
     rows = exact if not exact.empty else rows
-    by = next((name for name in _BY if name in rows and rows[name].notna().any()), None)
+    by = find_known(rows, _BY)
     if by is None:
         return None
     rows = rows[rows[by].notna()]

@@ -14,6 +14,7 @@ from spec_bench.report.data.rows import (
     Group,
     Row,
     failure_of,
+    find_known,
     interval_in,
     remarks_of,
     rows_of,
@@ -80,7 +81,7 @@ def shown_columns(rows: pd.DataFrame) -> list[Column]:
 def results_table(group: Group, most: int | None = None) -> ResultsTable:
     """The group's table of at most so many lines: the baseline, then the best ones first."""
     rows = group.rows
-    by = next((name for name in _JUDGED if name in rows and rows[name].notna().any()), None)
+    by = find_known(rows, _JUDGED)
     if by is not None:
         rank = rows[by].where(rows.decoder != "ar", float("inf")).fillna(float("-inf"))
         rows = rows.loc[rank.sort_values(ascending=False, kind="stable").index]
@@ -128,10 +129,7 @@ def _cell(
     if found is None:
         return None
     value = found.value
-    low = found.low
-    high = found.high
-    if low is None or high is None:
-        low = high = value
+    low, high = found.ends or (value, value)
     interval = ends_of(low, high, f".{digits}f", "{}–{}") if low != high else ""
     drawn = None
     if scale:
