@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spec_bench.vocabulary.columns import COLUMNS
+from spec_bench.vocabulary.columns import find_column
 from spec_bench.vocabulary.numbers import ends_of, with_ends
 
 LEVEL = 0.95
@@ -74,7 +74,7 @@ class Interval:
 
 def limited(name: str, interval: Interval, most: float | None = None) -> Interval:
     """The interval within the column's range; without ends that are too far apart to say much."""
-    column = next((each for each in COLUMNS if each.name == name), None)
+    column = find_column(name)
     least, largest = column.limits if column else (None, None)
     inside = interval.within(least, most if largest is None else largest)
     if column and largest is None and inside.ends and inside.ends[0] * WIDEST < inside.ends[1]:

@@ -72,7 +72,7 @@ def summary_of(
             raise ValueError(f"score {name}: there is a column {', '.join(taken)} already")
         for column, interval in intervals.items():
             # The columns of metric modules all have an interval.
-            known = next((each for each in columns.COLUMNS if each.name == column), None)
+            known = columns.find_column(column)
             row.update(_values(column, interval, known is None or known.interval))
             parts: Sequence[float | tuple[float, ...]] = interval.by_prompt or interval.parts
             if parts:

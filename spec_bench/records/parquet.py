@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
-from itertools import count, groupby, takewhile
+from itertools import count, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -156,15 +156,10 @@ class Packed:
     tables: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
-    def _places(self) -> dict[str, tuple[int, int]]:
-        """Run id -> its first line and how many it has."""
-        places = {}
-        start = 0
-        for run_id, same in groupby(self.lines.column("run_id").to_pylist()):
-            count = sum(1 for _ in same)
-            places[run_id] = (start, count)
-            start += count
-        return places
+    def _places(self) -> dict[str, list[int]]:
+        """Run id -> its lines."""
+        names = self.lines.column("run_id").to_pylist()
+        return group_by_key((name, place) for place, name in enumerate(names))
 
     @cached_property
     def windows(self) -> Windows:
@@ -186,15 +181,14 @@ class Packed:
         """Returns some cells in this order; one that is not here has no lines."""
         named = list(run_ids)
         names = (name for each in named for name in (each, f"{each}{AGAIN}"))
-        places = (self._places.get(name, (0, 0)) for name in names)
-        lines = (line for start, count in places for line in range(start, start + count))
+        lines = (line for name in names for line in self._places.get(name, ()))
         origins = {each: self.origins[each] for each in named if each in self.origins}
         return Packed(self._at(lines), origins)
 
     def place(self, run_id: str) -> slice:
         """Returns where a cell's own lines stand, those of later timings left out."""
-        start, count = self._places.get(run_id, (0, 0))
-        return slice(start, start + count)
+        lines = self._places.get(run_id)
+        return slice(lines[0], lines[-1] + 1) if lines else slice(0)
 
     def apart(self, run_id: str, *columns: str) -> dict[tuple[Any, ...], dict[str, int]]:
         """Returns a cell's lines by prompt, apart by what some columns have."""
@@ -214,7 +208,7 @@ class Packed:
 
     def generations(self, run_id: str) -> list[Generation]:
         """A cell's records in their order, none where it is not here; tokens are unknown."""
-        return self.generations_at(range(len(self.lines))[self.place(run_id)])
+        return self.generations_at(self._places.get(run_id, ()))
 
     def generations_at(self, lines: Iterable[int]) -> list[Generation]:
         """Returns the records in some lines."""

@@ -18,7 +18,7 @@ from tqdm import tqdm
 from spec_bench.records.sittings import MEANING, of_other_sitting
 from spec_bench.records.types import CellResult, Generation
 from spec_bench.sinks.rows import row_of
-from spec_bench.system.groups import group_by_key
+from spec_bench.system.groups import group_by_key, make_together
 from spec_bench.system.printable import to_printable
 from spec_bench.vocabulary import columns
 from spec_bench.vocabulary.names import doubts_of, name_of
@@ -200,10 +200,7 @@ def _choose_rows(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 def _others(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Returns of each row what to say of its session; see ``of_other_sitting``."""
-    sets = [tuple(row[name] for name in _SWEPT) for row in rows]
-    groups = {each: [row for row, s in zip(rows, sets, strict=True) if s == each] for each in sets}
-    found = {each: iter(of_other_sitting(group)) for each, group in groups.items()}
-    return [next(found[each]) for each in sets]
+    return make_together(of_other_sitting, rows, lambda row: tuple(row[name] for name in _SWEPT))
 
 
 def _cell(row: Mapping[str, Any], name: str, ends: bool) -> str:

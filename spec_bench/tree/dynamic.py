@@ -24,8 +24,8 @@ from spec_bench.core.transfer import constant, places
 from spec_bench.core.tree import FlatShape, Siblings, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.settings.fields import Count, Share
-from spec_bench.tree.base import AuditTree, Ground, GrownTree, distinct, policy, within_bounds
-from spec_bench.tree.widths import drawn_apart
+from spec_bench.tree.base import AuditTree, Ground, distinct, policy, within_bounds
+from spec_bench.tree.widths import Rectangle, drawn_apart
 from spec_bench.vocabulary.spec import Spec
 
 
@@ -41,11 +41,12 @@ class Candidates(NamedTuple):
 
 
 @dataclass(frozen=True)
-class DynamicTree(GrownTree):
-    """At most N nodes on at most L levels, ``WxL@N``."""
+class DynamicTree(Rectangle):
+    """At most N nodes on at most L levels, ``WxL@N``: W children of a node are considered, and W
+    nodes of a level run. Its shape is that of the frontiers that the drafter runs; verified trees
+    have their own.
+    """
 
-    width: Count  # W, children considered per node, and nodes run per level
-    depth: Count  # L
     total: Count  # N, nodes of the tree, the root not counted
 
     varies = True
@@ -62,11 +63,6 @@ class DynamicTree(GrownTree):
     @property
     def spec(self) -> str:
         return f"{self.width}x{self.depth}@{self.total}"
-
-    @cached_property
-    def shape(self) -> TreeShape:
-        """The shape of the frontiers that the drafter runs; verified trees have their own."""
-        return TreeShape((self.width,) * self.depth, (self.width,) * self.depth)
 
     @property
     def node_count(self) -> int:

@@ -95,12 +95,17 @@ def register(column: Column) -> Column:
 
 def column(name: str) -> Column:
     """Returns the column of that name, ours or another package's."""
-    if all(each.name != name for each in COLUMNS):
+    if find_column(name) is None:
         _load_others()
-    for each in COLUMNS:
-        if each.name == name:
-            return each
-    raise ValueError(f"no column {name!r}; columns: {', '.join(each.name for each in COLUMNS)}")
+    if (found := find_column(name)) is None:
+        known = ", ".join(each.name for each in COLUMNS)
+        raise ValueError(f"no column {name!r}; columns: {known}")
+    return found
+
+
+def find_column(name: str) -> Column | None:
+    """Returns the column of that name; None of one that is not registered, as a module's score."""
+    return next((each for each in COLUMNS if each.name == name), None)
 
 
 def of_kind(*kinds: Kind) -> list[Column]:

@@ -32,7 +32,7 @@ from spec_bench.jobs.config.model_files import (
     read_digests,
 )
 from spec_bench.records.seals import bytes_of
-from spec_bench.settings.configs import read_config
+from spec_bench.settings.configs import find_configs, read_config
 from spec_bench.settings.validation import (
     Flag,
     Ge,
@@ -332,8 +332,7 @@ def with_own_name(pair: PairSettings, folders: Sequence[Path]) -> PairSettings:
     no file has (``pair.name=mine``) is the user's and stays. Raises ValueError: the file of that
     name cannot be right.
     """
-    files = (folder / "pair" / f"{pair.name}.yaml" for folder in folders)
-    path = next((path for path in files if path.is_file()), None)
+    path = find_configs("pair", folders).get(pair.name or "")
     if path is None:
         return pair
     named = _read(path)

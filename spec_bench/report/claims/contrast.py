@@ -176,7 +176,8 @@ def _trees(contrasts: Sequence[Contrast]) -> list[list[list[tuple[str, str]]]]:
 
 def less_is_better(metric: str) -> bool:
     """Whether a column gets better downwards; of a score that is not listed more is better."""
-    return any(each.name == metric and each.better == "down" for each in columns.COLUMNS)
+    column = columns.find_column(metric)
+    return column is not None and column.better == "down"
 
 
 def of_table(

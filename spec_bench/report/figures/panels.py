@@ -23,7 +23,7 @@ from spec_bench.report.data.rows import TIMED, reason_of, rows_of, split
 from spec_bench.report.figures.cells import GROUP, SCORE, SCORE_NAME, Cells, elsewhere, grouped
 from spec_bench.report.figures.style import Look, fill, looks, shapes
 from spec_bench.settings.fields import did_you_mean, unknown_setting
-from spec_bench.vocabulary.columns import COLUMNS, ENDS, apart_in, header
+from spec_bench.vocabulary.columns import ENDS, apart_in, find_column, header
 from spec_bench.vocabulary.names import doubts_of
 
 _MARKS = ("line", "point", "front")
@@ -135,7 +135,7 @@ class Drawing:
     def axis(self, column: str, asked: str = "") -> Axis:
         """Returns the axis of a column, with its label and direction filled in."""
         given = self.axes.get(column) or self.axes.get(asked) or Axis()
-        known = next((each for each in COLUMNS if each.name == column), None)
+        known = find_column(column)
         title, better = (known.title, known.better) if known else (column.rpartition(".")[2], None)
         if known and "/" in known.unit and known.unit not in title:
             title = f"{title} ({known.unit})"
