@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import inf
@@ -360,18 +360,14 @@ def _limits(
     return limits
 
 
-def _trainings(recipe: str, pairs: Iterable[str]) -> list[str]:
-    """Commands that train the heads of a recipe's cells; run twice they end at once."""
+def _trainings(recipe: str, pairs: Iterable[str]) -> Iterator[str]:
+    """Yields what trains the heads of a recipe's cells; run twice it ends at once."""
     kinds = {parts_of(cell.partition(":")[0])[0] for cell in recipe_cells(recipe)}
-    commands: dict[str, None] = {}
-    for pair in pairs:
+    for pair in dict.fromkeys(pairs):
         config = pair_configs().get(pair)
         for kind, heads in config.heads.items() if config else ():
             if config and kind in kinds and (name := training_of(Path(heads))):
-                commands[training_command(kind, f"pair={pair}", name, not is_embedded(config))] = (
-                    None
-                )
-    return list(commands)
+                yield training_command(kind, f"pair={pair}", name, not is_embedded(config))
 
 
 def _groups(labels: Sequence[str], measured: Measured) -> list[tuple[str, ...]]:
