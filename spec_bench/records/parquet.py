@@ -188,7 +188,7 @@ class Packed:
     def place(self, run_id: str) -> slice:
         """Returns where a cell's own lines stand, those of later timings left out."""
         lines = self._places.get(run_id)
-        return slice(lines[0], lines[-1] + 1) if lines else slice(0)
+        return slice(lines[0], lines[-1] + 1) if lines else slice(0, 0)
 
     def apart(self, run_id: str, *columns: str) -> dict[tuple[Any, ...], dict[str, int]]:
         """Returns a cell's lines by prompt, apart by what some columns have."""
