@@ -36,6 +36,7 @@ class HuggingFaceModel:
     vocab_size: int  # tokens that exist
     device: torch.device  # where input goes; outputs are brought back here
     compile: str = "none"  # how the forward pass is captured, one of `COMPILE`
+    products: str = ""  # how a CPU multiplies, see `products.describe_ways`
 
     def __post_init__(self) -> None:
         self.parameters = sum(p.numel() for p in self.module.parameters())

@@ -31,7 +31,13 @@ from spec_bench.engine.model_spec import DTYPES as DTYPE_NAMES
 from spec_bench.engine.model_spec import ModelSpec as ModelSpec
 from spec_bench.engine.model_spec import kept_tokens, refuse_unreadable, too_old
 from spec_bench.engine.probe import check_model
-from spec_bench.engine.products import call_directly, fuse_products, lay_by_columns, pack_products
+from spec_bench.engine.products import (
+    call_directly,
+    describe_ways,
+    fuse_products,
+    lay_by_columns,
+    pack_products,
+)
 from spec_bench.settings.fields import one_line
 from spec_bench.system.hub import hub_reached
 
@@ -111,14 +117,17 @@ def load_model(spec: ModelSpec) -> HuggingFaceModel:
         if spec.outputs is not None:
             keep_outputs(module, kept_tokens(spec.outputs))
         module.eval()
-    if not pack_products(module):
+    ways = pack_products(module)
+    if not ways:
         lay_by_columns(module)
     if cast(Any, module.get_input_embeddings()).weight.is_cuda:
         pack_shared_heads(module)
         fuse_products(module)
     split_long_prefixes(module)
     call_directly(module)
-    return tried(module, spec.path, spec.compile)
+    model = tried(module, spec.path, spec.compile)
+    model.products = describe_ways(ways)
+    return model
 
 
 def _start_cuda(device: str) -> None:

@@ -2,74 +2,181 @@
 input, and modules called without the checks that ``torch.nn.Module`` makes at each call.
 """
 
+import json
+import math
+import time
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import torch
+from psutil import virtual_memory
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
+from spec_bench.system import files
+from spec_bench.system.processor import cpu_model
+
 LEAST_BYTES = 1 << 26  # of all matrices together; fewer stay in a cache
-_LEAST_ROWS = 4  # one to three are slower than four
-_LAYOUT = 8  # rows that a matrix is packed for; it hardly matters
+_LAYOUT = 8  # rows that a matrix is packed for
 SMALLEST = 2**19  # 2 MiB of float32, more than a core's cache; laid by columns less gains nothing
 
 
+# How a matrix is multiplied, by the rows of its input. Which is fastest hangs on the processor, the
+# dtype and the number of rows, so it is measured once for each and kept in the cache.
+PLAIN, PACKED, PADDED = "plain", "packed", "padded"  # padded: packed, filled up to four rows
+_FULL = 4
+ROWS = (1, 2, 3, 4, 8, 16)  # for which it is measured; others take the next, more the last
+Ways = tuple[str, ...]
+"""The way for each of ``ROWS``."""
+_SAMPLE_BYTES = 1 << 27  # of matrices that are multiplied to measure; more than caches hold
+_REPEATS = 4
+_GAIN = 0.95  # of the time of a plain product: less gain is none
+
+
 class _Packed(nn.Linear):
-    """A linear layer over a packed copy; ``weight`` keeps its shape and no values of its own."""
+    """A linear layer with a packed copy of its matrix. Where no input is multiplied plainly,
+    ``weight`` keeps its shape and no values of its own.
+    """
 
     packed: Tensor
+    ways: Ways
 
     def forward(self, input: Tensor) -> Tensor:
         if torch.is_grad_enabled() and input.requires_grad:  # as a head that is trained needs it
-            return linear(input, self.packed.to_dense(), self.bias)
+            return linear(input, dense_weight(self), self.bias)
         rows = input.reshape(-1, self.in_features)
-        count = len(rows)
-        if count < _LEAST_ROWS:
-            rows = pad(rows, (0, 0, 0, _LEAST_ROWS - count))
-        output = torch.ops.mkldnn._linear_pointwise(rows, self.packed, self.bias, "none", [], "")
-        return output[:count].view(*input.shape[:-1], self.out_features)
+        way = self.ways[bisect_left(ROWS, min(len(rows), ROWS[-1]))]
+        if way == PLAIN:
+            return linear(input, self.weight, self.bias)
+        output = _multiply_packed(rows, self.packed, self.bias, way)
+        return output.view(*input.shape[:-1], self.out_features)
 
 
-def pack_products(module: nn.Module) -> int:
-    """Packs the matrices of a large float32 model on a CPU, in place, those of a group as one;
-    returns how many it packed.
+def _multiply_packed(rows: Tensor, packed: Tensor, bias: Tensor | None, way: str) -> Tensor:
+    """Multiplies rows [N, in] by a packed matrix; returns [N, out]."""
+    count = len(rows)
+    if way == PADDED:
+        rows = pad(rows, (0, 0, 0, max(0, _FULL - count)))
+    output: Tensor = torch.ops.mkldnn._linear_pointwise(rows, packed, bias, "none", [], "")
+    return output[:count]
+
+
+def pack_products(module: nn.Module) -> Ways:
+    """Packs the matrices of a large model on a CPU, in place, those of a group as one, where that
+    is faster for some number of rows; returns how it multiplies, or nothing.
 
     A matrix that another part of the model reads, as the embedding does, keeps its own values too.
     """
     if not torch.backends.mkldnn.is_available():
-        return 0
+        return ()
     layers: list[Any] = [p for p in module.modules() if type(p) is nn.Linear and _suits(p)]
-    if sum(layer.weight.nbytes for layer in layers) < LEAST_BYTES:
-        return 0
+    if not layers or sum(layer.weight.nbytes for layer in layers) < LEAST_BYTES:
+        return ()
     users = Counter(id(w) for part in module.modules() for w in part._parameters.values())
-    alone = [users[id(layer.weight)] == 1 for layer in layers]
+    shared = {layer for layer in layers if users[id(layer.weight)] > 1}
     fuse_products(module)
-    for layer, emptied in zip(layers, alone, strict=True):
-        whole = layer.together.whole if isinstance(layer, _Part) else layer
-        if not isinstance(whole, _Packed):
-            whole.packed = torch.ops.mkldnn._reorder_linear_weight(whole.weight.detach(), _LAYOUT)
-            whole.__class__ = _Packed
-        for each in {layer, whole} if emptied else ():
-            nothing = torch.full((), torch.nan).expand(each.weight.shape)
-            each.weight = nn.Parameter(nothing, requires_grad=False)
-    return len(layers)
+    wholes = {layer: getattr(layer, "together", None) for layer in layers}
+    groups = dict.fromkeys(group.whole if group else layer for layer, group in wholes.items())
+    ways = find_ways([layer.weight for layer in groups])
+    if (
+        PLAIN in ways
+        and 2 * sum(each.weight.nbytes for each in groups) > virtual_memory().available
+    ):
+        ways = tuple(PACKED if way == PLAIN else way for way in ways)  # no room for both
+    for layer in groups if set(ways) != {PLAIN} else ():
+        layer.packed = _pack(layer.weight)
+        layer.ways = ways
+        layer.__class__ = _Packed
+    for layer in {*layers, *groups} - shared if PLAIN not in ways else ():
+        nothing = torch.full((), torch.nan, dtype=layer.weight.dtype).expand(layer.weight.shape)
+        layer.weight = nn.Parameter(nothing, requires_grad=False)
+    return ways
+
+
+def _pack(weight: Tensor) -> Tensor:
+    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), _LAYOUT)
+    return packed
+
+
+def find_ways(weights: Sequence[Tensor]) -> Ways:
+    """Returns the fastest way to multiply by matrices of these sizes and dtype on this machine, for
+    each of ``ROWS``, as it was measured the first time; that takes less than a second.
+    """
+    sizes = sorted({(*weight.shape, str(weight.dtype)) for weight in weights})
+    key = [sizes, torch.get_num_threads(), torch.__version__, cpu_model()]
+    kept = files.cache_folder() / "products" / f"{files.digest(key, 16)}.json"
+    with suppress(OSError, ValueError, TypeError):
+        known = tuple(json.loads(kept.read_bytes())["ways"])
+        if len(known) == len(ROWS) and {PLAIN, PACKED, PADDED}.issuperset(known):
+            return known
+    milliseconds = measure_ways(weights)
+    ways = tuple(_fastest(each) for each in milliseconds)
+    with suppress(OSError):  # without a memory it is measured again
+        files.write_json(kept, {"ways": ways, "rows": ROWS, "milliseconds": milliseconds})
+    return ways
+
+
+def _fastest(milliseconds: Mapping[str, float]) -> str:
+    best = min(milliseconds, key=milliseconds.__getitem__)
+    return best if milliseconds[best] < _GAIN * milliseconds[PLAIN] else PLAIN
+
+
+def measure_ways(weights: Sequence[Tensor]) -> list[dict[str, float]]:
+    """Measures, for each of ``ROWS``, the milliseconds of all ways through some of the matrices:
+    the least of a few turns, in which the ways alternate.
+    """
+    sample: list[Tensor] = []
+    for weight in weights:
+        if sum(each.nbytes for each in sample) < _SAMPLE_BYTES:
+            sample.append(weight.detach())
+    packed = [_pack(weight) for weight in sample]
+    found = []
+    with torch.inference_mode():
+        for count in ROWS:
+            inputs = {w.shape[1]: torch.ones(count, w.shape[1], dtype=w.dtype) for w in sample}
+            least = dict.fromkeys((PLAIN, PACKED, *[PADDED] * (count < _FULL)), math.inf)
+            for way in list(least) * _REPEATS:
+                start_s = time.perf_counter()
+                for weight, other in zip(sample, packed, strict=True):
+                    rows = inputs[weight.shape[1]]
+                    if way == PLAIN:
+                        linear(rows, weight)
+                    else:
+                        _multiply_packed(rows, other, None, way)
+                least[way] = min(least[way], 1e3 * (time.perf_counter() - start_s))
+            found.append(least)
+    return found
+
+
+def describe_ways(ways: Ways) -> str:
+    """Says the ways in a row of results, as ``plain 1-3, packed 4-``; "" of none."""
+    pairs = zip(ways, ROWS, strict=True) if ways else ()
+    runs = [(way, [rows for _, rows in run]) for way, run in groupby(pairs, itemgetter(0))]
+    said = [f"{way} {rows[0]}-{rows[-1]}" for way, rows in runs]
+    return ", ".join(said).removesuffix(str(ROWS[-1]))
 
 
 def dense_weight(layer: Any) -> Tensor:
     """Returns the matrix [out, in] of a linear layer, packed or not."""
-    return layer.packed.to_dense() if isinstance(layer, _Packed) else layer.weight
+    emptied = isinstance(layer, _Packed) and PLAIN not in layer.ways
+    return layer.packed.to_dense() if emptied else layer.weight
 
 
 def _suits(layer: nn.Linear) -> bool:
-    """Returns whether this is a plain float32 matrix on the CPU that nobody watches."""
-    return _plain_on_cpu(layer.weight) and "forward" not in vars(layer) and not layer._forward_hooks
+    """Returns whether this is a plain matrix on the CPU that nobody watches."""
+    halves = torch.bfloat16 if torch.ops.mkldnn._is_mkldnn_bf16_supported() else torch.float32
+    kept = _plain_on_cpu(layer.weight, torch.float32, halves)
+    return kept and "forward" not in vars(layer) and not layer._forward_hooks
 
 
-def _plain_on_cpu(weight: Tensor) -> bool:
-    return type(weight.data) is Tensor and weight.is_cpu and weight.dtype == torch.float32
+def _plain_on_cpu(weight: Tensor, *dtypes: torch.dtype) -> bool:
+    return type(weight.data) is Tensor and weight.is_cpu and weight.dtype in dtypes
 
 
 def lay_by_columns(module: nn.Module) -> int:
@@ -88,7 +195,9 @@ def lay_by_columns(module: nn.Module) -> int:
     large = {
         id(weight): weight
         for weight in weights
-        if _plain_on_cpu(weight) and weight.is_contiguous() and weight.numel() >= SMALLEST
+        if _plain_on_cpu(weight, torch.float32)
+        and weight.is_contiguous()
+        and weight.numel() >= SMALLEST
     }
     for weight in large.values():
         weight.data = weight.data.t().contiguous().t()

@@ -25,6 +25,7 @@ from spec_bench.measure.energy.counters import nvml_handles
 from spec_bench.measure.energy.meters import UnmeteredError
 from spec_bench.measure.energy.nvidia_smi import query
 from spec_bench.records.types import BUSY
+from spec_bench.system.processor import cpu_model
 
 log = logging.getLogger(__name__)
 _PACKAGES = (
@@ -73,15 +74,6 @@ def git_state(folder: Path) -> dict[str, Any] | None:
         return {"revision": git("rev-parse", "HEAD"), "dirty": bool(changed)}
     except (OSError, subprocess.CalledProcessError):
         return None
-
-
-def cpu_model() -> str:
-    """Returns the processor's name as the system gives it."""
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
 
 
 def device_name(device: str) -> str:

@@ -255,6 +255,7 @@ class CellFacts:
     dtype: str = ""
     weights: str = ""
     attention: str = ""
+    products: str = ""
     compile: str = ""
     threads: int | None = None
     draft_temperature: float | None = None

@@ -1,5 +1,7 @@
 """Products that are packed or joined, calls that are direct, weights by columns: the same model."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -7,15 +9,24 @@ from torch import nn
 from spec_bench.engine import products
 from spec_bench.engine.loading import ModelSpec, load_model, random_module
 from spec_bench.engine.products import (
+    PACKED,
+    PADDED,
+    PLAIN,
+    ROWS,
     SMALLEST,
     call_directly,
+    describe_ways,
+    find_ways,
     fuse_products,
     lay_by_columns,
+    measure_ways,
     pack_products,
 )
 from tests.families import pair_of, tiny_model
 from tests.simcuda import DEVICE, SimCuda
 
+AS_FEW = (PADDED,) * 3 + (PACKED,) * 3  # one copy of the matrices
+MIXED = (PLAIN, PADDED, PACKED) * 2
 PROMPT = torch.arange(12).view(2, 6)
 
 
@@ -24,27 +35,30 @@ def any_size(monkeypatch):
     if not torch.backends.mkldnn.is_available():
         pytest.skip("torch was built without oneDNN")
     monkeypatch.setattr(products, "LEAST_BYTES", 0)
+    monkeypatch.setattr(products, "find_ways", lambda weights: AS_FEW)
 
 
 @pytest.mark.parametrize("architecture", ["llama", "opt", "gpt_neox"])
+@pytest.mark.parametrize("ways", [AS_FEW, MIXED])
 @pytest.mark.usefixtures("any_size")
-def test_a_packed_model_answers_as_before(architecture):
+def test_a_packed_model_answers_as_before(architecture, ways, monkeypatch):
+    monkeypatch.setattr(products, "find_ways", lambda weights: ways)
     module = tiny_model(architecture)
     with torch.inference_mode():
         before = module(PROMPT).logits, module(PROMPT[:1, :1]).logits
         count = sum(p.numel() for p in module.parameters())
-        assert pack_products(module) == sum(isinstance(m, nn.Linear) for m in module.modules())
+        assert pack_products(module) == ways
         after = module(PROMPT).logits, module(PROMPT[:1, :1]).logits
     assert sum(p.numel() for p in module.parameters()) == count
     for one, other in zip(after, before, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
-    assert pack_products(module) == 0  # once
+    assert pack_products(module) == ()  # once
 
 
 @pytest.mark.usefixtures("any_size")
 def test_a_rows_numbers_are_those_of_any_batch():
     layer = nn.Sequential(nn.Linear(576, 1536))
-    assert pack_products(layer) == 1
+    pack_products(layer)
     rows = torch.randn(32, 576)
     with torch.inference_mode():
         together = layer(rows)
@@ -58,7 +72,7 @@ def test_what_is_tied_keeps_its_values_and_what_is_not_gives_up_their_memory():
     module["head"].weight = module["table"].weight
     module["other"] = nn.Linear(8, 8)
     values = module["table"].weight.clone()
-    assert pack_products(module) == 2
+    pack_products(module)
     torch.testing.assert_close(module["table"](torch.arange(9)), values)
     other = module["other"].weight
     assert other.shape == (8, 8) and other.untyped_storage().nbytes() == 4
@@ -78,9 +92,60 @@ def test_gradients_pass_through_a_packed_layer():
 
 
 def test_small_models_and_other_types_are_left_alone():
-    assert pack_products(tiny_model("llama")) == 0
-    wide = nn.Linear(4097, 4096, dtype=torch.bfloat16)
-    assert pack_products(nn.Sequential(wide, wide)) == 0
+    assert pack_products(tiny_model("llama")) == ()
+    wide = nn.Linear(4097, 4096, dtype=torch.float64)
+    assert pack_products(nn.Sequential(wide, wide)) == ()
+
+
+@pytest.mark.usefixtures("any_size")
+def test_a_model_is_packed_in_bfloat16_too(monkeypatch):
+    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        pytest.skip("this processor has no products in bfloat16")
+    layer = nn.Sequential(nn.Linear(576, 1536, dtype=torch.bfloat16))
+    rows = torch.randn(3, 576, dtype=torch.bfloat16)
+    with torch.inference_mode():
+        before = layer(rows)
+        assert pack_products(layer) == AS_FEW
+        torch.testing.assert_close(layer(rows), before)
+
+
+@pytest.mark.usefixtures("any_size")
+def test_where_a_plain_product_is_fastest_for_all_rows_nothing_is_packed(monkeypatch):
+    monkeypatch.setattr(products, "find_ways", lambda weights: (PLAIN,) * len(ROWS))
+    module = nn.Sequential(nn.Linear(8, 6))
+    assert describe_ways(pack_products(module)) == "plain 1-"
+    assert type(module[0]) is nn.Linear
+
+
+@pytest.mark.usefixtures("any_size")
+def test_where_memory_holds_one_copy_only_no_product_is_plain(monkeypatch):
+    monkeypatch.setattr(products, "find_ways", lambda weights: MIXED)
+    monkeypatch.setattr(products, "virtual_memory", lambda: SimpleNamespace(available=0))
+    assert PLAIN not in pack_products(nn.Sequential(nn.Linear(8, 6)))
+
+
+def test_the_way_of_a_product_is_the_fastest_that_was_measured_and_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPEC_BENCH_CACHE", str(tmp_path))
+    slow = {PLAIN: 2.0, PACKED: 1.0, PADDED: 3.0}
+    close = {PLAIN: 2.0, PACKED: 1.99}  # is no gain
+    taken = []
+
+    def measure(weights):
+        taken.append(len(weights))
+        return [slow, slow, {**slow, PADDED: 0.5}, close, close, slow]
+
+    monkeypatch.setattr(products, "measure_ways", measure)
+    ways = find_ways([torch.zeros(4, 4)])
+    assert describe_ways(ways) == "packed 1-2, padded 3-3, plain 4-8, packed 16-"
+    assert find_ways([torch.ones(4, 4)]) == ways
+    assert find_ways([torch.ones(4, 8), torch.ones(4, 8)]) == ways
+    assert taken == [1, 2]  # once for matrices of the same sizes
+
+
+def test_every_way_is_measured_for_every_number_of_rows():
+    found = measure_ways([torch.zeros(16, 8)])
+    assert [set(each) for each in found] == [{PLAIN, PACKED, PADDED}] * 3 + [{PLAIN, PACKED}] * 3
+    assert all(0 < ms < 1000 for each in found for ms in each.values())
 
 
 @pytest.mark.usefixtures("any_size")
@@ -277,7 +342,8 @@ def test_other_precisions_are_left_alone(dtype):
 
 
 @NEEDS_MKL
-def test_a_loaded_model_has_its_large_matrices_by_columns():
+def test_a_loaded_model_that_is_not_packed_has_its_large_matrices_by_columns(monkeypatch):
+    monkeypatch.setattr(products, "LEAST_BYTES", 1 << 60)
     model = load_model(ModelSpec("random:opt_125m"))
     layer = model.module.model.decoder.layers[0]
     assert layer.fc1.weight.stride() == (1, 3072)

@@ -243,6 +243,7 @@ class ModelBackend:
             "device": device_name(device),
             "dtype": str(getattr(target, "dtype", "")).removeprefix("torch."),
             "attention": getattr(config, "_attn_implementation", "") or "",
+            "products": getattr(target, "products", ""),
             "threads": torch.get_num_threads(),
             "stop_rule": session.settings.task.ends(self._tokenizer).rule,
             "machine": machine(device),
