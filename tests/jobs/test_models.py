@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from scripts.check import model_files
-from spec_bench.jobs.config.model_files import read_digests
+from spec_bench.jobs.config.model_files import read_digests, stored_dtype
 from spec_bench.jobs.store.experiment import Experiment
 from spec_bench.jobs.store.verify import main as verify
 from spec_bench.sinks.rows import past_id
@@ -142,3 +142,12 @@ def test_no_changed_byte_of_a_models_files_is_missed(monkeypatch, capsys):
     monkeypatch.setenv("SPEC_BENCH_CACHE", os.environ["SPEC_BENCH_CACHE"])
     assert model_files.main(["--changes", "24"]) == 0
     assert "24 changes, 0 missed" in capsys.readouterr().out
+
+
+def test_auto_is_the_number_format_in_which_the_targets_files_are_stored(run_job, target, tmp_path):
+    config = json.loads((target / "config.json").read_text())
+    (target / "config.json").write_text(json.dumps({**config, "dtype": "bfloat16"}))
+    run_job(f"pair.target={target}", "cells=[ar]", "prompts=1", "engine.dtype=auto")
+    assert rows(tmp_path / "results")["ar"]["dtype"] == "bfloat16"
+    (target / "config.json").write_text(json.dumps({**config, "dtype": "int8"}))
+    assert stored_dtype(str(target)) == "float32"

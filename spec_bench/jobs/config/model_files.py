@@ -172,6 +172,21 @@ def hub_commit(name: str, revision: str | None = None, fetch: bool = True) -> st
 BYTES = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2}
 
 
+def stored_dtype(name: str, revision: str | None = None) -> str:
+    """Returns the number format that a model's config states for its weights; float32 where it
+    states none that is decoded with.
+    """
+    from transformers import PretrainedConfig
+
+    try:
+        config = PretrainedConfig.get_config_dict(model_path(name), revision=revision)[0]
+    except OSError:  # loading it says so
+        config = {}
+    inside = {**config, **(config.get("text_config") or {})}
+    stored = str(inside.get("dtype") or inside.get("torch_dtype"))
+    return stored if stored in BYTES else "float32"
+
+
 @dataclass(frozen=True)
 class ModelSize:
     """What memory depends on."""

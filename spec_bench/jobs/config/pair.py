@@ -30,6 +30,7 @@ from spec_bench.jobs.config.model_files import (
     model_path,
     model_size,
     read_digests,
+    stored_dtype,
 )
 from spec_bench.records.seals import bytes_of
 from spec_bench.settings.configs import find_configs, read_config
@@ -55,7 +56,7 @@ from spec_bench.vocabulary.published import listed
 _MODELS = ("target", "draft")
 _warn = cache(partial(logging.getLogger(__name__).warning, "engine.device=auto is the CPU: %s"))
 MOST_THREADS = 1024  # a system without room for more ends the process without a word
-Dtype = Literal["float32", "float64", "bfloat16", "float16"]
+Dtype = Literal["float32", "float64", "bfloat16", "float16", "auto"]
 
 
 @settings
@@ -255,15 +256,23 @@ def check_found(pair: PairSettings, served: bool) -> None:
             )
 
 
+def resolve_dtype(pair: PairSettings, engine: EngineSettings) -> str:
+    """Returns the number format of all weights: the pair's, else the engine's, where ``auto`` is
+    the one in which the target's files are stored.
+    """
+    asked = pair.dtype or engine.dtype
+    return stored_dtype(pair.target, pair.target_revision) if asked == AUTO else asked
+
+
 def build_pair(pair: PairSettings, engine: EngineSettings) -> Pair:
-    """Names, folders, revisions of the pair; ``pair.dtype`` wins over ``engine.dtype``."""
+    """Names, folders, revisions of the pair."""
     engine = placed(engine, pair.target)
     check_there(engine.device)
     names = (pair.target, *pair.drafts)
     place = pair.target_device_map
     target = ModelSpec(
         model_path(pair.target),
-        pair.dtype or engine.dtype,
+        resolve_dtype(pair, engine),
         engine.device,
         tuple(sorted(place.items())) if isinstance(place, dict) else place,
         pair.target_revision,

@@ -28,7 +28,13 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from spec_bench.jobs.config.compose import asked_of
 from spec_bench.jobs.config.flags import LEAST, UNITS
 from spec_bench.jobs.config.model_files import BYTES
-from spec_bench.jobs.config.pair import EngineSettings, PairSettings, pair_sizes, placed
+from spec_bench.jobs.config.pair import (
+    EngineSettings,
+    PairSettings,
+    pair_sizes,
+    placed,
+    resolve_dtype,
+)
 from spec_bench.measure.energy.meters import UnmeteredError
 from spec_bench.measure.energy.nvidia_smi import query
 from spec_bench.system import files
@@ -165,7 +171,7 @@ def gpus_of_job(pair: PairSettings, engine: EngineSettings) -> int:
     if parameters[0] is None:
         raise ValueError(f"pair.target_parameters must say how large {pair.target!r} is")
     known = sum(count for count in parameters if count is not None)
-    return gpus_needed(known, BYTES[pair.dtype or engine.dtype], memory_gib)
+    return gpus_needed(known, BYTES[resolve_dtype(pair, engine)], memory_gib)
 
 
 def _most_gpus(root: DictConfig) -> int:

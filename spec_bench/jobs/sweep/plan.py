@@ -20,7 +20,13 @@ from spec_bench.core.sampling import SamplingSettings
 from spec_bench.jobs.config.cells import BASELINE
 from spec_bench.jobs.config.config import RunSettings
 from spec_bench.jobs.config.model_files import BYTES
-from spec_bench.jobs.config.pair import EngineSettings, PairSettings, pair_sizes, placed
+from spec_bench.jobs.config.pair import (
+    EngineSettings,
+    PairSettings,
+    pair_sizes,
+    placed,
+    resolve_dtype,
+)
 from spec_bench.jobs.config.served_cells import SERVER
 from spec_bench.jobs.config.settings import JobSettings, build_settings, confirming
 from spec_bench.jobs.store.store import CellStore
@@ -217,7 +223,7 @@ def state_of(store: CellStore, prompts: int, repeats: int = 1) -> tuple[State, i
 def job_memory(pair: PairSettings, engine: EngineSettings, slots: int | None, rows: int) -> Memory:
     """Memory of ``rows`` that take ``slots`` each (None: as many as the models have)."""
     sizes = pair_sizes(pair)
-    bytes_each = BYTES[pair.dtype or engine.dtype]
+    bytes_each = BYTES[resolve_dtype(pair, engine)]
     gib = (engine.gpu_memory_gib or gpu_memory_gib()) if engine.on_cuda else None
     try:
         gpus = gpus_of_job(pair, engine)
