@@ -106,7 +106,7 @@ def test_a_run_cut_at_any_line_resumes_in_turn_to_the_same_tokens(run_job, tmp_p
         calls.clear()
         caplog.clear()
         baseline, *results = run_job(*given, results=again)
-        assert (f"{3 * lines} of 9 answers are there" in caplog.text) == (0 < lines < 3)
+        assert (f"{3 * lines} of 9 answers are there" in caplog.text) == (lines > 0)
         left = [(name, f"{prompt}") for name in ("ar", "rsd_s", "sd") for prompt in range(lines, 3)]
         assert sorted((name, *ids) for name, ids in calls) == left  # nothing is timed twice
         for run_id, tokens in expected.items():

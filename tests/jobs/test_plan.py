@@ -256,6 +256,9 @@ def test_without_the_data_a_plan_says_what_is_unknown_and_all_that_configs_tell(
     assert main(monkeypatch, *many) == 0
     counted = [line.split() for line in capsys.readouterr().out.splitlines() if "33 cells" in line]
     assert [line[0] for line in counted] == ["xsum", "dolly"]
+    given = ("decoder=prompt_lookup", "plan=true", f"results={tmp_path}")
+    assert main(monkeypatch, "pair.target=NOPE", *given) == 0
+    assert "NOPE: a size is unknown" in capsys.readouterr().out
     given = ("pair=llama2_7b", "task=alpaca", "prompts=null", "plan=true", f"results={tmp_path}")
     assert main(monkeypatch, *given) == 2
     assert "prompts=N plans without the data" in capsys.readouterr().err

@@ -300,7 +300,7 @@ def test_what_is_missing_or_of_another_cell_is_a_line_that_names_the_file(
         assert status == 2 and f"run {cell}: block_efficiency" in lines[-1]
         own.rename(folder) if folder != own else None
     assert verify([str(tmp_path / "nowhere")]) == 2
-    assert "no NAME/results.csv in" in capsys.readouterr().err
+    assert "no NAME/results.csv in it" in capsys.readouterr().err
 
 
 def test_records_and_table_are_of_the_same_prompts_and_verify_names_a_line_behind_them(

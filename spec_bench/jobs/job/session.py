@@ -224,7 +224,7 @@ def decode_in_turn(session: Session, runs: Sequence[CellRun]) -> None:
     missing = sum(len(session.todo(run, runs, requests, each)) for each in repeats for run in runs)
     shown = session.settings.asked.sink.progress and processes.rank() == 0
     done = sum(len(each) for run in runs for each in run.done.values())
-    if done and missing:
+    if done:
         log.info("%d of %d answers are there; it goes on", done, done + missing)
     progress = Progress(missing, enabled=shown)
     try:

@@ -33,8 +33,8 @@ def main(arguments: Sequence[str]) -> int:
     runs = sorted((results / files.RUNS).glob("*/*.json*"))
     cells = sorted({each.parent for each in runs if each.parent.name not in ("jobs", "texts")})
     if not tables and not cells:
-        what = "no NAME/results.csv in" if results.is_dir() else "there is no folder"
-        print(f"spec-bench verify: {what} {str(results)!r}", file=sys.stderr)
+        why = f"no such folder, or no NAME/results.csv in it: {str(results)!r}"
+        print(f"spec-bench verify: {why}", file=sys.stderr)
         return 2
     told: dict[str, list[str]] = {}
     of_tables = [line for table in tables for line in _of_table(results, table, told)]

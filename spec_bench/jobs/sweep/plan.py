@@ -405,6 +405,8 @@ def totals(cells: Sequence[PlannedCell]) -> list[str]:
             "are complete, and counts one turn a prompt and caches as long as the models' context"
         )
     for pair, memory in {cell.facts.pair: cell.memory for cell in cells}.items():
+        if memory.weights_bytes is None:
+            lines.append(f"{pair}: a size is unknown; a model that is not here is asked of the hub")
         if memory.fits is False:
             lines.append(
                 f"does not fit: {pair}: {_memory(memory)} GiB on {memory.gpus} GPUs of together "
