@@ -65,7 +65,7 @@ def test_scripts_and_make_targets_that_are_named_exist(path):
 
 
 @pytest.mark.parametrize("page", ["docs/results.md", "results/README.md"])
-def test_the_lines_of_pandas_run_on_an_experiment_in_git(page, monkeypatch):
+def test_the_lines_of_pandas_run_on_an_experiment_in_git(page, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     text = (ROOT / page).read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
@@ -74,6 +74,9 @@ def test_the_lines_of_pandas_run_on_an_experiment_in_git(page, monkeypatch):
     if "lines" in names:
         assert len(names["lines"]) == len(names["records"]) > 0
         assert {"decoder", "prompt_id", "step_accepted"} <= set(names["lines"])
+        tau, mbsu, *ends = re.findall(r"[0-9.]+", capsys.readouterr().out)[:5]
+        row = f"| RSD-S | 2x3 | {tau} | {mbsu} | 29.8 | {ends[0]} [{ends[1]}, {ends[2]}] |"
+        assert row in (ROOT / "README.md").read_text(encoding="utf-8")
     else:
         table = pandas.read_csv("results/embedded/mcsd-ablation/results.csv").set_index("run_id")
         assert names["rates"].to_dict() == pytest.approx(table.token_rate.to_dict())

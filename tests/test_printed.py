@@ -110,6 +110,9 @@ def write_cookbook_files(folder):
     (folder / "databases/shop").mkdir(parents=True)
     with sqlite3.connect(folder / "databases/shop/shop.sqlite") as database:
         database.execute("CREATE TABLE item (name TEXT)")
+    (folder / "models").mkdir()
+    for name, ours in (("target", "target"), ("draft", "draft_distilled")):
+        shutil.copytree(ROOT / "spec_bench/embedded/models" / ours, folder / "models" / name)
     (folder / "chat.jsonl").write_text(json.dumps({"turns": ["What is a harbour?"]}))
     (folder / "template.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
 

@@ -251,6 +251,8 @@ def read_side(path: Path, only: Sequence[str] = ()) -> Side:
     """
     file = path / files.RESULTS
     tables = [each for each in (path, file) if each.is_file()] or files.results_files(path)
+    if path.suffix == ".jsonl":
+        raise ValueError(f"{str(path)!r}: answer files are read by spec-bench report answers first")
     if not any(each.stat().st_size for each in tables):
         raise ValueError(f"no {files.RESULTS} in {str(path)!r} or in the folders below it")
     return Side(str(path), read_cells(tables, None, only))

@@ -25,6 +25,7 @@ from spec_bench.vocabulary.names import doubts_of, name_of
 from spec_bench.vocabulary.numbers import with_ends
 
 _SWEPT = ("pair", "task", "temperature", "seed")  # columns where jobs of a sweep differ
+_UNLIKE = {"approximate": " (approximate)", "simulated": " (simulated)"}
 _MOST = 60  # rows that are shown: more of them are to be read in the experiment's table
 _SHOWN = {
     "block_efficiency": "tokens/call",
@@ -160,9 +161,10 @@ def _table(rows: Sequence[Mapping[str, Any]], width: int) -> Table:
     marks = dict(zip((row["run_id"] for row in rows), _others(rows), strict=True))
     every = len(rows)
     rows = _choose_rows(rows)
+    named = [f"{name_of(row)}{_UNLIKE.get(row['lossless'], '')}" for row in rows]
     titles = [
-        (*(str(row[n]) for n in swept), f"{name_of(row)}{'*' * (marks[row['run_id']] == MEANING)}")
-        for row in rows
+        (*(str(row[n]) for n in swept), f"{name}{'*' * (marks[row['run_id']] == MEANING)}")
+        for row, name in zip(rows, named, strict=True)
     ]
     shown = {name: [_cell(row, name, ends=name == "speedup") for row in rows] for name in found}
     wide = [max(map(len, (heads[name], *cells))) + 2 for name, cells in shown.items()]

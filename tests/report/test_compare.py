@@ -305,3 +305,9 @@ def test_another_model_on_each_side_is_said_in_the_first_sentence(tmp_path):
     assert "another target digest" in compare(*sides).sentence
     before = run(tmp_path / "before", 0)
     assert "another" not in compare(before, sides[1]).sentence
+
+
+def test_answer_files_are_told_to_be_read_first(tmp_path, capsys):
+    (tmp_path / "answers.jsonl").write_text("{}")
+    assert main([str(tmp_path / "answers.jsonl"), str(tmp_path)]) == 2
+    assert "spec-bench report answers" in capsys.readouterr().err

@@ -44,6 +44,12 @@ def test_the_tables_last_column_is_the_tasks_first_score_whoever_computed_it(hea
     assert ("in the file, too: F1" in " ".join(text.split())) == (head == "EM")
 
 
+def test_a_row_that_is_not_exact_is_marked():
+    marks = ("exact", "approximate", "simulated")
+    text = shown(*(replace(result(run_id=each), lossless=each) for each in marks))
+    assert [f"({each})" in text for each in marks] == [False, True, True]
+
+
 def test_of_a_large_sweep_the_fastest_rows_of_each_task_are_shown_and_all_are_counted():
     tasks = ["tides"] * 99 + ["quay"] * 99
     text = shown(*(

@@ -94,11 +94,13 @@ def build_table(item: Table, measured: Measured, pair: str | None = None) -> She
 
 def check_pair(item: Item, pair: str, measured: Measured) -> None:
     """Refuses a pair that neither has a config nor was measured; the message has the choices."""
-    known = sorted({*pair_configs(), *measured.pairs()})
-    if pair not in known:
+    own = measured.pairs()
+    if pair not in (*pair_configs(), *own):
         raise ValueError(
-            f"unknown pair {pair!r}; known: {', '.join(known)}; a pair of your own is what its "
-            f"run calls so: pair.name={pair}; of a job that failed there are no rows"
+            f"unknown pair {pair!r}; measured below {str(measured.results)!r}: "
+            f"{', '.join(own) or 'none'}; spec-bench ls pairs lists the papers', and a pair of "
+            f"your own is what its run calls so: pair.name={pair}; of a job that failed there are "
+            "no rows"
         )
 
 
