@@ -203,6 +203,16 @@ class Stage(NamedTuple):
     examples: tuple[Example, ...]
     fresh: bool = False  # whether no earlier stage saw the prompts
 
+    def job_of(self, settings: JobSettings, cells: tuple[Cell, ...]) -> JobSettings:
+        """Returns the job of some cells, on a search's settings."""
+        return replace(
+            settings,
+            cells=cells,
+            examples=self.examples,
+            fresh=(),
+            stage="confirm" if self.fresh else "screen",
+        )
+
 
 def stages_of(settings: JobSettings, confirm: ConfirmSettings) -> list[Stage]:
     """The jobs of a search; those that would choose all of so few candidates are left out."""
@@ -265,13 +275,7 @@ def recommend(settings: JobSettings, show: Callable[[str], None] | None = None) 
             titles = ", ".join(cell.title for cell in chosen if number > 1)
             told = f"some {minutes:.1f} minutes left, {titles or f'{len(chosen)} decoders'}"
             say(f"{number} of {len(stages)}: {told} on {len(stage.examples)} prompts")
-        job = replace(
-            settings,
-            cells=(plain, *chosen),
-            examples=stage.examples,
-            fresh=(),
-            stage="confirm" if stage.fresh else "screen",
-        )
+        job = stage.job_of(settings, (plain, *chosen))
         interrupted: KeyboardInterrupt | None = None
         try:
             measured = run_stage(job, ())
@@ -296,16 +300,23 @@ def recommend(settings: JobSettings, show: Callable[[str], None] | None = None) 
             left = [cell for cell, row in found if row.metrics.get(confirm.by) is not None]
         if not left:
             break
+    return _conclude(settings, measured if left else (), list(lines.values()))
+
+
+def _conclude(
+    settings: JobSettings, measured: Sequence[CellResult], lines: list[dict[str, Any]]
+) -> Recommendation:
+    """Returns the answer by what was measured last, if anything; lines are all candidates'."""
     frame = pd.DataFrame([row_of(row) for row in measured])
-    best = headline(Group(settings.task.name, frame)) if left else None
+    best = headline(Group(settings.task.name, frame)) if measured else None
     unpaid = best is None or best.code in ("", "ar") or not settings.pair.drafts
-    quiet = not any(line["doubt"] for line in lines.values())  # times of passes are sound
+    quiet = not any(line["doubt"] for line in lines)  # times of passes are sound
     asks = needed_by(settings.pair) if unpaid and quiet and settings.served is None else ()
-    for line in lines.values():
+    for line in lines:
         if best and line["fresh"]:  # as wide as the answer's
             wide = widen(line, "speedup", 1 if best.code == "ar" else best.tied[1])
             line |= zip(column("speedup").names[1:], wide or (), strict=False)
-    return Recommendation(best, pd.DataFrame(list(lines.values())), asks)
+    return Recommendation(best, pd.DataFrame(lines), asks)
 
 
 def _line(cell: Cell, row: CellResult, stage: Stage) -> dict[str, Any]:

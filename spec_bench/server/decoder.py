@@ -217,8 +217,7 @@ class ServedDecoder:
         with (target calls, tokens) of each answer; the meter begins when the requests that are sent
         first have their first chunks. After a failure that is no refusal what is under way is
         waited for. Raises RefusedError: the server ignores settings of the sampling;
-        UnansweredError: some answer could not be had. With a meter no other is kept: the window
-        that they share was none.
+        UnansweredError: some answer could not be had; with a meter none, in one window, is kept.
         """
         if requests and self.asking.temperature > 0 and not self._probed:
             self._probe(requests[0])
