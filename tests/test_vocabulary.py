@@ -3,6 +3,7 @@
 import ast
 import re
 from collections import Counter, defaultdict
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -10,11 +11,18 @@ import pandas as pd
 import pytest
 import yaml
 
+from spec_bench.decode.config import read_decoder
 from spec_bench.report.papers.items import recipe_cells
 from spec_bench.settings.configs import conf_dir, experiments_dir
 from spec_bench.vocabulary import columns, decoders, names
 from spec_bench.vocabulary.columns import COLUMNS, Column
-from spec_bench.vocabulary.decoders import COLOURS, decoders_table, find_decoder, load_decoder
+from spec_bench.vocabulary.decoders import (
+    COLOURS,
+    decoders_table,
+    find_configuration,
+    find_decoder,
+    load_decoder,
+)
 from spec_bench.vocabulary.published import COLUMNS as PRINTED
 from spec_bench.vocabulary.published import FILE, KEYS, read_published, side_by_side
 from spec_bench.vocabulary.spec import Spec, parse
@@ -23,6 +31,7 @@ from tests.said import naming, one_line
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
 PACKAGE = ROOT / "spec_bench"
+DECODERS = sorted((conf_dir() / "decoder").glob("*.yaml"))
 
 
 def test_every_name_of_the_committed_results_has_a_line():
@@ -67,6 +76,17 @@ def test_the_documents_that_are_made_from_columns_and_decoders_are_those_that_ar
     text = "".join(path.read_text(encoding="utf-8") for path in paths)
     (table,) = re.findall(r"<!-- decoders -->\n(.*?)<!-- /decoders -->", text, re.DOTALL)
     assert table.strip() == decoders_table()
+
+
+def test_decoders_that_are_one_configuration_name_each_other_and_no_others_do():
+    settings = {path.stem: load_decoder([conf_dir()], path.stem) for path in DECODERS}
+    alike = defaultdict(set)
+    for name, each in settings.items():
+        alike[repr(replace(read_decoder(each), name=""))].add(name)
+    named = defaultdict(set)
+    for name in settings:
+        named[find_configuration(name)].add(name)
+    assert sorted(map(sorted, alike.values())) == sorted(map(sorted, named.values()))
 
 
 def listed(source):

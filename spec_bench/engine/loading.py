@@ -335,6 +335,13 @@ def _config(path: str, revision: str | None) -> dict[str, Any]:
         return {}
 
 
+def read_dtype(path: str, revision: str | None = None) -> str:
+    """Returns the number format that a model's config.json names; "None" where it names none."""
+    config = _config(path, revision)
+    inside = {**config, **(config.get("text_config") or {})}
+    return str(inside.get("dtype") or inside.get("torch_dtype"))
+
+
 def reason_of(path: str, error: BaseException) -> str:
     """Returns why transformers could not load a path, in one line."""
     cause: BaseException | None = error

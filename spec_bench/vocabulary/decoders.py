@@ -67,6 +67,7 @@ class Display:
     tree: str = ""  # in words, for the table of decoders
     rule: str = ""  # likewise
     source: str = ""  # where the decoder is from, likewise
+    same_as: str = ""  # another name of the same configuration
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,16 @@ def find_decoder(name: str) -> Decoder | None:
     own, _, settings = name.partition(" ")  # settings that are not those of its YAML
     found = _find(own, *_folders())
     return found and replace(found, title=f"{found.title} {settings}".rstrip())
+
+
+def find_configuration(name: str) -> str:
+    """Returns the name that stands for a decoder's configuration: of two decoders that are one
+    under two names, the same.
+    """
+    files = _files(_folders()[0])
+    block = _read(files[name]) if name in files else {}
+    display = block.get(DISPLAY)
+    return str(display.get("same_as") or name) if isinstance(display, Mapping) else name
 
 
 def check_decoder(name: str) -> None:

@@ -369,6 +369,24 @@ TABLES = {
         "use MCSD (mcsd_wor) 4-2-1, paths as rows, 2.00× [1.88 to 2.12]: surely faster than AR, "
         "ahead of all others (8 prompts, intervals corrected for 2 cells)",
     ),
+    "ahead by less than two names of one configuration differ": (
+        (
+            cell("rsd_c", "2-1-1", speedup=around(1.5, 0.01)),
+            cell("mcsd_wor", "2-1-1", speedup=around(1.4, 0.01)),
+            sd("3", 1.55, 1.54, 1.56),
+        ),
+        "use SD 3, 1.55× [1.54 to 1.56]: surely faster than AR, tied with 1 other (8 prompts, "
+        "intervals corrected for 3 cells)",
+    ),
+    "faster than AR by less than two names of one configuration differ": (
+        (
+            cell("rsd_c", "2-1-1", speedup=around(1.05, 0.01)),
+            cell("mcsd_wor", "2-1-1", speedup=around(0.97, 0.01)),
+        ),
+        "cannot decide yet: between RSD-C 2-1-1 and AR: within chance: two names of one "
+        "configuration differ by 8.2%; run it again with another --out (8 prompts, intervals "
+        "corrected for 2 cells)",
+    ),
     "seeds are pooled": (
         (cell("sd", "3", speedup=around(1.5, 0.1), seeds="0,1,2"),),
         "use SD 3, 1.50× [1.40 to 1.60]: surely faster than AR, the only exact one (8 prompts and "

@@ -8,6 +8,7 @@ import shutil
 
 import pytest
 
+from spec_bench.report.data.differences import differences
 from spec_bench.report.data.rows import read_rows
 from spec_bench.report.papers.items import recipe_cells
 from spec_bench.report.papers.pairs import drafter_size, pair_configs, pair_of, written
@@ -103,6 +104,16 @@ def test_ours_stands_out_only_where_no_interval_overlaps_and_not_alone(tmp_path)
     assert "| **2.400** [2.200, 2.600] |" in line and "| 2.100 [1.950, 2.200] |" in line
     write(tmp_path, "rsd-exp1", chain)
     assert "| 2.000 [1.900, 2.100] |" in markdown(table("rsd/1", tmp_path))
+
+
+def test_rows_of_one_configuration_under_two_names_are_named_with_what_they_differ_by():
+    both = [row("rsd_c", "2-1", speedup=1.5), row("mcsd_wor", "2-1", speedup=1.4)]
+    notes = differences([*both, row("rsd_c", "2-2", speedup=1.0)], ["speedup"])
+    (note,) = (note for note in notes if "one configuration" in note)
+    assert "RSD-C 2-1" in note and "2-2" not in note and "7.1%" in note
+    assert not any("one configuration" in note for note in differences(both, ["mbsu"]))
+    several = differences([both[0], {**both[1], "batch_size": 4}], ["speedup"])
+    assert not any("one configuration" in note for note in several)
 
 
 MARKS = {"simulated": "simulated", "approximate": "approximate", "exact_beam": "beam distribution"}

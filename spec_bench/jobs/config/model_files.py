@@ -176,14 +176,9 @@ def stored_dtype(name: str, revision: str | None = None) -> str:
     """Returns the number format that a model's config states for its weights; float32 where it
     states none that is decoded with.
     """
-    from transformers import PretrainedConfig
+    from spec_bench.engine.loading import read_dtype
 
-    try:
-        config = PretrainedConfig.get_config_dict(model_path(name), revision=revision)[0]
-    except OSError:  # loading it says so
-        config = {}
-    inside = {**config, **(config.get("text_config") or {})}
-    stored = str(inside.get("dtype") or inside.get("torch_dtype"))
+    stored = read_dtype(model_path(name), revision)
     return stored if stored in BYTES else "float32"
 
 

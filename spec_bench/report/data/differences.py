@@ -5,16 +5,21 @@ their heads. Knows no table and no page.
 """
 
 import functools
+import itertools
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import pandas as pd
 
-from spec_bench.report.data.rows import Row
+from spec_bench.report.data.rows import Row, decoder_of, number_in
 from spec_bench.report.papers.pairs import is_embedded, pair_configs, training_of_heads
 from spec_bench.settings.configs import find_configs, read_yaml
+from spec_bench.system.groups import group_by_key
 from spec_bench.vocabulary import names
+from spec_bench.vocabulary.columns import column
+from spec_bench.vocabulary.decoders import find_configuration
 
+_ALIKE = ("pair", "task", "spec", "temperature", "batch_size", "experiment")
 _OF_DECODING = ("token_rate", "speedup")
 _PREFILL = (
     "Ours, tokens/s and speed-ups: of decoding alone, the prompt's prefill left out; "
@@ -36,8 +41,38 @@ def differences(rows: Sequence[Row], shown: Collection[str]) -> list[str]:
         *_completions(rows),
         *([_HEADS] if any(_learned_answers(str(row.get("draft", ""))) for row in rows) else []),
         *_seen(rows),
+        *_placebos(rows, shown),
     ]
     return list(dict.fromkeys(notes))
+
+
+def find_placebo(rows: Sequence[Row], by: str) -> float:
+    """Returns the largest relative difference in a column between rows of one configuration that
+    has two names, 0.05 where they differ by 5%: what chance alone does here. 0 without such rows.
+    """
+    return max((gap for _, _, gap in _twins(rows, by)), default=0.0)
+
+
+def _twins(rows: Sequence[Row], by: str) -> Iterator[tuple[Row, Row, float]]:
+    """Yields two rows of one configuration under two names, and how far a column differs."""
+    keyed = (((find_configuration(row["decoder"]), *map(row.get, _ALIKE)), row) for row in rows)
+    for alike in group_by_key(keyed).values():
+        for one, other in itertools.combinations(alike, 2):
+            values = number_in(one, by), number_in(other, by)
+            if one["decoder"] != other["decoder"] and all(values):
+                low, high = sorted(value for value in values if value)
+                yield one, other, high / low - 1
+
+
+def _placebos(rows: Sequence[Row], shown: Collection[str]) -> Iterator[str]:
+    """Rows of one configuration, whose speeds differ by chance alone."""
+    for by in _OF_DECODING:
+        for one, other, gap in _twins(rows, by) if by in shown else ():
+            both = f"{decoder_of(one)} and {decoder_of(other)}"
+            yield (
+                f"{both} are one configuration under two names: their {column(by).title} differs "
+                f"by {gap:.1%}, by chance. No smaller difference is called one here."
+            )
 
 
 def _stand_ins(rows: Sequence[Row]) -> list[str]:

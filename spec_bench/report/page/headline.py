@@ -15,6 +15,7 @@ import pandas as pd
 
 from spec_bench.metrics.interval import CLOSE, Choice, Interval, choose, simultaneous
 from spec_bench.report.data.counts import Records
+from spec_bench.report.data.differences import find_placebo
 from spec_bench.report.data.rows import (
     Group,
     Row,
@@ -143,13 +144,22 @@ def _choice(group: Group, rows: pd.DataFrame, by: str) -> Choice | None:
     if by == "block_efficiency" or not (plain and plain.value):
         return None
     speeds = []
+    chance = find_placebo(rows_of(rows), by)
     for row in rows_of(rows):
         value, low, high = (number or 0.0 for number in numbers_in(row, by))
         ends = (low / (plain.high or inf), high / (plain.low or inf))
         speed = Interval(value / plain.value, *ends)
-        speeds.append((decoder_of(row), speed, number_in(row, "prompts") or 0, stall_of(row)))
+        doubt = stall_of(row) or _within_chance(speed.value, chance)
+        speeds.append((decoder_of(row), speed, number_in(row, "prompts") or 0, doubt))
     stage = " (confirm.prompts)" if rows.iloc[0].get("stage") == "confirm" else ""
     return choose(speeds, f"prompts{stage}")
+
+
+def _within_chance(speed: float, chance: float) -> str:
+    """Says that a speed-up is no larger than what two rows of one configuration differ by."""
+    if not 1 < speed <= 1 + chance:
+        return ""
+    return f"within chance: two names of one configuration differ by {chance:.1%}"
 
 
 def _value(best: pd.Series, by: str, of: int) -> tuple[str, str]:
@@ -202,7 +212,9 @@ def _near(rows: pd.DataFrame, best: pd.Series, by: str) -> pd.DataFrame:
     is_best = rows.index == best.name
     if number_in(best, f"{by}_low") is None:
         return rows[is_best]
-    return rows[is_best | ~(rows[f"{by}_high"] < best[f"{by}_low"])]
+    behind = rows[f"{by}_high"] < best[f"{by}_low"]
+    chance = 1 + find_placebo(rows_of(rows), by)
+    return rows[is_best | ~(behind & (rows[by] * chance < best[by]))]
 
 
 def _simplest(near: pd.DataFrame, by: str) -> pd.Series:
