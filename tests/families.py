@@ -1,5 +1,6 @@
 """Tiny random models of several architectures, and the decoders that have draft models."""
 
+import copy
 import functools
 from pathlib import Path
 
@@ -77,8 +78,13 @@ def decoder_names():
     return sorted(path.stem for path in (CONF / "decoder").glob("*.yaml"))
 
 
+@functools.cache
+def config_of(name):
+    return load_decoder([CONF], name)
+
+
 def decoder_settings(name, spec=None):
-    settings = load_decoder([CONF], name)
+    settings = copy.deepcopy(config_of(name))
     if settings["tree"]["policy"] == "fitted_list":  # a job fills it in, from what was measured
         settings["tree"] |= {"nodes": FITTED, "total": len(FITTED)}
     return resolve_spec(settings, spec)

@@ -4,7 +4,7 @@ import re
 import shlex
 import subprocess
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 import yaml
@@ -36,12 +36,12 @@ LENGTHS = "generation.max_new_tokens"
 GRID = "{grid:{decoder:%s,factors:[1,2],most:2,depths:[1,2],order:any}}"
 
 
+@cache
 def published_pairs():
     """The pairs of ``conf/pair`` whose models lie on the hub."""
-    for file in sorted((conf_dir() / "pair").glob("*.yaml")):
-        pair = yaml.safe_load(file.read_text(encoding="utf-8"))
-        if "/" in pair.get("target", ""):
-            yield pair
+    found = sorted((conf_dir() / "pair").glob("*.yaml"))
+    pairs = [yaml.safe_load(file.read_text(encoding="utf-8")) for file in found]
+    return [pair for pair in pairs if "/" in pair.get("target", "")]
 
 
 def sweeps(recipe):
@@ -57,7 +57,7 @@ class Command:
     text: str
     places: tuple[str, ...]
 
-    @property
+    @cached_property
     def words(self):
         return shlex.split(self.text)
 
@@ -83,7 +83,7 @@ class Command:
         """Whether it trains heads, which others decode with."""
         return self.kind == "train"
 
-    @property
+    @cached_property
     def overrides(self):
         """Its arguments with flags as overrides, without the command's name."""
         words = self.arguments[self.arguments[:1] == [self.kind] :]
@@ -234,7 +234,7 @@ def _published(command):
     """Whether it decodes or trains with what lies on the hub."""
     if command.kind not in FLAGS or command.kind == "serve":
         return False
-    pairs, settings = list(published_pairs()), command.settings
+    pairs, settings = published_pairs(), command.settings
     ids = {pair[model] for pair in pairs for model in ("target", "draft")} - {None}
     if {pair["name"] for pair in pairs} & {*command.pairs}:
         return True
