@@ -1,6 +1,7 @@
 """What all tests share."""
 
 import atexit
+import gc
 import os
 import shutil
 import sys
@@ -26,11 +27,16 @@ CORE_WAITS = provenance.core_waits
 
 
 def pytest_configure():
+    gc.set_threshold(100_000, 50)  # a tenth of the tests' time, for garbage that there is little of
     # Tests run beside others: what their jobs say must not hang on how busy the machine is.
     provenance.core_waits = dict
     # Hydra closes every log handler that there is, and absl's closes the stream that was standard
     # error when it was imported, unless that is the interpreter's own: pytest's would be gone.
     absl_logging.get_absl_handler().python_handler.stream = sys.__stderr__
+
+
+def pytest_collection_finish():
+    gc.freeze()  # what was imported lives as long as the process
 
 
 def pytest_sessionfinish(session):

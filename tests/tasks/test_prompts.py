@@ -362,7 +362,7 @@ def test_a_template_may_write_what_is_said_differently(change):
     ],
 )
 def test_a_template_that_never_ends_or_fails_is_one_line_soon(template, monkeypatch):
-    monkeypatch.setattr(templates, "LONGEST_S", 0.5)
+    monkeypatch.setattr(templates, "LONGEST_S", 0.1)
     before = time.process_time()
     with one_line(r"the chat template fails: ."):
         chat_text(tokenizer(template), SAID)
@@ -370,16 +370,17 @@ def test_a_template_that_never_ends_or_fails_is_one_line_soon(template, monkeypa
 
 
 def test_after_a_template_that_never_ends_others_are_rendered_in_full(monkeypatch):
-    monkeypatch.setattr(templates, "LONGEST_S", 0.5)
+    monkeypatch.setattr(templates, "LONGEST_S", 0.2)
     with pytest.raises(ValueError, match="not done"):
         chat_text(tokenizer(LOOPS), SAID)
-    until = time.process_time() + 0.8
+    until = time.process_time() + 0.3
     while time.process_time() < until:
         assert chat_text(tokenizer(EACH), SAID) == "<user>x"
 
 
 @pytest.mark.parametrize("template", ["{{ ('x' * 10 ** 9) * 9 }}", "{{ 'x' * 4000000000 }}"])
-def test_a_template_that_takes_all_memory_is_one_line(template):
+def test_a_template_that_takes_all_memory_is_one_line(template, monkeypatch):
+    monkeypatch.setattr(templates, "MOST_BYTES", 2**28)
     with one_line("the chat template fails: MemoryError"):
         chat_text(tokenizer(template), SAID)
 
