@@ -54,7 +54,15 @@ def test_every_choice_of_every_group_composes(path):
     assert resolved(composed(f"{path.parent}='{path.stem}'", config=application))
 
 
-@pytest.mark.parametrize("name", decoder_names())
+def mostly_slow(values, ids=str):
+    """Cases: a fifth of them are quick."""
+    return [
+        pytest.param(each, id=ids(each), marks=[pytest.mark.slow] if number % 5 else [])
+        for number, each in enumerate(values)
+    ]
+
+
+@pytest.mark.parametrize("name", mostly_slow(decoder_names()))
 def test_a_decoder_config_is_valid_and_bears_its_file_name(name):
     decoder = resolved(composed(f"decoder='{name}'"))["decoder"]
     assert decoder["name"] == name and read_decoder(decoder).spec
@@ -72,7 +80,10 @@ def test_spec_benchs_experiment_asks_all_of_its_questions_greedily():
     assert len(config.cells) > 3
 
 
-@pytest.mark.parametrize("path", sorted(CONF.glob("pair/*.yaml")), ids=lambda path: path.stem)
+PAIRS = mostly_slow(sorted(CONF.glob("pair/*.yaml")), lambda path: path.stem)
+
+
+@pytest.mark.parametrize("path", PAIRS)
 def test_a_pair_is_in_the_package_or_takes_public_data(path):
     config = resolved(composed(f"pair='{path.stem}'"))
     target, draft = config["pair"]["target"], config["pair"]["draft"]
