@@ -76,6 +76,8 @@ def convert(file: Path, folder: Path) -> None:
             checked.write_rest(part)
             checked.write_weights(part)
             part.rename(folder)
+        except ValueError as error:
+            raise ValueError(f"cannot read {str(file)!r}: {error}") from error
         finally:
             shutil.rmtree(part, ignore_errors=True)
     print(f"{file.name}: converted in {time.monotonic() - start_s:.0f} s", file=sys.stderr)
@@ -96,6 +98,7 @@ class GGUFModel:
             self._check_quantisations()
             self._config = self._read_with(AutoConfig)
             self._module = self._make_module()
+            self._weights = dict(self._module.named_parameters())
             self._names = get_gguf_hf_weights_map(self._module, self._make_processor())
             self._check_names()
             self._joined: dict[str, Any] = {"tensors": {}}  # by a processor, of several tensors
@@ -175,11 +178,11 @@ class GGUFModel:
             blocks = f"{self._family}.block_count {self._config.num_hidden_layers}"
             raise ValueError(f"{blocks} has no place for {told}")
         there = {place for name, place in self._names.items() if name in self._tensors}
-        named = set(self._names.values())
-        if missing := [
-            name for name, _ in self._module.named_parameters() if name in named - there
-        ]:
-            raise ValueError(f"it lacks {shown(', '.join(sorted(missing)), quoted=False)}")
+        self._check_lacking(set(self._weights) & set(self._names.values()) - there)
+
+    def _check_lacking(self, names: set[str]) -> None:
+        if names:
+            raise ValueError(f"it lacks {shown(', '.join(sorted(names)), quoted=False)}")
 
     def check_room(self, folder: Path) -> None:
         """Raises a ValueError if memory for the largest tensor or disk for all do not suffice."""
@@ -198,25 +201,27 @@ class GGUFModel:
     def write_weights(self, folder: Path) -> None:
         """Writes the weights in files of some ``SHARD_BYTES``, each tensor read in its turn."""
         processor = self._make_processor()
-        shards = self._plan_shards()
         places: dict[str, str] = {}
+        made: dict[str, Tensor] = {}
+
+        def write() -> None:
+            file = f"model-{len({*places.values()}) + 1:05}.safetensors"
+            save_file(made, folder / file, metadata={"format": "pt"})
+            places.update(dict.fromkeys(made, file))
+            made.clear()
+
         with tqdm(total=self._numbers(), unit=" weights", unit_scale=True, disable=None) as bar:
-            for number, shard in enumerate(shards, start=1):
-                file = "model.safetensors"
-                if len(shards) > 1:
-                    file = f"model-{number:05}-of-{len(shards):05}.safetensors"
-                made: dict[str, Tensor] = {}
-                for name in shard:
-                    made |= self._make_weights(name, processor)
-                    bar.update(int(self._tensors[name][1].n_elements))
-                save_file(made, folder / file, metadata={"format": "pt"})
-                places.update(dict.fromkeys(made, file))
-        if missing := sorted({name for name, _ in self._module.named_parameters()} - set(places)):
-            told = shown(", ".join(missing), quoted=False)
-            raise ValueError(f"cannot read {str(self.file)!r}: it lacks {told}")
-        if len(shards) > 1:
-            index = {"metadata": {"total_size": self.wanted_bytes}, "weight_map": places}
-            _write_json(folder / "model.safetensors.index.json", index)
+            for name, (_, tensor) in self._tensors.items():
+                count = int(tensor.n_elements)
+                held = sum(each.nbytes for each in made.values())
+                if held and held + count * self.dtype.itemsize > SHARD_BYTES:
+                    write()
+                made.update(self._make_weights(name, processor))
+                bar.update(count)
+        write()
+        self._check_lacking(set(self._weights) - set(places))
+        index = {"metadata": {"total_size": self.wanted_bytes}, "weight_map": places}
+        _write_json(folder / "model.safetensors.index.json", index)
 
     def _make_weights(self, name: str, processor: TensorProcessor) -> dict[str, Tensor]:
         """Makes what the model calls a tensor of the file; of experts, once all parts are there."""
@@ -229,20 +234,10 @@ class GGUFModel:
         made = self._joined["tensors"] if name == next(reversed(self._tensors)) else {}
         if place := self._names.get(result.name):
             made[place] = torch.from_numpy(result.weights)
+        for place, each in made.items():
+            if each.shape != (wanted := self._weights[place].shape):
+                raise ValueError(f"{name!r} is {[*each.shape]}, not {[*wanted]} as its header says")
         return {place: each.to(self.dtype).contiguous() for place, each in made.items()}
-
-    def _plan_shards(self) -> list[list[str]]:
-        """Returns the names of the tensors that each file of weights is made of."""
-        shards: list[list[str]] = [[]]
-        held = 0
-        for name, (_, tensor) in self._tensors.items():
-            own = int(tensor.n_elements) * self.dtype.itemsize
-            if held and held + own > SHARD_BYTES:
-                shards.append([])
-                held = 0
-            shards[-1].append(name)
-            held += own
-        return shards
 
     def write_rest(self, folder: Path) -> None:
         """Writes config, tokenizer and all ends of answers, and what the folder was made of."""

@@ -154,13 +154,20 @@ def test_a_quantisation_that_cannot_be_read_is_refused_by_its_name(tmp_path, cap
     assert "token_embd.weight" in line and "I8" in line
 
 
+def test_a_tensor_of_another_shape_than_the_header_says_is_refused_naming_it(tmp_path, capsys):
+    file = written(tmp_path / "odd.gguf", **{"output_norm.weight": np.zeros(8, np.float32)})
+    assert main([str(file)]) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert "output_norm.weight" in line and "[8]" in line and f"[{WIDTH}]" in line
+
+
 def test_a_large_model_is_written_in_bfloat16_and_in_several_files(file, monkeypatch):
     exact = load_model(ModelSpec(model_path(str(file)))).module.state_dict()
     monkeypatch.setattr(gguf_conversion, "LARGE", 1)
     monkeypatch.setattr(gguf_conversion, "SHARD_BYTES", 4096)
     shutil.rmtree(converted_folder(file))
     folder = Path(model_path(str(file)))
-    assert len(list(folder.glob("model-*-of-*.safetensors"))) > 2
+    assert len(list(folder.glob("model-*.safetensors"))) > 2
     assert read_weights(folder) == "Q8_0, dequantised to bfloat16"
     rounded = load_model(ModelSpec(str(folder))).module.state_dict()
     assert exact.keys() == rounded.keys()
