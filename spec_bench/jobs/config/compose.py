@@ -113,7 +113,8 @@ def recipe_arguments(arguments: Sequence[str]) -> list[str]:
         arguments = [*arguments, *(f"{key}=null" for key in gone if key not in keys)]
     own, *others = ({folder.name for folder in top.iterdir()} for top in experiments_dirs())
     papers = set[str]().union(*others)
-    if "cells" in keys and keys & {*own, *papers, "experiment"} and not keys & {*LISTS, "trees", "~trees"}:
+    lists = {*LISTS, "trees", "~trees"}
+    if "cells" in keys and keys & {*own, *papers, "experiment"} and not keys & lists:
         arguments = [*arguments, "trees=null"]  # a recipe's, which would be run, too
     none = {f"{group}=null" for group in (*own, "experiment")}
     named = [f"{each.removesuffix('null')}[]" if each in none else each for each in arguments]
