@@ -25,7 +25,7 @@ def read_arguments(
     parser.add_argument("--target", help="folder or hub id of a target to check greedily")
     parser.add_argument("--draft", help="folder or hub id of its draft")
     parser.add_argument("--prompts", "--data", nargs="+", help="files of your own")
-    parser.add_argument("--decoders", default=USUAL, help="such as sd:3,rsd_s:4x3; all: every tree")
+    parser.add_argument("--decoders", help="of the pair, such as sd:3,rsd_s:4x3; all: every tree")
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--samples", type=int, default=10_000, help="continuations per chi-square")
@@ -43,11 +43,15 @@ def read_arguments(
         if getattr(options, name) is None:
             setattr(options, name, usual)
     if options.seed < 0 or options.samples < 1:
-        parser.error("--seed must be 0 or more, --samples 1 or more")
+        told = f"got {options.seed} and {options.samples}"
+        parser.error(f"--seed must be 0 or more, --samples 1 or more, {told}")
     if options.server and (options.draft or not options.target):
         parser.error("--server goes with --target, without --draft")
     if not options.server and bool(options.target) != bool(options.draft):
         parser.error("--target and --draft go together")
+    if options.decoders and not options.target:
+        parser.error("--decoders goes with --target; --only PATTERN names parts of the whole audit")
+    options.decoders = options.decoders or USUAL
     if options.draft and not options.prompts:
         parser.error("--prompts FILE is needed with --target and --draft")
     if options.temperature <= 0 or min(options.answers, options.max_new_tokens) < 1:

@@ -128,8 +128,17 @@ def _named(tree: AuditTree, kind: str) -> str:
         words.append(SAID[tree.policy.siblings(WARM)])
     if tree.drafts > 1:
         words.append(f"{tree.drafts} drafts")
-    by = "" if kind in ("language_model", "none") else f"{kind}: "
-    return by + ", ".join(words)
+    return _drafted_by(kind) + ", ".join(words)
+
+
+def _drafted_by(kind: str) -> str:
+    return "" if kind in ("language_model", "none") else f"{kind}: "
+
+
+def pattern_of(config: DecoderConfig) -> str:
+    """Returns a pattern of the parts that audit a decoder's drafter, policy and rule together."""
+    by = _drafted_by(config.drafter.kind)
+    return f"{by}{config.tree.name} * + {config.verifier.described}"
 
 
 @dataclass(frozen=True)
@@ -159,7 +168,7 @@ def chosen(parts: Sequence[Part], pattern: str | None) -> list[Part]:
     matching = [part for part, own in zip(parts, names, strict=True) if fitting(own, pattern)]
     if not matching:
         known = dict.fromkeys(re.findall(r"[a-z]\w+", " ".join(part.name for part in parts)))
-        near = ", ".join(get_close_matches(pattern.strip("*"), known, n=5) or known)
+        near = ", ".join(get_close_matches(pattern.strip("*"), known, n=5) or sorted(known))
         raise ValueError(f"--only {pattern!r} fits no part; in their names are {near}")
     return matching
 

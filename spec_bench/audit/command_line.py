@@ -26,6 +26,7 @@ from spec_bench.audit.catalogue import (
     audited,
     beam_cases,
     chosen,
+    pattern_of,
     tree_cases,
 )
 from spec_bench.audit.decoders import (
@@ -160,8 +161,10 @@ def run(options: argparse.Namespace, prompts: Any) -> int:
             note = f"tolerance of exact checks {TOLERANCE:g}, "
             note += f"false-alarm rate of each chi-square {FALSE_ALARM_RATE:g}"
             if of_pair and len(parts) == 1:
-                note = "greedy answers beside plain decoding's; audit "
-                note += "without --target checks what is sampled, rule by rule"
+                note = "greedy answers beside plain decoding's; what is sampled is audited by\n"
+                named = models.named(options.decoders).values()
+                patterns = sorted({pattern_of(config) for config in named})
+                note += "\n".join(f"  spec-bench audit --only '{each}'" for each in patterns)
     except (ServerError, ValueError) as error:
         complain(f"spec-bench audit: {error}")
         return 2

@@ -189,7 +189,8 @@ def records_file(table: Path) -> Path:
 
 def make_absence(message: str, results: Path) -> ValueError:
     """Makes the error of rows that are not below a folder; it says if a job was stopped there."""
-    begun = any(results.glob(f"{RUNS}/*/{GENERATIONS}"))
+    whole = any(results.glob(f"*/{RESULTS}"))
+    begun = not whole and any(results.glob(f"{RUNS}/*/{GENERATIONS}"))
     stopped = "; a job was stopped before its rows were whole: the same command goes on"
     return ValueError(f"{message}{stopped * begun}")
 

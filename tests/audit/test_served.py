@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from spec_bench.audit import command_line, models
+from spec_bench.audit import USUAL, command_line, models
 from spec_bench.audit.__main__ import load
-from spec_bench.audit.catalogue import SETTINGS, Line, Part, audited, chosen, tree_cases
+from spec_bench.audit.catalogue import SETTINGS, Line, Part, audited, chosen, pattern_of, tree_cases
 from spec_bench.audit.decoders import enumerated_error
 from spec_bench.audit.models import audit_pair, findings, law_of_answers, token_law
 from spec_bench.audit.rules import TOLERANCE, audit_rule, rule_cases
@@ -178,6 +178,7 @@ def test_the_command_audits_a_server_of_a_folders_model(tmp_path, capsys):
         (["--server", "http://x"], "--server goes with --target"),
         (["--server", "http://x", "--target", "a", "--draft", "b"], "without --draft"),
         (["--server", "http://x", "--target", "a", "--temperature", "0"], "must be above 0"),
+        (["--decoders", "sd:3"], "--decoders goes with --target"),
         (["--prompts", "no/such.txt"], "'no/such.txt'"),
         (["--prompts", "/dev/null"], "null has no prompt"),
     ],
@@ -186,6 +187,16 @@ def test_what_does_not_go_together_is_said_before_anything_is_loaded(arguments, 
     with pytest.raises(SystemExit):
         load(arguments)
     assert said in capsys.readouterr().err
+
+
+def test_each_usual_decoder_names_parts_of_the_audit_that_check_what_it_samples():
+    parts = [Part(case.name, tuple) for case in tree_cases("exact")]
+    for name, config in models.named(USUAL).items():
+        found = [part.name for part in chosen(parts, pattern_of(config))]
+        assert found, name
+        assert all(part.endswith(config.verifier.described) for part in found)
+        assert all(part.removeprefix(f"{config.drafter.kind}: ").startswith(config.tree.name)
+                   for part in found)  # fmt: skip
 
 
 def test_a_pair_that_is_not_there_is_named_before_the_rules_are_enumerated(
