@@ -55,13 +55,16 @@ _TIED = {"tie_word_embeddings": True}
 _LLAMA3 = _EIGHT | {"max_position_embeddings": 131072, "vocab_size": 128256}
 _QWEN3 = _EIGHT | {"model_type": "qwen3", "head_dim": 128}
 _QWEN3 |= {"max_position_embeddings": 40960, "vocab_size": 151936}
+_QWEN2 = _TIED | {"model_type": "qwen2", "num_key_value_heads": 2}
+_QWEN2 |= {"max_position_embeddings": 32768, "vocab_size": 151936}
 _ROPE = {"rope_type": "default", "rope_theta": 640000.0}
 _MIMO = _EIGHT | {"model_type": "mimo", "rope_parameters": _ROPE}  # its body is Qwen2's
 # OPT-350M alone projects its embeddings and normalises after its sublayers.
 _PROJECTED = {"word_embed_proj_dim": 512, "do_layer_norm_before": False}
 
 # Llama: Touvron et al. 2023, arXiv 2302.13971 and 2307.09288; Grattafiori et al. 2024, 2407.21783.
-# Qwen3: Yang et al. 2025, 2505.09388. OPT: Zhang et al. 2022, 2205.01068.
+# Qwen2.5-Coder: Hui et al. 2024, 2409.12186. Qwen3: Yang et al. 2025, 2505.09388. OPT: Zhang et al.
+# 2022, 2205.01068.
 # llama_115m is RSD's drafter, known from its size alone: four layers of 1024 give exactly the ratio
 # of parameters that the paper's MBSU columns imply. The others are as their hub configs have them.
 ARCHITECTURES: dict[str, dict[str, Any]] = {
@@ -78,6 +81,8 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "llama3_1b": _llama(2048, 8192, 16, 32) | _LLAMA3 | _TIED,
     "qwen3_8b": _llama(4096, 12288, 36, 32) | _QWEN3,
     "qwen3_0.6b": _llama(1024, 3072, 28, 16) | _QWEN3 | _TIED,
+    "qwen25_coder_1.5b": _llama(1536, 8960, 28, 12) | _QWEN2,
+    "qwen25_coder_0.5b": _llama(896, 4864, 24, 14) | _QWEN2,
     "mimo_7b": _llama(4096, 11008, 36, 32, 32768, 151680) | _MIMO,
     "llama_68m": _llama(768, 3072, 2, 12),
     "llama_115m": _llama(1024, 2816, 4, 8),

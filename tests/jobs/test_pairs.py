@@ -3,6 +3,7 @@
 import csv
 import io
 import logging
+import re
 import shutil
 from dataclasses import replace
 from functools import cache
@@ -42,7 +43,7 @@ from tests.kinds import tiny_module
 from tests.said import naming, one_line
 
 FILES = sorted(conf_dir().glob("pair/*.yaml"))
-HUB = [path for path in FILES if "/" in read_config(path)["target"]]
+HUB = [path for path in FILES if re.match(r"[^:]+/", read_config(path)["target"])]
 EXPERIMENTS = conf_dir().parent / "experiments"
 ENGINE = EngineSettings(device="cpu", dtype="float32")
 ARCHITECTURE_OF = {
@@ -62,6 +63,8 @@ ARCHITECTURE_OF = {
     **{"XiaomiMiMo/MiMo-7B-RL": "mimo_7b", "JackFram/llama-68m": "llama_68m"},
     **{"JackFram/llama-160m": "llama_160m", "double7/vicuna-68m": "llama_68m"},
     **{"double7/vicuna-160m": "llama_160m"},
+    **{"Qwen/Qwen2.5-Coder-1.5B-Instruct": "qwen25_coder_1.5b"},
+    **{"Qwen/Qwen2.5-Coder-0.5B-Instruct": "qwen25_coder_0.5b"},
 }
 
 
@@ -93,7 +96,7 @@ def printed_names(pair):
     """Targets and drafts as papers spell the pair's."""
     return {
         (target, draft or "")
-        for paper in listed(pair["paper"])
+        for paper in listed(pair["paper"] or [])
         for target in listed(paper["target"])
         for draft in listed(paper["draft"])
     }
@@ -121,7 +124,7 @@ def test_a_pairs_file_says_its_parameters_and_whether_it_is_gated_spread_and_tem
     assert pair["gated"] == pair["target"].startswith("meta-llama/")
     assert (pair["target_device_map"] == "auto") == (pair["target_parameters"] > 4e10)
     assert (pair["chat_template"] is not None) == pair["target"].startswith("lmsys/vicuna")
-    named = [str(each["draft"]) for each in listed(pair["paper"])]
+    named = [str(each["draft"]) for each in listed(pair["paper"] or [])]
     assert (pair["stand_in"] is not None) == any("115M" in draft for draft in named)
 
 

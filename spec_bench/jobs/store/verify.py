@@ -74,7 +74,8 @@ def _cell(run: Path, known: Mapping[str, Any] | None = None) -> None:
         raise ValueError("its run id is not that of these settings")
     if compared := cell.get("compared"):
         plain = files.run_folder(run.parents[1], compared["run_id"])
-        timed = b"".join(path.read_bytes() for path in plain.glob("*.jsonl"))
+        past = plain.parent.glob(f"{plain.name}*/*.jsonl")  # of files that have changed since, too
+        timed = b"".join(path.read_bytes() for path in past)
         for each in compared["sittings"] if plain.is_dir() else ():
             if each.encode() not in timed:
                 raise ValueError(f"it was compared with timings of {each}, which {plain} lacks")
