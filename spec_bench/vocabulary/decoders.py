@@ -55,6 +55,8 @@ DECODERS = "decoders"
 _KINDS = {"drafter": "kind", "tree": "policy", "verifier": "rule"}
 _BASELINE = "ar"
 _DRAFT_MODEL = "language_model"
+# Drafters that are models, or unknown.
+DRAFT_MODELS = ("", _DRAFT_MODEL, "lookup_or_model", "pard")
 
 
 @dataclass(frozen=True)

@@ -194,3 +194,38 @@ def test_two_models_under_one_name_are_refused_unless_they_are_asked_for(tmp_pat
     assert main(["page", "day2", "--results", results]) == 0
     assert main(["table", table, "--pair", "llama2_7b", "--results", results]) == 2
     assert "--mixed-models" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "other"), [("target", "my/big"), ("draft", "my/small")])
+def test_two_folders_under_one_pair_are_refused_unless_they_are_one_model(
+    tmp_path, capsys, name, other
+):
+    models = {"target": "a/b", "draft": "a/c", "target_digest": "a1", "draft_digest": "b2"}
+    mine = {"pair": "mine", **models, "block_efficiency": 2.0}
+    second = {**mine, "block_efficiency": 3.0, name: other}
+    commands = [f"{each} --pair mine" for each in ("table rsd/7", "figure rsd/4")]
+    commands += ["page rsd-exp1", "checks rsd"]
+
+    def status(words, *cells):
+        write(tmp_path, "rsd-exp1", row("ar", "-", **mine), row("sd", "3", **mine), *cells)
+        return main([*words.split(), "--results", str(tmp_path)])
+
+    for command in commands:
+        moved = row("sd", "4", **second, run_id="n")
+        assert status(command, moved) == 0
+        other_model = row("sd", "3", **{**second, f"{name}_digest": "c3"}, run_id="n")
+        assert status(command, other_model) == 2
+        said = capsys.readouterr().err
+        assert "mine" in said and other in said and "--mixed-models" in said
+    if name == "draft":
+        heads = row("medusa", "3", **second, run_id="n"), row("medusa", "3", **mine, run_id="h")
+        assert status(commands[0], *heads) == 0
+        capsys.readouterr()
+        assert status(f"{commands[0]} --mixed-models", other_model) == 0
+        said = capsys.readouterr().out
+        assert (
+            "(draft my/small)" in said
+            and "(draft a/c)" in said
+            and "| 2.144 | 2.000 |" in said
+            and "| 3.000 |" in said
+        )

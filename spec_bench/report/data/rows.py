@@ -10,7 +10,7 @@ import re
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,16 @@ from spec_bench.system.files import digest
 from spec_bench.system.groups import group_by_key
 from spec_bench.system.printable import to_printable
 from spec_bench.vocabulary import columns, names
-from spec_bench.vocabulary.columns import COLUMNS, ENDS, Column, apart_in, columns_in, scores_in
+from spec_bench.vocabulary.columns import (
+    COLUMNS,
+    ENDS,
+    Column,
+    apart_in,
+    column,
+    columns_in,
+    scores_in,
+)
+from spec_bench.vocabulary.decoders import DRAFT_MODELS, parts_of
 from spec_bench.vocabulary.names import MEANINGS
 from spec_bench.vocabulary.numbers import format_count
 from spec_bench.vocabulary.spec import parse
@@ -82,26 +91,43 @@ def read_results(path: Path) -> pd.DataFrame:
 
 
 def check_models(rows: pd.DataFrame) -> pd.DataFrame:
-    """Returns rows in which every pair has one target and every draft of it one model, by the
-    digests of their files; with ``MODELS_APART`` those that have several are named apart. Raises
-    ValueError: otherwise, two models have one name.
+    """Returns rows in which every pair has one target, every draft of it is one model, and every
+    decoder that drafts with a model has one draft; with ``MODELS_APART`` models of one name are
+    named apart. A model is known by the digest of its files, or by its name. Raises ValueError:
+    otherwise, a pair has several.
     """
-    for keys, model in ((["pair"], "target"), (["pair", "draft"], "draft")):
-        column = f"{model}_digest"
-        if column not in rows:
+    for keys, model in (
+        (["pair"], "target"),
+        (["pair", "draft"], "draft"),
+        (["pair", "decoder"], "draft"),
+    ):
+        if model not in rows:
             continue
-        for key, part in rows[rows[column].fillna("") != ""].groupby(keys):
-            digests = part[column].str[:8]
-            if digests.nunique() < 2:
+        digests = rows.get(f"{model}_digest", pd.Series(dtype=object)).reindex(rows.index)
+        digests = digests.replace("", np.nan).astype(object).str[:8]
+        # Rows from before there were digests have that of the first row with their name.
+        known = digests.fillna(digests.groupby(rows[model]).transform("first")).fillna(rows[model])
+        if "decoder" in keys:
+            known = known.where(_drafted_by_model(rows))
+        for key, part in known.replace("", np.nan).groupby([rows[name] for name in keys]):
+            if part.nunique() < 2:
                 continue
+            spellings = rows[model][part.index].unique()
             if not MODELS_APART.get():
+                shown = part.dropna() if len(spellings) == 1 else spellings
                 raise ValueError(
-                    f"{' '.join(map(str, key))} is several models by the bytes of their files "
-                    f"({column} {', '.join(digests.unique())}); --mixed-models names them apart"
+                    f"{' '.join(map(str, key))} has several models under one name: {model} "
+                    f"{', '.join(dict.fromkeys(shown))}; --mixed-models names them apart"
                 )
-            rows = rows.copy()
-            rows.loc[part.index, keys[-1]] = part[keys[-1]] + " " + digests
+            if "decoder" not in keys:
+                rows = rows.copy()
+                rows.loc[part.index, keys[-1]] = part.radd(rows[keys[-1]] + " ")
     return rows
+
+
+def _drafted_by_model(rows: pd.DataFrame) -> pd.Series:
+    """Marks cells that no head and no lookup alone drafts, as far as is known."""
+    return rows.decoder.map(lambda name: parts_of(str(name))[0] in DRAFT_MODELS)
 
 
 def _whole(path: Path) -> Path:
@@ -125,7 +151,7 @@ def _read(path: Path) -> pd.DataFrame:
         texts = rows[name].map(files.unescaped, na_action="ignore")
         rows[name] = texts.map(to_printable, na_action="ignore")
     of_numbers = [each for each in known if each.holds == "number"]
-    for name in (name for column in of_numbers for name in column.names if name in rows):
+    for name in (name for each in of_numbers for name in each.names if name in rows):
         if not pd.api.types.is_numeric_dtype(rows[name]):
             for line, header, cells in files.numbered_csv(path):
                 text = cells[header.index(name)]
@@ -420,6 +446,10 @@ def split(rows: pd.DataFrame, shown: Collection[str]) -> list[tuple[str, pd.Data
     """
     columns = [each for each in apart_in(rows) if each.name not in shown]
     texts = {each: rows[each.name].map(partial(value_text, each)) for each in columns}
+    if MODELS_APART.get() and "draft" in rows:
+        draft = replace(column("draft"), apart="pair")
+        columns.append(draft)
+        texts[draft] = rows.draft.map(partial(value_text, draft)).where(_drafted_by_model(rows))
     run = [texts[each] for each in columns if each.apart == "run"]
     alone = {each: _values(rows, each, texts[each], ()) for each in columns}
     varying = [each for each in columns if (alone[each] != _ANY).any()]
@@ -447,7 +477,7 @@ def _values(
     within = [rows[name] for name in _WITHIN[column.apart] if name in rows]
     within += run if column.apart != "run" else []
     counts = texts.groupby(within or [0] * len(rows))
-    return texts.where(counts.transform("nunique") > 1, _ANY)
+    return texts.where(counts.transform("nunique") > 1, _ANY).fillna(_ANY)
 
 
 def _fits(values: tuple[str, ...], key: tuple[str, ...]) -> bool:

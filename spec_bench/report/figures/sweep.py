@@ -28,7 +28,7 @@ from spec_bench.report.figures.draw import check_single
 from spec_bench.report.figures.style import ReportFigure, save, settings
 from spec_bench.vocabulary import names
 from spec_bench.vocabulary.columns import ENDS
-from spec_bench.vocabulary.decoders import COLOURS, parts_of
+from spec_bench.vocabulary.decoders import COLOURS, DRAFT_MODELS, parts_of
 from spec_bench.vocabulary.numbers import format_count
 
 _MEASURES = {
@@ -42,7 +42,6 @@ _FAMILIES = {
     "no draft model": COLOURS["green"].light,
     "another engine": "#999999",
 }
-_MODELS = ("", "language_model", "lookup_or_model", "pard")  # drafters that are models, or unknown
 _DRAFTLESS = ("none", "lookup", "suffix", "recycling", "own_blocks", "first_match")
 _PATHS = ("chain", "dynamic_chain", "guess_or_draft")  # trees of one path
 _PLACE = ("device", "machine", "threads")
@@ -136,7 +135,7 @@ def _family(row: Row) -> str:
     draft = row.get("draft", drafter not in _DRAFTLESS)
     if pd.isna(draft) or not draft:
         return "no draft model"
-    if drafter not in _MODELS:
+    if drafter not in DRAFT_MODELS:
         return "trained head"
     return "draft model, one path" if tree in _PATHS else "draft model, tree"
 
