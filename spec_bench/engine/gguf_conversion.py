@@ -287,7 +287,10 @@ def _read_header(file: Path) -> _Header:
         raise ValueError("it does not begin as a GGUF file")
     if not _COUNTS.unpack(begin)[2]:  # known before its vocabulary is read, for seconds
         raise ValueError("it holds no weights, only a vocabulary or settings")
-    return _Header(file)
+    try:
+        return _Header(file)
+    except Exception as error:
+        raise ValueError(f"it is damaged or cut off ({one_line(error)})") from error
 
 
 def _read_tensor(file: Path, tensor: Any) -> np.ndarray:
