@@ -67,7 +67,7 @@ class ModelSpec:
         if not re.fullmatch(DEVICE, self.device):
             raise ValueError(f"device must be like cpu, cuda or cuda:0, got {self.device!r}")
         if self.device.startswith("cuda") and not sees_cuda():
-            reason = cuda_fault() or "torch sees no CUDA device"
+            reason = cuda_fault() or "torch sees no CUDA device (engine=default takes the CPU)"
             raise ValueError(f"device {self.device!r} was asked for but {reason}")
         if self.device.startswith("cuda") and self.compile.startswith("static"):
             import torch

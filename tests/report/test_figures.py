@@ -453,3 +453,10 @@ def test_a_mistake_in_a_papers_figures_is_one_line(drawn, said, monkeypatch):
     rows = EXP1.assign(draft_calls=2.0)
     with pytest.raises(ValueError, match=f"figure rsd/4: .*{said}"):
         figure_sheets(find_figure("rsd/4"), rows)
+
+
+def test_printed_points_are_hollow():
+    sheet = sheet_of("rsd/6", EXP1.assign(pair="llama2_7b"))
+    figure = draw_sheet(sheet)
+    faces = [line.get_markerfacecolor() for plot in figure.axes for line in plot.get_lines()]
+    assert "none" in faces and any(face != "none" for face in faces)

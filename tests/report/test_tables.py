@@ -464,7 +464,7 @@ def test_a_table_names_batch_and_length_and_the_limit_of_a_task_that_was_not_kep
 
 def test_rows_at_another_temperature_are_named_and_not_called_unmeasured(tmp_path):
     write(tmp_path, "rsd-exp1", sd(block_efficiency=2.2, temperature=1.0))
-    assert noted(table("rsd/1", tmp_path), "Left out: 1 row at temperature 1, not at 0.3.")
+    assert noted(table("rsd/1", tmp_path), "Left out: 1 row at temperature 1.")
     write(tmp_path, "rsd-exp1", sd(temperature=1.0), row("spectr", "2x2", block_efficiency=2.0))
     assert "at temperature 1 alone" in line_of(table("rsd/1", tmp_path), "2", "SD", "2")
 
@@ -474,7 +474,7 @@ def test_rows_at_a_temperature_that_a_table_has_not_are_counted_under_it(tmp_pat
     write(tmp_path, "rsd-exp1", sd(**own), *(sd(**own, temperature=t) for t in (1.0, 2.0)))
     grid = table("rsd/1", tmp_path)
     assert noted(grid, "machine 2 x Mine, temperature 0.3")
-    assert noted(grid, "Left out: 1 row at temperature 1, not at 0.3.")
+    assert noted(grid, "Left out: 1 row at temperature 1.")
 
 
 def test_disturbed_rows_are_one_note_and_their_rates_are_not_set_against_the_papers(tmp_path):
@@ -500,3 +500,16 @@ def test_what_a_copy_of_the_embedded_pair_misses_is_run_on_the_embedded_prompts(
 def test_an_unknown_pair_says_how_a_pair_gets_its_name(tmp_path):
     with pytest.raises(ValueError, match=naming("'ours'", "pair.name=ours")):
         table("rsd/1", tmp_path, "ours")
+
+
+def test_of_sampling_that_is_not_printed_any_row_is_taken_and_its_setting_is_told(tmp_path):
+    asked = Asked("llama2_7b", "xsum", "sd", "2", 0.3)
+    for tops, shown in (((0.9,), 0.9), ((0.9, 1.0), 1.0)):
+        cells = [sd(block_efficiency=2.2, top_p=top, run_id=f"run{top}") for top in tops]
+        write(tmp_path, "rsd-exp1", *cells)
+        measured = Measured.below(tmp_path)
+        assert measured.row(asked)["top_p"] == shown
+        assert (measured.row(asked._replace(top_p=0.9))["top_p"]) == 0.9
+        assert measured.row(asked._replace(top_p=0.5)) is None
+        grid = table("rsd/1", tmp_path)
+        assert "| 2.166 | 2.200 |" in line_of(grid, "2", "SD", "2")

@@ -71,7 +71,7 @@ class Cells:
         item = self.item
         pairs = pairs_of(item)
         if self.alone:
-            rows = printed_cells(item.paper, pairs)
+            rows = printed_cells(item.paper, pairs).fillna(_NOT_TRUNCATED)
             if rows.empty:
                 raise nothing_measured(item)
             if item.tables:
@@ -189,7 +189,7 @@ def _of_pair(paper: str, pair: str) -> pd.DataFrame:
     number = {each.name for each in COLUMNS if each.holds == "number"} | {"axis_value", "table"}
     for name in number.intersection(rows):
         rows[name] = pd.to_numeric(rows[name], errors="coerce")
-    rows = rows.fillna(_NOT_TRUNCATED).assign(pair=pair)
+    rows = rows.assign(pair=pair)
     for axis in load_paper(paper).axes:
         rows[f"paper.{axis}"] = rows.axis_value.where(rows.axis == axis)
     rows = rows.sort_values("table", kind="stable").reset_index(drop=True)

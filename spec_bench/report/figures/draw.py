@@ -142,6 +142,7 @@ def _draw_series(plot: Any, series: Series, places: Sequence[str]) -> None:
             yerr=_bars(part, y),
             fmt=f"{look.marker if layer.markersize else ''}{line}",
             color=look.colour,
+            markerfacecolor="none" if layer.printed else None,
             alpha=layer.alpha,
             linewidth=layer.linewidth,
             markersize=layer.markersize,
@@ -227,6 +228,8 @@ def _entries(sheet: Sheet) -> list[Any]:
             style["marker"] = "o"
         elif layer.markersize:
             style |= {"marker": look.marker, "markersize": 4}
+        if layer.printed:
+            style["markerfacecolor"] = "none"
         handles.setdefault(each.label, Line2D([], [], label=each.label, **style))
     shapes = {each.shape: each.look.marker for each in series if each.label and each.shape}
     grey: dict[str, Any] = {"color": GREY, "linestyle": ""}

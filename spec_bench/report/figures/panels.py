@@ -27,7 +27,8 @@ from spec_bench.vocabulary.columns import ENDS, apart_in, find_column, header
 from spec_bench.vocabulary.names import doubts_of
 
 _MARKS = ("line", "point", "front")
-_ASKED = ["pair", "task", "top_k", "top_p"]  # printed and measured alike
+_ASKED = ["pair", "task"]  # printed and measured alike
+_SAMPLING = ["temperature", "top_k", "top_p"]  # likewise, where it is printed
 ALONE = "paper's numbers alone"
 """The setting in the names and headings of figures of the printed numbers."""
 _OF_A_LINE = ("draft",)  # and the settings of runs: cells that differ are of two lines
@@ -416,10 +417,10 @@ def _panel(
         if layer.printed:  # the cells of the pairs, tasks and sampling that were measured here
             shown = printed.iloc[:0]
             if layer.x in printed:
-                here = rows[[*_ASKED, "temperature"]].drop_duplicates()
+                here = rows[[*_ASKED, *_SAMPLING]].drop_duplicates()
                 same = printed.reset_index().merge(here, on=_ASKED, suffixes=("", "_here"))
-                warm = same.temperature  # empty: the paper prints none
-                same = same[warm.isna() | (warm == same.temperature_here)]
+                for name in _SAMPLING:  # empty: the paper prints none
+                    same = same[same[name].isna() | (same[name] == same[f"{name}_here"])]
                 shown = printed.loc[same["index"].unique()].dropna(subset=[layer.x])
         if {layer.x, layer.y} <= set(shown):
             series += _series(layer, _plotted(layer, shown), file_rows)

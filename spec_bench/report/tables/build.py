@@ -26,7 +26,14 @@ from spec_bench.report.papers.items import Column, Item
 from spec_bench.report.papers.pairs import drafter_size, is_embedded, pair_configs
 from spec_bench.report.papers.paper import Table, load_paper
 from spec_bench.report.tables.measured import NO_PAIR, Measured, commands_for
-from spec_bench.report.tables.printed import Cell, Sheet, printed_sheet, rivals, tree_text
+from spec_bench.report.tables.printed import (
+    SAMPLING,
+    Cell,
+    Sheet,
+    printed_sheet,
+    rivals,
+    tree_text,
+)
 from spec_bench.system.groups import group_by_key
 from spec_bench.vocabulary import columns, names
 from spec_bench.vocabulary.names import MEANINGS
@@ -138,9 +145,11 @@ def _ours(cell: Cell, column: Column, measured: Measured) -> dict[str, Any]:
     for asked in cell.asked:
         row = measured.row(asked)
         if row is None:
-            other = measured.row(asked._replace(temperature=None))
-            at = f"at temperature {other['temperature']:g} alone" if other else NOT_RUN
-            return {"state": at}
+            if (other := measured.row(asked.at_any)) is None:
+                return {"state": NOT_RUN}
+            own = asked._asdict()
+            unlike = (f"{n} {other[n]:g}" for n in SAMPLING if own[n] not in (None, other[n]))
+            return {"state": f"at {', '.join(unlike)} alone"}
         if row["status"] == "failed":
             return {"state": f"failed: {failure_of(row)}"}
         rows.append(row)

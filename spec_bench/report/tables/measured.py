@@ -35,7 +35,7 @@ from spec_bench.report.data.seeds import pooled
 from spec_bench.report.papers.items import Item, read_recipe, recipe_cells
 from spec_bench.report.papers.pairs import is_embedded, pair_configs, pair_of
 from spec_bench.report.papers.paper import Figure, Paper
-from spec_bench.report.tables.printed import Asked, printed_sheet
+from spec_bench.report.tables.printed import SAMPLING, Asked, printed_sheet
 from spec_bench.settings.words import quote_text
 from spec_bench.system import files
 from spec_bench.system.files import ON_GPU, training_command, training_of
@@ -45,7 +45,7 @@ from spec_bench.vocabulary.numbers import format_count
 from spec_bench.vocabulary.spec import parse
 
 RESULTS = Path("results")  # where nothing else is said
-_SAMPLING = ("pair", "task", "temperature", "top_k", "top_p")  # a table asks for these
+_SHOWN = ("pair", "task", *SAMPLING)  # a table asks for these
 
 
 class Measured:
@@ -65,8 +65,7 @@ class Measured:
         for place in sorted(range(len(rows)), key=lambda each: (*_rank(self.listed[each]), each)):
             row = self.listed[place]
             pair = self._aliases.get(str(row["pair"]), str(row["pair"]))
-            sampling = (row["top_k"], row["top_p"], bool(row["tree_attention"]))
-            cell = (pair, str(row["task"]), str(row["decoder"]), *sampling)
+            cell = (pair, str(row["task"]), str(row["decoder"]), bool(row["tree_attention"]))
             self._cells.setdefault(cell, []).append(place)
 
     @classmethod
@@ -118,16 +117,15 @@ class Measured:
         return next(iter([*named, *others]), None)
 
     def left_out(self, wanted: Sequence[Asked]) -> list[str]:
-        """Says how many rows fit what is asked for but for their temperatures."""
-        own = {each.temperature for each in wanted}
-        fitting = {p for each in wanted for p in self._fitting(each._replace(temperature=None))}
-        warm = Counter(self.listed[place]["temperature"] for place in fitting)
-        texts = " or ".join(sorted(f"{each:g}" for each in own if each is not None))
-        return [
-            f"Left out: {format_count(count, 'row')} at temperature {at:g}, not at {texts}."
-            for at, count in sorted(warm.items())
-            if not own & {at, None}
-        ]
+        """Says how many rows fit what is asked for but for their sampling."""
+        own = {name: {getattr(each, name) for each in wanted} for name in SAMPLING}
+        rows = [self.listed[p] for p in {p for e in wanted for p in self._fitting(e.at_any)}]
+        unlike = Counter(
+            ", ".join(f"{n} {row[n]:g}" for n in SAMPLING if not own[n] & {row[n], None})
+            for row in rows
+        )
+        counts = sorted(unlike.items())
+        return [f"Left out: {format_count(n, 'row')} at {text}." for text, n in counts if text]
 
     def missing(self, asked: Iterable[Asked]) -> tuple[Asked, ...]:
         """Returns the asked cells without numbers, failed ones included."""
@@ -140,7 +138,7 @@ class Measured:
         differs.
         """
         fitting = sorted({place for each in asked for place in self._fitting(each)})
-        parts = split(check_models(self.rows.iloc[fitting]), _SAMPLING) if fitting else []
+        parts = split(check_models(self.rows.iloc[fitting]), _SHOWN) if fitting else []
         if len(parts) < 2:
             return [("", self)]
         parts.sort(key=lambda part: not ("stage" in part[1] and (part[1].stage == "confirm").any()))
@@ -165,10 +163,10 @@ class Measured:
 
     def _fitting(self, asked: Asked) -> list[int]:
         """Returns an asked decoder's rows at the asked sampling, the preferred ones first."""
-        exactly = (asked.pair, asked.task, asked.decoder, asked.top_k, asked.top_p)
-        rows = self._cells.get((*exactly, asked.tree_attention), [])
-        warm = asked.temperature
-        return [each for each in rows if warm is None or self.listed[each]["temperature"] == warm]
+        rows = self._cells.get((*asked[:3], asked.tree_attention), [])
+        known = {name: getattr(asked, name) for name in SAMPLING}
+        exactly = [(name, value) for name, value in known.items() if value is not None]
+        return [e for e in rows if all(self.listed[e][name] == value for name, value in exactly)]
 
     def _alive(self, fitting: Iterable[int]) -> list[int]:
         """Returns the first row with numbers of each tree."""
@@ -181,19 +179,17 @@ class Measured:
 
 def _rank(row: Row) -> tuple[float, ...]:
     """Where a row stands among those that fit: the least is preferred, unknown numbers last."""
-    sizes = (number_in(row, name) for name in ("batch_size", "temperature", "seed"))
+    sizes = (number_in(row, name) for name in ("batch_size", "temperature", "seed", "top_k"))
     unlike = (row["status"] == "failed", row.get("stage") != "confirm")
     known = (inf if size is None else size for size in sizes)
-    return (*unlike, *known, -(number_in(row, "prompts") or 0))
+    return (*unlike, *known, -(number_in(row, "top_p") or 1), -(number_in(row, "prompts") or 0))
 
 
 def _aliases(rows: pd.DataFrame) -> dict[str, str]:
     """Label in the results -> pair config, for labels made from the models' names."""
-    if rows.empty:
-        return {}
     named = pair_configs()
     by_models = {(each.target, ",".join(each.drafts)): each.name for each in named.values()}
-    labels = rows[["pair", "target", "draft"]].drop_duplicates()
+    labels = rows.reindex(columns=["pair", "target", "draft"]).drop_duplicates()
     return {
         label: by_models[target, draft]
         for label, target, draft in labels.itertuples(index=False)
@@ -233,7 +229,7 @@ def wanted_of(paper: Paper, item: Item) -> tuple[Asked, ...]:
         sheets = (printed_sheet(f"{paper.name}/{number}", None) for number in item.tables)
         return tuple(dict.fromkeys(each for sheet in sheets for each in sheet.wanted))
     sampling = item.sampling
-    limits = (int(sampling.get("top_k", 0)), sampling.get("top_p", 1.0))
+    limits = sampling.get("top_k"), sampling.get("top_p")
     temperatures = item.temperatures or (sampling.get("temperature"),)
     wanted: dict[Asked, None] = {}
     for (target, draft), task, temperature in product(item.pairs, item.tasks, temperatures):

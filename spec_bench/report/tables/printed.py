@@ -27,6 +27,7 @@ from spec_bench.vocabulary import columns, names
 from spec_bench.vocabulary.published import KEYS, Row, printed_tree
 from spec_bench.vocabulary.spec import parse
 
+SAMPLING = ("temperature", "top_k", "top_p")
 UNNAMED = "paper's"  # a target that the table does not name
 _OF_PAIR = ("target", "draft", "task")
 
@@ -38,15 +39,21 @@ class Asked(NamedTuple):
     task: str
     decoder: str
     spec: str
-    temperature: float | None = None  # None takes any, the lowest first
-    top_k: int = 0
-    top_p: float = 1.0
+    # of the sampling None takes any, the lowest temperature and the least truncation first
+    temperature: float | None = None
+    top_k: float | None = None
+    top_p: float | None = None
     tree_attention: bool = True
     # ``spec``: that tree; ``preferred``: that one, or where it was not measured the first one that
     # was; ``fastest``: the tree with the highest speed-up; ``same depth``: a chain as deep as the
     # fastest tree of the first of ``among``; ``common``: an ablation's tree, which ``among`` share
     pick: Pick = "spec"
     among: tuple[str, ...] = ()  # decoders
+
+    @property
+    def at_any(self) -> Asked:
+        """The cell with any sampling."""
+        return self._replace(temperature=None, top_k=None, top_p=None)
 
 
 @dataclass
@@ -177,13 +184,17 @@ class _Layout:
         for number, tree in product(self.numbers, (True, False)):
             key = (*(number[name] for name in at), number["metric"], number["spec"] if tree else "")
             numbers.setdefault(key, number)
+            numbers.setdefault(key[:-2], number)  # any of the place
         lines = []
         for row in self._rows():
             cells = []
             for value, column in product(across, self.shown):
                 place = {**row, self.table.across: value} if self.table.across else row
                 metric = self._metric(column, place["task"])
-                key = (*(place[name] for name in at), metric, column.spec)
+                where = tuple(place[name] for name in at)
+                known = place if row["extra"] else numbers.get(where, place)
+                place = place | {name: known[name] for name in SAMPLING}
+                key = (*where, metric, column.spec)
                 cells.append(self._cell(place, column, None if row["extra"] else numbers.get(key)))
             labels = tuple(self._label(row, source) for source in self.table.heads.values())
             block = "/".join(self._label(row, source) for source in self.table.block)
@@ -285,8 +296,8 @@ class _Layout:
             row["decoder"],
             spec,
             table.temperature if warm is None else warm,
-            int(row["top_k"] or 0),
-            float(row["top_p"] or 1.0),
+            float(row["top_k"]) if row["top_k"] else None,
+            float(row["top_p"]) if row["top_p"] else None,
             row["tree_attention"] != "false",
             pick,
             among,
