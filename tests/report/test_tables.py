@@ -513,3 +513,12 @@ def test_of_sampling_that_is_not_printed_any_row_is_taken_and_its_setting_is_tol
         assert measured.row(asked._replace(top_p=0.5)) is None
         grid = table("rsd/1", tmp_path)
         assert "| 2.166 | 2.200 |" in line_of(grid, "2", "SD", "2")
+
+
+def test_in_csv_a_lost_number_is_empty_with_a_state_and_lossless_has_its_own_words(tmp_path):
+    busy = {"reason": "speedup: disturbed: waited", "token_rate": 9.0}
+    write(tmp_path, "rsd-exp1", row("ar", **busy), sd(block_efficiency=2.0, **busy))
+    lines = list(csv.DictReader(io.StringIO(comma(table("rsd/7", tmp_path, "llama2_7b")))))
+    lost = [each for each in lines if each["block_efficiency_paper_state"] == "lost"]
+    assert lost and all(each["block_efficiency_paper"] == "" for each in lost)
+    assert {each["lossless"] for each in lines} == {"exact", ""}

@@ -283,31 +283,33 @@ def comma(*sheets: Sheet) -> str:
     writer = csv.writer(stream, lineterminator="\n")
     for place, sheet in enumerate(sheets):
         setting = [] if len(sheets) == 1 else [sheet.setting]
-        ends = ("ours", "low", "high", "difference", "state") if sheet.measured else ()
-        names = [f"{column.name}_{end}" for column in sheet.columns for end in ("paper", *ends)]
+        ends = ["paper", "paper_state"]
+        ends += ["ours", "low", "high", "difference", "state"] * sheet.measured
+        names = [f"{column.name}_{end}" for column in sheet.columns for end in ends]
         heads = [*(["setting"] if setting else []), *(h.replace(" ", "_") for h in sheet.heads)]
         if not place:
             last = ["lossless"] if sheet.measured else []
             writer.writerow(map(escaped, [*heads, *names, *last]))
         for line in sheet.lines:
-            values = [value for cell in line.cells for value in _values(cell)[: 1 + len(ends)]]
-            marks = {cell.mark or "exact" for cell in line.cells if cell.ours}
+            values = [value for cell in line.cells for value in _values(cell)[: len(ends)]]
+            ours = [cell for cell in line.cells if cell.ours]
+            marks = {cell.mark if cell.mark in MARKS else "exact" for cell in ours}
             lossless = ["/".join(sorted(marks))] if sheet.measured else []
             writer.writerow(map(escaped, [*setting, *line.labels, *values, *lossless]))
     return stream.getvalue()
 
 
 def _values(cell: Cell) -> list[str]:
-    """Paper, ours, both ends of the interval, difference, state."""
+    """Paper, whether it is lost, ours, both ends of the interval, difference, state."""
     printed = f"{cell.printed}±{cell.plus_minus}" if cell.plus_minus else cell.printed
-    printed = LOST if cell.lost else printed
+    told = [printed, LOST * cell.lost]
     if not cell.ours:
-        return [printed, "", "", "", "", cell.state]
+        return [*told, "", "", "", "", cell.state]
     if cell.value is None:
-        return [printed, cell.text, "", "", "", ""]
+        return [*told, cell.text, "", "", "", ""]
     numbers = (cell.value, cell.low, cell.high, _difference(cell))
     state = "disturbed" if cell.doubted else ""
-    return [printed, *("" if number is None else f"{number:.6g}" for number in numbers), state]
+    return [*told, *("" if number is None else f"{number:.6g}" for number in numbers), state]
 
 
 def escape_markdown(text: str) -> str:
