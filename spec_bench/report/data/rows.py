@@ -114,10 +114,10 @@ def check_models(rows: pd.DataFrame) -> pd.DataFrame:
                 continue
             spellings = rows[model][part.index].unique()
             if not MODELS_APART.get():
-                shown = part.dropna() if len(spellings) == 1 else spellings
+                shown = part.unique() if len(spellings) == 1 else spellings
                 raise ValueError(
                     f"{' '.join(map(str, key))} has several models under one name: {model} "
-                    f"{', '.join(dict.fromkeys(shown))}; --mixed-models names them apart"
+                    f"{', '.join(shown)}; --mixed-models names them apart"
                 )
             if "decoder" not in keys:
                 rows = rows.copy()
