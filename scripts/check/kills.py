@@ -99,7 +99,7 @@ KINDS = (
     Kind("shared", 10, "spec_bench", (*SHARED, "hydra.launcher.n_jobs=2")),
     Kind("training", 5, "spec_bench.train", TRAINING),
     Kind("serve", 5, "spec_bench", SERVE),
-    Kind("convert", 5, "spec_bench", ("convert",)),
+    Kind("convert", 10, "spec_bench", ("convert",)),
     Kind("recommend", 10, "spec_bench", SEARCH),
     Kind("tables", 10, "spec_bench", ("report",)),
     Kind("slurm", 5, "spec_bench", (*SWEEP, *slurm.SLURM), tasks=True),
