@@ -123,9 +123,12 @@ def first_line(message: object) -> str:
     return to_printable(next(iter(str(message).strip().splitlines()), ""))
 
 
+_MEANT = {"tau": "block_efficiency"}  # what papers call ours
+
+
 def did_you_mean(word: str, known: Sequence[str], prefix: str = "") -> str:
     """``; did you mean PREFIXknown?`` where known words begin so or one is near, else nothing."""
-    begun = [each for each in known if word and each.startswith(word)][:3]
+    begun = [each for each in known if word and each.startswith(_MEANT.get(word, word))][:3]
     near = [f"{prefix}{each}" for each in begun or get_close_matches(word, known, n=1)]
     return f"; did you mean {' or '.join(near)}?" if near else ""
 

@@ -326,7 +326,8 @@ def test_an_error_in_a_claim_names_the_claim_and_its_paper(results, monkeypatch)
     claim = Claim(lambda ask: ask.of(axis="length"), "", "")
     monkeypatch.setitem(load_paper("rsd").__dict__, "claims", (claim,))
     with pytest.raises(
-        ValueError, match="claim <lambda> of rsd: no axis 'length'; the paper has: draft"
+        ValueError,
+        match=r"claim <lambda> of rsd \(.*test_claims.py, line \d+\): no axis 'length'; .*draft",
     ):
         check_claims("rsd", TWO, results)
 

@@ -229,3 +229,8 @@ def test_two_folders_under_one_pair_are_refused_unless_they_are_one_model(
             and "| 2.144 | 2.000 |" in said
             and "| 3.000 |" in said
         )
+
+
+def test_checks_without_results_name_what_makes_some(tmp_path, capsys):
+    assert main(["checks", "dsbd", "--results", str(tmp_path)]) == 2
+    assert "spec-bench run dsbd=one_cache" in capsys.readouterr().err

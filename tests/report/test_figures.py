@@ -455,8 +455,11 @@ def test_a_mistake_in_a_papers_figures_is_one_line(drawn, said, monkeypatch):
         figure_sheets(find_figure("rsd/4"), rows)
 
 
-def test_printed_points_are_hollow():
+def test_printed_points_are_hollow_and_panels_keep_the_papers_order_of_tasks():
     sheet = sheet_of("rsd/6", EXP1.assign(pair="llama2_7b"))
     figure = draw_sheet(sheet)
     faces = [line.get_markerfacecolor() for plot in figure.axes for line in plot.get_lines()]
     assert "none" in faces and any(face != "none" for face in faces)
+    item = next(each for each in load_paper("beyond").figures if len(each.tasks) > 1)
+    cells = [row("ar", task=task) for task in reversed(item.tasks)]
+    assert list(Cells(item, frame(*cells)).rows().task) == list(item.tasks)

@@ -75,7 +75,7 @@ MODELS = "pair.target=a/b pair.draft=a/c pair.name=mine"
 @pytest.mark.parametrize(("device", "way", "own", "words"), [
     ("NVIDIA A100", "none", {}, "pair=llama2_7b engine=cuda engine.compile=none"),
     ("NVIDIA A100", "static", {}, "pair=llama2_7b engine=cuda"),
-    ("cpu", "none", {}, "pair=llama2_7b engine=cuda"),
+    ("cpu", "none", {}, "pair=llama2_7b"),
     ("NVIDIA A100", "static", OURS_ALONE, f"{MODELS} engine=cuda"),
     ("cpu", "static", OURS_ALONE, MODELS),
 ])  # fmt: skip
@@ -513,6 +513,8 @@ def test_of_sampling_that_is_not_printed_any_row_is_taken_and_its_setting_is_tol
         assert measured.row(asked._replace(top_p=0.5)) is None
         grid = table("rsd/1", tmp_path)
         assert "| 2.166 | 2.200 |" in line_of(grid, "2", "SD", "2")
+    write(tmp_path, "rsd-exp1", cells[0])
+    assert noted(table("rsd/1", tmp_path), "top-p 0.9, batch size 1")
 
 
 def test_in_csv_a_lost_number_is_empty_with_a_state_and_lossless_has_its_own_words(tmp_path):
@@ -522,3 +524,10 @@ def test_in_csv_a_lost_number_is_empty_with_a_state_and_lossless_has_its_own_wor
     lost = [each for each in lines if each["block_efficiency_paper_state"] == "lost"]
     assert lost and all(each["block_efficiency_paper"] == "" for each in lost)
     assert {each["lossless"] for each in lines} == {"exact", ""}
+
+
+def test_the_command_for_missing_cells_keeps_where_the_rows_beside_had_their_prompts(tmp_path):
+    own = {"device": "cpu", "compile": "none", "data_source": "embedded", "data_file": "xsum.jsonl"}
+    write(tmp_path, "rsd-exp1", sd(block_efficiency=2.2, **own))
+    (command,) = table("rsd/1", tmp_path).commands
+    assert "pair=llama2_7b task.source.kind=embedded" in command and "engine=" not in command

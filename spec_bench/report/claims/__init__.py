@@ -9,6 +9,7 @@ Equality needs a small difference, not merely an unseen one. Screened cells are 
 paper's claims are the functions of its ``claims.py``, in the words of ``ask``.
 """
 
+import traceback
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,7 +47,9 @@ def check_claims(paper: str, rows: pd.DataFrame, results: Path | Records) -> lis
         try:
             found = list(claim.function(ask))
         except Exception as error:
-            place = f"claim {claim.function.__name__} of {paper}"
+            frames = traceback.extract_tb(error.__traceback__)[1:2]  # the claim's own
+            at = "".join(f" ({each.filename}, line {each.lineno})" for each in frames)
+            place = f"claim {claim.function.__name__} of {paper}{at}"
             raise ValueError(f"{place}: {describe_error(error)}") from error
         said = {"statement": claim.statement, "section": claim.section, "number": number}
         checks += [replace(check, **said) for check in found]

@@ -138,7 +138,9 @@ def run_checks(options: Namespace) -> None:
     paper = load_paper(options.paper)
     rows = read_rows(results_files(options.results))
     if rows.empty:
-        raise make_absence(f"no results below {str(options.results)!r}", options.results)
+        ways = " or ".join(dict.fromkeys(r for item in paper.items for r in item.recipes))
+        message = f"no results below {str(options.results)!r}; spec-bench run {ways} makes some"
+        raise make_absence(message, options.results)
     checks = check_claims(paper.name, check_models(rows), options.results)
     print_checks(checks, summary_of(checks, paper))
 

@@ -15,6 +15,7 @@ drawing stops (``with_columns``).
 import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from math import nan, prod
 from typing import Any
 
@@ -86,6 +87,8 @@ class Cells:
             raise nothing_measured(item)
         if (fits := self.fits(shown)).any():
             shown = shown[fits | ~fits.groupby(shown.task).transform("any")]
+        order = partial(pd.Categorical, categories=item.tasks)  # the paper's; other tasks behind
+        shown = shown.sort_values("task", key=order, kind="stable")
         doubted = shown.reason.fillna("").map(find_doubt) != ""
         return _with_axes(derive(clear_times(shown, doubted)), self.paper.axes)
 

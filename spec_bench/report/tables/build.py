@@ -57,6 +57,7 @@ _CONTINUED = {
     "fixed": "later turns continue fixed answers, the same for every decoder",
     "none": "first turns only",
 }
+_ALL_KEPT = {"top_k": [0], "top_p": [1]}
 _NO_ROOM = {"prompts_skipped": "left out", "prompts_truncated": "cut in the middle"}
 
 
@@ -292,8 +293,10 @@ def _origin(rows: Sequence[Row]) -> str:
 def _sizes(rows: Sequence[Row]) -> str:
     """Machines, temperatures, batch sizes and lengths of answers of the rows shown."""
     told = []
-    for name in ("machine", "temperature", "batch_size", "max_new_tokens"):
+    for name in ("machine", *SAMPLING, "batch_size", "max_new_tokens"):
         known = sorted({row[name] for row in rows if not pd.isna(row.get(name))})
+        if known == _ALL_KEPT.get(name):
+            continue
         texts = [str(value).removesuffix(".0") for value in known]
         told.append(f"{columns.column(name).title} {_some(texts) or 'not stated'}")
     return ", ".join(told)

@@ -204,6 +204,7 @@ NO_PAIR = "pair's config names its models under paper (docs/pairs.md)"
 _TEMPERATURE = "generation.temperature"
 _NO_GPU = ("cpu", "server")
 _CAPTURED = "static"  # what ON_GPU compiles
+_SOURCES = {"embedded": "task.source.kind=embedded", "local": "task.source.path={}"}
 
 
 @dataclass(frozen=True)
@@ -379,23 +380,30 @@ def _groups(labels: Sequence[str], measured: Measured) -> list[tuple[str, ...]]:
 
 
 def _engine(label: str, measured: Measured) -> tuple[str, ...]:
-    """Returns the settings that put a pair's cells on a GPU, with passes run as in its rows there.
+    """Returns the settings that put a pair's cells on a GPU, with passes run as in its rows there,
+    and those that take its rows' prompts.
 
-    The embedded pairs run on the CPU; a pair without a config runs where its rows did. No table
-    mixes rows whose passes ran in different ways.
+    The embedded pairs run on the CPU; a pair that was measured, one without a config and one in a
+    folder where their rows did, or where the engine finds. No table mixes rows whose passes ran in
+    different ways.
     """
     config = pair_configs().get(label)
     if config is not None and is_embedded(config):
         return ()
-    rows = measured.rows
-    ways = []
-    if {"pair", "device", "compile"} <= {*rows.columns}:
-        on_gpu = (rows.pair == label) & rows.device.notna() & ~rows.device.isin(_NO_GPU)
-        ways = [str(way) for way in rows["compile"][on_gpu].dropna().unique()]
-    if config is None and not ways:
-        return ()
+    own = measured.rows
+    own = own if own.empty else own[own.pair == label]
+    told = own.reindex(columns=["data_source", "data_file"]).drop_duplicates("data_source")
+    source = [
+        word.format(quote_text(str(file)))
+        for kind, file in told.to_numpy()
+        if len(told) == 1 and (word := _SOURCES.get(kind))
+    ]
+    own = own.reindex(columns=["device", "compile"]).dropna(subset="device")
+    ways = [str(way) for way in own["compile"][~own.device.isin(_NO_GPU)].dropna().unique()]
+    if not ways and (config is None or len(own) or Path(config.target).is_dir()):
+        return tuple(source)
     other = ways and _CAPTURED not in ways
-    return (ON_GPU, f"engine.compile={ways[0]}") if other else (ON_GPU,)
+    return (ON_GPU, *([f"engine.compile={ways[0]}"] if other else []), *source)
 
 
 def _command(
@@ -424,7 +432,4 @@ def _models(label: str, measured: Measured) -> tuple[str, ...]:
     first = matching.iloc[0]
     target, name, *drafts = map(quote_text, (first.target, label, *first.draft.split(",")))
     draft = f"[{','.join(drafts)}]" if drafts[1:] else drafts[0]
-    own = f"pair.target={target}", f"pair.draft={draft}", f"pair.name={name}"
-    file = quote_text(str(first.get("data_file")))
-    data = {"embedded": "task.source.kind=embedded", "local": f"task.source.path={file}"}
-    return (*own, *filter(None, [data.get(str(first.get("data_source")))]))
+    return f"pair.target={target}", f"pair.draft={draft}", f"pair.name={name}"
