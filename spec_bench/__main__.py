@@ -29,6 +29,7 @@ _READERS = ("report", *_OF_THE_REPORT, "compare", "verify")
 def main() -> None:
     """The console script ``spec-bench``."""
     command, *rest = sys.argv[1:] or ["--help"]
+    line = RESUMES if "plan=true" not in sys.argv else "interrupted"
     if command in _READERS:  # collecting garbage would be a sixth of their time, in vain
         gc.set_threshold(100_000, 50)
     with orderly(RESUMES):
@@ -61,10 +62,10 @@ def main() -> None:
 
         train(rest)
     elif command in _MODULES:
-        with orderly(RESUMES):
+        with orderly(line):
             sys.exit(import_module(f"spec_bench.{_MODULES[command]}").main(_plain(command, rest)))
     else:
-        with orderly(RESUMES):
+        with orderly(line):
             words = rest if command == "run" else [command, *rest]
             sys.argv = [sys.argv[0], *_plain("run", words)]
             application()()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import spec_bench.__main__
 from spec_bench.audit.__main__ import load as audit
 from spec_bench.exchange.write import main as answers
 from spec_bench.report.cli.command_line import ARGUMENTS
@@ -21,7 +22,7 @@ from spec_bench.report.papers.paper import code_of
 from spec_bench.settings.arguments import output_file, output_folder
 from spec_bench.settings.configs import experiments_dir
 from spec_bench.sinks.console import print_outcome
-from spec_bench.system.signals import orderly
+from spec_bench.system.signals import orderly, raising
 from spec_bench.train.collect import main as collect
 from tests.report.rows import row, write
 from tests.warm import Command, run
@@ -307,3 +308,22 @@ def test_a_python_without_packages_is_one_line_that_says_how_to_get_them(words, 
     done = subprocess.run([sys.executable, *words.split()], **told)
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
     assert all(each in done.stderr for each in (named, "source .venv/bin/activate", "make env"))
+
+
+def test_a_package_that_ray_lacks_is_in_rays_environment(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["spec-bench", "-m", "hydra/launcher=ray_cluster"])
+    with pytest.raises(SystemExit), orderly(SAID):
+        raise ModuleNotFoundError(name="msgpack")
+    assert re.search("'msgpack'.*constraints-ray.txt", capsys.readouterr().err)
+
+
+def test_an_interrupted_plan_has_nothing_to_resume(monkeypatch, capfd):
+    def interrupt():
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(1)
+
+    monkeypatch.setattr(sys, "argv", ["spec-bench", "run", "plan=true"])
+    monkeypatch.setattr(spec_bench.__main__, "application", lambda: raising()(interrupt))
+    with pytest.raises(SystemExit):
+        spec_bench.__main__.main()
+    assert capfd.readouterr().err == "interrupted\n"

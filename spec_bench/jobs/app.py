@@ -31,8 +31,9 @@ from spec_bench.jobs.sweep.plan import Planner, print_plan
 from spec_bench.jobs.sweep.sweep import Sweep, seen
 from spec_bench.jobs.sweep.watch import RunningJob
 from spec_bench.metrics import CellRecords, check_references, needs_references, summary_of
+from spec_bench.metrics.efficiency import disturbance_note
 from spec_bench.records import cell_folder
-from spec_bench.records.types import CellResult
+from spec_bench.records.types import CellResult, Reason
 from spec_bench.settings.fields import complain
 from spec_bench.sinks.console import print_outcome
 from spec_bench.sinks.rows import labels_of
@@ -184,9 +185,11 @@ def read_so_far(settings: JobSettings) -> Iterator[CellResult]:
         keys = [key for key in ours if key in plain]
         both = CellRecords([ours[key] for key in keys], [plain[key] for key in keys])
         numbers = summary_of(both, ends=False).row if keys else {}
+        doubt = disturbance_note(both, 1.0)
+        why = (Reason("speedup", doubt),) * bool(doubt)
         facts = settings.facts(cell)
         # of the prompts so far it is whole
-        yield CellResult(store.folder.name, facts, "complete", metrics=numbers)
+        yield CellResult(store.folder.name, facts, "complete", None, why, numbers)
 
 
 def _answers(table: Path, results: Sequence[CellResult]) -> list[str]:

@@ -28,8 +28,9 @@ from spec_bench.jobs.config.compose import composed, one_line
 from spec_bench.jobs.config.config import ConfirmSettings
 from spec_bench.jobs.config.flags import TYPED, read_escapes
 from spec_bench.jobs.config.settings import JobSettings, rank_of
+from spec_bench.jobs.sweep.plan import plan_job
 from spec_bench.records.types import CellResult
-from spec_bench.report.data.rows import Group, reason_of, stall_of
+from spec_bench.report.data.rows import Group, stall_of
 from spec_bench.report.page.build import render
 from spec_bench.report.page.headline import Headline, headline, widen
 from spec_bench.settings.fields import complain
@@ -162,7 +163,7 @@ _HEADS = (
     "decoder",
     "prompts",
     "tokens a call",
-    "speed-up (fresh: interval corrected as the answer's)",
+    "speed-up (interval: from 5 prompts on, of fresh ones corrected as the answer's)",
 )
 
 
@@ -172,7 +173,7 @@ class Recommendation:
 
     headline: Headline | None  # by the fresh prompts; None where no candidate has a number there
     # A row for each candidate, the best first: decoder, spec, prompts, fresh, NUMBERS with the ends
-    # of their intervals, why these are missing and the reason of a failure, all of the last stage
+    # of their intervals, and the reason of a failure, all of the last stage
     # that it came to.
     candidates: pd.DataFrame
     needed: tuple[Needed, ...] = ()  # where the pair has no draft, or none pays
@@ -245,10 +246,24 @@ def cost_of(settings: JobSettings, stages: list[Stage]) -> str:
     )
 
 
+class PlannedOnlyError(ValueError):
+    """``plan=true``: nothing was decoded, the text is the plan."""
+
+
+def _time_of(settings: JobSettings, stages: list[Stage]) -> str:
+    """Says how long a search decodes at the rate that plain decoding is known to have."""
+    told = "minutes unknown until plain decoding of this pair is measured"
+    if rate := plan_job(settings)[0].rate:
+        tokens = count_answers(settings, stages) * settings.max_new_tokens
+        minutes = tokens / rate.tokens_per_s / 60
+        told = f"some {minutes:.1f} minutes at plain decoding's rate ({rate.source})"
+    return f"{told}; fewer --decoders or 'confirm={{best: 2, prompts: 12}}' make it shorter"
+
+
 def recommend(settings: JobSettings, show: Callable[[str], None] | None = None) -> Recommendation:
     """Looks for the fastest of the cells of a job; ``show`` takes a line before each long step.
-    Raises ValueError: there are no fresh prompts, no decoder fits the pair, or plain decoding
-    failed.
+    Raises ValueError: there are no fresh prompts, no decoder fits the pair, plain decoding failed,
+    or ``plan=true``.
     """
     confirm = settings.asked.confirm
     if confirm is None:
@@ -263,7 +278,7 @@ def recommend(settings: JobSettings, show: Callable[[str], None] | None = None) 
     stages = stages_of(settings, confirm)
     cost = cost_of(settings, stages)
     if settings.asked.plan:
-        raise ValueError(f"recommend has no plan, it would decode {cost}")
+        raise PlannedOnlyError(f"{cost}\n{_time_of(settings, stages)}")
     say(f"{cost}; first, plain decoding's pace on one prompt")
     plain, *left = settings.cells
     lines: dict[int, dict[str, Any]] = {}
@@ -273,7 +288,10 @@ def recommend(settings: JobSettings, show: Callable[[str], None] | None = None) 
         if number:
             minutes = count_answers(settings, stages[number - 1 :]) * pace_s / 60
             titles = ", ".join(cell.title for cell in chosen if number > 1)
-            told = f"some {minutes:.1f} minutes left, {titles or f'{len(chosen)} decoders'}"
+            told = (
+                f"some {minutes:.1f} minutes left of the whole search; this stage: "
+                f"{titles or f'{len(chosen)} decoders'}"
+            )
             say(f"{number} of {len(stages)}: {told} on {len(stage.examples)} prompts")
         job = stage.job_of(settings, (plain, *chosen))
         interrupted: KeyboardInterrupt | None = None
@@ -324,7 +342,6 @@ def _line(cell: Cell, row: CellResult, stage: Stage) -> dict[str, Any]:
     failed = row.reasons[0].text if row.status != "complete" else ""
     measured = {name: row.metrics.get(name) for name in numbers}
     measured["doubt"] = stall_of(row_of(row)).partition(":")[0]
-    measured["why"] = reason_of(row_of(row), "intervals") or "no interval"
     return {
         "decoder": cell.name,
         "spec": cell.config.spec,
@@ -344,6 +361,9 @@ def main(overrides: Sequence[str]) -> int:
         settings = settings_of(composed([*usual, *overrides]))
         with signals.raising():
             found = recommend(settings, lambda line: print(line, file=sys.stderr, flush=True))
+    except PlannedOnlyError as plan:
+        print(plan)
+        return 0
     except ValueError as error:
         complain(f"spec_bench: {one_line(error)}")
         return 2
@@ -398,8 +418,8 @@ def _lines(candidates: pd.DataFrame) -> Iterator[list[tuple[str, str]]]:
         cells = [(title, title), (prompts, f"{prompts}{' fresh' if row['fresh'] else ''}")]
         for name in NUMBERS:
             value, low, high = (row[f"{name}{end}"] for end in ("", *ENDS))
-            ends = ends_of(low, high, ".2f") or f"({row['why']})"
-            text = "-" if pd.isna(value) else f"{value:.2f} {ends}"
+            ends = ends_of(low, high, ".2f")
+            text = "-" if pd.isna(value) else f"{value:.2f} {ends}".rstrip()
             cells.append(("" if pd.isna(value) else f"{value:.4f}", text))
         *others, (rank, text) = cells
         told = f"failed: {row['failed']}" if text == "-" else f"{text}, partial: {row['failed']}"

@@ -81,6 +81,8 @@ def orderly(line: str) -> Iterator[None]:
         if package == "spec_bench":
             raise
         do = "source .venv/bin/activate, or make env where there is none"
+        if "launcher=ray" in str(sys.argv):
+            do = "Ray's environment is pip install -c constraints-ray.txt -e '.[ray]'"
         print(f"spec_bench: the package {package!r} is not installed here: {do}", file=sys.stderr)
         sys.exit(2)
     finally:

@@ -14,6 +14,7 @@ import torch
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
+from omegaconf import OmegaConf
 
 from spec_bench.core.transfer import forget_constants
 from spec_bench.core.warp import SamplingSettings
@@ -23,10 +24,10 @@ from spec_bench.engine.loading import ModelSpec, load_model
 from spec_bench.jobs.config import compose
 from spec_bench.jobs.config.model_files import ModelSize, model_size
 from spec_bench.jobs.config.pair import EngineSettings, PairSettings, Printed
-from spec_bench.jobs.sweep import plan
+from spec_bench.jobs.sweep import launch, plan
 from spec_bench.jobs.work.prompts import slots_of
 from spec_bench.records.types import Request
-from spec_bench.settings.configs import conf_dir
+from spec_bench.settings.configs import conf_dir, read_yaml
 from tests.cells import facts
 from tests.families import decoder_names, decoder_settings, tiny_pair
 from tests.heads import heads_of
@@ -46,6 +47,8 @@ def row(target, draft, decoder, spec, rate, **more):
 OWN, PLAIN = row("T", "D", "rsd_s", "4x3", 50.0), row("T", "", "ar", "-", 20.0)
 OTHERS = [row("T", "D", "rsd_s", "4x3", rate, task="dolly") for rate in (1.0, 2.0, 9.0)]
 
+BUSY = row("T", "D", "rsd_s", "4x3", 1.0, reason="speedup: disturbed: threads waited")
+
 
 @pytest.mark.parametrize(
     ("measured", "rate"),
@@ -54,6 +57,8 @@ OTHERS = [row("T", "D", "rsd_s", "4x3", rate, task="dolly") for rate in (1.0, 2.
         ([PLAIN], plan.Rate(20.0, "measured, as ar")),
         (OTHERS, plan.Rate(2.0, "measured on dolly")),  # of other tasks the median
         ([*OTHERS, OWN], plan.Rate(50.0, "measured")),
+        ([BUSY], plan.Rate(1.0, "measured, of disturbed rows")),
+        ([BUSY, OWN], plan.Rate(50.0, "measured")),  # of which no row was disturbed
         ([], None),
         ([row("other", "D", "rsd_s", "4x3", 1.0)], None),
         ([row("T", "other", "rsd_s", "4x3", 1.0)], None),
@@ -132,11 +137,22 @@ def test_totals_say_what_is_there_what_it_takes_and_what_does_not_fit():
     )
     first, second, third = plan.totals([done, known, unknown])
     assert first == "3 cells: 1 complete, 2 missing"
-    assert second == "device hours: at most 1.50 and those of 1 cells of unknown rate"
+    assert second == "device hours: 1.50 at these rates and those of 1 cells of unknown rate"
     assert third.startswith("does not fit: p: 60.0 + 1.0 GiB on 1 GPUs of together 40 GiB")
     left = "device hours: unknown until one of the 1 cells is measured"
     assert plan.totals([done, unknown])[1] == left
-    assert plan.totals([done])[1] == "device hours: at most 0.00"
+    assert plan.totals([done])[1] == "device hours: 0.00 at these rates"
+
+
+def test_of_many_cells_one_that_stands_alone_in_its_line_is_named(capsys):
+    cells = [
+        plan.PlannedCell(str(n), facts(decoder="sd" if n else "ar"), "missing", 1, 1, None, None,
+                         plan.Memory(1, 1, 0, None), (f"budget={n % 2}",) if n else ())
+        for n in range(63)
+    ]  # fmt: skip
+    plan.print_plan(cells)
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert {"ar, 1 cell", "budget=0 31 cells", "budget=1 31 cells"} <= {*lines}
 
 
 @pytest.mark.parametrize(
@@ -171,7 +187,21 @@ def test_a_plan_says_what_its_launcher_would_be_given(
     assert main(monkeypatch, "-m", *swept, *given) == 0
     *_, launched, longest = capsys.readouterr().out.splitlines()
     assert launched.startswith("would run 2 jobs ") and all(each in launched for each in told)
-    assert longest == "the longest job: at most 6.0 minutes"  # two cells of 3
+    assert longest.startswith("the longest job: 6.0 minutes at these rates")  # two cells of 3
+    assert ("not the cluster's" in longest) == ("slurm" in launched.partition(":")[0])
+    assert not any(each in launched for each in ("pre_dispatch", "mmap_mode", "batch_size"))
+
+
+def test_a_plan_says_what_ray_would_be_given_and_nothing_of_its_config(monkeypatch):
+    launch.register_resolvers()
+    monkeypatch.setattr(launch, "_most_gpus", lambda root: 2)
+    launcher = read_yaml(conf_dir() / "hydra" / "launcher" / "ray_cluster.yaml")
+    del launcher["defaults"]
+    launcher["ray"]["init"]["address"] = "auto"
+    hydra = {"runtime": {"choices": {"hydra/launcher": "ray_cluster"}}, "launcher": launcher}
+    config = OmegaConf.create({"hydra": hydra})
+    told = launch.describe_launch(config, 2).partition(": ")[2]
+    assert told == "address auto, num_cpus 1, num_gpus 2, retried 3 times"
 
 
 @pytest.mark.parametrize(
@@ -251,7 +281,7 @@ def test_without_the_data_a_plan_says_what_is_unknown_and_all_that_configs_tell(
     assert "the data of xsum, dolly cannot be read here" in said
     # 2 bytes for each of 6.9 billion parameters; keys and values of the draft's 2048 positions.
     assert "12.9 + 1.1" in said and "fits yes" in said
-    assert "printed by rsd on wmt18_deen, xsum" in said and "device hours: at most" in said
+    assert "printed by rsd on wmt18_deen, xsum" in said and " at these rates" in said
     many = ["-m", "rsd=exp1", "task=xsum,dolly", "plan=true", *pair]
     assert main(monkeypatch, *many) == 0
     counted = [line.split() for line in capsys.readouterr().out.splitlines() if "33 cells" in line]
@@ -273,8 +303,11 @@ def test_a_sweep_is_planned_where_no_gpu_is_and_says_what_is_swept(monkeypatch, 
     named = [line.split()[3] for line in said.splitlines() if line.startswith("sd ")]
     assert named == [f"generation.temperature={t}" for t in ("0.5", "0.5", "1", "1")]
     swept = ("-m", "plan=true", "budget=6,14", "cells=[sd:3]", f"results={tmp_path}")
+    capsys.readouterr()
     assert main(monkeypatch, *swept) == 0
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    said, hints = capsys.readouterr()
+    assert hints.count("'budget=[A,B]'") == 1
+    lines = [line.split() for line in said.splitlines()]
     shared = [line for line in lines if line[:2] in (["ar", "-"], ["sd", "3"])]
     assert shared and not any("budget" in word for line in shared for word in line)
     assert {line[2] for line in lines if line[:1] == ["rsd_s"]} == {"budget=6", "budget=14"}

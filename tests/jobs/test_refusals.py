@@ -363,7 +363,6 @@ def test_results_go_where_nothing_else_lies(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("command", "given", "said"),
     [
-        (recommend, ["plan=true"], " 58 candidates on 3 prompts, the best 5 on "),
         (recommend, ["sink=wandb"], ": recommend "),
         (audit, ["--served-model", "x"], "--served-model goes with --server"),
         (audit, ["--answers", "3"], "--answers goes with --server"),

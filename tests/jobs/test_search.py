@@ -2,14 +2,17 @@
 
 import re
 from dataclasses import make_dataclass, replace
+from types import SimpleNamespace
 
 import pytest
 
+from spec_bench.jobs import app
 from spec_bench.jobs.app import settings_of
 from spec_bench.jobs.config.compose import composed
 from spec_bench.jobs.config.config import ConfirmSettings
 from spec_bench.jobs.config.settings import best_of, shared
 from spec_bench.jobs.job import session
+from spec_bench.jobs.sweep.plan import Rate
 from spec_bench.recommend import recommend as search
 from spec_bench.recommend.recommend import Recommendation, command_of, cost_of, stages_of
 from spec_bench.records.types import Reason
@@ -155,12 +158,14 @@ def test_an_interrupted_search_goes_on_and_answers_from_fresh_prompts(
         done(its, cell, *told)
 
     monkeypatch.setattr(session, "_decode", cut)
+    monkeypatch.setattr(app, "disturbance_note", lambda *_: "disturbed: threads waited")
     with pytest.raises(KeyboardInterrupt):
         search.main(words)
     monkeypatch.setattr(session, "_decode", done)
     ranked = capsys.readouterr().err.partition("ranking so far")[2].splitlines()[2:]
     assert sorted(line.split()[0] for line in ranked) == ["block", "rsd_c", "sd"]
-    assert {line.split()[2] for line in ranked} <= {"1", "2"} and "no interval" in ranked[0]
+    assert all(line.partition("  ")[0].endswith(", disturbed") for line in ranked)
+    assert {line.split()[3] for line in ranked} <= {"1", "2"} and "no interval" not in ranked[0]
 
     def interrupted(job, sinks):
         jobs.append(job)
@@ -235,7 +240,8 @@ def test_a_search_says_the_time_that_is_left_and_of_each_number_its_interval_and
     lines = {line.split("  ")[0]: line for line in said.splitlines()}
     assert f"1.31 [{', '.join(interval)}]" in lines["sd 1"]
     assert re.search(r" 29 fresh .* 1\.20 \[.*\], partial: 1 of 30: 'q7', no ", lines["sd 3"])
-    assert lines["sd 9"].endswith("0.40 (fewer than 5 prompts)")
+    assert lines["sd 9"].endswith("  0.40") and "from 5 prompts on" in said
+    assert steps.count("of the whole search") == 3
 
 
 def test_disturbed_candidates_are_marked_and_say_nothing_of_what_a_draft_would_need(
@@ -253,6 +259,20 @@ def test_disturbed_candidates_are_marked_and_say_nothing_of_what_a_draft_would_n
     logged = [*steps.splitlines(), *caplog.messages]
     assert any("data: " in line and "fresh prompts" in line for line in logged)
     assert said.startswith("cannot decide yet: ")
+
+
+def test_the_plan_of_a_search_says_its_answers_its_minutes_and_what_makes_it_shorter(
+    tmp_path, capsys, monkeypatch
+):
+    words = ["plan=true", "task=xsum", f"results={tmp_path}"]
+    assert search.main(words) == 0
+    cost, unknown = capsys.readouterr().out.splitlines()
+    assert "58 candidates on 3 prompts, the best 5 on " in cost and "357 answers" in cost
+    assert unknown.startswith("minutes unknown until plain decoding") and "--decoders" in unknown
+    rate = Rate(12.8, "measured")
+    monkeypatch.setattr(search, "plan_job", lambda _: [SimpleNamespace(rate=rate)])
+    assert search.main(words) == 0  # 357 answers of 128 tokens
+    assert "some 59.5 minutes at plain decoding's rate (measured)" in capsys.readouterr().out
 
 
 def test_what_cannot_be_right_is_one_line(capsys):

@@ -12,7 +12,7 @@ from spec_bench.records.sittings import ALL, MEANING, of_other_sitting
 from spec_bench.report.cli.command_line import main
 from spec_bench.report.data.rows import groups_of, read_results
 from spec_bench.report.page.build import build_index, results_file
-from spec_bench.report.page.headline import answer, headline
+from spec_bench.report.page.headline import answer, headline, headlines
 from spec_bench.report.page.results_table import results_table
 from spec_bench.report.plain import markdown, write_report
 from spec_bench.vocabulary import names
@@ -193,8 +193,13 @@ def test_table_and_console_begin_with_the_same_sentence_once(tmp_path, capsys):
     assert table.count(first) == said.count(first) == 1
 
 
-def test_a_sitting_is_told_by_a_speedup_that_is_no_quotient_of_the_rates():
+def test_a_sitting_is_told_by_a_speedup_that_is_no_quotient_of_the_rates(tmp_path):
     assert of_other_sitting(LATER) == ["", "", MEANING]
+    (line,) = headlines(groups_of(read_results(write(tmp_path, "own", *LATER) / "own/results.csv")))
+    assert "cells of different times" in line.sentence
+    table = write(tmp_path, "one", *LATER[:2], LATER[2] | {"token_rate": 0.68 * 57.8}) / "one"
+    (line,) = headlines(groups_of(read_results(table / "results.csv")))
+    assert "different times" not in line.sentence
     assert of_other_sitting([LATER[0], LATER[2]]) == ["", ALL]  # said once, no row is marked
     assert of_other_sitting([row("sd", "2", speedup=2.0, token_rate=4.0)]) == [""]
     assert of_other_sitting([*LATER[:1], row("sd", "4", status="failed")]) == ["", ""]

@@ -59,7 +59,13 @@ def test_of_a_large_sweep_the_fastest_rows_of_each_task_are_shown_and_all_are_co
     lines = [line.split() for line in text.splitlines()]
     specs = {task: [int(line[2]) for line in lines if line[:1] == [task]] for task in set(tasks)}
     assert specs == {"tides": [*range(99, 69, -1)], "quay": [*range(198, 168, -1)]}
-    assert "60 of 198 rows: the fastest of each task and setting" in text
+    assert "60 of 198 rows: the fastest of each task and setting, by speed-up" in text
+
+
+def test_the_fastest_rows_of_several_sittings_are_those_of_the_largest_speedups():
+    numbers = ({"token_rate": 100.0 - k, "speedup": 1.0 + k} for k in range(61))
+    text = shown(*(result(metrics=n, spec=str(k), run_id=str(k)) for k, n in enumerate(numbers)))
+    assert [line.split()[1] for line in text.splitlines()][1:3] == ["60", "59"]
 
 
 @pytest.mark.parametrize("width", [80, 120, 200])

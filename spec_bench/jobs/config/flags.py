@@ -36,8 +36,8 @@ _SERVE = {k: v for k, v in _JOB.items() if k not in ("target", "draft", "decoder
 COMMAND_WORDS: dict[str, str] = _READ["commands"]
 FLAGS = {"run": _JOB, "recommend": _JOB, "fit_tree": _JOB, "serve": _SERVE, "train": _TRAIN}
 
-# What there is, the least of a launcher's numbers, and how a plan says them.
-LAUNCHERS, LEAST, UNITS = (_READ[each] for each in ("launchers", "least", "units"))
+# What there is, the least of a launcher's numbers, how a plan says them, and what it leaves out.
+LAUNCHERS, LEAST, UNITS, USUAL = (_READ[each] for each in ("launchers", "least", "units", "usual"))
 
 _INFO = ("--info", "-i")  # a topic may follow
 _HYDRA = _READ["hydra"]

@@ -23,10 +23,10 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from spec_bench.jobs.config.compose import asked_of
-from spec_bench.jobs.config.flags import LEAST, UNITS
+from spec_bench.jobs.config.flags import LEAST, UNITS, USUAL
 from spec_bench.jobs.config.model_files import BYTES
 from spec_bench.jobs.config.pair import (
     EngineSettings,
@@ -195,14 +195,14 @@ def describe_launch(config: DictConfig, jobs: int) -> str:
     """Says what a sweep of so many jobs would be submitted as."""
     name = config.hydra.runtime.choices["hydra/launcher"]
     launcher = config.hydra.launcher
-    given = {**launcher, **launcher.get("ray", {}).get("remote", {})}
+    ray = launcher.get("ray", {})
     told = []
-    for key, value in given.items():
+    for key, value in {**launcher, **ray.get("init", {}), **ray.get("remote", {})}.items():
         if isinstance(value, int) and value < (least := LEAST.get(key, value)):
             raise ValueError(f"hydra.launcher.{key} must be >= {least}, got {value}")
         if key == "n_jobs" and value == -1:
             value = os.cpu_count()
-        if key[0] != "_" and value and isinstance(value, int | str | ListConfig | DictConfig):
+        if value and key != "ray" and key[0] != "_" and str(value) not in USUAL.get(key, ()):
             told.append(UNITS.get(key, f"{key} {{}}").format(value))
     how = "here, one after the other" if name == "basic" else f"by hydra/launcher={name}: "
     return f"would run {jobs} job{'s' * (jobs != 1)} {how}{', '.join(told)}"

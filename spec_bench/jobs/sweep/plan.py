@@ -1,8 +1,8 @@
 """What a sweep would do and cost, before anything is loaded: cells, hours, memory.
 
 Knows a job's settings, what its cells left on disk, and rates measured here; loads no model and
-changes nothing on disk. Estimates are upper ends: every prompt decodes to its limit, every prompt
-is as long as the longest, a character is a token.
+changes nothing on disk. Estimates are upper ends, as far as the rates are right: every prompt
+decodes to its limit, every prompt is as long as the longest, a character is a token.
 """
 
 from collections import Counter
@@ -32,7 +32,7 @@ from spec_bench.jobs.config.settings import JobSettings, build_settings, confirm
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.sweep.launch import gpu_memory_gib, gpus_of_job
 from spec_bench.jobs.work.prompts import prompt_ids, slots_of
-from spec_bench.records.types import CellFacts
+from spec_bench.records.types import CellFacts, find_doubt
 from spec_bench.settings.configs import experiments_dirs
 from spec_bench.sinks.rows import read_rows
 from spec_bench.system import files
@@ -48,7 +48,7 @@ _COLUMNS = ("pair", "task", "decoder", "spec", "seed")
 _LABELS = (*_COLUMNS, "swept", "state")
 _MEMORY = "GiB (weights + caches + graphs)"
 _TITLES = (*_LABELS, "left", "tok/s", "rate", "device h", _MEMORY, "GPUs", "fits")
-_OF_A_CELL = ("decoder", "spec", "tok/s", "rate", "device h")
+_OF_A_CELL = ("decoder", "spec", "tok/s", "device h")
 _MOST = 60  # lines
 _WIDTH = 170
 _UNKNOWN = "unknown"
@@ -115,12 +115,12 @@ class Planner:
             self._known[key] = self._settings(alike).pinned(fetch=False)
         known = self._known[key]
         settings = replace(known, asked=replace(known.asked, seed=asked.seed), engine=engine)
-        planned = _plan_job(settings)
+        planned = plan_job(settings)
         if {cell.state for cell in planned} - {"complete", "failed"}:
             return [*planned, *_confirmation(settings, planned)]
         results = [CellStore(settings.results, cell.run_id).result() for cell in planned]
         second = confirming(settings, [result for result in results if result is not None])
-        return [*planned, *(_plan_job(second) if second else [])]
+        return [*planned, *(plan_job(second) if second else [])]
 
     def _settings(self, asked: RunSettings) -> JobSettings:
         """Returns the job's settings; if the hub's data cannot be read here, without them."""
@@ -135,7 +135,8 @@ class Planner:
         return build_settings(asked, self._folders, unread=True)
 
 
-def _plan_job(settings: JobSettings) -> list[PlannedCell]:
+def plan_job(settings: JobSettings) -> list[PlannedCell]:
+    """Returns what one job would do, each of its cells apart."""
     engine = settings.engine
     repeats = settings.asked.repeats
     pair = settings.asked.pair
@@ -313,7 +314,12 @@ def _median(rows: Sequence[Mapping[str, Any]], key: str, task: str, source: str)
     own = [row for row in rows if row["task"] == task]
     if not own:
         source += f" on {', '.join(sorted({row['task'] for row in rows}))}"
-    return Rate(median(float(row[key]) for row in own or rows), source)
+    kinds = group_by_key(
+        (find_doubt(str(row.get("reason"))).partition(":")[0], row) for row in own or rows
+    )
+    kind = min(kinds)  # "", that of sound rows, is the first
+    source += f", of {kind} rows" * bool(kind)
+    return Rate(median(float(row[key]) for row in kinds[kind]), source)
 
 
 def _printed(wanted: CellFacts, pair: PairSettings) -> Rate | None:
@@ -362,15 +368,18 @@ def print_plan(cells: Sequence[PlannedCell]) -> None:
         for title, texts in columns.items()
         if title not in left_out and {*texts} - {"", "-"}
     }
-    lines = Counter(zip(*told.values(), strict=True))
+    shown = zip(*told.values(), strict=True)
+    lines = group_by_key(zip(shown, columns["decoder"], strict=True))
     console.print(", ".join(common))
     console.width = max(console.width, _WIDTH)
     table = Table(box=None, header_style="bold", pad_edge=False)
     for title in told:
         table.add_column(title, justify="left" if title in _LABELS else "right", no_wrap=True)
     table.add_column()
-    for each, count in lines.items():
-        table.add_row(*each, f"{count} cells" * (count > 1), style="red" * ("NO" in each))
+    for each, named in lines.items():
+        alone = f"{named[0]}, 1 cell" * (len(rows) > _MOST)
+        count = f"{len(named)} cells" if named[1:] else alone
+        table.add_row(*each, count, style="red" * ("NO" in each))
     console.print(table)
     for line in totals(once):
         console.print(line)
@@ -392,7 +401,7 @@ def totals(cells: Sequence[PlannedCell]) -> list[str]:
     states = Counter(cell.state for cell in cells)
     counted = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
     known = [cell.device_hours for cell in cells if cell.device_hours is not None]
-    hours = f"at most {_shown_hours(sum(known))}"
+    hours = f"{_shown_hours(sum(known))} at these rates"
     unknown = len(cells) - len(known)
     if unknown and any(known):
         hours += f" and those of {unknown} cells of unknown rate"
@@ -423,7 +432,7 @@ def max_minutes(jobs: Sequence[Sequence[PlannedCell]]) -> str:
         for job in jobs
     ]
     known = all(cell.device_hours is not None for job in jobs for cell in job)
-    return f"at most {max(minutes):.1f} minutes" if known else "minutes unknown"
+    return f"{max(minutes):.1f} minutes at these rates" if known else "minutes unknown"
 
 
 def _row(cell: PlannedCell) -> list[str]:

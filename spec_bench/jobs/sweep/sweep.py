@@ -24,7 +24,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
 from spec_bench.core import processes
-from spec_bench.jobs.config.compose import asked_of, folders_of, one_line
+from spec_bench.jobs.config.compose import LISTS, asked_of, folders_of, one_line
 from spec_bench.jobs.config.config import RunSettings, check_early
 from spec_bench.jobs.config.settings import build_settings, on_hub, shared
 from spec_bench.jobs.store.experiment import Experiment
@@ -94,13 +94,19 @@ class Sweep:
                 with _named(words):
                     found = planner.plan(settings)
                 cells.append([replace(cell, words=tuple(words)) for cell in found])
+            for group in LISTS:
+                values = sorted(word for word in checked if word.startswith(f"{group}="))
+                if len(values) > 1:
+                    apart = f"are apart in time, not compared in speed; '{group}=[A,B]' is one job"
+                    print(*values, apart, file=sys.stderr)
             launched = describe_launch(config, len(cells)) if planned else ""
         except Exception as error:  # Hydra would make a warning of it and go on
             complain(f"spec_bench: {one_line(error)}")
             sys.exit(2)
         if planned:
             print_plan([cell for job in cells for cell in job])
-            print(f"{launched}\nthe longest job: {max_minutes(cells)}")
+            note = " (measured rates are this machine's, not the cluster's)" * (target in _AGAIN)
+            print(f"{launched}\nthe longest job: {max_minutes(cells)}{note}")
             sys.exit(0)
         sinks = {(each.results, each.name): each.sink for _, each in reversed(asked)}
         for key, listed in jobs.items():

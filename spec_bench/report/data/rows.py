@@ -48,6 +48,7 @@ Row = Mapping[str, Any]
 
 MODELS_APART = ContextVar("MODELS_APART", default=False)  # whether names of several are told apart
 OTHER_SITTING = "other_sitting"  # a column: what to say of a row of a later session, or ""
+BESIDE = "plain_beside"  # a column: the rate of plain decoding in a row's own session
 SERVER = "server"  # the device of rows that a server decoded
 TIMED = frozenset(columns.names_of("time", "energy"))
 _NEEDED = ("pair", "task", "decoder", "spec", "status", "run_id")
@@ -87,6 +88,7 @@ def read_results(path: Path) -> pd.DataFrame:
         cells = rows_of(rows[["decoder", "token_rate", "speedup"]])
         for part in rows.groupby(keys, sort=False, dropna=False).indices.values():
             other[part] = of_other_sitting([cells[n] for n in part])
+        rows[BESIDE] = rows.token_rate / rows.speedup
     return rows.assign(**{OTHER_SITTING: other})
 
 

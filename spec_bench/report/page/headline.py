@@ -17,6 +17,7 @@ from spec_bench.metrics.interval import CLOSE, Choice, Interval, choose, simulta
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.differences import find_placebo
 from spec_bench.report.data.rows import (
+    BESIDE,
     Group,
     Row,
     cell_keys,
@@ -120,6 +121,8 @@ def headline(group: Group) -> Headline | None:
         sure += ", those that stalled or were disturbed left out" * (len(sound) < len(rows))
     if choice and by == "token_rate":
         sure += " (not measured side by side)"
+    elif BESIDE in rows and rows[BESIDE].max() > 1.001 * rows[BESIDE].min():  # not by rounding
+        sure += " (cells of different times, each beside AR of its own time)"
     if exact.empty:
         law = "lossless or not is not stated" if pd.isna(named.lossless) else str(named.lossless)
         sure += f" ({names.MARKS.get(law, law)})"
