@@ -32,7 +32,7 @@ def main() -> None:
     line = RESUMES if "plan=true" not in sys.argv else "interrupted"
     if command in _READERS:  # collecting garbage would be a sixth of their time, in vain
         gc.set_threshold(100_000, 50)
-    with orderly(RESUMES):
+    with orderly(line):
         from spec_bench.jobs.config.help import COMMANDS, command_help, listing, overview
 
     about = rest[0] if command == "help" and rest else command

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-import spec_bench.__main__
 from spec_bench.audit.__main__ import load as audit
 from spec_bench.exchange.write import main as answers
 from spec_bench.report.cli.command_line import ARGUMENTS
@@ -22,7 +21,7 @@ from spec_bench.report.papers.paper import code_of
 from spec_bench.settings.arguments import output_file, output_folder
 from spec_bench.settings.configs import experiments_dir
 from spec_bench.sinks.console import print_outcome
-from spec_bench.system.signals import orderly, raising
+from spec_bench.system.signals import orderly
 from spec_bench.train.collect import main as collect
 from tests.report.rows import row, write
 from tests.warm import Command, run
@@ -43,6 +42,7 @@ TRAINING = ["spec_bench.train", "sink=quiet"]
         (TRAINING, signal.SIGINT, 0.4, "interrupted; the same command goes on"),
         ([REPORT, "list"], signal.SIGINT, 0, SAID),
         (["spec_bench.audit"], signal.SIGTERM, 0, "interrupted; what no table shows"),
+        ([*JOB, "plan=true"], signal.SIGINT, 0, "interrupted\n"),
     ],
 )
 def test_a_signal_ends_a_command_in_one_line_from_its_imports_on(
@@ -315,15 +315,3 @@ def test_a_package_that_ray_lacks_is_in_rays_environment(monkeypatch, capsys):
     with pytest.raises(SystemExit), orderly(SAID):
         raise ModuleNotFoundError(name="msgpack")
     assert re.search("'msgpack'.*constraints-ray.txt", capsys.readouterr().err)
-
-
-def test_an_interrupted_plan_has_nothing_to_resume(monkeypatch, capfd):
-    def interrupt():
-        os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(1)
-
-    monkeypatch.setattr(sys, "argv", ["spec-bench", "run", "plan=true"])
-    monkeypatch.setattr(spec_bench.__main__, "application", lambda: raising()(interrupt))
-    with pytest.raises(SystemExit):
-        spec_bench.__main__.main()
-    assert capfd.readouterr().err == "interrupted\n"

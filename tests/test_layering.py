@@ -61,7 +61,8 @@ MAY_IMPORT = {
     "report/__main__": {"report/cli"},
     "recommend": {
         *MACHINE,
-        *("jobs/config", "jobs/work", "jobs/app", "sinks", "tasks", "report/data", "report/page"),
+        *("jobs/config", "jobs/work", "jobs/app", "jobs/sweep", "sinks", "tasks"),
+        *("report/data", "report/page"),
     },
     "serve": {"server", "jobs/config", "jobs/sweep"},
     "api": {

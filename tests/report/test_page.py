@@ -197,9 +197,6 @@ def test_a_sitting_is_told_by_a_speedup_that_is_no_quotient_of_the_rates(tmp_pat
     assert of_other_sitting(LATER) == ["", "", MEANING]
     (line,) = headlines(groups_of(read_results(write(tmp_path, "own", *LATER) / "own/results.csv")))
     assert "cells of different times" in line.sentence
-    table = write(tmp_path, "one", *LATER[:2], LATER[2] | {"token_rate": 0.68 * 57.8}) / "one"
-    (line,) = headlines(groups_of(read_results(table / "results.csv")))
-    assert "different times" not in line.sentence
     assert of_other_sitting([LATER[0], LATER[2]]) == ["", ALL]  # said once, no row is marked
     assert of_other_sitting([row("sd", "2", speedup=2.0, token_rate=4.0)]) == [""]
     assert of_other_sitting([*LATER[:1], row("sd", "4", status="failed")]) == ["", ""]
