@@ -21,10 +21,10 @@ ROOT = Path(__file__).resolve().parents[2]
 # Tokens at most, of Python and of everything else. A bound only falls, unless a change says in the
 # changelog what users get for raising it.
 MOST_TOKENS = {
-    "spec_bench": (335_200, 8_100),
+    "spec_bench": (340_500, 8_100),
     "conf": (0, 8_700),
-    "tests": (289_200, 13_100),
-    "scripts": (67_600, 200),
+    "tests": (295_100, 13_100),
+    "scripts": (68_500, 200),
     "experiments": (13_253, 7_661),
 }
 SLACK = 1_000  # tokens that a folder may have fewer of before its bound has to follow
