@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from spec_bench.core import processes
@@ -64,7 +65,11 @@ def _job(config: DictConfig) -> None:
         logging.getLogger(chatty).setLevel(logging.WARNING)
     here = Sweep.mine is not None  # and not in a process that a launcher started
     try:
-        os.chdir(HydraConfig.get().runtime.cwd)  # the user's folder, whatever hydra.job.chdir says
+        hydra = HydraConfig.get()
+        os.chdir(hydra.runtime.cwd)  # the user's folder, whatever hydra.job.chdir says
+        launcher = hydra.runtime.choices["hydra/launcher"]
+        if hydra.mode == RunMode.RUN and launcher != "basic":
+            raise ValueError(f"hydra/launcher={launcher} goes with -m: one job alone runs here")
         asked = asked_of(config)
         if asked.plan:
             return print_plan(Planner(folders_of()).plan(asked))

@@ -209,6 +209,12 @@ def test_slurm_that_is_not_here_is_a_line_before_anything_is_submitted(
     assert "srun" in line and not [*tmp_path.iterdir()]
 
 
+def test_a_launcher_of_one_job_alone_is_refused(family, tmp_path, monkeypatch, capsys):
+    assert main(monkeypatch, *overrides(family, tmp_path), "hydra/launcher=joblib") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "hydra/launcher=joblib" in line and "-m" in line and not [*tmp_path.iterdir()]
+
+
 @pytest.mark.parametrize(
     ("asked", "lacking", "extra"),
     [
