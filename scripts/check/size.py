@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Tokens at most, of Python and of everything else. A bound only falls, unless a change says in the
 # changelog what users get for raising it.
 MOST_TOKENS = {
-    "spec_bench": (340_600, 8_100),
+    "spec_bench": (340_700, 8_100),
     "conf": (0, 8_700),
     "tests": (295_200, 13_100),
     "scripts": (68_500, 200),

@@ -84,10 +84,8 @@ def pack_products(module: nn.Module) -> Ways:
     wholes = {layer: getattr(layer, "together", None) for layer in layers}
     groups = dict.fromkeys(group.whole if group else layer for layer, group in wholes.items())
     ways = find_ways([layer.weight for layer in groups])
-    if (
-        PLAIN in ways
-        and 2 * sum(each.weight.nbytes for each in groups) > virtual_memory().available
-    ):
+    size = sum(layer.weight.nbytes for layer in groups)
+    if PLAIN in ways and 2 * size > virtual_memory().available:
         ways = tuple(PACKED if way == PLAIN else way for way in ways)  # no room for both
     for layer in groups if set(ways) != {PLAIN} else ():
         layer.packed = _pack(layer.weight)
@@ -111,7 +109,7 @@ def find_ways(weights: Sequence[Tensor]) -> Ways:
     sizes = sorted({(*weight.shape, str(weight.dtype)) for weight in weights})
     key = [sizes, torch.get_num_threads(), torch.__version__, cpu_model()]
     kept = files.cache_folder() / "products" / f"{files.digest(key, 16)}.json"
-    with suppress(OSError, ValueError, TypeError):
+    with suppress(OSError, ValueError, TypeError, KeyError):
         known = tuple(json.loads(kept.read_bytes())["ways"])
         if len(known) == len(ROWS) and {PLAIN, PACKED, PADDED}.issuperset(known):
             return known

@@ -140,6 +140,10 @@ def test_the_way_of_a_product_is_the_fastest_that_was_measured_and_is_kept(tmp_p
     assert find_ways([torch.ones(4, 4)]) == ways
     assert find_ways([torch.ones(4, 8), torch.ones(4, 8)]) == ways
     assert taken == [1, 2]  # once for matrices of the same sizes
+    for file in (tmp_path / "products").iterdir():
+        file.write_text("{}")
+    assert find_ways([torch.zeros(4, 4)]) == ways
+    assert taken == [1, 2, 1]
 
 
 def test_every_way_is_measured_for_every_number_of_rows():

@@ -306,7 +306,7 @@ def test_a_sweep_is_planned_where_no_gpu_is_and_says_what_is_swept(monkeypatch, 
     capsys.readouterr()
     assert main(monkeypatch, *swept) == 0
     said, hints = capsys.readouterr()
-    assert hints.count("'budget=[A,B]'") == 1
+    assert hints.count("'budget=[6,14]'") == 1
     lines = [line.split() for line in said.splitlines()]
     shared = [line for line in lines if line[:2] in (["ar", "-"], ["sd", "3"])]
     assert shared and not any("budget" in word for line in shared for word in line)

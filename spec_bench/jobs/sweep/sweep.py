@@ -12,7 +12,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +36,7 @@ from spec_bench.records.types import CellResult
 from spec_bench.settings.fields import complain
 from spec_bench.sinks.sink import SinkSettings, build_sinks
 from spec_bench.system import files
+from spec_bench.system.groups import group_by_key
 from spec_bench.tasks import build_task
 
 log = logging.getLogger(__name__)
@@ -94,11 +95,7 @@ class Sweep:
                 with _named(words):
                     found = planner.plan(settings)
                 cells.append([replace(cell, words=tuple(words)) for cell in found])
-            for group in LISTS:
-                values = sorted(word for word in checked if word.startswith(f"{group}="))
-                if len(values) > 1:
-                    apart = f"are apart in time, not compared in speed; '{group}=[A,B]' is one job"
-                    print(*values, apart, file=sys.stderr)
+            _hint_at_lists(checked)
             launched = describe_launch(config, len(cells)) if planned else ""
         except Exception as error:  # Hydra would make a warning of it and go on
             complain(f"spec_bench: {one_line(error)}")
@@ -205,3 +202,17 @@ def seen(results: Path, name: str) -> Iterator[RunningJob]:
             for handler in logging.getLogger().handlers:
                 handler.addFilter(numbered)
         yield running
+
+
+def _hint_at_lists(words: Iterable[str]) -> None:
+    """Says of budgets and lengths that are jobs of their own how they are compared in one."""
+    pairs = (word.partition("=")[::2] for word in words)
+    values = group_by_key((group, value.strip("'\"")) for group, value in pairs if group in LISTS)
+    for group, found in values.items():
+        if len(found) > 1:
+            several = ",".join(sorted(found, key=lambda value: (len(value), value)))
+            print(
+                f"{group}={several}: times of jobs are apart and not compared; "
+                f"'{group}=[{several}]' is one job",
+                file=sys.stderr,
+            )
