@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
-from spec_bench.report.claims.ask import Ask, Checks, counted, steps, titled
+from spec_bench.report.claims.ask import Ask, Checks, cells, counted, steps, titled
 from spec_bench.report.claims.contrast import (
     FEWEST_PICKED,
     RELATIVE,
@@ -96,6 +96,27 @@ def front(ask: Ask) -> Checks:
             wider = [beam for beam in beams if int(beam["spec"]) > 1]  # width 1 is no beam
             if wider:
                 yield _faster_at_no_lower(group, score, wider, settings, ask)
+
+
+def beams_converge(ask: Ask) -> Checks:
+    """“we observe the improvement in downstream effectiveness and output perplexity begins to
+    converge when width is larger than 3.” (Section 4.2)
+    """
+    yield from _fronts(ask).ahead(
+        f"beam sampling of width 4 as good as of 3 in {{metric}}, within {_ROOM}",
+        cells("beam_sampling", spec="4"), cells("beam_sampling", spec="3"), "scores",
+        expect=lambda gap: gap.within(_ROOM),
+    )  # fmt: skip
+
+
+def accepted_width(ask: Ask) -> Checks:
+    """“We can see that in general, a larger W̄ corresponds to a higher EA score, slower speed, and
+    higher energy consumption, which fits our intuition.” (Section C.1)
+    """
+    text = "dsbd: {{metric}} {} with the average accepted width".format
+    more = ("score", "energy_j_per_token")
+    yield from _by_step(ask, text("rises"), "beam_width", (), more, Difference.above)
+    yield from _by_step(ask, text("falls"), "beam_width", (), _RATE, Difference.below)
 
 
 def small_thresholds_widen(ask: Ask) -> Checks:

@@ -1,22 +1,38 @@
 """MCSD's claims (arXiv:2401.06706), in the words of ``report.claims``."""
 
-from spec_bench.report.claims.ask import Ask, Checks, best, cells, ends, rising, steps, trees
-from spec_bench.report.claims.contrast import Contrast, Difference
+from spec_bench.report.claims.ask import (
+    Ask,
+    Checks,
+    best,
+    cells,
+    ends,
+    rising,
+    steps,
+    trees,
+)
+from spec_bench.report.claims.contrast import Contrast, Difference, difference
+from spec_bench.report.claims.verdict import Check, p_of_all, p_of_most
 from spec_bench.vocabulary.spec import parse
 
 SEARCHES = ("mcsd-search", "mcsd-search-monotone")
 BOTH = ("block_efficiency", "token_rate")
-TUNED = {
+CHAT = {
     "vicuna_13b_ft68m": "vicuna_13b_68m",
     "vicuna_13b_ft160m": "vicuna_13b_160m",
-    "llama_13b_ft68m": "llama_13b_68m",
-    "llama_13b_ft160m": "llama_13b_160m",
-    "llama2_13b_ft68m": "llama2_13b_68m",
-    "llama2_13b_ft160m": "llama2_13b_160m",
     "llama2_chat_13b_ft68m": "llama2_chat_13b_68m",
     "llama2_chat_13b_ft160m": "llama2_chat_13b_160m",
     "embedded": "embedded_plain",
 }
+"""Pairs whose draft was tuned as the target was, and those with the draft that it was made from."""
+BASE = {
+    "llama_13b_ft68m": "llama_13b_68m",
+    "llama_13b_ft160m": "llama_13b_160m",
+    "llama2_13b_ft68m": "llama2_13b_68m",
+    "llama2_13b_ft160m": "llama2_13b_160m",
+}
+"""The same of targets that were not tuned."""
+TUNED = CHAT | BASE
+_CLOSE = 0.05  # rates that differ by less are not significantly apart, a loss of less is slight
 
 
 def best_trees_before_chains(ask: Ask) -> Checks:
@@ -116,14 +132,134 @@ def many_candidates(ask: Ask) -> Checks:
 
 def tuned_drafts(ask: Ask) -> Checks:
     """“Fine-tuned draft models, Vicuna-68/160M, exhibit better alignment with both the Vicuna model
-    and the LLaMA2-chat model” (Section 4.6)
+    and the LLaMA2-chat model” (Section 5)
     """
-    for tuned, plain in TUNED.items():
+    yield from _tuned(ask, CHAT, "{} ahead of that of {}", Difference.better)
+
+
+def tuned_drafts_of_base_targets(ask: Ask) -> Checks:
+    """“with a slight loss of alignment to the LLaMA/LLaMA2 base models.” (Section 5)"""
+    yield from _tuned(
+        ask, BASE, f"{{}} behind that of {{}}, by less than {_CLOSE}",
+        lambda gap: _all(gap.below(), gap.above(-_CLOSE)),
+    )  # fmt: skip
+
+
+def gains_on_top_of_tuning(ask: Ask) -> Checks:
+    """“The delta value suggests that our method is fully superimposable with fine-tuning, and even
+    surpasses the improvements achieved prior to fine-tuning.” (Section 5)
+    """
+    yield from _tuned(
+        ask, TUNED, f"{{}} gains as much as that of {{}}, less {_CLOSE}, from four candidates,",
+        lambda gap: gap.above(-_CLOSE / 2), by=_gains,
+        evidence="half of the difference of both gains: {found}",
+    )  # fmt: skip
+
+
+def lower_rates(ask: Ask) -> Checks:
+    """“However, fine-tuning the target model (Vicuna, a fine-tuned version of LLaMA), changing the
+    dataset or the sampling method can lead to a decrease in acceptance rates.” (Section 4.2)
+    """
+    for new, old in (
+        ("vicuna", "llama"),
+        ("wmt14_ende", "alpaca"),
+        ("temperature 1", "temperature 0"),
+    ):
+        yield from _mostly(ask, f"lower with {new} than with {old}", new, old, Difference.below)
+
+
+def target_sizes(ask: Ask) -> Checks:
+    """“In most cases, we did not observe a significant effect of changing the target model size on
+    acceptance rates” (Section 4.2)
+    """
+    text = f"of a target of 33B that of one of 13B, within {_CLOSE},"
+    yield from _mostly(ask, text, "33b", "13b", lambda gap: gap.within(_CLOSE))
+
+
+def draft_sizes(ask: Ask) -> Checks:
+    """“while increasing the size of the draft model had a limited positive effect on it.” (Section
+    4.2)
+    """
+    text = "higher with a draft of 160M than of 68M, by less than 0.1,"
+    yield from _mostly(ask, text, "160m", "68m", lambda gap: _all(gap.above(), gap.below(0.1)))
+
+
+def same_budget(ask: Ask) -> Checks:
+    """“configurations with the same budget have roughly the same performance if we follow the
+    monotonic rule.” (Section 4.4)
+    """
+    level = {"form": "levels", "depth": 2}
+    flat = cells("mcsd_wor", spec=lambda spec: spec.endswith("-1"), **level)
+    other = cells("mcsd_wor", spec=lambda spec: _falls(spec) and not spec.endswith("-1"), **level)
+    yield from ask.of(*SEARCHES).ahead(
+        "falling k-configurations of {place} paths as fast as the widest of them, within 10%",
+        other, flat, "token_rate", same="paths", each="paths", expect=lambda gap: gap.within(0.1),
+    )  # fmt: skip
+
+
+def greedy_identities(ask: Ask) -> Checks:
+    """“For argmax sampling, MCSS with replacement degenerates to SD, as sampling with temp = 0
+    consistently produces the top1 token. Additionally, it can be conclusively demonstrated that
+    MCSS without replacement is equivalent to MCNS when using argmax sampling.” (Section 4.5)
+    """
+    known = ask.of("mcsd-ablation", given=lambda row: row["temperature"] == 0)
+    for left, right, same in (("mcsd", "sd", "depth"), ("mcsd_wor", "mcns", "spec")):
+        yield from known.ahead(
+            "{left} is {right} in {metric}, greedy, within 1%", left, right, "block_efficiency",
+            same=same, expect=lambda gap: gap.within_share(0.01),
+        )  # fmt: skip
+
+
+def _tuned(ask, pairs, text, expect, evidence=trees, **how):
+    """Drafts with fine-tuning against the same without it."""
+    for tuned, plain in pairs.items():
         sides = [cells("mcsd_wor", form="number", pair=pair) for pair in (tuned, plain)]
         yield from ask.of("mcsd-acceptance", across="pair").ahead(
-            f"the draft of {tuned} ahead of that of {plain} in {{metric}}",
-            *sides, "acceptance_rate", same="spec", evidence=trees,
+            f"the draft of {text.format(tuned, plain)} in {{metric}}",
+            *sides, "acceptance_rate", same="spec", expect=expect, evidence=evidence, **how,
         )  # fmt: skip
+
+
+def _mostly(ask, text, new, old, expect):
+    """The rate of a single candidate where one thing is new, against where it is old."""
+    asked = ask.of("mcsd-acceptance")
+    rows = {
+        f"{row['pair']} {row['task']} temperature {row['temperature']:g} {row.get('harness')}": row
+        for group in asked.groups
+        for row in asked.side(group, cells("mcsd_wor", spec="1"))
+    }
+    sides = [
+        Contrast((row,), (rows[place.replace(new, old)],))
+        for place, row in rows.items()
+        if new in place and place.replace(new, old) in rows
+    ]
+    gaps = [difference([[each]], "acceptance_rate", ask.records) for each in sides]
+    if gaps:
+        p_values = [expect(gap) for gap in gaps]
+        yield Check(
+            f"the acceptance rate of a single candidate {text} in most cells",
+            f"{len(gaps)} cells",
+            ", ".join(map(str, gaps)),
+            p_values=p_of_most(p_values) if all(p_values) else None,
+            pair=sides[0].left[0]["pair"],
+        )
+
+
+def _all(*p_values):
+    return p_of_all(p_values) if all(p_values) else None
+
+
+def _gains(asked, left, right):
+    """Tuned against plain at four candidates, and plain against tuned at one."""
+    tuned, plain = ({row["spec"]: row for row in side} for side in (left, right))
+    if {"1", "4"} <= tuned.keys() & plain.keys():
+        yield Contrast((tuned["4"],), (plain["4"],))
+        yield Contrast((plain["1"],), (tuned["1"],))
+
+
+def _falls(spec):
+    widths = parse(spec).widths or ()
+    return widths == tuple(sorted(widths, reverse=True))
 
 
 def _rules(ask, text, left, right):
@@ -136,7 +272,7 @@ def _mirrored(asked, left, right):
     for row in left:
         widths = parse(row["spec"]).widths or ()
         mirror = widths[::-1]
-        if widths == tuple(sorted(widths, reverse=True)) != mirror and mirror in rising:
+        if _falls(row["spec"]) and widths != mirror and mirror in rising:
             yield Contrast((row,), (rising[mirror],))
 
 

@@ -118,15 +118,15 @@ def check_tree(decoder: str, policy: str, spec: str) -> None:
         )
 
 
-def parts_of(name: str) -> tuple[str, str]:
-    """Returns a decoder's drafter and tree policy, of a composed name those of the decoder that it
-    begins with; two empty texts where no YAML tells.
+def parts_of(name: str) -> tuple[str, str, str]:
+    """Returns a decoder's drafter, tree policy and rule, of a composed name those of the decoder
+    that it begins with; empty texts where no YAML tells.
     """
     files = _files(_folders()[0])
     words = name.partition(" ")[0].split("_")
     known = ("_".join(words[:n]) for n in range(len(words), 0, -1))
     block = next((_read(files[each]) for each in known if each in files), {})
-    return _part(block, "drafter"), _part(block, "tree")
+    return _part(block, "drafter"), _part(block, "tree"), _part(block, "verifier")
 
 
 def without_display(decoder: Mapping[str, Any], where: str) -> dict[str, Any]:

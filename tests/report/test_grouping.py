@@ -484,7 +484,8 @@ def test_the_readmes_files_are_a_paper_and_its_commands_work(tmp_path, monkeypat
         cells = ("sd", "2", 2.0), ("sd", "3", 2.4), ("rsd_s", "3x2", 2.2), ("rsd_s", "3x3", 2.8)
         rows = (row(*c[:2], pair="mine", block_efficiency=around(c[2], 0.1)) for c in cells)
         write(tmp_path / "results", "mine-first", *rows)
-    _, after, figure, checks = told.values()
+    _, after, figure, at_home, checks = told.values()
+    assert "of 1 check, 1 holds" in at_home
     assert "| RSD-S | 3x2 | 2.20 | 2.20 [2.10, 2.30] | +0.00 |" in after
     assert "mine-fig2-mine.png" in figure and "“Trees are ahead of chains.” (Section 5)" in checks
     assert main(["list", "mine"]) == 0 and capsys.readouterr().out.count("4/4 cells: mine") == 2

@@ -17,7 +17,7 @@ import pandas as pd
 
 from spec_bench.report.claims import general
 from spec_bench.report.claims.ask import Ask
-from spec_bench.report.claims.verdict import Check, judged
+from spec_bench.report.claims.verdict import NOT_COMPARABLE, Check, judged
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.seeds import pooled
 from spec_bench.report.papers.paper import load_paper
@@ -53,6 +53,9 @@ def check_claims(paper: str, rows: pd.DataFrame, results: Path | Records) -> lis
             raise ValueError(f"{place}: {describe_error(error)}") from error
         said = {"statement": claim.statement, "section": claim.section, "number": number}
         checks += [replace(check, **said) for check in found]
+    if records.printed:  # no chance is in them
+        alone = (judged([each])[0] for each in checks if each.verdict != NOT_COMPARABLE)
+        return [replace(each, p_values=None) for each in alone]
     return judged(checks)
 
 

@@ -335,7 +335,7 @@ class Places:
         gaps = {label[0]: found.difference([case]) for label, case in found.cases.items()}
         known = {at: gap for at, gap in gaps.items() if gap is not None}
         found = replace(found, by_place=known)
-        claimed = [gap for at, gap in known.items() if at >= self.least]
+        claimed = [gap for at, gap in known.items() if self.least == -inf or at >= self.least]
         parts = [found.question.expect(gap) for gap in claimed]
         judged = tuple(each for each in parts if each is not None)
         if not parts:
@@ -512,6 +512,7 @@ class Found:
         """How trees were picked, where some were and there are intervals."""
         gaps: list[Difference | None] = [*self.by_place.values()] or [self.gap]
         paired = all(gap is not None and gap.ends is not None for gap in gaps)
+        paired = paired and not self.question.ask.records.printed
         if not paired or not any(each.picks for each in self.contrasts):
             return ""
         return "; each tree picked on one half of the prompts and compared on the other"

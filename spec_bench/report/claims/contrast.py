@@ -133,7 +133,7 @@ class Difference:
 
     def __str__(self) -> str:
         form = "+.1%" if self.relative else "+.3f"
-        if self.ends is None:
+        if self.ends is None or self.why == "as printed":
             return f"{self.value:{form}} (no interval: {self.why})"
         return with_ends(self.value, *self.ends, form)
 
@@ -278,12 +278,15 @@ def _from_rows(
         if np.isnan(ends).any() or (relative and min(ends) <= 0):
             return None
         values.append(np.log(ends[0] / ends[1]) if relative else ends[0] - ends[1])
+    mean = round(float(np.mean(values)), 9)
+    value = float(np.expm1(mean)) if relative else mean
+    if records.printed:
+        return Difference(value, Interval(mean, mean, mean, freedom=1), relative, "as printed")
     sides = [row for contrast in contrasts for row in contrast.cells]
     recorded = all(records.by_seed(row, metric) for row in sides)
     timed = recorded and metric in TIMED
     why = "the cells were not timed in turn" if timed else "no records by prompt to pair the cells"
-    mean = float(np.mean(values))
-    return Difference(float(np.expm1(mean)) if relative else mean, None, relative, why)
+    return Difference(value, None, relative, why)
 
 
 def picked(side: Sequence[Row], metric: str) -> str:
@@ -341,9 +344,10 @@ def correlation(x: pd.Series, y: pd.Series) -> float | None:
     return float(np.corrcoef(x, y)[0, 1])
 
 
-def fisher(r: float, count: int) -> tuple[float, float, PValues]:
-    """The 95% interval of a correlation by Fisher's z, and the p-values of its being positive."""
+def fisher(r: float, count: int, bound: float = 0.0) -> tuple[float, float, PValues]:
+    """The 95% interval of a correlation by Fisher's z, and the p-values of its being above that."""
     z = float(np.arctanh(r))
     error = 1 / sqrt(count - 3)
     low, high = (float(np.tanh(z + sign * 1.96 * error)) for sign in (-1, 1))
-    return low, high, PValues(float(ndtr(-z / error)), float(ndtr(z / error)))
+    beyond = (z - float(np.arctanh(bound))) / error
+    return low, high, PValues(float(ndtr(-beyond)), float(ndtr(beyond)))

@@ -17,6 +17,8 @@ from typing import Any
 
 from spec_bench.records.types import Generation
 from spec_bench.report.claims.verdict import print_checks
+from spec_bench.report.data.counts import Records
+from spec_bench.report.data.printed import printed_rows
 from spec_bench.report.data.rows import (
     MODELS_APART,
     Row,
@@ -131,17 +133,18 @@ def run_figure(options: Namespace) -> None:
 
 
 def run_checks(options: Namespace) -> None:
-    """Prints a paper's claims on the measured rows."""
+    """Prints a paper's claims on the measured rows, or on its own printed numbers."""
     from spec_bench.report.claims import check_claims
     from spec_bench.report.claims.verdict import summary_of
 
     paper = load_paper(options.paper)
-    rows = read_rows(results_files(options.results))
+    records = Records(None if options.printed else options.results)
+    rows = printed_rows(paper) if options.printed else read_rows(results_files(options.results))
     if rows.empty:
         ways = " or ".join(dict.fromkeys(r for item in paper.items for r in item.recipes))
         message = f"no results below {str(options.results)!r}; spec-bench run {ways} makes some"
         raise make_absence(message, options.results)
-    checks = check_claims(paper.name, check_models(rows), options.results)
+    checks = check_claims(paper.name, check_models(rows), records)
     print_checks(checks, summary_of(checks, paper))
 
 
@@ -309,6 +312,7 @@ ARGUMENTS: list[tuple[str, str, dict[str, Any]]] = [  # of which commands, name;
     ("table", "--format", {"choices": sorted(FORMATS), "default": "markdown"}),
     ("table", "--columns", {}),
     ("checks", "paper", {}),
+    ("checks", "--printed", _FLAG),
     ("all", "names", {"nargs": "*", "metavar": "NAME"}),
     ("results", "file", _PATH),
     ("table page wandb", "--output", _FILE),

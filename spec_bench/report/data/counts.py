@@ -159,9 +159,12 @@ def _timings(cell: _Cell, name: str) -> list[Timings]:
 
 
 class Records:
-    """Counts by prompt; of rows without a column ``file`` those beside ``results``."""
+    """Counts by prompt; of rows without a column ``file`` those beside ``results``. Without
+    ``results`` the rows are printed numbers, each of which is taken as it stands.
+    """
 
-    def __init__(self, results: Path) -> None:
+    def __init__(self, results: Path | None) -> None:
+        self.printed = results is None
         self._results = results
         self._cells: dict[tuple[str, str], _Cell] = {}
         self._kept: dict[str, Packed] = {}  # what was read last beside a file

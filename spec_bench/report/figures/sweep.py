@@ -131,7 +131,7 @@ def _bars(group: Group, of: str) -> pd.DataFrame:
 def _family(row: Row) -> str:
     if row["lossless"] == "unaudited":
         return "another engine"
-    drafter, tree = parts_of(str(row["decoder"]))
+    drafter, tree, _ = parts_of(str(row["decoder"]))
     draft = row.get("draft", drafter not in _DRAFTLESS)
     if pd.isna(draft) or not draft:
         return "no draft model"

@@ -1,0 +1,59 @@
+"""A paper's printed numbers as measured rows, of which its claims are asked first.
+
+What does not hold there is no claim of the paper's, or an erratum (``docs/errata.md``).
+"""
+
+import ast
+
+import pandas as pd
+
+from spec_bench.report.data.rows import tree_attention
+from spec_bench.report.papers.pairs import pair_of
+from spec_bench.report.papers.paper import Paper
+from spec_bench.settings.registry import written
+from spec_bench.vocabulary.decoders import parts_of
+from spec_bench.vocabulary.published import FILE, side_by_side
+
+UNPRINTED = "not printed"
+"""The tree of a cell whose tree the paper does not print."""
+
+
+def printed_rows(paper: Paper) -> pd.DataFrame:
+    """A paper's printed cells as measured rows: of the pairs and the results folder that a run of
+    its recipes has, each table a harness of its own, since numbers of two tables are of two runs.
+
+    A speed-up stands for the rate where that is not printed. Raises ValueError: no number is.
+    """
+    if not paper.numbers:
+        raise ValueError(f"{paper.name} has no printed numbers: {paper.folder} has no {FILE}")
+    rows = pd.DataFrame(side_by_side(paper.numbers))
+    rows = rows.where(rows != "")
+    tables = {str(each.number): each for each in paper.tables}
+    columns = [column for each in paper.tables for column in each.columns]
+    scales = {name: column.scale for column in columns for name in column.metrics}
+    for name in rows.columns.intersection(["temperature", "top_k", "top_p", *scales]):
+        rows[name] = pd.to_numeric(rows[name], errors="coerce") / scales.get(name, 1.0)
+    rows["target"] = rows.target.fillna(rows.table.map(lambda number: tables[number].target))
+    # Plain decoding, which has no draft, stands beside its table's.
+    beside = rows.groupby(["table", "target"]).draft.transform("first")
+    rows = rows.assign(draft=rows.draft.fillna(beside)).fillna({"draft": "", "spec": UNPRINTED})
+    speeds = rows.reindex(columns=["token_rate", "speedup"])
+    return rows.assign(
+        pair=[
+            pair_of(*names) or " with ".join(filter(None, names))
+            for names in zip(rows.target, rows.draft, strict=True)
+        ],
+        experiment=[next(iter(tables[number].experiments), "") for number in rows.table],
+        harness="Table " + rows.table,
+        tree_attention=tree_attention(rows),
+        token_rate=speeds.token_rate.fillna(speeds.speedup),
+        lossless=rows.decoder.map(_law_of),
+        status="complete",
+        run_id="printed",
+    )
+
+
+def _law_of(decoder: str) -> str:
+    """Returns how a decoder's distribution relates to the target's, by its rule."""
+    mark = written("spec_bench.verify", "rule").get(parts_of(decoder)[2], {}).get("mark")
+    return str(ast.literal_eval(mark)) if mark else "exact"

@@ -1,0 +1,119 @@
+"""Every claim on its own paper's printed numbers: it holds there, or docs/errata.md has it."""
+
+import functools
+import re
+
+import pytest
+
+from spec_bench.report.claims import check_claims
+from spec_bench.report.claims.ask import Ask
+from spec_bench.report.claims.contrast import Contrast, difference
+from spec_bench.report.claims.verdict import HOLDS, WITHIN_NOISE
+from spec_bench.report.cli.command_line import main
+from spec_bench.report.data.counts import Records
+from spec_bench.report.data.printed import printed_rows
+from spec_bench.report.papers.paper import load_paper
+from spec_bench.system import files
+from tests.said import naming
+
+PRINTED = Records(None)
+PAPERS = ("rsd", "mcsd", "redrafter", "dsbd", "eagle", "today")
+CLAIMS = [f"{name}/{each.function.__name__}" for name in PAPERS for each in load_paper(name).claims]
+PAGE = (files.package_folder("docs") / "errata.md").read_text(encoding="utf-8")
+LISTED = dict(re.findall(r"^\| `(\w+/\w+)` \| ([^|]+) \|", PAGE, re.MULTILINE))
+"""Claim -> at how many places it holds of how many, or that nothing is printed."""
+
+
+@functools.cache
+def printed(paper):
+    return printed_rows(load_paper(paper))
+
+
+@functools.cache
+def at_home(paper):
+    """A paper's checks on its own numbers, by claim."""
+    names = [each.function.__name__ for each in load_paper(paper).claims]
+    found = {f"{paper}/{name}": [] for name in names}
+    for check in check_claims(paper, printed(paper), PRINTED):
+        found[f"{paper}/{names[check.number]}"].append(check)
+    return found
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_a_claim_holds_on_its_papers_numbers_or_the_errata_say_where_it_does_not(claim):
+    checks = at_home(claim.partition("/")[0])[claim]
+    held = sum(check.verdict == HOLDS for check in checks)
+    known = f"{held} of {len(checks)}" if checks else "nothing printed"
+    assert LISTED.get(claim, known) == known
+    assert (claim in LISTED) == (not checks or held < len(checks))
+
+
+def test_the_errata_list_no_claim_that_there_is_not():
+    assert {*LISTED} <= {*CLAIMS}
+
+
+def of(paper, **wanted):
+    rows = printed(paper)
+    for name, value in wanted.items():
+        rows = rows[rows[name] == value]
+    return rows
+
+
+def test_printed_cells_have_the_names_units_and_laws_of_measured_ones():
+    row = of("dsbd", task="squad", decoder="dsbd_one_cache", pair="llama2_13b_68m").iloc[0]
+    assert (row.exact_match, row.experiment) == (0.86, "dsbd-one-cache")
+    assert (row.spec, row.lossless, row.harness) == ("not printed", "exact_beam", "Table 1")
+    laws = of("redrafter", harness="Table 2").set_index("decoder").lossless.to_dict()
+    assert laws == {"ar": "exact", "redrafter": "exact", "redrafter_typical": "approximate"}
+    # Table 2 names no target: that of its text. Of a speed-up alone the rate is in AR's.
+    assert {*of("redrafter", harness="Table 2").pair} == {"vicuna_7b"}
+    assert of("redrafter", temperature=0.9).token_rate.tolist() == [3.43, 3.49]
+    lost = of("rsd", harness="Table 15", decoder="rsd_s")
+    assert lost[lost.block_efficiency.isna()].spec.tolist() == ["6x5", "12x5"]
+
+
+def test_plain_decoding_of_no_draft_stands_beside_its_tables():
+    plain = of("dsbd", decoder="ar")
+    assert plain.pair.tolist() == ["llama2_13b_68m", "opt_13b"] * 2
+
+
+def sides(*taus):
+    cell = {"decoder": "sd", "spec": "2", "run_id": "printed"}
+    return [{**cell, "block_efficiency": tau} for tau in taus]
+
+
+@pytest.mark.parametrize(("ours", "verdict"), [(2.01, (0, 1)), (2.0, (1, 1)), (1.99, (1, 0))])
+def test_a_printed_number_is_what_it_is_and_equal_ones_decide_nothing(ours, verdict):
+    left, right = sides(ours, 2.0)
+    gap = difference([[Contrast((left,), (right,))]], "block_efficiency", PRINTED)
+    assert str(gap) == f"{ours - 2.0:+.3f} (no interval: as printed)"
+    found = gap.above()
+    assert (found.for_claim, found.against_claim) == verdict
+
+
+def test_rounds_are_of_jobs_and_not_of_printed_numbers():
+    ask = Ask(printed("redrafter"), PRINTED, load_paper("redrafter").axes)
+    assert ask.of("redrafter-decoding", rounds=True).records.printed
+
+
+def test_checks_of_printed_numbers_are_printed_without_chance(capsys):
+    assert main(["checks", "dsbd", "--printed"]) == 0
+    said = capsys.readouterr().out
+    assert "as printed" in said and "Holm" not in said and "corrected" not in said
+    assert main(["checks", "beyond", "--printed"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.search(naming("beyond", "reference.csv"), line)
+
+
+def test_claims_about_a_named_pair_are_asked_of_it_alone():
+    factors = at_home("redrafter")["redrafter/as_much_faster"]
+    assert [check.pair for check in factors] == ["vicuna_7b", "vicuna_13b"]
+    low = at_home("rsd")["rsd/chains_at_low_budgets"]
+    assert [(check.pair, check.where.split(",")[0]) for check in low] == [
+        *[("llama2_70b", "xsum")] * 2, *[("llama2_chat_70b", "dolly")] * 2
+    ]  # fmt: skip
+
+
+def test_a_tie_of_printed_numbers_is_no_verdict():
+    verdicts = {check.verdict for found in at_home("mcsd").values() for check in found}
+    assert WITHIN_NOISE in verdicts
