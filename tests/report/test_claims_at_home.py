@@ -6,9 +6,8 @@ import re
 import pytest
 
 from spec_bench.report.claims import check_claims
-from spec_bench.report.claims.ask import Ask
 from spec_bench.report.claims.contrast import Contrast, difference
-from spec_bench.report.claims.verdict import HOLDS, WITHIN_NOISE
+from spec_bench.report.claims.verdict import HOLDS
 from spec_bench.report.cli.command_line import main
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.printed import printed_rows
@@ -63,11 +62,10 @@ def test_printed_cells_have_the_names_units_and_laws_of_measured_ones():
     row = of("dsbd", task="squad", decoder="dsbd_one_cache", pair="llama2_13b_68m").iloc[0]
     assert (row.exact_match, row.experiment) == (0.86, "dsbd-one-cache")
     assert (row.spec, row.lossless, row.harness) == ("not printed", "exact_beam", "Table 1")
-    laws = of("redrafter", harness="Table 2").set_index("decoder").lossless.to_dict()
-    assert laws == {"ar": "exact", "redrafter": "exact", "redrafter_typical": "approximate"}
     # Table 2 names no target: that of its text. Of a speed-up alone the rate is in AR's.
-    assert {*of("redrafter", harness="Table 2").pair} == {"vicuna_7b"}
-    assert of("redrafter", temperature=0.9).token_rate.tolist() == [3.43, 3.49]
+    warm = of("redrafter", temperature=0.9, pair="vicuna_7b")
+    assert warm.token_rate.tolist() == [3.43, 3.49]
+    assert warm.lossless.tolist() == ["exact", "approximate"]
     lost = of("rsd", harness="Table 15", decoder="rsd_s")
     assert lost[lost.block_efficiency.isna()].spec.tolist() == ["6x5", "12x5"]
 
@@ -91,11 +89,6 @@ def test_a_printed_number_is_what_it_is_and_equal_ones_decide_nothing(ours, verd
     assert (found.for_claim, found.against_claim) == verdict
 
 
-def test_rounds_are_of_jobs_and_not_of_printed_numbers():
-    ask = Ask(printed("redrafter"), PRINTED, load_paper("redrafter").axes)
-    assert ask.of("redrafter-decoding", rounds=True).records.printed
-
-
 def test_checks_of_printed_numbers_are_printed_without_chance(capsys):
     assert main(["checks", "dsbd", "--printed"]) == 0
     said = capsys.readouterr().out
@@ -105,15 +98,7 @@ def test_checks_of_printed_numbers_are_printed_without_chance(capsys):
     assert re.search(naming("beyond", "reference.csv"), line)
 
 
-def test_claims_about_a_named_pair_are_asked_of_it_alone():
-    factors = at_home("redrafter")["redrafter/as_much_faster"]
-    assert [check.pair for check in factors] == ["vicuna_7b", "vicuna_13b"]
+def test_a_claim_about_named_pairs_and_tasks_is_asked_of_these_alone():
     low = at_home("rsd")["rsd/chains_at_low_budgets"]
-    assert [(check.pair, check.where.split(",")[0]) for check in low] == [
-        *[("llama2_70b", "xsum")] * 2, *[("llama2_chat_70b", "dolly")] * 2
-    ]  # fmt: skip
-
-
-def test_a_tie_of_printed_numbers_is_no_verdict():
-    verdicts = {check.verdict for found in at_home("mcsd").values() for check in found}
-    assert WITHIN_NOISE in verdicts
+    wheres = {(check.pair, check.where.partition(",")[0]) for check in low}
+    assert wheres == {("llama2_70b", "xsum"), ("llama2_chat_70b", "dolly")}
