@@ -212,9 +212,10 @@ def greedy_identities(ask: Ask) -> Checks:
 
 def _tuned(ask, pairs, text, expect, evidence=trees, **how):
     """Drafts with fine-tuning against the same without it."""
+    known = ask.of("mcsd-acceptance", across="pair")
     for tuned, plain in pairs.items():
         sides = [cells("mcsd_wor", form="number", pair=pair) for pair in (tuned, plain)]
-        yield from ask.of("mcsd-acceptance", across="pair").ahead(
+        yield from known.ahead(
             f"the draft of {text.format(tuned, plain)} in {{metric}}",
             *sides, "acceptance_rate", same="spec", expect=expect, evidence=evidence, **how,
         )  # fmt: skip

@@ -7,7 +7,7 @@ import ast
 
 import pandas as pd
 
-from spec_bench.report.data.rows import tree_attention
+from spec_bench.report.data.rows import compact, tree_attention
 from spec_bench.report.papers.pairs import pair_of
 from spec_bench.report.papers.paper import Paper
 from spec_bench.settings.registry import written
@@ -38,7 +38,7 @@ def printed_rows(paper: Paper) -> pd.DataFrame:
     beside = rows.groupby(["table", "target"]).draft.transform("first")
     rows = rows.assign(draft=rows.draft.fillna(beside)).fillna({"draft": "", "spec": UNPRINTED})
     speeds = rows.reindex(columns=["token_rate", "speedup"])
-    return rows.assign(
+    made = rows.assign(
         pair=[
             pair_of(*names) or " with ".join(filter(None, names))
             for names in zip(rows.target, rows.draft, strict=True)
@@ -51,6 +51,7 @@ def printed_rows(paper: Paper) -> pd.DataFrame:
         status="complete",
         run_id="printed",
     )
+    return compact(made)
 
 
 def _law_of(decoder: str) -> str:
