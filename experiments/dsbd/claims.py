@@ -113,10 +113,11 @@ def accepted_width(ask: Ask) -> Checks:
     """“We can see that in general, a larger W̄ corresponds to a higher EA score, slower speed, and
     higher energy consumption, which fits our intuition.” (Section C.1)
     """
-    text = "dsbd: {{metric}} {} with the average accepted width".format
+    rises = "dsbd: {metric} rises with the average accepted width"
+    falls = "dsbd: {metric} falls with the average accepted width"
     more = ("score", "energy_j_per_token")
-    yield from _by_step(ask, text("rises"), "beam_width", (), more, Difference.above)
-    yield from _by_step(ask, text("falls"), "beam_width", (), _RATE, Difference.below)
+    yield from _by_step(ask, rises, "beam_width", (), more, Difference.above)
+    yield from _by_step(ask, falls, "beam_width", (), _RATE, Difference.below)
 
 
 def small_thresholds_widen(ask: Ask) -> Checks:

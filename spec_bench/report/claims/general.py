@@ -83,7 +83,7 @@ def exact_scores_of(group: Group, records: Records) -> Iterator[Check]:
     near = mean.within(room) if mean else None
     if near is None or table is None or table.shape[-1] < 2:
         own = near if table is None else None
-        yield Check(claim, group.title, str(mean), p_values=own)
+        yield Check(claim, group.title, str(mean), p_values=own, pair=str(baseline["pair"]))
         return
     sides = zip(contrasts, np.split(table.sum(axis=2), len(contrasts)), strict=True)
     p, name = min((_lopsided(each, sums, score), name_of(each.left[0])) for each, sums in sides)
