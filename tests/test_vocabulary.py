@@ -150,10 +150,10 @@ def test_every_cell_of_a_recipe_has_a_title_of_its_own_said_in_one_place():
     ("name", "title", "colour", "marker"),
     [
         ("eagle3_sd", "EAGLE-3, SD", "blue", "o"),  # a drafter in place of the decoder's
-        ("dyspec_traversal", "DySpec, traversal", "sky", "D"),  # a rule likewise
-        ("eagle3_dyspec_traversal", "EAGLE-3, DySpec, traversal", "sky", "D"),
-        ("spectr_traversal", "SpecTr's paths, traversal", "sky", "P"),  # a paper says so
-        ("eagle3_spectr_traversal", "EAGLE-3, SpecTr's paths, traversal", "sky", "P"),
+        ("dyspec_traversal", "DySpec, traversal", "sky", "X"),  # a rule likewise
+        ("eagle3_dyspec_traversal", "EAGLE-3, DySpec, traversal", "sky", "X"),
+        ("spectr_traversal", "SpecTr's paths, traversal", "orange", "X"),  # a paper says so
+        ("eagle3_spectr_traversal", "EAGLE-3, SpecTr's paths, traversal", "orange", "X"),
     ],
 )
 def test_a_cell_that_replaces_a_part_is_shown_by_its_parts(name, title, colour, marker):

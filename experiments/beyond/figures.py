@@ -3,22 +3,14 @@
 import numpy as np
 
 from spec_bench.report.figures.panels import Axis, panels
-from spec_bench.report.figures.style import worn
 
-# A colour a tree, each rule a marker; traversal is dashed.
+# A colour a tree, each rule a marker.
 _RULES = {
     "mark": "line",
     "label": "{decoder}",
     "down": "task",
     "across": "temperature",
     "title": "{task}, temperature {temperature:g}",
-    **worn({
-        "spectr": "orange s", "optimal": "orange D", "spectr_traversal": "orange X",
-        "specinfer": "purple s", "specinfer_traversal": "purple X", "rsd_c": "green o",
-        "traversal": "green X", "top_and_sample": "green D", "rsd_s": "vermillion o",
-        "rsd_s_traversal": "vermillion X", "sequoia": "black", "opt_tree": "blue",
-        "dyspec": "sky", "block": " X",
-    }),
     "dashed": ["spectr_traversal", "specinfer_traversal", "traversal", "rsd_s_traversal", "block"],
     "markersize": 3.5,
     "capsize": 1.5,
@@ -26,7 +18,8 @@ _RULES = {
     "share": "x",
     "width": [0.65, 0.95, 1.0],
     "height": 2.3,
-}  # fmt: skip
+    "note": "Marks of one place stand side by side.",
+}
 
 
 def figure_1(cells):
@@ -40,6 +33,7 @@ def figure_1(cells):
         axes={"nodes_per_call": Axis("nodes to verify", ticks=(6, 14, 30))},
         rest=1.5,
         legend_columns=[2, 4, 4],
+        caption="A colour is a tree; dashed: traversal verification of it.",
     )  # fmt: skip
 
 
@@ -67,8 +61,7 @@ def figure_3(cells):
         dodge=0.1,
         rest=1.5,
         legend_columns=[2, 4, 4],
-        note="Bars: 95% intervals over prompts. Each mark is the best of the decoder's trees of so "
-        "many nodes, picked on these numbers.",
+        caption="Each is the best of the decoder's trees of so many nodes, picked on these numbers.",
     )  # fmt: skip
 
 
@@ -86,5 +79,5 @@ def figure_4(cells):
         width=[0.65, 0.9],
         rest=1.2,
         legend_columns=3,
-        note="Bars: 95% intervals over prompts. Red: another engine, transformers' own generate.",
+        note="Red: another engine, transformers' own generate.",
     )  # fmt: skip

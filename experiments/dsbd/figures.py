@@ -14,11 +14,16 @@ _SHARED = {
         "perplexity": Axis("perplexity (lower: better)"),
         "beam_width": Axis("average accepted width"),
     },
+    "note": f"{MEANING[0].upper()}{MEANING[1:]}",
 }
-_SETTINGS = {"keep": {"decoder": ["dsbd"]}, "markersize": 3, "faint": 0.18}
+_SETTINGS = {
+    "keep": {"decoder": ["dsbd"]}, "markersize": 3, "faint": 0.18,
+    "caption": "A circle is a setting of DSBD (W_S x γ @ t).",
+}  # fmt: skip
 _BEAMS = {
     "keep": {"decoder": ["beam_sampling"]}, "mark": "line", "order": "tree.width",
-    "markersize": 6.5, "faint": 0.6, "write": "{spec}", "at": "inside",
+    "markersize": 2.8, "faint": 0.6, "write": "{spec}",
+    "caption": "At the squares: width of beam sampling.",
 }  # fmt: skip
 
 
@@ -29,14 +34,14 @@ def fronts(cells, y="cell.score"):
         label="{decoder} {spec}{marks}",
         layers=[
             _SETTINGS,
-            {"keep": {"decoder": ["dsbd"]}, "mark": "front", "write": "{spec}", "at": "above"},
+            {"keep": {"decoder": ["dsbd"]}, "mark": "front", "write": "{spec}", "at": "above",
+             "caption": "Steps: their Pareto front, picked on these numbers, above by name."},
             _BEAMS,
-            {"keep": {"decoder": ["sd"]}, "markers": "D", "markersize": 5, "faint": 0.6},
+            {"keep": {"decoder": ["sd"]}, "markers": "D", "markersize": 5, "faint": 0.6,
+             "caption": "SD: ours draws its draft tokens, as the authors' code; the paper's text "
+             "drafts greedily."},
             {"keep": {"decoder": ["specinfer"]}, "markers": "^", "markersize": 5, "faint": 0.6},
         ],
-        note="Steps: Pareto front of DSBD's settings (W_S x γ @ t), picked on these numbers. In "
-        "the squares: width of beam sampling.\nBars: 95% intervals over prompts. SD: ours draws "
-        f"its draft tokens, the paper's drafts greedily.\n{MEANING[0].upper()}{MEANING[1:]}",
     )  # fmt: skip
 
 
@@ -53,10 +58,8 @@ def figure_7(cells):
     return panels(
         cells, "beam_width", ("cell.score", *COSTS), **_SHARED,
         label="{decoder} {spec}{marks}",
-        layers=[_SETTINGS, _BEAMS],
-        note="A circle is a setting of DSBD (W_S, γ, t). Squares: beam sampling with its width, "
-        "which the paper's figure may not have. Bars: 95% intervals over prompts.\n"
-        f"{MEANING[0].upper()}{MEANING[1:]}",
+        layers=[_SETTINGS, {**_BEAMS, "caption": "At the squares: width of beam sampling, which the "
+                            "paper's figure may not have."}],
     )  # fmt: skip
 
 
@@ -80,7 +83,7 @@ def _effect(cells, hue, name):
         layers=[{"faint": 0.18}, {"mark": "front", "linewidth": 0.9}],
         heading=f"{{pair}}: {name}, DSBD{{marks}}",
         legend_columns=5,
-        note=f"DSBD's settings by {name}; steps: the Pareto front of each {name}, picked on these "
-        "numbers. Bars: 95% intervals over prompts.\nThe copy of the paper that was read does not "
-        "name the axes of this figure: they are those of Figures 4 to 6.",
+        caption=f"DSBD's settings by {name}; steps: the Pareto front of each {name}, picked on these "
+        "numbers, where it has several. The copy of the paper that was read does not name the axes "
+        "of this figure: they are those of Figures 4 to 6.",
     )  # fmt: skip

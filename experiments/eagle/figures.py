@@ -19,7 +19,6 @@ def figure_1(cells):
         cells, "block_efficiency", "speedup", **_FRONT,
         keep={"decoder": ["eagle", "eagle2", "eagle3"]},
         label="{decoder}",
-        colours={"eagle": "orange", "eagle2": "vermillion", "eagle3": "purple"},
         write="{spec}",
         title="temperature {temperature:g}",
         share="y",
@@ -33,19 +32,11 @@ def figure_2(cells):
 
     A colour a tree, each rule a marker; traversal is dashed.
     """
-    drawn = {
-        "eagle3_sd": "blue o", "eagle3_block": "blue X", "eagle3_spectr": "orange s",
-        "eagle3_optimal": "orange D", "eagle3_spectr_traversal": "orange X",
-        "eagle3_mcns": "purple v", "eagle3_specinfer": "purple s",
-        "eagle3_specinfer_traversal": "purple X",
-    }  # fmt: skip
-    without = {
-        "eagle3_rsd_c": "green o", "eagle3_traversal": "green X",
-        "eagle3_top_and_sample": "green D", "eagle3_eagle": "black o",
-        "eagle_traversal": "black X", "eagle_rsd_s": "vermillion o",
-        "eagle_rsd_s_traversal": "vermillion X", "eagle3_dyspec": "sky o",
-        "eagle3_dyspec_traversal": "sky X", "eagle3": "blue P",
-    }  # fmt: skip
+    drawn = ["sd", "block", "spectr", "optimal", "spectr_traversal", "mcns", "specinfer"]
+    drawn = [f"eagle3_{name}" for name in (*drawn, "specinfer_traversal")]
+    without = ["eagle3_rsd_c", "eagle3_traversal", "eagle3_top_and_sample", "eagle3_eagle"]
+    without += ["eagle_traversal", "eagle_rsd_s", "eagle_rsd_s_traversal", "eagle3_dyspec"]
+    without += ["eagle3_dyspec_traversal", "eagle3"]
     return panels(
         cells, "nodes_per_call", "block_efficiency",
         mark="line",
@@ -54,14 +45,12 @@ def figure_2(cells):
         across="temperature",
         heading="{pair}, {tasks}{marks}",
         rows=[
-            {"keep": {"decoder": [*drawn]},
+            {"keep": {"decoder": drawn},
              "title": "with replacement, temperature {temperature:g}"},
-            {"keep": {"decoder": [*without]},
+            {"keep": {"decoder": without},
              "title": "without, or likeliest, temperature {temperature:g}"},
         ],
-        **worn(drawn | without),
-        dashed=[name for name, look in (drawn | without).items() if "traversal" in name]
-        + ["eagle3_block"],
+        dashed=[name for name in (*drawn, *without) if name.endswith(("traversal", "block"))],
         markersize=3.5,
         capsize=1.5,
         faint=0.35,
@@ -72,9 +61,9 @@ def figure_2(cells):
         height=2.6,
         rest=1.7,
         legend_columns=[1, 2, 3],
-        note="Bars: 95% intervals over prompts; marks moved aside. All trees but the chain of 10 "
-        "are five levels deep.\nAt temperature 0 what is drawn with replacement collapses into a "
-        "chain.",
+        note="Marks of one place stand side by side. Dashed: traversal or block verification. All "
+        "trees but the chain of 10 are five levels deep. At temperature 0 what is drawn with "
+        "replacement collapses into a chain.",
     )  # fmt: skip
 
 
@@ -90,11 +79,12 @@ def figure_3(cells):
             for count, specs in nodes.items()
         ],
         **worn({
-            "sd": "blue o", "opt_tree": "blue s", "rsd_s": "blue D", "medusa": "green ^",
-            "redrafter": "vermillion v", "eagle_sd": "orange o", "eagle2": "orange s",
+            "sd": "blue o", "opt_tree": "blue s", "rsd_s": "blue D", "medusa": "black ^",
+            "redrafter": "green v", "eagle_sd": "orange o", "eagle2": "orange s",
             "eagle": "orange D", "eagle3_sd": "purple o", "eagle3": "purple s",
             "eagle3_eagle": "purple D", "prompt_lookup": "sky P", "lookup_vote": "sky X",
         }),
+        note="A colour is a drafter; blue: the draft model, whichever its tree.",
         share="xy",
         rest=1.5,
         legend_columns=[2, 4],

@@ -74,8 +74,8 @@ def figure_4(cells):
         height=2.9,
         heading="",
         legend_columns=[3, 5],
-        note="k1-k2: children at the first and second level. Bars: 95% intervals over prompts "
-        f"where five or more were measured; long ones leave their panel.\n{' '.join(note)}",
+        bars="Bars: 95% intervals over prompts; long ones leave their panel.",
+        note=f"k1-k2: children at the first and second level. {' '.join(note)}",
     )  # fmt: skip
 
 

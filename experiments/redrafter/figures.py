@@ -23,8 +23,8 @@ def figure_3(cells):
         mark="line",
         label="{head}\n{blocks:block}, {size}",
         names={"redrafter_2": "ReDrafter", "redrafter_4": "ReDrafter"},
-        colours={"medusa": "blue", "redrafter_2": "vermillion", "redrafter_4": "purple",
-                 "redrafter": "vermillion", NO_RNN: "green"},
+        colours={"medusa": "black", "redrafter_2": "green", "redrafter_4": "green",
+                 "redrafter": "green", NO_RNN: "sky"},
         dashed=[NO_RNN],
         capsize=1.5,
         share="y",
@@ -34,12 +34,12 @@ def figure_3(cells):
         rest=0,
         heading="",
         legend_columns=3,
-        note="Of each kind, of ReDrafter of each size shown, the head with the highest mean "
-        "accuracy in validation.\nThe paper shows ReDrafter with two blocks and with four. Bars: "
-        "95%, as if each held-out dialogue were one draw.\nReDrafter's guess i is judged with the "
-        "right tokens before it given (teacher forcing), Medusa's without.\nThe paper's accuracies "
-        "are on Alpaca Eval; these are on dialogues held out from training, whose answers are the "
-        "target's own.",
+        bars="Bars: 95%, as if each held-out dialogue were one draw.",
+        note="Of each kind, of ReDrafter of each size shown, the head with the highest mean accuracy "
+        "in validation. The paper shows ReDrafter with two blocks and with four. "
+        "ReDrafter's guess i is judged with the right tokens before it given (teacher forcing), "
+        "Medusa's without. The paper's accuracies are on Alpaca Eval; these are on dialogues "
+        "held out from training, whose answers are the target's own.",
     )  # fmt: skip
 
 
@@ -52,7 +52,7 @@ def figure_4(cells):
         hue="head",
         names={"redrafter": "with recurrence", NO_RNN: "without"},
         label="{head} ({count} heads){correlation}",
-        colours={"redrafter": "orange", NO_RNN: "blue"},
+        colours={"redrafter": "green", NO_RNN: "sky"},
         markersize=5,
         legend=True,
         axes={
@@ -64,9 +64,8 @@ def figure_4(cells):
         rest=0,
         heading="{pair}: beams {specs}{marks}",
         note="A mark is a head (number of blocks, learning rate); r: Pearson's correlation. The "
-        "paper prints 0.798 with and 0.907 without recurrence, for speed.\nBars: 95% intervals "
-        "over prompts. Each head decoded in a job of its own, so that speeds hold what the machine "
-        "did meanwhile.",
+        "paper prints 0.798 with and 0.907 without recurrence, for speed. Each "
+        "head decoded in a job of its own, so that speeds hold what the machine did meanwhile.",
     )  # fmt: skip
 
 
@@ -83,10 +82,14 @@ def figure_5(cells):
         mark="line",
         columns=[
             {"x": "tree.width", "y": "block_efficiency", "hue": "max_new_tokens", "colours": 0.85,
-             "label": "up to {max_new_tokens:g} tokens", "dodge": 1.04, "legend": True},
+             "label": "up to {max_new_tokens:g} tokens", "dodge": 1.04,
+             "caption": "Left: bars are 95% intervals over prompts; marks of one place stand side by "
+             "side. An answer that ends before its limit is as long as it is."},
             {"x": "tree.nodes", "y": median, "keep": {"max_new_tokens": "max"}, "label": "",
              "markers": "o", "elinewidth": 0.8, "capsize": 2, "finish": _diagonal,
-             "write": "{cell.merged:.2f}×", "at": "below"},
+             "write": "{cell.merged:.2f}×",
+             "caption": "Right: median over target calls, bars from the 1st to the 99th percentile; "
+             "dashed: nothing merged. The root is not counted."},
         ],
         axes={
             "tree.width": Axis("beam width", log=True),
@@ -95,11 +98,9 @@ def figure_5(cells):
             median: Axis("nodes after merging", log=True),
         },
         height=3.1,
-        rest=0,
+        rest=0.2,
         heading="{pair}, {task}{marks}",
-        note="Left: bars are 95% intervals over prompts; marks moved aside. An answer that ends "
-        "before its limit is as long as it is.\nRight: median over target calls, bars from the 1st "
-        "to the 99th percentile; dashed: nothing merged. The root is not counted.",
+        bars="",
     )  # fmt: skip
 
 
@@ -107,15 +108,18 @@ def figure_6(cells):
     """Speed and throughput against batch size, with and without tree attention."""
     return panels(
         cells, "batch_size", "token_rate_per_request", paths_as_rows=True,
-        columns=[{"y": "token_rate_per_request", "legend": True}, {"y": "token_rate"}],
+        columns=[{"y": "token_rate_per_request"}, {"y": "token_rate"}],
         keep={"temperature": 0},
         needs={"batch_size": 2},
         mark="line",
         rows=[
-            {"keep": {"cell.attention": ["tree attention"]}, "hue": ("decoder", "spec")},
+            {"keep": {"cell.attention": ["tree attention"]}, "hue": ("decoder", "spec"),
+             "caption": "Above: all decoders, with tree attention."},
             {"keep": {"decoder": ["redrafter"], "cell.ways": [2]},
-             "hue": ("spec", "cell.attention"),
-             "label": "{decoder} {spec}, {cell.attention}{marks}"},
+             "hue": ("decoder", "spec", "cell.attention"),
+             "label": "{decoder} {spec}, {cell.attention}{marks}",
+             "caption": "Below: ReDrafter with merged beams in one row, and with every beam as a "
+             "row."},
         ],
         markersize=3.5,
         share="x",
@@ -125,13 +129,11 @@ def figure_6(cells):
             "token_rate": Axis("throughput: tokens/s of all", low=0),
         },
         height=2.6,
-        rest=0,
+        rest=0.4,
         heading="{pair}, {tasks}",
-        legend_size=6.5,
+        legend_columns=3,
         note="Speed: delivered tokens over a request's latency, prefill included. Throughput: over "
-        "the seconds of decoding. Bars: 95% intervals over prompts.\nAbove: all decoders, with "
-        "tree attention; below: ReDrafter with merged beams in one row, and with every beam as "
-        "a row.",
+        "the seconds of decoding.",
     )  # fmt: skip
 
 

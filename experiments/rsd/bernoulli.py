@@ -1,9 +1,9 @@
 """RSD's Figure 1: how often two candidates for one Bernoulli token are accepted, exactly.
 
-Target Ber(p), draft Ber(q), K = 2 candidates (RSD, arXiv:2402.14160, Section 3.1; the example is
-SpecTr's, arXiv:2310.15141). Multi-round rejection, K-SEQ and recursive rejection are the project's
-own node rules, summed over every draw of the two candidates; OTM is the optimum over all rules for
-two i.i.d. candidates, a linear program. No model and no sampling.
+Draft Ber(p), target Ber(q) as in the paper, K = 2 candidates (RSD, arXiv:2402.14160, Section 3.1;
+the example is SpecTr's, arXiv:2310.15141). Multi-round rejection, K-SEQ and recursive rejection are
+the project's own node rules, summed over every draw of the two candidates; OTM is the optimum over
+all rules for two i.i.d. candidates, a linear program. No model and no sampling.
 
 ``python experiments/rsd/bernoulli.py`` writes the grid that the figure is drawn from.
 """
@@ -28,16 +28,16 @@ from spec_bench.verify.walk import NodeRule
 OUTPUT = Path("results/embedded/rsd-fig1/acceptance.csv")
 POINTS = 51
 TOLERANCE = 1e-9
-# A draft with no mass on a token has one candidate, not two: the square's edges q = 0 and q = 1 are
+# A draft with no mass on a token has one candidate, not two: the square's edges p = 0 and p = 1 are
 # drawn as their limit from inside, which differs from the value there by about this much.
 INSIDE = 2.0**-40
 
 
 def acceptance_of(rule: NodeRule, law: Law, p: float, q: float) -> float:
     """P(one of two candidates is accepted), summed over all draws of the candidates; p and q are
-    the probabilities of token 1, q strictly between 0 and 1.
+    the draft's and the target's probabilities of token 1, p strictly between 0 and 1.
     """
-    target, draft = torch.tensor([[1 - p, p], [1 - q, q]], dtype=torch.float64)
+    draft, target = torch.tensor([[1 - p, p], [1 - q, q]], dtype=torch.float64)
     tokens, valid, chance = children_law(draft.expand(3, -1), 2, law)
     verdict = rule(target.expand(len(tokens), -1), draft.expand(len(tokens), 1, -1), tokens, valid)
     return float((chance * (1 - (1 - verdict.acceptance).prod(dim=-1))).sum())
@@ -50,11 +50,11 @@ def optimal_transport(p: float, q: float) -> float:
     and the candidates' laws as marginals; the mass on outputs among the candidates is maximised.
     Raises RuntimeError: the solver found no optimum.
     """
-    pairs, draft = list(product((0, 1), repeat=2)), (1 - q, q)
+    pairs, draft = list(product((0, 1), repeat=2)), (1 - p, p)
     gain = np.array([[float(token in pair) for pair in pairs] for token in range(2)])
     cells = np.eye(2 * len(pairs)).reshape(-1, 2, len(pairs))
     marginals = np.array([*cells.sum(axis=2).T, *cells.sum(axis=1).T])
-    law = [1 - p, p, *(draft[first] * draft[second] for first, second in pairs)]
+    law = [1 - q, q, *(draft[first] * draft[second] for first, second in pairs)]
     tight = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
     # One marginal follows from the others; without it rounding cannot make the program infeasible.
     optimum = linprog(
@@ -79,13 +79,13 @@ def closed_form(rule: str, p: float, q: float) -> float | None:
     """Returns what the rule accepts by formula; None for K-SEQ, whose rho is a root.
 
     Multi-round: 1 - |p - q| (1 - a), a the draft's mass on the token that the target prefers more.
-    OTM: 1 + min over token sets A of p(A) - q(A)^2 (SpecTr, arXiv:2310.15141, Section 4).
+    OTM: 1 + min over token sets A of q(A) - p(A)^2 (SpecTr, arXiv:2310.15141, Section 4).
     Recursive rejection: 1, as the second candidate is the token that the residual is made of.
     """
     if rule == "multi_round":
-        return 1 - abs(p - q) * (1 - (q if p > q else 1 - q))
+        return 1 - abs(p - q) * (1 - (p if q > p else 1 - p))
     if rule == "otm":
-        return 1 + min(0.0, p - q**2, (1 - p) - (1 - q) ** 2)
+        return 1 + min(0.0, q - p**2, (1 - q) - (1 - p) ** 2)
     return 1.0 if rule == "recursive_rejection" else None
 
 
@@ -98,11 +98,11 @@ def grid(points: int = POINTS) -> list[dict[str, float]]:
         raise ValueError(f"a grid needs at least 2 points a side, got {points}")
     rows = []
     for p, q in product(np.linspace(0, 1, points).tolist(), repeat=2):
-        inside = min(max(q, INSIDE), 1 - INSIDE)
+        inside = min(max(p, INSIDE), 1 - INSIDE)
         row = {"p": p, "q": q}
         for name, rule in RULES.items():
-            row[name] = rule(p, inside)
-            formula = closed_form(name, p, inside)
+            row[name] = rule(inside, q)
+            formula = closed_form(name, inside, q)
             if formula is not None and abs(row[name] - formula) > TOLERANCE:
                 said = f"{row[name]!r}, by formula {formula!r}"
                 raise RuntimeError(f"{name} at p = {p}, q = {q}: {said}")

@@ -30,10 +30,10 @@ def figure_1(cells):
     for axis, (rule, title) in zip(axes, RULES.items(), strict=True):
         image = _draw_map(axis, square(rows, rule))
         axis.set_title(title)
-    axes[0].set_ylabel("target's probability p")
+    axes[0].set_ylabel("draft's probability p")
     figure.colorbar(image, ax=axes, label="P(a candidate is accepted)", pad=0.01)
     figure.suptitle(
-        "Acceptance of K = 2 candidates, target Ber(p), draft Ber(q): exact", fontsize=9
+        "Acceptance of K = 2 candidates, draft Ber(p), target Ber(q): exact", fontsize=9
     )
     return [figure]
 
@@ -54,14 +54,15 @@ def best_trees(cells, x, axis, dodge):
             {"y": "speedup", "title": "token rate / AR's"},
             # All exact decoders draw from the same law: the highest score would be the luckiest.
             {"y": "cell.score", "title": "accuracy / AR's", "over": "ar",
-             "best": "block_efficiency", "band": True, "empty": "no score"},
+             "best": "block_efficiency", "band": True, "empty": "no score",
+             "caption": "Accuracy is that of the tree with the best block efficiency."},
         ],
         guide=1.0,
         dodge=dodge,
         layers=[
             {"markersize": 3.2, "elinewidth": 0.7, "capsize": 1.5},
             {"printed": True, "dashed": True, "dodge": None, "markersize": 0, "linewidth": 1,
-             "alpha": 0.4, "label": "the paper's"},
+             "alpha": 0.4, "label": "the paper's", "caption": "Dashed: the paper's."},
         ],
         share="x",
         axes={x: axis},
@@ -70,9 +71,8 @@ def best_trees(cells, x, axis, dodge):
         heading="{pair}{marks}, relative to autoregressive decoding",
         heading_size=9,
         legend_columns=5,
-        note="Bars: 95% intervals over prompts. Each mark is the best of the decoder's trees at "
-        "that place, picked on these numbers;\naccuracy is that of the tree with the best block "
-        "efficiency. Grey band: AR's own interval.",
+        caption="Each mark is the best of the decoder's trees at that place, picked on these "
+        "numbers.",
         note_printed="{stand_in}",
     )  # fmt: skip
 
@@ -101,7 +101,7 @@ def _draw_map(axis, table):
         axis.clabel(lines, fontsize=6, fmt="%.1f")
     else:
         axis.text(0.5, 0.5, f"{table.iloc[0, 0]:.0f} everywhere", ha="center")
-    axis.set(xlabel="draft's probability q", aspect="equal")
+    axis.set(xlabel="target's probability q", aspect="equal")
     axis.set(xlim=(0, 1), ylim=(0, 1), xticks=(0, 0.5, 1), yticks=(0, 0.5, 1))
     axis.grid(False)
     return image

@@ -22,12 +22,13 @@ def figure_1(cells):
             for count, specs in nodes.items()
         ],
         **worn({
-            "sd": "blue o", "opt_tree": "blue s", "eagle3_sd": "orange o", "eagle3": "orange s",
-            "mtp": "purple o", "mtp_eagle3": "purple s", "dflash": "green o",
+            "sd": "blue o", "opt_tree": "blue s", "eagle3_sd": "purple o", "eagle3": "purple s",
+            "mtp": "orange o", "mtp_eagle3": "orange s", "dflash": "green o",
             "dflash_ddtree": "green s", "own_blocks": "vermillion o",
             "own_blocks_eagle3": "vermillion s", "suffix_decoding": "sky X",
-            "prompt_lookup": "sky P", "lookup_vote": "sky D", "token_recycling": "black v",
+            "prompt_lookup": "sky P", "lookup_vote": "sky D", "token_recycling": "sky v",
         }),
+        note="A colour is a drafter; light blue: texts looked up.",
         share="xy",
         rest=1.7,
         legend_columns=[2, 3],

@@ -183,7 +183,7 @@ def _find(name: str, confs: tuple[Path, ...], papers: tuple[Path, ...]) -> Decod
 
 
 def _of_parts(name: str, confs: tuple[Path, ...], papers: tuple[Path, ...]) -> Decoder | None:
-    """``DRAFTER_DECODER`` looks like the decoder, ``DECODER_RULE`` has the colour of the rule.
+    """``DRAFTER_DECODER`` looks like the decoder, ``DECODER_RULE`` has the marker of the rule.
 
     A drafter and a rule are titled as the decoder that bears their name.
     """
@@ -200,7 +200,7 @@ def _of_parts(name: str, confs: tuple[Path, ...], papers: tuple[Path, ...]) -> D
             if head and tail and part == "drafter":
                 return replace(tail, title=f"{head.title}, {tail.title}")
             if head and tail:
-                return replace(head, title=f"{head.title}, {tail.title}", colour=tail.colour)
+                return replace(head, title=f"{head.title}, {tail.title}", marker=tail.marker)
     return None
 
 

@@ -18,7 +18,7 @@ RULES, TOLERANCE, closed_form = bernoulli.RULES, bernoulli.TOLERANCE, bernoulli.
         (0.5, 0.5, 1.0, 1.0),
         (0.9, 0.1, 0.28, 0.29),
         (0.1, 0.9, 0.28, 0.29),
-        (1.0, 0.5, 0.75, 0.75),
+        (0.5, 1.0, 0.75, 0.75),  # a draft of two tokens, a target of one
         (0.6, 0.4, 0.88, 1.0),
     ],
 )
@@ -28,10 +28,10 @@ def test_the_rules_accept_what_the_closed_forms_say(p, q, multi_round, otm):
     assert {name: closed_form(name, p, q) for name in wanted} == pytest.approx(wanted)
 
 
-@pytest.mark.parametrize(("p", "q"), [(0.9, 0.1), (0.7, 0.2), (0.2, 0.55), (0.05, 0.5)])
+@pytest.mark.parametrize(("p", "q"), [(0.1, 0.9), (0.2, 0.7), (0.55, 0.2), (0.5, 0.05)])
 def test_k_seq_accepts_what_the_root_of_its_equation_gives(p, q):
     def beta(rho):
-        return min(q, p / rho) + min(1 - q, (1 - p) / rho)
+        return min(p, q / rho) + min(1 - p, (1 - q) / rho)
 
     rho = brentq(lambda rho: 1 - (1 - beta(rho)) ** 2 - rho * beta(rho), 1, 2, xtol=1e-14)
     # The rule's own search stops at 1024^-2 and errs towards accepting less.
@@ -58,7 +58,7 @@ def test_the_command_writes_one_line_per_point(tmp_path):
         rows = list(csv.DictReader(stream))
     assert len(rows) == 9
     assert list(rows[0]) == ["p", "q", *RULES]
-    middle = next(row for row in rows if (row["p"], row["q"]) == ("1", "0.5"))
+    middle = next(row for row in rows if (row["p"], row["q"]) == ("0.5", "1"))
     assert float(middle["otm"]) == pytest.approx(0.75)
 
 

@@ -32,7 +32,7 @@ def line_of(grid, *labels):
 
 def place(printed="", **more):
     """A place with what the paper prints there and what was measured; it asks for a cell."""
-    return Cell("", printed, asked=(Asked("", "", "", ""),), **more)
+    return Cell("", printed, asked=(Asked("", "", "", ""),), papers=True, **more)
 
 
 def sheet(lines, columns, title, heads, name="a/1", **more):

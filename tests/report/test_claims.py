@@ -506,3 +506,18 @@ def test_a_picks_mbsu_is_that_of_its_own_tree():
 def test_what_a_search_screened_is_no_evidence():
     rows = pd.DataFrame({"status": "complete", "lossless": "exact", "stage": ["screen", "confirm"]})
     assert measured(rows).stage.tolist() == ["confirm"]
+
+
+@pytest.mark.parametrize(("rate", "verdict"), [(10.4, "within noise"), (14.0, "holds")])
+def test_no_verdict_is_on_less_than_what_one_configuration_differs_by(rate, verdict, results):
+    twins = [row("rsd_c", "2-1", token_rate=9.0), row("mcsd_wor", "2-1", token_rate=9.9)]
+    cells = [row("ar", token_rate=10.0, speedup=1.0), row("sd", "3", token_rate=rate), *twins]
+    rows = recorded(results, frame(*cells).assign(temperature=0.3))
+    ask = Ask(rows, Records(results)).of()
+    (check,) = judged(list(ask.ahead("{left} beats {right}", "sd", "ar", "token_rate")))
+    assert check.verdict == verdict
+    said = "by chance: two names of one configuration differ by 10.0%" in check.evidence
+    assert said == (verdict == "within noise")
+    one_name = Ask(rows[rows.decoder != "mcsd_wor"], Records(results)).of()
+    (check,) = judged(list(one_name.ahead("{left} beats {right}", "sd", "ar", "token_rate")))
+    assert check.verdict == "holds"

@@ -1,7 +1,9 @@
 """Figures: which rows are chosen, what is plotted and written, and what files come out."""
 
 import warnings
+from itertools import combinations
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -18,6 +20,7 @@ from spec_bench.report.figures.draw import draw_sheet
 from spec_bench.report.figures.panels import drawing_of, panels
 from spec_bench.report.figures.style import GREY, fill, marks, save, settings
 from spec_bench.report.papers.paper import Paper, code_of, find_figure, load_paper
+from spec_bench.vocabulary import names
 from spec_bench.vocabulary.decoders import COLOURS
 from spec_bench.vocabulary.names import title
 from tests.report.rows import around, frame
@@ -278,7 +281,7 @@ def test_a_figure_of_other_pairs_is_drawn_once_and_not_under_each_number(tmp_pat
     rows = frame(*(row("mcsd_wor", k, **same) for k in ("1", "4")))
     asked = (find_figure("mcsd/5"), rows, tmp_path)
     (theirs,) = draw(*asked, formats=("png",), alone=True)
-    assert theirs.name == "mcsd-fig5-paper-s-numbers-alone.png"
+    assert theirs.name == "mcsd-fig5-printed.png"
     (ours,) = draw(*asked, pair="embedded", formats=("png",), alone=True)
     assert ours.name == "mcsd-fig5-embedded.png"
 
@@ -327,9 +330,21 @@ def test_a_legend_lists_the_series_of_one_row_of_panels_after_those_of_another()
 DRAWN = sorted({path.parents[1].name for path in EMBEDDED.glob("*/figures/*.png")})
 
 
-def assert_complete(figure, name):
-    """Nothing leaves its canvas, and no panel is empty."""
+def marks_of(figure):
+    """Places on paper, in points, and half sizes of all marks, with their panel and line."""
     figure.draw_without_rendering()
+    for plot in figure.axes:
+        for line in plot.lines:
+            if line.get_marker() not in ("None", "", None, "_", "|"):
+                at = line.get_transform().transform(line.get_xydata()) * 72 / figure.dpi
+                yield plot, line, at, line.get_markersize() / 2
+
+
+def assert_complete(figure, name):
+    """Nothing leaves its canvas, no mark is cut at an axis, and no panel is empty."""
+    for plot, _, at, half in marks_of(figure):
+        low, high = (np.array(edge) * 72 / figure.dpi for edge in (plot.bbox.min, plot.bbox.max))
+        assert ((at > low + half - 0.1) & (at < high - half + 0.1)).all(), name
     inches, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
     edges = (inches.x0, inches.y0, width - inches.x1, height - inches.y1)
     assert min(edges) > -0.02, f"{name}: {edges}"
@@ -463,3 +478,71 @@ def test_printed_points_are_hollow_and_panels_keep_the_papers_order_of_tasks():
     item = next(each for each in load_paper("beyond").figures if len(each.tasks) > 1)
     cells = [row("ar", task=task) for task in reversed(item.tasks)]
     assert list(Cells(item, frame(*cells)).rows().task) == list(item.tasks)
+
+
+def test_a_lost_number_of_the_paper_is_drawn_as_lost_and_said_in_the_note():
+    named = {s.text("{pair}"): s for s in figure_sheets(find_figure("rsd/6"), NOTHING, alone=True)}
+    chat = named["llama2_chat_7b"]
+    some, none = (chat.grid[n][0] for n in (0, 1))  # XSum lacks 12x5, WMT18 De-En 6x5 too
+    assert [panel.rows.task.iloc[0] for panel in (some, none)] == ["xsum", "wmt18_deen"]
+    (hollow,), (missing,) = (series_of(panel, "rsd_s") for panel in (some, none))
+    assert (hollow.lost, points(hollow)[-1][0]) == ((5.0,), 5.0)
+    assert (missing.lost, points(missing)[-1][0]) == ((5.0,), 4.0)
+    assert not series_of(some, "sd")[0].lost
+    figure = draw_sheet(chat)
+    assert "Hollow: the best of what could be read" in figure.get_supxlabel()
+    faces = [line.get_markerfacecolor() for line in figure.axes[0].lines]
+    assert faces.count("white") == 1
+    whole = draw_sheet(named["llama2_7b"])
+    assert "Hollow" not in whole.get_supxlabel()
+
+
+def test_a_note_says_of_bars_and_bands_only_where_they_are_drawn():
+    note = draw_sheet(sheet_of("rsd/4", EXP1)).get_supxlabel()
+    assert "Bars: 95%" in note and "Grey band" in note and "Accuracy is that of" in note
+    bare = EXP1[EXP1.decoder != "ar"].drop(columns=[c for c in EXP1 if c.endswith("_low")])
+    note = draw_sheet(sheet_of("rsd/4", bare)).get_supxlabel()
+    assert not any(said in note for said in ("Bars", "Grey band", "Accuracy", "Dashed"))
+    assert "best of the decoder's trees" in note
+
+
+def test_figure_1_has_the_papers_letters():
+    (figure,) = figure_sheets(find_figure("rsd/1"), grid_rows())
+    assert figure.axes[0].get_ylabel() == "draft's probability p"
+    assert figure.axes[0].get_xlabel() == "target's probability q"
+
+
+def test_a_decoder_has_one_colour_in_all_figures():
+    drawn = [s for name in DRAWN for sheet in committed_sheets(name).values() for s in sheet.series]
+    own = [s for s in drawn if "decoder" in s.layer.hues and not s.layer.colours]
+    assert len(own) > 100
+    for series in own:
+        (decoder,) = series.rows.decoder.unique()
+        assert series.look.colour == names.decoder(decoder).colour.light, decoder
+    (rates,) = committed_sheets("redrafter-batches").values()
+    looks = {s.label: s.look for panel in rates.grid[0] for s in panel.series}
+    assert (looks["AR"].colour, looks["SD 3"].colour) == ("#000000", COLOURS["blue"].light)
+    same = {(look.colour, look.marker) for look in looks.values()}
+    assert len(same) == len(looks), "two trees of one decoder have a marker each"
+
+
+@pytest.mark.parametrize("experiment", ["redrafter-beams", "redrafter-grid"])
+def test_no_legend_lies_over_a_panel(experiment):
+    for sheet in committed_sheets(experiment).values():
+        with settings():
+            figure = draw_sheet(sheet)
+            figure.draw_without_rendering()
+        legends = [*figure.legends, *filter(None, (plot.get_legend() for plot in figure.axes))]
+        panels = [plot.bbox for plot in figure.axes]
+        assert legends
+        assert not any(each.get_tightbbox().overlaps(box) for each in legends for box in panels)
+
+
+def test_squares_of_beam_sampling_do_not_hide_each_other():
+    for name, sheet in committed_sheets("dsbd-fronts").items():
+        if "beam_sampling" not in set(sheet.rows.decoder):
+            continue
+        with settings():
+            for _, line, at, half in marks_of(draw_sheet(sheet)):
+                apart = [abs(a - b).max() for a, b in combinations(at, 2)]
+                assert line.get_marker() != "s" or min(apart) > half, name

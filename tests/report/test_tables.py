@@ -15,7 +15,7 @@ from spec_bench.report.papers.pairs import drafter_size, pair_configs, pair_of, 
 from spec_bench.report.papers.paper import find_table, load_paper
 from spec_bench.report.tables.build import build_table, build_tables
 from spec_bench.report.tables.measured import Measured
-from spec_bench.report.tables.printed import Asked
+from spec_bench.report.tables.printed import Asked, printed_sheet
 from spec_bench.report.tables.render import comma, latex, markdown
 from spec_bench.system.files import package_folder
 from spec_bench.vocabulary.published import side_by_side
@@ -37,6 +37,32 @@ def test_paper_ours_interval_and_difference_stand_side_by_side(tmp_path):
     line = line_of(table("rsd/1", tmp_path), "2", "SD", "2")
     assert line.startswith("| 2 | SD | 2 | 2.166 | 2.266 [2.200, 2.300] | +0.100 |")
     assert line.endswith("| 0.143 | 0.153 | +0.010 |")
+
+
+PLAIN = row("ar", **EMBEDDED, token_rate=80.0, speedup=1.0)
+CHAIN = row("sd", "2", **EMBEDDED, block_efficiency=2.5, token_rate=120.0, speedup=(1.5, 1.4, 1.6))
+
+
+def test_of_another_pair_nothing_is_subtracted_and_speed_ups_stand_side_by_side(tmp_path):
+    grid = table("rsd/1", write(tmp_path, "rsd-exp1", PLAIN, CHAIN), "embedded")
+    assert "difference" not in markdown(grid).partition("\n- ")[0]
+    said = "paper | token rate (1/s), ours | speed-up over AR, paper | speed-up over AR, ours"
+    assert said in markdown(grid)
+    line = line_of(grid, "2", "SD", "2")
+    assert "| 2.166 | 2.500 |" in line
+    assert f"| {51.515 / 37.269:.2f} | 1.50 [1.40, 1.60] |" in line
+    assert noted(grid, "nothing is subtracted")
+    assert "speed-up over AR" not in markdown(table("rsd/1", tmp_path))
+
+
+def test_no_printed_number_is_bold_in_a_block_with_a_lost_one():
+    for number, lost in ((9, 5), (7, 5), (29, 30)):
+        bold = {line.labels[0] for line in printed_sheet(f"rsd/{number}", None).lines if best(line)}
+        assert str(lost) not in bold and len(bold) >= 3
+
+
+def best(line):
+    return any(cell.best for cell in line.cells)
 
 
 STALLED = "stalled: 1 of 12 windows, median says 1.27"

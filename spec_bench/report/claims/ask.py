@@ -42,12 +42,14 @@ from spec_bench.report.claims.verdict import (
     verdicts_of,
 )
 from spec_bench.report.data.counts import Records, Rounds
+from spec_bench.report.data.differences import find_placebo
 from spec_bench.report.data.rows import (
     Group,
     Row,
     groups_of,
     of_recipes,
     once,
+    rows_of,
     scores_of,
     select_sound,
     together,
@@ -460,8 +462,10 @@ class Found:
         """Returns the mean difference of contrasts on each task."""
         records = self.question.ask.records
         gap = difference(strata, self.column, records)
+        chance = find_placebo(rows_of(self.group.rows), self.column)
         # More prompts do not narrow what rounds of jobs differ by.
-        return gap and replace(gap, prompts=0 if isinstance(records, Rounds) else gap.prompts)
+        rounds = isinstance(records, Rounds)
+        return gap and replace(gap, chance=chance, prompts=0 if rounds else gap.prompts)
 
     @property
     def contrasts(self) -> Contrasts:

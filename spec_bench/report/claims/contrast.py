@@ -76,6 +76,13 @@ class Difference:
     falls: bool = False  # whether less of the metric is better
     left: float = nan  # mean number of the left sides' first cells, as measured
     prompts: int = 0  # behind the interval; 0: unknown
+    chance: float = 0.0  # the share by which two names of one configuration differ here
+
+    @property
+    def by_chance(self) -> bool:
+        """Whether two names of one configuration differ by as much."""
+        scale = 1.0 if self.relative else self.left
+        return self.chance > 0 and abs(self.value) <= self.chance * scale
 
     @property
     def ends(self) -> tuple[float, float] | None:
@@ -101,9 +108,13 @@ class Difference:
         return self.narrowed(sqrt(self.prompts / count))
 
     def above(self, bound: float = 0.0) -> PValues | None:
-        """P-values of a claim that the difference is more than that; None without an interval."""
+        """P-values of a claim that the difference is more than that; None without an interval. They
+        show no side of a difference that is no larger than chance.
+        """
         if self.tested is None:
             return None
+        if not bound and self.by_chance:
+            return PValues(1.0, 1.0)
         at = float(np.log1p(bound)) if self.relative else bound
         more = p_above(self.tested, at)
         less = p_below(self.tested, at)
@@ -135,7 +146,10 @@ class Difference:
         form = "+.1%" if self.relative else "+.3f"
         if self.ends is None or self.why == "as printed":
             return f"{self.value:{form}} (no interval: {self.why})"
-        return with_ends(self.value, *self.ends, form)
+        text = with_ends(self.value, *self.ends, form)
+        if not self.by_chance:
+            return text
+        return f"{text}, by chance: two names of one configuration differ by {self.chance:.1%}"
 
 
 def difference(

@@ -1,6 +1,7 @@
 """What is checked of any results file: orderings, exact decoders' scores, the fastest decoder."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -12,6 +13,7 @@ from spec_bench.report.claims.contrast import Contrast, counts_of, difference
 from spec_bench.report.claims.verdict import HOLDS, NOT_COMPARABLE, Check, PValues
 from spec_bench.report.data.categories import kinds_of
 from spec_bench.report.data.counts import Records, value_of_sums
+from spec_bench.report.data.differences import find_placebo
 from spec_bench.report.data.rows import Group, Row, prompts_of, rows_of, score_column, select_sound
 from spec_bench.vocabulary.columns import ENDS, columns_in
 from spec_bench.vocabulary.names import name_of
@@ -124,6 +126,7 @@ def _fastest_of(
     gap = difference([[contrast]], "token_rate", records, prompts=prompts)
     if gap is None:
         return
+    gap = replace(gap, chance=find_placebo(rows_of(rows), "token_rate"))
     basis = ""
     count = format_count(len(prompts or ()), "prompt")
     if prompts is None:

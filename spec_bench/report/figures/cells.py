@@ -9,6 +9,7 @@ drawing stops (``with_columns``).
 * ``cell.attention`` and ``cell.ways`` (how often a tree was verified: with tree attention, with its
   paths as rows, or both), ``cell.merged`` (how many times fewer nodes merged beams have),
   ``cell.group``, ``cell.score`` with its ends, ``cell.score_name``
+* ``cell.lost`` of printed cells: whether a number of it could not be read
 * ``paper.*``: ``draft_length`` or ``target_budget``, where the paper's tables are divided by one
 """
 
@@ -34,12 +35,13 @@ from spec_bench.report.papers.pairs import pair_configs, pair_of
 from spec_bench.report.papers.paper import Axes, Figure, Paper, load_paper
 from spec_bench.vocabulary.columns import COLUMNS, ENDS
 from spec_bench.vocabulary.names import task as task_title
-from spec_bench.vocabulary.published import side_by_side
+from spec_bench.vocabulary.published import KEYS, side_by_side
 from spec_bench.vocabulary.spec import parse
 
 GROUP = "cell.group"
 SCORE = "cell.score"
 SCORE_NAME = "cell.score_name"
+LOST = "cell.lost"
 _NOT_TRUNCATED = {"top_k": 0.0, "top_p": 1.0}
 _SAMPLED = ["task", "temperature", "top_k", "top_p"]
 
@@ -185,10 +187,12 @@ def printed_cells(paper: str, pairs: Iterable[str]) -> pd.DataFrame:
 def _of_pair(paper: str, pair: str) -> pd.DataFrame:
     config = pair_configs().get(pair)
     names = config.printed if config else frozenset()
-    numbers = (n for n in load_paper(paper).numbers if (n["target"], n["draft"]) in names)
+    numbers = [n for n in load_paper(paper).numbers if (n["target"], n["draft"]) in names]
     rows = pd.DataFrame(side_by_side(numbers))
     if rows.empty:
         return rows
+    lost = {tuple(map(n.get, KEYS)) for n in numbers if n["reason"]}
+    rows[LOST] = [tuple(key) in lost for key in rows[list(KEYS)].to_numpy()]
     number = {each.name for each in COLUMNS if each.holds == "number"} | {"axis_value", "table"}
     for name in number.intersection(rows):
         rows[name] = pd.to_numeric(rows[name], errors="coerce")

@@ -23,6 +23,10 @@ _TEXTS: dict[str, dict[str, Any]] = {
     "inside": {**_WHITE, "ha": "center", "va": "center_baseline"},
     "below": {"xytext": (3, -9), "textcoords": "offset points", "fontsize": 6},
 }
+_FLOOR = 0.05  # of a panel's height: where no number could be read
+_LOST = (
+    "Hollow: the best of what could be read, other numbers of the place are lost; x: all of them are."
+)
 _Mark = tuple[int, float, float, str]
 """A mark's row in the file, its place, and its text."""
 
@@ -98,8 +102,11 @@ def _draw_panel(plot: Any, sheet: Sheet, panel: Panel) -> None:
         plot.set_xticks(range(len(places)), places)
     if said.finish is not None:
         said.finish(plot, sheet, panel)
-    if said.legend and plot.get_legend_handles_labels()[0]:
-        plot.legend(frameon=False, fontsize=sheet.drawing.legend_size)
+    if said.legend and plot.get_legend_handles_labels()[0]:  # above: inside it may hide bars
+        plot.legend(
+            loc="lower left", bbox_to_anchor=(0, 1), title=panel.title or None, frameon=False,
+            fontsize=sheet.drawing.legend_size,
+        )  # fmt: skip
     beside: list[_Mark] = []
     for series in panel.series:
         layer = series.layer
@@ -130,13 +137,17 @@ def _draw_series(plot: Any, series: Series, places: Sequence[str]) -> None:
         style = {"where": steps, "color": look.colour, "linewidth": layer.linewidth}
         plot.step(series.rows[x], series.rows[y], **style)
         return
+
+    def across(values: pd.Series) -> pd.Series:
+        at = values.map(lambda value: places.index(str(value))) if places else values
+        if (apart := layer.dodge) is None:
+            return at
+        return at * apart**look.aside if axis.log else at + apart * look.aside
+
     line = "" if layer.mark == "point" else "--" if look.dashed else "-"
     for number, part in enumerate(series.lines() if line else [series]):
-        at = part.rows[x].map(lambda value: places.index(str(value))) if places else part.rows[x]
-        if (apart := layer.dodge) is not None:
-            at = at * apart**look.aside if axis.log else at + apart * look.aside
         bars = plot.errorbar(
-            at,
+            across(part.rows[x]),
             part.rows[y],
             xerr=None if places else _bars(part, x),
             yerr=_bars(part, y),
@@ -153,6 +164,18 @@ def _draw_series(plot: Any, series: Series, places: Sequence[str]) -> None:
         )
         for each in bars[2] if layer.faint is not None else ():
             each.set_alpha(layer.faint)
+    for place in series.lost:
+        best = series.rows[y][series.rows[x] == place][:1]
+        plot.plot(
+            across(pd.Series([place])),
+            best if len(best) else [_FLOOR],
+            look.marker if len(best) else "x",
+            color=look.colour,
+            markerfacecolor="white",
+            markersize=layer.markersize or 4,
+            transform=plot.transData if len(best) else plot.get_xaxis_transform(),
+            zorder=4,
+        )
 
 
 def _bars(series: Series, column: str) -> NDArray[np.float64] | None:
@@ -166,7 +189,7 @@ def _label_panel(plot: Any, sheet: Sheet, down: int, across: int) -> None:
     drawing = sheet.drawing
     panel = sheet.grid[down][across]
     said = panel.said
-    if title := panel.title if down == 0 or not drawing.side else "":
+    if title := panel.title if not (said.legend or (down and drawing.side)) else "":
         above = any(layer.at == "above" and layer.write for layer in said.drawn)
         plot.set_title(title, **({"pad": 10} if above else {}))
     if not panel.series:
@@ -197,16 +220,28 @@ def _surround(figure: Any, sheet: Sheet) -> None:
             legend.remove()  # too wide for the page: fewer columns
     elif heading:
         figure.suptitle(heading, fontsize=drawing.heading_size)
-    note = sheet.text(drawing.note)
-    if any(series.layer.printed for series in sheet.series):
+    figure.supxlabel(_note(sheet), fontsize=6.5, x=0.01, ha="left", wrap=True)
+
+
+def _note(sheet: Sheet) -> str:
+    """What is said below a figure, of all that it might show only what it does."""
+    drawing = sheet.drawing
+    shown = [(each, name) for each in sheet.series for name in (each.layer.x, each.layer.y)]
+    barred = any(not pd.isna(low) for each, name in shown for _, low, _ in each.points(name))
+    said = [drawing.bars * barred, drawing.note, *(each.layer.caption for each in sheet.series)]
+    said += ["Grey band: AR's own interval."] * any(panel.band for panel in sheet.panels)
+    said += [_LOST] * any(each.lost for each in sheet.series)
+    stand_in = ""
+    if any(each.layer.printed for each in sheet.series):
+        said.append(drawing.note_printed)
         config = pair_configs().get(sheet.text("{pair}"))
-        stand_in = config.stand_in.partition(",")[0] if config and config.stand_in else ""
-        said = f"The draft stands in for {stand_in}." if stand_in else ""
-        note = f"{note} {sheet.text(drawing.note_printed, stand_in=said)}".rstrip()
+        draft = config.stand_in.partition(",")[0] if config and config.stand_in else ""
+        stand_in = f"The draft stands in for {draft}." if draft else ""
     if prompts := prompts_of(sheet.rows):
-        note = f"{note} {prompts} a cell.".lstrip()
-    note = "\n".join([note, *(f"{each[0].upper()}{each[1:]}." for each in sheet.missing)])
-    figure.supxlabel(note, fontsize=6.5, x=0.01, ha="left", wrap=True)
+        said.append(f"{prompts} a cell.")
+    texts = (sheet.text(text, stand_in=stand_in) for text in dict.fromkeys(said))
+    note = " ".join(filter(None, texts))
+    return "\n".join([note, *(f"{each[0].upper()}{each[1:]}." for each in sheet.missing)])
 
 
 def _entries(sheet: Sheet) -> list[Any]:

@@ -65,6 +65,4 @@ def _lay_out(cells: pd.DataFrame, x: str, y: str, words: dict[str, Any]) -> Shee
         look["write"] = "{spec}"
     else:
         look |= {"mark": "line", "hue": hue, "dodge": (cells[x].max() - cells[x].min()) / 200}
-    if cells.filter([f"{x}_low", f"{y}_low"]).isna().all(axis=None):
-        look["note"] = ""
     return next(sheets(drawing_of(x, y, **{**look, **words}), cells, pd.DataFrame()))

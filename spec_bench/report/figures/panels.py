@@ -20,7 +20,15 @@ import pandas as pd
 from spec_bench.report.claims.ask import Names, several
 from spec_bench.report.claims.contrast import correlation
 from spec_bench.report.data.rows import TIMED, reason_of, rows_of, split
-from spec_bench.report.figures.cells import GROUP, SCORE, SCORE_NAME, Cells, elsewhere, grouped
+from spec_bench.report.figures.cells import (
+    GROUP,
+    LOST,
+    SCORE,
+    SCORE_NAME,
+    Cells,
+    elsewhere,
+    grouped,
+)
 from spec_bench.report.figures.style import Look, fill, looks, shapes
 from spec_bench.settings.fields import did_you_mean, unknown_setting
 from spec_bench.vocabulary.columns import ENDS, apart_in, find_column, header
@@ -76,6 +84,7 @@ class Drawing:
     faint: float | None = None  # opacity of the error bars
     write: str = ""  # at each mark; left out where its column has no value
     at: Literal["inside", "below", "beside", "above"] = "beside"  # above: all over the panel
+    caption: str = ""  # added to the note where the layer is drawn
     # A panel.
     title: str = ""  # where the figure has a ``side``, above the top panels only
     legend: bool = False
@@ -103,8 +112,9 @@ class Drawing:
     heading_size: float = 8
     legend_columns: int | Sequence[int] = 4  # at most; several: by columns of panels
     legend_size: float | None = None  # of the panels' legends
-    note: str = "Bars: 95% intervals over prompts."
-    note_printed: str = ""  # added where printed numbers are drawn
+    note: str = ""
+    bars: str = "Bars: 95% intervals over prompts."  # added where some are drawn
+    note_printed: str = ""  # added where printed numbers are
 
     def __post_init__(self) -> None:
         if self.mark not in _MARKS:
@@ -153,6 +163,7 @@ class Series:
     look: Look
     label: str  # in a legend; "": in none
     shape: str = ""  # its marker's label, in a legend
+    lost: tuple[float, ...] = ()  # where along x a number of the paper's could not be read
 
     def points(self, column: str) -> list[tuple[float, float, float]]:
         """(value, low, high) of x or y; the ends are NaN where they are not known."""
@@ -274,7 +285,6 @@ def panels(
             layers=[each for each in drawing.layers if not each.get("printed")],
             heading="{pair}" if "pair" in several(drawing.files) else "",
             note=f"As printed in the tables of {cells.paper.title}; no intervals.",
-            note_printed="",
             needs={},
         )
         found = sheets(drawing, cells.rows(), pd.DataFrame()) if of is None else ()
@@ -423,7 +433,7 @@ def _panel(
                     same = same[same[name].isna() | (same[name] == same[f"{name}_here"])]
                 shown = printed.loc[same["index"].unique()].dropna(subset=[layer.x])
         if {layer.x, layer.y} <= set(shown):
-            series += _series(layer, _plotted(layer, shown), file_rows)
+            series += _series(layer, _plotted(layer, shown), file_rows, _lost(layer, shown))
     return Panel(said, rows, tuple(series))
 
 
@@ -446,7 +456,15 @@ def _plotted(layer: Drawing, rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows[y].notna()]
 
 
-def _series(layer: Drawing, rows: pd.DataFrame, file_rows: pd.DataFrame) -> list[Series]:
+def _lost(layer: Drawing, rows: pd.DataFrame) -> pd.DataFrame:
+    """Returns the printed cells whose number a layer would draw, had it not been lost."""
+    rows = kept(rows, layer.keep)
+    return rows[rows[LOST] & rows[layer.y].isna()] if LOST in rows else rows.iloc[:0]
+
+
+def _series(
+    layer: Drawing, rows: pd.DataFrame, file_rows: pd.DataFrame, lost: pd.DataFrame
+) -> list[Series]:
     """Returns a series per value of hue and marker that has rows."""
     known = kept(file_rows, layer.keep)
     hue = [name for name in layer.hues if name in file_rows]
@@ -468,7 +486,9 @@ def _series(layer: Drawing, rows: pd.DataFrame, file_rows: pd.DataFrame) -> list
             places = list(zip(part[layer.x], part[layer.y], strict=True))
             x_up, y_up = (layer.axis(name).better == "up" for name in (layer.x, layer.y))
             cells = part.iloc[front(places, higher_x=x_up, higher_y=y_up)]
-        found.append(Series(layer, cells, look, label, shape))
+        same = lost[(lost[hue] == part[hue].iloc[0]).all(axis=1)]
+        at = same[layer.x].dropna().unique()
+        found.append(Series(layer, cells, look, label, shape, tuple(at)))
     return sorted(found, key=lambda series: series.look.index)
 
 

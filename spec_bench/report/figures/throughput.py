@@ -112,7 +112,8 @@ def draw(lines: Sequence[tuple[str, str, pd.DataFrame]], path: Path) -> None:
         ignore_index=True,
     )
     drawing = drawing_of(
-        hue=_TITLE,
+        hue=("decoder", _TITLE),
+        label=f"{{{_TITLE}}}",
         mark="line",
         order="batch_size",
         files=(),

@@ -215,7 +215,8 @@ def _mark_ahead(sign: int, exact: Sequence[Cell]) -> None:
 def _notes(
     item: Table, sheet: Sheet, measured: Measured, asked: str | None, paper_pairs: Sequence[str]
 ) -> list[str]:
-    found = filter(None, map(measured.row, sheet.wanted))
+    wanted = tuple(dict.fromkeys(each for cell in sheet.cells for each in cell.asked))
+    found = filter(None, map(measured.row, wanted))
     rows = [row for row in found if row["status"] != "failed"]
     whose = f"Paper: measured on {load_paper(item.paper).machine}."
     if item.unprinted is not None:
@@ -231,7 +232,10 @@ def _notes(
     if asked is not None and asked not in paper_pairs:
         config = pair_configs().get(asked)
         small = ", small models on invented text" if config and is_embedded(config) else ""
-        printed = "not the paper's: a difference is one between models, too."
+        printed = (
+            "not the paper's: nothing is subtracted. Ratios to plain decoding (tokens a call, MBSU, "
+            "speed-up) stand side by side."
+        )
         if item.unprinted is not None:
             printed = f"where {_some(paper_pairs)} is meant."
         notes.append(f"Ours is pair {asked}{small}, {printed}")
@@ -241,7 +245,7 @@ def _notes(
             f"{len(other)} of {len(rows)} cells come from other experiments ({experiments}): "
             "their speeds were not measured side by side with the rest."
         )
-    notes += measured.whole.left_out(sheet.wanted)
+    notes += measured.whole.left_out(wanted)
     notes += _stops(rows)
     notes += dict.fromkeys([*_turns(rows), *_overlong(rows)])
     notes += differences(rows, {cell.number for cell in sheet.cells if cell.ours})
@@ -424,5 +428,5 @@ def _lost(numbers: Iterable[Number]) -> list[str]:
             f"lost: {either} belong to {' and '.join(cells)}; which to which could not be read."
         )
     if notes:
-        notes.append("The best of a block with lost cells is the best of those that could be read.")
+        notes.append("No printed number is bold beside a lost one, which may be the best.")
     return notes

@@ -30,6 +30,8 @@ from spec_bench.vocabulary.spec import parse
 SAMPLING = ("temperature", "top_k", "top_p")
 UNNAMED = "paper's"  # a target that the table does not name
 _OF_PAIR = ("target", "draft", "task")
+_RATE = "token_rate"
+_OVER_PLAIN = Column(metric="speedup", title="speed-up over AR", digits=2)
 
 
 class Asked(NamedTuple):
@@ -68,6 +70,7 @@ class Cell:
     underlined: bool = False  # likewise
     empty: str = ""  # the text for a measured cell without a number
     asked: tuple[Asked, ...] = ()  # ours, then the one that it is compared with
+    papers: bool = False  # whether the first of these is of the pair that is printed there
     compared: str = ""  # minus or over
     value: float | None = None
     low: float | None = None
@@ -165,16 +168,21 @@ class _Layout:
         self, table: Table, numbers: Sequence[Row], asked: str | None, others: Sequence[Row]
     ) -> None:
         self.table = table
-        self.numbers = numbers
         self.asked = asked
         self.others = others
+        self.drafts = {row["target"]: row["draft"] for row in reversed(numbers) if row["draft"]}
+        printed = {self._printed_pair(row) for row in numbers}
+        is_other = asked is not None and asked not in printed
+        ratios = list(_over_plain(numbers)) if is_other and table.other_pair == "beside" else []
+        self.numbers = [*numbers, *ratios]
         sources = {*table.heads.values(), *table.block, "decoder", "method"}
         self.keys = [key for key in KEYS if key in sources and key != table.across]
-        self.drafts = {row["target"]: row["draft"] for row in reversed(numbers) if row["draft"]}
-        self.metrics = {(row["task"], row["metric"]) for row in numbers}
-        self.shown = [shown for column in table.columns if (shown := self._shown(column))]
-        paired = {self._pair(row) for row in numbers}
-        self.is_other = asked is not None and asked not in paired and table.other_pair != "beside"
+        self.metrics = {(row["task"], row["metric"]) for row in self.numbers}
+        columns: list[Column] = []
+        for column in table.columns:
+            columns += [column, _OVER_PLAIN] if ratios and column.metric == _RATE else [column]
+        self.shown = [shown for column in columns if (shown := self._shown(column))]
+        self.is_other = is_other and table.other_pair != "beside"
 
     def lines(self, across: Sequence[str]) -> tuple[Line, ...]:
         """Returns every line with a cell for each value across and column."""
@@ -255,6 +263,7 @@ class _Layout:
             lost=bool(number and row["reason"]),
             empty=column.empty if asked else "",
             asked=asked,
+            papers=bool(asked) and asked[0].pair == self._printed_pair(row),
             compared="over" if column.over else "minus" if column.minus else "",
         )
 
@@ -309,6 +318,10 @@ class _Layout:
             return self.asked
         if row["target"] == self.asked:
             return self.asked
+        return self._printed_pair(row)
+
+    def _printed_pair(self, row: Mapping[str, Any]) -> str | None:
+        """Returns the paper's pair of a place; None where no config is that pair."""
         draft = row["draft"] or self.drafts.get(row["target"], "")
         return pair_of(row["target"] or self.table.target, draft)
 
@@ -375,6 +388,18 @@ class _Layout:
         )
 
 
+def _over_plain(numbers: Sequence[Row]) -> Iterator[Row]:
+    """Yields printed token rates over plain decoding's, where no speed-up is printed."""
+    rates = [row for row in numbers if row["metric"] == _RATE]
+    plain = {(row["target"], row["task"]): row["value"] for row in rates if row["decoder"] == "ar"}
+    if any(row["metric"] == _OVER_PLAIN.metric for row in numbers):
+        return
+    for row in rates:
+        rate, base = row["value"], plain.get((row["target"], row["task"]))
+        value = f"{float(rate) / float(base):.2f}" if rate and base else ""
+        yield {**row, "metric": "speedup", "value": value, "plus_minus": ""}
+
+
 def rivals(lines: Sequence[Line], heads: Sequence[Column]) -> Iterator[tuple[int, list[Cell]]]:
     """Yields -1 where less is better, else 1, and the cells that compete in it."""
     blocks = group_by_key((line.block, line) for line in lines)
@@ -386,10 +411,13 @@ def rivals(lines: Sequence[Line], heads: Sequence[Column]) -> Iterator[tuple[int
 
 
 def _mark_best(lines: Sequence[Line], heads: Sequence[Column]) -> None:
-    """Marks the best printed values of every column and block, equal ones, too."""
+    """Marks the best printed values of every column and block, equal ones, too; none where one of
+    them is lost, which may be the best.
+    """
     for sign, cells in rivals(lines, heads):
         worth = [sign * each for cell in cells if (each := cell.printed_value) is not None]
-        for cell in cells if worth else ():
+        lost = any(cell.lost for cell in cells)
+        for cell in () if lost or not worth else cells:
             value = cell.printed_value
             cell.best = value is not None and sign * value == max(worth)
 

@@ -65,8 +65,8 @@ def shown_columns(sheet: Sheet) -> list[Shown]:
         cells = [line.cells[place] for line in sheet.lines]
         printed = any(cell.printed or cell.lost for cell in cells)
         ours = sheet.measured and any(cell.asked for cell in cells)
-        # Else ours has separate lines.
-        beside = any(cell.printed and cell.asked for cell in cells)
+        # Another pair's number differs for more than one reason.
+        beside = any(cell.printed and cell.papers for cell in cells)
         compared = printed and ours and beside and column.shows == "number"
         parts = {"paper": printed, "ours": ours, "difference": compared}
         found += [Shown(place, column, part) for part, there in parts.items() if there]
@@ -125,8 +125,10 @@ def _text(cell: Cell, shown: Shown, of_line: str) -> Text:
 
 
 def _difference(cell: Cell) -> float | None:
-    """Ours minus printed; None where one of them is missing, or ours decides nothing."""
-    if cell.value is None or not cell.printed or cell.doubted:
+    """Ours minus printed; None where one of them is missing or of another pair, or ours decides
+    nothing.
+    """
+    if cell.value is None or not (cell.printed and cell.papers) or cell.doubted:
         return None
     return cell.value - float(cell.printed)
 
