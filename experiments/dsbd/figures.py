@@ -58,8 +58,8 @@ def figure_7(cells):
     return panels(
         cells, "beam_width", ("cell.score", *COSTS), **_SHARED,
         label="{decoder} {spec}{marks}",
-        layers=[_SETTINGS, {**_BEAMS, "caption": "At the squares: width of beam sampling, which the "
-                            "paper's figure may not have."}],
+        layers=[_SETTINGS, {**_BEAMS, "caption": "At the squares: width of beam sampling, "
+                            "which the paper's figure may not have."}],
     )  # fmt: skip
 
 
@@ -83,7 +83,7 @@ def _effect(cells, hue, name):
         layers=[{"faint": 0.18}, {"mark": "front", "linewidth": 0.9}],
         heading=f"{{pair}}: {name}, DSBD{{marks}}",
         legend_columns=5,
-        caption=f"DSBD's settings by {name}; steps: the Pareto front of each {name}, picked on these "
-        "numbers, where it has several. The copy of the paper that was read does not name the axes "
+        caption=f"DSBD's settings by {name}; steps: the Pareto front of each {name}, picked on "
+        "these numbers, where it has several. The copy of the paper that was read does not name the axes "
         "of this figure: they are those of Figures 4 to 6.",
     )  # fmt: skip

@@ -35,8 +35,8 @@ def figure_3(cells):
         heading="",
         legend_columns=3,
         bars="Bars: 95%, as if each held-out dialogue were one draw.",
-        note="Of each kind, of ReDrafter of each size shown, the head with the highest mean accuracy "
-        "in validation. The paper shows ReDrafter with two blocks and with four. "
+        note="Of each kind, of ReDrafter of each size shown, the head with the highest mean "
+        "accuracy in validation. The paper shows ReDrafter with two blocks and with four. "
         "ReDrafter's guess i is judged with the right tokens before it given (teacher forcing), "
         "Medusa's without. The paper's accuracies are on Alpaca Eval; these are on dialogues "
         "held out from training, whose answers are the target's own.",
@@ -83,13 +83,13 @@ def figure_5(cells):
         columns=[
             {"x": "tree.width", "y": "block_efficiency", "hue": "max_new_tokens", "colours": 0.85,
              "label": "up to {max_new_tokens:g} tokens", "dodge": 1.04,
-             "caption": "Left: bars are 95% intervals over prompts; marks of one place stand side by "
-             "side. An answer that ends before its limit is as long as it is."},
+             "caption": "Left: bars are 95% intervals over prompts; marks of one place stand side "
+             "by side. An answer that ends before its limit is as long as it is."},
             {"x": "tree.nodes", "y": median, "keep": {"max_new_tokens": "max"}, "label": "",
              "markers": "o", "elinewidth": 0.8, "capsize": 2, "finish": _diagonal,
              "write": "{cell.merged:.2f}×",
-             "caption": "Right: median over target calls, bars from the 1st to the 99th percentile; "
-             "dashed: nothing merged. The root is not counted."},
+             "caption": "Right: median over target calls, bars from the 1st to the 99th "
+             "percentile; dashed: nothing merged. The root is not counted."},
         ],
         axes={
             "tree.width": Axis("beam width", log=True),

@@ -18,15 +18,8 @@ from spec_bench.vocabulary.decoders import MARKERS
 
 _MANY = 12  # more texts than this beside marks of one panel would hide each other: smaller ones
 _SIDES = [(side, lift) for lift in (3, -3, 9, -9) for side in (1, -1)]
-_WHITE = {"fontsize": 5.5, "color": "white", "weight": "bold", "zorder": 5}
-_TEXTS: dict[str, dict[str, Any]] = {
-    "inside": {**_WHITE, "ha": "center", "va": "center_baseline"},
-    "below": {"xytext": (3, -9), "textcoords": "offset points", "fontsize": 6},
-}
 _FLOOR = 0.05  # of a panel's height: where no number could be read
-_LOST = (
-    "Hollow: the best of what could be read, other numbers of the place are lost; x: all of them are."
-)
+_LOST = "Hollow: the best of what could be read, other numbers of the place are lost; x: all of them are."
 _Mark = tuple[int, float, float, str]
 """A mark's row in the file, its place, and its text."""
 
@@ -103,10 +96,8 @@ def _draw_panel(plot: Any, sheet: Sheet, panel: Panel) -> None:
     if said.finish is not None:
         said.finish(plot, sheet, panel)
     if said.legend and plot.get_legend_handles_labels()[0]:  # above: inside it may hide bars
-        plot.legend(
-            loc="lower left", bbox_to_anchor=(0, 1), title=panel.title or None, frameon=False,
-            fontsize=sheet.drawing.legend_size,
-        )  # fmt: skip
+        title = panel.title or None
+        plot.legend(loc="lower left", bbox_to_anchor=(0, 1), title=title, frameon=False)
     beside: list[_Mark] = []
     for series in panel.series:
         layer = series.layer
@@ -115,11 +106,8 @@ def _draw_panel(plot: Any, sheet: Sheet, panel: Panel) -> None:
             text = "front: " + ", ".join(text for *_, text in marks)
             place = {"xy": (0.01, 1.0), "xycoords": "axes fraction"}
             plot.annotate(text, **place, fontsize=5.5, color=series.look.colour)
-        elif layer.at == "beside":
-            beside += marks
         else:
-            for _, x, y, text in marks:
-                plot.annotate(text, (x, y), **_TEXTS[layer.at])
+            beside += marks
     if beside:
         _write_beside(plot, sorted(beside))
 
@@ -160,22 +148,16 @@ def _draw_series(plot: Any, series: Series, places: Sequence[str]) -> None:
             elinewidth=layer.elinewidth,
             capsize=layer.capsize,
             label=series.label if series.label and not number else None,
-            zorder=4 if layer.write and layer.at == "inside" else None,
         )
         for each in bars[2] if layer.faint is not None else ():
             each.set_alpha(layer.faint)
-    for place in series.lost:
-        best = series.rows[y][series.rows[x] == place][:1]
-        plot.plot(
-            across(pd.Series([place])),
-            best if len(best) else [_FLOOR],
-            look.marker if len(best) else "x",
-            color=look.colour,
-            markerfacecolor="white",
-            markersize=layer.markersize or 4,
-            transform=plot.transData if len(best) else plot.get_xaxis_transform(),
-            zorder=4,
-        )
+    if series.lost:
+        style = {"color": look.colour, "markerfacecolor": "white", "zorder": 4}
+        best = series.rows[series.rows[x].isin(series.lost)]
+        plot.plot(across(best[x]), best[y], look.marker, markersize=layer.markersize or 4, **style)
+        gone = pd.Series([at for at in series.lost if at not in set(best[x])])
+        at_floor = plot.get_xaxis_transform()
+        plot.plot(across(gone), [_FLOOR] * len(gone), "x", transform=at_floor, **style)
 
 
 def _bars(series: Series, column: str) -> NDArray[np.float64] | None:
@@ -220,26 +202,25 @@ def _surround(figure: Any, sheet: Sheet) -> None:
             legend.remove()  # too wide for the page: fewer columns
     elif heading:
         figure.suptitle(heading, fontsize=drawing.heading_size)
-    figure.supxlabel(_note(sheet), fontsize=6.5, x=0.01, ha="left", wrap=True)
+    figure.supxlabel(_note(figure, sheet), fontsize=6.5, x=0.01, ha="left", wrap=True)
 
 
-def _note(sheet: Sheet) -> str:
+def _note(figure: Any, sheet: Sheet) -> str:
     """What is said below a figure, of all that it might show only what it does."""
     drawing = sheet.drawing
-    shown = [(each, name) for each in sheet.series for name in (each.layer.x, each.layer.y)]
-    barred = any(not pd.isna(low) for each, name in shown for _, low, _ in each.points(name))
-    said = [drawing.bars * barred, drawing.note, *(each.layer.caption for each in sheet.series)]
+    bars = [each.has_xerr or each.has_yerr for plot in figure.axes for each in plot.containers]
+    said = [drawing.bars * any(bars), drawing.note, *(e.layer.caption for e in sheet.series)]
     said += ["Grey band: AR's own interval."] * any(panel.band for panel in sheet.panels)
     said += [_LOST] * any(each.lost for each in sheet.series)
     stand_in = ""
-    if any(each.layer.printed for each in sheet.series):
+    if any(series.layer.printed for series in sheet.series):
         said.append(drawing.note_printed)
         config = pair_configs().get(sheet.text("{pair}"))
         draft = config.stand_in.partition(",")[0] if config and config.stand_in else ""
         stand_in = f"The draft stands in for {draft}." if draft else ""
     if prompts := prompts_of(sheet.rows):
         said.append(f"{prompts} a cell.")
-    texts = (sheet.text(text, stand_in=stand_in) for text in dict.fromkeys(said))
+    texts = [sheet.text(text, stand_in=stand_in) for text in dict.fromkeys(said)]
     note = " ".join(filter(None, texts))
     return "\n".join([note, *(f"{each[0].upper()}{each[1:]}." for each in sheet.missing)])
 

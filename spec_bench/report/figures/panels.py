@@ -83,7 +83,7 @@ class Drawing:
     alpha: float | None = None  # of marks and lines
     faint: float | None = None  # opacity of the error bars
     write: str = ""  # at each mark; left out where its column has no value
-    at: Literal["inside", "below", "beside", "above"] = "beside"  # above: all over the panel
+    at: Literal["beside", "above"] = "beside"  # above: all over the panel
     caption: str = ""  # added to the note where the layer is drawn
     # A panel.
     title: str = ""  # where the figure has a ``side``, above the top panels only
@@ -111,7 +111,6 @@ class Drawing:
     heading: str = "{pair}"
     heading_size: float = 8
     legend_columns: int | Sequence[int] = 4  # at most; several: by columns of panels
-    legend_size: float | None = None  # of the panels' legends
     note: str = ""
     bars: str = "Bars: 95% intervals over prompts."  # added where some are drawn
     note_printed: str = ""  # added where printed numbers are

@@ -51,7 +51,7 @@ class Look:
 def looks(layer: Drawing, rows: pd.DataFrame, hue: Sequence[str]) -> dict[tuple[Any, ...], Look]:
     """The looks of a layer's series, by their value of hue, in all panels of a file: numbers
     ascending, what ``keep`` or ``colours`` list in that order, else as they come. A decoder has its
-    own colour in every figure, and another marker for each of its series.
+    own colour in every figure, and its marker where its trees are one series.
     """
     values = [tuple(each) for each in rows[list(hue)].drop_duplicates().to_numpy()] if hue else [()]
     colours = layer.colours
@@ -64,15 +64,12 @@ def looks(layer: Drawing, rows: pd.DataFrame, hue: Sequence[str]) -> dict[tuple[
             values = sorted(values)
         first = [(each,) for each in listed]
         values = [*first, *(each for each in values if each not in first)]
-    found: dict[tuple[Any, ...], Look] = {}
+    found = {}
     for index, value in enumerate(values):
         name = str(value[0]) if len(value) == 1 else ""
         usual = find_decoder(str(value[hue.index("decoder")])) if "decoder" in hue else None
         colour: Any = usual.colour.light if usual else PALETTE[index % len(PALETTE)].light
-        marker: str = usual.marker if usual else MARKERS[index % len(MARKERS)]
-        taken = {look.marker for look in found.values() if look.colour == colour}
-        if len(hue) > 1 and marker in taken:
-            marker = next((each for each in MARKERS if each not in taken), marker)
+        marker: str = usual.marker if usual and name else MARKERS[index % len(MARKERS)]
         if isinstance(colours, Mapping):
             colour = _COLOURS.get(colours.get(name, ""), colours.get(name, colour))
         elif len(values) > 2 and usual is None:

@@ -233,8 +233,8 @@ def _notes(
         config = pair_configs().get(asked)
         small = ", small models on invented text" if config and is_embedded(config) else ""
         printed = (
-            "not the paper's: nothing is subtracted. Ratios to plain decoding (tokens a call, MBSU, "
-            "speed-up) stand side by side."
+            "not the paper's: nothing is subtracted. Ratios to plain decoding (tokens a call, "
+            "MBSU, speed-up) stand side by side."
         )
         if item.unprinted is not None:
             printed = f"where {_some(paper_pairs)} is meant."

@@ -171,18 +171,17 @@ class _Layout:
         self.asked = asked
         self.others = others
         self.drafts = {row["target"]: row["draft"] for row in reversed(numbers) if row["draft"]}
-        printed = {self._printed_pair(row) for row in numbers}
-        is_other = asked is not None and asked not in printed
-        ratios = list(_over_plain(numbers)) if is_other and table.other_pair == "beside" else []
-        self.numbers = [*numbers, *ratios]
+        is_other = asked is not None and asked not in map(self._printed_pair, numbers)
+        self.is_other = is_other and table.other_pair != "beside"
+        columns = table.columns
+        if is_other and not self.is_other and not any(row["metric"] == "speedup" for row in numbers):
+            numbers = [*numbers, *_over_plain(numbers)]
+            columns = (*columns, _OVER_PLAIN)
+        self.numbers = numbers
         sources = {*table.heads.values(), *table.block, "decoder", "method"}
         self.keys = [key for key in KEYS if key in sources and key != table.across]
         self.metrics = {(row["task"], row["metric"]) for row in self.numbers}
-        columns: list[Column] = []
-        for column in table.columns:
-            columns += [column, _OVER_PLAIN] if ratios and column.metric == _RATE else [column]
         self.shown = [shown for column in columns if (shown := self._shown(column))]
-        self.is_other = is_other and table.other_pair != "beside"
 
     def lines(self, across: Sequence[str]) -> tuple[Line, ...]:
         """Returns every line with a cell for each value across and column."""
@@ -389,11 +388,9 @@ class _Layout:
 
 
 def _over_plain(numbers: Sequence[Row]) -> Iterator[Row]:
-    """Yields printed token rates over plain decoding's, where no speed-up is printed."""
+    """Yields printed token rates over plain decoding's."""
     rates = [row for row in numbers if row["metric"] == _RATE]
     plain = {(row["target"], row["task"]): row["value"] for row in rates if row["decoder"] == "ar"}
-    if any(row["metric"] == _OVER_PLAIN.metric for row in numbers):
-        return
     for row in rates:
         rate, base = row["value"], plain.get((row["target"], row["task"]))
         value = f"{float(rate) / float(base):.2f}" if rate and base else ""
