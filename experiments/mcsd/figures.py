@@ -19,14 +19,14 @@ def acceptance(cells):
         layers=[
             {"mark": "line", "label": "{pair}{marks}", "markersize": 3.5, "elinewidth": 0.7,
              "capsize": 1.5},
-            {"printed": True, "markers": "x", "label": "", "markersize": 6, "alpha": 0.6},
+            {"printed": True, "markers": "x", "label": "", "markersize": 6, "alpha": 0.6,
+             "caption": "Crosses: what the paper prints."},
         ],
         share="xy",
         axes={"tree.width": Axis("candidates k", log=True)},
         width=[0.65, 0.95, 1.0],
         height=2.1,
         heading="",
-        note_printed="Crosses: what the paper prints.",
     )  # fmt: skip
 
 

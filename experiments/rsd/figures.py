@@ -62,7 +62,7 @@ def best_trees(cells, x, axis, dodge):
         layers=[
             {"markersize": 3.2, "elinewidth": 0.7, "capsize": 1.5},
             {"printed": True, "dashed": True, "dodge": None, "markersize": 0, "linewidth": 1,
-             "alpha": 0.4, "label": "the paper's", "caption": "Dashed: the paper's."},
+             "alpha": 0.4, "label": "the paper's", "caption": "Dashed: the paper's. {stand_in}"},
         ],
         share="x",
         axes={x: axis},
@@ -73,7 +73,6 @@ def best_trees(cells, x, axis, dodge):
         legend_columns=5,
         caption="Each mark is the best of the decoder's trees at that place, picked on these "
         "numbers.",
-        note_printed="{stand_in}",
     )  # fmt: skip
 
 

@@ -264,7 +264,7 @@ def test_what_cannot_be_drawn_is_one_clear_line(name, message, tmp_path):
 def test_printed_numbers_are_drawn_alone_and_the_heading_says_so():
     sheets = figure_sheets(find_figure("rsd/7"), NOTHING, alone=True)
     assert len(sheets) == 6  # OPT 13B, 30B and 66B with either draft
-    assert {sheet.setting for sheet in sheets} == {"paper's numbers alone"}
+    assert {sheet.setting for sheet in sheets} == {"as printed"}
     first = next(sheet for sheet in sheets if sheet.text("{pair}") == "opt_13b")
     (series,) = series_of(first.grid[0][0], decoder="rsd_s")
     table = pd.DataFrame(load_paper("rsd").numbers_of(16)).query(
@@ -281,7 +281,7 @@ def test_a_figure_of_other_pairs_is_drawn_once_and_not_under_each_number(tmp_pat
     rows = frame(*(row("mcsd_wor", k, **same) for k in ("1", "4")))
     asked = (find_figure("mcsd/5"), rows, tmp_path)
     (theirs,) = draw(*asked, formats=("png",), alone=True)
-    assert theirs.name == "mcsd-fig5-printed.png"
+    assert theirs.name == "mcsd-fig5-as-printed.png"
     (ours,) = draw(*asked, pair="embedded", formats=("png",), alone=True)
     assert ours.name == "mcsd-fig5-embedded.png"
 

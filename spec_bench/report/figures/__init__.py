@@ -19,7 +19,7 @@ from spec_bench.report.figures.cells import (
     shows_other_pairs,
 )
 from spec_bench.report.figures.draw import draw_sheet
-from spec_bench.report.figures.panels import ALONE, Sheet
+from spec_bench.report.figures.panels import Sheet
 from spec_bench.report.figures.style import FORMATS, save, settings
 from spec_bench.report.papers.paper import Figure, load_paper
 from spec_bench.settings.fields import describe_error
@@ -98,6 +98,6 @@ def names_of(item: Figure, all_sheets: Sequence[Any]) -> list[str]:
             same = [e for e in own if (e.text("{pair}"), e.setting) == (pair, sheet.setting)]
             name += f"-{pair}" if pair and "," not in pair else ""
             name += f"-{sheet.rows.task.iloc[0]}" if len(same) > 1 else ""
-            name += "-printed" if sheet.setting == ALONE else parts[sheet.setting]
+            name += parts[sheet.setting]
         names.append(name)
     return names

@@ -187,12 +187,11 @@ def printed_cells(paper: str, pairs: Iterable[str]) -> pd.DataFrame:
 def _of_pair(paper: str, pair: str) -> pd.DataFrame:
     config = pair_configs().get(pair)
     names = config.printed if config else frozenset()
-    numbers = [n for n in load_paper(paper).numbers if (n["target"], n["draft"]) in names]
+    numbers = (n for n in load_paper(paper).numbers if (n["target"], n["draft"]) in names)
     rows = pd.DataFrame(side_by_side(numbers))
     if rows.empty:
         return rows
-    lost = {tuple(map(n.get, KEYS)) for n in numbers if n["reason"]}
-    rows[LOST] = [tuple(key) in lost for key in rows[list(KEYS)].to_numpy()]
+    rows[LOST] = rows.drop(columns=list(KEYS)).eq("").any(axis=1)  # what is not printed is NaN
     number = {each.name for each in COLUMNS if each.holds == "number"} | {"axis_value", "table"}
     for name in number.intersection(rows):
         rows[name] = pd.to_numeric(rows[name], errors="coerce")

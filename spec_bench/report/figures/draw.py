@@ -212,12 +212,9 @@ def _note(figure: Any, sheet: Sheet) -> str:
     said = [drawing.bars * any(bars), drawing.note, *(e.layer.caption for e in sheet.series)]
     said += ["Grey band: AR's own interval."] * any(panel.band for panel in sheet.panels)
     said += [_LOST] * any(each.lost for each in sheet.series)
-    stand_in = ""
-    if any(series.layer.printed for series in sheet.series):
-        said.append(drawing.note_printed)
-        config = pair_configs().get(sheet.text("{pair}"))
-        draft = config.stand_in.partition(",")[0] if config and config.stand_in else ""
-        stand_in = f"The draft stands in for {draft}." if draft else ""
+    config = pair_configs().get(sheet.text("{pair}"))
+    draft = config.stand_in.partition(",")[0] if config and config.stand_in else ""
+    stand_in = f"The draft stands in for {draft}." if draft else ""
     if prompts := prompts_of(sheet.rows):
         said.append(f"{prompts} a cell.")
     texts = [sheet.text(text, stand_in=stand_in) for text in dict.fromkeys(said)]

@@ -37,7 +37,7 @@ from spec_bench.vocabulary.names import doubts_of
 _MARKS = ("line", "point", "front")
 _ASKED = ["pair", "task"]  # printed and measured alike
 _SAMPLING = ["temperature", "top_k", "top_p"]  # likewise, where it is printed
-ALONE = "paper's numbers alone"
+ALONE = "as printed"
 """The setting in the names and headings of figures of the printed numbers."""
 _OF_A_LINE = ("draft",)  # and the settings of runs: cells that differ are of two lines
 
@@ -113,7 +113,6 @@ class Drawing:
     legend_columns: int | Sequence[int] = 4  # at most; several: by columns of panels
     note: str = ""
     bars: str = "Bars: 95% intervals over prompts."  # added where some are drawn
-    note_printed: str = ""  # added where printed numbers are
 
     def __post_init__(self) -> None:
         if self.mark not in _MARKS:

@@ -174,7 +174,11 @@ class _Layout:
         is_other = asked is not None and asked not in map(self._printed_pair, numbers)
         self.is_other = is_other and table.other_pair != "beside"
         columns = table.columns
-        if is_other and not self.is_other and not any(row["metric"] == "speedup" for row in numbers):
+        if (
+            is_other
+            and not self.is_other
+            and not any(row["metric"] == "speedup" for row in numbers)
+        ):
             numbers = [*numbers, *_over_plain(numbers)]
             columns = (*columns, _OVER_PLAIN)
         self.numbers = numbers
@@ -392,8 +396,8 @@ def _over_plain(numbers: Sequence[Row]) -> Iterator[Row]:
     rates = [row for row in numbers if row["metric"] == _RATE]
     plain = {(row["target"], row["task"]): row["value"] for row in rates if row["decoder"] == "ar"}
     for row in rates:
-        rate, base = row["value"], plain.get((row["target"], row["task"]))
-        value = f"{float(rate) / float(base):.2f}" if rate and base else ""
+        base = plain.get((row["target"], row["task"]))
+        value = f"{float(row['value']) / float(base):.2f}" if base and row["value"] else ""
         yield {**row, "metric": "speedup", "value": value, "plus_minus": ""}
 
 
@@ -412,9 +416,9 @@ def _mark_best(lines: Sequence[Line], heads: Sequence[Column]) -> None:
     them is lost, which may be the best.
     """
     for sign, cells in rivals(lines, heads):
-        worth = [sign * each for cell in cells if (each := cell.printed_value) is not None]
-        lost = any(cell.lost for cell in cells)
-        for cell in () if lost or not worth else cells:
+        known = () if any(cell.lost for cell in cells) else cells
+        worth = [sign * each for cell in known if (each := cell.printed_value) is not None]
+        for cell in cells if worth else ():
             value = cell.printed_value
             cell.best = value is not None and sign * value == max(worth)
 
