@@ -61,7 +61,7 @@ def figure_3(cells):
         dodge=0.1,
         rest=1.5,
         legend_columns=[2, 4, 4],
-        caption="Each is the best of its decoder's trees of so many nodes, picked on these numbers.",
+        caption="Each is its decoder's best tree of so many nodes, picked on these numbers.",
     )  # fmt: skip
 
 

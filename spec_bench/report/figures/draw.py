@@ -18,8 +18,7 @@ from spec_bench.vocabulary.decoders import MARKERS
 
 _MANY = 12  # more texts than this beside marks of one panel would hide each other: smaller ones
 _SIDES = [(side, lift) for lift in (3, -3, 9, -9) for side in (1, -1)]
-_FLOOR = 0.05  # of a panel's height: where no number could be read
-_LOST = "Hollow: the best of what could be read, other numbers of the place are lost; x: all of them are."
+_LOST = "Hollow: the best of what could be read, others there are lost; x: all there are lost."
 _Mark = tuple[int, float, float, str]
 """A mark's row in the file, its place, and its text."""
 
@@ -157,7 +156,7 @@ def _draw_series(plot: Any, series: Series, places: Sequence[str]) -> None:
         plot.plot(across(best[x]), best[y], look.marker, markersize=layer.markersize or 4, **style)
         gone = pd.Series([at for at in series.lost if at not in set(best[x])])
         at_floor = plot.get_xaxis_transform()
-        plot.plot(across(gone), [_FLOOR] * len(gone), "x", transform=at_floor, **style)
+        plot.plot(across(gone), [0.05] * len(gone), "x", transform=at_floor, **style)
 
 
 def _bars(series: Series, column: str) -> NDArray[np.float64] | None:

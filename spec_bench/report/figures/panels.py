@@ -431,7 +431,9 @@ def _panel(
                     same = same[same[name].isna() | (same[name] == same[f"{name}_here"])]
                 shown = printed.loc[same["index"].unique()].dropna(subset=[layer.x])
         if {layer.x, layer.y} <= set(shown):
-            series += _series(layer, _plotted(layer, shown), file_rows, _lost(layer, shown))
+            lost = kept(shown, layer.keep)
+            lost = lost[lost[LOST] & lost[layer.y].isna()] if LOST in lost else lost[:0]
+            series += _series(layer, _plotted(layer, shown), file_rows, lost)
     return Panel(said, rows, tuple(series))
 
 
@@ -454,16 +456,12 @@ def _plotted(layer: Drawing, rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows[y].notna()]
 
 
-def _lost(layer: Drawing, rows: pd.DataFrame) -> pd.DataFrame:
-    """Returns the printed cells whose number a layer would draw, had it not been lost."""
-    rows = kept(rows, layer.keep)
-    return rows[rows[LOST] & rows[layer.y].isna()] if LOST in rows else rows.iloc[:0]
-
-
 def _series(
     layer: Drawing, rows: pd.DataFrame, file_rows: pd.DataFrame, lost: pd.DataFrame
 ) -> list[Series]:
-    """Returns a series per value of hue and marker that has rows."""
+    """Returns a series per value of hue and marker that has rows; ``lost`` are printed cells whose
+    number would be drawn, had it not been lost.
+    """
     known = kept(file_rows, layer.keep)
     hue = [name for name in layer.hues if name in file_rows]
     by_hue = looks(layer, known, hue)
