@@ -84,6 +84,6 @@ def _effect(cells, hue, name):
         heading=f"{{pair}}: {name}, DSBD{{marks}}",
         legend_columns=5,
         caption=f"DSBD's settings by {name}; steps: the Pareto front of each {name}, picked on "
-        "these numbers, where it has several. The copy of the paper that was read does not name the "
-        "axes of this figure: they are those of Figures 4 to 6.",
+        "these numbers, where it has several. The copy of the paper that was read does not name "
+        "the axes of this figure: they are those of Figures 4 to 6.",
     )  # fmt: skip

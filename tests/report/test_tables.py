@@ -46,8 +46,7 @@ CHAIN = row("sd", "2", **EMBEDDED, block_efficiency=2.5, token_rate=120.0, speed
 def test_of_another_pair_nothing_is_subtracted_and_speed_ups_stand_side_by_side(tmp_path):
     grid = table("rsd/1", write(tmp_path, "rsd-exp1", PLAIN, CHAIN), "embedded")
     assert "difference" not in markdown(grid).partition("\n- ")[0]
-    said = "paper | token rate (1/s), ours | speed-up over AR, paper | speed-up over AR, ours"
-    assert said in markdown(grid)
+    assert "| speed-up over AR, paper | speed-up over AR, ours |" in markdown(grid)
     line = line_of(grid, "2", "SD", "2")
     assert "| 2.166 | 2.500 |" in line
     assert f"| {51.515 / 37.269:.2f} | 1.50 [1.40, 1.60] |" in line
@@ -109,7 +108,7 @@ def test_what_is_missing_says_so_and_runs_where_the_rows_did(tmp_path, device, w
     write(tmp_path, "rsd-exp1", sd(block_efficiency=2.2, device=device, compile=way, **own))
     grid = table("rsd/1", tmp_path, own.get("pair"))
     assert grid.commands == (f"spec-bench run rsd=exp1 {words} task=xsum",)
-    assert "| SpecTr | 2x2 | 2.218 | not run |  |" in markdown(grid)
+    assert "| SpecTr | 2x2 | 2.218 | not run |" in markdown(grid)
 
 
 def test_a_failed_cell_says_why_and_prompts_without_room_are_counted_under_the_table(tmp_path):
@@ -183,7 +182,7 @@ def test_another_pair_is_named_and_takes_the_same_layout_where_it_is_asked_for(t
     said = ("no cell of this table was run on llama2_7b", "add --pair embedded")
     assert noted(table("rsd/1", tmp_path), *said)
     grid = table("rsd/1", tmp_path, "embedded")
-    assert "| 2 | SD | 2 | 2.166 | 2.000 | -0.166 |" in markdown(grid)
+    assert "| 2 | SD | 2 | 2.166 | 2.000 |" in markdown(grid)
     assert noted(grid, "pair embedded, small models on invented text, not the paper's")
     assert grid.commands == ("spec-bench run rsd=exp1 pair=embedded task=xsum",)
 
