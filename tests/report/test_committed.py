@@ -228,7 +228,8 @@ def test_the_head_best_in_validation_is_shown_of_each_kind_and_of_two_and_four_b
     training, _ = sheet_of("redrafter/3", rows).panels
     labels = [series.label.replace("\n", " ").partition(",")[0] for series in training.series]
     assert labels == ["Medusa 2 blocks", "ReDrafter 2 blocks", "ReDrafter 4 blocks"]
-    assert len({series.look.colour for series in training.series}) == 3
+    looks = [(series.look.colour, series.look.marker) for series in training.series]
+    assert len(set(looks)) == 3 and looks[1][0] == looks[2][0], "one colour for ReDrafter"
 
 
 def test_heads_have_bars_in_validation_and_none_in_training():
