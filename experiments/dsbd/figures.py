@@ -1,5 +1,8 @@
 """DSBD's figures (arXiv:2409.16560): fronts against speed and energy, and what t and W_S do."""
 
+from itertools import pairwise
+from math import inf
+
 from spec_bench.report.figures.panels import Axis, panels
 from spec_bench.vocabulary.names import MEANINGS
 
@@ -22,7 +25,7 @@ _SETTINGS = {
 }  # fmt: skip
 _BEAMS = {
     "keep": {"decoder": ["beam_sampling"]}, "mark": "line", "order": "tree.width",
-    "markersize": 2.8, "faint": 0.6, "write": "{spec}",
+    "markersize": 2.8, "faint": 0.6,
     "caption": "At the squares: width of beam sampling.",
 }  # fmt: skip
 
@@ -32,6 +35,7 @@ def fronts(cells, y="cell.score"):
     return panels(
         cells, COSTS, y, **_SHARED,
         label="{decoder} {spec}{marks}",
+        finish=_write_widths,
         layers=[
             _SETTINGS,
             {"keep": {"decoder": ["dsbd"]}, "mark": "front", "write": "{spec}", "at": "above",
@@ -58,6 +62,7 @@ def figure_7(cells):
     return panels(
         cells, "beam_width", ("cell.score", *COSTS), **_SHARED,
         label="{decoder} {spec}{marks}",
+        finish=_write_widths,
         layers=[_SETTINGS, {**_BEAMS, "caption": "At the squares: width of beam sampling, "
                             "which the paper's figure may not have."}],
     )  # fmt: skip
@@ -71,6 +76,24 @@ def figure_8(cells):
 def figure_9(cells):
     """Effect of the draft width."""
     return _effect(cells, "tree.width", "W_S")
+
+
+def _write_widths(plot, sheet, panel):
+    """Each width beside its square, on the side of the farther neighbour."""
+    squares = [series.rows for series in panel.series if series.layer.order == "tree.width"]
+    for rows in squares:
+        rows = rows.sort_values(panel.said.x)
+        at = rows[panel.said.x]
+        gaps = [inf, *(right - left for left, right in pairwise(at)), inf]
+        for place, gap in zip(
+            zip(at, rows[panel.said.y], rows.spec, strict=True), pairwise(gaps), strict=True
+        ):
+            x, y, width = place
+            side = -1 if gap[1] < gap[0] else 1
+            plot.annotate(
+                width, (x, y), xytext=(4 * side, 4), textcoords="offset points", fontsize=6.5,
+                ha="left" if side > 0 else "right", va="center",
+            )  # fmt: skip
 
 
 def _effect(cells, hue, name):

@@ -87,7 +87,6 @@ def figure_5(cells):
              "by side. An answer that ends before its limit is as long as it is."},
             {"x": "tree.nodes", "y": median, "keep": {"max_new_tokens": "max"}, "label": "",
              "markers": "o", "elinewidth": 0.8, "capsize": 2, "finish": _diagonal,
-             "write": "{cell.merged:.2f}×",
              "caption": "Right: median over target calls, bars from the 1st to the 99th "
              "percentile; dashed: nothing merged. The root is not counted."},
         ],
@@ -138,10 +137,16 @@ def figure_6(cells):
 
 
 def _diagonal(plot, sheet, panel):
-    """Where nothing is merged."""
+    """Where nothing is merged, and at each mark how many times fewer nodes there are."""
     ticks = sheet.values(panel.said.x)
     plot.plot([ticks[0], ticks[-1]], [ticks[0], ticks[-1]], "--", color=GREY, linewidth=0.8)
     plot.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    (series,) = panel.series
+    for _, row in series.rows.dropna(subset="cell.merged").iterrows():
+        place = (row[panel.said.x], row[panel.said.y])
+        text = f"{row['cell.merged']:.2f}×"
+        plot.annotate(text, place, xytext=(3, -9), textcoords="offset points", fontsize=6)
+    plot.set_xlim(right=2 * ticks[-1])  # room for the last text
 
 
 def _best_of_heads(rows):
