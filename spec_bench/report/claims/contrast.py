@@ -81,8 +81,7 @@ class Difference:
     @property
     def by_chance(self) -> bool:
         """Whether two names of one configuration differ by as much."""
-        scale = 1.0 if self.relative else self.left
-        return self.chance > 0 and abs(self.value) <= self.chance * scale
+        return self.relative and abs(self.value) <= self.chance > 0
 
     @property
     def ends(self) -> tuple[float, float] | None:

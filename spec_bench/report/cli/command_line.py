@@ -115,7 +115,7 @@ def run_figure(options: Namespace) -> None:
     from spec_bench.report.figures.cells import recipes_of
 
     item = find_figure(options.name)
-    measured = Measured.below(options.results)
+    measured = Measured.below(options.results, item.experiments)
     if options.pair and item.recipes:
         check_pair(item, options.pair, measured)
     folder = options.output or path_below(options.results, "figures")

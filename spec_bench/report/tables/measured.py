@@ -69,9 +69,10 @@ class Measured:
             self._cells.setdefault(cell, []).append(place)
 
     @classmethod
-    def below(cls, folder: Path) -> Measured:
-        """Returns all results files below a results folder."""
-        rows = read_rows(files.results_files(folder))
+    def below(cls, folder: Path, experiments: Collection[str] = ()) -> Measured:
+        """Returns all results files below a results folder, or those of experiments if there."""
+        found = files.results_files(folder)
+        rows = read_rows([path for path in found if path.parent.name in experiments] or found)
         return cls(check_models(rows) if MODELS_APART.get() else rows, folder)
 
     def pairs(self, tasks: Collection[str] = ()) -> list[str]:

@@ -30,7 +30,6 @@ from spec_bench.vocabulary.spec import parse
 SAMPLING = ("temperature", "top_k", "top_p")
 UNNAMED = "paper's"  # a target that the table does not name
 _OF_PAIR = ("target", "draft", "task")
-_RATE = "token_rate"
 _OVER_PLAIN = Column(metric="speedup", title="speed-up over AR", digits=2)
 
 
@@ -393,7 +392,7 @@ class _Layout:
 
 def _over_plain(numbers: Sequence[Row]) -> Iterator[Row]:
     """Yields printed token rates over plain decoding's."""
-    rates = [row for row in numbers if row["metric"] == _RATE]
+    rates = [row for row in numbers if row["metric"] == "token_rate"]
     plain = {(row["target"], row["task"]): row["value"] for row in rates if row["decoder"] == "ar"}
     for row in rates:
         base = plain.get((row["target"], row["task"]))

@@ -67,7 +67,7 @@ def shown_columns(sheet: Sheet) -> list[Shown]:
         ours = sheet.measured and any(cell.asked for cell in cells)
         # Another pair's number differs for more than one reason.
         beside = any(cell.printed and cell.papers for cell in cells)
-        compared = printed and ours and beside and column.shows == "number"
+        compared = ours and beside and column.shows == "number"
         parts = {"paper": printed, "ours": ours, "difference": compared}
         found += [Shown(place, column, part) for part, there in parts.items() if there]
     return found
