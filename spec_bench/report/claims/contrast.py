@@ -145,10 +145,8 @@ class Difference:
         form = "+.1%" if self.relative else "+.3f"
         if self.ends is None or self.why == "as printed":
             return f"{self.value:{form}} (no interval: {self.why})"
-        text = with_ends(self.value, *self.ends, form)
-        if not self.by_chance:
-            return text
-        return f"{text}, by chance: two names of one configuration differ by {self.chance:.1%}"
+        told = f", by chance: two names of one configuration differ by {self.chance:.1%}"
+        return with_ends(self.value, *self.ends, form) + told * self.by_chance
 
 
 def difference(

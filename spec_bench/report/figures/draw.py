@@ -216,9 +216,10 @@ def _note(figure: Any, sheet: Sheet) -> str:
     stand_in = f"The draft stands in for {draft}." if draft else ""
     if prompts := prompts_of(sheet.rows):
         said.append(f"{prompts} a cell.")
-    texts = [sheet.text(text, stand_in=stand_in) for text in dict.fromkeys(said)]
-    note = " ".join(filter(None, texts))
-    return "\n".join([note, *(f"{each[0].upper()}{each[1:]}." for each in sheet.missing)])
+    texts = (sheet.text(text, stand_in=stand_in) for text in dict.fromkeys(said) if text)
+    return "\n".join(
+        [" ".join(texts).rstrip(), *(f"{each[0].upper()}{each[1:]}." for each in sheet.missing)]
+    )
 
 
 def _entries(sheet: Sheet) -> list[Any]:
