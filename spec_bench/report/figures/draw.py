@@ -18,7 +18,6 @@ from spec_bench.vocabulary.decoders import MARKERS
 
 _MANY = 12  # more texts than this beside marks of one panel would hide each other: smaller ones
 _SIDES = [(side, lift) for lift in (3, -3, 9, -9) for side in (1, -1)]
-_LOST = "Hollow: the best of what could be read, others there are lost; x: all there are lost."
 _Mark = tuple[int, float, float, str]
 """A mark's row in the file, its place, and its text."""
 
@@ -95,8 +94,7 @@ def _draw_panel(plot: Any, sheet: Sheet, panel: Panel) -> None:
     if said.finish is not None:
         said.finish(plot, sheet, panel)
     if said.legend and plot.get_legend_handles_labels()[0]:  # above: inside it may hide bars
-        title = panel.title or None
-        plot.legend(loc="lower left", bbox_to_anchor=(0, 1), title=title, frameon=False)
+        plot.legend(loc="lower left", bbox_to_anchor=(0, 1), title=panel.title, frameon=False)
     beside: list[_Mark] = []
     for series in panel.series:
         layer = series.layer
@@ -210,7 +208,10 @@ def _note(figure: Any, sheet: Sheet) -> str:
     bars = [each.has_xerr or each.has_yerr for plot in figure.axes for each in plot.containers]
     said = [drawing.bars * any(bars), drawing.note, *(e.layer.caption for e in sheet.series)]
     said += ["Grey band: AR's own interval."] * any(panel.band for panel in sheet.panels)
-    said += [_LOST] * any(each.lost for each in sheet.series)
+    if any(each.lost for each in sheet.series):
+        said.append(
+            "Hollow: the best of what could be read, others there are lost; x: all there are lost."
+        )
     config = pair_configs().get(sheet.text("{pair}"))
     draft = config.stand_in.partition(",")[0] if config and config.stand_in else ""
     stand_in = f"The draft stands in for {draft}." if draft else ""
