@@ -153,8 +153,9 @@ def _draw_series(plot: Any, series: Series, places: Sequence[str]) -> None:
         best = series.rows[series.rows[x].isin(series.lost)]
         plot.plot(across(best[x]), best[y], look.marker, markersize=layer.markersize or 4, **style)
         gone = pd.Series([at for at in series.lost if at not in set(best[x])])
-        at_floor = plot.get_xaxis_transform()
-        plot.plot(across(gone), [0.05] * len(gone), "x", transform=at_floor, **style)
+        plot.plot(
+            across(gone), [0.05] * len(gone), "x", transform=plot.get_xaxis_transform(), **style
+        )
 
 
 def _bars(series: Series, column: str) -> NDArray[np.float64] | None:
@@ -219,7 +220,7 @@ def _note(figure: Any, sheet: Sheet) -> str:
         said.append(f"{prompts} a cell.")
     texts = (sheet.text(text, stand_in=stand_in) for text in dict.fromkeys(said) if text)
     return "\n".join(
-        [" ".join(texts).rstrip(), *(f"{each[0].upper()}{each[1:]}." for each in sheet.missing)]
+        [" ".join(texts), *(f"{each[0].upper()}{each[1:]}." for each in sheet.missing)]
     )
 
 
