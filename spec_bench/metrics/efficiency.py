@@ -43,6 +43,7 @@ def _total(name: str, generations: Sequence[Generation]) -> float:
 for _name, (_above, _below) in _RATIOS.items():
     metric(_name, sums=(_above, _below))(partial(ratio, above=_above, below=_below))
 metric("prompts")(len)
+metric("prompt_length")(lambda generations: mean(each.prompt_tokens for each in generations))
 metric("delivered_tokens")(lambda generations: sum(each.delivered for each in generations))
 metric("prefill_s")(partial(_total, "prefill_s"))
 metric("decode_s")(partial(_total, "decode_s"))

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from spec_bench.settings.configs import find_configs
+from spec_bench.settings.configs import experiments_dirs, find_configs, read_config
 from spec_bench.settings.fields import did_you_mean
 from spec_bench.system.files import numbered_csv
 from spec_bench.vocabulary.decoders import check_decoder, check_tree, parts_of
@@ -79,6 +79,15 @@ def read_published(
     return tuple(rows.values())
 
 
+def read_all_published() -> dict[str, tuple[Row, ...]]:
+    """Returns the printed numbers of all papers, by the paper's name."""
+    return {
+        file.parent.name: read_published(file)
+        for folder in experiments_dirs()
+        for file in folder.glob(f"*/{FILE}")
+    }
+
+
 def _check_row(row: Row, known: Mapping[str, Sequence[str]]) -> None:
     for name, choices in known.items():
         if choices and row[name] not in choices:
@@ -134,6 +143,12 @@ def spellings(paper: Any) -> list[tuple[str, str]]:
         for target in listed(each.get("target"))
         for draft in listed(each.get("draft")) or [""]
     ]
+
+
+def spellings_of(pair: str) -> list[tuple[str, str]]:
+    """Returns them of a pair by its name; none of one without a config."""
+    path = find_configs("pair").get(pair)
+    return spellings(read_config(path).get("paper")) if path else []
 
 
 def listed(names: Any) -> list[str]:

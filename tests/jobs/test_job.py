@@ -21,9 +21,10 @@ from spec_bench.jobs.job import collect
 from spec_bench.jobs.job.job import run_job as run_a_job
 from spec_bench.jobs.job.session import check_repeated, paired, timings, unpaired
 from spec_bench.jobs.store.store import CellStore
-from spec_bench.jobs.sweep.plan import state_of
+from spec_bench.jobs.sweep.plan import plan_job, state_of
 from spec_bench.jobs.work import models
 from spec_bench.measure import provenance
+from spec_bench.metrics import plain
 from spec_bench.records import cell_folder, parquet
 from spec_bench.records.types import ENGINE, Generation, StepRecord
 from spec_bench.report.claims.contrast import Contrast, difference
@@ -542,3 +543,30 @@ def test_a_finished_cell_bears_the_name_that_it_is_given_now(run_job):
     for name in ("mine", "other"):
         results = run_job(f"cells=[{{decoder: sd, spec: 2, name: {name}}}]")
         assert [each.facts.decoder for each in results] == ["ar", name]
+
+
+def test_plain_decoding_is_looked_at_before_any_other_cell_decodes_and_never_twice(
+    run_job, calls, monkeypatch, caplog, tmp_path, family
+):
+    data = f"task.source.path={make_task(tmp_path, rows=6)}"
+    asked = ("warmup=0", "prompts=6", "gate=5", data, "generation.temperature=0.3")
+    run_job(CELLS, *asked)
+    assert len(calls) == 18 and "printed is" not in caplog.text  # of a pair that no paper has
+    monkeypatch.setattr(plain, "spellings_of", lambda _: [("Llama-2-7B", "Llama-2-115M")])
+    calls.clear()
+    run_job(CELLS, *asked, "seed=1")
+    assert {name for name, _ in calls[:-18]} == {"ar"}
+    assert [each for _, ids in calls[:-18] for each in ids] == [*"01234"]
+    (line,) = (each.message for each in caplog.records if "printed is" in each.message)
+    assert "ROUGE-2 is " in line and "on 5 prompts" in line and "printed is 0.141" in line
+    calls.clear()
+    run_job("cells=[sd:3,rsd_s:2x2,rsd_c:2-1]", *asked, "seed=1")
+    assert len(calls) == 2 * 6 and "on 6 prompts" in caplog.text
+    planned = plan_job(settings_of(composed(overrides(family, tmp_path / "results", *asked))))
+    assert all("printed is 0.141" in line for line in planned[0].printed) and planned[0].printed
+
+
+def test_a_look_at_plain_decoding_that_fails_ends_no_job(run_job, monkeypatch):
+    monkeypatch.setattr(plain, "spellings_of", lambda _: 1 / 0)
+    results = run_job("cells=[sd:3]", "prompts=1", "gate=1")
+    assert [each.status for each in results] == ["complete"] * 2

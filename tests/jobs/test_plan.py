@@ -5,7 +5,6 @@ import os
 import re
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import datasets
 import huggingface_hub
@@ -23,7 +22,7 @@ from spec_bench.engine.cache import CachePool
 from spec_bench.engine.loading import ModelSpec, load_model
 from spec_bench.jobs.config import compose
 from spec_bench.jobs.config.model_files import ModelSize, model_size
-from spec_bench.jobs.config.pair import EngineSettings, PairSettings, Printed
+from spec_bench.jobs.config.pair import EngineSettings, PairSettings
 from spec_bench.jobs.sweep import launch, plan
 from spec_bench.jobs.work.prompts import slots_of
 from spec_bench.records.types import Request
@@ -101,12 +100,21 @@ def test_the_jobs_of_a_sweep_have_the_configs_that_hydra_composes():
 
 
 def test_a_gpus_rate_that_was_not_measured_is_the_papers():
-    paper = SimpleNamespace(paper=Printed("Llama-2-7B", "Llama-2-115M"))
-    known = replace(WANTED, decoder="ar", spec="-", task="xsum")
-    rate = plan._printed(known, paper)
+    known = replace(WANTED, pair="llama2_7b", decoder="ar", spec="-", task="xsum")
+    rate = plan._printed(known)
     assert rate.source == "printed by rsd" and 37 < rate.tokens_per_s < 38
-    assert plan._printed(replace(known, decoder="sd", spec="99"), paper) is None
-    assert plan._printed(known, SimpleNamespace(paper=None)) is None
+    assert plan._printed(replace(known, decoder="sd", spec="99")) is None
+    assert plan._printed(replace(known, pair="embedded")) is None
+
+
+def test_a_plan_ends_with_what_is_printed_beside_plain_decodings_measured_rows():
+    known = facts(decoder="ar", pair="llama2_7b")
+    memory = plan.Memory(1, 1, 0, None)
+    lines = ("XSum on llama2_7b: ...",)
+    cells = [
+        plan.PlannedCell(n, known, "complete", 1, 0, None, 0.0, memory, (), lines) for n in "ab"
+    ]
+    assert plan.totals(cells)[2:] == [*lines]
 
 
 def test_sizes_come_from_a_config_or_from_the_stated_count():

@@ -41,7 +41,7 @@ NO_WORD = ["''", "[a]", "{a: b}"]
 NOT_TEXT = [*NO_WORD, "1.5", "true", "7"]  # where a setting takes more than texts
 NOT_CHOICE = ["''", "[a]", "{a: b}", "1.5", "true", "nöne", "zzz", "null"]
 WRONG = {
-    **{key: [*NOT_WHOLE, "null"] for key in ("seed", "warmup", "engine.batch_size")},
+    **{key: [*NOT_WHOLE, "null"] for key in ("seed", "warmup", "gate", "engine.batch_size")},
     **{key: [*NOT_WHOLE, "0"] for key in ("prompts", "engine.threads")},
     **{f"generation.{key}": NOT_WHOLE for key in ("top_k", "max_new_tokens")},
     "generation.temperature": [*NOT_NUMBER, "1e-308"],

@@ -1,55 +1,41 @@
-"""Ways to use nvidia-smi on known curves, 7 min: ``python -m tests.measure.energy_error``."""
+"""Reported over true joules by meter: ``python -m tests.measure.energy_error``.
 
-import json
+Simulated: windows of a cell take turns with another cell's, in a few seconds however long they are.
+"""
+
 import os
-import tempfile
-import time
-from dataclasses import asdict, replace
-from pathlib import Path
 
-from tests.measure.conftest import opened, window
-from tests.measure.stand_ins import VARIABLE, Curve, install
+from tests.measure.made_up import Decoder, decode, machine, sitting
+from tests.measure.stand_ins import Curve
 
-WINDOW_S, WINDOWS = 2.5, 12
 METERS = {
-    "nvidia_smi, 5 ms": ("nvidia_smi", {"period_s": 0.005}),
-    "nvidia_smi, 50 ms": ("nvidia_smi", {}),
-    "paper": ("paper", {}),
+    "paper": {},
+    "nvidia_smi, 5 ms": {"period_s": 0.005},
+    "nvidia_smi, 50 ms": {},
+    "nvml": {},
 }
 CURVES = {
     "steady 250 W": Curve("steady", low_w=250.0),
-    "ramp of 20 W/s from 100 W": Curve("ramp"),
-    "square 100/300 W, period 1 s": Curve("square"),
+    "ramp of 2 W/s from 100 W": Curve("ramp", slope_w_per_s=2.0),
     "square 100/300 W, period 0.7 s": Curve("square", period_s=0.7),
 }
+CELLS = ((1, 0.3), (100, 0.3), (1, 1.0), (1, 2.5), (100, 2.5), (1, 10.0), (1, 60.0), (100, 60.0))
 
 
-def measured(name, settings, curve):
-    """Joules and joules expected of each window; starts are spread over a second."""
-    os.environ[VARIABLE] = json.dumps({"curves": [asdict(curve)]})
-    with opened(name, **settings) as meter:
-        for number in range(WINDOWS):
-            time.sleep(number / WINDOWS)
-            reading, begin_s, end_s = window(meter, WINDOW_S)
-            assert reading.energy_j is not None, reading.note
-            yield reading.energy_j, curve.energy_j(begin_s, end_s)
-
-
-def cell(pairs):
-    """In percent: mean size of a window's error, the worst one, all windows together."""
-    each = [joules / expected_j - 1 for joules, expected_j in pairs]
-    mean, worst = sum(map(abs, each)) / len(each), max(each, key=abs)
-    joules, expected_j = map(sum, zip(*pairs, strict=True))
-    return f"{100 * mean:.2f}, {100 * worst:+.2f}, {100 * (joules / expected_j - 1):+.2f}"
+def share(said, curve, windows, window_s):
+    """A cell's joules over what the curve says; empty where it has too few seconds for any."""
+    with machine(curve) as clock, sitting(said.partition(",")[0], **METERS[said]) as metering:
+        decoder = Decoder(clock, 0.0, window_s)
+        done = decode(metering, decoder, windows)
+    joules = sum(each.energy_j for each in done)
+    return f"{joules / decoder.true_j:.2f}" if joules else ""
 
 
 if __name__ == "__main__":
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)
-    with tempfile.TemporaryDirectory() as folder:
-        install(Path(folder))
-        os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ['PATH']}"
-        print(f"| power | {' | '.join(METERS)} |\n{'| --- ' * (1 + len(METERS))}|")
-        for said, curve in CURVES.items():
-            played = replace(curve, origin_s=time.time())
-            cells = (cell([*measured(*meter, played)]) for meter in METERS.values())
-            print(f"| {said} | {' | '.join(cells)} |", flush=True)
+    print(f"| power | a cell of | {' | '.join(METERS)} |\n{'| --- ' * (2 + len(METERS))}|")
+    for name, curve in CURVES.items():
+        for cell in CELLS:
+            shares = " | ".join(share(said, curve, *cell) for said in METERS)
+            of = "{} windows of {:g} s".format(*cell).replace("1 windows", "1 window")
+            print(f"| {name} | {of} | {shares} |", flush=True)

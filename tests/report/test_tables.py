@@ -360,6 +360,28 @@ def test_the_commands_for_missing_cells_keep_the_prompts_and_limits_of_the_rows_
     assert "prompts=" not in command and "max_new_tokens" not in command
 
 
+def test_a_table_says_what_is_printed_of_plain_decoding_of_the_papers_own_pairs_alone(tmp_path):
+    own = {"rouge2": (0.11, 0.10, 0.12), "delivered_tokens": 930.0, "prompt_length": 411.6}
+    write(tmp_path, "rsd-exp1", row("ar", **own), sd(block_efficiency=2.2))
+    grid = table("rsd/1", tmp_path)
+    (note,) = (each for each in grid.notes if "printed is" in each)
+    assert "is 0.110 [0.097, 0.123] (99%) on 30 prompts, answers of 31 tokens, prompts of 4" in note
+    assert note.endswith("printed is 0.141: these are other prompts or another model.")
+    write(tmp_path, "rsd-exp1", row("ar", **{**own, **EMBEDDED}), sd(**EMBEDDED))
+    assert not noted(table("rsd/1", tmp_path, "embedded"), "printed is")
+
+
+def test_a_printed_command_spreads_a_target_that_is_larger_than_one_of_the_papers_cards(tmp_path):
+    spread = {}
+    for name in ("mcsd/1", "mcsd/7"):
+        for command in table(name, tmp_path).commands:
+            (pairs,) = (word for word in command.split() if word.startswith("pair="))
+            told = "pair.target_device_map=auto" in command
+            spread |= dict.fromkeys(pairs.removeprefix("pair=").split(","), told)
+    assert {"llama_33b_68m", "vicuna_33b_68m", "opt_30b", "llama_13b_68m", "opt_13b"} <= {*spread}
+    assert all(told == ("33b" in pair or "30b" in pair) for pair, told in spread.items())
+
+
 def test_rows_measured_here_do_not_carry_a_sources_name(tmp_path):
     one = row("dflash", "7", pair="embedded", task="mt_bench", temperature=0.0, token_rate=50.0)
     write(tmp_path, "today-printed", one)

@@ -107,6 +107,7 @@ class RunSettings:
     ] = None
     trees: dict[Text, Cells] | None = None
     repeats: Annotated[Whole, Ge(1)] = 1
+    gate: Annotated[Whole, Ge(0)] = 0
     confirm: ConfirmSettings | None = None
 
 

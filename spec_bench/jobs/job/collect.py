@@ -17,7 +17,7 @@ from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.jobs.job.session import CellRun, Session, paired, reason_of
 from spec_bench.jobs.store.experiment import job_id
-from spec_bench.jobs.work.metering import energy_reasons
+from spec_bench.jobs.work.metering import NO_SAMPLE, energy_reasons
 from spec_bench.jobs.work.prompts import Prompts
 from spec_bench.measure.roofline import (
     bound_over_measured,
@@ -119,9 +119,11 @@ def _complete(
     summary = summary_of(records, prompts.task.scores, tokenize=prompts.task.tokenize)
     failed = failures_of(session, run, records.ids)
     without = _without(decoder)
+    if summary.row["energy_j_per_token"] == 0:
+        without["energy_j_per_token"] = NO_SAMPLE
     meter = session.metering.meter
     emptied = [f"{name}{end}" for name in without for end in ("", *ENDS)]
-    emptied += [f"{RATE}_by_depth"] * bool(without)
+    emptied += [f"{RATE}_by_depth"] * (RATE in without)
     lengths = {each.prompt_id: len(each.prompt_ids) for each in prompts.requests}
     alone = reference is None and not has_no_baseline(settings)
     result = CellResult(

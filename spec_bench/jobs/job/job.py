@@ -7,9 +7,10 @@ was complete before. A killed job continues after its last record.
 
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from functools import partial
+from statistics import fmean
 from time import perf_counter
 from typing import Any, Literal, cast
 
@@ -28,6 +29,8 @@ from spec_bench.jobs.work import models
 from spec_bench.jobs.work.metering import Metering, ordinals
 from spec_bench.jobs.work.prompts import Prompts
 from spec_bench.measure.provenance import Machine, PeakMemory, device_name, machine, provenance
+from spec_bench.metrics import CellRecords, summary_of
+from spec_bench.metrics.plain import compare_with_printed, find_printed
 from spec_bench.records.types import CellResult, PromptError, Request
 from spec_bench.server.decoder import Asking, ServedDecoder
 from spec_bench.server.endpoint import Server, fit
@@ -135,6 +138,8 @@ def _work(
             raise ValueError(f"{run.cell.title}: its models' files changed while they were loaded")
     processes.wait_for_all()  # none writes before all have read
     prepared = perf_counter()
+    with suppress(Exception):  # decoding will tell what it is of
+        look_at_plain(session)
     decode_in_turn(session, active)
     preparing = prepared - began
     decoding = perf_counter() - prepared
@@ -176,6 +181,28 @@ def _warm_up(session: Session, runs: Sequence[CellRun], most: int) -> None:
                 warmed += 1
             except Exception as error:  # decoding will tell which prompts it is of
                 log.debug("%s does not warm up: %s", run.cell.title, error)
+
+
+def look_at_plain(session: Session) -> None:
+    """Says what plain decoding scores on a few prompts, before other cells decode, beside what a
+    paper prints of this pair; nothing of other pairs.
+
+    Answers that it has serve. Else the first prompts are decoded for this alone: kept, they would
+    be timed apart from the other cells' answers.
+    """
+    settings, prompts, run = session.settings, session.prompts, session.runs[0]
+    first = prompts.requests[: settings.asked.gate]
+    known = {**vars(settings.facts(run.cell))}
+    if not first or not find_printed(known):
+        return
+    done = [*run.done[0].values()] or run.decoder.generate(  # type: ignore[union-attr]
+        first, settings.asked.seed
+    )
+    records = CellRecords(done, texts=prompts.texts(done), references=prompts.references)
+    row = summary_of(records, prompts.task.scores, tokenize=prompts.task.tokenize).row
+    known["prompt_length"] = fmean(len(each.prompt_ids) for each in first)
+    for line in compare_with_printed(row | known):
+        log.warning(line)
 
 
 def _leave_out_unfit(run: CellRun, decoder: AnyDecoder, requests: Sequence[Request]) -> None:

@@ -306,7 +306,8 @@ def _attempt(
         return []
     try:
         seed = session.settings.asked.seed
-        generations = session.metering.generate(decoder, requests, seed, progress.step)
+        step = progress.step
+        generations = session.metering.generate(decoder, requests, seed, step, run.done)
         run.in_a_row = 0
         return generations
     except UnansweredError as error:

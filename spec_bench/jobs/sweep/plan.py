@@ -7,7 +7,7 @@ decodes to its limit, every prompt is as long as the longest, a character is a t
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -32,15 +32,15 @@ from spec_bench.jobs.config.settings import JobSettings, build_settings, confirm
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.sweep.launch import gpu_memory_gib, gpus_of_job
 from spec_bench.jobs.work.prompts import prompt_ids, slots_of
+from spec_bench.metrics.plain import compare_with_printed
 from spec_bench.records.types import CellFacts, find_doubt
-from spec_bench.settings.configs import experiments_dirs
 from spec_bench.sinks.rows import read_rows
 from spec_bench.system import files
 from spec_bench.system.groups import group_by_key
 from spec_bench.system.printable import to_printable
 from spec_bench.tasks import RandomPrompts
 from spec_bench.tasks.source import UnreadDataError
-from spec_bench.vocabulary.published import FILE, read_published, spellings
+from spec_bench.vocabulary.published import read_all_published, spellings_of
 
 State = Literal["complete", "decoded", "partial", "failed", "missing", "unknown"]
 _GIB = 2**30
@@ -96,6 +96,7 @@ class PlannedCell:
     device_hours: float | None  # decoding what is left, at most, times the GPUs; None: no rate
     memory: Memory  # of the job
     words: tuple[str, ...] = ()  # the job's settings on the command line, those swept included
+    printed: tuple[str, ...] = ()  # what papers print of plain decoding, beside its measured rows
 
 
 class Planner:
@@ -148,6 +149,8 @@ def plan_job(settings: JobSettings) -> list[PlannedCell]:
         if engine.on_cuda and engine.compile.startswith("static"):
             memory = replace(memory, graph_bytes=_graph_bytes(settings, pair, longest))
     planned = []
+    alike = (row for row in _measured(settings.results) if row["pair"] == settings.pair.name)
+    lines = tuple(line for row in alike for line in compare_with_printed(row))
     for cell in settings.cells:
         store = CellStore(settings.results, settings.run_id(cell), settings.own_code)
         count = left = prompts * repeats
@@ -159,10 +162,12 @@ def plan_job(settings: JobSettings) -> list[PlannedCell]:
         facts = settings.facts(cell)
         device = settings.device.partition(":")[0]
         rate = find_rate(facts, device, _measured(settings.results))
-        rate = rate or (_printed(facts, pair) if device == "cuda" else None)
+        rate = rate or (_printed(facts) if device == "cuda" else None)
         hours = _hours(left, settings.max_new_tokens, rate, memory)
         name = store.folder.name
-        planned.append(PlannedCell(name, facts, state, count, left, rate, hours, memory))
+        planned.append(
+            PlannedCell(name, facts, state, count, left, rate, hours, memory, printed=lines)
+        )
     return planned
 
 
@@ -322,21 +327,19 @@ def _median(rows: Sequence[Mapping[str, Any]], key: str, task: str, source: str)
     return Rate(median(float(row[key]) for row in kinds[kind]), source)
 
 
-def _printed(wanted: CellFacts, pair: PairSettings) -> Rate | None:
+def _printed(wanted: CellFacts) -> Rate | None:
     """The rate that a paper prints for a cell of this pair: of its task, else the median."""
-    tables = [each for folder in experiments_dirs() for each in folder.glob(f"*/{FILE}")]
-    known = pair.paper if isinstance(pair.paper, tuple) else (pair.paper,)
-    pairs = spellings([asdict(each) for each in known if each])
-    for table in tables if pairs else ():
+    pairs = spellings_of(wanted.pair)
+    for paper, numbers in read_all_published().items() if pairs else ():
         rows = [
             row
-            for row in read_published(table)
+            for row in numbers
             if row["metric"] == "token_rate" and row["value"]
             if (row["target"], row["draft"]) in pairs
             if (row["decoder"], row["spec"]) == (wanted.decoder, wanted.spec)
         ]
         if rows:
-            return _median(rows, "value", wanted.task, f"printed by {table.parent.name}")
+            return _median(rows, "value", wanted.task, f"printed by {paper}")
     return None
 
 
@@ -413,6 +416,7 @@ def totals(cells: Sequence[PlannedCell]) -> list[str]:
             f"the data of {', '.join(unread)} cannot be read here: the plan cannot say which cells "
             "are complete, and counts one turn a prompt and caches as long as the models' context"
         )
+    lines += dict.fromkeys(line for cell in cells for line in cell.printed)
     for pair, memory in {cell.facts.pair: cell.memory for cell in cells}.items():
         if memory.weights_bytes is None:
             lines.append(f"{pair}: a size is unknown; a model that is not here is asked of the hub")

@@ -14,10 +14,12 @@ from dataclasses import replace
 from spec_bench.core import processes
 from spec_bench.decode.config import AnyDecoder
 from spec_bench.jobs.config.settings import JobSettings
+from spec_bench.jobs.store.store import Repeats
 from spec_bench.measure.energy import EnergyReading, EnergySettings, build_meter
 from spec_bench.records.types import Generation, Progress, Reason, Request
 
 log = logging.getLogger(__name__)
+NO_SAMPLE = "all windows together are shorter than the time between two of the meter's samples"
 
 
 class Metering:
@@ -29,6 +31,7 @@ class Metering:
         self.meter = build_meter(asked, ordinals(settings))
         self._asked = asked.meter != "none"
         self._reading = EnergyReading(0.0)
+        self._clocks = dict[int, float]()  # seconds of cells by their decoders
 
     def __enter__(self) -> Metering:
         """Opens the meter, before the models load: the idle power is the bare machine's."""
@@ -53,12 +56,27 @@ class Metering:
             log.warning("rows without energy: %s", self._reading.note)
 
     def generate(
-        self, decoder: AnyDecoder, batch: Sequence[Request], seed: int, progress: Progress
+        self,
+        decoder: AnyDecoder,
+        batch: Sequence[Request],
+        seed: int,
+        progress: Progress,
+        done: Repeats,
     ) -> list[Generation]:
-        """Decodes a batch inside a window; each row carries its equal share of the energy."""
-        if self.meter.name == "none":
+        """Decodes a batch inside a window; each row carries its equal share of the energy. ``done``
+        is what the cell has decoded so far, by repeat and prompt, in earlier sittings too.
+        """
+        meter = self.meter
+        if meter.name == "none":
             return decoder.generate(batch, seed, progress)
-        generations = decoder.generate(batch, seed, progress, self)
+        if not meter.whole:
+            return shared(decoder.generate(batch, seed, progress, self), self._reading)
+        before_s = sum(e.prefill_s + e.decode_s for each in done.values() for e in each.values())
+        meter.clock_s = self._clocks.setdefault(id(decoder), before_s)
+        self.begin()
+        generations = decoder.generate(batch, seed, progress)
+        self.end()
+        self._clocks[id(decoder)] = meter.clock_s
         return shared(generations, self._reading)
 
 

@@ -136,6 +136,10 @@ class EnergyMeter(Generic[Mark]):
     """
 
     name = "none"  # its key in ``conf/energy``
+    # whether a window is all that a cell does for a batch, its prefill in, on all of the machine's
+    # GPUs; and of such a meter the seconds that the cell took up to the last window, that included
+    whole = False
+    clock_s = 0.0
 
     def __init__(self, settings: EnergySettings, ordinals: Sequence[int] | None = None) -> None:
         self.settings = settings
@@ -202,7 +206,7 @@ class EnergyMeter(Generic[Mark]):
         except UnmeteredError as error:
             return EnergyReading(None, str(error), window_s)
         least_s = max(self.settings.update_period_s, self.settings.period_s or 0.0)
-        if window_s < least_s:
+        if window_s < least_s and not self.whole:
             short = f"window shorter than the meter's update period of {least_s:g} s"
             note = f"{note}; {short}" if note else short
         return EnergyReading(energy_j, note, window_s)

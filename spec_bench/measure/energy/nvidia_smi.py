@@ -16,7 +16,6 @@ import threading
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from io import FileIO
@@ -26,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from spec_bench.measure.energy.counters import Gpu, job_gpus
-from spec_bench.measure.energy.meters import EnergyMeter, EnergySettings, UnmeteredError, meter
+from spec_bench.measure.energy.meters import EnergyMeter, UnmeteredError, meter
 
 PROGRAM = "nvidia-smi"
 ANSWER_S = 30.0  # a driver without persistence takes seconds to wake up
@@ -61,8 +60,11 @@ class SmiMeter(EnergyMeter[float]):
             known = [Gpu(int(index), uuid) for index, uuid in query(("index", "uuid"))]
         except ValueError:
             raise UnmeteredError(f"{PROGRAM} gives no list of GPUs") from None
-        gpus = job_gpus(known, self.settings.devices, self.ordinals)
-        self._sampler = SmiSampler(gpus, find_field(gpus, self.fields), self.settings.period_s)
+        devices = self.settings.devices
+        every = self.whole and devices is None
+        gpus = known if every else job_gpus(known, devices, self.ordinals)
+        period_s = self.settings.period_s / (20 if self.whole else 1)  # one is picked of these
+        self._sampler = SmiSampler(gpus, find_field(gpus, self.fields), period_s)
         self._sampler.start()
         self._clocks = time.time(), time.monotonic()
 
@@ -90,26 +92,34 @@ class SmiMeter(EnergyMeter[float]):
             self._sampler = None
 
 
-@meter("paper", idle_s=3.0, devices=None)
+@meter("paper", period_s=1.0, idle_s=3.0, devices=None)
 class PaperMeter(SmiMeter):
-    """Watts summed, one sample per second: the protocol of the DSBD authors, to show its error.
+    """Watts summed, one sample a second of all that a cell does: the protocol of the DSBD authors.
 
-    The samples of power.draw in a window are added up as if each stood for one second
-    (arXiv:2409.16560, Section 5). A window has as many samples as seconds happened to begin in it,
-    so one of 1.5 s counts as one second or as two; the time between two samples, a little more than
-    the second asked for, is ignored.
+    Their loop over the prompts is one window, from the first prefill on (arXiv:2409.16560, Appendix
+    B; ``evaluation.py`` and ``gpu_power_monitor.py`` of their code): every second the power.draw of
+    all GPUs that nvidia-smi lists is added up, as if each sample stood for one second, without the
+    first sample. Here cells take turns, so the seconds are those of the cell's own clock, which
+    stands while others decode. A sample belongs to the window in which its second ended, and only
+    the sum of all windows says anything. Theirs are further apart by the time that nvidia-smi takes
+    to start, which their sum ignores, and hold a pass that scores each answer: here the decoding
+    knows its likelihood.
     """
 
     name = "paper"
     fields = ("power.draw",)
-
-    def __init__(self, settings: EnergySettings, ordinals: Sequence[int] | None = None) -> None:
-        super().__init__(replace(settings, period_s=1.0), ordinals)
+    whole = True
 
     def joules(self, begin: float, end: float) -> tuple[float, str]:
         assert self._sampler is not None
+        period_s = self.settings.period_s
+        before_s, self.clock_s = self.clock_s, self.clock_s + end - begin
+        seconds = np.arange(before_s // period_s, self.clock_s // period_s) + 1
+        moments = seconds * period_s - before_s + begin
         traces = self._sampler.over(begin, end)
-        return sum(summed_j(*trace, begin, end) for trace in traces), ""
+        watts = sum(float(np.interp(moments, *trace).sum()) for trace in traces)
+        note = f"one sum, a sample each {period_s:g} s, prefill in, GPUs: {len(traces)}"
+        return watts * period_s, note
 
     def idle_w(self, begin: float, end: float, seconds: float) -> float:
         # Idle power is not part of the protocol: a sum of one or two samples is not in watts.
@@ -131,13 +141,6 @@ def integral_j(
     moments = [begin_s, *inside, end_s]
     power = np.interp(moments, times_s, power_w)
     return float(np.diff(moments) @ (power[1:] + power[:-1]) / 2)
-
-
-def summed_j(
-    times_s: Sequence[float], power_w: Sequence[float], begin_s: float, end_s: float
-) -> float:
-    """Each sample from ``begin_s`` to before ``end_s`` counts as one second, whatever follows."""
-    return 1.0 * sum(power_w[bisect_left(times_s, begin_s) : bisect_left(times_s, end_s)])
 
 
 def largest_gap_s(times_s: Sequence[float], begin_s: float, end_s: float) -> float:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 
+from spec_bench.metrics.plain import compare_with_printed
 from spec_bench.report.data.rows import Row, decoder_of, number_in
 from spec_bench.report.papers.pairs import is_embedded, pair_configs, training_of_heads
 from spec_bench.settings.configs import find_configs, read_yaml
@@ -36,6 +37,7 @@ def differences(rows: Sequence[Row], shown: Collection[str]) -> list[str]:
     notes = [
         *([_PREFILL] if {*_OF_DECODING} & {*shown} else []),
         *(_stand_ins(rows) if "mbsu" in shown else []),
+        *(line for row in rows for line in compare_with_printed(row)),
         *_own_prompts(rows),
         *_short_answers(rows),
         *_completions(rows),

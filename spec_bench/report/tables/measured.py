@@ -205,6 +205,7 @@ NO_PAIR = "pair's config names its models under paper (docs/pairs.md)"
 _TEMPERATURE = "generation.temperature"
 _NO_GPU = ("cpu", "server")
 _CAPTURED = "static"  # what ON_GPU compiles
+_ONE_GPU = 48 * 2**30 / 2  # parameters of two bytes on the papers' smaller cards, A6000 and L40
 _SOURCES = {"embedded": "task.source.kind=embedded", "local": "task.source.path={}"}
 
 
@@ -382,7 +383,7 @@ def _groups(labels: Sequence[str], measured: Measured) -> list[tuple[str, ...]]:
 
 def _engine(label: str, measured: Measured) -> tuple[str, ...]:
     """Returns the settings that put a pair's cells on a GPU, with passes run as in its rows there,
-    and those that take its rows' prompts.
+    those that take its rows' prompts, and the one that spreads a target over several GPUs.
 
     The embedded pairs run on the CPU; a pair that was measured, one without a config and one in a
     folder where their rows did, or where the engine finds. No table mixes rows whose passes ran in
@@ -404,7 +405,9 @@ def _engine(label: str, measured: Measured) -> tuple[str, ...]:
     if not ways and (config is None or len(own) or Path(config.target).is_dir()):
         return tuple(source)
     other = ways and _CAPTURED not in ways
-    return (ON_GPU, *([f"engine.compile={ways[0]}"] if other else []), *source)
+    large = config and not ways and (config.target_parameters or 0) > _ONE_GPU
+    spread = ["pair.target_device_map=auto"] if large else []
+    return (ON_GPU, *([f"engine.compile={ways[0]}"] if other else []), *spread, *source)
 
 
 def _command(

@@ -1,0 +1,55 @@
+"""Plain decoding's scores beside those that papers print of the same target: the gate of a sweep.
+
+Where they differ by more than chance explains, the prompts or the model are not the paper's, and no
+number of the decoders behind says anything of the paper's. Knows nothing about who asks, nor how a
+row is read; numbers of a row may be text, as in its file.
+"""
+
+from collections.abc import Iterator, Mapping
+from operator import itemgetter
+from typing import Any
+
+from spec_bench.vocabulary import columns, names
+from spec_bench.vocabulary.published import read_all_published, spellings_of
+
+_SCORES = frozenset(columns.names_of("score"))
+_CELL = itemgetter("decoder", "task", "target", "draft")
+_LINE = (
+    "{} on {}: plain decoding's {} is {:.3f} [{:.3f}, {:.3f}] (99%) on {:g} prompts, answers of "
+    "{:.0f} tokens, prompts of {:.0f}; printed is {:g}{}."
+)
+
+
+def find_printed(row: Mapping[str, Any]) -> dict[str, float]:
+    """Returns what papers print of the scores of a row of plain decoding, by column; nothing of
+    other decoders, nor of a pair that no paper has.
+    """
+    pairs = spellings_of(row["pair"]) if row["decoder"] == "ar" else []
+    cells = {("ar", row["task"], target, each) for target, draft in pairs for each in ("", draft)}
+    return {
+        each["metric"]: float(each["value"])
+        for numbers in (read_all_published().values() if pairs else ())
+        for each in numbers
+        if _CELL(each) in cells and each["metric"] in _SCORES
+        if each["temperature"] in ("", str(row["temperature"]))
+    }
+
+
+def compare_with_printed(row: Mapping[str, Any]) -> Iterator[str]:
+    """Yields a line for each printed score of which plain decoding's row has an interval: both,
+    whether the printed one lies outside of the 99% interval, the lengths of answers and prompts.
+    """
+    import pandas as pd
+    from scipy.special import stdtrit
+
+    for name, value in find_printed(row).items():
+        column = columns.column(name)
+        asked = ("prompts", "delivered_tokens", "prompt_length", *column.names)
+        count, tokens, prompt, score, *ends = pd.to_numeric([*map(row.get, asked)], errors="coerce")
+        wider = stdtrit(count - 1, 0.995) / stdtrit(count - 1, 0.975)
+        low, high = (score + (end - score) * wider for end in ends)
+        printed = value / 100 if value > 1 else value
+        others = "" if low <= printed <= high else ": these are other prompts or another model"
+        if low == low:
+            ours = column.title, score, max(low, 0.0), high, count, tokens / count, prompt
+            yield _LINE.format(names.task(row["task"]), row["pair"], *ours, printed, others)
