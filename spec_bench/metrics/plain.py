@@ -44,8 +44,10 @@ def compare_with_printed(row: Mapping[str, Any]) -> Iterator[str]:
 
     for name, value in find_printed(row).items():
         column = columns.column(name)
-        asked = ("prompts", "delivered_tokens", "prompt_length", *column.names)
-        count, tokens, prompt, score, *ends = pd.to_numeric([*map(row.get, asked)], errors="coerce")
+        known = [*map(row.get, ("prompts", "delivered_tokens", *column.names))]
+        count, tokens, score, *ends, prompt = pd.to_numeric(
+            [*known, row.get("prompt_length")], errors="coerce"
+        )
         wider = stdtrit(count - 1, 0.995) / stdtrit(count - 1, 0.975)
         low, high = (score + (end - score) * wider for end in ends)
         printed = value / 100 if value > 1 else value

@@ -306,8 +306,7 @@ def _attempt(
         return []
     try:
         seed = session.settings.asked.seed
-        step = progress.step
-        generations = session.metering.generate(decoder, requests, seed, step, run.done)
+        generations = session.metering.generate(decoder, requests, seed, progress.step, run.done)
         run.in_a_row = 0
         return generations
     except UnansweredError as error:
