@@ -44,9 +44,12 @@ def compare_with_printed(row: Mapping[str, Any]) -> Iterator[str]:
 
     for name, value in find_printed(row).items():
         column = columns.column(name)
-        known = [*map(row.get, ("prompts", "delivered_tokens", *column.names))]
         count, tokens, score, *ends, prompt = pd.to_numeric(
-            [*known, row.get("prompt_length")], errors="coerce"
+            [
+                *map(row.get, ("prompts", "delivered_tokens", *column.names)),
+                row.get("prompt_length"),
+            ],
+            errors="coerce",
         )
         wider = stdtrit(count - 1, 0.995) / stdtrit(count - 1, 0.975)
         low, high = (score + (end - score) * wider for end in ends)
