@@ -105,6 +105,15 @@ def perplexity(generations: Sequence[Generation]) -> Sums | None:
     return found and replace(found, mapped=exp)
 
 
+@metric("perplexity_by_prompt")
+def perplexity_by_prompt(generations: Sequence[Generation]) -> Sums | None:
+    """The same of each prompt's own mean of nats per token, whatever its length, as DSBD has it."""
+    nats, tokens = _SURPRISE
+    known = [each for each in generations if each.delivered]
+    found = ratio(known, lambda g: nats(g) and nats(g) / tokens(g), lambda g: 1)
+    return found and replace(found, mapped=exp)
+
+
 # A window is one decoding of one prompt. A machine that stalls for a moment (another process, a
 # paused virtual machine, a throttled clock) leaves a window many times as long as the others, and
 # it enters a ratio of sums at full length, but not a median.

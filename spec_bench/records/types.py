@@ -261,6 +261,7 @@ class CellFacts:
     draft_temperature: float | None = None
     stop_rule: str = ""
     tokenize: str = ""
+    protocol: str = ""
     machine: str = ""
     engine: int = 0
     library: str = ""

@@ -40,6 +40,7 @@ class Example:
     answers: tuple[str, ...] = ()
     system: str = ""  # what stands before the conversation, "" where nothing does
     category: str = ""  # what kind of prompt it is; "" where the row does not say
+    shots: tuple[tuple[str, str], ...] = ()  # worked examples before it: what is asked, the answer
 
     @property
     def prompt_ids(self) -> tuple[str, ...]:

@@ -50,9 +50,12 @@ def databases_digest(databases: Iterable[Path]) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
+SCHEMA_LINE = "{table}({columns})"
+
+
 @cache
-def schema_text(file: Path) -> str:
-    """Returns one line ``table(column, column)`` for each table, in the order of creation."""
+def schema_text(file: Path, line: str = SCHEMA_LINE) -> str:
+    """Returns one ``line`` for each table, ``table(column, column)``, in the order of creation."""
     # A file: URI with mode=ro neither creates nor changes the database.
     with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)) as connection:
         tables = connection.execute(
@@ -62,7 +65,8 @@ def schema_text(file: Path) -> str:
         asked = "SELECT name FROM pragma_table_info(?) ORDER BY cid"
         columns = {table: connection.execute(asked, (table,)).fetchall() for (table,) in tables}
     return "\n".join(
-        f"{table}({', '.join(name for (name,) in names)})" for table, names in columns.items()
+        line.format(table=table, columns=", ".join(name for (name,) in names))
+        for table, names in columns.items()
     )
 
 

@@ -47,10 +47,11 @@ from spec_bench.tasks.source import (
     label_of,
     load_rows,
 )
-from spec_bench.tasks.spider import database_file, schema_text
+from spec_bench.tasks.spider import SCHEMA_LINE, database_file, schema_text
 from spec_bench.tasks.template import (
     TEMPLATE,
     chat_text,
+    check_names,
     check_templates,
     choose,
     encode_each,
@@ -61,6 +62,8 @@ from spec_bench.tasks.template import (
 )
 
 RUNS_SQL = "execution_accuracy"  # the score that asks the row's database
+_TOPICS = {"title", "db_id"}  # what many questions of a data set may share
+_MANY = 10  # questions of a topic from which on prompts are said to be of few
 _PLAINLY = "set pair.chat_template, or task.chat to auto or false"
 RUNS_CODE = "pass_at_1"  # the score that runs the row's tests
 
@@ -102,6 +105,14 @@ class Task:
     # one turn as plain text, with ``{turn}``, for tokenizers without a chat template
     plain: Text = "{turn}"
     stop: Texts = ()  # texts that end an answer
+    score_until: Texts = ()  # texts before which what is scored ends; decoding goes on behind them
+    # worked examples before every question: so many rows of a file (``shots_from``), of another of
+    # the dataset's splits (``shots_split``), or else the source's last rows, not asked then.
+    shots: Annotated[Whole, Ge(0)] = 0
+    shots_from: Text | None = None
+    shots_split: Text | None = None
+    # tokens of a prompt, at most: what is behind them is dropped, be it the question
+    prompt_limit: Annotated[Whole, Ge(1)] | None = None
     # names of quality metrics, or metric modules of ``evaluate`` by path or hub id
     scores: Texts = ()
     metrics: Texts | None = None  # the same; where they are given, ``scores`` become these
@@ -113,6 +124,7 @@ class Task:
     generation: Annotated[Generation, BeforeValidator(_or_empty)] = field(
         default_factory=Generation
     )
+    schema_line: Text = SCHEMA_LINE  # a table in ``{schema}``; its names stand between commas
     # folder with ``<db_id>/<db_id>.sqlite``, from which ``{schema}`` in a template is read and
     # which execution accuracy asks; None: beside the rows.
     database: Text | None = None
@@ -148,6 +160,7 @@ class Task:
         if twice := [name for name, count in Counter(self.scores).items() if count > 1]:
             raise ValueError(f"task.scores names {twice[0]} twice")
         check_templates(self.template, self.plain, self.fields, (self.turns, self.reference))
+        check_names("task.schema_line", self.schema_line, ("table", "columns"))
         if self.answers is not None and self.later_turns != "fixed":
             raise ValueError(
                 f"task.answers is a file for task.later_turns=fixed, not {self.later_turns}"
@@ -163,12 +176,15 @@ class Task:
                 f"the score {RUNS_CODE} runs what the model writes on this machine: "
                 "task.run_code=true consents to that, task.metrics=[] leaves the score out"
             )
-        rows = self._rows(limit, offset)
+        worked = self._worked()
+        held = {row.place for row in worked if self._shots_source == self.source}
+        rows = [each for each in self._rows(limit, offset) if each[1].place not in held]
         if not rows:
             count = count_rows(self.source)[0]
             none = f"{count} rows, none from offset {offset} on" if count else "no prompt"
             raise ValueError(f"task {self.name}: {self.data_file} has {none}")
-        examples = [self._example(row, index) for index, row in rows]
+        shots = tuple(map(self._shot, worked))
+        examples = [replace(self._example(row, index), shots=shots) for index, row in rows]
         counts = Counter(prompt_id for example in examples for prompt_id in example.prompt_ids)
         if twice := sorted(prompt_id for prompt_id, count in counts.items() if count > 1):
             raise ValueError(f"task {self.name}: ids occur twice: {', '.join(twice[:5])}")
@@ -176,6 +192,39 @@ class Task:
             return examples
         given = read_answers(Path(self.answers).expanduser(), examples)
         return [replace(example, answers=given[example.id]) for example in examples]
+
+    @property
+    def _shots_source(self) -> Source:
+        """Where worked examples are read."""
+        if self.shots_from is not None:
+            return Source(kind="local", path=self.shots_from)
+        if self.source.kind != "hub" or self.source.hub is None or self.shots_split is None:
+            return self.source
+        files = self.source.hub.data_files
+        moved = files and files.replace(self.source.hub.split, self.shots_split)
+        hub = replace(self.source.hub, data_files=moved)
+        return replace(self.source, hub=hub, split=self.shots_split)
+
+    def _worked(self) -> list[Line]:
+        """Reads the rows of the worked examples. Raises ValueError: there are not so many."""
+        source = self._shots_source
+        if not self.shots:
+            return []
+        own = source == self.source
+        rows = load_rows(source, self.name, None if own else self.shots, asks=self._any_form)
+        if len(rows) < self.shots + own:
+            raise ValueError(
+                f"task.shots={self.shots}: {label_of(source, self.name)} has {len(rows)} rows; "
+                "task.shots_from=FILE has examples of your own"
+            )
+        return rows[-self.shots :] if own else rows
+
+    def _shot(self, row: Line) -> tuple[str, str]:
+        """What a worked example asks, and its answer. Raises ValueError: it has none."""
+        example = self._example(row, 0)
+        if not example.references[0]:
+            raise ValueError(f"task.shots={self.shots}: the example of {row.place} has no answer")
+        return example.turns[0], example.references[0][0]
 
     def _rows(self, limit: int | None, offset: int) -> list[tuple[int, Line]]:
         """Returns the rows that are asked, with their places in the source and in that order."""
@@ -319,7 +368,9 @@ class Task:
     def _schema(self, row: Row) -> str:
         """Returns the schema of the row's database, unless the row brings it as a column."""
         given = look_up(row, "schema", self.fields, default=None)
-        return schema_text(self._database(row)) if given is None else str(given)
+        if given is not None:
+            return str(given)
+        return schema_text(self._database(row), self.schema_line)
 
     def _database(self, row: Row) -> Path:
         """Returns the row's database. Raises ValueError: no such file, or no ``db_id``."""
@@ -352,6 +403,9 @@ class Task:
         """Returns the same as a list of chat messages, the last one the user's; see ``prompt``."""
         answers = history_before(self.name, example, turn, history)
         messages = [{"role": "system", "content": example.system}] if example.system else []
+        for pair in example.shots:
+            said = zip(("user", "assistant"), pair, strict=True)
+            messages += [{"role": role, "content": text} for role, text in said]
         messages.append({"role": "user", "content": example.turns[0]})
         for answer, text in zip(answers, example.turns[1 : turn + 1], strict=True):
             messages.append({"role": "assistant", "content": answer})
@@ -368,8 +422,10 @@ class Task:
             messages = self.messages(example, turn, history)
             text = chat_text(tokenizer, messages, otherwise=_PLAINLY)
             # The chat template writes the special tokens itself.
-            return token_ids(tokenizer, text, add_special_tokens=False)
-        return token_ids(tokenizer, self.prompt(example, turn, history))
+            ids = token_ids(tokenizer, text, add_special_tokens=False)
+        else:
+            ids = token_ids(tokenizer, self.prompt(example, turn, history))
+        return ids[: self.prompt_limit]
 
     def chats(self, tokenizer: Any) -> bool:
         """Returns whether prompts go through the tokenizer's chat template."""
@@ -404,7 +460,11 @@ class Task:
             * bool(left_out),
             f"; references: {self._answering(answered[0])}{few}" if answered else "",
             f"; {same} repeat another's text" * bool(same),
+            f"; {self.shots} worked examples before each" * bool(self.shots),
         ]
+        for name in sorted(_TOPICS & {*examples[0].meta}):
+            topics = len({str(each.meta.get(name)) for each in examples})
+            said.append(f"; of {topics} {name} alone" * (topics < count / _MANY))
         for name in placeholders(self.template[-1]):
             values = [look_up(each.meta, name, self.fields, default="-") for each in examples]
             if empty := sum(str(value or "").strip() == "" for value in values):
@@ -444,8 +504,10 @@ class Task:
         return commit_of(self.source)
 
     def postprocess(self, text: str) -> str:
-        """The answer in a decoded text: cut at the first stop text, blanks at the ends removed."""
-        return cut_before(text.lstrip(), self.stop).strip()
+        """The answer in a decoded text: cut at the first stop text, or where what is scored ends,
+        blanks at the ends removed.
+        """
+        return cut_before(text.lstrip(), (*self.stop, *self.score_until)).strip()
 
     @property
     def database_folder(self) -> Path:

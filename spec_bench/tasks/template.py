@@ -47,6 +47,13 @@ def _checked(key: str, template: str) -> list[str]:
     return names
 
 
+def check_names(key: str, template: str, names: Sequence[str]) -> None:
+    """Checks that a template has these names alone. Raises ValueError: it has others."""
+    if _checked(key, template) != [*names]:
+        wanted = " and ".join(f"{{{name}}}" for name in names)
+        raise ValueError(f"{key} must be a text with {wanted} in it, got {template!r}")
+
+
 def check_templates(
     templates: Sequence[str], plain: str, fields: Fields, more: Sequence[str | None]
 ) -> None:
@@ -61,8 +68,7 @@ def check_templates(
         if not (names := _checked("task.template", template)):
             raise ValueError(f"task.template must be {TEMPLATE}, got {template!r}")
         read.update(names)
-    if _checked("task.plain", plain) != ["turn"]:
-        raise ValueError(f"task.plain must be a text with {{turn}} in it, got {plain!r}")
+    check_names("task.plain", plain, ("turn",))
     if unused := [name for name in fields if name not in read]:
         raise ValueError(
             f"task.fields.{unused[0]} is read by nothing; read are {', '.join(sorted(read))}"

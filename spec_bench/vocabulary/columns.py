@@ -24,6 +24,7 @@ Kind = Literal[
 Holds = Literal["number", "text", "flag"]
 Apart = Literal["", "run", "task", "pair"]
 ENDS = ("_low", "_high")
+CLEAN = "clean"  # the protocol of a row that names none
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,8 @@ TASKS = {
     "alpaca": "Alpaca",
     "mt_bench": "MT-bench",
     "squad": "SQuAD",
+    "squad_v1": "SQuAD 1.1",
+    "wmt_mcsd": "MCSD's WMT14 En-De",
     "spider": "Spider",
     "humaneval": "HumanEval",
     "speed_bench": "SPEED-Bench",

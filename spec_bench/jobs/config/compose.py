@@ -64,7 +64,9 @@ from spec_bench.vocabulary.published import FILE, printed_tree, read_published, 
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
 _wants_trace = os.environ.get(FULL_ERROR) == "1"
-_SINGLE = ("pair", "task", "decoder", "generation", "engine", "energy", "sink", "experiment")
+_SINGLE = (
+    "pair", "task", "decoder", "generation", "engine", "energy", "sink", "experiment", "protocol",
+)  # fmt: skip
 # Libraries that log requests and uploads; only their warnings matter to us.
 CHATTY = ("absl", "hydra", "httpx", "httpx2", "huggingface_hub", "wandb")
 

@@ -37,9 +37,10 @@ from spec_bench.sinks.sink import SinkSettings, sink_settings
 from spec_bench.system.files import RESULTS, RUNS
 from spec_bench.tasks import build_task
 from spec_bench.tasks.generation import Generation
-from spec_bench.vocabulary.columns import COLUMNS
+from spec_bench.vocabulary.columns import CLEAN, COLUMNS
 from spec_bench.vocabulary.decoders import without_display
 
+_PROTOCOLS = "clean, or authors with a paper's recipe that has it and with one of its tasks"
 _LONGEST_NAME = 200  # bytes; file systems allow 255
 Probability = Annotated[Real, Ge(0), Le(1)]
 Cells = Annotated[tuple[Text | dict[str, Any], ...], Says("a list such as [sd:3,rsd_s:4x3]")]
@@ -88,7 +89,11 @@ class RunSettings:
     name: Annotated[Text, AfterValidator(_folder_name), Says("the name of a folder below results")]
     results: Text
     seed: Annotated[Whole, Ge(0), Le(2**63 - 1)]
-    prompts: Annotated[Annotated[Whole, Ge(1)] | None, Says("a whole number >= 1, or all")]
+    prompts: Annotated[
+        Annotated[Whole, Ge(1)] | None,
+        BeforeValidator(lambda value: None if value == "all" else value),
+        Says("a whole number >= 1, or all"),
+    ]
     warmup: Annotated[Whole, Ge(0)]
     spec: Annotated[Whole | Text | None, Says("a tree in shorthand such as 3, 4x3, 2-2-1, or null")]
     cells: Cells
@@ -109,6 +114,7 @@ class RunSettings:
     repeats: Annotated[Whole, Ge(1)] = 1
     gate: Annotated[Whole, Ge(0)] = 0
     confirm: ConfirmSettings | None = None
+    protocol: Annotated[Text, Says(_PROTOCOLS)] = CLEAN
 
 
 def check_settings(config: Any) -> RunSettings:

@@ -28,20 +28,26 @@ from spec_bench.system.files import digest
 from spec_bench.system.groups import group_by_key
 from spec_bench.tasks import Example, RandomPrompts, Task, build_task, with_metrics
 from spec_bench.tasks.generation import Generation
-from spec_bench.tasks.spider import databases_digest
+from spec_bench.tasks.spider import SCHEMA_LINE, databases_digest
 from spec_bench.vocabulary import columns
+from spec_bench.vocabulary.columns import CLEAN
 from spec_bench.vocabulary.numbers import format_count
 
 log = logging.getLogger(__name__)
 
 _SAMPLING = [each.name for each in fields(SamplingSettings)]
-_NOT_IDENTITY = ("generation", "databases", "instruction", "answered_only", "run_code")
+# What the digest of the examples has, or that changes nothing.
+_SHOTS = ("shots", "shots_from", "shots_split")
+_NOT_IDENTITY = ("generation", "databases", "instruction", "answered_only", "run_code", *_SHOTS)
 _USUAL = {
     "overlong": "fail",
     "sample": "first",
     "sample_seed": 0,
     "system": None,
     "tokenize": None,
+    "score_until": [],
+    "prompt_limit": None,
+    "schema_line": SCHEMA_LINE,
 }  # as before there was a choice
 _MAX_NEW_TOKENS = 128
 _AROUND = ("plain", "chat", "later_turns", "prompt_tokens", "seed")  # a prompt, beside its texts
@@ -116,6 +122,7 @@ class JobSettings:
             "decoder": cell.settings,
             **({"tree_revision": revision} if (revision := cell.config.tree.revision) else {}),
             **({"earlier": read} if (read := cell.config.drafter.revision) else {}),
+            **({} if (protocol := self.asked.protocol) == CLEAN else {"protocol": protocol}),
             "energy": self.asked.energy.identity(),
             "warmup": self.asked.warmup,
             "seed": self.asked.seed,
@@ -194,6 +201,7 @@ class JobSettings:
             later_turns=task.later_turns if several else None,
             stage=self.stage,
             tokenize=task.tokenize or "",
+            protocol="" if self.asked.protocol == CLEAN else self.asked.protocol,
             data_source=task.source.kind,
             data_file=task.data_file,
             data_revision=task.data_revision,
@@ -321,6 +329,7 @@ def examples_digest(examples: tuple[Example, ...]) -> str:
                 *(each.id, each.turns, each.references),
                 *([each.answers] if each.answers else []),
                 *([{"system": each.system}] if each.system else []),
+                *([{"shots": each.shots}] if each.shots else []),
             ]
             for each in examples
         ]

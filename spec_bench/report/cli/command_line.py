@@ -40,6 +40,7 @@ from spec_bench.report.tables.build import build_tables, check_pair
 from spec_bench.report.tables.measured import RESULTS, Measured, list_paper
 from spec_bench.report.tables.printed import Sheet
 from spec_bench.settings.arguments import Parser, output_file, output_folder
+from spec_bench.settings.configs import find_configs
 from spec_bench.settings.fields import complain
 from spec_bench.system.files import make_absence, path_below, results_files, write_text
 
@@ -77,7 +78,7 @@ def run_plain(options: Namespace) -> None:
 def run_table(options: Namespace) -> None:
     """Prints or writes a paper's table."""
     item = find_table(options.name)
-    measured = Measured.below(options.results)
+    measured = Measured.below(options.results, options.protocol)
     sheets = build_tables(item, measured, options.pair)
     screen = sys.stdout.isatty() and options.output is None and options.format == "markdown"
     if asked := options.columns or sheets[0].metrics[0] * screen:
@@ -311,6 +312,7 @@ ARGUMENTS: list[tuple[str, str, dict[str, Any]]] = [  # of which commands, name;
     ("table figure page lengths positions throughput", "name", {}),
     ("table", "--format", {"choices": sorted(FORMATS), "default": "markdown"}),
     ("table", "--columns", {}),
+    ("table", "--protocol", {"choices": sorted(find_configs("protocol"))}),
     ("checks", "paper", {}),
     ("checks", "--printed", _FLAG),
     ("all", "names", {"nargs": "*", "metavar": "NAME"}),

@@ -30,6 +30,7 @@ from spec_bench.system.groups import group_by_key
 from spec_bench.system.printable import to_printable
 from spec_bench.vocabulary import columns, names
 from spec_bench.vocabulary.columns import (
+    CLEAN,
     COLUMNS,
     ENDS,
     Column,
@@ -538,8 +539,15 @@ def together(parts: Iterable[str]) -> str:
     return ", ".join([*stated, f"{len(unstated)} facts{_UNSTATED}"])
 
 
+def protocol_of(row: Row) -> str:
+    """Returns whose prompts, examples and limits a row has: ``clean``, ours, or ``authors``."""
+    told = row.get("protocol")
+    return told if isinstance(told, str) and told else CLEAN
+
+
 def value_text(column: Column, value: object) -> str:
     """A value of a column in a heading: ``batch size 4``; an unknown one is ``not stated``."""
     if value is None or pd.isna(value) or value == "":
-        return f"{column.title}{_UNSTATED}"
+        known = f" {CLEAN}" if column.name == "protocol" else _UNSTATED
+        return f"{column.title}{known}"
     return f"{column.title} {value:g}" if isinstance(value, float) else f"{column.title} {value}"

@@ -118,6 +118,8 @@ class Column:
     # how many parameters drafted
     shows: Literal["number", "setting", "tree", "size"] = "number"
     measured: str = ""  # the results' column, where it is not called as the metric
+    # the same by protocol, where one has another number there
+    by_protocol: Mapping[str, str] = field(default_factory=dict)
     scale: float = 1.0  # factor of a measured value: 100 beside a percentage
     spec: str = ""  # the tree whose number this is; "" for that of the line
     minus: str = ""  # the tree whose number is subtracted from it
@@ -147,6 +149,14 @@ class Lines:
     temperature: float | None = None  # where the paper prints none
     tree_attention: str = ""  # ``true`` or ``false``
     after: str = ""  # of an extra line: the decoder whose lines it follows; "" puts it last
+
+
+@settings
+class Protocols:
+    """What readers must know of rows of each protocol: what is the authors' in it, what is ours."""
+
+    clean: tuple[str, ...] = ()
+    authors: tuple[str, ...] = ()
 
 
 @settings

@@ -21,7 +21,15 @@ from types import ModuleType
 from typing import Any, TypeVar
 from zlib import crc32
 
-from spec_bench.report.papers.items import PAPER, Figure, Item, Table, paper_folders, recipe_name
+from spec_bench.report.papers.items import (
+    PAPER,
+    Figure,
+    Item,
+    Protocols,
+    Table,
+    paper_folders,
+    recipe_name,
+)
 from spec_bench.settings.configs import read_yaml
 from spec_bench.settings.fields import describe_error, did_you_mean, one_line, warn
 from spec_bench.settings.validation import check
@@ -98,6 +106,7 @@ class Paper:
     folder: Path  # of its files
     tables: tuple[Table, ...] = field(repr=False)  # in the paper's order
     figures: tuple[Figure, ...] = field(repr=False)  # likewise
+    protocols: Protocols = field(default_factory=Protocols, repr=False)
 
     @functools.cached_property
     def claims(self) -> tuple[Claim, ...]:
@@ -239,12 +248,13 @@ def _paper(name: str, folder: Path, data: Any) -> Paper:
         figures.append(check(Figure, _item(name, entry, *shown), of=f"figure {number}"))
     if "claims" in data:
         raise ValueError("claims are functions in claims.py beside it now: see docs/extending.md")
+    protocols = check(Protocols, data.pop("protocols", {}), "protocols")
     unknown = sorted(data.keys() - {"paper", "arxiv", "machine", DECODERS})
     if unknown:
         raise ValueError(f"unknown key {unknown[0]!r}")
     title, arxiv, machine = (str(data[key]) for key in ("paper", "arxiv", "machine"))
     ordered = tuple(sorted(tables, key=lambda table: table.number))
-    paper = Paper(name, title, arxiv, machine, folder, ordered, tuple(figures))
+    paper = Paper(name, title, arxiv, machine, folder, ordered, tuple(figures), protocols)
     for item in paper.items:
         item.experiments  # noqa: B018 - reads its recipes
     return paper

@@ -18,6 +18,7 @@ from spec_bench.report.data.rows import (
     failure_of,
     number_in,
     numbers_in,
+    protocol_of,
     reason_of,
     stall_of,
 )
@@ -156,7 +157,8 @@ def _ours(cell: Cell, column: Column, measured: Measured) -> dict[str, Any]:
         rows.append(row)
     known = []
     for row in rows:
-        value = _value(row, cell.number, column.scale)
+        number = column.by_protocol.get(protocol_of(row), cell.number)
+        value = _value(row, number, column.scale)
         if value is None:
             return {"state": reason_of(row, cell.number) or cell.empty or NO_VALUE}
         known.append(value)
@@ -239,6 +241,9 @@ def _notes(
         if item.unprinted is not None:
             printed = f"where {_some(paper_pairs)} is meant."
         notes.append(f"Ours is pair {asked}{small}, {printed}")
+    protocols = load_paper(item.paper).protocols
+    for protocol in dict.fromkeys(map(protocol_of, rows)):
+        notes += [f"Protocol {protocol}: {text}" for text in getattr(protocols, protocol, ())]
     if other := [row for row in rows if row["experiment"] not in item.experiments]:
         experiments = ", ".join(sorted({str(row["experiment"]) for row in other}))
         notes.append(

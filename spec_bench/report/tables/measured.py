@@ -26,6 +26,7 @@ from spec_bench.report.data.rows import (
     check_models,
     number_in,
     of_recipes,
+    protocol_of,
     read_rows,
     rows_of,
     split,
@@ -40,6 +41,7 @@ from spec_bench.settings.words import quote_text
 from spec_bench.system import files
 from spec_bench.system.files import ON_GPU, training_command, training_of
 from spec_bench.system.groups import group_by_key
+from spec_bench.vocabulary.columns import CLEAN
 from spec_bench.vocabulary.decoders import parts_of
 from spec_bench.vocabulary.numbers import format_count
 from spec_bench.vocabulary.spec import parse
@@ -51,8 +53,11 @@ _SHOWN = ("pair", "task", *SAMPLING)  # a table asks for these
 class Measured:
     """Rows by what tables ask for."""
 
-    def __init__(self, rows: pd.DataFrame, results: Path = RESULTS) -> None:
+    def __init__(
+        self, rows: pd.DataFrame, results: Path = RESULTS, protocol: str | None = None
+    ) -> None:
         self.results = results  # the folder that commands for missing cells write to
+        self.protocol = protocol  # that was asked for; None: any
         # whole: see ``apart``
         self.records = Records(Path(files.RESULTS))
         self.whole = self
@@ -69,11 +74,17 @@ class Measured:
             self._cells.setdefault(cell, []).append(place)
 
     @classmethod
-    def below(cls, folder: Path, experiments: Collection[str] = ()) -> Measured:
-        """Returns all results files below a results folder, or those of experiments if there."""
+    def below(
+        cls, folder: Path, experiments: Collection[str] = (), protocol: str | None = None
+    ) -> Measured:
+        """Returns all results files below a results folder, or those of experiments if there; of a
+        protocol, if asked, its rows alone.
+        """
         found = files.results_files(folder)
         rows = read_rows([path for path in found if path.parent.name in experiments] or found)
-        return cls(check_models(rows) if MODELS_APART.get() else rows, folder)
+        if protocol:
+            rows = rows[[protocol_of(row) == protocol for row in rows_of(rows)]]
+        return cls(check_models(rows) if MODELS_APART.get() else rows, folder, protocol)
 
     def pairs(self, tasks: Collection[str] = ()) -> list[str]:
         """Names of the pairs that have rows, of these tasks."""
@@ -86,7 +97,7 @@ class Measured:
             kept = [of_recipes(rows, experiments) for _, rows in pairs]
             taken = pd.concat(kept).sort_index() if kept else self.rows
             whole = len(taken) == len(self.rows)
-            self._of[experiments] = self if whole else Measured(taken, self.results)
+            self._of[experiments] = self if whole else Measured(taken, self.results, self.protocol)
         return self._of[experiments]
 
     def row(self, asked: Asked) -> Row | None:
@@ -143,7 +154,7 @@ class Measured:
         if len(parts) < 2:
             return [("", self)]
         parts.sort(key=lambda part: not ("stage" in part[1] and (part[1].stage == "confirm").any()))
-        found = [(text, Measured(rows, self.results)) for text, rows in parts]
+        found = [(text, Measured(rows, self.results, self.protocol)) for text, rows in parts]
         for _, part in found:
             part.whole = self
         return found
@@ -316,6 +327,8 @@ def commands_for(
     Before it those that train the pairs' heads, which nobody published.
     """
     swept = read_recipe(recipe).get("hydra", {}).get("sweeper", {}).get("params", {})
+    if measured.protocol not in (None, CLEAN):
+        words = (*words, f"protocol={measured.protocol}")
     warm: dict[tuple[str, str], set[float]] = {}
     for cell in missing:
         known = warm.setdefault((cell.pair, cell.task), set())
