@@ -78,7 +78,7 @@ def run_plain(options: Namespace) -> None:
 def run_table(options: Namespace) -> None:
     """Prints or writes a paper's table."""
     item = find_table(options.name)
-    measured = Measured.below(options.results, options.protocol)
+    measured = Measured.below(options.results, protocol=options.protocol)
     sheets = build_tables(item, measured, options.pair)
     screen = sys.stdout.isatty() and options.output is None and options.format == "markdown"
     if asked := options.columns or sheets[0].metrics[0] * screen:
