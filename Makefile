@@ -33,7 +33,7 @@ help:
 	@echo "make beyond       newer verification rules, trees and draft-free decoding"
 	@echo "make eagle        EAGLE's heads: beside printed speed-ups, under every rule, beside other drafters"
 	@echo "make embedded     all of these at the embedded models' size, into git's results/embedded"
-	@echo "make readme       the tables that README shows, into git's results/quickstart and smollm2"
+	@echo "make readme       the tables that README shows, into git's results/quickstart and qwen_coder"
 	@echo "make report       their tables, figures and pages again, from the rows in git"
 	@echo "make docs         the manual as a site, on 127.0.0.1:8000"
 	@echo "make list         every table and figure: what is measured, what is missing"
@@ -192,12 +192,12 @@ quickstart: $(READY)
 	$(REPORT) outputs/quickstart/results.csv
 	@echo; echo "next: source $(BIN)/activate, then spec-bench run --prompts 3$(if $(DRIVER),; on the GPU: spec-bench run --prompts 3 --device cuda (docs/gpu.md))"
 
-readme: $(STAMP) smollm2
+readme: $(STAMP) qwen_coder
 	$(BIN)/python -m spec_bench experiment=quickstart results=results
 	$(REPORT) results/quickstart/results.csv
-	$(BIN)/python -m spec_bench experiment=smollm2 results=results
-	$(REPORT) results/smollm2/results.csv
-	@echo; echo "written: results/quickstart and results/smollm2, which are in git"
+	$(BIN)/python -m spec_bench experiment=qwen_coder results=results
+	$(REPORT) results/qwen_coder/results.csv
+	@echo; echo "written: results/quickstart and results/qwen_coder, which are in git"
 
 # Spec-Bench's table by subtask and a page, for the embedded pair on our own prompts; for another
 # pair on the file itself, see conf/experiment/spec_bench.yaml.

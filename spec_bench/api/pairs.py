@@ -69,7 +69,8 @@ def load_pair(
         tokenizer: of all models, a folder, hub id or loaded one; None: the named target's own.
         heads: draft heads by kind: ``{"medusa": FOLDER}``.
         device: of models that are loaded here: ``cpu``, ``cuda``, ``cuda:1``.
-        dtype: likewise: ``float32``, ``bfloat16``, ...; None: the pair's own, else float32.
+        dtype: likewise: ``float32``, ``bfloat16``, ...; None: the pair's own, else float32, on a
+            GPU bfloat16.
         compile: how the forward pass is captured: ``none``, ``static``, ``static_inductor``,
             ``dynamo`` or ``inductor``.
         threads: of the CPU, for this whole process; None: one or torch's number, the faster one.
@@ -86,8 +87,8 @@ def load_pair(
             raise ValueError(f"{key} must be {_MODEL}, got {shown(value)}")
     if not (tokenizer is None or isinstance(tokenizer, str | Path) or is_tokenizer(tokenizer)):
         raise ValueError(f"tokenizer must be {_TOKENIZER}, got {shown(tokenizer)}")
-    engine = {"device": device, "dtype": dtype or "float32", "compile": compile}
-    asked = check(EngineSettings, {**engine, "threads": threads}, "engine")
+    engine = {"device": device, "dtype": dtype, "compile": compile, "threads": threads}
+    asked = check(EngineSettings, engine, "engine")
     named = [str(each) if isinstance(each, Path) else each for each in drafts]
     stated = {
         "target": str(target) if isinstance(target, Path) else target,
@@ -99,7 +100,8 @@ def load_pair(
     if any(is_model(each) for each in (target, *drafts)):
         if name is not None or target is None:
             raise ValueError("a loaded draft goes with target=..., and neither with a pair's name")
-        pair = _of_modules([stated["target"], *named], tokenizer, heads or {}, engine)
+        given = {"device": device, "dtype": dtype or "float32", "compile": compile}
+        pair = _of_modules([stated["target"], *named], tokenizer, heads or {}, given)
     else:
         pair = _of_names(name, {k: v for k, v in stated.items() if v is not None}, asked)
     use_threads(threads, str(pair.models[0].device), pair.models[0])

@@ -14,6 +14,7 @@ import pandas as pd
 from spec_bench.report.claims import check_generally
 from spec_bench.report.claims.verdict import summary_of
 from spec_bench.report.data.counts import Records, origin_of
+from spec_bench.report.data.differences import qualify_speeds
 from spec_bench.report.data.rows import (
     Group,
     check_models,
@@ -139,7 +140,8 @@ def _footer(groups: Sequence[Group], results: Path) -> str:
         for group in groups
         for doubt in doubts_of(rows_of(group.rows))
     ]
-    facts += meanings_of(pd.concat([group.rows for group in groups]))
+    rows = pd.concat([group.rows for group in groups])
+    facts += [*meanings_of(rows), *dict.fromkeys(qualify_speeds(rows_of(rows), ["speedup"]))]
     intervals = "In brackets: 95% intervals, bootstrap over prompts, paired by prompt for speedup."
     return "\n".join([intervals, "", *(f"- {escape_markdown(fact)}" for fact in facts)])
 

@@ -386,6 +386,22 @@ def test_a_policy_that_draws_other_trees_makes_other_cells_of_those_alone(family
     assert changed == [False, True, False, False]
 
 
+@pytest.mark.parametrize(
+    ("device", "engine", "pair", "resolved"),
+    [
+        ("cpu", "float32", "bfloat16", "float32"),
+        ("cpu", None, "bfloat16", "bfloat16"),
+        ("cpu", None, None, "float32"),
+        ("cuda", None, None, "bfloat16"),
+    ],
+)
+def test_the_number_format_is_the_engines_else_the_pairs_else_the_devices(
+    device, engine, pair, resolved
+):
+    asked = PairSettings("org/target", None, dtype=pair)
+    assert pairs.resolve_dtype(asked, EngineSettings(device, engine)) == resolved
+
+
 def test_a_moved_branch_of_the_hub_is_another_cell(monkeypatch):
     hub = {}
     monkeypatch.setattr(pairs, "hub_commit", lambda name, *_: hub.get(name))

@@ -137,7 +137,7 @@ def test_no_page_is_committed():
 def test_every_other_committed_result_is_one_that_a_command_makes():
     kinds = ("results.csv", "records.parquet", "table.md", "figure.png")
     today = "smollm2/today-smollm2", "smollm2/today-spec-bench"
-    ours = "quickstart", "smollm2", "smollm2-h100", *today
+    ours = "quickstart", "qwen_coder", "smollm2", "smollm2-h100", *today
     known = {f"results/{of}/{name}" for of in ours for name in kinds}
     assert {path for path in COMMITTED if path.startswith("results/smollm2/today")} <= known
     for path in {path for path in COMMITTED if path.count("/") < 3} - known - {"results/README.md"}:

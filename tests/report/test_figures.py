@@ -360,7 +360,7 @@ def test_nothing_of_a_committed_figure_leaves_its_canvas_and_no_panel_is_empty(e
             assert_complete(draw_sheet(sheet), name)
 
 
-@pytest.mark.parametrize("name", ["quickstart", "smollm2"])
+@pytest.mark.parametrize("name", ["quickstart", "qwen_coder", "smollm2"])
 def test_nothing_of_a_committed_picture_leaves_its_canvas_and_no_panel_is_empty(name):
     file = EMBEDDED.parent / name / "results.csv"
     with settings():

@@ -131,6 +131,15 @@ def test_ours_stands_out_only_where_no_interval_overlaps_and_not_alone(tmp_path)
     assert "| 2.000 [1.900, 2.100] |" in markdown(table("rsd/1", tmp_path))
 
 
+def test_a_note_says_what_speedups_are_over_transformers_own_faster_generate():
+    generate = row("hf_generate", "-", lossless="unaudited", speedup=(1.25, 1.2, 1.3))
+    (note,) = (n for n in differences([sd(), generate], ["speedup"]) if "own generate" in n)
+    assert "XSum" in note and "1.25 times" in note and "0.80 of" in note
+    unsure = {**generate, "speedup_low": 0.99}
+    for rows, shown in (([unsure], ["speedup"]), ([generate], ["mbsu"])):
+        assert not any("own generate" in each for each in differences(rows, shown))
+
+
 def test_rows_of_one_configuration_under_two_names_are_named_with_what_they_differ_by():
     both = [row("rsd_c", "2-1", speedup=1.5), row("mcsd_wor", "2-1", speedup=1.4)]
     notes = differences([*both, row("rsd_c", "2-2", speedup=1.0)], ["speedup"])

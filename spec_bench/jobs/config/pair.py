@@ -68,7 +68,7 @@ class EngineSettings:
         Says("auto, cpu, cuda or cuda:0, or alike"),
         StringConstraints(pattern=f"^({AUTO}|{DEVICE})$"),
     ]
-    dtype: Dtype
+    dtype: Dtype | None = None
     batch_size: Annotated[Whole, Ge(1)] = 1
     batching: Literal["static", "continuous"] = "static"
     compile: Literal["none", "static", "static_inductor", "dynamo", "inductor"] = "none"
@@ -257,10 +257,11 @@ def check_found(pair: PairSettings, served: bool) -> None:
 
 
 def resolve_dtype(pair: PairSettings, engine: EngineSettings) -> str:
-    """Returns the number format of all weights: the pair's, else the engine's, where ``auto`` is
-    the one in which the target's files are stored.
+    """Returns the number format of all weights: the engine's where it is set, else the pair's, else
+    bfloat16 on a GPU and float32 elsewhere. ``auto`` is the one in which the target's files are
+    stored.
     """
-    asked = pair.dtype or engine.dtype
+    asked = engine.dtype or pair.dtype or ("bfloat16" if engine.on_cuda else "float32")
     return stored_dtype(pair.target, pair.target_revision) if asked == AUTO else asked
 
 

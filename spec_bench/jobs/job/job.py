@@ -223,7 +223,8 @@ class ModelBackend:
         self._tokenizer, self._pool = tokenizer, CachePool()
         self.models = models.models_of(settings.pair, tokens)
         self.vocabulary = self.models[0].vocab_size  # ids of records must lie below
-        target = f"{settings.pair.specs[0].path} {settings.pair.get_marks()[0]}"
+        spec = settings.pair.specs[0]
+        target = f"{spec.path} {settings.pair.get_marks()[0]} {spec.dtype}"
         kept = settings.results / files.RUNS / "threads.json", target
         self._slowdown = models.use_threads(
             settings.engine.threads, settings.device, self.models[0], kept

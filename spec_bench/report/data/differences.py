@@ -6,7 +6,7 @@ their heads. Knows no table and no page.
 
 import functools
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import pandas as pd
@@ -20,6 +20,7 @@ from spec_bench.vocabulary import names
 from spec_bench.vocabulary.columns import column
 from spec_bench.vocabulary.decoders import find_configuration
 
+GENERATE = "hf_generate"  # transformers' own plain decoding
 _ALIKE = ("pair", "task", "spec", "temperature", "batch_size", "experiment")
 _OF_DECODING = ("token_rate", "speedup")
 _PREFILL = (
@@ -43,9 +44,41 @@ def differences(rows: Sequence[Row], shown: Collection[str]) -> list[str]:
         *_completions(rows),
         *([_HEADS] if any(_learned_answers(str(row.get("draft", ""))) for row in rows) else []),
         *_seen(rows),
-        *_placebos(rows, shown),
+        *qualify_speeds(rows, shown),
     ]
     return list(dict.fromkeys(notes))
+
+
+def qualify_speeds(rows: Sequence[Row], shown: Collection[str]) -> Iterator[str]:
+    """Yields what a reader of speeds must know: by how much rows of one configuration differ, and
+    where transformers' own plain decoding is faster than ours.
+    """
+    yield from _placebos(rows, shown)
+    if "speedup" in shown:
+        yield from _slow_baselines(rows)
+
+
+def find_generate_speedup(rows: Iterable[Row]) -> float:
+    """Returns how many times as fast as our plain decoding transformers' own ``generate`` is, where
+    it is surely faster in some of the rows; else 0.
+    """
+    faster = [
+        number_in(row, "speedup") or 0.0
+        for row in rows
+        if row["decoder"] == GENERATE and (number_in(row, "speedup_low") or 0.0) > 1
+    ]
+    return max(faster, default=0.0)
+
+
+def _slow_baselines(rows: Sequence[Row]) -> Iterator[str]:
+    """Plain decoding that a user of transformers would not have to put up with."""
+    for row in rows:
+        if times := find_generate_speedup([row]):
+            yield (
+                f"{names.task(row['task'])}: transformers' own generate is surely faster than our "
+                f"plain decoding, {times:.2f} times. Over it, a speed-up is {1 / times:.2f} of "
+                "what is printed here."
+            )
 
 
 def find_placebo(rows: Sequence[Row], by: str) -> float:

@@ -15,7 +15,7 @@ import pandas as pd
 
 from spec_bench.metrics.interval import CLOSE, Choice, Interval, choose, simultaneous
 from spec_bench.report.data.counts import Records
-from spec_bench.report.data.differences import find_placebo
+from spec_bench.report.data.differences import find_generate_speedup, find_placebo
 from spec_bench.report.data.rows import (
     BESIDE,
     Group,
@@ -134,7 +134,7 @@ def headline(group: Group) -> Headline | None:
         value=value,
         interval=interval,
         sure=sure,
-        basis=_basis(rows, by, choice),
+        basis=", ".join(filter(None, [_basis(rows, by, choice), _generate(group, by)])),
         tied=(tied, len(rows)),
         spec=str(group.rows.spec[named.name]) if code not in ("", "ar") else "",
     )
@@ -191,6 +191,12 @@ def _basis(rows: pd.DataFrame, by: str, choice: Choice | None) -> str:
     if corrected and (choice is None or choice.answer != "AR"):
         cells = f"intervals corrected for {cells}"
     return ", ".join(filter(None, [basis, cells if len(rows) > 1 else ""]))
+
+
+def _generate(group: Group, by: str) -> str:
+    """Says so where transformers' own plain decoding is surely faster than ours."""
+    times = find_generate_speedup(rows_of(group.rows)) if by == "speedup" else 0.0
+    return f"transformers' generate is {times:.2f}× as fast as AR" if times else ""
 
 
 def _sure(
