@@ -21,11 +21,11 @@ ROOT = Path(__file__).resolve().parents[2]
 # Tokens at most, of Python and of everything else. A bound only falls, unless a change says in the
 # changelog what users get for raising it.
 MOST_TOKENS = {
-    "spec_bench": (340_700, 8_100),
-    "conf": (0, 8_700),
-    "tests": (295_200, 13_100),
+    "spec_bench": (344_500, 8_100),
+    "conf": (0, 8_850),
+    "tests": (302_800, 13_100),
     "scripts": (68_500, 200),
-    "experiments": (13_253, 7_661),
+    "experiments": (14_970, 8_490),
 }
 SLACK = 1_000  # tokens that a folder may have fewer of before its bound has to follow
 LONGEST = 600  # lines of one file of the package or the scripts
