@@ -537,7 +537,7 @@ def test_disturbed_rows_are_one_note_and_their_rates_are_not_set_against_the_pap
     busy = {"reason": "speedup: disturbed: waited", "block_efficiency": 2.0, "token_rate": 9.0}
     write(tmp_path, "rsd-exp1", sd(**busy), row("spectr", "2x2", **busy))
     grid = table("rsd/1", tmp_path)
-    assert [e for e in grid.notes if "rows are" in e] == [
+    assert [e for e in grid.notes if "rows are disturbed" in e] == [
         "Ours, 2 rows are disturbed, such as sd 2: disturbed: waited."
     ]
     lines = csv.DictReader(io.StringIO(comma(grid)))
