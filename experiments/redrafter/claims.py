@@ -147,7 +147,7 @@ def typical_before_greedy(ask: Ask) -> Checks:
 
     Than its own greedy decoding: Table 1 divides both by greedy AR. They are jobs of their own.
     """
-    yield from ask.of("redrafter-decoding", only=True, across="temperature", rounds=True).ahead(
+    yield from ask.of("redrafter-decoding", only=True, across="temperature").ahead(
         "typical acceptance (approximate) > the exact rule, greedy, in {metric}",
         "redrafter_typical", cells("redrafter", temperature=0), BOTH,
         by=best, where=_task_and_pair,
