@@ -95,13 +95,11 @@ def load_pair(
         "draft": named if listed else (named or [None])[0],
         "tokenizer": str(tokenizer) if isinstance(tokenizer, Path) else tokenizer,
         "heads": heads,
-        "dtype": dtype,
     }
     if any(is_model(each) for each in (target, *drafts)):
         if name is not None or target is None:
             raise ValueError("a loaded draft goes with target=..., and neither with a pair's name")
-        given = {"device": device, "dtype": dtype or "float32", "compile": compile}
-        pair = _of_modules([stated["target"], *named], tokenizer, heads or {}, given)
+        pair = _of_modules([stated["target"], *named], tokenizer, heads or {}, asked)
     else:
         pair = _of_names(name, {k: v for k, v in stated.items() if v is not None}, asked)
     use_threads(threads, str(pair.models[0].device), pair.models[0])
@@ -132,14 +130,14 @@ def _of_names(name: str | None, stated: dict[str, Any], engine: EngineSettings) 
     tokenizer = tokenizer if given is None else given_pairs_own(tokenizer, pair)
     words = [f"pair={name}"] if name or "target" not in stated else []
     words += [f"pair.{key}={in_words(value)}" for key, value in stated.items()]
-    words += [f"engine.{key}={getattr(engine, key)}" for key in ("device", "compile")]
-    words += [f"engine.threads={engine.threads}"] if engine.threads else []
+    chosen = {key: getattr(engine, key) for key in ("device", "dtype", "compile", "threads")}
+    words += [f"engine.{key}={value}" for key, value in chosen.items() if value is not None]
     overrides = () if given is not None else tuple(each for each in words if each != "pair=None")
     return LoadedPair(pair, tokenizer, models_of(pair, tokens), overrides, CachePool())
 
 
 def _of_modules(
-    models: Sequence[Any], tokenizer: Any, heads: Mapping[str, str], engine: Mapping[str, str]
+    models: Sequence[Any], tokenizer: Any, heads: Mapping[str, str], engine: EngineSettings
 ) -> LoadedPair:
     """Returns a pair in which a model, or all of them, are loaded already."""
     from spec_bench.engine import loading
@@ -160,10 +158,12 @@ def _of_modules(
     for model in models:
         if is_model(model):
             names.append(model.name_or_path or type(model).__name__)
-            loaded.append(loading.adopt_model(model, names[-1], engine["compile"]))
+            loaded.append(loading.adopt_model(model, names[-1], engine.compile))
         else:
             names.append(model)
-            spec = loading.ModelSpec(model_path(model), **engine)  # type: ignore[arg-type]
+            dtype = engine.dtype or engine.usual_dtype
+            path = model_path(model)
+            spec = loading.ModelSpec(path, dtype, engine.device, compile=engine.compile)
             loaded.append(loading.load_model(spec))
     count = min(tokens, *(each.embedded for each in loaded))
     for name, model in zip(names, loaded, strict=True):

@@ -31,7 +31,7 @@ def find_printed(row: Mapping[str, Any]) -> dict[str, float]:
         for numbers in (read_all_published().values() if pairs else ())
         for each in numbers
         if _CELL(each) in cells and each["metric"] in _SCORES
-        if each["temperature"] in ("", str(row["temperature"]))
+        if not each["temperature"] or float(each["temperature"]) == float(row["temperature"])
     }
 
 

@@ -42,6 +42,18 @@ _IN_A_LOG: dict[str, Any] = {  # where progress is a line a minute
 }
 
 
+class _LogLines(tqdm):
+    """Progress as lines of a log, without the blanks and returns that wipe a bar."""
+
+    @staticmethod
+    def status_printer(file: Any) -> Any:
+        def print_line(text: str) -> None:
+            file.write(text)
+            file.flush()
+
+        return print_line
+
+
 class _Sums(NamedTuple):
     """What a cell has done so far; kept, since to sum it up again costs ever more."""
 
@@ -63,8 +75,8 @@ class Progress:
     """A bar over prompts x cells with the running numbers of the cell that decodes now."""
 
     def __init__(self, total: int, enabled: bool) -> None:
-        told = {} if sys.stderr.isatty() else _IN_A_LOG
-        self._bar = tqdm(total=total, disable=not enabled, file=sys.stderr, unit="prompt", **told)
+        shown = {"total": total, "disable": not enabled, "file": sys.stderr, "unit": "prompt"}
+        self._bar = tqdm(**shown) if sys.stderr.isatty() else _LogLines(**shown, **_IN_A_LOG)
         self._label, self._cell = "", object()
         self._sums: dict[object, _Sums] = {}
         self._before = self._now = _Sums()

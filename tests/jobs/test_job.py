@@ -556,7 +556,7 @@ def test_plain_decoding_is_looked_at_before_any_other_cell_decodes_and_never_twi
     calls.clear()
     run_job(CELLS, *asked, "seed=1")
     assert {name for name, _ in calls[:-18]} == {"ar"}
-    assert [each for _, ids in calls[:-18] for each in ids] == [*"01234"]
+    assert [[*ids] for _, ids in calls[:-18]] == [["0"], ["1"], ["2"], ["3"], ["4"]]
     (line,) = (each.message for each in caplog.records if "printed is" in each.message)
     assert "ROUGE-2 is " in line and "on 5 prompts" in line and "printed is 0.141" in line
     calls.clear()
@@ -566,7 +566,8 @@ def test_plain_decoding_is_looked_at_before_any_other_cell_decodes_and_never_twi
     assert all("printed is 0.141" in line for line in planned[0].printed) and planned[0].printed
 
 
-def test_a_look_at_plain_decoding_that_fails_ends_no_job(run_job, monkeypatch):
+def test_a_look_at_plain_decoding_that_fails_is_said_and_ends_no_job(run_job, monkeypatch, caplog):
     monkeypatch.setattr(plain, "spellings_of", lambda _: 1 / 0)
     results = run_job("cells=[sd:3]", "prompts=1", "gate=1")
     assert [each.status for each in results] == ["complete"] * 2
+    assert "gate=1 left out: division by zero" in caplog.text

@@ -87,6 +87,11 @@ class EngineSettings:
         """Whether jobs need GPUs."""
         return self.device.startswith("cuda")
 
+    @property
+    def usual_dtype(self) -> str:
+        """The number format of weights where neither the engine nor a pair names one."""
+        return "bfloat16" if self.on_cuda else "float32"
+
 
 def placed(engine: EngineSettings, target: str) -> EngineSettings:
     """The engine's settings with ``auto`` resolved; the small models are at home on a CPU."""
@@ -261,7 +266,7 @@ def resolve_dtype(pair: PairSettings, engine: EngineSettings) -> str:
     bfloat16 on a GPU and float32 elsewhere. ``auto`` is the one in which the target's files are
     stored.
     """
-    asked = engine.dtype or pair.dtype or ("bfloat16" if engine.on_cuda else "float32")
+    asked = engine.dtype or pair.dtype or engine.usual_dtype
     return stored_dtype(pair.target, pair.target_revision) if asked == AUTO else asked
 
 

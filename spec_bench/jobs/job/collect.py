@@ -37,6 +37,7 @@ from spec_bench.vocabulary.columns import ENDS, header
 
 log = logging.getLogger(__name__)
 RATE = "acceptance_rate"
+_ENERGY = "energy_j_per_token"
 _VARY = "trees have another form in every call, where a path ends is no rejection"
 _CUT = ("block_efficiency", "mbsu", RATE)
 _DROPPED = (
@@ -118,9 +119,7 @@ def _complete(
     _warn_of_answers(run.cell.title, [*texts.values()], _count_others(records) if exact else 0)
     summary = summary_of(records, prompts.task.scores, tokenize=prompts.task.tokenize)
     failed = failures_of(session, run, records.ids)
-    without = _without(decoder)
-    if summary.row["energy_j_per_token"] == 0:
-        without["energy_j_per_token"] = NO_SAMPLE
+    without = _without(decoder, summary.row)
     meter = session.metering.meter
     emptied = [f"{name}{end}" for name in without for end in ("", *ENDS)]
     emptied += [f"{RATE}_by_depth"] * (RATE in without)
@@ -162,18 +161,19 @@ def failures_of(session: Session, run: CellRun, counted: Sequence[str]) -> list[
     return [Reason("prompts_failed", f"{lost} of {prompts.count}: {why}")] if lost else []
 
 
-def _without(decoder: AnyDecoder) -> dict[str, str]:
+def _without(decoder: AnyDecoder, row: Mapping[str, Any]) -> dict[str, str]:
     """Metrics that a decoder's records do not tell, and why.
 
     A record says how deep a call's tree was and how much of it was accepted. In a tree that the
     draft reshapes every time a path may end above the deepest level: reaching its end is no
     rejection, and whether that happened is not recorded. transformers drops what it accepts behind
-    an answer's end, which our block efficiency counts.
+    an answer's end, which our block efficiency counts. No joules are no measurement.
     """
+    unmetered = {_ENERGY: NO_SAMPLE} if row[_ENERGY] == 0 else {}
     if isinstance(decoder, Decoder) and decoder.policy.varies:
-        return {RATE: _VARY}
+        return {RATE: _VARY} | unmetered
     cuts = isinstance(decoder, GenerateDecoder) and decoder.aid.tokens > 0
-    return dict.fromkeys(_CUT, _DROPPED) if cuts else {}
+    return dict.fromkeys(_CUT if cuts else (), _DROPPED) | unmetered
 
 
 def _draft_calls(decoder: AnyDecoder, generations: Sequence[Generation]) -> float | None:
@@ -332,7 +332,7 @@ def served_reasons(
         ("perplexity", "the target is not loaded here"),
         ("acceptance_rate", unknown),
         ("token_rate", _BURSTS if in_bursts(windows) else ""),
-        ("energy_j_per_token", _UNNAMED if unmetered else ""),
+        (_ENERGY, _UNNAMED if unmetered else ""),
         ("latency_s", f"{again} of {len(came)} answers took several requests" if again else ""),
     ]
 

@@ -7,7 +7,7 @@ was complete before. A killed job continues after its last record.
 
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from statistics import fmean
@@ -34,6 +34,7 @@ from spec_bench.metrics.plain import compare_with_printed, find_printed
 from spec_bench.records.types import CellResult, PromptError, Request
 from spec_bench.server.decoder import Asking, ServedDecoder
 from spec_bench.server.endpoint import Server, fit
+from spec_bench.settings.fields import one_line
 from spec_bench.settings.foreign import parse_json
 from spec_bench.sinks.console import working
 from spec_bench.system import files
@@ -138,8 +139,10 @@ def _work(
             raise ValueError(f"{run.cell.title}: its models' files changed while they were loaded")
     processes.wait_for_all()  # none writes before all have read
     prepared = perf_counter()
-    with suppress(Exception):  # decoding will tell what it is of
+    try:
         look_at_plain(session)
+    except Exception as error:  # it is a look ahead: decoding itself goes on or fails
+        log.warning("gate=%d left out: %s", settings.asked.gate, one_line(error))
     decode_in_turn(session, active)
     preparing = prepared - began
     decoding = perf_counter() - prepared
@@ -193,11 +196,11 @@ def look_at_plain(session: Session) -> None:
     settings, prompts, run = session.settings, session.prompts, session.runs[0]
     first = prompts.requests[: settings.asked.gate]
     known = {**vars(settings.facts(run.cell))}
-    if not first or not find_printed(known):
+    if not first or run.failure is not None or not find_printed(known):
         return
-    done = [*run.done[0].values()] or run.decoder.generate(  # type: ignore[union-attr]
-        first, settings.asked.seed
-    )
+    done = [*run.done[0].values()]
+    for batch in () if done else batches(first, settings.engine.batch_size):
+        done += run.decoder.generate(batch, settings.asked.seed)  # type: ignore[union-attr]
     records = CellRecords(done, texts=prompts.texts(done), references=prompts.references)
     row = summary_of(records, prompts.task.scores, tokenize=prompts.task.tokenize).row
     known["prompt_length"] = fmean(len(each.prompt_ids) for each in first)
