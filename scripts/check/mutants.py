@@ -1,17 +1,23 @@
 """Breaks a rule, a formula or a loop on purpose, one at a time, and sees whether a test notices.
 
-    make mutants                                    # all of tests/mutants.yaml, half an hour
+    make mutants              # a random sample of tests/mutants.yaml, ten minutes
+    make mutants MINUTES=60   # all of it, where that is long enough
     python scripts/check/mutants.py --only walk,metrics   # those whose name contains one of these
+    python scripts/check/mutants.py --minutes 10 --seed 7   # the sample that was drawn by this seed
 
 A mutant is an old text, which must stand in its file exactly once, a new text, and the tests that
 should notice, without the slow ones. It is killed where one of them fails, and survives where all
 pass; tests that cannot run (a missing file) count as neither. What killed runs once more without a
 mutant at the end, and must pass: a test that fails anyway notices nothing. Mutants that change
 nothing that can be observed say why (``equivalent``) and are not run.
+
+With ``--minutes`` the order is random, by a seed that is printed, and no mutant starts once nine
+tenths of them are over: the rest is for the tests without a mutant.
 """
 
 import argparse
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -20,6 +26,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 
 import yaml
@@ -54,7 +61,7 @@ class Outcome:
     """What became of a mutant."""
 
     mutant: Mutant  # which
-    state: str  # `killed`, `survived`, `equivalent` or `not run`
+    state: str  # `killed`, `survived`, `equivalent`, `not run`, or `left` for want of time
     seconds: float  # of its tests
     note: str  # the first failing test, or why the tests did not run
 
@@ -133,16 +140,22 @@ def copy_of_tree(folder: Path) -> Path:
     return folder
 
 
-def run_all(mutants: Sequence[Mutant], workers: int) -> list[Outcome]:
-    """Runs mutants, some at a time, each worker with a copy of the tree of its own."""
+def run_all(mutants: Sequence[Mutant], workers: int, minutes: float = inf) -> list[Outcome]:
+    """Runs mutants, some at a time, each worker with a copy of the tree of its own; those that the
+    minutes do not suffice for are left.
+    """
+    until = time.monotonic() + 0.9 * 60 * minutes
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(workers) as pool:
         free = [copy_of_tree(Path(scratch) / str(worker)) for worker in range(workers)]
 
         def one(mutant: Mutant) -> Outcome:
+            if time.monotonic() >= until:
+                return Outcome(mutant, "left", 0.0, "")
             tree = free.pop()
             outcome = run(mutant, tree)
             free.append(tree)
-            print(f"{outcome.state:10s} {outcome.seconds:5.0f} s  {mutant.name}  {outcome.note}")
+            said = f"{outcome.state:10s} {outcome.seconds:5.0f} s  {mutant.name}  {outcome.note}"
+            print(said, flush=True)
             return outcome
 
         outcomes = list(pool.map(one, mutants))
@@ -160,6 +173,8 @@ def main() -> int:
     parser.add_argument("--only", default="", help="parts of names, separated by commas")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--list", action="store_true", help="print the mutants and stop")
+    parser.add_argument("--minutes", type=float, default=inf, help="of a random sample")
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="of the sample")
     parts = (wanted := parser.parse_args()).only.split(",")
     try:
         mutants = [m for m in read_mutants() if any(part in m.name for part in parts)]
@@ -169,9 +184,12 @@ def main() -> int:
     if wanted.list:
         print("\n".join(f"{mutant.file}: {mutant.name}" for mutant in mutants))
         return 0
-    outcomes = run_all(mutants, wanted.workers)
+    if wanted.minutes < inf:
+        print(f"a sample of {wanted.minutes:g} minutes, by --seed {wanted.seed}", flush=True)
+        random.Random(wanted.seed).shuffle(mutants)
+    outcomes = run_all(mutants, wanted.workers, wanted.minutes)
     states = [outcome.state for outcome in outcomes]
-    for state in ("killed", "equivalent", "survived", "not run"):
+    for state in ("killed", "equivalent", "survived", "not run", "left"):
         print(f"{state}: {states.count(state)}")
     return 1 if {"survived", "not run"} & set(states) else 0
 

@@ -183,6 +183,14 @@ def test_a_request_that_does_not_fit_is_refused_before_anything_is_decoded(reque
         decoder.generate([*REQUESTS[:2], request_], 0)
 
 
+def test_a_tree_needs_positions_behind_the_answer():
+    decoder = built("sd", tiny_pair("llama"), LAW, 1)
+    room = 128 - 10 - decoder.depth
+    decoder.preflight([Request("fits", (1,) * room, 10)])
+    with pytest.raises(ValueError, match=naming("'long'", "129 positions", "128")):
+        decoder.preflight([Request("long", (1,) * (room + 1), 10)])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["ar", "sd", "rsd_s", "dsbd", "medusa", "redrafter"])
 def test_two_hundred_prompts_decode_alike_at_every_batch_size(name):
@@ -209,6 +217,18 @@ def test_rows_share_a_prefill_and_the_iterations_that_they_take_part_in():
     assert [prefill_s for prefill_s, *_ in found] == [3.0, 3.0, 1.0]
     sums = [sum(seconds) for seconds in zip(*found, strict=True)]
     assert sums == pytest.approx([7.0, 3.0, 1.0, 2.0])
+
+
+def test_forward_seconds_of_a_prompt_are_not_those_of_its_answer():
+    """A prompt takes 12 s, 5 and 7 of them in passes; its one token 4 s, 1 and 2 in passes."""
+    readings, passes = iter([0.0, 12.0, 12.0, 16.0]), iter([(5.0, 7.0), (1.0, 2.0)])
+    clock = BatchClock(lambda: next(readings), lambda: next(passes))
+    row = SimpleNamespace(finish="length")
+    clock.joined([row])
+    clock.start()
+    clock.stepped([row])
+    clock.pause()
+    assert clock.seconds(row) == (12.0, 4.0, 1.0, 2.0)
 
 
 @pytest.mark.parametrize(

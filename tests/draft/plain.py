@@ -145,6 +145,8 @@ def eagle3(w, target, places, shape, ids):
         target.embed = lambda tokens: w["embed_tokens.weight"][[*tokens]]  # type: ignore[method-assign]
 
     def fuse(states):
+        if shape.norm_before_fc:
+            states = norm(states, w["input_norm.weight"])
         parts = states.chunk(3, -1)
         if shape.fc_norm:
             parts = tuple(norm(x, w[f"fc_norm.{place}.weight"]) for place, x in enumerate(parts))
@@ -156,16 +158,21 @@ def eagle3(w, target, places, shape, ids):
                 read = norm(x, w[f"layers.{layer}.input_layernorm.weight"])
             else:
                 after = norm(after, w["layers.0.input_layernorm.weight"])
-                read = torch.cat([after, norm(x, w["layers.0.hidden_norm.weight"])], -1)
+                normed = norm(x, w["layers.0.hidden_norm.weight"])
+                read = torch.cat([after, normed], -1)
+                x = normed if shape.norm_before_residual else x
             x = block(w, f"layers.{layer}", x, read)
         return x
+
+    def fed_back(x):
+        return norm(x, w["norm.weight"]) if shape.norm_output else x
 
     def last(x):
         known = linear(norm(x, w["norm.weight"]), w["lm_head.weight"])
         return known.new_full((len(x), shape.vocab), -torch.inf).index_copy(1, ids, known)
 
     if shape.mask_token is None:
-        return recursive(target, places, output, fuse, lambda x: x, last)
+        return recursive(target, places, output, fuse, fed_back, last)
 
     def below(text, path):
         states, tokens = pairs(target, places, text)

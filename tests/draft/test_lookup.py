@@ -22,7 +22,7 @@ from spec_bench.engine.mapped_model import MappedModel, VocabularyMap
 from tests.draft import plain
 from tests.draft.plain import Target, by_hand, first_match
 from tests.families import VOCAB, decoder_settings, random_requests, tiny_pair
-from tests.heads import HEADS, dflash_head, p_eagle_head
+from tests.heads import HEADS, dflash_head, eagle3_head, p_eagle_head
 from tests.kinds import long_requests, tiny_pair_of
 
 
@@ -316,6 +316,7 @@ def looked_up():
 
 
 LM = {"kind": "language_model"}
+NORMS = ("norm_before_residual", "norm_before_fc", "norm_output")
 LAWS = {
     "language model": (LM, lambda: models(1)),
     "two language models": (LM | {"drafts": 2}, lambda: models(1, 0)),
@@ -325,6 +326,10 @@ LAWS = {
     "lookup or model": ({"kind": "lookup_or_model", "longest": 4, "shortest": 1}, looked_up),
     "EAGLE": ({"kind": "eagle"}, lambda: with_head(head_of("eagle"), plain.eagle1)),
     "EAGLE-3": ({"kind": "eagle3"}, lambda: eagle3(head_of("eagle3"))),
+    "EAGLE-3, all norms": (
+        {"kind": "eagle3"},
+        lambda: eagle3(eagle3_head(32, VOCAB, **dict.fromkeys(NORMS, True)).double()),
+    ),
     "P-EAGLE": (
         {"kind": "eagle3", "parallel": 3},
         lambda: eagle3(p_eagle_head(32, VOCAB).double()),

@@ -190,6 +190,13 @@ def test_a_line_torn_by_a_kill_is_no_fault_and_a_longer_file_is_one_that_goes_on
     assert not list(store.folder.glob("generations.jsonl.bad*"))
 
 
+def test_a_prompt_that_was_decoded_again_is_what_its_last_line_says(store):
+    again = replace(store.load()[IDS[1]], decode_s=0.4)
+    store.append([again])
+    for done in (store.load(), store.mend()[0]):
+        assert list(done) == IDS and done[IDS[1]] == again
+
+
 def test_a_token_id_past_the_vocabulary_is_noticed_once_that_is_known(store):
     assert list(store.mend_tokens(10)[0]) == IDS
     assert list(store.mend_tokens(9)[0]) == []

@@ -1,6 +1,7 @@
 """Beam verification: numbers by hand, exactness by enumeration; broken rules are caught."""
 
 from itertools import product
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -76,6 +77,18 @@ def test_the_count_law_by_hand():
 def test_the_width_is_the_largest_that_is_reached_often_enough(threshold, least, width):
     alpha = torch.tensor([[0.5, 0.25]], dtype=torch.float64)
     assert layer_width(alpha, threshold, least).item() == width
+
+
+def test_a_draft_beyond_the_width_is_no_rejection():
+    """Of two drafts for one place the first is accepted, so what follows is drawn from p itself."""
+    p = torch.tensor([[0.5, 0.5]], dtype=torch.float64)
+    sure = SimpleNamespace(succeeds=lambda _, chance: chance > 0)
+    for width, accepted, in_a_row in ((1, [True, False], 0), (0, [False, False], 0)):
+        verdict = verify_layer(
+            residual_chain(p, p, 2), p, torch.tensor([[0, 1]]), torch.tensor([width]), sure, 0
+        )
+        assert verdict.accepted.tolist() == [accepted]
+        assert verdict.rejected_in_a_row.tolist() == [in_a_row]
 
 
 def test_a_layers_beams_are_independent_draws_from_the_beam_law():

@@ -29,7 +29,7 @@ from spec_bench.verify.rules import (
 )
 from spec_bench.verify.simulated import Simulated, TypicalAcceptance, simulated, typical_walk
 from spec_bench.verify.simultaneous import look_up
-from spec_bench.verify.walk import Scored, candidates, copies_below, walk_down
+from spec_bench.verify.walk import Scored, candidates, copies_below, draft_law, walk_down
 from tests.said import naming
 from tests.toys import random_history
 from tests.tree.test_tree_laws import PROMPTS, planted
@@ -117,6 +117,30 @@ def test_children_stand_in_the_order_drawn_and_absent_ones_last():
     order, valid = candidates(tree, 1, torch.tensor([0]), None)
     assert order[valid].tolist() == [1]
     assert valid.tolist() == [[True, False, False]]
+
+
+def test_distinct_siblings_are_each_drawn_from_what_the_ones_before_them_left():
+    tree = Tree(TreeShape((3,), (3,)), torch.tensor([7]), "without_replacement")
+    there = torch.ones(1, 3).bool()
+    tree.add_level(torch.tensor([[1, 0, 2]]), torch.tensor([0] * 3), there, None, P.log()[:, None])
+    first = torch.tensor([0])
+    law = draft_law(tree, 0, first, first, tree.tokens[:, 1:])
+    assert law is not None
+    assert law[0].tolist() == [
+        pytest.approx(each) for each in ([0.5, 0.3, 0.2], [5 / 7, 0, 2 / 7], [0, 0, 1])
+    ]
+
+
+@pytest.mark.parametrize("walk", [by_position_walk, looked_up])
+def test_a_guess_that_is_not_there_is_never_hit(walk):
+    """Two rows go on with token 0, which the first guesses; the second has no guess."""
+    tree = Tree(TreeShape((1,), (1,)), torch.tensor([1, 1]), "deterministic")
+    there = torch.tensor([[True], [False]])
+    tree.add_level(torch.tensor([[0], [0]]), torch.tensor([0]), there, None)
+    logits = torch.tensor([0.0, -9.0, -9.0]).expand(2, 2, 3)
+    result = walk(Scored(tree, logits, SamplingSettings(temperature=0), draws_of(0, 1)), 2)
+    assert result.accepted.tolist() == [1, 0]
+    assert result.token.tolist() == [0, 0]
 
 
 def test_copies_of_a_node_are_below_copies_of_its_parent_and_hold_its_token():
