@@ -33,6 +33,7 @@ from spec_bench.jobs.sweep.sweep import Sweep, seen
 from spec_bench.jobs.sweep.watch import RunningJob
 from spec_bench.metrics import CellRecords, check_references, needs_references, summary_of
 from spec_bench.metrics.efficiency import disturbance_note
+from spec_bench.metrics.quality import score_alone
 from spec_bench.records import cell_folder
 from spec_bench.records.types import CellResult, Reason
 from spec_bench.settings.fields import complain
@@ -159,11 +160,7 @@ def run_stage(
     experiment.note(note)
     if sinks:
         stores = [CellStore(settings.results, result.run_id) for result in results]
-        cells = [cell_folder.read_cell(each.folder).get("settings", {}) for each in stores]
-        logged = [
-            LoggedCell(result, config, tuple(store.load().values()), store.folder)
-            for result, config, store in zip(results, cells, stores, strict=True)
-        ]
+        logged = [_logged(*cell) for cell in zip(results, stores, strict=True)]
         for each in sinks:
             each.take(logged, ())
     made = False
@@ -175,6 +172,20 @@ def run_stage(
         last = _where_more_is(settings.results, settings.asked.name) if number is None else ""
         print_outcome(results, _answers(experiment.csv, results) if made else (), last)
     return results
+
+
+def _logged(result: CellResult, store: CellStore) -> LoggedCell:
+    """Reads what there is to log of a finished cell."""
+    cell = cell_folder.read_cell(store.folder)
+    scores = cell.get("scores") or {}
+    return LoggedCell(
+        result,
+        cell.get("settings", {}),
+        tuple(store.load().values()),
+        store.folder,
+        origin=(cell.get("starts") or [{}])[-1],
+        scores={name: score_alone(name, by_prompt) for name, by_prompt in scores.items()},
+    )
 
 
 def read_so_far(settings: JobSettings) -> Iterator[CellResult]:

@@ -226,8 +226,9 @@ class Machine:
     def read(self) -> dict[str, float | None]:
         """Closes the window, outside what is timed: the load (``os.getloadavg`` of a minute) and
         the clock in MHz now, of a GPU the mean one of the job's multiprocessors, and the share of
-        the window for which a thread waited for a core (0 if unknown), by fields of ``Generation``;
-        None is what the system does not tell. Says it, once, where others use the cores.
+        the window for which a thread waited for a core (0 if unknown), and the Unix time, by fields
+        of ``Generation``; None is what the system does not tell. Says it, once, where others use
+        the cores.
         """
         load = None
         mhz = None
@@ -246,7 +247,12 @@ class Machine:
             with suppress(self._nvml.NVMLError):
                 clocks = [self._nvml.nvmlDeviceGetClockInfo(gpu, kind) for gpu in self._handles]
                 mhz = float(sum(clocks)) / len(clocks)
-        return {"load_average": load, "clock_mhz": mhz, "core_wait": waited_s / window_s}
+        return {
+            "load_average": load,
+            "clock_mhz": mhz,
+            "core_wait": waited_s / window_s,
+            "ended_at": time.time(),
+        }
 
 
 @cache

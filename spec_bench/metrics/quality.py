@@ -12,7 +12,7 @@ import re
 import string
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from typing import Any, Literal, cast
@@ -311,6 +311,18 @@ def quality_columns(
         score = SCORES[name](**settings)
         return score.columns(predictions, references), score.signature(references)
     return load_module(name, tuple(SCORES)).score(predictions, references, **settings)
+
+
+def score_alone(name: str, by_prompt: Mapping[str, Any]) -> Mapping[str, float]:
+    """Returns what each answer scores by itself, from a score's numbers by prompt: the BLEU of one
+    text. Empty where nobody says how several numbers make the score.
+    """
+    numbers = np.array([*by_prompt.values()], dtype=np.float64).T
+    if numbers.ndim == 1:
+        return by_prompt
+    of_sums = getattr(SCORES.get(name), "of_sums", None)
+    alone = of_sums(numbers).tolist() if of_sums else ()
+    return dict(zip(by_prompt, alone, strict=False))
 
 
 def score_of_sums(name: str, numbers: int) -> Statistic | None:

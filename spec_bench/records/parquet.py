@@ -70,6 +70,7 @@ OPTIONAL = (
     CATEGORY,
     PROMPT_TOKENS,
     "core_wait",
+    "ended_at",
     *(each.name for each in FIELDS if each.name.startswith(SERVED)),
 )
 """Columns that a file has where some line says something in them."""

@@ -177,6 +177,8 @@ class Generation:
     # share of the batch's time in which its thread that waited longest for a core did; 0: untold
     core_wait: float | None = None
     sitting: str = ""  # which session of a job decoded it; what one decoded was interleaved
+    # Unix seconds when its batch had ended; None in records from before
+    ended_at: float | None = None
     category: str = ""  # what kind of prompt it is, as the task's rows say; "" where they do not
     prompt_tokens: int | None = None  # tokens of the prompt; None in records from before
     # How a server's answer came; None where it was decoded here. The tokens of its first chunk are

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from spec_bench.report.claims import check_generally
+from spec_bench.report.claims import Check, check_generally
 from spec_bench.report.claims.verdict import summary_of
 from spec_bench.report.data.counts import Records, origin_of
 from spec_bench.report.data.differences import qualify_speeds
@@ -31,6 +31,7 @@ from spec_bench.report.data.rows import (
 from spec_bench.report.data.seeds import POOLED, SEEDS, pooled, seeds_text
 from spec_bench.report.page.headline import headlines
 from spec_bench.report.page.results_table import numbers_by_category
+from spec_bench.report.papers.paper import Paper
 from spec_bench.report.tables.render import escape_markdown, markdown_table
 from spec_bench.system.files import write_text
 from spec_bench.vocabulary import columns
@@ -50,19 +51,12 @@ def write_report(results: Path, folder: Path) -> None:
     records = Records(results)
     rows = pooled(check_models(read_results(results)), records)
     groups = groups_of(rows)
-    checks = check_generally(rows, records)
-    summary = summary_of(checks, None)
-    verdicts = markdown_table(
-        ("claim", "on", "evidence", "verdict"),
-        [(check.claim, check.where, check.evidence, check.verdict) for check in checks],
-        labels=4,
-    )
     answers = [line.sentence for line in headlines(groups)]
     told = "".join(f"- {escape_markdown(answer)}\n" for answer in answers)
     parts = [
         *([f"### Answer\n\n{told}"] if answers else []),
         *(markdown(groups, results), *categories_markdown(groups, records)),
-        f"### Checks\n\n{escape_markdown(summary.sentence)}\n\n{verdicts}\n",
+        f"### Checks\n\n{checks_markdown(check_generally(rows, records), None)}\n",
     ]
     write_text(folder / "table.md", "\n".join(parts))
     drawn = draw(groups, folder / "figure.png")
@@ -89,6 +83,16 @@ def categories_markdown(groups: Sequence[Group], records: Records) -> Iterator[s
                     lines.append([str(row["decoder"]), str(row["spec"]), *texts])
             table = markdown_table(heads, lines, labels=2)
             yield f"### {escape_markdown(group.title)} by category: {title}\n\n{table}\n"
+
+
+def checks_markdown(checks: Sequence[Check], paper: Paper | None) -> str:
+    """Returns how many checks, of a paper or (None) ours, have which verdict, and all of them."""
+    verdicts = markdown_table(
+        ("claim", "on", "evidence", "verdict"),
+        [(check.claim, check.where, check.evidence, check.verdict) for check in checks],
+        labels=4,
+    )
+    return f"{escape_markdown(summary_of(checks, paper).sentence)}\n\n{verdicts}"
 
 
 def _group_table(group: Group) -> str:

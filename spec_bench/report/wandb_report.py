@@ -1,26 +1,42 @@
 """``spec-bench report wandb``: a project's runs as one W&B report.
 
-Line plots of every cell over its prompts, and the results tables. Publishing needs an account; a
-dry run needs none and writes the report's spec to a file.
+W&B draws what the runs logged: speed-ups, block efficiency by nodes, scores and joules of each pair
+and task, and at last every cell's prompts. Between the panels stand texts made of the results files
+here: numbers with intervals, a paper's printed beside ours, and the checks. Publishing needs an
+account; a dry run needs none and writes the report's spec to a file.
 """
 
 import json
+import os
 import subprocess
 import sys
 from argparse import Namespace
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from spec_bench.records.types import CellResult
+from spec_bench.report import plain
+from spec_bench.report.claims import check_claims, check_generally
+from spec_bench.report.data.counts import Records
+from spec_bench.report.data.rows import Group, find_known, groups_of, once, rows_of, title_of
+from spec_bench.report.page.build import paper_of, read_cells, results_file, shown_tables
+from spec_bench.report.tables import render
+from spec_bench.report.tables.measured import Measured
 from spec_bench.settings.fields import one_line
 from spec_bench.sinks.console import print_outcome
 from spec_bench.sinks.rows import restored, row_of, write_csv
-from spec_bench.sinks.wandb import HISTORY, TABLE, TRAINING, log_in
-from spec_bench.system.files import write_text
+from spec_bench.sinks.sink import WandbSettings
+from spec_bench.sinks.wandb import HISTORY, TABLE, TRAINING, find_projects, log_in
+from spec_bench.system.files import results_files, results_of, write_text
+from spec_bench.vocabulary import columns, names
 
 _MISSING = "wandb_workspaces is not installed: pip install -e '.[reports]'"
 _READER = (sys.executable, "-m", "wandb", "leet", "inspect", "--summary", "--json")
-_ABOUT = "Each line is a cell: a decoder with a tree, by its prompts in their order."
+_MOST_RUNS = 100  # that a panel shows
+_JOULES = "energy_j_per_token"
 
 
 def read_offline(folder: Path) -> list[CellResult]:
@@ -47,7 +63,8 @@ def read_offline(folder: Path) -> list[CellResult]:
 def publish(options: Namespace) -> None:
     """Publishes the report of a project's runs, of one task or ("") of all; or writes it where a
     file is given, as the JSON that W&B would be sent, without a network; or prints what offline
-    runs hold. Raises ValueError: there is no account, or the package for reports is not installed.
+    runs hold. Raises ValueError: there is no account, the package for reports is not installed, or
+    an experiment is not there.
     """
     if options.offline:
         cells = read_offline(options.offline)
@@ -59,33 +76,128 @@ def publish(options: Namespace) -> None:
         import wandb_workspaces.reports.v2 as wr
     except ModuleNotFoundError as error:
         raise ValueError(_MISSING) from error
-    project = options.project
-    entity = options.entity or ""
-    task = options.task
-    of_task = f" and Tags in [{task!r}]" if task else ""
-    no_cell = f"JobType != {TABLE!r} and JobType != {TRAINING!r}"
-    cells = wr.Runset(entity, project, "cells", filters=f"{no_cell}{of_task}")
-    tables = wr.Runset(entity, project, "tables", filters=f"JobType = {TABLE!r}{of_task}")
-    places = [wr.Layout(x=12 * (at % 2), y=8 * (at // 2), w=12, h=8) for at in range(len(HISTORY))]
-    plots = [
-        wr.LinePlot(title=title, x="Step", y=[name], title_x="prompt", layout=place)
-        for place, (name, title) in zip(places, HISTORY.items(), strict=True)
-    ]
-    results = wr.WeavePanelSummaryTable(table_name="results")
-    blocks = [
-        wr.P(f"{f'Task {task}' if task else 'All tasks'}. {_ABOUT}"),
-        *(wr.H2("Cells"), wr.PanelGrid(runsets=[cells], panels=plots)),
-        *(wr.H2("Results"), wr.PanelGrid(runsets=[tables], panels=[results])),
-    ]
-    title = f"spec_bench: {task or project}"
-    whole = {"title": title, "blocks": blocks, "width": "fluid"}
-    report: Any = wr.Report(project=project, entity=entity, **whole)
+    project = options.project or os.environ.get("WANDB_PROJECT") or WandbSettings.project
+    entity = options.entity or os.environ.get("WANDB_ENTITY")
+    results = options.results
+    tables = [results_file(name, results) for name in options.names]
+    tables = tables or [each for each in results_files(results) if project in find_projects(each)]
+    if not tables:
+        print(f"below {str(results)!r} is nothing of project {project!r}: panels without tables")
+    whole = {"project": project, "title": f"spec_bench: {options.task or project}"}
+    whole |= {"blocks": [*build_blocks(wr, tables, options.task)], "width": "fluid"}
     if options.dry_run:
+        report: Any = wr.Report(entity=entity or "", **whole)
         spec = report._to_model().spec
         text = spec.model_dump_json(by_alias=True, exclude_none=True, indent=1)
         write_text(options.dry_run, f"{text}\n")
         print(f"report: {options.dry_run}")
     else:
         log_in("report wandb", "--dry-run FILE needs no account.")
+        report = wr.Report(**whole, **({"entity": entity} if entity else {}))
         report.save()
         print(f"report: {report.url}")
+
+
+def build_blocks(wr: Any, tables: Sequence[Path], task: str = "") -> Iterator[Any]:
+    """Yields the report of one task, or ("") of all, top to bottom: panels and a table of each pair
+    and task; of each experiment its paper's tables and the checks; all rows; the prompts one by
+    one. Without a results file all runs are in the same panels.
+    """
+    cells = read_cells(tables) if tables else None
+    rows = cells.rows if cells else pd.DataFrame(columns=["task", "file"])
+    rows = rows[rows.task == task] if task else rows
+    groups = groups_of(once(rows)) if len(rows) else []
+    of_task = f" and Tags in [{task!r}]" if task else ""
+    no_cell = f"JobType != {TABLE!r} and JobType != {TRAINING!r}"
+    all_cells = wr.Runset(name=task or "all tasks", filters=f"{no_cell}{of_task}")
+    for group in groups:
+        runset = _runset_of(wr, group)
+        yield wr.H2(runset.name)
+        yield wr.PanelGrid(runsets=[runset], panels=_summary_panels(wr, group.rows))
+        yield wr.MarkdownBlock(plain.markdown([group], Path(group.rows.file.iloc[0])))
+    if not groups:
+        yield wr.H2("Cells")
+        yield wr.PanelGrid(runsets=[all_cells], panels=_summary_panels(wr, rows))
+    records = cells.records if cells else Records(None)
+    for file, part in rows.groupby("file", sort=False):
+        yield from _experiment_blocks(wr, Path(file), part, records)
+    logged = wr.Runset(name="tables", filters=f"JobType = {TABLE!r}{of_task}")
+    yield wr.H2("All rows")
+    table = wr.WeavePanelSummaryTable(table_name="results", layout=wr.Layout(w=24, h=10))
+    yield wr.PanelGrid(runsets=[logged], panels=[table])
+    yield wr.H2("Prompt by prompt: a line is a cell, a step is a prompt")
+    for group in groups:
+        runset = _runset_of(wr, group)
+        yield wr.H3(runset.name)
+        yield wr.PanelGrid(runsets=[runset], panels=_history_panels(wr, group.rows))
+    if not groups:
+        yield wr.PanelGrid(runsets=[all_cells], panels=_history_panels(wr, rows))
+
+
+def _runset_of(wr: Any, group: Group) -> Any:
+    """Makes the set of a group's runs, the fastest first, each in its decoder's colour."""
+    colours = {
+        run_id: names.decoder(str(row["decoder"])).colour.light
+        for row in rows_of(group.rows)
+        for run_id in str(row["run_id"]).split(",")
+    }
+    return wr.Runset(
+        name=f"{group.rows.iloc[0].pair}: {title_of(group)}",
+        filters=f"ID in {[*colours]}",
+        order=[wr.OrderBy(wr.SummaryMetric("speedup"))],
+        run_settings={run_id: wr.RunSettings(colour) for run_id, colour in colours.items()},
+    )
+
+
+def _summary_panels(wr: Any, rows: pd.DataFrame) -> list[Any]:
+    """Makes the panels of what the rows have: bars between the ends of their intervals, and block
+    efficiency by nodes.
+    """
+    titles = {"speedup": "Speed-up, between its 95% ends"}
+    titles |= {name: f"{title}, plain decoding's beside it" for name, title in _scores(rows)}
+    titles |= {_JOULES: "Joules per token"}
+    panels = []
+    for name, title in titles.items():
+        bars = [each for each in (f"{name}_low", name, f"{name}_high") if _has(rows, each)]
+        most = {"max_runs_to_show": _MOST_RUNS, "max_bars_to_show": _MOST_RUNS}
+        panels += [wr.BarPlot(title=title, metrics=bars, **most)] if bars else []
+    if _has(rows, "block_efficiency") and _has(rows, "nodes_per_call"):
+        title = "Block efficiency by budget (nodes of a call)"
+        panels.insert(1, wr.ScatterPlot(title=title, x="nodes_per_call", y="block_efficiency"))
+    return panels
+
+
+def _history_panels(wr: Any, rows: pd.DataFrame) -> list[Any]:
+    """Makes the panels of what was logged prompt by prompt."""
+    lines = {name: title for name, title in HISTORY.items() if "energy" not in name}
+    lines |= {f"prompt/{name}": title for name, title in _scores(rows) if columns.find_column(name)}
+    if _has(rows, _JOULES):
+        lines["prompt/energy_j"] = HISTORY["prompt/energy_j"]
+    return [
+        wr.LinePlot(title=title, y=[name], title_x="prompt", max_runs_to_show=_MOST_RUNS)
+        for name, title in lines.items()
+    ]
+
+
+def _has(rows: pd.DataFrame, name: str) -> bool:
+    """Returns whether some row has a value in a column; without rows any run may."""
+    return rows.empty or find_known(rows, [name]) is not None
+
+
+def _scores(rows: pd.DataFrame) -> list[tuple[str, str]]:
+    """Lists the scores that some row has, with their titles; without rows all of ours."""
+    there = columns.columns_in(rows.columns) if len(rows) else columns.COLUMNS
+    return [(c.name, c.title) for c in there if c.kind == "score" and _has(rows, c.name)]
+
+
+def _experiment_blocks(wr: Any, file: Path, rows: pd.DataFrame, records: Records) -> Iterator[Any]:
+    """Yields a paper's tables, printed beside measured, and the checks of its claims; of an
+    experiment that is no paper's our own checks.
+    """
+    paper, items = paper_of(file.parent.name)
+    tables = shown_tables(items, Measured(rows, results_of(file)))
+    checks = check_claims(paper.name, rows, records) if paper else check_generally(rows, records)
+    printed = "printed beside measured, and " if tables else ""
+    yield wr.H2(f"{file.parent.name}: {printed}the checks")
+    yield from (wr.MarkdownBlock(render.markdown(table.sheet)) for table in tables)
+    yield wr.MarkdownBlock(plain.checks_markdown(checks, paper))

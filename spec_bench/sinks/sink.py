@@ -28,6 +28,10 @@ class LoggedCell:
     # its records in the order they were decoded; of a failed cell those it had
     generations: Sequence[Generation] = field(repr=False)
     folder: Path  # its own folder, which bears the note of what was logged
+    # where it was decoded: commit, versions, machine; see ``measure.provenance``
+    origin: Mapping[str, Any] = field(default_factory=dict)
+    # score -> prompt id -> what the answer scored by itself
+    scores: Mapping[str, Mapping[str, float]] = field(default_factory=dict, repr=False)
 
 
 class Sink(Protocol):

@@ -24,7 +24,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from spec_bench.records.types import Generation
 from spec_bench.settings.fields import one_line
 from spec_bench.sinks.rows import labels_of, row_of
 from spec_bench.sinks.sink import LoggedCell, WandbSettings, sink
@@ -45,8 +44,9 @@ HISTORY = {
     "prompt/target_calls": "Target calls",
     "prompt/prefill_s": "Prefill (s)",
     "prompt/decode_s": "Decoding (s)",
+    "prompt/latency_s": "Latency (s)",
 }
-"""What a cell's history has, a line a prompt."""
+"""Numbers of a cell's history, a line a prompt; beside them stand the prompt's id and scores."""
 _TAG_LENGTH = 64  # W&B's limit
 
 
@@ -127,9 +127,10 @@ def log_cell(sink: Wandb, cell: LoggedCell) -> None:
             return
         tags = [facts.decoder, facts.spec, facts.pair, facts.task, row["lossless"]]
         config = {**cell.settings, "run_id": result.run_id, "labels": labels_of(facts)}
+        config |= _code_of(cell.origin)
         name = f"{facts.decoder} {facts.spec}"
         failed = result.status != "complete"
-        lines = _prompt_lines(cell.generations)
+        lines = prompt_lines(cell)
         with open_run(sink, note, name, facts.task, tags, config, failed) as run:
             run.define_metric("prompt/*", summary="none")
             for step in range(note["steps"], len(lines)):
@@ -147,12 +148,13 @@ def log_table(sink: Wandb, rows: Sequence[Mapping[str, Any]]) -> None:
 
     pair = str(rows[0]["pair"])
     task = str(rows[0]["task"])
-    run_id = f"results-{files.digest([sink.to.group, pair, task])}"
+    experiment = sink.folder.name
+    run_id = f"results-{files.digest([experiment, pair, task])}"
     content = files.digest([dict(row) for row in rows])
     names = list(dict.fromkeys(name for row in rows for name in row))
     texts = {each.name for each in columns.columns_in(names) if each.holds != "number"}
     data = [[_cell(row.get(name), name in texts) for name in names] for row in rows]
-    config = {"experiment": sink.to.group, "labels": {"pair": pair, "task": task}}
+    config = {"experiment": experiment, "labels": {"pair": pair, "task": task}}
     with _noted(sink, sink.folder / "wandb" / run_id, run_id) as note:
         if note["content"] == content:
             return
@@ -170,7 +172,7 @@ def log_training(sink: Wandb, name: str, facts: Mapping[str, Any], file: Path) -
     rows = files.read_csv(file)
     run_id = f"heads-{files.digest([facts['settings'], rows])}"
     tags = [facts["head"], facts["target"]]
-    config = dict(facts["settings"])
+    config = {**facts["settings"], **_code_of(facts.get("provenance", {}))}
     with _warned(), open_run(sink, {"id": run_id}, name, TRAINING, tags, config) as run:
         for row in rows:
             numbers = {key: float(value) for key, value in row.items() if value != ""}
@@ -179,6 +181,23 @@ def log_training(sink: Wandb, name: str, facts: Mapping[str, Any], file: Path) -
             for guess, share in (accuracy or {}).items():
                 run.summary[f"final {side} {guess}"] = share
         run.summary["parameters"] = facts["parameters"]
+
+
+def find_projects(table: Path) -> set[str]:
+    """Returns the projects that an experiment's results table was logged to."""
+    notes = table.parent.glob(f"wandb/*/{NOTES}")
+    return {note["project"] for path in notes for note in json.loads(path.read_text("utf-8"))}
+
+
+def _code_of(origin: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what a run's config says of the code: its commit, and versions."""
+    git = origin.get("git") or {}
+    own = {"spec_bench": origin.get("spec_bench"), "python": origin.get("python")}
+    return {
+        "commit": git.get("revision"),
+        "uncommitted_changes": git.get("dirty"),
+        "versions": {**own, **origin.get("versions", {})},
+    }
 
 
 @contextmanager
@@ -253,12 +272,14 @@ def _noted(sink: Wandb, folder: Path, run_id: str) -> Iterator[dict[str, Any]]:
             files.write_json(path, notes)
 
 
-def _prompt_lines(generations: Sequence[Generation]) -> list[dict[str, float]]:
-    """Returns the history: one line a prompt, its step the prompt's index."""
+def prompt_lines(cell: LoggedCell) -> list[dict[str, Any]]:
+    """Returns the history: one line a prompt, its step the prompt's index, its time that at which
+    the prompt's batch was decoded.
+    """
     lines = []
     calls = 0
     emitted = 0
-    for each in generations:
+    for each in cell.generations:
         own = len(each.steps)
         accepted = sum(step.accepted for step in each.steps)
         calls = calls + own
@@ -268,9 +289,12 @@ def _prompt_lines(generations: Sequence[Generation]) -> list[dict[str, float]]:
             accepted / own if own else None,
             each.decoded / each.decode_s if each.decode_s else None,
             *(each.energy_j, len(each.tokens), own, each.prefill_s, each.decode_s),
+            each.latency_s,
         )
-        line = zip(HISTORY, values, strict=True)
-        lines.append({name: value for name, value in line if value is not None})
+        line: dict[str, Any] = {"prompt/id": each.prompt_id, "_timestamp": each.ended_at}
+        line |= zip(HISTORY, values, strict=True)
+        line |= {f"prompt/{name}": by.get(each.prompt_id) for name, by in cell.scores.items()}
+        lines.append({name: value for name, value in line.items() if value is not None})
     return lines
 
 

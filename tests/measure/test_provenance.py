@@ -118,11 +118,13 @@ def test_the_share_of_a_window_is_of_the_thread_that_waited_longest_for_a_core(m
     )
     clock = iter([0.0, 1.0, 2.0, 3.0, 7.0, 8.0])
     monkeypatch.setattr(provenance, "core_waits", lambda: next(waits))
-    monkeypatch.setattr(provenance, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    own = {"perf_counter": lambda: next(clock), "time": lambda: 9.0}
+    monkeypatch.setattr(provenance, "time", SimpleNamespace(**own))
     provenance.warn_of_others.cache_clear()
     machine = Machine("cpu")
     machine.begin()
-    assert machine.read()["core_wait"] == pytest.approx(0.5)
+    read = machine.read()
+    assert (read["core_wait"], read["ended_at"]) == (pytest.approx(0.5), 9.0)
     assert not caplog.records  # a moment's work of others
     machine.begin()  # the system does not tell, then tells
     machine.begin()

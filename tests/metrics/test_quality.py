@@ -9,7 +9,13 @@ import sacrebleu
 from rouge_score.rouge_scorer import RougeScorer
 
 from spec_bench.metrics import module_metric, needs_references
-from spec_bench.metrics.quality import SCORES, check_references, normalise, quality_columns
+from spec_bench.metrics.quality import (
+    SCORES,
+    check_references,
+    normalise,
+    quality_columns,
+    score_alone,
+)
 from tests.said import naming, one_line
 
 KEY = "nobody knows where the key is"
@@ -38,6 +44,16 @@ def test_bleu_is_sacrebleus_corpus_bleu_over_100_within_its_interval():
     assert 0 < found.low < found.value < found.high < 1
     signature = SCORES["bleu"]().signature([["a"], ["b"]])
     assert signature.startswith("sacrebleu nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
+
+
+def test_an_answers_own_score_is_that_of_a_corpus_of_it_alone():
+    for name in ("bleu", "chrf"):
+        parts = dict(zip("abc", score(name, OTHERS, EACH).parts, strict=True))
+        corpora = zip("abc", OTHERS, EACH, strict=True)
+        alone = {prompt: score(name, [text], [golds]).value for prompt, text, golds in corpora}
+        assert score_alone(name, parts) == pytest.approx(alone) and len({*alone.values()}) > 1
+    assert score_alone("f1", {"a": 0.5}) == {"a": 0.5}
+    assert score_alone("nobodys", {"a": (1.0, 2.0, 3.0)}) == {}
 
 
 @pytest.mark.parametrize(

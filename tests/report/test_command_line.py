@@ -1,6 +1,5 @@
 """The report's command line: help, refusals, what it leaves unloaded, and its W&B report."""
 
-import json
 import subprocess
 import sys
 
@@ -8,7 +7,6 @@ import pytest
 
 from spec_bench.jobs.config.help import command_help
 from spec_bench.report.cli.command_line import ARGUMENTS, COMMANDS, main
-from spec_bench.sinks.wandb import HISTORY
 from tests.report.rows import row, write
 
 RESULTS = "measured"
@@ -120,21 +118,6 @@ def test_a_results_file_that_is_none_is_one_line_with_the_place(tmp_path, capsys
         assert main(command) == 2
         said = capsys.readouterr().err
         assert said.count("\n") == 1 and str(file) in said and named in said
-
-
-@pytest.mark.parametrize("task", ["", "a task of mine"])
-def test_a_dry_run_writes_a_line_plot_of_each_part_of_a_history_and_the_tables(task, tmp_path):
-    pytest.importorskip("wandb_workspaces", reason="needs the extra `reports`")
-    words = ["wandb", *(["--task", task] if task else []), "--project", "mine"]
-    assert main([*words, "--dry-run", str(tmp_path / "report.json")]) == 0
-    text = (tmp_path / "report.json").read_text()
-    grids = [block["metadata"] for block in json.loads(text)["blocks"] if "metadata" in block]
-    lines, results = (grid["panelBankSectionConfig"]["panels"] for grid in grids)
-    assert {each["viewType"] for each in lines} == {"Run History Line Plot"}
-    assert [name for each in lines for name in each["config"]["metrics"]] == [*HISTORY]
-    assert len(results) == 1 and "results" in json.dumps(results)
-    assert [grid["runSets"][0]["name"] for grid in grids] == ["cells", "tables"]
-    assert [task in json.dumps(grid["runSets"]) for grid in grids] == [True, True]
 
 
 def test_publishing_without_an_account_is_one_line(monkeypatch, tmp_path, capsys):

@@ -5,15 +5,18 @@ import re
 import shlex
 import time
 from operator import itemgetter
+from statistics import mean
 from unittest.mock import Mock
 
 import pytest
 import wandb
 
 from spec_bench.jobs.store.store import CellStore
+from spec_bench.measure.energy import counters
+from spec_bench.measure.provenance import provenance
 from spec_bench.report.cli.command_line import main as report
 from spec_bench.sinks.sink import WandbSettings
-from spec_bench.sinks.wandb import Wandb, _say_once, open_run
+from spec_bench.sinks.wandb import HISTORY, Wandb, _say_once, find_projects, open_run
 from spec_bench.system import files
 from tests.jobs.tiny import failing, make_task, rows_of
 from tests.sinks.offline_run import offline_runs, read_run
@@ -53,6 +56,10 @@ def test_summary_history_and_table_read_back_equal_the_csv_and_the_records(
             assert line["prompt/decode_s"] == record.decode_s
             assert line["prompt/token_rate"] == len(record.tokens) / record.decode_s
             assert line["prompt/accepted_mean"] == sum(accepted) / len(accepted)
+            assert (line["prompt/id"], line["prompt/latency_s"]) == (
+                record.prompt_id,
+                record.latency_s,
+            )
         last = run.history[4]["prompt/block_efficiency_so_far"]
         assert last == float(row["block_efficiency"])
     (run_id,) = runs.keys() - {row["run_id"] for row in rows}
@@ -81,6 +88,98 @@ def test_summary_history_and_table_read_back_equal_the_csv_and_the_records(
         assert {k: like(1.0, v) if re.match(r"[\d.]+$", v) else v for k, v in again.items()} == {
             k: like(1.0, v) if re.match(r"[\d.]+$", v) else v for k, v in row.items()
         }
+
+
+def test_a_config_names_the_commit_and_versions_and_a_line_is_of_the_time_of_its_prompt(
+    run_job, tmp_path
+):
+    began = time.time()
+    *_, run_id = (each.run_id for each in run_job(*JOB, "task.scores=[rouge2,bleu]"))
+    ended = time.time()
+    ((run,),) = (runs for name, runs in runs_below(tmp_path).items() if name == run_id)
+    state = provenance()
+    assert run.config["commit"] == state["git"]["revision"]
+    assert run.config["uncommitted_changes"] == state["git"]["dirty"]
+    own = {"spec_bench": state["spec_bench"], "python": state["python"]}
+    assert run.config["versions"] == {**state["versions"], **own}
+    assert {"torch", "transformers", "wandb"} <= {*run.config["versions"]}
+    times = [line["_timestamp"] for line in run.history.values()]
+    records = CellStore(tmp_path / "results", run_id).load().values()
+    assert times == pytest.approx([each.ended_at for each in records])
+    assert began < times[0] < times[-1] < ended and times == sorted(times)
+    rows = {row["run_id"]: row for row in rows_of(tmp_path / "results")}
+    means = [mean(line[f"prompt/{name}"] for line in run.history.values()) for name in ("rouge2",)]
+    assert means == pytest.approx([float(rows[run_id]["rouge2"])])
+    assert all(0 <= line["prompt/bleu"] <= 1 for line in run.history.values())
+
+
+def test_project_group_and_entity_are_those_of_the_environment_unless_settings_name_others(
+    run_job, tmp_path, monkeypatch
+):
+    for name, value in {"PROJECT": "ours", "RUN_GROUP": "night", "ENTITY": "team"}.items():
+        monkeypatch.setenv(f"WANDB_{name}", value)
+    one = ("cells=[sd:3]", *ON, "prompts=1")
+    run_job(*one)
+    run_job(*one, "name=second", "sink.wandb.project=mine", "sink.wandb.group=day")
+    first, second = runs_below(tmp_path), runs_below(tmp_path, "second")
+    places = [
+        {(run.run.project, run.run.run_group, run.run.entity) for (run,) in runs.values()}
+        for runs in (first, second)
+    ]
+    assert places == [{("ours", "night", "team")}, {("mine", "day", "team")}]
+    assert find_projects(tmp_path / "results" / "second" / "results.csv") == {"mine"}
+    run_job(*one, "name=third")  # in the first's project and group, and its table is another run
+    (table,) = runs_below(tmp_path, "third").values()
+    assert table[0].config["experiment"] == "third" and table[0].run.run_id not in first
+    monkeypatch.setenv("WANDB_PROJECT", "team/bench")
+    with pytest.raises(ValueError, match=r"sink\.wandb\.project .*'team/bench'"):
+        run_job(*one, "name=fourth")
+
+
+def test_every_key_that_a_report_plots_is_one_that_its_runs_have_logged(
+    run_job, tmp_path, monkeypatch
+):
+    pytest.importorskip("wandb_workspaces", reason="needs the extra `reports`")
+    monkeypatch.setattr(counters, "_number", growing)
+    package = tmp_path / "powercap" / "intel-rapl:0"
+    package.mkdir(parents=True)
+    (package / "name").write_text("package-0")
+    metered = ("energy=rapl", f"energy.root={package.parent}", "energy.idle_s=0")
+    scores = ("task.scores=[rouge2,bleu]", f"task.source.path={make_task(tmp_path, rows=5)}")
+    run_job(*JOB, *metered, *scores)
+    logged = {
+        name: {key for run in runs for part in (run.summary, *run.history.values()) for key in part}
+        for name, runs in runs_below(tmp_path).items()
+    }
+    file = tmp_path / "report.json"
+    assert report(("wandb", "--results", str(tmp_path / "results"), "--dry-run", str(file))) == 0
+    grids = [
+        each["metadata"] for each in json.loads(file.read_text())["blocks"] if "metadata" in each
+    ]
+    plotted = set()
+    for grid in grids:
+        panels = grid["panelBankSectionConfig"]["panels"]
+        keys = {key for panel in panels for key in keys_of(panel)}
+        (runs,) = (each["filters"]["filters"][0]["value"] for each in grid["runSets"])
+        shown = [*logged.values()] if runs == "table" else [logged[each] for each in runs]
+        assert keys <= set.union(*shown)
+        plotted |= keys
+    assert {"speedup", "energy_j_per_token_low", "rouge2", "bleu_high", "prompt/bleu"} <= plotted
+    assert {"results", "nodes_per_call", "prompt/energy_j", *HISTORY} <= plotted
+
+
+def growing(path):
+    """A counter of a processor that takes five watts."""
+    return 10**15 if path.name.startswith("max") else time.perf_counter_ns() // 200
+
+
+def keys_of(panel):
+    """What a panel plots of runs: of a table its name."""
+    config = panel["config"]
+    if panel["viewType"] == "Weave":
+        return {"results"} & {*re.findall(r"\w+", json.dumps(config))}
+    axes = (config[axis].removeprefix("summary:") for axis in ("xAxis", "yAxis") if axis in config)
+    return {*config.get("metrics", axes)}
 
 
 def test_the_command_that_sends_offline_runs_is_quoted_and_a_folder_that_is_none_is_named(

@@ -315,7 +315,7 @@ ARGUMENTS: list[tuple[str, str, dict[str, Any]]] = [  # of which commands, name;
     ("table", "--protocol", {"choices": sorted(find_configs("protocol"))}),
     ("checks", "paper", {}),
     ("checks", "--printed", _FLAG),
-    ("all", "names", {"nargs": "*", "metavar": "NAME"}),
+    ("all wandb", "names", {"nargs": "*", "metavar": "NAME"}),
     ("results", "file", _PATH),
     ("table page wandb", "--output", _FILE),
     ("figure results", "--output", _FOLDER),
@@ -327,14 +327,14 @@ ARGUMENTS: list[tuple[str, str, dict[str, Any]]] = [  # of which commands, name;
     ("answers", "--task", {"default": "spec_bench"}),
     ("answers", "--pair", {"default": ""}),
     ("answers", "--temperature", {"type": float, "default": 0.0}),
-    ("wandb", "--project", {"default": "spec_bench"}),
+    ("wandb", "--project", {}),
     ("wandb", "--entity", {}),
     ("wandb", "--task", {"default": ""}),
     ("wandb", "--dry-run", _FILE),
     ("wandb", "--offline", {"type": Path, "metavar": "FOLDER"}),
     (_ALL, "--results", _ROOT),
     ("list table figure page", "--pair", {}),
-    ("list table figure checks page all throughput results", "--mixed-models", _FLAG),
+    ("list table figure checks page all throughput results wandb", "--mixed-models", _FLAG),
 ]
 
 
